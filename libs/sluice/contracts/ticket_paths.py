@@ -71,5 +71,4 @@ def quota_library_in(container: ContainerDevices) -> str:
 
 
 def quota_library_beside(quota_socket: str) -> str:
-    """The client library on the node, by the path of a socket there. Empty without one."""
     return f"{quota_socket.rpartition('/')[0]}/{QUOTA_LIBRARY}" if quota_socket else ""

@@ -19,14 +19,12 @@ _BRANDS = ("nvidia", "tesla", "geforce")
 
 @lru_cache(maxsize=1)
 def catalog() -> tuple[GpuModel, ...]:
-    """Every known model, in the order of the file. Those without MIG have no profiles."""
     text = resources.files("sluice.mig").joinpath("catalog.toml").read_text(encoding="utf-8")
     return tuple(_model(entry) for entry in tomllib.loads(text)["model"])
 
 
 @lru_cache(maxsize=1)
 def mig_models() -> tuple[GpuModel, ...]:
-    """Every known model with MIG, in the order of the file."""
     return tuple(model for model in catalog() if model.profiles)
 
 

@@ -90,7 +90,6 @@ class GpuModel:
         return self._hash
 
     def profile(self, name: str) -> Profile | None:
-        """The profile of that name, or None when this model has none."""
         return self._by_name.get(name)
 
     @property

@@ -36,7 +36,6 @@ _ALLOWED_WITH_GPU = {
 
 
 def may_share(claim: Claim) -> bool:
-    """Whether the claim may get a share of a GPU, whose processes must find its daemon."""
     return not {"mps", "fractional"}.isdisjoint(claim.modes)
 
 

@@ -173,7 +173,6 @@ class MalformedReview:
 
 
 def decode_review(raw: object) -> ReviewRequest | MalformedReview:
-    """The request in an AdmissionReview. Never raises."""
     try:
         found = msgspec.convert(raw, _Review)
     except msgspec.ValidationError as error:
@@ -186,7 +185,6 @@ def decode_review(raw: object) -> ReviewRequest | MalformedReview:
 
 
 def decode_pod(raw: object) -> Pod | MalformedReview:
-    """The pod in a request. Never raises."""
     try:
         return msgspec.convert(raw, Pod)
     except msgspec.ValidationError as error:

@@ -73,7 +73,6 @@ def read_stored(text: str, spec: Mapping[str, Any], limits: RequestLimits) -> Re
 
 
 def decode_stored(text: str) -> StoredRequest | Refusal:
-    """The stored request in an annotation, not parsed further."""
     try:
         return msgspec.json.decode(text, type=StoredRequest)
     except (*NOT_READABLE, UnicodeEncodeError) as error:
@@ -132,7 +131,6 @@ def is_by_claims(stored: StoredRequest) -> bool:
 
 
 def requests_gpus(stored: StoredRequest) -> bool:
-    """Whether the request makes the pod ours; HAMi's annotations alone do not."""
     return bool(stored.resources) or any(is_our_annotation(key) for key in stored.annotations)
 
 
@@ -189,7 +187,6 @@ def _asks_something(stored: StoredRequest, container: str) -> bool:
 
 
 def applies_to_main_container(key: str) -> bool:
-    """Whether an annotation applies to a container without naming it."""
     of_all = (*POD_KEYS, DRIVER_CAPABILITIES)
     return key.startswith(FASTGSHARE) or (key.startswith(f"{SLUICE}/") and key.partition("/")[2] not in of_all)
 

@@ -34,7 +34,6 @@ def invalid(field: str, value: str, why: str, allowed: str) -> Violation:
 
 
 def refused(refusal: Refusal) -> Violation:
-    """A refusal of the request, as it is."""
     return Violation(INVALID, refusal)
 
 

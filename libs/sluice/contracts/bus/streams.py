@@ -192,7 +192,6 @@ UNRECORDED_KINDS = frozenset({"lease"})
 
 
 def consumer_of(node: NodeName) -> str:
-    """The name of the durable by which a node's agent reads its ledger."""
     return f"agent_{node_token(node)}"
 
 

@@ -81,7 +81,6 @@ def _least(request: Fields) -> dict[str, int]:
 
 
 def opaque_parameters(config: Fields, driver: str) -> Fields | None:
-    """The parameters of a configuration; None for another driver's."""
     opaque = config.inside("opaque")
     opaque.only(("driver", "parameters"))
     return opaque.inside("parameters") if opaque.text("driver") == driver else None

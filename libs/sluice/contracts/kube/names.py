@@ -120,7 +120,6 @@ def is_ticket_name(text: str) -> bool:
 
 
 def claim_name(seed: str) -> str:
-    """The name of the ResourceClaim of one pod; the same seed gives the same name."""
     return f"sluice-{sha256(seed.encode()).hexdigest()[:20]}"
 
 

@@ -39,7 +39,6 @@ class ClusterAdmission:
         return namespace in self.config.exempt_namespaces or (known is not None and known.is_ignored)
 
     def default_mode(self, namespace: str) -> str:
-        """The default mode of a namespace; empty leaves containers as they are."""
         known = self.namespaces.get(namespace)
         return (known.default_mode if known is not None else "") or self.config.default_mode
 

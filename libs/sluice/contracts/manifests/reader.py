@@ -76,7 +76,6 @@ def read_manifests(
 
 
 def too_large(file: str, limits: ManifestLimits) -> Refusal:
-    """The refusal of a text that was not read for its size."""
     allowed = f"at most {limits.file_bytes_max} bytes"
     return Refusal(reason=RefusalReason.TOO_LARGE, message=f"{file} is too large", allowed=allowed)
 

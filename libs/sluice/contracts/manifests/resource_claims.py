@@ -153,7 +153,6 @@ def with_request(
 
 
 def asking(pod: PodManifest, claims: Sequence[Claim]) -> PodManifest:
-    """The pod as one that asks for these claims by annotations."""
     annotations, containers = written_claims(claims)
     ask = replace(pod.ask or PodRequest(), claims=tuple(claims))
     options = {"node-policy": ask.node_policy, "gpu-policy": ask.gpu_policy}
@@ -164,7 +163,6 @@ def asking(pod: PodManifest, claims: Sequence[Claim]) -> PodManifest:
 
 
 def two_vocabularies() -> Refusal:
-    """The refusal of a pod that asks by claims and otherwise."""
     why = "the pod also asks by annotations or resources, and a pod asks in one way"
     return SourceValue("spec.resourceClaims", "").contradiction(why, "ResourceClaims alone, or none").refusal
 

@@ -79,7 +79,6 @@ class Intents:
         return kept.message if kept is not None else None
 
     def busy(self, address: Address) -> bool:
-        """Whether a commit to exactly this subject waits or is unanswered."""
         return address.subject in self._committing
 
     def current(self, address: Address) -> Entry | None:

@@ -61,7 +61,6 @@ def invalid_namespace_reason(namespace: str) -> str:
 
 
 def guarantee_above_total(total: Amounts, guaranteed: Amounts) -> GuaranteeAboveTotal | None:
-    """The dimensions in which the guarantee exceeds the limit."""
     for dimension, most, sure in zip(DIMENSIONS, _each(total), _each(guaranteed), strict=True):
         if most is not None and sure is not None and sure > most:
             return GuaranteeAboveTotal(dimension, sure, most)

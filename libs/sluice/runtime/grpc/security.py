@@ -131,7 +131,6 @@ class TransportSecurity:
     """The one certificate (PEM) that a server must have; empty: any of the authorities."""
 
     def trusting(self, certificate: str) -> "TransportSecurity":
-        """The same for a server that has published its certificate; empty is none."""
         return replace(self, pinned=certificate)
 
     def current(self) -> certificate_files.CertificateMaterial | None:

@@ -138,7 +138,6 @@ class Connection:
         return True
 
     def check(self) -> None:
-        """Raise the BusError that ended this connection, if one did."""
         if self._fatal is not None:
             raise self._fatal
 
@@ -211,7 +210,6 @@ class Connection:
             raise TimeoutError(f"cannot subscribe to {subject}") from error
 
     async def flush(self) -> None:
-        """Wait until the server has everything sent so far. Raises TimeoutError."""
         self.check()
         try:
             async with self._deadline(ASK_TIMEOUT_S):

@@ -47,7 +47,6 @@ class StreamConsumer:
         self._filters = filters
 
     async def find(self) -> Incarnation | None:
-        """The stream's incarnation. Raises TimeoutError while it does not exist."""
         return await incarnation(self._connection, self.stream)
 
     async def open(self) -> Opened:

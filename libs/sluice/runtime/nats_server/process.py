@@ -145,7 +145,6 @@ class NatsServer:
         self.process = await self.launch(config, self.log)
 
     async def stop(self) -> None:
-        """Stop the process in order; kill it when it takes longer than STOP_TIMEOUT_S."""
         if self.process is None:
             return
         self._signal(signal.SIGCONT)

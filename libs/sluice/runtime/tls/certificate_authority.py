@@ -53,7 +53,6 @@ def kept_pair(
 
 
 def is_good(kept: KeyPair, authority: KeyPair, names: Sequence[str], now: dt.datetime) -> bool:
-    """Whether it is still valid, of this authority and for these names."""
     try:
         certificate = x509.load_pem_x509_certificate(kept.certificate)
         certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.certificate))

@@ -124,7 +124,6 @@ class CoreSpans:
         return own
 
     def signal(self, signal: str, request: str, at_ns: int) -> None:
-        """A signal for a request: phases begin and end with it."""
         if not request:
             return
         for phase in self._ends.get(signal, ()):
