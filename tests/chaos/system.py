@@ -131,8 +131,7 @@ class System:
             process = Process(name, command(launch.service, self.planted), environment, self.logs / f"{name}.log")
             self.services[name] = process
             self.services[name].start()
-        supervisor = asyncio.create_task(self._supervise(), name="supervisor")
-        self._ending.push_async_callback(_ended, supervisor)
+        self._ending.push_async_callback(_ended, asyncio.create_task(self._supervise(), name="supervisor"))
 
     async def _start_brokers(self) -> None:
         ports = free_ports(3 * self.size)

@@ -21,8 +21,8 @@ from nats.js.api import AckPolicy, ConsumerConfig
 
 from sluice_console.shell.live.local_user import local_credentials
 
-UP_TIMEOUT_S = 45.0
-STOP_TIMEOUT_S = 20.0
+UP_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 60.0
 READ_S = 10.0
 """How long a server may take to send its announced messages."""
 BATCH = 500

@@ -9,7 +9,8 @@ from pathlib import Path
 import grpc
 import msgspec
 import pytest
-from factories.cluster.kubelet_node import NODE, KubeletNode, can_connect, daemon_home, eventually, in_time
+from factories.cluster.kubelet_node import NODE, KubeletNode, can_connect, daemon_home, in_time
+from factories.waiting import wait_until
 
 from sluice.contracts.kube.names import CSI_DRIVER
 from sluice.contracts.messages import ContainerDevices
@@ -94,7 +95,7 @@ async def test_a_volume_shows_its_pod_again_when_its_memory_disk_is_another(node
         node.run("mount", "-t", "tmpfs", "tmpfs", str(node.pods))
     assert not node.seen(node.pods / UID).exists()
     assert TICKET in node.agent("make", TICKET, UID)
-    eventually((node.seen(node.target(UID)) / TICKET).is_dir, "the volume shows the ticket")
+    wait_until((node.seen(node.target(UID)) / TICKET).is_dir, "the volume shows the ticket")
     assert "slice.json" in [path.name for path in node.start_container(UID, "main", TICKET).iterdir()]
     (options,) = node.mounts(node.target(UID))
     assert set(options) >= SEALED
@@ -116,7 +117,7 @@ def test_a_driver_whose_folder_was_removed_ends_so_that_its_container_gets_anoth
     bare.run("sh", "-c", f"for at in $({below}); do umount -l $at; done; rm -rf {removed}")
     assert bare.drivers[number].wait(60) == EXIT_NEW_CONTAINER
     assert "was removed" in bare.told(number)
-    eventually(lambda: not bare.socket.exists(), "nothing is left")
+    wait_until(lambda: not bare.socket.exists(), "nothing is left")
     bare.run("umount", str(seen))
     removed.mkdir()
     bare.run("mount", "--bind", str(removed), str(seen))
@@ -168,7 +169,6 @@ async def test_a_container_loads_the_library_of_the_time_quota_from_its_home(nod
         await node.publish(UID)
         node.agent("make", TICKET, UID, msgspec.json.encode([container]))
         node.start_container(UID, "main", ticket_of(TICKET, container))
-
         library = node.root / "pods" / UID / "c" / "main" / QUOTA / QUOTA_LIBRARY
         assert node.run("env", f"LD_PRELOAD={library}", "true") == ""
         assert "LD_PRELOAD" in node.run("env", f"LD_PRELOAD={home / QUOTA / QUOTA_LIBRARY}", "true")
@@ -198,7 +198,6 @@ async def test_a_container_with_a_share_reaches_its_daemon_through_the_volume(no
         assert set(options) >= SEALED - {"noexec"}
         other = node.start_container(UID, "plain", ticket_of(TICKET, plain))
         assert [path.name for path in other.iterdir()] == ["slice.json"]
-
         assert node.agent("remove", TICKET) == []
         assert list(node.seen(node.target(UID)).iterdir()) == []
         assert can_connect(inside / "pipe" / "control"), "who runs keeps what it has until it ends"
@@ -334,10 +333,8 @@ async def test_a_driver_whose_directories_cannot_be_kept_says_so_to_the_kubelet_
     assert refused.value.code() is grpc.StatusCode.INTERNAL
     assert stranger.is_dir()
     assert "pods with a slice neither start nor end here until this is mended" in bare.told()
-
     stranger.rmdir()
     await bare.publish(UID)
-
     assert set(bare.mounts(bare.target(UID))[0]) >= SEALED
 
 
@@ -441,10 +438,10 @@ def test_a_driver_that_cannot_serve_says_why_in_one_sentence(bare):
     """The operator of a node reads what is wrong with it."""
     bare.registration.write_text("not a socket")
     number = bare.start(wait=False)
-    assert bare.drivers[number].wait(20) == 78
+    assert bare.drivers[number].wait(60) == 78
     assert "is there and is no socket" in bare.told(number)
     assert not bare.socket.exists(), "a driver that fails at the second socket removes the first"
     number = bare.start(wait=False, SLUICE_NODE_AGENT_KUBELET_ROOT=f"{bare.root}/not-there")
-    assert bare.drivers[number].wait(20) == 78
+    assert bare.drivers[number].wait(60) == 78
     assert "it must be the kubelet's --root-dir" in bare.told(number)
-    eventually(lambda: not bare.socket.exists(), "nothing is left")
+    wait_until(lambda: not bare.socket.exists(), "nothing is left")

@@ -29,9 +29,7 @@ async def test_a_gated_pod_waits_and_says_so_at_once(kube: Cluster, pods: str) -
     body["spec"]["initContainers"] = [{"name": "init", "image": "busybox:1.36"}, sidecar]
     mount = {"name": "v", "mountPath": "/run/sluice/slice", "subPathExpr": "$(SLUICE_TICKET)", "readOnly": True}
     with_container(body, env=env(granted_field_path("main", "visible-devices")), volumeMounts=[mount])
-
     reply = await kube.post(pods, body)
-
     assert reply.code == 201, reply
     (condition,) = reply.body["status"]["conditions"]
     assert reply.body["status"]["phase"] == "Pending"
@@ -59,7 +57,6 @@ async def test_a_sub_path_out_of_its_volume_is_refused(
 ) -> None:
     """What a server catches before a kubelet has to."""
     reply = await kube.post(pods, mounting(**mount))
-
     assert (reply.code, reply.reason) == (422, "Invalid")
     assert why in reply.message
 
@@ -91,7 +88,6 @@ async def test_the_longest_container_name_still_has_its_annotation(
     """63 characters and our suffix are a valid key."""
     name = "c" * length
     body = with_container(pod(annotations={granted(name, "visible-devices"): "x"}), name=name)
-
     assert (await kube.post(pods, body)).code == code
 
 
@@ -119,7 +115,6 @@ async def test_annotation_keys_have_their_limits(kube: Cluster, pods: str, key: 
 async def test_annotations_together_have_a_limit(kube: Cluster, pods: str, more: int, code: int) -> None:
     """Keys and values, in bytes."""
     reply = await kube.post(pods, pod(annotations={"k": "v" * (MAX_ANNOTATIONS - 1 + more)}))
-
     assert reply.code == code
     if more:
         assert "Too long: may not be more than 262144 bytes" in reply.message
@@ -128,9 +123,7 @@ async def test_annotations_together_have_a_limit(kube: Cluster, pods: str, more:
 async def test_two_variables_of_one_name_are_both_kept(kube: Cluster, pods: str) -> None:
     """So every entry of a name must be looked at."""
     twice = [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]
-
     reply = await kube.post(pods, with_container(pod(), env=twice))
-
     assert (reply.code, reply.body["spec"]["containers"][0]["env"]) == (201, twice)
 
 
@@ -155,7 +148,6 @@ async def test_conditions_do_not_come_with_a_pod(kube: Cluster, pods: str) -> No
     condition = {"type": CONDITION_READY, "status": "False"}
     created = await kube.post(pods, {**pod(), "status": {"conditions": [condition]}})
     patched = await kube.patch(f"{pods}/p", {"status": {"conditions": [condition]}}, STRATEGIC)
-
     assert patched.code == 200
     for reply in (created, patched):
         assert [each["type"] for each in reply.body["status"]["conditions"]] == ["PodScheduled"]
@@ -167,14 +159,12 @@ async def test_a_condition_written_by_strategic_merge_leaves_the_others(kube: Cl
     ours = {
         "status": {"conditions": [{"type": CONDITION_READY, "status": "False", "reason": "Waiting", "message": "m"}]}
     }
-
     merged = await kube.patch(f"{pods}/p/status", ours, STRATEGIC)
     assert (
         await kube.patch(f"{pods}/p", {"spec": {"schedulingGates": [{"name": GATE, "$patch": "delete"}]}}, STRATEGIC)
     ).code == 200
     opened = await kube.get(f"{pods}/p")
     replaced = await kube.patch(f"{pods}/p/status", ours, MERGE)
-
     assert merged.code == 200
     assert sorted(each["type"] for each in merged.body["status"]["conditions"]) == ["PodScheduled", CONDITION_READY]
     assert CONDITION_READY in [each["type"] for each in opened.body["status"]["conditions"]]
@@ -184,11 +174,9 @@ async def test_a_condition_written_by_strategic_merge_leaves_the_others(kube: Cl
 async def test_a_condition_type_must_be_a_qualified_name(kube: Cluster, pods: str) -> None:
     """Found when it is written, not when it is read."""
     await kube.post(pods, pod())
-
     reply = await kube.patch(
         f"{pods}/p/status", {"status": {"conditions": [{"type": "a b", "status": "True"}]}}, STRATEGIC
     )
-
     assert reply.code == 422
 
 
@@ -196,9 +184,7 @@ async def test_the_status_is_a_side_door_to_the_metadata_alone(kube: Cluster, po
     """Annotations pass through pods/status, the spec is dropped in silence: why a policy must cover it."""
     await kube.post(pods, pod())
     patch = {"metadata": {"annotations": {"a": "b"}, "labels": {"c": "d"}}, "spec": {"nodeName": "n1"}}
-
     reply = await kube.patch(f"{pods}/p/status", patch, STRATEGIC)
-
     assert reply.code == 200
     assert (reply.body["metadata"]["annotations"], reply.body["metadata"]["labels"]) == ({"a": "b"}, {"c": "d"})
     assert "nodeName" not in reply.body["spec"]
@@ -207,7 +193,6 @@ async def test_the_status_is_a_side_door_to_the_metadata_alone(kube: Cluster, po
 async def test_a_dry_run_stores_nothing(kube: Cluster, pods: str) -> None:
     """It is answered 201 with a uid, and there is no pod."""
     reply = await kube.post(pods, pod(), dryRun="All")
-
     assert (reply.code, bool(reply.body["metadata"]["uid"])) == (201, True)
     assert (await kube.get(f"{pods}/p")).code == 404
 
@@ -215,9 +200,7 @@ async def test_a_dry_run_stores_nothing(kube: Cluster, pods: str) -> None:
 async def test_a_name_is_taken_once(kube: Cluster, pods: str) -> None:
     """A second pod of the same name is refused."""
     await kube.post(pods, pod())
-
     reply = await kube.post(pods, pod())
-
     assert (reply.code, reply.reason, reply.message) == (409, "AlreadyExists", 'pods "p" already exists')
 
 
@@ -230,9 +213,7 @@ async def test_a_binding_carries_annotations_onto_the_pod(kube: Cluster, pods: s
     node = await kube.node()
     await kube.post(pods, pod(gates=(), schedulerName="absent"))
     key = "example.org/of-somebody"
-
     reply = await kube.post(f"{pods}/p/binding", binding(node, key))
-
     bound = await kube.get(f"{pods}/p")
     assert reply.code == 201
     assert (bound.body["spec"]["nodeName"], bound.body["metadata"]["annotations"][key]) == (node, "all")
@@ -245,9 +226,7 @@ async def test_where_sluice_is_installed_a_binding_brings_no_grant(kube: Cluster
     if kube.fake is not None or (await kube.get(policy)).code == 404:
         pytest.skip("needs a real cluster in which Sluice's policies are installed")
     await kube.post(pods, pod(gates=(), schedulerName="absent"))
-
     reply = await kube.post(f"{pods}/p/binding", binding(await kube.node(), granted("main", "visible-devices")))
-
     assert reply.code == 403
     assert "a Binding may not bring annotations of sluice.dev onto its pod" in reply.message
     assert "nodeName" not in (await kube.get(f"{pods}/p")).body["spec"]
@@ -258,7 +237,6 @@ async def test_an_ephemeral_container_joins_by_its_own_door(kube: Cluster, pods:
     await kube.post(pods, pod(volumes=[{"name": "v", "emptyDir": {}}]))
     debug = {"name": "debug", "image": "busybox:1.36"}
     mount = {"name": "v", "mountPath": "/v", "subPathExpr": "$(A)"}
-
     by_main = await kube.patch(f"{pods}/p", {"spec": {"ephemeralContainers": [debug]}}, STRATEGIC)
     by_path = await kube.patch(
         f"{pods}/p/ephemeralcontainers",
@@ -266,7 +244,6 @@ async def test_an_ephemeral_container_joins_by_its_own_door(kube: Cluster, pods:
         STRATEGIC,
     )
     joined = await kube.patch(f"{pods}/p/ephemeralcontainers", {"spec": {"ephemeralContainers": [debug]}}, STRATEGIC)
-
     assert by_main.code == 422
     assert by_path.code == 422
     assert "cannot be set for an Ephemeral Container" in by_path.message

@@ -167,8 +167,7 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
     @rule(data=st.data(), what=st.sampled_from(["cordon", "drain", "uncordon", "uncordon"]), whole=st.booleans())
     def cordon(self, data: st.DataObject, what: str, whole: bool) -> None:
         """A node or a GPU is shut, emptied, or opened again."""
-        name = data.draw(st.sampled_from(sorted(self.world.nodes)))
-        node = NodeName(name)
+        node = NodeName(data.draw(st.sampled_from(sorted(self.world.nodes))))
         gpu = data.draw(st.sampled_from([each.uuid for each in self.world.nodes[node].gpus]))
         gpus = () if whole else (gpu,)
         word = Uncordoned(node=node) if what == "uncordon" else Cordoned(node=node, gpus=gpus, drain=what == "drain")
@@ -222,8 +221,7 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
         request = RequestId(data.draw(st.sampled_from(self._sharing())))
         change = Change(request, "", values)
         process = data.draw(st.sampled_from(self.world.processes))
-        ctx = process.allocator.ctx
-        dry = adjust(ctx, change)
+        dry = adjust(process.allocator.ctx, change)
         self.numbered += 1
         process.handle(AdjustAsked(self.numbered, change))
         if self.alone:

@@ -1,8 +1,4 @@
-"""
-Convert a GPU's report to a model of `sluice.mig`, and back.
-
-A live GPU's report always wins over the catalog, so most models of a real fleet come from here. Pure.
-"""
+"""Convert a GPU's report to a model of `sluice.mig`, and back. A live GPU's report always wins over the catalog."""
 
 import hashlib
 from dataclasses import replace
@@ -15,11 +11,10 @@ from sluice.mig.model import Engines, GpuModel, Placement, Profile
 
 def model_from_report(report: GpuReport) -> GpuModel:
     """
-    The model that a live GPU describes. Equal facts give equal models, whichever GPU reports them.
+    The model that a live GPU describes; equal facts give equal models.
 
-    The key is the catalog's when the report equals the catalog's facts; else it contains a digest of the facts, so that
-    two drivers that size profiles differently never count as one model. A GPU without MIG gives a model without
-    profiles. Placements outside any GPU (no size, a negative start) are left out.
+    The key is the catalog's when the facts are, else it has a digest of them, so that two drivers that size profiles
+    differently never count as one model.
     """
     sizes = (report.memory_mib, report.multiprocessors, report.memory_slices, report.compute_slices)
     return model_of_facts(report.model, sizes, report.profiles)
@@ -51,7 +46,6 @@ def model_of_facts(name: str, sizes: tuple[int, int, int, int], reported: tuple[
 
 @lru_cache(maxsize=256)  # more models than any simulation has
 def profile_reports(model: GpuModel) -> tuple[ProfileReport, ...]:
-    """The profiles that a GPU of this model reports."""
     return tuple(
         ProfileReport(
             name=profile.name,

@@ -1,8 +1,7 @@
 """
 Types of ids, so that a node name is never passed where a request id belongs.
 
-Ids of requests and allocations become tokens of NATS subjects, so this module also defines valid tokens. Decoders check
-ids against it: an id that fits no subject would crash the reader that answers it.
+Ids of requests and allocations are tokens of NATS subjects; decoders check them, or a reader would crash on one.
 """
 
 import re

@@ -1,8 +1,4 @@
-"""
-Names of node and GPU policies, and how they combine.
-
-What each one does is in the allocator.
-"""
+"""Names of node and GPU policies, and how they combine."""
 
 import difflib
 

@@ -1,8 +1,7 @@
 """
-Usage of slices, as an agent answers it.
+Usage of slices, as an agent answers it. Not on the bus: nothing is decided from it (ADR 0041).
 
-It is not on the bus: it changes with every measurement, nothing is decided from it, and clients ask the agent (ADR
-0041). Not to be confused with `sluice.contracts.quotas.usage`, which is what slices count against quotas.
+What slices count against quotas is `sluice.contracts.quotas.usage`.
 """
 
 import msgspec

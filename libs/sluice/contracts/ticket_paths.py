@@ -1,10 +1,9 @@
 """
 Which directory of its pod's volume a container mounts, and where it finds its MPS daemon there.
 
-The node agent creates these directories and the pod-watcher annotates them on the pod; both use this module. A kubelet
-binds the one directory that a container mounts, and nothing mounted below it (kubernetes/kubernetes,
+A kubelet binds that one directory, and nothing mounted below it (kubernetes/kubernetes,
 pkg/volume/util/subpath/subpath_linux.go, doBindSubPath: option `bind`, not `rbind`). So a container with a share mounts
-its daemon's own directory, not one with a mount inside.
+its daemon's own directory.
 """
 
 from functools import lru_cache
@@ -26,7 +25,6 @@ def ticket_name(allocation: AllocationId, run: RunId, number: int) -> str:
 
 
 def is_ticket_of(ticket: str, allocation: AllocationId) -> bool:
-    """Whether a ticket was made for this allocation, by any run."""
     return ticket.startswith(_begins(allocation))
 
 

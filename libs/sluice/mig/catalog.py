@@ -1,8 +1,7 @@
 """
-GPU models known without asking a GPU, for the simulator, tests, documentation and refusals.
+GPU models known without asking a GPU. A live GPU's own report always wins: sizes and even names depend on the driver.
 
-A live GPU's own report always wins: sizes, and even profile names, depend on the driver. The facts and their public
-sources are in `catalog.toml`, the only file that this package reads. `sluice.mig.model_names` matches parts of names.
+The facts and their public sources are in `catalog.toml`.
 """
 
 import re
@@ -43,7 +42,6 @@ def find_models(name: str) -> tuple[GpuModel, ...]:
 
 @lru_cache(maxsize=1)
 def _by_name() -> dict[str, dict[GpuModel, None]]:
-    """Models by every name; keys and products come before short names."""
     found: dict[str, dict[GpuModel, None]] = {}
     for names_of in (lambda model: (model.key, *model.product_names), lambda model: model.short_names):
         for model in catalog():

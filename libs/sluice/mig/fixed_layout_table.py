@@ -1,9 +1,7 @@
 """
 The transition table of a fixed layout: only existing instances that are free can be granted.
 
-It has the interface of a model's table, so placement treats both alike. Across GPUs it ranks one thing only: an
-existing instance comes before one that would have to be created, because it can serve nothing else and takes no room
-from larger requests.
+Across GPUs an existing instance comes before one that would have to be created: it can serve nothing else.
 """
 
 from collections.abc import Iterable

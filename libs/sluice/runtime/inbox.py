@@ -1,8 +1,7 @@
 """
 The queue in front of a core: in order of arrival, bounded, and ticks pass it.
 
-Order is a matter of safety: `ReadingStarted` explains every answer that arrived before it, so an answer may not
-overtake it, however long the batch in front of it is (`sluice.runtime.bus.Bus.read`).
+`ReadingStarted` explains every answer that arrived before it, so an answer may not overtake it.
 """
 
 import asyncio
@@ -48,7 +47,6 @@ class Inbox(Generic[E]):
         self._something.set()
 
     async def filled(self) -> None:
-        """Wait until there is something to take."""
         await self._something.wait()
 
     def take(self) -> E | None:

@@ -2,8 +2,7 @@
 Leader election for a role: a hint that saves double work, never the lock (PROTOCOL §9).
 
 One subject, compare-and-set and a TTL. A standby also probes the holder: where that has ended or hangs, it takes the
-lease before the TTL is over. There is rarely more than one holder: where the broker loses what it acknowledged, or a
-connection. Then everything must still be right, because every decision is guarded by itself.
+lease before the TTL is over. With two holders everything is still right: every decision is guarded by itself.
 """
 
 import asyncio
@@ -47,12 +46,7 @@ _NO_OWNER = RunId("")
 
 
 class Lease:
-    """
-    One candidate for one role.
-
-    Run `keep` in a task; check `held` before working. `epoch` grows with every acquisition and renewal, over all
-    candidates. The lease carries the holder's `endpoint`, if it has one.
-    """
+    """One candidate for one role: run `keep`, check `held`. `epoch` grows with every acquisition and renewal."""
 
     def __init__(
         self, bus: Bus, clock: Clock, *, role: str, run: RunId, ttl_s: int = TTL_S, endpoint: str = ""
@@ -79,7 +73,6 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether we hold the lease at this moment."""
         return self._clock.monotonic() < self._until and time.monotonic() - self._ran_at < AWAKE_S
 
     async def keep(self) -> None:

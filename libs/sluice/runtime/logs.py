@@ -1,8 +1,7 @@
 """
-Logs: one JSON object per line on stderr (text on a terminal), with service, run, and trace if any.
+Logs: one JSON object per line on stderr (text on a terminal), with service, run, and trace if any; bounded.
 
-Records of the standard library's logging (the NATS and gRPC clients use it) come out the same way. A log line never
-stops a service: without a reader of stderr, lines are lost and work goes on. Sizes and rates are limited.
+Records of the standard library come out the same way. Without a reader of stderr lines are lost and work goes on.
 """
 
 import logging

@@ -175,8 +175,7 @@ async def _main(url: str, kubeconfig: str) -> None:
     own = Credentials(nkey=user.public, sign=lambda nonce: base64.b64encode(user.sign(nonce.encode())))
     connection = await Connection.open(url, name="callout", credentials=own)
     reviews = TokenReviews(api, "sluice-bus", clock)
-    answers = Answers(reviews, Namespaces(), clock, lambda: {issuer.public: issuer}, curve)
-    await answers.serve(connection)
+    await Answers(reviews, Namespaces(), clock, lambda: {issuer.public: issuer}, curve).serve(connection)
 
 
 if __name__ == "__main__":

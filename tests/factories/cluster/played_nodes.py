@@ -113,8 +113,7 @@ async def _sync(kube: Cluster, pod: Json) -> None:
         if pod["status"].get("phase") not in _ENDED:
             ended = {"phase": "Failed", "containerStatuses": [_status(each, running=False) for each in _of(pod)]}
             await kube.patch(f"{path}/status", {"metadata": {"uid": meta["uid"]}, "status": ended})
-        now = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
-        await kube.delete(path, now)
+        await kube.delete(path, {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}})
     elif pod["status"].get("phase") == "Pending":
         await kube.patch(f"{path}/status", running(pod))
 

@@ -16,8 +16,7 @@ SMALL_MIB, HALF_MIB, WHOLE_MIB = 4864, 20096, 40320
 
 def with_a_gpu_to_share(empty: Bench) -> Bench:
     """An allocator with node-a open: one empty A100-40GB, which may be shared."""
-    modes = ("exclusive", "mps", "fractional")
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), modes=modes))
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), modes=("exclusive", "mps", "fractional")))
     empty.said.clear()
     return empty
 

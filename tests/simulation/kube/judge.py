@@ -18,7 +18,7 @@ from simulation.world.host import Host
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus.events import Write
-from sluice_pod_watcher.core.cluster.events import BindPod, NodeSeen
+from sluice_pod_watcher.core.cluster.events import BindPod, Seen
 
 if TYPE_CHECKING:
     from simulation.judges.judge import Judge
@@ -97,8 +97,8 @@ class KubeJudge:
         """Observes what a pod-watcher reads about nodes."""
 
         def hear(event: object) -> None:
-            if isinstance(event, NodeSeen):
-                meta = event.node["metadata"]
+            if isinstance(event, Seen) and event.what == "nodes":
+                meta = event.object["metadata"]
                 key = host.run, meta["name"]
                 self._told[key] = max(self._told.get(key, 0), int(meta["resourceVersion"]))
 

@@ -16,7 +16,7 @@ from sluice_allocator.core import changes, recheck
 from sluice_allocator.core.request import eviction_orders, grant_validity, reconcile
 from sluice_pod_watcher.core.cluster import api_handler
 from sluice_pod_watcher.core.cluster.api_handler import ApiHandler
-from sluice_pod_watcher.core.cluster.events import BindPod, ListingEnded
+from sluice_pod_watcher.core.cluster.events import BindPod, Failed, ListingEnded
 from sluice_pod_watcher.core.cluster.nodes.node_capacity import NodeCapacity
 from sluice_pod_watcher.core.cluster.pod_reconciler import PodReconciler
 from sluice_pod_watcher.core.cluster.pods import pod_patches
@@ -71,15 +71,15 @@ def _uid_not_tested(_original: Any, _uid: Any) -> dict[str, str]:
     return {"op": "test", "path": "/kind", "value": "Pod"}
 
 
-@KUBE_BUGS.plant("known by its name", "I4", ApiHandler, "_read", _made_anew_unseen)
+@KUBE_BUGS.plant("known by its name", "I4", ApiHandler, "read", _made_anew_unseen)
 def _known_by_its_name(original: Any, self: Any, event: Any, now: float) -> None:
     """Something is there under that name, so the pod is there.
     Loses the slice of every pod that was recreated unobserved."""
-    if event.pod is None:
+    if isinstance(event, Failed) or event.answer is None:
         original(self, event, now)
     else:
-        self._seen(event.pod, now)
-        record = self._context.pod_store.records.get(event.uid)
+        self._seen(event.answer, now)
+        record = self._context.pod_store.records.get(event.wanted.uid)
         if record is not None:
             record.needs_read, record.reading = False, type(record.reading)()
 
@@ -96,8 +96,8 @@ def _deleted_believed(_original: Any, self: Any, raw: Any, _now: float) -> None:
 def _not_listed_is_gone(original: Any, self: Any, event: Any) -> None:
     """A listing is whole, so what is not in it is gone.
     Loses the slice of a running pod that a listing does not show."""
-    if isinstance(event, ListingEnded) and self._listed is not None:
-        for uid in [uid for uid in self._context.pod_store.records if uid not in self._listed]:
+    if isinstance(event, ListingEnded) and self.listing.is_under_way:
+        for uid in [uid for uid in self._context.pod_store.records if uid not in self.listing._shown]:
             self._gone(uid)
     original(self, event)
 
@@ -129,10 +129,10 @@ def _goes_on_after_410(_original: Any, self: Any) -> None:
 
 
 @KUBE_BUGS.plant("never taken back", "cluster", StatusWriter, "_condition", with_cluster)
-def _never_taken_back(original: Any, self: Any, record: Any, problem: Any, now: float) -> Any:
+def _never_taken_back(original: Any, self: Any, record: Any, view: Any, problem: Any, now: float) -> Any:
     """Nothing is the matter, so there is nothing to write.
     Loses trust in what kubectl shows: a running pod that is said to wait."""
-    return original(self, record, problem, now) if problem is not None else (None, None)
+    return original(self, record, view, problem, now) if problem is not None else ([], [])
 
 
 def _read_is_settled(original: Any, self: Any, record: Any) -> None:

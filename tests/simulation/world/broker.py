@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Literal
 
+from factories.broker.stream_model import Cursor, PublishAccepted, PublishRefused, StreamModel
 from simulation.world.lagging_server import Lagging
 from simulation.world.trace import Trace
 from simulation.world.virtual_clock import VirtualClock
@@ -11,7 +12,6 @@ from simulation.world.weather import ANSWER_TIMEOUT_S, Fate, Sky
 from sluice.contracts.bus import events as bus
 from sluice.contracts.ids import Incarnation, NodeName
 from sluice.contracts.messages import AnyMessage
-from sluice.testing.stream_model import Cursor, PublishAccepted, PublishRefused, StreamModel
 
 Answer = bus.WriteAccepted | bus.WriteRefused | bus.WriteUnknown
 Reading = bus.ReadingStarted | bus.Observed | bus.ReadingCaughtUp

@@ -82,7 +82,7 @@ def events():
         for call in ast.walk(ast.parse(inspect.getsource(module))):
             if isinstance(call, ast.Call):
                 name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-                at = {"_said": 1, "event": 2}.get(name)
+                at = {"_said": 0, "event": 1}.get(name)
                 if at is not None:
                     found |= {each.value for each in ast.walk(call.args[at]) if isinstance(each, ast.Constant)}
     return found | {pod_problem.WAITS, pod_problem.UNANSWERED}

@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from sluice.runtime.prometheus.metrics import MetricRegistry
 from sluice_node_agent.core import instructions as do
-from sluice_node_agent.shell.agent_metrics import SLICE_INFO, AgentMetrics
+from sluice_node_agent.shell.agent_metrics import SLICE_INFO, agent_samples
 
 
 def shown(core) -> dict[tuple[str, ...], float]:
     counts = MetricRegistry()
-    with counts.collecting_from(AgentMetrics(core).now):
+    with counts.collecting_from(lambda: agent_samples(core)):
         return {(m.name, *labels): value for m, series in counts.samples().items() for labels, value in series.items()}
 
 
@@ -64,7 +64,7 @@ def joined(core, text: str) -> dict[tuple[str, ...], float]:
         assert key not in of_device
         of_device[key] = float(value)
     found = {}
-    for sample in AgentMetrics(core).now():
+    for sample in agent_samples(core):
         if sample.metric is SLICE_INFO:
             labels = dict(zip(sample.metric.labels, sample.labels, strict=True))
             key = tuple(labels[label] for label in JOINED_BY)

@@ -14,7 +14,7 @@ from sluice_node_agent.core.instructions import SetQuotas
 from sluice_node_agent.core.quota import wire
 from sluice_node_agent.core.quota.tenants import UsedTime
 from sluice_node_agent.core.quota.wire import Ask, GiveBack, Grant, Hello, Quota, Refused, Stop, WireError
-from sluice_node_agent.shell.quota.metrics import QuotaMetrics
+from sluice_node_agent.shell.quota.metrics import quota_samples
 from sluice_node_agent.shell.quota.server import TenantUsage
 
 
@@ -110,7 +110,7 @@ def test_what_was_counted_is_shown_of_slices_that_are_there_and_of_no_others(tim
         tokens=1, late=2, stalls=3, hellos=4, fail_opens=6, connections=5, greeted_pids=(7, 8),
     )  # fmt: skip
     homes = SimpleNamespace(usage=lambda: {"a1/main": counted, "gone/main": counted})
-    shown = {sample.metric.name: (sample.value, sample.labels) for sample in QuotaMetrics(timed.agent, homes).now()}
+    shown = {sample.metric.name: (sample.value, sample.labels) for sample in quota_samples(timed.agent, homes)}
     booking = timed.agent.snapshot().slices[0].booking
     of = (booking.namespace, booking.name, "main")
     assert shown == {
@@ -122,7 +122,7 @@ def test_what_was_counted_is_shown_of_slices_that_are_there_and_of_no_others(tim
         "sluice_quota_fail_opens_total": (6, of),
         "sluice_quota_processes": (2, of),
     }
-    assert len(list(QuotaMetrics(timed.agent, homes).now())) == len(shown)
+    assert len(list(quota_samples(timed.agent, homes))) == len(shown)
 
 
 WINDOW = 50

@@ -95,7 +95,6 @@ class AdmissionConfig:
 
     @property
     def asks(self) -> RequestLimits:
-        """The limits of a request."""
         return RequestLimits(self.max_gpus_per_node, self.driver_capabilities)
 
     def __post_init__(self) -> None:

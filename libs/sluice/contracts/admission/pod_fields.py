@@ -99,7 +99,6 @@ class Container(_Fields, frozen=True):
     security_context: SecurityContext | None = None
 
     def amounts(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Limits and requests."""
         resources = self.resources or Resources()
         return resources.limits or {}, resources.requests or {}
 

@@ -1,8 +1,6 @@
 """
-Fields that only Sluice may put on a pod, and fields that a gated pod may not have.
-
-A pod that carries our marks without having passed admission would wait forever, or pass for one with a grant. An
-exported manifest of a pod of ours has them; the sentences name what to remove.
+Fields that only Sluice may put on a pod (a copied mark would pass for a grant), and fields that a gated pod may not
+have.
 """
 
 from collections.abc import Iterator
@@ -24,7 +22,6 @@ def was_reviewed(pod: Pod) -> bool:
 
 
 def has_gate(spec: Spec) -> bool:
-    """Whether the pod waits for Sluice."""
     return any(gate.name == GATE for gate in spec.scheduling_gates or ())
 
 

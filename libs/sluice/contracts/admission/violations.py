@@ -23,17 +23,14 @@ class Violation:
 
     @property
     def sentence(self) -> str:
-        """The problem as a person reads it."""
         return self.refusal.sentence()
 
 
 def forbidden(field: str, value: str, why: str, allowed: str) -> Violation:
-    """A value that a pod may not have."""
     return Violation(FORBIDDEN, _refusal(RefusalReason.UNSUPPORTED_KEY, field, value, why, allowed))
 
 
 def invalid(field: str, value: str, why: str, allowed: str) -> Violation:
-    """An invalid value."""
     return Violation(INVALID, _refusal(RefusalReason.INVALID_VALUE, field, value, why, allowed))
 
 

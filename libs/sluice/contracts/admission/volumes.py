@@ -49,7 +49,6 @@ def validate_mounts(path: str, container: Container, claim: Claim | None) -> Ite
 
 
 def lacks_volume(spec: Spec) -> bool:
-    """Whether the volume has to be added."""
     return not any(volume.name == VOLUME for volume in spec.volumes or ())
 
 

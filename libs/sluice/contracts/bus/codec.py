@@ -1,7 +1,6 @@
 """
-Encode and decode messages as JSON, so that a person can read the bus.
-
-Decoding never raises: what cannot be decoded comes back as `Undecodable`, and the reader logs and skips it.
+Encode and decode messages as JSON, so that a person can read the bus. What cannot be decoded comes back as
+`Undecodable`.
 """
 
 from collections.abc import Callable

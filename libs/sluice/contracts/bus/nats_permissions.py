@@ -57,7 +57,6 @@ def inbox_prefix(user: str) -> str:
 
 
 def permissions_of(role: Role, node: NodeName | None = None) -> Permissions:
-    """The rights of one user; `node` for a node's agent."""
     user = user_name(role, node)
     subscribe = [f"{inbox_prefix(user)}.>"]
     if node is not None:

@@ -1,8 +1,7 @@
 """
-Trace ids of requests, and the headers that carry timed steps with a message.
+Trace ids of requests, and the headers that carry timed steps with a message. No decision may depend on them.
 
-Trace ids are derived from the request's id: every process can compute them, a restart or a wiped bus loses none, and
-people find a pod's trace without asking a process. No decision may depend on what is here.
+Trace ids are derived from the request's id: every process can compute them, and a wiped bus loses none.
 """
 
 import hashlib

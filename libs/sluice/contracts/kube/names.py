@@ -1,9 +1,4 @@
-"""
-Every name that Sluice puts on Kubernetes objects: keys, labels, the volume, environment variables.
-
-Admission writes them, the watcher reads them, the node agent serves the volume, the manifests repeat them. A name is
-never changed once pods have it: add another one beside it.
-"""
+"""Every name that Sluice puts on Kubernetes objects. Never changed once pods have it: add another one beside it."""
 
 import re
 from hashlib import sha256

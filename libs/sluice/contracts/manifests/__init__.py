@@ -1,8 +1,4 @@
-"""
-Read manifests (YAML or JSON, one document or many, Lists): the pods in them and their requests.
-
-A folder of manifests, a cluster and a simulation all read them here, with the same result.
-"""
+"""Read manifests (YAML or JSON, many documents, Lists): the pods in them and their requests, alike for all readers."""
 
 from sluice.contracts.manifests.leased_files import LEASED as LEASED
 from sluice.contracts.manifests.leased_files import is_leased as is_leased

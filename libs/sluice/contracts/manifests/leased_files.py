@@ -1,9 +1,8 @@
 """
 Leased manifests: `*.leased.yaml` counts while a process has a lock (flock) on the file.
 
-The process that runs a command on a slice locks the manifest that requests it, and so do the command and its children.
-When the last of them has ended, however it ended, the request ends. Only the name is checked here; the reader of the
-folder checks the lock.
+A command on a slice locks the manifest that requests it, and so do its children: when the last has ended, the request
+ends. Only the name is checked here.
 """
 
 LEASED = ".leased.yaml"
@@ -11,5 +10,4 @@ LEASED = ".leased.yaml"
 
 
 def is_leased(name: str) -> bool:
-    """Whether a manifest of this name counts only while it is locked."""
     return name.endswith(LEASED)

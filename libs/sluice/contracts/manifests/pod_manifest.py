@@ -31,7 +31,6 @@ class ClusterAdmission:
     namespaces: Mapping[str, Namespace] = field(default_factory=dict)
 
     def with_namespaces(self, namespaces: Iterable[Namespace]) -> "ClusterAdmission":
-        """The same with these namespaces added."""
         return replace(self, namespaces={**self.namespaces, **{each.name: each for each in namespaces}})
 
     def exempts(self, namespace: str) -> bool:

@@ -15,7 +15,7 @@ from itertools import islice
 from math import prod
 from typing import Any
 
-from sluice.contracts.reasons import Refusal, RefusalReason, shorten
+from sluice.contracts.reasons import Refusal, shorten
 from sluice.contracts.request_syntax.keys import is_our_annotation
 from sluice.contracts.request_syntax.source_text import SourceValue, Unquoted
 
@@ -104,7 +104,6 @@ def _templates(
 
 
 def _counted(value: Mapping[str, Any], path: str) -> Iterator[int | Refusal]:
-    """How many copies of this mapping a controller creates."""
     names = ("replicas", "parallelism", "completions")
     replicas, parallelism, completions = (_number(value, key, path) for key in names)
     if replicas is not None:
@@ -131,9 +130,7 @@ def _number(mapping: Mapping[str, Any], key: str, path: str) -> int | Refusal | 
     if not isinstance(value, str | Unquoted | int):
         return None
     allowed = f"a whole number, at least 0{', without quotes' if isinstance(value, str) else ''}"
-    return (
-        SourceValue(f"{path}.{key}", value).wrong(RefusalReason.INVALID_VALUE, "not a number of pods", allowed).refusal
-    )
+    return SourceValue(f"{path}.{key}", value).invalid("not a number of pods", allowed).refusal
 
 
 def _name(value: Any) -> str:

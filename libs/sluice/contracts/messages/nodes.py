@@ -109,7 +109,6 @@ class NodeChanged(Message, frozen=True, kw_only=True):
 
     @property
     def address(self) -> AgentAddress:
-        """Where its agent is asked."""
         return AgentAddress(self.endpoint, self.certificate)
 
 
@@ -145,12 +144,7 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    One GPU instance found on a device.
-
-    `allocation` is None for an instance without an allocation of ours: on a GPU with a fixed layout it can be granted,
-    on any other it is foreign (reported, never touched).
-    """
+    """One GPU instance found. Without `allocation` it can be granted in a fixed layout, and is foreign elsewhere."""
 
     gi_id: int
     profile: str

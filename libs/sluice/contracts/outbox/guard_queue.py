@@ -1,9 +1,4 @@
-"""
-Pending writes under each guard, in order, with the one in flight.
-
-A queue exists only while something is wanted under its guard, so memory grows with the work, not with history. What the
-bus holds is `bus_view`'s part.
-"""
+"""Pending writes under each guard, in order, with the one in flight. A queue exists only while one is wanted."""
 
 from collections import OrderedDict
 from typing import Literal
@@ -67,7 +62,6 @@ class GuardQueue(msgspec.Struct, eq=False):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is wanted or unanswered."""
         return self.in_flight is None and not self.commits and not self.dirty
 
 

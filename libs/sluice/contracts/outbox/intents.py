@@ -73,11 +73,9 @@ class Intents:
 
     @property
     def keeps_anything(self) -> bool:
-        """Whether any subject is being kept."""
         return bool(self._kept)
 
     def kept(self, address: Address) -> AnyMessage | None:
-        """What is being kept at an address."""
         kept = self._kept.get(address.subject)
         return kept.message if kept is not None else None
 
@@ -86,7 +84,6 @@ class Intents:
         return address.subject in self._committing
 
     def current(self, address: Address) -> Entry | None:
-        """The last value known at an address."""
         return self._view.current.get(address.subject)
 
     def knows(self, subject: str) -> bool:

@@ -1,8 +1,4 @@
-"""
-Parse and check the limits of a namespace as people write them, in a command or a file.
-
-The caller knows where they were written and publishes them.
-"""
+"""Parse and check the limits of a namespace as people write them, in a command or a file."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -22,7 +22,6 @@ class VgpuNames:
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """Every resource of the family."""
         listed = (self.count, self.memory, self.memory_percentage, self.cores, self.priority)
         return tuple(name for name in listed if name)
 

@@ -111,7 +111,6 @@ def _is_positive(amount: object) -> bool:
 
 
 def _annotated(annotations: Iterable[str], containers: Sequence[str], first: str) -> frozenset[str]:
-    """The containers whose request is in annotations of ours."""
     says_how = (*POD_KEYS, DRIVER_CAPABILITIES)
     found = set()
     for annotation in annotations:

@@ -1,9 +1,8 @@
 """
 gRPC servers and channels for all services: bounded in size and time, kept alive, within the caller's trace.
 
-Loopback by default; port 0 means any free one, and the server reports which. With a certificate everything is mutual
-TLS, and a server admits callers by their rights; without one only the loopback is allowed, unless the operator declares
-the network trusted. Unix sockets are always plain: file permissions protect them.
+With a certificate everything is mutual TLS, and a server admits callers by their rights; without one only the loopback
+is allowed, unless the operator declares the network trusted. Unix sockets are always plain.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -94,12 +93,7 @@ async def serve(
     limits: CallLimits = LIMITS,
     traces: RequestTraces | None = None,
 ) -> AsyncIterator[str]:
-    """
-    Serve what `register` adds to the server, for the time of the `async with`. Gives the address with its real port.
-
-    `address` is HOST:PORT or `unix:path`. Calls that belong to a trace are spans of it in `traces`. Raises
-    AddressError.
-    """
+    """Serve what `register` adds, at HOST:PORT or `unix:path`; gives the real address. Raises AddressError."""
     host = ""
     if not address.startswith(_UNIX):
         try:
@@ -135,12 +129,7 @@ async def serve(
 
 @asynccontextmanager
 async def serve_health(address: str, health: Health) -> AsyncIterator[None]:
-    """
-    Answer probes at `address`, always in plain text: kubelets' probes have no TLS, and learn only yes or no.
-
-    (https://kubernetes.io/docs/tasks/configure-pod-container/configure-liveness-readiness-startup-probes/) Does nothing
-    where `address` is empty. Raises AddressError.
-    """
+    """Answer probes at `address` (empty: none), in plain text: kubelets' probes have no TLS. Raises AddressError."""
     if not address:
         yield
         return
@@ -169,10 +158,8 @@ async def channel(
     traces: RequestTraces | None = None,
 ) -> AsyncIterator[grpc.aio.Channel]:
     """
-    A channel to `address` for the time of the `async with`. It connects at the first call.
-
-    Unary calls without a `timeout` get `deadline_s`; streams have none, they end when either side ends them. Over TLS
-    the server's certificate must have `server_name` (the host of `address` when empty). Raises PlainTextError.
+    A channel to `address`. Unary calls get `deadline_s`; `server_name` is that of its certificate. Raises
+    PlainTextError.
     """
     interceptors = (TraceUnaryClientInterceptor(deadline_s, traces or RequestTraces()), TraceStreamClientInterceptor())
     if _speaks_tls(address, security) and security.identity is not None:

@@ -1,9 +1,8 @@
 """
 The two consumers that we read by: a service's ephemeral one, and the durable of a node's agent.
 
-Both deliver last values and then the tail. The allocator creates an agent's durable
-(`sluice.contracts.bus.nats_permissions` says why); the agent only resets it to its first entry, because a durable does
-not repeat acknowledged entries.
+The allocator creates an agent's durable (`sluice.contracts.bus.nats_permissions`); the agent only resets it to its
+first entry, because a durable does not repeat acknowledged entries.
 """
 
 import secrets
@@ -44,7 +43,6 @@ class StreamConsumer:
     tells_missing = False
 
     def __init__(self, connection: Connection, stream: Stream, filters: tuple[str, ...]) -> None:
-        """`filters` empty means the whole stream."""
         self.stream = stream
         self._connection = connection
         self._filters = filters

@@ -1,8 +1,4 @@
-"""
-Signs certificates with an authority: for `sluice security`, and in Kubernetes for the keeper of identities.
-
-ECDSA on P-256, extensions by RFC 5280. Writes no file; its messages contain no key.
-"""
+"""Signs certificates with an authority: ECDSA on P-256, extensions by RFC 5280. Writes no file, tells no key."""
 
 import datetime as dt
 import ipaddress
@@ -163,7 +159,6 @@ def self_signed(names: Sequence[str], usages: Iterable[x509.ObjectIdentifier], n
 
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    """Of an authority, or of the end of a chain."""
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
         content_commitment=False,

@@ -1,8 +1,7 @@
 """
 Spans of one runner's turns in the traces of its requests: messages read, decisions, steps, messages written.
 
-It inspects the input and output of a core after each turn; a core neither knows of it nor waits for it. Without an
-exporter it only times decisions, for the headers of our own messages.
+It inspects the input and output of a core after each turn. Without an exporter it only times decisions.
 """
 
 import time
@@ -138,7 +137,6 @@ class CoreSpans:
                 self._marks.put((request, phase.name), at_ns)
 
     def did(self, instruction: object, request: str) -> None:
-        """An instruction was just carried out."""
         if self._traces.recording:
             self.signal(f"did {type(instruction).__name__}", request, time.time_ns())
 

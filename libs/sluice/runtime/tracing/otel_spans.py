@@ -1,8 +1,7 @@
 """
 Spans as the OpenTelemetry SDK records and exports them. Imported only where an endpoint is configured.
 
-A span is a child of a `traceparent`, never of "the current span" of the SDK: our context crosses processes. A thread of
-the SDK exports; what does not fit its queue is dropped, and nothing waits for a collector.
+A span is a child of a `traceparent`, never of the SDK's "current span". What does not fit the queue is dropped.
 """
 
 import logging
@@ -65,7 +64,6 @@ class RateLimitedLog(logging.Filter):
         self._told: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a line is logged."""
         now = time.monotonic()
         if now < self._told.get(record.msg, now):
             return False
@@ -169,7 +167,6 @@ class Spans:
 
 
 def exporting(endpoint: str, *, service: str, run: str) -> Spans:
-    """Spans for an OTLP/HTTP base URL."""
     for name in _LOGGERS:
         logger = logging.getLogger(name)
         if not any(isinstance(each, RateLimitedLog) for each in logger.filters):

@@ -47,7 +47,6 @@ class NoTarget:
 
 
 def is_pod_uid(text: str) -> bool:
-    """Whether `text` has the form of a pod's UID, so that it may name a directory."""
     return _UID.fullmatch(text) is not None
 
 
@@ -68,12 +67,10 @@ def target_of(path: str, kubelet_root: PurePath, *, uid: str = "") -> Target | N
 
 
 def socket_path(kubelet_root: PurePath) -> PurePath:
-    """The driver's socket."""
     return plugin_path(kubelet_root, CSI_DRIVER) / "csi.sock"
 
 
 def registration_path(kubelet_root: PurePath) -> PurePath:
-    """The registration socket, where the kubelet finds the driver."""
     return registration_socket(kubelet_root, CSI_DRIVER)
 
 

@@ -73,7 +73,6 @@ def mount_id(descriptor: int) -> int:
 
 
 def is_sealed(descriptor: int) -> bool:
-    """Whether an open directory is in a sealed mount."""
     return os.fstatvfs(descriptor).f_flag & _SEALED == _SEALED
 
 
@@ -168,7 +167,6 @@ def shows_home(place: Path, container: ContainerDevices) -> bool:
 
 
 def leads_home(place: Path, container: ContainerDevices) -> bool:
-    """Whether the links at `place` lead to the container's home."""
     wanted = {PIPE: container.mps_pipe_directory, LOG: container.mps_log_directory}
     try:
         return all(str((place / name).readlink()) == target for name, target in wanted.items())

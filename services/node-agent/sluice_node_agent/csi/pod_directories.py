@@ -40,10 +40,7 @@ class PodDirectories:
         """Why volumes cannot be served now; empty when they can."""
 
     def prepare(self) -> None:
-        """
-        Open the root and create its sealed view, unless that is done. Raises OSError, with `problem`; call it again
-        then.
-        """
+        """Open the root and create its sealed view, once. Raises OSError, with `problem`; call it again then."""
         if self._is_prepared:
             return
         try:
@@ -75,7 +72,6 @@ class PodDirectories:
             (self.root / _PUBLISHED).mkdir(mode=_ROOT_MODE, exist_ok=True)
 
     def sealed(self, uid: str) -> Path:
-        """A pod's directory as its volume shows it."""
         return self.view / uid
 
     @property
@@ -90,7 +86,6 @@ class PodDirectories:
 
     @property
     def aside(self) -> Path:
-        """For temporary mounts."""
         return self.root / _ASIDE
 
     @contextlib.contextmanager
@@ -105,7 +100,6 @@ class PodDirectories:
             os.close(descriptor)  # which also unlocks
 
     def make(self, uid: str) -> Path:
-        """The directory of a pod, created if needed."""
         if not is_pod_uid(uid):
             raise OSError(errno.EINVAL, f"{uid!r} is no pod's UID")
         place = self.root / uid
@@ -115,7 +109,6 @@ class PodDirectories:
         return place
 
     def all(self) -> list[Path]:
-        """The directories of all pods."""
         if not self.root.is_dir():
             return []
         return sorted(path for path in self.root.iterdir() if is_pod_uid(path.name))

@@ -1,7 +1,4 @@
-"""
-Mounts a pod's directory at its kubelet's target path, and unmounts it. No link is followed, and only our own empty
-directory is removed.
-"""
+"""Mounts a pod's directory at its kubelet's target path. No link is followed, only our own empty directory removed."""
 
 import contextlib
 import os
@@ -39,10 +36,7 @@ class Volumes:
             return True
 
     def renew(self) -> tuple[Target, ...]:
-        """
-        Show the directory again in volumes that we mount and whose source is gone: a kubelet asks only once. Returns
-        them.
-        """
+        """Show the directory again in volumes whose source is gone, as a kubelet asks only once. Returns them."""
         self._sources.prepare()
         renewed = []
         for place in sorted(self._root.glob(f"pods/*/{'/'.join(VOLUMES)}/{VOLUME}/{MOUNT}")):

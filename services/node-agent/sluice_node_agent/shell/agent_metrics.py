@@ -90,7 +90,6 @@ USAGE_LOOK_SECONDS = Metric(
 
 
 def usage_samples(usage: NodeUsage) -> Iterator[Sample]:
-    """The use of a node's slices. Unknown values are left out."""
     for each in usage.slices:
         labels = (each.namespace, each.name, each.gpu, each.device, each.profile or "whole", each.mode)
         yield Sample(SLICE_MEMORY, each.memory_mib * _MIB, labels)
@@ -140,30 +139,24 @@ def _units(spans: Iterable[PlacementReport | InstanceReport]) -> set[int]:
     return {unit for span in spans for unit in range(span.start, span.start + span.size)}
 
 
-class AgentMetrics:
-    """One agent's metrics, as samples."""
-
-    def __init__(self, core: Agent) -> None:
-        self._core = core
-
-    def now(self) -> Iterator[Sample]:
-        """For `sluice.runtime.prometheus.metrics.collecting_from`."""
-        yield Sample(OPEN, self._core.is_open)
-        if not self._core.started:
-            return
-        snapshot = self._core.snapshot()
-        for state, count in Counter(report.state for report in snapshot.slices).items():
-            yield Sample(SLICES, count, (state,))
-        for gpu in snapshot.gpus:
-            yield Sample(GPUS, 1, ("lost" if gpu.lost else "healthy" if gpu.healthy else "unhealthy",))
-            yield Sample(QUARANTINED, len(gpu.quarantined))
-            if not gpu.fixed_layout:
-                yield Sample(FOREIGN, sum(instance.allocation is None for instance in gpu.instances))
-            for daemon in gpu.daemons:
-                yield Sample(HOMES, 1, (daemon.state,))
-            for profile, count in gpu.creatable.items():
-                yield Sample(GPU_CREATABLE, count, (gpu.uuid, gpu.model, profile))
-        yield from slice_infos(snapshot)
-        for labels, count in memory_slices(snapshot).items():
-            yield Sample(GPU_SLICES, count, labels)
-        yield Sample(WARNINGS, len(snapshot.warnings))
+def agent_samples(core: Agent) -> Iterator[Sample]:
+    """One agent's metrics."""
+    yield Sample(OPEN, core.is_open)
+    if not core.started:
+        return
+    snapshot = core.snapshot()
+    for state, count in Counter(report.state for report in snapshot.slices).items():
+        yield Sample(SLICES, count, (state,))
+    for gpu in snapshot.gpus:
+        yield Sample(GPUS, 1, ("lost" if gpu.lost else "healthy" if gpu.healthy else "unhealthy",))
+        yield Sample(QUARANTINED, len(gpu.quarantined))
+        if not gpu.fixed_layout:
+            yield Sample(FOREIGN, sum(instance.allocation is None for instance in gpu.instances))
+        for daemon in gpu.daemons:
+            yield Sample(HOMES, 1, (daemon.state,))
+        for profile, count in gpu.creatable.items():
+            yield Sample(GPU_CREATABLE, count, (gpu.uuid, gpu.model, profile))
+    yield from slice_infos(snapshot)
+    for labels, count in memory_slices(snapshot).items():
+        yield Sample(GPU_SLICES, count, labels)
+    yield Sample(WARNINGS, len(snapshot.warnings))

@@ -48,7 +48,7 @@ def _another_home(original: Any, self: Any, work: Any, **how: Any) -> Any:
     if work.record.phase != "ready" or not isinstance(step, MakeTicket):
         return step
     containers = tuple(replace_in(each, mps_pipe_directory=f"{MPS_ROOT}/other/pipe") for each in step.containers)
-    return replace(step, containers=containers)
+    return replace_in(step, containers=containers)
 
 
 EMPTY_IS_ENOUGH = PlantedBug(

@@ -95,7 +95,7 @@ def _not_held_against(_original: Any, record: Any, _found: Any) -> Any:
 @HOME_BUGS.plant("dead daemon not noticed", ("MPS", "I4"), lifecycle, "_seen", _daemons_die)
 def _never_dead(original: Any, home: Any, what: Any) -> Any:
     """A daemon that died is not noticed. Loses a pod that never comes back."""
-    return original(home, replace(what, alive=True))
+    return original(home, msgspec.structs.replace(what, alive=True))
 
 
 def _ended_at_every_start(original: Any, event: Any, slices: Any, _homes: Any, claimed: Any) -> Any:

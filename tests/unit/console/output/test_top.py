@@ -14,9 +14,9 @@ import msgspec
 import pytest
 import yaml
 from factories.broker.bus_rigs import ensured, say
+from factories.broker.memory_bus import MemoryBroker, MemoryBus
 
 from sluice.contracts.bus import subjects
-from sluice.testing.memory_bus import MemoryBroker, MemoryBus
 from sluice_console.core.documents import GpusDocument, PodsDocument
 from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.fleet.gpus import gpus_document

@@ -76,12 +76,12 @@ def seen(new):
     def carry_out(call):
         bench.writes.append(call)
         if not bench.takes:
-            return [e.GpuNotMirrored(call.name, "no such resource")]
+            return [e.Failed(call, 404, "no such resource")]
         if isinstance(call, e.MirrorGpu):
             bench.gpus[call.name] = call.status
         else:
             bench.gpus.pop(call.name, None)
-        return [e.GpuMirrored(call.name)]
+        return [e.Done(call)]
 
     bench.carry_out = carry_out
     return bench
@@ -167,7 +167,7 @@ def test_one_change_in_a_large_fleet_is_one_write_and_comes_first(new):
 
     def carry_out(call):
         bench.writes.append(call.name)
-        return [e.GpuMirrored(call.name)]
+        return [e.Done(call)]
 
     bench.carry_out = carry_out
 
@@ -213,7 +213,7 @@ def test_what_is_gone_is_not_shown(seen):
     seen.pass_time(3)
     assert list(seen.gpus) == ["node-a-0"]
     assert e.UnmirrorGpu("left-over-0") in seen.writes
-    seen.handle(e.NodeGone({"metadata": {"name": "node-a"}}))
+    seen.handle(e.Gone("nodes", {"metadata": {"name": "node-a"}}))
     seen.pass_time(3)
     assert seen.gpus == {}
 

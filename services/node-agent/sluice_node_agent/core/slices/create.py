@@ -7,7 +7,7 @@ undone in reverse (`destroy`). A shared device is created by its home (`shared.l
 
 from msgspec.structs import replace
 
-from sluice.contracts.messages import ContainerDevices, DeviceGrant
+from sluice.contracts.messages import DeviceGrant
 from sluice_node_agent.core import events, instructions
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.journal_records import DeviceRecord, SharedDeviceRecord, SliceRecord, TicketRecord
@@ -114,14 +114,6 @@ def to_make_again(record: SliceRecord) -> SliceRecord:
     return replace(record, phase="making", lost=record.lost or record.phase == "ready", stale_tickets=stale, ticket="")
 
 
-def containers_of(record: SliceRecord, state: NodeState) -> tuple[ContainerDevices, ...]:
-    """What each container gets, in the order of the booking."""
-    homes = {
-        number: home for number, grant, _ in numbered_devices(record) if (home := state.home_of(grant)) is not None
-    }
-    return mps_limits.containers_of(record, state.devices, homes, state.mps_root, time_quota=state.time_quota)
-
-
 def make_ticket(record: SliceRecord, state: NodeState, token: int) -> instructions.MakeTicket:
     """The ticket of a slice whose devices all exist: its containers' devices, and a copy of its record."""
     copy = TicketRecord(
@@ -131,7 +123,7 @@ def make_ticket(record: SliceRecord, state: NodeState, token: int) -> instructio
         devices=tuple(_with_home(device, state.home_of(grant)) for _, grant, device in numbered_devices(record)),
         counts=record.adjusting.counts if record.adjusting is not None else (),
     )
-    return instructions.MakeTicket(token, record.ticket, copy, containers_of(record, state))
+    return instructions.MakeTicket(token, record.ticket, copy, mps_limits.containers_of(record, state))
 
 
 def is_served(grant: DeviceGrant, state: NodeState) -> bool:
@@ -239,10 +231,8 @@ def _why_not_in(
     has_failed = home.failures >= config.quarantine_after
     if has_failed and had_tenants(there):
         return f"the MPS daemon of {grant.gpu} {grant.start}:{grant.size} died and does not start again: {home.trouble}"
-    is_raising = there.phase == "ready" and not mps_limits.covers(
-        there.limits, mps_limits.limits_of(grant, state.devices)
-    )
-    if has_failed and is_raising:
+    needed = mps_limits.limits_of(grant, state.devices)
+    if has_failed and there.phase == "ready" and not mps_limits.covers(there.limits, needed):
         return f"the MPS server of {grant.gpu} did not take the limits of a larger share: {home.trouble}"
     return ""
 

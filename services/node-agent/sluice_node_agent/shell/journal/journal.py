@@ -87,10 +87,7 @@ class Journal:
         self._written += len(records)
 
     def sync(self) -> None:
-        """
-        Sync what was written before this call, maybe in another thread, and note it. Raises JournalError as `append`
-        does.
-        """
+        """Sync what was written before this call, maybe in another thread, and note it. Raises JournalError."""
         self._check()
         size = self._size
         with self._refusals():
@@ -109,7 +106,6 @@ class Journal:
             self._rewrite()
 
     def close(self) -> None:
-        """Close the files and release the lock."""
         self._opened.close()
 
     def _check(self) -> None:

@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,8 @@ class QuotaController:
                 self._show(home, {})
                 return QuotaSeen(alive=False)
             if missing := self._missing(home):
-                self._log.error(
-                    "a file by which tenants reach the time quota is gone; the quota server restarts", missing=missing
-                )
+                why = "a file by which tenants reach the time quota is gone; the quota server restarts"
+                self._log.error(why, missing=missing)
                 self._end(home)
                 return QuotaSeen(alive=False)
             self._show(home, usage)
@@ -142,12 +142,12 @@ class QuotaController:
                 server.change_tenant(name, **size)
             else:
                 place = self._root / order.home / QUOTA / tenant.socket
-                server.add_tenant(name, place, uid=tenant.uid, admits=self._admits(tenant), **size)
+                server.add_tenant(name, place, uid=tenant.uid, admits=partial(self._admits, tenant), **size)
             has[name] = tenant
 
-    def _admits(self, tenant: QuotaTenant) -> Callable[[int], bool]:
+    def _admits(self, tenant: QuotaTenant, pid: int) -> bool:
         """Whether a process may be the tenant's: it is in no pod, or in the tenant's, or that pod is unknown."""
-        return lambda pid: not tenant.owner or self._owner_of(pid) in {"", tenant.owner}
+        return not tenant.owner or self._owner_of(pid) in {"", tenant.owner}
 
     def _place_library(self, directory: Path) -> None:
         """Atomic: a process may be loading the existing one."""

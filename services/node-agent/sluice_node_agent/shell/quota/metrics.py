@@ -42,28 +42,21 @@ PROCESSES = Metric(
 _US = 1e-6
 
 
-class QuotaMetrics:
-    """The counters of one agent's token schedulers, as samples."""
-
-    def __init__(self, core: Agent, homes: QuotaController) -> None:
-        self._core = core
-        self._homes = homes
-
-    def now(self) -> Iterator[Sample]:
-        """For `sluice.runtime.prometheus.metrics.collecting_from`."""
-        if not self._core.started:
-            return
-        slices = {report.booking.allocation: report.booking for report in self._core.snapshot().slices}
-        for name, used in self._homes.usage().items():
-            allocation, _, container = name.partition("/")
-            booking = slices.get(AllocationId(allocation))
-            if booking is None:
-                continue
-            labels = (booking.namespace, booking.name, container)
-            yield Sample(GRANTED, used.granted_us * _US, labels)
-            yield Sample(USED, used.used_us * _US, labels)
-            yield Sample(WAITED, used.waited_us * _US, labels)
-            yield Sample(OVERRUN, used.overrun_us * _US, labels)
-            yield Sample(STALLS, used.stalls, labels)
-            yield Sample(FAIL_OPENS, used.fail_opens, labels)
-            yield Sample(PROCESSES, len(used.greeted_pids), labels)
+def quota_samples(core: Agent, homes: QuotaController) -> Iterator[Sample]:
+    """The counters of one agent's token schedulers."""
+    if not core.started:
+        return
+    slices = {report.booking.allocation: report.booking for report in core.snapshot().slices}
+    for name, used in homes.usage().items():
+        allocation, _, container = name.partition("/")
+        booking = slices.get(AllocationId(allocation))
+        if booking is None:
+            continue
+        labels = (booking.namespace, booking.name, container)
+        yield Sample(GRANTED, used.granted_us * _US, labels)
+        yield Sample(USED, used.used_us * _US, labels)
+        yield Sample(WAITED, used.waited_us * _US, labels)
+        yield Sample(OVERRUN, used.overrun_us * _US, labels)
+        yield Sample(STALLS, used.stalls, labels)
+        yield Sample(FAIL_OPENS, used.fail_opens, labels)
+        yield Sample(PROCESSES, len(used.greeted_pids), labels)

@@ -199,7 +199,7 @@ def test_a_container_runs_as_its_own_user_or_as_the_pods():
         ({}, "spec.containers"),
         (None, "spec.containers"),
         ({"containers": [{"name": "A"}]}, "spec.containers[0].name"),
-        ({"containers": ["a"]}, "spec.containers[0].name"),
+        ({"containers": ["a"]}, "spec.containers[0]"),
         ({"containers": [{"name": "a"}, {"name": "a"}]}, "spec.containers[1].name"),
         (
             {"containers": [{"name": "a", "securityContext": {"runAsUser": "1000"}}]},

@@ -3,13 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from sluice.contracts.bus.events import Stream
-from sluice.contracts.ids import NodeName, OperationId, RequestId
-from sluice.contracts.messages import WaitOver
-from sluice.testing.stream_model import (
+from factories.broker.stream_model import (
     FIRST_SEQUENCE,
     PublishAccepted,
     PublishOutcome,
@@ -19,6 +13,12 @@ from sluice.testing.stream_model import (
     is_under,
     matches,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluice.contracts.bus.events import Stream
+from sluice.contracts.ids import NodeName, OperationId, RequestId
+from sluice.contracts.messages import WaitOver
 
 WORD = WaitOver(request=RequestId("r"))
 NODE_1, NODE_2 = "sluice.ledger.n1.>", "sluice.ledger.n2.>"

@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 
+from factories.broker.stream_model import PublishAccepted, PublishRefused, StoredValue, StreamMissing, StreamModel
+
 from sluice.contracts.bus.events import (
     Entry,
     Observed,
@@ -26,7 +28,6 @@ from sluice.contracts.ids import Incarnation, NodeName, OperationId
 from sluice.runtime.bus import Answer, BusError, Probe, Reading
 from sluice.runtime.clock import Clock, SystemClock
 from sluice.runtime.tracing.request_traces import RequestTraces
-from sluice.testing.stream_model import PublishAccepted, PublishRefused, StoredValue, StreamMissing, StreamModel
 
 BATCH_MAX = 5_000
 """Entries in one batch, as many as the NATS bus requests at once."""
