@@ -1,5 +1,4 @@
-"""
-Was it right to give that to that one? Asked when nothing is on its way, of one allocator that knows all there is.
+"""Was it right to give that to that one? Asked when nothing is on its way, of one allocator that knows all there is.
 
 What was booked since it was last asked was decided on what still stands: nothing was freed in between. So whatever is
 free now was free then, and every pod that waits now waited then.

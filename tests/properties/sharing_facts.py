@@ -207,8 +207,7 @@ class SharingWorld:
 
     def say(self, word: msg.QuotaSet | msg.Cordoned | Any) -> None:
         """An operator's word, which everybody hears when nothing else is on its way (docs/quotas.md: one who has not
-        heard it yet does not know of it).
-        """
+        heard it yet does not know of it)."""
         self.calm()
         quota = hasattr(word, "namespace")
         self.bus.put(subjects.quota(word.namespace) if quota else subjects.cordon(NodeName(word.node)), word)

@@ -1,5 +1,4 @@
-"""
-Cordoned nodes and GPUs: when an operator cordons, and what must follow.
+"""Cordoned nodes and GPUs: when an operator cordons, and what must follow.
 
 A process that read a cordon books nothing new there, by any way: grant, promise, preemption, move or job. A process
 that has not read it yet may (no guard of a ledger covers the message, and of two allocators one reads later): its

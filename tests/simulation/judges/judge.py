@@ -80,11 +80,9 @@ class Judge(NodeJudge):
         return order.incarnation in {"", self.life_of_state()}
 
     def wiped(self, life: str) -> None:
-        """
-        Nothing is on the bus any more: that life of it is over. What happened has happened, but a binding that its
+        """Nothing is on the bus any more: that life of it is over. What happened has happened, but a binding that its
         source never read was never acted on, and counts as unsaid. So does that a slice went with its node, of which
-        its request was not told: its agent may be back in the next life.
-        """
+        its request was not told: its agent may be back in the next life."""
         self.bound = {request: bound for request, bound in self.bound.items() if request in self.kubelets.bound}
         self.ledger.clear()
         self.adopted_revoked.clear()
@@ -104,10 +102,8 @@ class Judge(NodeJudge):
         self.given_up.forgot({RequestId(request) for request in ended})
 
     def remembered_by_the_bus_alone(self, words: Mapping[str, msg.AnyMessage], unheard: set[str]) -> None:
-        """
-        The source's book is lost; the bus has these requests, and nothing of the unheard ones in the book. What a
-        broker forgot before is unknown: it is requested again until the source has listed its pods.
-        """
+        """The source's book is lost; the bus has these requests, and nothing of the unheard ones in the book. What a
+        broker forgot before is unknown: it is requested again until the source has listed its pods."""
         self.forgot(words)
         self.unheard.update(dict.fromkeys(unheard))
 
@@ -127,10 +123,8 @@ class Judge(NodeJudge):
         self.bookings[booking.allocation] = booking
 
     def _check_place(self, grant: msg.Grant, *, is_new: bool) -> None:
-        """
-        I1 and I2 for a booking: the place exists, is free, and no foreign process is on it. Not (`is_new`) for an
-        allocation that keeps its place: processes left in its shared device when records were lost live beside it.
-        """
+        """I1 and I2 for a booking: the place exists, is free, and no foreign process is on it. Not (`is_new`) for an
+        allocation that keeps its place: processes left in its shared device when records were lost live beside it."""
         booking = grant.booking
         machine = self.machines[booking.node]
         heirs = self.promises(booking.node) if grant.revision > 1 else ()  # of one that is changed: nothing is made
@@ -175,8 +169,7 @@ class Judge(NodeJudge):
             held.append(mine)
 
     def _check_tenants(self, booking: msg.Booking, gpu: Gpu, mine: Held, held: list[Held]) -> None:
-        """
-        No process is left except tenants of the same shared device, not even former clients of its daemon (LAW 3).
+        """No process is left except tenants of the same shared device, not even former clients of its daemon (LAW 3).
 
         If a slice was lost with journal and ledger, nothing on a whole GPU, or an instance of a fixed layout, shows
         that it existed: the place can be granted, but is not handed out while its process is there (ADR 0047), which
@@ -221,8 +214,7 @@ class Judge(NodeJudge):
     def _is_entered_anew(self, booking: msg.Booking) -> bool:
         """
         Whether no order of this life of the bus stands for a slice that its agent has: none at all, one of an earlier
-        life that landed late, or that it went with its node, which is back.
-        """
+        life that landed late, or that it went with its node, which is back."""
         entry = self.ledger.get(booking.node, {}).get(booking.allocation)
         return entry is None or isinstance(entry, msg.Closed) or entry.incarnation in self.over
 
@@ -239,8 +231,7 @@ class Judge(NodeJudge):
         self.ledger.setdefault(closed.node, {})[closed.allocation] = closed
 
     def _goes_with_node(self, node: str, allocation: str, operation: OperationId) -> None:
-        """
-        Only for a node that is not adopted, and whose agent had time to publish.
+        """Only for a node that is not adopted, and whose agent had time to publish.
 
         Measured at the first attempt: an unanswered write is repeated as it was (W3), whatever was published since.
         """
@@ -301,11 +292,9 @@ class Judge(NodeJudge):
         return remembers and self.let_go_late.get(bound.request) == bound.allocation
 
     def _is_known_to_nobody(self, bound: msg.Bound) -> bool:
-        """
-        Whether the bus was wiped, the node's slices were not published since (its agent may be dead), and the source
+        """Whether the bus was wiped, the node's slices were not published since (its agent may be dead), and the source
         does not remember the binding: it died before it read it, or a lagging API server shows the pod without. Then
-        the slice is unknown, and an orphan when its node appears.
-        """
+        the slice is unknown, and an orphan when its node appears."""
         in_ledger = bound.allocation in self.ledger.get(bound.node, {})
         remembered = self.held_at_end.get(bound.request) is not None or bound.request not in self.held_at_end
         is_dead = bound.node not in self.spoke and self.able_for(bound.node) < LIVING_S
@@ -407,8 +396,7 @@ class Judge(NodeJudge):
         lost its disk while the bus was wiped: the slice is gone for good (PROTOCOL §6), and its pod is requested under
         another id. Also if the source heard of it only after losing its book, or bound it as requested before an edit.
         Of a pod with several requests, due to a lagging server, those without a known slice, or later ones, are
-        withdrawn.
-        """
+        withdrawn."""
         asked = self.requests.get(request)
         if asked is None or request in self.ended or not self.folder.wants(request, asked.name):
             return

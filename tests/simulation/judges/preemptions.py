@@ -1,5 +1,4 @@
-"""
-Pods of several priorities that may be evicted for each other: which they are, who evicts them, what must be so.
+"""Pods of several priorities that may be evicted for each other: which they are, who evicts them, what must be so.
 
 The evictor plays the API server and the controllers behind it: it evicts a pod that is ordered to go, unless a
 disruption budget is in the way, which some pods have for a while; and the controller makes another in its place. The

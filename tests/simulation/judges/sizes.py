@@ -1,5 +1,4 @@
-"""
-Shares whose size is changed while they are used: who wants it when, and what the judge knows of sizes.
+"""Shares whose size is changed while they are used: who wants it when, and what the judge knows of sizes.
 
 The judge adds up what processes may really use: what their container was told when it started, and never more than its
 server let it have. And it counts what was granted, a second time: a share that was changed is as large as the largest
@@ -128,8 +127,7 @@ class Sizes:
     granted nor used."""
 
     def granted(self, grant: msg.Grant, boots: int) -> None:
-        """
-        A size is in the ledger of a node in its `boots`-th life.
+        """A size is in the ledger of a node in its `boots`-th life.
 
         Of an agent's slice that is adopted, sizes do not count that it never heard of; nor, when it says that it counts
         nothing else, those of a life before, for no process and no ticket of then is left, and those beside which it

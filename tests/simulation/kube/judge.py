@@ -1,5 +1,4 @@
-"""
-What must hold between Sluice and the API server. Shares no code with what it judges.
+"""What must hold between Sluice and the API server. Shares no code with what it judges.
 
 A pod's gate is opened only with a ready slice of its own, and it gets only granted values; pods that request nothing
 are never touched; a request ends when its pod has really ended, and no pod is evicted without reason.

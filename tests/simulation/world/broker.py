@@ -85,8 +85,7 @@ class Broker:
         self.clockwork.after(back, lambda: answer(result))
 
     def _land_belated(self, host: str, write: bus.Write, how: str, forgot: int) -> None:
-        """
-        A write comes long after it was sent, or once more.
+        """A write comes long after it was sent, or once more.
 
         Not to a server that forgets: it is alone, so with its end all is lost that was on its way to it, as no client
         of ours keeps anything for the next connection. In a cluster, which forgets nothing, another server may have it.

@@ -1,5 +1,4 @@
-"""
-A home with seeded processes around the token scheduler: they compute, idle, lie, stall and die, and so does it.
+"""A home with seeded processes around the token scheduler: they compute, idle, lie, stall and die, and so does it.
 
 A small machine of its own, with a clock of its own; `tests/judges/tokens.py` judges every step. What a process does is
 written after docs/time-quota.md, not after the client library.

@@ -243,10 +243,8 @@ def test_what_an_agent_has_not_read_to_be_closed_is_closed_again_when_it_comes_b
 
 @pytest.mark.parametrize("asks", [True, False])
 def test_who_was_asked_for_behind_his_sources_last_word_keeps_his_slice(bench, asks):
-    """
-    What was asked is repeated with its slice, and a slow reader reads it after the source's sync.
-    Another request that has ended since makes up the number: a pod that runs would lose its slice.
-    """
+    """What was asked is repeated with its slice, and a slow reader reads it after the source's sync.
+    Another request that has ended since makes up the number: a pod that runs would lose its slice."""
     bench.read_all(incarnation=Incarnation("900000"))
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
     bench.request(asked("ends"))
