@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from factories.crashes import deaths
 from factories.gpus.shared_devices import ON_MIG
 from msgspec.structs import replace
 
@@ -220,29 +221,24 @@ def test_a_resized_share_has_its_new_values_in_its_file(node):
 
 def test_preparing_survives_a_crash_at_every_step(make_node):
     """Wherever the agent dies, the kubelet's next call gets its devices, and the end gives all of it back."""
-    steps = 0
-    while True:
+    for death in deaths(least=2):
         node = make_node()
         node.has_pods = True
         node.live()
         booking = _booking(node)
         _ready(node, booking)
         node.prepare("u1")
-        ended = node.work(own_max=steps)
+        death.strikes(node)
         node.live()
         call = node.prepare("u1")
         node.work()
-        assert node.answers[call] == _answer(call, booking), steps
-        assert list(node.cdi) == ["u1"], steps
+        assert node.answers[call] == _answer(call, booking), death.steps
+        assert list(node.cdi) == ["u1"], death.steps
         node.unprepare("u1")
         node.order(node.revoke(booking))
         node.work()
-        assert isinstance(node.word("a1"), SliceGone), steps
-        assert (node.cdi, node.instances(), node.tickets.names()) == ({}, [], ()), steps
-        if ended:
-            break
-        steps += 1
-    assert steps == 2
+        assert isinstance(node.word("a1"), SliceGone), death.steps
+        assert (node.cdi, node.instances(), node.tickets.names()) == ({}, [], ()), death.steps
 
 
 def test_a_lost_device_takes_its_file_away_before_it_is_made_again(node):

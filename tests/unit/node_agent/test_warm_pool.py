@@ -1,6 +1,7 @@
 """Instances kept warm: faster for the next tenant, blocking no grant, and never a device of the one before."""
 
 import pytest
+from factories.crashes import deaths
 
 from sluice.contracts.messages import PlacementReport, SliceFailed, SliceGone, SliceReady
 from sluice_node_agent.core.events import DeviceErrorKind, DeviceRefused
@@ -97,8 +98,7 @@ def test_one_that_somebody_else_put_to_use_is_left_alone(warm):
 @pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
 def test_a_crash_at_any_step_of_keeping_and_taking_loses_nothing(make_node, executed):
     """An instance would be foreign after a crash: lost capacity."""
-    steps = 0
-    while True:
+    for death in deaths(executed=executed, least=12):
         node = make_node(keep_warm_s=60.0)
         node.live()
         booking, again = node.booking("a1", PLACE), node.booking("a2", PLACE)
@@ -106,22 +106,16 @@ def test_a_crash_at_any_step_of_keeping_and_taking_loses_nothing(make_node, exec
         node.work()
         node.order(node.revoke(booking))
         node.order(node.grant(again, after=("a1",)))
-        ended = node.work(own_max=steps)
-        if not ended and executed:
-            node.carry_out(node.waiting.popleft())
+        death.strikes(node)
         node.live()
         assert node.work()
-        assert isinstance(node.word("a2"), SliceReady), steps
-        assert node.instances(0) == [("2g.10gb", 4, 2)], steps
+        assert isinstance(node.word("a2"), SliceReady), death.steps
+        assert node.instances(0) == [("2g.10gb", 4, 2)], death.steps
         node.order(node.revoke(again))
         node.work()
         for _ in range(8):
             node.tick(10.0)
-        assert node.instances(0) == [], steps
-        if ended:
-            break
-        steps += 1
-    assert steps >= 12
+        assert node.instances(0) == [], death.steps
 
 
 def test_a_homes_instance_is_kept_too(make_node):
