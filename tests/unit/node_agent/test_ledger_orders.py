@@ -163,31 +163,6 @@ def test_an_order_of_another_incarnation_is_not_carried_out(node):
     assert node.agent.snapshot().slices == ()
 
 
-def test_absence_from_the_ledger_destroys_nothing(node):
-    """A wiped broker does not take slices from running pods."""
-    _opened(node)
-    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
-    node.order(node.grant(booking))
-    node.work()
-    before = node.word("a1")
-    node.own_done.clear()
-    node.ledger.clear()
-    node.words.clear()
-    node.incarnation = Incarnation("2")
-    node.read_ledger()
-    node.work()
-    assert node.own_done == []
-    assert node.word("a1") == before
-    assert [(report.state, report.revision) for report in node.agent.snapshot().slices] == [("ready", 1)]
-    node.order(msgspec.structs.replace(node.grant(booking), adopted=True))
-    node.open()
-    node.work()
-    assert node.own_done == []
-    node.order(node.revoke(booking))
-    node.work()
-    assert node.instances() == []
-
-
 def test_a_grant_waits_for_what_it_comes_after(node):
     """A preempted place is made again for its new owner as soon as it is free, and never before."""
     _opened(node)

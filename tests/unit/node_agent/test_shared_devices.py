@@ -160,25 +160,6 @@ def test_a_client_of_another_user_that_waits_is_reported(node):
     assert "user 7" in warning
 
 
-def test_processes_of_a_leaving_tenant_are_let_go_by_the_server_and_those_of_others_stay(node):
-    """Killing a client that the server is busy with would hang everybody on it."""
-    first, second = node.share("a1", ON_MIG, owner="pod-1"), node.share("a2", ON_MIG, owner="pod-2")
-    live_with(node, first, second)
-    (daemon,) = node.mps.living()
-    for pid, owner in ((501, "pod-1"), (502, "pod-2")):
-        daemon.clients[pid] = owner
-        node.mps.enter(pid, daemon.order.device, owner)
-    node.order(node.revoke(first))
-    node.work()
-    assert not isinstance(node.word("a1"), SliceGone)
-    for _ in range(3):
-        node.tick(1.0)
-    terminated = [step.pids for step in node.own_done if isinstance(step, do.TerminateMpsClients)]
-    assert terminated == [(501,)]
-    assert isinstance(node.word("a1"), SliceGone)
-    assert list(daemon.clients) == [502]
-
-
 def test_an_operator_has_a_quarantined_slice_tried_again_at_once(node):
     booking = node.booking("a1", (0, "1g.5gb", 6, 1))
     live_with(node, booking)

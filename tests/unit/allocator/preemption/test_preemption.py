@@ -70,14 +70,6 @@ def test_the_place_is_bound_when_the_victim_is_gone(bench):
     assert evictions(bench) == {}
 
 
-@pytest.mark.parametrize("priority", [0, -1])
-def test_nobody_is_evicted_for_an_equal_or_a_lesser(bench, priority):
-    """Otherwise two equal pods would evict each other for ever."""
-    run(bench, low("batch", WHOLE, priority=0))
-    (pending,) = said(bench.land_all(bench.request(high("service", WHOLE, priority=priority))))
-    assert isinstance(pending, msg.Pending)
-
-
 @pytest.mark.parametrize("limited_first", [True, False])
 def test_a_priority_above_its_namespaces_ceiling_evicts_nobody_else(bench, limited_first):
     """Any namespace could write 999999999 into an annotation, and have another team's pods evicted within seconds."""

@@ -111,18 +111,6 @@ def test_a_pod_that_ends_gives_its_place_back_in_the_right_order(bench):
     assert released.ttl_s == 3600
 
 
-def test_a_revoked_place_is_not_given_away_before_the_agent_says_it_is_gone(bench):
-    """LAW 3: the next pod waits through the whole unmaking."""
-    first = bench.bound("p1", claim(profile="7g.40gb"))
-    bench.land_all(bench.observe(subjects.request(P1), withdrawn()))
-
-    waiting = messages(bench.land_all(bench.request(asked("p2", claim(profile="7g.40gb")))))
-    assert [type(m) for m in waiting] == [msg.Pending]
-
-    after = [m for m in messages(bench.land_all(bench.gone(first))) if isinstance(m, msg.Grant)]
-    assert [m.booking.request for m in after] == ["p2"]
-
-
 def test_a_waiting_pod_is_told_why_and_served_the_moment_another_ends(bench):
     """Pending counts the reasons; the freed place wakes it; `waiting` is taken back."""
     first = bench.bound("p1", claim(profile="7g.40gb"))
