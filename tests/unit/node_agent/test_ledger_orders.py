@@ -108,19 +108,6 @@ def test_a_revoke_removes_the_ticket_first_and_the_slice_last(node):
     assert kept == SliceGone(allocation=A1, request=booking.request, revision=2, cause="pod gone")
 
 
-def test_a_newer_grant_of_what_is_gone_is_answered_and_not_carried_out(node):
-    """An allocation id is never used twice, by any writer."""
-    _opened(node)
-    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
-    node.order(node.revoke(booking))
-    node.work()
-    node.order(node.grant(booking, revision=3))
-    node.work()
-    assert node.word("a1").revision == 3
-    assert isinstance(node.word("a1"), SliceGone)
-    assert node.instances() == []
-
-
 def test_a_revoke_of_something_unknown_is_answered_gone(node):
     """A grant that the agent never saw does not book its place for ever."""
     _opened(node)

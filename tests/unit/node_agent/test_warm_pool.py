@@ -29,29 +29,6 @@ def warm(make_node):
     return node
 
 
-def test_the_next_grant_of_the_same_place_takes_the_instance_under_a_new_uuid(warm):
-    """It would take seconds again; or the last tenant could still reach the device by the UUID it knows."""
-    before = _given_back(warm)
-    assert warm.instances(0) == [("2g.10gb", 4, 2)]
-    assert [i.uuid for i in warm.hardware.read().gpus[0].instances] == [""]
-    warm.own_done.clear()
-    warm.order(warm.grant(warm.booking("a2", PLACE)))
-    warm.work()
-    after = warm.word("a2")
-    assert isinstance(after, SliceReady)
-    assert not any(isinstance(step, CreateGpuInstance) for step in warm.own_done)
-    assert after.devices[0].uuid != before.devices[0].uuid
-
-
-@pytest.mark.parametrize("other", [(0, "3g.20gb", 4, 4), (0, "7g.40gb", 0, 8), (0, "1g.5gb", 5, 1)])
-def test_a_warm_instance_in_the_way_goes_first(warm, other):
-    _given_back(warm)
-    warm.order(warm.grant(warm.booking("a2", other)))
-    warm.work()
-    assert isinstance(warm.word("a2"), SliceReady)
-    assert warm.instances(0) == [other[1:]]
-
-
 @pytest.mark.parametrize("shared", [False, True], ids=["slice", "home"])
 def test_a_creation_does_not_hammer_the_driver_while_a_warm_instance_cannot_be_destroyed(warm, monkeypatch, shared):
     """It was tried over and over, at full speed, until that was given up."""

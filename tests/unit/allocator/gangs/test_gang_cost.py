@@ -61,26 +61,6 @@ def test_what_another_allocator_writes_on_a_node_of_a_trial_is_respected():
     assert set(bench.allocator.ctx.cluster.booked()) == {other.booking.allocation}
 
 
-@pytest.mark.parametrize("ended", ["withdrawn", "lease", "reread"])
-def test_a_trial_that_is_cut_short_leaves_no_place_booked(ended: str):
-    """A booking without an order would block the place until this process ends."""
-    bench = fleet(3, group_steps=4)
-    pods = many(14)
-    ask(bench, *pods[:-1])
-    bench.request(pods[-1])
-    assert bench.allocator.ctx.cluster.booked()
-    match ended:
-        case "withdrawn":
-            withdraw(bench, "m0")
-        case "lease":
-            everything(bench, bench.handle(LeaseChanged(False)))
-        case _:
-            bench.read_all()
-    assert bench.allocator.ctx.gangs.trial is None
-    assert not bench.allocator.ctx.cluster.booked()
-    assert not bench.allocator.ctx.assumed
-
-
 def test_a_hopeless_job_is_not_tried_on_each_freed_slice():
     """Only where the pod that had no place would have one now: a busy fleet frees a thousand slices a second."""
     bench = fleet(2)

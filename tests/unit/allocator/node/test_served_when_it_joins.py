@@ -1,6 +1,5 @@
 """Who waits is served when a node joins, and when its administrator has made what is asked for."""
 
-import pytest
 from factories.scheduling.allocator import (
     Bench,
     all_said,
@@ -16,40 +15,13 @@ from msgspec.structs import replace
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId
-from sluice.contracts.reasons import Refusal, RefusalReason, WaitReason
+from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
-
-LATE = snapshot("node-late", (gpu_report("node-late", 0, model="a30"),))
-ASKS = {
-    "a profile of another model": claim(profile="4g.24gb"),
-    "a profile of no model": claim(profile="9g.99gb"),
-    "more memory than any model has": claim(profile=None, memory_mib=170 * 1024),
-    "more SMs than any model has": claim(profile=None, sm_count=999),
-}
 
 
 def said(instructions: list) -> list:
     return [each.message for each in instructions if hasattr(each, "message")]
-
-
-@pytest.mark.parametrize("fleet", ["empty", "bench"])
-@pytest.mark.parametrize("what", ASKS)
-def test_what_nothing_here_can_serve_waits_and_is_not_refused(request, fleet, what):
-    """A pod for a pool that is at zero just now would be refused for ever, and stay so when its node has joined."""
-    bench = request.getfixturevalue(fleet)
-    (word,) = said(bench.land_all(bench.request(asked("p1", ASKS[what]))))
-    assert isinstance(word, msg.Pending)
-    expected = WaitReason.NO_NODES if fleet == "empty" else WaitReason.NO_NODE_CAN_FIT
-    assert word.reasons[0].reason is expected
-
-
-@pytest.mark.parametrize("fleet", ["empty", "bench"])
-def test_what_waits_for_a_model_is_served_when_it_joins(request, fleet):
-    bench = request.getfixturevalue(fleet)
-    bench.land_all(bench.request(asked("p1", claim(profile="4g.24gb"))))
-    grants = [each.message for each in bench.add_node(LATE) if isinstance(each.message, msg.Grant)]
-    assert [(each.booking.request, each.booking.node) for each in grants] == [("p1", "node-late")]
 
 
 def test_requests_that_are_read_before_the_inventories_are_served(empty):

@@ -14,7 +14,6 @@ from factories.scheduling.allocator import (
 from factories.scheduling.preemption import (
     HALF,
     WHOLE,
-    ends,
     evictions,
     high,
     low,
@@ -24,7 +23,6 @@ from factories.scheduling.preemption import (
     said,
     start,
     tick,
-    withdraw,
 )
 
 from sluice.contracts import messages as msg
@@ -51,23 +49,6 @@ def test_a_more_important_pod_gets_the_place_and_its_tenant_is_evicted(bench):
     assert isinstance(pending, msg.Pending)
     assert [reason.reason for reason in pending.reasons] == [WaitReason.PLACE_BEING_FREED]
     assert pending.message == ("its place on node-a is reserved and waits for default/batch to be evicted for it")
-
-
-def test_the_place_is_bound_when_the_victim_is_gone(bench):
-    """The victim ends, its slice goes, the promised slice is ready: bound; the order to evict is taken back."""
-    victim = run(bench, low("batch", WHOLE))
-    promise = promise_for(bench, high("service", WHOLE))
-    outcome(bench, "batch", msg.EvictionDone(request=RequestId("batch")))
-    written = said(ends(bench, victim))
-
-    assert [type(each) for each in written if isinstance(each, (msg.Revoke, msg.Closed, msg.EvictionOver))] == [
-        msg.Revoke,
-        msg.EvictionOver,
-        msg.Closed,
-    ]
-    bound = [each for each in said(bench.land_all(bench.ready(promise))) if isinstance(each, msg.Bound)]
-    assert [each.request for each in bound] == ["service"]
-    assert evictions(bench) == {}
 
 
 @pytest.mark.parametrize("limited_first", [True, False])
@@ -140,17 +121,6 @@ def test_the_cpu_of_the_victim_counts(bench):
     promise = promise_for(bench, high("service", WHOLE, host=needs))
     assert promise.after == (victim.booking.allocation,)
     assert bench.allocator.ctx.cluster.nodes["node-a"].cpu_milli == -8000
-
-
-def test_a_preemptor_that_is_withdrawn_takes_its_orders_back(bench):
-    """Evictions that were not carried out are over: the victim keeps running."""
-    run(bench, low("batch", WHOLE))
-    promise = promise_for(bench, high("service", WHOLE))
-    written = said(withdraw(bench, "service"))
-    assert [type(each) for each in written] == [msg.Revoke, msg.WaitOver, msg.EvictionOver]
-    bench.land_all(bench.gone(promise))
-    assert evictions(bench) == {}
-    promise_for(bench, high("later", WHOLE))  # the victim may go for somebody else now
 
 
 def found_after_a_wipe(bench: Bench, *asks) -> None:

@@ -55,29 +55,6 @@ def test_a_pod_that_asks_is_granted_a_place_at_once(bench):
     ]
 
 
-def test_a_pod_is_bound_only_when_its_slice_is_ready(bench):
-    """The grant alone binds nothing; the agent's word does, with its strings."""
-    (landed,) = bench.land_all(bench.request(asked("p1")))
-
-    bound = messages(bench.ready(landed.message))
-
-    assert bound == [
-        msg.Bound(
-            request=P1,
-            request_revision=1,
-            allocation=AllocationId("p1_r1_1"),
-            node=NODE,
-            revision=1,
-            ticket="ticket-1",
-            containers=(msg.ContainerDevices(container="main", visible_devices="MIG-ticket-1-0"),),
-            slice_sequence=5,
-            source=FOLDER,
-            incarnation=INCARNATION,
-            slice_operation=OperationId("other-slice-5"),
-        )
-    ]
-
-
 @pytest.mark.parametrize(
     ("profile", "chosen", "expected"),
     [
