@@ -8,7 +8,6 @@ from factories.scheduling.allocator import (
     Bench,
     claim,
     gpu_report,
-    order,
     snapshot,
 )
 from factories.scheduling.preemption import (
@@ -29,26 +28,10 @@ from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked
 from sluice.contracts.ids import Incarnation, RequestId, RunId
-from sluice.contracts.reasons import WaitReason
 from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.explain.status import PodAsked, WouldWait, how_it_stands, simulate
-
-
-def test_a_more_important_pod_gets_the_place_and_its_tenant_is_evicted(bench):
-    """The place is booked and the eviction ordered in one step; the grant says for whom it waits."""
-    victim = run(bench, low("batch", WHOLE))
-    writes = bench.land_all(bench.request(high("service", WHOLE)))
-    promise, pending, ordered = said(writes)
-
-    assert isinstance(promise, msg.Grant)
-    assert (promise.booking.request, promise.after, promise.evict) == ("service", (victim.booking.allocation,), True)
-    assert promise.booking.devices == victim.booking.devices
-    assert ordered == order("batch", "its place is needed for default/service")
-    assert isinstance(pending, msg.Pending)
-    assert [reason.reason for reason in pending.reasons] == [WaitReason.PLACE_BEING_FREED]
-    assert pending.message == ("its place on node-a is reserved and waits for default/batch to be evicted for it")
 
 
 @pytest.mark.parametrize("limited_first", [True, False])
