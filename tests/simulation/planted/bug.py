@@ -1,5 +1,4 @@
-"""
-How a bug is planted: a rule is replaced by the simpler one that somebody might write instead.
+"""How a bug is planted: a rule is replaced by the simpler one that somebody might write instead.
 
 A patch names what it replaces, so that a renamed function breaks the test loudly instead of planting nothing.
 """
@@ -17,8 +16,7 @@ from sluice.contracts.bus import subjects
 
 Change = TypeVar("Change", bound=Callable[..., Any])
 Patch = tuple[type | ModuleType, str, Any]
-"""
-Where, which name, and what is called instead: with the original, and then with its arguments.
+"""Where, which name, and what is called instead: with the original, and then with its arguments.
 
 A property's patch is the property that takes its place.
 """
@@ -37,8 +35,7 @@ def _in_place_of(original: Any, change: Any) -> Any:
 class PlantedBug:
     """
     One bug. `loses` says what a user would lose, `caught_by` which invariants must catch it, and `focus` makes the case
-    that it is about frequent enough.
-    """
+    that it is about frequent enough."""
 
     name: str
     loses: str

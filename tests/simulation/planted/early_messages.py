@@ -1,5 +1,4 @@
-"""
-Bugs in words that are said too early, of another order, or from an old picture of a node.
+"""Bugs in words that are said too early, of another order, or from an old picture of a node.
 
 What they have in common: every word is true at some time, and believed at another.
 """

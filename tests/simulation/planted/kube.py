@@ -183,8 +183,7 @@ RELEASE_FORGOTTEN = PlantedBug(
 )
 """
 Too rare by chance for the dose: it has a schedule of its own in `test_kube`. The allocator would have the pod evicted,
-if it did not forget that, too.
-"""
+if it did not forget that, too."""
 READ_IS_SETTLED = PlantedBug(
     "a read settles a patch",
     "the slice that it was let go with: its patch landed after it was read, and after the bus was wiped",

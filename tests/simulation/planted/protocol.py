@@ -1,5 +1,4 @@
-"""
-Bugs planted on purpose, one for each case that the protocol names: proof that the judge can catch them.
+"""Bugs planted on purpose, one for each case that the protocol names: proof that the judge can catch them.
 
 Those about shares, jobs, removed nodes and so on are in the modules beside it.
 """
@@ -90,8 +89,7 @@ def _fresh_guard(original: Any, self: Any, event: object, now: float) -> Any:
 
 @BUGS.plant("settled by a read", "taken until settled", Outbox, "handle", _late_writes)
 def _settled_by_a_read(original: Any, self: Any, event: object, now: float) -> Any:
-    """
-    W3 broken: no answer means it did not land, unless what was read so far shows it.
+    """W3 broken: no answer means it did not land, unless what was read so far shows it.
 
     The node's guard still keeps the place: nothing else is granted on that node before the late write is read.
     Decisions under other guards are wrong: the pod gets a second slice elsewhere, or should have none.

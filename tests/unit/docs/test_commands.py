@@ -1,5 +1,4 @@
-"""
-What a page says to type can be typed: commands exist and have these options, targets and files are there.
+"""What a page says to type can be typed: commands exist and have these options, targets and files are there.
 
 Nothing is run here. `sluice` and `sluice-node-agent` read the line with their own parsers, up to the point where the
 work would begin. Commands of others (kubectl, docker) are checked for the files of ours that they name; those of

@@ -22,11 +22,6 @@ from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, Sli
 from sluice_node_agent.core.instructions import (
     CreateComputeInstance,
     CreateGpuInstance,
-    ListHolders,
-    MakeTicket,
-    RemoveTicket,
-    SaveJournal,
-    VerifyInstance,
 )
 from sluice_node_agent.device.port import FixedLayoutSelector, parse_selector
 
@@ -35,33 +30,6 @@ from sluice_node_agent.device.port import FixedLayoutSelector, parse_selector
 def node(make_node):
     """A node with a fixed GPU, one that Sluice cuts up, and one without MIG; opened."""
     return opened(make_node)
-
-
-def test_an_instance_is_handed_out_as_it_is_and_stays_when_its_tenant_goes(node):
-    """An administrator would lose the partitioning to the first pod."""
-    uuid = uuid_at(node, 6)
-    booking, word = granted(node)
-    assert isinstance(word, SliceReady)
-    assert [(d.profile, d.start, d.size, d.uuid) for d in word.devices] == [("1g.5gb", 6, 1, uuid)]
-    assert [c.visible_devices for c in word.containers] == [uuid]
-    assert [type(done) for done in node.own_done] == [
-        SaveJournal,
-        ListHolders,
-        SaveJournal,
-        VerifyInstance,
-        SaveJournal,
-        MakeTicket,
-        SaveJournal,
-    ]
-    node.own_done.clear()
-
-    gone = revoked(node, booking)
-    assert isinstance(gone, SliceGone)
-    assert gone.cause == "pod gone"
-    assert [type(done) for done in node.own_done] == [SaveJournal, RemoveTicket, SaveJournal, ListHolders, SaveJournal]
-    assert node.instances() == LAYOUT
-    assert uuid_at(node, 6) == uuid
-    assert granted(node, "a2")[1].devices[0].uuid == uuid
 
 
 def test_what_is_offered_is_what_nobody_has(node):
@@ -81,34 +49,6 @@ def test_what_is_offered_is_what_nobody_has(node):
     ]
     assert not report(node, 1).fixed_layout
     assert report(node, 1).creatable["7g.40gb"] == 1
-
-
-def test_a_place_without_an_instance_is_refused_and_nothing_is_made(node):
-    _, word = granted(node, "a1", (0, "1g.5gb", 3, 1))
-    assert isinstance(word, SliceFailed)
-    assert word.error == "NotFound"
-    assert "fixed layout has no 1g.5gb there; its administrator has to make one" in word.message
-    assert changes(node) == []
-    assert node.instances() == LAYOUT
-
-
-def test_an_instance_is_never_handed_out_twice(node):
-    """Two tenants would have one device: no driver keeps the second out."""
-    first, _ = granted(node)
-    _, word = granted(node, "a2", owner="pod-2")
-    assert isinstance(word, SliceFailed)
-    assert (word.error, word.message) == ("InUse", f"{node.gpus[0]} 6:1: the 1g.5gb there is a1's still")
-    assert node.tickets.names() == (node.word("a1").ticket,)
-    assert isinstance(revoked(node, first), SliceGone)
-
-
-def test_two_grants_at_the_same_moment_get_one_instance_between_them(node):
-    one, two = node.booking("a1", SMALL), node.booking("a2", SMALL, owner="pod-2")
-    node.order(node.grant(one))
-    node.order(node.grant(two))
-    node.work()
-    words = [type(node.word(name)) for name in ("a1", "a2")]
-    assert sorted(each.__name__ for each in words) == ["SliceFailed", "SliceReady"]
 
 
 def test_a_slice_of_several_gpus_is_half_made_and_half_found(node):

@@ -7,30 +7,16 @@ import pynvml
 import pytest
 
 from sluice.contracts.ids import GpuUuid, NodeName
-from sluice.mig.catalog import catalog
 from sluice_node_agent.core.events import DeviceErrorKind, GpuTroubled
 from sluice_node_agent.device.gpu_health import APPLICATION_XIDS, HealthFacts, XidHistory, is_critical, why_unhealthy
 from sluice_node_agent.device.nvml.errors import known_or, meaning, no_backend, older, told
-from sluice_node_agent.device.nvml.mig import built_name, profile_name
+from sluice_node_agent.device.nvml.mig import profile_name
 from sluice_node_agent.device.port import DeviceError, GpuLostError, InUseError, NotSupportedError, RebootedError
 from sluice_node_agent.shell.nodes.node_backend import WatchTimes
 from sluice_node_agent.shell.runner import usage_poller as xid_watch
 from sluice_node_agent.shell.runner.usage_poller import watch_xids
 
 GPU = "GPU-00000000-0000-0000-0000-000000000001"
-
-
-@pytest.mark.parametrize("model", catalog(), ids=lambda model: model.key)
-def test_profiles_are_found_by_the_same_name_on_old_drivers(model):
-    """A driver that does not tell the names of profiles: a grant of `3g.20gb` must still find it."""
-    for profile in model.profiles:
-        built = built_name(
-            enum=profile.nvml_enum,
-            compute_slices=profile.compute_slices,
-            memory_mib=profile.memory_mib,
-            total_bytes=model.memory_mib * 1024**2,
-        )
-        assert built == profile.name
 
 
 @pytest.mark.parametrize(
@@ -131,12 +117,6 @@ def test_what_the_driver_asks_for_is_believed():
     assert why_unhealthy(fine, (), GPU) == ""
     for action in range(1, 9):
         assert why_unhealthy(HealthFacts(mig_now=False, mig_next=False, recovery=action), (), GPU) != ""
-
-
-def test_uncorrectable_errors_count_where_the_driver_cannot_judge_them():
-    """An agent that was restarted after a double-bit error on an older driver would forget it."""
-    assert "3 uncorrectable" in why_unhealthy(HealthFacts(mig_now=False, mig_next=False, uncorrected=3), (), GPU)
-    assert "Xid 48" in why_unhealthy(HealthFacts(mig_now=False, mig_next=False, uncorrected=3), (48,), GPU)
 
 
 def test_xids_are_kept_until_the_gpu_was_recovered():

@@ -6,16 +6,8 @@ import msgspec
 import pytest
 from factories.scheduling.allocator import gpu_report
 
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId
-from sluice.contracts.messages import (
-    InstanceReport,
-    MpsDaemonReport,
-    PlacementReport,
-    SliceDegraded,
-    SliceFailed,
-    SliceGone,
-    SliceReady,
-)
 from sluice_node_agent.core.events import GpuTroubled
 from sluice_node_agent.core.instructions import CreateGpuInstance
 from sluice_node_agent.core.state.devices import Devices, ShownFacts
@@ -63,7 +55,7 @@ def test_a_running_pod_keeps_what_it_has_on_it(node, kind, lost, again):
     node.order(node.grant(booking))
     node.work()
     before, there = node.word("a1"), (node.instances(0), [each.pid for each in node.mps.living()])
-    assert isinstance(before, SliceReady)
+    assert isinstance(before, msg.SliceReady)
     if lost == "journal":
         node.stop()
         (node.tmp_path / "agent" / "journal").unlink()
@@ -72,7 +64,7 @@ def test_a_running_pod_keeps_what_it_has_on_it(node, kind, lost, again):
     _cannot_tell(node, node.gpus.index(booking.devices[0].gpu))
     node.live()
     _wait(node)
-    assert not isinstance(node.word("a1"), (SliceFailed, SliceGone))
+    assert not isinstance(node.word("a1"), (msg.SliceFailed, msg.SliceGone))
     assert node.tickets.names() == (before.ticket,)
     assert (node.instances(0), [each.pid for each in node.mps.living()]) == there
     _can_tell(node)
@@ -100,12 +92,12 @@ def test_what_was_being_made_on_it_when_its_agent_was_killed_is_not_forgotten(no
     node.order(node.revoke(booking))
     node.work()
     _wait(node)
-    assert not isinstance(node.word("a1"), SliceGone)
+    assert not isinstance(node.word("a1"), msg.SliceGone)
     _can_tell(node)
     if again:
         node.live()
     _wait(node)
-    assert isinstance(node.word("a1"), SliceGone)
+    assert isinstance(node.word("a1"), msg.SliceGone)
     assert node.instances(0) == []
 
 
@@ -122,7 +114,7 @@ def test_it_is_shown_as_lost_with_the_reason_where_something_is_known_of_it(node
     assert shown[node.gpus[0]].lost
     assert "did not answer in time" in shown[node.gpus[0]].health_message
     assert any("did not answer in time" in warning for warning in snapshot.warnings)
-    assert isinstance(node.word("a1"), SliceDegraded)
+    assert isinstance(node.word("a1"), msg.SliceDegraded)
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["journal", "no journal"])
@@ -143,13 +135,13 @@ def test_one_that_nothing_was_on_is_used_once_it_tells_which_it_is(node, lost):
     booking = node.booking("a1", SMALL)
     node.order(node.grant(booking))
     node.work()
-    assert isinstance(node.word("a1"), SliceReady)
+    assert isinstance(node.word("a1"), msg.SliceReady)
 
 
-GPU = gpu_report("n1", 0, instances=(InstanceReport(gi_id=1, profile="3g.20gb", start=0, size=4, uuid="MIG-1"),))
+GPU = gpu_report("n1", 0, instances=(msg.InstanceReport(gi_id=1, profile="3g.20gb", start=0, size=4, uuid="MIG-1"),))
 FIXED = msgspec.structs.replace(GPU, fixed_layout=True)
 SEEN = ShownFacts({(GPU.uuid, 1): AllocationId("a")}, {}, {}, ())
-DAEMON = MpsDaemonReport(
+DAEMON = msg.MpsDaemonReport(
     profile="3g.20gb", start=0, size=4, device="MIG-1", namespace="lab", uid=1000, state="ready", pid=7
 )
 
@@ -166,7 +158,7 @@ def test_a_gpu_of_which_nothing_has_changed_is_not_put_together_again():
         replace(SEEN, claims={}),
         replace(SEEN, claims={(GPU.uuid, 1): AllocationId("b")}),
         replace(SEEN, claims={}, warm=((GPU.uuid, 1),)),
-        replace(SEEN, quarantined={GPU.uuid: (PlacementReport(start=4, size=4),)}),
+        replace(SEEN, quarantined={GPU.uuid: (msg.PlacementReport(start=4, size=4),)}),
         replace(SEEN, daemons={GPU.uuid: (DAEMON,)}),
         replace(SEEN, daemons={GPU.uuid: (msgspec.structs.replace(DAEMON, clients=2),)}),
     ],

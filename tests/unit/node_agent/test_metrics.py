@@ -52,8 +52,7 @@ JOINED_BY = ("UUID", "GPU_I_ID")
 
 
 def joined(core, text: str) -> dict[tuple[str, ...], float]:
-    """
-    `sluice_slice_info * on (UUID, GPU_I_ID) group_left () METRIC`, by namespace, pod, container and mode.
+    """`sluice_slice_info * on (UUID, GPU_I_ID) group_left () METRIC`, by namespace, pod, container and mode.
 
     A label that is absent is empty, and the side without `group_left` has one series per match, as in Prometheus.
     """

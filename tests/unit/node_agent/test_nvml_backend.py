@@ -9,17 +9,9 @@ from factories.gpus.instances import instance_of
 from factories.gpus.nvml_object import FORBIDDEN, FULL, INVALID, LOST, SHORT, TIMEOUT, UNSUPPORTED, Library
 
 from sluice_node_agent.core.events import DeviceErrorKind, Holder
+from sluice_node_agent.device import port
 from sluice_node_agent.device.nvml import events, inventory
 from sluice_node_agent.device.nvml.backend import NvmlBackend
-from sluice_node_agent.device.port import (
-    BackendError,
-    DeviceError,
-    GpuLostError,
-    InvalidArgumentError,
-    NoPermissionError,
-    NotFoundError,
-    NotSupportedError,
-)
 from sluice_node_agent.device.processes import Processes
 
 
@@ -98,7 +90,7 @@ def test_mode_that_waits_for_a_reset_is_unhealthy_and_creates_nothing(library, b
     assert not report.healthy
     assert "MIG mode is on and will be off" in report.health_message
     assert not report.lost
-    with pytest.raises(NotSupportedError):
+    with pytest.raises(port.NotSupportedError):
         gpus.create_gpu_instance(gpu.uuid, 19, 0, 1)
 
 
@@ -152,7 +144,7 @@ def test_a_lost_gpu_does_not_hide_the_others(library, begin, how):
     assert other == before[1]
     if how == "all":
         assert gpus.read_gpu(broken.uuid) == lost
-        with pytest.raises(GpuLostError):
+        with pytest.raises(port.GpuLostError):
             gpus.create_gpu_instance(broken.uuid, 19, 0, 1)
     broken.error, broken.errors = 0, {}
     assert gpus.read() == before
@@ -283,7 +275,7 @@ def test_what_the_gpu_does_not_list_is_an_invalid_argument(library, begin, profi
     """Taken for lack of room, it would be tried again for ever."""
     gpu = library.gpu(errors={"create": FULL})
     gpus = begin()
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(port.InvalidArgumentError):
         gpus.create_gpu_instance(gpu.uuid, profile_id, start, size)
 
 
@@ -292,10 +284,10 @@ def test_a_compute_instance_whose_device_cannot_be_named_is_not_destroyed_blindl
     gpu = library.gpu(errors={"hidden": 1})
     made = library.instance(gpu, "3g.20gb", 4, 1)
     gpus = begin()
-    with pytest.raises(DeviceError, match="does not tell its UUID") as refused:
+    with pytest.raises(port.DeviceError, match="does not tell its UUID") as refused:
         gpus.destroy_compute_instance(gpu.uuid, 1, made.cis[0].uuid)
     assert refused.value.kind is DeviceErrorKind.UNKNOWN, "it is tried again"
-    with pytest.raises(DeviceError, match="does not tell its UUID"):
+    with pytest.raises(port.DeviceError, match="does not tell its UUID"):
         gpus.destroy_compute_instance(gpu.uuid, 1, "MIG-another")
     gpu.errors.clear()
     gpus.destroy_compute_instance(gpu.uuid, 1, made.cis[0].uuid)
@@ -307,7 +299,7 @@ def test_an_instance_that_does_not_tell_its_id_is_undone(library, begin):
     gpu = library.gpu()
     gpus = begin()
     gpu.errors["info"] = INVALID
-    with pytest.raises(DeviceError, match=gpu.uuid):
+    with pytest.raises(port.DeviceError, match=gpu.uuid):
         gpus.create_gpu_instance(gpu.uuid, 9, 4, 4)
     assert gpu.instances == []
 
@@ -316,7 +308,7 @@ def test_a_compute_instance_that_gets_no_device_is_undone(library, begin):
     """It could never be named, so never be destroyed: the GPU instance would stay for good."""
     gpu = library.gpu(errors={"hidden": 1})
     made = library.instance(gpu, "3g.20gb", 4, 1, device=False)
-    with pytest.raises(NotSupportedError, match="has no MIG device"):
+    with pytest.raises(port.NotSupportedError, match="has no MIG device"):
         begin().create_compute_instance(gpu.uuid, 1)
     assert made.cis == []
 
@@ -330,7 +322,7 @@ def test_there_is_no_instance_where_mig_was_switched_off(library, begin):
         lambda: gpus.destroy_gpu_instance(gpu.uuid, 7, 0, 1),
     )
     for call in calls:
-        with pytest.raises(NotFoundError):
+        with pytest.raises(port.NotFoundError):
             call()
     assert gpus.processes(gpu.uuid, "MIG-gone") == ()
 
@@ -344,9 +336,9 @@ def test_the_compute_mode_is_read_back(library, begin):
     gpus.set_exclusive_process(gpu.uuid, exclusive=False)
     assert gpu.compute_mode == 0
     gpu.errors["deaf"] = 1
-    with pytest.raises(DeviceError, match="was set, but 0 was read back"):
+    with pytest.raises(port.DeviceError, match="was set, but 0 was read back"):
         gpus.set_exclusive_process(gpu.uuid, exclusive=True)
-    with pytest.raises(NotSupportedError):
+    with pytest.raises(port.NotSupportedError):
         gpus.set_exclusive_process(split.uuid, exclusive=True)
 
 
@@ -410,7 +402,7 @@ def test_a_list_of_processes_that_the_driver_does_not_give_is_not_an_empty_one(l
     device = library.instance(gpu, "3g.20gb", 4, 2).cis[0].mig if mig else gpu
     gpus = begin(proc=tmp_path)
     (gpu if which == "minor" else device).errors[which] = TIMEOUT
-    with pytest.raises(DeviceError, match=r"error 10\)"):
+    with pytest.raises(port.DeviceError, match=r"error 10\)"):
         gpus.processes(gpu.uuid, device.uuid)
     (gpu if which == "minor" else device).errors[which] = UNSUPPORTED
     assert gpus.processes(gpu.uuid, device.uuid) == ()
@@ -426,7 +418,7 @@ def test_a_driver_that_takes_no_mig_device_for_a_list_has_none_of_it(library, be
     gpus = begin(proc=tmp_path)
     assert [holder.pid for holder in gpus.processes(gpu.uuid, mig.uuid)] == [100]
     assert [use.pid for used in gpus.uses(gpu.uuid, [mig.uuid]) for use in used.processes] == [100]
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(port.InvalidArgumentError):
         gpus.processes(whole.uuid, whole.uuid)
 
 
@@ -449,9 +441,9 @@ def test_who_cannot_be_looked_at_is_not_taken_for_nobody(library, begin, tmp_pat
 
     with monkeypatch.context() as short:
         short.setattr(Path, "open", full)
-        with pytest.raises(DeviceError, match="cannot be listed"):
+        with pytest.raises(port.DeviceError, match="cannot be listed"):
             gpus.processes(gpu.uuid, gpu.uuid)
-        with pytest.raises(DeviceError, match="cannot be listed"):
+        with pytest.raises(port.DeviceError, match="cannot be listed"):
             gpus.uses(gpu.uuid, [gpu.uuid])
     assert gpus.processes(gpu.uuid, gpu.uuid) == (Holder(100, POD, "train"),)
 
@@ -485,7 +477,7 @@ def test_a_tenant_cannot_hide_its_use_behind_the_name_of_a_server(library, begin
 def test_holders_are_not_none_when_processes_cannot_be_seen(library, begin, tmp_path):
     """Without /proc no process would be found, and the device counted as free."""
     gpu = library.gpu(mig=[0, 0])
-    with pytest.raises(DeviceError, match="cannot be listed"):
+    with pytest.raises(port.DeviceError, match="cannot be listed"):
         begin(proc=tmp_path / "none").processes(gpu.uuid, gpu.uuid)
 
 
@@ -506,7 +498,7 @@ def test_a_gpu_that_cannot_tell_its_uuid_is_told_by_its_index_and_answers_to_its
     gpus = begin()
     assert [report.uuid for report in gpus.read()] == [other.uuid]
     assert list(gpus.nameless()) == [0]
-    with pytest.raises(DeviceError):
+    with pytest.raises(port.DeviceError):
         gpus.read_gpu(gpu.uuid)
     gpu.error = 0
     assert (gpus.read_gpu(gpu.uuid).index, gpus.read_gpu(gpu.uuid).healthy) == (0, True)
@@ -564,7 +556,7 @@ def test_a_driver_whose_version_is_no_text_is_said_in_a_sentence(library, begin,
         return 0
 
     monkeypatch.setattr(Library, "nvmlSystemGetDriverVersion", no_text)
-    with pytest.raises(BackendError, match="not valid text"):
+    with pytest.raises(port.BackendError, match="not valid text"):
         begin()
 
 
@@ -614,7 +606,7 @@ def test_a_uuid_that_is_no_text_is_an_error_of_its_gpu_alone(library, begin, mon
 def test_an_agent_that_may_not_see_instances_does_not_start(library, begin):
     """It would find no instance of its own, and think all slices gone."""
     library.gpu(errors={"list": FORBIDDEN})
-    with pytest.raises(BackendError, match="root with CAP_SYS_ADMIN"):
+    with pytest.raises(port.BackendError, match="root with CAP_SYS_ADMIN"):
         begin()
 
 
@@ -625,7 +617,7 @@ def test_rights_lost_later_make_no_instances_vanish(library, begin):
     gpu.errors["list"] = FORBIDDEN
     assert gpus.read()[0].lost
     gpu.errors["create"] = FORBIDDEN
-    with pytest.raises(NoPermissionError):
+    with pytest.raises(port.NoPermissionError):
         gpus.create_gpu_instance(gpu.uuid, 19, 3, 1)
 
 

@@ -94,29 +94,6 @@ def test_one_who_waits_is_offered_a_larger_one_that_is_freed(bench):
     assert first.booking.node == "node-a"
 
 
-def test_the_successor_has_the_kept_place_and_nobody_else(bench):
-    """A pod that was evicted for a place and does not get it was restarted for nothing."""
-    old, kept = being_moved(bench)
-    says(bench, "web-1", msg.EvictionDone(request=RequestId("web-1")))
-    others = messages(bench.settle(bench.request(asked("stranger", WHOLE))))
-    assert others == []
-
-    granted, revoked, over = messages(bench.settle(bench.request(asks("web-2"))))
-    assert over == msg.EvictionOver(request=RequestId("web-1"))
-    assert isinstance(granted, msg.Grant)
-    assert (granted.booking.request, granted.booking.node, granted.booking.instead_of) == ("web-2", "node-a", "")
-    assert granted.after == (kept.booking.allocation,)
-    assert isinstance(revoked, msg.Revoke)
-    assert (revoked.booking, revoked.cause) == (kept.booking, "its place was handed over to default/web-2")
-
-    bench.settle(bench.gone(kept))
-    (said,) = [each for each in messages(bench.settle(bench.ready(granted))) if isinstance(each, msg.Bound)]
-    assert (said.request, said.warnings) == ("web-2", ())
-    end(bench, old)
-    later = messages(passes(bench, 2 * COOLDOWN_S))
-    assert [each for each in later if isinstance(each, msg.EvictionOrdered) or not isinstance(each, msg.Grant)] == []
-
-
 def test_a_kept_place_does_not_keep_its_successor_out(bench):
     """A replica that wants a host for itself was evicted for a place, and would be in its own way there."""
     llm = (msg.NodeExpression(key="app", operator="In", values=("llm",)),)
@@ -156,20 +133,6 @@ def test_pods_that_come_and_go_restart_nobody(bench):
     assert [type(each) for each in messages(passes(bench, 120))] == [msg.Grant, msg.EvictionOrdered]
 
 
-def test_a_pod_stays_for_the_cooldown_before_it_is_moved_again(bench):
-    """One that is moved whenever something is free does no work. Its successor's time begins again."""
-    _, kept = being_moved(bench)
-    bench.handle(LeaseChanged(held=True))
-    bench.settle(bench.observe(subjects.cordon("node-a"), msg.Cordoned(node="node-a")))
-    says(bench, "web-1", msg.EvictionDone(request=RequestId("web-1")))
-    bench.settle(bench.gone(kept))
-    again = bound(bench, asks("web-2"))
-    assert again.booking.instead_of == "1g.5gb"
-    bench.settle(bench.observe(subjects.cordon("node-a"), msg.Cordoned(node="node-a", gpus=("another",))))
-    assert messages(passes(bench, COOLDOWN_S - 60)) == []
-    assert [type(each) for each in messages(passes(bench, 120))] == [msg.Grant, msg.EvictionOrdered]
-
-
 def test_a_pod_that_may_not_be_evicted_is_left_alone(bench):
     """A disruption budget that forbids it is shown; the place is not held for ever, and the order is taken back."""
     _, kept = being_moved(bench)
@@ -190,18 +153,6 @@ def test_a_pod_that_ends_by_itself_needs_no_place(bench):
         (old.booking.allocation, "containers ended"),
         (kept.booking.allocation, "its pod ended by itself"),
     ]
-
-
-def test_a_place_that_cannot_be_used_is_given_up_and_nobody_evicted(bench):
-    """The slice could not be made, or its node was cordoned: then the pod stays where it is."""
-    _, kept = being_moved(bench)
-    failed = msg.SliceFailed(
-        allocation=kept.booking.allocation, request=RequestId("web-1"), revision=1, error="x", message="no"
-    )
-    address = subjects.slice_(kept.booking.node, kept.booking.allocation)
-    revoked, over = messages(bench.settle(bench.observe(address, failed)))
-    assert isinstance(revoked, msg.Revoke)
-    assert over == msg.EvictionOver(request=RequestId("web-1"))
 
 
 def test_a_pod_of_another_controller_does_not_take_the_kept_place(bench):

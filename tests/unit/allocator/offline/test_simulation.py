@@ -248,8 +248,7 @@ def coming_and_going(pods):
 
 
 def empty_caches():
-    """
-    Caches are bounded and the process's own; how they lie in memory depends on all tests before this one.
+    """Caches are bounded and the process's own; how they lie in memory depends on all tests before this one.
 
     The catalog is read once a process: tests that come later hold its models, and ask whether they are given the same.
     """

@@ -34,30 +34,6 @@ def test_two_instances_that_must_share_a_gpu_are_on_the_one_with_room_for_both()
     assert together == {"a": {"GPU-node-a-1"}, "b": {"GPU-node-a-1"}}
 
 
-_SHARE = claim(container="b", profile=None, modes=("mps",), memory_mib=2000, uid=0)
-_FOUR = claim(profile="4g.20gb")
-
-
-@pytest.mark.parametrize(
-    ("booked", "asked", "group", "gpu"),
-    [
-        # Each has exactly one start that leaves room for the other.
-        ([(0, claim(profile="1g.5gb"))], instances(a="3g.20gb", b="2g.10gb"), "ab", 0),
-        # A request with a count and a constraint that names it alone.
-        ([(n, _FOUR) for n in range(3)], [claim(container="a", profile="2g.10gb", gpus=3)], "a", 3),
-        # A trust domain's home on another GPU does not serve.
-        ([(0, _FOUR), (0, _SHARE)], [claim(container="a", profile="4g.20gb"), _SHARE], "ab", 1),
-    ],
-)
-def test_all_of_a_group_is_on_one_gpu(booked, asked, group, gpu):
-    """Its processes would not reach each other's memory, or it would wait beside room."""
-    shop = Shop(node("node-a", gpu + 1))
-    for index, there in booked:
-        shop.take_on(f"GPU-node-a-{index}", there)
-    place = shop.ask(*asked, same_gpu=(tuple(group),))
-    assert gpus_of(place) == {name: {f"GPU-node-a-{gpu}"} for name in group}
-
-
 def test_groups_with_a_container_in_common_are_one():
     """Each of two constraints that name one request holds."""
     claims = instances(a="1g.5gb", b="1g.5gb", c="1g.5gb", d="1g.5gb")

@@ -27,7 +27,7 @@ from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.quotas.usage import Usage
-from sluice.contracts.reasons import ReasonCount, WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.explain.status import RequestState, how_it_stands
 from sluice_allocator.core.quotas.quota import Exceeded, forbids, keeps_guarantee
 from sluice_allocator.core.serve import offers
@@ -37,27 +37,6 @@ from sluice_allocator.core.serve import offers
 def bench(empty: Bench) -> Bench:
     """An allocator with node-a open: one empty A100-40GB, which may be shared."""
     return with_a_gpu_to_share(empty)
-
-
-def test_who_would_exceed_the_quota_waits_and_is_told_all_numbers(bench):
-    limit(bench, memory_mib=25000)
-    bound(bench, "p1", HALF)
-    (write,) = all_of(bench, bench.request(asks("p2", HALF)))
-    assert write.message == msg.Pending(
-        request=RequestId("p2"),
-        request_revision=1,
-        message=(
-            "namespace lab may have 25000 MiB of memory and has 20096; this one asks for 20096, and 4904 are left"
-        ),
-        reasons=(
-            ReasonCount(
-                reason=WaitReason.QUOTA_EXCEEDED,
-                count=2 * HALF_MIB - 25000,
-                of="MiB of memory over the quota of namespace lab",
-                known_as="ResourceQuotaNotFit",
-            ),
-        ),
-    )
 
 
 @pytest.mark.parametrize(
@@ -125,15 +104,6 @@ def test_every_kind_of_ask_counts_what_its_place_takes(bench, shape, counts):
     """tensor-fusion §1.5 and B8: percents bypass the quota there, and small ones are cut to nothing."""
     granted(bench, "p1", shape)
     assert used(bench) == counts
-
-
-def test_a_raised_quota_serves_those_who_wait_for_it_in_their_turn(bench):
-    """Priority first, then who asked first; nothing else has to happen."""
-    limit(bench, gpus=0)
-    for name, priority in (("p1", 0), ("p2", 0), ("p3", 5)):
-        all_of(bench, bench.request(asks(name, SMALL, priority=priority)))
-    assert grants(limit(bench, gpus=2)) == ["p3", "p1"]
-    assert grants(all_of(bench, bench.observe(subjects.quota("lab"), msg.QuotaUnset(namespace="lab")))) == ["p2"]
 
 
 @pytest.mark.parametrize("lifted", [False, True])

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import GpuUuid, NodeName
-from sluice.contracts.messages import Cordoned, Grant, Pending, Uncordoned
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import Grant, Pending
 from sluice.contracts.reasons import WaitReason
 from sluice.mig.catalog import find_model
 from sluice_allocator.core.placement import PlacementConfig
@@ -80,20 +80,6 @@ def test_who_asks_for_a_part_of_a_gpu_whose_memory_is_not_known_is_told_so(empty
     (waits,) = [write.message for write in writes if isinstance(write.message, Pending)]
     assert WaitReason.GPU_MEMORY_UNKNOWN in {reason.reason for reason in waits.reasons}
     assert "does not report the memory of GB10" in waits.message
-
-
-def test_a_cordoned_gpu_gets_no_new_slice_and_its_neighbour_does(empty):
-    """Cordoned by UUID: pods go beside it, wait when nothing is left, and come back when it is uncordoned."""
-    seen = snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1)))
-    empty.add_node(seen)
-    empty.observe(subjects.cordon(seen.node), Cordoned(node=seen.node, gpus=(GpuUuid("GPU-node-a-0"),), why="noisy"))
-    whole = claim(profile="7g.40gb")
-
-    assert places(empty.land_all(empty.request(asked("p1", whole)))) == [("GPU-node-a-1", "7g.40gb", 0)]
-    (pending,) = empty.land_all(empty.request(asked("p2", whole)))
-    assert {r.reason for r in pending.message.reasons} == {WaitReason.NODE_CORDONED, WaitReason.GPU_LAYOUT_FULL}
-    served = empty.land_all(empty.observe(subjects.cordon(seen.node), Uncordoned(node=seen.node)))
-    assert places(served) == [("GPU-node-a-0", "7g.40gb", 0)]
 
 
 def test_a_gpu_without_mig_is_only_given_whole():

@@ -5,18 +5,8 @@ import typing
 import msgspec
 import pytest
 
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import (
-    AnyMessage,
-    Closed,
-    Envelope,
-    EvictionDone,
-    EvictionOrdered,
-    LeaseHeld,
-    Message,
-    Pending,
-    Revoke,
-)
 from sluice_console.core.documents import EarlierDocument, PodDocument
 from sluice_console.core.history.ended import ended_pods
 from sluice_console.core.history.sentences import HistoryMessage, RequestNames, places_text, sentence, whom
@@ -24,16 +14,16 @@ from sluice_console.core.history.timeline import evicted_before, steps_of
 
 
 def happened(
-    subject: str, message: AnyMessage, request: str = "", time: str = "2026-01-02T03:04:05.678Z"
+    subject: str, message: msg.AnyMessage, request: str = "", time: str = "2026-01-02T03:04:05.678Z"
 ) -> HistoryMessage:
     return HistoryMessage(
-        subject, Envelope(id="1", operation="o", request=request, schema=1, time=time, message=message)
+        subject, msg.Envelope(id="1", operation="o", request=request, schema=1, time=time, message=message)
     )
 
 
 def test_a_story_keeps_the_order_and_leaves_out_what_is_about_others(make):
-    waits = Pending(request=make.request, request_revision=1, message="full", reasons=())
-    other = Pending(request=RequestId("other"), request_revision=1, message="full", reasons=())
+    waits = msg.Pending(request=make.request, request_revision=1, message="full", reasons=())
+    other = msg.Pending(request=RequestId("other"), request_revision=1, message="full", reasons=())
     history = [
         happened(f"hist.sluice.request.{make.request}", make.asked(), make.request),
         happened("hist.sluice.waiting.other", other, "other"),
@@ -56,7 +46,7 @@ def said_at(make, *seconds: str) -> list[str]:
     history = [
         happened(
             f"hist.sluice.waiting.{make.request}",
-            Pending(request=make.request, request_revision=1, message=f"word {number}", reasons=()),
+            msg.Pending(request=make.request, request_revision=1, message=f"word {number}", reasons=()),
             make.request,
             time=f"2026-01-02T03:04:{second}Z" if second else "",
         )
@@ -87,9 +77,10 @@ def life(make, request: str, *, evicted: bool) -> list[HistoryMessage]:
     """What is said of a request that ends, by an eviction or by itself."""
     asked = happened(f"hist.sluice.request.{request}", make.asked(), request)
     ordered = happened(
-        f"hist.sluice.eviction.{request}", EvictionOrdered(request=RequestId(request), cause="gpu-1 is drained (fans)")
+        f"hist.sluice.eviction.{request}",
+        msg.EvictionOrdered(request=RequestId(request), cause="gpu-1 is drained (fans)"),
     )
-    done = happened(f"hist.sluice.evicted.{request}", EvictionDone(request=RequestId(request)))
+    done = happened(f"hist.sluice.evicted.{request}", msg.EvictionDone(request=RequestId(request)))
     return [asked, ordered, done] if evicted else [asked]
 
 
@@ -128,8 +119,8 @@ def test_a_pod_without_a_name_is_nobodys_successor(make):
 def test_a_pod_is_listed_as_ended_with_its_last_slice_and_why(make):
     """Not while it has another slice, nor for one that was only booked."""
     grant = make.grant()
-    revoke = Revoke(revision=2, incarnation=grant.incarnation, booking=grant.booking, cause="pod gone")
-    closed = Closed(
+    revoke = msg.Revoke(revision=2, incarnation=grant.incarnation, booking=grant.booking, cause="pod gone")
+    closed = msg.Closed(
         revision=3, allocation=grant.booking.allocation, request=make.request, node=grant.booking.node, cause="gone"
     )
     story = [happened("hist.sluice.ledger.n.a", each) for each in (grant, revoke, closed)]
@@ -144,7 +135,7 @@ def test_a_pod_is_listed_as_ended_with_its_last_slice_and_why(make):
 _EXAMPLES = {"int": 1, "str": "x", "bool": False, "float": 1.0}
 
 
-def example(type_: type[Message]) -> Message:
+def example(type_: type[msg.Message]) -> msg.Message:
     """Some message of a type: required fields by the simplest value their schema allows."""
     fields = {field.encode_name: simplest(field.type) for field in msgspec.structs.fields(type_) if field.required}
     return msgspec.convert({"type": type_.__name__} | fields, type_)
@@ -169,7 +160,7 @@ def simplest(wanted: object) -> object:
     return _EXAMPLES[wanted.__name__]
 
 
-@pytest.mark.parametrize("type_", typing.get_args(AnyMessage), ids=lambda type_: type_.__name__)
+@pytest.mark.parametrize("type_", typing.get_args(msg.AnyMessage), ids=lambda type_: type_.__name__)
 def test_every_message_type_has_a_sentence(type_):
     """A new message without a sentence would break `sluice events`."""
     text = sentence(example(type_))
@@ -225,6 +216,6 @@ def test_a_place_that_is_booked_ahead_says_what_it_comes_after(make, after, word
 
 
 def test_a_lease_tells_where_its_holder_answers(make):
-    held = LeaseHeld(role="allocator", owner=make.run, endpoint="127.0.0.1:9420")
+    held = msg.LeaseHeld(role="allocator", owner=make.run, endpoint="127.0.0.1:9420")
     assert sentence(held) == "is held by run1, at 127.0.0.1:9420"
-    assert sentence(LeaseHeld(role="allocator", owner="")) == "is held by no process"
+    assert sentence(msg.LeaseHeld(role="allocator", owner="")) == "is held by no process"
