@@ -79,7 +79,7 @@ class Running:
     def remove(self, name: str) -> None:
         (self.pods / f"{name}.yaml").unlink()
 
-    def sluice(self, *words: str, timeout_s: float = 20.0) -> subprocess.CompletedProcess:
+    def sluice(self, *words: str, timeout_s: float = 90.0) -> subprocess.CompletedProcess:
         """Run one `sluice` command against it."""
         return subprocess.run(
             [sys.executable, "-m", "sluice_console", *words],
