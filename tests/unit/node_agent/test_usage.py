@@ -8,8 +8,7 @@ import pytest
 from factories.gpus.shared_devices import ON_MIG, WHOLE, live_with
 from msgspec.structs import replace
 
-from sluice.contracts.proto.slice_usage import usage_from_proto, usage_to_proto
-from sluice.contracts.proto.snapshots import snapshot_from_proto, snapshot_to_proto
+from sluice.contracts.proto.snapshots import snapshot_from_proto, snapshot_to_proto, usage_from_proto, usage_to_proto
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.metrics import MetricRegistry

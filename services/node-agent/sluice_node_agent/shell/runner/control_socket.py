@@ -16,8 +16,7 @@ import grpc.aio
 from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import NodeSnapshot, SliceReport
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc, node_pb2
-from sluice.contracts.proto.slice_usage import usage_to_proto
-from sluice.contracts.proto.snapshots import snapshot_to_proto
+from sluice.contracts.proto.snapshots import snapshot_to_proto, usage_to_proto
 from sluice.runtime import logs
 from sluice.runtime.grpc import transport
 from sluice_node_agent.core.agent import Agent
