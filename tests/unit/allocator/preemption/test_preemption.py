@@ -1,7 +1,5 @@
 """Preemption: who is evicted for whom, what is said, and what becomes of evictions that come to nothing."""
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 from factories.scheduling.allocator import (
@@ -26,6 +24,7 @@ from factories.scheduling.preemption import (
     tick,
     withdraw,
 )
+from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects

@@ -6,7 +6,7 @@ from collections import deque
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.messages import AllocationRequested, Booking
+from sluice.contracts.messages import AllocationRequested, DeviceGrant
 from sluice.contracts.quotas.usage import total
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.gangs.gang import Gang, GangContext, GangInstance, StuckMember, Trial, Why
@@ -91,32 +91,24 @@ def _go_on(ctx: GangContext, trial: Trial) -> None:
 
 def _find(ctx: GangContext, request: RequestId, asked: AllocationRequested) -> Place | NoPlace:
     """A place for its first claims, or else for an alternative: each member takes its own."""
-    found = _find_first(ctx, request, asked)
+    avoid = ctx.backoff.avoided(request, ctx.now)
+    over = forbids_asking(ctx, request, asked.namespace, asked.claims)
+    found = over or within_limits(ctx, request, asked, find_place(ctx.cluster, place_request_of(asked), avoid))
     if isinstance(found, Place) or not asked.alternatives:
         return found
-    avoid = ctx.backoff.avoided(request, ctx.now)
     other = find_other(ctx, request, asked, lambda asking: find_free(ctx.cluster, asking, avoid))
     return other if other is not None else nor_other(asked, found)
 
 
-def _find_first(ctx: GangContext, request: RequestId, asked: AllocationRequested) -> Place | NoPlace:
-    over = forbids_asking(ctx, request, asked.namespace, asked.claims)
-    if over is not None:
-        return over
-    found = find_place(ctx.cluster, place_request_of(asked), ctx.backoff.avoided(request, ctx.now))
-    return within_limits(ctx, request, asked, found)
-
-
 def _forget_unusable(ctx: GangContext, trial: Trial) -> bool:
-    lost = [booking for booking in trial.found.values() if not _is_usable(ctx, booking)]
+    def is_usable(device: DeviceGrant) -> bool:
+        gpu = ctx.cluster.gpus.get(device.gpu)
+        return gpu is not None and ctx.cluster.why_unusable(gpu) is None
+
+    lost = [booking for booking in trial.found.values() if not all(map(is_usable, booking.devices))]
     for booking in lost:
         ctx.untry(booking)
     return bool(lost)
-
-
-def _is_usable(ctx: GangContext, booking: Booking) -> bool:
-    gpus = [ctx.cluster.gpus.get(device.gpu) for device in booking.devices]
-    return all(gpu is not None and ctx.cluster.why_unusable(gpu) is None for gpu in gpus)
 
 
 def _grant_all(ctx: GangContext, trial: Trial) -> None:

@@ -139,7 +139,7 @@ def _grant_of(ctx: ResizeContext, change: Change) -> Grant | AdjustRefused:
         return AdjustRefused(AdjustReason.NOT_FOUND, f"there is no request {shorten(request)!r}")
     if facts.wanted(request) is None or not isinstance(binding, Bound):
         return AdjustRefused(AdjustReason.NOT_BOUND, "it has no slice now, so there is nothing to change")
-    grant = facts.grant(binding.allocation)
+    grant = facts.granted(binding.allocation)
     if grant is None:
         return AdjustRefused(AdjustReason.NOT_BOUND, f"its slice on {binding.node} is being revoked, or was lost")
     node = grant.booking.node

@@ -108,7 +108,7 @@ class BusCache:
     def entries_of(self, request: RequestId) -> Entries:
         return {each: self.ledger[each] for each in self.allocations_of.get(request, ())}
 
-    def grant(self, allocation: AllocationId) -> msg.Grant | None:
+    def granted(self, allocation: AllocationId) -> msg.Grant | None:
         entry = self.ledger.get(allocation)
         return entry if isinstance(entry, msg.Grant) else None
 
