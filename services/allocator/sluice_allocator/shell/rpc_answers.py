@@ -1,8 +1,7 @@
 """Converts the core's answers to their gRPC form."""
 
 from collections.abc import Iterable
-
-from msgspec.structs import asdict
+from typing import Any
 
 from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import (
@@ -11,18 +10,15 @@ from sluice.contracts.messages import (
     HostRoom,
     NodeExpression,
     PodTerm,
-    Share,
     SpreadTerm,
     Toleration,
 )
 from sluice.contracts.pb import allocator_pb2 as pb
-from sluice.contracts.proto.bookings import MODES, share_to_proto
+from sluice.contracts.proto.bookings import MODES, fields_of
 from sluice.contracts.reasons import Refusal, shorten
 from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.explain.status import AsksNothing, PodAsked, RequestStatus, Simulated, WouldBind, WouldWait
-from sluice_allocator.core.moves.defragment import Emptied, Moved, Proposal
-from sluice_allocator.core.placement.explain.left_over import LeftOver
-from sluice_allocator.core.placement.explain.reason_table import ReasonsByFilter
+from sluice_allocator.core.moves.defragment import Emptied, Proposal
 from sluice_allocator.core.resize.pending import FIELDS, AdjustRefused, Change, Effect, Outcome
 from sluice_allocator.core.state.grant_facts import DeviceAmount
 
@@ -116,45 +112,23 @@ def simulated(found: Simulated, run: RunId, *, waiting: int, devices_max: int) -
     answer = pb.SimulateResponse(decided_by=run, waiting=waiting, devices_max=devices_max)
     match found:
         case WouldBind():
-            bound = pb.WouldBeBound(
-                node=found.node,
-                devices=_devices(found.devices),
-                left=[_left(each) for each in found.left],
-                others=_steps(found.others),
-                more=found.more,
-                evicts=[pb.EvictedPod(**asdict(each)) for each in found.evicts],
-                instead_of=found.instead_of,
-            )
-            answer.bound.CopyFrom(bound)
+            answer.bound.CopyFrom(pb.WouldBeBound(**_with_devices(found)))
         case WouldWait():
-            answer.waits.CopyFrom(pb.WouldWait(message=found.message, steps=_steps(found.steps), more=found.more))
+            answer.waits.CopyFrom(pb.WouldWait(**fields_of(found)))
         case Refusal():
-            answer.refused.CopyFrom(pb.Refusal(**asdict(found)))
+            answer.refused.CopyFrom(pb.Refusal(**fields_of(found)))
         case AsksNothing():
             answer.nothing.SetInParent()
     return answer
 
 
 def explained(request: str, standing: RequestStatus, run: RunId) -> pb.ExplainResponse:
-    answer = pb.ExplainResponse(
-        request=request,
-        state=f"REQUEST_STATE_{standing.state.name}",
-        message=standing.message,
-        request_revision=standing.revision,
-        node=standing.node,
-        allocation=standing.allocation,
-        devices=_devices(standing.devices),
-        steps=_steps(standing.steps),
-        more=standing.more,
-        decided_by=run,
-    )
-    if standing.turn is not None:
-        answer.turn.CopyFrom(pb.Turn(**asdict(standing.turn)))
+    said = _with_devices(standing)
+    renamed = {"request_revision": said.pop("revision"), "refused": said.pop("refusal"), "proposal": said.pop("plan")}
     if standing.plan is not None:
-        answer.proposal.CopyFrom(_proposal(standing.plan))
-    if standing.refusal is not None:
-        answer.refused.CopyFrom(pb.Refusal(**asdict(standing.refusal)))
-    return answer
+        renamed["proposal"] = _with_devices(standing.plan)
+    state = f"REQUEST_STATE_{standing.state.name}"
+    return pb.ExplainResponse(**{**said, **renamed, "state": state, "request": request, "decided_by": run})
 
 
 _EFFECTS: dict[Effect, str] = {
@@ -168,50 +142,24 @@ def adjusted(outcome: Outcome, run: RunId, *, dry_run: bool) -> pb.AdjustRespons
     answer = pb.AdjustResponse(decided_by=run)
     if isinstance(outcome, AdjustRefused):
         most = [pb.FittingValue(field=name, value=value) for name, value in outcome.most]
-        more = {**asdict(outcome), "reason": f"ADJUST_REFUSAL_{outcome.reason.name}", "most": most}
+        more = {**fields_of(outcome), "reason": f"ADJUST_REFUSAL_{outcome.reason.name}", "most": most}
         answer.refused.CopyFrom(pb.AdjustRefused(**more))
         return answer
-    fields = [pb.AdjustedField(**{**asdict(each), "effect": _EFFECTS[each.effect]}) for each in outcome.fields]
-    done = pb.Adjusted(
-        allocation=outcome.booking.allocation,
-        node=outcome.booking.node,
-        container=outcome.container,
-        revision=outcome.revision,
-        fields=fields,
-        dry_run=dry_run,
-    )
+    fields = [pb.AdjustedField(**{**fields_of(each), "effect": _EFFECTS[each.effect]}) for each in outcome.fields]
+    done = pb.Adjusted(container=outcome.container, revision=outcome.revision, fields=fields, dry_run=dry_run)
+    done.allocation, done.node = outcome.booking.allocation, outcome.booking.node
     answer.adjusted.CopyFrom(done)
     return answer
 
 
-def _devices(devices: Iterable[DeviceAmount]) -> list[pb.PlacedDevice]:
-    return [_device(each, each.grant.share) for each in devices]
+def _with_devices(answer: WouldBind | RequestStatus | Proposal) -> dict[str, Any]:
+    return fields_of(answer) | {"devices": [_device(each) for each in answer.devices]}
 
 
-def _device(amount: DeviceAmount, share: Share | None) -> pb.PlacedDevice:
+def _device(amount: DeviceAmount) -> dict[str, Any]:
     sizes = {"model": amount.model, "memory_mib": amount.memory_mib, "sm_percent": amount.sm_percent}
-    in_proto = share_to_proto(share) if share is not None else None
-    return pb.PlacedDevice(**{**asdict(amount.grant), **sizes, "mode": MODES[amount.mode], "share": in_proto})
+    return {**fields_of(amount.grant), **sizes, "mode": MODES[amount.mode]}
 
 
 def consolidated(nodes: Iterable[Emptied], run: str) -> pb.ConsolidateResponse:
-    found = [pb.EmptiedNode(node=each.node, moves=_moves(each.moves)) for each in nodes]
-    return pb.ConsolidateResponse(nodes=found, allocator_run=run)
-
-
-def _moves(moved: Iterable[Moved]) -> list[pb.MovedPod]:
-    return [pb.MovedPod(**asdict(each)) for each in moved]
-
-
-def _proposal(plan: Proposal) -> pb.MoveProposal:
-    said = {name: getattr(plan, name) for name in ("node", "gains_mib", "moves_mib", "is_done")}
-    return pb.MoveProposal(**said, devices=_devices(plan.devices), moves=_moves(plan.moved))
-
-
-def _left(left: LeftOver) -> pb.LeftOver:
-    homes = [pb.HomeLeft(**asdict(each)) for each in left.homes]
-    return pb.LeftOver(**{**asdict(left), "homes": homes})
-
-
-def _steps(steps: Iterable[ReasonsByFilter]) -> list[pb.Step]:
-    return [pb.Step(filter=each.filter, reasons=[pb.Reason(**asdict(one)) for one in each.reasons]) for each in steps]
+    return pb.ConsolidateResponse(nodes=[pb.EmptiedNode(**fields_of(each)) for each in nodes], allocator_run=run)

@@ -43,7 +43,7 @@ class Proposal(msgspec.Struct, frozen=True):
 
     node: NodeName
     devices: tuple[DeviceAmount, ...]
-    moved: tuple[Moved, ...]
+    moves: tuple[Moved, ...]
     gains_mib: int
     moves_mib: int
     is_done: bool  # whether this allocator carries it out by itself; otherwise it is only proposed
