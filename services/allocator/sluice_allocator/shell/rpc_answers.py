@@ -3,16 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import RequestId, RunId
-from sluice.contracts.messages import (
-    HostNeeds,
-    HostPort,
-    HostRoom,
-    NodeExpression,
-    PodTerm,
-    SpreadTerm,
-    Toleration,
-)
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.proto.bookings import MODES, fields_of
 from sluice.contracts.reasons import Refusal, shorten
@@ -56,14 +48,14 @@ def change_asked(request: pb.AdjustRequest) -> Change:
     return Change(RequestId(request.request), request.container, values)
 
 
-def _needs(host: pb.HostNeeds) -> HostNeeds:
+def _needs(host: pb.HostNeeds) -> msg.HostNeeds:
     room = host.room
     amounts = {"cpu_milli": room.cpu_milli, "memory_mib": room.memory_mib, **room.resources}
     for name, amount in amounts.items():
         if amount < 0:
             raise QuestionError(f"host.room: {shorten(name)} = {amount}; at least 0")
-    return HostNeeds(
-        room=HostRoom(cpu_milli=room.cpu_milli, memory_mib=room.memory_mib, resources=dict(room.resources)),
+    return msg.HostNeeds(
+        room=msg.HostRoom(cpu_milli=room.cpu_milli, memory_mib=room.memory_mib, resources=dict(room.resources)),
         node_name=host.node_name,
         node_selector=dict(host.node_selector),
         affinity=tuple(tuple(_expression(each) for each in term.expressions) for term in host.affinity),
@@ -71,17 +63,17 @@ def _needs(host: pb.HostNeeds) -> HostNeeds:
         beside=tuple(_pod_term(each) for each in host.beside),
         apart=tuple(_pod_term(each) for each in host.apart),
         spread=tuple(_spread_term(each) for each in host.spread),
-        ports=tuple(HostPort(port=each.port, protocol=each.protocol or "TCP", ip=each.ip) for each in host.ports),
+        ports=tuple(msg.HostPort(port=each.port, protocol=each.protocol or "TCP", ip=each.ip) for each in host.ports),
     )
 
 
-def _pod_term(term: pb.PodTerm) -> PodTerm:
+def _pod_term(term: pb.PodTerm) -> msg.PodTerm:
     selector = tuple(_expression(each) for each in term.selector)
-    return PodTerm(topology_key=term.topology_key, selector=selector, namespaces=tuple(term.namespaces))
+    return msg.PodTerm(topology_key=term.topology_key, selector=selector, namespaces=tuple(term.namespaces))
 
 
-def _spread_term(term: pb.SpreadTerm) -> SpreadTerm:
-    return SpreadTerm(
+def _spread_term(term: pb.SpreadTerm) -> msg.SpreadTerm:
+    return msg.SpreadTerm(
         topology_key=term.topology_key,
         max_skew=max(1, term.max_skew),
         selector=tuple(_expression(each) for each in term.selector),
@@ -91,19 +83,19 @@ def _spread_term(term: pb.SpreadTerm) -> SpreadTerm:
     )
 
 
-def _expression(each: pb.NodeExpression) -> NodeExpression:
+def _expression(each: pb.NodeExpression) -> msg.NodeExpression:
     for operator in ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"):
         if each.operator == operator:
-            return NodeExpression(key=each.key, operator=operator, values=tuple(each.values))
+            return msg.NodeExpression(key=each.key, operator=operator, values=tuple(each.values))
     raise QuestionError(
         f"host.affinity: operator = {shorten(each.operator)!r}; In, NotIn, Exists, DoesNotExist, Gt or Lt"
     )
 
 
-def _toleration(each: pb.Toleration) -> Toleration:
+def _toleration(each: pb.Toleration) -> msg.Toleration:
     for operator in ("Equal", "Exists"):
         if (each.operator or "Equal") == operator:
-            return Toleration(key=each.key, operator=operator, value=each.value, effect=each.effect)
+            return msg.Toleration(key=each.key, operator=operator, value=each.value, effect=each.effect)
     raise QuestionError(f"host.tolerations: operator = {shorten(each.operator)!r}; Equal or Exists")
 
 
