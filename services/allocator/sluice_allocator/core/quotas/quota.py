@@ -35,14 +35,14 @@ class Exceeded(msgspec.Struct, frozen=True):
     def sentence(self) -> str:
         used, asked, most = (_number(self.dimension, n) for n in (self.used, self.asked, self.most))
         limit = amount_text(self.dimension, self.limit)
-        fits = f"at most {most}" if self.most else "nothing more"
+        left = f"{most} {'is' if most == '1' else 'are'} left" if self.most else "none is left"
         if self.limit == 0:
             whose = "its limit for one pod" if self.of_one else "its quota"
             return f"namespace {self.namespace} may have no {_WORDS[self.dimension]}: {whose} is 0"
-        its = f"namespace {self.namespace} may have {limit} and has {used}"
         if self.of_one:
-            its = f"one pod of namespace {self.namespace} may have {limit}"
-        return f"{its}; this one asks for {asked}, and {fits} would fit now"
+            of_all = f", and {left} of its namespace's quota" if self.most < self.limit else ""
+            return f"one pod of namespace {self.namespace} may have {limit}; this one asks for {asked}{of_all}"
+        return f"namespace {self.namespace} may have {limit} and has {used}; this one asks for {asked}, and {left}"
 
     def sentence_of_all(self) -> str:
         """The same for several pods that start together."""
