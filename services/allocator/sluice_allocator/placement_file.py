@@ -171,11 +171,12 @@ def _policy(table: Table, key: str, default: str) -> str:
 def _weights(table: Table, base: Weights) -> Weights:
     table.only(_WEIGHT_KEYS)
     named = table.table("resources")
-    known = [table.whole(key, getattr(base, key), 0, WEIGHT_MAX) for key in ("gpu_memory", "gpu_sms", "cpu", "memory")]
+    keys = ("gpu_memory", "gpu_sms", "cpu", "memory")
+    gpu_memory, gpu_sms, cpu, memory = (table.whole(key, getattr(base, key), 0, WEIGHT_MAX) for key in keys)
     resources = {**base.resources, **{name: named.whole(name, 0, 0, WEIGHT_MAX) for name in named.values}}
-    if not any((*known, *resources.values())):
+    if not any((gpu_memory, gpu_sms, cpu, memory, *resources.values())):
         raise table.error(table.origin, table.path, dict(table.values), "at least one weight must be above 0")
-    return Weights(*known, resources)
+    return Weights(gpu_memory, gpu_sms, cpu, memory, resources)
 
 
 def models_and_profiles(entry: Table) -> tuple[tuple[str, ...], tuple[str, ...]]:

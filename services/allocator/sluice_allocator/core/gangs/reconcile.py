@@ -286,7 +286,7 @@ def _party(ctx: GangContext, gang: Gang, number: int, members: list[Member]) -> 
     if clock is None or progress > clock.progress:
         clock = PatienceTimer(progress, ctx.now)
     party.clock = clock
-    if _is_given_up(ctx, gang, party, clock, members):
+    if _is_given_up(ctx, gang, party, clock.since, members):
         _all(gang, party, GangStatus.LEAVES)
     else:
         _all(gang, party, GangStatus.JOINS if len(members) == size else GangStatus.WAITS)
@@ -319,7 +319,7 @@ def _party_at_odds(
     party.why = _why(gang, len(members), message)
     if any(member.placed for member in members):
         party.clock = _clock_of(gang, party) or PatienceTimer(0, ctx.now)
-        if _is_given_up(ctx, gang, party, party.clock, members):
+        if _is_given_up(ctx, gang, party, party.clock.since, members):
             return _all(gang, party, GangStatus.LEAVES)
     return _all(gang, party, GangStatus.WAITS)
 
@@ -329,9 +329,7 @@ def _all(gang: Gang, party: GangInstance, stand: GangStatus) -> GangInstance:
     return party
 
 
-def _is_given_up(
-    ctx: GangContext, gang: Gang, party: GangInstance, clock: PatienceTimer, members: list[Member]
-) -> bool:
+def _is_given_up(ctx: GangContext, gang: Gang, party: GangInstance, since: float, members: list[Member]) -> bool:
     """Whether a party with places releases them: a member published so, or it made no progress for long. Of several
     blocking each other the one with the earliest turn has twice the time."""
     adopted_for = {member.adopted_for for member in members} - {None}
@@ -342,7 +340,7 @@ def _is_given_up(
         return True
     others = (ctx.gangs.of[key] for key in ctx.gangs.timed if key != gang.key and key in ctx.gangs.of)
     later = any(each.turn > party.turn for other in others for each in other.parties if each.clock is not None)
-    return ctx.now - clock.since >= ctx.rules.group_patience_s * (2 if later else 1)
+    return ctx.now - since >= ctx.rules.group_patience_s * (2 if later else 1)
 
 
 def _drop_stale_trial(ctx: GangContext, gang: Gang) -> None:

@@ -54,7 +54,7 @@ def begin_trial(ctx: GangContext, leader: RequestId) -> None:
         return
     ctx.gangs.owed.pop(leader, None)
     ctx.queue.group_of(leader).searched_at = ctx.now
-    asked = {request: _asked(ctx, request) for request in party.members}
+    asked = {request: ctx.facts.live(request) for request in party.members}
     revisions = {request: each.revision for request, each in asked.items()}
     ctx.gangs.trial = Trial(gang.key, party, revisions, deque(_in_order(ctx, asked)), heard=ctx.offers.heard)
     _go_on(ctx, ctx.gangs.trial)
@@ -76,7 +76,7 @@ def _go_on(ctx: GangContext, trial: Trial) -> None:
         if not trial.left:
             break
         request = trial.left[0]
-        asked = _asked(ctx, request)
+        asked = ctx.facts.live(request)
         found = _find(ctx, request, asked)
         if not isinstance(found, Place):
             _end_in_vain(ctx, trial, request, found)
@@ -126,14 +126,14 @@ def _end_in_vain(ctx: GangContext, trial: Trial, request: RequestId, found: NoPl
     placed = len(trial.found)
     ctx.drop_trial()
     gang, party = ctx.gangs.of[trial.key], trial.party
-    asked = _asked(ctx, request)
+    asked = ctx.facts.live(request)
     nth = placed + 1
     last = "th" if nth % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(nth % 10, "th")
     message = f"{placed} of {party.size} pods of group {gang.key[1]} have a place; the {nth}{last}"
     message += f" ({asked.name}): {found.message}"
     if placed and found.reasons and found.reasons[0].reason is WaitReason.QUOTA_EXCEEDED:
         message += " (including the places found for the others)"
-    never = _never(ctx, [_asked(ctx, member) for member in party.members])
+    never = _never(ctx, [ctx.facts.live(member) for member in party.members])
     if never:
         message += f"; {never}"
     missing = ReasonCount(reason=WaitReason.GROUP_NOT_FIT, count=party.size - placed, of=f"pods of group {gang.key[1]}")
@@ -143,7 +143,7 @@ def _end_in_vain(ctx: GangContext, trial: Trial, request: RequestId, found: NoPl
     for member in party.members:
         ctx.gangs.waiting[member] = None
     if party.leader is not None:
-        say_why_group_waits(ctx, party.leader, _asked(ctx, party.leader), party.why)
+        say_why_group_waits(ctx, party.leader, ctx.facts.live(party.leader), party.why)
 
 
 def _rests(ctx: GangContext) -> bool:
@@ -165,13 +165,6 @@ def _in_order(ctx: GangContext, asked: dict[RequestId, AllocationRequested]) -> 
 def _of(ctx: GangContext, leader: RequestId) -> tuple[Gang, GangInstance]:
     gang = ctx.gangs.of[ctx.gangs.member_of[leader]]
     return gang, gang.party_of[leader]
-
-
-def _asked(ctx: GangContext, request: RequestId) -> AllocationRequested:
-    """A member's request. A withdrawn one has ended the trial before (`gangs.reconcile`)."""
-    asked = ctx.facts.requests[request]
-    assert isinstance(asked, AllocationRequested)
-    return asked
 
 
 def _never(ctx: GangContext, asked: list[AllocationRequested]) -> str:
