@@ -277,8 +277,8 @@ def test_room_is_only_proposed_where_nobody_wants_it_done():
     bench.settle(bench.request(asked("large", WHOLE)))
     assert messages(passes(bench, 3 * COOLDOWN_S)) == []
     standing = how_it_stands(bench.allocator.ctx, RequestId("large"))
-    assert [(each.name, each.memory_mib) for each in standing.plan.moved] == [("small-1", 4864)]
-    assert (standing.plan.gains_mib, standing.plan.node) == (40320, standing.plan.moved[0].from_node)
+    assert [(each.name, each.memory_mib) for each in standing.plan.moves] == [("small-1", 4864)]
+    assert (standing.plan.gains_mib, standing.plan.node) == (40320, standing.plan.moves[0].from_node)
 
 
 def test_nobody_is_moved_for_a_request_that_never_preempts(tidy):

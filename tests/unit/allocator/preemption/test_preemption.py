@@ -1,7 +1,5 @@
 """Preemption: who is evicted for whom, what is said, and what becomes of evictions that come to nothing."""
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 from factories.scheduling.allocator import (
@@ -23,6 +21,7 @@ from factories.scheduling.preemption import (
     start,
     tick,
 )
+from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects

@@ -81,11 +81,6 @@ class AsksNothing(msgspec.Struct, frozen=True):
 Simulated = WouldBind | WouldWait | Refusal | AsksNothing
 
 
-def _only_source(ctx: SchedulerContext) -> SourceName:
-    """The pod's source, if there is only one; with several, its terms match no pods."""
-    return next(iter(ctx.facts.sources)) if len(ctx.facts.sources) == 1 else SourceName("")
-
-
 def simulate(ctx: SchedulerContext, pod: PodAsked) -> Simulated:
     ask = parse_pod(pod.annotations, pod.containers, limits=RequestLimits(ctx.rules.max_gpus_per_node))
     if isinstance(ask, Refusal):
@@ -96,6 +91,8 @@ def simulate(ctx: SchedulerContext, pod: PodAsked) -> Simulated:
     if isinstance(host, Refusal):
         return host
     substitute = ask.leeway.substitute != "no"
+    sources = ctx.facts.sources  # with several, its terms match no pods
+    source = next(iter(sources)) if len(sources) == 1 else SourceName("")
     asking = PlaceRequest(
         ask.claims,
         pod.namespace,
@@ -104,7 +101,7 @@ def simulate(ctx: SchedulerContext, pod: PodAsked) -> Simulated:
         ask.gpu_policy,
         substitute,
         labels=dict(pod.labels),
-        source=_only_source(ctx),
+        source=source,
         by_claim=pod.by_claim,
         same_gpu=pod.same_gpu,
     )
