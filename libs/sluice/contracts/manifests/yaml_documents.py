@@ -1,9 +1,8 @@
 """
 Read YAML into plain values, safely: bounded in depth and size, with the line of every error.
 
-Built on the parser's events instead of its constructor: no recursion, so no text can exhaust the stack; no
-construction, so no tag runs code and no long number takes minutes; aliases count in full, so none can explode; and
-values that are not strings stay as written (`Unquoted`), so a refusal can quote them. Merge keys (`<<`) work.
+Built on the parser's events: no recursion, no constructors, aliases count in full, and values that are not strings stay
+as written (`Unquoted`), so a refusal can quote them. Merge keys (`<<`) work.
 """
 
 from dataclasses import dataclass, field

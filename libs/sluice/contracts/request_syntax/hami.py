@@ -2,9 +2,7 @@
 HAMi's vocabulary, and Volcano's spelling of it: resources of a container, and annotations of its pod.
 
 Facts from https://github.com/Project-HAMi/HAMi (docs/config.md, docs/develop/scheduler-policy.md) and
-https://github.com/Project-HAMi/volcano-vgpu-device-plugin. As there, limits are read before requests, zero memory is
-unset memory, and `nvidia.com/priority` does not affect scheduling. docs/requests.md lists what HAMi accepts and Sluice
-refuses.
+https://github.com/Project-HAMi/volcano-vgpu-device-plugin; what is refused here is in docs/requests.md.
 """
 
 from collections.abc import Mapping

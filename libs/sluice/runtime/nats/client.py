@@ -155,15 +155,11 @@ class Client(_Client):
         self.options["connect_timeout"] = CONNECT_S
         try:
             await super()._process_connect_init()
-        except (OSError, Error, TimeoutError):
+        except BaseException as error:
             self._abandon()
-            raise
-        except Exception as error:
-            self._abandon()
+            if isinstance(error, OSError | Error | TimeoutError) or not isinstance(error, Exception):
+                raise
             raise Error(f"this is no NATS server: {error!r}") from error
-        except BaseException:
-            self._abandon()
-            raise
         finally:  # one transport serves all connections, and must not refer to itself
             vars(self._transport).pop("readline", None)
 
