@@ -73,5 +73,4 @@ def _profile(report: ProfileReport) -> Profile:
 
 def _facts(model: GpuModel) -> tuple[object, ...]:
     """What identifies a model: everything but names and the NVML enum, which a report lacks."""
-    sizes = (model.memory_mib, model.multiprocessors, model.memory_slices, model.compute_slices)
-    return sizes, profile_reports(model)
+    return (model.memory_mib, model.multiprocessors, model.memory_slices, model.compute_slices), profile_reports(model)

@@ -26,8 +26,7 @@ def validate_volumes(spec: Spec, config: AdmissionConfig) -> Iterator[Violation]
                 why = f"leads to {found} of the node, which gives access to the slices of other pods"
                 yield forbidden(f"{field}.hostPath.path", volume.host_path.path, why, "other directories of the host")
         if volume.csi is not None and volume.csi.driver == CSI_DRIVER and volume.name != VOLUME:
-            why = "Sluice adds its volume itself"
-            yield forbidden(f"{field}.csi.driver", CSI_DRIVER, why, "leave the volume out")
+            yield forbidden(f"{field}.csi.driver", CSI_DRIVER, "Sluice adds its volume itself", "leave the volume out")
         elif volume.name == VOLUME and (volume.csi != _OUR_CSI or volume.host_path is not None):
             yield forbidden("spec.volumes", VOLUME, "this name belongs to the volume that Sluice adds", "another name")
 

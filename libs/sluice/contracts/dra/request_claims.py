@@ -99,8 +99,7 @@ class _Given:
 
     @property
     def names_it(self) -> bool:
-        said = {str(each.raw) for each in self.fields.texts("requests")}
-        return bool(said & {self.asked.name, self.asked.main})
+        return bool({str(each.raw) for each in self.fields.texts("requests")} & {self.asked.name, self.asked.main})
 
     @property
     def applies(self) -> bool:
