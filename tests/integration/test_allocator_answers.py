@@ -26,7 +26,7 @@ from sluice_allocator.settings import AllocatorSettings
 from sluice_allocator.shell.app import serve_on
 from sluice_allocator.shell.server import AllocatorServer
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 POD = pb.SimulateRequest(
     namespace="research",
     name="p1",
@@ -42,8 +42,7 @@ async def change_nothing(change: Change) -> Outcome:
 @asynccontextmanager
 async def served(bench: Bench) -> AsyncIterator[AllocatorServiceStub]:
     """A client of an allocator that the test drives by hand."""
-    broker = MemoryBroker()
-    server = AllocatorServer(bench.allocator, broker.bus("allocator"), RunId("r1"), change_nothing)
+    server = AllocatorServer(bench.allocator, MemoryBroker().bus("allocator"), RunId("r1"), change_nothing)
     async with transport.serve(server.register) as address, transport.channel(address) as channel:
         yield AllocatorServiceStub(channel)
 

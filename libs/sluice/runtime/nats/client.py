@@ -124,7 +124,7 @@ class Client(_Client):
             return None
 
     async def _attempt_reconnect(self) -> None:
-        self._abandon()
+        self.abandon()
         self._pending, self._pending_data_size = [], 0
         await super()._attempt_reconnect()
 
@@ -156,14 +156,15 @@ class Client(_Client):
         try:
             await super()._process_connect_init()
         except BaseException as error:
-            self._abandon()
+            self.abandon()
             if isinstance(error, OSError | Error | TimeoutError) or not isinstance(error, Exception):
                 raise
             raise Error(f"this is no NATS server: {error!r}") from error
         finally:  # one transport serves all connections, and must not refer to itself
             vars(self._transport).pop("readline", None)
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
+        """Drop its connection, if there is one; what is unsent is lost."""
         for name in ("_io_writer", "_bare_io_writer"):
             writer = getattr(self._transport, name, None)
             if writer is not None:

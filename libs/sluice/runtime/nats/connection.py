@@ -261,6 +261,7 @@ class Connection:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await _end(*self._client.tasks())
+            self._client.abandon()  # a try that a cancellation met, or a close that was cut off, leaves its connection
 
     async def _watch_credentials(self) -> None:
         """
