@@ -27,10 +27,7 @@ CONFIG = "SLUICE_CONFIG"
 FILE_BYTES_MAX = 256 * 1024
 """A larger settings file is not read; all settings of all services fill a few KiB."""
 TICK_MAX_S = 10.0
-"""
-Of every service's `tick_s`. An idle core has its turn at each tick, and who had none for three times as long is taken
-for stuck and started again (`sluice.runtime.grpc.health`).
-"""
+"""Of every service's `tick_s`: a core without a turn for three times as long is restarted (`grpc.health`)."""
 NAME_MAX = 100
 """Characters of a name that is compared with those of settings; none is as long."""
 

@@ -55,10 +55,7 @@ def validate_env(
     later: bool = False,
     by_kubelet: bool = False,
 ) -> Iterator[Violation]:
-    """
-    Variables that only Sluice may set. `later`: the request was stored by an earlier review; `by_kubelet`: with a
-    claim.
-    """
+    """Variables that only Sluice may set. `later`: the request was stored before; `by_kubelet`: with a claim."""
     ours = field_paths(container.name, claim)
     for entry in container.env or ():
         reserved = entry.name.startswith(_PREFIXES) or entry.name in _NAMES

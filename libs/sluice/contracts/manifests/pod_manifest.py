@@ -51,13 +51,7 @@ def read_namespace(name: str, labels: Mapping[str, Any]) -> Namespace:
 
 @dataclass(frozen=True, slots=True)
 class PodManifest:
-    """
-    One pod of a text. Neither an `ask` nor a `refusal` means a pod without a request; or, if `skipped`, an object that
-    is not a pod and creates none.
-
-    With a request: its annotations and containers as the parser reads them, its node needs, and its priority with that
-    of the request applied. `defines` is set for a PriorityClass and for a `skipped` Namespace.
-    """
+    """One pod of a text: with an `ask`, with a `refusal`, or without a request; or an object that is `skipped`."""
 
     namespace: str
     name: str

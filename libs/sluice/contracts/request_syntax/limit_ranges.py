@@ -43,12 +43,7 @@ def filled_in(annotations: Mapping[str, object]) -> FilledDefaults:
 def without_defaults(
     annotations: Mapping[str, object], containers: Sequence[ContainerRequest], *, first: str
 ) -> tuple[ContainerRequest, ...]:
-    """
-    The containers without LimitRange defaults that add nothing to the pod's own request.
-
-    With one, a default counts only beside a request of the same family that leaves it open. `first` is the container
-    that unnamed keys apply to.
-    """
+    """The containers without LimitRange defaults that add nothing; unnamed keys are those of `first`."""
     filled = filled_in(annotations)
     if not filled:
         return tuple(containers)

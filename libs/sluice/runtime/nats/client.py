@@ -34,10 +34,7 @@ parser.MSG_RE = re.compile(rb"\AMSG[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+(
 parser.HMSG_RE = re.compile(
     rb"\AHMSG[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+(([^ \t\r\n]+)[ \t]+)?(\d+)[ \t]+(\d+)\r\n"
 )
-"""
-nats-py 2.16 also splits at vertical tabs and form feeds. To the server both are valid in a subject: a user who may
-write `a.*` could repeatedly disconnect every reader there.
-"""
+"""nats-py 2.16 also splits at vertical tabs and form feeds: a user who may write `a.*` could disconnect readers."""
 
 CONNECT_S = 2.0
 _LOGIN_ENDED = ("authorization violation", "authentication expired", "authentication revoked", "credentials revoked")

@@ -57,10 +57,7 @@ class Credentials:
     trusts: bytes = field(default=b"", repr=False)
     """The authorities behind `tls`, to detect a change; empty where they never change."""
     is_token: bool = False
-    """
-    Whether the password is a token that a service verifies for the broker: a refusal may mean that the service is late,
-    and a login ends with its token.
-    """
+    """Whether a service verifies the password: a refusal may mean that it is late, and a login ends with it."""
     nkey: str = ""
     """A public key instead of a password; `sign` signs the broker's challenge."""
     sign: Callable[[str], bytes] | None = field(default=None, repr=False)

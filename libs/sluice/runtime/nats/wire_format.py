@@ -29,11 +29,7 @@ EXPECTED_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
 TTL = "Nats-TTL"
 
 AGENTS_WORD_BYTES_MAX = 128_000
-"""
-Limit of an agent's message. Services repeat its content for people, some of it twice, in one message: over
-MESSAGE_BYTES_MAX the bus would refuse that, and its writer would end. Our agents' messages have some kB; a thousand
-holders of a slice are 60.
-"""
+"""Of an agent's message: services repeat its content, and end over MESSAGE_BYTES_MAX. Ours have some kB."""
 AGENTS_KINDS = frozenset({"slice", "node"})
 """The subject kinds that node agents may write. A service publishes the removal of a node there, in a small message."""
 
