@@ -50,7 +50,6 @@ def why_no_capabilities(allowed: Sequence[str]) -> str:
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two lists name the same capabilities, in any order."""
     return set(one.split(",")) == set(other.split(","))
 
 

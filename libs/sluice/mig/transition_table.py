@@ -106,7 +106,6 @@ class TransitionTable:
         return State(mask & self._slices_mask | self._packed(within))
 
     def with_one_more(self, state: State, instance: Instance) -> State | None:
-        """The state with one more instance; None where it does not fit. Cached."""
         key = (state, instance)
         after = self._after.get(key, _UNKNOWN)
         if after is _UNKNOWN:

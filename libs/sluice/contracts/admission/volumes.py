@@ -17,7 +17,6 @@ _OUR_CSI = CsiVolume(driver=CSI_DRIVER, read_only=True)
 
 
 def validate_volumes(spec: Spec, config: AdmissionConfig) -> Iterator[Violation]:
-    """Volumes of a pod that are Sluice's own, or lead into its directories."""
     for volume in spec.volumes or ():
         field = f"spec.volumes[{volume.name}]"
         if volume.host_path is not None:
@@ -32,7 +31,6 @@ def validate_volumes(spec: Spec, config: AdmissionConfig) -> Iterator[Violation]
 
 
 def validate_mounts(path: str, container: Container, claim: Claim | None) -> Iterator[Violation]:
-    """Mounts of Sluice's volume by hand, mounts at its path, and those that select devices."""
     field = f"{path}.volumeMounts"
     for mount in container.volume_mounts or ():
         if mount.name == VOLUME:

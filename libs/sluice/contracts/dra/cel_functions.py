@@ -197,7 +197,6 @@ class CelError(Exception):
 
 
 def literals(text: str) -> tuple[str, ...]:
-    """The texts in quotes, each once."""
     return tuple(dict.fromkeys(one or other for one, other in _LITERAL.findall(text)))
 
 

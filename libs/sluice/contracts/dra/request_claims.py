@@ -38,7 +38,6 @@ class Context:
 
 
 def claims_of(asked: Asked, config: Sequence[Fields], context: Context) -> tuple[Claim, ...]:
-    """The claims that may serve a request, best first."""
     request = asked.fields
     if request.truth("adminAccess"):
         why = "Sluice gives no access to devices that others use"

@@ -34,7 +34,6 @@ class ClusterAdmission:
         return replace(self, namespaces={**self.namespaces, **{each.name: each for each in namespaces}})
 
     def exempts(self, namespace: str) -> bool:
-        """Whether the webhook is not called for pods of a namespace, or ignores them."""
         known = self.namespaces.get(namespace)
         return namespace in self.config.exempt_namespaces or (known is not None and known.is_ignored)
 

@@ -117,7 +117,6 @@ class _Builder:
         self._root: tuple[Any, int] | None = None
 
     def take(self, event: Any) -> YamlDocument | None:
-        """Handle one event; returns a document when this was its end."""
         line = event.start_mark.line + 1
         match event:
             case yaml.ScalarEvent():

@@ -48,7 +48,6 @@ class BusView:
         return True
 
     def guard(self, stream: Stream, guard: str) -> int:
-        """The highest known sequence under a guard; 0 when there is none."""
         current = self.current.get(guard)
         return current.sequence if current is not None else self._guards[stream].get(guard, 0)
 

@@ -82,7 +82,6 @@ class Intents:
         return self._view.current.get(address.subject)
 
     def knows(self, subject: str) -> bool:
-        """Whether a value is known at `subject`: observed in the last reading, or written since."""
         return subject in self._view.current
 
     def recheck(self) -> None:

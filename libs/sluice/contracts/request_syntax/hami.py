@@ -110,8 +110,6 @@ def claim_of(
     words: HamiPodOptions,
     limits: RequestLimits,
 ) -> Claim | None:
-    """The claim of a container with at least one of the family's resources; None without any."""
-
     def amount(name: str, most: int, unit: str = "") -> int | None:
         return values.amount(asked[name], 0, most, unit=unit) if name in asked else None
 

@@ -38,7 +38,6 @@ def check_memory(claim: Claim, given: Mapping[str, SourceValue]) -> None:
 
 
 def resources_of(container: ContainerRequest) -> dict[str, SourceValue]:
-    """The amounts of MIG profiles that a container requests; limits before requests."""
     asked = requested_amounts(container.limits, container.requests)
     return {name: SourceValue(name, size) for name, size in asked.items() if name.startswith(MIG_RESOURCE)}
 

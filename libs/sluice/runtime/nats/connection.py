@@ -225,7 +225,6 @@ class Connection:
                 await self._up.wait()
 
     def on_change(self, call: Callable[[], None]) -> None:
-        """Call `call` after each reconnect and when the connection fails, until `off_change`."""
         self._changed[call] = None
 
     def off_change(self, call: Callable[[], None]) -> None:

@@ -161,7 +161,6 @@ def explain_connect_error(error: Exception) -> str:
 
 
 def is_identity_error(error: Exception) -> bool:
-    """Whether waiting hardly helps: a bad certificate, or plain text."""
     return isinstance(error, ssl.SSLError | PlainTextBrokerError)
 
 

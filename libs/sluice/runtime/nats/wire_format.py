@@ -183,7 +183,6 @@ class WrittenAt:
 
 
 def times_of(answer: nats.Msg) -> WrittenAt | None:
-    """Both times of a stored message. None without one, or where they cannot be read."""
     envelope = decode(answer.data)
     stored = (answer.headers or {}).get(TIME_STAMP, "")
     if isinstance(envelope, Undecodable) or not stored:
