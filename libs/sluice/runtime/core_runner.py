@@ -52,9 +52,8 @@ class Executor(Generic[E]):
     """
     How one type of instruction is carried out.
 
-    `run` does it and returns the event with the result (None when there is none). Instructions with equal `key` run one
-    after another, in order, across all types; without a key all at once, up to `limit`. `request` names the request an
-    instruction belongs to, for its trace. `quiet` ones are logged at debug: steps rather than decisions.
+    `run` returns the event with the result, or None. Instructions with equal `key` run one after another, across all
+    types; without a key at once, up to `limit`. `request` is for its trace. `quiet` ones are logged at debug.
     """
 
     run: Callable[[Any], Awaitable[E | None]]

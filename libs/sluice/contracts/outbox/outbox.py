@@ -1,8 +1,7 @@
 """
 What one core wants on the bus, turned into guarded writes.
 
-The guard is always the highest sequence observed in order, or the sequence of an own accepted write (nothing can lie
-between it and its expected value, which was observed). It is never fetched and never taken from a refusal.
+The guard is always the highest sequence observed in order, or that of an own accepted write. It is never fetched.
 """
 
 from typing import Literal

@@ -59,7 +59,6 @@ class BrokerLiveness:
 
     @property
     def lasts_s(self) -> float:
-        """How long it has lasted; 0 while writes are answered."""
         return self._clock() - self._deadline.began_at if self._deadline is not None else 0.0
 
     def unanswered(self, *, connected: bool, clustered: bool) -> None:

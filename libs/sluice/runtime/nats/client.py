@@ -34,10 +34,7 @@ parser.MSG_RE = re.compile(rb"\AMSG[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+(
 parser.HMSG_RE = re.compile(
     rb"\AHMSG[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+(([^ \t\r\n]+)[ \t]+)?(\d+)[ \t]+(\d+)\r\n"
 )
-"""
-nats-py 2.16 also splits at vertical tabs and form feeds. To the server both are valid in a subject: a user who may
-write `a.*` could repeatedly disconnect every reader there.
-"""
+"""nats-py 2.16 also splits at vertical tabs and form feeds: a user who may write `a.*` could disconnect readers."""
 
 CONNECT_S = 2.0
 _LOGIN_ENDED = ("authorization violation", "authentication expired", "authentication revoked", "credentials revoked")
@@ -155,15 +152,11 @@ class Client(_Client):
         self.options["connect_timeout"] = CONNECT_S
         try:
             await super()._process_connect_init()
-        except (OSError, Error, TimeoutError):
+        except BaseException as error:
             self.abandon()
-            raise
-        except Exception as error:
-            self.abandon()
+            if isinstance(error, OSError | Error | TimeoutError) or not isinstance(error, Exception):
+                raise
             raise Error(f"this is no NATS server: {error!r}") from error
-        except BaseException:
-            self.abandon()
-            raise
         finally:  # one transport serves all connections, and must not refer to itself
             vars(self._transport).pop("readline", None)
 

@@ -23,10 +23,7 @@ from sluice.runtime.retry import Backoff
 from sluice.runtime.tls.certificate_files import CHECK_EVERY_S
 
 SERVER_FLOOR = (2, 15, 0)
-"""
-The oldest supported server: CONSUMER.RESET and asynchronous persistence were tried on it, and it holds the fixes of
-every NATS security advisory known when this was written (the latest two of them in 2.14).
-"""
+"""The oldest supported server: CONSUMER.RESET was tried on it, and it holds the fixes of all known advisories."""
 REQUEST_TIMEOUT_S = 5.0
 ASK_TIMEOUT_S = 2.0
 """For JetStream's API, which answers at once or has no leader. Creating something waits for a disk, as a write does."""
@@ -38,10 +35,7 @@ CLOSE_TIMEOUT_S = 2.0
 CANCEL_AGAIN_S = 0.1
 REFUSED_WAIT_MAX_S = 8.0
 REFUSED_MAX_S = 300.0
-"""
-A token may be refused for so long: the broker answers the same when the service that verifies it is late as when it is
-wrong. Then the process ends, which shows.
-"""
+"""A token may be refused for so long: the service that verifies it may be late. Then the process ends."""
 
 _NOT_AUTHORIZED = re.compile(r"authorization violation", re.IGNORECASE)
 _VIOLATION = re.compile(r'permissions violation(?: for (\w+) to "([^"]*)")?', re.IGNORECASE)
@@ -149,10 +143,7 @@ class Connection:
         headers: dict[str, str] | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> nats.Msg:
-        """
-        One request and its answer. Raises TimeoutError (at once if the connection is lost), BusError (denied, too
-        large).
-        """
+        """One request and its answer. Raises TimeoutError (at once if disconnected), BusError (denied, too large)."""
         self.check()
         if not self._client.is_connected:
             # The client would raise, too, but keep the request without end (nats-py 2.16).
@@ -234,7 +225,6 @@ class Connection:
                 await self._up.wait()
 
     def on_change(self, call: Callable[[], None]) -> None:
-        """Call `call` after each reconnect and when the connection fails, until `off_change`."""
         self._changed[call] = None
 
     def off_change(self, call: Callable[[], None]) -> None:

@@ -89,7 +89,6 @@ class LedgerConsumer:
         self._name = consumer_of(node)
 
     async def find(self) -> Incarnation | None:
-        """The incarnation that the durable was created in, or None while there is no durable."""
         try:
             info = await self._connection.ask(f"CONSUMER.INFO.{self.stream}.{self._name}")
         except ApiError as error:
