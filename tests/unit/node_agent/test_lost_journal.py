@@ -4,7 +4,6 @@ import pytest
 
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceReady
 from sluice_node_agent.core.instructions import MakeTicket
-from sluice_node_agent.simulated.backend import SimulatedBackend
 
 SMALL = (0, "2g.10gb", 4, 2)
 
@@ -18,9 +17,6 @@ def _devices(node):
     """What is there that a tenant could use, and would miss."""
     daemons = [(daemon.order.home, daemon.pid) for daemon in node.mps.living()]
     return node.instances(0), node.tickets.names(), daemons
-
-
-read = SimulatedBackend.read
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])
