@@ -192,7 +192,7 @@ def short_folder() -> Iterator[Path]:
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(left, timeout=5)
+        psutil.wait_procs(left, timeout=60)
         shutil.rmtree(folder)
 
 

@@ -24,10 +24,14 @@ TICKET, LATER = "5f1c-run-1", "5f1c-run-2"
 SEALED = {"ro", "nosuid", "nodev", "noexec"}
 
 
-@pytest.fixture(params=["host", "container"])
+BOTH = pytest.mark.parametrize("node", ["host", "container"], indirect=True)
+"""What mounts and paths decide is tried for either way to run a driver."""
+
+
+@pytest.fixture
 def node(request):
-    """A node with a running driver, on the host or in a privileged container."""
-    there = KubeletNode(request.param)
+    """A node with a running driver, in a privileged container or on the host."""
+    there = KubeletNode(getattr(request, "param", "container"))
     try:
         there.start()
         yield there
@@ -51,6 +55,7 @@ def _sharing(home, name="main"):
     )
 
 
+@BOTH
 async def test_a_kubelet_learns_of_the_driver(node):
     """Without this no pod with a GPU starts on the node."""
     info, about = await node.register()
@@ -72,6 +77,7 @@ async def test_a_refusing_kubelet_is_told_of_loudly(node):
     assert "no pod with a GPU starts or ends on this node" in line["event"]
 
 
+@BOTH
 async def test_a_volume_is_there_at_once_sealed_and_empty(node):
     """A pod whose slice is not ready is not held by its volume; no pod can pass the gate by creating a directory."""
     await node.publish(UID)
@@ -83,6 +89,7 @@ async def test_a_volume_is_there_at_once_sealed_and_empty(node):
         node.start_container(UID, "main", TICKET)
 
 
+@BOTH
 @pytest.mark.parametrize("how", ["emptied", "mounted over"])
 async def test_a_volume_shows_its_pod_again_when_its_memory_disk_is_another(node, how):
     """A pod whose volume shows a lost directory finds no ticket, however often it is created again."""
@@ -148,6 +155,7 @@ async def test_a_ticket_appears_in_a_volume_that_is_already_there(node):
     assert (node.start_container(UID, "again", LATER) / "slice.json").exists()
 
 
+@BOTH
 async def test_a_volume_shows_only_its_own_pod(node):
     """A tenant, ephemeral containers included, sees no other pod's directories."""
     node.agent("make", TICKET, UID)
@@ -179,6 +187,7 @@ def _any_library():
     return next(line.split()[-1] for line in lines if "/libm.so" in line or "/libm-" in line)
 
 
+@BOTH
 @pytest.mark.parametrize("first", ["ticket", "volume"])
 async def test_a_container_with_a_share_reaches_its_daemon_through_the_volume(node, first):
     """A share is of no use to a container that cannot reach its MPS daemon; the others must not be able to."""
@@ -217,6 +226,7 @@ async def test_a_daemon_that_is_started_again_is_found_in_the_same_volume(node):
         assert can_connect(inside / "pipe" / "control")
 
 
+@BOTH
 async def test_an_ended_pod_leaves_nothing_and_may_end_twice(node):
     """A node that has run pods for a year has no mount and no directory of them."""
     with daemon_home(node.folder) as home:
@@ -295,6 +305,7 @@ async def test_one_pod_that_does_not_end_holds_up_nobody(bare):
         await asyncio.gather(*stuck, return_exceptions=True)
 
 
+@BOTH
 async def test_a_driver_that_was_killed_comes_back_to_running_pods(node):
     """Killed in the middle of the day: stale sockets are replaced, volumes are known, and new tickets appear."""
     with daemon_home(node.folder) as home:
@@ -401,6 +412,7 @@ async def test_shares_work_where_no_mount_is_shared(request):
         assert not node.mounts(node.target(UID))
 
 
+@BOTH
 @pytest.mark.parametrize("path", ["{root}/pods/{uid}/volumes/kubernetes.io~csi/../../../../../etc/mount", "/etc/mount"])
 async def test_a_path_that_leads_elsewhere_is_refused(node, path):
     """Nothing outside the kubelet's pods is ever mounted on, or removed."""
@@ -416,6 +428,7 @@ async def test_a_path_that_leads_elsewhere_is_refused(node, path):
             assert refused.value.details().startswith(f"target_path is {wrong!r}; it must be {node.root}/pods/<uid>/")
 
 
+@BOTH
 @pytest.mark.parametrize("what", ["mount", "volume"])
 async def test_no_link_is_followed(node, what):
     """A link would have root mount and remove at a place of the attacker's choice."""

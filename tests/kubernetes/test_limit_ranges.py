@@ -1,4 +1,4 @@
-"""LimitRange and ResourceQuota, and the custom resource of GPUs."""
+"""LimitRange, and the custom resource of GPUs."""
 
 import secrets
 from collections.abc import AsyncIterator
@@ -19,45 +19,11 @@ def asking(name: str = "p", **limits: str) -> Json:
     return body
 
 
-async def quota(kube: Cluster, namespace: str, **hard: str) -> None:
-    """One quota `q`, in force when this returns."""
-    path = f"/api/v1/namespaces/{namespace}/resourcequotas"
-    wanted = {key.replace("_", ".").replace("gpu", GPU): value for key, value in hard.items()}
-    assert (await kube.post(path, {"metadata": {"name": "q"}, "spec": {"hard": wanted}})).code == 201
-    if kube.fake is None:
-        await kube.until(lambda: kube.get(f"{path}/q"), lambda reply: "hard" in reply.body.get("status", {}))
-
-
 async def limit(kube: Cluster, namespace: str, **fields: str) -> None:
     """A LimitRange for containers: `max="2"` of GPUs, or `default="1"`."""
     path = f"/api/v1/namespaces/{namespace}/limitranges"
     limits = [{"type": "Container", **{key: {GPU: value} for key, value in fields.items()}}]
     assert (await kube.post(path, {"metadata": {"name": "l"}, "spec": {"limits": limits}})).code == 201
-
-
-async def test_a_gated_pod_counts_at_once_and_no_more_when_it_is_gone(kube: Cluster, namespace: str, pods: str) -> None:
-    """A waiting pod takes quota from others."""
-    await quota(kube, namespace, requests_gpu="1")
-    assert (await kube.post(pods, asking("first", gpu="1"))).code == 201
-    over = await kube.post(pods, asking("second", gpu="1"))
-    await kube.delete(f"{pods}/first")
-    await kube.until(lambda: kube.post(pods, asking("second", gpu="1")), 201)
-    assert (over.code, over.reason) == (403, "Forbidden")
-    amounts = [f"{word}: requests.{GPU}=1" for word in ("requested", "used", "limited")]
-    assert f"exceeded quota: q, {', '.join(amounts)}" in over.message
-
-
-async def test_a_quota_does_not_see_what_was_stripped(kube: Cluster, namespace: str, pods: str) -> None:
-    """Pods without the resource pass a quota on it: why Sluice has quotas of its own."""
-    await quota(kube, namespace, requests_gpu="0")
-    assert (await kube.post(pods, pod())).code == 201
-
-
-async def test_the_number_of_pods_still_counts(kube: Cluster, namespace: str, pods: str) -> None:
-    """Gated or not."""
-    await quota(kube, namespace, pods="1")
-    assert (await kube.post(pods, pod("a"))).code == 201
-    assert (await kube.post(pods, pod("b"))).code == 403
 
 
 async def test_a_default_makes_a_plain_pod_ask_for_a_gpu(kube: Cluster, namespace: str, pods: str) -> None:

@@ -10,7 +10,7 @@ from factories.cluster.scenes import IMAGE, Scene, scene_on, user_pod
 
 from sluice.contracts.messages import HostFacts
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 NODES = ("gpu-1", "gpu-2")
 ZONE, HOSTNAME = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -11,7 +11,7 @@ from factories.cluster.scenes import IMAGE, Scene, distinct, scene_on, user_pod
 from sluice.contracts.kube.names import ENV_DRIVER_CAPABILITIES, ENV_MPS_PIPE_DIRECTORY, ENV_VISIBLE_DEVICES
 from sluice.contracts.messages import Grant
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 NODES = ("gpu-1.example.internal", "gpu-2.example.internal")
 NO_SLICE = "void"
 """What a container that asked for nothing sees (NVIDIA container toolkit: no GPU at all)."""

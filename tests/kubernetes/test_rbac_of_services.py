@@ -363,7 +363,6 @@ def bound(request: RequestId) -> Bound:
     )
 
 
-@pytest.mark.timeout(120)
 async def test_the_services_live_a_whole_pod_life_with_the_rights_they_have(site: Site) -> None:
     """Nothing is refused to them, by the API server or the broker; and they have no right that they do not use."""
     async with site.process("webhook", "webhook") as webhook:

@@ -1,5 +1,7 @@
 """ResourceClaims as Sluice writes them: made, allocated and reserved in one write, and let go by the controllers."""
 
+from typing import Any
+
 import pytest
 from factories.cluster.kubernetes import JSON_PATCH, MERGE, Cluster, Json, Reply, add, named, pinned, pod, remove, test
 from factories.cluster.server_versions import TIMED_SINCE, keeps_times, minor
@@ -64,14 +66,20 @@ async def write(kube: Cluster, claims: str, of: Json, status: Json, *, token: st
     return await kube.ask("PATCH", f"{claims}/{of['metadata']['name']}/status", body, kind=MERGE, token=token)
 
 
+async def reserved(kube: Cluster, claims: str, pods: str, node: str = "nowhere", **of_pod: Any) -> tuple[Json, Reply]:
+    """A claim that was made for a pod `p`; and the answer to the write that allocated it on a node, for that pod."""
+    who = await made(kube, pods, pod(**OF_POD, **of_pod))
+    found = await made(kube, claims, claim(owner(who)))
+    status = {"allocation": allocation(node), "reservedFor": [consumer("p", who["metadata"]["uid"])]}
+    return found, await write(kube, claims, found, status)
+
+
 async def test_allocation_and_reservation_arrive_in_one_write(kube: Cluster, claims: str, pods: str) -> None:
     """A claim that is allocated and reserved for none may be taken back by the scheduler."""
-    who = await made(kube, pods, pod(**OF_POD))
-    found = await made(kube, claims, claim(owner(who)))
-    reserved = [consumer("p", who["metadata"]["uid"])]
-    reply = await write(kube, claims, found, {"allocation": allocation(), "reservedFor": reserved})
+    found, reply = await reserved(kube, claims, pods)
     assert reply.code == 200, reply
-    assert reply.body["status"] == {"allocation": await stored(kube, allocation()), "reservedFor": reserved}
+    users = [consumer("p", found["metadata"]["ownerReferences"][0]["uid"])]
+    assert reply.body["status"] == {"allocation": await stored(kube, allocation()), "reservedFor": users}
     assert reply.body["metadata"]["finalizers"] == [FINALIZER]
 
 
@@ -121,10 +129,7 @@ async def test_an_allocation_stays_as_it_is(kube: Cluster, claims: str, pods: st
     """A second write after one without an answer must not be tried blindly."""
     if change.get("allocation") == allocation(when="2026-01-02T03:04:06Z"):
         await needs_times(kube)
-    who = await made(kube, pods, pod(**OF_POD))
-    found = await made(kube, claims, claim(owner(who)))
-    status = {"allocation": allocation(), "reservedFor": [consumer("p", who["metadata"]["uid"])]}
-    found = (await write(kube, claims, found, status)).body
+    found = (await reserved(kube, claims, pods))[1].body
     reply = await write(kube, claims, found, change)
     assert (reply.code, reply.reason) == (422, "Invalid"), reply
     assert text in reply.message.replace(ONCE_BEFORE, ONCE)
@@ -142,10 +147,7 @@ async def test_the_time_of_an_allocation_cannot_be_added_later(kube: Cluster, cl
 
 async def test_an_allocation_ends_with_its_reservations_in_one_write(kube: Cluster, claims: str, pods: str) -> None:
     """So a pod that declined its slice gets another device for the same claim."""
-    who = await made(kube, pods, pod(**OF_POD))
-    found = await made(kube, claims, claim(owner(who)))
-    status = {"allocation": allocation(), "reservedFor": [consumer("p", who["metadata"]["uid"])]}
-    found = (await write(kube, claims, found, status)).body
+    found = (await reserved(kube, claims, pods))[1].body
     ended = await write(kube, claims, found, {"allocation": None, "reservedFor": None})
     again = await write(kube, claims, ended.body, {"allocation": allocation(device="0a1b-1")})
     assert (ended.code, ended.body["status"]) == (200, {})
@@ -265,10 +267,7 @@ async def test_a_gated_pod_gets_the_claims_of_its_templates(
 
 async def test_the_claim_of_a_deleted_pod_goes_with_it(kube: Cluster, pods: str, claims: str) -> None:
     """Reserved or not, no one has to clean up; the finalizer is taken off by the claim controller."""
-    who = await made(kube, pods, pod(**OF_POD))
-    found = await made(kube, claims, claim(owner(who)))
-    status = {"allocation": allocation(), "reservedFor": [consumer("p", who["metadata"]["uid"])]}
-    assert (await write(kube, claims, found, status)).code == 200
+    assert (await reserved(kube, claims, pods))[1].code == 200
     await kube.delete(f"{pods}/p")
     await kube.until(lambda: kube.get(f"{claims}/c"), 404)
 
@@ -302,10 +301,9 @@ async def test_a_reserved_claim_that_is_deleted_stays_until_its_pod_is_gone(
     kube: Cluster, pods: str, claims: str
 ) -> None:
     """A person who deletes it does not take the device from the pod; a reservation cannot be added any more."""
-    who = await made(kube, pods, pod(**OF_POD))
-    found = await made(kube, claims, claim(owner(who)))
-    mine = consumer("p", who["metadata"]["uid"])
-    assert (await write(kube, claims, found, {"allocation": allocation(), "reservedFor": [mine]})).code == 200
+    found, reply = await reserved(kube, claims, pods)
+    assert reply.code == 200
+    mine = consumer("p", found["metadata"]["ownerReferences"][0]["uid"])
     dying = (await kube.delete(f"{claims}/c")).body
     more = await write(kube, claims, dying, {"reservedFor": [mine, consumer("q", "other")]})
     ended = await write(kube, claims, dying, {"allocation": None, "reservedFor": None})
@@ -322,10 +320,8 @@ async def test_a_pod_with_an_allocated_and_reserved_claim_is_scheduled_to_its_no
     room = {"cpu": "4", "memory": "4Gi", "pods": "10"}
     roomy = {"status": {"allocatable": room, "capacity": room}}
     assert (await kube.patch(f"/api/v1/nodes/{node}/status", roomy, MERGE)).code == 200
-    who = await made(kube, pods, pod(**OF_POD, affinity=pinned(node), tolerations=[{"operator": "Exists"}]))
-    found = await made(kube, claims, claim(owner(who)))
-    status = {"allocation": allocation(node), "reservedFor": [consumer("p", who["metadata"]["uid"])]}
-    written = await write(kube, claims, found, status)
+    placing = {"affinity": pinned(node), "tolerations": [{"operator": "Exists"}]}
+    _, written = await reserved(kube, claims, pods, node, **placing)
     assert (await kube.patch(f"{pods}/p", [remove("/spec/schedulingGates")])).code == 200
     placed = await kube.until(lambda: kube.get(f"{pods}/p"), lambda reply: reply.body["spec"].get("nodeName"))
     assert placed.body["spec"]["nodeName"] == node

@@ -13,7 +13,7 @@ from factories.cluster.scenes import Scene, distinct, scene_on, user_pod
 from sluice.contracts.messages import AllocationRequested
 from sluice_console.core.fleet.pods import pods_document
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 NODES = ("gpu-1", "gpu-2")
 GPUS = 4
 WHOLE = {"sluice.dev/profile": "7g.40gb"}

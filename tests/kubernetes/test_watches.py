@@ -74,23 +74,35 @@ async def test_a_removed_label_looks_like_a_deletion(kube: Cluster, pods: str) -
     assert added["object"]["metadata"]["uid"] == deleted["object"]["metadata"]["uid"]
 
 
-@pytest.mark.parametrize(
-    ("selector", "names"),
-    [
-        ("metadata.name=a", ["a"]),
-        ("metadata.name!=a", ["b"]),
-        ("status.phase=Pending", ["a", "b"]),
-        ("spec.nodeName=", ["a", "b"]),
-        ("spec.schedulerName=mine", ["b"]),
-        ("spec.nodeName=n1,metadata.name=a", []),
-    ],
-)
-async def test_pods_are_selected_by_these_fields(kube: Cluster, pods: str, selector: str, names: list[str]) -> None:
-    """What a reader may rely on."""
-    await kube.post(pods, pod("a"))
-    await kube.post(pods, pod("b", schedulerName="mine"))
-    reply = await kube.get(pods, fieldSelector=selector)
-    assert [each["metadata"]["name"] for each in reply.items] == names
+SELECTED = [
+    ("field", "metadata.name=one", "one"),
+    ("field", "metadata.name!=one", "none two"),
+    ("field", "status.phase=Pending", "none one two"),
+    ("field", "spec.nodeName=", "none one two"),
+    ("field", "spec.schedulerName=mine", "two"),
+    ("field", "spec.nodeName=n1,metadata.name=one", ""),
+    ("label", "a=1", "one"),
+    ("label", "a!=1", "none two"),
+    ("label", "a in (1, 2)", "one two"),
+    ("label", "a notin (1)", "none two"),
+    ("label", "!a", "none"),
+    ("label", "a,b", "two"),
+]
+
+
+async def test_pods_are_selected_by_fields_and_labels(kube: Cluster, pods: str) -> None:
+    """What a reader may rely on: these fields, and equality, sets and existence of labels."""
+    for name, labels, spec in (
+        ("none", {}, {}),
+        ("one", {"a": "1"}, {}),
+        ("two", {"a": "2", "b": ""}, {"schedulerName": "mine"}),
+    ):
+        body = pod(name, **spec)
+        body["metadata"]["labels"] = labels
+        await kube.post(pods, body)
+    for kind, selector, names in SELECTED:
+        reply = await kube.get(pods, **{f"{kind}Selector": selector})
+        assert [each["metadata"]["name"] for each in reply.items] == names.split(), selector
 
 
 @pytest.mark.parametrize("field", ["spec.schedulingGates", "metadata.annotations"])
@@ -99,27 +111,6 @@ async def test_pods_are_not_selected_by_other_fields(kube: Cluster, pods: str, f
     reply = await kube.get(pods, fieldSelector=f"{field}=x")
     assert (reply.code, reply.reason) == (400, "BadRequest")
     assert "field label not supported" in reply.message
-
-
-@pytest.mark.parametrize(
-    ("selector", "names"),
-    [
-        ("a=1", ["one"]),
-        ("a!=1", ["none", "two"]),
-        ("a in (1, 2)", ["one", "two"]),
-        ("a notin (1)", ["none", "two"]),
-        ("!a", ["none"]),
-        ("a,b", ["two"]),
-    ],
-)
-async def test_labels_are_selected_in_every_form(kube: Cluster, pods: str, selector: str, names: list[str]) -> None:
-    """Equality, sets and existence."""
-    for name, labels in (("none", {}), ("one", {"a": "1"}), ("two", {"a": "2", "b": ""})):
-        body = pod(name)
-        body["metadata"]["labels"] = labels
-        await kube.post(pods, body)
-    reply = await kube.get(pods, labelSelector=selector)
-    assert [each["metadata"]["name"] for each in reply.items] == names
 
 
 async def test_initial_events_end_with_a_mark(kube: Cluster, pods: str) -> None:

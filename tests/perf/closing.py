@@ -8,9 +8,7 @@ would have after some hours.
 
 import argparse
 import asyncio
-import contextlib
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,8 +16,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-import psutil
-from perf.figures import FLEET, UP_TIMEOUT_S, conclude, sluice_up
+from factories.system import UP_TIMEOUT_S, Running, fleet_text, up
+from perf.figures import conclude
 
 from sluice.contracts.bus.events import Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.messages import Bound, Released
@@ -40,17 +38,18 @@ spec: {{ containers: [{{ name: main, image: train:latest }}] }}
 ---"""
 
 
-class Running:
+class History:
     """One `sluice up` under measurement."""
 
-    def __init__(self, root: Path, up: subprocess.Popen, url: str) -> None:
-        self.root, self.up, self.url = root, up, url
+    def __init__(self, running: Running) -> None:
+        self.running = running
 
     async def finish(self, pods: int, name: str) -> None:
         """Let `pods` pods come, be bound, go, and be released."""
-        bus = await NatsBus.connect(self.url, name="perf", credentials=local_credentials(self.url))
+        url = self.running.url
+        bus = await NatsBus.connect(url, name="perf", credentials=local_credentials(url))
         reading = bus.read(Stream.BOOK, ("sluice.binding.>",))
-        manifest = self.root / "pods" / f"{name}.yaml"
+        manifest = self.running.pods / f"{name}.yaml"
         manifest.write_text("".join(DOCUMENT.format(name=f"{name}-{number}") for number in range(pods)))
         bound: set[str] = set()
         going = whole = False
@@ -80,28 +79,20 @@ class Running:
         return min(self._restart_once_s(service) for _ in range(RESTARTS))
 
     def _restart_once_s(self, service: str) -> float:
-        for child in self._processes(service):
+        for child in self.running.children(f"sluice_{service}"):
             child.kill()
             child.wait(10)
         deadline = time.monotonic() + UP_TIMEOUT_S
         while time.monotonic() < deadline:
-            for child in self._processes(service):
+            for child in self.running.children(f"sluice_{service}"):
                 ready = self._ready_at(child.pid)
                 if ready is not None:
                     return ready - child.create_time()
             time.sleep(0.1)
         raise SystemExit(f"{service} was not ready again after {UP_TIMEOUT_S:g} s")
 
-    def _processes(self, service: str) -> list[psutil.Process]:
-        found = []
-        for child in psutil.Process(self.up.pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                if f"sluice_{service}" in child.cmdline():
-                    found.append(child)
-        return found
-
     def _ready_at(self, pid: int) -> float | None:
-        for log in (self.root / "data" / "logs").glob("*.log"):
+        for log in (self.running.data / "logs").glob("*.log"):
             with log.open("rb") as file:
                 file.seek(max(0, log.stat().st_size - 500_000))
                 for line in file.read().splitlines():
@@ -112,12 +103,12 @@ class Running:
 
 def measure(few: int, many: int) -> str:
     """The table: seconds to ready after `few` and after `many` finished pods."""
-    fleet = FLEET.format(nodes=BATCH // 8, gpus=8).replace("mig = true", "mig = false")
+    fleet = fleet_text(BATCH // 8, 8, create_ms=0).replace("mig = true", "mig = false")
     more = ("--processes", "1", "--closing-ttl-s", str(CLOSING_TTL_S))
     with tempfile.TemporaryDirectory(prefix="sluice-closing-") as name:
         folder = Path(name)
-        with sluice_up(folder, fleet, *more) as (up, url):
-            running = Running(folder, up, url)
+        with up(folder, fleet, *more) as started:
+            running = History(started)
             asyncio.run(running.finish(few, "few"))
             time.sleep(CLOSING_TTL_S + 3)
             after_few = {service: running.restart_s(service) for service in SERVICES}

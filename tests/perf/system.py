@@ -18,7 +18,8 @@ from datetime import datetime
 from pathlib import Path
 
 import psutil
-from perf.figures import FLEET, conclude, options_of, sluice_up
+from factories.system import Running, fleet_text, up
+from perf.figures import conclude, options_of
 
 from sluice.contracts.bus.events import Observed, Stream
 from sluice.contracts.messages import Bound
@@ -29,16 +30,6 @@ PODS = 200
 SETTLE_S = 5.0
 """How long a system that has just started is left alone before its memory is read."""
 BOUND_TIMEOUT_S = 30.0
-
-POD = """
-apiVersion: v1
-kind: Pod
-metadata:
-  name: {name}
-  annotations: {{ sluice.dev/profile: 1g.5gb }}
-spec:
-  containers: [{{ name: main, image: train:latest }}]
-"""
 
 
 @dataclass(frozen=True)
@@ -63,10 +54,10 @@ def measure(nodes: int, gpus: int) -> Figures:
     """Start a system, read what it costs, run PODS pods through it one by one, stop it."""
     with tempfile.TemporaryDirectory(prefix="sluice-perf-") as folder:
         root = Path(folder)
-        with sluice_up(root, FLEET.format(nodes=nodes, gpus=gpus)) as (up, url):
+        with up(root, fleet_text(nodes, gpus, create_ms=0)) as running:
             time.sleep(SETTLE_S)
-            processes = process_figures(up.pid, root / "data" / "logs")
-            latencies = asyncio.run(latency_of_pods(url, root / "pods"))
+            processes = process_figures(running.process.pid, running.data / "logs")
+            latencies = asyncio.run(latency_of_pods(running))
     return Figures(processes, latencies)
 
 
@@ -99,9 +90,9 @@ def started_s(process: psutil.Process, logs: Path) -> float | None:
     return None
 
 
-async def latency_of_pods(url: str, pods: Path) -> list[float]:
+async def latency_of_pods(running: Running) -> list[float]:
     """Milliseconds from the moment a manifest is in the folder to its `Bound` on the bus, one pod after another."""
-    bus = await NatsBus.connect(url, name="perf", credentials=local_credentials(url))
+    bus = await NatsBus.connect(running.url, name="perf", credentials=local_credentials(running.url))
     bound: asyncio.Queue[float] = asyncio.Queue()
 
     async def watch() -> None:
@@ -114,11 +105,8 @@ async def latency_of_pods(url: str, pods: Path) -> list[float]:
     latencies = []
     try:
         for number in range(PODS):
-            target = pods / f"pod-{number:03}.yaml"
-            draft = target.with_suffix(".draft")
-            draft.write_text(POD.format(name=f"pod-{number:03}"))
             began = time.monotonic()
-            draft.rename(target)
+            running.write(f"pod-{number:03}")
             latencies.append(((await asyncio.wait_for(bound.get(), BOUND_TIMEOUT_S)) - began) * 1000)
     finally:
         watching.cancel()

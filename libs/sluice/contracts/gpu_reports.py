@@ -3,10 +3,16 @@
 import hashlib
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from sluice.contracts.messages import GpuReport, PlacementReport, ProfileReport
 from sluice.mig.catalog import find_models
 from sluice.mig.model import Engines, GpuModel, Placement, Profile
+
+_ALIKE = ("name", "profile_id", "compute_slices", "memory_mib", "multiprocessors", "max_instances")
+"""Fields of a profile that are called the same in a report."""
+_ENGINES = ("copy_engines", "decoders", "encoders", "jpegs", "ofas")
+"""In the order of `Engines`."""
 
 
 def model_from_report(report: GpuReport) -> GpuModel:
@@ -48,18 +54,9 @@ def model_of_facts(name: str, sizes: tuple[int, int, int, int], reported: tuple[
 def profile_reports(model: GpuModel) -> tuple[ProfileReport, ...]:
     return tuple(
         ProfileReport(
-            name=profile.name,
-            profile_id=profile.profile_id,
-            compute_slices=profile.compute_slices,
-            memory_mib=profile.memory_mib,
-            multiprocessors=profile.multiprocessors,
-            copy_engines=profile.engines.copy,
-            decoders=profile.engines.decode,
-            encoders=profile.engines.encode,
-            jpegs=profile.engines.jpeg,
-            ofas=profile.engines.ofa,
-            max_instances=profile.max_instances,
             placements=tuple(PlacementReport(start=span.start, size=span.size) for span in profile.placements),
+            **{name: getattr(profile, name) for name in _ALIKE},
+            **dict[str, Any](zip(_ENGINES, profile.engines, strict=True)),
         )
         for profile in model.profiles
     )
@@ -67,15 +64,10 @@ def profile_reports(model: GpuModel) -> tuple[ProfileReport, ...]:
 
 def _profile(report: ProfileReport) -> Profile:
     return Profile(
-        name=report.name,
-        profile_id=report.profile_id,
         nvml_enum=None,
-        compute_slices=report.compute_slices,
-        memory_mib=report.memory_mib,
-        multiprocessors=report.multiprocessors,
-        engines=Engines(report.copy_engines, report.decoders, report.encoders, report.jpegs, report.ofas),
-        max_instances=report.max_instances,
+        engines=Engines(*(getattr(report, name) for name in _ENGINES)),
         placements=tuple(Placement(p.start, p.size) for p in report.placements if p.start >= 0 and p.size > 0),
+        **{name: getattr(report, name) for name in _ALIKE},
     )
 
 

@@ -38,7 +38,6 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,253}")
 
 
 def operation_id(run: RunId, number: int) -> OperationId:
-    """The id of the `number`-th write of one process; later ones have higher numbers."""
     return OperationId(f"{run}-{number}")
 
 
@@ -54,7 +53,6 @@ def is_token(text: str) -> bool:
 
 
 def allocation_id(request: RequestId, run: RunId, number: int) -> AllocationId:
-    """The id of the `number`-th allocation that the process `run` decides, for `request`."""
     return AllocationId(f"{request}_{run}_{number}")
 
 

@@ -5,7 +5,9 @@ Refused is what is invalid on any fleet: syntax, contradictions, a profile name 
 configured limits. Everything else waits, even if no known node could serve it: a node that joins later may.
 """
 
+import difflib
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
@@ -134,7 +136,6 @@ KNOWN_AS = {
     WaitReason.TOO_FEW_GPUS_ON_NODE: "AllocatedCardsInsufficientRequest",
     WaitReason.QUOTA_EXCEEDED: "ResourceQuotaNotFit",
 }
-"""The term for the same reason in other schedulers."""
 
 
 class ReasonCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +148,11 @@ class ReasonCount(msgspec.Struct, frozen=True, kw_only=True):
     on: str = ""
     """The node class, where the fleet has several."""
     known_as: str = ""
+
+
+def nearest(text: str, choices: Sequence[str], cutoff: float = 0.5) -> str:
+    """The choice that is most similar; empty when none is."""
+    return next(iter(difflib.get_close_matches(text, choices, n=1, cutoff=cutoff)), "")
 
 
 def shorten(text: str, limit: int = 120) -> str:

@@ -40,7 +40,6 @@ PIPE, LOG = "pipe", "log"
 QUOTA = "quota"
 """Beside them, where time quotas are enforced: the scheduler's sockets, each under an unguessable name."""
 QUOTA_LIBRARY = "libsluice-quota.so"
-"""In there: the preloaded client library."""
 _SOCKET_DIGITS = 24
 """Hexadecimal, 96 bits. With the path in the container it is far below a socket's 107 bytes (unix(7))."""
 
@@ -72,5 +71,4 @@ def quota_library_in(container: ContainerDevices) -> str:
 
 
 def quota_library_beside(quota_socket: str) -> str:
-    """The client library on the node, by the path of a socket there. Empty without one."""
     return f"{quota_socket.rpartition('/')[0]}/{QUOTA_LIBRARY}" if quota_socket else ""

@@ -36,7 +36,6 @@ class FixedLayoutTable(TransitionTable):
         self._in_use = 1 << model.memory_slices
 
     def has(self, profile: str) -> bool:
-        """Whether the layout has an instance of this profile, taken or free."""
         return any(instance.profile == profile for instance in self.layout)
 
     def state(self, instances: Iterable[Instance], *, blocked: Iterable[Placement] = ()) -> State:
@@ -91,5 +90,4 @@ class FixedLayoutTable(TransitionTable):
 
 @lru_cache(maxsize=4096)
 def fixed_layout_table_of(model: GpuModel, layout: Layout) -> FixedLayoutTable:
-    """The table of a layout; GPUs of one model with one layout share it."""
     return FixedLayoutTable(model, layout)

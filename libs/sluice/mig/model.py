@@ -72,7 +72,6 @@ class GpuModel:
     compute_slices: int
     profiles: tuple[Profile, ...]
     short_names: tuple[str, ...] = field(default=(), compare=False)
-    """Common names besides its key."""
     confidence: str = field(default="reported", compare=False)
     """`reported` by a device; in the catalog `high` (as devices were seen to report), or in part `inferred`."""
     architecture: str = field(default="", compare=False)
@@ -91,7 +90,6 @@ class GpuModel:
         return self._hash
 
     def profile(self, name: str) -> Profile | None:
-        """The profile of that name, or None when this model has none."""
         return self._by_name.get(name)
 
     @property

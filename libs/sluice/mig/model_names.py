@@ -39,7 +39,6 @@ def is_known(part: str) -> bool:
 
 
 def product_name_of(model: GpuModel, name: str) -> str:
-    """The product name for `name`, in any spelling; the model's first when it names no product."""
     return next(
         (each for each in model.product_names if normalized_name(each) == normalized_name(name)), model.product_names[0]
     )

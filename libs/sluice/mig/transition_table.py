@@ -119,7 +119,6 @@ class TransitionTable:
         return after
 
     def with_one_less(self, state: State, instance: Instance) -> State:
-        """As `release`, cached."""
         key = (state, instance)
         before = self._before.get(key)
         if before is None:
@@ -247,5 +246,4 @@ def _whole_weights(model: GpuModel, weights: Mapping[str, float] | None) -> dict
 
 @lru_cache(maxsize=256)
 def table_of(model: GpuModel) -> TransitionTable:
-    """The table of a model with equal weights; cached per model."""
     return TransitionTable(model)

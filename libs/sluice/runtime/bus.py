@@ -41,9 +41,7 @@ class Probe(Enum):
     ABSENT = "absent"
     """No connection of the broker subscribes to the subject: the process has ended, or lost its connection."""
     SILENT = "silent"
-    """No answer in time."""
     UNKNOWN = "unknown"
-    """This process is not connected."""
 
 
 class Bus(Protocol):

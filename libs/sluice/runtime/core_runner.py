@@ -33,7 +33,6 @@ SLICE_S = 0.02
 DRAIN_S = 2.0
 """How long running instructions may take to end when the runner is cancelled."""
 READ_LAST_MAX = 32
-"""Unanswered single reads at a time."""
 _ANSWERS = {events.WriteAccepted: "accepted", events.WriteRefused: "refused", events.WriteUnknown: "unknown"}
 
 E = TypeVar("E")

@@ -30,11 +30,9 @@ async def freeze_periodically(clock: Clock) -> None:
 
 
 def collect_rarely() -> None:
-    """Collect young objects after YOUNG_OBJECTS of them, and older ones not by their number."""
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_COLLECTIONS, YOUNG_COLLECTIONS)
 
 
 def freeze_old_objects() -> None:
-    """Collect young cycles, then exempt all present objects."""
     gc.collect(1)
     gc.freeze()

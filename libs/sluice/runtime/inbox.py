@@ -30,7 +30,6 @@ class Inbox(Generic[E]):
         return len(self._events)
 
     async def offer(self, events: Iterable[E]) -> None:
-        """Add events in order; waits first while the inbox is full."""
         if len(self._events) >= self._events_max:
             async with self._room:
                 await self._room.wait_for(lambda: len(self._events) < self._events_max)
@@ -50,7 +49,6 @@ class Inbox(Generic[E]):
         await self._something.wait()
 
     def take(self) -> E | None:
-        """The next event: the tick when it is due, else the oldest. None when empty."""
         if self._tick_due:
             self._tick_due = False
             return self._tick

@@ -24,13 +24,11 @@ from sluice.runtime.version import sluice_version
 TTL_S = 5
 """How long a lease outlives its holder. The server expires it up to a second late."""
 RENEWALS = 3
-"""Renewals within one TTL."""
 TRUSTED_PART = 0.6
 """Of the TTL, by the holder's own clock. Under 1 - 1/RENEWALS: a server may forget the last renewal."""
 ABANDONED_TTLS = 2
 """A lease unchanged for so many TTLs has no holder: a holder renews it, and the server lets one expire."""
 PROBE_S = 0.25
-"""The pause between two probes of the holder."""
 SILENT_S = (0.8, 0.4)
 """
 A holder that answers neither of two probes in so many seconds hangs. Two: a standby that was paused finds its first

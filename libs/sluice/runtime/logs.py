@@ -34,7 +34,6 @@ _BOUNDED = frozenset({"warning", "error", "critical"})
 
 
 def shortened(text: str, most: int = VALUE_MAX) -> str:
-    """A text of `most` characters and a few: its beginning and its end."""
     if len(text) <= most:
         return text
     return f"{text[: most // 2]} ... ({len(text)} characters) ... {text[-most // 2 :]}"
@@ -120,7 +119,6 @@ def configure(*, service: str, run: str, level: str = "info", form: str = "auto"
 
 
 def get(name: str, **fields: Any) -> FilteringBoundLogger:
-    """A logger that adds its `name` (and `fields`) to every line."""
     return cast("FilteringBoundLogger", structlog.get_logger(part=name, **fields))
 
 

@@ -53,5 +53,4 @@ class Backoff:
         return pause_s * self._rng.uniform(0.5, 1.0)
 
     def reset(self) -> None:
-        """After a success: the next failure begins with the first pause again."""
         self._pause_s = self._initial_s

@@ -83,7 +83,7 @@ class CalloutRig:
         connection = await Connection.open(self.broker.url, name="callout", credentials=self.own())
         serving = asyncio.create_task(answers.serve(connection))
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await answers.serving.wait()
             yield answers
         finally:
@@ -109,7 +109,7 @@ class CalloutRig:
             env={**os.environ, "PYTHONPATH": path, "CALLOUT_SEEDS": ",".join(seeds)},
             stdout=asyncio.subprocess.PIPE,
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while b"answers the broker" not in (line := await process.stdout.readline()):
                 assert line, "the callout has ended"
         return process

@@ -30,7 +30,7 @@ from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.shell.kube.app import watch_cluster
 from sluice_pod_watcher.shell.kube.client import KubeApi
 
-WAIT_S = 40.0
+WAIT_S = 90.0
 LOOK_S = 0.05
 NODE = "gpu-1"
 RULES = ClusterConfig(

@@ -28,7 +28,7 @@ APPLY = "application/apply-patch+yaml"
 LABEL_TEST = "sluice.dev/test"
 LEFT_ALONE = {LABEL_IGNORE: "true", LABEL_TEST: "true"}
 """Of a test's namespace on a real cluster: a Sluice that is installed there leaves it alone."""
-WAIT_S = 30.0
+WAIT_S = 90.0
 """The longest that anything is waited for: a real cluster's controllers are seconds behind."""
 CLOSING_TURNS = 10_000
 """Of the loop, until a broken connection must be closed; a few are enough."""

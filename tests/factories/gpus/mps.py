@@ -137,7 +137,7 @@ class Place:
     """A directory with the stand-in and homes, and what a test started there."""
 
     path: Path
-    timeout_s: float = 15.0
+    timeout_s: float = 60.0
     processes: PodProcesses = field(default_factory=PodProcesses)
     clients: list[Client] = field(default_factory=list)
 

@@ -204,7 +204,7 @@ def test_commands_are_found() -> None:
     [
         ("sluice gpsu", "no such command"),
         ("sluice gpus --colour", "has no --colour"),
-        ("sluice explain", "MissingArgumentError"),
+        ("sluice adjust", "MissingArgumentError"),
         ("sluice node remove a b", "left over"),
         ("sluice top -o picture", "has no -o"),
         ("sluice up --pods pods --processes many", "CoercionError"),

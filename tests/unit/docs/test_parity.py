@@ -10,7 +10,7 @@ import yaml
 
 from sluice.contracts.reason_hints import HINTS
 from sluice.contracts.reasons import KNOWN_AS, RefusalReason, WaitReason
-from sluice_allocator.core.placement.explain.reasons import IN_WORDS
+from sluice_allocator.core.placement.explain.reason_table import IN_WORDS
 from sluice_pod_watcher.core.cluster import bus_handler, pod_reconciler
 from sluice_pod_watcher.core.cluster.pods import pod_problem
 

@@ -36,7 +36,6 @@ _ALLOWED_WITH_GPU = {
 
 
 def may_share(claim: Claim) -> bool:
-    """Whether the claim may get a share of a GPU, whose processes must find its daemon."""
     return not {"mps", "fractional"}.isdisjoint(claim.modes)
 
 
@@ -64,7 +63,8 @@ def validate_env(
     """
     ours = field_paths(container.name, claim)
     for entry in container.env or ():
-        if _is_ours(entry, ours) or not (entry.name in ours or _is_reserved(entry.name, config)):
+        reserved = entry.name.startswith(_PREFIXES) or entry.name in _NAMES
+        if _is_ours(entry, ours) or not (entry.name in ours or (reserved and entry.name not in config.env_allowed)):
             continue
         if _says_what_is_granted(entry, claim):
             if claim is not None and not later:
@@ -163,20 +163,13 @@ def _chooses_among_its_own(entry: EnvVar, claim: Claim) -> bool:
 def _contradictions(path: str, entry: EnvVar, claim: Claim, config: AdmissionConfig) -> Iterator[Violation]:
     if entry.name != names.ENV_DRIVER_CAPABILITIES or not entry.value:
         return
-    if not _names_the_same(entry.value, claim.driver_capabilities, config):
+    try:
+        agrees = same(chosen(entry.value, config.driver_capabilities), claim.driver_capabilities)
+    except (UnknownCapabilityError, NotAllowedError):
+        agrees = False
+    if not agrees:
         why = f"the pod's annotations set {claim.driver_capabilities!r} for this container"
         yield invalid(f"{path}.env[{entry.name}]", entry.value, why, "only one of them, or the same in both")
-
-
-def _names_the_same(written: str, asked: str, config: AdmissionConfig) -> bool:
-    try:
-        return same(chosen(written, config.driver_capabilities), asked)
-    except (UnknownCapabilityError, NotAllowedError):
-        return False
-
-
-def _is_reserved(name: str, config: AdmissionConfig) -> bool:
-    return (name.startswith(_PREFIXES) or name in _NAMES) and name not in config.env_allowed
 
 
 def _is_ours(entry: EnvVar, ours: dict[str, str]) -> bool:

@@ -39,7 +39,6 @@ def request_of(container: str, asked: ResolvedRequest) -> str:
 
 
 def lacks_claim(container: Container) -> bool:
-    """Whether a container with a GPU does not refer to the added claim yet."""
     return not any(_name(each) == POD_CLAIM for each in _uses(container))
 
 

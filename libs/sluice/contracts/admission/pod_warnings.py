@@ -16,7 +16,6 @@ from sluice.contracts.request_syntax.sluice_keys import MODES
 from sluice.contracts.request_syntax.source_text import source_text_of
 
 _NAMED_MAX = 5
-"""At most so many containers are named."""
 HAMI_SCHEDULER = "hami-scheduler"
 """The name that HAMi's own webhook writes (https://github.com/Project-HAMi/HAMi, charts/hami/values.yaml)."""
 

@@ -41,7 +41,6 @@ def validate_marks(pod: Pod) -> Iterator[Violation]:
 
 
 def validate_granted_annotations(pod: Pod) -> Iterator[Violation]:
-    """Annotations of a grant, which no pod has at its creation."""
     for key, value in (pod.metadata.annotations or {}).items():
         if is_granted(key):
             yield forbidden(f"metadata.annotations[{key}]", value, "Sluice writes this with a grant", _LEAVE_OUT)
@@ -67,7 +66,6 @@ def validate_host_namespaces(spec: Spec, claims: list[Claim], config: AdmissionC
 
 
 def validate_security_context(path: str, container: Container, config: AdmissionConfig) -> Iterator[Violation]:
-    """A container that sees every device of its node, independent of its grant."""
     context = container.security_context
     if context is not None and context.privileged and not config.allow_privileged:
         why = "a privileged container of a GPU pod sees every GPU of its node"

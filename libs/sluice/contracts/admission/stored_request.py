@@ -5,7 +5,7 @@ The request is stored at the pod's creation as it was written, before parsing: o
 the keys in it. Users and names come from the spec, which can no longer change.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -73,7 +73,6 @@ def read_stored(text: str, spec: Mapping[str, Any], limits: RequestLimits) -> Re
 
 
 def decode_stored(text: str) -> StoredRequest | Refusal:
-    """The stored request in an annotation, not parsed further."""
     try:
         return msgspec.json.decode(text, type=StoredRequest)
     except (*NOT_READABLE, UnicodeEncodeError) as error:
@@ -88,7 +87,7 @@ def stored_from(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> S
         for key, value in annotations.items()
         if is_request_annotation(key) and not source_text.is_blank(value)
     }
-    main = main_container(annotations, [str(each.get("name", "")) for each in _listed(spec, "containers")]).name
+    main = _main(annotations, spec)
     written = [
         ContainerRequest(str(each.get("name")), _amounts(each, "limits"), _amounts(each, "requests"))
         for each in _containers(spec)
@@ -118,8 +117,12 @@ def is_request_annotation(annotation: str) -> bool:
 
 def request_by_claims(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> StoredRequest:
     """What is stored for a pod that may ask by ResourceClaims of its own: nothing in other words."""
-    main = main_container(annotations, [str(each.get("name", "")) for each in _listed(spec, "containers")])
-    return StoredRequest(version=1, first=main.name)
+    return StoredRequest(version=1, first=_main(annotations, spec))
+
+
+def _main(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> str:
+    listed = source_text.mappings_in(spec, "containers")
+    return main_container(annotations, [str(each.get("name", "")) for each in listed]).name
 
 
 def is_by_claims(stored: StoredRequest) -> bool:
@@ -128,7 +131,6 @@ def is_by_claims(stored: StoredRequest) -> bool:
 
 
 def requests_gpus(stored: StoredRequest) -> bool:
-    """Whether the request makes the pod ours; HAMi's annotations alone do not."""
     return bool(stored.resources) or any(is_our_annotation(key) for key in stored.annotations)
 
 
@@ -153,9 +155,9 @@ def _requesting_containers(
     stored: StoredRequest, spec: Mapping[str, Any]
 ) -> tuple[list[ContainerRequest], list[ContainerRequest]]:
     """The containers of a pod with their resources: those that live as long as the pod, and the others."""
-    init = list(_listed(spec, "initContainers"))
+    init = list(source_text.mappings_in(spec, "initContainers"))
     sidecars = [each for each in init if each.get("restartPolicy") == "Always"]
-    listed = sorted(_listed(spec, "containers"), key=lambda each: each.get("name") != stored.first)
+    listed = sorted(source_text.mappings_in(spec, "containers"), key=lambda each: each.get("name") != stored.first)
     passing = [each for each in init if each.get("restartPolicy") != "Always"]
     bare = [
         {"name": each.get("name"), "securityContext": each.get("securityContext")}
@@ -185,7 +187,6 @@ def _asks_something(stored: StoredRequest, container: str) -> bool:
 
 
 def applies_to_main_container(key: str) -> bool:
-    """Whether an annotation applies to a container without naming it."""
     of_all = (*POD_KEYS, DRIVER_CAPABILITIES)
     return key.startswith(FASTGSHARE) or (key.startswith(f"{SLUICE}/") and key.partition("/")[2] not in of_all)
 
@@ -215,12 +216,7 @@ def _served(container: ContainerRequest, stored: StoredRequest, pod: PodRequest,
 
 def _containers(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for key in _LISTS:
-        yield from _listed(spec, key)
-
-
-def _listed(spec: object, key: str) -> Sequence[Mapping[str, Any]]:
-    listed = spec.get(key) if isinstance(spec, Mapping) else None
-    return [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else ()
+        yield from source_text.mappings_in(spec, key)
 
 
 def _amounts(container: Mapping[str, Any], part: str) -> dict[str, Any]:

@@ -204,7 +204,6 @@ def validate_pod_fields(
 
 
 def validate_all_amounts(pod: Pod, written: StoredRequest) -> Iterator[Violation]:
-    """What the API server would refuse about the GPU resources of any container."""
     for path, container in _named(pod.spec):
         yield from validate_amounts(path, container, _asked_by(container, written))
 

@@ -9,7 +9,6 @@ from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 FORBIDDEN: Final = 403
 """Possibly intended, but not allowed."""
 INVALID: Final = 422
-"""Invalid as written."""
 CHARACTERS_MAX = 960
 """Of all sentences together, the first always whole: users read them in an Event, which holds 1,024 characters."""
 
@@ -35,7 +34,6 @@ def invalid(field: str, value: str, why: str, allowed: str) -> Violation:
 
 
 def refused(refusal: Refusal) -> Violation:
-    """A refusal of the request, as it is."""
     return Violation(INVALID, refusal)
 
 

@@ -53,7 +53,6 @@ def lacks_volume(spec: Spec) -> bool:
 
 
 def lacks_mount(container: Container) -> bool:
-    """Whether the mount has to be added to a container with a GPU."""
     return not any(mount.name == VOLUME for mount in container.volume_mounts or ())
 
 

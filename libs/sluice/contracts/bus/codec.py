@@ -119,7 +119,6 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def decode(data: bytes) -> Envelope | Undecodable:
-    """The envelope in `data`, or the reason why it cannot be decoded."""
     if len(data) > MESSAGE_BYTES_MAX:
         return Undecodable(f"{len(data)} bytes is over the limit of {MESSAGE_BYTES_MAX}")
     try:

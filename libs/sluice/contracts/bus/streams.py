@@ -21,7 +21,6 @@ HISTORY_PER_SUBJECT_MAX = 1_000
 ACK_WAIT_S = 30
 """An entry that an agent did not acknowledge is delivered again after this."""
 ACKS_PENDING_MAX = 256
-"""Unacknowledged entries per agent."""
 DUPLICATE_WINDOW_S = 2
 """The shortest useful window: the guards protect us, not the server's duplicate detection."""
 INCARNATION_KEY = "sluice.incarnation"
@@ -112,7 +111,6 @@ _KINDS: tuple[tuple[str, tuple[str, ...], _Roles, tuple[type[m.Message], ...]], 
     ("lease", ("role",), _LEASED, (m.LeaseHeld,)),
 )
 SUBJECT_KINDS = tuple(SubjectKind(kind, key, *roles, words, _SAYS[kind]) for kind, key, roles, words in _KINDS)
-"""Every subject kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +187,11 @@ subject. Sourcing a last-value stream loses values that are overwritten before t
 SLICES_PER_NODE_MAX = 2_000
 """Slice statuses of one node in STATE: more than twice what MPS shares on 16 GPUs have, those just gone included."""
 AGENTS_MESSAGES = (*_SLICES, m.NodeChanged)
-"""What node agents write."""
 UNRECORDED_KINDS = frozenset({"lease"})
 """Kinds that HISTORY leaves out: renewed every second, of no use to a person."""
 
 
 def consumer_of(node: NodeName) -> str:
-    """The name of the durable by which a node's agent reads its ledger."""
     return f"agent_{node_token(node)}"
 
 

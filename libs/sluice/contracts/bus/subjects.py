@@ -91,7 +91,6 @@ def head(node: NodeName) -> Address:
 
 
 def ledger_filter(node: NodeName) -> str:
-    """All entries of one node's ledger: the guard of each of them."""
     return f"sluice.ledger.{node_token(node)}.>"
 
 

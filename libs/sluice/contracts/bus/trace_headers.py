@@ -30,7 +30,6 @@ def trace_id(request: str, part: TracePart = "request") -> str:
 
 
 def root_traceparent(request: str, part: TracePart = "request") -> str:
-    """The `traceparent` of the first span of one of a request's traces."""
     digest = _digest(request, part)
     return f"00-{digest[:32]}-{digest[32:48]}-01"
 
@@ -66,7 +65,6 @@ def steps_of(text: str) -> tuple[TimedStep, ...]:
 
 
 def milliseconds(text: str) -> float | None:
-    """A number of milliseconds from a header, or None when it is invalid."""
     try:
         value = float(text)
     except ValueError:

@@ -38,12 +38,10 @@ class DeviceClass:
 
     @property
     def driver(self) -> str:
-        """The driver of the configurations that count."""
         return DRIVER if self.kind is Kind.OURS else NVIDIA
 
 
 def class_kind(name: str, classes: Mapping[str, Mapping[str, Any]]) -> Kind:
-    """How a class is read. Never raises, whatever the class holds."""
     if name == DEVICE_CLASS:
         return Kind.OURS
     if name in _OWN_SELECTORS or name == VFIO_CLASS:

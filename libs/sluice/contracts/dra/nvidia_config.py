@@ -34,7 +34,6 @@ class Sharing:
     percent: int | None = None
     memory_mib: int | None = None
     interval: str = "Default"
-    """Of time slicing."""
 
 
 def read_config(parameters: Fields, devices: int) -> Sharing:

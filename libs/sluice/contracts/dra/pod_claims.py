@@ -13,7 +13,7 @@ from sluice.contracts.pod_specs.containers import UID_MAX
 from sluice.contracts.reasons import shorten
 from sluice.contracts.request_syntax import RequestLimits
 from sluice.contracts.request_syntax.device_limit import too_many
-from sluice.contracts.request_syntax.source_text import SourceValue, never_raising
+from sluice.contracts.request_syntax.source_text import SourceValue, mappings_in, never_raising
 
 _CLAIMS = SourceValue("spec.resourceClaims", "")
 _LISTS = ("containers", "initContainers", "ephemeralContainers")
@@ -49,10 +49,8 @@ def _pod_claim(each: Fields) -> PodClaim:
 
 
 def users_of(spec: Mapping[str, Any], pod_claim: str) -> Iterator[Mapping[str, Any]]:
-    for container in chain.from_iterable(_listed(spec, key) for key in _LISTS):
-        resources = container.get("resources")
-        claims = _listed(resources, "claims") if isinstance(resources, Mapping) else ()
-        if any(each.get("name") == pod_claim for each in claims):
+    for container in chain.from_iterable(mappings_in(spec, key) for key in _LISTS):
+        if any(each.get("name") == pod_claim for each in mappings_in(container.get("resources"), "claims")):
             yield container
 
 
@@ -107,8 +105,3 @@ def _merged(options: Sequence[Options]) -> Options:
         if given:
             said[field.name] = given[0]
     return Options(**said)
-
-
-def _listed(holder: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
-    listed = holder.get(key)
-    return [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else ()

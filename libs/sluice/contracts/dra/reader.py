@@ -41,7 +41,6 @@ class Binding:
 def read_constraints(
     constraints: Sequence[Fields], mains: Mapping[str, str], options: Mapping[str, tuple[Claim, ...]]
 ) -> Binding:
-    """What the constraints say. `mains`: requests by their names in results; `options`: their claims. May raise."""
     groups: list[tuple[str, ...]] = []
     numa: set[str] = set()
     for each in constraints:

@@ -35,7 +35,6 @@ class Context:
     prefix: str
     uid: int | None
     warnings: dict[str, None] = field(default_factory=dict)
-    """Warnings over all requests of the claim, each once."""
 
 
 def claims_of(asked: Asked, config: Sequence[Fields], context: Context) -> tuple[Claim, ...]:
@@ -82,7 +81,6 @@ def _least(request: Fields) -> dict[str, int]:
 
 
 def opaque_parameters(config: Fields, driver: str) -> Fields | None:
-    """The parameters of a configuration; None for another driver's."""
     opaque = config.inside("opaque")
     opaque.only(("driver", "parameters"))
     return opaque.inside("parameters") if opaque.text("driver") == driver else None

@@ -43,7 +43,6 @@ def filter_for(wanted: frozenset[str], others: frozenset[str], models: tuple[Gpu
 
 
 def admits(only: DeviceFilter, product: str) -> bool:
-    """Whether a filter admits a product, by its models alone."""
     if any(is_meant(product, part) for part in only.not_models):
         return False
     return not only.models or any(is_meant(product, part) for part in only.models)

@@ -145,7 +145,6 @@ class ClaimRequests:
     requests: Mapping[str, str] = field(default_factory=dict)
     options: Options = NO_OPTIONS
     warnings: tuple[str, ...] = ()
-    """For the claim's owner, in sentences."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,6 @@ class VirtualDevice:
     product: str
     profile: Profile | None
     name: str | None
-    """Of its profile."""
     attributes: Mapping[str, Any]
     capacity: Mapping[str, int]
 
@@ -74,7 +73,6 @@ class VirtualDevice:
 
 @lru_cache(maxsize=8)
 def virtual_devices(models: tuple[GpuModel, ...]) -> tuple[VirtualDevice, ...]:
-    """Every device of these models, under each name of theirs."""
     return tuple(
         device
         for model in models

@@ -14,7 +14,6 @@ LINK_SCORE = 100
 
 
 def host_facts(node: NodeSpec) -> HostFacts:
-    """A node's resources besides GPUs, with no pod on it."""
     return HostFacts(
         cpu_cores=node.cpu_cores,
         memory_mib=node.memory_mib,

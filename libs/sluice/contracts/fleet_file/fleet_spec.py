@@ -43,7 +43,6 @@ from sluice.mig.model_names import product_name_of
 FaultValue = int | float | bool | str
 
 POOL_LABEL = "sluice.dev/pool"
-"""The node label whose value is the node's pool."""
 ALL_MODES: tuple[Mode, ...] = get_args(Mode)
 
 NODES_MAX = 20_000

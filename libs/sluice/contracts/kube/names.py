@@ -7,9 +7,7 @@ DOMAIN = "sluice.dev"
 GATE = "sluice.dev/slice"
 """The scheduling gate that holds a pod until its slice is granted."""
 LABEL_HOSTNAME = "kubernetes.io/hostname"
-"""Node label, set by its kubelet."""
 LABEL_NAMESPACE = "kubernetes.io/metadata.name"
-"""Namespace label: its name, set by the API server."""
 LABEL_MANAGED = "sluice.dev/managed"
 """On every pod of ours, with the value MANAGED: the watcher's list and watch select it."""
 MANAGED = "true"
@@ -48,7 +46,6 @@ GRANTED_ALLOCATION = f"{GRANTED_DOMAIN}/allocation"
 GRANTED_DECLINED = f"{GRANTED_DOMAIN}/declined"
 """On a waiting pod: the allocation it was last bound to and cannot start with, because its node keeps the pod out."""
 GRANTED_TRACE = f"{GRANTED_DOMAIN}/trace-id"
-"""The id of the trace of the pod's request."""
 VISIBLE_DEVICES = "visible-devices"
 """UUIDs of the container's devices, separated by commas."""
 TICKET = "ticket"
@@ -61,7 +58,6 @@ PINNED_MEMORY_LIMIT = "pinned-memory-limit"
 QUOTA_SOCKET = "quota-socket"
 """A path in the container; empty where no time quota is enforced."""
 QUOTA_PRELOAD = "quota-preload"
-"""The client library, likewise."""
 
 
 def granted(container: str, key: str) -> str:
@@ -124,7 +120,6 @@ def is_ticket_name(text: str) -> bool:
 
 
 def claim_name(seed: str) -> str:
-    """The name of the ResourceClaim of one pod; the same seed gives the same name."""
     return f"sluice-{sha256(seed.encode()).hexdigest()[:20]}"
 
 

@@ -93,7 +93,6 @@ class Fields:
         return value
 
     def truth(self, key: str) -> bool:
-        """True or false; false when it is not set."""
         value = self.values.get(key)
         if is_null(value):
             return False
@@ -158,11 +157,9 @@ class PodFields(Fields):
         return _bounded(self.at(key)) or default
 
     def strings(self, key: str) -> tuple[str, ...]:
-        """A list of texts."""
         return tuple(_bounded(each) for each in self.items(key))
 
     def strings_by_key(self) -> dict[str, str]:
-        """This mapping, of texts."""
         values = self.values.items()
         return {
             _bounded(SourceValue(self.path, key)): _bounded(SourceValue(f"{self.path}.{key}", value))

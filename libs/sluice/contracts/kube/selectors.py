@@ -41,7 +41,6 @@ def pod_term_matches(term: PodTerm, namespace: str, labels: Mapping[str, str]) -
 
 
 def host_ports_conflict(one: HostPort, other: HostPort) -> bool:
-    """Whether two pods cannot bind these ports on one node."""
     if (one.port, one.protocol) != (other.port, other.protocol):
         return False
     return one.ip == other.ip or one.ip in EVERY_ADDRESS or other.ip in EVERY_ADDRESS

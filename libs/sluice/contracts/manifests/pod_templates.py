@@ -7,7 +7,6 @@ jobs and notebooks, RayCluster, JobSet, LeaderWorkerSet, Argo's Rollout, Knative
 of pods is the product of the counts beside the templates: `replicas`, or `parallelism` of a Job.
 """
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from itertools import islice
 from math import prod
 from typing import Any
 
-from sluice.contracts.reasons import Refusal, shorten
+from sluice.contracts.reasons import Refusal, nearest, shorten
 from sluice.contracts.request_syntax.keys import is_our_annotation
 from sluice.contracts.request_syntax.source_text import SourceValue, Unquoted
 
@@ -62,8 +61,7 @@ def meant(kind: object, version: object) -> tuple[str, str]:
         return "", ""
     folded = {each.casefold(): each for kinds in _GROUPS.values() for each in kinds}
     if kind not in folded.values():
-        near = difflib.get_close_matches(kind[:63].casefold(), list(folded), n=1, cutoff=0.8)
-        return folded[near[0]] if near else "", ""
+        return folded.get(nearest(kind[:63].casefold(), list(folded), cutoff=0.8), ""), ""
     right = next(group for group, kinds in _GROUPS.items() if kind in kinds)
     is_right = version is None or (group == right and (kind != "Pod" or version == "v1"))
     return "", "" if is_right else right if right == "v1" else f"{right}/v1"

@@ -23,7 +23,7 @@ from sluice.contracts.manifests.pod_templates import PODS_MAX, PodTemplate, mean
 from sluice.contracts.manifests.yaml_documents import ManifestLimits, YamlError, read_documents
 from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 from sluice.contracts.request_syntax import RequestLimits
-from sluice.contracts.request_syntax.source_text import RequestSyntaxError, accepted
+from sluice.contracts.request_syntax.source_text import RequestSyntaxError, accepted, mapping_of
 
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _NAMESPACE = re.compile(_LABEL)
@@ -76,7 +76,6 @@ def read_manifests(
 
 
 def too_large(file: str, limits: ManifestLimits) -> Refusal:
-    """The refusal of a text that was not read for its size."""
     allowed = f"at most {limits.file_bytes_max} bytes"
     return Refusal(reason=RefusalReason.TOO_LARGE, message=f"{file} is too large", allowed=allowed)
 
@@ -96,7 +95,7 @@ def _read(file: str, item: ManifestObject, judge: _Judge) -> Iterator[PodManifes
         why = f"{where}: a manifest is a mapping"
         yield PodManifest("", "", refusal=not_a_pod(item, "", why, value, "a Pod"))
         return
-    metadata = _mapping(value.get("metadata"))
+    metadata = mapping_of(value.get("metadata"))
     name, namespace = _text(metadata.get("name")), _text(metadata.get("namespace")) or "default"
     kind, version = value.get("kind"), value.get("apiVersion")
     right_kind, right_version = meant(kind, version)
@@ -119,12 +118,12 @@ def _read(file: str, item: ManifestObject, judge: _Judge) -> Iterator[PodManifes
         if not any(template.count or template.wrong for template in templates):
             what = "its templates create no pod (0 replicas)" if templates else "it has no pod template"
             skipped = f"{where}: {shorten(kind, 63)} {name or '(no name)'} is skipped: {what}"
-            defines = read_namespace(name, _mapping(metadata.get("labels"))) if kind == "Namespace" else None
+            defines = read_namespace(name, mapping_of(metadata.get("labels"))) if kind == "Namespace" else None
             yield PodManifest(namespace, name, skipped=skipped, defines=defines)
 
 
 def _is_shaped_as_a_pod(value: Mapping[str, Any]) -> bool:
-    return isinstance(_mapping(value.get("spec")).get("containers"), list)
+    return isinstance(mapping_of(value.get("spec")).get("containers"), list)
 
 
 def _made(
@@ -167,12 +166,12 @@ def _pod(item: ManifestObject, metadata: Mapping[str, Any], judge: _Judge) -> Po
         refusal = wrong(item, "metadata.annotations", annotations, "not a mapping", "a mapping of strings")
         return PodManifest(namespace, name, refusal=refusal)
     cluster = judge.cluster
-    labels = _mapping(metadata.get("labels"))
+    labels = mapping_of(metadata.get("labels"))
     if cluster.exempts(namespace) or validation.is_exempt(
         namespace, labels, annotations, cluster.config.exempt_namespaces
     ):
         return PodManifest(namespace, name)
-    spec = _mapping(item.value.get("spec"))
+    spec = mapping_of(item.value.get("spec"))
     pod = decode_pod(item.value)
     ask = validation.read_new_request(annotations, spec, judge.asks, default_mode=cluster.default_mode(namespace))
     claims = resource_claims.asked_by_claims(judge.claims, (namespace, name), spec, judge.asks)
@@ -208,7 +207,7 @@ def _by_claims(
     unnamed = _wrong_identity(item, metadata) if claims.request is not None else None
     if unnamed is not None:
         return replace(plain, refusal=unnamed)
-    found = resource_claims.with_request(plain, metadata, _mapping(item.value.get("spec")), claims)
+    found = resource_claims.with_request(plain, metadata, mapping_of(item.value.get("spec")), claims)
     return found if found.refusal is None else replace(found, refusal=in_file(item, found.refusal), warnings=())
 
 
@@ -261,10 +260,6 @@ def _priority_class(item: ManifestObject, name: str) -> PodManifest:
 
 def _refused(item: ManifestObject, refusal: Refusal) -> PodManifest:
     return PodManifest("", "", refusal=in_file(item, refusal))
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _wrong_identity(item: ManifestObject, metadata: Mapping[str, Any]) -> Refusal | None:

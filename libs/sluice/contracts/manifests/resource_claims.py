@@ -20,7 +20,13 @@ from sluice.contracts.reasons import Refusal, shorten
 from sluice.contracts.request_syntax import PodRequest, RequestLimits
 from sluice.contracts.request_syntax.claim_text import written_claims
 from sluice.contracts.request_syntax.keys import SLUICE
-from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue, accepted, did_you_mean
+from sluice.contracts.request_syntax.source_text import (
+    RequestSyntaxError,
+    SourceValue,
+    accepted,
+    did_you_mean,
+    mapping_of,
+)
 
 _GROUP = "resource.k8s.io/"
 _CLAIM, _TEMPLATE, _CLASS = "ResourceClaim", "ResourceClaimTemplate", "DeviceClass"
@@ -51,9 +57,9 @@ def claims_in(objects: Iterable[ManifestObject]) -> FileClaims:
         value = each.value
         if not isinstance(value, dict) or not is_of_claims(value):
             continue
-        metadata = _mapping(value.get("metadata"))
+        metadata = mapping_of(value.get("metadata"))
         name = (str(metadata.get("namespace") or "default"), str(metadata.get("name")))
-        spec = _mapping(value.get("spec"))
+        spec = mapping_of(value.get("spec"))
         match value["kind"]:
             case "ResourceClaim":
                 found.claims[name] = spec
@@ -147,7 +153,6 @@ def with_request(
 
 
 def asking(pod: PodManifest, claims: Sequence[Claim]) -> PodManifest:
-    """The pod as one that asks for these claims by annotations."""
     annotations, containers = written_claims(claims)
     ask = replace(pod.ask or PodRequest(), claims=tuple(claims))
     options = {"node-policy": ask.node_policy, "gpu-policy": ask.gpu_policy}
@@ -158,7 +163,6 @@ def asking(pod: PodManifest, claims: Sequence[Claim]) -> PodManifest:
 
 
 def two_vocabularies() -> Refusal:
-    """The refusal of a pod that asks by claims and otherwise."""
     why = "the pod also asks by annotations or resources, and a pod asks in one way"
     return SourceValue("spec.resourceClaims", "").contradiction(why, "ResourceClaims alone, or none").refusal
 
@@ -170,7 +174,7 @@ def _spec_of(known: FileClaims, namespace: str, each: PodClaim) -> Fields | None
     template = known.templates.get((namespace, each.template))
     if template is None:
         return None
-    return Fields(f"{_TEMPLATE} {shorten(each.template, 63)}: spec.spec", _mapping(template.get("spec")))
+    return Fields(f"{_TEMPLATE} {shorten(each.template, 63)}: spec.spec", mapping_of(template.get("spec")))
 
 
 def _not_there(known: FileClaims, namespace: str, each: PodClaim) -> str:
@@ -181,7 +185,3 @@ def _not_there(known: FileClaims, namespace: str, each: PodClaim) -> str:
     return (
         f"{each.path}: this file has no {kind} {shorten(name, 63)!r} in namespace {namespace}, so it is not read{near}"
     )
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

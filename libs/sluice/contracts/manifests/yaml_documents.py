@@ -98,7 +98,6 @@ class _Open:
     line: int
     anchor: str | None
     weight: int = 1
-    """The number of values in it."""
     key: str | None = None
     """The mapping's key whose value comes next."""
     merges: list[Any] = field(default_factory=list)

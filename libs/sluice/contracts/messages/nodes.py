@@ -202,9 +202,7 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
     links: dict[GpuUuid, int] = msgspec.field(default_factory=dict)
     """Closeness to other GPUs of the node, by UUID: larger is closer, 100 per NVLink; empty when unknown."""
     mps_clients_max: int = MPS_CLIENTS_MAX
-    """Processes that one MPS server serves at most."""
     daemons: tuple[MpsDaemonReport, ...] = ()
-    """By start."""
     fixed_layout: bool = False
     """An administrator owns its partitioning: existing instances are granted, none is created or destroyed."""
 
@@ -240,7 +238,6 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[GpuReport, ...]
     slices: tuple[SliceReport, ...]
     modes: tuple[Mode, ...] = ("exclusive",)
-    """The modes this agent supports."""
     time_quota: bool = False
     """Whether time quotas are enforced, so that fractional shares may take turns on the same SMs."""
     toolkit_version: str = ""

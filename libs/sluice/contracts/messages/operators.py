@@ -86,7 +86,6 @@ class Cordoned(Message, frozen=True, kw_only=True):
     gpus: tuple[GpuUuid, ...] = ()
     why: str = ""
     drain: bool = False
-    """Evict the pods there, too."""
     source: SourceName = BY_HAND
     """The pod-watcher whose limits file sets it; empty when set by a person."""
 
@@ -105,6 +104,5 @@ class LeaseHeld(Message, frozen=True, kw_only=True):
     role: str
     owner: RunId
     endpoint: str = ""
-    """Its gRPC address; empty when it serves none."""
     version: str = ""
     """Sluice version of the holder: for people, during a rolling update. Empty when unknown."""

@@ -129,7 +129,6 @@ class HostNeeds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     room: HostRoom = HostRoom()
     node_name: str = ""
-    """This node or none."""
     node_selector: dict[str, str] = msgspec.field(default_factory=dict)
     affinity: tuple[tuple[NodeExpression, ...], ...] = ()
     """Required node affinity: at least one term must hold completely."""
@@ -293,12 +292,10 @@ class HostFacts(Message, frozen=True, kw_only=True):
     memory_mib: int
     pods_free: int
     resources: dict[str, int] = msgspec.field(default_factory=dict)
-    """Extended resources by name."""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     cordoned: bool = False
     ports: tuple[HostPort, ...] = ()
-    """Host ports that other pods bind."""
     others: tuple[OtherPods, ...] = ()
     """Other pods that matter to our requests: a term matches them, or they must be apart from pods."""
     source: SourceName = SourceName("")

@@ -114,11 +114,9 @@ class BusView:
         return self._of[stream].number if stream in self._of else 0
 
     def life(self, stream: Stream) -> Incarnation:
-        """The life of the stream in which the latest reading began."""
         return self._of[stream].life if stream in self._of else Incarnation("")
 
     def ends_at(self, stream: Stream) -> int:
-        """The highest sequence that the latest reading has shown."""
         return self._of[stream].highest if stream in self._of else 0
 
     def ask_again(self, stream: Stream) -> bool:

@@ -48,7 +48,6 @@ class GuardQueue(msgspec.Struct, eq=False):
     in_flight: QueuedWrite | None = None
     commits: OrderedDict[OperationId, QueuedWrite] = msgspec.field(default_factory=OrderedDict)
     dirty: dict[str, None] = msgspec.field(default_factory=dict)
-    """Kept subjects to write, in order."""
     reading: bool = False
     expected: OrderedDict[int, None] = msgspec.field(default_factory=OrderedDict)
     """Guard values that own writes expected lately (direct reading only), the latest last."""

@@ -29,7 +29,6 @@ class Intents:
         self._queues: dict[str, GuardQueue] = {}
         self._kept: dict[str, KeptValue] = {}
         self._committing: dict[str, int] = {}
-        """Commits without a result, counted by subject."""
         self._ready: OrderedDict[str, None] = OrderedDict()
         """Guards with something to send now; taking the first key of a plain dict walks over all that were removed."""
         self._view = BusView()
@@ -80,7 +79,6 @@ class Intents:
         return kept.message if kept is not None else None
 
     def busy(self, address: Address) -> bool:
-        """Whether a commit to exactly this subject waits or is unanswered."""
         return address.subject in self._committing
 
     def current(self, address: Address) -> Entry | None:

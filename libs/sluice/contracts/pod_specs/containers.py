@@ -75,7 +75,6 @@ def _istio_containers(status: object) -> frozenset[str]:
 
 
 UID_MAX = 2**31 - 1
-"""The largest `runAsUser` that Kubernetes accepts."""
 _UID_ALLOWED = f"a whole number from 0 to {UID_MAX}, without quotes"
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 

@@ -47,7 +47,6 @@ def read_node_terms(terms: object) -> tuple[Selector, ...]:
 
 @never_raising
 def read_pod_labels(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """The labels of a pod, which terms of other pods match. Never raises."""
     return PodFields("metadata", metadata).inside("labels").strings_by_key()
 
 

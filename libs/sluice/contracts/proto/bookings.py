@@ -106,7 +106,6 @@ def _plan(kind: type[msgspec.Struct], descriptor: Any) -> tuple[tuple[str, Any, 
 
 
 def readable(message: Any, kind: type[T]) -> T | Undecodable:
-    """The struct in a message, or why it is invalid."""
     try:
         return read(message, kind)
     except UnreadableError as error:
@@ -118,5 +117,4 @@ def share_to_proto(share: Share) -> node_pb2.Share:
 
 
 def share_from_proto(share: node_pb2.Share) -> Share | Undecodable:
-    """The share in an answer, or why it is invalid (an unknown mode)."""
     return readable(share, Share)

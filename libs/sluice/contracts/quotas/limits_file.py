@@ -20,7 +20,6 @@ BYTES_MAX = 64 * 1024
 ENTRIES_MAX = 1_000
 """Namespaces and nodes together: each is a message on the bus, checked after every reading."""
 GPUS_MAX = 64
-"""GPUs of one node; no node has more."""
 WHY_MAX = 400
 """Characters of a reason, which everyone sees whose pod waits because of it."""
 UUID_MAX = 100

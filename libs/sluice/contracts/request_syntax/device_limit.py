@@ -28,12 +28,10 @@ def may_be_instances(claim: Claim) -> bool:
 
 
 def devices_max(claim: Claim, gpus: int) -> int:
-    """How many devices of such a claim a node with so many GPUs can hold."""
     return gpus * INSTANCES_MAX if may_be_instances(claim) else gpus
 
 
 def devices_of(claim: Claim) -> int:
-    """The least number of devices that a claim takes."""
     return claim.gpus if claim.shares_percent is None else -(-claim.shares_percent // 100)
 
 

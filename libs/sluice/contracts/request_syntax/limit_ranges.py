@@ -31,7 +31,6 @@ FilledDefaults = Mapping[str, Mapping[str, Container[str]]]
 
 
 def filled_in(annotations: Mapping[str, object]) -> FilledDefaults:
-    """Parse LimitRanger's annotation: what it filled into a pod."""
     text = annotations.get(ANNOTATION)
     if not isinstance(text, str) or not text.startswith(_BEGINS) or len(text) > CHARACTERS_MAX:
         return {}

@@ -40,9 +40,7 @@ def parse_pod(
 @dataclass(slots=True)
 class _PodAnnotations:
     pod: dict[str, SourceValue] = field(default_factory=dict)
-    """Our own keys of the pod at large."""
     own: dict[str, dict[str, SourceValue]] = field(default_factory=dict)
-    """Our own keys, by container."""
     container_capabilities: dict[str, SourceValue] = field(default_factory=dict)
     """Driver capabilities by container; the pod's default for containers without their own is under the empty name."""
     fast: dict[str, SourceValue] = field(default_factory=dict)
@@ -115,7 +113,6 @@ class _Reader:
         self.words: hami.HamiPodOptions | None = None
         """HAMi's annotations, once a container uses its resources."""
         self.first_field: SourceValue | None = None
-        """The keys of the first claim."""
 
     def read(self, container: ContainerRequest, *, first: bool) -> None:
         """Take in one container. Raises RequestSyntaxError."""

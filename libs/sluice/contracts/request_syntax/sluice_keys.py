@@ -32,7 +32,6 @@ GROUP_KEYS = ("group", "group-size")
 POD_KEYS = ("priority", "node-policy", "gpu-policy", *LEEWAY_KEYS, *GROUP_KEYS)
 """Keys of the whole pod, never of one container."""
 KEYS = (*CONTAINER_KEYS, DRIVER_CAPABILITIES, *POD_KEYS)
-"""Every key that a person may write."""
 MODES: Mapping[str, Mode] = {
     "exclusive": "exclusive",
     "mps": "mps",
@@ -59,7 +58,6 @@ _FRACTIONAL_BY = ("sm-partition", "quota-request", "quota-limit", "shares")
 """Without a mode, any of these implies `fractional`."""
 
 SourceValues = Mapping[str, SourceValue]
-"""The values of one container, by key."""
 _Value = TypeVar("_Value")
 
 

@@ -4,14 +4,13 @@ Values as a person wrote them, and their refusal: the field as spelled, the valu
 `RequestSyntaxError` carries a refusal out of readers, and never leaves the contracts.
 """
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from sluice.contracts.kube.quantities import parse_quantity
-from sluice.contracts.reasons import Refusal, RefusalReason, shorten
+from sluice.contracts.reasons import Refusal, RefusalReason, nearest, shorten
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,6 +24,17 @@ class Unquoted:
     """A value of a manifest that is not a string (`2`, `true`, `null`), as written."""
 
     text: str
+
+
+def mapping_of(value: Any) -> dict[str, Any]:
+    """A mapping; empty for anything else, which another reader refuses."""
+    return value if isinstance(value, dict) else {}
+
+
+def mappings_in(holder: object, key: str) -> Sequence[Mapping[str, Any]]:
+    """The mappings of a list in a mapping; what is neither is left out."""
+    listed = holder.get(key) if isinstance(holder, Mapping) else None
+    return [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else ()
 
 
 def is_null(value: object) -> bool:
@@ -153,5 +163,5 @@ def source_text_of(raw: object) -> str:
 
 def did_you_mean(text: str, choices: Sequence[str], *, prefix: str = "") -> str:
     """`; did you mean ...?` when one of the choices is similar, else empty."""
-    found = difflib.get_close_matches(text[:63], choices[:_CHOICES_MAX], n=1, cutoff=0.5)
-    return f"; did you mean {prefix}{found[0]}?" if found else ""
+    found = nearest(text[:63], choices[:_CHOICES_MAX])
+    return f"; did you mean {prefix}{found}?" if found else ""

@@ -68,7 +68,6 @@ def _decimal_text(size: int, scale: int) -> str:
 
 
 def memory_mib(written: SourceValue) -> int:
-    """An amount of memory, in MiB, rounded up."""
     size_mib = quantities.parse_memory_mib(written.text())
     if isinstance(size_mib, quantities.NotANumber):
         raise written.invalid(size_mib.why, quantities.MEMORY_ALLOWED)
@@ -105,7 +104,6 @@ def uuids(written: SourceValue) -> tuple[GpuUuid, ...]:
 
 
 def boolean(written: SourceValue, true: Sequence[str] = ("true",), false: Sequence[str] = ("false",)) -> bool:
-    """True or false, in these spellings."""
     text = written.text()
     if text not in true and text not in false:
         raise written.invalid("neither true nor false", '"true" or "false"')

@@ -61,7 +61,6 @@ class Health(HealthServicer):
 
     @contextmanager
     def runs(self, part: str, runner: CoreProgress, is_connected: Callable[[], bool]) -> Iterator[None]:
-        """Mark a part as running for the time of the `with`. `is_connected`: to the bus, now."""
         self._parts[part] = _Running(runner, is_connected)
         try:
             yield

@@ -24,7 +24,6 @@ from sluice.runtime.tls import certificate_files
 _SAN = "peer_dns"
 """DNS names in the subject alternative names (grpc, include/grpc/grpc_security_constants.h)."""
 _LOG_AGAIN_S = 60.0
-"""A repeated refusal is logged once in this time."""
 _SAID_MAX = 256
 
 
@@ -102,7 +101,6 @@ class TlsIdentity(Identity):
     key_file: Path
     ca_file: Path
     names: tuple[str, ...] = ()
-    """The DNS names that the certificate must all have."""
     look_s: float = certificate_files.CHECK_EVERY_S
     _files: certificate_files.WatchedFiles[certificate_files.CertificateMaterial] = field(init=False, repr=False)
     _ending: certificate_files.ExpiryWarning = field(init=False, repr=False)
@@ -133,7 +131,6 @@ class TransportSecurity:
     """The one certificate (PEM) that a server must have; empty: any of the authorities."""
 
     def trusting(self, certificate: str) -> "TransportSecurity":
-        """The same for a server that has published its certificate; empty is none."""
         return replace(self, pinned=certificate)
 
     def current(self) -> certificate_files.CertificateMaterial | None:
@@ -142,7 +139,6 @@ class TransportSecurity:
 
 
 LOOPBACK = TransportSecurity()
-"""Plain text on this machine, and nothing else."""
 
 
 def security_from_settings(

@@ -26,7 +26,6 @@ from sluice.runtime.tracing.request_traces import RequestTraces
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 """A snapshot of a node with 16 GPUs is about 200 kB; a fleet of 1,000 nodes as a list of GPUs stays below this."""
 DEADLINE_S = 5.0
-"""Of calls without a timeout."""
 STOP_GRACE_S = 1.0
 """How long running calls may take when a server stops."""
 CONNECTION_S = 3600.0
@@ -103,7 +102,13 @@ async def serve(
         address = joined(host, port)
     tls = _speaks_tls(address, security)
     interceptors: tuple[grpc.aio.ServerInterceptor, ...] = (TraceServerInterceptor(traces or RequestTraces()),)
-    options: tuple[tuple[str, int], ...] = (*_SERVER_OPTIONS, *_options_of(limits))
+    options: tuple[tuple[str, int], ...] = (
+        *_SERVER_OPTIONS,
+        ("grpc.max_receive_message_length", limits.message_bytes_max),
+        ("grpc.max_send_message_length", limits.message_bytes_max),
+        ("grpc.max_concurrent_streams", limits.streams_max),
+        ("grpc.server_handshake_timeout_ms", round(limits.handshake_s * 1000)),
+    )
     if tls:
         interceptors = (AuthorizationInterceptor(), *interceptors)
         options += (
@@ -137,15 +142,6 @@ async def serve_health(address: str, health: Health) -> AsyncIterator[None]:
         health.register, address=address, security=TransportSecurity(plain_text=True), limits=HEALTH_LIMITS
     ):
         yield
-
-
-def _options_of(limits: CallLimits) -> tuple[tuple[str, int], ...]:
-    return (
-        ("grpc.max_receive_message_length", limits.message_bytes_max),
-        ("grpc.max_send_message_length", limits.message_bytes_max),
-        ("grpc.max_concurrent_streams", limits.streams_max),
-        ("grpc.server_handshake_timeout_ms", round(limits.handshake_s * 1000)),
-    )
 
 
 @asynccontextmanager

@@ -18,7 +18,6 @@ from sluice.runtime.grpc import transport
 from sluice.runtime.grpc.security import TransportSecurity
 
 ASKED_MAX = 32
-"""Agents asked at once."""
 ANSWER_WITHIN_S = 3.0
 _WHY_MAX = 200
 

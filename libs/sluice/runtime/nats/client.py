@@ -40,7 +40,6 @@ write `a.*` could repeatedly disconnect every reader there.
 """
 
 CONNECT_S = 2.0
-"""For each step of a connection."""
 _LOGIN_ENDED = ("authorization violation", "authentication expired", "authentication revoked", "credentials revoked")
 _DELIVERED = b"$JS.ACK."
 """Prefix of the reply subject of every stored message that a consumer delivers."""

@@ -37,7 +37,6 @@ RECONNECT_WAIT_S = 0.25
 CLOSE_TIMEOUT_S = 2.0
 CANCEL_AGAIN_S = 0.1
 REFUSED_WAIT_MAX_S = 8.0
-"""Of the doubling pauses after refusals of a token."""
 REFUSED_MAX_S = 300.0
 """
 A token may be refused for so long: the broker answers the same when the service that verifies it is late as when it is
@@ -61,7 +60,6 @@ class Connection:
         self._up = asyncio.Event()
         self._failed = asyncio.Event()
         self._connecting = True
-        """Whether it was ever connected."""
         self._refused = asyncio.Event()
         """A first handshake failed."""
         self._told: set[str] = set()
@@ -140,7 +138,6 @@ class Connection:
         return True
 
     def check(self) -> None:
-        """Raise the BusError that ended this connection, if one did."""
         if self._fatal is not None:
             raise self._fatal
 
@@ -213,7 +210,6 @@ class Connection:
             raise TimeoutError(f"cannot subscribe to {subject}") from error
 
     async def flush(self) -> None:
-        """Wait until the server has everything sent so far. Raises TimeoutError."""
         self.check()
         try:
             async with self._deadline(ASK_TIMEOUT_S):

@@ -21,7 +21,6 @@ BATCH = 5_000
 INACTIVE_S = 30
 """The server deletes an ephemeral consumer without pulls for this long."""
 PULL_EXPIRES_S = 30.0
-"""For a consumer with a single reader."""
 SHARED_PULL_EXPIRES_S = 3.0
 """
 For a durable, which the agent's next run pulls from, too.
@@ -48,7 +47,6 @@ class StreamConsumer:
         self._filters = filters
 
     async def find(self) -> Incarnation | None:
-        """The stream's incarnation. Raises TimeoutError while it does not exist."""
         return await incarnation(self._connection, self.stream)
 
     async def open(self) -> Opened:

@@ -82,7 +82,6 @@ def credentials_from_settings(
 
 
 def describe_error(error: Exception) -> str:
-    """Describe an error of TLS or of a file, without its context."""
     if isinstance(error, ssl.SSLError):
         return error.reason or type(error).__name__
     return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__

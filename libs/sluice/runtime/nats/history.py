@@ -25,7 +25,6 @@ STREAM = "HISTORY"
 EVERYTHING = (f"{HISTORY_PREFIX}sluice.>",)
 BATCH = 1000
 WAIT_S = 1.0
-"""How long one pull waits on the server."""
 SILENT_MAX = 3
 """After so many empty pulls, pending messages are taken for expired, if the server answers."""
 FORGET_AFTER_S = 30.0
@@ -40,7 +39,6 @@ class HistoryRecord:
     sequence: int
     envelope: Envelope | Undecodable
     headers: Mapping[str, str] = field(default_factory=dict)
-    """As its writer set them."""
     stored_at: float = 0.0
     """When the server stored it, by its clock: unix time."""
 

@@ -45,7 +45,6 @@ PROBES_MAX = 64
 UNAVAILABLE = 500
 """From this code on the server is at fault: JetStream has no leader, or no disk."""
 SET_ASIDE_MAX = 1_000
-"""Undecodable messages that are remembered as logged."""
 
 
 class Arrivals(Protocol):
@@ -97,7 +96,6 @@ class NatsBus:
         return cls(connection, traces, refresh_s, records_agents=records_agents)
 
     async def write(self, write: Write, headers: dict[str, str]) -> Answer:
-        """As the port says. Raises BusError also when the server refuses the message permanently."""
         try:
             data = wire_format.envelope_bytes(write, datetime.now(UTC).isoformat(timespec="milliseconds"))
         except MessageTooLargeError as error:
@@ -148,7 +146,6 @@ class NatsBus:
         return self._read(StreamConsumer(self._connection, stream, filters))
 
     def read_ledger(self, node: NodeName) -> AsyncIterator[list[Reading]]:
-        """A node's ledger by its agent's durable and its incarnation (empty: `ensure_agent` did not create it)."""
         return self._read(LedgerConsumer(self._connection, node))
 
     async def _read(self, consumer: Consumer) -> AsyncIterator[list[Reading]]:
@@ -259,7 +256,6 @@ class NatsBus:
 
     @property
     def connected(self) -> bool:
-        """Whether a server is connected; pings notice within about two seconds."""
         return self._connection.up
 
     @property

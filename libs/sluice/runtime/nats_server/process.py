@@ -24,7 +24,6 @@ from sluice.runtime.nats_server.free_ports import LOOPBACK, free_ports
 from sluice.runtime.nats_server.users import Callout, User, authorization
 
 PAYLOAD_BYTES_MAX = MESSAGE_BYTES_MAX + 48_576
-"""1 MiB: a message and its headers."""
 READY_TIMEOUT_S = 20.0
 CLUSTER_READY_TIMEOUT_S = 80.0
 """A cluster elects a leader, then one of each stream: 4 to 9 s a round (raft.go), and several may fail."""
@@ -146,7 +145,6 @@ class NatsServer:
         self.process = await self.launch(config, self.log)
 
     async def stop(self) -> None:
-        """Stop the process in order; kill it when it takes longer than STOP_TIMEOUT_S."""
         if self.process is None:
             return
         self._signal(signal.SIGCONT)

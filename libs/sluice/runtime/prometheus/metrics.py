@@ -89,7 +89,6 @@ class MetricRegistry:
 
     @contextmanager
     def collecting_from(self, collector: Collector) -> Iterator[None]:
-        """Inside the `with`, call `collector` at every scrape."""
         self._collectors.append(collector)
         try:
             yield
@@ -97,7 +96,6 @@ class MetricRegistry:
             self._collectors.remove(collector)
 
     def value(self, metric: Metric, *labels: str) -> float:
-        """A counter's value; of a histogram, the number of its values."""
         if metric.kind == "histogram":
             histogram = self._histograms.get(metric, {}).get(labels)
             return sum(histogram.counts) if histogram is not None else 0
@@ -127,5 +125,4 @@ def _checked(metric: Metric, labels: tuple[str, ...], known: int) -> tuple[str, 
 
 
 PROCESS = MetricRegistry()
-"""The registry of this process."""
 count, observe, collecting_from, value = PROCESS.count, PROCESS.observe, PROCESS.collecting_from, PROCESS.value

@@ -18,7 +18,6 @@ from sluice.runtime.errors import ServiceError
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
 """825 days is the longest that common TLS clients accept of a server."""
 RENEW_DAYS = 30
-"""A kept certificate that expires sooner is renewed."""
 AS_SERVER, AS_CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 USAGES = {
     Caller.ALLOCATOR: (AS_SERVER,),
@@ -54,7 +53,6 @@ def kept_pair(
 
 
 def is_good(kept: KeyPair, authority: KeyPair, names: Sequence[str], now: dt.datetime) -> bool:
-    """Whether it is still valid, of this authority and for these names."""
     try:
         certificate = x509.load_pem_x509_certificate(kept.certificate)
         certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.certificate))

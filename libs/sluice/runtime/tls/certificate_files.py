@@ -35,7 +35,6 @@ def warn_if_open(setting: str, path: Path) -> None:
 
 
 CHECK_EVERY_S = 1.0
-"""The shortest interval of checks for changed files."""
 RETRY_AFTER_CHECKS = 60
 """Bad files are read again after so many checks: a certificate becomes valid, a file readable."""
 WARN_BEFORE = dt.timedelta(days=14)
@@ -44,7 +43,6 @@ FILE_BYTES_MAX = 256 * 1024
 _READS_MAX = 3
 """Read attempts for files that change while they are read."""
 _ROUNDS_MAX = 10
-"""Of a handshake with ourselves, which takes three."""
 _HAS_ENDED, _NOT_YET, _WRONG_PURPOSE = 10, 9, 26
 """X509_V_ERR_CERT_HAS_EXPIRED, X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_INVALID_PURPOSE (OpenSSL, x509_vfy.h)."""
 
@@ -64,7 +62,6 @@ class CertificateMaterial:
     key: bytes
     authority: bytes
     names: tuple[str, ...]
-    """The DNS names in the certificate."""
     ends: dt.datetime
 
     def __repr__(self) -> str:

@@ -17,7 +17,6 @@ from sluice.runtime.tracing.request_traces import NO_ATTRIBUTES, Attributes, Req
 from sluice.runtime.tracing.span_attributes import of_message, of_subject
 
 MARKS_MAX = 10_000
-"""Phases that have begun and not ended."""
 BECAUSE_MAX = 16
 """Requests of one turn with a span for its cause: a listing may concern all requests."""
 _BEGINNINGS: dict[type, tuple[TracePart, str]] = {
@@ -125,7 +124,6 @@ class CoreSpans:
         return own
 
     def signal(self, signal: str, request: str, at_ns: int) -> None:
-        """A signal for a request: phases begin and end with it."""
         if not request:
             return
         for phase in self._ends.get(signal, ()):

@@ -27,7 +27,6 @@ class BoundedDict(OrderedDict[K, V], Generic[K, V]):
 
 
 ARRIVED_MAX = 20_000
-"""Queued messages: as many as an inbox holds."""
 TAKEN_MAX = 10_000
 
 

@@ -22,7 +22,6 @@ from sluice.runtime.tracing.request_traces import NO_ATTRIBUTES, Attributes, Spa
 from sluice.runtime.version import sluice_version
 
 EXPORT_TIMEOUT_S = 2.0
-"""How long one batch may take, retries included."""
 QUEUE_MAX = 2048
 """Spans that wait for export. About 2 kB each."""
 BATCH_MAX = 512

@@ -26,7 +26,6 @@ REQUESTS_MAX = 10_000
 LINGER_S = 10.0
 """How long after the last message of a request's start a process may continue that trace."""
 FLUSH_TIMEOUT_S = 2.0
-"""How long closing may wait for the collector."""
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
 _current: ContextVar[str] = ContextVar("sluice_traceparent", default="")
@@ -42,7 +41,6 @@ def is_traceparent(text: str) -> bool:
 
 
 def current() -> str:
-    """The `traceparent` of the current span; empty outside any."""
     return _current.get()
 
 
@@ -189,7 +187,6 @@ class RequestTraces:
             self._over.put(request, time.monotonic() + linger_s)
 
     def _settle(self, request: str) -> None:
-        """After the lingering time, move the request to the trace of its running."""
         until = self._over.get(request)
         if until is None or time.monotonic() < until:
             return
@@ -200,7 +197,6 @@ class RequestTraces:
             self._unbegun.put(request, None)
 
     def _begin_running(self, request: str) -> None:
-        """The first record in the trace of a request's running: create its first span."""
         if self._spans is not None and self._unbegun.pop(request, True) is None:
             root, before = (
                 trace_headers.root_traceparent(request, "running"),
@@ -278,7 +274,6 @@ class RequestTraces:
         steps.append((name, now_ns - int(took_s * 1e9), now_ns))
 
     def steps(self, request: str) -> dict[str, str]:
-        """The header with the steps so far; empty without steps."""
         steps = self._steps.get(request)
         if not steps:
             return {}
@@ -299,7 +294,6 @@ class RequestTraces:
             steps.popleft()
 
     def close(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
-        """Send what is still held back, within a bounded time."""
         if self._spans is not None:
             self._spans.close(timeout_s)
 

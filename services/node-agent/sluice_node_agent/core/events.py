@@ -160,22 +160,20 @@ class QuarantineReleased(msgspec.Struct, frozen=True):
     ignore_holders: bool = False
 
 
-class PrepareAsked(msgspec.Struct, frozen=True):
+class ClaimAsked(msgspec.Struct, frozen=True):
+    """A kubelet's call about the ResourceClaim with this UID, called `namespace/name`."""
+
+    call: int
+    claim: str
+    name: str
+
+
+class PrepareAsked(ClaimAsked, frozen=True):
     """The kubelet wants a claim's devices -> `AnswerCall` within `AgentConfig.prepare_within_s`, for each call."""
 
-    call: int
-    claim: str
-    """UID."""
-    name: str
-    """`namespace/name`, for people."""
 
-
-class UnprepareAsked(msgspec.Struct, frozen=True):
+class UnprepareAsked(ClaimAsked, frozen=True):
     """The containers of all pods with a ResourceClaim have ended, says the kubelet -> `AnswerCall`."""
-
-    call: int
-    claim: str
-    name: str
 
 
 class HandOverChanged(msgspec.Struct, frozen=True):

@@ -26,14 +26,13 @@ from sluice_node_agent.csi.kubelet_paths import (
     NoTarget,
     PodExitWait,
     Target,
-    socket_path,
     target_of,
     why_unseen,
 )
 from sluice_node_agent.csi.pod_directories import PodDirectories
 from sluice_node_agent.csi.volumes import Volumes
 from sluice_node_agent.device.processes import Processes
-from sluice_node_agent.kubelet.sockets import Plugin, Registration, plugin_registered
+from sluice_node_agent.kubelet.sockets import Plugin, Registration, plugin_registered, volumes_socket
 
 T = TypeVar("T")
 VERSIONS = ("1.0.0",)
@@ -161,7 +160,7 @@ async def driver(
         served = Node(
             node, kubelet_root, volumes, PodExitWait(processes, tenant_threads), volume_threads, within_s=within_s
         )
-        plugin = Plugin("CSIPlugin", CSI_DRIVER, str(socket_path(kubelet_root)), VERSIONS)
+        plugin = Plugin("CSIPlugin", CSI_DRIVER, str(volumes_socket(kubelet_root)), VERSIONS)
         registration = Registration(plugin, "no pod with a GPU starts or ends on this node", log)
 
         def register_node(server: grpc.aio.Server) -> None:

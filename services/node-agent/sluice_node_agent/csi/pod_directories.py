@@ -16,6 +16,7 @@ from pathlib import Path
 from sluice_node_agent.csi import mounts
 from sluice_node_agent.csi.kubelet_paths import Target, is_pod_uid
 from sluice_node_agent.csi.mounts import remove_views
+from sluice_node_agent.device.opened_files import opened
 
 DIRECTORY_MODE = 0o711
 """A container's user can pass, and finds no name that it does not know."""
@@ -92,12 +93,9 @@ class PodDirectories:
     def locked(self) -> Iterator[None]:
         """Hold the lock of all changes; makes a removed root again. Raises OSError (ETIMEDOUT) when it stays taken."""
         self.root.mkdir(mode=_ROOT_MODE, parents=True, exist_ok=True)
-        descriptor = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
+        with opened(self.root / _LOCK, os.O_RDWR | os.O_CREAT) as descriptor:  # closing it also unlocks
             _lock(descriptor, self.root / _LOCK)
             yield
-        finally:
-            os.close(descriptor)  # which also unlocks
 
     def make(self, uid: str) -> Path:
         if not is_pod_uid(uid):

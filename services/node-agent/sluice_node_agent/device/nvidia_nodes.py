@@ -154,20 +154,18 @@ class ContainerToolkit:
         self._program = program
         self._root = root
         self._hook = hook
-        self._kept: dict[str, CommonEdits] = {}
-        """By the driver's version."""
+        self._kept: tuple[str, CommonEdits] | None = None
+        """With the driver's version."""
 
     def common(self, driver_version: str, any_gpu: Callable[[], GpuUuid | None]) -> CommonEdits:
         """The common edits of this driver, generated for one of its GPUs that answers."""
-        kept = self._kept.get(driver_version)
-        if kept is None:
+        if self._kept is None or self._kept[0] != driver_version:
             self.check()
             gpu = any_gpu()
             if gpu is None:
                 raise CdiError("no GPU of this node answers, so the driver cannot be described")
-            kept = self._generate(gpu)
-            self._kept = {driver_version: kept}
-        return kept
+            self._kept = driver_version, self._generate(gpu)
+        return self._kept[1]
 
     def check(self) -> None:
         if self._program is None:

@@ -180,7 +180,6 @@ class ClaimFiles:
         self._nodes = nodes
 
     def claims(self) -> tuple[str, ...]:
-        """The UIDs of all claims with a file. Raises OSError."""
         return self._files.claims()
 
     def why_not(self) -> str:

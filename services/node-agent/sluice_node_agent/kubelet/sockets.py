@@ -12,6 +12,7 @@ from typing import Any
 import grpc.aio
 
 from sluice.contracts.dra.names import DRIVER
+from sluice.contracts.kube.names import CSI_DRIVER
 from sluice.contracts.pb import pluginregistration_pb2, pluginregistration_pb2_grpc
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.grpc import transport
@@ -24,6 +25,11 @@ def plugin_path(kubelet_root: PurePath, driver: str) -> PurePath:
 
 def claims_socket(kubelet_root: PurePath) -> PurePath:
     return plugin_path(kubelet_root, DRIVER) / "dra.sock"
+
+
+def volumes_socket(kubelet_root: PurePath) -> PurePath:
+    """The socket of the CSI driver."""
+    return plugin_path(kubelet_root, CSI_DRIVER) / "csi.sock"
 
 
 def registration_socket(kubelet_root: PurePath, driver: str) -> PurePath:

@@ -114,7 +114,13 @@ def check_others(machine: Machine) -> list[Finding]:
             daemons.append(pid)
         elif _is_agent(machine, pid, command):
             agents.append(pid)
-    return [*_told_of(managers, monitors), *_foreign_daemons(daemons), *_agents(machine, agents)]
+    foreign = Check.FOREIGN_MPS.ok("no foreign MPS daemon runs here")
+    if daemons:
+        foreign = Check.FOREIGN_MPS.warning(
+            f"an MPS daemon runs here that is not ours (pid {_listed(daemons)}): it may hold GPUs that we hand out",
+            "echo quit | nvidia-cuda-mps-control, with its CUDA_MPS_PIPE_DIRECTORY",
+        )
+    return [*_told_of(managers, monitors), *foreign, *_agents(machine, agents)]
 
 
 def check_journal(machine: Machine) -> list[Finding]:
@@ -157,15 +163,6 @@ def _told_of(managers: dict[str, list[int]], monitors: dict[str, list[int]]) -> 
     if not monitors:
         found += Check.MONITORS.ok("no monitoring holds GPUs open")
     return found
-
-
-def _foreign_daemons(pids: list[int]) -> list[Finding]:
-    if not pids:
-        return Check.FOREIGN_MPS.ok("no foreign MPS daemon runs here")
-    return Check.FOREIGN_MPS.warning(
-        f"an MPS daemon runs here that is not ours (pid {_listed(pids)}): it may hold GPUs that we hand out",
-        "echo quit | nvidia-cuda-mps-control, with its CUDA_MPS_PIPE_DIRECTORY",
-    )
 
 
 def _agents(machine: Machine, pids: list[int]) -> list[Finding]:

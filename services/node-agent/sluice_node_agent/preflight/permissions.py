@@ -118,7 +118,7 @@ def check_directories(machine: Machine) -> list[Finding]:
     if machine.mps_control != "off":
         places.append(machine.mps_root)
     for place in places:
-        there = _nearest(place)
+        there = next((each for each in (place, *place.parents) if is_seen(each)), place)
         if not there.is_dir():
             found.append(_bad(f"{there} is no directory, and {place} is to be made in it", f"remove {there}"))
         elif not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
@@ -128,7 +128,8 @@ def check_directories(machine: Machine) -> list[Finding]:
         elif _others_may_write(there):
             what = f"all users may write in {there}, so a tenant could replace the agent's files"
             found.append(_bad(what, f"chmod o-w {there}"))
-    closed = [parent for parent in _parents(machine.mps_root) if not parent.stat().st_mode & stat.S_IXOTH]
+    above = [place for place in reversed((machine.mps_root, *machine.mps_root.parents)) if is_seen(place)]
+    closed = [place for place in above if place.is_dir() and not place.stat().st_mode & stat.S_IXOTH]
     if machine.mps_control != "off" and closed:
         found += Check.DIRECTORIES.warning(
             f"others may not pass through {closed[0]}: the MPS server of a tenant who is not root could not reach "
@@ -185,14 +186,6 @@ def _bad(what: str, remedy: str) -> Finding:
 
 def _mig_config(machine: Machine) -> Path:
     return machine.root / "proc/driver/nvidia/capabilities/mig/config"
-
-
-def _nearest(path: Path) -> Path:
-    return next((place for place in (path, *path.parents) if is_seen(place)), path)
-
-
-def _parents(path: Path) -> list[Path]:
-    return [place for place in reversed((path, *path.parents)) if is_seen(place) and place.is_dir()]
 
 
 def _others_may_write(place: Path) -> bool:

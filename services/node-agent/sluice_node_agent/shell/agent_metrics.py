@@ -5,6 +5,7 @@ snapshot and the last usage sample; `runtime.runtime_metrics` counts instruction
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from sluice.contracts.messages import InstanceReport, NodeSnapshot, PlacementReport
 from sluice.contracts.slice_usage import NodeUsage
@@ -58,28 +59,20 @@ SLICE_INFO = Metric(
     "1 for each device of a container, to join with DCGM's metrics (usage.md): of GPU, and of instance, if any.",
     ("UUID", "GPU_I_ID", "GPU_I_PROFILE", "namespace", "pod", "container", "mode"),
 )
-_OF_SLICE = ("owner_namespace", "owner_pod", "gpu", "device", "profile", "mode")
-SLICE_BUSY = Metric(
-    "sluice_slice_busy_ratio", "gauge", "Part of the time in which a kernel of the slice ran.", _OF_SLICE
-)
-SLICE_SMS = Metric(
-    "sluice_slice_sm_ratio", "gauge", "Part of the device's SMs that was busy; Hopper and newer.", _OF_SLICE
-)
-SLICE_MEMORY_BUSY = Metric(
+_of_slice = partial(Metric, labels=("owner_namespace", "owner_pod", "gpu", "device", "profile", "mode"))
+SLICE_BUSY = _of_slice("sluice_slice_busy_ratio", "gauge", "Part of the time in which a kernel of the slice ran.")
+SLICE_SMS = _of_slice("sluice_slice_sm_ratio", "gauge", "Part of the device's SMs that was busy; Hopper and newer.")
+SLICE_MEMORY_BUSY = _of_slice(
     "sluice_slice_memory_busy_ratio",
     "gauge",
     "Part of the time (Hopper and newer: of the bandwidth) in which its memory was read or written.",
-    _OF_SLICE,
 )
-SLICE_MEMORY_USED = Metric(
-    "sluice_slice_memory_used_bytes", "gauge", "Device memory held by the slice's processes.", _OF_SLICE
-)
-SLICE_MEMORY = Metric("sluice_slice_memory_bytes", "gauge", "Device memory that the slice may use.", _OF_SLICE)
-SLICE_IDLE = Metric(
+SLICE_MEMORY_USED = _of_slice("sluice_slice_memory_used_bytes", "gauge", "Device memory held by the slice's processes.")
+SLICE_MEMORY = _of_slice("sluice_slice_memory_bytes", "gauge", "Device memory that the slice may use.")
+SLICE_IDLE = _of_slice(
     "sluice_slice_idle_seconds",
     "gauge",
     "Time since the slice was last used; absent if unknown. Restarts with the agent.",
-    _OF_SLICE,
 )
 USAGE_LOOK_SECONDS = Metric(
     "sluice_usage_look_seconds",

@@ -100,7 +100,6 @@ async def _run_agents(service: Service[NodeAgentSettings], connect: Connect, hea
 
 
 def backends_of(settings: NodeAgentSettings) -> Sequence[NodeBackend]:
-    """The nodes that this process serves. Raises NodeBackendError."""
     if settings.fleet_file is not None:
         from sluice_node_agent.shell.nodes import simulated_node as fleet  # noqa: PLC0415 - not on real nodes
 

@@ -22,11 +22,6 @@ def tickets_directory(data_dir: Path, node: str) -> Path:
     return data_dir / "tickets" / node
 
 
-def marks_directory(data_dir: Path, node: str) -> Path:
-    """The directory of a node's marks, where there is no kubelet."""
-    return data_dir / "marks" / node
-
-
 def mps_root(data_dir: Path, mps_dir: Path | None, node: str) -> Path:
     """The directory of the homes of shares, absolute: daemons and clients have other working directories."""
     return Path(os.path.abspath((mps_dir or data_dir / "mps") / node))  # noqa: PTH100 - resolve() would follow links

@@ -88,8 +88,7 @@ class SimulatedBackend:
                 return new
 
     def create_gpu_instance(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int:
-        self._take_time(self._create_ms / 2)
-        with self._changing(gpu) as (hardware, found):
+        with self._changing(gpu, self._create_ms) as (hardware, found):
             model = reports.model_of(found)
             if not found.mig:
                 raise port.NotSupportedError(f"{gpu}: MIG is not enabled")
@@ -110,8 +109,7 @@ class SimulatedBackend:
             return gi_id
 
     def create_compute_instance(self, gpu: GpuUuid, gi_id: int) -> str:
-        self._take_time(self._create_ms / 2)
-        with self._changing(gpu) as (hardware, found):
+        with self._changing(gpu, self._create_ms) as (hardware, found):
             self._refuse_fixed(found, "creating a compute instance")
             instance = reports.instance_of(found, gi_id)
             if instance.uuid:
@@ -122,8 +120,7 @@ class SimulatedBackend:
             return instance.uuid
 
     def destroy_compute_instance(self, gpu: GpuUuid, gi_id: int, uuid: str) -> None:
-        self._take_time(self._destroy_ms / 2)
-        with self._changing(gpu) as (hardware, found):
+        with self._changing(gpu, self._destroy_ms) as (hardware, found):
             self._refuse_fixed(found, "destroying a compute instance")
             instance = reports.instance_of(found, gi_id)
             if not instance.uuid:
@@ -136,8 +133,7 @@ class SimulatedBackend:
             found.processes = [process for process in found.processes if process.device != uuid]
 
     def destroy_gpu_instance(self, gpu: GpuUuid, gi_id: int, start: int, size: int) -> None:
-        self._take_time(self._destroy_ms / 2)
-        with self._changing(gpu) as (_, found):
+        with self._changing(gpu, self._destroy_ms) as (_, found):
             self._refuse_fixed(found, "destroying a GPU instance")
             instance = reports.instance_of(found, gi_id)
             if (instance.start, instance.size) != (start, size):
@@ -167,7 +163,10 @@ class SimulatedBackend:
             raise port.RebootedError(f"{hardware.node} was rebooted")
 
     @contextmanager
-    def _changing(self, gpu: GpuUuid) -> Iterator[tuple[Hardware, Gpu]]:
+    def _changing(self, gpu: GpuUuid, takes_ms: int = 0) -> Iterator[tuple[Hardware, Gpu]]:
+        """The hardware and one GPU, after half of an instance's time. What was changed before a refusal stays."""
+        if takes_ms > 0:
+            time.sleep(takes_ms / 2 * max(0.0, self._file.read().faults.slow) / 1000)
         refused: port.DeviceError | None = None
         with self._file.changing() as hardware:
             self._check_boot(hardware)
@@ -179,10 +178,6 @@ class SimulatedBackend:
                 refused = error
         if refused is not None:
             raise refused
-
-    def _take_time(self, duration_ms: float) -> None:
-        if duration_ms > 0:
-            time.sleep(duration_ms * max(0.0, self._file.read().faults.slow) / 1000)
 
 
 def _strikes(hardware: Hardware, fault: str) -> bool:

@@ -167,7 +167,6 @@ class HardwareFile:
                 self._write(_encode(hardware))
 
     def read(self) -> Hardware:
-        """The current hardware. Raises HardwareFileError."""
         return self._decoded(self._line())
 
     @contextmanager

@@ -19,15 +19,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from sluice_node_agent.simulated import mps_program
 from sluice_node_agent.simulated.hardware_lines import ProcessEntries
 from sluice_node_agent.simulated.mps_commands import Defaults, answer
-from sluice_node_agent.simulated.mps_program import (
-    CONTROL_NAME,
-    HARDWARE_VARIABLE,
-    PACKET_MAX,
-    SERVER_NAME,
-    SWITCHES_VARIABLE,
-)
 from sluice_node_agent.simulated.mps_server import spawn_server, stamp
 
 PENDING_MAX = 256
@@ -72,7 +66,7 @@ class Daemon:
         self._forced_at = float("inf")
         self._graceful = True
         device = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        self._hardware = ProcessEntries(os.environ.get(HARDWARE_VARIABLE, ""), device)
+        self._hardware = ProcessEntries(os.environ.get(mps_program.HARDWARE_VARIABLE, ""), device)
         self._logs = [_open_log(log_directory, name) for name in ("control.log", "server.log")]
 
     def listen(self) -> str:
@@ -138,11 +132,11 @@ class Daemon:
 
     @property
     def _pid_path(self) -> str:
-        return f"{self._pipe}/{CONTROL_NAME}.pid"
+        return f"{self._pipe}/{mps_program.CONTROL_NAME}.pid"
 
     @staticmethod
     def switched(name: str) -> bool:
-        path = os.environ.get(SWITCHES_VARIABLE, "")
+        path = os.environ.get(mps_program.SWITCHES_VARIABLE, "")
         try:
             with open(path, "rb") as file:
                 return bool(json.load(file).get(name))
@@ -295,7 +289,7 @@ class Daemon:
         if "state" in said:
             if server.state == "INITIALIZING":
                 self.log(f"NEW SERVER {server.pid}: Ready")
-                self._hardware.enter(server.pid, owner="", name=SERVER_NAME, kind="mps")
+                self._hardware.enter(server.pid, owner="", name=mps_program.SERVER_NAME, kind="mps")
             server.state = said["state"]
             if not server.draining:
                 self._serve_pending(server)
@@ -359,7 +353,7 @@ def _is_stopped(pid: int) -> bool:
 
 def _receive(source: socket.socket) -> bytes:
     try:
-        return source.recv(PACKET_MAX)
+        return source.recv(mps_program.PACKET_MAX)
     except OSError:
         return b""
 
@@ -393,7 +387,7 @@ def start(pipe_directory: str, log_directory: str, *, background: bool) -> int:
 
 def _serve(pipe_directory: str, log_directory: str, *, ready: int | None) -> int:
     with open("/proc/self/comm", "w", encoding="ascii") as comm:
-        comm.write(CONTROL_NAME)
+        comm.write(mps_program.CONTROL_NAME)
     daemon = Daemon(pipe_directory, log_directory)
     refusal = daemon.listen()
     if ready is None:

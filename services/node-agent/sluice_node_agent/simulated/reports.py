@@ -30,7 +30,6 @@ _WITHOUT_GPM = {
 
 
 def find_gpu(hardware: Hardware, gpu: GpuUuid) -> Gpu:
-    """The GPU of that UUID. Raises GpuLostError."""
     for found in hardware.gpus:
         if found.uuid == gpu:
             return found
@@ -38,7 +37,6 @@ def find_gpu(hardware: Hardware, gpu: GpuUuid) -> Gpu:
 
 
 def answering(hardware: Hardware, gpu: GpuUuid) -> Gpu:
-    """The GPU of that UUID, if it is not lost. Raises GpuLostError."""
     found = find_gpu(hardware, gpu)
     why = _why_lost(hardware, found)
     if why:
@@ -47,7 +45,6 @@ def answering(hardware: Hardware, gpu: GpuUuid) -> Gpu:
 
 
 def instance_of(gpu: Gpu, gi_id: int) -> Instance:
-    """The GPU instance of that id. Raises NotFoundError."""
     for instance in gpu.instances:
         if instance.gi_id == gi_id:
             return instance

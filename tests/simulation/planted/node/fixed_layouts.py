@@ -12,7 +12,7 @@ from simulation.world.fixed_layouts import draw_layouts
 
 from sluice.contracts.reasons import WaitReason
 from sluice.mig.fixed_layout_table import FixedLayoutTable
-from sluice_allocator.core.placement.cluster import cluster_state
+from sluice_allocator.core.placement.nodes import gpu
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec
 from sluice_node_agent.core.slices import mig_instance as fixed_layouts
 
@@ -79,7 +79,7 @@ FIXED_BUGS.extend(
             "cuts up a fixed layout",
             "an answer, for the granted place is never created",
             ("I2",),
-            ((cluster_state, "layout_of", always(None)),),
+            ((gpu, "layout_of", always(None)),),
             _fixed,
         ),
     )

@@ -29,7 +29,7 @@ from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.quotas.usage import Usage
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.explain.status import RequestState, how_it_stands
-from sluice_allocator.core.quotas.quota import Exceeded, forbids, keeps_guarantee, usage_of
+from sluice_allocator.core.quotas.quota import Exceeded, forbids, keeps_guarantee
 from sluice_allocator.core.serve import offers
 
 
@@ -68,7 +68,7 @@ def test_a_pod_over_the_cap_of_one_pod_waits_and_hears_what_would_fit(bench):
     pending = why(all_of(bench, bench.request(asks("p2", WHOLE))))
     assert pending.message == (
         "one pod of namespace lab may have 30000 MiB of memory; this one asks for 40320, "
-        "and at most 14904 would fit now"
+        "and 14904 are left of its namespace's quota"
     )
     assert grants(limit(bench, memory_mib=100000)) == []  # the quota has room now, the GPU has not
     assert how_it_stands(bench.allocator.ctx, RequestId("p2")).state is RequestState.QUEUED
@@ -158,7 +158,7 @@ def test_growing_is_checked_against_what_others_have_and_shrinking_never(bench):
     ctx = bench.allocator.ctx
     small = granted(bench, "p1", claim(profile=None, modes=("mps",), memory_mib=1000, uid=7))
     granted(bench, "p2", claim(profile=None, modes=("mps",), memory_mib=5000, uid=7))
-    before = usage_of(ctx, small.booking.devices)
+    before = ctx.cluster.usage_of(small.booking.devices)
     limit(bench, memory_mib=8000)
     assert forbids(ctx, "lab", before, Usage(1, 3000, 175)) is None
     assert forbids(ctx, "lab", before, Usage(1, 3001, 175)) == Exceeded(
@@ -198,7 +198,7 @@ def test_explain_names_the_quota_in_a_step(bench):
     all_of(bench, bench.request(asks("p1", HALF)))
     stands = how_it_stands(bench.allocator.ctx, RequestId("p1"))
     assert stands.message == (
-        "waits: namespace lab may have 2 compute slices and has 0; this one asks for 3, and at most 2 would fit now"
+        "waits: namespace lab may have 2 compute slices and has 0; this one asks for 3, and 2 are left"
     )
     assert [(step.filter, step.reasons[0].reason) for step in stands.steps] == [("turn", WaitReason.QUOTA_EXCEEDED)]
 
@@ -241,7 +241,7 @@ def test_what_is_booked_on_a_gpu_that_is_not_shown_any_more_counts_as_before(ben
             snapshot=snapshot("node-a", (gpu_report("node-a", 0),), generation=3),
         ),
     )
-    assert used(bench) == usage_of(bench.allocator.ctx, grant.booking.devices) == before
+    assert used(bench) == bench.allocator.ctx.cluster.usage_of(grant.booking.devices) == before
     end(bench, grant)
     assert used(bench) == Usage()
 

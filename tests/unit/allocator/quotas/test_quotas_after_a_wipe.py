@@ -15,7 +15,7 @@ from sluice_allocator.core.resize.pending import AdjustReason
 
 WHOLE = claim(profile="7g.40gb")
 LIMIT = msg.QuotaSet(namespace="default", total=msg.Amounts(gpus=1))
-ALL_TAKEN = "namespace default may have 1 device and has 1; this one asks for 1, and nothing more would fit now"
+ALL_TAKEN = "namespace default may have 1 device and has 1; this one asks for 1, and none is left"
 
 
 def remembered(grant: msg.Grant) -> msg.AllocationRequested:

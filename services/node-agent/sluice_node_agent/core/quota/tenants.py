@@ -14,7 +14,6 @@ from sluice_node_agent.core.quota.events import (
     WHOLE_PPM,
     Connection,
     QuotaConfig,
-    TenantName,
     TenantSet,
 )
 from sluice_node_agent.core.quota.wire import Ask, Quota
@@ -147,7 +146,7 @@ class TenantUsage:
 class Tenant:
     """Credit and debt are in microseconds times millionths, so that they are exact."""
 
-    name: TenantName
+    name: str
     config: QuotaConfig
     request_ppm: int
     limit_ppm: int

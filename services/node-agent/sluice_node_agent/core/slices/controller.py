@@ -15,7 +15,6 @@ from sluice_node_agent.core.slices.mig_instance import NO_DEVICE
 from sluice_node_agent.core.state.in_flight import InFlight
 from sluice_node_agent.core.state.node_state import NodeState
 from sluice_node_agent.core.state.tasks import (
-    NextStep,
     SliceTask,
     back_off,
     numbered_devices,
@@ -68,7 +67,7 @@ class SliceController:
             case _:
                 self._in_flight.send(step, work)
 
-    def _next_step(self, work: SliceTask, *, is_next: bool) -> NextStep:
+    def _next_step(self, work: SliceTask, *, is_next: bool) -> SliceRecord | Tombstone | OwnInstruction | None:
         record, token = work.record, self._in_flight.next_token
         ticket = self.new_ticket(work.allocation)
         match record.phase:

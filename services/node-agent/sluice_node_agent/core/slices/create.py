@@ -197,7 +197,7 @@ def _join(record: SliceRecord, number: int, state: NodeState, config: AgentConfi
         return undoing(record, str(events.DeviceErrorKind.IN_USE), why) if is_stuck(home, config) else None
     if there.phase == "failed":
         return undoing(record, there.error, there.message)
-    mismatch = _why_not_in(grant, record.booking.namespace, home, state, config)
+    mismatch = _why_not_in(record, grant, home, state, config)
     if mismatch:
         return undoing(record, str(events.DeviceErrorKind.NOT_SUPPORTED), mismatch)
     if home.strangers:
@@ -208,21 +208,19 @@ def _join(record: SliceRecord, number: int, state: NodeState, config: AgentConfi
     return _announce_next(with_device(record, number, joined), state, ticket)
 
 
-def _await_service(
-    record: SliceRecord, grant: DeviceGrant, state: NodeState, config: AgentConfig
-) -> SliceRecord | None:
+def _await_service(record: SliceRecord, grant: DeviceGrant, state: NodeState, config: AgentConfig) -> NextStep:
     home = state.homes.get(shared_device_key(grant))
     if home is None or home.record.phase not in {"making", "ready"}:
         return to_make_again(without_device(record, record.booking.devices.index(grant)))
-    mismatch = _why_not_in(grant, record.booking.namespace, home, state, config)
+    mismatch = _why_not_in(record, grant, home, state, config)
     return undoing(record, str(events.DeviceErrorKind.NOT_SUPPORTED), mismatch) if mismatch else None
 
 
 def _why_not_in(
-    grant: DeviceGrant, namespace: str, home: SharedDeviceTask, state: NodeState, config: AgentConfig
+    record: SliceRecord, grant: DeviceGrant, home: SharedDeviceTask, state: NodeState, config: AgentConfig
 ) -> str:
     assert grant.share is not None
-    there = home.record
+    there, namespace = home.record, record.booking.namespace
     if (there.namespace, there.uid) != (namespace, grant.share.uid):
         wanted, found = f"{namespace}/{grant.share.uid}", f"{there.namespace}/{there.uid}"
         return f"{grant.gpu} {grant.start}:{grant.size} is shared by {found}, so {wanted} cannot join it"

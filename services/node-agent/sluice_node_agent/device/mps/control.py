@@ -104,9 +104,8 @@ class MpsControl:
             words = _one_line(said.read(4096).decode("utf-8", "replace"))
         if done.returncode != 0:
             words = words or self._directory.last_line("control.log") or "it said nothing"
-            raise MpsError(
-                f"home {self._directory.home}: {self._control} -d failed with exit status {done.returncode}: {words}"
-            )
+            failed = f"{self._control} -d failed with exit status {done.returncode}"
+            raise MpsError(f"home {self._directory.home}: {failed}: {words}")
 
     def ask(self, commands: tuple[str, ...], timeout_s: float) -> list[str]:
         """

@@ -17,6 +17,7 @@ import msgspec
 from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.ids import GpuUuid, HomeId
 from sluice.contracts.reasons import shorten
+from sluice_node_agent.device.opened_files import sync_directory
 from sluice_node_agent.device.processes import SHORT, Processes
 
 SOCKET_PATH_BYTES_MAX = 107
@@ -168,12 +169,8 @@ class HomeDirectory:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(self._owner_file)
-        for directory in (self.path, self._root):
-            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        sync_directory(self.path)
+        sync_directory(self._root)
 
 
 def _admit(directory: Path, uid: int) -> None:

@@ -17,6 +17,7 @@ from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport
 from sluice_node_agent.core.events import DeviceErrorKind, GpuRead, OwnershipMark, Result
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, GpuInstruction, SetComputeMode
+from sluice_node_agent.device.opened_files import opened
 from sluice_node_agent.device.port import DeviceError, GpuBackend, InsufficientResourcesError
 from sluice_node_agent.shell.runner.device_calls import on_device
 
@@ -83,14 +84,11 @@ class _Places:
         if self._lines >= LINES_MAX or not self._path.exists():
             self._begin_anew()
         line = _line(sign, mark)
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        try:
+        with opened(self._path, os.O_WRONLY | os.O_APPEND) as descriptor:
             size = os.fstat(descriptor).st_size
             if os.write(descriptor, line) < len(line):  # the disk is full
                 os.ftruncate(descriptor, size)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
-        finally:
-            os.close(descriptor)
         self._lines += 1
 
     def _begin_anew(self) -> None:

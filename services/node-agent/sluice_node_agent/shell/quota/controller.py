@@ -31,7 +31,7 @@ class QuotaControllerError(Exception):
 
 
 class QuotaController:
-    """The token schedulers of one agent. Thread-safe; calls block briefly."""
+    """The token schedulers of one agent. Thread-safe; calls block briefly, and raise QuotaControllerError."""
 
     def __init__(self, root: Path, library: Path, owner_of: Callable[[int], str]) -> None:
         """Serve homes below `root` with the client library. `owner_of` returns the pod of a process, or empty."""
@@ -49,7 +49,6 @@ class QuotaController:
         self._log = logs.get("quota")
 
     def set(self, order: SetQuotas) -> None:
-        """Serve exactly the tenants of the order. Raises QuotaControllerError."""
         with self._lock:
             try:
                 self._set(order)
@@ -59,7 +58,7 @@ class QuotaController:
                 raise QuotaControllerError(f"the time quota of home {order.home} cannot be served: {error}") from error
 
     def seen(self, home: HomeId) -> QuotaSeen | None:
-        """The state of a home's scheduler; None where there is none. Raises QuotaControllerError."""
+        """The state of a home's scheduler; None where there is none."""
         with self._lock:
             server = self._servers.get(home)
             if server is None:
@@ -80,7 +79,6 @@ class QuotaController:
         return QuotaSeen(alive=True, greeted=tuple(sorted(greeted)))
 
     def end(self, home: HomeId) -> None:
-        """Stop serving a home. Raises QuotaControllerError."""
         with self._lock:
             self._end(home)
 

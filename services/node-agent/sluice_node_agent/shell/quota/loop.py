@@ -67,7 +67,7 @@ def _is_admitted(door: TenantSocket, pid: int) -> bool:
 
 
 class QuotaLoop:
-    """One home's sockets and scheduler. Times are in microseconds of `clock`."""
+    """One home's sockets and scheduler. Times are in microseconds of `clock`. Calls raise OSError, ValueError."""
 
     def __init__(self, scheduler: TokenScheduler, clock: Callable[[], int], bell: socket) -> None:
         """Start without tenants. A byte on `bell` ends a wait."""
@@ -89,7 +89,6 @@ class QuotaLoop:
         self._wakes_at: int | None = None
 
     def add(self, order: events.TenantSet, door: TenantSocket) -> None:
-        """Add a tenant. Raises OSError, ValueError."""
         if order.tenant in self._doors:
             raise ValueError(f"tenant {order.tenant!r} is there already")
         connections = sockets.RateLimit(sockets.CONNECTIONS_PER_S, sockets.CONNECTIONS_BURST, self._clock())
@@ -104,12 +103,10 @@ class QuotaLoop:
             raise
 
     def change(self, order: events.TenantSet) -> None:
-        """Change a tenant's size. Raises ValueError."""
         self._door(order.tenant)
         self._tell(order)
 
     def remove(self, name: events.TenantName) -> None:
-        """Remove a tenant. Raises ValueError."""
         opened = self._door(name)
         del self._doors[name]
         self._close_door(opened)

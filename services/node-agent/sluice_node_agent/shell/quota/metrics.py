@@ -4,41 +4,33 @@ poll of each home, some seconds ago. They restart with the agent.
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 from sluice.contracts.ids import AllocationId
 from sluice.runtime.prometheus.metrics import Metric, Sample
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.shell.quota.controller import QuotaController
 
-_OF_TENANT = ("owner_namespace", "owner_pod", "container")
-GRANTED = Metric(
+_of_tenant = partial(Metric, labels=("owner_namespace", "owner_pod", "container"))
+GRANTED = _of_tenant(
     "sluice_quota_granted_seconds_total",
     "counter",
     "SM time that a tenant got tokens for. Quota metrics are some seconds old.",
-    _OF_TENANT,
 )
-USED = Metric("sluice_quota_used_seconds_total", "counter", "Time in which a tenant held a token.", _OF_TENANT)
-WAITED = Metric(
-    "sluice_quota_waited_seconds_total", "counter", "Time in which a tenant waited for a token.", _OF_TENANT
+USED = _of_tenant("sluice_quota_used_seconds_total", "counter", "Time in which a tenant held a token.")
+WAITED = _of_tenant("sluice_quota_waited_seconds_total", "counter", "Time in which a tenant waited for a token.")
+OVERRUN = _of_tenant(
+    "sluice_quota_overrun_seconds_total", "counter", "Time in which tokens were held beyond their end."
 )
-OVERRUN = Metric(
-    "sluice_quota_overrun_seconds_total", "counter", "Time in which tokens were held beyond their end.", _OF_TENANT
+STALLS = _of_tenant(
+    "sluice_quota_stalls_total", "counter", "Tokens that were never returned, so that others continued beside them."
 )
-STALLS = Metric(
-    "sluice_quota_stalls_total",
-    "counter",
-    "Tokens that were never returned, so that others continued beside them.",
-    _OF_TENANT,
-)
-FAIL_OPENS = Metric(
+FAIL_OPENS = _of_tenant(
     "sluice_quota_fail_opens_total",
     "counter",
     "How often a tenant's processes launched without tokens because no scheduler answered.",
-    _OF_TENANT,
 )
-PROCESSES = Metric(
-    "sluice_quota_processes", "gauge", "Processes of a tenant registered with the token scheduler.", _OF_TENANT
-)
+PROCESSES = _of_tenant("sluice_quota_processes", "gauge", "Processes of a tenant registered with the token scheduler.")
 _US = 1e-6
 
 

@@ -47,7 +47,10 @@ def monotonic_us() -> int:
 
 
 class QuotaServer:
-    """The time quota of one home. Thread-safe; every method blocks for at most 10 s."""
+    """
+    The time quota of one home. Thread-safe; every method blocks for at most 10 s, and raises QuotaServerError, those
+    about a tenant ValueError, too.
+    """
 
     def __init__(
         self, home: str, *, config: QuotaConfig | None = None, clock: Callable[[], int] = monotonic_us, epoch: int = 0
@@ -107,16 +110,13 @@ class QuotaServer:
     def change_tenant(
         self, name: TenantName, *, request: float, limit: float, width_percent: int, memory_bytes: int = 0
     ) -> None:
-        """Change a tenant's size. Raises ValueError for one that does not exist, QuotaServerError."""
         order = _order(name, request, limit, width_percent, memory_bytes)
         self._call(lambda: self._loop.change(order))
 
     def remove_tenant(self, name: TenantName) -> None:
-        """Stop serving a tenant. Raises ValueError for one that does not exist, QuotaServerError."""
         self._call(lambda: self._loop.remove(name))
 
     def usage(self) -> dict[TenantName, TenantUsage]:
-        """The usage of every tenant up to now. Raises QuotaServerError."""
         return self._call(self._loop.usage)
 
     def _run(self) -> None:

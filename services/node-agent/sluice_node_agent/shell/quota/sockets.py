@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sluice_node_agent.core.quota.events import TenantName
 from sluice_node_agent.device.mps.home_directory import SOCKET_PATH_BYTES_MAX
+from sluice_node_agent.device.opened_files import opened
 
 BACKLOG = 64
 _PEER = struct.Struct("3i")
@@ -56,8 +57,7 @@ def listen(path: Path) -> socket.socket:
     A socket that listens at `path`, in place of an earlier agent's, bound within its open directory: the path may be
     longer than the 107 bytes of an address (unix(7)). Raises OSError.
     """
-    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(path.parent, os.O_PATH | os.O_DIRECTORY) as directory:
         name = f"/proc/self/fd/{directory}/{path.name}"
         if len(os.fsencode(name)) > SOCKET_PATH_BYTES_MAX:
             raise OSError(errno.ENAMETOOLONG, f"the name {path.name!r} is too long for a socket", str(path))
@@ -71,8 +71,6 @@ def listen(path: Path) -> socket.socket:
             found.close()
             raise
         return found
-    finally:
-        os.close(directory)
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:

@@ -111,7 +111,7 @@ def tickets_of(settings: NodeAgentSettings, node: NodeName) -> Tickets:
 def marks_of(settings: NodeAgentSettings, node: NodeName, boot_id: str) -> OwnershipMarks:
     """This node's ownership marks, beside the tickets. Blocks; raises NodeBackendError."""
     if settings.kubelet_root is None:
-        directory = paths.marks_directory(settings.data_dir, node)
+        directory = settings.data_dir / "marks" / node
     else:
         directory = PodDirectories(settings.pods_dir).marks
     try:

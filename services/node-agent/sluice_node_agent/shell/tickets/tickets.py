@@ -143,7 +143,6 @@ class Tickets:
             self._make_in(self._sources.make(order.owner), order, self._show)
 
     def wrong_of(self, orders: Iterable[MakeTicket]) -> tuple[str, ...]:
-        """The tickets that are missing, or differ from what `make` creates. Raises OSError."""
         return tuple(order.ticket for order in orders if not self._is_right(order))
 
     def remove(self, ticket: str) -> None:
