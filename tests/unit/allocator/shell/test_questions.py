@@ -16,7 +16,6 @@ from sluice.contracts.request_syntax import ContainerRequest, RequestLimits
 from sluice_allocator.core.explain.status import (
     AsksNothing,
     PodAsked,
-    QueuePosition,
     RequestState,
     Simulated,
     WouldBind,
@@ -38,27 +37,6 @@ def ask(bench: Bench, **annotations: str) -> Simulated:
 def stands(bench: Bench, request: str) -> RequestState | None:
     found = how_it_stands(bench.allocator.ctx, RequestId(request))
     return found.state if found is not None else None
-
-
-def test_a_simulated_pod_says_where_it_would_go_and_what_it_would_leave(bench):
-    """3g.20gb on an empty A100: the upper half, and half of the alternatives stay."""
-    found = ask(bench, profile="3g.20gb")
-    (device,), (left,) = found.devices, found.left
-    assert (found.node, device.grant.gpu, device.grant.start) == ("node-a", "GPU-node-a-0", 4)
-    assert (device.mode, device.memory_mib, device.sm_percent) == ("exclusive", 20096, 42)
-    assert (sum(left.creatable_before.values()), sum(left.creatable_after.values())) == (19, 11)
-
-
-def test_a_pod_that_nothing_here_could_serve_would_wait_and_is_told_what_comes_nearest(bench):
-    """As its real request would be: tomorrow's node may have it."""
-    found = ask(bench, profile="9g.90gb")
-    assert found.message == "no GPU here has 9g.90gb. Closest: 7g.40gb (A100-40GB)"
-    assert found.steps[0].reasons[0].reason is WaitReason.NO_NODE_CAN_FIT
-
-
-def test_a_mistake_in_a_key_is_told_with_key_and_value(bench):
-    found = ask(bench, sm_percentage="101")
-    assert (found.field, found.value) == ("sluice.dev/sm-percentage", "101")
 
 
 def test_a_pod_of_somebody_else_is_left_alone(bench):
@@ -117,18 +95,6 @@ def test_each_moment_of_a_requests_life_has_its_word(bench):
     assert stands(bench, "p1") is RequestState.ENDING
     bench.land_all(bench.gone(grant))
     assert stands(bench, "p1") is RequestState.RELEASED
-
-
-def test_a_waiting_request_is_told_its_turn_and_the_reasons_of_this_moment(bench):
-    """Two of one shape wait, and a more important one of another: the second learns that both are before it."""
-    bench.bound("p0", claim(profile="7g.40gb"))
-    bench.land_all(bench.request(msgspec.structs.replace(asked("high", claim(profile="4g.20gb")), priority=9)))
-    for name in ("p1", "p2"):
-        bench.land_all(bench.request(asked(name, claim(profile="3g.20gb"))))
-    found = how_it_stands(bench.allocator.ctx, RequestId("p2"))
-    assert found.turn is not None
-    assert (found.state, found.turn) == (RequestState.QUEUED, QueuePosition(0, before=1, waiting=3, ahead=2))
-    assert [step.filter for step in found.steps] == ["room"]
 
 
 def test_a_refused_request_is_told_with_its_refusal(bench):
