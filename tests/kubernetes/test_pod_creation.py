@@ -7,7 +7,6 @@ from sluice.contracts.kube.names import CONDITION_READY, GATE, granted, granted_
 
 MAX_ANNOTATIONS = 262_144
 GPU = "nvidia.com/gpu"
-WRONG_NAMES = ("a.b", "Upper", "-a", "")
 
 
 def env(path: str) -> list[Json]:
