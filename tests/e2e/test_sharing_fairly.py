@@ -262,9 +262,7 @@ async def test_a_pod_that_its_namespace_may_not_have_waits_until_the_quota_is_ra
     here.put("one", profile="1g.5gb")
     await here.bound("one")
     here.put("two", profile="1g.5gb")
-    numbers = (
-        f"namespace {here.namespace} may have 1 device and has 1; this one asks for 1, and nothing more would fit now"
-    )
+    numbers = f"namespace {here.namespace} may have 1 device and has 1; this one asks for 1, and none is left"
     await here.waiting("two", numbers)
     await here.told(
         "two", f"waits: {numbers}", "what helps: It starts when pods of its namespace end, or when its quota"

@@ -89,6 +89,8 @@ async def test_a_pod_in_the_folder_gets_a_slice_and_gives_it_back(emptied):
     for words in ("default/by-profile  is bound to", "slice is gone", "default/by-profile  was released"):
         assert words in told
     assert "was released" in up.sluice("explain", "by-profile").stdout
+    ended = up.sluice("pods", "--all").stdout
+    assert {line.split()[0] for line in ended.splitlines()[1:]} == {"default/by-profile", "default/two-containers"}
 
 
 async def test_ctrl_c_leaves_no_process_and_no_file(up):

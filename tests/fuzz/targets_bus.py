@@ -14,12 +14,13 @@ from sluice.contracts.bus.codec import SCHEMA, Undecodable, decode, encode
 from sluice.contracts.bus.subjects import SubjectError
 from sluice.contracts.messages import Envelope, NodeInventory
 from sluice.contracts.pb import agent_pb2, allocator_pb2, csi_pb2, inventory_pb2, node_pb2
-from sluice.contracts.proto.slice_usage import usage_from_proto, usage_to_proto
 from sluice.contracts.proto.snapshots import (
     inventory_from_proto,
     inventory_to_proto,
     snapshot_from_proto,
     snapshot_to_proto,
+    usage_from_proto,
+    usage_to_proto,
 )
 from sluice.contracts.rpc_permissions import deny_reason
 from sluice.contracts.slice_usage import NodeUsage

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import grpc
 import pytest
+from factories.broker.memory_bus import MemoryBroker
 from factories.scheduling.allocator import Bench, claim, gpu_report, snapshot, working_allocator
 
 from sluice.contracts.bus import subjects
@@ -19,7 +20,6 @@ from sluice.runtime.grpc import transport
 from sluice.runtime.grpc.health import Health
 from sluice.runtime.service import Service
 from sluice.runtime.tracing.request_traces import RequestTraces
-from sluice.testing.memory_bus import MemoryBroker
 from sluice_allocator.core.events import LeaseChanged
 from sluice_allocator.core.resize.pending import Change, Outcome
 from sluice_allocator.settings import AllocatorSettings

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from factories.broker.memory_bus import MemoryBroker
 from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
@@ -27,7 +28,6 @@ from sluice.contracts.messages import (
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.service import EXIT_CONFIG, Service
 from sluice.runtime.tracing.request_traces import RequestTraces
-from sluice.testing.memory_bus import MemoryBroker
 from sluice_pod_watcher.core.folder.events import FolderListed, FolderUnlistable, HostsKnown
 from sluice_pod_watcher.settings import PodWatcherSettings
 from sluice_pod_watcher.shell.folder.app import serve_on

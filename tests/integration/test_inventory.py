@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import grpc
 import msgspec
 import pytest
+from factories.broker.memory_bus import MemoryBroker
 from factories.inventory import EMPTY_A100, gpu_report, news, snapshot
 from factories.words import booking_of
 
@@ -23,7 +24,6 @@ from sluice.runtime.grpc.health import Health
 from sluice.runtime.nats_server.free_ports import free_ports
 from sluice.runtime.service import Service
 from sluice.runtime.tracing.request_traces import RequestTraces
-from sluice.testing.memory_bus import MemoryBroker
 from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
 from sluice_inventory.settings import InventorySettings
 from sluice_inventory.shell.app import serve_on

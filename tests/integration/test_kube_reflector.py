@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.prometheus import metrics
-from sluice_pod_watcher.core.cluster.events import Event, ListingEnded, ListingStarted, PodGone, PodSeen
+from sluice_pod_watcher.core.cluster.events import Event, Gone, ListingEnded, ListingStarted, Seen
 from sluice_pod_watcher.shell.kube import reflector as module
 from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.reflector import Reflector
@@ -45,7 +45,7 @@ class Watching:
         self.events: list[Event] = []
         self.listed: set[str] | None = None
         self.on_event: Callable[[Event], None] = lambda _: None
-        self.reflector = Reflector(api, self.clock, "pods", "/api/v1/pods", "", PodSeen, PodGone, self.take)
+        self.reflector = Reflector(api, self.clock, "pods", "/api/v1/pods", "", self.take)
         self.task: asyncio.Task[None] | None = None
 
     async def take(self, event: Event) -> None:
@@ -54,11 +54,11 @@ class Watching:
         match event:
             case ListingStarted():
                 self.listed = set()
-            case PodSeen(pod=seen):
+            case Seen(object=seen):
                 self.known[seen["metadata"]["name"]] = seen["metadata"]["resourceVersion"]
                 if self.listed is not None:
                     self.listed.add(seen["metadata"]["name"])
-            case PodGone(pod=gone):
+            case Gone(object=gone):
                 self.known.pop(gone["metadata"]["name"], None)
             case ListingEnded():
                 assert self.listed is not None
@@ -138,7 +138,7 @@ async def test_a_listing_whose_pages_expire_ends_all_the_same(
 ) -> None:
     """A large cluster on a slow day would never be listed: each try would find its continue token expired."""
     monkeypatch.setattr(module, "PAGE", 1)
-    seen.on_event = lambda event: kube.faults.expire_pages() if isinstance(event, PodSeen) else None
+    seen.on_event = lambda event: kube.faults.expire_pages() if isinstance(event, Seen) else None
     seen.start()
     await seen.until_known()
     assert seen.listings == 2

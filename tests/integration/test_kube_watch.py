@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from factories.broker.memory_bus import MemoryBroker
 from factories.cluster.kubernetes import Cluster, pod
 from factories.waiting import until
 from factories.words import write_of
@@ -33,7 +34,6 @@ from sluice.contracts.messages import (
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.tracing.request_traces import RequestTraces
-from sluice.testing.memory_bus import MemoryBroker
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.shell.kube.app import watch_cluster
 from sluice_pod_watcher.shell.kube.client import KubeApi

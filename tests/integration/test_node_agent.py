@@ -4,6 +4,7 @@ import grpc
 import msgspec
 import pytest
 from factories.agent_driver import AgentDriver, pull, running, start_agent
+from factories.broker.memory_bus import MemoryBroker
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RunId
@@ -14,7 +15,6 @@ from sluice.runtime.grpc import transport
 from sluice.runtime.grpc.health import Health
 from sluice.runtime.service import Service
 from sluice.runtime.tracing.request_traces import RequestTraces
-from sluice.testing.memory_bus import MemoryBroker
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.app import run_agents
 from sluice_node_agent.shell.commands.hardware_command import change_hardware

@@ -8,6 +8,7 @@ import stat
 import grpc
 import pytest
 from factories.agent_driver import AgentDriver, pull, running, short_folder
+from factories.broker.memory_bus import MemoryBroker
 from factories.waiting import until
 
 from sluice.contracts.bus import subjects
@@ -18,7 +19,6 @@ from sluice.runtime.clock import SystemClock
 from sluice.runtime.grpc import transport
 from sluice.runtime.service import Service
 from sluice.runtime.tracing.request_traces import RequestTraces
-from sluice.testing.memory_bus import MemoryBroker
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.paths import agent_directory, control_socket
 from sluice_node_agent.simulated.hardware_file import Process

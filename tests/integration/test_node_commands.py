@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from factories.agent_driver import AgentDriver, kill, running, short_folder, start_agent
+from factories.broker.memory_bus import MemoryBroker
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RunId
@@ -17,7 +18,6 @@ from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.process import Broker
 from sluice.runtime.service import Service
 from sluice.runtime.tracing.request_traces import RequestTraces
-from sluice.testing.memory_bus import MemoryBroker
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.commands.hardware_command import change_hardware
 from sluice_node_agent.shell.paths import hardware_path

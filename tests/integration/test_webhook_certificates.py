@@ -9,8 +9,7 @@ import pytest
 
 from sluice.runtime.prometheus import metrics
 from sluice_pod_watcher.shell.metrics import CERTIFICATE_ENDS, WEBHOOK_READY
-from sluice_pod_watcher.shell.webhook.ca import make_generation
-from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig, Generations, with_new
+from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig, Generations, make_generation, with_new
 from sluice_pod_watcher.shell.webhook.cert_rotator import (
     REFRESH_S,
     RETRY_S,

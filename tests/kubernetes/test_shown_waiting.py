@@ -391,8 +391,7 @@ SCENES = {
     ),
     WaitReason.QUOTA_EXCEEDED: Scene(
         over_its_quota,
-        "namespace default may have 25000 MiB of memory and has 20096; this one asks for 20096, and at most 4904 "
-        "would fit now. "
+        "namespace default may have 25000 MiB of memory and has 20096; this one asks for 20096, and 4904 are left. "
         "It starts when pods of its namespace end, or when its quota is raised (sluice quota); asking for less "
         "helps. "
         "[QuotaExceeded, elsewhere ResourceQuotaNotFit]",

@@ -1,5 +1,4 @@
-"""
-A small, full fleet that is shared: everything that people, agents and clocks do to it, in any order.
+"""A small, full fleet that is shared: everything that people, agents and clocks do to it, in any order.
 
 Where `machine` asks the engine for places, here whole allocators read and write a bus: one that reads everything at
 once and is judged by every choice, or two that know what they have got round to read, and are judged by what stands.

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from factories.broker.memory_bus import MemoryBroker
 from factories.waiting import WITHIN_S, until
 
 from sluice.contracts.bus import subjects
@@ -37,7 +38,6 @@ from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.process import Broker
 from sluice.runtime.tracing.request_traces import RequestTraces
-from sluice.testing.memory_bus import MemoryBroker
 
 NODE = NodeName("gpu-1.example")
 OTHER_NODE = NodeName("gpu-2.example")

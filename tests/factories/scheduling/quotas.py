@@ -8,7 +8,6 @@ from sluice.contracts.bus.events import Entry, Observed, Stream, Write
 from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import AllocationRequested, Amounts, Claim, Grant, Pending, QuotaSet, RequestWithdrawn
 from sluice.contracts.quotas.usage import Usage
-from sluice_allocator.core.events import Continue
 from sluice_allocator.core.quotas.quota import usage
 
 SMALL, HALF, WHOLE = claim(profile="1g.5gb"), claim(profile="3g.20gb"), claim(profile="7g.40gb")
@@ -34,10 +33,7 @@ def limit(bench: Bench, namespace: str = "lab", *, pod: Amounts | None = None, *
 
 def all_of(bench: Bench, said: list) -> list[Write]:
     """Everything lands, until nothing is left to be done."""
-    landed = bench.land_all(said)
-    while bench.allocator.unfinished:
-        landed += bench.land_all(bench.handle(Continue()))
-    return landed
+    return bench.settle(said)
 
 
 def grants(writes: list[Write]) -> list[str]:

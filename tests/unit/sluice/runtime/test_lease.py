@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 from factories.broker.bus_rigs import LosingAnswers
+from factories.broker.memory_bus import MemoryBroker
 from factories.waiting import until
 
 from sluice.contracts.bus.events import Entry, Stream
@@ -16,7 +17,6 @@ from sluice.runtime.bus import Answer
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.lease import AWAKE_S, PROBE_S, RENEWALS, RETRY_S, Lease
 from sluice.runtime.service import DRAIN_S
-from sluice.testing.memory_bus import MemoryBroker
 
 TTL_S = 3
 PER_RENEWAL = round(TTL_S / RENEWALS / PROBE_S)
