@@ -72,7 +72,7 @@ def asking(**resources: Json) -> Json:
         pytest.param(reading("metadata.annotations['a/b/c']"), "", id="two-slashes"),
         pytest.param(reading("metadata.annotations['Main.sluice.dev/X']"), None, id="uppercase"),
         pytest.param(reading("metadata.nothing"), "", id="no-such-field"),
-        # 63 characters and our suffix are a valid key; without dots asked and granted keys are told apart.
+        # 63 characters and our suffix are a valid key; without dots asked and granted keys differ.
         pytest.param(named("c" * 63), None, id="container-name-longest"),
         pytest.param(named("c" * 64), "", id="container-name-too-long"),
         *(
