@@ -27,9 +27,9 @@ from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.quotas.usage import Usage
-from sluice.contracts.reasons import ReasonCount, WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.explain.status import RequestState, how_it_stands
-from sluice_allocator.core.quotas.quota import Exceeded, forbids, keeps_guarantee, usage_of
+from sluice_allocator.core.quotas.quota import Exceeded, forbids, keeps_guarantee
 from sluice_allocator.core.serve import offers
 
 
@@ -37,27 +37,6 @@ from sluice_allocator.core.serve import offers
 def bench(empty: Bench) -> Bench:
     """An allocator with node-a open: one empty A100-40GB, which may be shared."""
     return with_a_gpu_to_share(empty)
-
-
-def test_who_would_exceed_the_quota_waits_and_is_told_all_numbers(bench):
-    limit(bench, memory_mib=25000)
-    bound(bench, "p1", HALF)
-    (write,) = all_of(bench, bench.request(asks("p2", HALF)))
-    assert write.message == msg.Pending(
-        request=RequestId("p2"),
-        request_revision=1,
-        message=(
-            "namespace lab may have 25000 MiB of memory and has 20096; this one asks for 20096, and 4904 are left"
-        ),
-        reasons=(
-            ReasonCount(
-                reason=WaitReason.QUOTA_EXCEEDED,
-                count=2 * HALF_MIB - 25000,
-                of="MiB of memory over the quota of namespace lab",
-                known_as="ResourceQuotaNotFit",
-            ),
-        ),
-    )
 
 
 @pytest.mark.parametrize(
@@ -127,15 +106,6 @@ def test_every_kind_of_ask_counts_what_its_place_takes(bench, shape, counts):
     assert used(bench) == counts
 
 
-def test_a_raised_quota_serves_those_who_wait_for_it_in_their_turn(bench):
-    """Priority first, then who asked first; nothing else has to happen."""
-    limit(bench, gpus=0)
-    for name, priority in (("p1", 0), ("p2", 0), ("p3", 5)):
-        all_of(bench, bench.request(asks(name, SMALL, priority=priority)))
-    assert grants(limit(bench, gpus=2)) == ["p3", "p1"]
-    assert grants(all_of(bench, bench.observe(subjects.quota("lab"), msg.QuotaUnset(namespace="lab")))) == ["p2"]
-
-
 @pytest.mark.parametrize("lifted", [False, True])
 def test_who_found_only_a_place_that_takes_too_much_is_served_when_the_limit_is_raised(empty, lifted):
     """It is not set aside, for another place may take less; it would not be looked at again for long."""
@@ -188,7 +158,7 @@ def test_growing_is_checked_against_what_others_have_and_shrinking_never(bench):
     ctx = bench.allocator.ctx
     small = granted(bench, "p1", claim(profile=None, modes=("mps",), memory_mib=1000, uid=7))
     granted(bench, "p2", claim(profile=None, modes=("mps",), memory_mib=5000, uid=7))
-    before = usage_of(ctx, small.booking.devices)
+    before = ctx.cluster.usage_of(small.booking.devices)
     limit(bench, memory_mib=8000)
     assert forbids(ctx, "lab", before, Usage(1, 3000, 175)) is None
     assert forbids(ctx, "lab", before, Usage(1, 3001, 175)) == Exceeded(
@@ -271,7 +241,7 @@ def test_what_is_booked_on_a_gpu_that_is_not_shown_any_more_counts_as_before(ben
             snapshot=snapshot("node-a", (gpu_report("node-a", 0),), generation=3),
         ),
     )
-    assert used(bench) == usage_of(bench.allocator.ctx, grant.booking.devices) == before
+    assert used(bench) == bench.allocator.ctx.cluster.usage_of(grant.booking.devices) == before
     end(bench, grant)
     assert used(bench) == Usage()
 

@@ -15,10 +15,10 @@ import msgspec
 import pytest
 import yaml
 from factories.broker.bus_rigs import ensured, say
+from factories.broker.memory_bus import MemoryBroker, MemoryBus
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.subjects import parse
-from sluice.testing.memory_bus import MemoryBroker, MemoryBus
 from sluice_console.core.documents import GpusDocument, PodsDocument
 from sluice_console.core.fleet.filters import FleetFilter, parse_filter
 from sluice_console.core.fleet.fleet_state import FleetState
