@@ -17,8 +17,18 @@ from sluice_allocator.core.state.grant_facts import DeviceAmount
 CONTAINERS_MAX = 1000  # most containers of one pod; an API server takes no object with more
 
 
+TOGETHER_MAX = 200  # pods of one question; each takes milliseconds, in which nothing is decided
+
+
 class QuestionError(ValueError):
     """A question that no pod can be behind. The message names the field, its value and a valid form."""
+
+
+def pods_asked(request: pb.SimulateRequest) -> list[PodAsked]:
+    """The pod to simulate, and those after it. Raises QuestionError."""
+    if len(request.next) >= TOGETHER_MAX or any(each.next for each in request.next):
+        raise QuestionError(f"next: {len(request.next)} pods; at most {TOGETHER_MAX - 1}, without a next of their own")
+    return [pod_asked(each) for each in (request, *request.next)]
 
 
 def pod_asked(request: pb.SimulateRequest) -> PodAsked:
@@ -99,9 +109,16 @@ def _toleration(each: pb.Toleration) -> msg.Toleration:
     raise QuestionError(f"host.tolerations: operator = {shorten(each.operator)!r}; Equal or Exists")
 
 
-def simulated(found: Simulated, run: RunId, *, waiting: int, devices_max: int) -> pb.SimulateResponse:
-    """What a simulated pod would get, and how many devices one may request."""
-    answer = pb.SimulateResponse(decided_by=run, waiting=waiting, devices_max=devices_max)
+def simulated_together(found: list[Simulated], run: RunId, *, waiting: int, devices_max: int) -> pb.SimulateResponse:
+    """What simulated pods would get, and how many devices one may request."""
+    first, *others = (simulated(each) for each in found)
+    about = pb.SimulateResponse(decided_by=run, waiting=waiting, devices_max=devices_max, next=others)
+    first.MergeFrom(about)
+    return first
+
+
+def simulated(found: Simulated) -> pb.SimulateResponse:
+    answer = pb.SimulateResponse()
     match found:
         case WouldBind():
             answer.bound.CopyFrom(pb.WouldBeBound(**_with_devices(found)))

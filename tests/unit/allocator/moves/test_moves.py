@@ -340,7 +340,7 @@ def test_the_simulated_answer_is_the_real_one(bench):
     """A simulation has to show that the pod would get a larger profile, and on which node."""
     bench.settle(bench.request(asked("full", WHOLE)))
     keys = {"sluice.dev/profile": "1g.5gb", "sluice.dev/substitute": "true"}
-    found = simulate(bench.allocator.ctx, PodAsked("default", keys, (ContainerRequest("main"),)))
+    found = simulate(bench.allocator.ctx, PodAsked("default", keys, (ContainerRequest("main"),)))[0]
     assert (found.node, found.devices[0].grant.profile, found.instead_of) == ("node-b", "1g.6gb", "1g.5gb")
     (write,) = bench.settle(bench.request(asks("p1", substitute="stay")))
     assert write.message.booking.devices == (found.devices[0].grant,)
