@@ -158,17 +158,14 @@ class RequestPublisher:
         for node, facts in hosts.items():
             self.host(node, facts)
 
-    def host(self, node: NodeName, facts: msg.HostFacts) -> None:
-        self._outbox.keep(subjects.host(node), facts)
+    def host(self, node: NodeName, facts: msg.HostFacts, *, expires: bool = False) -> None:
+        """`expires`: with a time to live, as no process will update it. An existing message expires by itself."""
+        self._outbox.keep(subjects.host(node), facts, ttl_s=self._closing_ttl_s if expires else None)
 
     def rewrite_host(self, node: NodeName, facts: msg.HostFacts, ttl_s: int | None = None) -> None:
         """The same, even if already on the bus: it may have a time to live, or shall get one."""
         self._outbox.forget(subjects.host(node))
         self._outbox.commit(subjects.host(node), facts, ttl_s=ttl_s)
-
-    def publish_host_with_ttl(self, node: NodeName, facts: msg.HostFacts) -> None:
-        """The same, with a time to live, as no process will update it. An existing message expires by itself."""
-        self._outbox.keep(subjects.host(node), facts, ttl_s=self._closing_ttl_s)
 
     def node_on_bus(self, node: NodeName) -> msg.AnyMessage | None:
         """The last message about a node that is known to be on the bus: its agent's, or its removal."""

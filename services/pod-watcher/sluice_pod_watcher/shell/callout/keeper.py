@@ -28,7 +28,7 @@ from sluice_pod_watcher.shell.callout.nkeys import KeyKind, NKey, NotAKeyError
 from sluice_pod_watcher.shell.callout.rpc_identities import AUTHORITY, CA, SERVICES, authority_of, of_services
 from sluice_pod_watcher.shell.kube.client import MERGE, STRATEGIC_MERGE, KubeApi, KubeError
 from sluice_pod_watcher.shell.kube.webhook_certificates import SecretStore
-from sluice_pod_watcher.shell.webhook.cert_stores import StoreUnavailableError
+from sluice_pod_watcher.shell.webhook.cert_sources import StoreUnavailableError
 
 REFRESH_S, RETRY_S = 30.0, 2.0  # between two rounds; while something fails
 ANNOTATION = "sluice.dev/bus-keys"

@@ -13,7 +13,7 @@ from sluice.contracts.reasons import shorten
 from sluice.runtime import logs
 from sluice_pod_watcher.shell.kube.client import JSON_PATCH, MERGE, KubeApi, KubeError
 from sluice_pod_watcher.shell.webhook.cert_rotator import NotPublishedError
-from sluice_pod_watcher.shell.webhook.cert_stores import StoredCertificates, StoreUnavailableError
+from sluice_pod_watcher.shell.webhook.cert_sources import StoredCertificates, StoreUnavailableError
 
 KEY = "certificates.json"
 ABSENT, CONFLICT = 404, 409
