@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+import msgspec
+
 from sluice.contracts import messages as msg
 from sluice.contracts.ids import GpuUuid, NodeName
 
@@ -48,8 +50,7 @@ class Slot:
         return self.start, self.size
 
 
-@dataclass(frozen=True, slots=True)
-class GpuUse:
+class GpuUse(msgspec.Struct, frozen=True):
     """One physical GPU: its report and derived counts. `created` are our instances, per profile."""
 
     gpu: msg.GpuReport
@@ -70,8 +71,7 @@ class GpuUse:
         return self.slices_in_use / self.slices_total
 
 
-@dataclass(frozen=True, slots=True)
-class NodeUse:
+class NodeUse(msgspec.Struct, frozen=True):
     """One node's inventory and the use of its GPUs, in the order of their index."""
 
     name: NodeName
@@ -79,8 +79,7 @@ class NodeUse:
     gpus: tuple[GpuUse, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FleetUse:
+class FleetUse(msgspec.Struct, frozen=True):
     """Sums over nodes. Creatable counts cover healthy GPUs of fresh nodes: what could be created now."""
 
     nodes: int

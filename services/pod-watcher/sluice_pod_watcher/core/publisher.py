@@ -200,11 +200,9 @@ class RequestPublisher:
             self._publish_some()
         if self._sync_due and self._state_is_read and self._request_source.has_seen_all() and self._all_confirmed():
             self._sync_due = False
-            life, count = self._incarnation, self._request_source.asking()
-            synced = msg.SourceSynced(
-                source=self._name, run=self._run, epoch=self._epoch, count=count, incarnation=life
-            )
-            self._outbox.keep(self._source, synced)
+            life, asking = self._incarnation, self._request_source.asking()
+            said = msg.SourceSynced(source=self._name, run=self._run, epoch=self._epoch, count=asking, incarnation=life)
+            self._outbox.keep(self._source, said)
 
     def _publish_some(self) -> None:
         due, self._request_source.due = self._request_source.due, {}

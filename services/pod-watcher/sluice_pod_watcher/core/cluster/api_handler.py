@@ -8,7 +8,7 @@ from sluice_pod_watcher.core.cluster.context import ClusterContext
 from sluice_pod_watcher.core.cluster.events import Raw
 from sluice_pod_watcher.core.cluster.listing import Listing
 from sluice_pod_watcher.core.cluster.pods.pod_view import is_marked, read_pod, uid_of
-from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeClaim, VolumeTopologies, topologies_of
+from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies, topologies_of
 from sluice_pod_watcher.core.workqueue import PendingWrite
 
 RESTORED = (
@@ -129,7 +129,7 @@ class ApiHandler:
             return
         places: VolumeTopologies = ()
         if isinstance(event, events.Done):
-            places, unknown = topologies_of(tuple(VolumeClaim(*each) for each in event.answer))
+            places, unknown = topologies_of(events.ClaimObjects(*each) for each in event.answer)
         elif event.status == FORBIDDEN:
             unknown = (f"Sluice is not allowed to read its volumes: {event.message}",)
         else:

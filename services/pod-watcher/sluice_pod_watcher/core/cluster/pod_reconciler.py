@@ -206,9 +206,8 @@ class PodReconciler:
             record.confirm_by, record.sent = "", ()
         bound = record.answer
         if was_bound and isinstance(bound, Bound):
-            self.status_writer.event(
-                record, "SliceBound", f"bound to its slice on {bound.node}: {_devices(bound)}", "Normal"
-            )
+            told = f"bound to its slice on {bound.node}: {_devices(bound)}"
+            self.status_writer.event(record, "SliceBound", told, "Normal")
         elif isinstance(bound, Bound) and record.held is not None:
             made = f"its slice on {bound.node} was created again: {_devices(bound)}"
             self.status_writer.event(record, "SliceMadeAnew", made, "Normal")

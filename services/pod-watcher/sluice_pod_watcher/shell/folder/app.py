@@ -37,10 +37,8 @@ async def serve_folder(service: Service[PodWatcherSettings]) -> None:
     await asyncio.to_thread(folder.check)
     hosts = await asyncio.to_thread(_hosts, service.settings.fleet_file)
     with IdentityFile(service.settings.data_dir / "pods") as identities:
-        who = credentials_from_settings(service.settings)
-        bus = await NatsBus.connect(
-            service.settings.nats_url, name=service.name, traces=service.traces, credentials=who
-        )
+        who, url = credentials_from_settings(service.settings), service.settings.nats_url
+        bus = await NatsBus.connect(url, name=service.name, traces=service.traces, credentials=who)
         try:
             await serve_on(bus, service, folder, identities, hosts)
         finally:

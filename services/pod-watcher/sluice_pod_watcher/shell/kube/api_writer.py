@@ -154,7 +154,7 @@ class ApiWriter:
             volume = await self._object(f"/api/v1/persistentvolumes/{volume_name}") if volume_name else None
             late = claim is not None and not volume_name and class_name
             path = f"/apis/storage.k8s.io/v1/storageclasses/{class_name}"
-            found.append((name, claim, volume, await self._object(path) if late else None))
+            found.append(events.ClaimObjects(name, claim, volume, await self._object(path) if late else None))
         return tuple(found)
 
     async def _object(self, path: str) -> Raw | None:

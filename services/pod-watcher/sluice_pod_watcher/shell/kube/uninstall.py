@@ -147,9 +147,8 @@ class Uninstall(msgspec.Struct, frozen=True):
         """One that has ended holds no device, and the kubelet needs no driver for it any more."""
         running = "status.phase!=Succeeded,status.phase!=Failed"
         pods = await self._list("/api/v1/pods", labelSelector=LABEL_MANAGED, fieldSelector=running)
-        return [
-            f"{about.get('namespace')} {about.get('name')}" for pod in pods if (about := mapping_in(pod, "metadata"))
-        ]
+        found = (mapping_in(pod, "metadata") for pod in pods)
+        return [f"{about.get('namespace')} {about.get('name')}" for about in found if about]
 
     async def _slices(self) -> list[str]:
         """What is ours on each GPU, as the mirror shows it. Without a mirror none is known."""

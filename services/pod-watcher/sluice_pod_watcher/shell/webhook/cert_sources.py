@@ -99,9 +99,9 @@ def _decoded(text: str) -> Generations:
     try:
         return msgspec.json.decode(text, type=Generations)
     except NOT_READABLE as error:
-        raise CertificateUnavailableError(
-            f"the stored certificates are damaged; empty the Secret, and new ones are made ({shorten(str(error), 300)})"
-        ) from error
+        right = "empty the Secret, and new ones are made"
+        why = f"the stored certificates are damaged; {right} ({shorten(str(error), 300)})"
+        raise CertificateUnavailableError(why) from error
 
 
 class MountedCertificates(msgspec.Struct, frozen=True):
@@ -120,9 +120,8 @@ class MountedCertificates(msgspec.Struct, frozen=True):
         except OSError as error:
             raise CertificateUnavailableError(f"{error.filename}: {error.strerror or error}") from error
         except ValueError as error:
-            raise CertificateUnavailableError(
-                f"{self.folder / 'tls.crt'} is not a valid certificate: {error}"
-            ) from error
+            why = f"is not a valid certificate: {error}"
+            raise CertificateUnavailableError(f"{self.folder / 'tls.crt'} {why}") from error
         if expires <= now:
             raise CertificateUnavailableError(f"{self.folder / 'tls.crt'} expired at {expires:%Y-%m-%d %H:%M} UTC")
         return ServedCertificate(certificate, key, expires)

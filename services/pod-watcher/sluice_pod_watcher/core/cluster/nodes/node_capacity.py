@@ -83,9 +83,7 @@ class NodeCapacity:
     _cut: dict[NodeName, None] = field(default_factory=dict)  # with more kinds of pods, or ports, than published
     newly_cut: list[NodeName] = field(default_factory=list)  # nodes that just became so, for the log
     _said_at: dict[NodeName, float] = field(default_factory=dict)
-    _listings: dict[events.ListedKind, Listing[str]] = field(
-        default_factory=lambda: {"others": Listing(), "nodes": Listing()}
-    )
+    _listings: dict[str, Listing[str]] = field(default_factory=lambda: {"others": Listing(), "nodes": Listing()})
 
     def handle(self, event: events.ObjectEvent) -> None:
         """An event about nodes, or about pods that are not ours."""
@@ -325,15 +323,14 @@ def _read_node(told: tuple[object, ...], version: int) -> _NodeFacts:
     assert isinstance(labels, Mapping)
     assert isinstance(allocatable, Mapping)
     amounts = {name: _amount(str(text)) for name, text in allocatable.items()}
+    others = {name: int(size) for name, size in sorted(amounts.items()) if "/" in name and not is_gpu_resource(name)}
     return _NodeFacts(
         version=version,
         told=told,
         room=HostRoom(
             cpu_milli=int(amounts.get("cpu", _NOTHING) * 1000),
             memory_mib=int(amounts.get("memory", _NOTHING) / _MIB),
-            resources={
-                name: int(size) for name, size in sorted(amounts.items()) if "/" in name and not is_gpu_resource(name)
-            },
+            resources=others,
         ),
         pods=int(amounts.get("pods", _NOTHING)),
         labels={str(key): str(text) for key, text in labels.items()},

@@ -1,7 +1,6 @@
 """Reconciles placeholder pods with the nodes that the allocator finds missing: an autoscaler adds a node for each,
 where it stays while the node's agent starts. It goes when pods have slices there, or when that node serves nothing."""
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -14,6 +13,7 @@ from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import Raw, mapping_in
 from sluice_pod_watcher.core.cluster.listing import Listing
+from sluice_pod_watcher.core.workqueue import remember
 
 PREFIX = "sluice-capacity-"
 PRIORITY_CLASS = "sluice-capacity"
@@ -93,7 +93,7 @@ class Placeholders:
     _listing: Listing[str] = field(default_factory=Listing)
     _under_way: dict[str, str] = field(default_factory=dict)  # placeholders being created (their pools) or deleted
     _answers: dict[NodeName, float] = field(default_factory=dict)  # nodes whose agents answer, and since when
-    _useless: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
+    _useless: dict[NodeName, None] = field(default_factory=dict)
     _not_before: float = float("-inf")
 
     def pool(self, demand: PoolDemand) -> None:
@@ -176,10 +176,7 @@ class Placeholders:
             standing = {name: each for name, each in self._here.items() if each.pool == pool and not each.leaves}
             for name, each in list(standing.items()):
                 if missing and self._is_useless(each, now):
-                    node = each.node
-                    self._useless[node] = None
-                    if len(self._useless) > USELESS_MAX:
-                        self._useless.popitem(last=False)
+                    remember(self._useless, each.node, None, at_most=USELESS_MAX)
                     del standing[name]
                     yield from self._delete(name, each)
             surplus = sorted(standing, key=lambda name: (self._worth(standing[name]), name))

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from sluice.contracts.dra.names import POD_CLAIM
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, is_token
 from sluice.contracts.kube import names
@@ -16,8 +18,7 @@ _EDITABLE = ("nodeSelector", "affinity", "tolerations")  # while gated (Kubernet
 _VERSION_MAX = 20  # digits of a resourceVersion: the store counts in 64 bits
 
 
-@dataclass(frozen=True, slots=True)
-class PodCondition:
+class PodCondition(msgspec.Struct, frozen=True):
     """Our condition on a pod."""
 
     status: str
@@ -25,8 +26,7 @@ class PodCondition:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodePin:
+class NodePin(msgspec.Struct, frozen=True):
     """The node terms of a pod's spec, as a pin depends on them. `terms`: the node that each required term names (empty:
     none); None without any. `has_...`: whether those objects exist."""
 
