@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from alerts_page import alerts
+from factories.waiting import until
 from fake_kube.server import FakeKube
 
 from sluice.runtime.clock import SystemClock
@@ -66,9 +67,7 @@ async def test_of_what_is_refused_no_watch_is_counted(api: KubeApi, kube: FakeKu
     kube.faults.fail(10, code=403, verb=verb, path="pods")
     troubles, watches = of()
     task = asyncio.create_task(Reflector(api, Hasty(), "pods", "/api/v1/pods", "", offer).run())
-    async with asyncio.timeout(30):
-        while of()[1] == watches:  # noqa: ASYNC110 - counters have no event
-            await asyncio.sleep(0.001)
+    await until(lambda: of()[1] > watches)
     assert of()[0] == troubles + 10
     task.cancel()
     await asyncio.wait((task,))

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from factories.cluster.kubernetes import Cluster, pod
+from factories.waiting import until
 from fake_kube.server import ADMIN, FakeKube
 from structlog.testing import capture_logs
 
@@ -73,14 +74,13 @@ class Watching:
         return sum(isinstance(each, ListingStarted) for each in self.events)
 
     async def until(self, good: Callable[[], Any], what: str) -> None:
-        """Wait, at most 30 s."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WAIT_S):
-                while not good():
-                    assert self.task is None or not self.task.done(), self.task
-                    await asyncio.sleep(0.01)
-                return
-        raise AssertionError(f"never: {what}; known {self.known}, pauses {self.clock.pauses}")
+        """Wait, while it runs."""
+
+        def look() -> Any:
+            assert self.task is None or not self.task.done(), self.task
+            return good()
+
+        await until(look, lambda: f"{what}; known {self.known}, pauses {self.clock.pauses}")
 
     async def until_known(self) -> None:
         """Wait until its state equals the server's."""

@@ -114,8 +114,7 @@ class Bus:
             ticket="t-1",
             containers=(ContainerDevices(container="main", visible_devices=f"MIG-{uid.rpartition('-')[2]}"),),
         )
-        address = subjects.binding(RequestId(uid))
-        await self.bus.write(write_of(address, word, None, f"desk-{self._number}"), {})
+        await self.bus.write(write_of(subjects.binding(RequestId(uid)), word, None, f"desk-{self._number}"), {})
 
     async def until(self, good: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE_S):

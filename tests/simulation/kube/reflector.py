@@ -1,5 +1,4 @@
-"""
-What the shell of a cluster's pod-watcher does at the API server to see what is there: list, and then watch.
+"""What the shell of a cluster's pod-watcher does at the API server to see what is there: list, and then watch.
 
 A listing is whole and as of one version, but comes in pages; what is watched comes late, and breaks off.
 """

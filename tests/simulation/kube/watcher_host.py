@@ -1,5 +1,4 @@
-"""
-The pod-watcher of a cluster: its core, and its shell's duties at the API server.
+"""The pod-watcher of a cluster: its core, and its shell's duties at the API server.
 
 It has no disk. A call that was sent may arrive late, and after its sender has died; its answer may be lost.
 """
@@ -169,8 +168,7 @@ class ClusterHost(Host):
             self._call(wanted, arrive)
 
     def _call(self, wanted: Call, arrive: Callable[[], Any]) -> None:
-        """
-        A call is on its way, whatever becomes of who sent it; its answer is for this life, and may be lost.
+        """A call is on its way, whatever becomes of who sent it; its answer is for this life, and may be lost.
 
         One that takes very long is given up before it arrives.
         """

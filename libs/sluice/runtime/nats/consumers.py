@@ -1,9 +1,8 @@
 """
 The two consumers that we read by: a service's ephemeral one, and the durable of a node's agent.
 
-Both deliver last values and then the tail. The allocator creates an agent's durable
-(`sluice.contracts.bus.nats_permissions` says why); the agent only resets it to its first entry, because a durable does
-not repeat acknowledged entries.
+The allocator creates an agent's durable (`sluice.contracts.bus.nats_permissions`); the agent only resets it to its
+first entry, because a durable does not repeat acknowledged entries.
 """
 
 import secrets
@@ -22,7 +21,6 @@ BATCH = 5_000
 INACTIVE_S = 30
 """The server deletes an ephemeral consumer without pulls for this long."""
 PULL_EXPIRES_S = 30.0
-"""For a consumer with a single reader."""
 SHARED_PULL_EXPIRES_S = 3.0
 """
 For a durable, which the agent's next run pulls from, too.
@@ -44,13 +42,11 @@ class StreamConsumer:
     tells_missing = False
 
     def __init__(self, connection: Connection, stream: Stream, filters: tuple[str, ...]) -> None:
-        """`filters` empty means the whole stream."""
         self.stream = stream
         self._connection = connection
         self._filters = filters
 
     async def find(self) -> Incarnation | None:
-        """The stream's incarnation. Raises TimeoutError while it does not exist."""
         return await incarnation(self._connection, self.stream)
 
     async def open(self) -> Opened:

@@ -108,7 +108,6 @@ class Reader:
 
     @property
     def stream(self) -> Stream:
-        """The stream that is read."""
         return self._consumer.stream
 
     @property

@@ -205,19 +205,6 @@ def test_a_slice_that_cannot_be_unmade_shows_as_quarantined(seen):
     assert status["slices"][0]["state"] == "Quarantined"
 
 
-def test_what_is_gone_is_not_shown(seen):
-    seen.handle(e.GpusListed(("node-a-0", "left-over-0")))
-    say(seen, inventory(gpus=2))
-    seen.pass_time(3)
-    say(seen, inventory(gpus=1))
-    seen.pass_time(3)
-    assert list(seen.gpus) == ["node-a-0"]
-    assert e.UnmirrorGpu("left-over-0") in seen.writes
-    seen.handle(e.Gone("nodes", {"metadata": {"name": "node-a"}}))
-    seen.pass_time(3)
-    assert seen.gpus == {}
-
-
 def test_a_missing_resource_is_not_hammered(seen):
     """A cluster without the definition would be asked thousands of times."""
     seen.takes = False

@@ -140,19 +140,6 @@ def test_the_pin_leaves_what_the_user_wrote(bench, affinity, left):
     assert terms_of(bench, "u1") == left
 
 
-def test_nothing_is_opened_while_another_gate_is_there(bench):
-    """A pod would be pinned before the queueing system has admitted it."""
-    bench.create("train", "u1", gates=("sluice.dev/slice", "kueue.x-k8s.io/admission"))
-    bench.bind("u1")
-    bench.pass_time(3)
-    assert bench.api.opened == []
-    assert bench.api.conditions == [("u1", "False", "OtherGates")]
-    bench.change("u1", spec={"schedulingGates": [{"name": "sluice.dev/slice"}]})
-    assert bench.api.opened == ["u1"]
-    bench.pass_time(15)
-    assert bench.api.conditions[-1] == ("u1", "True", "SliceReady")
-
-
 def test_a_slice_that_cannot_be_mounted_is_not_given(bench):
     """A ticket named '.' would show a container every ticket of its pod."""
     bench.create("train", "u1")
@@ -287,22 +274,6 @@ def test_a_last_word_that_the_bus_forgot_is_said_again(bench, pod, read, forgott
         bench.delete("u1", **ENDED)
         bench.pass_time(1)
     assert [word for subject, word in bench.words[words:] if subject == "sluice.request.u1"][-1].closing
-
-
-@pytest.mark.parametrize(
-    "status",
-    [
-        {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"terminated": {}}}]},
-        {"phase": "Failed", "containerStatuses": [{"name": "main", "state": {"running": {}}}]},
-    ],
-    ids=["restarts", "written-by-others"],
-)
-def test_a_status_that_proves_nothing_ends_nothing(bench, status):
-    """A slice would be given to a second pod while the first uses it."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=status)
-    assert isinstance(bench.word("u1"), msg.AllocationRequested)
 
 
 def test_replayed_old_versions_change_nothing(bench):
