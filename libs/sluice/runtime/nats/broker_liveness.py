@@ -18,8 +18,8 @@ from structlog.typing import FilteringBoundLogger
 REPORT_AFTER_S = 5.0
 """Leader election takes up to 8 s in a cluster and none on one server; longer silence is reported."""
 
-CHECK_EVERY_S = 1.0
-"""How often to check that this process runs; the broker's heartbeat has the same interval."""
+CHECK_EVERY_S = 2.0
+"""How often to check that this process runs."""
 LATE_MAX_S = 1.0
 """A check this late means that the process was paused. A busy event loop is late by a tenth of that."""
 

@@ -110,15 +110,16 @@ class NatsBus:
         refresh_s: float = REFRESH_S,
         within_s: float | None = None,
         records_agents: bool = False,
+        quiet: bool = False,
     ) -> "NatsBus":
         """
         Connect to any of the comma-separated servers in `url`; waits while none answers, or for `within_s`.
 
         `traces` gets the trace context of what is read; with `records_agents` what is read of agents is copied to
-        HISTORY. Raises BusError for wrong credentials, an old server, or when
-        the time is over.
+        HISTORY; `quiet` ones ping seldom while they await nothing. Raises BusError for wrong credentials, an old
+        server, or when the time is over.
         """
-        connection = await Connection.open(url, name=name, credentials=credentials, within_s=within_s)
+        connection = await Connection.open(url, name=name, credentials=credentials, within_s=within_s, quiet=quiet)
         return cls(connection, traces, refresh_s, records_agents=records_agents)
 
     async def write(self, write: Write, headers: dict[str, str]) -> Answer:
