@@ -32,6 +32,8 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         self.agents: dict[NodeName, Agent | None] = {}
         """None while the node's journal and devices are read."""
         self.usage: dict[NodeName, UsagePoller] = {}
+        self._answers: dict[NodeName, tuple[NodeSnapshot, node_pb2.NodeSnapshot]] = {}
+        """The last answer for each node, and the snapshot that it was made of."""
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the service to a server."""
@@ -45,7 +47,11 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         if agent is None or not agent.started:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"{request.node}: devices and journal are being read")
         assert agent is not None
-        return snapshot_to_proto(agent.snapshot())
+        snapshot = agent.snapshot()
+        known = self._answers.get(snapshot.node)
+        if known is None or known[0] is not snapshot:
+            known = self._answers[snapshot.node] = snapshot, snapshot_to_proto(snapshot)
+        return known[1]
 
     async def GetHealth(  # noqa: N802 - the method's name in the contract
         self, request: agent_pb2.GetHealthRequest, context: grpc.aio.ServicerContext
