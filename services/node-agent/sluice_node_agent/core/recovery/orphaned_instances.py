@@ -51,6 +51,10 @@ class GarbageCollector:
         self._left: dict[str, Garbage] = {}
         """What is not removed yet, by name: names of homes, tickets and claims are unique."""
 
+    def __bool__(self) -> bool:
+        """Whether something is not removed yet."""
+        return bool(self._left)
+
     def home(self, found: FoundMpsHome) -> None:
         """Remove a home without a record: its daemon, if there is one, and its directory."""
         self._clear(found.home, StopMps(0, found.home, found.pid, found.started_at))
@@ -108,6 +112,10 @@ class OrphanedInstances:
         self._in_flight = in_flight
         self._shared_devices = shared_devices
         self._ones: dict[SharedDeviceKey, OrphanedInstance] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there are some."""
+        return bool(self._ones)
 
     def look(self, found: Discovered, awaited: Collection[SharedDeviceKey], now: float) -> None:
         """All orders were read, and applied unless they wait for their GPUs: list the users of unassigned instances."""

@@ -166,6 +166,7 @@ class AgentRunner:
                 shows=AgentMetrics(core).now,
                 phases=PHASES,
                 predict_read=first_status_subject,
+                is_calm=lambda: core.is_calm,
             )
             await runner.offer(started)
             usage = UsagePoller(
