@@ -121,25 +121,25 @@ overload: setup # Ask for ten times as much as can be served for SECONDS=60: mem
 
 perf: setup packing trace decisions ##measure: Measure everything: packing, decisions, a running system, start-up after much history
 	$(BIN)/python tests/perf
-	$(BIN)/python tests/perf/closing.py
-	$(BIN)/python tests/perf/node_agent
-	$(BIN)/python tests/perf/admission
-	$(BIN)/python tests/perf/enrolment
-	$(BIN)/python tests/perf/kubernetes
-	$(BIN)/python tests/perf/web
+	$(BIN)/python tests/perf closing
+	$(BIN)/python tests/perf node_agent
+	$(BIN)/python tests/perf admission
+	$(BIN)/python tests/perf enrolment
+	$(BIN)/python tests/perf kubernetes
+	$(BIN)/python tests/perf web
 
 packing: setup ##measure: Measure how well MIG instances are packed, against others and the ideal
-	$(BIN)/python tests/perf/packing --jobs $(JOBS)
-	$(BIN)/python tests/perf/packing/moves.py --jobs $(JOBS)
+	$(BIN)/python tests/perf packing --jobs $(JOBS)
+	$(BIN)/python tests/perf moves --jobs $(JOBS)
 
 trace: setup # Measure allocation on the openb trace in TRACE_DIR (skipped where there is none)
-	TRACE_DIR=$(TRACE_DIR) $(BIN)/python tests/perf/trace --jobs $(JOBS)
+	TRACE_DIR=$(TRACE_DIR) $(BIN)/python tests/perf trace --jobs $(JOBS)
 
 decisions: setup ##measure: Measure what a decision costs by size of the fleet (some minutes)
-	$(BIN)/python tests/perf/decisions
+	$(BIN)/python tests/perf decisions
 
 burst: setup ##measure: Measure 300 pods at once on a real API server, beside kube-scheduler with DRA (Linux, root, Go)
-	$(BIN)/python tests/perf/burst $(OPTIONS)
+	$(BIN)/python tests/perf burst $(OPTIONS)
 
 screenshots: setup ##maintain: Take docs/images/map-light.png and map-dark.png again (needs Debian's chromium)
 	$(BIN)/python tools/screenshots.py

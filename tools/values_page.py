@@ -64,6 +64,7 @@ RULES: tuple[tuple[str, Json], ...] = (
     (r"inventory\.record\.size", {"type": "string", "pattern": "^[1-9][0-9]*[MGT]i$"}),
     (r"nats\.externalUrl", {"type": "string", "pattern": "^((tls|nats)://.+)?$"}),
     (r"tracing\.endpoint", {"type": "string", "pattern": "^(https?://.+)?$"}),
+    (r"tracing\.viewer", {"type": "string", "pattern": r"^(https?://.*\{trace_id\}.*)?$"}),
     (
         r"networkPolicies\.apiServerPorts",
         {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 65535}},

@@ -257,8 +257,7 @@ class Faults:
         disk = self._system.journal(self._system.node_of(agent))
         if not self._system.small_disks:
             process = psutil.Process(self._system.services[agent].pid)
-            limit_bytes = (disk / "journal").stat().st_size
-            process.rlimit(psutil.RLIMIT_FSIZE, (limit_bytes, psutil.RLIM_INFINITY))
+            process.rlimit(psutil.RLIMIT_FSIZE, ((disk / "journal").stat().st_size, psutil.RLIM_INFINITY))
             yield
             return
         ballast = disk / "ballast"

@@ -80,8 +80,7 @@ async def run(wanted: Wanted, say: Callable[[str], None]) -> Outcome:
         load = Load(system.pods, wanted.seed, folder / TRUTH)
         urls = system.broker.url.split(",")
         async with Recorder(urls, folder / WORDS, load.hear) as recorder:
-            driver = _Driver(wanted, system, load, recorder, Faults(system, load.visit), outcome, say)
-            await driver.drive()
+            await _Driver(wanted, system, load, recorder, Faults(system, load.visit), outcome, say).drive()
         outcome.deaths = list(system.died())
     outcome.ended_at = time.time()
     (folder / SUMMARY).write_text(json.dumps(asdict(outcome)))

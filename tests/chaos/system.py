@@ -15,6 +15,7 @@ from chaos.deaths import Death, Deaths
 from chaos.isolation import Islands, entered, small_disks
 from chaos.planted import command
 from chaos.wires import HOST, Wire
+from factories.broker.bus_rigs import ensured
 from factories.processes import Process, own_environment, switch_off
 
 from sluice.runtime.nats.jetstream_bus import NatsBus
@@ -37,7 +38,6 @@ timing = {{ create_ms = 10, destroy_ms = 10 }}
     for node in NODES
 )
 SETTINGS = {"SLUICE_ALLOCATOR_ORPHAN_GRACE_S": "5", "SLUICE_LOG_FORMAT": "json"}
-STREAMS_WITHIN_S = 30.0
 LOOK_S = 0.05
 """How often the supervisor looks whether somebody has died by itself."""
 AGAIN_FIRST_S, AGAIN_MAX_S = 0.2, 2.0
@@ -131,8 +131,7 @@ class System:
             process = Process(name, command(launch.service, self.planted), environment, self.logs / f"{name}.log")
             self.services[name] = process
             self.services[name].start()
-        supervisor = asyncio.create_task(self._supervise(), name="supervisor")
-        self._ending.push_async_callback(_ended, supervisor)
+        self._ending.push_async_callback(_ended, asyncio.create_task(self._supervise(), name="supervisor"))
 
     async def _start_brokers(self) -> None:
         ports = free_ports(3 * self.size)
@@ -156,18 +155,11 @@ class System:
         for server in self.broker.servers:
             await server.start()
         await self.broker.ready()
-        async with asyncio.timeout(STREAMS_WITHIN_S):
-            bus = await NatsBus.connect(self.broker.url, name="administrator")
-            try:
-                while True:
-                    try:
-                        await bus.ensure_streams()
-                    except TimeoutError:
-                        await asyncio.sleep(LOOK_S)
-                    else:
-                        break
-            finally:
-                await bus.close()
+        bus = await NatsBus.connect(self.broker.url, name="administrator")
+        try:
+            await ensured(bus)
+        finally:
+            await bus.close()
 
     async def _stop_brokers(self) -> None:
         await asyncio.gather(*(server.stop() for server in self.broker.servers))

@@ -110,8 +110,7 @@ def check(cluster: Cluster, pod: Json, plain: Inside, of: str = "main", request:
     """Raises AssertionError where a container has other things than its CDI file says; returns what it has."""
     claim = claim_of(cluster, pod)
     assert claim is not None, pod["metadata"]["name"]
-    file = files(cluster)[pod["spec"]["nodeName"], claim["metadata"]["uid"]]
-    wanted = described(claim, file, request or of)
+    wanted = described(claim, files(cluster)[pod["spec"]["nodeName"], claim["metadata"]["uid"]], request or of)
     found = inside(cluster, pod["metadata"]["namespace"], pod["metadata"]["name"], of).beyond(plain)
     assert found.env == wanted.env
     assert found.devices == wanted.devices

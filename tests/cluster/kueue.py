@@ -133,8 +133,7 @@ def until_over_quota(cluster: Cluster, namespace: str, owner: str) -> str:
     """Why Kueue does not admit it, once it says so."""
 
     def look() -> str | Unmet:
-        found = workload(cluster, namespace, owner)
-        conditions = found.get("status", {}).get("conditions", [])
+        conditions = workload(cluster, namespace, owner).get("status", {}).get("conditions", [])
         said = [each["message"] for each in conditions if each["type"] == "QuotaReserved" and each["status"] == "False"]
         return said[0] if said else Unmet(conditions)
 

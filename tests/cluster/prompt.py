@@ -33,8 +33,7 @@ def home_on_the_control_plane(cluster: Cluster) -> Iterator[Path]:
     sudo = home / "bin/sudo"
     sudo.write_text('#!/bin/sh\nexec "$@"\n')
     sudo.chmod(0o755)
-    hosts = box.run("cat", "/etc/hosts")
-    (home / "hosts").write_text(hosts)
+    (home / "hosts").write_text(box.run("cat", "/etc/hosts"))
     try:
         yield home
     finally:
@@ -44,8 +43,7 @@ def home_on_the_control_plane(cluster: Cluster) -> Iterator[Path]:
 
 def typed(cluster: Cluster, home: Path, *more: str) -> str:
     """What the page's commands print, and more after them, by a shell on a machine of the cluster."""
-    block = re.search(r"```\n(umask 077\n.*?)```", PAGE.read_text(), re.DOTALL)
-    *first, last = block[1].strip().splitlines()
+    *first, last = re.search(r"```\n(umask 077\n.*?)```", PAGE.read_text(), re.DOTALL)[1].strip().splitlines()
     assert first[-1].endswith("port-forward service/sluice-nats 4222 &")
     script = "\n".join(
         [

@@ -37,7 +37,6 @@ def test_a_slice_is_kept_while_a_deleted_pod_still_saves_its_work(installed: Clu
     until_ready(installed, namespace, ["saves"])
     assert gpu_pods.places(installed, namespace) == {"saves/main": ["1g.5gb"]}
     assert gpu_pods.processes(process)
-
     delete(installed, namespace, ["saves"])
 
     def given_back() -> bool:

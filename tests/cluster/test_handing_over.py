@@ -61,8 +61,7 @@ def test_each_container_has_what_its_cdi_file_says(installed: Cluster, namespace
         ],
     )
     without = plain(installed, namespace)
-    names = ("one", "several", "whole", "share", "fraction", "pair", "steps")
-    found = until_ready(installed, namespace, names)
+    found = until_ready(installed, namespace, ("one", "several", "whole", "share", "fraction", "pair", "steps"))
 
     def check(name: str, of: str = "main", request: str = "") -> Inside:
         return handed_over.check(installed, found[name], without, of, request or of)
@@ -178,12 +177,10 @@ def test_a_pod_of_higher_priority_gets_the_devices_of_a_preemptible_one(installe
 
 def test_a_resized_share_has_its_new_size_from_the_next_start(installed: Cluster, namespace: str) -> None:
     """`sluice adjust`: the CDI file changes under the running container, which finds it when it starts again."""
-    again = {"restartPolicy": "Always"}
-    create(installed, namespace, [pod("share", SHARE, looking(), **again)])
+    create(installed, namespace, [pod("share", SHARE, looking(), restartPolicy="Always")])
     without = plain(installed, namespace)
     before = until_ready(installed, namespace, ["share"])["share"]
-    seen = handed_over.check(installed, before, without)
-    assert seen.env[LIMIT] == "0=2048M"
+    assert handed_over.check(installed, before, without).env[LIMIT] == "0=2048M"
     with home_on_the_control_plane(installed) as home:
         typed(installed, home, *CERTIFIED, f"sluice adjust {namespace}/share --memory 3Gi")
     claim = handed_over.claim_of(installed, before)

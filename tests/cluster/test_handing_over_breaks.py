@@ -120,8 +120,7 @@ def test_a_pod_starts_again_though_all_cdi_files_were_removed(installed: Cluster
 @contextmanager
 def without_agent(cluster: Cluster) -> Iterator[None]:
     """The pod of WORKER's agent is away; the other node's stays as it is."""
-    found = json.loads(cluster.kubectl("get", *AGENT, "--output=json"))
-    strategy = found["spec"]["updateStrategy"]
+    strategy = json.loads(cluster.kubectl("get", *AGENT, "--output=json"))["spec"]["updateStrategy"]
     elsewhere = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [WORKER]}
     terms = {
         "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [elsewhere]}]}

@@ -65,8 +65,7 @@ def test_pods_of_one_claim_have_the_same_device_until_the_last_has_ended(install
     assert len({each["spec"]["nodeName"] for each in found.values()}) == 1
     seen = {name: inside(installed, namespace, name).devices for name in names}
     assert len(set(seen.values())) == 1, seen
-    consumers = {each["name"] for each in named(installed, namespace, "ours")["status"]["reservedFor"]}
-    assert consumers == set(names)
+    assert {each["name"] for each in named(installed, namespace, "ours")["status"]["reservedFor"]} == set(names)
     (place,) = gpu_pods.slices(installed, namespace)
     first = place["pod"]
     delete(installed, namespace, [first])

@@ -26,8 +26,7 @@ def test_the_first_pod_runs_on_the_slice_that_its_event_names(installed: Cluster
     device, mounts = installed.kubectl(f"--namespace={namespace}", "logs", "first").split()
     assert device.startswith("MIG-")
     assert mounts == "1"
-    described = installed.kubectl(f"--namespace={namespace}", "describe", "pod", "first")
-    assert f"main: {device}" in described
+    assert f"main: {device}" in installed.kubectl(f"--namespace={namespace}", "describe", "pod", "first")
     node = json.loads(installed.kubectl(f"--namespace={namespace}", "get", "pod", "first", "--output=json"))["spec"][
         "nodeName"
     ]

@@ -68,7 +68,6 @@ def test_a_job_has_no_pod_until_kueue_admits_it_and_then_a_slice(admitting: Clus
     _until_runs(admitting, queue, "first")
     assert [each.startswith("MIG-") for each in devices(admitting, queue).values()] == [True]
     assert kueue.used(admitting, queue) == {"pods": "1", ONE: "1"}
-
     apply(admitting, queue, _job("second", limits={ONE: "1"}, script=PRINTS))
     assert ONE in kueue.until_over_quota(admitting, queue, "second")
     assert not listed(admitting, queue, "pods", "--selector=job-name=second")

@@ -8,18 +8,7 @@ import pytest
 from cluster import product, remains
 from cluster.harness.box import BoxError
 from cluster.harness.cluster import Cluster
-from cluster.objects import (
-    PROFILE,
-    Json,
-    apply,
-    free_volumes,
-    has_status,
-    is_gated,
-    listed,
-    pod,
-    template,
-    wait_for,
-)
+from cluster.objects import PROFILE, Json, apply, free_volumes, has_status, is_gated, listed, pod, template, wait_for
 from cluster.waiting import until
 
 NOWHERE = {**PROFILE, "sluice.dev/gpu-model": "H100"}
@@ -53,8 +42,7 @@ def space(installed: Cluster) -> Iterator[str]:
 def test_gates_are_opened_and_no_new_pod_is_gated(installed: Cluster, space: str) -> None:
     """Running pods stay as they are, those with a controller run without Sluice, and bare ones are named."""
     running = _named(installed, space, "running")["status"]["containerStatuses"]
-    said = product.uninstall(installed, "gates")
-    assert re.search(f"delete and create it again.*{space} waiting", said)
+    assert re.search(f"delete and create it again.*{space} waiting", product.uninstall(installed, "gates"))
     assert not [each for each in listed(installed, space) if is_gated(each)]
     wait_for(installed, space, "condition=Available", "deployment/waits")
     apply(installed, space, pod("later"))
@@ -82,8 +70,7 @@ def test_the_cluster_is_as_before_the_installation(installed: Cluster, space: st
     installed.kubectl(f"--namespace={space}", "delete", "deployment", "runs", "--timeout=60s", timeout_s=70)
     installed.kubectl(f"--namespace={space}", "delete", "pod", "running", "waiting", "--timeout=90s", timeout_s=100)
     claims = listed(installed, "sluice-system", "persistentvolumeclaims")
-    said = product.uninstall(installed)
-    assert "not cleaned" not in said
+    assert "not cleaned" not in product.uninstall(installed)
     # A pod that had finished needs no driver to go.
     installed.kubectl("delete", "namespace", space, "--timeout=120s", timeout_s=130)
     # Garbage collection and aggregated roles follow within seconds.

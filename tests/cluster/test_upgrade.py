@@ -59,10 +59,8 @@ def test_an_upgrade_touches_no_running_pod(installed: Cluster, space: str) -> No
     job = {"template": template(annotations=PROFILE, script="echo $NVIDIA_VISIBLE_DEVICES", restartPolicy="Never")}
     spec = {"completions": 6, "parallelism": 2, "backoffLimit": 0, **job}
     apply(installed, space, {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "during"}, "spec": spec})
-
     _forget_the_job(installed)
     product.install(installed)
-
     assert not agents & _agents(installed), "the upgrade replaced no agent: the manifests are the same"
     assert _state(installed, space) == before
     wait_for(installed, space, "condition=Complete", "job/during", within_s=180)

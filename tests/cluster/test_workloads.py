@@ -73,8 +73,7 @@ def started(installed: Cluster, space: str) -> str:
 def test_the_pods_of_a_parallel_job_run_and_give_back(installed: Cluster, started: str) -> None:
     """Two at a time, each with a slice of its own; a pod that has completed holds none."""
     wait_for(installed, started, "condition=Complete", "job/parallel", within_s=180)
-    pods = listed(installed, started, "pods", "--selector=job-name=parallel")
-    assert len(pods) == 4
+    assert len(listed(installed, started, "pods", "--selector=job-name=parallel")) == 4
     printed = installed.kubectl(f"--namespace={started}", "logs", "--selector=job-name=parallel", "--tail=-1").split()
     assert len(printed) == 4
     assert all(device.startswith("MIG-") for device in printed)
@@ -173,8 +172,7 @@ def test_a_deployment_grows_over_the_fleet_and_shrinks_again(installed: Cluster,
     _scale(installed, space, "deployment/served", gpus + 1)
     until("all GPUs are taken", lambda: len(_ready(installed, space)) == gpus)
     waiting = until("one pod waits", lambda: [each for each in _live(installed, space) if is_gated(each)])
-    reasons = until("it says why", lambda: _why(installed, space, waiting[0]["metadata"]["name"]))
-    assert all(reasons)
+    assert all(until("it says why", lambda: _why(installed, space, waiting[0]["metadata"]["name"])))
     _scale(installed, space, "deployment/served", gpus)
     until("the waiting pod is gone", lambda: len(_live(installed, space)) == gpus)
     replaced = {"spec": {"strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}}}
@@ -198,8 +196,7 @@ def _job(name: str, script: str, *, annotations: dict[str, str] | None = None, *
 
 
 def _set(kind: str, name: str, body: Json, **spec: object) -> Json:
-    selector = {"matchLabels": {"app": name}}
-    spec = {"selector": selector, "template": body, **spec}
+    spec = {"selector": {"matchLabels": {"app": name}}, "template": body, **spec}
     return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 

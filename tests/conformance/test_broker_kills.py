@@ -15,7 +15,6 @@ from factories.broker.bus_rigs import (
     NatsRig,
     View,
     ensured,
-    eventually,
     order,
     place,
     raw,
@@ -24,6 +23,7 @@ from factories.broker.bus_rigs import (
     watching,
     word,
 )
+from factories.waiting import until
 
 from sluice.contracts.bus.events import Stream, WriteAccepted, WriteRefused, WriteUnknown
 from sluice.contracts.ids import NodeName
@@ -57,8 +57,7 @@ class Load:
         while not self._stop:
             number += 1
             address = place(f"a{number % 5}", node)
-            write = order(address, last, word(address, str(number)))
-            answer = await settled(bus, write, within_s=40)
+            answer = await settled(bus, order(address, last, word(address, str(number))), within_s=40)
             if isinstance(answer, WriteAccepted):
                 last = answer.sequence
             else:  # refused: an attempt of it that got no answer has landed
@@ -69,18 +68,15 @@ class Load:
             self.acknowledged[address.subject] = (last, str(number))
             self.count += 1
 
-    async def more(self, writes: int, within_s: float = 30.0) -> None:
+    async def more(self, writes: int) -> None:
         """Wait until so many more writes are acknowledged."""
         wanted = self.count + writes
 
-        async def enough() -> bool:
-            return self.count >= wanted
-
-        await eventually(enough, within_s)
+        await until(lambda: self.count >= wanted, "writes are acknowledged")
 
 
 async def _last(bus: Bus, subject: str) -> tuple[int, str]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             try:
                 found = await bus.last(Stream.BOOK, subject)
@@ -124,7 +120,7 @@ async def test_no_acknowledged_grant_is_lost_when_one_server_of_three_is_killed(
                 await leader.kill()
                 await load.more(100)
                 await leader.start()
-            await view.until(lambda view: _agrees(load, view), within_s=30)
+            await view.until(lambda view: _agrees(load, view))
 
 
 async def _leader(rig: NatsRig) -> NatsServer:
@@ -148,9 +144,9 @@ async def test_a_frozen_broker_is_noticed(nats: NatsRig) -> None:
             took_s = time.monotonic() - began
         finally:
             nats.broker.servers[0].thaw()
-        assert took_s < 9
+        assert took_s < 30
         await settled(bus, write)  # it may have landed: refused or accepted, but settled
-        await view.until(lambda view: place("b").subject in view.known, within_s=20)
+        await view.until(lambda view: place("b").subject in view.known)
     gc.collect()  # nats-py abandons the sockets of attempts to a frozen server; their warnings shall be ours
 
 
@@ -163,7 +159,7 @@ async def test_a_frozen_broker_that_takes_no_more_is_left_for_another_one(nats: 
         _frozen_under(connection, nats.broker.servers[0], other.servers[0]) as has_left,
     ):
         await _stuffed(connection)
-        await eventually(has_left, 15)
+        await until(has_left)
     gc.collect()
 
 
@@ -184,7 +180,8 @@ async def test_an_agent_leaves_a_frozen_broker_for_another_one(nats: NatsRig, tm
                     if within_s == 6:
                         with pytest.raises(TimeoutError):
                             await agent.last(Stream.STATE, place("a").subject)
-                    await eventually(has_left, within_s)
+                    async with asyncio.timeout(within_s):
+                        await until(has_left)
         finally:
             await agent.close()
     gc.collect()
@@ -217,10 +214,7 @@ async def _frozen(server: NatsServer) -> None:
     server.freeze()
     process = psutil.Process(server.process.pid)
 
-    async def stopped() -> bool:
-        return process.status() == psutil.STATUS_STOPPED
-
-    await eventually(stopped)
+    await until(lambda: process.status() == psutil.STATUS_STOPPED)
 
 
 async def test_a_write_without_a_broker_is_unknown_and_does_not_land_later_by_itself(nats: NatsRig) -> None:
@@ -232,7 +226,7 @@ async def test_a_write_without_a_broker_is_unknown_and_does_not_land_later_by_it
     await nats.broker.servers[0].start()
     await nats.broker.ready()
     async with watching(bus.read(Stream.BOOK)) as view:
-        await view.until(lambda view: view.caught_up == 1, within_s=20)
+        await view.until(lambda view: view.caught_up == 1)
         assert view.known == {}
 
 
@@ -247,7 +241,7 @@ async def test_what_a_frozen_broker_did_not_take_is_not_sent_to_its_next_life(na
     await nats.broker.servers[0].start()
     await nats.broker.ready()
     async with watching(bus.read(Stream.BOOK)) as view:
-        await view.until(lambda view: view.caught_up == 1, within_s=20)
+        await view.until(lambda view: view.caught_up == 1)
         assert view.known == {}
 
 
@@ -260,7 +254,7 @@ async def test_an_agent_reads_its_ledger_again_after_the_broker_was_killed(nats:
         await view.until(lambda view: view.caught_up == 1)
         await nats.broker.servers[0].kill()
         await nats.broker.servers[0].start()
-        await view.until(lambda view: view.caught_up == 2, within_s=20)
+        await view.until(lambda view: view.caught_up == 2)
         assert {s: entry.sequence for s, entry in view.known.items()} == {place("a").subject: last}
 
 
@@ -270,7 +264,7 @@ async def test_a_reader_begins_anew_now_and_then_although_nothing_is_wrong(nats:
     await say(bus, place("a"), 0)
     async with watching(bus.read(Stream.BOOK)) as view:
         await say(bus, place("b"), (await _last(bus, place("a").subject))[0])
-        await view.until(lambda view: len(view.starts) == 2, within_s=20)
+        await view.until(lambda view: len(view.starts) == 2)
         await view.until(lambda view: view.caught_up == 2)
         assert set(view.known) == {place("a").subject, place("b").subject}
 
@@ -282,4 +276,4 @@ async def test_a_consumer_that_vanishes_is_made_again(nats: NatsRig) -> None:
         await view.until(lambda view: view.caught_up == 1)
         for name in (await connection.ask("CONSUMER.NAMES.BOOK"))["consumers"]:
             await connection.ask(f"CONSUMER.DELETE.BOOK.{name}")
-        await view.until(lambda view: view.caught_up == 2, within_s=20)
+        await view.until(lambda view: view.caught_up == 2)

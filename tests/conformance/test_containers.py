@@ -13,8 +13,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 def of_this_image() -> list[str]:
     asked = ["docker", "ps", "--all", "--no-trunc", "--filter", "label=org.testcontainers", "--format", "{{.Command}}"]
-    done = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True)
-    return done.stdout.splitlines()
+    return subprocess.run(asked, capture_output=True, text=True, timeout=90, check=True).stdout.splitlines()
 
 
 async def test_the_broker_is_in_its_image_and_has_no_rights(tmp_path: Path, containers: Launch) -> None:

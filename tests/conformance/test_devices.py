@@ -3,10 +3,10 @@
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 from factories.gpus.instances import instance_of
+from factories.waiting import wait_until
 from nvml.backends import XID
 
 from sluice_node_agent.device.port import (
@@ -24,7 +24,7 @@ POD = "6a1f0a52-8a52-4a1e-9f0c-0b9d1d6c2f11"
 OTHER = "0d9c7f3e-3f6b-4a0e-8a52-5b1de0b1a9c7"
 TWO = '{model="a100-40gb"}, {model="NVIDIA H100 80GB HBM3"}'
 AND_WHOLE = '{model="a100-40gb"}, {model="a100-40gb", mig=false}'
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def test_a_real_process_holds_a_device_only_while_it_lives(rig):
         with pytest.raises(InUseError):
             backend.destroy_compute_instance(a100, gi_id, uuid)
         child.kill()  # not waited for yet: a zombie holds nothing
-        _until(lambda: backend.processes(a100, uuid) == ())
+        wait_until(lambda: backend.processes(a100, uuid) == ())
         backend.destroy_compute_instance(a100, gi_id, uuid)
     finally:
         child.kill()
@@ -209,8 +209,7 @@ def test_a_real_process_holds_a_device_only_while_it_lives(rig):
 
 def test_the_first_instance_needs_a_gpu_that_no_process_holds(rig):
     """A GPU would be cut up under a process that has all of it."""
-    a100 = rig.uuids()[0]
-    pid = rig.start_process(a100, owner=POD)
+    pid = rig.start_process(rig.uuids()[0], owner=POD)
     with pytest.raises(InUseError):
         rig.make("1g.5gb", 6)
     rig.stop_process(pid)
@@ -322,7 +321,7 @@ def test_a_gpu_that_falls_off_the_bus_is_told_of(make_devices):
     _drain(rig.backend)
     rig.lose(0)
     told: set[str] = set()
-    _until(lambda: rig.uuids()[0] in told or told.update(rig.backend.troubled(0.1)))
+    wait_until(lambda: rig.uuids()[0] in told or told.update(rig.backend.troubled(0.1)))
     assert rig.backend.read()[0].lost
 
 
@@ -423,10 +422,3 @@ def test_where_a_gpu_sits_is_reported(make_devices):
 def _drain(backend):
     while backend.troubled(0):
         pass
-
-
-def _until(condition):
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.01)

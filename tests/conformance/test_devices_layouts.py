@@ -79,7 +79,6 @@ def test_every_profile_is_reported_and_can_be_made_at_each_of_its_placements(mak
     } == expected
     assert (report.memory_mib, report.multiprocessors) == (model.memory_mib, model.multiprocessors)
     assert (report.memory_slices, report.compute_slices) == (model.memory_slices, model.compute_slices)
-
     uuids = set()
     for name, profile_id, start, size in _places(rig):
         gi_id = rig.backend.create_gpu_instance(report.uuid, profile_id, start, size)
@@ -153,8 +152,7 @@ def test_no_engine_is_given_away_twice(make_devices, key, there, refused, allowe
             rig.make(profile, start, compute=False)
     for profile, start in allowed:
         gi_id, _ = rig.make(profile, start, compute=False)
-        size = instance_of(rig.backend, uuid, gi_id).size
-        rig.backend.destroy_gpu_instance(uuid, gi_id, start, size)
+        rig.backend.destroy_gpu_instance(uuid, gi_id, start, instance_of(rig.backend, uuid, gi_id).size)
 
 
 @pytest.mark.parametrize("key", MODELS)

@@ -126,8 +126,7 @@ def test_a_process_that_is_killed_in_a_call_leaves_a_machine_that_works(nvml_lib
         with subprocess.Popen(command, env=child_environment(machine), stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout.readline() == "busy\n"
             child.kill()
-        left = [line[0] for line in machine.show() if line[0] in {"gi", "ci"}]
-        assert left in ([], ["gi"], ["gi", "ci"])
+        assert [line[0] for line in machine.show() if line[0] in {"gi", "ci"}] in ([], ["gi"], ["gi", "ci"])
         machine.reset(0)
         machine.make_instance(0, "7g.40gb", 0)
         machine.reset(0)
@@ -488,8 +487,7 @@ def test_the_library_refuses_what_a_driver_refuses(rig):
     info = pynvml.c_nvmlGpuInstanceProfileInfo_v2_t()
     info.version = 0x01000098
     assert library.nvmlDeviceGetGpuInstanceProfileInfoV(device, 0, ctypes.byref(info)) == version
-    memory = pynvml.c_nvmlMemory_v2_t()
-    assert library.nvmlDeviceGetMemoryInfo_v2(device, ctypes.byref(memory)) == version
+    assert library.nvmlDeviceGetMemoryInfo_v2(device, ctypes.byref(pynvml.c_nvmlMemory_v2_t())) == version
     for length, code in ((40, size), (41, 0)):  # GPU-, 36 characters, and the final zero
         assert library.nvmlDeviceGetUUID(device, ctypes.create_string_buffer(length), length) == code
     with pytest.raises(pynvml.NVMLError_NotSupported):
@@ -568,8 +566,7 @@ def test_pynvml_is_left_as_it_was_found(nvml_library, tmp_path):
 
 
 def _compute_profile(machine, gpu, gi_id, slices):
-    device = pynvml.nvmlDeviceGetHandleByIndex(gpu)
-    parent = pynvml.nvmlDeviceGetGpuInstanceById(device, gi_id)
+    parent = pynvml.nvmlDeviceGetGpuInstanceById(pynvml.nvmlDeviceGetHandleByIndex(gpu), gi_id)
     shared = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
     for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         try:
@@ -591,8 +588,7 @@ def _compute_profile(machine, gpu, gi_id, slices):
 def test_a_part_of_an_instance_is_not_taken_for_all_of_it(make_nvml, count, sentence):
     """A pod that asks for a 3g would get a third of its SMs, or share them with somebody unseen."""
     rig = make_nvml('{model="a100-40gb", layout=["1g.5gb:6"]}')
-    gi_id = rig.foreign("3g.20gb", 0, compute=False)
-    parent, profile = _compute_profile(rig.machine, 0, gi_id, 1)
+    parent, profile = _compute_profile(rig.machine, 0, rig.foreign("3g.20gb", 0, compute=False), 1)
     for _ in range(count):
         pynvml.nvmlGpuInstanceCreateComputeInstance(parent, profile)
     found = {each.start: each for each in rig.backend.read()[0].instances}

@@ -8,7 +8,6 @@ from factories.broker.bus_rigs import (
     OTHER_NODE,
     Rig,
     ensured,
-    eventually,
     order,
     place,
     say,
@@ -17,6 +16,7 @@ from factories.broker.bus_rigs import (
     watching,
     word,
 )
+from factories.waiting import until
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, WriteAccepted, WriteRefused
@@ -85,7 +85,7 @@ async def test_a_node_whose_closing_words_have_expired_can_be_booked(rig: Rig) -
         left = [await bus.last(Stream.BOOK, place("closed", node).subject) for node in (NODE, OTHER_NODE)]
         return left == [None, None]
 
-    await eventually(expired)
+    await until(expired)
     assert await bus.write(order(place("new"), closing, operation="x"), {}) == WriteRefused(
         order(place("new"), closing, operation="x").operation, standing
     )
@@ -103,8 +103,7 @@ async def test_an_allocator_from_before_a_wipe_books_nothing_after_it(rig: Rig) 
     await ensured(await rig.bus("administrator"))
     bus = await rig.bus()
     assert [await bus.incarnation(stream) for stream in (Stream.BOOK, Stream.STATE)] != before
-    fresh = await say(bus, place("a"), 0)
-    assert fresh > stale
+    assert (await say(bus, place("a"), 0)) > stale
     assert isinstance(await bus.write(order(place("b"), stale), {}), WriteRefused)
 
 
@@ -120,8 +119,7 @@ async def test_bytes_that_nobody_understands_stop_nothing_and_still_guard(rig: R
     bus = await rig.bus()
     await rig.put_undecodable(place("a").subject)
     async with watching(bus.read(Stream.BOOK)) as view:
-        stored = await bus.last(Stream.BOOK, place("a").subject)
-        await shown(rig, view, stored.sequence)
+        await shown(rig, view, (await bus.last(Stream.BOOK, place("a").subject)).sequence)
         found = view.known[place("a").subject]
         assert found.message is None
         assert found.operation == ""

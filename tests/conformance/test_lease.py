@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from factories.broker.bus_rigs import NatsRig, Rig, eventually
+from factories.broker.bus_rigs import NatsRig, Rig
+from factories.waiting import until
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RunId
@@ -59,11 +60,11 @@ async def test_one_of_several_candidates_works_and_another_follows_when_it_stops
     leases = await _candidates(rig, 3)
     async with _watched(leases) as counts, contextlib.AsyncExitStack() as stack:
         tasks = [await stack.enter_async_context(_kept(lease)) for lease in leases]
-        await eventually(lambda: _any_held(leases))
+        await until(lambda: _any_held(leases))
         first = next(lease for lease in leases if lease.held)
         tasks[leases.index(first)].cancel()
         others = [lease for lease in leases if lease is not first]
-        await eventually(lambda: _any_held(others))
+        await until(lambda: _any_held(others))
         assert next(lease for lease in others if lease.held).epoch > first.epoch
     assert max(counts) == 1
 
@@ -84,7 +85,7 @@ async def test_what_nobody_can_read_does_not_keep_everybody_from_working(rig: Ri
     leases = await _candidates(rig, 2)
     await rig.put_undecodable(subjects.lease("allocator").subject)
     async with _watched(leases) as counts, _kept(leases[0]), _kept(leases[1]):
-        await eventually(lambda: _any_held(leases))
+        await until(lambda: _any_held(leases))
         await asyncio.sleep(ABANDONED_TTLS * TTL_S + 1)  # it is kept, and no waiting allocator takes it
     assert max(counts) == 1
 
@@ -93,11 +94,11 @@ async def test_a_holder_that_cannot_renew_stops_by_its_own_clock(nats: NatsRig) 
     """Before the broker gives the lease to another; and works again when the broker is back."""
     leases = await _candidates(nats, 2)
     async with _watched(leases) as counts, _kept(leases[0]), _kept(leases[1]):
-        await eventually(lambda: _any_held(leases))
+        await until(lambda: _any_held(leases))
         await nats.broker.servers[0].kill()
-        await eventually(lambda: _none_held(leases))
+        await until(lambda: _none_held(leases))
         await nats.broker.servers[0].start()
-        await eventually(lambda: _any_held(leases), within_s=20)
+        await until(lambda: _any_held(leases))
     assert max(counts) == 1
 
 
@@ -113,9 +114,9 @@ async def test_a_probe_says_whether_a_process_answers(rig: Rig) -> None:
     """A standby could take over from a holder that works, or wait for one that has ended."""
     one, two = await rig.bus(), await rig.bus()
     async with one.answering("alive.allocator.run"):
-        await eventually(lambda: _answers(two, Probe.ANSWERED))
+        await until(lambda: _answers(two, Probe.ANSWERED))
         assert await two.probe("alive.allocator.other", 5.0) is Probe.ABSENT
-    await eventually(lambda: _answers(two, Probe.ABSENT))
+    await until(lambda: _answers(two, Probe.ABSENT))
 
 
 async def _answers(bus: Bus, expected: Probe) -> bool:

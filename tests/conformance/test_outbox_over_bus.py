@@ -1,7 +1,8 @@
 """The outbox over a real bus: writes whose answers are lost are settled, and what is kept is put back."""
 
 import pytest
-from factories.broker.bus_rigs import Clerk, LosingAnswers, MemoryRig, Rig, at_work, eventually, place, say, word
+from factories.broker.bus_rigs import Clerk, LosingAnswers, MemoryRig, Rig, at_work, place, say, word
+from factories.waiting import until
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, Ticked, Write
@@ -21,7 +22,7 @@ async def test_a_grant_whose_answer_is_lost_is_settled_as_landed_and_written_onc
     clerk = Clerk("one", LEDGER)
     operation = clerk.outbox.commit(place("a"), word(place("a"), "grant"))
     async with at_work(clerk, LosingAnswers(bus, lose=3), Stream.BOOK):
-        await eventually(lambda: _is_settled(clerk, 1))
+        await until(lambda: _is_settled(clerk, 1))
     assert clerk.settled == {operation: True}
     found = await bus.last(Stream.BOOK, place("a").subject)
     assert found.operation == operation
@@ -34,13 +35,13 @@ async def test_of_two_allocators_whose_answers_are_lost_one_binds_and_both_know_
     one, two = LosingAnswers(await rig.bus(), lose=2), LosingAnswers(await rig.bus(), lose=2)
     async with at_work(clerks[0], one, Stream.BOOK) as first, at_work(clerks[1], two, Stream.BOOK) as second:
         for clerk in clerks:  # who reads after the other has written knows of it, and may write over it
-            await eventually(lambda clerk=clerk: _has_read(clerk))
+            await until(lambda clerk=clerk: _has_read(clerk))
         for number, clerk in enumerate(clerks):
             clerk.outbox.commit(BINDING, word(BINDING, f"bound by {number}"))
         for runner in (first, second):  # no clerk waits for its own tick: by then it has read what the other wrote
             await runner.offer(Ticked())
-        await eventually(lambda: _is_settled(clerks[0], 1))
-        await eventually(lambda: _is_settled(clerks[1], 1))
+        await until(lambda: _is_settled(clerks[0], 1))
+        await until(lambda: _is_settled(clerks[1], 1))
     assert sorted(landed for clerk in clerks for landed in clerk.settled.values()) == [False, True]
 
 
@@ -52,7 +53,7 @@ async def test_many_grants_on_one_node_all_land_although_every_third_answer_is_l
         clerk.outbox.commit(place(f"a{number}"), word(place(f"a{number}"), str(number)))
     losing = _EveryThird(bus)
     async with at_work(clerk, losing, Stream.BOOK):
-        await eventually(lambda: _is_settled(clerk, 30), within_s=30)
+        await until(lambda: _is_settled(clerk, 30))
     assert list(clerk.settled.values()) == [True] * 30
 
 
@@ -63,10 +64,10 @@ async def test_an_agents_word_is_said_again_when_the_broker_forgot_it() -> None:
     clerk = Clerk("one", frozenset({"slice"}))
     clerk.outbox.keep(SLICE, word(SLICE, "ready"))
     async with at_work(clerk, bus, Stream.STATE):
-        await eventually(lambda: _is_there(rig, SLICE.subject))
+        await until(lambda: _is_there(rig, SLICE.subject))
         assert rig.broker.lose_latest(Stream.STATE, 1) == 1
         assert await bus.last(Stream.STATE, SLICE.subject) is None
-        await eventually(lambda: _is_there(rig, SLICE.subject))
+        await until(lambda: _is_there(rig, SLICE.subject))
 
 
 async def test_an_agent_keeps_its_words_by_single_reads(rig: Rig) -> None:
@@ -76,7 +77,7 @@ async def test_an_agent_keeps_its_words_by_single_reads(rig: Rig) -> None:
     await say(bus, SLICE, 0, word(SLICE, "of another life"))
     clerk.outbox.keep(SLICE, word(SLICE, "ready"))
     async with at_work(clerk, LosingAnswers(bus, lose=2), Stream.STATE):
-        await eventually(lambda: _says(bus, word(SLICE, "ready")))
+        await until(lambda: _says(bus, word(SLICE, "ready")))
 
 
 async def _says(bus: Bus, message: object) -> bool:

@@ -12,6 +12,7 @@ import nats
 import pytest
 import pytest_asyncio
 from factories.broker.bus_rigs import NODE, OTHER_NODE, place, say, watching
+from factories.waiting import WITHIN_S
 from nats.js.errors import ServerError
 
 from sluice.contracts.bus import subjects
@@ -97,8 +98,7 @@ async def test_an_agent_does_its_work_with_its_rights(guarded: Guarded) -> None:
         assert set(view.known) == {place("a").subject}
     word = subjects.slice_(NODE, AllocationId("a"))
     sequence = await say(agent, word, 0)
-    found = await agent.last(Stream.STATE, word.subject)
-    assert found.sequence == sequence
+    assert (await agent.last(Stream.STATE, word.subject)).sequence == sequence
 
 
 async def test_nobody_changes_a_stream_not_even_the_size_of_history(guarded: Guarded) -> None:
@@ -192,7 +192,7 @@ async def _held(guarded: Guarded) -> dict[tuple[str, str], int]:
 
 async def _ended(connection: Connection) -> None:
     """Wait until the server has said what it thinks of us."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WITHIN_S):
         while True:
             connection.check()
             await asyncio.sleep(0.01)
@@ -202,7 +202,7 @@ async def test_a_wrong_password_ends_the_service_instead_of_hanging(guarded: Gua
     """The reason is said."""
     right = guarded.credentials(Role.ALLOCATOR)
     with pytest.raises(BusError, match="credentials"):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await Connection.open(guarded.url, name="allocator", credentials=Credentials(right.user, "wrong-password"))
 
 
@@ -241,7 +241,7 @@ async def test_who_is_made_to_remove_what_nobody_can_read_may_do_that_and_say_no
             with pytest.raises(ServerError, match="no message found"):  # it may ask
                 await stream.delete_msg(Stream.STATE.value, 1)
             await client.publish("sluice.ledger.n.p", b"")
-            async with asyncio.timeout(5):  # `flush` would not do: its PING overtakes what is not written yet
+            async with asyncio.timeout(60):  # `flush` would not do: its PING overtakes what is not written yet
                 refused = await errors.get()
             assert "permissions violation" in str(refused).lower()
         finally:

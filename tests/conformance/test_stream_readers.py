@@ -11,7 +11,6 @@ from factories.broker.bus_rigs import (
     SharedClusterRig,
     View,
     ensured,
-    eventually,
     order,
     place,
     say,
@@ -19,6 +18,7 @@ from factories.broker.bus_rigs import (
     watching,
     word,
 )
+from factories.waiting import until
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, WriteAccepted
@@ -75,12 +75,12 @@ async def test_a_reading_ends_although_what_it_was_promised_has_run_out(
         async def late(self: Reader, *what: object, name: str = name, waited: list[object] = waited) -> None:
             if not waited:
                 waited.extend(what)
-                await eventually(lambda: _is_gone(bus, place(name)))
+                await until(lambda: _is_gone(bus, place(name)))
             await pull(self, *what)
 
         monkeypatch.setattr(Reader, "_pull", late)
         async with watching(bus.read(Stream.BOOK)) as view:
-            await view.until(lambda view: view.caught_up >= 1, within_s=20.0)
+            await view.until(lambda view: view.caught_up >= 1)
             if view.known == {}:
                 return
     raise AssertionError("no reading started over: each had what had expired")
@@ -177,11 +177,11 @@ async def test_a_service_that_lives_through_a_wipe_learns_that_everything_is_gon
         await view.until(lambda view: view.caught_up == 1)
         await rig.wipe()
         await ensured(await rig.bus("administrator"))
-        await view.until(lambda view: view.starts[-1].incarnation != view.starts[0].incarnation, within_s=20)
+        await view.until(lambda view: view.starts[-1].incarnation != view.starts[0].incarnation)
         seen = view.caught_up
-        await view.until(lambda view: view.caught_up > seen or not view.known, within_s=20)
+        await view.until(lambda view: view.caught_up > seen or not view.known)
         await say(bus, place("b"), 0)
-        await view.until(lambda view: set(view.known) == {place("b").subject}, within_s=20)
+        await view.until(lambda view: set(view.known) == {place("b").subject})
 
 
 async def test_who_cannot_read_any_more_is_told_for_how_long(rig: Rig) -> None:
@@ -195,9 +195,9 @@ async def test_who_cannot_read_any_more_is_told_for_how_long(rig: Rig) -> None:
         async def is_unread() -> bool:
             return bus.connected and bus.unread_s > 0.3
 
-        await eventually(is_unread, within_s=20)
+        await until(is_unread)
         await ensured(await rig.bus("administrator"))
-        await view.until(lambda view: view.caught_up == 2, within_s=20)
+        await view.until(lambda view: view.caught_up == 2)
         assert bus.unread_s == 0
 
 
@@ -240,7 +240,8 @@ async def test_an_agent_that_nobody_knows_yet_is_told_so_and_waits(rig: Rig) -> 
         await view.until(lambda view: len(view.starts) == 1)
         assert view.starts[0].incarnation == ""
         with pytest.raises(TimeoutError):
-            await view.until(lambda view: len(view.starts) > 1 or view.caught_up > 0, within_s=0.3)
+            async with asyncio.timeout(0.3):
+                await view.until(lambda view: len(view.starts) > 1 or view.caught_up > 0)
         await bus.ensure_agent(NODE)
         await view.until(lambda view: view.caught_up >= 1)
         starts = [start.incarnation for start in view.starts]
@@ -294,19 +295,16 @@ async def test_an_agent_of_a_wiped_broker_reads_the_new_ledger(rig: Rig) -> None
         await ensured(again)
         await _durable(again)
         await say(again, place("b"), 0)
-        await view.until(lambda view: set(view.known) == {place("b").subject} and view.caught_up > 1, within_s=20)
+        await view.until(lambda view: set(view.known) == {place("b").subject} and view.caught_up > 1)
         assert view.starts[-1].incarnation == await again.incarnation(Stream.BOOK)
 
 
 async def _durable(bus: Bus) -> None:
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                await bus.ensure_agent(NODE)
-            except TimeoutError:
-                await asyncio.sleep(0.05)
-            else:
-                return
+    async def made() -> bool:
+        await bus.ensure_agent(NODE)
+        return True
+
+    await until(made, yet=(TimeoutError,))
 
 
 async def test_declaring_twice_changes_nothing(rig: Rig) -> None:
@@ -319,5 +317,4 @@ async def test_declaring_twice_changes_nothing(rig: Rig) -> None:
     await bus.ensure_agent(NODE)
     assert await bus.incarnation(Stream.BOOK) == before
     assert isinstance(answer, WriteAccepted)
-    found = await bus.last(Stream.BOOK, place("a").subject)
-    assert found.sequence == answer.sequence
+    assert (await bus.last(Stream.BOOK, place("a").subject)).sequence == answer.sequence

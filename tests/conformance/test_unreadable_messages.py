@@ -123,7 +123,7 @@ async def store(nats: NatsRig, *commands: bytes) -> None:
     """Have the server take what no client of ours would send; it has, when it answers the ping behind it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", nats.broker.servers[0].plan.port)
     writer.write(b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\n' + b"".join(commands) + b"PING\r\n")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (line := await reader.readline()) != b"PONG\r\n":
             assert line.startswith(b"INFO"), line
     writer.close()
@@ -165,7 +165,7 @@ async def test_a_subject_that_is_no_text_stops_no_reader_and_can_be_removed(nats
 async def test_a_stored_word_does_not_say_that_nobody_answers(nats: NatsRig) -> None:
     """`sluice doctor` would wait in vain for a node's clock, and say that the broker is silent."""
     bus = await nats.bus()
-    async with raw(nats.broker.url) as connection, asyncio.timeout(10):
+    async with raw(nats.broker.url) as connection, asyncio.timeout(60):
         await connection.request(place("forged").subject, b"x", headers={"Status": "503"})
         last = await bus.last(Stream.BOOK, place("forged").subject)
     assert last.message is None
@@ -177,8 +177,7 @@ async def test_headers_that_are_none_stop_no_reader(nats: NatsRig) -> None:
     places = [subjects.slice_(NODE, AllocationId(f"h{number}")) for number in range(len(NO_HEADERS))]
     for where, headers in zip(places, NO_HEADERS, strict=True):
         body = headers + envelope_bytes(order(where, 0), "")
-        begin = f"HPUB {where.subject} {len(headers)} {len(body)}\r\n".encode()
-        await store(nats, begin + body + b"\r\n")
+        await store(nats, f"HPUB {where.subject} {len(headers)} {len(body)}\r\n".encode() + body + b"\r\n")
     async with watching(bus.read(Stream.STATE)) as view:
         await view.until(lambda view: view.caught_up == 1)
         assert {subject: entry.message for subject, entry in view.known.items()} == {

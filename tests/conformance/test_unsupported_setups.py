@@ -1,10 +1,10 @@
 """What a service refuses to work with, said in words instead of failing later."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
 from factories.broker.bus_rigs import NODE, MemoryRig, NatsRig, order, place, raw, say, watching
+from factories.waiting import until
 
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.bus.store_sizes import MIB, STORE_BYTES_MAX
@@ -85,9 +85,11 @@ async def test_how_long_nothing_was_stored_is_known_by_the_brokers_clock(nats: N
     await say(bus, place("a"), 0)
     first = await bus.unstored_s(Stream.BOOK)
     assert first is not None
-    async with asyncio.timeout(10):
-        while (await bus.unstored_s(Stream.BOOK) or 0.0) <= first:  # noqa: ASYNC110 - a clock
-            await asyncio.sleep(0.01)
+
+    async def later() -> bool:
+        return (await bus.unstored_s(Stream.BOOK) or 0.0) > first
+
+    await until(later)
 
 
 async def test_a_durable_with_other_settings_is_not_used(nats: NatsRig) -> None:
@@ -179,8 +181,7 @@ async def test_a_broker_comes_back_on_its_port_with_what_it_had(tmp_path: Path, 
             await bus.close()
             assert broker.url.endswith(f":{port}")
         (tmp_path / "seen").touch(exist_ok=True)
-        seen = (tmp_path / "seen").read_text()
-        assert seen in {"", found}
+        assert (tmp_path / "seen").read_text() in {"", found}
         (tmp_path / "seen").write_text(found)
     assert not NatsServer(NatsServerConfig("x", tmp_path, port)).running
 

@@ -145,8 +145,7 @@ def test_a_number_of_a_call_never_means_something_else(number: int):
     before, after = ((v / golden.CALLS).read_text().splitlines() for v in (older, newer))
     kept = set(after)
     reserved = reserved_numbers()
-    gone = [line for line in before if line not in kept and tuple(line.split(" ")[:2]) not in reserved]
-    assert gone == []
+    assert [line for line in before if line not in kept and tuple(line.split(" ")[:2]) not in reserved] == []
 
 
 def reserved_numbers() -> set[tuple[str, str]]:
@@ -207,6 +206,5 @@ def test_people_are_told_a_reason_that_is_newer_than_their_reader():
 
 def test_an_older_reader_needs_no_message_of_a_newer_schema():
     """A misleading change raises SCHEMA; then the older reader sets the message aside instead of guessing."""
-    data = lines(NEWEST)[0][1]
-    later = msgspec.json.encode(json.loads(data) | {"schema": SCHEMA + 1})
+    later = msgspec.json.encode(json.loads(lines(NEWEST)[0][1]) | {"schema": SCHEMA + 1})
     assert isinstance(decode(later), Undecodable)

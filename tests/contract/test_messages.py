@@ -35,14 +35,12 @@ def test_a_newer_writer_may_add_fields(example):
     """An older reader ignores unknown fields."""
     raw = json.loads(encode(wrapped(example)))
     raw["added_later"] = raw["message"]["added_later"] = {"x": [1]}
-
     assert decode(json.dumps(raw).encode()) == wrapped(example)
 
 
 def test_a_newer_schema_is_set_aside_and_says_so():
     """A reader that would misunderstand does not guess."""
     later = msgspec.structs.replace(wrapped(Released(request="p1", cause="c")), schema=SCHEMA + 1)
-
     assert decode(encode(later)) == Undecodable(
         f"schema {SCHEMA + 1} is newer than {SCHEMA}, the newest this process knows"
     )
@@ -52,7 +50,6 @@ def test_an_unknown_message_is_set_aside():
     """A message type from the future stops nothing."""
     raw = json.loads(encode(wrapped(Released(request="p1", cause="c"))))
     raw["message"]["type"] = "Teleported"
-
     assert isinstance(decode(json.dumps(raw).encode()), Undecodable)
 
 

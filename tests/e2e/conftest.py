@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -21,10 +22,11 @@ from sluice_console.shell.live.connect import connected
 from sluice_console.shell.live.live_fleet import NotAnsweringError, following
 from sluice_console.shell.live.local_user import remember
 from sluice_console.shell.live.running_systems import RunningSystem
+from sluice_console.shell.process.power_off import power_off
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-READY_WITHIN_S = 40.0
+READY_WITHIN_S = 90.0
 SLUICE = (sys.executable, "-m", "sluice_console")
 
 
@@ -81,7 +83,7 @@ class Up:
         (found,) = [child for child in self.children() if any(part in word for word in child.cmdline())]
         return found
 
-    def interrupt(self, within_s: float = 20.0) -> int:
+    def interrupt(self, within_s: float = 60.0) -> int:
         self.process.send_signal(signal.SIGINT)
         return self.process.wait(within_s)
 
@@ -105,7 +107,7 @@ class Up:
         (self.temporary / name).write_text(text, encoding="utf-8")
         (self.temporary / name).rename(self.pods_dir / name)
 
-    def sluice(self, *arguments: str, timeout_s: float = 30) -> subprocess.CompletedProcess[str]:
+    def sluice(self, *arguments: str, timeout_s: float = 90) -> subprocess.CompletedProcess[str]:
         """Run a command as this user would."""
         command = (*SLUICE, *arguments)
         return subprocess.run(
@@ -125,7 +127,7 @@ class Watching:
     def __init__(self, live) -> None:
         self.live = live
 
-    async def until(self, condition, what: str, within_s: float = 20.0):
+    async def until(self, condition, what: str, within_s: float = 60.0):
         """What `condition(pods by name, gpus)` returns once it is true."""
 
         def look(fleet_state):
@@ -157,12 +159,6 @@ class Watching:
         )
 
 
-@pytest.fixture(scope="session")
-def make_up():
-    """Creates a `sluice up` that several tests share; the caller ends it."""
-    return Up
-
-
 @pytest.fixture
 def up(tmp_path):
     """A `sluice up` that is not started yet; nothing of it survives the test."""
@@ -174,18 +170,25 @@ def up(tmp_path):
 
 @pytest.fixture(scope="module")
 def shared(request, tmp_path_factory):
-    """One `sluice up` for all tests of a module, on its FLEET if it has one; each worker has its own."""
-    base = tmp_path_factory.mktemp("shared")
-    system = Up(base)
+    """
+    One `sluice up` for all tests of a module, with its FLEET and SETTINGS if it has such; each worker has its own.
+
+    The name of its data is short: daemons' sockets are in there, and a unix socket's path has 107 bytes.
+    """
+    system = Up(tmp_path_factory.mktemp("shared"))
     if text := getattr(request.module, "FLEET", ""):
-        system.fleet = base / "fleet.toml"
+        system.fleet = system.temporary / "fleet.toml"
         system.fleet.write_text(text, encoding="utf-8")
-    try:
-        system.start()
-        asyncio.run(system.ready())
-        yield system
-    finally:
-        system.kill()
+    system.environment |= getattr(request.module, "SETTINGS", {})
+    with tempfile.TemporaryDirectory(prefix="sl-", dir="/tmp") as folder:
+        system.data_dir = Path(folder)
+        try:
+            system.start()
+            asyncio.run(system.ready())
+            yield system
+        finally:
+            system.kill()
+            assert power_off(system.data_dir), "daemons are left"
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import pytest
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_run_tells_its_figures_and_those_of_the_bare_broker(tmp_path):
     """Everybody is served, nothing is given twice, all is given back, and the ratio is of the same messages."""
     picture = tmp_path / "bench.svg"

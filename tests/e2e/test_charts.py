@@ -4,10 +4,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.timeout(120)
-
 ROOT = Path(__file__).resolve().parents[2]
 CHARTS = sorted((Path(__file__).parent / "charts").glob("*.yaml"))
 FLEET = """

@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sluice.runtime.nats_server.free_ports import free_ports
 
-pytestmark = [pytest.mark.timeout(90), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
-LOST_WITHIN_S = 30.0
+LOST_WITHIN_S = 60.0
 
 
 async def doctor(up, *words: str) -> tuple[int, dict[str, list[dict[str, str]]]]:
@@ -68,11 +68,9 @@ async def test_a_system_that_works_is_well_and_one_that_lost_its_allocator_is_no
     """The allocator is frozen, so that it is not restarted: its lease expires, and only doctor would show that."""
     ports = dict(zip(SHOWN, free_ports(len(SHOWN)), strict=True))
     for service, port in ports.items():
-        variable = f"SLUICE_{service.replace('-', '_').upper()}_METRICS_ADDRESS"
-        up.environment[variable] = f"127.0.0.1:{port}"
+        up.environment[f"SLUICE_{service.replace('-', '_').upper()}_METRICS_ADDRESS"] = f"127.0.0.1:{port}"
     up.start("--processes", "1")
     running = await up.ready()
-
     code, levels = await doctor(up)
     assert (code, set(levels)) == (0, {"ok"}), levels
     said = {finding["check"]: finding["what"] for finding in levels["ok"]}
@@ -89,7 +87,6 @@ async def test_a_system_that_works_is_well_and_one_that_lost_its_allocator_is_no
         assert shown["sluice_bus_connected"][0] >= 1, service
     shown = await asyncio.to_thread(scraped, ports["allocator"])
     assert (shown["sluice_lease_held"], shown["sluice_leaked_slices"]) == ([1], [0])
-
     allocator = up.child("sluice_allocator")
     allocator.send_signal(signal.SIGSTOP)
     try:
@@ -107,13 +104,11 @@ async def test_what_cannot_be_looked_at_is_not_called_well(up):
     code, levels = await doctor(up, "--server", "nats://127.0.0.1:1")
     assert (code, set(levels)) == (2, {"unknown"})
     assert "no NATS server answers at nats://127.0.0.1:1" in levels["unknown"][0]["what"]
-
     up.environment["PATH"] = str(up.temporary)
     both = await asyncio.to_thread(up.sluice, "doctor", "--in-cluster")
     assert both.returncode == 2
     assert "there is no kubectl on PATH" in both.stdout
     assert "nothing is running" in both.stdout
-
     wrong = await asyncio.to_thread(up.sluice, "doctor", "--no-cluster", "--in-cluster")
     assert wrong.returncode == 2
     assert "contradicts" in wrong.stderr

@@ -64,7 +64,7 @@ SAMPLES = {
 OF_ITS_OWN = ("run", "simulate --fleet")
 """Become other processes, or start some: typed in a process of their own."""
 FOLLOWS = "events -f"
-WITHIN_S = 30
+WITHIN_S = 60.0
 
 
 def lines() -> list[tuple[str, ...]]:
@@ -153,7 +153,6 @@ class Reader:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_what_pages_say_to_type_does_what_they_say(reader: Reader, capfd) -> None:
     """A newcomer copies line after line, and stops at the first one that fails."""
     typed = lines()

@@ -65,8 +65,7 @@ async def test_a_pod_is_given_all_gpus_of_a_node_of_sixteen(up, tmp_path):
     async with up.watching() as watching:
         limits = '{limits: {"nvidia.com/gpu": 10}}'
         up.write("ten.yaml", INSTANCES.format(name="ten", containers=f"{{name: m, image: x, resources: {limits}}}"))
-        ten = await watching.bound("ten")
-        assert len(set(ten.containers[0].visible_devices.split(","))) == 10
+        assert len(set((await watching.bound("ten")).containers[0].visible_devices.split(","))) == 10
 
 
 async def test_a_pod_is_given_all_that_eight_gpus_hold(emptied):
@@ -81,7 +80,6 @@ async def test_a_pod_is_given_all_that_eight_gpus_hold(emptied):
         assert [len(part.visible_devices.split(",")) for part in nine.containers] == [9]
         assert [len(part.visible_devices.split(",")) for part in both.containers] == [5, 5]
         assert (media.node, own.node, len(own.containers[0].visible_devices.split(","))) == ("pro", "own", 3)
-
         for pod in ("nine", "five-five"):
             (emptied.pods_dir / f"{pod}.yaml").unlink()
         write_pod(emptied, "all", ("m", "1g.5gb", 56))
@@ -89,7 +87,6 @@ async def test_a_pod_is_given_all_that_eight_gpus_hold(emptied):
         (part,) = everything.containers
         assert len(set(part.visible_devices.split(","))) == 56
         assert everything.node == "eight"
-
         write_pod(emptied, "more", ("m", "1g.5gb", 57))
         refused = await watching.until(
             lambda pods, _: next((pod for pod in pods.values() if (pod.name, pod.state) == ("more", "refused")), None),

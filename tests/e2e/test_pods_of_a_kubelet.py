@@ -54,7 +54,6 @@ async def test_the_next_pod_waits_for_a_process_that_ignores_the_end_of_its_pod(
         process.terminate()
         assert (await scene.pods())["second"]["spec"].get("schedulingGates"), "its device is given on while it lives"
         assert process.poll() is None
-
         cgroups.close()
         await scene.started(1)
 

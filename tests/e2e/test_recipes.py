@@ -18,7 +18,7 @@ WHOLE = {"sluice.dev/profile": "7g.40gb"}
 PATHS = {"Deployment": "/apis/apps/v1", "PersistentVolumeClaim": "/api/v1"}
 """Of what the fake API server looks after itself."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

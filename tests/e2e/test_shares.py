@@ -1,6 +1,5 @@
 """Shares as people have them: pods in a folder, one home and one daemon for those who may share, and nothing left."""
 
-import asyncio
 import json
 import os
 import select
@@ -14,11 +13,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from factories.waiting import until
 
 from sluice_console.shell.live.agent_snapshots import snapshots
 from sluice_console.shell.process.power_off import power_off
-
-pytestmark = pytest.mark.timeout(120)
 
 POD = """\
 apiVersion: v1
@@ -97,11 +95,9 @@ def up(up):
 
 
 @pytest.fixture
-async def shares(up):
-    up.start()
-    await up.ready()
-    async with up.watching() as watching:
-        yield Shares(up, watching)
+async def shares(emptied):
+    async with emptied.watching() as watching:
+        yield Shares(emptied, watching)
 
 
 def told(pod) -> str:
@@ -110,8 +106,7 @@ def told(pod) -> str:
 
 def identity(home) -> tuple:
     """What must not change under a tenant."""
-    process = psutil.Process(home.daemon.pid)
-    return home.uuid, home.gi_id, home.daemon.pid, process.create_time()
+    return home.uuid, home.gi_id, home.daemon.pid, psutil.Process(home.daemon.pid).create_time()
 
 
 def has_ended(pid: int) -> bool:
@@ -145,7 +140,7 @@ def tenant(up, pod, *, uid: int = ME, memory_mib: int | None = None):
         yield answer
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
         process.stdin.close()
         process.stdout.close()
 
@@ -160,7 +155,7 @@ def quota_of(path: Path):
         yield lambda: struct.unpack_from("<6xH24xII", peer.recv(65))
 
 
-async def test_pods_of_one_namespace_share_a_daemon_that_goes_with_the_last_of_them(shares, up):
+async def test_pods_of_one_namespace_share_a_daemon_that_goes_with_the_last_of_them(shares):
     """Strangers would share an MPS server, or daemons and instances would pile up on the node."""
     shares.ask("one")
     first, home = await shares.bound("one")
@@ -171,55 +166,57 @@ async def test_pods_of_one_namespace_share_a_daemon_that_goes_with_the_last_of_t
     assert told(first) == told(second) != told(third)
     assert identity(home) == identity(same) != identity(other)
     assert (home.daemon.namespace, other.daemon.namespace, home.daemon.uid) == ("team-a", "team-b", ME)
-    shown = up.sluice("gpus").stdout
+    shown = shares.up.sluice("gpus").stdout
     assert f"MPS daemon ready, 0 clients, for team-a (uid {ME})" in shown
     assert "team-a/two  mps share (4096 MiB)" in shown
-    assert f"CUDA_MPS_PIPE_DIRECTORY={told(second)}" in up.sluice("explain", "two").stdout
-
-    up.remove("one")
+    assert f"CUDA_MPS_PIPE_DIRECTORY={told(second)}" in shares.up.sluice("explain", "two").stdout
+    shares.up.remove("one")
     await shares.gone("one")
     _, stays = await shares.bound("two", lambda pod, home: len(home.tenants) == 1)
     assert identity(stays) == identity(same)
-    up.remove("two")
+    shares.up.remove("two")
     await shares.gone("two")
     assert has_ended(home.daemon.pid)
     assert not has_ended(other.daemon.pid)
-    up.remove("stranger")
+    shares.up.remove("stranger")
     await shares.watching.empty()
     assert has_ended(other.daemon.pid)
-    assert not [*(up.data_dir / "mps").glob("*/*")]
+    assert not [*(shares.up.data_dir / "mps").glob("*/*")]
     news = shares.watching.live.fleet_state.news()
     found = await snapshots({node: message.address for node, message in news.items()})
     assert not [report for node in found for gpu in node.gpus for report in (*gpu.daemons, *gpu.instances)]
 
 
-async def test_a_running_share_is_made_smaller_and_larger_and_says_when_that_is_felt(shares, up):
+async def test_a_running_share_is_made_smaller_and_larger_and_says_when_that_is_felt(shares):
     """A person could not tell what is booked from what is used; or a neighbour would get what is still used."""
     shares.ask("one")
     before, home = await shares.bound("one")
-    too_much = up.sluice("adjust", "one", "--memory", "900Gi", "--dry-run")
+    too_much = shares.up.sluice("adjust", "one", "--memory", "900Gi", "--dry-run")
     assert (too_much.returncode, "CapacityExceeded" in too_much.stdout) == (6, True)
-    with tenant(up, before) as answer:
+    with tenant(shares.up, before) as answer:
         assert "error" not in answer()
-        done = up.sluice("adjust", "team-a/one", "--memory", "1Gi")
+        done = shares.up.sluice("adjust", "team-a/one", "--memory", "1Gi")
         assert done.returncode == 0, done.stderr
         assert "memory 4096 MiB -> 1024 MiB, from the next start of its containers" in done.stdout
         smaller, same = await shares.bound("one", lambda pod, home: pod.containers[0].memory_mib == 1024)
         assert identity(same) == identity(home)
         assert smaller.containers[0].pinned_memory_limit == "0=1024M"
-        assert "count at the old size until processes that use more have ended" in up.sluice("explain", "one").stdout
+        assert (
+            "count at the old size until processes that use more have ended"
+            in shares.up.sluice("explain", "one").stdout
+        )
         assert "error" not in answer(3000)  # it keeps what it began with
     await shares.watching.until(
-        lambda pods, gpus: "are shrinking" not in up.sluice("explain", "one").stdout, "nothing larger to be used"
+        lambda pods, gpus: "are shrinking" not in shares.up.sluice("explain", "one").stdout, "nothing larger to be used"
     )
-    assert up.sluice("adjust", "one", "--memory", "2Gi", "--json").returncode == 0
+    assert shares.up.sluice("adjust", "one", "--memory", "2Gi", "--json").returncode == 0
     larger, _ = await shares.bound("one", lambda pod, home: pod.containers[0].memory_mib == 2048)
     assert told(larger) == told(before)
-    again = up.sluice("adjust", "one", "--memory", "2Gi")
+    again = shares.up.sluice("adjust", "one", "--memory", "2Gi")
     assert (again.returncode, "Unchanged" in again.stdout) == (6, True)
 
 
-async def test_a_killed_agent_disturbs_no_tenant_and_a_killed_daemon_is_told_to_each(shares, up):
+async def test_a_killed_agent_disturbs_no_tenant_and_a_killed_daemon_is_told_to_each(shares):
     """A restart would end all work on the node; or a process would lose its GPU without a reason shown."""
     shares.ask("one")
     await shares.bound("one")
@@ -227,10 +224,10 @@ async def test_a_killed_agent_disturbs_no_tenant_and_a_killed_daemon_is_told_to_
     _, second_home = await shares.bound("two")
     before, home = await shares.bound("one")
     agent = shares.agent(shares.watching.live.fleet_state.bindings()[before.request].node)
-    with tenant(up, before) as answer:
+    with tenant(shares.up, before) as answer:
         assert "error" not in answer()
         agent.kill()
-        agent.wait(10)
+        agent.wait(60)
         shares.ask("three")
         await shares.bound("three")
         after, same = await shares.bound("one", lambda pod, home: home.daemon.clients == 1)
@@ -249,34 +246,31 @@ async def test_a_killed_agent_disturbs_no_tenant_and_a_killed_daemon_is_told_to_
     assert again.daemon.pid != home.daemon.pid
     assert again.uuid == home.uuid
     assert told(warned) == told(before)
-    assert "warning: " in up.sluice("pods").stdout
+    assert "warning: " in shares.up.sluice("pods").stdout
     calm, untouched = await shares.bound("two")
     assert calm.warnings == ()
     assert identity(untouched) == identity(second_home)
-    for name in ("one", "two", "three"):
-        up.remove(name)
-    await shares.watching.empty()
 
 
-async def test_a_process_of_another_user_is_reported_to_its_pod(shares, up):
+async def test_a_process_of_another_user_is_reported_to_its_pod(shares):
     """It waits forever, and looks like a program that hangs."""
     shares.ask("one")
     pod, _ = await shares.bound("one")
-    with tenant(up, pod) as mine:
+    with tenant(shares.up, pod) as mine:
         assert "error" not in mine()
-        with tenant(up, pod, uid=ME + 1):  # only now: the first user has the server
+        with tenant(shares.up, pod, uid=ME + 1):  # only now: the first user has the server
             warned, _ = await shares.bound("one", lambda pod, home: bool(pod.warnings))
         assert f"user {ME + 1}" in warned.warnings[0]
     await shares.bound("one", lambda pod, home: not pod.warnings)
 
 
-async def test_a_tenant_gets_no_more_memory_than_it_was_granted(shares, up):
+async def test_a_tenant_gets_no_more_memory_than_it_was_granted(shares):
     """One pod could take what its neighbour was promised."""
     shares.ask("one")
     pod, _ = await shares.bound("one")
     (name, _, limit) = pod.containers[0].pinned_memory_limit.partition("=")
     assert (name, limit) == ("0", "4096M")
-    with tenant(up, pod, memory_mib=4096) as answer:
+    with tenant(shares.up, pod, memory_mib=4096) as answer:
         assert "error" not in answer()
         assert "error" not in answer(2048)
         assert "error" in answer(4096)
@@ -329,8 +323,7 @@ async def test_time_is_shared_where_it_is_enforced_and_an_adjusted_part_is_told_
         assert identity(home) == identity(same)
         sockets = [Path(pod.containers[0].quota_socket) for pod in (first, second)]
         assert [(path.parent / "libsluice-quota.so").read_bytes() for path in sockets] == [library.read_bytes()] * 2
-        shown = up.sluice("explain", "one").stdout
-        assert f"LD_PRELOAD={sockets[0].parent}/libsluice-quota.so" in shown
+        assert f"LD_PRELOAD={sockets[0].parent}/libsluice-quota.so" in up.sluice("explain", "one").stdout
         with quota_of(sockets[0]) as mine, quota_of(sockets[1]) as other:
             assert (mine(), other()) == ((17, 300_000, 1_000_000), (17, 600_000, 1_000_000))
             done = up.sluice("adjust", "one", "--quota-request", "0.2", "--quota-limit", "0.5")
@@ -349,16 +342,18 @@ async def test_time_is_shared_where_it_is_enforced_and_an_adjusted_part_is_told_
 
 async def closed(path: Path) -> None:
     """A tenant's socket goes with its slice, a moment after its removal is published."""
-    async with asyncio.timeout(30):
-        while path.exists():  # noqa: ASYNC110, ASYNC240 - a file has no bell
-            await asyncio.sleep(0.02)
+    await until(lambda: not path.exists())
 
 
-async def test_killing_up_leaves_no_daemon(shares, up):
+async def test_killing_up_leaves_no_daemon(up):
     """A daemon is not tied to its agent: each killed `sluice up` would leave one for every home."""
-    shares.ask("one")
-    _, home = await shares.bound("one")
+    up.start()
+    await up.ready()
+    async with up.watching() as watching:
+        shares = Shares(up, watching)
+        shares.ask("one")
+        _, home = await shares.bound("one")
     left = [*up.children(), psutil.Process(home.daemon.pid), *psutil.Process(home.daemon.pid).children(recursive=True)]
     up.process.kill()
-    _, alive = psutil.wait_procs(left, timeout=10)
+    _, alive = psutil.wait_procs(left, timeout=60)
     assert not [process for process in alive if not has_ended(process.pid)]

@@ -1,23 +1,18 @@
 """Sharing fairly on real processes, as `sluice explain` tells it; one system for all tests, a namespace each."""
 
-import asyncio
 import io
 import json
 import os
 import re
-import tempfile
 from contextlib import redirect_stderr, redirect_stdout
-from pathlib import Path
 
 import pytest
+from factories.waiting import until
 
 from sluice.contracts.ids import RunId
 from sluice.contracts.messages import Cordoned
 from sluice_console.shell.inspect.look_up import explain, fleet_state_at
 from sluice_console.shell.operate.cordon import CordonTarget, cordon, uncordon
-from sluice_console.shell.process.power_off import power_off
-
-pytestmark = pytest.mark.timeout(120)
 
 FLEET = """\
 [[node]]
@@ -39,7 +34,6 @@ memory_mib = 524288
 gpus = [{ model = "a30", count = 1, mig = true }]
 """
 RUN = RunId("test")
-TOLD_WITHIN_S = 20.0
 A100, A30 = ("gpu-1.example.internal", "gpu-2"), "gpu-3"
 SETTINGS = {"SLUICE_ALLOCATOR_PREEMPTION": "true", "SLUICE_ALLOCATOR_MOVE_COOLDOWN_S": "1"}
 POD = """\
@@ -53,45 +47,6 @@ spec:
   securityContext: {{ runAsUser: {uid} }}
   containers: [{{ name: main, image: train:latest }}]
 """
-
-
-class Shared:
-    """One `sluice up` for all tests of this file; another one after a test that left something in it."""
-
-    def __init__(self, make_up, base: Path, data: Path) -> None:
-        """Nothing runs yet. `data` is short: daemons' sockets are in there, and a unix socket's path has 107 bytes."""
-        self.make_up = make_up
-        self.base = base
-        self.data = data
-        self.number = 0
-        self.up = None
-
-    async def ready(self):
-        if self.up is None:
-            self.number += 1
-            self.up = self.make_up(self.base / str(self.number))
-            self.up.data_dir = self.data / str(self.number)
-            self.up.fleet = self.up.temporary / "fleet.toml"
-            self.up.fleet.write_text(FLEET, encoding="utf-8")
-            self.up.environment |= SETTINGS
-            self.up.start()
-            await self.up.ready()
-        return self.up
-
-    def stop(self) -> None:
-        if self.up is not None:
-            up, self.up = self.up, None
-            up.kill()
-            assert power_off(up.data_dir), "daemons are left"
-
-
-@pytest.fixture(scope="module")
-def shared(make_up, tmp_path_factory):
-    """Started by the first test that needs it; each worker of a parallel run has its own."""
-    with tempfile.TemporaryDirectory(prefix="sl-", dir="/tmp") as folder:
-        system = Shared(make_up, tmp_path_factory.mktemp("shared"), Path(folder))
-        yield system
-        system.stop()
 
 
 class Here:
@@ -149,14 +104,14 @@ class Here:
     async def told(self, name: str, *sentences: str) -> str:
         """The explanation of a pod of this test, or a request, once it has `sentences` in this order; bounded."""
         story = ""
-        try:
-            async with asyncio.timeout(TOLD_WITHIN_S):
-                while not story or untold(story, sentences):
-                    code, story, err = await typed(explain(self.up.running.nats_url, name, form="text"))
-                    assert code == 0, err
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            pytest.fail(f"{untold(story, sentences)!r} is not told, or not in its place, in:\n{story}")
+
+        async def is_told() -> bool:
+            nonlocal story
+            code, story, err = await typed(explain(self.up.running.nats_url, name, form="text"))
+            assert code == 0, err
+            return not untold(story, sentences)
+
+        await until(is_told, lambda: f"{untold(story, sentences)!r} is told, and in its place, in:\n{story}")
         return story
 
     async def leave(self) -> None:
@@ -172,19 +127,12 @@ class Here:
 
 @pytest.fixture
 async def here(shared, request):
-    """The running system, empty. A test that leaves it in disorder gets a new one."""
-    up = await shared.ready()
+    """The running system, empty."""
     namespace = re.sub("[^a-z0-9]+", "-", request.node.name.removeprefix("test_"))[:40].strip("-")
-    is_clean = False
-    try:
-        async with up.watching() as watching:
-            system = Here(up, watching, namespace)
-            yield system
-            await system.leave()
-            is_clean = True
-    finally:
-        if not is_clean:
-            shared.stop()
+    async with shared.watching() as watching:
+        system = Here(shared, watching, namespace)
+        yield system
+        await system.leave()
 
 
 async def typed(work) -> tuple[int, str, str]:
@@ -303,7 +251,6 @@ async def test_a_priority_class_of_the_folder_counts_and_one_that_is_nowhere_is_
     await here.told(
         "service", "asks for 7g.40gb", "spec.priorityClassName = 'production': there is no PriorityClass of this name"
     )
-
     policies = {"kind": "PriorityClass", "metadata": {"name": "production"}, "value": 1_000_000}
     here.up.write("classes.yaml", json.dumps({"apiVersion": "scheduling.k8s.io/v1", **policies}))
     await here.bound("service")
@@ -315,9 +262,7 @@ async def test_a_pod_that_its_namespace_may_not_have_waits_until_the_quota_is_ra
     here.put("one", profile="1g.5gb")
     await here.bound("one")
     here.put("two", profile="1g.5gb")
-    numbers = (
-        f"namespace {here.namespace} may have 1 device and has 1; this one asks for 1, and nothing more would fit now"
-    )
+    numbers = f"namespace {here.namespace} may have 1 device and has 1; this one asks for 1, and none is left"
     await here.waiting("two", numbers)
     await here.told(
         "two", f"waits: {numbers}", "what helps: It starts when pods of its namespace end, or when its quota"
@@ -347,8 +292,7 @@ async def test_a_pod_that_got_a_larger_profile_is_moved_back_to_one_of_its_size(
     )
     freed = (await here.bound("full-0")).node
     here.remove("full-0")
-    moved = await here.bound_anew(larger)
-    assert moved.node == freed
+    assert (await here.bound_anew(larger)).node == freed
     why = f"it is moved: a place on {freed} is kept for its replacement (1g.5gb)"
     await here.told(
         larger.request,

@@ -1,8 +1,10 @@
 """`sluice simulate` as a person types it: files in, a file out, or one clear sentence."""
 
+import io
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,22 @@ from factories.scheduling.workloads import arrive, as_text, depart, fleet_of
 from judges.answers import over_commits, read_answers
 
 from sluice.mig.catalog import catalog
+from sluice_allocator.offline.__main__ import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SLUICE = (sys.executable, "-m", "sluice_console", "simulate")
 DIRECT = (sys.executable, "-m", "sluice_allocator.offline")
+
+
+def simulated(*words):
+    """What `sluice simulate` answers to these words."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = main(words)
+        except SystemExit as ended:
+            code = ended.code
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 class Files:
@@ -23,9 +37,12 @@ class Files:
         self.folder = folder
         self.fleet, self.workload, self.out = (folder / name for name in ("fleet.toml", "w.jsonl", "answers.jsonl"))
 
-    def run(self, *options, program=SLUICE):
-        files = ("--fleet", self.fleet, "--workload", self.workload, "--out", self.out)
-        return subprocess.run((*program, *files, *options), capture_output=True, text=True, timeout=50, check=False)
+    def run(self, *options, program=None):
+        """In this process, or by a command of its own."""
+        files = ("--fleet", str(self.fleet), "--workload", str(self.workload), "--out", str(self.out))
+        if program is None:
+            return simulated(*files, *options)
+        return subprocess.run((*program, *files, *options), capture_output=True, text=True, timeout=90, check=False)
 
     def answers(self, fleet, lines, *options):
         """The answers and the summary of a run that must succeed."""
@@ -49,9 +66,7 @@ def devices(answer, *keys):
 def test_the_example_runs_as_it_is_documented(files):
     """Someone waits, someone is refused, everybody leaves."""
     files.fleet, files.workload = EXAMPLES / "fleet.toml", EXAMPLES / "workload.jsonl"
-
     assert files.run().returncode == 0
-
     answers, summary = read_answers(files.out.read_text(encoding="utf-8"))
     assert (summary["arrivals"], summary["bound"], summary["pending"], summary["refused"]) == (6, 5, 1, 1)
     assert (summary["released"], summary["running"], summary["waiting"]) == (5, 0, 0)
@@ -62,11 +77,12 @@ def test_equal_files_give_equal_bytes_through_either_command(files):
     """`sluice simulate` is `python -m sluice_allocator.offline`, in every process alike."""
     lines = [arrive(at // 3, f"p{at}", profile=("1g.5gb", "3g.20gb")[at % 2]) for at in range(40)]
     lines += [depart(20, f"p{at}") for at in range(0, 40, 3)]
-    for options in ((), ("--seed", "7"), ("--policy", "node=spread,gpu=binpack")):
+    for options in ((), ("--seed", "7", "--policy", "node=spread,gpu=binpack")):
         files.answers(fleet_of(nodes=2, gpus=2), lines, *options)
         first = files.out.read_bytes()
-        assert files.run(*options, program=DIRECT).returncode == 0
-        assert files.out.read_bytes() == first
+        for program in (DIRECT, SLUICE) if options else ():
+            assert files.run(*options, program=program).returncode == 0
+            assert files.out.read_bytes() == first
 
 
 @pytest.mark.parametrize(
@@ -87,9 +103,7 @@ def test_wrong_input_is_exit_2_one_sentence_and_no_answers(files, fleet, workloa
     for path, text in ((files.fleet, fleet), (files.workload, workload)):
         if text is not None:
             path.write_text(text, encoding="utf-8")
-
     result = files.run(*options)
-
     assert result.returncode == 2, result.stderr
     assert words in result.stderr
     assert "Traceback" not in result.stderr
@@ -103,9 +117,7 @@ def test_a_mistake_late_in_a_workload_leaves_the_old_answers_alone(files):
     files.answers(fleet_of(), [arrive(0, "a", profile="1g.5gb")])
     before = files.out.read_bytes()
     files.workload.write_text(as_text([arrive(0, "a", profile="1g.5gb")] * 2), encoding="utf-8")
-
     result = files.run()
-
     assert result.returncode == 2
     assert 'w.jsonl:2: arrive.id = "a": is in use' in result.stderr
     assert files.out.read_bytes() == before
@@ -119,9 +131,7 @@ def test_answers_never_take_the_place_of_anything_else(files, out):
     files.workload.write_text("\n", encoding="utf-8")
     os.mkfifo(files.folder / "pipe")
     files.out = files.folder / out
-
-    result = files.run()
-
+    result = files.run(program=DIRECT)
     assert result.returncode == 2
     assert f"--out {files.out}: " in result.stderr
     assert sorted(path.name for path in files.folder.iterdir()) == ["fleet.toml", "pipe", "w.jsonl"]
@@ -131,8 +141,7 @@ def test_answers_never_take_the_place_of_anything_else(files, out):
 @pytest.mark.parametrize("arguments", [(), ("--fleet", "f"), ("--fleet", "f", "--workload", "w")])
 def test_usage_is_said_in_words(arguments):
     """What is missing is named."""
-    result = subprocess.run((*SLUICE, *arguments), capture_output=True, text=True, timeout=50, check=False)
-
+    result = simulated(*arguments)
     assert result.returncode == 2
     assert "--workload" in result.stderr
     assert "Traceback" not in result.stderr
@@ -156,9 +165,7 @@ def test_every_model_is_rehearsed_by_the_name_that_a_pod_gives_it(files):
     models = [model for model in catalog() if model.key != "gb200-189gb"]  # its boards have the name of the others
     kinds = ", ".join(f'{{ model = "{model.key}" }}' for model in models)
     lines = [arrive(0, model.key, gpu_model=(model.short_names or (model.key,))[-1], gpus="1") for model in models]
-
     answers, _ = files.answers(f'[[node]]\nname = "n"\ngpus = [{kinds}]\n', lines, "--no-queue")
-
     given = {answer["id"]: devices(answer, "gpu", "profile") for answer in answers}
     assert given == {
         model.key: [(f"GPU-n-{number}", model.largest.name if model.profiles else None)]
@@ -169,9 +176,7 @@ def test_every_model_is_rehearsed_by_the_name_that_a_pod_gives_it(files):
 def test_a_model_of_the_fleet_files_own_is_rehearsed(files):
     """Who has a GPU that this release does not know could not plan for it."""
     lines = [arrive(0, f"p{number}", profile="1g.13gb", gpu_model="x100") for number in range(8)]
-
     answers, _ = files.answers(SPELLED_OUT, lines, "--no-queue")
-
     assert [answer["answer"] for answer in answers] == ["bound"] * 7 + ["refused"]
 
 
@@ -179,9 +184,7 @@ def test_a_name_that_is_half_a_model_is_answered_with_both(files):
     """`a100` is ambiguous: the error names the two models, and how to spell out one."""
     files.fleet.write_text('[[node]]\nname = "n"\ngpus = [{model = "a100"}]\n', encoding="utf-8")
     files.workload.write_text("", encoding="utf-8")
-
     result = files.run()
-
     assert result.returncode == 2
     assert 'gpus[1].model = "a100": no known GPU model; did you mean a100-40gb or a100-80gb?' in result.stderr
 
@@ -191,7 +194,5 @@ def test_profiles_with_attributes_are_had_by_either_spelling(files):
     asked = {"1g.24gb.me.all": "1g.24gb+me.all", "2g.48gb.gfx": "2g.48gb+gfx", "1g.24gb-me": "1g.24gb-me"}
     lines = [arrive(0, name, {f"nvidia.com/mig-{name}": 1}) for name in asked]
     lines += [arrive(1, f"{name} by annotation", profile=name) for name in asked.values()]
-
     answers, _ = files.answers(fleet_of(gpus=6, model="NVIDIA RTX PRO 6000 Blackwell Server Edition"), lines)
-
     assert [devices(answer, "profile") for answer in answers] == [[(name,)] for name in asked.values()] * 2

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(90)
-
 DEMOS = Path(__file__).parents[1] / "data" / "dra"
 """Manifests with the shapes of NVIDIA's DRA demos."""
 PODS = """
@@ -80,7 +78,6 @@ async def test_a_manifest_is_judged_by_the_live_fleet_which_is_not_touched(up, t
     before = up.sluice("pods", "--json", "--all").stdout
     (tmp_path / "pods.yaml").write_text(PODS)
     (tmp_path / "wrong.yaml").write_text(WRONG)
-
     done = up.sluice("simulate", "-f", str(tmp_path / "pods.yaml"), "--json")
     answers = by_name(done)
     assert done.returncode == 5, done.stderr
@@ -93,12 +90,10 @@ async def test_a_manifest_is_judged_by_the_live_fleet_which_is_not_touched(up, t
     assert (device["profile"], device["start"], answers["fits"]["node"] != "") == ("3g.20gb", 4, True)
     reasons = [reason["reason"] for step in answers["waits"]["steps"] for reason in step["reasons"]]
     assert "GpuModelMismatch" in reasons
-
     done = up.sluice("simulate", "-f", str(tmp_path / "wrong.yaml"))
     assert done.returncode == 6, done.stderr
     assert "default/waits: would be refused" in done.stdout
     assert up.sluice("simulate", "-f", str(tmp_path / "nothing.yaml")).returncode == 2
-
     (tmp_path / "own.yaml").write_text(IN_A_CLUSTER)
     assert by_name(up.sluice("simulate", "-f", str(tmp_path / "own.yaml"), "--json"))["tool"]["answer"] == "refused"
     (tmp_path / "cluster.toml").write_text("[pod-watcher]\nrole = 'webhook'\nallow_privileged = true\n")
@@ -126,9 +121,7 @@ async def test_manifests_that_ask_by_resource_claims_wait_for_a_kubelet_that_han
     """NVIDIA's demos on nodes without one: a prediction that they start would be false."""
     names = ("gpu-test1", "gpu-test3", "gpu-test4", "gpu-test6", "mig-mps")
     files = [part for name in names for part in ("-f", str(DEMOS / f"{name}.yaml"))]
-
     done = up.sluice("simulate", *files, "--json")
-
     found = {
         (pod["namespace"], pod["name"]): (pod["answer"], pod["message"]) for pod in json.loads(done.stdout)["pods"]
     }

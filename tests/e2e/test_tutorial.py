@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAPTOP, CLUSTER = (ROOT / "docs" / f"tutorial-{name}.md" for name in ("laptop", "cluster"))
 WRITES = os.environ.get("TUTORIAL_WRITE") == "1"
 SLUICE = (sys.executable, "-m", "sluice_console")
-WITHIN_S = 40.0
+WITHIN_S = 60.0
 UNCHANGED_S = 3.0
 """Where the page is written: what a command shows counts when it has shown it for so long."""
 KILLS = "kill -9 $(pgrep -f sluice_allocator)"
@@ -54,7 +54,7 @@ _FIRST = re.compile(r"^default/by-memory +bound +\S+ +\S+ +(\S+)", re.MULTILINE)
 _NODES = ("gpu-1.example.internal", "gpu-2")
 _LEGEND = re.compile(r"^  (\w)(?=  \S+  \S+ at (\d+) of GPU (\d+) on (\S+)$)", re.MULTILINE)
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 
 class Line(NamedTuple):

@@ -4,6 +4,7 @@ import asyncio
 import re
 
 import pytest
+from factories.waiting import until
 from factories.web_page import CHROMIUM, CHROMIUM_OPTIONS, WHY_NO_CHROMIUM
 from playwright.async_api import async_playwright
 
@@ -24,15 +25,8 @@ def page_of(said: str) -> tuple[str, int]:
 
 async def answers(host: str, port: int) -> None:
     """Return when a process listens there: the page's process starts beside the others."""
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                _, writer = await asyncio.open_connection(host, port)
-            except OSError:
-                await asyncio.sleep(0.1)
-            else:
-                writer.close()
-                return
+    _, writer = await until(lambda: asyncio.open_connection(host, port), "the page is served", yet=(OSError,))
+    writer.close()
 
 
 @pytest.mark.skipif(not CHROMIUM.exists(), reason=WHY_NO_CHROMIUM)
@@ -48,7 +42,6 @@ async def test_a_person_without_kubernetes_or_gpus_sees_pods_come_and_go(up):
         tab.set_default_timeout(WITHIN_MS)
         await tab.goto(f"http://{host}:{port}/")
         await tab.wait_for_function("() => document.querySelectorAll('.gpu').length === 4")
-
         (up.pods_dir / "train.yaml").write_text(POD.format(name="train", profile="7g.40gb"))
         await tab.locator("#canvas .seg.ready", has_text="train").click()
         detail = tab.locator("#detail")
@@ -56,7 +49,6 @@ async def test_a_person_without_kubernetes_or_gpus_sees_pods_come_and_go(up):
         await detail.locator(".waterfall li", has_text="make GPU instance").wait_for()
         assert "asks for 7g.40gb" in await detail.inner_text()
         assert "has 7g.40gb on" in await detail.inner_text()
-
         (broker,) = [child for child in up.children() if "nats-server" in child.name()]
         broker.suspend()  # killed, it would be back before anybody looked
         await tab.locator("#status.lost").wait_for()
@@ -64,7 +56,6 @@ async def test_a_person_without_kubernetes_or_gpus_sees_pods_come_and_go(up):
         assert await tab.locator(".gpu").count() == 4
         broker.resume()
         await tab.locator("#status.live").wait_for()
-
         page = up.child("--listen")
         page.kill()  # whatever becomes of it, the system does not mind
         await tab.locator("#status", has_text="page lost its server").wait_for()

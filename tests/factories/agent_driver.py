@@ -36,7 +36,7 @@ from sluice_node_agent.shell.app import run_agents
 from sluice_node_agent.shell.paths import hardware_path
 from sluice_node_agent.simulated.hardware_file import HardwareFile
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class AgentDriver:
@@ -68,8 +68,7 @@ class AgentDriver:
 
     async def write(self, address, message) -> None:
         self.number += 1
-        stream = address_stream(address)
-        current = await self.bus.last(stream, address.subject)
+        current = await self.bus.last(address_stream(address), address.subject)
         write = write_of(address, message, current, f"desk-{self.number}", guard=address.subject)
         assert isinstance(await self.bus.write(write, {}), WriteAccepted)
 
@@ -97,8 +96,7 @@ class AgentDriver:
             name="pod",
             namespace=namespace,
         )
-        incarnation = await self.bus.incarnation(Stream.BOOK)
-        message = Grant(revision=1, incarnation=incarnation, booking=booking)
+        message = Grant(revision=1, incarnation=await self.bus.incarnation(Stream.BOOK), booking=booking)
         await self.write(subjects.ledger(node, booking.allocation), message)
         return booking
 
@@ -194,7 +192,7 @@ def short_folder() -> Iterator[Path]:
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(left, timeout=5)
+        psutil.wait_procs(left, timeout=60)
         shutil.rmtree(folder)
 
 

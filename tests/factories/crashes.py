@@ -1,10 +1,37 @@
-"""An agent that is killed twice: at any step of its first life, and soon in its second."""
+"""An agent that is killed at any step of its life, and one that is killed again soon in its second."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 SECOND_MAX = 4
 """Steps of the second life: those that go on with what was found. Later ones are as after one crash."""
+
+
+@dataclass
+class Death:
+    """An agent's after so many steps; the next one is carried out, and its result lost, or it is not."""
+
+    steps: int
+    executed: bool
+    ended: bool = False
+    """It had nothing more to do."""
+
+    def strikes(self, node: Any) -> None:
+        self.ended = node.work(own_max=self.steps)
+        if not self.ended and self.executed:
+            node.carry_out(node.waiting.popleft())
+
+
+def deaths(*, executed: bool = False, least: int = 1) -> Iterator[Death]:
+    """One after each number of steps, until an agent has come to its end; there must be `least` steps."""
+    for steps in count():
+        death = Death(steps, executed)
+        yield death
+        if death.ended:
+            assert steps >= least, f"there were {steps} steps"
+            return
 
 
 def killed_twice(make_node: Callable[[], Any], begin: Callable[[Any], Any]) -> Iterator[tuple[Any, str]]:

@@ -120,8 +120,7 @@ class Bench:
         self, number: int, message: NodeInventory, expected: int = 0, attempt: int = 1, node: NodeName = NODE
     ) -> Write:
         """The write that the core's outbox would make as its `number`-th."""
-        address = subjects.inventory(node)
-        return write_of(address, message, expected, f"{RUN}-{number}", attempt=attempt)
+        return write_of(subjects.inventory(node), message, expected, f"{RUN}-{number}", attempt=attempt)
 
 
 RULES = InventoryConfig(

@@ -14,9 +14,9 @@ import psutil
 from sluice.runtime.nats_server.process import until_stopped
 from sluice_console.shell.process import die_with_parent
 
-STOP_WITHIN_S = 10.0
-SWITCHED_OFF_WITHIN_S = 20.0
-CLEANED_UP_WITHIN_S = 15.0
+STOP_WITHIN_S = 60.0
+SWITCHED_OFF_WITHIN_S = 60.0
+CLEANED_UP_WITHIN_S = 60.0
 """What ends with a killed `sluice up` has this long: the program that ends simulated MPS daemons among it."""
 
 

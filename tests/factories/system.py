@@ -21,12 +21,12 @@ from nats.js.api import AckPolicy, ConsumerConfig
 
 from sluice_console.shell.live.local_user import local_credentials
 
-UP_TIMEOUT_S = 45.0
-STOP_TIMEOUT_S = 20.0
-READ_S = 10.0
+UP_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 60.0
+READ_S = 30.0
 """How long a server may take to send its announced messages."""
 BATCH = 500
-COPIES_S = 5.0
+COPIES_S = 30.0
 """How long the copies of messages may take to be stored."""
 
 POD = """apiVersion: v1
@@ -79,7 +79,7 @@ class Running:
     def remove(self, name: str) -> None:
         (self.pods / f"{name}.yaml").unlink()
 
-    def sluice(self, *words: str, timeout_s: float = 20.0) -> subprocess.CompletedProcess:
+    def sluice(self, *words: str, timeout_s: float = 90.0) -> subprocess.CompletedProcess:
         """Run one `sluice` command against it."""
         return subprocess.run(
             [sys.executable, "-m", "sluice_console", *words],
@@ -147,7 +147,7 @@ def up(folder: Path, fleet: str, *options: str, environment: dict[str, str] | No
         stopped = process.poll() is not None
         if not stopped:
             kill_with_children(process)
-        _, alive = psutil.wait_procs(family, timeout=5)
+        _, alive = psutil.wait_procs(family, timeout=60)
         for straggler in alive:
             straggler.kill()
         assert stopped, f"sluice up did not stop within {STOP_TIMEOUT_S:g} s"
@@ -249,7 +249,7 @@ def _message(message: Msg) -> dict:
 async def _client(url: str) -> AsyncIterator[nats.NATS]:
     source = local_credentials(url)
     who = {} if source is None else {"user": source.user, "password": source.current().password}
-    client = await nats.connect(url.split(","), connect_timeout=5, **who)
+    client = await nats.connect(url.split(","), connect_timeout=30, **who)
     try:
         yield client
     finally:

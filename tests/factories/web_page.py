@@ -253,7 +253,7 @@ class Page:
         return await asyncio.to_thread(self._ask, path, method, headers)
 
     def _ask(self, path: str, method: str, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=10)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
         try:
             connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
             answer = connection.getresponse()
@@ -305,7 +305,7 @@ class Watcher:
         self.revision = -1
         self.head = b""
 
-    async def event(self, within_s: float = 10.0) -> Told | None:
+    async def event(self, within_s: float = 60.0) -> Told | None:
         """The next event; None when the stream has ended."""
         async with asyncio.timeout(within_s):
             name = ""
@@ -342,7 +342,7 @@ async def watching(host: str, port: int, **headers: str) -> AsyncIterator[Watche
     writer.write(f"GET /api/stream HTTP/1.0\r\n{lines}\r\n".encode())
     watcher = Watcher(reader, writer)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             watcher.head = await reader.readuntil(b"\r\n\r\n")
         yield watcher
     finally:

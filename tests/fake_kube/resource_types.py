@@ -185,8 +185,7 @@ def parse(path: str, method: str, *, watch: bool, resources: Iterable[Resource])
         return None
     if namespace and not resource.namespaced:
         return None
-    verb = _verb(method, name, watch=watch and not subresource)
-    return Target(resource, verb, namespace, name, subresource)
+    return Target(resource, _verb(method, name, watch=watch and not subresource), namespace, name, subresource)
 
 
 def _verb(method: str, name: str, *, watch: bool) -> str:

@@ -1,6 +1,6 @@
 """What comes over the bus and over gRPC: messages, subjects, the broker's own answers, questions, callers' words."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,12 +14,13 @@ from sluice.contracts.bus.codec import SCHEMA, Undecodable, decode, encode
 from sluice.contracts.bus.subjects import SubjectError
 from sluice.contracts.messages import Envelope, NodeInventory
 from sluice.contracts.pb import agent_pb2, allocator_pb2, csi_pb2, inventory_pb2, node_pb2
-from sluice.contracts.proto.slice_usage import usage_from_proto, usage_to_proto
 from sluice.contracts.proto.snapshots import (
     inventory_from_proto,
     inventory_to_proto,
     snapshot_from_proto,
     snapshot_to_proto,
+    usage_from_proto,
+    usage_to_proto,
 )
 from sluice.contracts.rpc_permissions import deny_reason
 from sluice.contracts.slice_usage import NodeUsage
@@ -89,54 +90,30 @@ def _parsed(message: Message, data: bytes) -> Any:
     return message
 
 
-def _snapshot(data: bytes) -> str:
-    message = _parsed(node_pb2.NodeSnapshot(), data)
-    if message is None:
+def _journeys(kind: type[Message], read: Callable[[Any], Any], write: Callable[[Any], Any]) -> Callable[[bytes], str]:
+    """What is read is the same after another journey; NaN is no number, and so equals not even itself."""
+
+    def target(data: bytes) -> str:
+        message = _parsed(kind(), data)
+        if message is None:
+            return ""
+        found = read(message)
+        if isinstance(found, Undecodable):
+            return found.why
+        assert read(write(found)) == found or (isinstance(found, NodeUsage) and "nan" in repr(found)), (
+            "it is another one"
+        )
         return ""
-    found = snapshot_from_proto(message)
-    if isinstance(found, Undecodable):
-        return found.why
-    assert snapshot_from_proto(snapshot_to_proto(found)) == found, "a snapshot is another one after a second journey"
-    return ""
+
+    return target
 
 
-def _inventory(data: bytes) -> str:
-    message = _parsed(inventory_pb2.NodeInventory(), data)
-    if message is None:
-        return ""
-    found = inventory_from_proto(message)
-    if isinstance(found, Undecodable):
-        return found.why
-    assert inventory_from_proto(inventory_to_proto(found)) == found, "an inventory is another one after a journey"
-    return ""
+def _asked(kind: type[Message], read: Callable[[Any], object]) -> Callable[[bytes], None]:
+    def target(data: bytes) -> None:
+        if (message := _parsed(kind(), data)) is not None:
+            read(message)
 
-
-def _usage(data: bytes) -> str:
-    message = _parsed(agent_pb2.NodeUsage(), data)
-    if message is None:
-        return ""
-    found = usage_from_proto(message)
-    if isinstance(found, Undecodable):
-        return found.why
-    assert usage_from_proto(usage_to_proto(found)) == found or _has_nan(found), "a usage is another after a journey"
-    return ""
-
-
-def _has_nan(usage: NodeUsage) -> bool:
-    """Which is no number, and so equals not even itself."""
-    return "nan" in repr(usage)
-
-
-def _question(data: bytes) -> None:
-    message = _parsed(allocator_pb2.SimulateRequest(), data)
-    if message is not None:
-        pod_asked(message)
-
-
-def _adjustment(data: bytes) -> None:
-    message = _parsed(allocator_pb2.AdjustRequest(), data)
-    if message is not None:
-        change_asked(message)
+    return target
 
 
 def _volume(data: bytes) -> str:
@@ -187,6 +164,10 @@ _PUBLISH = csi_pb2.NodePublishVolumeRequest(
     volume_context={"csi.storage.k8s.io/pod.uid": _UID},
 )
 
+SNAPSHOT = _journeys(node_pb2.NodeSnapshot, snapshot_from_proto, snapshot_to_proto)
+INVENTORY = _journeys(inventory_pb2.NodeInventory, inventory_from_proto, inventory_to_proto)
+USAGE = _journeys(agent_pb2.NodeUsage, usage_from_proto, usage_to_proto)
+
 TARGETS: tuple[Target, ...] = (
     Target("bus message", _message, _SENT),
     Target("stored message", _stored, [_SUBJECT.encode() + b"\n" + each for each in _SENT]),
@@ -207,13 +188,18 @@ TARGETS: tuple[Target, ...] = (
         (ApiError, TimeoutError),
     ),
     Target("delivery", _delivery, [b"$JS.ACK.BOOK.c1.1.7.9.1767225600000000000.3", b"$JS.ACK.d.a.BOOK.c.1.7.9.1.3.x"]),
-    Target("gRPC snapshot", _snapshot, [snapshot_to_proto(_INVENTORY.snapshot).SerializeToString()]),
-    Target("gRPC inventory", _inventory, [inventory_to_proto(_INVENTORY).SerializeToString()]),
-    Target("gRPC usage", _usage, [_USED.SerializeToString()]),
-    Target("gRPC question", _question, [_SIMULATE.SerializeToString()], (QuestionError,)),
+    Target("gRPC snapshot", SNAPSHOT, [snapshot_to_proto(_INVENTORY.snapshot).SerializeToString()]),
+    Target("gRPC inventory", INVENTORY, [inventory_to_proto(_INVENTORY).SerializeToString()]),
+    Target("gRPC usage", USAGE, [_USED.SerializeToString()]),
+    Target(
+        "gRPC question",
+        _asked(allocator_pb2.SimulateRequest, pod_asked),
+        [_SIMULATE.SerializeToString()],
+        (QuestionError,),
+    ),
     Target(
         "gRPC adjustment",
-        _adjustment,
+        _asked(allocator_pb2.AdjustRequest, change_asked),
         [allocator_pb2.AdjustRequest(request="p1", container="main", memory_mib=4096).SerializeToString()],
     ),
     Target("CSI volume", _volume, [_PUBLISH.SerializeToString()]),

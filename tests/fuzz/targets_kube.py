@@ -18,7 +18,7 @@ from sluice.contracts.reasons import Refusal
 from sluice.runtime.errors import ServiceError
 from sluice_pod_watcher.admission import AdmissionConfig, MalformedReview
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
-from sluice_pod_watcher.core.cluster.events import ListingEnded, ListingStarted, NodeSeen, OtherPodSeen, PodSeen
+from sluice_pod_watcher.core.cluster.events import ListingEnded, ListingStarted, Seen
 from sluice_pod_watcher.core.cluster.watcher import ClusterWatcher
 from sluice_pod_watcher.shell.folder.identity_file import IdentityFile
 from sluice_pod_watcher.shell.kube import client as kube_client
@@ -70,11 +70,11 @@ def _heard(data: bytes) -> None:
         return
     core = ClusterWatcher(RunId("w0"), ClusterConfig())
     told = [ListingStarted(what) for what in ("nodes", "others", "pods")]
-    for read, event in ((node_capacity_only, NodeSeen), (pod_usage_only, OtherPodSeen), (reflector.as_it_is, PodSeen)):
+    for read, what in ((node_capacity_only, "nodes"), (pod_usage_only, "others"), (reflector.as_it_is, "pods")):
         with suppress(msgspec.ValidationError):  # each kind is read by its own reader only
             found = read(line.object)
             reflector._version_in(found)
-            told.append(event(found))
+            told.append(Seen(what, found))
     told += [ListingEnded(what, "9") for what in ("nodes", "others", "pods")]
     for now, event in enumerate(told):
         core.handle(event, float(now))

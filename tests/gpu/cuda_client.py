@@ -109,8 +109,7 @@ class Cuda:
         return int(found.val)
 
     def take(self, mib: int) -> dict[str, object]:
-        address = c_uint64()
-        self.call("cuMemAlloc_v2", byref(address), c_size_t(mib * MIB))
+        self.call("cuMemAlloc_v2", byref(c_uint64()), c_size_t(mib * MIB))
         return {"mib": mib}
 
     def run(self) -> dict[str, object]:

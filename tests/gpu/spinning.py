@@ -55,8 +55,7 @@ def main(length_us: float) -> int:
     call(cuda, "cuModuleGetFunction", byref(kernel), module, c_char_p(b"spin"))
     for event in events:
         call(cuda, "cuEventCreate", byref(event), c_uint(2))
-    length = c_uint64(int(length_us * 1000))
-    parameters = (c_void_p * 1)(ctypes.addressof(length))
+    parameters = (c_void_p * 1)(ctypes.addressof(c_uint64(int(length_us * 1000))))
     grid = [c_uint(1)] * 6
     say("ready")
     sys.stdin.readline()

@@ -60,8 +60,7 @@ def test_a_report_says_what_was_seen_what_differs_and_what_failed(tmp_path):
     report.check("test_two", "failed", "it | broke")
     as_json, as_markdown = report.write(tmp_path / "hardware")
     assert as_json.name == "nvidia-h100-80gb-hbm3.json"
-    kept = json.loads(as_json.read_text())
-    assert kept["checks"]["test_two"] == {"outcome": "failed", "why": "it | broke"}
+    assert json.loads(as_json.read_text())["checks"]["test_two"] == {"outcome": "failed", "why": "it | broke"}
     page = as_markdown.read_text()
     assert "| SMs seen at 25 % | 34 |" in page
     assert "| 0 | SMs | 130 | 132 | yes |" in page

@@ -23,8 +23,7 @@ def main() -> None:
     Lease.held = property(lambda _: True)
     Lease.keep = _for_ever
     Lease.release = _at_once
-    service = sys.argv.pop(1)
-    runpy.run_module(service, run_name="__main__", alter_sys=True)
+    runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

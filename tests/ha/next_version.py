@@ -34,8 +34,7 @@ def main() -> None:
         return json.dumps(grown(json.loads(encode(envelope)))).encode()
 
     wire_format.encode = encode_grown  # the one place where services make bytes of what they write
-    service = sys.argv.pop(1)
-    runpy.run_module(service, run_name="__main__", alter_sys=True)
+    runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

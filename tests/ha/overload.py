@@ -180,8 +180,7 @@ async def flood(system: System, seconds: float, say: Callable[[str], None]) -> O
     watcher = asyncio.create_task(_watch_memory(system, outcome))
     try:
         async with source.listening():
-            before_s = await _probe_for(source, max(3.0, seconds / 10))
-            outcome.before_p99_s = _percentile(before_s, 99)
+            outcome.before_p99_s = _percentile(await _probe_for(source, max(3.0, seconds / 10)), 99)
             outcome.sustained_per_s = await _sustained(source, max(3.0, seconds / 6))
             say(f"sustains {outcome.sustained_per_s:.0f}/s; a request takes {outcome.before_p99_s:.2f} s (p99)")
             await _flood(source, TIMES * outcome.sustained_per_s, seconds, outcome)

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Self
 from factories.broker.bus_rigs import ensured
 from factories.cluster.kubernetes import Cluster
 from factories.processes import Process, own_environment, switch_off
+from factories.waiting import until
 from fake_kube.server import FakeKube
 
 from sluice.contracts.bus import subjects
@@ -26,7 +26,6 @@ from sluice_console.shell.process.data_directory import lock_data_directory, pow
 
 NEXT_VERSION = Path(__file__).with_name("next_version.py")
 READY_WITHIN_S = 60.0
-LOOK_S = 0.02
 TWICE = ("allocator", "pod-watcher", "inventory")
 """Services of which there are two. Of the first two one works, by a lease; both inventories do."""
 LEASES = {"allocator": "allocator", "pod-watcher": "pod-watcher"}
@@ -133,13 +132,8 @@ class System:
         role = LEASES.get(service)
         if role is None:
             return next(process for process in self.copies(service) if process.runs)
-        deadline = time.monotonic() + READY_WITHIN_S
-        while True:
-            found = await self._holder(service, role)
-            if found is not None:
-                return found
-            assert time.monotonic() < deadline, f"no {service} leads: {self.logs}"
-            await asyncio.sleep(LOOK_S)
+        found: Process = await until(lambda: self._holder(service, role), f"a {service} leads: {self.logs}")
+        return found
 
     async def _holder(self, service: str, role: str) -> Process | None:
         try:
@@ -162,11 +156,10 @@ class System:
     async def stands_by(self, process: Process) -> None:
         """Wait until a process that was started has come so far that it could take over."""
         wanted = "starting" if process.name.startswith("pod-watcher") else "ready"
-        deadline = time.monotonic() + READY_WITHIN_S
-        while True:
+
+        def has_come() -> bool:
             assert process.runs, f"{process.name} has ended: {process.log.read_text()[-3000:]}"
             *earlier, life = process.log.read_text(encoding="utf-8", errors="replace").split('"event":"starting"')
-            if len(earlier) == process.lives and (wanted == "starting" or f'"event":"{wanted}"' in life):
-                return
-            assert time.monotonic() < deadline, f"{process.name} is not {wanted}: {process.log}"
-            await asyncio.sleep(LOOK_S)
+            return len(earlier) == process.lives and (wanted == "starting" or f'"event":"{wanted}"' in life)
+
+        await until(has_come, f"{process.name} is {wanted}: {process.log}")

@@ -19,7 +19,6 @@ PODS = 20
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_pods_are_served_when_a_service_dies_and_while_services_are_replaced(tmp_path):
     """Each leader is killed or frozen, then one of each is replaced by its next version: each pod has one slice."""
     async with System(tmp_path, nodes=2, gpus=2) as system:
@@ -30,7 +29,6 @@ async def test_pods_are_served_when_a_service_dies_and_while_services_are_replac
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_pods_have_one_slice_each_although_every_lease_lies(tmp_path):
     """Two allocators, two pod-watchers and two inventories that all work all the time do nothing but double work."""
     async with System(tmp_path, nodes=2, gpus=2, program=LYING_LEASE) as system:
@@ -42,7 +40,6 @@ async def test_pods_have_one_slice_each_although_every_lease_lies(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_too_many_requests_are_told_to_wait_and_none_is_lost(tmp_path):
     """Ten times what can be served: overflow is reported, memory stays small, and finally all is free."""
     async with System(tmp_path, nodes=1, gpus=4, copies=1, settings=overload.SETTINGS) as system:

@@ -7,6 +7,7 @@ from functools import partial
 
 import grpc
 import pytest
+from factories.broker.memory_bus import MemoryBroker
 from factories.scheduling.allocator import Bench, claim, gpu_report, snapshot, working_allocator
 
 from sluice.contracts.bus import subjects
@@ -16,7 +17,6 @@ from sluice.contracts.messages import Amounts, Grant, QuotaSet
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceStub
 from sluice.runtime.grpc import transport
-from sluice.testing.memory_bus import MemoryBroker
 from sluice_allocator.core.events import AdjustAsked, AnswerAdjust, LeaseChanged
 from sluice_allocator.shell.server import AllocatorServer, ShareResizer
 

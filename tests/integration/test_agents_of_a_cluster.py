@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from factories.broker.bus_rigs import NODE, View, ensured, eventually, place, say, watching
+from factories.broker.bus_rigs import NODE, View, ensured, place, say, watching
+from factories.waiting import until
 
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.bus.nats_permissions import permissions_of
@@ -16,7 +17,7 @@ from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.process import Broker
 from sluice.runtime.nats_server.users import User
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 WITHIN_S = 60.0
 """Two elections of nats-server, of some rounds of 4 to 9 s each."""
 AGENT = permissions_of(Role.NODE_AGENT, NODE)
@@ -47,7 +48,7 @@ class Cluster:
     async def hears(self, view: View, name: str) -> None:
         """Wait until the agent gets an order that is published now."""
         await self.order(name)
-        await view.until(lambda view: place(name).subject in view.known, within_s=WITHIN_S)
+        await view.until(lambda view: place(name).subject in view.known)
 
 
 @asynccontextmanager
@@ -61,7 +62,7 @@ async def cluster(directory: Path) -> AsyncIterator[Cluster]:
         bus = await NatsBus.connect(broker.url, name=allocator.rights.user, credentials=who)
         try:
             await ensured(bus)
-            await eventually(lambda: _is_made(bus), within_s=WITHIN_S)
+            await until(lambda: _is_made(bus), within_s=WITHIN_S)
             found = Cluster(broker, bus, agent)
             for number in range(5):
                 await found.order(f"before-{number}")
@@ -85,7 +86,7 @@ async def test_an_agent_that_reads_anew_goes_on_hearing_orders(tmp_path: Path) -
             async with three.agent(url) as (bus, view):
                 await three.hears(view, f"first-{number}")
                 bus.read_again(Stream.BOOK)
-                await view.until(lambda view: len(view.starts) > 1, within_s=WITHIN_S)
+                await view.until(lambda view: len(view.starts) > 1)
                 await three.hears(view, f"again-{number}")
 
 
@@ -105,7 +106,7 @@ async def test_an_agent_misses_no_order_while_it_begins_anew_in_time(tmp_path: P
             async with three.agent(url, refresh_s=1.0) as (_, view):
                 await three.hears(view, f"first-{number}")
                 starts = len(view.starts)
-                await view.until(lambda view, starts=starts: len(view.starts) >= starts + 2, within_s=WITHIN_S)
+                await view.until(lambda view, starts=starts: len(view.starts) >= starts + 2)
                 caught_up, starts = view.caught_up, len(view.starts)
-                await view.until(lambda view, now=caught_up: view.caught_up >= now + 2, within_s=WITHIN_S)
+                await view.until(lambda view, now=caught_up: view.caught_up >= now + 2)
                 assert len(view.starts) - starts <= view.caught_up - caught_up + 1, "each reading is read to its end"

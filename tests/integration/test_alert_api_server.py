@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 from alerts_page import alerts
+from factories.waiting import until
 from fake_kube.server import FakeKube
 
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.prometheus import metrics
-from sluice_pod_watcher.core.cluster.events import Event, PodGone, PodSeen
+from sluice_pod_watcher.core.cluster.events import Event
 from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.reflector import Reflector
 from sluice_pod_watcher.shell.kube.webhook_certificates import SecretStore
@@ -65,10 +66,8 @@ async def test_of_what_is_refused_no_watch_is_counted(api: KubeApi, kube: FakeKu
     of = lambda: [metrics.value(each, "pods") for each in (KUBE_TROUBLES, KUBE_WATCHES)]  # noqa: E731
     kube.faults.fail(10, code=403, verb=verb, path="pods")
     troubles, watches = of()
-    task = asyncio.create_task(Reflector(api, Hasty(), "pods", "/api/v1/pods", "", PodSeen, PodGone, offer).run())
-    async with asyncio.timeout(30):
-        while of()[1] == watches:  # noqa: ASYNC110 - counters have no event
-            await asyncio.sleep(0.001)
+    task = asyncio.create_task(Reflector(api, Hasty(), "pods", "/api/v1/pods", "", offer).run())
+    await until(lambda: of()[1] > watches)
     assert of()[0] == troubles + 10
     task.cancel()
     await asyncio.wait((task,))

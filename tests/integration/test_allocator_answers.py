@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import grpc
 import pytest
+from factories.broker.memory_bus import MemoryBroker
 from factories.scheduling.allocator import Bench, claim, gpu_report, snapshot, working_allocator
 
 from sluice.contracts.bus import subjects
@@ -19,14 +20,13 @@ from sluice.runtime.grpc import transport
 from sluice.runtime.grpc.health import Health
 from sluice.runtime.service import Service
 from sluice.runtime.tracing.request_traces import RequestTraces
-from sluice.testing.memory_bus import MemoryBroker
 from sluice_allocator.core.events import LeaseChanged
 from sluice_allocator.core.resize.pending import Change, Outcome
 from sluice_allocator.settings import AllocatorSettings
 from sluice_allocator.shell.app import serve_on
 from sluice_allocator.shell.server import AllocatorServer
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 POD = pb.SimulateRequest(
     namespace="research",
     name="p1",
@@ -42,8 +42,7 @@ async def change_nothing(change: Change) -> Outcome:
 @asynccontextmanager
 async def served(bench: Bench) -> AsyncIterator[AllocatorServiceStub]:
     """A client of an allocator that the test drives by hand."""
-    broker = MemoryBroker()
-    server = AllocatorServer(bench.allocator, broker.bus("allocator"), RunId("r1"), change_nothing)
+    server = AllocatorServer(bench.allocator, MemoryBroker().bus("allocator"), RunId("r1"), change_nothing)
     async with transport.serve(server.register) as address, transport.channel(address) as channel:
         yield AllocatorServiceStub(channel)
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 MEASURES = """
 import asyncio, sys
 from pathlib import Path

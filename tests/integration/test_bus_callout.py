@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from factories.broker.bus_rigs import NODE, OTHER_NODE
 from factories.broker.callout_rig import NODES, PROBE, CalloutRig, callout_rig
+from factories.waiting import until
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.nats_permissions import permissions_of
@@ -24,7 +25,6 @@ from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice_pod_watcher.core.bus_access import AGENT
 
-pytestmark = pytest.mark.timeout(120)
 AGENTS_USER = permissions_of(Role.NODE_AGENT, NODE).user
 WORD = f"sluice.slice.{subjects.node_token(NODE)}.a"
 
@@ -42,7 +42,7 @@ async def with_streams(rig: CalloutRig) -> None:
     await bus.close()
 
 
-async def works(connection: Connection, within_s: float = 20.0) -> None:
+async def works(connection: Connection, within_s: float = 60.0) -> None:
     """Wait until an agent's write is stored, over whatever reconnects come."""
     async with asyncio.timeout(within_s):
         while True:
@@ -83,14 +83,13 @@ async def test_whoever_is_not_who_it_says_is_refused(rig: CalloutRig) -> None:
     tries |= {"a deleted pod's": gone, "no token": Credentials(AGENTS_USER, "password", is_token=True)}
     async with rig.answering():
 
-        async def attempt(what: str) -> str:
+        async def is_refused(what: str) -> bool:
             with pytest.raises(BusError, match="no NATS server answers") as caught:
                 async with rig.connected(tries[what], within_s=2.0):
                     pass
-            return str(caught.value)
+            return "Authorization Violation" in str(caught.value)  # not yet where the machine was too slow to ask
 
-        said = await asyncio.gather(*(attempt(what) for what in tries))
-        assert all("Authorization Violation" in each for each in said), dict(zip(tries, said, strict=True))
+        await asyncio.gather(*(until(lambda what=what: is_refused(what), what) for what in tries))
         async with rig.connected(rig.credentials(AGENT, NODE)) as connection:
             await works(connection)
 
@@ -118,7 +117,7 @@ async def test_agents_wait_for_a_late_callout(rig: CalloutRig) -> None:
     done, _ = await asyncio.wait(waiting, timeout=5.0)  # longer than the broker waits
     assert not done
     async with rig.answering():
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             connections = await asyncio.gather(*waiting)
         for each in connections:
             await works(each)
@@ -154,9 +153,7 @@ async def test_a_renewed_token_is_used_before_the_old_one_ends(rig: CalloutRig) 
 
         connection.on_change(count)
         file.renew(lifetime_s=3600.0)
-        async with asyncio.timeout(5):
-            while not reconnects:  # noqa: ASYNC110 - a callback of the connection
-                await asyncio.sleep(0.02)
+        await until(lambda: reconnects)
         await asyncio.sleep(4.0)  # over the end of the old one
         await works(connection)
         assert reconnects == 1
@@ -167,7 +164,7 @@ async def test_an_agent_whose_token_ended_returns_with_the_next_one(rig: Callout
     file = rig.in_file(NODE, lifetime_s=2.0)
     async with rig.answering(), rig.connected(file.source()) as connection:
         await works(connection)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while connection.up:  # noqa: ASYNC110 - the broker ends it
                 await asyncio.sleep(0.02)
         connection.check()
@@ -180,8 +177,7 @@ async def test_agents_survive_a_reload_of_the_broker(rig: CalloutRig) -> None:
     async with rig.answering(), AsyncExitStack() as stack:
         agents = [await stack.enter_async_context(rig.connected(rig.in_file(NODE).source())) for _ in range(5)]
         for _ in range(3):
-            process = rig.broker.servers[0].process
-            process.send_signal(signal.SIGHUP)
+            rig.broker.servers[0].process.send_signal(signal.SIGHUP)
             await asyncio.gather(*(works(each) for each in agents))
 
 
@@ -193,7 +189,7 @@ async def test_a_hanging_replica_of_two_delays_no_login(rig: CalloutRig) -> None
             await works(connection)
         async with rig.answering():
             process.send_signal(signal.SIGSTOP)
-            async with AsyncExitStack() as stack, asyncio.timeout(10):
+            async with AsyncExitStack() as stack, asyncio.timeout(60):
                 for number in range(20):
                     who = rig.credentials(AGENT, NodeName(f"n-{number}"))
                     await stack.enter_async_context(rig.connected(who, within_s=1.0))
@@ -213,7 +209,7 @@ async def test_while_the_api_server_is_away_those_within_stay_and_others_wait(ri
         assert not done
         await works(connection)
         await asyncio.to_thread(rig.kube.faults.away, on=False)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await (await waiting).close()
 
 
@@ -237,5 +233,4 @@ async def test_a_token_is_reviewed_once_while_it_is_remembered(rig: CalloutRig) 
         for _ in range(5):
             async with rig.connected(who):
                 pass
-    asked = rig.kube.call(lambda: [path for _, _, path in rig.kube.front.requests].count("tokenreviews"))
-    assert asked == 1
+    assert rig.kube.call(lambda: [path for _, _, path in rig.kube.front.requests].count("tokenreviews")) == 1

@@ -59,7 +59,7 @@ class Guarded:
 
     async def hears_of(self, node: NodeName) -> None:
         """Wait until a node's agent has published something; bounded."""
-        async with self.bus(Role.ALLOCATOR) as bus, asyncio.timeout(20):
+        async with self.bus(Role.ALLOCATOR) as bus, asyncio.timeout(60):
             while await bus.last(Stream.STATE, subjects.node(node).subject) is None:  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.05)
 
@@ -88,7 +88,7 @@ async def run(module: str, *words: str, environment: dict[str, str]) -> asyncio.
 async def said(process: asyncio.subprocess.Process, *sentences: str) -> str:
     """The output of a process up to the first of these sentences, or its end; bounded."""
     text = ""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while line := (await process.stdout.readline()).decode():
             text += line
             if any(sentence in line for sentence in sentences):
@@ -116,7 +116,6 @@ async def test_a_service_works_with_its_password_and_not_without(guarded: Guarde
     if role is Role.NODE_AGENT:
         more |= {"SLUICE_NODE_AGENT_FLEET_FILE": str(fleet)}
     module = f"sluice_{role.value.replace('-', '_')}"
-
     environment = guarded.environment(role, **more)
     process = await run(module, environment=environment)
     try:
@@ -127,7 +126,7 @@ async def test_a_service_works_with_its_password_and_not_without(guarded: Guarde
         assert process.returncode is None, text
     finally:
         process.terminate()
-        await asyncio.wait_for(process.communicate(), 15)
+        await asyncio.wait_for(process.communicate(), 60)
     del environment["SLUICE_NATS_PASSWORD_FILE"]
     process = await run(module, environment=environment)
     text = await said(process)

@@ -4,7 +4,7 @@ import asyncio
 import re
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest_asyncio
 import structlog
 from factories.broker.tls_broker import HOST, TlsBroker, tls_broker
 from factories.credentials import SERVER, Authority
+from factories.waiting import until
 
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.bus.nats_permissions import certificate_name, permissions_of
@@ -55,12 +56,6 @@ async def why_not(settings: CommonSettings) -> str:
     with pytest.raises(BusError) as caught:
         await opened(settings)
     return str(caught.value)
-
-
-async def until(wanted: Callable[[], bool]) -> None:
-    async with asyncio.timeout(15):
-        while not wanted():  # noqa: ASYNC110 - a thread's or a server's doing
-            await asyncio.sleep(0.02)
 
 
 # -- who is let in ------------------------------------------------------------------------------------------------
@@ -281,8 +276,7 @@ async def test_files_that_turn_bad_cut_nobody_off(broker: TlsBroker) -> None:
         (line,) = [each for each in logged if each["log_level"] == "error"]
         assert line["event"] == "the new files are invalid; the old ones stay in use"
         assert re.search(why, line["why"]), line
-    connection = await Connection.open(broker.url, name="t", credentials=who, within_s=PATIENCE_S)
-    await connection.close()
+    await (await Connection.open(broker.url, name="t", credentials=who, within_s=PATIENCE_S)).close()
 
 
 async def test_a_new_password_is_used_when_the_broker_asks_for_it(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import pytest
 from factories.agent_driver import AgentDriver, kill, pull, short_folder, start_agent
 from factories.cluster.claim_kubelet import ClaimKubelet
+from factories.waiting import WITHIN_S
 from factories.words import booking_of
 from judges.cdi_rules import what_is_wrong
 
@@ -105,7 +106,7 @@ async def scene(request, tmp_path):
 
 
 async def _snapshot(scene, right):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WITHIN_S):
         while not right(snapshot := await pull(scene.news.endpoint, NODE)):  # noqa: ASYNC110 - a file or a socket tells
             await asyncio.sleep(0.02)
     return snapshot
@@ -118,7 +119,6 @@ async def test_a_claim_is_handed_over_and_taken_back(scene):
     assert (info.type, info.name) == ("DRAPlugin", DRIVER)
     assert list(info.supported_versions)[:2] == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
     assert info.endpoint == str(kubelet.root / "plugins" / DRIVER / "dra.sock")
-
     early = asyncio.create_task(kubelet.prepare(CLAIM))
     booking = await scene.grant()
     answer = (await early)[CLAIM]
@@ -127,9 +127,7 @@ async def test_a_claim_is_handed_over_and_taken_back(scene):
     (device,) = answer.devices
     assert (list(device.request_names), device.pool_name, device.device_name) == (["main"], NODE, name)
     assert list(device.cdi_device_ids) == [cdi_device(CLAIM, name)]
-
-    ready = await scene.desk.ready(NODE, "a1_R_1")
-    assert ready.ticket == ""
+    assert (await scene.desk.ready(NODE, "a1_R_1")).ticket == ""
     spec = scene.file()
     assert what_is_wrong(spec) == []
     (described,) = spec["devices"]
@@ -138,18 +136,14 @@ async def test_a_claim_is_handed_over_and_taken_back(scene):
     assert paths[0] == "/dev/nvidia0"
     assert [path.startswith("/dev/nvidia-caps/nvidia-cap") for path in paths[1:]] == [True, True]
     assert {(node["major"], node["minor"]) for node in described["containerEdits"]["deviceNodes"]} == {(1, 3)}
-
     assert await _snapshot(scene, lambda snapshot: snapshot.kubelet_hands_over)
-
     await kill(scene.agent)
     for path in scene.cdi.iterdir():
         path.unlink()
     await scene.start()
     assert await _snapshot(scene, lambda snapshot: snapshot.kubelet_hands_over)
-    again = (await kubelet.prepare(CLAIM))[CLAIM]
-    assert again == answer
+    assert (await kubelet.prepare(CLAIM))[CLAIM] == answer
     assert scene.file() == spec
-
     assert (await kubelet.unprepare(CLAIM))[CLAIM].error == ""
     assert list(scene.cdi.glob("*.json")) == []
     await scene.desk.revoke(booking)
@@ -161,8 +155,7 @@ async def test_a_claim_is_handed_over_and_taken_back(scene):
 async def test_a_share_finds_its_daemon_by_its_file(scene):
     """MPS, without a volume."""
     await scene.grant(share=Share(mode="mps", uid=0, memory_mib=4096))
-    answer = (await scene.kubelet.prepare(CLAIM))[CLAIM]
-    assert answer.error == ""
+    assert (await scene.kubelet.prepare(CLAIM))[CLAIM].error == ""
     (described,) = scene.file()["devices"]
     edits = described["containerEdits"]
     assert "CUDA_MPS_PIPE_DIRECTORY=/run/sluice/slice/pipe" in edits["env"]
@@ -174,7 +167,7 @@ async def test_a_pods_status_shows_what_is_wrong_with_its_gpu(scene):
     """An Xid reaches the kubelet within seconds."""
     await scene.grant(gpu=1, place=(None, 0, 1))
     assert (await scene.kubelet.prepare(CLAIM))[CLAIM].error == ""
-    async with asyncio.timeout(20), scene.kubelet.health() as stream:
+    async with asyncio.timeout(WITHIN_S), scene.kubelet.health() as stream:
         seen = []
         async for update in stream:
             (device,) = update.devices

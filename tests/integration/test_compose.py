@@ -3,13 +3,13 @@
 import json
 import os
 import subprocess
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from factories.images import BUILD_S, ROOT, build_image, docker, remove_image, why_not
+from factories.waiting import wait_until
 
 from sluice.runtime.nats_server.free_ports import free_ports
 
@@ -75,11 +75,9 @@ class Composed:
         return {slot["owner"] for gpu in gpus for slot in gpu["slots"]}
 
     def until(self, there: Callable[[dict[str, str]], bool]) -> None:
-        end = time.monotonic() + WAIT_S
-        while not there(states := self.states()):
-            if time.monotonic() > end:
-                raise AssertionError(f"{states}\n{self.compose('logs', '--tail', '20').stdout}")
-            time.sleep(POLL_S)
+        wait_until(
+            lambda: there(self.states()), lambda: f"{self.states()}\n{self.compose('logs', '--tail', '20').stdout}"
+        )
 
 
 @pytest.fixture
@@ -106,17 +104,14 @@ def composed(tmp_path: Path) -> Iterator[Composed]:
 
 def test_a_manifest_in_the_folder_gets_its_slice_also_when_the_broker_dies(composed: Composed) -> None:
     """Bound; still bound after the broker was killed, from its volume; and gone when the file is gone."""
-    manifest = composed.pods / "pod.yaml"
-    manifest.write_bytes((ROOT / "examples" / "02-by-profile.yaml").read_bytes())
+    (composed.pods / "pod.yaml").write_bytes((ROOT / "examples" / "02-by-profile.yaml").read_bytes())
     composed.until(
         lambda states: states == {"by-profile": "bound"} and "default/by-profile" in composed.owners_on_the_page()
     )
-
     assert composed.compose("kill", "--signal", "KILL", "nats").returncode == 0
     composed.up()
     (composed.pods / "another.yaml").write_bytes((ROOT / "examples" / "03-by-memory.yaml").read_bytes())
     composed.until(lambda states: len(states) == 2 and set(states.values()) == {"bound"})
-
     for each in composed.pods.iterdir():
         each.unlink()
     composed.until(lambda states: states == {})

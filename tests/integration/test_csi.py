@@ -9,7 +9,8 @@ from pathlib import Path
 import grpc
 import msgspec
 import pytest
-from factories.cluster.kubelet_node import NODE, KubeletNode, can_connect, daemon_home, eventually, in_time
+from factories.cluster.kubelet_node import NODE, KubeletNode, can_connect, daemon_home, in_time
+from factories.waiting import wait_until
 
 from sluice.contracts.kube.names import CSI_DRIVER
 from sluice.contracts.messages import ContainerDevices
@@ -23,10 +24,14 @@ TICKET, LATER = "5f1c-run-1", "5f1c-run-2"
 SEALED = {"ro", "nosuid", "nodev", "noexec"}
 
 
-@pytest.fixture(params=["host", "container"])
+BOTH = pytest.mark.parametrize("node", ["host", "container"], indirect=True)
+"""What mounts and paths decide is tried for either way to run a driver."""
+
+
+@pytest.fixture
 def node(request):
-    """A node with a running driver, on the host or in a privileged container."""
-    there = KubeletNode(request.param)
+    """A node with a running driver, in a privileged container or on the host."""
+    there = KubeletNode(getattr(request, "param", "container"))
     try:
         there.start()
         yield there
@@ -50,6 +55,7 @@ def _sharing(home, name="main"):
     )
 
 
+@BOTH
 async def test_a_kubelet_learns_of_the_driver(node):
     """Without this no pod with a GPU starts on the node."""
     info, about = await node.register()
@@ -71,6 +77,7 @@ async def test_a_refusing_kubelet_is_told_of_loudly(node):
     assert "no pod with a GPU starts or ends on this node" in line["event"]
 
 
+@BOTH
 async def test_a_volume_is_there_at_once_sealed_and_empty(node):
     """A pod whose slice is not ready is not held by its volume; no pod can pass the gate by creating a directory."""
     await node.publish(UID)
@@ -82,6 +89,7 @@ async def test_a_volume_is_there_at_once_sealed_and_empty(node):
         node.start_container(UID, "main", TICKET)
 
 
+@BOTH
 @pytest.mark.parametrize("how", ["emptied", "mounted over"])
 async def test_a_volume_shows_its_pod_again_when_its_memory_disk_is_another(node, how):
     """A pod whose volume shows a lost directory finds no ticket, however often it is created again."""
@@ -94,7 +102,7 @@ async def test_a_volume_shows_its_pod_again_when_its_memory_disk_is_another(node
         node.run("mount", "-t", "tmpfs", "tmpfs", str(node.pods))
     assert not node.seen(node.pods / UID).exists()
     assert TICKET in node.agent("make", TICKET, UID)
-    eventually((node.seen(node.target(UID)) / TICKET).is_dir, "the volume shows the ticket")
+    wait_until((node.seen(node.target(UID)) / TICKET).is_dir, "the volume shows the ticket")
     assert "slice.json" in [path.name for path in node.start_container(UID, "main", TICKET).iterdir()]
     (options,) = node.mounts(node.target(UID))
     assert set(options) >= SEALED
@@ -116,7 +124,7 @@ def test_a_driver_whose_folder_was_removed_ends_so_that_its_container_gets_anoth
     bare.run("sh", "-c", f"for at in $({below}); do umount -l $at; done; rm -rf {removed}")
     assert bare.drivers[number].wait(60) == EXIT_NEW_CONTAINER
     assert "was removed" in bare.told(number)
-    eventually(lambda: not bare.socket.exists(), "nothing is left")
+    wait_until(lambda: not bare.socket.exists(), "nothing is left")
     bare.run("umount", str(seen))
     removed.mkdir()
     bare.run("mount", "--bind", str(removed), str(seen))
@@ -147,6 +155,7 @@ async def test_a_ticket_appears_in_a_volume_that_is_already_there(node):
     assert (node.start_container(UID, "again", LATER) / "slice.json").exists()
 
 
+@BOTH
 async def test_a_volume_shows_only_its_own_pod(node):
     """A tenant, ephemeral containers included, sees no other pod's directories."""
     node.agent("make", TICKET, UID)
@@ -168,7 +177,6 @@ async def test_a_container_loads_the_library_of_the_time_quota_from_its_home(nod
         await node.publish(UID)
         node.agent("make", TICKET, UID, msgspec.json.encode([container]))
         node.start_container(UID, "main", ticket_of(TICKET, container))
-
         library = node.root / "pods" / UID / "c" / "main" / QUOTA / QUOTA_LIBRARY
         assert node.run("env", f"LD_PRELOAD={library}", "true") == ""
         assert "LD_PRELOAD" in node.run("env", f"LD_PRELOAD={home / QUOTA / QUOTA_LIBRARY}", "true")
@@ -179,6 +187,7 @@ def _any_library():
     return next(line.split()[-1] for line in lines if "/libm.so" in line or "/libm-" in line)
 
 
+@BOTH
 @pytest.mark.parametrize("first", ["ticket", "volume"])
 async def test_a_container_with_a_share_reaches_its_daemon_through_the_volume(node, first):
     """A share is of no use to a container that cannot reach its MPS daemon; the others must not be able to."""
@@ -198,7 +207,6 @@ async def test_a_container_with_a_share_reaches_its_daemon_through_the_volume(no
         assert set(options) >= SEALED - {"noexec"}
         other = node.start_container(UID, "plain", ticket_of(TICKET, plain))
         assert [path.name for path in other.iterdir()] == ["slice.json"]
-
         assert node.agent("remove", TICKET) == []
         assert list(node.seen(node.target(UID)).iterdir()) == []
         assert can_connect(inside / "pipe" / "control"), "who runs keeps what it has until it ends"
@@ -218,6 +226,7 @@ async def test_a_daemon_that_is_started_again_is_found_in_the_same_volume(node):
         assert can_connect(inside / "pipe" / "control")
 
 
+@BOTH
 async def test_an_ended_pod_leaves_nothing_and_may_end_twice(node):
     """A node that has run pods for a year has no mount and no directory of them."""
     with daemon_home(node.folder) as home:
@@ -296,6 +305,7 @@ async def test_one_pod_that_does_not_end_holds_up_nobody(bare):
         await asyncio.gather(*stuck, return_exceptions=True)
 
 
+@BOTH
 async def test_a_driver_that_was_killed_comes_back_to_running_pods(node):
     """Killed in the middle of the day: stale sockets are replaced, volumes are known, and new tickets appear."""
     with daemon_home(node.folder) as home:
@@ -334,10 +344,8 @@ async def test_a_driver_whose_directories_cannot_be_kept_says_so_to_the_kubelet_
     assert refused.value.code() is grpc.StatusCode.INTERNAL
     assert stranger.is_dir()
     assert "pods with a slice neither start nor end here until this is mended" in bare.told()
-
     stranger.rmdir()
     await bare.publish(UID)
-
     assert set(bare.mounts(bare.target(UID))[0]) >= SEALED
 
 
@@ -404,6 +412,7 @@ async def test_shares_work_where_no_mount_is_shared(request):
         assert not node.mounts(node.target(UID))
 
 
+@BOTH
 @pytest.mark.parametrize("path", ["{root}/pods/{uid}/volumes/kubernetes.io~csi/../../../../../etc/mount", "/etc/mount"])
 async def test_a_path_that_leads_elsewhere_is_refused(node, path):
     """Nothing outside the kubelet's pods is ever mounted on, or removed."""
@@ -419,6 +428,7 @@ async def test_a_path_that_leads_elsewhere_is_refused(node, path):
             assert refused.value.details().startswith(f"target_path is {wrong!r}; it must be {node.root}/pods/<uid>/")
 
 
+@BOTH
 @pytest.mark.parametrize("what", ["mount", "volume"])
 async def test_no_link_is_followed(node, what):
     """A link would have root mount and remove at a place of the attacker's choice."""
@@ -441,10 +451,10 @@ def test_a_driver_that_cannot_serve_says_why_in_one_sentence(bare):
     """The operator of a node reads what is wrong with it."""
     bare.registration.write_text("not a socket")
     number = bare.start(wait=False)
-    assert bare.drivers[number].wait(20) == 78
+    assert bare.drivers[number].wait(60) == 78
     assert "is there and is no socket" in bare.told(number)
     assert not bare.socket.exists(), "a driver that fails at the second socket removes the first"
     number = bare.start(wait=False, SLUICE_NODE_AGENT_KUBELET_ROOT=f"{bare.root}/not-there")
-    assert bare.drivers[number].wait(20) == 78
+    assert bare.drivers[number].wait(60) == 78
     assert "it must be the kubelet's --root-dir" in bare.told(number)
-    eventually(lambda: not bare.socket.exists(), "nothing is left")
+    wait_until(lambda: not bare.socket.exists(), "nothing is left")

@@ -4,7 +4,8 @@ import signal
 
 import pytest
 from factories.agent_driver import AgentDriver, daemons_below
-from factories.cluster.kubelet_node import NODE, KubeletNode, can_connect, eventually, in_time
+from factories.cluster.kubelet_node import NODE, KubeletNode, can_connect, in_time
+from factories.waiting import wait_until
 from factories.words import booking_of
 
 from sluice.contracts.bus import subjects
@@ -62,8 +63,7 @@ async def _grant(desk, allocation, *, share=None):
         name="pod",
         source="cluster",
     )
-    incarnation = await desk.bus.incarnation(Stream.BOOK)
-    message = Grant(revision=1, incarnation=incarnation, booking=booking)
+    message = Grant(revision=1, incarnation=await desk.bus.incarnation(Stream.BOOK), booking=booking)
     await desk.write(subjects.ledger(NodeName(NODE), booking.allocation), message)
     return booking
 
@@ -82,15 +82,12 @@ async def test_a_pods_container_reaches_its_share_through_its_volume(node, tmp_p
             ticket = ticket_of(word.ticket, word.containers[0])
             assert is_ticket_name(ticket)
             await node.publish(UID)
-            inside = node.start_container(UID, "main", ticket)
-            assert can_connect(inside / "pipe" / "control")
-
+            assert can_connect(node.start_container(UID, "main", ticket) / "pipe" / "control")
             node.stop(number, signal.SIGKILL)
             _start(node, broker.url, node.roles[-1:])
             await desk.open(NodeName(NODE), known_run=news.agent_run)
             await node.publish(UID)
             assert can_connect(node.start_container(UID, "again", ticket) / "pipe" / "control")
-
             await desk.revoke(booking)
             await desk.gone(NodeName(NODE), "a1_R_1")
             assert list(node.seen(node.target(UID)).iterdir()) == []
@@ -98,7 +95,7 @@ async def test_a_pods_container_reaches_its_share_through_its_volume(node, tmp_p
                 node.run("umount", str(node.root / "pods" / UID / "c" / name))
             await in_time(node.unpublish(UID))
             assert not (node.pods / UID).exists()
-            eventually(lambda: not daemons_below(node.folder), "the daemon ends with its last tenant")
+            wait_until(lambda: not daemons_below(node.folder), "the daemon ends with its last tenant")
         finally:
             await bus.close()
 
@@ -111,7 +108,7 @@ def test_volumes_are_served_before_anything_of_the_agent_and_their_end_is_clean(
     number = node.start(
         wait=False, SLUICE_NODE_AGENT_ROLE="all", SLUICE_NODE_AGENT_FLEET_FILE=str(node.folder / "fleet.toml")
     )
-    assert node.drivers[number].wait(20) == 78
+    assert node.drivers[number].wait(60) == 78
     events = [line["event"] for line in node.lines(number)]
     assert "serving volumes" in events
     assert any("fleet.toml" in event for event in events[events.index("serving volumes") :])

@@ -69,7 +69,6 @@ def test_an_image_holds_its_service_and_nobody_elses_libraries(image):
     )
     own = (f"sluice_{service.replace('-', '_')}", "sluice", *NEEDED[service])
     done = run(name, "-c", program, *own, *FORBIDDEN[service], entry="/opt/sluice/bin/python")
-
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == list(own)
 
@@ -85,7 +84,6 @@ def test_every_module_of_a_service_can_be_imported(image):
         "print('all')"
     )
     done = run(name, "-c", program, f"sluice_{service.replace('-', '_')}", entry="/opt/sluice/bin/python")
-
     assert done.stdout == "all\n", done.stderr
 
 
@@ -94,7 +92,6 @@ def test_an_image_brings_no_tools_and_is_nobody(image):
     service, name = image
     script = 'for tool in "$@"; do command -v "$tool"; done; id -u; touch /x 2>/dev/null && echo writable; true'
     done = run(name, "-c", script, "sh", *TOOLS, entry="/bin/sh")
-
     assert done.stdout.split() == ["65532"], (service, done.stdout, done.stderr)
 
 
@@ -102,7 +99,6 @@ def test_a_service_starts_as_it_is_deployed(image):
     """Its first message is about its settings: everything before that works without root and without a disk."""
     service, name = image
     done = run(name, SLUICE_LOG_FORMAT="json", SLUICE_LOG_LEVEL="wrong")
-
     assert done.returncode == 1
     assert done.stderr.startswith(f"sluice-{service}: SLUICE_LOG_LEVEL is 'wrong'"), done.stderr
 
@@ -112,7 +108,6 @@ def test_an_image_says_which_version_it_is(image):
     service, name = image
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     labels = json.loads(docker("image", "inspect", "--format", "{{json .Config.Labels}}", name).stdout)
-
     assert run(name, "--version").stdout == f"sluice-{service} {version}\n"
     about = {key.rpartition(".")[2]: value for key, value in labels.items() if key.startswith("org.opencontainers.")}
     assert about["title"] == f"sluice-{service}"
@@ -155,7 +150,6 @@ def test_the_webhook_answers_from_its_image(image, tmp_path):
         ended = docker("inspect", "--format", "{{.State.ExitCode}}", own).stdout.strip()
     finally:
         docker("rm", "--force", own)
-
     assert asked.stdout == "200\n", asked.stderr + said.stdout + said.stderr
     assert (stopped.returncode, ended) == (0, "0"), said.stderr
 
@@ -177,7 +171,6 @@ def test_the_same_source_gives_the_same_image(tmp_path):
             found.append(files_of(name, "/opt/sluice"))
         finally:
             remove_image(name)
-
     assert {path: about for path, about in found[0].items() if found[1].get(path) != about} == {}
     assert set(found[0]) == set(found[1])
 

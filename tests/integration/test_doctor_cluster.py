@@ -22,7 +22,6 @@ FOREIGN = "-----BEGIN CERTIFICATE-----\nbm90aGluZw==\n-----END CERTIFICATE-----\
 pytestmark = [
     pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on PATH"),
     pytest.mark.slow,
-    pytest.mark.timeout(120),
 ]
 
 
@@ -63,7 +62,6 @@ async def test_an_installation_is_looked_through_and_its_trust_is_tried(tmp_path
         desk = Desk(tmp_path, kube.kubeconfig(tmp_path / "config"))
         code, document = await desk.doctor()
         assert (code, said(document, "cluster")[0][0]) == (0, "warning"), "KUBECONFIG is set on many desks"
-
         everything = {"apiVersion": "v1", "kind": "List", "items": deploy_check.render("single")}
         await desk.kubectl("create", "--validate=false", "--filename", "-", given=everything)
         quota = {
@@ -80,7 +78,6 @@ async def test_an_installation_is_looked_through_and_its_trust_is_tried(tmp_path
             assert [level for level, _ in said(document, check)] == ["ok"], document
         assert [level for level, _ in said(document, "resource-quotas")] == ["warning"]
         assert [(each["namespace"], each["gpus"]) for each in document["quotas"]] == [("default", 4)]
-
         settings = {"ROLE": "webhook", "KUBECONFIG": str(tmp_path / "config"), "WEBHOOK_ADDRESS": "127.0.0.1:0"}
         async with watcher(tmp_path / "webhook.log", **settings) as process:
             kube.route_service(*SERVICE, host="127.0.0.1", port=await process.port("webhook"))
@@ -91,7 +88,6 @@ async def test_an_installation_is_looked_through_and_its_trust_is_tried(tmp_path
             assert "certificate and caBundle match" in what
             assert kube.all("pods", "default") == [], "a dry run leaves nothing"
             await process.stop()
-
         bundle = base64.b64encode(FOREIGN.encode()).decode()
         patch = [{"op": "replace", "path": f"/webhooks/{n}/clientConfig/caBundle", "value": bundle} for n in range(5)]
         await desk.kubectl(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from factories.broker.memory_bus import MemoryBroker
 from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
@@ -27,14 +28,13 @@ from sluice.contracts.messages import (
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.service import EXIT_CONFIG, Service
 from sluice.runtime.tracing.request_traces import RequestTraces
-from sluice.testing.memory_bus import MemoryBroker
 from sluice_pod_watcher.core.folder.events import FolderListed, FolderUnlistable, HostsKnown
 from sluice_pod_watcher.settings import PodWatcherSettings
 from sluice_pod_watcher.shell.folder.app import serve_on
 from sluice_pod_watcher.shell.folder.identity_file import IdentityFile
 from sluice_pod_watcher.shell.folder.manifest_folder import ManifestFolder
 
-WAIT_S = 15.0
+WAIT_S = 60.0
 POD = """\
 apiVersion: v1
 kind: Pod
@@ -231,7 +231,7 @@ def test_a_start_that_cannot_work_ends_with_one_sentence(tmp_path, missing, word
     environ = {"SLUICE_POD_WATCHER_PODS_DIR": str(pods), "SLUICE_DATA_DIR": str(tmp_path / "data")}
     process = start(environ | {"SLUICE_POD_WATCHER_FLEET_FILE": str(fleet)})
     try:
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()

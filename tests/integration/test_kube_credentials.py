@@ -14,8 +14,8 @@ import pytest
 import pytest_asyncio
 import structlog
 from aiohttp import web
-from factories.broker.bus_rigs import eventually
 from factories.credentials import CLIENT, SERVER, Authority
+from factories.waiting import until
 
 from sluice.runtime.errors import ServiceError
 from sluice_pod_watcher.shell.kube import credentials
@@ -43,8 +43,7 @@ class ApiServer:
         app.router.add_get("/slow", self._slow)
         await self.stop()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        shown = self.servers.files("api", "localhost", usages=(SERVER,))
-        context.load_cert_chain(shown.certificate)
+        context.load_cert_chain(self.servers.files("api", "localhost", usages=(SERVER,)).certificate)
         context.load_verify_locations(cadata=self.users.pair.certificate.decode())
         context.verify_mode = ssl.CERT_REQUIRED
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
@@ -105,7 +104,7 @@ async def test_a_new_certificate_and_a_new_token_are_used_by_the_next_call(serve
     """A renewed certificate must not need a restart of the pod-watcher; an open watch goes on."""
     assert await api.call("GET", "/who") == b'["first.example", "Bearer first"]'
     slow = asyncio.ensure_future(api.call("GET", "/slow"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await server.waiting.wait()
     server.kubeconfig("second.example", token="second")
     assert await api.call("GET", "/who") == b'["second.example", "Bearer second"]'
@@ -132,7 +131,7 @@ async def test_an_authority_that_is_withdrawn_is_believed_no_more(server: ApiSer
 
 async def cancelled(api: KubeApi, *, when: asyncio.Event) -> None:
     call = asyncio.ensure_future(api.call("GET", "/who"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await when.wait()
     call.cancel()
     await asyncio.wait((call,))
@@ -237,4 +236,4 @@ users:
         transports = [each for each in gc.get_objects() if issubclass(type(each), BaseSubprocessTransport)]
         return not psutil.pid_exists(pid) and all(each.is_closing() for each in transports if each.get_pid() == pid)
 
-    await eventually(ended)
+    await until(ended)

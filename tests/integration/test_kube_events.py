@@ -8,8 +8,8 @@ from fake_kube.server import FakeKube
 from sluice.contracts.ids import RequestId, RunId
 from sluice.runtime.clock import SystemClock
 from sluice_pod_watcher.core.cluster.events import WriteEvent
+from sluice_pod_watcher.shell.kube.api_writer import ApiWriter
 from sluice_pod_watcher.shell.kube.client import KubeApi
-from sluice_pod_watcher.shell.kube.pod_writer import PodWriter
 
 
 @pytest.mark.parametrize("word", ["no room ", "配额已用完 ", "Übergröße ", "🚫"])
@@ -21,7 +21,7 @@ async def test_an_event_in_any_script_is_written(tmp_path: Path, word: str, char
     with FakeKube() as kube:
         api = await KubeApi.connect(kube.kubeconfig(tmp_path / "config"))
         try:
-            await PodWriter(api, SystemClock(), RunId("r-1"), lambda: True).executors()[WriteEvent].run(said)
+            await ApiWriter(api, SystemClock(), RunId("r-1"), lambda: True).executors()[WriteEvent].run(said)
         finally:
             await api.close()
         (event,) = kube.all("events.events.k8s.io")

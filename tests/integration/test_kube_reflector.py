@@ -9,12 +9,13 @@ from typing import Any
 import aiohttp
 import pytest
 from factories.cluster.kubernetes import Cluster, pod
+from factories.waiting import until
 from fake_kube.server import ADMIN, FakeKube
 from structlog.testing import capture_logs
 
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.prometheus import metrics
-from sluice_pod_watcher.core.cluster.events import Event, ListingEnded, ListingStarted, PodGone, PodSeen
+from sluice_pod_watcher.core.cluster.events import Event, Gone, ListingEnded, ListingStarted, Seen
 from sluice_pod_watcher.shell.kube import reflector as module
 from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.reflector import Reflector
@@ -45,7 +46,7 @@ class Watching:
         self.events: list[Event] = []
         self.listed: set[str] | None = None
         self.on_event: Callable[[Event], None] = lambda _: None
-        self.reflector = Reflector(api, self.clock, "pods", "/api/v1/pods", "", PodSeen, PodGone, self.take)
+        self.reflector = Reflector(api, self.clock, "pods", "/api/v1/pods", "", self.take)
         self.task: asyncio.Task[None] | None = None
 
     async def take(self, event: Event) -> None:
@@ -54,11 +55,11 @@ class Watching:
         match event:
             case ListingStarted():
                 self.listed = set()
-            case PodSeen(pod=seen):
+            case Seen(object=seen):
                 self.known[seen["metadata"]["name"]] = seen["metadata"]["resourceVersion"]
                 if self.listed is not None:
                     self.listed.add(seen["metadata"]["name"])
-            case PodGone(pod=gone):
+            case Gone(object=gone):
                 self.known.pop(gone["metadata"]["name"], None)
             case ListingEnded():
                 assert self.listed is not None
@@ -73,14 +74,13 @@ class Watching:
         return sum(isinstance(each, ListingStarted) for each in self.events)
 
     async def until(self, good: Callable[[], Any], what: str) -> None:
-        """Wait, at most 30 s."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WAIT_S):
-                while not good():
-                    assert self.task is None or not self.task.done(), self.task
-                    await asyncio.sleep(0.01)
-                return
-        raise AssertionError(f"never: {what}; known {self.known}, pauses {self.clock.pauses}")
+        """Wait, while it runs."""
+
+        def look() -> Any:
+            assert self.task is None or not self.task.done(), self.task
+            return good()
+
+        await until(look, lambda: f"{what}; known {self.known}, pauses {self.clock.pauses}")
 
     async def until_known(self) -> None:
         """Wait until its state equals the server's."""
@@ -139,7 +139,7 @@ async def test_a_listing_whose_pages_expire_ends_all_the_same(
 ) -> None:
     """A large cluster on a slow day would never be listed: each try would find its continue token expired."""
     monkeypatch.setattr(module, "PAGE", 1)
-    seen.on_event = lambda event: kube.faults.expire_pages() if isinstance(event, PodSeen) else None
+    seen.on_event = lambda event: kube.faults.expire_pages() if isinstance(event, Seen) else None
     seen.start()
     await seen.until_known()
     assert seen.listings == 2

@@ -10,7 +10,9 @@ from typing import Any
 
 import aiohttp
 import pytest
+from factories.broker.memory_bus import MemoryBroker
 from factories.cluster.kubernetes import Cluster, pod
+from factories.waiting import until
 from factories.words import write_of
 from fake_kube.server import FakeKube
 
@@ -32,7 +34,6 @@ from sluice.contracts.messages import (
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.tracing.request_traces import RequestTraces
-from sluice.testing.memory_bus import MemoryBroker
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.shell.kube.app import watch_cluster
 from sluice_pod_watcher.shell.kube.client import KubeApi
@@ -140,8 +141,7 @@ class Scene:
     async def say(self, address: subjects.Address, message: AnyMessage) -> None:
         stream = Stream.BOOK if address.kind == "binding" else Stream.STATE
         last = await self.bus.last(stream, address.subject)
-        write = write_of(address, message, last, f"test-{next(self._runs)}")
-        await self.bus.write(write, {})
+        await self.bus.write(write_of(address, message, last, f"test-{next(self._runs)}"), {})
 
     async def create(self, *names: str) -> list[str]:
         made = [await self.cluster.post(self.path, asking(name)) for name in names]
@@ -167,14 +167,13 @@ class Scene:
         }
 
     async def until(self, good: Any, what: str) -> None:
-        """Wait, at most 30 s."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WAIT_S):
-                while not good():
-                    assert self._watcher is None or not self._watcher.done(), self._watcher
-                    await asyncio.sleep(0.02)
-                return
-        raise AssertionError(f"never: {what}; {len(self.running())} run; {self.words}")
+        """Wait, while it runs."""
+
+        def look() -> Any:
+            assert self._watcher is None or not self._watcher.done(), self._watcher
+            return good()
+
+        await until(look, lambda: f"{what}; {len(self.running())} run; {self.words}")
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from factories.gpus.mps import GPU, H1, Place, mps_place, refusal_of, start_order, stop_order, until
+from factories.gpus.mps import GPU, H1, Place, mps_place, refusal_of, start_order, stop_order
+from factories.waiting import wait_until
 
 from sluice.contracts.ids import HomeId
 from sluice_node_agent.device.mps.daemons import MpsDaemons
@@ -49,8 +50,7 @@ def test_a_path_too_long_for_a_socket_is_refused_before_anything_is_made(place: 
     said = refusal_of(lambda: MpsDaemons(root, place.control, place.processes).start(start_order()))
     assert "may have 107; set mps_dir to a path that is" in said
     assert not root.exists()
-    excess = int(said.split(" that is ")[1].split()[0])
-    shorter = place.path / ("x" * (90 - excess))
+    shorter = place.path / ("x" * (90 - int(said.split(" that is ")[1].split()[0])))
     MpsDaemons(shorter, place.control, place.processes).start(start_order())
 
 
@@ -125,7 +125,7 @@ def test_the_server_of_a_dead_daemon_is_ended(place: Place) -> None:
     """It would hold the device, unnoticed."""
     pid, started_at = place.daemons.start(start_order())
     os.kill(pid, signal.SIGKILL)
-    until(lambda: place.processes.started_at(pid) == 0, "the daemon dies")
+    wait_until(lambda: place.processes.started_at(pid) == 0, "the daemon dies")
     assert len(place.left()) == 1
     place.reborn().stop(stop_order(H1, pid, started_at))
     assert place.left() == []
@@ -134,11 +134,9 @@ def test_the_server_of_a_dead_daemon_is_ended(place: Place) -> None:
 def test_nobody_elses_process_is_killed(place: Place) -> None:
     """Not one that reuses the daemon's pid, not one with the same name, not a tenant's that poses as the server."""
     place.daemons.start(start_order())
-    other = place.path / "o"
-    foreign = MpsDaemons(other, place.control, place.processes)
+    foreign = MpsDaemons(place.path / "o", place.control, place.processes)
     foreign_pid, _ = foreign.start(start_order(H1))
-    pipe = str(place.root / H1 / "pipe")
-    environment = {"CUDA_MPS_PIPE_DIRECTORY": pipe, "CUDA_VISIBLE_DEVICES": GPU}
+    environment = {"CUDA_MPS_PIPE_DIRECTORY": str(place.root / H1 / "pipe"), "CUDA_VISIBLE_DEVICES": GPU}
     script = place.path / "nvidia-cuda-mps-server"
     script.write_text("#!/bin/sh\nread line\n")
     script.chmod(0o755)
@@ -148,9 +146,8 @@ def test_nobody_elses_process_is_killed(place: Place) -> None:
     ]
     try:
         place.processes.pods[bystanders[1].pid] = "pod-1"
-        until(lambda: place.processes.name_of(bystanders[1].pid) == "nvidia-cuda-mps", "it is called so")
-        recycled = place.processes.started_at(bystanders[0].pid)
-        place.daemons.stop(stop_order(H1, bystanders[0].pid, recycled))
+        wait_until(lambda: place.processes.name_of(bystanders[1].pid) == "nvidia-cuda-mps", "it is called so")
+        place.daemons.stop(stop_order(H1, bystanders[0].pid, place.processes.started_at(bystanders[0].pid)))
         assert [process.poll() for process in bystanders] == [None, None]
         assert place.processes.started_at(foreign_pid)
     finally:
@@ -177,9 +174,7 @@ def test_the_agent_itself_leaks_neither_files_nor_zombies(place: Place) -> None:
     place.daemons.stop(stop_order())
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
-        running = place.daemons.start(start_order())
-        place.seen(running)
+        place.seen(place.daemons.start(start_order()))
         place.daemons.stop(stop_order())
     assert len(list(Path("/proc/self/fd").iterdir())) == before
-    zombies = [child for child in psutil.Process().children() if child.status() == psutil.STATUS_ZOMBIE]
-    assert zombies == []
+    assert [child for child in psutil.Process().children() if child.status() == psutil.STATUS_ZOMBIE] == []

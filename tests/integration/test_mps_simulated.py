@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from factories.gpus.mps import H1, H2, LIMITS, TENANT, Place, mps_place, refusal_of, stop_order, until
+from factories.gpus.mps import H1, H2, LIMITS, TENANT, Place, mps_place, refusal_of, stop_order
+from factories.waiting import wait_until
 
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice_node_agent.core.instructions import StartMps
@@ -48,17 +49,16 @@ def test_a_home_inside_a_mig_instance_is_on_its_device(place: Place, hardware: H
     pid, _ = place.daemons.start(order)
     client = place.client(options=("--owner", "pod-1"))
     client.hear()
-    holders = until(lambda: len(found := backend.processes(gpu, device)) == 2 and found, "both are on the device")
+    holders = wait_until(lambda: len(found := backend.processes(gpu, device)) == 2 and found, "both are on the device")
     assert sorted((holder.kind, holder.owner) for holder in holders) == [("compute", "pod-1"), ("mps", "")]
-    server = next(holder.pid for holder in holders if holder.kind == "mps")
-    assert server != pid
+    assert next(holder.pid for holder in holders if holder.kind == "mps") != pid
     os.kill(client.pid, signal.SIGKILL)
-    until(lambda: len(backend.processes(gpu, device)) == 1, "the client is off the device")
+    wait_until(lambda: len(backend.processes(gpu, device)) == 1, "the client is off the device")
     for process in place.left():
         process.kill()
-    until(lambda: not backend.processes(gpu, device), "a killed server is off the device")
+    wait_until(lambda: not backend.processes(gpu, device), "a killed server is off the device")
     place.daemons.start(order)
-    until(lambda: backend.processes(gpu, device), "the new server is on the device")
+    wait_until(lambda: backend.processes(gpu, device), "the new server is on the device")
     place.daemons.stop(stop_order())
     assert backend.processes(gpu, device) == ()
     backend.destroy_compute_instance(gpu, gi_id, device)
@@ -81,8 +81,8 @@ def test_homes_that_come_and_go_at_once_keep_the_hardware_whole(place: Place, ha
     clients = [place.client(home) for home in (H1, H2) for _ in range(4)]
     for client in clients:
         client.hear()
-    until(lambda: len(backend.processes(gpu, gpu)) == 10, "all are on the device")
+    wait_until(lambda: len(backend.processes(gpu, gpu)) == 10, "all are on the device")
     for home in (H1, H2):
         place.daemons.stop(stop_order(home))
-    until(lambda: not backend.processes(gpu, gpu), "all are off the device")
+    wait_until(lambda: not backend.processes(gpu, gpu), "all are off the device")
     assert time.monotonic() < deadline

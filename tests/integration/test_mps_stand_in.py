@@ -14,7 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from factories.gpus.mps import PATIENCE_S, Client, mps_processes, short_directory, until
+from factories.gpus.mps import PATIENCE_S, Client, mps_processes, short_directory
+from factories.waiting import wait_until
 
 from sluice_node_agent.simulated import mps_program
 from sluice_node_agent.simulated.mps_server import CLIENTS_MAX
@@ -63,7 +64,7 @@ class Bench:
     def server(self, uid: int = 0) -> int:
         """Start a server and wait until it is ready; returns its pid."""
         pid = int(self.ask(f"start_server -uid {uid}", "get_server_list"))
-        until(lambda: self.ask(f"get_server_status {pid}") == "ACTIVE\n", "the server is ready")
+        wait_until(lambda: self.ask(f"get_server_status {pid}") == "ACTIVE\n", "the server is ready")
         return pid
 
     def client(self, *options: str) -> Client:
@@ -88,7 +89,7 @@ def test_without_a_daemon_it_says_so_as_the_real_one_does(bench: Bench) -> None:
     pid = bench.daemon()
     assert bench.ask("get_server_list") == ""
     os.kill(pid, signal.SIGKILL)
-    until(lambda: bench.run(lines="get_server_list\n") == gone, "the daemon is gone")
+    wait_until(lambda: bench.run(lines="get_server_list\n") == gone, "the daemon is gone")
     assert {path.name for path in bench.pipe.iterdir()} >= {"control", "control_lock", "control_privileged"}
     assert bench.daemon() != pid, "a new one takes the stale files over"
 
@@ -152,7 +153,7 @@ def test_a_server_is_a_process_that_dies_for_itself(bench: Bench) -> None:
     assert client.hear()["server"] == server
     os.kill(server, signal.SIGKILL)
     assert client.hear()["error"]
-    until(lambda: bench.ask("get_server_list") == "", "the daemon knows")
+    wait_until(lambda: bench.ask("get_server_list") == "", "the daemon knows")
     assert f"Server {server} exited with status 9" in (bench.log / "control.log").read_text()
     assert bench.client().hear()["server"] != server
 
@@ -171,9 +172,9 @@ def test_one_user_is_served_at_a_time(bench: Bench) -> None:
     served = first.hear()
     second = bench.client("--uid", "2000")
     waiting = f"NEW CLIENT {second.pid} from user 2000: Server is not ready, push client to pending list"
-    until(lambda: waiting in (bench.log / "control.log").read_text(), "the second waits")
+    wait_until(lambda: waiting in (bench.log / "control.log").read_text(), "the second waits")
     late = bench.client("--uid", "1000")
-    until(
+    wait_until(
         lambda: f"NEW CLIENT {late.pid}" in (bench.log / "control.log").read_text(), "so does a late one of the first"
     )
     assert first.allocate(10) == {"held_mib": 10}
@@ -193,7 +194,7 @@ def test_a_server_has_at_most_48_clients(bench: Bench) -> None:
         assert [answer.get("served") for answer in answers] == [True] * CLIENTS_MAX + [None]
         assert answers[-1] == {"error": "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED"}
         contexts[0].close()
-        until(lambda: "served" in bench.client().hear(), "there is room again")
+        wait_until(lambda: "served" in bench.client().hear(), "there is room again")
     finally:
         for context in contexts:
             context.close()
@@ -216,13 +217,13 @@ def test_quit_waits_for_clients_unless_it_has_a_timeout(bench: Bench) -> None:
     quitting = subprocess.Popen([bench.control], stdin=subprocess.PIPE, env=bench.environment)
     quitting.stdin.write(b"quit\n")
     quitting.stdin.close()
-    until(lambda: "Cmd:quit" in (bench.log / "control.log").read_text(), "it was told to quit")
+    wait_until(lambda: "Cmd:quit" in (bench.log / "control.log").read_text(), "it was told to quit")
     assert client.allocate(10) == {"held_mib": 10}
     assert bench.client().hear() == {"error": "CUDA_ERROR_MPS_SERVER_NOT_READY"}
     assert quitting.poll() is None
     client.end()
     assert quitting.wait(PATIENCE_S) == 0
-    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, "it is gone")
+    wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, "it is gone")
     assert not (bench.pipe / "nvidia-cuda-mps-control.pid").exists()
     assert (bench.pipe / "control").exists()
     bench.daemon()
@@ -278,14 +279,13 @@ def test_it_runs_without_being_installed_and_without_this_project(bench: Bench) 
     assert bench.run("-x", program=program)[0] == 1
     assert "-d" in bench.run("--help", program=program)[1]
     server = bench.server()
-    maps = Path(f"/proc/{server}/maps").read_text()
-    assert not re.search(r"site-packages", maps)
+    assert not re.search(r"site-packages", Path(f"/proc/{server}/maps").read_text())
     assert bench.run(program=program, lines="quit\n")[0] == 0
 
 
 def test_the_foreground_daemon_ends_with_its_quit(bench: Bench) -> None:
     """`-f` is how a supervisor runs it."""
     daemon = subprocess.Popen([bench.control, "-f"], env=bench.environment)
-    until(lambda: bench.run(lines="get_server_list\n")[0] == 0, "it answers")
+    wait_until(lambda: bench.run(lines="get_server_list\n")[0] == 0, "it answers")
     assert bench.run(lines="quit\n")[0] == 0
     assert daemon.wait(PATIENCE_S) == 0

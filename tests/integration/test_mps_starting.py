@@ -23,8 +23,8 @@ from factories.gpus.mps import (
     refusal_of,
     start_order,
     stop_order,
-    until,
 )
+from factories.waiting import wait_until
 
 from sluice.contracts.ids import HomeId
 from sluice_node_agent.core.events import FoundMpsHome
@@ -211,7 +211,7 @@ def test_a_dead_daemon_is_not_taken_for_a_running_one(place: Place) -> None:
     """Its sockets and pid file stay when it is killed, and some stay when it quits: files are no proof (defect 3)."""
     pid, started_at = place.daemons.start(start_order())
     os.kill(pid, signal.SIGKILL)
-    until(lambda: place.processes.started_at(pid) == 0, "the daemon dies")
+    wait_until(lambda: place.processes.started_at(pid) == 0, "the daemon dies")
     assert (place.root / H1 / "pipe" / "control").exists()
     assert [(home.home, home.pid) for home in place.reborn().found()] == [(H1, 0)]
     assert not place.seen((pid, started_at)).alive
@@ -224,7 +224,7 @@ def test_a_daemon_that_was_killed_is_started_again(place: Place) -> None:
     assert client.hear()["served"]
     orphan = next(process for process in place.left() if process.pid != pid)
     os.kill(pid, signal.SIGKILL)
-    until(lambda: place.processes.started_at(pid) == 0, "the daemon dies")
+    wait_until(lambda: place.processes.started_at(pid) == 0, "the daemon dies")
     assert orphan.is_running(), "the server outlives its daemon: it has to be found"
     again = place.daemons.start(start_order())
     assert again != (pid, started_at)
@@ -238,8 +238,7 @@ def test_a_daemon_that_was_killed_is_started_again(place: Place) -> None:
 def test_a_home_whose_agent_died_before_its_daemon_started_is_known(place: Place) -> None:
     """Its tenant is on disk first: the leftover has a name, and can be started or removed."""
     place.switch("start_fails")
-    said = refusal_of(lambda: place.daemons.start(start_order()))
-    assert "-d failed with exit status 1" in said
+    assert "-d failed with exit status 1" in refusal_of(lambda: place.daemons.start(start_order()))
     assert [(home.home, home.pid) for home in place.daemons.found()] == [(H1, 0)]
     place.switch()
     pid, _ = place.daemons.start(start_order())
@@ -274,9 +273,8 @@ def test_there_is_nothing_to_find_before_the_first_home(place: Place) -> None:
 def test_a_daemon_whose_server_died_gets_another_with_the_same_limits(place: Place) -> None:
     """An agent that was killed between the two steps goes on; a server without limits must never serve."""
     daemon, started_at = place.daemons.start(start_order())
-    server = next(process for process in place.left() if process.pid != daemon)
-    server.kill()
-    until(lambda: len(place.left()) == 1, "the server dies")
+    next(process for process in place.left() if process.pid != daemon).kill()
+    wait_until(lambda: len(place.left()) == 1, "the server dies")
     assert place.reborn().start(start_order()) == (daemon, started_at)
     assert len(place.left()) == 2
     assert place.client().hear()["memory_mib"] == 1500
@@ -309,7 +307,7 @@ def test_a_release_that_cannot_say_how_a_server_is_can_be_used(place: Place) -> 
     (place.root / H1 / "pipe" / "nvidia-cuda-mps-control.pid").unlink()
     place.client().hear()
     assert [home.pid for home in daemons.found()] == [pid]
-    seen = until(lambda: daemons.look(WatchMps(7, H1, pid, started_at, TENANT)), "it is looked at")
+    seen = wait_until(lambda: daemons.look(WatchMps(7, H1, pid, started_at, TENANT)), "it is looked at")
     assert (seen.alive, seen.fault) == (True, "")
     assert len(seen.clients) == 1
     place.switch("never_ready")

@@ -5,7 +5,8 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from factories.gpus.mps import H1, STRANGER, Place, mps_place, refusal_of, start_order, until
+from factories.gpus.mps import H1, STRANGER, Place, mps_place, refusal_of, start_order
+from factories.waiting import wait_until
 
 from sluice_node_agent.core.events import MpsSeen
 from sluice_node_agent.core.instructions import SetMpsLimits, TerminateMpsClients
@@ -30,10 +31,10 @@ def test_clients_are_seen_with_their_pods(place: Place) -> None:
     client = place.client()
     client.hear()
     place.processes.pods[client.pid] = "pod-1"
-    seen = until(lambda: place.seen(running).clients, "the client is listed")
+    seen = wait_until(lambda: place.seen(running).clients, "the client is listed")
     assert [(one.pid, one.owner) for one in seen] == [(client.pid, "pod-1")]
     client.end()
-    until(lambda: not place.seen(running).clients, "the client is gone")
+    wait_until(lambda: not place.seen(running).clients, "the client is gone")
 
 
 def test_a_fault_is_seen_until_its_victims_are_gone(place: Place) -> None:
@@ -44,12 +45,12 @@ def test_a_fault_is_seen_until_its_victims_are_gone(place: Place) -> None:
     server = next(process for process in place.left() if process.pid != running[0])
     server.send_signal(signal.SIGUSR1)
     assert client.hear()["error"] == "CUDA_ERROR_MPS_RPC_FAILURE"
-    fault = until(lambda: place.seen(running).fault, "the fault is seen")
+    fault = wait_until(lambda: place.seen(running).fault, "the fault is seen")
     assert f"server {server.pid} is in state FAULT" in fault
     assert "fatal exception" in fault
     assert place.client().hear()["error"] == "CUDA_ERROR_MPS_SERVER_NOT_READY"
     client.end()
-    until(lambda: not place.seen(running).fault, "the fault is over")
+    wait_until(lambda: not place.seen(running).fault, "the fault is over")
     assert place.client().hear()["served"]
 
 
@@ -58,16 +59,16 @@ def test_a_user_who_waits_for_his_turn_is_seen(place: Place) -> None:
     running = place.daemons.start(start_order())
     place.client().hear()
     stranger = place.client(uid=STRANGER)
-    assert until(lambda: place.seen(running).waiting, "the other user waits") == (STRANGER,)
+    assert wait_until(lambda: place.seen(running).waiting, "the other user waits") == (STRANGER,)
     stranger.end()
-    until(lambda: not place.seen(running).waiting, "no user waits any more")
+    wait_until(lambda: not place.seen(running).waiting, "no user waits any more")
 
 
 def test_a_server_that_went_to_another_user_is_a_fault(place: Place) -> None:
     """An idle server makes room for another user's: the device's own tenants are locked out from then on."""
     running = place.daemons.start(start_order())
     assert place.client(uid=STRANGER).hear()["served"]
-    assert "is of uid 2000, not of uid 1000" in until(lambda: place.seen(running).fault, "the fault is seen")
+    assert "is of uid 2000, not of uid 1000" in wait_until(lambda: place.seen(running).fault, "the fault is seen")
 
 
 def test_a_pid_that_became_another_process_is_not_the_daemon(place: Place) -> None:
@@ -105,7 +106,7 @@ def test_questions_do_not_fill_the_disk(place: Place, monkeypatch: pytest.Monkey
     assert log.stat().st_size < 4000
     place.client().hear()
     place.client(uid=STRANGER)
-    assert until(lambda: place.seen(running).waiting, "it is read on from where it was cut") == (STRANGER,)
+    assert wait_until(lambda: place.seen(running).waiting, "it is read on from where it was cut") == (STRANGER,)
 
 
 # -- limits and clients -----------------------------------------------------------------------------------------------
@@ -139,13 +140,13 @@ def test_only_clients_that_were_named_are_let_go(place: Place) -> None:
     running = place.daemons.start(start_order())
     going, staying = place.client(), place.client()
     going.hear(), staying.hear()
-    until(lambda: len(place.seen(running).clients) == 2, "both are listed")
+    wait_until(lambda: len(place.seen(running).clients) == 2, "both are listed")
     place.daemons.terminate_clients(TerminateMpsClients(4, H1, (going.pid, os.getpid(), 999_999)))
     assert going.hear()["error"] == "CUDA_ERROR_MPS_CLIENT_TERMINATED"
     assert {client.pid for client in place.seen(running).clients} == {going.pid, staying.pid}, "it has its memory still"
     assert staying.allocate(10) == {"held_mib": 10}
     going.end()
-    until(lambda: [each.pid for each in place.seen(running).clients] == [staying.pid], "it is gone with its process")
+    wait_until(lambda: [each.pid for each in place.seen(running).clients] == [staying.pid], "it is gone")
 
 
 def test_a_client_is_let_go_once_whoever_asks_and_its_neighbours_stay_watched(place: Place) -> None:
@@ -153,7 +154,7 @@ def test_a_client_is_let_go_once_whoever_asks_and_its_neighbours_stay_watched(pl
     running = place.daemons.start(start_order())
     going, staying = place.client(), place.client()
     going.hear(), staying.hear()
-    until(lambda: len(place.seen(running).clients) == 2, "both are listed")
+    wait_until(lambda: len(place.seen(running).clients) == 2, "both are listed")
     order = TerminateMpsClients(4, H1, (going.pid,))
     place.daemons.terminate_clients(order)
     place.daemons.terminate_clients(order)
@@ -168,9 +169,9 @@ def test_a_stopped_client_is_not_let_go_but_the_others_are_and_its_neighbours_st
     stopped, going, staying = sorted((place.client(), place.client(), place.client()), key=lambda client: client.pid)
     for client in (stopped, going, staying):
         client.hear()
-    until(lambda: len(place.seen(running).clients) == 3, "all are listed")
+    wait_until(lambda: len(place.seen(running).clients) == 3, "all are listed")
     stopped.process.send_signal(signal.SIGSTOP)
-    until(lambda: place.processes.is_stopped(stopped.pid), "it is stopped")
+    wait_until(lambda: place.processes.is_stopped(stopped.pid), "it is stopped")
     order = TerminateMpsClients(4, H1, (stopped.pid, going.pid))
     said = refusal_of(lambda: place.daemons.terminate_clients(order))
     assert said == f"home h1: process {stopped.pid} is stopped; no server can disconnect it: continue or kill it"
@@ -178,7 +179,7 @@ def test_a_stopped_client_is_not_let_go_but_the_others_are_and_its_neighbours_st
     assert place.seen(running).alive
     assert staying.allocate(10) == {"held_mib": 10}
     stopped.process.send_signal(signal.SIGCONT)
-    until(lambda: not place.processes.is_stopped(stopped.pid), "it goes on")
+    wait_until(lambda: not place.processes.is_stopped(stopped.pid), "it goes on")
     place.daemons.terminate_clients(order)
     assert stopped.hear()["error"] == "CUDA_ERROR_MPS_CLIENT_TERMINATED"
 
@@ -188,7 +189,7 @@ def test_a_process_that_has_the_number_of_one_that_was_let_go_is_let_go_too(plac
     running = place.daemons.start(start_order())
     going = place.client()
     going.hear()
-    until(lambda: place.seen(running).clients, "it is listed")
+    wait_until(lambda: place.seen(running).clients, "it is listed")
     (place.daemons.root / H1 / "terminated.json").write_text(f'{{"{going.pid}":1}}')
     place.daemons.terminate_clients(TerminateMpsClients(4, H1, (going.pid,)))
     assert going.hear()["error"] == "CUDA_ERROR_MPS_CLIENT_TERMINATED"

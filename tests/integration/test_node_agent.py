@@ -4,6 +4,7 @@ import grpc
 import msgspec
 import pytest
 from factories.agent_driver import AgentDriver, pull, running, start_agent
+from factories.broker.memory_bus import MemoryBroker
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RunId
@@ -14,7 +15,6 @@ from sluice.runtime.grpc import transport
 from sluice.runtime.grpc.health import Health
 from sluice.runtime.service import Service
 from sluice.runtime.tracing.request_traces import RequestTraces
-from sluice.testing.memory_bus import MemoryBroker
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.app import run_agents
 from sluice_node_agent.shell.commands.hardware_command import change_hardware
@@ -83,8 +83,7 @@ async def test_a_reboot_under_a_running_agent_makes_standing_slices_again(settin
         await desk.grant(N1, "a1", (0, "3g.20gb", 4, 4))
         before = await desk.ready(N1, "a1")
         assert change_hardware(["hardware", "--data", str(settings.data_dir), N1, "reboot"]) == 0
-        again = await desk.open(N1, known_run=first.agent_run)
-        assert again.boot_id != first.boot_id
+        assert (await desk.open(N1, known_run=first.agent_run)).boot_id != first.boot_id
         address = subjects.slice_(N1, AllocationId("a1"))
         after = await desk.until(address, lambda w: isinstance(w, SliceReady) and w.ticket != before.ticket)
         assert after.devices[0].uuid != before.devices[0].uuid

@@ -8,6 +8,8 @@ import stat
 import grpc
 import pytest
 from factories.agent_driver import AgentDriver, pull, running, short_folder
+from factories.broker.memory_bus import MemoryBroker
+from factories.waiting import until
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RunId
@@ -17,7 +19,6 @@ from sluice.runtime.clock import SystemClock
 from sluice.runtime.grpc import transport
 from sluice.runtime.service import Service
 from sluice.runtime.tracing.request_traces import RequestTraces
-from sluice.testing.memory_bus import MemoryBroker
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.paths import agent_directory, control_socket
 from sluice_node_agent.simulated.hardware_file import Process
@@ -73,17 +74,15 @@ async def _release_when_quarantined(folder, allocation):
 
 async def _health(address):
     async with transport.channel(address) as channel:
-        stub = agent_pb2_grpc.AgentServiceStub(channel)
-        return await stub.GetHealth(agent_pb2.GetHealthRequest(node=NODE))
+        return await agent_pb2_grpc.AgentServiceStub(channel).GetHealth(agent_pb2.GetHealthRequest(node=NODE))
 
 
 async def _until_health(address, right):
-    async with asyncio.timeout(15):
-        while True:
-            health = await _health(address)
-            if right(health):
-                return health
-            await asyncio.sleep(0.05)
+    async def look():
+        health = await _health(address)
+        return health if right(health) else None
+
+    return await until(look, "its health")
 
 
 async def _quarantine(desk, *, owner="", kind="compute"):
@@ -209,8 +208,7 @@ async def test_a_lost_journal_is_told_to_people(folder):
     async with running(_service(folder, "run2"), broker):
         address = f"unix:{control_socket(folder, NODE)}"
         await desk.open(NODE, known_run=run)
-        health = await _until_health(address, lambda h: "journal cannot be trusted" in h.message)
-        assert health.node == NODE
+        assert (await _until_health(address, lambda h: "journal cannot be trusted" in h.message)).node == NODE
         snapshot = await pull(address, NODE)
         assert any("journal cannot be trusted" in warning for warning in snapshot.warnings)
         assert await desk.ready(NODE, "a1") == word

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from factories.agent_driver import AgentDriver, daemons_below, kill, pull, runs, short_folder, start_agent
 from factories.gpus.nvml import NvmlMachine
+from factories.waiting import until
 from nvml.build import NoCompilerError, build
 
 from sluice.contracts.ids import NodeName
@@ -96,7 +97,6 @@ async def test_an_agent_on_nvml_makes_keeps_and_unmakes_slices(folder, machine, 
             assert {report.state for report in snapshot.slices} == {"ready"}
             daemons = {daemon.pid for gpu in snapshot.gpus for daemon in gpu.daemons}
             assert len(daemons) == 2
-
             await kill(process)
             process = await _start(folder, machine, broker)
             news = await desk.open(NODE, known_run=news.agent_run)
@@ -104,7 +104,6 @@ async def test_an_agent_on_nvml_makes_keeps_and_unmakes_slices(folder, machine, 
                 assert await desk.ready(NODE, allocation) == word
             assert machine.show() == before
             assert all(runs(pid) for pid in daemons)
-
             for booking in bookings:
                 await desk.revoke(booking)
             for booking in bookings:
@@ -113,7 +112,7 @@ async def test_an_agent_on_nvml_makes_keeps_and_unmakes_slices(folder, machine, 
             assert machine.compute_mode(2) == 0
             assert daemons_below(folder) == []
             process.terminate()
-            assert await asyncio.wait_for(process.wait(), 10) == 0
+            assert await asyncio.wait_for(process.wait(), 60) == 0
         finally:
             await kill(process)
             await bus.close()
@@ -152,12 +151,12 @@ async def test_an_xid_makes_a_gpu_unhealthy_at_once_and_says_why(folder, machine
         try:
             news = await desk.open(NODE)
             machine.xid(1, 79)
-            async with asyncio.timeout(15):
-                while True:
-                    snapshot = await pull(news.endpoint, NODE)
-                    if not snapshot.gpus[1].healthy:
-                        break
-                    await asyncio.sleep(0.05)
+
+            async def sick():
+                snapshot = await pull(news.endpoint, NODE)
+                return None if snapshot.gpus[1].healthy else snapshot
+
+            snapshot = await until(sick, "the Xid is told")
             assert "79" in snapshot.gpus[1].health_message
             assert [gpu.healthy for gpu in snapshot.gpus] == [True, False, True]
         finally:
@@ -175,7 +174,7 @@ async def test_a_driver_that_cannot_be_used_ends_the_agent_in_one_sentence(folde
         machine.fault(fault, code)
     process = await start_agent(folder, **machine.environment(), SLUICE_NODE_AGENT_NODES=NODE)
     try:
-        assert await asyncio.wait_for(process.wait(), 20) == 78
+        assert await asyncio.wait_for(process.wait(), 60) == 78
     finally:
         await kill(process)
     log = (folder / "agent.log").read_text()

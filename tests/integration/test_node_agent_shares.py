@@ -1,11 +1,11 @@
 """Shares on a simulated node, from the order in the ledger to real daemons, over a real agent process and broker."""
 
-import asyncio
 import os
 
 import psutil
 import pytest
 from factories.agent_driver import AgentDriver, daemons_below, kill, pull, short_folder, start_agent
+from factories.waiting import until
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName
@@ -78,11 +78,7 @@ class Machine:
 
     async def until_empty(self):
         """Wait until no daemon, shared device or instance is left."""
-        async with asyncio.timeout(15):
-            while True:
-                if not (daemons_below(self.folder) or self.homes() or self.desk.instances(NODE)):
-                    return
-                await asyncio.sleep(0.05)
+        await until(lambda: not (daemons_below(self.folder) or self.homes() or self.desk.instances(NODE)))
 
 
 @pytest.fixture
@@ -109,8 +105,7 @@ async def test_a_simulated_reboot_ends_daemons_and_makes_shares_again(machine):
     before = await desk.ready(NODE, "a1")
     ((old, _),) = await machine.control_daemons()
     desk.hardware(NODE).reboot()
-    news = await desk.open(NODE, known_run=machine.run)
-    machine.endpoint = news.endpoint
+    machine.endpoint = (await desk.open(NODE, known_run=machine.run)).endpoint
     address = subjects.slice_(NODE, AllocationId("a1"))
     after = await desk.until(address, lambda word: isinstance(word, SliceReady) and word.ticket != before.ticket)
     assert after.devices[0].uuid != before.devices[0].uuid

@@ -19,7 +19,6 @@ NOT_HERE = ("port-forward", "create token")
 pytestmark = [
     pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on PATH"),
     pytest.mark.slow,
-    pytest.mark.timeout(120),
 ]
 
 

@@ -20,7 +20,6 @@ _MENTION = re.compile(r"`(kubectl [^`\n]+)`")
 pytestmark = [
     pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on PATH"),
     pytest.mark.slow,
-    pytest.mark.timeout(120),
 ]
 
 

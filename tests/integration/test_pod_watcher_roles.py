@@ -5,15 +5,15 @@ import base64
 import contextlib
 import json
 import ssl
-import time
 from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
 import pytest_asyncio
+from factories import waiting
 from factories.cluster.cluster_system import SERVICE, install
 from factories.cluster.kubernetes import Cluster
-from factories.cluster.watcher_process import LOOK_S, WAIT_S, WatcherProcess, watcher
+from factories.cluster.watcher_process import WAIT_S, WatcherProcess, watcher
 from fake_kube import certificates
 from fake_kube.server import FakeKube
 
@@ -114,10 +114,13 @@ async def probe(port: int, path: str = "/readyz") -> tuple[int, str]:
 
 async def until(look, answer):
     """Until `look` returns this; bounded."""
-    deadline = time.monotonic() + WAIT_S
-    while (found := await look()) != answer:
-        assert time.monotonic() < deadline, f"never {answer}, but {found}"
-        await asyncio.sleep(LOOK_S)
+    found = []
+
+    async def is_so() -> bool:
+        found[:] = [await look()]
+        return found == [answer]
+
+    await waiting.until(is_so, lambda: f"{answer}, and not {found}")
 
 
 async def shown(port: int, bundle: str) -> bytes:

@@ -5,7 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
-from factories.broker.bus_rigs import ensured, eventually
+from factories.broker.bus_rigs import ensured
+from factories.waiting import until
 from factories.words import write_of
 from structlog.testing import capture_logs
 
@@ -23,7 +24,7 @@ from sluice.runtime.prometheus.runtime_metrics import SILENT
 from sluice_console.shell.doctor.doctor import DoctorOptions, doctor
 from sluice_console.shell.operate import streams
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 LOST_QUORUM_S, ELECTION_S, ROUNDS = 10.0, 9.0, 4
 """
 Of nats-server (raft.go): a leader steps down after so long without a majority, and a round of an election takes 4 to 9
@@ -68,7 +69,7 @@ async def test_a_broker_without_quorum_is_named_in_log_metrics_and_doctor(tmp_pa
                 assert isinstance(accepted, WriteAccepted), accepted
                 assert silent_s() == 0
                 connection = await Connection.open(broker.url, name="probe")
-                await eventually(lambda: is_replicated(connection), within_s=WITHIN_S)
+                await until(lambda: is_replicated(connection), within_s=WITHIN_S)
                 await connection.close()
                 for server in broker.servers[1:]:
                     await server.kill()
@@ -86,7 +87,6 @@ async def test_a_broker_without_quorum_is_named_in_log_metrics_and_doctor(tmp_pa
                 assert (found["check"], found["level"]) == ("broker", "problem"), found
                 assert "too few servers" in found["what"]
                 assert "two of three" in found["remedy"]
-
                 await broker.servers[1].start()
                 async with asyncio.timeout(WITHIN_S):
                     while isinstance(await bus.write(write(number, accepted.sequence), {}), WriteUnknown):

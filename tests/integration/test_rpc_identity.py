@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 from factories.credentials import Authority, Files
 from factories.inventory import news
+from factories.waiting import until
 from factories.words import write_of
 
 from sluice.contracts.bus import subjects
@@ -46,7 +47,7 @@ kind: Pod
 metadata: {name: train, annotations: {sluice.dev/profile: 1g.5gb}}
 spec: {containers: [{name: main, image: train}]}
 """
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 @dataclass
@@ -97,7 +98,7 @@ class Rig:
         finally:
             if process.returncode is None:
                 process.terminate()
-            await asyncio.wait_for(process.wait(), 15)
+            await asyncio.wait_for(process.wait(), 60)
 
     async def ended(self, service: str, certificates: Files | None, *words: str, **more: str) -> tuple[int, str]:
         """Run a process that ends by itself; its exit code and its output, as one line."""
@@ -115,24 +116,23 @@ class Rig:
 
     async def inventory(self, wanted: Callable[[NodeInventory], bool]) -> NodeInventory:
         """The published inventory of the node, once the condition holds; bounded."""
-        async with asyncio.timeout(WAIT_S):
-            while True:
-                entry = await self.bus.last(Stream.STATE, subjects.inventory(NODE).subject)
-                if entry is not None and isinstance(entry.message, NodeInventory) and wanted(entry.message):
-                    return entry.message
-                await asyncio.sleep(0.05)
+
+        async def look() -> NodeInventory | None:
+            entry = await self.bus.last(Stream.STATE, subjects.inventory(NODE).subject)
+            message = entry.message if entry is not None else None
+            return message if isinstance(message, NodeInventory) and wanted(message) else None
+
+        return await until(look, "the inventory is published")
 
     async def ready(self, service: str) -> None:
         """Probe as a kubelet does, until it is ready; bounded."""
-        async with asyncio.timeout(WAIT_S), transport.channel(f"127.0.0.1:{self.ports[service]}") as channel:
-            while True:
-                try:
-                    answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
-                    if answer.status == health_pb2.HealthCheckResponse.SERVING:
-                        return
-                except grpc.aio.AioRpcError:
-                    pass  # it is still starting
-                await asyncio.sleep(0.05)
+        async with transport.channel(f"127.0.0.1:{self.ports[service]}") as channel:
+
+            async def serving() -> bool:
+                answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+                return answer.status == health_pb2.HealthCheckResponse.SERVING
+
+            await until(serving, f"{service} serves", yet=(grpc.aio.AioRpcError,))
 
     async def says_it_is_at(self, node: NodeName, endpoint: str) -> None:
         """Announce a node's agent on the bus, as with a stolen password."""
@@ -207,10 +207,7 @@ async def test_everybody_speaks_with_whom_he_should_and_with_nobody_else(rig: Ri
         "SLUICE_GRPC_CA_FILE": str(rig.files(NODE).authority),  # it makes its own certificate
     }
     async with rig.runs("inventory", rig.files("inventory"), **inventory) as logged:
-        async with (
-            rig.runs("allocator", rig.files("allocator"), **allocator),
-            rig.runs("node_agent", None, **agent),
-        ):
+        async with rig.runs("allocator", rig.files("allocator"), **allocator), rig.runs("node_agent", None, **agent):
             await rig.inventory(lambda found: not found.stale)
             for service in ("allocator", "inventory", "node-agent"):
                 await rig.ready(service)
@@ -271,9 +268,11 @@ async def _impostors(rig: Rig, logged: Callable[[], str], serving: str) -> None:
             await rig.says_it_is_at(OTHER, address)
             # The answer for a person who asks for the node, and the log line, once.
             sentence = f"node {OTHER!r} was never pulled: {address}: {why}"
-            async with asyncio.timeout(WAIT_S):
-                while await _health_of(OTHER, rig, serving) != sentence:  # noqa: ASYNC110 - another process
-                    await asyncio.sleep(0.05)
+
+            async def told(sentence: str = sentence) -> bool:
+                return await _health_of(OTHER, rig, serving) == sentence
+
+            await until(told, sentence)
             lines = [json.loads(line) for line in logged().splitlines() if address in line]
             assert [(line["level"], line["event"], line["node"], line["why"]) for line in lines] == [
                 ("warning", "an agent cannot be pulled", OTHER, why)

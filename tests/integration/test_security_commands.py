@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from factories.credentials import Authority
+from factories.waiting import WITHIN_S, until
 
 from sluice.contracts.bus.nats_permissions import permissions_of
 from sluice.contracts.bus.streams import Role
@@ -68,9 +69,7 @@ class Rig:
         """Have the broker read its files, and wait until it confirms; bounded."""
         said = self._reloads()
         self.server.process.send_signal(signal.SIGHUP)
-        async with asyncio.timeout(15):
-            while self._reloads() == said:  # noqa: ASYNC110 - another process
-                await asyncio.sleep(0.02)
+        await until(lambda: self._reloads() > said)
 
     def _reloads(self) -> int:
         return self.server.log.read_text().count("Reloaded server configuration")
@@ -126,7 +125,7 @@ async def test_nodes_are_added_and_forgotten_while_others_work(rig: Rig) -> None
 
 async def _ended(connection: Connection) -> None:
     """Wait until it has failed for good; bounded."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(WITHIN_S):
         while True:
             connection.check()
             await asyncio.sleep(0.02)
@@ -156,8 +155,7 @@ async def test_all_authorities_are_changed_in_three_steps_under_services_that_wo
             for step in (1, 2, 3):
                 assert rig.installation.rotate() == step
                 await rig.reload()
-                other = await rig.connection("console", "console")
-                await other.close()
+                await (await rig.connection("console", "console")).close()
                 await allocator.up_within(10)
                 allocator.check()
                 named = {"security": trust(inventory), "server_name": node_dns_name(NODE)}
@@ -185,8 +183,7 @@ def test_nothing_is_readable_by_others_and_nothing_is_overwritten(tmp_path: Path
         os.umask(before)
     printed = capsys.readouterr().out
     for path in (root, *root.rglob("*")):
-        mode = stat.S_IMODE(path.stat().st_mode)
-        assert (path, mode) == (path, 0o700 if path.is_dir() else 0o600)
+        assert (path, stat.S_IMODE(path.stat().st_mode)) == (path, 0o700 if path.is_dir() else 0o600)
     old = (root / "authorities" / "bus.key").read_bytes()
     assert old.decode().splitlines()[1] not in printed
     with pytest.raises(CredentialsError, match=r"is not empty .* say --force"):

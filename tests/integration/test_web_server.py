@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from factories.broker.bus_rigs import eventually
+from factories.waiting import until
 from factories.web_page import node_values, page, uuid_of, waiting_values, watching
 
 from sluice.runtime.bus import BusError
@@ -180,7 +180,7 @@ async def test_an_answer_that_nobody_takes_is_given_up(monkeypatch):
         await never.wait()
 
     answer = stream.EventStream(hub, hub.join(), {})
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await answer({"type": "http"}, wait, wait)
     assert len(hub) == 0
 
@@ -194,7 +194,7 @@ async def test_no_more_watch_than_may_and_who_goes_makes_room():
             assert status == 503
             assert "1 pages are open already" in json.loads(body)["error"]
             assert (await here.ask("/api/stream", "HEAD"))[0] == 200
-        await eventually(lambda: gone(here))
+        await until(lambda: gone(here))
         async with watching(here.host, here.port) as again:
             assert (await again.until("picture")).data["complete"]
 
@@ -227,7 +227,7 @@ async def test_who_connects_and_says_nothing_is_put_out(monkeypatch):
     async with page() as here:
         reader, writer = await asyncio.open_connection(here.host, here.port)
         writer.write(b"GET / HTTP/1.1\r\nHost: local")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
                 await reader.readexactly(1)
         writer.transport.abort()
@@ -239,7 +239,7 @@ async def test_who_begins_a_second_question_and_does_not_end_it_is_put_out(monke
     async with page() as here:
         reader, writer = await asyncio.open_connection(here.host, here.port)
         question = f"GET /healthz HTTP/1.1\r\nHost: localhost:{here.port}\r\n"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             for _ in range(3):
                 writer.write(f"{question}\r\n".encode())
                 assert (await reader.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
@@ -256,7 +256,7 @@ async def test_more_connections_than_may_be_are_closed(monkeypatch):
     async with page() as here:
         open_ones = [await asyncio.open_connection(here.host, here.port) for _ in range(2)]
         reader, third = await asyncio.open_connection(here.host, here.port)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
                 await reader.readexactly(1)
         for _, writer in [*open_ones, (reader, third)]:

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 import structlog
 from factories.cluster.admission import container, gpu, pod, review_of
+from factories.waiting import until
 
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.errors import ServiceError
@@ -24,7 +25,7 @@ from sluice_pod_watcher.shell.webhook.cert_stores import MemoryStore
 from sluice_pod_watcher.shell.webhook.handlers import ServingLimits, listening, serve_webhook
 
 ASKS = review_of(pod(annotations={"sluice.dev/memory": "4Gi"}))
-BOUND_S = 10.0
+BOUND_S = 60.0
 
 
 class Caller:
@@ -171,9 +172,7 @@ async def test_a_caller_that_breaks_off_is_no_defect_of_ours():
             async with asyncio.timeout(BOUND_S):
                 assert (await reader.readline()).split()[1] == b"100", "it begins to read"
             writer.transport.abort()
-            async with asyncio.timeout(BOUND_S):
-                while not [line for line in logged if "request" in line["event"]]:  # noqa: ASYNC110 - logs have no event
-                    await asyncio.sleep(0.01)
+            await until(lambda: [line for line in logged if "request" in line["event"]])
             await end(writer)
     (line,) = [line for line in logged if "request" in line["event"]]
     assert (line["log_level"], line["event"], line["status"]) == ("warning", "refused a request", 400)
@@ -279,13 +278,8 @@ async def test_it_serves_until_it_is_told_to_stop_and_then_lets_go_of_its_port()
         assert isinstance(error, ServiceError)
         assert str(error).startswith(f"the webhook cannot listen on 127.0.0.1:{caller.port}: ")
     serving = asyncio.create_task(serve_webhook(AdmissionConfig(), context, keeper, taken))
-    async with asyncio.timeout(BOUND_S):
-        while True:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", caller.port)
-                break
-            except ConnectionRefusedError:
-                await asyncio.sleep(0.01)
+    yet = (ConnectionRefusedError,)
+    _, writer = await until(lambda: asyncio.open_connection("127.0.0.1", caller.port), "it listens", yet=yet)
     await end(writer)
     assert keeper.why_not_ready() == "there is no certificate yet: the Secret cannot be read"
     serving.cancel()

@@ -9,8 +9,7 @@ import pytest
 
 from sluice.runtime.prometheus import metrics
 from sluice_pod_watcher.shell.metrics import CERTIFICATE_ENDS, WEBHOOK_READY
-from sluice_pod_watcher.shell.webhook.ca import make_generation
-from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig, Generations, with_new
+from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig, Generations, make_generation, with_new
 from sluice_pod_watcher.shell.webhook.cert_rotator import (
     REFRESH_S,
     RETRY_S,
@@ -282,8 +281,7 @@ async def test_an_empty_store_is_filled_and_a_damaged_one_is_told_of():
     keeper, _ = keeper_of(store, Cluster(), wall)
     await keeper.refresh()
     assert keeper.why_not_ready() == ""
-    kept = await store.load()
-    assert await store.save("{", replaces=kept.version)
+    assert await store.save("{", replaces=(await store.load()).version)
     again, _ = keeper_of(store, Cluster(), wall)
     await again.refresh()
     assert again.why_not_ready().startswith(
@@ -343,8 +341,7 @@ async def test_a_mounted_certificate_is_shown_and_followed(tmp_path):
         assert keeper.why_not_ready() == ""
     assert cluster.told == 0
     last = made
-    other = make_generation((NAME,), wall.now, RULES.validity)
-    (tmp_path / "tls.key").write_text(other.key_pem)
+    (tmp_path / "tls.key").write_text(make_generation((NAME,), wall.now, RULES.validity).key_pem)
     await keeper.refresh()
     assert presented(context, last.authority_pem), "half of a new pair must not be shown"
     (tmp_path / "tls.crt").write_text("nothing")

@@ -144,8 +144,7 @@ async def test_an_image_that_asks_for_all_gpus_sees_none_in_a_pod_that_asks_for_
     assert "schedulingGates" not in reply.body["spec"]
     (warning,) = reply.warnings
     assert warning.startswith("spec.runtimeClassName = 'nvidia'")
-    alone = await created(kube, body, **{"sluice.dev/ignore": ""})
-    assert "env" not in alone.body["spec"]["containers"][0]
+    assert "env" not in (await created(kube, body, **{"sluice.dev/ignore": ""})).body["spec"]["containers"][0]
 
 
 async def test_a_notebook_profile_with_zero_gpus_beside_an_instance_gets_the_instance(kube):

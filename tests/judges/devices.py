@@ -1,5 +1,4 @@
-"""
-Judges what was on the devices against what was said on the bus and what pods lived, after a run.
+"""Judges what was on the devices against what was said on the bus and what pods lived, after a run.
 
 It reads plain data (each state of each machine, words of the bus with the broker's times, when each manifest was there)
 and shares no code with what it judges. All times are unix seconds of one machine. What was said and not recorded proves

@@ -217,8 +217,7 @@ def _slices_of_node(words: list[Word], shares: dict[str, set[Home]]) -> Iterator
 def _losses(
     book: list[Word], state: list[Word], ends_forgotten: frozenset[str], *, sources_killed: bool
 ) -> Iterator[str]:
-    """
-    No slice that a request was bound to goes before the request was withdrawn, unless its node was removed, or its
+    """No slice that a request was bound to goes before the request was withdrawn, unless its node was removed, or its
     source has declined it.
 
     Near a break a copy may be stored late, so that the order of storing blames the honest as well as that of numbers:

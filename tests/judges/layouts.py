@@ -1,5 +1,4 @@
-"""
-Judges places on GPUs by brute force: could the hardware hold all this at once, and may these tenants share?
+"""Judges places on GPUs by brute force: could the hardware hold all this at once, and may these tenants share?
 
 It reads the hardware's tables as plain data (`libs/sluice/mig/catalog.toml`, or any document of that form) and grants
 as plain JSON, keeps nothing but lists, and looks at a whole GPU again after every word. It shares no code with what it

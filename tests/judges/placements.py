@@ -214,8 +214,7 @@ def width(share: Share, size: Size) -> int:
         return 100
     if size.sms == size.gpu_sms:
         return share.sm_partition
-    sms = (share.sm_partition * size.gpu_sms + 99) // 100
-    return (sms * 100 + size.sms - 1) // size.sms
+    return (((share.sm_partition * size.gpu_sms + 99) // 100) * 100 + size.sms - 1) // size.sms
 
 
 def fits_side_by_side(turns: list[tuple[int, int]], *, taking_turns: bool) -> bool:

@@ -1,5 +1,4 @@
-"""
-May a pod be on a node, by what pods say of each other? Counted from scratch each time, pod by pod and node by node.
+"""May a pod be on a node, by what pods say of each other? Counted from scratch each time, pod by pod and node by node.
 
 On the terms of https://kubernetes.io/docs/concepts/scheduling-eviction/ (assign-pod-node, topology-spread-constraints)
 and of kube-scheduler's filters; shares no code with the engine it judges.

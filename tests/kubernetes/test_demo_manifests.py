@@ -116,7 +116,6 @@ async def test_a_demo_runs_with_the_devices_that_its_comment_promises(
     """Unmodified manifests run: each pod is placed, and each claim is allocated and reserved for its pods."""
     node = await roomy_node(scene.kube)
     await apply(scene, name)
-
     found = await words(scene, count, requests, AllocationRequested)
     assert [each.claims for each in found.values()] == [claims] * requests
     if name == "gpu-test4":
@@ -142,7 +141,6 @@ async def test_a_demo_runs_with_the_devices_that_its_comment_promises(
 async def test_a_demo_that_selects_by_model_asks_for_that_model(scene: ClaimScene) -> None:
     """Four pods, each on an A100."""
     await apply(scene, "gpu-test6-without-index")
-
     for each in (await words(scene, 4, 4, AllocationRequested)).values():
         assert each.claims[0].only.models
         assert all("A100" in model for model in each.claims[0].only.models)
@@ -169,8 +167,7 @@ async def test_a_pod_of_another_driver_is_placed_without_us(scene: ClaimScene) -
     entry = {"name": "nic", "resourceClaimName": "card"}
     made = {"metadata": {"name": "other"}, "spec": {"containers": [container], "resourceClaims": [entry]}}
     path = PATHS["Pod"].format(scene.namespace)
-    created = await scene.kube.post(path, made)
-    assert created.body["spec"]["schedulingGates"] == [{"name": "sluice.dev/slice"}]
+    assert (await scene.kube.post(path, made)).body["spec"]["schedulingGates"] == [{"name": "sluice.dev/slice"}]
     left = await scene.kube.until(
         lambda: scene.kube.get(f"{path}/other"), lambda reply: not reply.body["spec"].get("schedulingGates")
     )

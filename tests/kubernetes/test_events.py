@@ -36,11 +36,9 @@ def events(namespace: str) -> str:
 async def test_a_complete_event_is_kept(kube: Cluster, namespace: str, events: str) -> None:
     """And kubectl, which reads core/v1, finds it by the pod."""
     assert (await kube.post(events, event(namespace))).code == 201
-
     found = await kube.get(
         f"/api/v1/namespaces/{namespace}/events", fieldSelector="involvedObject.name=p,involvedObject.uid=u"
     )
-
     (seen,) = found.items
     assert (seen["message"], seen["reason"], seen["involvedObject"]["name"]) == (
         "no node has a free 1g.5gb",
@@ -53,7 +51,6 @@ async def test_a_complete_event_is_kept(kube: Cluster, namespace: str, events: s
 async def test_an_incomplete_event_is_refused(kube: Cluster, namespace: str, events: str, field: str) -> None:
     """A rejected Event is a reason that is never shown."""
     reply = await kube.post(events, event(namespace, **{field: None}))
-
     assert (reply.code, reply.reason) == (422, "Invalid")
 
 
@@ -69,7 +66,6 @@ async def test_an_event_about_a_node_is_refused_among_pods(kube: Cluster, namesp
     """Objects without a namespace have their Events in `default`; elsewhere no tool would find them."""
     new = await kube.post(events, event(namespace, regarding=NODE))
     old = await kube.post(f"/api/v1/namespaces/{namespace}/events", old_event("old", NODE))
-
     for reply in (new, old):
         assert reply.code == 422
         assert "does not match event.namespace" in reply.message
@@ -84,7 +80,6 @@ async def test_an_event_about_a_node_belongs_to_default(kube: Cluster, namespace
     in_old_words = await kube.post(old, old_event(f"{namespace}-old", NODE))
     await kube.delete(f"{new}/{namespace}")
     await kube.delete(f"{old}/{namespace}-old")
-
     assert (written.code, in_old_words.code) == (201, 201 if place == "default" else 422)
 
 
@@ -96,11 +91,9 @@ async def test_only_an_event_without_a_time_must_be_where_its_pod_is(
     timed = old_event(
         "timed", about, eventTime=MOMENT, reportingComponent="c", reportingInstance="c-0", action="a", reason="r"
     )
-
     new = await kube.post(events, event(namespace, regarding=about))
     old = await kube.post(f"/api/v1/namespaces/{namespace}/events", timed)
     untimed = await kube.post(f"/api/v1/namespaces/{namespace}/events", old_event("untimed", about))
-
     assert (new.code, old.code, untimed.code) == (201, 201, 422)
     assert "does not match event.namespace" in untimed.message
 
@@ -114,11 +107,9 @@ async def test_a_note_has_1024_bytes(kube: Cluster, namespace: str, events: str,
 async def test_only_the_series_of_an_event_may_change(kube: Cluster, namespace: str, events: str) -> None:
     """Another text is another event; a repeat is a count."""
     await kube.post(events, event(namespace))
-
     note = await kube.patch(f"{events}/e", {"note": "another"}, MERGE)
     once = await kube.patch(f"{events}/e", {"series": {"count": 1, "lastObservedTime": MOMENT}}, MERGE)
     often = await kube.patch(f"{events}/e", {"series": {"count": 57, "lastObservedTime": MOMENT}}, MERGE)
-
     assert note.code == 422
     assert "field is immutable" in note.message
     assert once.code == 422
@@ -128,6 +119,5 @@ async def test_only_the_series_of_an_event_may_change(kube: Cluster, namespace: 
 async def test_an_apply_makes_an_event_once(kube: Cluster, namespace: str, events: str) -> None:
     """A fixed name per pod and reason makes events idempotent."""
     codes = [(await kube.patch(f"{events}/e", event(namespace), APPLY, fieldManager="t")).code for _ in range(2)]
-
     assert codes == [201, 200]
     assert len((await kube.get(events)).items) == 1

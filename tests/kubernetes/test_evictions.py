@@ -49,7 +49,6 @@ async def test_a_used_up_budget_refuses_and_says_which(kube: Cluster, namespace:
 
     reply = await kube.until(lambda: evict(kube, pods, dryRun=["All"]), refused)
     again = await evict(kube, pods)
-
     assert (reply.reason, reply.message) == (
         "TooManyRequests",
         "Cannot evict pod as it would violate the pod's disruption budget.",
@@ -65,7 +64,6 @@ async def test_no_budget_holds_a_gated_pod(kube: Cluster, namespace: str, pods: 
     body = pod()
     body["metadata"]["labels"] = {"app": "a"}
     await kube.post(pods, body)
-
     assert (await evict(kube, pods)).code == 201
     assert (await kube.get(f"{pods}/p")).code == 404
 
@@ -74,9 +72,7 @@ async def test_a_bound_pod_that_never_was_ready_is_marked_and_goes(kube: Cluster
     """Its budget is ignored too; the condition says why it went."""
     await budget(kube, namespace, app="a")
     await running(kube, pods, phase="Pending", app="a")
-
     reply = await evict(kube, pods)
-
     left = (await kube.get(f"{pods}/p")).body
     assert reply.code == 201
     assert left["metadata"]["deletionTimestamp"]
@@ -87,7 +83,6 @@ async def test_a_bound_pod_that_never_was_ready_is_marked_and_goes(kube: Cluster
 async def test_the_grace_that_is_asked_for_is_given(kube: Cluster, pods: str) -> None:
     """Without a budget an eviction is a deletion."""
     await running(kube, pods)
-
     assert (await evict(kube, pods, gracePeriodSeconds=7)).code == 201
     assert (await kube.get(f"{pods}/p")).body["metadata"]["deletionGracePeriodSeconds"] == 7
     assert (await evict(kube, pods)).code == 201
@@ -96,9 +91,7 @@ async def test_the_grace_that_is_asked_for_is_given(kube: Cluster, pods: str) ->
 async def test_another_pod_of_the_name_is_not_evicted(kube: Cluster, pods: str) -> None:
     """Why the uid is always sent."""
     await running(kube, pods)
-
     reply = await evict(kube, pods, preconditions={"uid": "11111111-1111-1111-1111-111111111111"})
-
     assert (reply.code, reply.reason) == (409, "Conflict")
     assert "the UID in the precondition (" in reply.message
     assert "does not match" in reply.message
@@ -115,9 +108,7 @@ async def test_two_budgets_cannot_be_kept(kube: Cluster, namespace: str, pods: s
     await budget(kube, namespace, "one", app="a")
     await budget(kube, namespace, "two", app="a")
     await running(kube, pods, app="a")
-
     reply = await evict(kube, pods)
-
     assert reply.code == 500
     text = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
     assert text in reply.message
@@ -126,7 +117,6 @@ async def test_two_budgets_cannot_be_kept(kube: Cluster, namespace: str, pods: s
 async def test_a_deletion_for_another_uid_is_refused(kube: Cluster, pods: str) -> None:
     """The same precondition holds for DELETE."""
     await running(kube, pods)
-
     body = {
         "kind": "DeleteOptions",
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-"""LimitRange and ResourceQuota, and the custom resource of GPUs."""
+"""LimitRange, and the custom resource of GPUs."""
 
 import secrets
 from collections.abc import AsyncIterator
@@ -19,15 +19,6 @@ def asking(name: str = "p", **limits: str) -> Json:
     return body
 
 
-async def quota(kube: Cluster, namespace: str, **hard: str) -> None:
-    """One quota `q`, in force when this returns."""
-    path = f"/api/v1/namespaces/{namespace}/resourcequotas"
-    wanted = {key.replace("_", ".").replace("gpu", GPU): value for key, value in hard.items()}
-    assert (await kube.post(path, {"metadata": {"name": "q"}, "spec": {"hard": wanted}})).code == 201
-    if kube.fake is None:
-        await kube.until(lambda: kube.get(f"{path}/q"), lambda reply: "hard" in reply.body.get("status", {}))
-
-
 async def limit(kube: Cluster, namespace: str, **fields: str) -> None:
     """A LimitRange for containers: `max="2"` of GPUs, or `default="1"`."""
     path = f"/api/v1/namespaces/{namespace}/limitranges"
@@ -35,51 +26,17 @@ async def limit(kube: Cluster, namespace: str, **fields: str) -> None:
     assert (await kube.post(path, {"metadata": {"name": "l"}, "spec": {"limits": limits}})).code == 201
 
 
-async def test_a_gated_pod_counts_at_once_and_no_more_when_it_is_gone(kube: Cluster, namespace: str, pods: str) -> None:
-    """A waiting pod takes quota from others."""
-    await quota(kube, namespace, requests_gpu="1")
-    assert (await kube.post(pods, asking("first", gpu="1"))).code == 201
-
-    over = await kube.post(pods, asking("second", gpu="1"))
-    await kube.delete(f"{pods}/first")
-    await kube.until(lambda: kube.post(pods, asking("second", gpu="1")), 201)
-
-    assert (over.code, over.reason) == (403, "Forbidden")
-    amounts = [f"{word}: requests.{GPU}=1" for word in ("requested", "used", "limited")]
-    assert f"exceeded quota: q, {', '.join(amounts)}" in over.message
-
-
-async def test_a_quota_does_not_see_what_was_stripped(kube: Cluster, namespace: str, pods: str) -> None:
-    """Pods without the resource pass a quota on it: why Sluice has quotas of its own."""
-    await quota(kube, namespace, requests_gpu="0")
-
-    assert (await kube.post(pods, pod())).code == 201
-
-
-async def test_the_number_of_pods_still_counts(kube: Cluster, namespace: str, pods: str) -> None:
-    """Gated or not."""
-    await quota(kube, namespace, pods="1")
-    assert (await kube.post(pods, pod("a"))).code == 201
-
-    assert (await kube.post(pods, pod("b"))).code == 403
-
-
 async def test_a_default_makes_a_plain_pod_ask_for_a_gpu(kube: Cluster, namespace: str, pods: str) -> None:
     """What a webhook must expect to see."""
     await limit(kube, namespace, default="1")
-
-    reply = await kube.post(pods, pod())
-
-    assert reply.body["spec"]["containers"][0]["resources"]["limits"] == {GPU: "1"}
+    assert (await kube.post(pods, pod())).body["spec"]["containers"][0]["resources"]["limits"] == {GPU: "1"}
 
 
 async def test_a_maximum_is_the_default_too(kube: Cluster, namespace: str, pods: str) -> None:
     """So a maximum of 2 gives 2 to a container without a limit, and refuses 3."""
     await limit(kube, namespace, max="2")
-
     silent = await kube.post(pods, pod("silent"))
     over = await kube.post(pods, asking("over", gpu="3"))
-
     assert silent.body["spec"]["containers"][0]["resources"]["limits"] == {GPU: "2"}
     assert (over.code, over.reason) == (403, "Forbidden")
     assert f"maximum {GPU} usage per Container is 2" in over.message
@@ -137,7 +94,6 @@ async def test_a_status_is_written_by_its_own_door(kube: Cluster, gpus: Custom) 
     made = await kube.post(gpus.path, gpus.object("sluice-test-0", health="Healthy"))
     first = await kube.patch(f"{gpus.path}/sluice-test-0/status", {"status": {"health": "Healthy"}}, MERGE)
     again = await kube.patch(f"{gpus.path}/sluice-test-0/status", {"status": {"health": "Healthy"}}, MERGE)
-
     assert (made.code, "status" in made.body) == (201, False)
     assert (first.code, first.body["status"]) == (200, {"health": "Healthy"})
     assert again.body["metadata"]["resourceVersion"] == first.body["metadata"]["resourceVersion"]
@@ -155,7 +111,6 @@ async def test_an_apply_writes_a_status_of_what_is_there(kube: Cluster, gpus: Cu
     told = await kube.patch(
         f"{gpus.path}/sluice-test-1/status", gpus.object("sluice-test-1", health="y"), APPLY, fieldManager="t"
     )
-
     assert (absent.code, absent.message) == (404, f'gpus.{gpus.group} "sluice-test-1" not found')
     assert (made.code, "status" in made.body) == (201, False)
     assert (told.code, told.body["status"]) == (200, {"health": "y"})
@@ -164,9 +119,7 @@ async def test_an_apply_writes_a_status_of_what_is_there(kube: Cluster, gpus: Cu
 async def test_a_custom_resource_takes_no_strategic_merge(kube: Cluster, gpus: Custom) -> None:
     """415: the client's default for an object body is refused."""
     await kube.post(gpus.path, gpus.object("sluice-test-2"))
-
     reply = await kube.patch(f"{gpus.path}/sluice-test-2/status", {"status": {}}, STRATEGIC)
-
     assert (reply.code, reply.reason) == (415, "UnsupportedMediaType")
 
 
@@ -177,6 +130,4 @@ async def test_a_uuid_as_nvidia_writes_it_is_no_name(kube: Cluster, gpus: Custom
 
 async def test_an_unknown_resource_is_no_page(kube: Cluster) -> None:
     """Where the definition is missing, every call is 404: Sluice must go on without it."""
-    reply = await kube.get("/apis/nothing.sluice.dev/v1/things")
-
-    assert reply.code == 404
+    assert (await kube.get("/apis/nothing.sluice.dev/v1/things")).code == 404

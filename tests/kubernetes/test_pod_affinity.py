@@ -10,7 +10,7 @@ from factories.cluster.scenes import IMAGE, Scene, scene_on, user_pod
 
 from sluice.contracts.messages import HostFacts
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 NODES = ("gpu-1", "gpu-2")
 ZONE, HOSTNAME = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -106,8 +106,7 @@ async def test_a_host_port_that_anybody_has_is_not_given_again(at) -> None:
 async def test_a_pod_that_is_none_of_ours_keeps_ours_away(at) -> None:
     """Anti-affinity holds both ways: the scheduler places no pod beside one that wants it apart."""
     async with at as scene:
-        other = user_pod("theirs", containers=[{"name": "m", "image": IMAGE}], affinity=APART)
-        await scene.apply(other)
+        await scene.apply(user_pod("theirs", containers=[{"name": "m", "image": IMAGE}], affinity=APART))
         theirs = (await scene.started(1))["theirs"]["spec"]["nodeName"]
         await scene.until(lambda: _facts(scene, theirs).others, "it to be told")
         await scene.apply(replica("mine"))

@@ -11,7 +11,7 @@ from factories.cluster.scenes import IMAGE, Scene, distinct, scene_on, user_pod
 from sluice.contracts.kube.names import ENV_DRIVER_CAPABILITIES, ENV_MPS_PIPE_DIRECTORY, ENV_VISIBLE_DEVICES
 from sluice.contracts.messages import Grant
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 NODES = ("gpu-1.example.internal", "gpu-2.example.internal")
 NO_SLICE = "void"
 """What a container that asked for nothing sees (NVIDIA container toolkit: no GPU at all)."""
@@ -163,8 +163,7 @@ async def test_a_job_that_completes_gives_its_slice_back_while_its_pod_is_still_
     async with at as scene:
         fake = scene.fake("containers that end on command")
         await scene.apply(user_pod("job", annotations={"sluice.dev/profile": "1g.5gb"}, restartPolicy="Never"))
-        pod = (await scene.started(1))["job"]
-        await scene.is_on_its_slice(pod)
+        await scene.is_on_its_slice((await scene.started(1))["job"])
         fake.nodes.finish(scene.namespace, "job")
         await scene.given_back()
         assert (await scene.pods())["job"]["status"]["phase"] == "Succeeded"
@@ -219,8 +218,7 @@ async def test_a_lost_node_gives_nothing_away_until_its_agent_is_back(at) -> Non
     async with at as scene:
         fake = scene.fake("a node that can be lost on command")
         await scene.apply(user_pod("old", annotations={"sluice.dev/profile": "7g.40gb"}))
-        pod = (await scene.started(1))["old"]
-        told = await scene.is_on_its_slice(pod)
+        told = await scene.is_on_its_slice((await scene.started(1))["old"])
         agent = scene.system.agent_of(told.node)
         fake.nodes.down(told.node)
         agent.kill()
@@ -278,8 +276,7 @@ async def test_pods_that_are_never_scheduled_are_made_anew_or_say_why(at) -> Non
             said = await scene.until(lambda: _condition_of(scene, "bare", "NotStarted"), "the condition to say so")
             assert "the scheduler did not place it" in said["message"]
             await scene.until(lambda: _all_but(scene, first), "the replica to be evicted and recreated")
-            bare = (await scene.pods())["bare"]
-            told = scene.told(bare)
+            told = scene.told((await scene.pods())["bare"])
             assert (told.state, told.ticket in scene.system.tickets()[told.node]) == ("bound", True)
         finally:
             fake.call(lambda: setattr(fake.nodes, "scheduling", True))

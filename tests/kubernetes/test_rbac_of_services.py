@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import secrets
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ import yaml
 from factories.cluster.account_rights import NEEDED, Right
 from factories.cluster.cluster_system import ABSENT, DEPLOYED, SERVICE, install
 from factories.cluster.kubernetes import JSON_PATCH, MERGE, STRATEGIC, Cluster, Json
-from factories.cluster.watcher_process import LOOK_S, WAIT_S, WatcherProcess, watcher
+from factories.cluster.watcher_process import WatcherProcess, watcher
+from factories.waiting import until
 from factories.words import write_of
 from fake_kube.server import FakeKube
 
@@ -302,15 +302,6 @@ class Site:
         return {(verb, path) for who, verb, path in self.kube.front.requests if who == user}
 
 
-async def until(look: Callable[[], Any], what: str) -> Any:
-    """What `look` finds; bounded."""
-    deadline = time.monotonic() + WAIT_S
-    while not (found := await look()):
-        assert time.monotonic() < deadline, f"never: {what}"
-        await asyncio.sleep(LOOK_S)
-    return found
-
-
 @pytest_asyncio.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     roles = (Role.ADMINISTRATOR, Role.POD_WATCHER, Role.ALLOCATOR, Role.INVENTORY)
@@ -372,7 +363,6 @@ def bound(request: RequestId) -> Bound:
     )
 
 
-@pytest.mark.timeout(120)
 async def test_the_services_live_a_whole_pod_life_with_the_rights_they_have(site: Site) -> None:
     """Nothing is refused to them, by the API server or the broker; and they have no right that they do not use."""
     async with site.process("webhook", "webhook") as webhook:
@@ -406,13 +396,11 @@ async def _live(site: Site) -> None:
     await site.say(Role.ALLOCATOR, subjects.binding(served), bound(served))
     await until(lambda: _pod(site, "served", lambda pod: pod["spec"].get("nodeName") == "n1"), "the pod on its node")
     await until(lambda: _pod(site, "waiting", _is_told_to_wait), "the waiting pod to be told")
-
     await _live_by_claim(site)
     await site.say(Role.INVENTORY, subjects.inventory(NodeName("n1")), inventory())
     await until(lambda: _gpus(site, 1), "the GPU to be shown")
     await site.say(Role.INVENTORY, subjects.inventory(NodeName("n1")), inventory(removed=True))
     await until(lambda: _gpus(site, 0), "the GPU to be shown no more")
-
     order = EvictionOrdered(request=served, cause="a pod of a higher priority needs its place")
     await site.say(Role.ALLOCATOR, subjects.eviction(served), order)
     await site.said(subjects.evicted(served), EvictionDone)
@@ -426,8 +414,7 @@ async def _live_by_claim(site: Site) -> None:
     assert (await site.cluster.post("/api/v1/namespaces", {"metadata": {"name": "dra", "labels": labels}})).code == 201
     request, stored = await site.pod("handed", namespace="dra")
     (entry,) = stored["spec"]["resourceClaims"]
-    asked = await site.said(subjects.request(request), AllocationRequested)
-    (ref,) = asked.resource_claims
+    (ref,) = (await site.said(subjects.request(request), AllocationRequested)).resource_claims
     assert (ref.name, ref.requests) == (entry["resourceClaimName"], {"main": "main"})
     await site.say(Role.ALLOCATOR, subjects.binding(request), bound(request))
 

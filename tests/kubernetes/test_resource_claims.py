@@ -1,5 +1,7 @@
 """ResourceClaims as Sluice writes them: made, allocated and reserved in one write, and let go by the controllers."""
 
+from typing import Any
+
 import pytest
 from factories.cluster.kubernetes import JSON_PATCH, MERGE, Cluster, Json, Reply, add, named, pinned, pod, remove, test
 from factories.cluster.server_versions import TIMED_SINCE, keeps_times, minor
@@ -61,20 +63,23 @@ async def write(kube: Cluster, claims: str, of: Json, status: Json, *, token: st
     """The status patch of the pod-watcher, guarded by UID and version."""
     about = {"uid": of["metadata"]["uid"], "resourceVersion": of["metadata"]["resourceVersion"], **meta}
     body = {"metadata": about, "status": status}
-    path = f"{claims}/{of['metadata']['name']}/status"
-    return await kube.ask("PATCH", path, body, kind=MERGE, token=token)
+    return await kube.ask("PATCH", f"{claims}/{of['metadata']['name']}/status", body, kind=MERGE, token=token)
+
+
+async def reserved(kube: Cluster, claims: str, pods: str, node: str = "nowhere", **of_pod: Any) -> tuple[Json, Reply]:
+    """A claim that was made for a pod `p`; and the answer to the write that allocated it on a node, for that pod."""
+    who = await made(kube, pods, pod(**OF_POD, **of_pod))
+    found = await made(kube, claims, claim(owner(who)))
+    status = {"allocation": allocation(node), "reservedFor": [consumer("p", who["metadata"]["uid"])]}
+    return found, await write(kube, claims, found, status)
 
 
 async def test_allocation_and_reservation_arrive_in_one_write(kube: Cluster, claims: str, pods: str) -> None:
     """A claim that is allocated and reserved for none may be taken back by the scheduler."""
-    who = await made(kube, pods, pod(**OF_POD))
-    found = await made(kube, claims, claim(owner(who)))
-    reserved = [consumer("p", who["metadata"]["uid"])]
-
-    reply = await write(kube, claims, found, {"allocation": allocation(), "reservedFor": reserved})
-
+    found, reply = await reserved(kube, claims, pods)
     assert reply.code == 200, reply
-    assert reply.body["status"] == {"allocation": await stored(kube, allocation()), "reservedFor": reserved}
+    users = [consumer("p", found["metadata"]["ownerReferences"][0]["uid"])]
+    assert reply.body["status"] == {"allocation": await stored(kube, allocation()), "reservedFor": users}
     assert reply.body["metadata"]["finalizers"] == [FINALIZER]
 
 
@@ -82,7 +87,6 @@ async def test_a_new_claim_has_no_status_and_the_defaults_of_its_requests(kube: 
     """A status in its body is dropped without a word."""
     spec = {"devices": {"requests": [{"name": "main", "exactly": {"deviceClassName": "sluice.dev"}}]}}
     found = await made(kube, claims, {**claim(spec=spec), "status": {"allocation": allocation()}})
-
     (request,) = found["spec"]["devices"]["requests"]
     assert request["exactly"] == {"deviceClassName": "sluice.dev", "allocationMode": "ExactCount", "count": 1}
     assert found["status"] == {}
@@ -91,9 +95,7 @@ async def test_a_new_claim_has_no_status_and_the_defaults_of_its_requests(kube: 
 async def test_the_spec_of_a_claim_never_changes(kube: Cluster, claims: str) -> None:
     """Another request is another claim."""
     await made(kube, claims, claim())
-
     reply = await kube.patch(f"{claims}/c", [add("/spec/devices/requests/0/exactly/count", 2)], JSON_PATCH)
-
     assert (reply.code, reply.reason) == (422, "Invalid")
     assert "field is immutable" in reply.message
 
@@ -102,12 +104,10 @@ async def test_a_status_write_changes_no_metadata(kube: Cluster, claims: str) ->
     """Why the finalizer is written apart, and before."""
     found = await made(kube, claims, claim(finalizers=()))
     body = {"metadata": {"finalizers": [FINALIZER], "labels": {"a": "b"}}, "status": {"allocation": allocation()}}
-
     reply = await kube.patch(f"{claims}/c/status", body, MERGE)
     protected = await kube.patch(
         f"{claims}/c", [test("/metadata/uid", found["metadata"]["uid"]), add("/metadata/finalizers", [FINALIZER])]
     )
-
     assert (reply.code, reply.body["metadata"].get("finalizers"), reply.body["metadata"].get("labels")) == (
         200,
         None,
@@ -129,13 +129,8 @@ async def test_an_allocation_stays_as_it_is(kube: Cluster, claims: str, pods: st
     """A second write after one without an answer must not be tried blindly."""
     if change.get("allocation") == allocation(when="2026-01-02T03:04:06Z"):
         await needs_times(kube)
-    who = await made(kube, pods, pod(**OF_POD))
-    found = await made(kube, claims, claim(owner(who)))
-    status = {"allocation": allocation(), "reservedFor": [consumer("p", who["metadata"]["uid"])]}
-    found = (await write(kube, claims, found, status)).body
-
+    found = (await reserved(kube, claims, pods))[1].body
     reply = await write(kube, claims, found, change)
-
     assert (reply.code, reply.reason) == (422, "Invalid"), reply
     assert text in reply.message.replace(ONCE_BEFORE, ONCE)
 
@@ -145,23 +140,16 @@ async def test_the_time_of_an_allocation_cannot_be_added_later(kube: Cluster, cl
     await needs_times(kube)
     found = await made(kube, claims, claim())
     found = (await write(kube, claims, found, {"allocation": allocation(when=None)})).body
-
     reply = await write(kube, claims, found, {"allocation": {"allocationTimestamp": "2026-01-02T03:04:05Z"}})
-
     assert reply.code == 422
     assert ONCE in reply.message.replace(ONCE_BEFORE, ONCE)
 
 
 async def test_an_allocation_ends_with_its_reservations_in_one_write(kube: Cluster, claims: str, pods: str) -> None:
     """So a pod that declined its slice gets another device for the same claim."""
-    who = await made(kube, pods, pod(**OF_POD))
-    found = await made(kube, claims, claim(owner(who)))
-    status = {"allocation": allocation(), "reservedFor": [consumer("p", who["metadata"]["uid"])]}
-    found = (await write(kube, claims, found, status)).body
-
+    found = (await reserved(kube, claims, pods))[1].body
     ended = await write(kube, claims, found, {"allocation": None, "reservedFor": None})
     again = await write(kube, claims, ended.body, {"allocation": allocation(device="0a1b-1")})
-
     assert (ended.code, ended.body["status"]) == (200, {})
     assert (again.code, again.body["status"]["allocation"]) == (200, await stored(kube, allocation(device="0a1b-1")))
 
@@ -185,10 +173,7 @@ async def test_an_allocation_ends_with_its_reservations_in_one_write(kube: Clust
 )
 async def test_a_status_that_makes_no_sense_is_refused(kube: Cluster, claims: str, status: Json, text: str) -> None:
     """Nothing of it is stored."""
-    found = await made(kube, claims, claim())
-
-    reply = await write(kube, claims, found, status)
-
+    reply = await write(kube, claims, await made(kube, claims, claim()), status)
     assert (reply.code, reply.reason) == (422, "Invalid"), reply
     assert text in reply.message
     assert (await kube.get(f"{claims}/c")).body["status"] == {}
@@ -198,9 +183,7 @@ async def test_a_write_for_an_older_version_is_a_conflict(kube: Cluster, claims:
     """One that landed without an answer is found out by the next."""
     found = await made(kube, claims, claim())
     assert (await write(kube, claims, found, {"allocation": allocation()})).code == 200
-
     reply = await write(kube, claims, found, {"allocation": allocation()})
-
     assert (reply.code, reply.reason) == (409, "Conflict")
     assert "the object has been modified; " in reply.message
 
@@ -208,9 +191,7 @@ async def test_a_write_for_an_older_version_is_a_conflict(kube: Cluster, claims:
 async def test_a_write_for_another_claim_of_the_name_is_refused(kube: Cluster, claims: str) -> None:
     """A claim that was deleted and made again is not allocated by a patch for the old one."""
     found = await made(kube, claims, claim())
-
     reply = await write(kube, claims, found, {"allocation": allocation()}, uid="another")
-
     assert reply.code in {409, 422}, reply
     assert (await kube.get(f"{claims}/c")).body["status"] == {}
 
@@ -219,7 +200,6 @@ async def test_nothing_compares_class_driver_and_slices(kube: Cluster, claims: s
     """Claims of NVIDIA's class may be served by our driver, and slices need not be published."""
     spec = {"devices": {"requests": [{"name": "main", "exactly": {"deviceClassName": "no-such-class.example.com"}}]}}
     found = await made(kube, claims, claim(spec=spec))
-
     assert (await write(kube, claims, found, {"allocation": allocation()})).code == 200
 
 
@@ -237,13 +217,11 @@ async def test_an_allocation_takes_the_right_to_bind_claims_in_the_whole_cluster
     status = {"allocation": allocation()}
     within = await kube.account(namespace, "within", [*STATUS_ONLY, BINDING], [SLICES])
     everywhere = await kube.account(namespace, "everywhere", STATUS_ONLY, [BINDING, SLICES])
-
     refused = await write(kube, claims, found, status, token=within)
     if await minor(kube) < BINDING_SINCE:
         assert refused.code == 200, refused
         return
     allowed = await write(kube, claims, found, status, token=everywhere)
-
     assert (refused.code, refused.reason) == (422, "Invalid"), refused
     assert 'requires resource="resourceclaims/binding", verb="patch" permission' in refused.message
     assert allowed.code == 200, allowed
@@ -255,9 +233,7 @@ async def test_an_allocation_takes_the_right_to_bind_claims_in_the_whole_cluster
 async def test_the_claims_of_a_pod_cannot_change(kube: Cluster, pods: str) -> None:
     """Why admission adds them, and no one later."""
     await made(kube, pods, pod())
-
     reply = await kube.patch(f"{pods}/p", [add("/spec/resourceClaims", OF_POD["resourceClaims"])])
-
     assert (reply.code, reply.reason) == (422, "Invalid")
 
 
@@ -265,9 +241,7 @@ async def test_a_container_names_only_claims_of_its_pod(kube: Cluster, pods: str
     """What a webhook would get wrong by adding the one without the other."""
     body = pod()
     body["spec"]["containers"][0]["resources"] = {"claims": [{"name": "sluice", "request": "main"}]}
-
     reply = await kube.post(pods, body)
-
     assert reply.code == 422
     assert 'Not found: "sluice": must be one of the names in pod.spec.resourceClaims which is empty' in reply.message
 
@@ -279,11 +253,9 @@ async def test_a_gated_pod_gets_the_claims_of_its_templates(
     template = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "t"}}
     await made(kube, claims.replace("resourceclaims", "resourceclaimtemplates"), {**template, "spec": {"spec": SPEC}})
     who = await made(kube, pods, pod(resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "t"}]))
-
     found = await kube.until(
         lambda: kube.get(f"{pods}/p"), lambda reply: reply.body["status"].get("resourceClaimStatuses")
     )
-
     (status,) = found.body["status"]["resourceClaimStatuses"]
     generated = (await kube.get(f"{claims}/{status['resourceClaimName']}")).body
     assert status["name"] == "gpu"
@@ -295,23 +267,15 @@ async def test_a_gated_pod_gets_the_claims_of_its_templates(
 
 async def test_the_claim_of_a_deleted_pod_goes_with_it(kube: Cluster, pods: str, claims: str) -> None:
     """Reserved or not, no one has to clean up; the finalizer is taken off by the claim controller."""
-    who = await made(kube, pods, pod(**OF_POD))
-    found = await made(kube, claims, claim(owner(who)))
-    status = {"allocation": allocation(), "reservedFor": [consumer("p", who["metadata"]["uid"])]}
-    assert (await write(kube, claims, found, status)).code == 200
-
+    assert (await reserved(kube, claims, pods))[1].code == 200
     await kube.delete(f"{pods}/p")
-
     await kube.until(lambda: kube.get(f"{claims}/c"), 404)
 
 
 async def test_an_unreserved_claim_goes_with_its_pod_too(kube: Cluster, pods: str, claims: str) -> None:
     """A pod may go before its slice is granted."""
-    who = await made(kube, pods, pod(**OF_POD))
-    await made(kube, claims, claim(owner(who)))
-
+    await made(kube, claims, claim(owner(await made(kube, pods, pod(**OF_POD)))))
     await kube.delete(f"{pods}/p")
-
     await kube.until(lambda: kube.get(f"{claims}/c"), 404)
 
 
@@ -324,10 +288,8 @@ async def test_a_users_own_claim_is_deallocated_only_with_the_finalizer(kube: Cl
         found = await made(kube, claims, claim(name=name, finalizers=finalizers))
         status = {"allocation": allocation(device=f"{name}-0"), "reservedFor": [consumer(name, uids[name])]}
         assert (await write(kube, claims, found, status)).code == 200
-
     for name in uids:
         await kube.delete(f"{pods}/{name}")
-
     gone = lambda reply: not reply.body["status"].get("reservedFor")  # noqa: E731
     protected = await kube.until(lambda: kube.get(f"{claims}/with"), gone)
     bare = await kube.until(lambda: kube.get(f"{claims}/without"), gone)
@@ -339,15 +301,12 @@ async def test_a_reserved_claim_that_is_deleted_stays_until_its_pod_is_gone(
     kube: Cluster, pods: str, claims: str
 ) -> None:
     """A person who deletes it does not take the device from the pod; a reservation cannot be added any more."""
-    who = await made(kube, pods, pod(**OF_POD))
-    found = await made(kube, claims, claim(owner(who)))
-    mine = consumer("p", who["metadata"]["uid"])
-    assert (await write(kube, claims, found, {"allocation": allocation(), "reservedFor": [mine]})).code == 200
-
+    found, reply = await reserved(kube, claims, pods)
+    assert reply.code == 200
+    mine = consumer("p", found["metadata"]["ownerReferences"][0]["uid"])
     dying = (await kube.delete(f"{claims}/c")).body
     more = await write(kube, claims, dying, {"reservedFor": [mine, consumer("q", "other")]})
     ended = await write(kube, claims, dying, {"allocation": None, "reservedFor": None})
-
     assert dying["metadata"]["deletionTimestamp"]
     assert (more.code, ended.code) == (422, 200)
     await kube.until(lambda: kube.get(f"{claims}/c"), 404)
@@ -361,14 +320,9 @@ async def test_a_pod_with_an_allocated_and_reserved_claim_is_scheduled_to_its_no
     room = {"cpu": "4", "memory": "4Gi", "pods": "10"}
     roomy = {"status": {"allocatable": room, "capacity": room}}
     assert (await kube.patch(f"/api/v1/nodes/{node}/status", roomy, MERGE)).code == 200
-    who = await made(kube, pods, pod(**OF_POD, affinity=pinned(node), tolerations=[{"operator": "Exists"}]))
-    found = await made(kube, claims, claim(owner(who)))
-    status = {"allocation": allocation(node), "reservedFor": [consumer("p", who["metadata"]["uid"])]}
-    written = await write(kube, claims, found, status)
+    placing = {"affinity": pinned(node), "tolerations": [{"operator": "Exists"}]}
+    _, written = await reserved(kube, claims, pods, node, **placing)
     assert (await kube.patch(f"{pods}/p", [remove("/spec/schedulingGates")])).code == 200
-
     placed = await kube.until(lambda: kube.get(f"{pods}/p"), lambda reply: reply.body["spec"].get("nodeName"))
-
     assert placed.body["spec"]["nodeName"] == node
-    after = (await kube.get(f"{claims}/c")).body
-    assert after["status"] == written.body["status"]
+    assert (await kube.get(f"{claims}/c")).body["status"] == written.body["status"]

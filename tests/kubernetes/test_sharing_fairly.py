@@ -13,7 +13,7 @@ from factories.cluster.scenes import Scene, distinct, scene_on, user_pod
 from sluice.contracts.messages import AllocationRequested
 from sluice_console.core.fleet.pods import pods_document
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 NODES = ("gpu-1", "gpu-2")
 GPUS = 4
 WHOLE = {"sluice.dev/profile": "7g.40gb"}
@@ -117,7 +117,6 @@ async def test_the_pods_of_a_job_start_together_or_hold_nothing(at, reader: Read
         await scene.apply(member("first-3", "first", 4))
         pods = await scene.started(4)
         assert distinct(uuid for each in pods.values() for uuid in scene.devices(each)) == GPUS
-
         for number in range(2):
             await scene.apply(member(f"second-{number}", "second", 2))
         said = await reader.is_told(scene, "second-0", "0 of 2 pods of group second have a place")
@@ -184,7 +183,6 @@ async def test_a_budget_holds_up_an_eviction_and_then_lets_it_pass(at, reader: R
         budget = f"/apis/policy/v1/namespaces/{scene.namespace}/poddisruptionbudgets"
         spec = {"minAvailable": GPUS, "selector": {"matchLabels": {"app": "batch"}}}
         assert (await scene.cluster.post(budget, {"metadata": {"name": "batch"}, "spec": spec})).code == 201
-
         await scene.apply(user_pod("service", annotations={**WHOLE, "sluice.dev/priority": "100"}))
         said = await reader.is_told(scene, "service", "to be evicted for it")
         victim = said.note.partition(f"{scene.namespace}/")[2].partition(" ")[0]
@@ -198,16 +196,13 @@ async def test_a_budget_holds_up_an_eviction_and_then_lets_it_pass(at, reader: R
         blocked = "cannot evict the pod now, retrying: Cannot evict pod as it would violate the pod's disruption"
         await scene.until(lambda: _has_note(scene, victim, blocked), "the budget to hold it up")
         await scene.until(lambda: _why_evicted(scene, victim), "an Event that says why")
-        seen = await reader.sees(scene, victim)
-        (evicting,) = seen.notes("Evicting")
+        (evicting,) = (await reader.sees(scene, victim)).notes("Evicting")
         assert evicting == f"evicting the pod: its place is needed for {scene.namespace}/service"
         assert len(await scene.pods()) == GPUS + 1, "no pod has gone"
-
         assert (await scene.cluster.delete(f"{budget}/batch")).code == 200
         await scene.until(lambda: _is_placed(scene, "service"), "the service to have its place")
         pods = await scene.started(GPUS)
-        told = await scene.is_on_its_slice(pods["service"])
-        assert (told.node, victim in pods) == (node, False)
+        assert ((await scene.is_on_its_slice(pods["service"])).node, victim in pods) == (node, False)
         (recreated,) = [name for name in await scene.pods() if name not in pods]
         said = await reader.is_told(scene, recreated, "no free place")
         assert said.note.endswith("[GpuLayoutFull, elsewhere CardMigTopologyInfeasible]"), said
@@ -239,7 +234,6 @@ async def test_a_priority_class_counts_and_one_that_never_preempts_only_waits(
         await scene.apply(user_pod("patient", annotations=WHOLE, priorityClassName=patient))
         await reader.is_told(scene, "patient", "no free place")
         assert len(await scene.pods()) == GPUS + 1, "no pod has gone"
-
         await scene.apply(user_pod("urgent", annotations=WHOLE, priorityClassName=urgent))
         await scene.until(lambda: _is_placed(scene, "urgent"), "the urgent one to have a place")
         pods = await scene.started(GPUS)
@@ -283,9 +277,7 @@ async def test_a_drained_node_is_left_and_who_insists_on_it_reads_why(at, reader
         assert (shown[node]["state"], shown[node]["why"], shown[node]["pods"]) == ("draining", "new fans", 0)
         assert (shown[node]["idle"], bool(shown[node]["idle_since"])) == (True, True)
         assert (shown[moved["spec"]["nodeName"]]["state"], shown[moved["spec"]["nodeName"]]["pods"]) == ("open", 1)
-
-        here = {"kubernetes.io/hostname": node}
-        await scene.apply(user_pod("insists", annotations=WHOLE, nodeSelector=here))
+        await scene.apply(user_pod("insists", annotations=WHOLE, nodeSelector={"kubernetes.io/hostname": node}))
         said = await reader.is_told(scene, "insists", "new fans")
         assert said.note == (
             f"2 x NVIDIA A100-SXM4-40GB (kubernetes.io/hostname={node}): cordoned; 1 node (kubernetes.io/hostname="
@@ -294,8 +286,7 @@ async def test_a_drained_node_is_left_and_who_insists_on_it_reads_why(at, reader
             "[NodeCordoned, elsewhere CardCordoned]"
         )
         sluice(scene, "uncordon", node)
-        pods = await scene.started(2)
-        assert pods["insists"]["spec"]["nodeName"] == node
+        assert (await scene.started(2))["insists"]["spec"]["nodeName"] == node
 
 
 def _nodes_once_idle(scene: Scene, node: str) -> dict[str, Json]:

@@ -146,8 +146,7 @@ async def test_people_who_live_in_kubectl_see_the_fleet(tmp_path):
         observed = datetime.now(UTC) - timedelta(minutes=5)
         await say(stage, fleet(observed), lambda there: len(there) == 5)
         listed = await stage.kubectl("get", "gpus")
-        ages = re.findall(r"\d+m(?:\d+s)?$", listed, flags=re.MULTILINE)
-        assert len(ages) == 5, listed
+        assert len(re.findall(r"\d+m(?:\d+s)?$", listed, flags=re.MULTILINE)) == 5, listed
         columns = [
             re.split(r"\s{2,}|(?<=\d%) +", re.sub(r"\d+m(?:\d+s)?$", "AGE", line)) for line in listed.splitlines()
         ]
@@ -180,8 +179,7 @@ async def test_one_switch_leaves_the_cluster_without_them(tmp_path):
     async with staged(tmp_path, replace(RULES, mirror_gpus=False)) as stage:
         await shown(stage)
         await stage.say(subjects.inventory(NODE), fleet(datetime.now(UTC)))
-        uids = await stage.create("train")
-        await stage.bind(uids["train"])
+        await stage.bind((await stage.create("train"))["train"])
         await stage.until_told("train", "SliceBound")
         assert gpus(stage) == []
         assert stage.kube.count(path="gpus") == stage.kube.count(path="gpus/status") == 0

@@ -53,8 +53,7 @@ async def hook(kube: Cluster, namespace: str, tmp_path: Path) -> AsyncIterator[H
     if kube.fake is None and not kube.is_here:
         pytest.skip("the API server is on another machine, and cannot reach a webhook on this one's loopback")
     made = certificates.make("webhook", folder=tmp_path, names=("webhook.sluice-system.svc",))
-    bundle = base64.b64encode(made.authority.read_bytes()).decode()
-    running = Hook(0, bundle, namespace)
+    running = Hook(0, base64.b64encode(made.authority.read_bytes()).decode(), namespace)
 
     async def mutate(request: web.Request) -> web.Response:
         review = await request.json()
@@ -124,9 +123,7 @@ async def test_a_webhook_sees_a_pod_without_identity(kube: Cluster, hook: Hook, 
     await register(kube, hook)
     body = pod()
     body["metadata"] = {"generateName": "train-"}
-
     reply = await kube.post(pods, body)
-
     (request,) = hook.seen
     assert reply.code == 201
     assert reply.body["metadata"]["name"].startswith("train-")
@@ -148,9 +145,7 @@ async def test_what_a_webhook_patches_is_what_is_stored(kube: Cluster, hook: Hoo
         warnings=['renamed: a "key"'],
     )
     await register(kube, hook)
-
     reply = await kube.post(pods, pod(gates=()))
-
     assert reply.code == 201
     assert reply.body["metadata"]["labels"] == {"sluice.dev/managed": "true"}
     assert reply.body["spec"]["containers"][0]["env"] == [variable]
@@ -169,9 +164,7 @@ async def test_a_denial_is_told_in_the_webhooks_words(
         "status": {"message": "no such profile", **status},
     }
     await register(kube, hook)
-
     reply = await kube.post(pods, pod())
-
     assert (reply.code, reply.message) == (code, f'admission webhook "{NAME}" denied the request: no such profile')
 
 
@@ -179,9 +172,7 @@ async def test_a_patch_that_does_not_fit_is_our_fault(kube: Cluster, hook: Hook,
     """500: the user can do nothing about it."""
     hook.answer = lambda request: patched(request, {"op": "remove", "path": "/spec/nothing"})
     await register(kube, hook)
-
     reply = await kube.post(pods, pod())
-
     assert (reply.code, reply.reason) == (500, "InternalError")
     assert "error in remove for path" in reply.message
 
@@ -191,9 +182,7 @@ async def test_a_slow_webhook_is_not_waited_for(kube: Cluster, hook: Hook, pods:
     """With Fail no pod is created while the webhook is slow: it must be quick, or separate."""
     hook.hang = asyncio.Event()
     await register(kube, hook, timeoutSeconds=1, failurePolicy=policy)
-
     reply = await kube.post(pods, pod())
-
     assert reply.code == code
     if code == 500:
         assert f'failed calling webhook "{NAME}"' in reply.message
@@ -208,10 +197,7 @@ async def test_a_certificate_that_the_bundle_does_not_vouch_for_is_refused(
     other = certificates.make("other", folder=tmp_path / "other")
     hook.bundle = base64.b64encode(other.authority.read_bytes()).decode()
     await register(kube, hook)
-
-    reply = await kube.post(pods, pod())
-
-    assert reply.code == 500
+    assert (await kube.post(pods, pod())).code == 500
     assert hook.seen == []
 
 
@@ -245,9 +231,7 @@ async def test_a_later_webhooks_container_is_seen_by_an_earlier_one_again(kube: 
     await register(kube, hook, name="b.later.dev")
     body = pod()
     body["metadata"]["labels"] = {"x": "y"}
-
     reply = await kube.post(pods, body)
-
     assert reply.code == 201, reply
     assert [(each["name"], bool(each.get("env"))) for each in reply.body["spec"]["containers"]] == [
         ("main", True),
@@ -264,14 +248,11 @@ async def test_a_limit_range_puts_back_what_was_stripped_and_the_second_call_see
     path = f"/api/v1/namespaces/{namespace}/limitranges"
     await kube.post(path, {"metadata": {"name": "l"}, "spec": {"limits": limits}})
     operation = {"op": "remove", "path": "/spec/containers/0/resources"}
-
     hook.answer = lambda request: patched(request, operation)
     await register(kube, hook, reinvocationPolicy="IfNeeded")
     body = pod()
     body["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "3"}}
-
     reply = await kube.post(pods, body)
-
     asked = [
         request["object"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] for request in hook.seen
     ]
@@ -291,9 +272,7 @@ async def test_a_webhook_with_side_effects_is_not_registered(
 ) -> None:
     """A server of v1 configurations could not try a pod with it (tried on 1.37.2)."""
     entry = {"name": NAME, "clientConfig": {"url": "https://127.0.0.1:1/"}, "admissionReviewVersions": ["v1"]}
-
     reply = await kube.post(PATH, {"metadata": {"name": NAME}, "webhooks": [{**entry, **effects}]})
-
     assert (reply.code, hook.seen) == (422, [])
     where = f'MutatingWebhookConfiguration.admissionregistration.k8s.io "{NAME}" is invalid: webhooks[0].sideEffects'
     assert reply.message == f"{where}: {why}"
@@ -308,11 +287,9 @@ async def test_only_chosen_namespaces_and_subresources_are_asked_about(
     )
     await kube.post(pods, pod())
     debug = {"spec": {"ephemeralContainers": [{"name": "d", "image": "i:1"}]}}
-
     joined = await kube.patch(f"{pods}/p/ephemeralcontainers", debug, STRATEGIC)
     assert joined.code == 200, joined
     assert len(hook.seen) == 1
-
     await kube.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {"test.dev/ignore": ""}}}, STRATEGIC)
     numbers = itertools.count()
 
@@ -337,7 +314,6 @@ async def test_a_deployments_pods_come_from_its_controller(
     await kube.post(path, {"metadata": {"name": "d"}, "spec": spec})
     await kube.until(lambda: kube.get(pods, labelSelector="app=a"), lambda reply: len(reply.items) == 3)
     requesters = {request["userInfo"]["username"] for request in hook.seen}
-
     hook.answer = lambda request: {"uid": request["uid"], "allowed": False, "status": {"message": "no", "code": 403}}
     await kube.patch(f"{path}/d", {"spec": {"replicas": 4}}, STRATEGIC)
 
@@ -347,7 +323,6 @@ async def test_a_deployments_pods_come_from_its_controller(
     failed = await kube.until(lambda: kube.get(f"{path}/d"), failing)
     await kube.delete(f"{path}/d")
     await kube.until(lambda: kube.get(pods, labelSelector="app=a"), lambda reply: not reply.items)
-
     assert requesters == {"system:serviceaccount:kube-system:replicaset-controller"}
     assert f'admission webhook "{NAME}" denied the request: no' in str(failed.body["status"]["conditions"])
 
@@ -356,14 +331,12 @@ async def test_a_runtime_class_must_be_there(kube: Cluster, hook: Hook, pods: st
     """Set by a webhook, looked up after it; then its selector is in, and the webhook is asked again."""
     hook.answer = lambda request: patched(request, add("/spec/runtimeClassName", "nvidia"))
     await register(kube, hook, reinvocationPolicy="IfNeeded")
-
     missing = await kube.post(pods, pod())
     path = "/apis/node.k8s.io/v1/runtimeclasses"
     scheduling = {"nodeSelector": {"gpu": "true"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}
     await kube.post(path, {"metadata": {"name": "nvidia"}, "handler": "nvidia", "scheduling": scheduling})
     found = await kube.post(pods, pod())
     await kube.delete(f"{path}/nvidia")
-
     assert (missing.code, missing.reason) == (403, "Forbidden")
     assert 'pod rejected: RuntimeClass "nvidia" not found' in missing.message
     assert found.body["spec"]["nodeSelector"] == {"gpu": "true"}
@@ -376,8 +349,6 @@ async def test_a_condition_stands_for_its_cel(kube: Cluster, hook: Hook, pods: s
         kube.fake.match_condition("ours", lambda obj: ASK in (obj["metadata"].get("annotations") or {}))
     expression = f"'{ASK}' in object.metadata.?annotations.orValue({{}})"
     await register(kube, hook, matchConditions=[{"name": "ours", "expression": expression}])
-
     await kube.post(pods, pod("foreign"))
     await kube.post(pods, pod("ours", annotations={"sluice.dev/profile": "1g.5gb"}))
-
     assert [request["name"] for request in hook.seen] == ["ours"]

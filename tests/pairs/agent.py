@@ -7,22 +7,10 @@ from msgspec.structs import replace
 from pairs.bus import Bus, Reader
 from pairs.judge import Judge
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Stream
 from sluice.contracts.ids import AllocationId, NodeName
-from sluice.contracts.messages import (
-    AnyMessage,
-    Booking,
-    Closed,
-    ContainerDevices,
-    DeviceState,
-    Grant,
-    Revoke,
-    SliceFailed,
-    SliceGone,
-    SliceQuarantined,
-    SliceReady,
-)
 
 CLOSING_TTL_S = 4 * 3600
 IN_USE = 0.15
@@ -33,14 +21,14 @@ IN_USE = 0.15
 class Slice:
     """One allocation of this node, until it is gone."""
 
-    order: Grant | Revoke
+    order: msg.Grant | msg.Revoke
     state: str = "planned"
-    ready: SliceReady | None = None
+    ready: msg.SliceReady | None = None
 
     @property
     def is_revoked(self) -> bool:
         """Whether it is to be given back."""
-        return isinstance(self.order, Revoke)
+        return isinstance(self.order, msg.Revoke)
 
 
 class Agent:
@@ -52,7 +40,7 @@ class Agent:
         self.failing = failing
         self.troubled = True
         """Whether anything goes wrong by chance."""
-        self.there: dict[AllocationId, Booking] = {}
+        self.there: dict[AllocationId, msg.Booking] = {}
         """What is made, or being made."""
         self._bus = bus
         self._judge = judge
@@ -68,11 +56,11 @@ class Agent:
 
     def _read(self, entry: Entry) -> None:
         match entry.message:
-            case Closed() as closed:
+            case msg.Closed() as closed:
                 self._closed[closed.allocation] = None
                 if closed.allocation in self._graves:
                     revision = max(closed.revision, self._graves[closed.allocation])
-                    gone = SliceGone(
+                    gone = msg.SliceGone(
                         allocation=closed.allocation,
                         request=closed.request,
                         revision=revision,
@@ -80,12 +68,12 @@ class Agent:
                         closing=True,
                     )
                     self._say(gone, CLOSING_TTL_S)
-            case Grant() | Revoke() as order:
+            case msg.Grant() | msg.Revoke() as order:
                 self._take(order)
             case _:
                 pass
 
-    def _take(self, order: Grant | Revoke) -> None:
+    def _take(self, order: msg.Grant | msg.Revoke) -> None:
         allocation = order.booking.allocation
         if allocation in self._graves:
             return
@@ -95,7 +83,7 @@ class Agent:
         elif order.revision <= known.order.revision or known.is_revoked:
             return
         known.order = order
-        if isinstance(order, Grant):
+        if isinstance(order, msg.Grant):
             if known.state == "ready":
                 self._adjust(known)
         elif known.state == "planned":
@@ -106,7 +94,7 @@ class Agent:
     def _begin_what_may(self) -> None:
         for allocation, known in list(self._slices.items()):
             order = known.order
-            if known.state == "planned" and isinstance(order, Grant) and all(map(self._is_over, order.after)):
+            if known.state == "planned" and isinstance(order, msg.Grant) and all(map(self._is_over, order.after)):
                 self._make(allocation, known, order)
 
     def _is_over(self, allocation: AllocationId) -> bool:
@@ -114,7 +102,7 @@ class Agent:
 
     # -- slices ----------------------------------------------------------------------------------------------------
 
-    def _make(self, allocation: AllocationId, known: Slice, order: Grant) -> None:
+    def _make(self, allocation: AllocationId, known: Slice, order: msg.Grant) -> None:
         known.state = "making"
         self._judge.makes(order.booking, self.there.values())
         self.there[allocation] = order.booking
@@ -128,7 +116,7 @@ class Agent:
                 self._unmake(allocation, known)
             elif fails:
                 self._say(
-                    SliceFailed(
+                    msg.SliceFailed(
                         allocation=allocation,
                         request=order.booking.request,
                         revision=known.order.revision,
@@ -146,7 +134,7 @@ class Agent:
         """Another size takes effect a moment later; a smaller one, sometimes, seconds after that."""
         order = known.order
         assert known.ready is not None
-        shrinks = isinstance(order, Grant) and bool(order.counts) and self._dice.random() < 0.5
+        shrinks = isinstance(order, msg.Grant) and bool(order.counts) and self._dice.random() < 0.5
 
         def adjusted(shrinking: bool) -> None:
             if known.order is order and known.state == "ready" and known.ready is not None:
@@ -164,7 +152,7 @@ class Agent:
         if self._dice.random() >= IN_USE or not self.troubled or allocation not in self.there:
             self._after(0.02, 0.4, lambda: self._is_gone(allocation))
             return
-        quarantined = SliceQuarantined(
+        quarantined = msg.SliceQuarantined(
             allocation=allocation, request=known.order.booking.request, revision=known.order.revision, message="in use"
         )
         self._after(0.2, 0.2, lambda: self._say(quarantined))
@@ -175,20 +163,22 @@ class Agent:
         self._graves[allocation] = order.revision
         self.there.pop(allocation, None)
         request = order.booking.request
-        self._say(SliceGone(allocation=allocation, request=request, revision=order.revision, cause="revoked"))
+        self._say(msg.SliceGone(allocation=allocation, request=request, revision=order.revision, cause="revoked"))
         self._begin_what_may()
 
-    def _say(self, message: AnyMessage, ttl_s: int | None = None) -> None:
+    def _say(self, message: msg.AnyMessage, ttl_s: int | None = None) -> None:
         self._bus.put(subjects.slice_(self.node, message.allocation), message, ttl_s)
 
     def _after(self, least_s: float, most_s: float, do) -> None:
         self._bus.clockwork.after(self._dice.uniform(least_s, most_s), do)
 
 
-def _ready(booking: Booking, revision: int) -> SliceReady:
+def _ready(booking: msg.Booking, revision: int) -> msg.SliceReady:
     ticket = f"t-{booking.allocation}"
     devices = tuple(
-        DeviceState(gpu=each.gpu, profile=each.profile, start=each.start, size=each.size, uuid=f"MIG-{ticket}-{number}")
+        msg.DeviceState(
+            gpu=each.gpu, profile=each.profile, start=each.start, size=each.size, uuid=f"MIG-{ticket}-{number}"
+        )
         for number, each in enumerate(booking.devices)
     )
     containers = []
@@ -196,8 +186,8 @@ def _ready(booking: Booking, revision: int) -> SliceReady:
         mine = [at for at, each in enumerate(booking.devices) if each.container == name]
         memory_mib = sum(share.memory_mib for at in mine if (share := booking.devices[at].share) is not None)
         visible = ",".join(devices[at].uuid for at in mine)
-        containers.append(ContainerDevices(container=name, visible_devices=visible, memory_mib=memory_mib))
-    return SliceReady(
+        containers.append(msg.ContainerDevices(container=name, visible_devices=visible, memory_mib=memory_mib))
+    return msg.SliceReady(
         allocation=booking.allocation,
         request=booking.request,
         revision=revision,

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from itertools import count
 
+from factories.broker.stream_model import PublishAccepted, StreamModel
 from factories.words import write_of
 from simulation.world.virtual_clock import VirtualClock
 
 from sluice.contracts.bus.events import Entry, Stream, Write, WriteAccepted, WriteRefused
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.messages import AnyMessage
-from sluice.testing.stream_model import PublishAccepted, StreamModel
 
 OTHERS = ""
 """A writer that is no allocator."""

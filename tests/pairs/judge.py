@@ -9,26 +9,10 @@ from judges.placements import NodeTruth, Truth
 from pairs.bus import OTHERS, Bus
 from properties.sharing_judge import Devices, largest, too_much
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Write
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Booking,
-    Bound,
-    Closed,
-    DeviceGrant,
-    EvictionBlocked,
-    Grant,
-    NodeSnapshot,
-    Pending,
-    QuotaSet,
-    QuotaUnset,
-    Revoke,
-    SliceGone,
-    SliceReady,
-)
 
 
 class ViolationError(Exception):
@@ -46,7 +30,7 @@ class Landed(msgspec.Struct, frozen=True):
     at: float
     by: str
     subject: str
-    message: AnyMessage
+    message: msg.AnyMessage
 
     def __str__(self) -> str:
         return f"{self.at:8.3f} {self.by} {self.subject} {brief(self.message)}"
@@ -55,7 +39,7 @@ class Landed(msgspec.Struct, frozen=True):
 class Judge:
     """Hears of everything at once, and keeps the books."""
 
-    def __init__(self, bus: Bus, snapshots: Mapping[NodeName, NodeSnapshot], *, is_told: bool = False) -> None:
+    def __init__(self, bus: Bus, snapshots: Mapping[NodeName, msg.NodeSnapshot], *, is_told: bool = False) -> None:
         """`is_told`: keep the lines of all that happens."""
         self.lines: list[str] | None = [] if is_told else None
         self.written: list[Landed] = []
@@ -69,7 +53,7 @@ class Judge:
         self.of_allocation: dict[AllocationId, RequestId] = {}
         """Whose each allocation is or was."""
         self.revoked_at: dict[AllocationId, float] = {}
-        self.standing: dict[AllocationId, Grant | Revoke] = {}
+        self.standing: dict[AllocationId, msg.Grant | msg.Revoke] = {}
         """What is booked and not gone."""
         self._bus = bus
         self._nodes = snapshots
@@ -77,7 +61,7 @@ class Judge:
         self._after: dict[AllocationId, tuple[AllocationId, ...]] = {}
         self._granted_at: dict[AllocationId, int] = {}
         """By sequence: what was granted later was not known to who bound an earlier one."""
-        self._limits: dict[str, tuple[int, QuotaSet | QuotaUnset]] = {}
+        self._limits: dict[str, tuple[int, msg.QuotaSet | msg.QuotaUnset]] = {}
         self._bound: dict[AllocationId, None] = {}
         self._uses: dict[AllocationId, Devices] = {}
         """The most that a tenant may be using, as far as its agent has told."""
@@ -88,21 +72,21 @@ class Judge:
 
     # -- what agents and the source do -----------------------------------------------------------------------------
 
-    def makes(self, booking: Booking, there: Iterable[Booking]) -> None:
+    def makes(self, booking: msg.Booking, there: Iterable[msg.Booking]) -> None:
         """An agent begins with a slice: it is in no one's way."""
         for other in there:
             if in_the_way(booking, other):
                 raise ViolationError("made twice", f"{booking.devices} over {other.devices} of {other.allocation}")
 
-    def unmakes(self, booking: Booking, cause: str) -> None:
+    def unmakes(self, booking: msg.Booking, cause: str) -> None:
         """An agent takes a slice back: no living pod has it."""
         last = self._bus.values.last(subjects.request(booking.request).subject, self._bus.now)
         asked = last.message if last is not None else None
-        has_it = isinstance(asked, AllocationRequested) and asked.held is not None
+        has_it = isinstance(asked, msg.AllocationRequested) and asked.held is not None
         if has_it and asked.held.allocation == booking.allocation:
             raise ViolationError("taken from a pod", f"{booking.allocation}: {cause}")
 
-    def binds(self, held: AllocationId, bound: Bound) -> None:
+    def binds(self, held: AllocationId, bound: msg.Bound) -> None:
         """The source reads a binding of a pod that has something."""
         if bound.allocation != held:
             raise ViolationError("bound twice", f"{bound.request} holds {held} and is bound to {bound.allocation}")
@@ -112,7 +96,7 @@ class Judge:
 
     def counted(self) -> tuple[int, int]:
         """How many promises were exchanged, and for how many pods a place was booked to be moved to."""
-        grants = [each.message for each in self.written if isinstance(each.message, Grant) and each.message.after]
+        grants = [each.message for each in self.written if isinstance(each.message, msg.Grant) and each.message.after]
         own = [each for each in grants if self.of_allocation.get(each.after[0]) == each.booking.request]
         return sum(not each.evict for each in own), sum(each.evict for each in own)
 
@@ -130,26 +114,26 @@ class Judge:
         if writer != OTHERS:
             self.written.append(landed)
         match message:
-            case Grant():
+            case msg.Grant():
                 self._granted(message, entry.sequence)
-            case EvictionBlocked():
+            case msg.EvictionBlocked():
                 self.blocked.append((self._bus.now, message.request))
-            case Revoke():
+            case msg.Revoke():
                 self.standing[message.booking.allocation] = message
                 self.revoked_at.setdefault(message.booking.allocation, self._bus.now)
-            case Closed() | SliceGone():
+            case msg.Closed() | msg.SliceGone():
                 self.standing.pop(message.allocation, None)
-            case SliceReady():
+            case msg.SliceReady():
                 self._is_ready(message)
-            case QuotaSet() | QuotaUnset():
+            case msg.QuotaSet() | msg.QuotaUnset():
                 self._limits[message.namespace] = (entry.sequence, message)
-            case Bound() if message.allocation not in self._bound:
+            case msg.Bound() if message.allocation not in self._bound:
                 self._bound[message.allocation] = None
                 self._is_within_limits(message.allocation)
             case _:
                 pass
 
-    def _granted(self, grant: Grant, sequence: int) -> None:
+    def _granted(self, grant: msg.Grant, sequence: int) -> None:
         booking = grant.booking
         allocation = booking.allocation
         self.standing[allocation] = grant
@@ -163,7 +147,7 @@ class Judge:
         self._is_patient(grant)
         self._is_given_once(booking)
 
-    def _is_patient(self, grant: Grant) -> None:
+    def _is_patient(self, grant: msg.Grant) -> None:
         """No other pod is evicted for a request that never preempts."""
         last = self._bus.values.last(subjects.request(grant.booking.request).subject, self._bus.now)
         asked = last.message if last is not None else None
@@ -172,7 +156,7 @@ class Judge:
             for each in grant.after
             if self.of_allocation.get(each) != grant.booking.request and not self._is_kept(each)
         ]
-        if grant.evict and others and isinstance(asked, AllocationRequested) and not asked.preempts:
+        if grant.evict and others and isinstance(asked, msg.AllocationRequested) and not asked.preempts:
             raise ViolationError("never preempts", f"{others} are evicted for {grant.booking.request}")
 
     def _is_kept(self, allocation: AllocationId) -> bool:
@@ -180,7 +164,7 @@ class Judge:
         after, request = self._after.get(allocation, ()), self.of_allocation.get(allocation)
         return bool(after) and all(self.of_allocation.get(each) == request for each in after)
 
-    def _is_ready(self, ready: SliceReady) -> None:
+    def _is_ready(self, ready: msg.SliceReady) -> None:
         self.made[ready.allocation] = None
         granted = self.standing.get(ready.allocation)
         if granted is not None and granted.revision == ready.revision and not ready.shrinking:
@@ -190,10 +174,10 @@ class Judge:
         """Whether others must be gone before a booking is carried out."""
         return any(each in self.standing for each in self._after.get(allocation, ()))
 
-    def _is_given_once(self, booking: Booking) -> None:
+    def _is_given_once(self, booking: msg.Booking) -> None:
         waiting = [each for each in self.standing if self.waits(each)]
-        given_up = [each for each in waiting if isinstance(self.standing[each], Revoke)]
-        promised = [each for each in waiting if isinstance(self.standing[each], Grant)]
+        given_up = [each for each in waiting if isinstance(self.standing[each], msg.Revoke)]
+        promised = [each for each in waiting if isinstance(self.standing[each], msg.Grant)]
         leaving = chain.from_iterable(self._after[each] for each in promised)
         for when, left_out in (("now", waiting), ("when others are gone", [*leaving, *given_up])):
             wrong = self.truth(booking.node, left_out).violations()
@@ -213,16 +197,16 @@ class Judge:
     def _is_within_limits(self, allocation: AllocationId) -> None:
         """What is bound of a namespace is within its limits, as far as it was granted under them."""
         granted = self.standing.get(allocation)
-        if not isinstance(granted, Grant):
+        if not isinstance(granted, msg.Grant):
             return
         namespace, mine = granted.booking.namespace, self._granted_at[allocation]
         said_at, quota = self._limits.get(namespace, (0, None))
-        if not isinstance(quota, QuotaSet) or mine < said_at or namespace in self._resized:
+        if not isinstance(quota, msg.QuotaSet) or mine < said_at or namespace in self._resized:
             return
         everybody = [
             entry.booking
             for each, entry in self.standing.items()
-            if isinstance(entry, Grant)
+            if isinstance(entry, msg.Grant)
             and entry.booking.namespace == namespace
             and self._granted_at[each] <= mine
             and self._is_bound(entry.booking)
@@ -231,12 +215,12 @@ class Judge:
         if over:
             raise ViolationError("over its limits", f"{namespace}: {over} with {allocation}")
 
-    def _is_bound(self, booking: Booking) -> bool:
+    def _is_bound(self, booking: msg.Booking) -> bool:
         last = self._bus.values.last(subjects.binding(booking.request).subject, self._bus.now)
         bound = last.message if last is not None else None
-        return isinstance(bound, Bound) and bound.allocation == booking.allocation
+        return isinstance(bound, msg.Bound) and bound.allocation == booking.allocation
 
-    def _amounts(self, bookings: Iterable[Booking]) -> tuple[int, int, int]:
+    def _amounts(self, bookings: Iterable[msg.Booking]) -> tuple[int, int, int]:
         devices, memory_mib, permille = 0, 0, 0
         for device in chain.from_iterable(each.devices for each in bookings):
             amount = amount_of(device, self._gpus[device.gpu])
@@ -244,13 +228,13 @@ class Judge:
         return devices, memory_mib, permille
 
 
-def in_the_way(one: Booking, other: Booking) -> bool:
+def in_the_way(one: msg.Booking, other: msg.Booking) -> bool:
     """Whether two slices cannot be there at once; shares of one home of one user can."""
     same_user = one.namespace == other.namespace
     return any(_overlap(mine, its, same_user=same_user) for mine in one.devices for its in other.devices)
 
 
-def _overlap(one: DeviceGrant, other: DeviceGrant, *, same_user: bool) -> bool:
+def _overlap(one: msg.DeviceGrant, other: msg.DeviceGrant, *, same_user: bool) -> bool:
     if one.gpu != other.gpu or one.start >= other.start + other.size or other.start >= one.start + one.size:
         return False
     same_place = (one.profile, one.start, one.size) == (other.profile, other.start, other.size)
@@ -259,19 +243,19 @@ def _overlap(one: DeviceGrant, other: DeviceGrant, *, same_user: bool) -> bool:
     return not same_user or (one.share.uid, one.share.mode) != (other.share.uid, other.share.mode)
 
 
-def brief(message: AnyMessage) -> str:
+def brief(message: msg.AnyMessage) -> str:
     """A message in a line of the trace."""
     name = type(message).__name__
     match message:
-        case Grant(booking=booking):
+        case msg.Grant(booking=booking):
             devices = [(d.gpu, d.profile, d.start, d.share.memory_mib if d.share else "") for d in booking.devices]
             evict = " evict" if message.evict else ""
             return f"{name} r{message.revision} {devices} after={message.after}{evict} {booking.instead_of}"
-        case Revoke():
+        case msg.Revoke():
             return f"{name} r{message.revision}: {message.cause}"
-        case Pending():
+        case msg.Pending():
             return f"{name} {message.message[:120]}"
-        case AllocationRequested():
+        case msg.AllocationRequested():
             claims = [(claim.profile, claim.gpus, claim.memory_mib) for claim in message.claims]
             held = message.held.allocation if message.held is not None else ""
             return f"{name} r{message.revision} {message.namespace} {claims} p{message.priority} {held}"

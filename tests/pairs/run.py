@@ -31,19 +31,10 @@ from pairs.waiting import Waiting
 from pairs.worlds import draw_plan
 from simulation.world.virtual_clock import EndlessError, VirtualClock
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
-from sluice.contracts.messages import (
-    Amounts,
-    Cordoned,
-    NodeChanged,
-    NodeInventory,
-    NodeSnapshot,
-    QuotaSet,
-    QuotaUnset,
-    Uncordoned,
-)
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.changes import rebook
 from sluice_allocator.core.events import AdjustAsked
@@ -120,7 +111,7 @@ class World:
             self.clockwork.at(when, lambda step=step: self._do(step))
 
     def _agent(self, node: NodeName) -> Agent:
-        changed = NodeChanged(
+        changed = msg.NodeChanged(
             node=node, endpoint="127.0.0.1:1", boot_id="boot-1", agent_run=RunId("agent-1"), generation=1, gpus=()
         )
         self.bus.put(subjects.node(node), changed)
@@ -132,7 +123,7 @@ class World:
 
     def _say_inventory(self, node: NodeName) -> None:
         state = self.bus.values.incarnation(Stream.STATE)
-        said = NodeInventory(snapshot=self.snapshots[node], stale=False, incarnation=state)
+        said = msg.NodeInventory(snapshot=self.snapshots[node], stale=False, incarnation=state)
         self.bus.put(subjects.inventory(node), said)
 
     # -- the parts of a play ---------------------------------------------------------------------------------------
@@ -226,7 +217,11 @@ class World:
             case CordonSaid():
                 node = _nodes(self.plan)[step.node]
                 gpus = tuple(GpuUuid(f"GPU-{node}-{each}") for each in step.gpus or ())
-                said = Uncordoned(node=node) if step.gpus is None else Cordoned(node=node, gpus=gpus, drain=step.drain)
+                said = (
+                    msg.Uncordoned(node=node)
+                    if step.gpus is None
+                    else msg.Cordoned(node=node, gpus=gpus, drain=step.drain)
+                )
                 self.bus.put(subjects.cordon(node), said)
             case Health():
                 self._ill.pop((step.node, step.gpu), None)
@@ -241,14 +236,14 @@ class World:
                 self._trouble(step, self.hosts[step.host % len(self.hosts)])
 
     def _limit(self, step: Limited) -> None:
-        said = QuotaSet(
+        said = msg.QuotaSet(
             namespace=step.namespace,
-            total=step.total or Amounts(),
-            guaranteed=step.guaranteed or Amounts(),
-            request=Amounts(),
+            total=step.total or msg.Amounts(),
+            guaranteed=step.guaranteed or msg.Amounts(),
+            request=msg.Amounts(),
         )
         is_limited = step.total is not None or step.guaranteed is not None
-        self.bus.put(subjects.quota(step.namespace), said if is_limited else QuotaUnset(namespace=step.namespace))
+        self.bus.put(subjects.quota(step.namespace), said if is_limited else msg.QuotaUnset(namespace=step.namespace))
 
     def _trouble(self, step: Resized | Trouble, host: Host) -> None:
         match step:
@@ -274,7 +269,7 @@ def _nodes(plan: Plan) -> list[NodeName]:
     return [NodeName(f"node-{number}") for number in range(len(plan.nodes))]
 
 
-def _snapshot(plan: Plan, node: NodeName, ill: tuple[int, ...], generation: int) -> NodeSnapshot:
+def _snapshot(plan: Plan, node: NodeName, ill: tuple[int, ...], generation: int) -> msg.NodeSnapshot:
     reports = []
     for number, model in enumerate(plan.nodes[_nodes(plan).index(node)]):
         changes = {"healthy": False, "health_message": "xid"} if number in ill else {}

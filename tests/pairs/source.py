@@ -7,23 +7,10 @@ from pairs.bus import Bus, Reader
 from pairs.judge import Judge
 from pairs.plan import PodSpec
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Stream
 from sluice.contracts.ids import RequestId, RunId, SourceName
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    EvictionBlocked,
-    EvictionDone,
-    EvictionOrdered,
-    EvictionOver,
-    Held,
-    Leeway,
-    PodGroup,
-    Released,
-    RequestWithdrawn,
-    SourceSynced,
-)
 
 FOLDER = SourceName("folder")
 CLOSING_TTL_S = 4 * 3600
@@ -40,7 +27,7 @@ class Pod:
     spec: PodSpec
     generation: int
     revision: int = 1
-    held: Held | None = None
+    held: msg.Held | None = None
     over: str = ""
     """Why it is gone; empty while it lives."""
     over_at: float = float("inf")
@@ -61,7 +48,7 @@ class Source:
         self._judge = judge
         self._dice = dice
         self._state = bus.values.incarnation(Stream.STATE)
-        synced = SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0, incarnation=self._state)
+        synced = msg.SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0, incarnation=self._state)
         bus.put(subjects.source(FOLDER), synced)
         late_by = lambda: dice.uniform(0.005, 0.1)  # noqa: E731
         Reader(bus, Stream.BOOK, ("sluice.binding.>",), late_by, self._bound)
@@ -103,12 +90,12 @@ class Source:
     def _say(self, pod: Pod) -> None:
         address, spec = subjects.request(pod.uid), pod.spec
         if pod.over:
-            gone = RequestWithdrawn(
+            gone = msg.RequestWithdrawn(
                 revision=pod.revision, source=FOLDER, cause=pod.over, held=pod.held, closing=pod.is_closed
             )
             self._bus.put(address, gone, CLOSING_TTL_S if pod.is_closed else None)
             return
-        asked = AllocationRequested(
+        asked = msg.AllocationRequested(
             revision=pod.revision,
             source=FOLDER,
             namespace=spec.namespace,
@@ -117,8 +104,8 @@ class Source:
             owner=pod.uid,
             claims=spec.claims,
             priority=spec.priority,
-            leeway=Leeway(preemptible=spec.preemptible, movable=spec.movable, substitute=spec.substitute),
-            group=PodGroup(name=spec.group, size=spec.group_size) if spec.group else None,
+            leeway=msg.Leeway(preemptible=spec.preemptible, movable=spec.movable, substitute=spec.substitute),
+            group=msg.PodGroup(name=spec.group, size=spec.group_size) if spec.group else None,
             held=pod.held,
             preempts=spec.preempts,
             incarnation=self._state,
@@ -128,18 +115,18 @@ class Source:
     def _bound(self, entry: Entry) -> None:
         message = entry.message
         pod = self.pods.get(getattr(message, "request", RequestId("")))
-        if pod is not None and isinstance(message, Released):
+        if pod is not None and isinstance(message, msg.Released):
             self.end(pod, again=True)
             if not pod.is_closed:
                 pod.is_closed = True
                 self._say(pod)
-        elif pod is not None and isinstance(message, Bound) and not pod.over:
+        elif pod is not None and isinstance(message, msg.Bound) and not pod.over:
             if pod.held is not None:
                 self._judge.binds(pod.held.allocation, message)
             elif message.request_revision < pod.revision:
                 self.end(pod, again=True)
             else:
-                pod.held = Held(node=message.node, allocation=message.allocation)
+                pod.held = msg.Held(node=message.node, allocation=message.allocation)
                 self._say(pod)
                 if pod.spec.life_s is not None:
                     self._bus.clockwork.after(pod.spec.life_s, lambda: self._completes(pod))
@@ -153,9 +140,9 @@ class Source:
     def _ordered(self, entry: Entry) -> None:
         message = entry.message
         pod = self.pods.get(getattr(message, "request", RequestId("")))
-        if pod is not None and isinstance(message, EvictionOver):
+        if pod is not None and isinstance(message, msg.EvictionOver):
             pod.is_ordered_out = False
-        elif pod is not None and isinstance(message, EvictionOrdered):
+        elif pod is not None and isinstance(message, msg.EvictionOrdered):
             pod.is_ordered_out = True
             blocked = BLOCKED_TIMES if self.troubled and self._dice.random() < BLOCKED else 0
             self._bus.clockwork.after(self._dice.uniform(0.1, 1.0), lambda: self._evict(pod, blocked))
@@ -164,11 +151,11 @@ class Source:
         if not pod.is_ordered_out or pod.is_out:
             return
         if blocked and self.troubled and not pod.over:
-            self._bus.put(subjects.evicted(pod.uid), EvictionBlocked(request=pod.uid, why="budget"))
+            self._bus.put(subjects.evicted(pod.uid), msg.EvictionBlocked(request=pod.uid, why="budget"))
             self._bus.clockwork.after(1.0, lambda: self._evict(pod, blocked - 1))
             return
         pod.is_out = True
-        self._bus.put(subjects.evicted(pod.uid), EvictionDone(request=pod.uid))
+        self._bus.put(subjects.evicted(pod.uid), msg.EvictionDone(request=pod.uid))
         if not pod.over:
             self._judge.evicts(pod.uid, pod.spec.name)
             self._bus.clockwork.after(self._dice.uniform(0.0, 1.5), lambda: self.end(pod, again=True))

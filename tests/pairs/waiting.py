@@ -6,16 +6,7 @@ from msgspec.structs import replace
 from pairs.judge import Judge, ViolationError, brief
 from pairs.source import Pod, Source
 
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    Cordoned,
-    Grant,
-    Pending,
-    Refused,
-    Released,
-    SliceReady,
-)
+from sluice.contracts import messages as msg
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.placement import Place, find_free, find_reservation, place_request_of
@@ -50,13 +41,13 @@ class Waiting:
 
     def _waits(self, pod: Pod) -> bool:
         bound = self.world.bindings.get(pod.uid)
-        if isinstance(bound, Refused):
+        if isinstance(bound, msg.Refused):
             return False
-        if isinstance(bound, Bound) and pod.held is not None and bound.allocation == pod.held.allocation:
+        if isinstance(bound, msg.Bound) and pod.held is not None and bound.allocation == pod.held.allocation:
             return False
-        if isinstance(bound, Released) or pod.held is not None:
+        if isinstance(bound, msg.Released) or pod.held is not None:
             raise ViolationError("lost its slice", f"{pod.uid}: {pod.held} and {bound}")
-        if not isinstance(self.world.waiting.get(pod.uid), Pending):
+        if not isinstance(self.world.waiting.get(pod.uid), msg.Pending):
             raise ViolationError("not told", f"{pod.uid}: {bound} and {self.world.waiting.get(pod.uid)}")
         return True
 
@@ -82,18 +73,18 @@ class Waiting:
         if said.reasons and said.reasons[0].reason == WaitReason.PLACE_BEING_FREED:
             raise ViolationError("told of a promise", story)
 
-    def _truth(self, without: Grant | None) -> Truth:
+    def _truth(self, without: msg.Grant | None) -> Truth:
         nodes, bookings = {}, {}
         for name, snapshot in self.ctx.shown.items():
             cordon = self.world.cordons.get(name)
-            gpus = cordon.gpus or [gpu.uuid for gpu in snapshot.gpus] if isinstance(cordon, Cordoned) else ()
+            gpus = cordon.gpus or [gpu.uuid for gpu in snapshot.gpus] if isinstance(cordon, msg.Cordoned) else ()
             nodes[name] = NodeTruth(snapshot, cordoned=frozenset(gpus))
             bookings |= self.judge.truth(name).bookings
         if without is not None:
             bookings.pop(without.booking.allocation, None)
         return Truth(nodes, bookings)
 
-    def _free_but_for(self, promise: Grant | None, asked: AllocationRequested) -> Place | None:
+    def _free_but_for(self, promise: msg.Grant | None, asked: msg.AllocationRequested) -> Place | None:
         booked = self.ctx.cluster.booking(promise.booking.allocation) if promise is not None else None
         if booked is not None:
             self.ctx.cluster.unbook(booked.allocation)
@@ -102,7 +93,7 @@ class Waiting:
             self.ctx.cluster.book(booked)
         return place
 
-    def _could_be_promised(self, pod: Pod, asked: AllocationRequested) -> bool:
+    def _could_be_promised(self, pod: Pod, asked: msg.AllocationRequested) -> bool:
         """Whether it is the first who waits, or nothing is promised yet, and there is a place it could wait for."""
         if self.rules.promises_percent == 0 or (any(self.ctx.promised.of_model.values()) and not self._is_first(pod)):
             return False
@@ -125,7 +116,7 @@ class Waiting:
             for each in self.source.alive()
             if each.held is None
             and not each.spec.group
-            and isinstance(self.world.waiting.get(each.uid), Pending)
+            and isinstance(self.world.waiting.get(each.uid), msg.Pending)
             and standing_promise(self.ctx, each.uid) is None
             and not forbids_asking(self.ctx, each.uid, each.spec.namespace, each.spec.claims)
         ]
@@ -160,14 +151,18 @@ class Waiting:
         """Who is to return from a larger profile does, where the one it asked for is free, and that is less."""
         for request, bound in self.world.bindings.items():
             asked = self.world.requests.get(request)
-            if not isinstance(bound, Bound) or not isinstance(asked, AllocationRequested) or asked.group is not None:
+            if (
+                not isinstance(bound, msg.Bound)
+                or not isinstance(asked, msg.AllocationRequested)
+                or asked.group is not None
+            ):
                 continue
             grant = self.world.ledger[bound.allocation]
-            is_there = isinstance(self.world.slices.get(bound.allocation), SliceReady)
+            is_there = isinstance(self.world.slices.get(bound.allocation), msg.SliceReady)
             if asked.leeway.substitute == "return" and grant.booking.instead_of and is_there:
                 self._returns(asked, grant)
 
-    def _returns(self, asked: AllocationRequested, grant: Grant) -> None:
+    def _returns(self, asked: msg.AllocationRequested, grant: msg.Grant) -> None:
         place = find_free(self.ctx.cluster, replace(place_request_of(asked), substitute=False))
         if place is None:
             return

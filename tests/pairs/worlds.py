@@ -33,8 +33,7 @@ FAULTS = ("cordons", "edits", "health", "restarts", "leases", "stalls", "reading
 
 
 def draw_plan(seed: int) -> Plan:
-    dice = Random(seed)
-    return _Drawing(dice, Random(f"patience {seed}")).plan(seed)
+    return _Drawing(Random(seed), Random(f"patience {seed}")).plan(seed)
 
 
 class _Drawing:
@@ -49,8 +48,7 @@ class _Drawing:
         self.singles: list[str] = []
         """Those who are of no job: of who is edited, allocators that began later know another turn."""
         topics = dice.sample(TOPICS, dice.choice((1, 2, 2, 3)))
-        faults = dice.sample(FAULTS, dice.choice((0, 1, 2, 3, 4)))
-        self.topics = dict.fromkeys(topics + faults)
+        self.topics = dict.fromkeys(topics + dice.sample(FAULTS, dice.choice((0, 1, 2, 3, 4))))
         self.exchanges = dice.random() < 0.6
         """Whether this is a world of pods that want several whole GPUs, and of tenants of one."""
         self.is_hot = self.exchanges or dice.random() < 0.5

@@ -1,176 +1,33 @@
-"""
-What the running system costs: start-up and memory of each process, and the time from a manifest to its slice.
+"""`python tests/perf [NAME] [OPTIONS]`: one of the benchmarks, `system` without a name; `NAME --help` says more."""
 
-Measures and prints; asserts nothing (a busy machine is no defect). `--write` puts figures into tests/perf/figures.md.
-Everything is real: `sluice up` with its processes, a real nats-server with fsync on every decision, real gRPC; only the
-devices are simulated, and instant.
-"""
-
-import argparse
-import asyncio
-import contextlib
-import json
-import os
-import signal
-import statistics
-import subprocess
+import importlib
 import sys
-import tempfile
-import time
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
-import psutil
-from figures import FLEET, end_in_order, machine, wait_until_up, write_section
+HERE = Path(__file__).resolve().parent
+sys.path = [entry for entry in sys.path if Path(entry or ".").resolve() != HERE]
+sys.path.insert(0, str(HERE.parent))
 
-from sluice.contracts.bus.events import Observed, Stream
-from sluice.contracts.messages import Bound
-from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice_console.shell.live.local_user import local_credentials
+from perf.figures import end_in_order  # noqa: E402  # found by the line above
 
-PODS = 200
-SETTLE_S = 5.0
-"""How long a system that has just started is left alone before its memory is read."""
-BOUND_TIMEOUT_S = 30.0
-
-POD = """
-apiVersion: v1
-kind: Pod
-metadata:
-  name: {name}
-  annotations: {{ sluice.dev/profile: 1g.5gb }}
-spec:
-  containers: [{{ name: main, image: train:latest }}]
-"""
+FOLDERS = ("admission", "burst", "decisions", "enrolment", "kubernetes", "node_agent", "packing", "trace", "web")
+MODULES = {
+    "system": "perf.system",
+    "closing": "perf.closing",
+    "moves": "perf.packing.moves",
+    **{name: f"perf.{name}.command" for name in FOLDERS},
+}
 
 
-@dataclass(frozen=True)
-class ProcessFigures:
-    """One service's process: seconds from its start to its first `ready`, and MiB it alone would give back."""
-
-    name: str
-    started_s: float | None
-    unique_mib: float
-    resident_mib: float
-
-
-@dataclass(frozen=True)
-class Figures:
-    """One run."""
-
-    processes: list[ProcessFigures]
-    latencies_ms: list[float]
-
-
-def measure(nodes: int, gpus: int) -> Figures:
-    """Start a system, read what it costs, run PODS pods through it one by one, stop it."""
-    with tempfile.TemporaryDirectory(prefix="sluice-perf-") as folder:
-        root = Path(folder)
-        (root / "pods").mkdir()
-        (root / "fleet.toml").write_text(FLEET.format(nodes=nodes, gpus=gpus))
-        command = [sys.executable, "-m", "sluice_console", "up", "--web", "off", "--fleet", str(root / "fleet.toml")]
-        command += ["--pods", str(root / "pods"), "--data", str(root / "data")]
-        with (root / "up.log").open("w") as log:
-            up = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
-        try:
-            url = wait_until_up(root / "data", up, root / "up.log")
-            time.sleep(SETTLE_S)
-            processes = process_figures(up.pid, root / "data" / "logs")
-            latencies = asyncio.run(latency_of_pods(url, root / "pods"))
-        finally:
-            up.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                up.wait(20)
-            if up.poll() is None:
-                os.killpg(up.pid, signal.SIGKILL)
-                up.wait(5)
-    return Figures(processes, latencies)
-
-
-def process_figures(parent: int, logs: Path) -> list[ProcessFigures]:
-    """Every child process, with the start-up time that its own log tells."""
-    figures = []
-    for child in psutil.Process(parent).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            name = service_name(child)
-            memory = child.memory_full_info()
-            figures.append(ProcessFigures(name, started_s(child, logs), memory.uss / 2**20, memory.rss / 2**20))
-    return sorted(figures, key=lambda figure: figure.name)
-
-
-def service_name(process: psutil.Process) -> str:
-    """`allocator`, `nats-server`, ..."""
-    words = process.cmdline()
-    module = next((word for word in words if word.startswith("sluice_")), "")
-    return module.removeprefix("sluice_").replace("_", "-") or Path(words[0]).name
-
-
-def started_s(process: psutil.Process, logs: Path) -> float | None:
-    """Seconds from the start of the process to its `ready` record."""
-    for log in logs.glob("*.log"):
-        for line in log.read_text(errors="replace").splitlines():
-            with contextlib.suppress(json.JSONDecodeError):
-                record = json.loads(line)
-                if record.get("event") == "ready" and record.get("pid") == process.pid:
-                    then = datetime.fromisoformat(record["timestamp"]).timestamp()
-                    return then - process.create_time()
-    return None
-
-
-async def latency_of_pods(url: str, pods: Path) -> list[float]:
-    """Milliseconds from the moment a manifest is in the folder to its `Bound` on the bus, one pod after another."""
-    bus = await NatsBus.connect(url, name="perf", credentials=local_credentials(url))
-    bound: asyncio.Queue[float] = asyncio.Queue()
-
-    async def watch() -> None:
-        async for batch in bus.read(Stream.BOOK, ("sluice.binding.>",)):
-            for event in batch:
-                if isinstance(event, Observed) and isinstance(event.entry.message, Bound):
-                    bound.put_nowait(time.monotonic())
-
-    watching = asyncio.create_task(watch())
-    latencies = []
-    try:
-        for number in range(PODS):
-            target = pods / f"pod-{number:03}.yaml"
-            draft = target.with_suffix(".draft")
-            draft.write_text(POD.format(name=f"pod-{number:03}"))
-            began = time.monotonic()
-            draft.rename(target)
-            latencies.append(((await asyncio.wait_for(bound.get(), BOUND_TIMEOUT_S)) - began) * 1000)
-    finally:
-        watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watching
-        await bus.close()
-    return latencies
-
-
-def report(figures: Figures) -> str:
-    lines = ["| process | start to ready, s | memory of its own, MiB | resident, MiB |", "|---|---|---|---|"]
-    for figure in figures.processes:
-        started = "-" if figure.started_s is None else f"{figure.started_s:.2f}"
-        lines.append(f"| {figure.name} | {started} | {figure.unique_mib:.0f} | {figure.resident_mib:.0f} |")
-    cuts = statistics.quantiles(figures.latencies_ms, n=100)
-    times = ", ".join(f"p{at} {cuts[at - 1]:.1f} ms" for at in (50, 90, 99))
-    heading = f"Manifest written to `Bound`, {len(figures.latencies_ms)} pods one after another, instant devices"
-    return "\n".join([*lines, "", f"{heading}: {times}."])
-
-
-def main() -> int:
+def main(words: list[str]) -> int:
+    """Returns the exit code."""
+    name, options = (words[0], words[1:]) if words and not words[0].startswith("-") else ("system", words)
+    if name not in MODULES:
+        sys.stderr.write(f"there is no benchmark {name!r}: name one of {', '.join(sorted(MODULES))}\n")
+        return 2
     end_in_order()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=4)
-    parser.add_argument("--gpus", type=int, default=8)
-    parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
-    options = parser.parse_args()
-    section = report(measure(options.nodes, options.gpus))
-    sys.stdout.write(f"{machine()}\n\n{section}\n")
-    if options.write:
-        write_section("system", section)
-    return 0
+    return int(importlib.import_module(MODULES[name]).main(options))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main(sys.argv[1:]))

@@ -8,19 +8,16 @@ would have after some hours.
 
 import argparse
 import asyncio
-import contextlib
 import json
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-import psutil
-from figures import FLEET, UP_TIMEOUT_S, end_in_order, machine, wait_until_up
+from factories.system import UP_TIMEOUT_S, Running, fleet_text, up
+from perf.figures import conclude
 
 from sluice.contracts.bus.events import Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.messages import Bound, Released
@@ -41,35 +38,18 @@ spec: {{ containers: [{{ name: main, image: train:latest }}] }}
 ---"""
 
 
-class Running:
+class History:
     """One `sluice up` under measurement."""
 
-    def __init__(self, root: Path) -> None:
-        """Start it in `root`."""
-        self.root = root
-        (root / "pods").mkdir()
-        (root / "fleet.toml").write_text(FLEET.format(nodes=BATCH // 8, gpus=8).replace("mig = true", "mig = false"))
-        command = [sys.executable, "-m", "sluice_console", "up", "--web", "off", "--fleet", str(root / "fleet.toml")]
-        command += ["--pods", str(root / "pods"), "--data", str(root / "data"), "--processes", "1"]
-        command += ["--closing-ttl-s", str(CLOSING_TTL_S)]
-        self.log = (root / "up.log").open("w")
-        self.up = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True)
-        self.url = wait_until_up(root / "data", self.up, root / "up.log")
-
-    def stop(self) -> None:
-        self.up.send_signal(signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.up.wait(20)
-        if self.up.poll() is None:
-            os.killpg(self.up.pid, signal.SIGKILL)
-            self.up.wait(5)
-        self.log.close()
+    def __init__(self, running: Running) -> None:
+        self.running = running
 
     async def finish(self, pods: int, name: str) -> None:
         """Let `pods` pods come, be bound, go, and be released."""
-        bus = await NatsBus.connect(self.url, name="perf", credentials=local_credentials(self.url))
+        url = self.running.url
+        bus = await NatsBus.connect(url, name="perf", credentials=local_credentials(url))
         reading = bus.read(Stream.BOOK, ("sluice.binding.>",))
-        manifest = self.root / "pods" / f"{name}.yaml"
+        manifest = self.running.pods / f"{name}.yaml"
         manifest.write_text("".join(DOCUMENT.format(name=f"{name}-{number}") for number in range(pods)))
         bound: set[str] = set()
         going = whole = False
@@ -99,28 +79,20 @@ class Running:
         return min(self._restart_once_s(service) for _ in range(RESTARTS))
 
     def _restart_once_s(self, service: str) -> float:
-        for child in self._processes(service):
+        for child in self.running.children(f"sluice_{service}"):
             child.kill()
             child.wait(10)
         deadline = time.monotonic() + UP_TIMEOUT_S
         while time.monotonic() < deadline:
-            for child in self._processes(service):
+            for child in self.running.children(f"sluice_{service}"):
                 ready = self._ready_at(child.pid)
                 if ready is not None:
                     return ready - child.create_time()
             time.sleep(0.1)
         raise SystemExit(f"{service} was not ready again after {UP_TIMEOUT_S:g} s")
 
-    def _processes(self, service: str) -> list[psutil.Process]:
-        found = []
-        for child in psutil.Process(self.up.pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                if f"sluice_{service}" in child.cmdline():
-                    found.append(child)
-        return found
-
     def _ready_at(self, pid: int) -> float | None:
-        for log in (self.root / "data" / "logs").glob("*.log"):
+        for log in (self.running.data / "logs").glob("*.log"):
             with log.open("rb") as file:
                 file.seek(max(0, log.stat().st_size - 500_000))
                 for line in file.read().splitlines():
@@ -131,9 +103,12 @@ class Running:
 
 def measure(few: int, many: int) -> str:
     """The table: seconds to ready after `few` and after `many` finished pods."""
-    with tempfile.TemporaryDirectory(prefix="sluice-closing-") as folder:
-        running = Running(Path(folder))
-        try:
+    fleet = fleet_text(BATCH // 8, 8, create_ms=0).replace("mig = true", "mig = false")
+    more = ("--processes", "1", "--closing-ttl-s", str(CLOSING_TTL_S))
+    with tempfile.TemporaryDirectory(prefix="sluice-closing-") as name:
+        folder = Path(name)
+        with up(folder, fleet, *more) as started:
+            running = History(started)
             asyncio.run(running.finish(few, "few"))
             time.sleep(CLOSING_TTL_S + 3)
             after_few = {service: running.restart_s(service) for service in SERVICES}
@@ -144,8 +119,6 @@ def measure(few: int, many: int) -> str:
             sys.stderr.write("\n")
             time.sleep(CLOSING_TTL_S + 3)
             after_many = {service: running.restart_s(service) for service in SERVICES}
-        finally:
-            running.stop()
     lines = [f"| process | ready after {few} finished pods, s | after {many}, s | ratio |", "|---|---|---|---|"]
     for service in SERVICES:
         before, after = after_few[service], after_many[service]
@@ -153,15 +126,11 @@ def measure(few: int, many: int) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
-    end_in_order()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments: Sequence[str]) -> int:
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="tests/perf closing", description=__doc__, formatter_class=form)
     parser.add_argument("--few", type=int, default=100)
     parser.add_argument("--many", type=int, default=2000)
-    options = parser.parse_args()
-    sys.stdout.write(f"{machine()}\n\n{measure(options.few, options.many)}\n")
+    options = parser.parse_args(arguments)
+    conclude("closing", measure(options.few, options.many), write=False)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

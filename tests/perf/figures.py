@@ -1,43 +1,16 @@
-"""What every measurement needs: a fleet, a system that is up, the machine's name, and a place to write figures to."""
+"""What every measurement needs: the machine's name, options, and a place to write figures to."""
 
-import json
+import argparse
 import os
 import platform
 import re
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 
-UP_TIMEOUT_S = 60.0
 DOCUMENT = Path(__file__).resolve().parent / "figures.md"
-
-FLEET = """
-[[node]]
-name = "node"
-count = {nodes}
-cpu_cores = 64
-memory_mib = 524288
-gpus = [{{ model = "A100-SXM4-40GB", count = {gpus}, mig = true }}]
-[node.timing]
-create_ms = 0
-destroy_ms = 0
-"""
-
-
-def wait_until_up(data: Path, up: subprocess.Popen, log: Path) -> str:
-    """The NATS address of the system once every node is open."""
-    deadline = time.monotonic() + UP_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if up.poll() is not None:
-            raise SystemExit(f"sluice up ended early:\n{log.read_text()}")
-        if "ready" in log.read_text().lower() and (data / "up.json").exists():
-            return json.loads((data / "up.json").read_text())["nats_url"]
-        time.sleep(0.05)
-    raise SystemExit(f"sluice up was not ready after {UP_TIMEOUT_S:g} s:\n{log.read_text()}")
 
 
 def machine() -> str:
@@ -54,6 +27,21 @@ def machine() -> str:
 def end_in_order() -> None:
     """Let SIGTERM end this process as Ctrl-C does: what it has started is stopped and removed."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
+def options_of(name: str, description: str | None) -> argparse.ArgumentParser:
+    """The options of a benchmark whose figures can be kept; more may be added."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog=f"tests/perf {name}", description=description, formatter_class=form)
+    parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
+    return parser
+
+
+def conclude(name: str, section: str, *, write: bool) -> None:
+    """Print the figures, and keep them if `write`."""
+    sys.stdout.write(f"{machine()}\n\n{section}\n")
+    if write:
+        write_section(name, section)
 
 
 def write_section(name: str, section: str) -> None:

@@ -21,8 +21,7 @@ def run(machine: type[FleetMachine | SharingMachine], steps: int, begin: int) ->
     """Run examples, seed after seed, until that many steps were made. Raises what the first failing example raises."""
     at = begin
     while machine.steps < steps:
-        left = steps - machine.steps
-        examples = max(1, min(200, left // STEPS_PER_EXAMPLE))
+        examples = max(1, min(200, (steps - machine.steps) // STEPS_PER_EXAMPLE))
         settings = machine_settings(examples=examples, steps=STEPS_PER_EXAMPLE)
         run_state_machine_as_test(seed(at)(machine), settings=settings)
         at += 1

@@ -4,19 +4,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from properties.facts import NODES
 
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import GpuUuid, SourceName
-from sluice.contracts.messages import (
-    ANY_DEVICE,
-    Claim,
-    DeviceFilter,
-    HostNeeds,
-    HostPort,
-    HostRoom,
-    NodeExpression,
-    PodTerm,
-    SpreadTerm,
-    Toleration,
-)
 from sluice.contracts.policy_names import GPU_POLICIES, NODE_POLICIES
 from sluice_allocator.core.placement import PlaceRequest
 from sluice_allocator.core.placement.affinity.term_counts import PeerPod, terms_of
@@ -30,13 +19,13 @@ UUIDS = [GpuUuid(f"GPU-{node}-{index}") for node in NODES for index in range(4)]
 """Of GPUs that may be there; one that is not is a name that somebody mistyped."""
 SOME_UUIDS = st.just(()) | st.just(()) | st.lists(st.sampled_from(UUIDS), max_size=3, unique=True).map(tuple)
 LIMITED = st.builds(
-    DeviceFilter,
+    msg.DeviceFilter,
     models=st.sampled_from([(), (), ("a100",), ("A30", "T4")]),
     not_models=st.sampled_from([(), (), ("a100",)]),
     uuids=SOME_UUIDS,
     not_uuids=SOME_UUIDS,
 )
-FILTERS = st.just(ANY_DEVICE) | st.just(ANY_DEVICE) | st.just(ANY_DEVICE) | LIMITED
+FILTERS = st.just(msg.ANY_DEVICE) | st.just(msg.ANY_DEVICE) | st.just(msg.ANY_DEVICE) | LIMITED
 SIZES = st.sampled_from(
     [
         *({"profile": name} for name in PROFILES),
@@ -53,15 +42,15 @@ SIZES = st.sampled_from(
 
 
 @st.composite
-def exclusive_claims(draw: st.DrawFn, container: str) -> Claim:
+def exclusive_claims(draw: st.DrawFn, container: str) -> msg.Claim:
     """Instances or whole GPUs."""
     gpus = draw(st.sampled_from([1, 1, 1, 2, 3, 4]))
     bind = draw(st.booleans()) if gpus > 1 else False
-    return Claim(container=container, gpus=gpus, numa_bind=bind, only=draw(FILTERS), **draw(SIZES))
+    return msg.Claim(container=container, gpus=gpus, numa_bind=bind, only=draw(FILTERS), **draw(SIZES))
 
 
 @st.composite
-def share_claims(draw: st.DrawFn, container: str) -> Claim:
+def share_claims(draw: st.DrawFn, container: str) -> msg.Claim:
     """Shares, and lists of modes that end in a share."""
     modes = draw(
         st.sampled_from(
@@ -90,7 +79,7 @@ def share_claims(draw: st.DrawFn, container: str) -> Claim:
     snug = modes[0] == "exclusive" and draw(st.booleans())
     gpus = draw(st.sampled_from([1, 1, 1, 1, 2, 3]))
     uid = draw(st.sampled_from([None, 0, 1000]))
-    return Claim(container=container, modes=modes, gpus=gpus, uid=uid, snug=snug, only=draw(FILTERS), **values)
+    return msg.Claim(container=container, modes=modes, gpus=gpus, uid=uid, snug=snug, only=draw(FILTERS), **values)
 
 
 GROUPS = (
@@ -103,7 +92,7 @@ GROUPS = (
 
 
 @st.composite
-def claims_of_one_gpu(draw: st.DrawFn) -> tuple[Claim, ...]:
+def claims_of_one_gpu(draw: st.DrawFn) -> tuple[msg.Claim, ...]:
     """Two or three containers of small instances and shares, of which some must be on one GPU."""
     names = draw(st.sampled_from([("main", "second"), ("main", "second", "third")]))
     claims = []
@@ -117,7 +106,7 @@ def claims_of_one_gpu(draw: st.DrawFn) -> tuple[Claim, ...]:
 
 
 SPLIT_CLAIMS = st.builds(
-    lambda percent, only, uid: Claim(
+    lambda percent, only, uid: msg.Claim(
         container="main", modes=("fractional",), shares_percent=percent, only=only, uid=uid
     ),
     st.sampled_from([1, 20, 33, 50, 99, 100, 101, 120, 175, 230, 400]),
@@ -129,17 +118,17 @@ SPLIT_CLAIMS = st.builds(
 
 EXPRESSIONS = st.sampled_from(
     [
-        NodeExpression(key="zone", operator="In", values=("a",)),
-        NodeExpression(key="zone", operator="NotIn", values=("a",)),
-        NodeExpression(key="rack", operator="Exists"),
-        NodeExpression(key="rack", operator="DoesNotExist"),
-        NodeExpression(key="rack", operator="Gt", values=("1",)),
+        msg.NodeExpression(key="zone", operator="In", values=("a",)),
+        msg.NodeExpression(key="zone", operator="NotIn", values=("a",)),
+        msg.NodeExpression(key="rack", operator="Exists"),
+        msg.NodeExpression(key="rack", operator="DoesNotExist"),
+        msg.NodeExpression(key="rack", operator="Gt", values=("1",)),
     ]
 )
 DEMANDING = st.builds(
-    HostNeeds,
+    msg.HostNeeds,
     room=st.builds(
-        HostRoom,
+        msg.HostRoom,
         cpu_milli=st.sampled_from([0, 500, 4000]),
         memory_mib=st.sampled_from([0, 2048, 8192]),
         resources=st.sampled_from([{}, {}, {"example.com/nic": 1}]),
@@ -150,9 +139,9 @@ DEMANDING = st.builds(
     tolerations=st.sampled_from(
         [
             (),
-            (Toleration(operator="Exists"),),
-            (Toleration(key="gpu", operator="Exists", effect="NoSchedule"),),
-            (Toleration(key="old", value="yes"),),
+            (msg.Toleration(operator="Exists"),),
+            (msg.Toleration(key="gpu", operator="Exists", effect="NoSchedule"),),
+            (msg.Toleration(key="old", value="yes"),),
         ]
     ),
 )
@@ -161,26 +150,26 @@ APPS = ({}, {"app": "llm"}, {"app": "llm", "tier": "web"}, {"app": "etl"})
 SELECTORS = st.sampled_from(
     [
         (),
-        (NodeExpression(key="app", operator="In", values=("llm",)),),
-        (NodeExpression(key="app", operator="In", values=("llm", "etl")),),
-        (NodeExpression(key="tier", operator="Exists"),),
+        (msg.NodeExpression(key="app", operator="In", values=("llm",)),),
+        (msg.NodeExpression(key="app", operator="In", values=("llm", "etl")),),
+        (msg.NodeExpression(key="tier", operator="Exists"),),
         (
-            NodeExpression(key="tier", operator="DoesNotExist"),
-            NodeExpression(key="app", operator="In", values=("llm",)),
+            msg.NodeExpression(key="tier", operator="DoesNotExist"),
+            msg.NodeExpression(key="app", operator="In", values=("llm",)),
         ),
-        (NodeExpression(key="app", operator="NotIn", values=("llm",)),),
-        (NodeExpression(key="app", operator="In"),),
+        (msg.NodeExpression(key="app", operator="NotIn", values=("llm",)),),
+        (msg.NodeExpression(key="app", operator="In"),),
     ]
 )
 TOPOLOGY_KEYS = st.sampled_from(["kubernetes.io/hostname", "zone", "rack"])
 POD_TERMS = st.builds(
-    PodTerm,
+    msg.PodTerm,
     topology_key=TOPOLOGY_KEYS,
     selector=SELECTORS,
     namespaces=st.sampled_from([("default",), ("default",), ("other",), ("*",)]),
 )
 SPREAD_TERMS = st.builds(
-    SpreadTerm,
+    msg.SpreadTerm,
     topology_key=TOPOLOGY_KEYS,
     max_skew=st.sampled_from([1, 1, 2]),
     selector=SELECTORS,
@@ -189,16 +178,16 @@ SPREAD_TERMS = st.builds(
     by_taints=st.booleans(),
 )
 PORTS = st.builds(
-    HostPort,
+    msg.HostPort,
     port=st.sampled_from([80, 8080]),
     protocol=st.sampled_from(["TCP", "UDP"]),
     ip=st.sampled_from(["", "10.0.0.1", "10.0.0.2"]),
 )
-ZONE_OF_A_VOLUME = ((NodeExpression(key="zone", operator="In", values=("b",)),),)
+ZONE_OF_A_VOLUME = ((msg.NodeExpression(key="zone", operator="In", values=("b",)),),)
 
 
 @st.composite
-def needs_of_others(draw: st.DrawFn, needs: HostNeeds) -> HostNeeds:
+def needs_of_others(draw: st.DrawFn, needs: msg.HostNeeds) -> msg.HostNeeds:
     """The same with some terms about other pods, ports, and a volume in a zone."""
     kind = draw(st.sampled_from(["beside", "apart", "apart", "spread", "spread", "ports", "volumes", "all"]))
     found: dict[str, object] = {}
@@ -221,7 +210,7 @@ def peer(asking: PlaceRequest) -> PeerPod:
     return PeerPod(asking.source, asking.namespace, labels, asking.host.apart, asking.host.ports, terms=terms)
 
 
-TOLERANT = HostNeeds(tolerations=(Toleration(operator="Exists"),))
+TOLERANT = msg.HostNeeds(tolerations=(msg.Toleration(operator="Exists"),))
 SHARED = [
     *({"modes": ("mps",), "memory_mib": mib, "gpus": gpus} for mib in (400, 3000, 9000) for gpus in (1, 2)),
     *({"modes": ("fractional",), "sm_partition": percent} for percent in (7, 14, 33, 50, 51)),
@@ -233,10 +222,10 @@ SHARED = [
     *({"modes": ("fractional",), "shares_percent": percent} for percent in (10, 60, 120)),
 ]
 TENANTS = st.sampled_from(SHARED).map(
-    lambda shape: PlaceRequest((Claim(container="main", **shape),), host=TOLERANT, source=SourceName("folder"))
+    lambda shape: PlaceRequest((msg.Claim(container="main", **shape),), host=TOLERANT, source=SourceName("folder"))
 )
 """Shares of one trust domain and few sizes, so that homes fill up to the last percent, MiB, turn and tenant."""
-NEEDS = st.just(TOLERANT) | st.just(TOLERANT) | st.just(HostNeeds(room=HostRoom(cpu_milli=100))) | DEMANDING
+NEEDS = st.just(TOLERANT) | st.just(TOLERANT) | st.just(msg.HostNeeds(room=msg.HostRoom(cpu_milli=100))) | DEMANDING
 """What the node must be like; mostly anything."""
 
 
@@ -244,7 +233,7 @@ NEEDS = st.just(TOLERANT) | st.just(TOLERANT) | st.just(HostNeeds(room=HostRoom(
 def asks(draw: st.DrawFn) -> PlaceRequest:
     kind = draw(st.sampled_from(["exclusive", "exclusive", "share", "share", "split", "two containers", "one GPU"]))
     if kind == "exclusive":
-        claims: tuple[Claim, ...] = (draw(exclusive_claims("main")),)
+        claims: tuple[msg.Claim, ...] = (draw(exclusive_claims("main")),)
     elif kind == "share":
         claims = (draw(share_claims("main")),)
     elif kind == "split":

@@ -5,19 +5,7 @@ from factories.scheduling.allocator import gpu_report, snapshot
 from hypothesis import strategies as st
 from judges.placements import BoardTruth, NodeTruth, is_to_be_had, profile_of, taken_from_us, why_not_together
 
-from sluice.contracts.messages import (
-    GpuReport,
-    HostFacts,
-    HostPort,
-    HostRoom,
-    InstanceReport,
-    NodeExpression,
-    NodeSnapshot,
-    OtherPods,
-    PlacementReport,
-    PodTerm,
-    Taint,
-)
+from sluice.contracts import messages as msg
 
 NODES = ("node-a", "node-b", "node-c", "node-d")
 KINDS = ("a100-40gb", "a100-40gb", "a30-24gb", "a100-40gb without MIG", "T4", "a100-40gb fixed")
@@ -32,7 +20,7 @@ LAYOUTS: tuple[tuple[tuple[str, int, int], ...], ...] = (
 ALL_MODES = ("exclusive", "mps", "fractional")
 
 
-def gpu(node: str, index: int, kind: str, numa: int | None, clients: int) -> GpuReport:
+def gpu(node: str, index: int, kind: str, numa: int | None, clients: int) -> msg.GpuReport:
     if kind == "T4":
         known = gpu_report(node, index, mig=False, numa_node=numa, mps_clients_max=clients, profiles=())
         sizes = {"memory_mib": 15360, "multiprocessors": 40, "memory_slices": 0, "compute_slices": 0}
@@ -42,17 +30,17 @@ def gpu(node: str, index: int, kind: str, numa: int | None, clients: int) -> Gpu
     return gpu_report(node, index, model=model, mig=how != "without MIG", **facts)
 
 
-def made_by_hand(report: GpuReport, layout: tuple[tuple[str, int, int], ...]) -> GpuReport:
+def made_by_hand(report: msg.GpuReport, layout: tuple[tuple[str, int, int], ...]) -> msg.GpuReport:
     """The same GPU as its administrator has partitioned it."""
     made = (
-        InstanceReport(gi_id=number, profile=name, start=start, size=size, uuid=f"MIG-{number}")
+        msg.InstanceReport(gi_id=number, profile=name, start=start, size=size, uuid=f"MIG-{number}")
         for number, (name, start, size) in enumerate(layout, start=1)
     )
     return msgspec.structs.replace(report, instances=tuple(made))
 
 
 @st.composite
-def nodes(draw: st.DrawFn, name: str) -> NodeSnapshot:
+def nodes(draw: st.DrawFn, name: str) -> msg.NodeSnapshot:
     """A node of one to four GPUs."""
     kinds = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=4))
     numas = draw(st.sampled_from([(None,) * 4, (0, 0, 1, 1), (0, 1, 0, None)]))
@@ -66,7 +54,7 @@ def nodes(draw: st.DrawFn, name: str) -> NodeSnapshot:
     return snapshot(name, gpus, modes=modes, time_quota=draw(st.booleans()), kubelet_hands_over=hands_over)
 
 
-def linked(gpus: tuple[GpuReport, ...]) -> tuple[GpuReport, ...]:
+def linked(gpus: tuple[msg.GpuReport, ...]) -> tuple[msg.GpuReport, ...]:
     """The same with NVLinks between neighbours: 0 and 1, 2 and 3."""
     uuids = [each.uuid for each in gpus]
     return tuple(
@@ -75,21 +63,22 @@ def linked(gpus: tuple[GpuReport, ...]) -> tuple[GpuReport, ...]:
     )
 
 
-LLM = (NodeExpression(key="app", operator="In", values=("llm",)),)
+LLM = (msg.NodeExpression(key="app", operator="In", values=("llm",)),)
 OTHERS = (
-    OtherPods(namespace="default", labels={"app": "llm"}, count=2),
-    OtherPods(namespace="other", labels={"app": "etl"}, leaving=True),
-    OtherPods(namespace="default", labels={"tier": "web"}, leaving=True),
-    OtherPods(
-        namespace="web", apart=(PodTerm(topology_key="kubernetes.io/hostname", selector=LLM, namespaces=("default",)),)
+    msg.OtherPods(namespace="default", labels={"app": "llm"}, count=2),
+    msg.OtherPods(namespace="other", labels={"app": "etl"}, leaving=True),
+    msg.OtherPods(namespace="default", labels={"tier": "web"}, leaving=True),
+    msg.OtherPods(
+        namespace="web",
+        apart=(msg.PodTerm(topology_key="kubernetes.io/hostname", selector=LLM, namespaces=("default",)),),
     ),
-    OtherPods(namespace="web", apart=(PodTerm(topology_key="zone", namespaces=("*",)),)),
+    msg.OtherPods(namespace="web", apart=(msg.PodTerm(topology_key="zone", namespaces=("*",)),)),
 )
 """Pods that are none of ours."""
 DESCRIBED = st.tuples(
     st.sampled_from([None, (0, 0, 0), (6000, 4096, 0), (0, 0, 2)]),
     st.builds(
-        HostFacts,
+        msg.HostFacts,
         cpu_cores=st.sampled_from([2.0, 8.0, 64.0]),
         memory_mib=st.sampled_from([4096, 262144]),
         pods_free=st.sampled_from([2, 110]),
@@ -106,30 +95,30 @@ DESCRIBED = st.tuples(
             [
                 (),
                 (),
-                (Taint(key="gpu"),),
-                (Taint(key="old", value="yes", effect="NoExecute"),),
-                (Taint(key="busy", effect="PreferNoSchedule"),),
-                (Taint(key="node.kubernetes.io/unschedulable"),),
-                (Taint(key="node.kubernetes.io/not-ready", effect="NoExecute"), Taint(key="gpu")),
-                (Taint(key="node.kubernetes.io/memory-pressure"),),
-                (Taint(key="ToBeDeletedByClusterAutoscaler", value="1"),),
+                (msg.Taint(key="gpu"),),
+                (msg.Taint(key="old", value="yes", effect="NoExecute"),),
+                (msg.Taint(key="busy", effect="PreferNoSchedule"),),
+                (msg.Taint(key="node.kubernetes.io/unschedulable"),),
+                (msg.Taint(key="node.kubernetes.io/not-ready", effect="NoExecute"), msg.Taint(key="gpu")),
+                (msg.Taint(key="node.kubernetes.io/memory-pressure"),),
+                (msg.Taint(key="ToBeDeletedByClusterAutoscaler", value="1"),),
             ]
         ),
         cordoned=st.sampled_from([False, False, False, True]),
         source=st.sampled_from(["", "folder"]),
-        ports=st.sampled_from([(), (), (HostPort(port=80),)]),
+        ports=st.sampled_from([(), (), (msg.HostPort(port=80),)]),
         others=st.lists(st.sampled_from(OTHERS), max_size=2).map(tuple),
     ),
 )
 
 
-def offering(described: tuple[tuple[int, int, int] | None, HostFacts]) -> HostFacts:
+def offering(described: tuple[tuple[int, int, int] | None, msg.HostFacts]) -> msg.HostFacts:
     """The same node, and what it offers in all: what is free, and what others take; or nothing is said of that."""
     taken, facts = described
     if taken is None:
         return facts
     nics = facts.resources.get("example.com/nic", 0) + taken[2]
-    offers = HostRoom(
+    offers = msg.HostRoom(
         cpu_milli=round(facts.cpu_cores * 1000) + taken[0],
         memory_mib=facts.memory_mib + taken[1],
         resources={"example.com/nic": nics} if nics else {},
@@ -141,7 +130,7 @@ HOSTS = st.none() | st.none() | DESCRIBED.map(offering)
 """What a node has besides GPUs."""
 
 
-def changed(draw: st.DrawFn, report: GpuReport, board: BoardTruth) -> GpuReport:
+def changed(draw: st.DrawFn, report: msg.GpuReport, board: BoardTruth) -> msg.GpuReport:
     """The same GPU after something happened to it that may happen while this is booked on it."""
     what = draw(st.sampled_from(["health", "foreign", "foreign gone", "quarantine", "repaired", "MIG"]))
     replace = msgspec.structs.replace
@@ -154,7 +143,7 @@ def changed(draw: st.DrawFn, report: GpuReport, board: BoardTruth) -> GpuReport:
     if what == "quarantine" and report.mig_enabled and report.profiles:
         start = draw(st.integers(0, report.memory_slices - 1))
         size = draw(st.integers(1, report.memory_slices - start))
-        return replace(report, quarantined=(PlacementReport(start=start, size=size),))
+        return replace(report, quarantined=(msg.PlacementReport(start=start, size=size),))
     if what == "repaired":
         return replace(report, quarantined=())
     if what == "MIG" and report.profiles and not board.spans():
@@ -165,12 +154,12 @@ def changed(draw: st.DrawFn, report: GpuReport, board: BoardTruth) -> GpuReport:
         foreign, _ = taken_from_us(report)
         spans = [*board.spans(), *foreign, (profile.name, place.start, place.size)]
         if why_not_together(report, spans) is None:
-            made = InstanceReport(gi_id=90 + len(foreign), profile=profile.name, start=place.start, size=place.size)
+            made = msg.InstanceReport(gi_id=90 + len(foreign), profile=profile.name, start=place.start, size=place.size)
             return replace(report, instances=(*report.instances, made))
     return report
 
 
-def relaid(draw: st.DrawFn, report: GpuReport, board: BoardTruth) -> GpuReport:
+def relaid(draw: st.DrawFn, report: msg.GpuReport, board: BoardTruth) -> msg.GpuReport:
     """The administrator takes an instance away, somebody uses one, or one is made where nothing is booked."""
     replace = msgspec.structs.replace
     there = list(report.instances)
@@ -187,11 +176,11 @@ def relaid(draw: st.DrawFn, report: GpuReport, board: BoardTruth) -> GpuReport:
         back = span in board.spans() and span not in [(each.profile, each.start, each.size) for each in there]
         if back or why_not_together(report, [*spans, span]) is None:
             number = 1 + max((each.gi_id for each in there), default=0)
-            there.append(InstanceReport(gi_id=number, profile=span[0], start=span[1], size=span[2], uuid="MIG-new"))
+            there.append(msg.InstanceReport(gi_id=number, profile=span[0], start=span[1], size=span[2], uuid="MIG-new"))
     return replace(report, instances=tuple(there))
 
 
-def smallest_sum(report: GpuReport, board: BoardTruth) -> int:
+def smallest_sum(report: msg.GpuReport, board: BoardTruth) -> int:
     """How many of its smallest plain instances an unchanged empty GPU takes, found by trying."""
     foreign, out = taken_from_us(report)
     smallest = min(report.profiles, key=lambda p: (p.compute_slices, p.memory_mib, len(p.name), p.name))

@@ -157,8 +157,7 @@ class FleetMachine(ChangingFleet):
         if answer.reasons[0].reason is not WaitReason.NO_NODE_CAN_FIT:
             return
         calm = {name: emptied(node) for name, node in self.truth.nodes.items()}
-        truth = Truth(calm, {}, self.truth.overcommit_percent)
-        missed = Chooser(truth, GEOMETRIES).some_place(asking)
+        missed = Chooser(Truth(calm, {}, self.truth.overcommit_percent), GEOMETRIES).some_place(asking)
         assert missed is None, f"{answer.message}, but there would be a place on {missed}"
 
     @precondition(lambda self: self.truth.bookings)

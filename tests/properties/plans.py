@@ -15,8 +15,7 @@ from sluice_allocator.core.placement.defragment import MovePlan
 def wrong_with(
     plan: MovePlan, asking: PlaceRequest, now: Chooser, ways: Mapping[AllocationId, PlaceRequest]
 ) -> list[str]:
-    """
-    Everything that is wrong with a plan.
+    """Everything that is wrong with a plan.
 
     `ways` is what each who may be moved asked for. Its new place has to be there beside all the old ones, for it is
     booked first; what is wanted has to be there when the old ones are gone.

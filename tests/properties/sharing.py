@@ -1,5 +1,4 @@
-"""
-A small, full fleet that is shared: everything that people, agents and clocks do to it, in any order.
+"""A small, full fleet that is shared: everything that people, agents and clocks do to it, in any order.
 
 Where `machine` asks the engine for places, here whole allocators read and write a bus: one that reads everything at
 once and is judged by every choice, or two that know what they have got round to read, and are judged by what stands.
@@ -167,8 +166,7 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
     @rule(data=st.data(), what=st.sampled_from(["cordon", "drain", "uncordon", "uncordon"]), whole=st.booleans())
     def cordon(self, data: st.DataObject, what: str, whole: bool) -> None:
         """A node or a GPU is shut, emptied, or opened again."""
-        name = data.draw(st.sampled_from(sorted(self.world.nodes)))
-        node = NodeName(name)
+        node = NodeName(data.draw(st.sampled_from(sorted(self.world.nodes))))
         gpu = data.draw(st.sampled_from([each.uuid for each in self.world.nodes[node].gpus]))
         gpus = () if whole else (gpu,)
         word = Uncordoned(node=node) if what == "uncordon" else Cordoned(node=node, gpus=gpus, drain=what == "drain")
@@ -222,8 +220,7 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
         request = RequestId(data.draw(st.sampled_from(self._sharing())))
         change = Change(request, "", values)
         process = data.draw(st.sampled_from(self.world.processes))
-        ctx = process.allocator.ctx
-        dry = adjust(ctx, change)
+        dry = adjust(process.allocator.ctx, change)
         self.numbered += 1
         process.handle(AdjustAsked(self.numbered, change))
         if self.alone:

@@ -1,5 +1,4 @@
-"""
-Was it right to give that to that one? Asked when nothing is on its way, of one allocator that knows all there is.
+"""Was it right to give that to that one? Asked when nothing is on its way, of one allocator that knows all there is.
 
 What was booked since it was last asked was decided on what still stands: nothing was freed in between. So whatever is
 free now was free then, and every pod that waits now waited then.
@@ -9,22 +8,12 @@ from judges.choosing import Chooser
 from judges.placements import Truth, why_not_together
 from properties.sharing_judge import SharingJudge, most_important, too_much
 
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Booking,
-    Bound,
-    Cordoned,
-    EvictionDone,
-    EvictionOrdered,
-    Grant,
-    Pending,
-    QuotaSet,
-)
+from sluice.contracts import messages as msg
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement import PlaceRequest
 
 
-def exactly(asked: AllocationRequested) -> PlaceRequest:
+def exactly(asked: msg.AllocationRequested) -> PlaceRequest:
     """What it asked for, and nothing larger."""
     return PlaceRequest(asked.claims, asked.namespace, asked.host, asked.node_policy, asked.gpu_policy)
 
@@ -53,7 +42,7 @@ class Choices:
 
     # -- grants ----------------------------------------------------------------------------------------------------
 
-    def _is_exact_if_it_can_be(self, booking: Booking) -> None:
+    def _is_exact_if_it_can_be(self, booking: msg.Booking) -> None:
         """A larger profile is never less of anything, and is given only where there is no place of the asked one."""
         asked = self.facts.living().get(booking.request)
         if asked is None or not booking.instead_of:
@@ -71,7 +60,7 @@ class Choices:
             free = Chooser(self.judge.truth([booking.allocation])).some_place(exactly(asked))
             assert free is None, f"{booking.request} has more than it asked for, and there was its own on {free}"
 
-    def _is_first_of_its_like(self, booking: Booking, grants: list[Grant]) -> None:
+    def _is_first_of_its_like(self, booking: msg.Booking, grants: list[msg.Grant]) -> None:
         """Of those who ask for the same, the one whose turn is first has the place."""
         living = self.facts.living()
         asked = living.get(booking.request)
@@ -89,12 +78,12 @@ class Choices:
             assert turn > mine, f"{booking.request} has a place before {other}, whose turn is before"
 
     def _has_answer(self, request: str) -> bool:
-        return isinstance(self.facts.of["binding"].get(request), Bound) or bool(self.facts.granted(request))
+        return isinstance(self.facts.of["binding"].get(request), msg.Bound) or bool(self.facts.granted(request))
 
-    def _is_within_limits(self, booking: Booking) -> None:
+    def _is_within_limits(self, booking: msg.Booking) -> None:
         """One allocator never books more than a namespace may have, all and one."""
         quota = self.facts.of["quota"].get(booking.namespace)
-        if not isinstance(quota, QuotaSet):
+        if not isinstance(quota, msg.QuotaSet):
             return
         waiting = [each for each in self.facts.live() if self.judge.waits_for_others(each)]
         live = [entry.booking for each, entry in self.facts.live().items() if each not in waiting]
@@ -105,7 +94,7 @@ class Choices:
         over = too_much(quota.request, takes, takes)
         assert not over, f"one pod of {quota.namespace} has {over}"
 
-    def _groups_are_whole(self, grants: list[Grant]) -> None:
+    def _groups_are_whole(self, grants: list[msg.Grant]) -> None:
         """No pod of a group is granted alone: all of them, unless others have places already."""
         new = {grant.booking.request for grant in grants}
         for request in new:
@@ -127,10 +116,10 @@ class Choices:
         """No pod is evicted that is not preemptible, or for nothing."""
         for request, order in self.facts.of["eviction"].items():
             asked = self.facts.living().get(request)
-            if isinstance(order, EvictionOrdered) and asked is not None:
+            if isinstance(order, msg.EvictionOrdered) and asked is not None:
                 assert self._why(request, asked), f"{order} for no reason"
 
-    def _why(self, request: str, asked: AllocationRequested) -> str:
+    def _why(self, request: str, asked: msg.AllocationRequested) -> str:
         if self._is_drained(request):
             return "drained"
         mine = [each.booking.allocation for each in self.facts.granted(request)]
@@ -149,14 +138,14 @@ class Choices:
     def _is_drained(self, request: str) -> bool:
         grant = self.facts.bound().get(request)
         cordon = self.facts.of["cordon"].get(grant.booking.node) if grant is not None else None
-        if grant is None or not isinstance(cordon, Cordoned) or not cordon.drain:
+        if grant is None or not isinstance(cordon, msg.Cordoned) or not cordon.drain:
             return False
         return not cordon.gpus or any(device.gpu in cordon.gpus for device in grant.booking.devices)
 
     def _drained_are_ordered_out(self) -> None:
         for request in self.facts.living():
-            if self._is_drained(request) and not isinstance(self.facts.of["evicted"].get(request), EvictionDone):
-                assert isinstance(self.facts.of["eviction"].get(request), EvictionOrdered), f"{request} may stay"
+            if self._is_drained(request) and not isinstance(self.facts.of["evicted"].get(request), msg.EvictionDone):
+                assert isinstance(self.facts.of["eviction"].get(request), msg.EvictionOrdered), f"{request} may stay"
 
     # -- the queue -------------------------------------------------------------------------------------------------
 
@@ -169,7 +158,7 @@ class Choices:
         if not outside:
             return
         assert inside == most, f"{outside} are kept outside, and only {inside} of {most} wait"
-        told = [each for each, _ in living if isinstance(self.facts.of["waiting"].get(each), Pending)]
+        told = [each for each, _ in living if isinstance(self.facts.of["waiting"].get(each), msg.Pending)]
         assert inside + len(outside) <= len(told), f"{outside} show that they are outside, and not all of them are"
         turns = {each: most_important(asked, self.judge.asked_at[each]) for each, asked in waits.items()}
         single = [each for each in waits if waits[each].group is None]  # who leads a group has the turn of all of it
@@ -179,7 +168,7 @@ class Choices:
 
     def _is_told(self, request: str) -> WaitReason | None:
         said = self.facts.of["waiting"].get(request)
-        return said.reasons[0].reason if isinstance(said, Pending) and not self._has_answer(request) else None
+        return said.reasons[0].reason if isinstance(said, msg.Pending) and not self._has_answer(request) else None
 
     # -- who waits -------------------------------------------------------------------------------------------------
 
@@ -200,12 +189,12 @@ class Choices:
             if asked.group is not None:
                 self._group_does_not_fit(asked, truth)
 
-    def _who_might_fit(self) -> dict[str, AllocationRequested]:
+    def _who_might_fit(self) -> dict[str, msg.AllocationRequested]:
         """Those without a place, but for whom there may be other reasons than places."""
         return {
             request: asked
             for request, asked in self.facts.living().items()
-            if not isinstance(self.facts.of["quota"].get(asked.namespace), QuotaSet)
+            if not isinstance(self.facts.of["quota"].get(asked.namespace), msg.QuotaSet)
             and self._is_told(request) is not WaitReason.QUEUE_FULL
             and request not in self.judge.failed
             and not self._has_answer(request)
@@ -219,7 +208,7 @@ class Choices:
                 truth.nodes[promise.booking.node].cordoned |= {device.gpu}
         return truth
 
-    def _group_does_not_fit(self, asked: AllocationRequested, truth: Truth) -> None:
+    def _group_does_not_fit(self, asked: msg.AllocationRequested, truth: Truth) -> None:
         sisters = {
             each: other
             for each, other in self.facts.living().items()
@@ -239,7 +228,7 @@ class Choices:
         assert room < len(sisters), f"{sorted(sisters)} wait for {name}, and there are {room}"
 
 
-def _alike(one: AllocationRequested, other: AllocationRequested) -> bool:
+def _alike(one: msg.AllocationRequested, other: msg.AllocationRequested) -> bool:
     """Whether two fit the same places and limits, and neither has to wait for others of its group."""
     same = (one.claims, one.namespace) == (other.claims, other.namespace)
     return same and one.leeway.substitute == other.leeway.substitute and other.group is None

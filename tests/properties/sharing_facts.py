@@ -9,32 +9,11 @@ from factories.scheduling.allocator import FOLDER, ready_of
 from properties.sharing_asks import PodAsk
 from properties.small_bus import Process, SmallBus, until_calm
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Ticked
 from sluice.contracts.bus.subjects import parse
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    Closed,
-    Cordoned,
-    EvictionBlocked,
-    EvictionDone,
-    EvictionOrdered,
-    Grant,
-    NodeChanged,
-    NodeInventory,
-    NodeOpened,
-    NodeSnapshot,
-    QuotaSet,
-    Refused,
-    Released,
-    RequestWithdrawn,
-    Revoke,
-    SliceFailed,
-    SliceGone,
-    SliceReady,
-)
 from sluice_allocator.core.config import SchedulerConfig
 
 REST_TICKS, REST_STEP_S = 60, 10.0
@@ -52,36 +31,40 @@ class Facts:
     def landed(self, entry: Entry, _run: RunId | None) -> None:
         """A value is the last one of its subject."""
         address = parse(entry.subject)
-        if not isinstance(entry.message, NodeOpened):
+        if not isinstance(entry.message, msg.NodeOpened):
             self.of[address.kind][address.key[-1]] = entry.message
             self.at[address.kind][address.key[-1]] = entry.sequence
 
     def is_gone(self, allocation: str) -> bool:
         entry = self.of["ledger"].get(allocation)
-        return entry is None or isinstance(entry, Closed) or isinstance(self.of["slice"].get(allocation), SliceGone)
+        return (
+            entry is None
+            or isinstance(entry, msg.Closed)
+            or isinstance(self.of["slice"].get(allocation), msg.SliceGone)
+        )
 
-    def live(self) -> dict[str, Grant | Revoke]:
+    def live(self) -> dict[str, msg.Grant | msg.Revoke]:
         return {each: entry for each, entry in self.of["ledger"].items() if not self.is_gone(each)}
 
-    def granted(self, request: str) -> list[Grant]:
+    def granted(self, request: str) -> list[msg.Grant]:
         entries = self.live().values()
-        return [each for each in entries if isinstance(each, Grant) and each.booking.request == request]
+        return [each for each in entries if isinstance(each, msg.Grant) and each.booking.request == request]
 
-    def living(self) -> dict[str, AllocationRequested]:
+    def living(self) -> dict[str, msg.AllocationRequested]:
         """Who asks, and was not told that it is over."""
-        over = (Released, Refused)
+        over = (msg.Released, msg.Refused)
         return {
             request: asked
             for request, asked in self.of["request"].items()
-            if isinstance(asked, AllocationRequested) and not isinstance(self.of["binding"].get(request), over)
+            if isinstance(asked, msg.AllocationRequested) and not isinstance(self.of["binding"].get(request), over)
         }
 
-    def bound(self) -> dict[str, Grant]:
+    def bound(self) -> dict[str, msg.Grant]:
         """Who is bound to something that stands, and to what."""
         found = {}
         for request, binding in self.of["binding"].items():
-            entry = self.of["ledger"].get(binding.allocation) if isinstance(binding, Bound) else None
-            if isinstance(entry, Grant) and not self.is_gone(entry.booking.allocation):
+            entry = self.of["ledger"].get(binding.allocation) if isinstance(binding, msg.Bound) else None
+            if isinstance(entry, msg.Grant) and not self.is_gone(entry.booking.allocation):
                 found[request] = entry
         return found
 
@@ -89,14 +72,14 @@ class Facts:
         """The allocations about which an agent has something to do."""
         return sorted(each for each, entry in self.live().items() if self._is_due(entry, self.of["slice"].get(each)))
 
-    def _is_due(self, entry: Grant | Revoke, slice_: Any) -> bool:
-        if isinstance(entry, Revoke):
+    def _is_due(self, entry: msg.Grant | msg.Revoke, slice_: Any) -> bool:
+        if isinstance(entry, msg.Revoke):
             return True
         if not all(self.is_gone(each) for each in entry.after):
             return False
-        if isinstance(slice_, SliceReady) and slice_.revision == entry.revision:
+        if isinstance(slice_, msg.SliceReady) and slice_.revision == entry.revision:
             return slice_.shrinking
-        return not isinstance(slice_, SliceFailed)
+        return not isinstance(slice_, msg.SliceFailed)
 
     def to_evict(self) -> list[str]:
         """Living pods of which the eviction is ordered and not done."""
@@ -104,14 +87,15 @@ class Facts:
         return sorted(
             each
             for each in self.living()
-            if isinstance(orders.get(each), EvictionOrdered) and not isinstance(outcomes.get(each), EvictionDone)
+            if isinstance(orders.get(each), msg.EvictionOrdered)
+            and not isinstance(outcomes.get(each), msg.EvictionDone)
         )
 
 
 class SharingWorld:
     """Nodes, agents, sources, an operator, and one or two allocators."""
 
-    def __init__(self, nodes: list[NodeSnapshot], rules: SchedulerConfig, allocators: int) -> None:
+    def __init__(self, nodes: list[msg.NodeSnapshot], rules: SchedulerConfig, allocators: int) -> None:
         self.bus = SmallBus()
         self.facts = Facts()
         self.bus.on_landed.append(self.facts.landed)
@@ -124,7 +108,7 @@ class SharingWorld:
         for _ in range(allocators):
             self.begin_process()
         for each in nodes:
-            news = NodeChanged(
+            news = msg.NodeChanged(
                 node=each.node,
                 endpoint="127.0.0.1:1",
                 boot_id=each.boot_id,
@@ -133,7 +117,7 @@ class SharingWorld:
                 gpus=(),
             )
             self.bus.put(subjects.node(each.node), news)
-            self.bus.put(subjects.inventory(each.node), NodeInventory(snapshot=each, stale=False))
+            self.bus.put(subjects.inventory(each.node), msg.NodeInventory(snapshot=each, stale=False))
         self.calm()
 
     # -- allocators ------------------------------------------------------------------------------------------------
@@ -163,7 +147,7 @@ class SharingWorld:
         """A pod asks; with a stem it is one more of that controller's."""
         self._pods += 1
         request = RequestId(f"q{self._pods}")
-        message = AllocationRequested(
+        message = msg.AllocationRequested(
             revision=1,
             source=FOLDER,
             namespace=pod.namespace,
@@ -180,7 +164,7 @@ class SharingWorld:
 
     def withdraw(self, request: str) -> None:
         revision = self.facts.of["request"][request].revision + 1
-        word = RequestWithdrawn(revision=revision, source=FOLDER, cause="pod gone")
+        word = msg.RequestWithdrawn(revision=revision, source=FOLDER, cause="pod gone")
         self.bus.put(subjects.request(RequestId(request)), word)
 
     def edit(self, request: str, claims: tuple) -> None:
@@ -191,7 +175,7 @@ class SharingWorld:
     def evict(self, request: str, *, comes_back: bool) -> None:
         """The eviction is carried out; its controller may make another pod."""
         asked = self.facts.of["request"][request]
-        self.bus.put(subjects.evicted(RequestId(request)), EvictionDone(request=RequestId(request)))
+        self.bus.put(subjects.evicted(RequestId(request)), msg.EvictionDone(request=RequestId(request)))
         self.withdraw(request)
         if comes_back:
             pod = PodAsk(asked.claims, asked.namespace, asked.priority, asked.leeway, asked.group)
@@ -199,7 +183,7 @@ class SharingWorld:
 
     def block(self, request: str) -> None:
         """A budget does not allow it."""
-        word = EvictionBlocked(request=RequestId(request), why="the budget allows none")
+        word = msg.EvictionBlocked(request=RequestId(request), why="the budget allows none")
         self.bus.put(subjects.evicted(RequestId(request)), word)
 
     # -- agents ----------------------------------------------------------------------------------------------------
@@ -210,10 +194,10 @@ class SharingWorld:
         booking = entry.booking
         address = subjects.slice_(booking.node, AllocationId(allocation))
         about = {"allocation": booking.allocation, "request": booking.request, "revision": entry.revision}
-        if isinstance(entry, Revoke):
-            word = SliceGone(**about, cause=entry.cause)
+        if isinstance(entry, msg.Revoke):
+            word = msg.SliceGone(**about, cause=entry.cause)
         elif fails and entry.revision == 1:
-            word = SliceFailed(**about, error="NVML_ERROR_UNKNOWN", message="it could not be made")
+            word = msg.SliceFailed(**about, error="NVML_ERROR_UNKNOWN", message="it could not be made")
         else:
             word = msgspec.structs.replace(ready_of(entry), revision=entry.revision)
             word = msgspec.structs.replace(word, shrinking=still_used and bool(entry.counts))
@@ -221,10 +205,9 @@ class SharingWorld:
 
     # -- operators -------------------------------------------------------------------------------------------------
 
-    def say(self, word: QuotaSet | Cordoned | Any) -> None:
+    def say(self, word: msg.QuotaSet | msg.Cordoned | Any) -> None:
         """An operator's word, which everybody hears when nothing else is on its way (docs/quotas.md: one who has not
-        heard it yet does not know of it).
-        """
+        heard it yet does not know of it)."""
         self.calm()
         quota = hasattr(word, "namespace")
         self.bus.put(subjects.quota(word.namespace) if quota else subjects.cordon(NodeName(word.node)), word)

@@ -9,29 +9,15 @@ from judges.amounts import Amount, amount_of
 from judges.placements import NodeTruth, Truth
 from properties.sharing_facts import Facts
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus.events import Entry
 from sluice.contracts.bus.subjects import parse
 from sluice.contracts.ids import RunId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Amounts,
-    Booking,
-    Bound,
-    Cordoned,
-    DeviceGrant,
-    EvictionOrdered,
-    Grant,
-    NodeSnapshot,
-    QuotaSet,
-    Revoke,
-    SliceFailed,
-    SliceReady,
-)
 
 if TYPE_CHECKING:
     from sluice.contracts.messages import Share
 
-Devices = tuple[DeviceGrant, ...]
+Devices = tuple[msg.DeviceGrant, ...]
 
 
 def largest(one: Devices, other: Devices) -> Devices:
@@ -47,14 +33,14 @@ def _largest_share(one: "Share", other: "Share") -> "Share":
     return msgspec.structs.replace(one, **{name: max(getattr(one, name), getattr(other, name)) for name in names})
 
 
-def most_important(asked: AllocationRequested, sequence: int) -> tuple[int, int]:
+def most_important(asked: msg.AllocationRequested, sequence: int) -> tuple[int, int]:
     return -asked.priority, sequence
 
 
 class SharingJudge:
     """Hears what lands, and looks at what stands."""
 
-    def __init__(self, facts: Facts, nodes: dict[str, NodeSnapshot], *, alone: bool) -> None:
+    def __init__(self, facts: Facts, nodes: dict[str, msg.NodeSnapshot], *, alone: bool) -> None:
         """Nothing has landed. `alone`: there is one allocator, which always knows all there is."""
         self.facts = facts
         self.nodes = nodes
@@ -79,9 +65,9 @@ class SharingJudge:
         self.adjusted: dict[str, None] = {}
         """Namespaces in which somebody's size was changed."""
         self.first_bound: dict[str, None] = {}
-        self.new_grants: list[Grant] = []
+        self.new_grants: list[msg.Grant] = []
         """Since it was last looked at what stands."""
-        self.orders: dict[str, EvictionOrdered | None] = {}
+        self.orders: dict[str, msg.EvictionOrdered | None] = {}
         """The last word about each pod's eviction."""
 
     def begins_anew(self) -> None:
@@ -95,39 +81,39 @@ class SharingJudge:
         """One value; the facts know it already."""
         message, key = entry.message, parse(entry.subject).key[-1]
         match message:
-            case AllocationRequested():
+            case msg.AllocationRequested():
                 self._asked(key, message, entry.sequence)
-            case SliceFailed():
+            case msg.SliceFailed():
                 self.failed[message.request] = None
-            case SliceReady():
+            case msg.SliceReady():
                 self._ready(key, message)
-            case Grant():
+            case msg.Grant():
                 self._granted(message)
-            case Bound() if message.allocation not in self.first_bound:
+            case msg.Bound() if message.allocation not in self.first_bound:
                 self.first_bound[message.allocation] = None
                 self._is_together(message)
                 self._is_within_limits(message)
             case _:
                 pass
         if parse(entry.subject).kind == "eviction":
-            order = message if isinstance(message, EvictionOrdered) else None
+            order = message if isinstance(message, msg.EvictionOrdered) else None
             again = run is not None and order is not None and self.orders.get(key) == order
             assert not (self.alone and again), f"{key} is ordered out twice: {order}"
             self.orders[key] = order
 
-    def _asked(self, request: str, asked: AllocationRequested, sequence: int) -> None:
+    def _asked(self, request: str, asked: msg.AllocationRequested, sequence: int) -> None:
         if self.asked_at.setdefault(request, sequence) != sequence and not self.alone:
             self.not_the_same[request] = None
         if asked.group is not None:
             self.ever_of.setdefault((asked.namespace, asked.group.name), {})[request] = None
 
-    def _ready(self, allocation: str, ready: SliceReady) -> None:
+    def _ready(self, allocation: str, ready: msg.SliceReady) -> None:
         self.had_slice[ready.request] = None
         granted = self.facts.of["ledger"][allocation]
         if granted.revision == ready.revision and not ready.shrinking:
             self.uses[allocation] = granted.booking.devices
 
-    def _granted(self, grant: Grant) -> None:
+    def _granted(self, grant: msg.Grant) -> None:
         booking = grant.booking
         known = self.uses.get(booking.allocation, booking.devices)
         self.uses[booking.allocation] = largest(known, booking.devices)
@@ -139,28 +125,30 @@ class SharingJudge:
         self.after[booking.allocation] = grant.after
         self.new_grants.append(grant)
         cordon = self.facts.of["cordon"].get(booking.node)
-        for device in booking.devices if isinstance(cordon, Cordoned) else ():
+        for device in booking.devices if isinstance(cordon, msg.Cordoned) else ():
             shut = not cordon.gpus or device.gpu in cordon.gpus
             assert not shut, f"{booking.allocation} is put on what is cordoned"
         self._is_in_turn(booking)
 
-    def _keeps_guarantees(self, grant: Grant) -> None:
+    def _keeps_guarantees(self, grant: msg.Grant) -> None:
         """An eviction for another namespace leaves the victim's its guarantee, when all victims are gone."""
         live = self.facts.live()
-        evicting = [each for each in live.values() if isinstance(each, Grant) and each.evict]
+        evicting = [each for each in live.values() if isinstance(each, msg.Grant) and each.evict]
         going = {each for promise in evicting for each in promise.after}
         lost = [entry.booking for each, entry in live.items() if each in grant.after]
         for namespace in {booking.namespace for booking in lost} - {grant.booking.namespace}:
             quota = self.facts.of["quota"].get(namespace)
             of_it = [entry.booking for entry in live.values() if entry.booking.namespace == namespace]
-            stay = [each for each in of_it if isinstance(live[each.allocation], Grant) and each.allocation not in going]
+            stay = [
+                each for each in of_it if isinstance(live[each.allocation], msg.Grant) and each.allocation not in going
+            ]
             takes = self.amounts([each for each in lost if each.namespace == namespace])
-            sure = _limits(quota.guaranteed) if isinstance(quota, QuotaSet) else (None, None, None)
+            sure = _limits(quota.guaranteed) if isinstance(quota, msg.QuotaSet) else (None, None, None)
             for least, left, taken in zip(sure, self.amounts(stay), takes, strict=True):
                 short = least is not None and taken > 0 and left < least
                 assert not short, f"{namespace} has {left} left of {least} for {grant.booking.allocation}"
 
-    def _is_in_turn(self, booking: Booking) -> None:
+    def _is_in_turn(self, booking: msg.Booking) -> None:
         mine = self._turn(booking.request)
         for promise in self.promises():
             other = promise.booking
@@ -177,7 +165,7 @@ class SharingJudge:
         known = asked is not None and request not in self.not_the_same
         return most_important(asked, self.asked_at[request]) if known and asked is not None else None
 
-    def _is_together(self, bound: Bound) -> None:
+    def _is_together(self, bound: msg.Bound) -> None:
         """No pod of a group begins before there is a slice for each; once it has begun, further ones may."""
         asked = self.facts.living().get(bound.request)
         if asked is None or asked.group is None:
@@ -195,21 +183,23 @@ class SharingJudge:
 
     def _has_slice(self, request: str) -> bool:
         slices = self.facts.of["slice"]
-        return any(isinstance(slices.get(each.booking.allocation), SliceReady) for each in self.facts.granted(request))
+        return any(
+            isinstance(slices.get(each.booking.allocation), msg.SliceReady) for each in self.facts.granted(request)
+        )
 
     def _members(self, key: tuple[str, str]) -> list[str]:
         living = self.facts.living().items()
         return [each for each, asked in living if asked.group and (asked.namespace, asked.group.name) == key]
 
-    def _is_within_limits(self, bound: Bound) -> None:
+    def _is_within_limits(self, bound: msg.Bound) -> None:
         """What is bound of a namespace is within its limits, as far as it was granted under them."""
         grant = self.facts.of["ledger"].get(bound.allocation)
-        if not isinstance(grant, Grant):
+        if not isinstance(grant, msg.Grant):
             return
         namespace = grant.booking.namespace
         quota = self.facts.of["quota"].get(namespace)
         said_at = self.facts.at["quota"].get(namespace, 0)
-        if not isinstance(quota, QuotaSet) or self.facts.at["ledger"][bound.allocation] < said_at:
+        if not isinstance(quota, msg.QuotaSet) or self.facts.at["ledger"][bound.allocation] < said_at:
             return
         if not self.alone and namespace in self.adjusted:
             return  # who is bound and made larger was not among what another process has read before it bound
@@ -217,23 +207,23 @@ class SharingJudge:
         over = too_much(quota.total, self.amounts(everybody), self.amounts([grant.booking]))
         assert not over, f"{namespace} has {over} bound with {bound.allocation}"
 
-    def amounts(self, bookings: Iterable[Booking]) -> Amount:
+    def amounts(self, bookings: Iterable[msg.Booking]) -> Amount:
         """What bookings come to, by the most that each may be using."""
         parts = [amount_of(device, self.gpus[device.gpu]) for each in bookings for device in self.devices(each)]
         found = [sum(column) for column in zip(*parts, strict=True)] or [0, 0, 0]
         return found[0], found[1], found[2]
 
-    def devices(self, booking: Booking) -> Devices:
+    def devices(self, booking: msg.Booking) -> Devices:
         return self.uses.get(booking.allocation, booking.devices)
 
     # -- what stands -----------------------------------------------------------------------------------------------
 
-    def promises(self) -> list[Grant]:
+    def promises(self) -> list[msg.Grant]:
         """Grants that still wait for others to be gone."""
         return [
             each
             for each in self.facts.live().values()
-            if isinstance(each, Grant) and not all(self.facts.is_gone(other) for other in each.after)
+            if isinstance(each, msg.Grant) and not all(self.facts.is_gone(other) for other in each.after)
         ]
 
     def truth(self, left_out: Iterable[str] = ()) -> Truth:
@@ -242,7 +232,7 @@ class SharingJudge:
         for name, snapshot in self.nodes.items():
             cordon = self.facts.of["cordon"].get(name)
             gpus = frozenset(gpu.uuid for gpu in snapshot.gpus)
-            shut = frozenset(cordon.gpus or gpus) if isinstance(cordon, Cordoned) else frozenset()
+            shut = frozenset(cordon.gpus or gpus) if isinstance(cordon, msg.Cordoned) else frozenset()
             nodes[name] = NodeTruth(snapshot, cordoned=shut)
         out = dict.fromkeys(left_out)
         bookings = {
@@ -262,7 +252,7 @@ class SharingJudge:
         waiting = [each for each in live if self.waits_for_others(each)]
         wrong = self.truth(waiting).violations()
         assert not wrong, wrong
-        given_up = [each for each in waiting if isinstance(live[each], Revoke)]
+        given_up = [each for each in waiting if isinstance(live[each], msg.Revoke)]
         leaving = [each for promise in self.promises() for each in promise.after]
         wrong = self.truth([*leaving, *given_up]).violations()
         assert not wrong, f"when {leaving} have gone: {wrong}"
@@ -279,18 +269,18 @@ class SharingJudge:
             assert begun, f"{count} pods of {key} have had places for very long, and none is bound"
 
 
-def too_much(limits: Amounts, has: Amount, takes: Amount) -> str:
+def too_much(limits: msg.Amounts, has: Amount, takes: Amount) -> str:
     """What somebody has too much of, of that which the new one takes; empty where nothing is."""
     rows = zip(("devices", "MiB", "permille"), _limits(limits), has, takes, strict=True)
     return ", ".join(f"{h} of {m} {n}" for n, m, h, t in rows if m is not None and t > 0 and h > m)
 
 
-def _limits(amounts: Amounts) -> tuple[int | None, int | None, int | None]:
+def _limits(amounts: msg.Amounts) -> tuple[int | None, int | None, int | None]:
     slices = amounts.compute_slices
     return amounts.gpus, amounts.memory_mib, slices * 1000 if slices is not None else None
 
 
-def _in_the_way(one: DeviceGrant, other: DeviceGrant) -> bool:
+def _in_the_way(one: msg.DeviceGrant, other: msg.DeviceGrant) -> bool:
     """Whether two devices cannot both be there: shares of one home can, as far as there is room."""
     if one.gpu != other.gpu or one.start >= other.start + other.size or other.start >= one.start + one.size:
         return False

@@ -1,5 +1,4 @@
-"""
-A bus in one dictionary, and allocators that read and write it a step at a time.
+"""A bus in one dictionary, and allocators that read and write it a step at a time.
 
 It keeps last values, checks guards and hands out sequences, and nothing else: what a step is, and when it is taken, is
 for the test that drives it. Nothing is lost on the way; what is slow is slow because no test takes the step.

@@ -3,8 +3,9 @@
 import re
 import time
 
+from factories.waiting import wait_until
 from quota.compiled import Built
-from quota.rig import Rig, until
+from quota.rig import Rig
 from quota.round_trips import measure
 
 KERNEL_US, KERNELS = 500.0, 4000
@@ -46,9 +47,9 @@ def after_kill_ms(built: Built) -> float:
             rig.add(name, request=0.5)
         hog, other = rig.tenant("a", "single", 60_000_000, 2), rig.tenant("b", "count", 100, 10)
         hog.say("")
-        until(lambda: rig.judge.look().pending["a"] == 1, "the long kernel runs")
+        wait_until(lambda: rig.judge.look().pending["a"] == 1, "the long kernel runs")
         other.say("")
-        until(lambda: rig.judge.look().pending["b"] > 0, "its neighbour is let run beside it, and queues behind it")
+        wait_until(lambda: rig.judge.look().pending["b"] > 0, "its neighbour queues behind it")
         began = time.perf_counter()
         hog.kill()
         assert other.hear().startswith("kernels=10 ")

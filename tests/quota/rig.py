@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -174,11 +174,3 @@ class Rig:
         for process in reversed(self._running):
             process.close()
         shutil.rmtree(self.folder)
-
-
-def until(good: Callable[[], bool], what: str, within_s: float = ANSWER_WITHIN_S) -> None:
-    """Wait until it is so. Raises AssertionError after `within_s`."""
-    deadline = time.monotonic() + within_s
-    while not good():
-        assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
-        time.sleep(LOOK_EVERY_S)

@@ -1,7 +1,8 @@
 """The library in real processes, beside a real scheduler: what a program does must go on as if it were not there."""
 
 import pytest
-from quota.rig import Rig, until
+from factories.waiting import wait_until
+from quota.rig import Rig
 
 WAYS_TO_LAUNCH = 12
 
@@ -49,7 +50,7 @@ def test_every_way_to_launch_waits_for_a_token(rig: Rig) -> None:
         for number in range(WAYS_TO_LAUNCH)
     ]
     for process in waiting:
-        until(lambda process=process: "No such file" in process.errors(), "it waits at the gate")
+        wait_until(lambda process=process: "No such file" in process.errors(), "it waits at the gate")
     assert rig.judge.look().pending["a"] + rig.judge.look().kernels["a"] == 0
     rig.start_scheduler()
     for process in waiting:

@@ -5,10 +5,11 @@ import shutil
 import subprocess
 
 import pytest
+from factories.waiting import wait_until
 from quota.command import _judge
 from quota.compiled import Built
 from quota.judge import Span
-from quota.rig import Rig, until
+from quota.rig import Rig
 from quota.scenarios import SCENARIOS
 
 OLDEST_LIBC = (2, 17)
@@ -55,8 +56,7 @@ def test_a_container_with_musl_can_load_it(built: Built) -> None:
 
 def test_the_stand_in_is_as_strict_as_a_driver(rig: Rig) -> None:
     """What fails on hardware would pass here."""
-    process = rig.start("a", "behaviours", "strict", quota=False)
-    assert process.hear() == "ok"
+    assert rig.start("a", "behaviours", "strict", quota=False).hear() == "ok"
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_the_device_is_shared_as_hardware_would_without_a_quota(rig: Rig) -> Non
     greedy = rig.tenant("a", "flood", 2000, 3600, quota=False)
     modest = rig.tenant("b", "count", 200, 50, quota=False)
     greedy.say("")
-    until(lambda: rig.judge.look().kernels["a"] > 0, "the greedy one runs")  # on a busy machine it may begin late
+    wait_until(lambda: rig.judge.look().kernels["a"] > 0, "the greedy one runs")  # on a busy machine it may begin late
     before = rig.judge.look().by_name["a"]
     modest.say("")
     assert modest.hear().startswith("kernels=50 ")

@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from quota.rig import Rig, until
+from factories.waiting import wait_until
+from quota.rig import Rig
 from quota.round_trips import ASK, GIVE_BACK, GRANT, HELLO, packet
 
 WELCOME, STOP = 17, 20
@@ -77,7 +78,9 @@ def test_who_waits_long_beside_a_living_scheduler_waits_on(rig: Rig) -> None:
 
     with scripted(rig, answer):
         process = rig.start("a", "behaviours", "keeps-errno", **SOON)
-        until(lambda: len(greetings) > 12, "it has asked ten times whether somebody is there")  # ten patiences' worth
+        wait_until(
+            lambda: len(greetings) > 12, "it has asked ten times whether somebody is there"
+        )  # ten patiences' worth
         assert rig.judge.look().kernels.get("a", 0) + rig.judge.look().pending.get("a", 0) == 0
         assert process.errors() == ""
         process.close()
@@ -87,7 +90,7 @@ def test_who_fails_closed_waits_until_somebody_answers(rig: Rig) -> None:
     """Strict isolation would last only until the first restart of an agent."""
     rig.add("a", request=0.5)
     process = rig.start("a", "behaviours", "keeps-errno", SLUICE_QUOTA_FAIL="closed", SLUICE_QUOTA_LOG="2", **SOON)
-    until(lambda: process.errors().count("No such file") >= 2, "it has tried again, after its patience")
+    wait_until(lambda: process.errors().count("No such file") >= 2, "it has tried again, after its patience")
     assert rig.judge.look().kernels["a"] + rig.judge.look().pending["a"] == 0
     rig.start_scheduler()
     assert process.hear() == "ok"
@@ -117,12 +120,12 @@ def test_who_went_on_without_a_scheduler_is_counted_by_the_next_one(rig: Rig) ->
     rig.add("a", request=0.5)
     process = rig.tenant("a", "steady", 500, 3600, SLUICE_QUOTA_PATIENCE_MS="10")
     process.say("")
-    until(lambda: rig.judge.look().kernels["a"] > 0, "it goes on without")
+    wait_until(lambda: rig.judge.look().kernels["a"] > 0, "it goes on without")
     assert "SLUICE_QUOTA_PATIENCE_MS is '10'; it must be a whole number from 500" in process.errors()
     rig.start_scheduler()
     scheduler = rig.scheduler
-    until(lambda: scheduler.ask("usage")["a"]["fail_opens"] == 1, "it has told so")
-    until(lambda: scheduler.ask("usage")["a"]["tokens"] > 0, "and it is held again")
+    wait_until(lambda: scheduler.ask("usage")["a"]["fail_opens"] == 1, "it has told so")
+    wait_until(lambda: scheduler.ask("usage")["a"]["tokens"] > 0, "and it is held again")
 
 
 def test_a_killed_program_gives_its_token_back(rig: Rig) -> None:
@@ -132,7 +135,7 @@ def test_a_killed_program_gives_its_token_back(rig: Rig) -> None:
     rig.add("b", request=0.5)
     hog, other = rig.tenant("a", "steady", 500, 3600), rig.tenant("b", "count", 500, 300)
     hog.say("")
-    until(lambda: rig.judge.look().kernels["a"] > 20, "the first one runs")
+    wait_until(lambda: rig.judge.look().kernels["a"] > 20, "the first one runs")
     hog.kill()
     other.say("")
     assert other.hear().startswith("kernels=300 ")
@@ -146,7 +149,7 @@ def test_a_stopped_program_does_not_stop_its_neighbour(rig: Rig) -> None:
     rig.add("b", request=0.5)
     hog, other = rig.tenant("a", "steady", 500, 3600), rig.tenant("b", "count", 500, 300)
     hog.say("")
-    until(lambda: rig.judge.look().kernels["a"] > 20, "the first one runs")
+    wait_until(lambda: rig.judge.look().kernels["a"] > 20, "the first one runs")
     hog.process.send_signal(signal.SIGSTOP)
     other.say("")
     assert other.hear().startswith("kernels=300 ")

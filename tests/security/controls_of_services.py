@@ -136,8 +136,7 @@ def _secret_in_an_address() -> None:
 
 
 def _flipped_bit() -> None:
-    lines = Lines()
-    written = lines.next(b'{"type":"tombstone","allocation":"a1","request":"r","revision":2,"cause":"c"}')
+    written = Lines().next(b'{"type":"tombstone","allocation":"a1","request":"r","revision":2,"cause":"c"}')
     with refused(DamagedError, "a journal with a flipped bit"):
         read_lines(written.replace(b'"revision":2', b'"revision":3'))
 
@@ -158,8 +157,7 @@ def _shipped(name: str) -> str:
 
 def _changed(old: str, new: str):
     def read(name: str) -> str:
-        text = (KUBERNETES / "base" / name).read_text()
-        return text.replace(old, new)
+        return (KUBERNETES / "base" / name).read_text().replace(old, new)
 
     return patched("security.controls_of_services._shipped", read)
 

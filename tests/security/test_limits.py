@@ -8,6 +8,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from factories.waiting import until
 
 from sluice.contracts.bus.codec import MESSAGE_BYTES_MAX, Undecodable, decode
 from sluice.contracts.ids import HomeId
@@ -25,7 +26,7 @@ from sluice_node_agent.shell.journal.journal import Journal
 from sluice_pod_watcher.shell import http_server as http_health
 from sluice_pod_watcher.shell.http_server import ConnectionLimits, ListenAddress
 
-BOUND_S = 20.0
+BOUND_S = 60.0
 READY = b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
@@ -44,12 +45,6 @@ class Waiting:
     def register(self, server):
         handlers = {"Wait": grpc.unary_unary_rpc_method_handler(self.wait)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Waiting", handlers),))
-
-
-async def until(look):
-    async with asyncio.timeout(BOUND_S):
-        while not look():  # noqa: ASYNC110 - no event when a call begins
-            await asyncio.sleep(0.005)
 
 
 async def hung_up_on(reader):

@@ -25,8 +25,7 @@ def careless():
 
 def test_a_journal_is_its_agents_alone(tmp_path):
     """Write access to it could grant a place twice."""
-    journal = Journal(tmp_path / "n1", "n1")
-    journal.close()
+    Journal(tmp_path / "n1", "n1").close()
     assert stat.S_IMODE((tmp_path / "n1").stat().st_mode) == 0o700
     assert modes(tmp_path / "n1") == {0o600}
 
@@ -59,6 +58,5 @@ def test_a_service_that_reads_its_password_says_so(tmp_path):
     secret.chmod(0o644)
     settings = load(CommonSettings, service="allocator", environ={"SLUICE_NATS_PASSWORD_FILE": str(secret)})
     with structlog.testing.capture_logs() as lines:
-        identity = credentials_from_settings(settings)
-        identity.current()
+        credentials_from_settings(settings).current()
     assert [line["setting"] for line in lines if line["event"] == "a secret is not private"] == ["nats_password_file"]

@@ -6,31 +6,10 @@ from typing import Any
 
 from factories.words import booking_of
 
+from sluice.contracts import messages as msg
+from sluice.contracts.bus import events as bus
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import (
-    Entry,
-    Observed,
-    ReadingCaughtUp,
-    ReadingStarted,
-    Stream,
-    Write,
-    WriteAccepted,
-    WriteRefused,
-    WriteUnknown,
-)
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId
-from sluice.contracts.messages import (
-    AnyMessage,
-    Booking,
-    Closed,
-    DeviceGrant,
-    Grant,
-    NodeChanged,
-    NodeOpened,
-    Revoke,
-    SliceGone,
-    SliceReady,
-)
 from sluice.runtime.bus import Answer, Reading
 
 INCARNATION = Incarnation("1")
@@ -42,7 +21,7 @@ HISTORY_MAX = 64
 class Held:
     """One allocation in the ledger, from its grant to the moment when its entry is closed and forgotten."""
 
-    booking: Booking
+    booking: msg.Booking
     revision: int = 1
     revoked: bool = False
     closed: bool = False
@@ -59,12 +38,12 @@ class Held:
 
     @property
     def is_gone(self) -> bool:
-        return isinstance(self.word, SliceGone)
+        return isinstance(self.word, msg.SliceGone)
 
     @property
     def is_ready(self) -> bool:
         """Whether it is there, as its standing order wants it."""
-        return isinstance(self.word, SliceReady) and self.word.revision == self.revision
+        return isinstance(self.word, msg.SliceReady) and self.word.revision == self.revision
 
 
 @dataclass(slots=True)
@@ -80,16 +59,16 @@ class Broker:
     """Writes whose guard did not hold."""
     weathered: int = 0
     """Times the weather was bad."""
-    _book: dict[str, Entry] = field(default_factory=dict)
-    _state: dict[str, Entry] = field(default_factory=dict)
-    _past: list[Entry] = field(default_factory=list)
+    _book: dict[str, bus.Entry] = field(default_factory=dict)
+    _state: dict[str, bus.Entry] = field(default_factory=dict)
+    _past: list[bus.Entry] = field(default_factory=list)
     _sequence: int = 100
     _named: int = 0
 
     # -- the allocator's side: each returns what its reader shall hear ---------------------------------------------
 
     def grant(
-        self, devices: tuple[DeviceGrant, ...], *, owner: str, namespace: str = "team", after: tuple[str, ...] = ()
+        self, devices: tuple[msg.DeviceGrant, ...], *, owner: str, namespace: str = "team", after: tuple[str, ...] = ()
     ) -> tuple[Held, list[Reading]]:
         self._named += 1
         booking = booking_of(
@@ -104,18 +83,18 @@ class Broker:
         )
         held = self.held[booking.allocation] = Held(booking)
         waits = tuple(AllocationId(other) for other in after)
-        return held, self._order(held, Grant(revision=1, incarnation=INCARNATION, booking=booking, after=waits))
+        return held, self._order(held, msg.Grant(revision=1, incarnation=INCARNATION, booking=booking, after=waits))
 
     def revoke(self, held: Held) -> list[Reading]:
         held.revision += 1
         held.revoked = True
-        order = Revoke(revision=held.revision, incarnation=INCARNATION, booking=held.booking, cause="pod gone")
+        order = msg.Revoke(revision=held.revision, incarnation=INCARNATION, booking=held.booking, cause="pod gone")
         return self._order(held, order)
 
     def close(self, held: Held) -> list[Reading]:
         """It is gone: no reader waits for its messages."""
         held.closed = True
-        closed = Closed(
+        closed = msg.Closed(
             revision=held.revision,
             allocation=held.allocation,
             request=held.booking.request,
@@ -129,23 +108,25 @@ class Broker:
         self._book.pop(subjects.ledger(self.node, held.allocation).subject, None)
         self._state.pop(subjects.slice_(self.node, held.allocation).subject, None)
 
-    def _order(self, held: Held, message: Grant | Revoke | Closed) -> list[Reading]:
+    def _order(self, held: Held, message: msg.Grant | msg.Revoke | msg.Closed) -> list[Reading]:
         before = self._book.get(subjects.ledger(self.node, held.allocation).subject)
         entry = self._put(subjects.ledger(self.node, held.allocation).subject, message)
-        batch: list[Reading] = [Observed(Stream.BOOK, entry)]
+        batch: list[Reading] = [bus.Observed(bus.Stream.BOOK, entry)]
         if self._strikes():  # it comes twice, and an older one of the same subject after it
-            batch += [Observed(Stream.BOOK, entry)]
-            batch += [Observed(Stream.BOOK, before)] if before is not None else []
+            batch += [bus.Observed(bus.Stream.BOOK, entry)]
+            batch += [bus.Observed(bus.Stream.BOOK, before)] if before is not None else []
         if self._past and self._strikes():  # something that this reader was sent long ago comes again
-            batch.insert(self.dice.randrange(len(batch) + 1), Observed(Stream.BOOK, self.dice.choice(self._past)))
+            batch.insert(
+                self.dice.randrange(len(batch) + 1), bus.Observed(bus.Stream.BOOK, self.dice.choice(self._past))
+            )
         self._past = [*self._past[1 - HISTORY_MAX :], entry]
         if self._strikes():  # the durable starts over
             batch += self.reading()
         return batch
 
-    def _put(self, subject: str, message: AnyMessage) -> Entry:
+    def _put(self, subject: str, message: msg.AnyMessage) -> bus.Entry:
         self._sequence += 1
-        entry = Entry(subject, self._sequence, OperationId(f"soak-{self._sequence}"), message)
+        entry = bus.Entry(subject, self._sequence, OperationId(f"soak-{self._sequence}"), message)
         self._book[subject] = entry
         return entry
 
@@ -160,14 +141,14 @@ class Broker:
         """The whole ledger as a reader hears it that begins now. What was on its way to an earlier one is lost."""
         self._past = []
         entries = sorted(self._book.values(), key=lambda entry: entry.sequence)
-        observed = [Observed(Stream.BOOK, entry) for entry in entries]
-        return [ReadingStarted(Stream.BOOK, INCARNATION), *observed, ReadingCaughtUp(Stream.BOOK)]
+        observed = [bus.Observed(bus.Stream.BOOK, entry) for entry in entries]
+        return [bus.ReadingStarted(bus.Stream.BOOK, INCARNATION), *observed, bus.ReadingCaughtUp(bus.Stream.BOOK)]
 
-    def last(self, subject: str) -> Entry | None:
+    def last(self, subject: str) -> bus.Entry | None:
         """The last value of a subject of STATE."""
         return self._state.get(subject)
 
-    def write(self, write: Write) -> tuple[Answer, list[Reading]]:
+    def write(self, write: bus.Write) -> tuple[Answer, list[Reading]]:
         """A guarded write of the agent's: the answer, and what its reader shall hear because of it."""
         current = self._state.get(write.subject)
         sequence = current.sequence if current is not None else 0
@@ -175,24 +156,24 @@ class Broker:
             raise AssertionError(f"{write.subject} is written under the guard {write.guard}")
         if write.expected != sequence:
             self.refused += 1
-            return WriteRefused(write.operation, sequence), []
+            return bus.WriteRefused(write.operation, sequence), []
         self._sequence += 1
-        self._state[write.subject] = Entry(write.subject, self._sequence, write.operation, write.message)
+        self._state[write.subject] = bus.Entry(write.subject, self._sequence, write.operation, write.message)
         heard = self._hear(write.message)
         if self._strikes():
-            return WriteUnknown(write.operation), heard
-        return WriteAccepted(write.operation, self._sequence), heard
+            return bus.WriteUnknown(write.operation), heard
+        return bus.WriteAccepted(write.operation, self._sequence), heard
 
-    def _hear(self, message: AnyMessage) -> list[Reading]:
+    def _hear(self, message: msg.AnyMessage) -> list[Reading]:
         """What the allocator does about a word: a run that it does not know is opened."""
-        if isinstance(message, NodeChanged):
+        if isinstance(message, msg.NodeChanged):
             address = subjects.head(self.node).subject
             head = self._book.get(address)
             if head is None or getattr(head.message, "agent_run", "") != message.agent_run:
-                opened = NodeOpened(
+                opened = msg.NodeOpened(
                     node=self.node, incarnation=INCARNATION, boot_id=message.boot_id, agent_run=message.agent_run
                 )
-                return [Observed(Stream.BOOK, self._put(address, opened))]
+                return [bus.Observed(bus.Stream.BOOK, self._put(address, opened))]
             return []
         allocation = getattr(message, "allocation", None)
         if allocation in self.held:

@@ -1,5 +1,4 @@
-"""
-Looks for leaks: what is on the node, held against what the ledger says it should be.
+"""Looks for leaks: what is on the node, held against what the ledger says it should be.
 
 Shares no code with the agent: it reads the hardware's own state, parses the journal by itself, lists directories and
 walks /proc. `after_death` says what must hold at any instant (whatever is on the node, the journal knows of it),

@@ -1,5 +1,4 @@
-"""
-One life of the agent's process: the real core, its runner, executors, journal and tickets, over the driver's bus.
+"""One life of the agent's process: the real core, its runner, executors, journal and tickets, over the driver's bus.
 
 It is forked from the driver, which has imported everything, so that a restart costs milliseconds. Its journal can
 strike: kill this very process before, within or after the n-th writing of a record, or wait there for the driver to do

@@ -1,5 +1,4 @@
-"""
-The enumerations: every kind of cycle with death at every step, and with everything else that can go wrong at a step.
+"""The enumerations: every kind of cycle with death at every step, and with everything else that can go wrong at a step.
 
 An enumeration proves itself complete: it raises the step until a cycle ends without the strike having fallen, and every
 kind of record that an undisturbed cycle writes must have been struck on both sides.

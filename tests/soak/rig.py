@@ -103,8 +103,7 @@ class Rig:
         ours.close()
         if self._channel is not None:
             self._channel.close()
-        run = f"soak-{self.counts.lives}"
-        run_life(self.place, theirs, run, self.config, self._make, strike)
+        run_life(self.place, theirs, f"soak-{self.counts.lives}", self.config, self._make, strike)
 
     def _make(self) -> tuple[Any, Any]:
         return self.machine.backend(), make_mps(self.place, self.root, self.machine.environment())
@@ -346,8 +345,7 @@ class Rig:
         """Nothing is under way: wait until node and ledger are the same. Raises SoakFailureError when they stay not."""
         deadline = time.monotonic() + self.rest_s
         while True:
-            node = judge.look(self.place, self.machine)
-            wrong = judge.at_rest(node, self.broker.held.values(), self.foreign)
+            wrong = judge.at_rest(judge.look(self.place, self.machine), self.broker.held.values(), self.foreign)
             if not wrong:
                 self.counts.checks += 1
                 return

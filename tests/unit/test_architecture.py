@@ -59,8 +59,6 @@ def test_every_import_contract_is_kept():
     [
         ("libs", "libs/sluice/contracts/planted.py", "import sluice.runtime.clock"),
         ("libs", "libs/sluice/mig/planted.py", "import sluice.contracts.ids"),
-        ("testing", "services/inventory/sluice_inventory/shell/planted.py", "import sluice.testing.memory_bus"),
-        ("testing", "libs/sluice/runtime/planted.py", "from sluice.testing import stream_model"),
         ("library", "libs/sluice/runtime/planted.py", "import sluice_allocator"),
         ("services", "services/console/sluice_console/planted.py", "import sluice_allocator"),
         ("inside", "services/allocator/sluice_allocator/core/planted.py", "import sluice_allocator.shell"),

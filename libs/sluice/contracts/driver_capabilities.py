@@ -1,11 +1,9 @@
 """
 Parse and compare driver capabilities: the values of NVIDIA_DRIVER_CAPABILITIES, and what devices imply.
 
-They choose libraries and device nodes that the NVIDIA runtime mounts, never which GPU. `compute` is for CUDA and
-OpenCL, `compat32` for 32-bit programs, `graphics` for OpenGL and Vulkan, `utility` for nvidia-smi and NVML, `video` for
-the Video Codec SDK, `display` for X11 (https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/
-docker-specialized.html#driver-capabilities); `ngx`, and which are supported at all, is in
-https://github.com/NVIDIA/nvidia-container-toolkit/blob/main/internal/config/image/capabilities.go.
+They choose libraries and device nodes that the NVIDIA runtime mounts, never which GPU
+(https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html#driver-capabilities,
+https://github.com/NVIDIA/nvidia-container-toolkit/blob/main/internal/config/image/capabilities.go).
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,11 +35,7 @@ class NotAllowedError(ValueError):
 
 
 def chosen(text: str, allowed: Sequence[str] = CAPABILITIES) -> str:
-    """
-    Parse a comma-separated list as in NVIDIA_DRIVER_CAPABILITIES, each once; empty when nothing is named.
-
-    `all` means all allowed ones, as for the runtime. Raises UnknownCapabilityError, NotAllowedError.
-    """
+    """Each of a comma-separated list once; `all` is all allowed. Raises UnknownCapabilityError, NotAllowedError."""
     words = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for word in words:
         if word not in (ALL, *CAPABILITIES):

@@ -1,25 +1,26 @@
-"""
-Convert a GPU's report to a model of `sluice.mig`, and back.
-
-A live GPU's report always wins over the catalog, so most models of a real fleet come from here. Pure.
-"""
+"""Convert a GPU's report to a model of `sluice.mig`, and back. A live GPU's report always wins over the catalog."""
 
 import hashlib
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from sluice.contracts.messages import GpuReport, PlacementReport, ProfileReport
 from sluice.mig.catalog import find_models
 from sluice.mig.model import Engines, GpuModel, Placement, Profile
 
+_ALIKE = ("name", "profile_id", "compute_slices", "memory_mib", "multiprocessors", "max_instances")
+"""Fields of a profile that are called the same in a report."""
+_ENGINES = ("copy_engines", "decoders", "encoders", "jpegs", "ofas")
+"""In the order of `Engines`."""
+
 
 def model_from_report(report: GpuReport) -> GpuModel:
     """
-    The model that a live GPU describes. Equal facts give equal models, whichever GPU reports them.
+    The model that a live GPU describes; equal facts give equal models.
 
-    The key is the catalog's when the report equals the catalog's facts; else it contains a digest of the facts, so that
-    two drivers that size profiles differently never count as one model. A GPU without MIG gives a model without
-    profiles. Placements outside any GPU (no size, a negative start) are left out.
+    The key is the catalog's when the facts are, else it has a digest of them, so that two drivers that size profiles
+    differently never count as one model.
     """
     sizes = (report.memory_mib, report.multiprocessors, report.memory_slices, report.compute_slices)
     return model_of_facts(report.model, sizes, report.profiles)
@@ -51,21 +52,11 @@ def model_of_facts(name: str, sizes: tuple[int, int, int, int], reported: tuple[
 
 @lru_cache(maxsize=256)  # more models than any simulation has
 def profile_reports(model: GpuModel) -> tuple[ProfileReport, ...]:
-    """The profiles that a GPU of this model reports."""
     return tuple(
         ProfileReport(
-            name=profile.name,
-            profile_id=profile.profile_id,
-            compute_slices=profile.compute_slices,
-            memory_mib=profile.memory_mib,
-            multiprocessors=profile.multiprocessors,
-            copy_engines=profile.engines.copy,
-            decoders=profile.engines.decode,
-            encoders=profile.engines.encode,
-            jpegs=profile.engines.jpeg,
-            ofas=profile.engines.ofa,
-            max_instances=profile.max_instances,
             placements=tuple(PlacementReport(start=span.start, size=span.size) for span in profile.placements),
+            **{name: getattr(profile, name) for name in _ALIKE},
+            **dict[str, Any](zip(_ENGINES, profile.engines, strict=True)),
         )
         for profile in model.profiles
     )
@@ -73,15 +64,10 @@ def profile_reports(model: GpuModel) -> tuple[ProfileReport, ...]:
 
 def _profile(report: ProfileReport) -> Profile:
     return Profile(
-        name=report.name,
-        profile_id=report.profile_id,
         nvml_enum=None,
-        compute_slices=report.compute_slices,
-        memory_mib=report.memory_mib,
-        multiprocessors=report.multiprocessors,
-        engines=Engines(report.copy_engines, report.decoders, report.encoders, report.jpegs, report.ofas),
-        max_instances=report.max_instances,
+        engines=Engines(*(getattr(report, name) for name in _ENGINES)),
         placements=tuple(Placement(p.start, p.size) for p in report.placements if p.start >= 0 and p.size > 0),
+        **{name: getattr(report, name) for name in _ALIKE},
     )
 
 

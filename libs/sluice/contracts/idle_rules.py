@@ -1,8 +1,7 @@
 """
 When a pod whose slice idles may be evicted: what its owner or an operator writes, and the decision.
 
-Times are unix seconds. A protected window is a text such as `mon-fri 08:00-18:00 +02:00`; days and offset from UTC may
-be left out, and several are separated by `;`.
+Times are unix seconds. A protected window is a text such as `mon-fri 08:00-18:00 +02:00`, several separated by `;`.
 """
 
 import re
@@ -49,7 +48,6 @@ class IdleRule:
 
     @property
     def warned_before_s(self) -> float:
-        """How long before its eviction the pod is warned."""
         return min(WARNED_BEFORE_S, self.after_s / 2)
 
 
@@ -85,7 +83,6 @@ def _window(text: str) -> Window | None:
 
 
 def is_protected(windows: tuple[Window, ...], unix_s: float) -> bool:
-    """Whether a moment lies in one of the windows."""
     today = int(unix_s // _DAY_S)
     return any(
         (day + 3) % 7 in window.days
@@ -100,11 +97,7 @@ IdleStep = Literal["keep", "warn", "wait", "evict"]
 
 
 def idle_step(rule: IdleRule | None, idle_since: int, warned_at: float | None, unix_s: float) -> IdleStep:
-    """
-    What to do about a pod at a moment. `idle_since` is 0 while its slice is used, or that is unknown.
-
-    A pod is evicted only after a warning that has stood for its whole time.
-    """
+    """What to do now; `idle_since` is 0 unless it idles. Evicts only after a warning that has stood its whole time."""
     if rule is None or rule.after_s == NEVER or not idle_since or is_protected(rule.protected, unix_s):
         return "keep"
     due = idle_since + rule.after_s

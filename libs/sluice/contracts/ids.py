@@ -1,8 +1,7 @@
 """
 Types of ids, so that a node name is never passed where a request id belongs.
 
-Ids of requests and allocations become tokens of NATS subjects, so this module also defines valid tokens. Decoders check
-ids against it: an id that fits no subject would crash the reader that answers it.
+Ids of requests and allocations are tokens of NATS subjects; decoders check them, or a reader would crash on one.
 """
 
 import re
@@ -39,7 +38,6 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,253}")
 
 
 def operation_id(run: RunId, number: int) -> OperationId:
-    """The id of the `number`-th write of one process; later ones have higher numbers."""
     return OperationId(f"{run}-{number}")
 
 
@@ -55,7 +53,6 @@ def is_token(text: str) -> bool:
 
 
 def allocation_id(request: RequestId, run: RunId, number: int) -> AllocationId:
-    """The id of the `number`-th allocation that the process `run` decides, for `request`."""
     return AllocationId(f"{request}_{run}_{number}")
 
 

@@ -1,19 +1,11 @@
-"""
-Names of node and GPU policies, and how they combine.
+"""Names of node and GPU policies, and how they combine."""
 
-What each one does is in the allocator.
-"""
-
-import difflib
-
-from sluice.contracts.reasons import shorten
+from sluice.contracts.reasons import nearest, shorten
 
 BOTH_LEVELS = ("first-fit", "compact-first", "low-load-first", "node-compact-gpu-low-load")
 """Set for nodes or for GPUs alone, these apply to both."""
 NODE_POLICIES = ("fragmentation", "binpack", "spread", *BOTH_LEVELS)
-"""How to choose among nodes."""
 GPU_POLICIES = (*NODE_POLICIES, "topology-aware", "mutex", "numa")
-"""How to choose among the GPUs of a node."""
 CHAINABLE = ("binpack", "spread", "numa", "mutex", "topology-aware")
 """GPU policies that may be chained: `numa,binpack`, `mutex,spread`. Each at most once."""
 
@@ -52,6 +44,6 @@ def invalid_gpu_policy_reason(gpu_policy: str) -> str | None:
 
 
 def _unknown(name: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(name[:63], known, n=1, cutoff=0.5)
-    guess = f" (did you mean {near[0]}?)" if near else ""
+    near = nearest(name[:63], known)
+    guess = f" (did you mean {near}?)" if near else ""
     return f"there is no policy {shorten(name, 63)!r}{guess}; known: {', '.join(known)}"

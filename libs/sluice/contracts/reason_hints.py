@@ -1,9 +1,4 @@
-"""
-For each reason to wait, one sentence on what would help.
-
-Shown beside the reason wherever people see it. The sentences are general; the numbers of one request are in its message
-(`Pending`).
-"""
+"""For each reason to wait, one sentence on what would help. Numbers of one request are in its message (`Pending`)."""
 
 from collections.abc import Sequence
 

@@ -1,24 +1,20 @@
 """
-Why a request is refused or waits, as data.
+Why a request is refused or waits, as data: a code for machines, a sentence for people.
 
-A refusal is for a request that is invalid on any fleet: syntax, contradictions, a profile name that cannot exist, more
-than the configured limits. Everything else waits with reasons, even if no known node could serve it: a node that joins
-later may. The reason is a code for machines, the message a sentence for people.
+Refused is what is invalid on any fleet: syntax, contradictions, a profile name that cannot exist, more than the
+configured limits. Everything else waits, even if no known node could serve it: a node that joins later may.
 """
 
+import difflib
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
 
 
 class _Reason(StrEnum):
-    """
-    Reason codes; a later version may add some.
-
-    A reader that does not know a code still shows it and passes on the sentence beside it. Otherwise it would set aside
-    the whole answer, and people would see no reason while versions are mixed.
-    """
+    """Reason codes. One of a later version is shown as it is: otherwise its whole message would be set aside."""
 
     @classmethod
     def _missing_(cls, value: object) -> "_Reason | None":
@@ -50,11 +46,7 @@ class RefusalReason(_Reason):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    One refusal: which `field` holds which `value`, and what is `allowed`.
-
-    `field` is spelled as the person wrote it (an annotation key, a path in a manifest).
-    """
+    """One refusal: which `field`, spelled as the person wrote it, holds which `value`, and what is `allowed`."""
 
     reason: RefusalReason
     message: str
@@ -63,7 +55,6 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     allowed: str = ""
 
     def sentence(self) -> str:
-        """The refusal as a person reads it."""
         where = f"{self.field} = {shorten(self.value)!r}: " if self.field else ""
         right = f" (allowed: {self.allowed})" if self.allowed else ""
         return f"{where}{self.message}{right}"
@@ -145,7 +136,6 @@ KNOWN_AS = {
     WaitReason.TOO_FEW_GPUS_ON_NODE: "AllocatedCardsInsufficientRequest",
     WaitReason.QUOTA_EXCEEDED: "ResourceQuotaNotFit",
 }
-"""The term for the same reason in other schedulers."""
 
 
 class ReasonCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,6 +148,11 @@ class ReasonCount(msgspec.Struct, frozen=True, kw_only=True):
     on: str = ""
     """The node class, where the fleet has several."""
     known_as: str = ""
+
+
+def nearest(text: str, choices: Sequence[str], cutoff: float = 0.5) -> str:
+    """The choice that is most similar; empty when none is."""
+    return next(iter(difflib.get_close_matches(text, choices, n=1, cutoff=cutoff)), "")
 
 
 def shorten(text: str, limit: int = 120) -> str:

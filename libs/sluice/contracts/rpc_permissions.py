@@ -1,12 +1,9 @@
 """
 Which caller may use which gRPC method: the names in certificates, and one table of rights.
 
-A certificate identifies its owner by a DNS name in its subject alternative names: `inventory.sluice.internal` is the
-inventory, `gpu-1.node.sluice.internal` the agent of node `gpu-1`. DNS names and not URIs, because a TLS client checks a
-server's DNS name itself, inside the handshake (RFC 6125); a URI would have to be compared after connecting. `internal`
-is reserved for private use (ICANN resolution 2024.07.29.06), and only our own authority is trusted.
-
-Allow-lists only. The caller passes the names of a verified certificate.
+A certificate identifies its owner by a DNS name in its subject alternative names, which a TLS client checks inside the
+handshake (RFC 6125): `inventory.sluice.internal`, or `gpu-1.node.sluice.internal` for the agent of node `gpu-1`.
+`internal` is reserved for private use (ICANN resolution 2024.07.29.06).
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,12 +30,10 @@ class Caller(StrEnum):
 
 
 def dns_name(caller: Caller) -> str:
-    """The DNS name in this caller's certificate."""
     return f"{caller.value}.{DOMAIN}"
 
 
 def node_dns_name(node: NodeName) -> str:
-    """The DNS name in the certificate of a node's agent."""
     return f"{node}{_NODE_SUFFIX}"
 
 

@@ -1,8 +1,7 @@
 """
-Usage of slices, as an agent answers it.
+Usage of slices, as an agent answers it. Not on the bus: nothing is decided from it (ADR 0041).
 
-It is not on the bus: it changes with every measurement, nothing is decided from it, and clients ask the agent (ADR
-0041). Not to be confused with `sluice.contracts.quotas.usage`, which is what slices count against quotas.
+What slices count against quotas is `sluice.contracts.quotas.usage`.
 """
 
 import msgspec
@@ -23,20 +22,16 @@ class SliceUsage(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     """UUID of the MIG device, or of the GPU."""
     profile: str | None
-    """None for a whole GPU."""
     mode: Mode
     memory_mib: int
-    """The memory it may use."""
     memory_used_mib: int | None = None
     busy_percent: float | None = None
     """Of the time in which one of its kernels ran."""
     sm_percent: float | None = None
-    """Of the device's SMs that were busy, on average."""
     memory_busy_percent: float | None = None
     """Of the time (or of the bandwidth, with GPM) in which its memory was read or written."""
     processes: int = 0
     watched_s: float = 0.0
-    """For how long this agent has watched it."""
     age_s: float | None = None
     """Of these numbers; None before the first measurement."""
     idle_s: float | None = None

@@ -1,10 +1,9 @@
 """
 Which directory of its pod's volume a container mounts, and where it finds its MPS daemon there.
 
-The node agent creates these directories and the pod-watcher annotates them on the pod; both use this module. A kubelet
-binds the one directory that a container mounts, and nothing mounted below it (kubernetes/kubernetes,
+A kubelet binds that one directory, and nothing mounted below it (kubernetes/kubernetes,
 pkg/volume/util/subpath/subpath_linux.go, doBindSubPath: option `bind`, not `rbind`). So a container with a share mounts
-its daemon's own directory, not one with a mount inside.
+its daemon's own directory.
 """
 
 from functools import lru_cache
@@ -26,7 +25,6 @@ def ticket_name(allocation: AllocationId, run: RunId, number: int) -> str:
 
 
 def is_ticket_of(ticket: str, allocation: AllocationId) -> bool:
-    """Whether a ticket was made for this allocation, by any run."""
     return ticket.startswith(_begins(allocation))
 
 
@@ -42,7 +40,6 @@ PIPE, LOG = "pipe", "log"
 QUOTA = "quota"
 """Beside them, where time quotas are enforced: the scheduler's sockets, each under an unguessable name."""
 QUOTA_LIBRARY = "libsluice-quota.so"
-"""In there: the preloaded client library."""
 _SOCKET_DIGITS = 24
 """Hexadecimal, 96 bits. With the path in the container it is far below a socket's 107 bytes (unix(7))."""
 
@@ -74,5 +71,4 @@ def quota_library_in(container: ContainerDevices) -> str:
 
 
 def quota_library_beside(quota_socket: str) -> str:
-    """The client library on the node, by the path of a socket there. Empty without one."""
     return f"{quota_socket.rpartition('/')[0]}/{QUOTA_LIBRARY}" if quota_socket else ""

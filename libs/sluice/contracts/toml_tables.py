@@ -1,8 +1,4 @@
-"""
-Read TOML files that people write, strictly: every error names file, key, value and cure.
-
-Takes text or parsed TOML, never a path; the caller knows what the keys mean.
-"""
+"""Read TOML files that people write, strictly: every error names file, key, value and cure."""
 
 import re
 import tomllib
@@ -26,7 +22,6 @@ class TableError(ValueError):
     """One mistake in a file: `origin`, the `field` at fault, its `value` as written, and what is allowed."""
 
     def __init__(self, origin: str, at: str, value: object, message: str) -> None:
-        """Keep the parts, and put them in one sentence."""
         self.origin = origin
         self.field = at
         self.value = shorten(toml_text_of(value))
@@ -84,7 +79,6 @@ class Table:
     error: type[TableError] = TableError
 
     def at(self, key: str) -> str:
-        """The path of a key of this table in the file."""
         return f"{self.path}.{key}" if self.path else key
 
     def called(self, path: str) -> "Table":
@@ -92,11 +86,9 @@ class Table:
         return Table(self.origin, path, self.values, self.error)
 
     def wrong(self, key: str, message: str) -> TableError:
-        """The error for the value of a key."""
         return self.error(self.origin, self.at(key), self.values.get(key), message)
 
     def only(self, known: tuple[str, ...]) -> None:
-        """Refuse every other key."""
         for key in self.values:
             if key not in known:
                 raise self.wrong(key, f"unknown key; known here: {', '.join(known)}")
@@ -116,21 +108,18 @@ class Table:
         return tuple(value)
 
     def whole(self, key: str, default: int, least: int, most: int) -> int:
-        """A whole number within bounds."""
         value = self.values.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise self.wrong(key, f"must be a whole number from {least} to {most}")
         return value
 
     def number(self, key: str, default: float, least: float, most: float) -> float:
-        """A number within bounds."""
         value = self.values.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
             raise self.wrong(key, f"must be a number from {least:g} to {most:g}")
         return float(value)
 
     def flag(self, key: str, *, default: bool) -> bool:
-        """True or false."""
         value = self.values.get(key, default)
         if not isinstance(value, bool):
             raise self.wrong(key, "must be true or false")

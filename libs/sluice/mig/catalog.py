@@ -1,8 +1,7 @@
 """
-GPU models known without asking a GPU, for the simulator, tests, documentation and refusals.
+GPU models known without asking a GPU. A live GPU's own report always wins: sizes and even names depend on the driver.
 
-A live GPU's own report always wins: sizes, and even profile names, depend on the driver. The facts and their public
-sources are in `catalog.toml`, the only file that this package reads. `sluice.mig.model_names` matches parts of names.
+The facts and their public sources are in `catalog.toml`.
 """
 
 import re
@@ -14,20 +13,18 @@ from typing import Any
 from sluice.mig.model import Engines, GpuModel, Placement, Profile
 
 _WORDS = re.compile(r"[a-z0-9]+")
+_SIZES = ("memory_mib", "multiprocessors", "compute_slices")
 _BRANDS = ("nvidia", "tesla", "geforce")
-"""Brand prefixes that some drivers leave out."""
 
 
 @lru_cache(maxsize=1)
 def catalog() -> tuple[GpuModel, ...]:
-    """Every known model, in the order of the file. Those without MIG have no profiles."""
     text = resources.files("sluice.mig").joinpath("catalog.toml").read_text(encoding="utf-8")
     return tuple(_model(entry) for entry in tomllib.loads(text)["model"])
 
 
 @lru_cache(maxsize=1)
 def mig_models() -> tuple[GpuModel, ...]:
-    """Every known model with MIG, in the order of the file."""
     return tuple(model for model in catalog() if model.profiles)
 
 
@@ -43,7 +40,6 @@ def find_models(name: str) -> tuple[GpuModel, ...]:
 
 @lru_cache(maxsize=1)
 def _by_name() -> dict[str, dict[GpuModel, None]]:
-    """Models by every name; keys and products come before short names."""
     found: dict[str, dict[GpuModel, None]] = {}
     for names_of in (lambda model: (model.key, *model.product_names), lambda model: model.short_names):
         for model in catalog():
@@ -62,28 +58,16 @@ def normalized_name(name: str) -> str:
 
 def _model(entry: dict[str, Any]) -> GpuModel:
     return GpuModel(
-        key=entry["key"],
         product_names=(*entry["product_names"], *entry.get("older_product_names", ())),
-        memory_mib=entry["memory_mib"],
-        multiprocessors=entry["multiprocessors"],
-        memory_slices=entry["memory_slices"],
-        compute_slices=entry["compute_slices"],
         profiles=tuple(_profile(profile) for profile in entry["profiles"]),
         short_names=tuple(entry.get("short_names", ())),
-        confidence=entry["confidence"],
-        architecture=entry["architecture"],
+        **{name: entry[name] for name in (*_SIZES, "key", "memory_slices", "confidence", "architecture")},
     )
 
 
 def _profile(entry: dict[str, Any]) -> Profile:
     return Profile(
-        name=entry["name"],
-        profile_id=entry["profile_id"],
-        nvml_enum=entry["nvml_enum"],
-        compute_slices=entry["compute_slices"],
-        memory_mib=entry["memory_mib"],
-        multiprocessors=entry["multiprocessors"],
         engines=Engines(*entry["engines"]),
-        max_instances=entry["max_instances"],
         placements=tuple(Placement(start, entry["size"]) for start in entry["starts"]),
+        **{name: entry[name] for name in (*_SIZES, "name", "profile_id", "nvml_enum", "max_instances")},
     )

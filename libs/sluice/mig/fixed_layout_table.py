@@ -1,9 +1,7 @@
 """
 The transition table of a fixed layout: only existing instances that are free can be granted.
 
-It has the interface of a model's table, so placement treats both alike. Across GPUs it ranks one thing only: an
-existing instance comes before one that would have to be created, because it can serve nothing else and takes no room
-from larger requests.
+Across GPUs an existing instance comes before one that would have to be created: it can serve nothing else.
 """
 
 from collections.abc import Iterable
@@ -38,7 +36,6 @@ class FixedLayoutTable(TransitionTable):
         self._in_use = 1 << model.memory_slices
 
     def has(self, profile: str) -> bool:
-        """Whether the layout has an instance of this profile, taken or free."""
         return any(instance.profile == profile for instance in self.layout)
 
     def state(self, instances: Iterable[Instance], *, blocked: Iterable[Placement] = ()) -> State:
@@ -93,5 +90,4 @@ class FixedLayoutTable(TransitionTable):
 
 @lru_cache(maxsize=4096)
 def fixed_layout_table_of(model: GpuModel, layout: Layout) -> FixedLayoutTable:
-    """The table of a layout; GPUs of one model with one layout share it."""
     return FixedLayoutTable(model, layout)

@@ -1,10 +1,8 @@
 """
 Layouts: the instances on one GPU, whether they may exist together, and how many more of each profile fit.
 
-One rule for all models (NVIDIA MIG user guide; the counts are those of nvidia-smi -lgip): spans of memory slices
-do not overlap, and counted resources (compute slices, engines, a profile's maximum) stay within the GPU's budget.
-Everything here is computed from the instances each time; `sluice.mig.transition_table` is for many
-decisions.
+Spans of memory slices do not overlap, and counted resources (compute slices, engines, a profile's maximum) stay within
+the GPU's budget (NVIDIA MIG user guide; the counts are those of nvidia-smi -lgip).
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +23,6 @@ class InstanceBudget:
     use: dict[str, tuple[int, ...]]
 
     def only(self, kept: Sequence[int]) -> "InstanceBudget":
-        """The same with only the resources at these positions."""
         return InstanceBudget(
             tuple(self.names[at] for at in kept),
             tuple(self.budget[at] for at in kept),
@@ -99,7 +96,6 @@ class Instance(msgspec.Struct, frozen=True, order=True, gc=False):
 
     @property
     def mask(self) -> int:
-        """The span as bits: bit n is memory slice n."""
         return ((1 << self.size) - 1) << self.start
 
 
@@ -107,7 +103,6 @@ Layout = tuple[Instance, ...]
 
 
 def is_legal(model: GpuModel, instances: Iterable[Instance]) -> bool:
-    """Whether these instances may exist together on one GPU."""
     return illegal_reason(model, tuple(instances)) is None
 
 
@@ -131,7 +126,6 @@ def illegal_reason(model: GpuModel, instances: Sequence[Instance]) -> str | None
 
 
 def fits(model: GpuModel, instances: Iterable[Instance], instance: Instance) -> bool:
-    """Whether `instance` can be created beside `instances`."""
     return is_legal(model, (*instances, instance))
 
 

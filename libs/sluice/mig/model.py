@@ -1,8 +1,8 @@
 """
 GPU models as plain values: profiles, where each may start, and what each uses.
 
-Hardware terms: a *memory slice* is the unit of placement (8 on most models, 12 on some), a *compute slice* is the `g`
-of a profile's name. Never mix the two. Layouts are in `layout`, known models in `catalog`.
+A *memory slice* is the unit of placement (8 on most models, 12 on some), a *compute slice* is the `g` of a profile's
+name. Never mix the two.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,6 @@ class Placement:
 
     @property
     def mask(self) -> int:
-        """The span as bits: bit n is memory slice n."""
         return ((1 << self.size) - 1) << self.start
 
 
@@ -44,12 +43,7 @@ class Engines:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """
-    One kind of instance. `memory_mib` in MiB, `multiprocessors` in SMs.
-
-    `profile_id` is for NVML's create and list calls; `nvml_enum` for NVML's profile query, and None when only a live
-    GPU's report is known. They are different, unrelated numbers.
-    """
+    """One kind of instance. `profile_id` is for NVML's create and list calls, `nvml_enum` for its profile query."""
 
     name: str
     profile_id: int
@@ -63,18 +57,12 @@ class Profile:
 
     @property
     def memory_slices(self) -> int:
-        """How many memory slices an instance takes."""
         return min((placement.size for placement in self.placements), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """
-    One GPU model. Equal models are interchangeable; the hash is computed once, since models key caches.
-
-    `key` identifies these facts: models that differ in anything have different keys. The first of `product_names` is
-    the one that devices report; the others are synonyms.
-    """
+    """One GPU model; `key` differs where any fact does. The first of `product_names` is what devices report."""
 
     key: str
     product_names: tuple[str, ...]
@@ -84,7 +72,6 @@ class GpuModel:
     compute_slices: int
     profiles: tuple[Profile, ...]
     short_names: tuple[str, ...] = field(default=(), compare=False)
-    """Common names besides its key."""
     confidence: str = field(default="reported", compare=False)
     """`reported` by a device; in the catalog `high` (as devices were seen to report), or in part `inferred`."""
     architecture: str = field(default="", compare=False)
@@ -103,7 +90,6 @@ class GpuModel:
         return self._hash
 
     def profile(self, name: str) -> Profile | None:
-        """The profile of that name, or None when this model has none."""
         return self._by_name.get(name)
 
     @property

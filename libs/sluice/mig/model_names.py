@@ -1,9 +1,4 @@
-"""
-Match a written model name against the product name that a GPU reports, and suggest the likely name on a miss.
-
-One rule for fleet files, pods' filters and pools' tables: a name of the catalog means its model everywhere. Independent
-of which GPUs exist.
-"""
+"""Match a written model name against the product name that a GPU reports, and suggest the likely name on a miss."""
 
 from functools import lru_cache
 from itertools import takewhile
@@ -40,12 +35,10 @@ def is_meant(product_name: str, part: str) -> bool:
 
 
 def is_known(part: str) -> bool:
-    """Whether `part` names any model of the catalog."""
     return any(is_meant(name, part) for name in _product_names())
 
 
 def product_name_of(model: GpuModel, name: str) -> str:
-    """The product name for `name`, in any spelling; the model's first when it names no product."""
     return next(
         (each for each in model.product_names if normalized_name(each) == normalized_name(name)), model.product_names[0]
     )

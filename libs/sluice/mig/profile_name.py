@@ -31,10 +31,8 @@ class ProfileNameError(ValueError):
 @dataclass(frozen=True, slots=True, order=True)
 class ProfileName:
     """
-    A parsed profile name.
+    A parsed profile name: `slices` is the `g`, `compute_slices` the `c` (or the `g`), `memory_gb` the rounded figure.
 
-    `slices` is the GPU instance's compute slices (the `g`), `compute_slices` those of the compute instance in it (the
-    `c`; the same number when the name has none). `memory_gb` is the rounded figure in the name, not a size.
     `attributes` keep their sign and order: `("+me",)`, `("-me",)`, `("+me.all",)`.
     """
 
@@ -46,7 +44,6 @@ class ProfileName:
     @classmethod
     @lru_cache(maxsize=_NAMES_REMEMBERED)
     def parse(cls, text: str) -> "ProfileName":
-        """Parse a name. Raises ProfileNameError."""
         match = _NAME.fullmatch(text)
         if match is None:
             raise ProfileNameError(text, "expected for instance 3g.20gb, 1g.5gb+me or 1c.3g.20gb")
@@ -62,7 +59,6 @@ class ProfileName:
         return cls(slices, int(match["gb"]), compute_slices, tuple(attributes))
 
     def __str__(self) -> str:
-        """The name as NVIDIA's tools print it: without a redundant `c`."""
         prefix = "" if self.compute_slices == self.slices else f"{self.compute_slices}c."
         return f"{prefix}{self.slices}g.{self.memory_gb}gb{''.join(self.attributes)}"
 
@@ -73,7 +69,6 @@ _PLUS = re.compile(r"\.(?!all(?![a-z]))")
 
 
 def to_resource(name: str) -> str:
-    """The profile as written after `nvidia.com/mig-`."""
     return name.replace("+", ".")
 
 

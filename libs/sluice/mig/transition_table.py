@@ -1,11 +1,8 @@
 """
 A model's layouts as a table of few states, so that a decision is a look-up, not a search.
 
-Two layouts are one state when they occupy the same memory slices and use the same of each scarce resource: everything
-that can still be placed depends on these alone. An A100 has 2319 layouts and 382 states. States and choices are
-computed on first use and cached.
-
-The table ranks places within one GPU and across GPUs of one model; nodes and requests are not its concern.
+Two layouts are one state when they occupy the same memory slices and use the same of each scarce resource. An A100 has
+2319 layouts and 382 states. States and choices are computed on first use and cached.
 """
 
 from collections.abc import Iterable, Mapping
@@ -96,12 +93,7 @@ class TransitionTable:
         }
 
     def state(self, instances: Iterable[Instance], *, blocked: Iterable[Placement] = ()) -> State:
-        """
-        The state of a GPU with these instances, and with these spans blocked.
-
-        Accepts anything, because hardware may report anything: slices counted twice count once, resources used beyond
-        the budget count as all used, an instance of an unknown profile only occupies its slices.
-        """
+        """The state of a GPU with these instances, and these spans blocked. Accepts whatever hardware may report."""
         mask = 0
         used = [0] * len(self._shifts)
         for instance in instances:
@@ -127,7 +119,6 @@ class TransitionTable:
         return after
 
     def with_one_less(self, state: State, instance: Instance) -> State:
-        """As `release`, cached."""
         key = (state, instance)
         before = self._before.get(key)
         if before is None:
@@ -191,7 +182,6 @@ class TransitionTable:
         return dict(self._facts_of(state).creatable)
 
     def count(self, state: State, profile_name: str) -> int:
-        """How many more instances of one profile alone fit now."""
         found = self._facts_of(state).creatable.get(profile_name)
         if found is None:
             raise UnknownProfileError(profile_name, self.model.key)
@@ -202,7 +192,6 @@ class TransitionTable:
         return sum(self._facts_of(state).creatable.values())
 
     def free_slices(self, state: State) -> int:
-        """How many memory slices are free."""
         return self.model.memory_slices - (state & self._slices_mask).bit_count()
 
     def why_not(self, state: State, profile_name: str) -> Literal["slices", "engines"] | None:
@@ -257,5 +246,4 @@ def _whole_weights(model: GpuModel, weights: Mapping[str, float] | None) -> dict
 
 @lru_cache(maxsize=256)
 def table_of(model: GpuModel) -> TransitionTable:
-    """The table of a model with equal weights; cached per model."""
     return TransitionTable(model)

@@ -1,9 +1,8 @@
 """
 Parse HOST:PORT addresses, and open the sockets that servers listen on.
 
-A manifest cannot know the family of its pod's address, so it always writes brackets; around an IPv4 address they are
-removed. A wildcard host means both families, as in gRPC and the broker: a server at 0.0.0.0 alone is unreachable in an
-IPv6-only cluster.
+A manifest cannot know the family of its pod's address: brackets around an IPv4 address are removed, and a wildcard host
+means both families.
 """
 
 import socket
@@ -44,7 +43,6 @@ def is_own_name(host: str, own: str) -> bool:
 
 
 def joined(host: str, port: int) -> str:
-    """HOST:PORT, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

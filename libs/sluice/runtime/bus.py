@@ -1,8 +1,7 @@
 """
-The port between a service and the bus, implemented by the NATS bus and the memory bus (one conformance suite).
+The port between a service and the bus, implemented by the NATS bus and by the tests' memory bus.
 
-It only transports. Guards come in with the write, and answers are passed on unchanged. A write without an answer is
-reported as unknown, not retried: the outbox settles it (`sluice.contracts.outbox`).
+It only transports. A write without an answer is reported as unknown, not retried: the outbox settles it.
 """
 
 from collections.abc import AsyncIterator
@@ -10,22 +9,12 @@ from contextlib import AbstractAsyncContextManager
 from enum import Enum
 from typing import Protocol
 
-from sluice.contracts.bus.events import (
-    Entry,
-    Observed,
-    ReadingCaughtUp,
-    ReadingStarted,
-    Stream,
-    Write,
-    WriteAccepted,
-    WriteRefused,
-    WriteUnknown,
-)
+from sluice.contracts.bus import events
 from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX
 from sluice.contracts.ids import Incarnation, NodeName
 
-Answer = WriteAccepted | WriteRefused | WriteUnknown
-Reading = ReadingStarted | Observed | ReadingCaughtUp
+Answer = events.WriteAccepted | events.WriteRefused | events.WriteUnknown
+Reading = events.ReadingStarted | events.Observed | events.ReadingCaughtUp
 
 
 class BusError(Exception):
@@ -52,18 +41,16 @@ class Probe(Enum):
     ABSENT = "absent"
     """No connection of the broker subscribes to the subject: the process has ended, or lost its connection."""
     SILENT = "silent"
-    """No answer in time."""
     UNKNOWN = "unknown"
-    """This process is not connected."""
 
 
 class Bus(Protocol):
     """Last-value streams with guarded writes."""
 
-    async def write(self, write: Write, headers: dict[str, str]) -> Answer:
+    async def write(self, write: events.Write, headers: dict[str, str]) -> Answer:
         """Publish once, guarded, in bounded time; pauses before reporting unknown. Raises BusError if denied."""
 
-    def read(self, stream: Stream, filters: tuple[str, ...] = ()) -> AsyncIterator[list[Reading]]:
+    def read(self, stream: events.Stream, filters: tuple[str, ...] = ()) -> AsyncIterator[list[Reading]]:
         """
         All last values under `filters` (the whole stream when empty), then the live tail, in batches.
 
@@ -74,13 +61,13 @@ class Bus(Protocol):
     def read_ledger(self, node: NodeName) -> AsyncIterator[list[Reading]]:
         """A node's ledger by its agent's durable, acknowledged by batch; without incarnation while that is missing."""
 
-    def read_again(self, stream: Stream) -> None:
+    def read_again(self, stream: events.Stream) -> None:
         """Restart every reader of `stream` in this process."""
 
-    async def last(self, stream: Stream, subject: str) -> Entry | None:
+    async def last(self, stream: events.Stream, subject: str) -> events.Entry | None:
         """The last value of one subject. Raises TimeoutError."""
 
-    async def incarnation(self, stream: Stream) -> Incarnation:
+    async def incarnation(self, stream: events.Stream) -> Incarnation:
         """The incarnation of the broker's data. Raises TimeoutError when there is no such stream."""
 
     async def ensure_streams(self, *, history_bytes: int = HISTORY_BYTES_MAX) -> None:

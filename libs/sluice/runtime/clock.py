@@ -1,8 +1,4 @@
-"""
-Time as a parameter, so that no other module of the shells reads the machine's clock.
-
-Cores get `now` as a float of seconds, people get UTC.
-"""
+"""Time as a parameter. Cores get `now` as a float of seconds, people get UTC."""
 
 import asyncio
 import time
@@ -27,13 +23,10 @@ class SystemClock:
     """The machine's clock."""
 
     def monotonic(self) -> float:
-        """Seconds of the system's monotonic clock."""
         return time.monotonic()
 
     def utc(self) -> datetime:
-        """The system's wall clock."""
         return datetime.now(UTC)
 
     async def sleep(self, duration_s: float) -> None:
-        """Wait on the running event loop."""
         await asyncio.sleep(duration_s)

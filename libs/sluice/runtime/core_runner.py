@@ -1,9 +1,8 @@
 """
 Runs a core: feeds it observations, results and ticks, and carries out its instructions.
 
-One task owns the core, so cores need no locks. It never decides, retries a write or reads a message. An exception
-anywhere ends the runner and with it the service, which its supervisor restarts: a core that has missed the result of
-one of its instructions cannot continue.
+One task owns the core. An exception anywhere ends the runner and with it the service: a core that has missed the result
+of one of its instructions cannot continue.
 """
 
 import asyncio
@@ -14,39 +13,15 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from sluice.contracts.bus.events import (
-    LastRead,
-    ReadAgain,
-    ReadingCaughtUp,
-    ReadingStarted,
-    ReadLast,
-    Stream,
-    Ticked,
-    Write,
-    WriteAccepted,
-    WriteRefused,
-    WriteUnknown,
-)
+from sluice.contracts.bus import events
 from sluice.contracts.ids import NodeName
 from sluice.runtime import logs
 from sluice.runtime.bus import Bus, Reading
 from sluice.runtime.clock import Clock
 from sluice.runtime.inbox import EVENTS_MAX, Inbox
 from sluice.runtime.prefetch import PredictRead, Prefetch
-from sluice.runtime.prometheus import metrics
+from sluice.runtime.prometheus import metrics, runtime_metrics
 from sluice.runtime.prometheus.metrics import Collector, Sample
-from sluice.runtime.prometheus.runtime_metrics import (
-    ACTION_SECONDS,
-    CAUGHT_UP,
-    CONNECTED,
-    EVENT_SECONDS,
-    INBOX,
-    INSTRUCTIONS,
-    READINGS,
-    WRITE_SECONDS,
-    WRITES,
-    WRITES_AGAIN,
-)
 from sluice.runtime.retry import Backoff
 from sluice.runtime.tracing import request_traces
 from sluice.runtime.tracing.core_spans import CoreSpans, SpanPhase
@@ -60,8 +35,7 @@ CALM_TICK_S = 2.0
 DRAIN_S = 2.0
 """How long running instructions may take to end when the runner is cancelled."""
 READ_LAST_MAX = 32
-"""Unanswered single reads at a time."""
-_ANSWERS = {WriteAccepted: "accepted", WriteRefused: "refused", WriteUnknown: "unknown"}
+_ANSWERS = {events.WriteAccepted: "accepted", events.WriteRefused: "refused", events.WriteUnknown: "unknown"}
 
 E = TypeVar("E")
 E_contra = TypeVar("E_contra", contravariant=True)
@@ -136,7 +110,7 @@ class CoreRunner(Generic[E]):
         bus: Bus,
         clock: Clock,
         traces: RequestTraces,
-        readings: Sequence[tuple[Stream, tuple[str, ...]]] = (),
+        readings: Sequence[tuple[events.Stream, tuple[str, ...]]] = (),
         ledger: NodeName | None = None,
         execute: Mapping[type, Executor[E] | Callable[[Any], Awaitable[E | None]]] | None = None,
         tick_s: float = 0.5,
@@ -144,7 +118,7 @@ class CoreRunner(Generic[E]):
         drain_s: float = DRAIN_S,
         shows: Collector = tuple,
         phases: Sequence[SpanPhase] = (),
-        begins: Callable[[ReadingStarted], Awaitable[None]] | None = None,
+        begins: Callable[[events.ReadingStarted], Awaitable[None]] | None = None,
         predict_read: PredictRead | None = None,
         is_calm: Callable[[], bool] = lambda: False,
         go_on: Callable[[], E | None] = lambda: None,
@@ -166,7 +140,7 @@ class CoreRunner(Generic[E]):
         self._execute: dict[type, Executor[E]] = {
             kind: how if isinstance(how, Executor) else Executor(how) for kind, how in (execute or {}).items()
         }
-        self._inbox: Inbox[Any] = Inbox(Ticked(), events_max=events_max)
+        self._inbox: Inbox[Any] = Inbox(events.Ticked(), events_max=events_max)
         self._prefetch = Prefetch(bus, predict_read)
         self._is_calm = is_calm
         self._go_on = go_on
@@ -192,9 +166,9 @@ class CoreRunner(Generic[E]):
 
     def _now(self) -> tuple[Sample, ...]:
         return (
-            Sample(INBOX, len(self._inbox), (self._kind,)),
-            Sample(CONNECTED, self._bus.connected, (self._kind,)),
-            Sample(CAUGHT_UP, self.caught_up, (self._kind,)),
+            Sample(runtime_metrics.INBOX, len(self._inbox), (self._kind,)),
+            Sample(runtime_metrics.CONNECTED, self._bus.connected, (self._kind,)),
+            Sample(runtime_metrics.CAUGHT_UP, self.caught_up, (self._kind,)),
         )
 
     async def _run(self) -> None:
@@ -215,7 +189,6 @@ class CoreRunner(Generic[E]):
 
     @property
     def caught_up(self) -> bool:
-        """Whether every reading was complete once."""
         return not self._unread
 
     async def offer(self, event: E) -> None:
@@ -227,13 +200,13 @@ class CoreRunner(Generic[E]):
         caught_up = False
         try:
             async for batch in batches:
-                if isinstance(batch[0], ReadingStarted):  # which comes alone
-                    metrics.count(READINGS, batch[0].stream)
+                if isinstance(batch[0], events.ReadingStarted):  # which comes alone
+                    metrics.count(runtime_metrics.READINGS, batch[0].stream)
                 self._prefetch.hear(batch)
                 await self._inbox.offer(batch)
-                if self._begins is not None and isinstance(batch[0], ReadingStarted):
+                if self._begins is not None and isinstance(batch[0], events.ReadingStarted):
                     await self._begins(batch[0])
-                if not caught_up and any(isinstance(event, ReadingCaughtUp) for event in batch):
+                if not caught_up and any(isinstance(event, events.ReadingCaughtUp) for event in batch):
                     caught_up = True
                     self._unread -= 1
                     if not self._unread:
@@ -264,15 +237,15 @@ class CoreRunner(Generic[E]):
                     answer: _Answer = event
                     event, cause = answer.event, answer.cause
                 instructions = self._core.handle(event, now)
-                if not isinstance(event, Ticked):
+                if not isinstance(event, events.Ticked):
                     self._stirred.set()
                 before, now = now, self._clock.monotonic()
-                metrics.observe(EVENT_SECONDS, now - before, self._kind, type(event).__name__)
+                metrics.observe(runtime_metrics.EVENT_SECONDS, now - before, self._kind, type(event).__name__)
                 if instructions or self._traces.recording:
                     doing = [(instruction, self._request_of(instruction)) for instruction in instructions]
                     cause = self._spans.turn(event, cause, doing, now - before)
                     for instruction, request in doing:
-                        metrics.count(INSTRUCTIONS, self._kind, type(instruction).__name__)
+                        metrics.count(runtime_metrics.INSTRUCTIONS, self._kind, type(instruction).__name__)
                         self._dispatch(instruction, request, cause)
                     now = self._clock.monotonic()  # some may have been carried out
             self.turned_at = now
@@ -281,19 +254,19 @@ class CoreRunner(Generic[E]):
             await self._inbox.admit_waiting()
 
     def _request_of(self, instruction: object) -> str:
-        if isinstance(instruction, Write):
+        if isinstance(instruction, events.Write):
             return instruction.request
         how = self._execute.get(type(instruction))
         return how.request(instruction) if how is not None and how.request is not None else ""
 
     def _dispatch(self, instruction: object, request: str, cause: str) -> None:
         match instruction:
-            case Write():
+            case events.Write():
                 self._start(self._write(instruction, cause))
-            case ReadAgain():
+            case events.ReadAgain():
                 self._log.debug("reads again", stream=instruction.stream)
                 self._bus.read_again(instruction.stream)
-            case ReadLast():
+            case events.ReadLast():
                 self._start(self._read_last(instruction), drain=False)
             case _:
                 self._dispatch_own(instruction, request, cause)
@@ -331,10 +304,10 @@ class CoreRunner(Generic[E]):
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
 
-    async def _write(self, write: Write, cause: str) -> None:
+    async def _write(self, write: events.Write, cause: str) -> None:
         word = type(write.message).__name__
         if write.attempt > 1:
-            metrics.count(WRITES_AGAIN, self._kind, word)
+            metrics.count(runtime_metrics.WRITES_AGAIN, self._kind, word)
         began = self._clock.monotonic()
         with self._spans.publishing(write, cause):
             self._log.debug(
@@ -342,16 +315,16 @@ class CoreRunner(Generic[E]):
             )
             steps = self._traces.steps(write.request)
             answer = await self._bus.write(write, self._traces.headers(write.request) | steps)
-            self._spans.published(write, unknown=isinstance(answer, WriteUnknown))
+            self._spans.published(write, unknown=isinstance(answer, events.WriteUnknown))
             self._log.debug("wrote", subject=write.subject, answer=answer)
             inside = current()
-        if isinstance(answer, WriteAccepted):
+        if isinstance(answer, events.WriteAccepted):
             self._traces.told(write.request, steps)
-        metrics.observe(WRITE_SECONDS, self._clock.monotonic() - began, self._kind)
-        metrics.count(WRITES, self._kind, word, _ANSWERS[type(answer)])
+        metrics.observe(runtime_metrics.WRITE_SECONDS, self._clock.monotonic() - began, self._kind)
+        metrics.count(runtime_metrics.WRITES, self._kind, word, _ANSWERS[type(answer)])
         self._inbox.add((_Answer(answer, inside),))
 
-    async def _read_last(self, wanted: ReadLast) -> None:
+    async def _read_last(self, wanted: events.ReadLast) -> None:
         backoff = Backoff()
         async with self._read_slots:
             while True:
@@ -361,7 +334,7 @@ class CoreRunner(Generic[E]):
                     self._log.debug("no answer to a read", subject=wanted.subject)
                     await self._clock.sleep(backoff.next_s())
                 else:
-                    self._inbox.add((LastRead(wanted.subject, entry),))
+                    self._inbox.add((events.LastRead(wanted.subject, entry),))
                     return
 
     async def _carry_out(self, doing: "_Doing[E]") -> None:
@@ -383,7 +356,7 @@ class CoreRunner(Generic[E]):
         instruction, request = doing.instruction, doing.request
         step = type(instruction).__name__
         outcome = type(event).__name__ if event is not None else "nothing"
-        metrics.observe(ACTION_SECONDS, took_s, self._kind, step, outcome)
+        metrics.observe(runtime_metrics.ACTION_SECONDS, took_s, self._kind, step, outcome)
         self._traces.took(request, step, took_s)
         self._spans.did(instruction, request)
         if event is not None:

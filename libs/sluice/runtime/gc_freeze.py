@@ -1,9 +1,8 @@
 """
 Exempts the core's long-lived state from Python's cyclic garbage collector.
 
-The core of a large system holds millions of small objects without cycles; a full collection walks them all and would
-stop every decision for a second (docs/performance.md). So old objects are frozen at intervals: reference counting still
-frees them, only cycles among them leak, and young objects are collected first.
+A full collection walks millions of small objects and would stop every decision for a second (docs/performance.md). So
+old objects are frozen at intervals: only cycles among them leak.
 """
 
 import gc
@@ -31,11 +30,9 @@ async def freeze_periodically(clock: Clock) -> None:
 
 
 def collect_rarely() -> None:
-    """Collect young objects after YOUNG_OBJECTS of them, and older ones not by their number."""
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_COLLECTIONS, YOUNG_COLLECTIONS)
 
 
 def freeze_old_objects() -> None:
-    """Collect young cycles, then exempt all present objects."""
     gc.collect(1)
     gc.freeze()

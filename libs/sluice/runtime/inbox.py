@@ -1,8 +1,7 @@
 """
 The queue in front of a core: in order of arrival, bounded, and ticks pass it.
 
-Order is a matter of safety: `ReadingStarted` explains every answer that arrived before it, so an answer may not
-overtake it, however long the batch in front of it is (`sluice.runtime.bus.Bus.read`).
+`ReadingStarted` explains every answer that arrived before it, so an answer may not overtake it.
 """
 
 import asyncio
@@ -31,7 +30,6 @@ class Inbox(Generic[E]):
         return len(self._events)
 
     async def offer(self, events: Iterable[E]) -> None:
-        """Add events in order; waits first while the inbox is full."""
         if len(self._events) >= self._events_max:
             async with self._room:
                 await self._room.wait_for(lambda: len(self._events) < self._events_max)
@@ -48,11 +46,9 @@ class Inbox(Generic[E]):
         self._something.set()
 
     async def filled(self) -> None:
-        """Wait until there is something to take."""
         await self._something.wait()
 
     def take(self) -> E | None:
-        """The next event: the tick when it is due, else the oldest. None when empty."""
         if self._tick_due:
             self._tick_due = False
             return self._tick

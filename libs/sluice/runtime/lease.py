@@ -2,8 +2,7 @@
 Leader election for a role: a hint that saves double work, never the lock (PROTOCOL §9).
 
 One subject, compare-and-set and a TTL. A standby also probes the holder: where that has ended or hangs, it takes the
-lease before the TTL is over. There is rarely more than one holder: where the broker loses what it acknowledged, or a
-connection. Then everything must still be right, because every decision is guarded by itself.
+lease before the TTL is over. With two holders everything is still right: every decision is guarded by itself.
 """
 
 import asyncio
@@ -25,13 +24,11 @@ from sluice.runtime.version import sluice_version
 TTL_S = 5
 """How long a lease outlives its holder. The server expires it up to a second late."""
 RENEWALS = 3
-"""Renewals within one TTL."""
 TRUSTED_PART = 0.6
 """Of the TTL, by the holder's own clock. Under 1 - 1/RENEWALS: a server may forget the last renewal."""
 ABANDONED_TTLS = 2
 """A lease unchanged for so many TTLs has no holder: a holder renews it, and the server lets one expire."""
 PROBE_S = 0.25
-"""The pause between two probes of the holder."""
 SILENT_S = (0.8, 0.4)
 """
 A holder that answers neither of two probes in so many seconds hangs. Two: a standby that was paused finds its first
@@ -47,12 +44,7 @@ _NO_OWNER = RunId("")
 
 
 class Lease:
-    """
-    One candidate for one role.
-
-    Run `keep` in a task; check `held` before working. `epoch` grows with every acquisition and renewal, over all
-    candidates. The lease carries the holder's `endpoint`, if it has one.
-    """
+    """One candidate for one role: run `keep`, check `held`. `epoch` grows with every acquisition and renewal."""
 
     def __init__(
         self, bus: Bus, clock: Clock, *, role: str, run: RunId, ttl_s: int = TTL_S, endpoint: str = ""
@@ -79,7 +71,6 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether we hold the lease at this moment."""
         return self._clock.monotonic() < self._until and time.monotonic() - self._ran_at < AWAKE_S
 
     async def keep(self) -> None:

@@ -1,8 +1,7 @@
 """
-Logs: one JSON object per line on stderr (text on a terminal), with service, run, and trace if any.
+Logs: one JSON object per line on stderr (text on a terminal), with service, run, and trace if any; bounded.
 
-Records of the standard library's logging (the NATS and gRPC clients use it) come out the same way. A log line never
-stops a service: without a reader of stderr, lines are lost and work goes on. Sizes and rates are limited.
+Records of the standard library come out the same way. Without a reader of stderr lines are lost and work goes on.
 """
 
 import logging
@@ -35,7 +34,6 @@ _BOUNDED = frozenset({"warning", "error", "critical"})
 
 
 def shortened(text: str, most: int = VALUE_MAX) -> str:
-    """A text of `most` characters and a few: its beginning and its end."""
     if len(text) <= most:
         return text
     return f"{text[: most // 2]} ... ({len(text)} characters) ... {text[-most // 2 :]}"
@@ -121,7 +119,6 @@ def configure(*, service: str, run: str, level: str = "info", form: str = "auto"
 
 
 def get(name: str, **fields: Any) -> FilteringBoundLogger:
-    """A logger that adds its `name` (and `fields`) to every line."""
     return cast("FilteringBoundLogger", structlog.get_logger(part=name, **fields))
 
 

@@ -1,9 +1,7 @@
 """
-Imports a library without its optional dependencies.
+Imports a library without its optional dependencies, which would cost each start more than all our own modules.
 
-Some libraries import others if installed, for features that we never use: the NATS client a web client for WebSockets,
-the logging library a traceback formatter. Where those are installed (a machine with the console beside the services),
-loading them would cost each start more than all our own modules. Use it around imports only, before there are threads.
+The NATS client imports a web client, the logging library a traceback formatter, if installed. Before there are threads.
 """
 
 import sys

@@ -1,11 +1,7 @@
 """
-Reads last values before the core asks for them, to save a pod the wait.
+Reads last values before the core asks for them, to save a pod the wait before a first write (`ReadLast`).
 
-A writer with direct reading (`ReadLast`) must read a subject before its first write there, and asks when it has
-something to publish: by then a pod waits. Its next subjects are predicted from the entries it observes.
-
-A prefetched value is used once, by the first request for that subject, and never after a new reading has begun. It is
-as if its answer had come late: no other process writes there, or the guard of the following write refuses.
+A prefetched value is used once, and never after a new reading has begun: as if its answer had come late.
 """
 
 import asyncio
@@ -51,12 +47,10 @@ class Prefetch:
                     pass
 
     async def last(self, wanted: ReadLast) -> Entry | None:
-        """The last value of one subject. Raises what the bus raises."""
         look = self._looks.pop(wanted.subject, None)
         return await (self._bus.last(wanted.stream, wanted.subject) if look is None else look)
 
     def forget(self) -> None:
-        """Drop what was prefetched so far."""
         for look in self._looks.values():
             if not look.cancel() and not look.cancelled():
                 look.exception()  # will not be requested

@@ -1,9 +1,4 @@
-"""
-Bounded retries for a shell's calls, and growing pauses for what is tried without end.
-
-The only importer of the retry library. Nothing on the bus is retried here: the outbox settles unanswered writes
-(`sluice.contracts.outbox`), with the same guard.
-"""
+"""Bounded retries for a shell's calls, and growing pauses for what is tried without end. None of it is for the bus."""
 
 import random
 from collections.abc import AsyncIterator
@@ -54,10 +49,8 @@ class Backoff:
         self._pause_s = initial_s
 
     def next_s(self) -> float:
-        """The next pause."""
         pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, self._max_s)
         return pause_s * self._rng.uniform(0.5, 1.0)
 
     def reset(self) -> None:
-        """After a success: the next failure begins with the first pause again."""
         self._pause_s = self._initial_s

@@ -48,7 +48,6 @@ EXIT_NEW_CONTAINER = 75
 
 S = TypeVar("S", bound=CommonSettings)
 KNOWN = (BusError, ServiceError)
-"""Errors shown in their own sentence, without a traceback."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ In the environment a common field is `SLUICE_<FIELD>`, a service's own `SLUICE_<
 spelling of a common field (`SLUICE_NODE_AGENT_LOG_LEVEL`) holds for that service alone.
 """
 
-import difflib
 import math
 import os
 import re
@@ -26,7 +25,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 import msgspec
 
 from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX, HISTORY_MIB_MIN, MIB
-from sluice.contracts.reasons import shorten
+from sluice.contracts.reasons import nearest, shorten
 from sluice.contracts.toml_tables import SHOWN_MAX, parse_toml, toml_text_of
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.text_files import read_named_text
@@ -34,7 +33,6 @@ from sluice.runtime.text_files import read_named_text
 SERVICES = ("pod-watcher", "allocator", "node-agent", "inventory", "console")
 PREFIX = "SLUICE_"
 CONFIG = "SLUICE_CONFIG"
-"""Names the settings file when the caller gives none."""
 FILE_BYTES_MAX = 256 * 1024
 """A larger settings file is not read; all settings of all services fill a few KiB."""
 TICK_MAX_S = 10.0
@@ -111,9 +109,9 @@ _SHOWN = {
     "nats_url": "set nats_user and nats_password_file",
     "otlp_endpoint": "OTEL_EXPORTER_OTLP_HEADERS may hold a header for it",
 }
-"""Addresses, and how to say there who one is."""
 
 S = TypeVar("S", bound=CommonSettings)
+_Fields = Mapping[str, msgspec.structs.FieldInfo]
 
 
 def load(cls: type[S], *, service: str, config: Path | str | None = None, environ: Mapping[str, str] = os.environ) -> S:
@@ -138,9 +136,7 @@ def load(cls: type[S], *, service: str, config: Path | str | None = None, enviro
         raise SettingsError(f"settings of {service}: {error}") from error
 
 
-def _from_file(
-    path: Path, service: str, fields: Mapping[str, msgspec.structs.FieldInfo], common: set[str]
-) -> dict[str, Any]:
+def _from_file(path: Path, service: str, fields: _Fields, common: set[str]) -> dict[str, Any]:
     try:
         document = parse_toml(read_named_text(path, FILE_BYTES_MAX))
     except OSError as error:
@@ -162,9 +158,7 @@ def _from_file(
     return values
 
 
-def _from_table(
-    table: Mapping[str, Any], where: str, fields: Mapping[str, msgspec.structs.FieldInfo], common: set[str]
-) -> dict[str, Any]:
+def _from_table(table: Mapping[str, Any], where: str, fields: _Fields, common: set[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, raw in table.items():
         if key in common:
@@ -175,16 +169,14 @@ def _from_table(
     return values
 
 
-def _from_environ(
-    environ: Mapping[str, str], service: str, fields: Mapping[str, msgspec.structs.FieldInfo], common: set[str]
-) -> dict[str, Any]:
+def _from_environ(environ: Mapping[str, str], service: str, fields: _Fields, common: set[str]) -> dict[str, Any]:
     shared: dict[str, Any] = {}
     own: dict[str, Any] = {}
     for variable in sorted(name for name in environ if name.startswith(PREFIX)):
         raw = environ[variable]
         if variable == CONFIG or _is_service_link(variable, raw):
             continue
-        owner = _service_of(variable)
+        owner = next((each for each in SERVICES if variable.startswith(_prefix(each))), None)
         if owner is not None and owner != service:
             continue
         name = variable.removeprefix(PREFIX if owner is None else _prefix(owner)).lower()
@@ -202,18 +194,13 @@ def _prefix(service: str) -> str:
     return f"{PREFIX}{service.replace('-', '_').upper()}_"
 
 
-def _service_of(variable: str) -> str | None:
-    return next((service for service in SERVICES if variable.startswith(_prefix(service))), None)
-
-
 def _variable(service: str, name: str, common: Iterable[str]) -> str:
     return f"{PREFIX if name in common else _prefix(service)}{name.upper()}"
 
 
 def _is_service_link(variable: str, value: str) -> bool:
-    if _SERVICE_LINK.fullmatch(variable):
-        return True
-    return variable.endswith("_PORT") and _SERVICE_LINK_VALUE.fullmatch(value) is not None
+    by_value = variable.endswith("_PORT") and _SERVICE_LINK_VALUE.fullmatch(value) is not None
+    return by_value or _SERVICE_LINK.fullmatch(variable) is not None
 
 
 def _split(wanted: Any, raw: str) -> Any:
@@ -233,7 +220,9 @@ def _choices(wanted: Any) -> tuple[Any, ...]:
 
 def _convert(field: msgspec.structs.FieldInfo, raw: Any, *, where: str, strict: bool) -> Any:
     try:
-        return _sound(msgspec.convert(raw, field.type, strict=strict, dec_hook=_decode))
+        value = msgspec.convert(raw, field.type, strict=strict, dec_hook=_decode)
+        if isinstance(value, float) and math.isnan(value):  # no rule would hold it
+            raise ValueError("Expected a number")
     except (msgspec.ValidationError, ValueError) as error:
         hidden = re.search(r"secret|token|password|credential", field.name) or holds_credentials(str(raw))
         shown = "" if hidden else f" is {shorten(repr(raw) if isinstance(raw, str) else toml_text_of(raw), SHOWN_MAX)}"
@@ -242,12 +231,6 @@ def _convert(field: msgspec.structs.FieldInfo, raw: Any, *, where: str, strict: 
         ]
         right = f" (one of {', '.join(map(str, literals))})" if literals else ""
         raise SettingsError(f"{where}{shown}: {shorten(str(error).replace('`', ''), SHOWN_MAX)}{right}") from error
-
-
-def _sound(value: Any) -> Any:
-    """A value that can be compared: of what is no number no rule would be broken, and none hold."""
-    if isinstance(value, float) and math.isnan(value):
-        raise ValueError("Expected a number")
     return value
 
 
@@ -260,5 +243,5 @@ def _decode(wanted: type, raw: Any) -> Any:
 
 
 def _nearest(name: str, choices: Iterable[str]) -> str:
-    found = difflib.get_close_matches(name[:NAME_MAX], list(choices), n=1, cutoff=0.5)
-    return f" (did you mean {found[0]}?)" if found else ""
+    found = nearest(name[:NAME_MAX], tuple(choices))
+    return f" (did you mean {found}?)" if found else ""

@@ -1,9 +1,7 @@
 """
 Let Ctrl-C end a process without a traceback while it imports its modules. Import this module first.
 
-Python's own handler raises KeyboardInterrupt in the middle of an import, where nothing can catch it. The signal's
-default action ends the process as the shell expects it (exit code 130). Services keep it until their event loop handles
-the signal; commands that must clean up call `restore`. Its own imports are fast.
+Until a service's event loop handles the signal, or a command calls `restore`, its default action ends the process.
 """
 
 import signal

@@ -1,8 +1,4 @@
-"""
-Reads text files of people: always bounded, and only regular files where a service watches them.
-
-An error's text is the end of a sentence, so that the caller can name the file once.
-"""
+"""Reads text files of people, always bounded. An error's text is the end of a sentence."""
 
 import errno
 import os

@@ -4,11 +4,13 @@ ConfigMap. Other keys get a warning. Formats: https://github.com/Project-HAMi/HA
 https://github.com/Project-HAMi/volcano-vgpu-device-plugin."""
 
 import json
+from collections import Counter
 from collections.abc import Hashable, Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec.structs import replace
 
 from sluice.contracts.messages import Mode
 from sluice.contracts.reasons import shorten
@@ -33,12 +35,7 @@ def read_hami(device_config: Path | None, node_config: Path | None) -> HamiRules
         devices = parse_device_config(read_text(device_config), origin=str(device_config))
     if node_config is not None:
         nodes = parse_node_config(read_text(node_config), origin=str(node_config))
-    return HamiRules(
-        geometries=devices.geometries,
-        allowed=devices.allowed,
-        node_modes=nodes.node_modes,
-        warnings=(*devices.warnings, *nodes.warnings),
-    )
+    return replace(devices, node_modes=nodes.node_modes, warnings=(*devices.warnings, *nodes.warnings))
 
 
 def parse_device_config(text: str, *, origin: str) -> HamiRules:
@@ -156,9 +153,4 @@ class _OnceLoader(yaml.SafeLoader):
 
 
 def _said_twice(keys: Iterable[str]) -> str | None:
-    seen: set[str] = set()
-    for key in keys:
-        if key in seen:
-            return key
-        seen.add(key)
-    return None
+    return next((key for key, times in Counter(keys).items() if times > 1), None)

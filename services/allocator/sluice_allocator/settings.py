@@ -1,6 +1,6 @@
 """The allocator's settings."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from sluice.runtime.settings import TICK_MAX_S, CommonSettings, SettingsError
@@ -79,10 +79,8 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
         if self.orphan_grace_s < 0 or not 0 < self.tick_s <= TICK_MAX_S:
             raise ValueError(f"orphan_grace_s must be at least 0, tick_s more than 0 and at most {TICK_MAX_S:g}")
         if self.removed_grace_s < 1:
-            raise ValueError(
-                f"removed_grace_s = {self.removed_grace_s:g}: must be at least 1, 30 where nodes may still run"
-            )
-
+            grace = f"removed_grace_s = {self.removed_grace_s:g}"
+            raise ValueError(f"{grace}: must be at least 1, 30 where nodes may still run")
         if self.promise_after_s < 0 or not 0 <= self.promises_percent <= 100:
             raise ValueError("promise_after_s must be at least 0, and promises_percent from 0 to 100")
         if self.move_cooldown_s < 0 or self.moves_per_minute < 0 or self.defragment_arrivals < 1:
@@ -102,26 +100,9 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
 
     def rules(self, placing: PlacementConfig) -> SchedulerConfig:
         """The core's rules, with those from the placement files. Raises SettingsError for the file of pools."""
-        return SchedulerConfig(
-            max_gpus_per_node=self.max_gpus_per_node,
-            orphan_grace_s=self.orphan_grace_s,
-            removed_grace_s=self.removed_grace_s,
-            closing_ttl_s=self.closing_ttl_s,
-            group_patience_s=self.group_patience_s,
-            promise_after_s=self.promise_after_s,
-            promises_percent=self.promises_percent,
-            move_cooldown_s=self.move_cooldown_s,
-            moves_per_minute=self.moves_per_minute,
-            defragment=self.defragment,
-            defragment_arrivals=self.defragment_arrivals,
-            waiting_max=self.waiting_max,
-            preemption=self.preemption,
-            eviction_patience_s=self.eviction_patience_s,
-            eviction_gone_s=self.eviction_gone_s,
-            nodes_asked_max=self.nodes_asked_max,
-            node_pools=read_pools(self.node_pools),
-            placing=placing,
-        )
+        named = {each.name for each in fields(SchedulerConfig)} & {*self.__struct_fields__}
+        same = {name: getattr(self, name) for name in named}
+        return SchedulerConfig(**{**same, "node_pools": read_pools(self.node_pools), "placing": placing})
 
     def placing(self) -> tuple[PlacementConfig, tuple[str, ...]]:
         """The rules from the placement files, and warnings about unused keys of HAMi's. Raises SettingsError."""

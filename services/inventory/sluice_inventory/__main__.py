@@ -13,7 +13,6 @@ from sluice_inventory.shell.app import serve
 
 
 def main() -> int:
-    """Run until stopped. Returns the exit code."""
     return run(
         serve,
         lambda: load(InventorySettings, service="inventory", config=None, environ=os.environ),

@@ -28,12 +28,8 @@ def _serve(words: Sequence[str]) -> int:
     from sluice_node_agent.settings import NodeAgentSettings  # noqa: PLC0415
     from sluice_node_agent.shell.app import serve  # noqa: PLC0415
 
-    return run(
-        serve,
-        lambda: load(NodeAgentSettings, service="node-agent", config=None, environ=os.environ),
-        "node-agent",
-        words=words,
-    )
+    name = "node-agent"
+    return run(serve, lambda: load(NodeAgentSettings, service=name, config=None, environ=os.environ), name, words=words)
 
 
 if __name__ == "__main__":

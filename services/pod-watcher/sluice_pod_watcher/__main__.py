@@ -13,7 +13,6 @@ from sluice_pod_watcher.shell.app import serve
 
 
 def main() -> int:
-    """Run until stopped. Returns the exit code."""
     return run(
         serve,
         lambda: load(PodWatcherSettings, service="pod-watcher", config=None, environ=os.environ),

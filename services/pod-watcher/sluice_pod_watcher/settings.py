@@ -13,6 +13,7 @@ from sluice.runtime.settings import CommonSettings
 from sluice_pod_watcher.admission import AdmissionConfig
 from sluice_pod_watcher.core.cluster.config import CLUSTER, ClusterConfig
 from sluice_pod_watcher.core.folder.events import FOLDER, FolderConfig
+from sluice_pod_watcher.core.same_fields import like
 
 HandOver = Literal["auto", "dra", "tickets"]
 Role = Literal["folder", "watch", "webhook", "all", "callout", "uninstall"]
@@ -236,47 +237,17 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
         return found
 
     def config(self) -> FolderConfig:
-        return FolderConfig(
-            source=SourceName(self.source or FOLDER),
-            max_gpus_per_node=self.max_gpus_per_node,
-            driver_capabilities=self.driver_capabilities,
-            relist_s=self.relist_s,
-            gone_grace_s=self.gone_grace_s,
-            closing_ttl_s=self.closing_ttl_s,
-        )
+        return like(FolderConfig, self, source=SourceName(self.source or FOLDER))
 
     def cluster_config(self) -> ClusterConfig:
-        return ClusterConfig(
-            source=SourceName(self.source or CLUSTER),
-            max_gpus_per_node=self.max_gpus_per_node,
-            driver_capabilities=self.driver_capabilities,
-            closing_ttl_s=self.closing_ttl_s,
-            unscheduled_after_s=self.unscheduled_after_s,
-            start_after_s=self.start_after_s,
-            node_removed_after_s=self.node_removed_after_s,
-            evict_lost=self.evict_lost,
-            evict_retry_s=self.evict_retry_s,
-            idle_evictions=self.idle_evictions,
-            idle_after_s=self._idle_after_s(),
-            idle_protected=self.idle_protected,
-            mirror_gpus=self.mirror_gpus,
-            hand_over=self.hand_over,
-            namespace=self.namespace,
-            protect_pods=self.protect_pods,
-            placeholder_image=self.placeholder_image,
-            placeholders_max=self.placeholders_max,
-        )
+        return like(ClusterConfig, self, source=SourceName(self.source or CLUSTER), idle_after_s=self._idle_after_s())
 
     def admission_config(self) -> AdmissionConfig:
         """The config of admission. Raises ValueError."""
-        return AdmissionConfig(
-            max_gpus_per_node=self.max_gpus_per_node,
-            driver_capabilities=self.driver_capabilities,
-            default_mode=self.default_mode,
-            runtime_class=self.runtime_class,
-            allow_privileged=self.allow_privileged,
+        return like(
+            AdmissionConfig,
+            self,
             exempt_namespaces=frozenset({*self.exempt_namespaces, self.namespace}),
-            host_directories=self.host_directories,
             env_allowed=frozenset(self.env_allowed),
             hand_over="dra" if self.hand_over == "dra" else "tickets",
         )

@@ -1,35 +1,21 @@
-"""What a cluster has beside its components: rights of kube-proxy, the name server, and an image for them."""
+"""What a cluster has beside its components (its manifests: addons.yaml, router.yaml): volumes, and images of them."""
 
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster.harness.control_plane import ROUTER
-from cluster.harness.network import DNS_SERVICE, DOMAIN
+import yaml
 from cluster.images.archive import Image, write_archive
 from cluster.images.layers import layer_of
 
 COREDNS = "localhost/coredns:1"
-COREFILE = f""".:53 {{
-    errors
-    health {{
-        lameduck 1s
-    }}
-    ready
-    kubernetes {DOMAIN} in-addr.arpa {{
-        pods insecure
-        ttl 5
-    }}
-    cache 5
-    loadbalance
-}}
-"""
+MANIFESTS = Path(__file__).parent.parent / "manifests"
+ROUTER_RIGHTS = MANIFESTS / "router.yaml"
 VOLUMES = "/var/lib/volumes"
 """Where a worker's volumes lie, by number."""
 VOLUMES_PER_WORKER = 4
-READ = ["get", "list", "watch"]
 Json = dict[str, Any]
 
 
@@ -49,90 +35,7 @@ def write_image(name: str, executable: Path, out: Path, *, path: str = "", user:
 
 
 def manifests() -> list[Json]:
-    """kube-proxy's rights, and CoreDNS as any cluster has it."""
-    labels = {"k8s-app": "kube-dns"}
-    container = {
-        "name": "coredns",
-        "image": COREDNS,
-        "imagePullPolicy": "Never",
-        "args": ["-conf", "/etc/coredns/Corefile"],
-        "ports": [
-            {"name": "dns", "containerPort": 53, "protocol": "UDP"},
-            {"name": "dns-tcp", "containerPort": 53, "protocol": "TCP"},
-        ],
-        "readinessProbe": {"httpGet": {"path": "/ready", "port": 8181}, "periodSeconds": 1},
-        "volumeMounts": [{"name": "config", "mountPath": "/etc/coredns", "readOnly": True}],
-    }
-    pod = {
-        "serviceAccountName": "coredns",
-        "priorityClassName": "system-cluster-critical",
-        "nodeSelector": {"node-role.kubernetes.io/control-plane": ""},
-        "tolerations": [{"operator": "Exists"}],
-        "dnsPolicy": "Default",
-        "containers": [container],
-        "volumes": [{"name": "config", "configMap": {"name": "coredns"}}],
-    }
-    return [
-        _binding(
-            "system:kube-proxy",
-            "system:node-proxier",
-            {"kind": "User", "name": "system:kube-proxy", "apiGroup": "rbac.authorization.k8s.io"},
-        ),
-        _named("ServiceAccount", "coredns"),
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRole",
-            "metadata": {"name": "system:coredns"},
-            "rules": [
-                {"apiGroups": [""], "resources": ["services", "pods", "namespaces"], "verbs": ["list", "watch"]},
-                {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
-            ],
-        },
-        _binding(
-            "system:coredns",
-            "system:coredns",
-            {"kind": "ServiceAccount", "name": "coredns", "namespace": "kube-system"},
-        ),
-        {**_named("ConfigMap", "coredns"), "data": {"Corefile": COREFILE}},
-        {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": "coredns", "namespace": "kube-system", "labels": labels},
-            "spec": {
-                "replicas": 1,
-                "selector": {"matchLabels": labels},
-                "template": {"metadata": {"labels": labels}, "spec": pod},
-            },
-        },
-        {
-            **_named("Service", "kube-dns"),
-            "spec": {
-                "selector": labels,
-                "clusterIP": DNS_SERVICE,
-                "ports": [
-                    {"name": "dns", "port": 53, "protocol": "UDP"},
-                    {"name": "dns-tcp", "port": 53, "protocol": "TCP"},
-                ],
-            },
-        },
-    ]
-
-
-def router_rights() -> Json:
-    """What kube-router reads to enforce network policies."""
-    rules = [
-        {"apiGroups": [""], "resources": ["endpoints", "namespaces", "nodes", "pods", "services"], "verbs": READ},
-        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": READ},
-        {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": READ},
-    ]
-    role = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": ROUTER},
-        "rules": rules,
-    }
-    user = {"kind": "User", "name": ROUTER, "apiGroup": "rbac.authorization.k8s.io"}
-    return {"apiVersion": "v1", "kind": "List", "items": [role, _binding(ROUTER, ROUTER, user)]}
+    return list(yaml.safe_load_all((MANIFESTS / "addons.yaml").read_text()))
 
 
 def volumes(workers: Sequence[str]) -> list[Json]:
@@ -162,18 +65,4 @@ def _volume(worker: str, number: int) -> Json:
             "local": {"path": f"{VOLUMES}/{number}"},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
         },
-    }
-
-
-def _named(kind: str, name: str) -> Json:
-    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "kube-system"}}
-
-
-def _binding(name: str, role: str, subject: Mapping[str, str]) -> Json:
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": name},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-        "subjects": [dict(subject)],
     }

@@ -68,9 +68,7 @@ class Module:
 EXTRAS = {
     "helm": Module("helm", executable="helm"),
     "karpenter": Module(
-        "karpenter",
-        executable="karpenter",
-        manifests=("sigs.k8s.io/karpenter", "pkg/apis/crds", "kwok/apis/crds"),
+        "karpenter", executable="karpenter", manifests=("sigs.k8s.io/karpenter", "pkg/apis/crds", "kwok/apis/crds")
     ),
     "kube-router": Module("kube-router", package=".", executable="kube-router"),
     "kueue": Module("kueue", executable="kueue", manifests=("sigs.k8s.io/kueue", "config")),

@@ -152,7 +152,7 @@ class Cluster:
         if why := _missing({"ipset": "ipset"}):
             raise BoxError(f"network policies cannot be enforced: {why}")
         router = build_extra("kube-router").executables["kube-router"]
-        self.kubectl("apply", "--filename=-", stdin=json.dumps(addons.router_rights()))
+        self.kubectl("apply", f"--filename={addons.ROUTER_RIGHTS}")
         for node in self.nodes:
             if POLICIES not in node.box.processes:
                 node.start_policies(router)
@@ -162,7 +162,7 @@ class Cluster:
         """As the cluster was before `enforce_network_policies`."""
         for node in self.nodes:
             node.end_policies()
-        self.kubectl("delete", "--ignore-not-found", "--filename=-", stdin=json.dumps(addons.router_rights()))
+        self.kubectl("delete", "--ignore-not-found", f"--filename={addons.ROUTER_RIGHTS}")
         self.save()
 
     def reboot(self, name: str, *, meanwhile: Callable[[], None] = lambda: None) -> None:
@@ -297,12 +297,7 @@ class Cluster:
 
 
 def start(
-    name: str,
-    *,
-    minor: str = NEWEST,
-    workers: int = 2,
-    runs_pods: bool = True,
-    is_kept: bool = False,
+    name: str, *, minor: str = NEWEST, workers: int = 2, runs_pods: bool = True, is_kept: bool = False
 ) -> Cluster:
     """
     A cluster of a control plane and workers, ready for pods; without `runs_pods` it has no node.
@@ -396,12 +391,7 @@ def _missing(needs: Mapping[str, str]) -> str | None:
     return None
 
 
-def _assemble(
-    folder: Path,
-    minor: str,
-    binaries: Mapping[str, Path],
-    workers: int,
-) -> Cluster:
+def _assemble(folder: Path, minor: str, binaries: Mapping[str, Path], workers: int) -> Cluster:
     names = [CONTROL_PLANE, *(f"worker-{number}" for number in range(1, workers + 1))]
     boxes = [_box(folder, name, number) for number, name in enumerate(names)]
     control_plane = ControlPlane(boxes[0], Authority(folder / "pki"), binaries)

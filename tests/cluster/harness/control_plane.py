@@ -161,10 +161,7 @@ class ControlPlane:
                 *limits,
             ],
         )
-        self.box.spawn(
-            "kube-scheduler",
-            [self.binaries["kube-scheduler"], *self._kubeconfigs("scheduler"), *limits],
-        )
+        self.box.spawn("kube-scheduler", [self.binaries["kube-scheduler"], *self._kubeconfigs("scheduler"), *limits])
         path = "/api/v1/namespaces/default/serviceaccounts/default"
         self._wait("kube-controller-manager", lambda: '"uid"' in self._api(path))
 

@@ -45,10 +45,7 @@ class Node:
     @staticmethod
     def files(number: int) -> dict[str, str]:
         """What every boot puts below /etc."""
-        return {
-            "/etc/cni/net.d/10-pods.conflist": conflist(number),
-            "/etc/resolv.conf": "options ndots:5\n",
-        }
+        return {"/etc/cni/net.d/10-pods.conflist": conflist(number), "/etc/resolv.conf": "options ndots:5\n"}
 
     def prepare(self) -> None:
         """Identity and configuration, once: they outlive a reboot."""

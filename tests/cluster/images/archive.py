@@ -10,7 +10,7 @@ import io
 import json
 import platform
 import tarfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,11 +90,6 @@ def read_archive(file: Path, folder: Path) -> list[Image]:
             )
             images += [Image(name, record["config"], layers) for name in each["RepoTags"] or ()]
     return images
-
-
-def settings_of(images: Iterable[Image]) -> dict[str, Mapping[str, Any]]:
-    """Each image's settings without empty ones, by name."""
-    return {image.name: {key: value for key, value in image.settings.items() if value} for image in images}
 
 
 def _add_bytes(archive: tarfile.TarFile, name: str, data: bytes) -> None:

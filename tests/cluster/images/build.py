@@ -141,7 +141,7 @@ def _inputs() -> Iterator[Path]:
 
 def _remove_leftovers(folder: Path) -> None:
     """What a killed run left, of which no process is alive and nothing is mounted any more."""
-    for pattern in (f"{_WORK}*", "*.partial", "none/assemble-*", "none/layers/*.partial"):
+    for pattern in (f"{_WORK}*", "*.partial"):
         for path in folder.glob(pattern):
             if path.is_dir():
                 shutil.rmtree(path)

@@ -1,10 +1,9 @@
-"""What runs the Dockerfiles' steps, each called by deploy/docker/build.sh: buildah, Docker, or our own assembler."""
+"""What runs the Dockerfiles' steps, each called by deploy/docker/build.sh: buildah or Docker."""
 
 import os
 import re
 import shutil
 import subprocess
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,6 @@ from cluster.images.base import SETTINGS
 from cluster.images.commands import CONTAINED, run
 from cluster.images.errors import ImageError
 from cluster.images.layers import Layer
-from cluster.images.store import Store
 
 ROOT = Path(__file__).resolve().parents[3]
 BUILD_S = 1800
@@ -68,40 +66,6 @@ class Engine(ABC):
                 f"{pairs} are mounted in builds, whose paths hold no blank and no colon: set TMPDIR to such a folder"
             )
         return " ".join(f"--volume {source}:{target}:ro" for source, target in pairs)
-
-
-class Assembling(Engine):
-    """The project's own assembler, in `assemble.py`."""
-
-    name = "none"
-
-    def prepare(self, base: Layer, name: str) -> None:
-        store = Store(self.folder)
-        store.make()
-        key = f"base-{base.digest}"
-        if not store.has(key):
-            store.place_of(key).unlink(missing_ok=True)
-            os.link(base.path, store.place_of(key))
-            store.keep(key, base)
-        store.keep_image(name, SETTINGS, [key], [])
-        self.base = name
-
-    def settings(self) -> dict[str, str]:
-        """build.sh runs in the repository's root, and splits ENGINE at blanks."""
-        python = Path(sys.executable)
-        return {
-            "ENGINE": f"{python.name} tests/cluster/images/assemble.py",
-            "PATH": f"{python.parent}:{os.environ['PATH']}:/usr/sbin:/sbin",
-            "BUILD_FLAGS": self.volumes(),
-            "SLUICE_ASSEMBLE_STORE": str(self.folder),
-        }
-
-    def exported(self, names: Sequence[str]) -> list[Image]:
-        return [Store(self.folder).image(name)[0] for name in names]
-
-    def sweep(self) -> None:
-        """By what each image's last build used."""
-        Store(self.folder).sweep()
 
 
 class Buildah(Engine):
@@ -211,13 +175,16 @@ class Docker(Engine):
     def sweep(self) -> None: ...
 
 
-ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Buildah, Docker, Assembling)}
+ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Buildah, Docker)}
 
 
 def engine_of(asked: str) -> type[Engine]:
     """The engine for a word of the command line; `auto` takes the first that works. Raises ImageError."""
     if asked == "auto":
-        return Buildah if not _missing("buildah") else Docker if not _missing("docker") else Assembling
+        problems = {name: _missing(name) for name in ENGINES}
+        if found := next((engine for name, engine in ENGINES.items() if not problems[name]), None):
+            return found
+        raise ImageError("; ".join(f"engine {name} cannot be used: {why}" for name, why in problems.items()))
     if asked not in ENGINES:
         raise ImageError(f"engine {asked!r} is not known (auto, {', '.join(ENGINES)})")
     if missing := _missing(asked):
@@ -236,8 +203,7 @@ def _missing(name: str) -> str:
         return ""
     if os.geteuid() != 0:
         return "it needs root"
-    needed = ("unshare", "setpriv", *(["buildah"] if name == "buildah" else []))
-    missing = [program for program in needed if shutil.which(program) is None]
+    missing = [program for program in ("unshare", "setpriv", "buildah") if shutil.which(program) is None]
     packages = ["buildah" if program == "buildah" else "util-linux" for program in missing]
     return f"missing on PATH: {', '.join(missing)} (apt-get install {' '.join(packages)})" if missing else ""
 

@@ -1,4 +1,4 @@
-"""All images, really built: by buildah and by the assembler, and imported by containerd. Minutes, so `exhaustive`."""
+"""All images, really built, and imported by containerd. Minutes, so `exhaustive`."""
 
 import os
 import shutil
@@ -11,23 +11,20 @@ from pathlib import Path
 
 import pytest
 from cluster.cache import cache_folder
-from cluster.images.archive import Image, read_archive
 from cluster.images.base import kept_base, missing_for_base, this_suite
 from cluster.images.build import ROOT, build, image_names, nats_server
 from cluster.images.engines import engine_of
 from cluster.images.errors import ImageError
-from cluster.images.layers import Entry, files_of
 from cluster.images.small import busybox
 
 BUILD_S, START_S, RUN_S, IMPORT_S = 3600, 30, 120, 600
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
-def _why_not(*engines: str) -> str:
-    """Why images cannot be built here by these engines; empty when they can."""
+def _why_not() -> str:
+    """Why images cannot be built here; empty when they can."""
     try:
-        for engine in engines:
-            engine_of(engine)
+        engine_of("auto")
         kept = kept_base(cache_folder() / "images", this_suite())
         missing = [] if kept.exists() and os.geteuid() == 0 else missing_for_base()
         busybox()
@@ -37,39 +34,12 @@ def _why_not(*engines: str) -> str:
     return "; ".join(missing)
 
 
-def _needs(*engines: str) -> pytest.MarkDecorator:
-    reason = _why_not(*engines)
-    return pytest.mark.skipif(bool(reason), reason=reason)
-
-
-pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(2 * BUILD_S)]
-
-
-def _images(engine: str, folder: Path) -> dict[str, Image]:
-    return {image.name: image for image in read_archive(build(engine).path, folder)}
-
-
-@_needs("none", "buildah")
-def test_images_without_an_engine_are_the_ones_of_an_engine(tmp_path):
-    """What was tried on a machine without an engine would not be what is deployed."""
-    made, built = _images("none", tmp_path), _images("buildah", tmp_path)
-
-    assert sorted(made) == sorted(built) == sorted(image_names())
-    for name in made:
-        assert _settings(made[name]) == _settings(built[name]), name
-        ours, theirs = (_files(each[name]) for each in (made, built))
-        differing = sorted(path for path in ours.keys() | theirs.keys() if ours.get(path) != theirs.get(path))
-        assert [(path, ours.get(path), theirs.get(path)) for path in differing[:5]] == [], name
-
-
-def _files(image: Image) -> dict[str, Entry]:
-    return files_of(layer.path for layer in image.layers)
-
-
-def _settings(image: Image) -> dict[str, object]:
-    return {key: value for key, value in image.settings.items() if value and key in {
-        "Env", "Entrypoint", "Cmd", "User", "Labels", "WorkingDir",
-    }}  # fmt: skip
+WHY_NOT = _why_not()
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.timeout(2 * BUILD_S),
+    pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT),
+]
 
 
 @pytest.fixture
@@ -101,7 +71,6 @@ def runtime(tmp_path: Path) -> Iterator[list[str]]:
         assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text(), "a mount stays"
 
 
-@_needs("auto")
 def test_containerd_imports_and_runs_each_image(runtime):
     """Pods would wait in ErrImageNeverPull, or end at once."""
     built = build()

@@ -85,7 +85,6 @@ def test_a_base_has_nothing_of_this_machine(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("secret")
     base.strip(tmp_path)
-
     left = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
     assert left == {"bin/sh": "secret", **dict.fromkeys(base.EMPTY, "")}
 
@@ -105,7 +104,6 @@ def test_pips_settings_of_this_machine_reach_the_builds(tmp_path):
     settings = pip_settings.settings_of(listing)
     (tmp_path / "work").mkdir()
     mounts = dict(pip_settings.mounted(settings, tmp_path / "work"))
-
     text = (tmp_path / "work" / "pip.conf").read_text().splitlines()
     assert sorted(text) == sorted([
         "[global]", "cert = /etc/pip.crt", "timeout = 180", "index-url = https://u:p@mirror.test/simple",
@@ -121,7 +119,7 @@ def test_pips_settings_of_this_machine_reach_the_builds(tmp_path):
 
 def test_an_engine_that_is_not_there_is_named():
     """With what can be asked for."""
-    with pytest.raises(ImageError, match=r"engine 'dokcer' is not known \(auto, buildah, docker, none\)"):
+    with pytest.raises(ImageError, match=r"engine 'dokcer' is not known \(auto, buildah, docker\)"):
         engines.engine_of("dokcer")
 
 

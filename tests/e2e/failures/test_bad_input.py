@@ -5,8 +5,6 @@ import subprocess
 
 import pytest
 
-pytestmark = pytest.mark.timeout(90)
-
 POD = """
 apiVersion: v1
 kind: Pod
@@ -88,8 +86,7 @@ def test_a_wrong_fleet_file_is_one_clear_sentence_and_starts_nothing(up, tmp_pat
     """No traceback, no half-started system."""
     fleet = tmp_path / "fleet.toml"
     fleet.write_text(text, encoding="utf-8")
-    result = up.sluice("up", "--fleet", str(fleet), "--pods", str(up.pods_dir))
-    assert_refused(result, words)
+    assert_refused(up.sluice("up", "--fleet", str(fleet), "--pods", str(up.pods_dir)), words)
     assert not list(up.temporary.iterdir())
 
 

@@ -130,7 +130,6 @@ async def agree(scene: Scene, names: list[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("lost", CASES, ids=" and ".join)
 async def test_the_system_finds_its_way_back_to_what_runs(scene: Scene, lost: tuple[str, ...]) -> None:
     """Running pods would lose their slices or share them; those of ended pods would stay forever."""
@@ -139,7 +138,6 @@ async def test_the_system_finds_its_way_back_to_what_runs(scene: Scene, lost: tu
     await scene.started(len(kept) + len(leaving))
     await agree(scene, [*kept, *leaving])
     starts = dict(scene.fake("its kubelets").nodes.starts)
-
     # requests pour in before, while and after
     pouring = await apply(scene, "before", POURING)
     await scene.delete(leaving[0])
@@ -155,7 +153,6 @@ async def test_the_system_finds_its_way_back_to_what_runs(scene: Scene, lost: tu
         losses.mend()
     pouring += await apply(scene, "after", POURING)
     await scene.delete(*leaving)
-
     await agree(scene, [*kept, *pouring])
     after = dict(scene.fake("its kubelets").nodes.starts)
     assert {key: after[key] for key in starts} == starts, "a container that ran was started again"

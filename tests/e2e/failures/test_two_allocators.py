@@ -15,7 +15,6 @@ SETTLE_S = 150.0
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_two_allocators_bind_no_request_twice_and_give_no_place_twice(tmp_path):
     """More requests than have a place, among them some that fit on exactly two nodes."""
     environment = {"SLUICE_ALLOCATOR_ALWAYS_ACTIVE": "true"}
@@ -28,7 +27,6 @@ def test_two_allocators_bind_no_request_twice_and_give_no_place_twice(tmp_path):
             running.write(f"pair-{number:02}", profile="4g.24gb")  # one such fits on each of the two A30 nodes
         wait_for(lambda: len(standing(running).bound) == PLACES + 2, SETTLE_S, running)
         wait_for(lambda: len(standing(running).booked) == PLACES + 2, SETTLE_S, running)
-
         assert violations(running) == []
         for manifest in list(running.pods.glob("*.yaml")):
             manifest.unlink()

@@ -3,10 +3,13 @@
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
+
+from factories.broker.memory_bus import MemoryBroker
+from factories.waiting import WITHIN_S, until
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import (
@@ -35,7 +38,6 @@ from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.process import Broker
 from sluice.runtime.tracing.request_traces import RequestTraces
-from sluice.testing.memory_bus import MemoryBroker
 
 NODE = NodeName("gpu-1.example")
 OTHER_NODE = NodeName("gpu-2.example")
@@ -89,11 +91,9 @@ class NatsRig:
         async with raw(self.broker.url) as connection:
 
             async def stored() -> bool:
-                with suppress(TimeoutError):
-                    return "seq" in json.loads((await connection.request(subject, b"\xff not ours")).data)
-                return False
+                return "seq" in json.loads((await connection.request(subject, b"\xff not ours")).data)
 
-            await eventually(stored)
+            await until(stored, yet=(TimeoutError,))
 
     async def wipe(self) -> None:
         """As when the disk of every server is lost."""
@@ -135,14 +135,12 @@ async def raw(url: str) -> AsyncIterator[Connection]:
 
 async def ensured(bus: Bus) -> None:
     """Declare the streams, as soon as the servers can."""
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                await bus.ensure_streams()
-            except TimeoutError:
-                await asyncio.sleep(0.05)
-            else:
-                return
+
+    async def done() -> bool:
+        await bus.ensure_streams()
+        return True
+
+    await until(done, "the streams are declared", yet=(TimeoutError,))
 
 
 # -- messages --------------------------------------------------------------------------------------------------------
@@ -246,9 +244,9 @@ class View:
         """Whether these are among the last values."""
         return set(sequences) <= {entry.sequence for entry in self.known.values()}
 
-    async def until(self, there: Callable[["View"], bool], within_s: float = 10.0) -> None:
+    async def until(self, there: Callable[["View"], bool]) -> None:
         """Wait until something is known."""
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(WITHIN_S):
             while not there(self):
                 self.news.clear()
                 await self.news.wait()
@@ -273,15 +271,6 @@ async def watching(batches: AsyncIterator[list[Reading]]) -> AsyncIterator[View]
         await asyncio.wait((task,))
         if not task.cancelled():
             task.result()
-
-
-async def eventually(there: Callable[[], Awaitable[bool]], within_s: float = 10.0) -> None:
-    """Ask until it is so."""
-    async with asyncio.timeout(within_s):
-        while True:
-            if await there():
-                return
-            await asyncio.sleep(0.02)
 
 
 # -- an outbox at work ------------------------------------------------------------------------------------------------

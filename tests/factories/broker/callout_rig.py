@@ -83,7 +83,7 @@ class CalloutRig:
         connection = await Connection.open(self.broker.url, name="callout", credentials=self.own())
         serving = asyncio.create_task(answers.serve(connection))
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await answers.serving.wait()
             yield answers
         finally:
@@ -109,7 +109,7 @@ class CalloutRig:
             env={**os.environ, "PYTHONPATH": path, "CALLOUT_SEEDS": ",".join(seeds)},
             stdout=asyncio.subprocess.PIPE,
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while b"answers the broker" not in (line := await process.stdout.readline()):
                 assert line, "the callout has ended"
         return process
@@ -175,8 +175,7 @@ async def _main(url: str, kubeconfig: str) -> None:
     own = Credentials(nkey=user.public, sign=lambda nonce: base64.b64encode(user.sign(nonce.encode())))
     connection = await Connection.open(url, name="callout", credentials=own)
     reviews = TokenReviews(api, "sluice-bus", clock)
-    answers = Answers(reviews, Namespaces(), clock, lambda: {issuer.public: issuer}, curve)
-    await answers.serve(connection)
+    await Answers(reviews, Namespaces(), clock, lambda: {issuer.public: issuer}, curve).serve(connection)
 
 
 if __name__ == "__main__":

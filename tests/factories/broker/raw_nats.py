@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
-WAIT_S = 5.0
+WAIT_S = 60.0
 _DENIED = re.compile(r"-ERR 'Permissions Violation for (Publish|Subscription) to \"([^\"]+)\"")
 
 

@@ -17,7 +17,7 @@ from sluice.runtime.nats_server.users import CertifiedUser, authorization
 from sluice.runtime.settings import CommonSettings
 
 HOST = "localhost"
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 @dataclass

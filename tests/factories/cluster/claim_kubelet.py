@@ -50,7 +50,7 @@ class ClaimKubelet:
         """The service it calls: the first of the plugin's list that it knows."""
         return next(each for each in self.info.supported_versions if each in self.knows and each in _CLAIMS)
 
-    async def register(self, *, error: str = "", within_s: float = 60.0) -> Any:
+    async def register(self, *, error: str = "", within_s: float = 90.0) -> Any:
         """Find a registration socket that answers (a killed plugin leaves one), and do what a kubelet does with it."""
         async with asyncio.timeout(within_s):
             while not await self._try_to_register(error):  # noqa: ASYNC110 - a socket tells

@@ -1,7 +1,5 @@
 """The pod-watcher's process on an API server, with the test as the allocator."""
 
-import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,7 +8,8 @@ from typing import Any
 
 import pytest
 from factories.cluster.kubernetes import MERGE, Cluster, Json, pod
-from factories.cluster.watcher_process import LOOK_S, WAIT_S, WatcherProcess, watcher
+from factories.cluster.watcher_process import WatcherProcess, watcher
+from factories.waiting import until
 from factories.words import write_of
 
 from sluice.contracts.bus import subjects
@@ -80,11 +79,7 @@ class ClaimScene:
 
     async def until(self, look: Callable[[], Any], what: str) -> Any:
         """What `look` finds; bounded."""
-        deadline = time.monotonic() + WAIT_S
-        while not (found := await look()):
-            assert time.monotonic() < deadline, f"never: {what}; {self.process.text[-3000:]}"
-            await asyncio.sleep(LOOK_S)
-        return found
+        return await until(look, lambda: f"{what}; {self.process.text[-3000:]}")
 
 
 @asynccontextmanager

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from factories.cluster.kubernetes import Cluster
 from factories.cluster.played_nodes import played_nodes
 from factories.cluster.played_webhook import played_webhook
 from factories.processes import Process, own_environment, switch_off
+from factories.waiting import wait_until
 
 from sluice.contracts.messages import SourceSynced
 from sluice.contracts.ticket_paths import SHARE_PREFIX
@@ -29,9 +29,8 @@ from sluice_console.shell.process.data_directory import lock_data_directory, pow
 from sluice_node_agent.shell import paths
 from sluice_node_agent.simulated.hardware_file import HardwareFile
 
-READY_WITHIN_S = 45.0
-STREAMS_WITHIN_S = 20.0
-CONNECT_WITHIN_S = 10.0
+READY_WITHIN_S = 90.0
+CONNECT_WITHIN_S = 60.0
 WATCHER = "pod-watcher"
 AGENT = "node-agent"
 NO_NODE = "none"
@@ -167,12 +166,7 @@ class ClusterSystem:
 
     def _ensure_streams(self) -> None:
         """As a person or the deployment's Job does; the broker may still be starting."""
-        deadline = time.monotonic() + STREAMS_WITHIN_S
-        while True:
-            done = self.sluice("streams", "ensure")
-            if done.returncode == 0:
-                return
-            assert time.monotonic() < deadline, f"the streams cannot be declared: {done.stderr}\n{self.said()}"
+        wait_until(lambda: self.sluice("streams", "ensure").returncode == 0, lambda: f"streams\n{self.said()}")
 
     async def _ready(self) -> None:
         def open_and_listed(fleet_state: FleetState) -> bool:
@@ -255,10 +249,10 @@ class ClusterSystem:
         return any(path == ticket or path.startswith(f"mps-{ticket}-") for ticket in there)
 
     def sluice(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run one `sluice` command against it; at most 20 s."""
+        """Run one `sluice` command against it; at most a minute."""
         command = (sys.executable, "-m", "sluice_console", *words)
         environment = own_environment() | {"SLUICE_NATS_URL": self.url}
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, env=environment)
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
 
     def said(self) -> str:
         """The ends of all logs: for the message of a failing test."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from factories.cluster.kubernetes import Cluster, Json, pod
+from factories.waiting import until
 from factories.words import write_of
 from fake_kube.server import FakeKube
 
@@ -29,7 +30,7 @@ from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.shell.kube.app import watch_cluster
 from sluice_pod_watcher.shell.kube.client import KubeApi
 
-WAIT_S = 40.0
+WAIT_S = 90.0
 LOOK_S = 0.05
 NODE = "gpu-1"
 RULES = ClusterConfig(
@@ -102,10 +103,8 @@ class DescribeStage:
         return found
 
     async def say(self, address: Address, message: AnyMessage) -> None:
-        stream = stream_of(address.kind)
-        last = await self.bus.last(stream, address.subject)
-        write = write_of(address, message, last, f"test-{next(self._numbers)}")
-        answer = await self.bus.write(write, {})
+        last = await self.bus.last(stream_of(address.kind), address.subject)
+        answer = await self.bus.write(write_of(address, message, last, f"test-{next(self._numbers)}"), {})
         assert isinstance(answer, WriteAccepted), answer
 
     async def bind(self, uid: RequestId, **changes: Any) -> None:
@@ -126,13 +125,10 @@ class DescribeStage:
         return await kubectl(self.cluster.kubeconfig, self.folder, "-n", self.namespace, *words, fails=fails)
 
     async def until(self, good: Callable[[], Any], what: str) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WAIT_S):
-                while not good():  # noqa: ASYNC110 - it is another thread that changes
-                    await asyncio.sleep(LOOK_S)
-                return
-        told = [(each["regarding"]["name"], each["note"]) for each in self.kube.all("events.events.k8s.io")]
-        raise AssertionError(f"never: {what}; told: {told}")
+        def told() -> list[tuple[str, str]]:
+            return [(each["regarding"]["name"], each["note"]) for each in self.kube.all("events.events.k8s.io")]
+
+        await until(good, lambda: f"{what}; told: {told()}")
 
     async def until_told(self, name: str, reason: str) -> None:
         """Wait for an event, and for the condition that belongs to it."""
@@ -284,8 +280,7 @@ def _listed(found: Json, events: list[Json]) -> Described:
     uid = found["metadata"]["uid"]
     conditions = {each["type"]: each["status"] for each in found["status"].get("conditions", [])}
     ours = [each for each in events if each["involvedObject"].get("uid") == uid]
-    said = [Said(each["type"], each["reason"], each["message"]) for each in ours]
-    return Described(conditions, tuple(said))
+    return Described(conditions, tuple([Said(each["type"], each["reason"], each["message"]) for each in ours]))
 
 
 def _said(event: Json) -> Said:

@@ -15,19 +15,19 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from factories.cluster.pod_cgroups import PodCgroups
+from factories.waiting import wait_until
 
 from sluice.contracts.kube.names import CSI_DRIVER, VOLUME
 from sluice.contracts.pb import csi_pb2, csi_pb2_grpc, pluginregistration_pb2, pluginregistration_pb2_grpc
 from sluice.runtime.grpc import transport
 
 NODE = "gpu-1.example"
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 
 _TESTS = Path(__file__).resolve().parents[2]
 _AGENT = f"""
@@ -47,14 +47,6 @@ elif what == "remove":
     tickets.remove(ticket)
 print("\\n".join(tickets.names()))
 """
-
-
-def eventually(condition, what, within_s=WITHIN_S):
-    """Wait for a condition, with a bound."""
-    until = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < until, f"not within {within_s:g} s: {what}"
-        time.sleep(0.01)
 
 
 class KubeletNode:
@@ -102,7 +94,7 @@ class KubeletNode:
         log.close()
         number = len(self.drivers) - 1
         if wait:
-            eventually(lambda: "serving volumes" in self.told(number) or self._ended(number), "the driver serves")
+            wait_until(lambda: "serving volumes" in self.told(number) or self._ended(number), "the driver serves")
             assert not self._ended(number), self.told(number)
         return number
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from factories.waiting import until
 from fake_kube.server import FakeKube
 from kubernetes.aio import client, config
 
@@ -27,7 +28,7 @@ APPLY = "application/apply-patch+yaml"
 LABEL_TEST = "sluice.dev/test"
 LEFT_ALONE = {LABEL_IGNORE: "true", LABEL_TEST: "true"}
 """Of a test's namespace on a real cluster: a Sluice that is installed there leaves it alone."""
-WAIT_S = 30.0
+WAIT_S = 90.0
 """The longest that anything is waited for: a real cluster's controllers are seconds behind."""
 CLOSING_TURNS = 10_000
 """Of the loop, until a broken connection must be closed; a few are enough."""
@@ -231,16 +232,15 @@ class Cluster:
         return str(made.body["status"]["token"])
 
     async def until(self, ask: Callable[[], Any], good: int | Callable[[Reply], bool]) -> Reply:
-        """Ask again until the answer is good (a code, or a test of the reply), at most 30 s."""
-        answer: Reply | None = None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WAIT_S):
-                while True:
-                    answer = await ask()
-                    if answer.code == good if isinstance(good, int) else good(answer):
-                        return answer
-                    await asyncio.sleep(0.02)
-        raise AssertionError(f"it never became good; last: {answer}")
+        """Ask again until the answer is good (a code, or a test of the reply)."""
+        answers: list[Reply] = []
+
+        async def look() -> bool:
+            answers[:] = [await ask()]
+            return bool(answers[0].code == good if isinstance(good, int) else good(answers[0]))
+
+        await until(look, lambda: f"it is good; last: {answers}")
+        return answers[0]
 
     def only_fake(self, why: str) -> FakeKube:
         """The fake, or skip: `why` names what a real cluster lacks."""

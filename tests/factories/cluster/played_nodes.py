@@ -17,7 +17,7 @@ from factories.cluster.kubernetes import LABEL_TEST, MERGE, Cluster, Json, Reply
 RENEW_S = 5.0
 """A node without a renewed Lease is unreachable after 50 s (kubernetes/kubernetes, pkg/controller/nodelifecycle)."""
 LOOK_S = 0.1
-READY_WITHIN_S = 30.0
+READY_WITHIN_S = 90.0
 TAKEN: Mapping[str, str] = {"cpu": "64", "memory": "512Gi", "pods": "500", "ephemeral-storage": "1Ti"}
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 _ENDED = {"Succeeded", "Failed"}
@@ -113,8 +113,7 @@ async def _sync(kube: Cluster, pod: Json) -> None:
         if pod["status"].get("phase") not in _ENDED:
             ended = {"phase": "Failed", "containerStatuses": [_status(each, running=False) for each in _of(pod)]}
             await kube.patch(f"{path}/status", {"metadata": {"uid": meta["uid"]}, "status": ended})
-        now = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
-        await kube.delete(path, now)
+        await kube.delete(path, {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}})
     elif pod["status"].get("phase") == "Pending":
         await kube.patch(f"{path}/status", running(pod))
 

@@ -17,7 +17,7 @@ from fake_kube import certificates
 from sluice_pod_watcher.admission import AdmissionConfig, MalformedReview, review_pod
 
 PATH = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-READY_WITHIN_S = 60.0
+READY_WITHIN_S = 90.0
 _ASKS = {"sluice.dev/profile": "1g.5gb"}
 
 

@@ -24,7 +24,7 @@ from sluice_console.core.fleet.gpus import gpus_document
 from sluice_console.core.fleet.pods import pods_document
 from sluice_console.shell.live.live_fleet import LiveFleet
 
-WAIT_S = 40.0
+WAIT_S = 90.0
 LOOK_S = 0.05
 KUBELET_SYNC_S = 1.0
 """How often kubelets look again at their pods while something is waited for."""

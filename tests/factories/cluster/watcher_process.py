@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-WAIT_S = 30.0
+WAIT_S = 90.0
 LOOK_S = 0.02
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from factories.waiting import wait_until
 
 from sluice.contracts.ids import GpuUuid, HomeId
 from sluice_node_agent.core.events import MpsSeen
@@ -25,7 +26,7 @@ from sluice_node_agent.device.mps.daemons import MpsDaemons, MpsError
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.simulated.mps_program import SWITCHES_VARIABLE, install
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 H1, H2 = HomeId("h1"), HomeId("h2")
 GPU, OTHER_GPU = GpuUuid("GPU-1"), GpuUuid("GPU-2")
 LIMITS = MpsLimits(active_thread_percentage=30, memory_mib=1500)
@@ -79,17 +80,6 @@ class Client:
                     stream.close()
 
 
-def until(right: Callable[[], Any], what: str) -> Any:
-    """Wait, bounded, until something is true; returns it."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        value = right()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        time.sleep(0.01)
-
-
 def mps_processes(root: Path) -> list[psutil.Process]:
     """All live MPS processes of homes below `root`."""
     found = []
@@ -127,7 +117,7 @@ def short_directory() -> Iterator[Path]:
     try:
         yield path
     finally:
-        until(lambda: _none_left(path), "MPS processes end")
+        wait_until(lambda: _none_left(path), "MPS processes end")
         shutil.rmtree(path)
 
 
@@ -147,7 +137,7 @@ class Place:
     """A directory with the stand-in and homes, and what a test started there."""
 
     path: Path
-    timeout_s: float = 15.0
+    timeout_s: float = 60.0
     processes: PodProcesses = field(default_factory=PodProcesses)
     clients: list[Client] = field(default_factory=list)
 

@@ -38,6 +38,7 @@ from sluice.contracts.messages import (
     NodeSnapshot,
     PlacementReport,
     ProfileReport,
+    RequestWithdrawn,
     SliceGone,
     SliceReady,
     SourceSynced,
@@ -45,7 +46,7 @@ from sluice.contracts.messages import (
 from sluice.mig.catalog import find_model
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.events import Event, Instruction, LeaseChanged
+from sluice_allocator.core.events import Continue, Event, Instruction, LeaseChanged
 from sluice_node_agent.core.state.devices import never_read
 
 INCARNATION = Incarnation("1000")
@@ -221,6 +222,22 @@ class Bench:
             waiting += [i for i in self.land(write) if isinstance(i, Write)]
         return landed
 
+    def settle(self, instructions: list[Instruction]) -> list[Write]:
+        """Everything lands, until nothing is left to be done."""
+        landed = self.land_all(instructions)
+        while self.allocator.unfinished:
+            landed += self.land_all(self.handle(Continue()))
+        return landed
+
+    def words(self, instructions: list[Instruction], *, but: type | tuple[()] = ()) -> list[AnyMessage | None]:
+        """What is said when everything lands, without words of a kind."""
+        return [write.message for write in self.settle(instructions) if not isinstance(write.message, but)]
+
+    def withdraw(self, name: str) -> list[AnyMessage | None]:
+        """The pod is gone; what is said."""
+        gone = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+        return self.words(self.observe(subjects.request(RequestId(name)), gone))
+
     def add_node(self, seen: NodeSnapshot) -> list[Write]:
         """A node appears, with its inventory, and is opened; returns what was written for that."""
         news = NodeChanged(
@@ -296,6 +313,13 @@ def working_allocator() -> Bench:
 def all_said(source: SourceName = FOLDER) -> tuple[Address, AnyMessage]:
     """A source has published all of its requests in this incarnation of the bus."""
     return subjects.source(source), SourceSynced(source=source, run=RunId("w1"), epoch=1, count=0)
+
+
+def restarted(bench: Bench) -> Bench:
+    """Another allocator works, which has read what is on the bus."""
+    after = begun_anew(bench, bench.allocator.ctx.rules)
+    after.settle(after.handle(LeaseChanged(held=True)))
+    return after
 
 
 def begun_anew(bench: Bench, rules: SchedulerConfig, run: str = "r2") -> Bench:

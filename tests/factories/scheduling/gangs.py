@@ -21,7 +21,7 @@ from sluice.contracts.messages import (
 )
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.events import Continue, LeaseChanged
+from sluice_allocator.core.events import LeaseChanged
 
 WHOLE = claim(profile="7g.40gb")
 SMALL = claim(profile="1g.5gb")
@@ -49,10 +49,7 @@ def messages(writes: list[Write]) -> list[AnyMessage | None]:
 
 def everything(bench: Bench, first: list) -> list[AnyMessage | None]:
     """What follows from these instructions, all landing at once, until nothing more does."""
-    landed = bench.land_all(first)
-    while bench.allocator.unfinished:
-        landed += bench.land_all(bench.handle(Continue()))
-    return messages(landed)
+    return bench.words(first)
 
 
 def ask(bench: Bench, *members: AllocationRequested) -> list[AnyMessage | None]:

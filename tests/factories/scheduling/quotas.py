@@ -8,7 +8,6 @@ from sluice.contracts.bus.events import Entry, Observed, Stream, Write
 from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import AllocationRequested, Amounts, Claim, Grant, Pending, QuotaSet, RequestWithdrawn
 from sluice.contracts.quotas.usage import Usage
-from sluice_allocator.core.events import Continue
 from sluice_allocator.core.quotas.quota import usage
 
 SMALL, HALF, WHOLE = claim(profile="1g.5gb"), claim(profile="3g.20gb"), claim(profile="7g.40gb")
@@ -17,8 +16,7 @@ SMALL_MIB, HALF_MIB, WHOLE_MIB = 4864, 20096, 40320
 
 def with_a_gpu_to_share(empty: Bench) -> Bench:
     """An allocator with node-a open: one empty A100-40GB, which may be shared."""
-    modes = ("exclusive", "mps", "fractional")
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), modes=modes))
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), modes=("exclusive", "mps", "fractional")))
     empty.said.clear()
     return empty
 
@@ -35,10 +33,7 @@ def limit(bench: Bench, namespace: str = "lab", *, pod: Amounts | None = None, *
 
 def all_of(bench: Bench, said: list) -> list[Write]:
     """Everything lands, until nothing is left to be done."""
-    landed = bench.land_all(said)
-    while bench.allocator.unfinished:
-        landed += bench.land_all(bench.handle(Continue()))
-    return landed
+    return bench.settle(said)
 
 
 def grants(writes: list[Write]) -> list[str]:

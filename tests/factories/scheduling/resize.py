@@ -7,7 +7,7 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import Amounts, Grant, QuotaSet
-from sluice_allocator.core.events import AdjustAsked, AnswerAdjust, Continue
+from sluice_allocator.core.events import AdjustAsked, AnswerAdjust
 from sluice_allocator.core.resize.pending import Adjusted, AdjustRefused, Change
 from sluice_allocator.core.resize.resize import adjust
 
@@ -40,10 +40,7 @@ def change(request: str = "p1", container: str = "", **values: int) -> Change:
 
 def everything(bench: Bench, said: list) -> list[Write]:
     """All lands, until nothing is left to do."""
-    landed = bench.land_all(said)
-    while bench.allocator.unfinished:
-        landed += bench.land_all(bench.handle(Continue()))
-    return landed
+    return bench.settle(said)
 
 
 def answers(bench: Bench) -> list:

@@ -11,7 +11,7 @@ from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import AllocationRequested, Amounts, Leeway, Pending, PodGroup, QuotaSet
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.events import Continue, Instruction, LeaseChanged
+from sluice_allocator.core.events import LeaseChanged
 
 SMALL, HALF, WHOLE = claim(profile="1g.5gb"), claim(profile="3g.20gb"), claim(profile="7g.40gb")
 LONG_S = 3600.0
@@ -23,7 +23,7 @@ def over_its_quota() -> Pending:
     """Its namespace has all that it may have."""
     bench = _of_one_gpu()
     quota = QuotaSet(namespace="default", total=Amounts(memory_mib=25000), request=Amounts())
-    _all(bench, bench.observe(subjects.quota("default"), quota))
+    bench.settle(bench.observe(subjects.quota("default"), quota))
     _runs(bench, asked("first", HALF))
     return _waits(bench, asked("second", HALF))
 
@@ -38,7 +38,7 @@ def of_a_group_without_room() -> Pending:
     _waits(bench, _member("worker-0", 2, WHOLE))
     _waits(bench, _member("worker-1", 2, WHOLE))
     bench.now += REFRESHED_S
-    return _told(_all(bench, bench.handle(Ticked())), "worker-1")
+    return _told(bench.settle(bench.handle(Ticked())), "worker-1")
 
 
 def whose_place_is_being_freed() -> Pending:
@@ -54,7 +54,7 @@ def behind_somebody_who_was_promised_the_place() -> Pending:
     _runs(bench, asked("half", HALF))
     _waits(bench, asked("large", WHOLE))
     bench.now += LONG_S
-    _all(bench, bench.handle(Ticked()))
+    bench.settle(bench.handle(Ticked()))
     return _waits(bench, asked("late", SMALL))
 
 
@@ -79,12 +79,12 @@ def _member(name: str, size: int, *claims: object) -> AllocationRequested:
 
 
 def _runs(bench: Bench, request: AllocationRequested) -> None:
-    (write,) = _all(bench, bench.request(request))
-    _all(bench, bench.ready(write.message))
+    (write,) = bench.settle(bench.request(request))
+    bench.settle(bench.ready(write.message))
 
 
 def _waits(bench: Bench, request: AllocationRequested) -> Pending:
-    return _told(_all(bench, bench.request(request)), request.name)
+    return _told(bench.settle(bench.request(request)), request.name)
 
 
 def _told(writes: list[Write], name: str) -> Pending:
@@ -92,10 +92,3 @@ def _told(writes: list[Write], name: str) -> Pending:
     told = [each for each in said if isinstance(each, Pending) and each.request == RequestId(name)]
     assert told, f"{name} is not told to wait: {said}"
     return told[-1]
-
-
-def _all(bench: Bench, said: list[Instruction]) -> list[Write]:
-    landed = bench.land_all(said)
-    while bench.allocator.unfinished:
-        landed += bench.land_all(bench.handle(Continue()))
-    return landed

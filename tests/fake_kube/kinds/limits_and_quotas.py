@@ -1,7 +1,6 @@
-"""LimitRange and ResourceQuota as they concern pods with GPUs: completes a pod in place, or refuses it."""
+"""LimitRange as it concerns pods with GPUs: completes a pod in place, or refuses it; and what pods request."""
 
 from collections import Counter
-from fractions import Fraction
 
 from fake_kube.errors import Json, forbidden
 from fake_kube.kinds import pod_defaults, quantities
@@ -65,7 +64,7 @@ def _beyond(resources: Json, limit: Json) -> str:
 
 
 def usage(pod: Json) -> Counter[str]:
-    """The usage of a pod, in the names of quotas."""
+    """What a pod requests, in the names of quotas."""
     used: Counter[str] = Counter({"pods": 1, "count/pods": 1})  # type: ignore[assignment]
     for kind in ("requests", "limits"):
         apps: Counter[str] = Counter()
@@ -83,27 +82,3 @@ def usage(pod: Json) -> Counter[str]:
             if kind == "requests" and name in {"cpu", "memory"}:
                 used[name] = number
     return used
-
-
-def in_use(pods: list[Json]) -> Counter[str]:
-    """The usage of all pods that have not ended, including gated ones."""
-    total: Counter[str] = Counter()
-    for pod in pods:
-        if (pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}:
-            total.update(usage(pod))
-    return total
-
-
-def check_quotas(pod: Json, quotas: list[Json], others: list[Json]) -> None:
-    """Check a new pod against the namespace's remaining quota. Raises ApiError: 403 with the server's message."""
-    wanted, used = usage(pod), in_use(others)
-    for quota in quotas:
-        hard = {name: quantities.parse(most) for name, most in (quota["spec"].get("hard") or {}).items()}
-        over = [name for name in sorted(hard) if wanted[name] and used[name] + wanted[name] > hard[name]]
-        if over:
-            parts = (("requested", wanted), ("used", used), ("limited", hard))
-            told = ", ".join(
-                f"{word}: {','.join(f'{name}={quantities.show(Fraction(amounts[name]))}' for name in over)}"
-                for word, amounts in parts
-            )
-            raise forbidden("pods", pod["metadata"]["name"], f"exceeded quota: {quota['metadata']['name']}, {told}")

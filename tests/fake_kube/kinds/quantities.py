@@ -21,8 +21,3 @@ def parse(value: object) -> Fraction:
         raise ValueError("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")
     number = Fraction(found[1])
     return number * Fraction(10) ** int(found[2][1:]) if found[2] else number * _SUFFIXES[found[3] or ""]
-
-
-def show(value: Fraction) -> str:
-    """Shortest exact form: whole numbers plain, others in thousandths."""
-    return str(value.numerator) if value.denominator == 1 else f"{int(value * 1000)}m"

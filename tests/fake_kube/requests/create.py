@@ -126,8 +126,4 @@ class Creation:
 
     def _limits(self, resource: str, obj: Json) -> None:
         if resource == "pods":
-            namespace = obj["metadata"]["namespace"]
-            limits_and_quotas.check_ranges(obj, self._store.listed("limitranges", namespace))
-            quotas = self._store.listed("resourcequotas", namespace)
-            if quotas:
-                limits_and_quotas.check_quotas(obj, quotas, self._store.listed("pods", namespace))
+            limits_and_quotas.check_ranges(obj, self._store.listed("limitranges", obj["metadata"]["namespace"]))

@@ -146,8 +146,7 @@ class Verbs:
         if not manager:
             self._patcher.patched(patch_body.APPLY, {"metadata": {}}, applied, part="", manager="", force=False)
         self._rights.check(call.user, Wish("create", resource.group, resource.plural, target.namespace, target.name))
-        body = {**applied, "metadata": {**meta, "name": target.name}}
-        answer = await self._creation.create(call, body)
+        answer = await self._creation.create(call, {**applied, "metadata": {**meta, "name": target.name}})
         if not call.dry_run:
             self._patcher.created(answer.body["metadata"]["uid"], applied, manager)
         return answer

@@ -1,12 +1,10 @@
 """Runs the benchmark of admission and checks its threshold."""
 
-import argparse
 import asyncio
-import sys
 from collections.abc import Sequence
 
 from perf.admission.reviews import Times, in_process, over_tls
-from perf.figures import end_in_order, machine, write_section
+from perf.figures import conclude, options_of
 from perf.thresholds import Threshold, exit_code, table
 
 P99_MS = 5.0
@@ -33,15 +31,10 @@ def report(found: Sequence[Times], wire: Sequence[Times]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    end_in_order()
-    parser = argparse.ArgumentParser(prog="tests/perf/admission", description=__doc__)
+    parser = options_of("admission", __doc__)
     parser.add_argument("--rounds", type=int, default=2000)
-    parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
     options = parser.parse_args(arguments)
     found = in_process(options.rounds)
-    wire = asyncio.run(over_tls(options.rounds, at_once=50))
-    section = report(found, wire)
-    sys.stdout.write(f"{machine()}\n\n{section}\n")
-    if options.write:
-        write_section("admission", section)
+    section = report(found, asyncio.run(over_tls(options.rounds, at_once=50)))
+    conclude("admission", section, write=options.write)
     return exit_code(thresholds(found))

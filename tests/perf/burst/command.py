@@ -20,7 +20,7 @@ from factories.processes import Process, own_environment
 from perf.burst import objects
 from perf.burst.measuring import CONTROL_PLANE, Figures, measure
 from perf.burst.variants import INSTALLED, RAISED_QPS, Placer, Scene, Variant, manifests
-from perf.figures import end_in_order, machine, write_section
+from perf.figures import conclude, machine, options_of
 
 NODES = [f"gpu-{number}" for number in range(8)]
 PLACERS: tuple[Placer, ...] = ("tickets", "dra", "static", "partitionable")
@@ -33,14 +33,12 @@ Runs = Mapping[Variant, Sequence[Figures]]
 
 def main(arguments: Sequence[str]) -> int:
     """Exit status: 0 where everything was measured, or cannot be here."""
-    end_in_order()
-    parser = argparse.ArgumentParser(prog="tests/perf/burst", description=__doc__)
+    parser = options_of("burst", __doc__)
     parser.add_argument("--pods", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3, help="each has every variant once")
     parser.add_argument("--placer", action="append", choices=PLACERS, help="only these; without it all that can run")
     parser.add_argument("--limits", choices=LIMITS, default="both", help="of Kubernetes' own clients")
     parser.add_argument("--json", type=Path, help="write every figure of every burst to this file")
-    parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
     parser.add_argument("--in-cluster", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.in_cluster:
@@ -52,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         with clusters.running("burst", minor=NEWEST, runs_pods=False) as cluster:
             # In the API server's network: there it reaches the webhook at the loopback.
             near = ["nsenter", f"--target={cluster.control_plane.box.pid}", "--net"]
-            again = [sys.executable, str(Path(__file__).with_name("__main__.py")), *arguments]
+            again = [sys.executable, str(Path(__file__).parents[1]), "burst", *arguments]
             inside = [*near, *again, f"--in-cluster={cluster.folder.name}"]
             # In a session of its own, as each component of Kubernetes: the kernel shares CPU out among sessions first.
             with subprocess.Popen(inside, start_new_session=True) as measuring:
@@ -74,9 +72,7 @@ def _measure_all(options: argparse.Namespace) -> int:
             for variant in list(found)[:: -1 if number % 2 else 1]:
                 found[variant].append(_burst(scene, variant, shapes))
     section = f"{options.pods} pods at once; medians of {options.rounds}.\n\n{report(found)}"
-    sys.stdout.write(f"{machine()}\n\n{section}")
-    if options.write:
-        write_section("burst", section.rstrip())
+    conclude("burst", section.rstrip(), write=options.write)
     if options.json:
         every = [asdict(variant) | {"bursts": bursts} for variant, bursts in found.items()]
         options.json.write_text(json.dumps({"machine": machine(), "pods": options.pods, "variants": every}) + "\n")

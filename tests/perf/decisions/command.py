@@ -1,8 +1,6 @@
 """Runs the benchmark of decisions, each scene in a process of its own, and checks its thresholds."""
 
-import argparse
 import multiprocessing
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -26,7 +24,7 @@ from perf.decisions.scenes import (
     mps,
     two_on_one_node,
 )
-from perf.figures import machine, write_section
+from perf.figures import conclude, options_of
 from perf.thresholds import Threshold, exit_code, table
 
 SIZES = (100, 1_000, 10_000, 100_000)
@@ -124,11 +122,10 @@ def report(
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="tests/perf/decisions", description=__doc__)
+    parser = options_of("decisions", __doc__)
     parser.add_argument("--most", type=int, default=SIZES[-1], help="leave out larger fleets")
     parser.add_argument("--waiting", type=int, default=WAITING, help="pods that wait")
     parser.add_argument("--scenes", nargs="*", default=list(SCENES), choices=list(SCENES))
-    parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
     options = parser.parse_args(arguments)
     if options.most < SIZES[0]:
         parser.error(f"--most {options.most}: the smallest fleet has {SIZES[0]} GPUs")
@@ -141,7 +138,5 @@ def main(arguments: Sequence[str]) -> int:
     held = [alone(memory, sizes[-1])]
     evicting = [one for what in PREEMPTING for one in alone(preempting, what, [sizes[0], sizes[-1]])]
     section = report(costs, waking, held, evicting)
-    sys.stdout.write(f"{machine()}\n\n{section}\n")
-    if options.write:
-        write_section("decisions", section)
+    conclude("decisions", section, write=options.write)
     return exit_code(thresholds(costs, waking, held, evicting))

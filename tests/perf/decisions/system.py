@@ -106,8 +106,7 @@ class System:
             found = find_place(fleet, PlaceRequest((claim,)))
             if isinstance(found, Place):
                 placed += 1
-                name = f"before-{number}"
-                fleet.book(booking_of(name, found.node, found.devices))
+                fleet.book(booking_of(f"before-{number}", found.node, found.devices))
         return placed
 
 

@@ -1,11 +1,9 @@
 """Runs the benchmark of the watch of a large cluster and checks its thresholds."""
 
-import argparse
 import asyncio
-import sys
 from collections.abc import Sequence
 
-from perf.figures import end_in_order, machine, write_section
+from perf.figures import conclude, options_of
 from perf.kubernetes.scenes import BEATS_PER_S, IDLE_S, Cost, Following, Restart, Size, follow, restart
 from perf.thresholds import Threshold, exit_code, table
 
@@ -96,17 +94,13 @@ def report(small: Following, large: Following, again: Restart) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    end_in_order()
-    parser = argparse.ArgumentParser(prog="tests/perf/kubernetes", description=__doc__)
+    parser = options_of("kubernetes", __doc__)
     parser.add_argument("--idle-s", type=float, default=IDLE_S)
     parser.add_argument("--events", type=int, default=EVENTS)
-    parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
     options = parser.parse_args(arguments)
     small = asyncio.run(follow(SMALL, options.idle_s, options.events))
     large = asyncio.run(follow(LARGE, options.idle_s, options.events))
     again = asyncio.run(restart(WAITING))
     section = report(small, large, again)
-    sys.stdout.write(f"{machine()}\n\n{section}\n")
-    if options.write:
-        write_section("kubernetes", section)
+    conclude("kubernetes", section, write=options.write)
     return exit_code(thresholds(small, large, again))

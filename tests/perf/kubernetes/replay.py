@@ -125,8 +125,7 @@ class Replay:
         name = request.path.split("/")[6]
         if "json-patch" not in request.content_type:
             return web.Response(body=self.ours.objects[name], content_type="application/json")
-        pod = json_patch(self.pods[name], await request.json())
-        self.put(self.ours, pod)
+        self.put(self.ours, json_patch(self.pods[name], await request.json()))
         self.patched.put_nowait(name)
         return web.Response(body=self.ours.objects[name], content_type="application/json")
 

@@ -114,8 +114,7 @@ class Bus:
             ticket="t-1",
             containers=(ContainerDevices(container="main", visible_devices=f"MIG-{uid.rpartition('-')[2]}"),),
         )
-        address = subjects.binding(RequestId(uid))
-        await self.bus.write(write_of(address, word, None, f"desk-{self._number}"), {})
+        await self.bus.write(write_of(subjects.binding(RequestId(uid)), word, None, f"desk-{self._number}"), {})
 
     async def until(self, good: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE_S):
@@ -316,8 +315,8 @@ async def follow(size: Size, idle_s: float, events: int) -> Following:
             await asyncio.sleep(idle_s)
             idle = await watcher.end(0)
             beats = await beating(found, watcher, events)
-            others = await changing(found, watcher, "OtherPodSeen", events)
-            ours = await changing(found, watcher, "PodSeen", events)
+            others = await changing(found, watcher, "Seen others", events)
+            ours = await changing(found, watcher, "Seen pods", events)
             await watcher.begin()
             found.server.forget()
             await watcher.until_seen("ListingEnded", 3)
@@ -349,14 +348,14 @@ async def beating(found: Scene, watcher: Watcher, events: int) -> Cost:
     for beat in range(events):
         found.server.put(found.server.nodes, node(beat % found.size.nodes, beat + 1))
         await asyncio.sleep(max(0.0, began + (beat + 1) / BEATS_PER_S - time.monotonic()))
-    await watcher.until_seen("NodeSeen", events)
+    await watcher.until_seen("Seen nodes", events)
     return await watcher.end(events)
 
 
 async def changing(found: Scene, watcher: Watcher, kind: str, events: int) -> Cost:
     """Pods change, all at once: made before, so that nothing but the pod-watcher is measured."""
     size, server = found.size, found.server
-    if kind == "OtherPodSeen":
+    if kind == "Seen others":
         shelf = server.others
         made = [other_pod(each % size.others, size.nodes, each + 1) for each in range(events)]
     else:

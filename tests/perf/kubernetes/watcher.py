@@ -23,6 +23,7 @@ from sluice.runtime.clock import SystemClock
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
+from sluice_pod_watcher.core.cluster.events import Seen
 from sluice_pod_watcher.core.cluster.watcher import ClusterWatcher
 from sluice_pod_watcher.shell.kube import app
 from sluice_pod_watcher.shell.kube.client import KubeApi
@@ -41,7 +42,8 @@ class Counted(ClusterWatcher):
     def handle(self, event: Any, now: float) -> Any:
         began = time.thread_time()
         found = super().handle(event, now)
-        took, kind = time.thread_time() - began, type(event).__name__
+        took = time.thread_time() - began
+        kind = f"Seen {event.what}" if isinstance(event, Seen) else type(event).__name__
         Counted.seen[kind] += 1
         if took > Counted.longest.get(kind, 0.0):
             Counted.longest[kind] = took

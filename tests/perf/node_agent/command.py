@@ -1,11 +1,9 @@
 """Runs the benchmark of the node agent and checks its thresholds."""
 
-import argparse
 import asyncio
-import sys
 from collections.abc import Sequence
 
-from perf.figures import end_in_order, machine, write_section
+from perf.figures import conclude, options_of
 from perf.node_agent import parts, process
 from perf.thresholds import AGENT_CORE_PERCENT, AGENT_PARALLEL_RATIO, AGENT_RESIDENT_MIB, Threshold, exit_code, table
 
@@ -37,15 +35,11 @@ def report(making: process.Making, idle: process.Idle, part: parts.Parts) -> str
 
 
 def main(arguments: Sequence[str]) -> int:
-    end_in_order()
-    parser = argparse.ArgumentParser(prog="tests/perf/node_agent", description=__doc__)
+    parser = options_of("node_agent", __doc__)
     parser.add_argument("--idle-s", type=float, default=IDLE_S)
-    parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
     options = parser.parse_args(arguments)
     part = parts.measure()
     making, idle = asyncio.run(process.measure(options.idle_s))
     section = report(making, idle, part)
-    sys.stdout.write(f"{machine()}\n\n{section}\n")
-    if options.write:
-        write_section("node agent", section)
+    conclude("node agent", section, write=options.write)
     return exit_code(thresholds(making, idle))

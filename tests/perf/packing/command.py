@@ -1,11 +1,10 @@
 """Runs the packing benchmark, prints its tables and checks its thresholds."""
 
-import argparse
 import statistics
 import sys
 from collections.abc import Sequence
 
-from perf.figures import machine, write_section
+from perf.figures import conclude, options_of
 from perf.packing.mixes import MIXES
 from perf.packing.paired import OTHERS, OURS, Experiment, Run, acceptance, all_runs, gain_over
 from perf.packing.waiting import all_runs as all_waits
@@ -62,29 +61,24 @@ def measure_waiting(pods: int, seeds: int, jobs: int, *, write: bool) -> int:
     without, aged = pair(pods)
     runs = all_waits((without, aged), seeds, jobs)
     section = waiting_report(runs, without, aged)
-    sys.stdout.write(f"{machine()}\n\n{section}\n")
-    if write:
-        write_section("waiting", section)
+    conclude("waiting", section, write=write)
     return exit_code(waiting_thresholds(runs, without, aged))
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="tests/perf/packing", description=__doc__)
+    parser = options_of("packing", __doc__)
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--pods", type=int, default=25_000)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--waiting", action="store_true", help="measure a queue instead: who waits how long")
-    parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
     options = parser.parse_args(arguments)
     if options.waiting:
         return measure_waiting(min(options.pods, 10_000), options.seeds, options.jobs, write=options.write)
     experiment = Experiment(pods=options.pods, seeds=options.seeds)
     runs = all_runs(experiment, options.jobs)
     section = report(experiment, runs)
-    sys.stdout.write(f"{machine()}\n\n{section}\n")
+    conclude("packing", section, write=options.write)
     for run in runs:
         for problem in (run.problems or ())[:5]:
             sys.stdout.write(f"{run.mix}, seed {run.seed}: {problem}\n")
-    if options.write:
-        write_section("packing", section)
     return exit_code(thresholds(runs))

@@ -1,32 +1,24 @@
 """
-What it gains to move pods so that larger ones fit, and what it costs: `python tests/perf/packing/moves.py [--write]`.
+What it gains to move pods so that larger ones fit, and what it costs: `python tests/perf moves [--write]`.
 
 The loss model of the packing benchmark at load 1.0. Some pods may be moved; what one that is moved has worked since
 its last checkpoint is done again, so it holds its place for longer. Moves are paid for by arrivals and a pod is not
 moved again for a while, as in the allocator; that a successor takes seconds to come is not modelled.
 """
 
-import argparse
 import heapq
 import statistics
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 
-HERE = Path(__file__).resolve().parent
-if __name__ == "__main__":
-    sys.path = [entry for entry in sys.path if Path(entry or ".").resolve() != HERE]
-    sys.path.insert(0, str(HERE.parents[1]))
-
-from perf.figures import machine, write_section  # noqa: E402  # found by the lines above
-from perf.packing.loss import Taken  # noqa: E402
-from perf.packing.mixes import COMPUTE_SLICES, MIXES, Arrival, arrivals  # noqa: E402
-from perf.packing.ours import Core  # noqa: E402
-from perf.packing.paired import WARM_UP_PART  # noqa: E402
-from perf.thresholds import Threshold, exit_code, table  # noqa: E402
+from perf.figures import conclude, options_of
+from perf.packing.loss import Taken
+from perf.packing.mixes import COMPUTE_SLICES, MIXES, Arrival, arrivals
+from perf.packing.ours import Core
+from perf.packing.paired import WARM_UP_PART
+from perf.thresholds import Threshold, exit_code, table
 
 MOVABLE_PART = 0.3
 COOLDOWN = 0.1
@@ -182,12 +174,11 @@ def report(runs: dict[tuple[str, Way], list[Run]], what: str) -> tuple[str, list
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="tests/perf/packing/moves.py", description=__doc__)
+    parser = options_of("moves", __doc__)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--pods", type=int, default=10_000)
     parser.add_argument("--gpus", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
     options = parser.parse_args(arguments)
     keys = [(mix, seed, way) for mix in MIXES for seed in range(options.seeds) for way in WAYS]
     with ProcessPoolExecutor(options.jobs) as pool:
@@ -200,11 +191,5 @@ def main(arguments: Sequence[str]) -> int:
         f"{MOVABLE_PART:.0%} of the pods movable. Accepted part of the offered compute slices:"
     )
     section, promised = report(runs, what)
-    sys.stdout.write(f"{machine()}\n\n{section}\n")
-    if options.write:
-        write_section("moves", section)
+    conclude("moves", section, write=options.write)
     return exit_code(promised)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

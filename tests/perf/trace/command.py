@@ -1,6 +1,5 @@
 """Runs the experiments on the trace, prints their tables and checks their thresholds."""
 
-import argparse
 import os
 import statistics
 import sys
@@ -8,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from perf.figures import machine, write_section
+from perf.figures import conclude, options_of
 from perf.thresholds import Threshold, exit_code, table
 from perf.trace.experiments import DEFAULT, Allocated, Rounded, fractional, instances_only, mixed
 
@@ -62,11 +61,10 @@ def _mean(shares: Sequence[Allocated], trace: str, policy: str = DEFAULT) -> flo
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, print, check; skipped with a reason where the trace is not there."""
-    parser = argparse.ArgumentParser(prog="tests/perf/trace", description=__doc__)
+    parser = options_of("trace", __doc__)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--few-seeds", type=int, default=2)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
     options = parser.parse_args(arguments)
     folder = Path(os.environ.get("TRACE_DIR", ""))
     if "TRACE_DIR" not in os.environ or not (folder / "openb_node_list_gpu_node.csv").exists():
@@ -88,9 +86,7 @@ def main(arguments: Sequence[str]) -> int:
         shares = [one.result() for one in sharing]
         mixes, pure = [one.result() for one in mixing], [one.result() for one in rounding]
     section = report(shares, mixes, pure)
-    sys.stdout.write(f"{machine()}\n\n{section}\n")
+    conclude("trace", section, write=options.write)
     for problem in [problem for one in (*shares, *mixes, *pure) for problem in one.problems][:10]:
         sys.stdout.write(f"{problem}\n")
-    if options.write:
-        write_section("trace", section)
     return exit_code(thresholds(shares, mixes, pure))

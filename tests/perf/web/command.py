@@ -1,6 +1,5 @@
 """Measures the page of a large made-up fleet in a real Chromium: first view, cost of a change, memory."""
 
-import argparse
 import asyncio
 import statistics
 import sys
@@ -19,7 +18,7 @@ from factories.web_page import (
     turned,
     waiting_values,
 )
-from perf.figures import end_in_order, machine, write_section
+from perf.figures import conclude, options_of
 from perf.thresholds import Threshold, exit_code, table
 from playwright.async_api import CDPSession, async_playwright
 from playwright.async_api import Page as Tab
@@ -179,8 +178,7 @@ async def _scroll(tab: Tab, session: CDPSession, steps: int = 40) -> float:
         }""",
         steps,
     )
-    after = await _metrics(session)
-    return 1000 * (after["TaskDuration"] - before["TaskDuration"]) / steps
+    return 1000 * ((await _metrics(session))["TaskDuration"] - before["TaskDuration"]) / steps
 
 
 def thresholds(found: Sequence[Seen]) -> list[Threshold]:
@@ -220,17 +218,13 @@ def report(found: Sequence[Seen]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    end_in_order()
-    parser = argparse.ArgumentParser(prog="tests/perf/web", description=__doc__)
+    parser = options_of("web", __doc__)
     parser.add_argument("--changes", type=int, default=10, help="of each of three nodes")
-    parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
     options = parser.parse_args(arguments)
     if not CHROMIUM.exists():
         sys.stderr.write(f"the page is not measured: {WHY_NO_CHROMIUM}\n")
         return 0
     found = [asyncio.run(measure(nodes, 8, options.changes)) for nodes in (10, 150, 1000)]
     section = report(found)
-    sys.stdout.write(f"{machine()}\n\n{section}\n")
-    if options.write:
-        write_section("web", section)
+    conclude("web", section, write=options.write)
     return exit_code(thresholds(found))

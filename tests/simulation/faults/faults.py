@@ -218,8 +218,7 @@ class Faults:
         self.world.clockwork.after(lasts_s, leave)
 
     def _foreign(self, node: str, gpu: Gpu, lasts_s: float) -> None:
-        """
-        A foreign instance is created beside all that is booked; in half of the cases it stays.
+        """A foreign instance is created beside all that is booked; in half of the cases it stays.
 
         It also leaves the engines and instance numbers that booked slices need, else a pod could not be recreated after
         a reboot. Booked includes what the node's agent has in its journal, which a wiped bus may lack.

@@ -1,5 +1,4 @@
-"""
-Further faults, drawn separately, so that the rest of a seed stays the same without them.
+"""Further faults, drawn separately, so that the rest of a seed stays the same without them.
 
 Full, damaged or wiped disks; one-way network cuts; a lagging replica of the bus; slow GPUs; wrong clocks; many pods at
 one instant. Drawn here as plain rows and injected here; `lagging` answers for the lagging replica.
@@ -85,8 +84,7 @@ def _draw(dice: Random, kind: TroubleKind, hosts: Sequence[str], nodes: Sequence
 
 
 def impossible(struck: AbstractSet[str], *, forgetful: bool) -> set[str]:
-    """
-    Kinds that make no sense beside a seed's other faults.
+    """Kinds that make no sense beside a seed's other faults.
 
     Facts lost in every place cannot be recovered: what the journal and the bus both forgot; foreign instances or
     removed nodes after a lost journal; identities that the bus forgot, too. A bus of several servers, which may lag,
@@ -103,8 +101,7 @@ def impossible(struck: AbstractSet[str], *, forgetful: bool) -> set[str]:
 
 
 def is_known_to_nobody(row: FaultKind, restarts: Sequence[Fault]) -> bool:
-    """
-    Whether identities are lost while the bus comes back without its latest messages, or before those are published
+    """Whether identities are lost while the bus comes back without its latest messages, or before those are published
     again.
 
     They may have been in those messages only. On a bus with little traffic those are old.
@@ -159,8 +156,7 @@ class Troubles:
     # -- disks ----------------------------------------------------------------------------------------------------
 
     def _wipe_disk(self, fault: Fault) -> None:
-        """
-        A node gets a new disk: it was off for that, so nothing is left of what ran there either.
+        """A node gets a new disk: it was off for that, so nothing is left of what ran there either.
 
         Its agent finds nothing at all and takes itself for new: that is no journal that was lost (`shell.lives`).
         """
@@ -187,8 +183,7 @@ class Troubles:
         self._start_later(fault)
 
     def _fill_disk(self, fault: Fault) -> None:
-        """
-        Nothing can be appended to a journal for a while: its agent ends, and does not get up before that is over.
+        """Nothing can be appended to a journal for a while: its agent ends, and does not get up before that is over.
 
         Or it is the memory disk of the tickets, which its agent lives through.
         """
@@ -288,8 +283,7 @@ class Troubles:
 
 
 def damage(journal: Sequence[object], number: int) -> str:
-    """
-    Write a journal as the agent does, break it, and have the agent's own reader read it. Returns what that found.
+    """Write a journal as the agent does, break it, and have the agent's own reader read it. Returns what that found.
 
     Empty for a journal of which nothing was told. Raises ViolationError when it takes the damaged file for whole.
     """

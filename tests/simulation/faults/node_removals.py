@@ -1,5 +1,4 @@
-"""
-Removed nodes, published by a source or an operator.
+"""Removed nodes, published by a source or an operator.
 
 A node that is really gone is switched off. If cut off, its containers run on without an agent. Sometimes a running node
 is removed by mistake.

@@ -13,8 +13,7 @@ BEGIN, END = "<!-- generated: cases -->", "<!-- end -->"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """
-    One interleaving. `id` is never reused; `rule` is the law or section that covers it, empty where it is as above.
+    """One interleaving. `id` is never reused; `rule` is the law or section that covers it, empty where it is as above.
 
     `bugs` are names of planted bugs that break it, `test` is `path::name` of the test where no bug is planted.
     """

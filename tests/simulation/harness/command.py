@@ -1,5 +1,4 @@
-"""
-The command line of the simulation. Its last line is exactly `seeds=N violations=N`.
+"""The command line of the simulation. Its last line is exactly `seeds=N violations=N`.
 
 N is what was really done: when a process dies or somebody interrupts, it is less than what was asked for, and that is a
 failure like a violation.

@@ -1,5 +1,4 @@
-"""
-What must always hold, and where it is judged.
+"""What must always hold, and where it is judged.
 
 Declared for docs/invariants.md; nothing is decided by it. `test_invariants` compares it with the judges.
 """

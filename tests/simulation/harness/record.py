@@ -1,5 +1,4 @@
-"""
-What a run of hours has played so far, in a file: it goes on there after an interruption, and shows what was done.
+"""What a run of hours has played so far, in a file: it goes on there after an interruption, and shows what was done.
 
 Only seeds that the very same source has played count as played. It must not know how seeds are played.
 """

@@ -1,5 +1,4 @@
-"""
-Makes a failing plan small: leaves out one thing after the other as long as the same invariant still fails.
+"""Makes a failing plan small: leaves out one thing after the other as long as the same invariant still fails.
 
 What is left is what the violation needs. It judges nothing and knows no world: `play` says what comes of a plan. A plan
 that lacks what the rest of it names must not be tried, for it would fail for another reason.
@@ -38,8 +37,7 @@ def what_fails(violation: str) -> str:
 
 
 def shrink(plan: Plan, violation: str, play: Callable[[Plan], str], may_go_on: Callable[[], bool]) -> Shrunk:
-    """
-    The least plan that still fails like `violation`, found by leaving out faults, then pods, then all else.
+    """The least plan that still fails like `violation`, found by leaving out faults, then pods, then all else.
 
     `play` returns the violation of a plan, or nothing; `may_go_on` ends the search at any time. Raises ValueError when
     `violation` is empty: then every plan that passes would be less.

@@ -83,8 +83,7 @@ class Books:
         self.told_devices: dict[str, dict[str, None]] = {}
         """
         Device -> whose it was, from every SliceReady that landed: a MIG device of one, or of several shares of a home;
-        a whole GPU of one after the other.
-        """
+        a whole GPU of one after the other."""
         self.told_tickets: dict[str, str] = {}
         self.handed: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {}
         """Ticket -> whose it was when it was made last, its devices and its homes."""
@@ -191,8 +190,7 @@ class Books:
         self.were_on_lost_disk.update(dict.fromkeys(here))
 
     def went_with_disk(self, allocation: str) -> bool:
-        """
-        Whether a slice is gone and no record of that is left: its node was switched off and came back empty, and the
+        """Whether a slice is gone and no record of that is left: its node was switched off and came back empty, and the
         ledger was wiped with its broker.
 
         While the ledger has it, its agent has to answer for it (PROTOCOL §5), or makes it again. A grant of an earlier
@@ -221,8 +219,7 @@ class Books:
         return went or (bound.request in self.ended and bound.allocation in self.gone)
 
     def nobody_can_tell(self, allocation: str) -> bool:
-        """
-        Whether no record of a slice is left: journal and ledger were lost, and it has no ticket.
+        """Whether no record of a slice is left: journal and ledger were lost, and it has no ticket.
 
         It was being created or destroyed at that moment. Its agent removes what is left (ADR 0050) and cannot tell the
         owner, so reporting the request as over is no error. Other rules demand that its place stays free while

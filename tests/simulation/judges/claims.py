@@ -1,5 +1,4 @@
-"""
-Pods whose devices their kubelet hands over by ResourceClaim, those with alternatives and those that need one GPU.
+"""Pods whose devices their kubelet hands over by ResourceClaim, those with alternatives and those that need one GPU.
 
 Which they are in which seeds, what admission adds to their requests, and the judge of where they are put. It knows
 which nodes hand over from the plan, and compares what was granted with what was asked, message by message.

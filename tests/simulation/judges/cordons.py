@@ -1,5 +1,4 @@
-"""
-Cordoned nodes and GPUs: when an operator cordons, and what must follow.
+"""Cordoned nodes and GPUs: when an operator cordons, and what must follow.
 
 A process that read a cordon books nothing new there, by any way: grant, promise, preemption, move or job. A process
 that has not read it yet may (no guard of a ledger covers the message, and of two allocators one reads later): its
@@ -18,20 +17,11 @@ from typing import TYPE_CHECKING
 from simulation.judges.books import Books
 from simulation.world.host import Host
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Observed, ReadingStarted, Stream, Write
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import GpuUuid, NodeName
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Booking,
-    Bound,
-    Cordoned,
-    EvictionOrdered,
-    Grant,
-    Uncordoned,
-)
 
 if TYPE_CHECKING:
     from simulation.plans.plan import Plan
@@ -60,11 +50,11 @@ class CordonSaid:
         return subjects.cordon(NodeName(self.node))
 
     @property
-    def message(self) -> Cordoned | Uncordoned:
+    def message(self) -> msg.Cordoned | msg.Uncordoned:
         if self.lifted:
-            return Uncordoned(node=NodeName(self.node))
+            return msg.Uncordoned(node=NodeName(self.node))
         gpus = tuple(GpuUuid(gpu) for gpu in self.gpus)
-        return Cordoned(node=NodeName(self.node), gpus=gpus, why="maintenance", drain=self.drain)
+        return msg.Cordoned(node=NodeName(self.node), gpus=gpus, why="maintenance", drain=self.drain)
 
 
 def with_cordons(plan: "Plan", seeds: float = CORDONING_SEEDS) -> "Plan":
@@ -92,9 +82,9 @@ def _episode(node: str, gpus: int, dice: Random) -> Iterator[CordonSaid]:
         yield CordonSaid(at, node, lifted=True)
 
 
-def names(word: object, booking: Booking) -> bool:
+def names(word: object, booking: msg.Booking) -> bool:
     """Whether a word takes the place of a booking out of use."""
-    if not isinstance(word, Cordoned) or word.node != booking.node:
+    if not isinstance(word, msg.Cordoned) or word.node != booking.node:
         return False
     return not word.gpus or any(device.gpu in word.gpus for device in booking.devices)
 
@@ -104,13 +94,13 @@ class CordonJudge:
 
     def __init__(self, books: Books) -> None:
         self._books = books
-        self._words: dict[str, Cordoned | Uncordoned] = {}
+        self._words: dict[str, msg.Cordoned | msg.Uncordoned] = {}
         """The last word of each node."""
-        self._drained: dict[str, list[tuple[Cordoned, float]]] = {}
+        self._drained: dict[str, list[tuple[msg.Cordoned, float]]] = {}
         """Of each node the drains that are over, and since when."""
         self._bound: dict[str, dict[str, None]] = {}
         """Of each request, to what it was ever bound."""
-        self._told: dict[str, dict[str, Cordoned | Uncordoned]] = {}
+        self._told: dict[str, dict[str, msg.Cordoned | msg.Uncordoned]] = {}
         """Of each life of an allocator, the newest word of each node that it has heard."""
         self._newest: dict[tuple[str, str], int] = {}
         """How new that is: a server that lags may show an older one again."""
@@ -124,12 +114,12 @@ class CordonJudge:
     def landed(self, write: Write, _sequence: int) -> None:
         """A value is the last one of its subject now."""
         match write.message:
-            case Cordoned() | Uncordoned() as word:
+            case msg.Cordoned() | msg.Uncordoned() as word:
                 self._end(word.node)
                 self._words[word.node] = word
-            case Bound() as bound:
+            case msg.Bound() as bound:
                 self._bound.setdefault(bound.request, {})[bound.allocation] = None
-            case EvictionOrdered() as ordered:
+            case msg.EvictionOrdered() as ordered:
                 self.orders += self.was_drained(ordered.request)
             case _:
                 pass
@@ -141,7 +131,7 @@ class CordonJudge:
 
     def _end(self, node: str) -> None:
         before = self._words.pop(node, None)
-        if isinstance(before, Cordoned) and before.drain:
+        if isinstance(before, msg.Cordoned) and before.drain:
             self._drained.setdefault(node, []).append((before, self._books.clockwork.now))
 
     def was_drained(self, request: str) -> bool:
@@ -152,9 +142,9 @@ class CordonJudge:
             for word in self._drains_of(self._books.bookings[allocation].node)
         )
 
-    def _drains_of(self, node: str) -> Iterator[Cordoned]:
+    def _drains_of(self, node: str) -> Iterator[msg.Cordoned]:
         word = self._words.get(node)
-        if isinstance(word, Cordoned) and word.drain:
+        if isinstance(word, msg.Cordoned) and word.drain:
             yield word
         for past, until in self._drained.get(node, ()):
             if self._books.clockwork.now - until <= ORDER_IS_LATE_S:
@@ -169,7 +159,7 @@ class CordonJudge:
                     self._told[host.run] = {}  # of another life of the broker: it knows nothing of this one
                     self._newest = {key: at for key, at in self._newest.items() if key[0] != host.run}
                 self._incarnations[host.run] = event.incarnation
-            elif isinstance(event, Observed) and isinstance(event.entry.message, (Cordoned, Uncordoned)):
+            elif isinstance(event, Observed) and isinstance(event.entry.message, (msg.Cordoned, msg.Uncordoned)):
                 word, key = event.entry.message, (host.run, event.entry.message.node)
                 if event.entry.sequence >= self._newest.get(key, 0):
                     self._newest[key] = event.entry.sequence
@@ -182,7 +172,7 @@ class CordonJudge:
         if not isinstance(instruction, Write) or instruction.attempt > 1:
             return  # what is sent again was decided before, and its first attempt may land any time (W3)
         grant = instruction.message
-        if not isinstance(grant, Grant) or grant.adopted or grant.revision > 1:
+        if not isinstance(grant, msg.Grant) or grant.adopted or grant.revision > 1:
             return  # of one that is changed nothing is put anywhere
         word = self._told.get(host.run, {}).get(grant.booking.node)
         if names(word, grant.booking):
@@ -193,37 +183,37 @@ class CordonJudge:
     def may_be_used(self, node: str, gpu: str) -> bool:
         """Whether an operator lets anything new come to a GPU."""
         word = self._words.get(node)
-        return not isinstance(word, Cordoned) or bool(word.gpus and gpu not in word.gpus)
+        return not isinstance(word, msg.Cordoned) or bool(word.gpus and gpu not in word.gpus)
 
-    def unfinished(self, values: dict[str, AnyMessage | None]) -> list[str]:
+    def unfinished(self, values: dict[str, msg.AnyMessage | None]) -> list[str]:
         """What is not yet as the operator wants it: who is still there, and who is sent away for nothing."""
         asked = {
             subject.rpartition(".")[2]: message
             for subject, message in values.items()
-            if isinstance(message, AllocationRequested)
+            if isinstance(message, msg.AllocationRequested)
         }
         missing = []
         for subject, message in values.items():
             request = subject.rpartition(".")[2]
-            if isinstance(message, Bound) and request in asked and self._drains(message):
+            if isinstance(message, msg.Bound) and request in asked and self._drains(message):
                 missing.append(f"{asked[request].name} is still on {message.node}, which is drained")
-            elif isinstance(message, EvictionOrdered) and not self._has_reason(request, values):
+            elif isinstance(message, msg.EvictionOrdered) and not self._has_reason(request, values):
                 missing.append(f"{request} is to be evicted, and for nothing: {message.cause}")
         return missing + self._promised()
 
-    def _drains(self, bound: Bound) -> bool:
+    def _drains(self, bound: msg.Bound) -> bool:
         word = self._words.get(bound.node)
-        return isinstance(word, Cordoned) and word.drain and names(word, self._books.bookings[bound.allocation])
+        return isinstance(word, msg.Cordoned) and word.drain and names(word, self._books.bookings[bound.allocation])
 
-    def _has_reason(self, request: str, values: dict[str, AnyMessage | None]) -> bool:
+    def _has_reason(self, request: str, values: dict[str, msg.AnyMessage | None]) -> bool:
         """Whether an order still has a reason: a drain, somebody to come in its stead, or a slice being taken back."""
         if self._books.loses_what_it_holds(request):
             return True
         bound = values.get(f"sluice.binding.{request}")
-        if isinstance(bound, Bound) and self._drains(bound):
+        if isinstance(bound, msg.Bound) and self._drains(bound):
             return True
         return any(
-            isinstance(entry, Grant) and entry.evict and any(self._is_of(each, request) for each in entry.after)
+            isinstance(entry, msg.Grant) and entry.evict and any(self._is_of(each, request) for each in entry.after)
             for book in self._books.ledger.values()
             for entry in book.values()
         )
@@ -237,5 +227,5 @@ class CordonJudge:
             f"{allocation} is promised {word.node}, which is cordoned"
             for word in self._words.values()
             for allocation, entry in self._books.promises(word.node).items()
-            if isinstance(entry, Grant) and names(word, entry.booking)
+            if isinstance(entry, msg.Grant) and names(word, entry.booking)
         ]

@@ -1,5 +1,4 @@
-"""
-The rule that a write without an answer is not over (PROTOCOL §2, W3): place and request count as taken until it is.
+"""The rule that a write without an answer is not over (PROTOCOL §2, W3): place and request count as taken until it is.
 
 A process that says `Released` of a request, or orders another slice for it, has given its earlier order up: that one
 must not land any more. Only a process's own orders are judged: what another one had under way, it cannot know. Nor is

@@ -20,26 +20,8 @@ from simulation.world.fixed_layouts import fits_on, profiles_there
 from simulation.world.hardware import OPERATOR, Gpu, Machine
 from simulation.world.manifest_folder import Folder, Kubelets
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus.events import Stream
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Booking,
-    Bound,
-    Closed,
-    DeviceGrant,
-    EvictionOver,
-    Grant,
-    NodeOpened,
-    Pending,
-    Refused,
-    Released,
-    RequestRejected,
-    RequestWithdrawn,
-    SliceDegraded,
-    SliceGone,
-    Waived,
-)
 from sluice_node_agent.core.journal_records import (
     SharedDeviceGone,
     SharedDeviceRecord,
@@ -74,7 +56,7 @@ class Goals:
         self.claims: ClaimJudge | None = None
         """Which nodes hand devices over by ResourceClaim."""
 
-    def _values(self) -> dict[str, AnyMessage | None]:
+    def _values(self) -> dict[str, msg.AnyMessage | None]:
         now = self.broker.clockwork.now
         return {
             entry.subject: entry.message
@@ -88,9 +70,9 @@ class Goals:
         """What is missing until every pod of the folder has its answer and hardware is what was granted."""
         values = self._values()
         missing: list[str] = []
-        wanted: dict[str, Bound] = {}
-        asked = [(s, message) for s, message in values.items() if isinstance(message, AllocationRequested)]
-        asked_for: dict[str, dict[str, AllocationRequested]] = {}
+        wanted: dict[str, msg.Bound] = {}
+        asked = [(s, message) for s, message in values.items() if isinstance(message, msg.AllocationRequested)]
+        asked_for: dict[str, dict[str, msg.AllocationRequested]] = {}
         for subject, message in asked:
             asked_for.setdefault(message.name, {})[subject.rpartition(".")[2]] = message
         for pod in self.folder.pods.values():
@@ -106,17 +88,19 @@ class Goals:
     def _answered(
         self,
         pod: Pod,
-        asked: dict[str, AllocationRequested],
-        values: dict[str, AnyMessage | None],
-        wanted: dict[str, Bound],
+        asked: dict[str, msg.AllocationRequested],
+        values: dict[str, msg.AnyMessage | None],
+        wanted: dict[str, msg.Bound],
     ) -> list[str]:
         """What is missing of one pod. `asked` are the requests that stand for it, by their ids."""
         if pod.ask.end == "rejected":
             for request in asked:  # an edit that is refused leaves the pod as it was
                 answer = values.get(f"sluice.binding.{request}")
-                if isinstance(answer, Bound):
+                if isinstance(answer, msg.Bound):
                     wanted[answer.allocation] = answer
-            said = [m for m in values.values() if isinstance(m, RequestRejected) and self.folder.is_from(pod, m.origin)]
+            said = [
+                m for m in values.values() if isinstance(m, msg.RequestRejected) and self.folder.is_from(pod, m.origin)
+            ]
             return [] if len(said) == 1 else [f"{pod.name}: {len(said)} rejections, one is due"]
         if len(asked) != 1:
             return [f"{pod.name}: {len(asked)} requests, one is due"]
@@ -125,29 +109,29 @@ class Goals:
             return [f"{pod.name}: an older ask stands"]
         answer = values.get(f"sluice.binding.{request}")
         if pod.ask.end == "refused":
-            return [] if isinstance(answer, Refused) else [f"{pod.name}: {answer}, a refusal is due"]
+            return [] if isinstance(answer, msg.Refused) else [f"{pod.name}: {answer}, a refusal is due"]
         match answer:
-            case Bound():
+            case msg.Bound():
                 wanted[answer.allocation] = answer
                 runs = not pod.runs or self.kubelets.runs(request)
                 return [*self._serves(pod, answer), *([] if runs else [f"{pod.name}: bound, and does not run"])]
-            case Refused() if answer.request_revision < message.revision:
+            case msg.Refused() if answer.request_revision < message.revision:
                 return self._waits(pod, values.get(f"sluice.waiting.{request}"))
-            case None | Waived():
+            case None | msg.Waived():
                 waiting = values.get(f"sluice.waiting.{request}")
                 return [] if self._is_lost_there(message) else self._waits(pod, waiting)
             case _:
                 return [f"{pod.name}: {request} has no answer but {answer}"]
 
-    def _is_lost_there(self, asked: AllocationRequested) -> bool:
+    def _is_lost_there(self, asked: msg.AllocationRequested) -> bool:
         """Its source knows where it is pinned, and there it was lost and cannot be made again: its agent says so."""
         held = asked.held
         is_known = held is not None and held.allocation in self.judge.bookings
         return held is not None and is_known and self._is_kept_out(self.agents[held.node].machine, held.allocation)
 
-    def _waits(self, pod: Pod, waiting: AnyMessage | None) -> list[str]:
+    def _waits(self, pod: Pod, waiting: msg.AnyMessage | None) -> list[str]:
         """A request that is not served has reasons, and would really fit nowhere."""
-        if not isinstance(waiting, Pending):
+        if not isinstance(waiting, msg.Pending):
             return [f"{pod.name}: has no answer at all"]
         gpus = {node: self._usable(node) for node in self.agents}
         waits = self.jobs.may_wait(pod, list(self.folder.pods.values()), gpus) if self.jobs is not None else None
@@ -161,7 +145,7 @@ class Goals:
         """Whether the limits of its namespace would let a pod have any of the places that would do."""
         return self.limits is None or self.limits.lets(pod.namespace, pod.counts_on)
 
-    def _serves(self, pod: Pod, bound: Bound) -> list[str]:
+    def _serves(self, pod: Pod, bound: msg.Bound) -> list[str]:
         booking = self.judge.bookings[bound.allocation]
         if bound.allocation in self.judge.sizes.changed:  # it is as somebody wanted it to be since
             processes, machine = self.judge.processes_of(booking.owner), self.judge.machines[booking.node]
@@ -171,7 +155,7 @@ class Goals:
         wrong = [self._serves_as(pod, booking, devices, larger=larger) for devices in devices_of(pod)]
         return [] if [] in wrong else wrong[0]
 
-    def _serves_as(self, pod: Pod, booking: Booking, devices: tuple[Device, ...], *, larger: bool) -> list[str]:
+    def _serves_as(self, pod: Pod, booking: msg.Booking, devices: tuple[Device, ...], *, larger: bool) -> list[str]:
         left = [replace(device, larger=device.larger or larger) for device in devices]
         for device in booking.devices:
             gpu = self.agents[booking.node].machine.gpus[device.gpu]
@@ -181,21 +165,21 @@ class Goals:
             left.remove(fitting)
         return [f"{pod.name}: {len(left)} devices are missing"] if left else []
 
-    def _let_larger(self, pod: Pod, booking: Booking) -> bool:
+    def _let_larger(self, pod: Pod, booking: msg.Booking) -> bool:
         """Whether larger profiles were allowed when a place was chosen: how it was says nothing once it is there."""
         asked = self.judge.asked.get((booking.request, booking.request_revision))
         texts = self.folder.written[pod.name]
         wrote = any(device.larger for text in texts for device in text.ask.devices)
         return wrote and asked is not None and asked.leeway.substitute != "no"
 
-    def _promised(self, values: dict[str, AnyMessage | None]) -> list[str]:
+    def _promised(self, values: dict[str, msg.AnyMessage | None]) -> list[str]:
         """What is held for those who wait for others: one place each, and only while somebody asks."""
         promised: dict[str, str] = {}
         for node in self.agents:
             for allocation, grant in self.judge.promises(node).items():
                 request = grant.booking.request
                 asked = values.get(f"sluice.request.{request}")
-                if isinstance(grant, Grant) and isinstance(asked, AllocationRequested):
+                if isinstance(grant, msg.Grant) and isinstance(asked, msg.AllocationRequested):
                     promised.setdefault(request, allocation)
         return list(promised.values())
 
@@ -207,7 +191,7 @@ class Goals:
             if allocation not in wanted
         ]
 
-    def _hardware_is(self, wanted: dict[str, Bound], lost: list[str]) -> list[str]:
+    def _hardware_is(self, wanted: dict[str, msg.Bound], lost: list[str]) -> list[str]:
         """Instances, tickets and devices are those of the bound; a slice kept out may have its recreated instance."""
         missing: list[str] = []
         for node, host in self.agents.items():
@@ -280,7 +264,7 @@ class Goals:
             for instance in machine.gpus[device.gpu].instances.values()
         )
         return beside and any(
-            isinstance(message, SliceDegraded) and message.allocation == allocation
+            isinstance(message, msg.SliceDegraded) and message.allocation == allocation
             for message in self._values().values()
         )
 
@@ -340,8 +324,8 @@ class Goals:
             kind = subject.split(".")[1]
             over = (
                 kind not in {"request", "ledger", "binding", "slice", "eviction"}
-                or isinstance(message, (Closed, NodeOpened, Released, EvictionOver))
-                or (isinstance(message, (RequestWithdrawn, SliceGone)) and message.closing)
+                or isinstance(message, (msg.Closed, msg.NodeOpened, msg.Released, msg.EvictionOver))
+                or (isinstance(message, (msg.RequestWithdrawn, msg.SliceGone)) and message.closing)
             )
             if not over:
                 left.append((subject, type(message).__name__))
@@ -367,7 +351,7 @@ class Goals:
         return [
             f"{subject}: {type(message).__name__}"
             for subject, message in self._values().items()
-            if subject.split(".")[1] in {"request", "binding", "slice", "waiting"} or isinstance(message, Closed)
+            if subject.split(".")[1] in {"request", "binding", "slice", "waiting"} or isinstance(message, msg.Closed)
         ]
 
 
@@ -416,7 +400,7 @@ def _fits_on(gpu: Gpu, held: list[Held], device: Device, domain: Domain) -> bool
     return False
 
 
-def _is_served(device: Device, grant: DeviceGrant, gpu: Gpu) -> bool:
+def _is_served(device: Device, grant: msg.DeviceGrant, gpu: Gpu) -> bool:
     """Whether a granted device is what is wanted; on a fixed GPU what is there serves a size."""
     if device.serves(grant, gpu.row, mig=gpu.mig):
         return True

@@ -1,5 +1,4 @@
-"""
-What three GPU models allow, written down a second time for the judge.
+"""What three GPU models allow, written down a second time for the judge.
 
 Copied by hand from NVIDIA's MIG user guide (profiles and placements of A100 and A30) and from `nvidia-smi mig -lgip`
 and `-lgipp` listings, and not read from the catalog: a mistake there must not be repeated here.

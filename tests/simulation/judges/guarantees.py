@@ -34,10 +34,8 @@ class GuaranteeJudge:
         self._revoking: dict[RunId, dict[AllocationId, None]] = {}
         """What each process wanted to revoke: another's words under way it cannot know."""
         self._evicting: dict[RunId, dict[AllocationId, int]] = {}
-        """
-        Whom each process wants to evict for a grant that has not landed, in the same way; and which of its decisions
-        that is: one that waited behind its guard is sent after others that were made later.
-        """
+        """Whom each process wants to evict for a grant that has not landed, in the same way; and which of its decisions
+        that is: one that waited behind its guard is sent after others that were made later."""
         self._decided: dict[AllocationId, tuple[RunId, int]] = {}
         """The same of each grant that evicts."""
         self._stood: dict[AllocationId, Standing] = {}
@@ -49,8 +47,7 @@ class GuaranteeJudge:
         """
         Once a broker has lost what the operator said, it binds a process only when that has heard it again: the word is
         in BOOK, and no guard of a ledger covers it. What was under way to it from before the wipe is none of that. Nor
-        does it bind what was decided before that, and is not settled: these words.
-        """
+        does it bind what was decided before that, and is not settled: these words."""
         self._said: dict[str, OperationId] = {}
         """What the operator said last in this life of the broker."""
         self._unaware_of: dict[AllocationId, tuple[str, ...]] = {}
@@ -115,8 +112,7 @@ class GuaranteeJudge:
         return self._was_wiped and (unsettled is None or operation in unsettled)
 
     def _granted(self, grant: Grant) -> None:
-        """
-        Other namespaces keep their guarantee after all known evictions.
+        """Other namespaces keep their guarantee after all known evictions.
 
         A pod that ended after the decision counts as if it stayed, and so does one that its own namespace gives up
         later. An unanswered write has to be sent again as it is (PROTOCOL §2, W3), and may have landed before; the

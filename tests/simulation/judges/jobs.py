@@ -1,5 +1,4 @@
-"""
-Jobs: pods granted together or not at all. Which pods of a seed form one, and what must hold.
+"""Jobs: pods granted together or not at all. Which pods of a seed form one, and what must hold.
 
 The judge knows a job from its pods' manifests, and its slices from agents. It does not know the search order, so it
 demands only what is certain: no pod is bound before there was a slice for each; and when all is calm, no pod waits for

@@ -46,8 +46,7 @@ def _with_leeway(pod: Pod, dice: Random) -> Pod:
 
 
 def sizes_that_serve(pod: Pod, rows: Iterable[GpuRow]) -> Iterator[Pod]:
-    """
-    A pod with every size that may serve it written out: first what it asks for, then larger ones where it lets them.
+    """A pod with every size that may serve it written out: first what it asks for, then larger ones where it lets them.
 
     All devices of one container are of one size, and each container has its own (docs/moving.md): two GPUs whose fixed
     layouts have different instances do not serve a pod together that wants two of one size.

@@ -89,10 +89,8 @@ class NodeJudge(Books):
                 self.fail("LAW 3", f"{booking.allocation} is said to be gone and {process} may open its device yet")
 
     def _names_no_devices(self, machine: Machine, allocation: str) -> bool:
-        """
-        Whether the agent could not know what was booked: its journal was lost, and the order comes from a forgotten
-        incarnation of the bus. It answers for a name; it removes what is left (ADR 0050).
-        """
+        """Whether the agent could not know what was booked: its journal was lost, and the order comes from a forgotten
+        incarnation of the bus. It answers for a name; it removes what is left (ADR 0050)."""
         entry = self.ledger.get(machine.node, {}).get(allocation)
         known = any(
             isinstance(record, SliceRecord) and record.booking.allocation == allocation and record.booking.devices
@@ -105,8 +103,7 @@ class NodeJudge(Books):
         """
         Whether it may be of another slice of the same pod: of a share of the same home, of what a promise of this place
         was exchanged for, when this slice never had the device, or of one that has the device since. That this one is
-        gone may be said long after it was, and after the broker was wiped (see `is_gone`).
-        """
+        gone may be said long after it was, and after the broker was wiped (see `is_gone`)."""
         others = {
             other.allocation: other.devices
             for other in self.bookings.values()

@@ -9,19 +9,9 @@ from simulation.judges.books import Books
 from simulation.plans.pods import Pod, Terms
 from simulation.world.host import Host
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus.events import Observed, ReadingStarted, Stream, Write
 from sluice.contracts.ids import operation_parts
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Booking,
-    Closed,
-    Grant,
-    HostFacts,
-    NodeInventory,
-    NodeRemoved,
-    RequestWithdrawn,
-    Revoke,
-)
 
 if TYPE_CHECKING:
     from simulation.plans.plan import Plan
@@ -71,13 +61,13 @@ def clash(one: Pod, other: Pod) -> bool:
 class Told:
     """What one life of a process was told since it began to read, and what it wanted to book."""
 
-    requests: dict[str, AllocationRequested] = field(default_factory=dict)
-    ledger: dict[str, Booking] = field(default_factory=dict)
+    requests: dict[str, msg.AllocationRequested] = field(default_factory=dict)
+    ledger: dict[str, msg.Booking] = field(default_factory=dict)
     nodes: dict[str, float] = field(default_factory=dict)
     """Nodes with an inventory, and since when."""
     shut: dict[str, None] = field(default_factory=dict)
     """Nodes of which the API server says that they are cordoned, or not there."""
-    sent: dict[str, Booking] = field(default_factory=dict)
+    sent: dict[str, msg.Booking] = field(default_factory=dict)
     heard_at: dict[str, float] = field(default_factory=dict)
     """Since when each request is known."""
     operations: dict[int, float] = field(default_factory=dict)
@@ -110,24 +100,24 @@ class ApartJudge:
 
     def _hear(self, told: Told, subject: str, message: object) -> None:
         match message:
-            case AllocationRequested():
+            case msg.AllocationRequested():
                 told.requests[subject.rpartition(".")[2]] = message
                 told.heard_at.setdefault(subject.rpartition(".")[2], self._books.clockwork.now)
-            case RequestWithdrawn():
+            case msg.RequestWithdrawn():
                 told.requests.pop(subject.rpartition(".")[2], None)
-            case Grant() | Revoke():
+            case msg.Grant() | msg.Revoke():
                 told.ledger[message.booking.allocation] = message.booking
-            case Closed():
+            case msg.Closed():
                 told.ledger.pop(message.allocation, None)
-            case NodeInventory(removed=True):
+            case msg.NodeInventory(removed=True):
                 told.nodes.pop(message.snapshot.node, None)
-            case NodeRemoved():
+            case msg.NodeRemoved():
                 told.nodes.pop(message.node, None)
-            case NodeInventory():
+            case msg.NodeInventory():
                 told.nodes.setdefault(message.snapshot.node, self._books.clockwork.now)
-            case HostFacts(cordoned=True):
+            case msg.HostFacts(cordoned=True):
                 told.shut[subject] = None
-            case HostFacts():
+            case msg.HostFacts():
                 told.shut.pop(subject, None)
             case _:
                 pass
@@ -139,7 +129,7 @@ class ApartJudge:
         told, grant = self._told.setdefault(host.run, Told()), instruction.message
         _, number = operation_parts(instruction.operation)
         told.operations[number] = self._books.clockwork.now
-        if not isinstance(grant, Grant) or grant.adopted or grant.revision > 1:
+        if not isinstance(grant, msg.Grant) or grant.adopted or grant.revision > 1:
             return
         booking = grant.booking
         asked = told.requests.get(booking.request)
@@ -149,7 +139,7 @@ class ApartJudge:
             self._check(host, told, grant, pod, decided)
         told.sent[booking.allocation] = booking
 
-    def _check(self, host: Host, told: Told, grant: Grant, pod: Pod, decided: float) -> None:
+    def _check(self, host: Host, told: Told, grant: msg.Grant, pod: Pod, decided: float) -> None:
         booking = grant.booking
         there = [
             self._pod(told.requests[other.request].name)
@@ -171,13 +161,13 @@ class ApartJudge:
                 text = f"{host.name} books the {mine}th of {pod.terms.app} on {booking.node}, and some host has {least}"
                 self._books.fail("apart", text)
 
-    def _known(self, run: str, told: Told, node: str) -> Iterator[Booking]:
+    def _known(self, run: str, told: Told, node: str) -> Iterator[msg.Booking]:
         """What a process knows to be booked on a node: what it read, and what it wrote itself that has landed."""
         for allocation, entry in self._books.ledger.get(node, {}).items():
-            if not isinstance(entry, Closed) and (allocation in told.ledger or f"_{run}_" in allocation):
+            if not isinstance(entry, msg.Closed) and (allocation in told.ledger or f"_{run}_" in allocation):
                 yield entry.booking
 
-    def _stands(self, booking: Booking) -> bool:
+    def _stands(self, booking: msg.Booking) -> bool:
         """Whether somebody still asks for it, and it is not gone: who has not heard that yet may still count it."""
         return booking.request not in self._books.ended and booking.allocation not in self._books.gone
 
@@ -202,9 +192,9 @@ class ApartJudge:
         others = (asked for request, asked in told.requests.items() if request not in booked)
         return [one.name for one in others if one.name != pod.name and one.group and one.group.name in groups]
 
-    def _open_entries(self, node: str) -> Iterator[tuple[str, Grant | Revoke]]:
+    def _open_entries(self, node: str) -> Iterator[tuple[str, msg.Grant | msg.Revoke]]:
         for allocation, entry in self._books.ledger.get(node, {}).items():
-            if not isinstance(entry, Closed):
+            if not isinstance(entry, msg.Closed):
                 yield allocation, entry
 
     def _name(self, told: Told, request: str) -> str:

@@ -1,5 +1,4 @@
-"""
-Pods of several priorities that may be evicted for each other: which they are, who evicts them, what must be so.
+"""Pods of several priorities that may be evicted for each other: which they are, who evicts them, what must be so.
 
 The evictor plays the API server and the controllers behind it: it evicts a pod that is ordered to go, unless a
 disruption budget is in the way, which some pods have for a while; and the controller makes another in its place. The
@@ -18,20 +17,10 @@ from simulation.plans.pods import Pod
 from simulation.world.broker import Answer, Broker
 from simulation.world.manifest_folder import Folder
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, Write
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Booking,
-    Closed,
-    EvictionBlocked,
-    EvictionDone,
-    EvictionOrdered,
-    Grant,
-    Revoke,
-)
 
 if TYPE_CHECKING:
     from simulation.plans.plan import Plan, PodLife
@@ -105,7 +94,7 @@ class Evictor:
 
     def landed(self, write: Write, _sequence: int) -> None:
         """An order was written, or a pod is asked for (again) that is ordered to go: it is taken up soon."""
-        if self._world.watcher.evicts or not isinstance(write.message, (EvictionOrdered, AllocationRequested)):
+        if self._world.watcher.evicts or not isinstance(write.message, (msg.EvictionOrdered, msg.AllocationRequested)):
             return
         request = write.subject.rpartition(".")[2]
         ordered = self._word(subjects.eviction(RequestId(request)).subject)
@@ -121,12 +110,12 @@ class Evictor:
         there = values.values_after(Stream.STATE, 0, self._world.clockwork.now) if values.has(Stream.STATE) else []
         for value in there:
             message = value.entry.message
-            if isinstance(message, EvictionOrdered) and self._stands(message) and message.request not in self._busy:
+            if isinstance(message, msg.EvictionOrdered) and self._stands(message) and message.request not in self._busy:
                 self._busy[message.request] = None
                 self._later(message.request)
 
-    def _stands(self, word: AnyMessage | None) -> bool:
-        return isinstance(word, EvictionOrdered) and self._world.judge.is_of_this_life(word)
+    def _stands(self, word: msg.AnyMessage | None) -> bool:
+        return isinstance(word, msg.EvictionOrdered) and self._world.judge.is_of_this_life(word)
 
     def _later(self, request: str) -> None:
         self._world.clockwork.after(self._dice.uniform(0.1, 2.0), lambda: self._try(request))
@@ -138,18 +127,18 @@ class Evictor:
             return
         asked = self._word(subjects.request(RequestId(request)).subject)
         ordered = self._word(subjects.eviction(RequestId(request)).subject)
-        if not self._stands(ordered) or not isinstance(asked, AllocationRequested):
+        if not self._stands(ordered) or not isinstance(asked, msg.AllocationRequested):
             del self._busy[request]
             return
         if asked.name not in self._folder.pods:
             del self._busy[request]
-            self._say(request, EvictionDone(request=RequestId(request)))
+            self._say(request, msg.EvictionDone(request=RequestId(request)))
         elif self._is_blocked(request):
-            self._say(request, EvictionBlocked(request=RequestId(request), why="the budget allows none"))
+            self._say(request, msg.EvictionBlocked(request=RequestId(request), why="the budget allows none"))
             self._later(request)
         else:
             del self._busy[request]
-            self._say(request, EvictionDone(request=RequestId(request)))
+            self._say(request, msg.EvictionDone(request=RequestId(request)))
             self.evict(asked.name)
 
     def _is_blocked(self, request: str) -> bool:
@@ -179,7 +168,7 @@ class Evictor:
         last = self._broker.values.last(subject, self._world.clockwork.now)
         return last.message if last is not None else None
 
-    def _say(self, request: str, outcome: EvictionDone | EvictionBlocked) -> None:
+    def _say(self, request: str, outcome: msg.EvictionDone | msg.EvictionBlocked) -> None:
         address = subjects.evicted(RequestId(request))
         last = self._broker.values.last(address.subject, self._world.clockwork.now)
         if self._broker.values.incarnation(Stream.STATE) is None:
@@ -219,19 +208,19 @@ class PreemptionJudge:
     def landed(self, write: Write, _sequence: int) -> None:
         """A value is the last one of its subject now."""
         match write.message:
-            case AllocationRequested() as asked:
+            case msg.AllocationRequested() as asked:
                 self._rank(write.subject.rpartition(".")[2], asked)
-            case Grant() as grant if grant.evict and not grant.adopted:
+            case msg.Grant() as grant if grant.evict and not grant.adopted:
                 self._granted(grant)
-            case Revoke() | Closed() as entry:
+            case msg.Revoke() | msg.Closed() as entry:
                 self._ended(entry)
-            case EvictionOrdered() as ordered if self._judge.is_of_this_life(ordered):
+            case msg.EvictionOrdered() as ordered if self._judge.is_of_this_life(ordered):
                 self._judge.sent_away[ordered.request] = None
                 self._ordered(ordered.request)
             case _:
                 pass
 
-    def _rank(self, request: str, asked: AllocationRequested) -> None:
+    def _rank(self, request: str, asked: msg.AllocationRequested) -> None:
         """A request says what its pod's text says, or said: an edit that is refused leaves the pod as it was."""
         said = [_rank_of(pod) for pod in self._judge.folder.written.get(asked.name, ())]
         if not said:
@@ -246,7 +235,7 @@ class PreemptionJudge:
         now = self._judge.clockwork.now
         return [rank for rank, until in self._ranks.get(request, {}).items() if now - until <= ORDER_IS_LATE_S]
 
-    def _granted(self, grant: Grant) -> None:
+    def _granted(self, grant: msg.Grant) -> None:
         """Evicted pods have a lower priority and opted in; no pod is evicted for one that never preempts."""
         booking = grant.booking
         asks = self._ranks_of(booking.request)
@@ -269,14 +258,14 @@ class PreemptionJudge:
         if not grant.after:
             self._judge.fail("place first", f"{booking.allocation} evicts, and does not wait for anybody")
 
-    def _is_kept(self, victim: Booking) -> bool:
+    def _is_kept(self, victim: msg.Booking) -> bool:
         """Whether a place is kept for a moved pod's replacement: after its own slice. No pod is on it."""
         after = [self._judge.bookings.get(each) for each in self._judge.after.get(victim.allocation, ())]
         return bool(after) and all(each is not None and each.request == victim.request for each in after)
 
-    def _ended(self, entry: Revoke | Closed) -> None:
+    def _ended(self, entry: msg.Revoke | msg.Closed) -> None:
         """A grant that evicted does not stand any more: orders that follow from it may still be on their way."""
-        allocation = entry.booking.allocation if isinstance(entry, Revoke) else entry.allocation
+        allocation = entry.booking.allocation if isinstance(entry, msg.Revoke) else entry.allocation
         for each in self._judge.after.get(allocation, ()):
             victim = self._judge.bookings.get(each)
             if victim is not None:
@@ -285,7 +274,7 @@ class PreemptionJudge:
     def _ordered(self, request: str) -> None:
         """No eviction without a booked place that it is for."""
         stands = any(
-            isinstance(entry, Grant) and entry.evict and self._is_for(entry, request)
+            isinstance(entry, msg.Grant) and entry.evict and self._is_for(entry, request)
             for book in self._judge.ledger.values()
             for entry in book.values()
         )
@@ -295,7 +284,7 @@ class PreemptionJudge:
         if not (stands or late or others):
             self._judge.fail("place first", f"{request} is ordered to be evicted, and no place is booked for that")
 
-    def _is_for(self, grant: Grant, request: str) -> bool:
+    def _is_for(self, grant: msg.Grant, request: str) -> bool:
         victims = (self._judge.bookings.get(each) for each in grant.after)
         return any(victim is not None and victim.request == request for victim in victims)
 

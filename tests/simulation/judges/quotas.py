@@ -1,5 +1,4 @@
-"""
-Quotas of namespaces: what an operator sets, and the judge that adds up the ledger.
+"""Quotas of namespaces: what an operator sets, and the judge that adds up the ledger.
 
 The judge counts independently, by its own tables, and only what is certain: a whole GPU is one device, a share counts
 without its SMs. So it may miss something, but never blames wrongly. Goals, when all is calm and everything is known,
@@ -97,8 +96,7 @@ class _Word:
 
 
 class QuotaJudge:
-    """
-    Observes what lands. What one process may grant is exact; over all of them what is bound is.
+    """Observes what lands. What one process may grant is exact; over all of them what is bound is.
 
     A process's grants differ by the run in their ids: a dead one's write may still land, and a living one
     cannot know of it.

@@ -1,5 +1,4 @@
-"""
-Shares whose size is changed while they are used: who wants it when, and what the judge knows of sizes.
+"""Shares whose size is changed while they are used: who wants it when, and what the judge knows of sizes.
 
 The judge adds up what processes may really use: what their container was told when it started, and never more than its
 server let it have. And it counts what was granted, a second time: a share that was changed is as large as the largest
@@ -17,20 +16,8 @@ from simulation.plans.pods import Pod
 from simulation.world.hardware import Gpu, Machine, Process
 from simulation.world.mps_daemons import clients_of
 
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Booking,
-    Bound,
-    DeviceGrant,
-    Grant,
-    NodeSnapshot,
-    Revoke,
-    Share,
-    SliceDegraded,
-    SliceFailed,
-    SliceReady,
-)
 from sluice_allocator.core.events import AdjustAsked, AnswerAdjust
 from sluice_allocator.core.resize.pending import Adjusted, Change, Field, Outcome
 
@@ -39,7 +26,7 @@ if TYPE_CHECKING:
     from simulation.world.manifest_folder import Kubelets
     from simulation.world.services import AllocatorHost
 
-Sized = SliceReady | SliceFailed | SliceDegraded
+Sized = msg.SliceReady | msg.SliceFailed | msg.SliceDegraded
 """The words that tell whether more is used of a slice than was ordered last."""
 RESIZING_SEEDS = 0.6
 """In so many of the seeds in which pods share, some shares are made larger and smaller."""
@@ -98,7 +85,7 @@ class Resizer:
         for host in allocators:
             host.on_answer.append(self._answered)
 
-    def resize(self, resizing: Resizing, requests: dict[str, AllocationRequested]) -> None:
+    def resize(self, resizing: Resizing, requests: dict[str, msg.AllocationRequested]) -> None:
         request = next((each for each in reversed(requests) if requests[each].name == resizing.pod), None)
         alive = [host for host in self._allocators if host.alive]
         if request is None or not alive:
@@ -122,8 +109,8 @@ class Resizer:
 class Sizes:
     """Per allocation the grants that it may still be used as, by revision; and how each was granted."""
 
-    standing: dict[str, dict[int, Booking]] = field(default_factory=dict)
-    as_granted: dict[tuple[str, int], Booking] = field(default_factory=dict)
+    standing: dict[str, dict[int, msg.Booking]] = field(default_factory=dict)
+    as_granted: dict[tuple[str, int], msg.Booking] = field(default_factory=dict)
     _since: dict[tuple[str, int], int] = field(default_factory=dict)
     """In which life of its node each size was granted first."""
     changed: dict[str, None] = field(default_factory=dict)
@@ -134,14 +121,13 @@ class Sizes:
     """When each process began, by its node and its id there."""
     _is_alone: dict[str, int] = field(default_factory=dict)
     """The revision beside which nothing older counts any more: so its agent showed, or wanted to say, if not told."""
-    _announced: dict[str, Grant] = field(default_factory=dict)
+    _announced: dict[str, msg.Grant] = field(default_factory=dict)
     """Orders that count as they are until answered, and were not, or by a ready slice only, which the revoking process
     may not have read. A late reader reports more than is used, and its revoke repeats it: that amount is neither
     granted nor used."""
 
-    def granted(self, grant: Grant, boots: int) -> None:
-        """
-        A size is in the ledger of a node in its `boots`-th life.
+    def granted(self, grant: msg.Grant, boots: int) -> None:
+        """A size is in the ledger of a node in its `boots`-th life.
 
         Of an agent's slice that is adopted, sizes do not count that it never heard of; nor, when it says that it counts
         nothing else, those of a life before, for no process and no ticket of then is left, and those beside which it
@@ -160,13 +146,13 @@ class Sizes:
         if len(known) > 1:
             self.changed[allocation] = None
 
-    def entered_as_revoked(self, revoke: Revoke, boots: int) -> None:
+    def entered_as_revoked(self, revoke: msg.Revoke, boots: int) -> None:
         """What an agent unmakes is in the ledger of a new life of the bus, as large as the agent says that it is."""
         allocation, revision = revoke.booking.allocation, revoke.revision
         self._adopted(allocation, revision, boots)[revision] = revoke.booking
         self._since.setdefault((allocation, revision), boots)
 
-    def _adopted(self, allocation: str, revision: int, boots: int | None) -> dict[int, Booking]:
+    def _adopted(self, allocation: str, revision: int, boots: int | None) -> dict[int, msg.Booking]:
         """What may still count beside an agent's word; `boots`: it counts nothing else, in this life of its node."""
         known = {each: booking for each, booking in self.standing.get(allocation, {}).items() if each <= revision}
         if boots is not None:
@@ -184,7 +170,7 @@ class Sizes:
         if not word.shrinking:
             self._is_alone[word.allocation] = word.revision
 
-    def shown(self, snapshot: NodeSnapshot) -> None:
+    def shown(self, snapshot: msg.NodeSnapshot) -> None:
         """What an agent shows to who pulls: a word on its way waits while the broker does not answer, this does not."""
         for report in snapshot.slices:
             if not report.counts:
@@ -192,25 +178,27 @@ class Sizes:
 
     def said(self, word: Sized, now: float) -> None:
         """An agent has said what a slice is now."""
-        if isinstance(word, SliceReady) or not word.shrinking:
+        if isinstance(word, msg.SliceReady) or not word.shrinking:
             self.told_at.setdefault((word.allocation, word.revision), now)
         known = self.standing.get(word.allocation, {})
         if not word.shrinking and word.revision in known:
             self.standing[word.allocation] = {each: known[each] for each in known if each >= word.revision}
         announced = self._announced.get(word.allocation)
-        ails = not isinstance(word, SliceReady) and not word.shrinking
+        ails = not isinstance(word, msg.SliceReady) and not word.shrinking
         if announced is not None and ails and word.revision >= announced.revision:
             del self._announced[word.allocation]
 
-    def most(self, booking: Booking) -> tuple[DeviceGrant, ...]:
+    def most(self, booking: msg.Booking) -> tuple[msg.DeviceGrant, ...]:
         """The devices of a booking, each share as large as it may still be used."""
         return self._devices(booking, _most)
 
-    def least(self, booking: Booking) -> Booking:
+    def least(self, booking: msg.Booking) -> msg.Booking:
         """The same with each share as small as it was ordered: less no server may let it have."""
         return changed(booking, devices=self._devices(booking, _least))
 
-    def _devices(self, booking: Booking, pick: Callable[[Sequence[Share]], Share]) -> tuple[DeviceGrant, ...]:
+    def _devices(
+        self, booking: msg.Booking, pick: Callable[[Sequence[msg.Share]], msg.Share]
+    ) -> tuple[msg.DeviceGrant, ...]:
         announced, standing = self._announced.get(booking.allocation), self.standing.get(booking.allocation, {})
         is_only_said = announced is not None and announced.counts == booking.devices and bool(standing)
         every = [*standing.values()] if is_only_said else [booking, *standing.values()]
@@ -220,14 +208,14 @@ class Sizes:
             found.append(changed(device, share=pick(shares)) if shares else device)
         return tuple(found)
 
-    def wrong_words(self, ready: SliceReady) -> str:
+    def wrong_words(self, ready: msg.SliceReady) -> str:
         """What an agent says of a slice is what was granted with that revision; empty when it is."""
         booking = self.as_granted.get((ready.allocation, ready.revision))
         wants = _told(booking) if booking is not None else {}
         told = {one.container: one.memory_mib for one in ready.containers if one.container in wants}
         return f"{ready.allocation} {ready.revision} says {told}, granted {wants}" if told != wants else ""
 
-    def wrong_limits(self, machine: Machine, ready: SliceReady) -> str:
+    def wrong_limits(self, machine: Machine, ready: msg.SliceReady) -> str:
         """What an agent lacks of its server; nothing when the order is not the last one, which may be lost."""
         booking = self.as_granted.get((ready.allocation, ready.revision))
         if booking is None or ready.revision != max(self.standing.get(ready.allocation, {0: None})):
@@ -242,7 +230,7 @@ class Sizes:
                     return f"{ready.allocation} says {device.share}, and its server allows {daemon.memory_mib} MiB"
         return ""
 
-    def undone(self, bound: Bound, booking: Booking, processes: list[Process], machine: Machine) -> str:
+    def undone(self, bound: msg.Bound, booking: msg.Booking, processes: list[Process], machine: Machine) -> str:
         """What is missing until a changed share is published to its pod, and counts no more than is used."""
         wants = _told(booking)
         told = {one.container: one.memory_mib for one in bound.containers if one.container in wants}
@@ -282,7 +270,7 @@ def limit_mib(pinned_memory_limit: str) -> int:
     return int(pinned_memory_limit.removeprefix("0=").removesuffix("M") or 0)
 
 
-def _told(booking: Booking) -> dict[str, int]:
+def _told(booking: msg.Booking) -> dict[str, int]:
     wants: dict[str, int] = {}
     for device in booking.devices:
         if device.share is not None:
@@ -291,7 +279,7 @@ def _told(booking: Booking) -> dict[str, int]:
     return {container: mib for container, mib in wants.items() if container not in alone}
 
 
-def _most(shares: Sequence[Share]) -> Share:
+def _most(shares: Sequence[msg.Share]) -> msg.Share:
     return changed(
         shares[0],
         memory_mib=max(share.memory_mib for share in shares),
@@ -299,7 +287,7 @@ def _most(shares: Sequence[Share]) -> Share:
     )
 
 
-def _least(shares: Sequence[Share]) -> Share:
+def _least(shares: Sequence[msg.Share]) -> msg.Share:
     bounded = [share.sm_partition for share in shares if share.sm_partition]
     return changed(
         shares[0], memory_mib=min(share.memory_mib for share in shares), sm_partition=min(bounded, default=0)

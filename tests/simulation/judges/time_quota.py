@@ -1,5 +1,4 @@
-"""
-Time quotas in the simulated world: which processes the token scheduler of each shared device knows.
+"""Time quotas in the simulated world: which processes the token scheduler of each shared device knows.
 
 A scheduler lives in its agent and ends with it; its processes outlive both. `tokens.py` plays the tokens; this checks
 that every pod with a part of the time is registered with its own size from its start to its end. Shares no code with

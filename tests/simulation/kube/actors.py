@@ -1,5 +1,4 @@
-"""
-What people and controllers do to a cluster's pods, and the scheduler and kubelets that carry those out.
+"""What people and controllers do to a cluster's pods, and the scheduler and kubelets that carry those out.
 
 To the judges it is the folder of what is wanted: a pod is wanted from the moment it is made until somebody deletes it.
 An edit of an ask is another pod under the same name, as soon as that is free.
@@ -166,8 +165,7 @@ class KubeFolder(Folder):
 
 
 class KubeKubelets(Kubelets):
-    """
-    The scheduler, and every node's kubelet: a pod goes where its pin says, starts with its ticket, and is reported.
+    """The scheduler, and every node's kubelet: a pod goes where its pin says, starts with its ticket, and is reported.
 
     What a pod may use stands in its annotations; `given` says which binding those are of.
     """
@@ -188,8 +186,7 @@ class KubeKubelets(Kubelets):
     def hear(self, write: Write, _sequence: int) -> None:
         """
         No kubelet listens to the bus. But where devices go by claim, no annotation says that they were made again: what
-        a container has to find on its node then is known from here.
-        """
+        a container has to find on its node then is known from here."""
         bound = write.message
         if isinstance(bound, Bound) and bound.request in self.pods and self.pods[bound.request].by_claim:
             before = self.bound.get(bound.request)

@@ -1,5 +1,4 @@
-"""
-What must hold of the ResourceClaims of a cluster. Shares no code with what writes them.
+"""What must hold of the ResourceClaims of a cluster. Shares no code with what writes them.
 
 A claim is allocated and reserved in one write, with its finalizer, a timestamp and one node by name; a device's name is
 never used for two allocations; a gate opens only after all that; claims of others are left alone; nothing is left.

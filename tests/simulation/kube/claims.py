@@ -1,5 +1,4 @@
-"""
-ResourceClaims of a simulated cluster: what its API server accepts, and the controller that ends them.
+"""ResourceClaims of a simulated cluster: what its API server accepts, and the controller that ends them.
 
 The controller's rules are those of pkg/controller/resourceclaim (kubernetes v1.37.2): a reservation ends with its pod;
 an allocation with its last reservation, where the claim has the finalizer; a claim with the pod that it was made for.

@@ -1,5 +1,4 @@
-"""
-What must hold between Sluice and the API server. Shares no code with what it judges.
+"""What must hold between Sluice and the API server. Shares no code with what it judges.
 
 A pod's gate is opened only with a ready slice of its own, and it gets only granted values; pods that request nothing
 are never touched; a request ends when its pod has really ended, and no pod is evicted without reason.
@@ -16,18 +15,9 @@ from simulation.kube.claim_judge import ClaimsJudge
 from simulation.kube.objects import Json, condition_of, granted_of, is_dying, is_gated, pinned_to, uid_of
 from simulation.world.host import Host
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus.events import Write
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    ContainerDevices,
-    EvictionOrdered,
-    Released,
-    RequestRejected,
-    RequestWithdrawn,
-    SliceReady,
-)
-from sluice_pod_watcher.core.cluster.events import BindPod, NodeSeen
+from sluice_pod_watcher.core.cluster.events import BindPod, Seen
 
 if TYPE_CHECKING:
     from simulation.judges.judge import Judge
@@ -49,7 +39,7 @@ class KubeJudge:
         self.kubelets = kubelets
         self.claims: ClaimsJudge | None = None
         """Where pods have ResourceClaims: their judge."""
-        self.said: dict[str, list[tuple[Bound, str]]] = {}
+        self.said: dict[str, list[tuple[msg.Bound, str]]] = {}
         """What each pod was bound to, and in which life of the bus that was decided."""
         self.ready: dict[str, None] = {}
         self.ordered: dict[str, None] = {}
@@ -71,20 +61,20 @@ class KubeJudge:
     def landed(self, write: Write, _sequence: int) -> None:
         message, key = write.message, write.subject.rpartition(".")[2]
         match message:
-            case Bound():
+            case msg.Bound():
                 decided_in = self.judge.decided_in.get(write.operation, "")
                 self.said.setdefault(message.request, []).append((message, decided_in))
-            case SliceReady():
+            case msg.SliceReady():
                 self.ready[message.allocation] = None
-            case Released():
+            case msg.Released():
                 self.lost[key] = None
-            case EvictionOrdered() if self.judge.is_of_this_life(message):
+            case msg.EvictionOrdered() if self.judge.is_of_this_life(message):
                 self.ordered[key] = None
-            case AllocationRequested() | RequestRejected():
+            case msg.AllocationRequested() | msg.RequestRejected():
                 self._declined(key, message)
                 if key not in self.folder.lives:
                     self.judge.fail("cluster", f"{key} is asked for, and is no pod that asks")
-            case RequestWithdrawn():
+            case msg.RequestWithdrawn():
                 if key not in self.over and key in self.folder.lives:
                     self.judge.fail(
                         "cluster", f"{key} is withdrawn ({message.cause}), and its containers may still run"
@@ -92,8 +82,8 @@ class KubeJudge:
             case _:
                 pass
 
-    def _declined(self, uid: str, said: AllocationRequested | RequestRejected) -> None:
-        if not isinstance(said, AllocationRequested) or not said.declined:
+    def _declined(self, uid: str, said: msg.AllocationRequested | msg.RequestRejected) -> None:
+        if not isinstance(said, msg.AllocationRequested) or not said.declined:
             return
         pod = self.api.by_uid(uid)
         if pod is not None and granted_of(pod).get("granted.sluice.dev/allocation") == said.declined:
@@ -106,8 +96,8 @@ class KubeJudge:
         """Observes what a pod-watcher reads about nodes."""
 
         def hear(event: object) -> None:
-            if isinstance(event, NodeSeen):
-                meta = event.node["metadata"]
+            if isinstance(event, Seen) and event.what == "nodes":
+                meta = event.object["metadata"]
                 key = host.run, meta["name"]
                 self._told[key] = max(self._told.get(key, 0), int(meta["resourceVersion"]))
 
@@ -205,18 +195,18 @@ class KubeJudge:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _given(self, uid: str, pod: Json) -> tuple[Bound | None, str]:
+    def _given(self, uid: str, pod: Json) -> tuple[msg.Bound | None, str]:
         """The latest binding of this very pod that says what its annotations say, and where it was decided."""
         told = granted_of(pod)
         said = reversed(self.said.get(uid, []))
         return next(((bound, life) for bound, life in said if self._matches(uid, told, bound)), (None, ""))
 
-    def _matches(self, uid: str, told: dict[str, str], bound: Bound) -> bool:
+    def _matches(self, uid: str, told: dict[str, str], bound: msg.Bound) -> bool:
         """Whether a pod was told of this binding. Of one with a claim it is only the allocation."""
         return _matches(uid, told, bound, by_claim=self.folder.lives[uid].by_claim)
 
 
-def _matches(uid: str, told: dict[str, str], bound: Bound, *, by_claim: bool) -> bool:
+def _matches(uid: str, told: dict[str, str], bound: msg.Bound, *, by_claim: bool) -> bool:
     trace = hashlib.sha256(f"sluice/request/{uid}".encode()).hexdigest()[:32]  # as docs/traces.md says
     wanted = {"granted.sluice.dev/allocation": str(bound.allocation), "granted.sluice.dev/trace-id": trace}
     for each in bound.containers if not by_claim else ():
@@ -224,7 +214,7 @@ def _matches(uid: str, told: dict[str, str], bound: Bound, *, by_claim: bool) ->
     return {key: text for key, text in told.items() if key != DECLINED} == wanted
 
 
-def _values(given: ContainerDevices, ticket: str) -> list[tuple[str, str]]:
+def _values(given: msg.ContainerDevices, ticket: str) -> list[tuple[str, str]]:
     shares = bool(given.mps_pipe_directory)
     return [
         ("visible-devices", given.visible_devices),

@@ -1,5 +1,4 @@
-"""
-Objects of the API server: how a pod, a bystander and a node look there, and what may be read from a pod.
+"""Objects of the API server: how a pod, a bystander and a node look there, and what may be read from a pod.
 
 Written for the simulation; the judge reads pods with this and not with the code that it judges.
 """

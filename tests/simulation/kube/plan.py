@@ -77,8 +77,7 @@ def draw_handovers(dice: Random, until: float, but: Sequence[str]) -> list[tuple
 
 
 def draw_kube_cordons(dice: Random, nodes: Sequence[str], until: float, but: Sequence[str]) -> list[ApiFault]:
-    """
-    Which nodes are cordoned with kubectl for a while: often for the moment in which pods come.
+    """Which nodes are cordoned with kubectl for a while: often for the moment in which pods come.
 
     Drawn apart, so that all else of a seed stays what it is without.
     """

@@ -1,5 +1,4 @@
-"""
-What the shell of a cluster's pod-watcher does at the API server to see what is there: list, and then watch.
+"""What the shell of a cluster's pod-watcher does at the API server to see what is there: list, and then watch.
 
 A listing is whole and as of one version, but comes in pages; what is watched comes late, and breaks off.
 """
@@ -12,18 +11,12 @@ from simulation.kube.api_server import Change, RefusedError
 from simulation.kube.objects import Json, is_managed
 
 from sluice_pod_watcher.core.cluster.events import (
-    ClaimGone,
-    ClaimSeen,
     ClaimsServed,
+    Gone,
     ListedKind,
     ListingEnded,
     ListingStarted,
-    NodeGone,
-    NodeSeen,
-    OtherPodGone,
-    OtherPodSeen,
-    PodGone,
-    PodSeen,
+    Seen,
 )
 
 if TYPE_CHECKING:
@@ -33,12 +26,6 @@ PAGE = 6
 RETRY_S = 0.7
 RESYNC_S = 30.0
 """How often everything is listed again: a tenth of the shell's interval."""
-SHAPES = {
-    "pods": (PodSeen, PodGone),
-    "others": (OtherPodSeen, OtherPodGone),
-    "nodes": (NodeSeen, NodeGone),
-    "claims": (ClaimSeen, ClaimGone),
-}
 KINDS = {"Node": "nodes", "ResourceClaim": "claims"}
 
 
@@ -49,7 +36,6 @@ class Reflector:
         self.host = host
         self.api = host.api
         self.what = what
-        self.seen, self.gone = SHAPES[what]
         self.at = -1
         """How much of the history was told; below 0 while a listing is under way."""
         self.deaf_until = 0.0
@@ -83,7 +69,7 @@ class Reflector:
             return
         host = self.host
         for each in left[:PAGE]:
-            host.offer(self.seen(each))
+            host.offer(Seen(self.what, each))
         rest = left[PAGE:]
         if not rest:
             self.at = at
@@ -146,12 +132,12 @@ class Reflector:
     def _tell(self, change: Change) -> None:
         before, after = change.before, change.after
         if after is not None and self._chooses(after):
-            self.host.offer(self.seen(after))
+            self.host.offer(Seen(self.what, after))
         elif before is not None and self._chooses(before):
             last = before if after is None else {**before, "metadata": dict(before["metadata"])}
             if after is not None:
                 last["metadata"]["resourceVersion"] = str(change.version)
-            self.host.offer(self.gone(last))
+            self.host.offer(Gone(self.what, last))
 
     # -- inside ---------------------------------------------------------------------------------------------------
 

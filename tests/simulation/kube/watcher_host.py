@@ -1,5 +1,4 @@
-"""
-The pod-watcher of a cluster: its core, and its shell's duties at the API server.
+"""The pod-watcher of a cluster: its core, and its shell's duties at the API server.
 
 It has no disk. A call that was sent may arrive late, and after its sender has died; its answer may be lost.
 """
@@ -24,24 +23,15 @@ from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import (
     AnnotatePod,
     BindPod,
-    ClaimRefused,
-    ClaimStep,
-    ClaimWritten,
+    Call,
     Continue,
     Continued,
     CreateClaim,
-    EvictionRefused,
+    Done,
     EvictPod,
-    HandOverNotWritten,
-    HandOverWritten,
-    PatchDone,
-    PatchRefused,
-    PodEvicted,
-    PodRead,
-    PodUnreadable,
+    Failed,
     ProtectClaim,
     ReadPod,
-    Step,
     WriteClaimStatus,
     WriteEvent,
     WriteHandOver,
@@ -130,25 +120,25 @@ class ClusterHost(Host):
 
     def execute(self, instruction: object) -> None:
         """Carry out what is the core's own."""
+        api, uid = self.api, str(getattr(instruction, "uid", ""))
         match instruction:
-            case BindPod():
-                self._patch(instruction, "bind")
-            case AnnotatePod():
-                self._patch(instruction, "annotate")
-            case WritePodCondition():
-                self._condition(instruction)
-            case ReadPod():
-                self._read(instruction)
-            case EvictPod():
-                self._carry_out_eviction(instruction)
+            case BindPod() | AnnotatePod() as wanted:
+                step = "bind" if isinstance(wanted, BindPod) else "annotate"
+                self._write(wanted, lambda: api.patch(uid, step, wanted.namespace, wanted.name, wanted.patch))
+            case WritePodCondition() as wanted:
+                ours = {"type": "sluice.dev/SliceReady", "status": wanted.status, "reason": wanted.reason}
+                body = {"metadata": {"uid": uid}, "status": {"conditions": [{**ours, "message": wanted.message}]}}
+                self._write(wanted, lambda: api.patch_status(uid, wanted.namespace, wanted.name, body))
+            case ReadPod() as wanted:
+                self._call(wanted, lambda: self._read(wanted))
+            case EvictPod() as wanted:
+                self._write(wanted, lambda: self._evict(uid, wanted.namespace, wanted.name))
             case Continue():
                 self.later(0.0, lambda: self.offer(Continued()))
-            case CreateClaim() | ProtectClaim() | WriteClaimStatus():
-                self._write_claim(instruction)
-            case WriteHandOver(mode=mode):
-                self._write(
-                    self.api.refuse_if_busy, lambda _: HandOverWritten(mode), lambda _, why: HandOverNotWritten(why)
-                )
+            case CreateClaim() | ProtectClaim() | WriteClaimStatus() as wanted:
+                self._write(wanted, lambda: self._write_claim(wanted))
+            case WriteHandOver() as wanted:
+                self._write(wanted, api.refuse_if_busy)
             case WriteEvent() | WriteLogLine():
                 pass
             case _:
@@ -156,69 +146,29 @@ class ClusterHost(Host):
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    def _patch(self, wanted: BindPod | AnnotatePod, step: Step) -> None:
-        uid = str(wanted.uid)
-        self._write(
-            lambda: self.api.patch(uid, step, wanted.namespace, wanted.name, wanted.patch),
-            lambda pod: PatchDone(wanted.uid, step, pod),
-            lambda status, why: PatchRefused(wanted.uid, step, status, why),
-        )
-
-    def _write_claim(self, wanted: CreateClaim | ProtectClaim | WriteClaimStatus) -> None:
+    def _write_claim(self, wanted: CreateClaim | ProtectClaim | WriteClaimStatus) -> Json:
         claims, uid = self.claims, str(wanted.uid)
-        arrive: Callable[[], Json]
-        step: ClaimStep
         match wanted:
             case CreateClaim(body=body):
-                step, arrive = "create", lambda: claims.create(uid, body)
+                return claims.create(uid, body)
             case ProtectClaim(patch=patch):
-                step, arrive = "protect", lambda: claims.protect(uid, wanted.namespace, wanted.name, patch)
-            case WriteClaimStatus(step=step, body=body):
-                arrive = lambda: claims.status(uid, wanted.step, wanted.namespace, wanted.name, body)  # noqa: E731
-        where = wanted.uid, wanted.namespace, wanted.name, step
-        self._write(
-            arrive, lambda claim: ClaimWritten(*where, claim), lambda status, why: ClaimRefused(*where, status, why)
-        )
+                return claims.protect(uid, wanted.namespace, wanted.name, patch)
+            case WriteClaimStatus(body=body):
+                return claims.status(uid, wanted.step, wanted.namespace, wanted.name, body)
 
-    def _condition(self, wanted: WritePodCondition) -> None:
-        ours = {"type": "sluice.dev/SliceReady", "status": wanted.status, "reason": wanted.reason}
-        body = {"metadata": {"uid": wanted.uid}, "status": {"conditions": [{**ours, "message": wanted.message}]}}
-        self._write(
-            lambda: self.api.patch_status(str(wanted.uid), wanted.namespace, wanted.name, body),
-            lambda pod: PatchDone(wanted.uid, "condition", pod),
-            lambda status, why: PatchRefused(wanted.uid, "condition", status, why),
-        )
+    def _read(self, wanted: ReadPod) -> Json | None:
+        self.api.refuse_if_busy()
+        return self.api.pod(wanted.namespace, wanted.name)
 
-    def _read(self, wanted: ReadPod) -> None:
-        def read() -> Json | None:
-            self.api.refuse_if_busy()
-            return self.api.pod(wanted.namespace, wanted.name)
-
-        self._call(
-            read, lambda pod: PodRead(wanted.uid, pod), lambda status, why: PodUnreadable(wanted.uid, f"{status} {why}")
-        )
-
-    def _carry_out_eviction(self, wanted: EvictPod) -> None:
-        self._write(
-            lambda: self._evict(str(wanted.uid), wanted.namespace, wanted.name),
-            lambda _: PodEvicted(wanted.uid),
-            lambda status, why: EvictionRefused(wanted.uid, status, why),
-        )
-
-    def _write(
-        self, arrive: Callable[[], Any], done: Callable[[Any], object], refused: Callable[[int, str], object]
-    ) -> None:
+    def _write(self, wanted: Call, arrive: Callable[[], Any]) -> None:
         """A call that changes a pod; not sent by one whose lease has run out while it stood still."""
         if self.lease is not None and not self.lease.holds(self):
-            self.later(0.0, lambda: self.offer(refused(0, "not sent")))
+            self.later(0.0, lambda: self.offer(Failed(wanted, 0, "not sent")))
         else:
-            self._call(arrive, done, refused)
+            self._call(wanted, arrive)
 
-    def _call(
-        self, arrive: Callable[[], Any], done: Callable[[Any], object], refused: Callable[[int, str], object]
-    ) -> None:
-        """
-        A call is on its way, whatever becomes of who sent it; its answer is for this life, and may be lost.
+    def _call(self, wanted: Call, arrive: Callable[[], Any]) -> None:
+        """A call is on its way, whatever becomes of who sent it; its answer is for this life, and may be lost.
 
         One that takes very long is given up before it arrives.
         """
@@ -238,17 +188,17 @@ class ClusterHost(Host):
         def come() -> None:
             try:
                 if not self.api.is_away:
-                    event = done(self._carried_out(life, arrive))
+                    event = Done(wanted, self._carried_out(life, arrive))
                     if not (rough and self.dice.random() < LOST):
                         answer(self.watch_s(), event)
                         return
             except RefusedError as error:
-                answer(self.watch_s(), refused(error.status, str(error)))
+                answer(self.watch_s(), Failed(wanted, error.status, str(error)))
                 return
-            answer(GIVEN_UP_S, refused(0, "no answer in time"))
+            answer(GIVEN_UP_S, Failed(wanted, 0, "no answer in time"))
 
         if takes_s > GIVEN_UP_S:
-            answer(GIVEN_UP_S, refused(0, "no answer in time"))
+            answer(GIVEN_UP_S, Failed(wanted, 0, "no answer in time"))
         self.clockwork.after(takes_s, come)
 
     # -- inside ---------------------------------------------------------------------------------------------------

@@ -1,5 +1,4 @@
-"""
-Two pod-watchers of one cluster, of which the one works that holds the lease; the other begins when that has run out.
+"""Two pod-watchers of one cluster, of which the one works that holds the lease; the other begins when that has run out.
 
 What the shell does (`watch_by_lease`): a holder renews, and stops to watch once it could not for too long, or finds
 that somebody else holds it. One that stands still finds that out afterwards: for a moment two work, of which that one

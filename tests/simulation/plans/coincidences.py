@@ -1,5 +1,4 @@
-"""
-Faults that coincide: most begin or end within a moment of where another does, or where a pod comes or goes.
+"""Faults that coincide: most begin or end within a moment of where another does, or where a pod comes or goes.
 
 In a storm they are still seconds apart. What only shows when a GPU is lost in the moment in which its agent starts
 took 25,000 seeds drawn evenly; of 91,000 small worlds drawn like this every 18,000th showed something new. It

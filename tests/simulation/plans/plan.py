@@ -1,5 +1,4 @@
-"""
-What one seed does to the world: its shape, its pods, its faults. Drawn once, before anything runs.
+"""What one seed does to the world: its shape, its pods, its faults. Drawn once, before anything runs.
 
 Swarm style: each seed enables some kinds of faults and not others, so that rare combinations are long enough alone.
 """
@@ -41,8 +40,7 @@ PODS_UNTIL_S = 30.0
 SIZES: tuple[tuple[int, int], ...] = ((8, 2), (12, 2), (18, 3), (24, 3), (40, 5))
 """
 How many pods a seed has, and on how many nodes at most. Most of what goes wrong goes wrong in a small world as well, of
-which there are several for the price of a large one; in a large one many wait for each other, and for longer.
-"""
+which there are several for the price of a large one; in a large one many wait for each other, and for longer."""
 SMALL_SIZES = SIZES[:2]
 FAULTS_MEAN = 8
 CLOSING_TTL_S = 4 * 3600
@@ -192,8 +190,7 @@ def _claims(pod: Pod) -> str:
 
 
 def draw_plan(seed: int, without: Sequence[str] = (), sizes: Sequence[tuple[int, int]] = SIZES) -> Plan:
-    """
-    The plan of a seed; `without` leaves kinds of faults out, to look for a violation's reason. `sizes` as in SIZES.
+    """The plan of a seed; `without` leaves kinds of faults out, to look for a violation's reason. `sizes` as in SIZES.
 
     It also knows "cluster" (all pods are a folder's then) and "lost together" (no journal is lost together with the
     ledger, nor beside a wiped broker, an idle instance, or one that was made by hand).

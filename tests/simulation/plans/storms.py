@@ -1,5 +1,4 @@
-"""
-The faults of a seed in a few storms: what goes wrong comes at once, and pods come and go in the midst of it.
+"""The faults of a seed in a few storms: what goes wrong comes at once, and pods come and go in the midst of it.
 
 Drawn evenly over the time of a seed, faults seldom meet: what only shows when a broker is wiped twice within a second
 takes tens of thousands of seeds to be found. It adds no fault, so what no plan may hold it does not hold either.
@@ -36,8 +35,7 @@ class _Storms:
 
 
 def moved(life: PodLife, dice: Random, time: Callable[[], float]) -> PodLife:
-    """
-    The same pod, which perhaps comes or goes at such a time.
+    """The same pod, which perhaps comes or goes at such a time.
 
     It comes as it did beside the others of its job, and is edited as long after that as it was.
     """

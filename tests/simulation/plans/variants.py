@@ -1,5 +1,4 @@
-"""
-The ways in which the plan of a seed may be varied from the command line, so that each is said and recorded alike.
+"""The ways in which the plan of a seed may be varied from the command line, so that each is said and recorded alike.
 
 It draws nothing itself.
 """

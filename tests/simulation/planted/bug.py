@@ -1,22 +1,22 @@
-"""
-How a bug is planted: a rule is replaced by the simpler one that somebody might write instead.
+"""How a bug is planted: a rule is replaced by the simpler one that somebody might write instead.
 
 A patch names what it replaces, so that a renamed function breaks the test loudly instead of planting nothing.
 """
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from simulation.plans.plan import Plan
 
 from sluice.contracts.bus import subjects
 
+Change = TypeVar("Change", bound=Callable[..., Any])
 Patch = tuple[type | ModuleType, str, Any]
-"""
-Where, which name, and what is called instead: with the original, and then with its arguments.
+"""Where, which name, and what is called instead: with the original, and then with its arguments.
 
 A property's patch is the property that takes its place.
 """
@@ -35,14 +35,40 @@ def _in_place_of(original: Any, change: Any) -> Any:
 class PlantedBug:
     """
     One bug. `loses` says what a user would lose, `caught_by` which invariants must catch it, and `focus` makes the case
-    that it is about frequent enough.
-    """
+    that it is about frequent enough."""
 
     name: str
     loses: str
     caught_by: tuple[str, ...]
     patches: tuple[Patch, ...]
     focus: Callable[[Plan], Plan] = lambda plan: plan
+
+
+class Bugs(list[PlantedBug]):
+    """Bugs about one thing."""
+
+    def plant(
+        self,
+        name: str,
+        caught_by: str | tuple[str, ...],
+        where: type | ModuleType,
+        attribute: str,
+        focus: Callable[[Plan], Plan] = lambda plan: plan,
+        loses: str = "",
+    ) -> Callable[[Change], Change]:
+        """Add the bug that the decorated function makes in place of `where.attribute`.
+
+        Its docstring ends with what a user loses: "Loses ...".
+        """
+
+        def add(change: Change) -> Change:
+            lost = loses or inspect.cleandoc(change.__doc__ or "").partition("Loses ")[2].removesuffix(".")
+            assert lost, f"{name}: say what a user loses"
+            caught = (caught_by,) if isinstance(caught_by, str) else caught_by
+            self.append(PlantedBug(name, lost, caught, ((where, attribute, change),), focus))
+            return change
+
+        return add
 
 
 @contextmanager

@@ -1,5 +1,4 @@
-"""
-Bugs in words that are said too early, of another order, or from an old picture of a node.
+"""Bugs in words that are said too early, of another order, or from an old picture of a node.
 
 What they have in common: every word is true at some time, and believed at another.
 """
@@ -9,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace as changed
 from simulation.plans.plan import Fault, Plan
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import Bugs, PlantedBug
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.messages import Bound, SliceReady
@@ -18,9 +17,13 @@ from sluice_allocator.core.request import reconcile
 from sluice_inventory.core.inventory import Inventory
 from sluice_node_agent.core.publish import slice_status
 
+WORDS_BUGS = Bugs()
 
+
+@WORDS_BUGS.plant("bound at the grant", "bound when ready", reconcile, "bound_of")
 def _bound_at_the_grant(original: Any, ctx: Any, allocation: Any, grant: Any, revision: int) -> Any:
-    """Section 4 broken: a pod is bound to its place as soon as that is booked."""
+    """Section 4 broken: a pod is bound to its place as soon as that is booked.
+    Loses its pod's start: it is released to a device that is not there."""
     if revision > 1 or grant.after or allocation in ctx.facts.slices:
         return original(ctx, allocation, grant, revision)
     booking = grant.booking
@@ -35,8 +38,10 @@ def _bound_at_the_grant(original: Any, ctx: Any, allocation: Any, grant: Any, re
     )
 
 
+@WORDS_BUGS.plant("first revision reported always", "told", slice_status, "_ready_message")
 def _first_revision_for_ever(original: Any, *given: Any) -> Any:
-    """Section 5 broken: an agent does not echo the revision that it answers."""
+    """Section 5 broken: an agent does not echo the revision that it answers.
+    Loses the size that was published: it was another order's."""
     word = original(*given)
     return changed(word, revision=1) if isinstance(word, SliceReady) else word
 
@@ -61,24 +66,14 @@ def _wiped_while_pulls_fail(plan: Plan) -> Plan:
     return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)), weather=weather)
 
 
-WORDS_BUGS = (
-    PlantedBug(
-        "bound at the grant",
-        "its pod's start: it is released to a device that is not there",
-        ("bound when ready",),
-        ((reconcile, "bound_of", _bound_at_the_grant),),
-    ),
-    PlantedBug(
-        "first revision reported always",
-        "the size that was published: it was another order's",
-        ("told",),
-        ((slice_status, "_ready_message", _first_revision_for_ever),),
-    ),
-    PlantedBug(
-        "stale snapshot adopts a node",
-        "the slice that it runs on, to a pod that is placed by what was there once",
-        ("I1",),
-        ((nodes, "_may_adopt", _an_old_picture_will_do), (Inventory, "_publish", _said_again_after_a_wipe)),
-        _wiped_while_pulls_fail,
-    ),
+WORDS_BUGS.extend(
+    (
+        PlantedBug(
+            "stale snapshot adopts a node",
+            "the slice that it runs on, to a pod that is placed by what was there once",
+            ("I1",),
+            ((nodes, "_may_adopt", _an_old_picture_will_do), (Inventory, "_publish", _said_again_after_a_wipe)),
+            _wiped_while_pulls_fail,
+        ),
+    )
 )

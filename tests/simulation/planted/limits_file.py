@@ -5,16 +5,11 @@ from typing import Any
 
 from simulation.judges.quotas import QuotaSaid
 from simulation.plans.plan import Fault, Plan
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import Bugs
 
 from sluice_pod_watcher.core.limits_source import LimitsSource
 
-
-def _said_once(_original: Any, self: Any, address: Any, wanted: Any, standing: Any) -> None:
-    """What the file says is said when it is read, and not looked after."""
-    if wanted != standing and address not in self.__dict__.setdefault("said", {}):
-        self.said[address] = wanted
-        self._outbox.commit(address, wanted)
+LIMITS_BUGS = Bugs()
 
 
 def _wiped(plan: Plan) -> Plan:
@@ -26,12 +21,10 @@ def _wiped(plan: Plan) -> Plan:
     return replace(plan, quotas=said, cordons=(), layouts={}, limits_file=True, faults=ordered)
 
 
-LIMITS_BUGS = (
-    PlantedBug(
-        "limits file published once",
-        "every limit, with the disk of a broker",
-        ("limits",),
-        ((LimitsSource, "_keep", _said_once),),
-        _wiped,
-    ),
-)
+@LIMITS_BUGS.plant("limits file published once", "limits", LimitsSource, "_keep", _wiped)
+def _said_once(_original: Any, self: Any, address: Any, wanted: Any, standing: Any) -> None:
+    """What the file says is said when it is read, and not looked after.
+    Loses every limit, with the disk of a broker."""
+    if wanted != standing and address not in self.__dict__.setdefault("said", {}):
+        self.said[address] = wanted
+        self._outbox.commit(address, wanted)

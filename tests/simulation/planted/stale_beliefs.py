@@ -6,7 +6,7 @@ Only schedules and the plans that are kept in `kept/` show them.
 from typing import Any
 
 from msgspec.structs import replace
-from simulation.planted.bug import PlantedBug, always
+from simulation.planted.bug import Bugs, PlantedBug, always
 from simulation.schedules.unanswered import ASKED_IN_ANY_LIFE
 
 from sluice.contracts.bus.events import Stream
@@ -22,6 +22,8 @@ from sluice_pod_watcher.core.cluster.pods import pod_store
 from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_store import PodStore
 from sluice_pod_watcher.core.publisher import RequestPublisher
+
+BELIEVED_BUGS = Bugs()
 
 NAMES_NO_LIFE = ASKED_IN_ANY_LIFE.patches
 """With a source of the version before, what it asked at first may land late and be read; with others it may not."""
@@ -74,8 +76,10 @@ def _whatever_was_pulled_counts(original: Any, ctx: Any, node: Any, inventory: A
     return bool(original(ctx, node, replace(inventory, incarnation="")))
 
 
+@BELIEVED_BUGS.plant("request closed once only", "I3", PodStore, "heard")
 def _closed_once_and_for_all(original: Any, self: Any, uid: Any, word: Any, now: float) -> Any:
-    """Of a request that was closed nothing more has to be said, whatever the bus says."""
+    """Of a request that was closed nothing more has to be said, whatever the bus says.
+    Loses a request's end: it stays on the bus for ever."""
     record = self.records.get(uid)
     return None if record is not None and record.closed else original(self, uid, word, now)
 
@@ -91,14 +95,18 @@ def _a_silent_source_has_nothing(original: Any, ctx: Any, request: Any) -> Any:
     return None if isinstance(answer, Bound) else answer
 
 
+@BELIEVED_BUGS.plant("waiver of another incarnation ignored", "I3", BusCache, "_answer")
 def _of_another_life_is_nothing(original: Any, self: Any, message: Any) -> Any:
-    """What was waived in another life of the bus says nothing, so it need not be known."""
+    """What was waived in another life of the bus says nothing, so it need not be known.
+    Loses a request's end: it stays on the bus for ever."""
     is_older = isinstance(message, Waived) and message.incarnation not in {"", self.incarnation}
     return None if is_older else original(self, message)
 
 
+@BELIEVED_BUGS.plant("answers deleted by a reading", "taken until settled", BusCache, "_is_beyond")
 def _operators_words_alone(original: Any, self: Any, address: Any, ends_at: int) -> bool:
-    """What a request was answered is gone when a reading does not show it."""
+    """What a request was answered is gone when a reading does not show it.
+    Loses a slice, made for no pod: its request was released, and a server that lags shows it as it was before."""
     return address.kind != "binding" and bool(original(self, address, ends_at))
 
 
@@ -107,13 +115,17 @@ def _booked_as_the_reading_shows(original: Any, self: Any, address: Any, ends_at
     return address.kind != "ledger" and bool(original(self, address, ends_at))
 
 
+@BELIEVED_BUGS.plant("order of another incarnation stands", "undisturbed", nodes, "_is_missing")
 def _whatever_is_booked_is_told(original: Any, ctx: Any, report: Any) -> bool:
-    """What the ledger has is ordered, in whatever life of the bus that was."""
+    """What the ledger has is ordered, in whatever life of the bus that was.
+    Loses the slice that it runs on, after the broker was wiped while a write was without its answer."""
     return report.booking.allocation not in ctx.facts.ledger and original(ctx, report)
 
 
+@BELIEVED_BUGS.plant("late answer after the end ignored", "I3", entries, "_landed_late")
 def _only_what_is_bound_lands_late(original: Any, ctx: Any, request: Any, asked: Any, binding: Any) -> bool:
-    """A request that was closed has no answer, for it was released before."""
+    """A request that was closed has no answer, for it was released before.
+    Loses a request's end: a waiver that landed when all was over stays on the bus for ever."""
     return isinstance(binding, Bound) and bool(original(ctx, request, asked, binding))
 
 
@@ -123,123 +135,95 @@ def _whoever_asks_says_all(original: Any, ctx: Any, request: Any) -> Any:
     return replace(member, adopted_for=None) if member is not None else None
 
 
-BELIEVED_BUGS = (
-    PlantedBug(
-        "request closed once only",
-        "a request's end: it stays on the bus for ever",
-        ("I3",),
-        ((PodStore, "heard", _closed_once_and_for_all),),
-    ),
-    PlantedBug(
-        "late binding released unadopted",
-        "the slice of a pod that is gone: it is said to be over while it is there",
-        ("LAW 3",),
-        (
-            (entries, "await_node", _source_knows_all),
-            (entries, "answer_without_slice", _a_silent_source_has_nothing),
-            *BOUND_IN_ANY_LIFE,
+BELIEVED_BUGS.extend(
+    (
+        PlantedBug(
+            "late binding released unadopted",
+            "the slice of a pod that is gone: it is said to be over while it is there",
+            ("LAW 3",),
+            (
+                (entries, "await_node", _source_knows_all),
+                (entries, "answer_without_slice", _a_silent_source_has_nothing),
+                *BOUND_IN_ANY_LIFE,
+            ),
         ),
-    ),
-    PlantedBug(
-        "a late binding counts",
-        "the slice that it runs on: what was bound before the broker was wiped, and landed after that, takes its place",
-        ("LAW 3", "undisturbed"),
-        ((Bound, "is_for", always(True)), *BOUND_IN_ANY_LIFE),
-    ),
-    PlantedBug(
-        "Bound of any incarnation",
-        "its request: it learns of a slice that was waived before the broker was wiped, and then of its loss",
-        ("undisturbed",),
-        BOUND_IN_ANY_LIFE,
-    ),
-    PlantedBug(
-        "waiver of another incarnation ignored",
-        "a request's end: it stays on the bus for ever",
-        ("I3",),
-        ((BusCache, "_answer", _of_another_life_is_nothing),),
-    ),
-    PlantedBug(
-        "every reading counts as the newest",
-        "the pods that come to a node which its operator has just taken out of use",
-        ("cordoned",),
-        ((BusCache, "_is_beyond", always(False)),),
-    ),
-    PlantedBug(
-        "answers deleted by a reading",
-        "a slice, made for no pod: its request was released, and a server that lags shows it as it was before",
-        ("taken until settled",),
-        ((BusCache, "_is_beyond", _operators_words_alone),),
-    ),
-    PlantedBug(
-        "late answer after the end ignored",
-        "a request's end: a waiver that landed when all was over stays on the bus for ever",
-        ("I3",),
-        ((entries, "_landed_late", _only_what_is_bound_lands_late),),
-    ),
-    PlantedBug(
-        "request names all its slices",
-        "the slice of a job that runs: its pods' words were lost after a wipe, but for an old one",
-        ("undisturbed",),
-        ((reconcile, "member_of_group", _whoever_asks_says_all), *NAMES_NO_LIFE),
-    ),
-    PlantedBug(
-        "order of another incarnation stands",
-        "the slice that it runs on, after the broker was wiped while a write was without its answer",
-        ("undisturbed",),
-        ((nodes, "_is_missing", _whatever_is_booked_is_told),),
-    ),
-    PlantedBug(
-        "pod without our label ignored",
-        "its slice: somebody took its label away, and the bus forgot its request",
-        ("undisturbed",),
-        ((ApiHandler, "other_seen", always(None)),),
-    ),
-    PlantedBug(
-        "standby keeps an old SourceSynced",
-        "its slice: the broker was wiped twice, and who takes over counts what its source told in between",
-        ("undisturbed",),
-        (
-            (changes, "watch_grant", _only_what_is_there_is_looked_at),
-            (changes, "watch_request", _only_answers_are_asked_for),
-            (changes, "watch_binding", always(None)),
+        PlantedBug(
+            "a late binding counts",
+            "the slice that it runs on: what was bound before the broker was wiped, and landed later, takes its place",
+            ("LAW 3", "undisturbed"),
+            ((Bound, "is_for", always(True)), *BOUND_IN_ANY_LIFE),
         ),
-    ),
-    PlantedBug(
-        "slice unfound behind a gone binding",
-        "the slice that it runs on: binding and ask of before a wipe landed after it, and name one that was surplus",
-        ("LAW 3", "undisturbed"),
-        (
-            (grant_validity, "is_found_instead", always(False)),
-            (settling_one, "is_found_instead", always(False)),
-            *NAMES_NO_LIFE,
-            *BOUND_IN_ANY_LIFE,
+        PlantedBug(
+            "Bound of any incarnation",
+            "its request: it learns of a slice that was waived before the broker was wiped, and then of its loss",
+            ("undisturbed",),
+            BOUND_IN_ANY_LIFE,
         ),
-    ),
-    PlantedBug(
-        "binding lost by one lagging reading",
-        "its slice: a server that lagged shows neither grant nor binding, of which only the binding is known still",
-        ("LAW 3", "undisturbed"),
-        (
-            (BusCache, "catch_up", _what_no_reading_shows_is_lost),
-            (BusCache, "_is_beyond", _booked_as_the_reading_shows),
+        PlantedBug(
+            "every reading counts as the newest",
+            "the pods that come to a node which its operator has just taken out of use",
+            ("cordoned",),
+            ((BusCache, "_is_beyond", always(False)),),
         ),
-    ),
-    PlantedBug(
-        "unanswered patch counts as failed",
-        "the slice that it runs on, for another one: the bus was wiped before the answer of the API server came",
-        ("bound once", "undisturbed", "cluster"),
-        ((PodRecord, "binding_unknown", property(always(False))),),
-    ),
-    PlantedBug(
-        "ended pod had no slice",
-        "the order of things: its request is released before its slice, on a node that does not answer, is gone",
-        ("LAW 3",),
-        ((pod_store, "held_by", _who_has_ended_had_nothing), (PodStore, "_heard_end", _an_end_tells_of_nothing)),
-    ),
-    PlantedBug(
-        "snapshot of any incarnation adopts",
-        "the slice that it runs on: an empty picture of its node, of before a wipe, landed after it",
-        ("I1",),
-        ((nodes, "_may_adopt", _whatever_was_pulled_counts), *BOUND_IN_ANY_LIFE),
-    ),
+        PlantedBug(
+            "request names all its slices",
+            "the slice of a job that runs: its pods' words were lost after a wipe, but for an old one",
+            ("undisturbed",),
+            ((reconcile, "member_of_group", _whoever_asks_says_all), *NAMES_NO_LIFE),
+        ),
+        PlantedBug(
+            "pod without our label ignored",
+            "its slice: somebody took its label away, and the bus forgot its request",
+            ("undisturbed",),
+            ((ApiHandler, "other_seen", always(None)),),
+        ),
+        PlantedBug(
+            "standby keeps an old SourceSynced",
+            "its slice: the broker was wiped twice, and who takes over counts what its source told in between",
+            ("undisturbed",),
+            (
+                (changes, "watch_grant", _only_what_is_there_is_looked_at),
+                (changes, "watch_request", _only_answers_are_asked_for),
+                (changes, "watch_binding", always(None)),
+            ),
+        ),
+        PlantedBug(
+            "slice unfound behind a gone binding",
+            "the slice that it runs on: binding and ask of before a wipe landed later, and name one that was surplus",
+            ("LAW 3", "undisturbed"),
+            (
+                (grant_validity, "is_found_instead", always(False)),
+                (settling_one, "is_found_instead", always(False)),
+                *NAMES_NO_LIFE,
+                *BOUND_IN_ANY_LIFE,
+            ),
+        ),
+        PlantedBug(
+            "binding lost by one lagging reading",
+            "its slice: a server that lagged shows neither grant nor binding, of which only the binding is known still",
+            ("LAW 3", "undisturbed"),
+            (
+                (BusCache, "catch_up", _what_no_reading_shows_is_lost),
+                (BusCache, "_is_beyond", _booked_as_the_reading_shows),
+            ),
+        ),
+        PlantedBug(
+            "unanswered patch counts as failed",
+            "the slice that it runs on, for another one: the bus was wiped before the answer of the API server came",
+            ("bound once", "undisturbed", "cluster"),
+            ((PodRecord, "binding_unknown", property(always(False))),),
+        ),
+        PlantedBug(
+            "ended pod had no slice",
+            "the order of things: its request is released before its slice, on a node that does not answer, is gone",
+            ("LAW 3",),
+            ((pod_store, "held_by", _who_has_ended_had_nothing), (PodStore, "_heard_end", _an_end_tells_of_nothing)),
+        ),
+        PlantedBug(
+            "snapshot of any incarnation adopts",
+            "the slice that it runs on: an empty picture of its node, of before a wipe, landed after it",
+            ("I1",),
+            ((nodes, "_may_adopt", _whatever_was_pulled_counts), *BOUND_IN_ANY_LIFE),
+        ),
+    )
 )

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import structs
 from simulation.faults import further_faults
 from simulation.plans.plan import Fault, FaultKind, Plan
-from simulation.planted.bug import PlantedBug, always
+from simulation.planted.bug import Bugs, PlantedBug, always
 
 from sluice.contracts.messages import AllocationRequested
 from sluice_allocator.core import changes
@@ -15,14 +15,24 @@ from sluice_node_agent.shell.journal.lines import DamagedError, Lines
 from sluice_pod_watcher.core.folder.reconciler import FolderReconciler
 from sluice_pod_watcher.core.publisher import RequestPublisher
 
+TROUBLE_BUGS = Bugs()
+
+
+def _damaged(plan: Plan) -> Plan:
+    nodes = [node for node, _ in plan.nodes]
+    return _only(plan, *(Fault(at, "journal damaged", nodes[0], 1.0, int(at)) for at in (12.0, 25.0)))
+
+
 _FORGETS: tuple[FaultKind, ...] = (
     "broker wipe", "broker restart", "foreign", "node removed", "journal lost", "journal damaged", "identities lost",
     "replica lags",
 )  # fmt: skip
 
 
+@TROUBLE_BUGS.plant("damage not noticed", "journal", further_faults, "read_lines", _damaged)
 def _damage_not_noticed(_original: Any, data: bytes, *, told: int = 0) -> Lines:
-    """What does not read right is left out, as if it had never been written."""
+    """What does not read right is left out, as if it had never been written.
+    Loses a place given twice, after a bit has flipped on a disk."""
     if not data and told:
         raise DamagedError("nothing is left")
     return Lines()
@@ -51,11 +61,6 @@ def _only(plan: Plan, *more: Fault) -> Plan:
     return replace(plan, keep_warm_s=0.0, faults=tuple(sorted((*faults, *more), key=lambda fault: fault.at)))
 
 
-def _damaged(plan: Plan) -> Plan:
-    nodes = [node for node, _ in plan.nodes]
-    return _only(plan, *(Fault(at, "journal damaged", nodes[0], 1.0, int(at)) for at in (12.0, 25.0)))
-
-
 def _made_by_a_slow_clock(plan: Plan) -> Plan:
     """Twice the bus is recreated by a server whose clock is an hour behind; and readers notice late."""
     wipes = (Fault(at, "broker wipe") for at in (12.0, 20.0, 30.0))
@@ -78,35 +83,30 @@ def disks_wiped_behind_the_bus(plan: Plan) -> Plan:
     return _only(plan, *(Fault(at, "broker wipe") for at in wipes), *disks)
 
 
-TROUBLE_BUGS = (
-    PlantedBug(
-        "damage not noticed",
-        "a place given twice, after a bit has flipped on a disk",
-        ("journal",),
-        ((further_faults, "read_lines", _damage_not_noticed),),
-        _damaged,
-    ),
-    PlantedBug(
-        "sequences compared across incarnations",
-        "living training, to a clock that is behind",
-        ("undisturbed", "I3", "I4", "I1"),
-        ((BusCache, "_number_anew", always(None)),),
-        _made_by_a_slow_clock,
-    ),
-    PlantedBug(
-        "requested over a withdrawal",
-        "capacity, to a pod that is gone",
-        ("I5",),
-        ((RequestPublisher, "_asks_over_a_withdrawal", always(False)),),
-        _served_by_a_lagging_server,
-    ),
-    PlantedBug(
-        "statuses without entry stay",
-        "a pod's end, for ever: it is never released",
-        ("I3", "I4"),
-        ((changes, "watch_status", always(None)),),
-        disks_wiped_behind_the_bus,
-    ),
+TROUBLE_BUGS.extend(
+    (
+        PlantedBug(
+            "sequences compared across incarnations",
+            "living training, to a clock that is behind",
+            ("undisturbed", "I3", "I4", "I1"),
+            ((BusCache, "_number_anew", always(None)),),
+            _made_by_a_slow_clock,
+        ),
+        PlantedBug(
+            "requested over a withdrawal",
+            "capacity, to a pod that is gone",
+            ("I5",),
+            ((RequestPublisher, "_asks_over_a_withdrawal", always(False)),),
+            _served_by_a_lagging_server,
+        ),
+        PlantedBug(
+            "statuses without entry stay",
+            "a pod's end, for ever: it is never released",
+            ("I3", "I4"),
+            ((changes, "watch_status", always(None)),),
+            disks_wiped_behind_the_bus,
+        ),
+    )
 )
 LATEST_IS_RIGHT = PlantedBug(
     "latest request id wins",

@@ -46,8 +46,7 @@ class Scene:
         kubelets: bool = False,
         late: tuple[str, ...] = (),
     ) -> None:
-        """
-        Nodes are named node-0, node-1, ... in the order given; everything has started and nothing is asked for.
+        """Nodes are named node-0, node-1, ... in the order given; everything has started and nothing is asked for.
 
         With `folder_evicts` the pod-watcher carries out evictions itself; without, the evictor does. With `cluster` the
         pods are those of a cluster; it has so many `watchers`, of which one works. Where it is `timed`, all nodes

@@ -12,19 +12,9 @@ from simulation.planted.bug import PlantedBug
 from simulation.planted.troubles import LATE_IS_OVER, LATER_SLICE_STAYS, LATEST_IS_RIGHT
 from simulation.schedules.scene import MIG_NODE, Scene, sliced
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus.events import Entry, Stream, Write
 from sluice.contracts.ids import Incarnation, NodeName, OperationId, SourceName
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Bound,
-    NodeOpened,
-    Released,
-    RequestWithdrawn,
-    Revoke,
-    SliceDegraded,
-    SliceFailed,
-)
 from sluice_node_agent.core.journal_records import NodeRecord
 
 PLANS = 200
@@ -40,7 +30,7 @@ def with_a_running_pod() -> Scene:
 
 
 def is_ask(write: Write) -> bool:
-    return isinstance(write.message, AllocationRequested)
+    return isinstance(write.message, msg.AllocationRequested)
 
 
 def node_of(scene: Scene) -> str:
@@ -90,7 +80,7 @@ def test_a_gpu_that_refuses_is_not_taken_for_an_idle_instance_in_the_way() -> No
     scene.pod("small", sliced("1g.5gb"))
     scene.until(lambda: scene.runs("small"))
     scene.remove("small")
-    scene.until(lambda: isinstance(scene.value(f"sluice.binding.{scene.request('small')}"), Released))
+    scene.until(lambda: isinstance(scene.value(f"sluice.binding.{scene.request('small')}"), msg.Released))
     (idle,) = gpu.instances.values()
     landed = scene.landed()
     scene.strike("journal lost", "node-0", lasts_s=3.0)
@@ -98,7 +88,7 @@ def test_a_gpu_that_refuses_is_not_taken_for_an_idle_instance_in_the_way() -> No
     scene.until(lambda: bool(scene.world.judge.in_the_way))
     assert idle in gpu.instances.values()
     gpu.refusals.append(("create_gi", "Unknown"))
-    scene.until(lambda: any(isinstance(write.message, SliceFailed) for write in landed))
+    scene.until(lambda: any(isinstance(write.message, msg.SliceFailed) for write in landed))
     assert not gpu.instances
     scene.until(lambda: scene.runs("large"), longest_s=60.0)
     scene.finish()
@@ -120,7 +110,7 @@ def an_ask_lands_when_its_pod_has_another_id() -> None:
     scene.wait(SETTLED_PAST_S + 1.0)
     scene.land(late[0])
     scene.wait(SETTLED_PAST_S)
-    assert isinstance(scene.value(late[0].subject), RequestWithdrawn)
+    assert isinstance(scene.value(late[0].subject), msg.RequestWithdrawn)
     assert scene.value(f"sluice.binding.{before.request}") == before
     scene.finish()
 
@@ -141,8 +131,8 @@ def test_the_judge_sees_that_a_pod_is_given_up_which_nobody_has_touched(cluster:
     scene.until(lambda: scene.runs("a"))
     request = scene.request("a")
     word = scene.world.broker.values.last(f"sluice.request.{request}", scene.world.clockwork.now)
-    assert isinstance(word.message, AllocationRequested)
-    withdrawn = RequestWithdrawn(revision=word.message.revision, source=word.message.source, cause="pod gone")
+    assert isinstance(word.message, msg.AllocationRequested)
+    withdrawn = msg.RequestWithdrawn(revision=word.message.revision, source=word.message.source, cause="pod gone")
     is_told = nullcontext() if edited and not cluster else pytest.raises(ViolationError, match="undisturbed")
     with is_told:
         scene.world.judge.landed(_write_over(word, withdrawn), word.sequence + 1)
@@ -154,10 +144,10 @@ def test_the_judge_sees_that_a_slice_is_taken_from_a_pod_because_it_is_ill(faile
     scene = with_a_running_pod()
     bound = scene.bound("first")
     judge, said = scene.world.judge, {"allocation": bound.allocation, "request": bound.request, "revision": 1}
-    ill = SliceFailed(**said, error="x", message="x") if failed else SliceDegraded(**said, message="x")
+    ill = msg.SliceFailed(**said, error="x", message="x") if failed else msg.SliceDegraded(**said, message="x")
     entry = Entry(f"sluice.slice.node-0.{bound.allocation}", 10**6, OperationId("x"), ill)
     judge.landed(_write_over(entry, ill), entry.sequence)
-    revoke = Revoke(
+    revoke = msg.Revoke(
         revision=2, incarnation=Incarnation(""), booking=judge.bookings[bound.allocation], cause="its devices vanished"
     )
     with nullcontext() if failed else pytest.raises(ViolationError, match="is bound and wanted, and revoked"):
@@ -177,7 +167,7 @@ def test_the_judge_blames_nobody_for_a_release_of_what_nobody_has_told_of_since_
     if is_shown:
         judge.shown[bound.node] = judge.spoke[bound.node] = None
     entry = Entry(f"sluice.binding.{bound.request}", 1, OperationId("x"), bound)
-    released = _write_over(entry, Released(request=bound.request, cause="pod gone"))
+    released = _write_over(entry, msg.Released(request=bound.request, cause="pod gone"))
     judge.decided_in[released.operation] = ""
     with pytest.raises(ViolationError, match="is released before") if is_shown else nullcontext():
         judge.landed(released, entry.sequence)
@@ -194,10 +184,10 @@ def test_the_judge_believes_a_release_of_a_life_before_where_the_slice_went_with
     if has_new_disk:
         scene.strike("disk wiped", bound.node, lasts_s=1.0)
     entry = Entry(f"sluice.binding.{bound.request}", 1, OperationId("x"), bound)
-    released = _write_over(entry, Released(request=bound.request, cause="slice lost"))
+    released = _write_over(entry, msg.Released(request=bound.request, cause="slice lost"))
     judge.decided_in[released.operation] = next(iter(judge.over))
     judge.landed(released, entry.sequence)
-    withdrawn = RequestWithdrawn(revision=1, source=SourceName("folder"), cause="pod gone")
+    withdrawn = msg.RequestWithdrawn(revision=1, source=SourceName("folder"), cause="pod gone")
     asked = Entry(f"sluice.request.{bound.request}", 2, OperationId("x"), None)
     with nullcontext() if has_new_disk else pytest.raises(ViolationError, match="the pod is still in the folder"):
         judge.landed(_write_over(asked, withdrawn), asked.sequence)
@@ -213,10 +203,10 @@ def test_the_judge_believes_a_release_of_a_life_before_where_the_slice_went_with
     if is_removed:
         judge.removed[bound.node] = None
     entry = Entry(f"sluice.binding.{bound.request}", 1, OperationId("x"), bound)
-    released = _write_over(entry, Released(request=bound.request, cause="slice lost"))
+    released = _write_over(entry, msg.Released(request=bound.request, cause="slice lost"))
     judge.decided_in[released.operation] = next(iter(judge.over))
     judge.landed(released, entry.sequence)
-    revoke = Revoke(
+    revoke = msg.Revoke(
         revision=2, incarnation=Incarnation(""), booking=judge.bookings[bound.allocation], cause="released: slice lost"
     )
     order = Entry(f"sluice.ledger.{bound.node}.{bound.allocation}", 2, OperationId("x"), None)
@@ -224,7 +214,7 @@ def test_the_judge_believes_a_release_of_a_life_before_where_the_slice_went_with
         judge.landed(_write_over(order, revoke), order.sequence)
 
 
-def _write_over(entry: Entry, message: AnyMessage) -> Write:
+def _write_over(entry: Entry, message: msg.AnyMessage) -> Write:
     return Write(
         operation=OperationId("by-hand-1"),
         attempt=1,
@@ -271,13 +261,13 @@ def test_a_withdrawal_that_only_the_book_and_a_dead_broker_knew_is_said_again() 
     scene = with_a_running_pod()
     request = scene.request("first")
     scene.remove("first")
-    scene.until(lambda: isinstance(scene.value(f"sluice.request.{request}"), RequestWithdrawn))
+    scene.until(lambda: isinstance(scene.value(f"sluice.request.{request}"), msg.RequestWithdrawn))
     scene.world.broker.stop()
     scene.strike("identities lost", lasts_s=1.0)
     scene.wait(SETTLED_PAST_S)
     scene.world.broker.start(forgets_state=4)
-    assert isinstance(scene.value(f"sluice.request.{request}"), AllocationRequested)
-    scene.until(lambda: isinstance(scene.value(f"sluice.request.{request}"), RequestWithdrawn))
+    assert isinstance(scene.value(f"sluice.request.{request}"), msg.AllocationRequested)
+    scene.until(lambda: isinstance(scene.value(f"sluice.request.{request}"), msg.RequestWithdrawn))
     scene.finish()
 
 
@@ -290,19 +280,19 @@ def test_a_late_ask_of_an_ended_pod_is_no_second_pod() -> None:
     ask = next(write for write in landed if is_ask(write))
     before = scene.bound("a")
     scene.remove("a")
-    scene.until(lambda: isinstance(scene.value(f"sluice.binding.{before.request}"), Released))
+    scene.until(lambda: isinstance(scene.value(f"sluice.binding.{before.request}"), msg.Released))
     scene.wait(SETTLED_PAST_S)
     scene.world.broker.wipe()
     scene.world.broker.ensure()
-    scene.until(lambda: isinstance(scene.value("sluice.ledger.node-0.head"), NodeOpened))
+    scene.until(lambda: isinstance(scene.value("sluice.ledger.node-0.head"), msg.NodeOpened))
     scene.land(ask)
-    unheard = scene.lose(lambda _host, write: isinstance(write.message, Bound))
+    unheard = scene.lose(lambda _host, write: isinstance(write.message, msg.Bound))
     scene.until(lambda: bool(unheard))
-    scene.until(lambda: isinstance(scene.value(ask.subject), RequestWithdrawn))
+    scene.until(lambda: isinstance(scene.value(ask.subject), msg.RequestWithdrawn))
     scene.land(unheard[0])  # its writer did not know that yet
     assert unheard[0].message.allocation != before.allocation
     scene.wait(SETTLED_PAST_S)
-    assert not isinstance(scene.value(f"sluice.binding.{before.request}"), Bound)
+    assert not isinstance(scene.value(f"sluice.binding.{before.request}"), msg.Bound)
     scene.finish()
 
 

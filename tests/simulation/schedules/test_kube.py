@@ -23,19 +23,8 @@ from simulation.schedules.scene import MIG_NODE, Scene, sliced
 from simulation.world.host import Host
 from simulation.world.world import run_plan
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus.events import Write
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    Closed,
-    EvictionOrdered,
-    Grant,
-    Released,
-    Revoke,
-    SliceQuarantined,
-    SliceReady,
-    Waived,
-)
 from sluice_pod_watcher.core.cluster.events import BindPod
 
 DOSE = 8
@@ -110,7 +99,7 @@ def whose_slice_is_taken_back(in_the_way: list[str]) -> Scene:
     scene.until(lambda: _is_let_go(scene, "a"))
     before, landed = scene.bound("a"), scene.landed()
     scene.strike("node removed", before.node, lasts_s=25.0, number=CUT_OFF)
-    scene.until(lambda: any(isinstance(write.message, SliceQuarantined) for write in landed), longest_s=60.0)
+    scene.until(lambda: any(isinstance(write.message, msg.SliceQuarantined) for write in landed), longest_s=60.0)
     return scene
 
 
@@ -143,16 +132,16 @@ def test_a_pod_whose_slice_was_lost_is_evicted_though_the_bus_forgets_it(*, hand
 def test_the_judge_knows_that_an_order_to_evict_may_land_when_the_slice_is_gone(late_s: float) -> None:
     """It is unanswered and repeated unchanged; meanwhile its pod is deleted, and everything of it is closed."""
     scene = whose_slice_is_taken_back(["budget"])
-    lost = scene.lose(lambda _host, write: isinstance(write.message, EvictionOrdered))
+    lost = scene.lose(lambda _host, write: isinstance(write.message, msg.EvictionOrdered))
     scene.world.broker.wipe()
     scene.world.broker.ensure()
     scene.until(lambda: bool(lost))
     scene.wait(late_s)
     landed = scene.landed()
     scene.remove("a")
-    scene.until(lambda: any(isinstance(write.message, Closed) for write in landed), longest_s=60.0)
+    scene.until(lambda: any(isinstance(write.message, msg.Closed) for write in landed), longest_s=60.0)
     scene.lose(lambda _host, _write: False)
-    scene.until(lambda: any(isinstance(write.message, EvictionOrdered) for write in landed))
+    scene.until(lambda: any(isinstance(write.message, msg.EvictionOrdered) for write in landed))
     scene.finish()
 
 
@@ -166,13 +155,13 @@ def test_the_judge_knows_that_a_slice_is_taken_back_whose_node_was_removed_and_i
     scene.world.broker.ensure()
     scene.wait(2.0)
     landed = scene.landed()
-    unheard = scene.lose(lambda _host, write: isinstance(write.message, Waived))
+    unheard = scene.lose(lambda _host, write: isinstance(write.message, msg.Waived))
     scene.world.removals.say(node)
     scene.until(lambda: bool(unheard))
     scene.host(f"agent-{node}").start()
-    scene.until(lambda: any(isinstance(write.message, Revoke) for write in landed))
+    scene.until(lambda: any(isinstance(write.message, msg.Revoke) for write in landed))
     scene.lose(lambda _host, _write: False)
-    scene.until(lambda: any(isinstance(write.message, EvictionOrdered) for write in landed))
+    scene.until(lambda: any(isinstance(write.message, msg.EvictionOrdered) for write in landed))
     in_the_way.clear()
     scene.finish()
 
@@ -182,12 +171,12 @@ def test_a_pod_that_could_not_be_told_that_its_slice_was_lost_gets_another_when_
     scene = Scene(MIG_NODE, MIG_NODE, cluster=True, closing_ttl_s=20)
     landed = scene.landed()
     scene.pod("a", sliced("7g.40gb"))
-    scene.until(lambda: any(isinstance(write.message, AllocationRequested) for write in landed))
+    scene.until(lambda: any(isinstance(write.message, msg.AllocationRequested) for write in landed))
     scene.world.cluster.api.away_until = inf
     scene.until(lambda: scene.bound("a") is not None)
     before = scene.bound("a")
     scene.strike("node removed", before.node, lasts_s=25.0, number=CUT_OFF)
-    scene.until(lambda: any(isinstance(write.message, Released) for write in landed), longest_s=60.0)
+    scene.until(lambda: any(isinstance(write.message, msg.Released) for write in landed), longest_s=60.0)
     scene.wait(21.0)
     scene.host("allocator-a").read_anew()
     scene.until(lambda: scene.bound("a") is not None)
@@ -238,7 +227,7 @@ def test_a_patch_that_lands_after_its_pod_was_read_is_not_answered_by_that() -> 
 
 @pytest.mark.parametrize(
     ("what", "back_before_s", "stays"),
-    [(SliceReady, None, True), (Bound, None, True), (Bound, 0.3, False), (Bound, 1.5, False)],
+    [(msg.SliceReady, None, True), (msg.Bound, None, True), (msg.Bound, 0.3, False), (msg.Bound, 1.5, False)],
     ids=["before it is bound again", "after that", "when it is being taken back", "when it is gone"],
 )
 def test_a_pod_that_is_let_go_after_a_wipe_by_who_has_died_stays_there_or_goes(
@@ -283,13 +272,13 @@ def test_a_pod_that_is_let_go_after_a_wipe_by_who_has_died_stays_there_or_goes(
     scene.finish()
 
 
-def _cordoned_when_it_lands(scene: Scene, what: type[Grant | Bound]) -> list[str]:
+def _cordoned_when_it_lands(scene: Scene, what: type[msg.Grant | msg.Bound]) -> list[str]:
     """The node of the first such word is cordoned when that lands; returns where it will stand."""
     cordoned = list[str]()
 
     def cordon(write: Write, _sequence: int) -> None:
         if isinstance(write.message, what) and not cordoned:
-            cordoned.append(write.message.booking.node if isinstance(write.message, Grant) else write.message.node)
+            cordoned.append(write.message.booking.node if isinstance(write.message, msg.Grant) else write.message.node)
             scene.world.clockwork.after(0.0, lambda: scene.world.cluster.cordon(cordoned[0]))
 
     scene.world.broker.on_landed.append(cordon)
@@ -299,7 +288,7 @@ def _cordoned_when_it_lands(scene: Scene, what: type[Grant | Bound]) -> list[str
 def its_node_is_cordoned_when_its_place_is_booked() -> None:
     """The slice takes longer to be made than the cordon to be seen: the pod goes to the other node."""
     scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
-    cordoned = _cordoned_when_it_lands(scene, Grant)
+    cordoned = _cordoned_when_it_lands(scene, msg.Grant)
     agents = [host for name, host in scene.world.hosts.items() if name.startswith("agent-")]
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: bool(cordoned))
@@ -330,7 +319,7 @@ def _declining(scene: Scene) -> list[str]:
             raise RefusedError(429, "too many requests")
 
     scene.world.cluster.api.on_asked.append(is_busy)
-    cordoned = _cordoned_when_it_lands(scene, Bound)
+    cordoned = _cordoned_when_it_lands(scene, msg.Bound)
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: bool(refused))
     return cordoned

@@ -1,7 +1,5 @@
-"""
-What a system is rebuilt from (PROTOCOL §6): the broker, an agent's journal, and the source of requests are lost for
-minutes, each alone and in pairs, while pods run, come and go; with a crash and bad weather. The judge sees the rest.
-"""
+"""What a system is rebuilt from (PROTOCOL §6): the broker, an agent's journal, and the source of requests are lost for
+minutes, each alone and in pairs, while pods run, come and go; with a crash and bad weather. The judge sees the rest."""
 
 from collections.abc import Callable
 from typing import Any

@@ -7,24 +7,10 @@ from simulation.judges.cordons import CordonSaid
 from simulation.planted.bug import PlantedBug, always
 from simulation.schedules.scene import MIG_NODE, Scene, sliced
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, Write
 from sluice.contracts.ids import OperationId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    Closed,
-    EvictionOrdered,
-    Grant,
-    NodeClosed,
-    NodeOpened,
-    Released,
-    RequestWithdrawn,
-    Revoke,
-    SliceDegraded,
-    SourceSynced,
-    Waived,
-)
 from sluice.contracts.outbox.bus_view import BusView
 from sluice_allocator.core import recheck
 from sluice_allocator.core.request import entries
@@ -35,7 +21,7 @@ from sluice_pod_watcher.core.publisher import RequestPublisher
 def another_grants_the_place_meanwhile() -> None:
     """A lost Grant goes out again with the same guard, which refuses it now that another Grant has the place."""
     scene = Scene(MIG_NODE, allocators=2)
-    lost = scene.lose(lambda host, write: host == "allocator-a" and isinstance(write.message, Grant), times=1)
+    lost = scene.lose(lambda host, write: host == "allocator-a" and isinstance(write.message, msg.Grant), times=1)
     landed = scene.landed()
     scene.host("allocator-b").pause()
     scene.pod("a", sliced("7g.40gb"))
@@ -43,7 +29,7 @@ def another_grants_the_place_meanwhile() -> None:
     scene.host("allocator-b").resume()
     scene.until(lambda: scene.runs("a"))
     scene.wait(5)
-    grants = [write for write in landed if isinstance(write.message, Grant)]
+    grants = [write for write in landed if isinstance(write.message, msg.Grant)]
     assert [write.operation.startswith("allocator-b") for write in grants] == [True]
     scene.finish()
 
@@ -51,7 +37,7 @@ def another_grants_the_place_meanwhile() -> None:
 def its_pod_is_removed_meanwhile() -> None:
     """A Grant is late and its pod is removed: its slice is not released as long as it may still be created."""
     scene = Scene()
-    late = scene.lose(lambda _host, write: isinstance(write.message, Grant))
+    late = scene.lose(lambda _host, write: isinstance(write.message, msg.Grant))
     landed = scene.landed()
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: bool(late))
@@ -59,8 +45,8 @@ def its_pod_is_removed_meanwhile() -> None:
     scene.remove("a")
     scene.wait(5)
     scene.land(late[0])
-    scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
-    scene.until(lambda: isinstance(scene.value(f"sluice.binding.{request}"), Released))
+    scene.until(lambda: any(isinstance(write.message, msg.Grant) for write in landed))
+    scene.until(lambda: isinstance(scene.value(f"sluice.binding.{request}"), msg.Released))
     assert not scene.world.machines["node-0"].gpus["GPU-node-0-0"].instances
     scene.finish()
 
@@ -69,32 +55,32 @@ def its_agent_speaks_while_the_end_of_its_head_is_unanswered() -> None:
     """A node is removed by mistake; what is granted there again does not land behind the end of its head."""
     scene = Scene()
     landed = scene.landed()
-    lost = scene.lose(lambda _host, write: isinstance(write.message, NodeClosed), times=1)
+    lost = scene.lose(lambda _host, write: isinstance(write.message, msg.NodeClosed), times=1)
     scene.world.removals.say("node-0")
     scene.until(lambda: bool(lost))
     scene.host("agent-node-0").read_anew()
     scene.pod("a", sliced("1g.5gb"))
     scene.until(lambda: scene.runs("a"))
-    assert any(isinstance(write.message, NodeClosed) for write in landed)
+    assert any(isinstance(write.message, msg.NodeClosed) for write in landed)
     scene.finish()
 
 
 def a_source_told_all_before_a_wipe() -> None:
     """A source's unanswered message that it has listed everything lands after a wipe, before its present requests."""
     scene = Scene()
-    synced = scene.lose(lambda _host, write: isinstance(write.message, SourceSynced))
+    synced = scene.lose(lambda _host, write: isinstance(write.message, msg.SourceSynced))
     scene.strike("broker wipe", lasts_s=0.5)
     scene.until(lambda: bool(synced))
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: scene.runs("a"))
     scene.strike("broker wipe", lasts_s=0.5)
     landed = scene.landed()
-    scene.lose(lambda _host, write: isinstance(write.message, AllocationRequested | SourceSynced))
-    scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
+    scene.lose(lambda _host, write: isinstance(write.message, msg.AllocationRequested | msg.SourceSynced))
+    scene.until(lambda: any(isinstance(write.message, msg.Grant) for write in landed))
     scene.land(synced[0])
-    scene.lose(lambda host, write: host != "the network" and isinstance(write.message, AllocationRequested))
+    scene.lose(lambda host, write: host != "the network" and isinstance(write.message, msg.AllocationRequested))
     scene.wait(12.0)
-    assert any(isinstance(write.message, SourceSynced) for write in landed)
+    assert any(isinstance(write.message, msg.SourceSynced) for write in landed)
     scene.lose(lambda _host, _write: False)
     scene.finish()
 
@@ -105,16 +91,16 @@ def a_source_asked_before_a_wipe() -> None:
     asked = scene.landed()
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: scene.runs("a"))
-    first = next(write for write in asked if isinstance(write.message, AllocationRequested))
+    first = next(write for write in asked if isinstance(write.message, msg.AllocationRequested))
     before = scene.bound("a")
     agent = scene.host(f"agent-{before.node}")
     agent.kill()
     scene.strike("broker wipe", lasts_s=0.5)
     landed = scene.landed()
-    scene.lose(lambda _host, write: isinstance(write.message, AllocationRequested))
-    scene.until(lambda: any(isinstance(write.message, NodeOpened) for write in landed))
+    scene.lose(lambda _host, write: isinstance(write.message, msg.AllocationRequested))
+    scene.until(lambda: any(isinstance(write.message, msg.NodeOpened) for write in landed))
     scene.land(first)
-    scene.lose(lambda host, write: host != "the network" and isinstance(write.message, AllocationRequested))
+    scene.lose(lambda host, write: host != "the network" and isinstance(write.message, msg.AllocationRequested))
     scene.wait(12.0)
     assert first in landed
     agent.start()
@@ -132,7 +118,7 @@ def an_eviction_was_ordered_before_a_wipe() -> None:
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: scene.runs("a"))
     request = scene.request("a")
-    late = scene.lose(lambda _host, write: isinstance(write.message, EvictionOrdered))
+    late = scene.lose(lambda _host, write: isinstance(write.message, msg.EvictionOrdered))
     scene.world.operator.say(CordonSaid(scene.world.clockwork.now, "node-0", (), True, False))
     scene.until(lambda: bool(late))
     scene.host("allocator-a").kill()
@@ -145,7 +131,7 @@ def an_eviction_was_ordered_before_a_wipe() -> None:
     scene.host("allocator-a").start()
     scene.wait(10.0)
     assert scene.request("a") == request
-    assert not isinstance(scene.value(f"sluice.eviction.{request}"), EvictionOrdered)
+    assert not isinstance(scene.value(f"sluice.eviction.{request}"), msg.EvictionOrdered)
     scene.finish()
 
 
@@ -157,7 +143,7 @@ def a_waiver_of_before_a_wipe_lands_when_all_is_over() -> None:
     bound, request = scene.bound("a"), scene.request("a")
     life = scene.world.broker.values.incarnation(Stream.BOOK)
     assert life is not None
-    waived = Waived(
+    waived = msg.Waived(
         request=bound.request,
         request_revision=1,
         allocations=(bound.allocation,),
@@ -166,13 +152,13 @@ def a_waiver_of_before_a_wipe_lands_when_all_is_over() -> None:
     )
     address = subjects.binding(bound.request)
     late = Write(OperationId("late"), 1, Stream.BOOK, address.subject, address.guard, 0, waived, request)
-    closing = scene.lose(lambda _host, write: isinstance(write.message, RequestWithdrawn) and write.message.closing)
+    closing = scene.lose(lambda _host, write: isinstance(write.message, msg.RequestWithdrawn) and write.message.closing)
     scene.remove("a")
     scene.until(lambda: bool(closing))
     scene.strike("broker wipe", lasts_s=0.5)
     scene.wait(1.0)
     scene.lose(lambda _host, _write: False)
-    scene.until(lambda: isinstance(scene.value(f"sluice.request.{request}"), RequestWithdrawn))
+    scene.until(lambda: isinstance(scene.value(f"sluice.request.{request}"), msg.RequestWithdrawn))
     landed = scene.landed()
     scene.land(late)
     scene.until(lambda: late in landed)
@@ -185,15 +171,15 @@ def a_slice_is_waived_and_a_binding_to_it_lands_after_a_wipe() -> None:
     scene = Scene(allocators=2)
     other = scene.host("allocator-b")
     other.kill()
-    late = scene.lose(lambda _host, write: isinstance(write.message, Bound))
+    late = scene.lose(lambda _host, write: isinstance(write.message, msg.Bound))
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: bool(late))
     landed, request = scene.landed(), scene.request("a")
     scene.strike("gpu lost", "node-0", lasts_s=8.0)
-    scene.until(lambda: any(isinstance(write.message, SliceDegraded) for write in landed))
+    scene.until(lambda: any(isinstance(write.message, msg.SliceDegraded) for write in landed))
     other.start()
-    scene.until(lambda: any(isinstance(write.message, Waived) for write in landed))
-    scene.until(lambda: any(isinstance(write.message, Closed) for write in landed), longest_s=60.0)
+    scene.until(lambda: any(isinstance(write.message, msg.Waived) for write in landed))
+    scene.until(lambda: any(isinstance(write.message, msg.Closed) for write in landed), longest_s=60.0)
     scene.strike("broker wipe", lasts_s=0.5)
     scene.land(late[0])
     scene.until(lambda: scene.runs("a"), longest_s=60.0)
@@ -204,20 +190,20 @@ def a_slice_is_waived_and_a_binding_to_it_lands_after_a_wipe() -> None:
 def a_pod_was_bound_before_a_wipe_and_is_gone() -> None:
     """A pod is gone before its source read its binding, which lands after a wipe; only the binding names its slice."""
     scene = Scene()
-    late = scene.lose(lambda _host, write: isinstance(write.message, Bound))
+    late = scene.lose(lambda _host, write: isinstance(write.message, msg.Bound))
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: bool(late))
     request, agent = scene.request("a"), scene.host("agent-node-0")
     agent.kill()
     scene.remove("a")
     scene.strike("broker wipe", lasts_s=0.5)
-    scene.until(lambda: isinstance(scene.value(f"sluice.request.{request}"), RequestWithdrawn))
+    scene.until(lambda: isinstance(scene.value(f"sluice.request.{request}"), msg.RequestWithdrawn))
     scene.land(late[0])
-    early = scene.lose(lambda _host, write: isinstance(write.message, Released))
+    early = scene.lose(lambda _host, write: isinstance(write.message, msg.Released))
     scene.wait(2.0)
     landed = scene.landed()
     agent.start()
-    scene.until(lambda: any(isinstance(write.message, Revoke) for write in landed))
+    scene.until(lambda: any(isinstance(write.message, msg.Revoke) for write in landed))
     scene.lose(lambda _host, _write: False)
     for write in early[:1]:
         scene.land(write)
@@ -230,7 +216,7 @@ def an_order_lands_in_a_bus_made_by_a_slow_clock() -> None:
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: scene.runs("a"))
     broker, other = scene.world.broker, scene.host("allocator-b")
-    late = scene.lose(lambda host, write: host == "allocator-a" and isinstance(write.message, Grant))
+    late = scene.lose(lambda host, write: host == "allocator-a" and isinstance(write.message, msg.Grant))
     for clock_off_s in (0.0, -3000.0):
         other.pause()
         broker.stop()
@@ -240,11 +226,11 @@ def an_order_lands_in_a_bus_made_by_a_slow_clock() -> None:
         broker.start()
         if late:
             scene.land(late[0])
-            scene.lose(lambda host, write: host == "allocator-a" and isinstance(write.message, Grant))
+            scene.lose(lambda host, write: host == "allocator-a" and isinstance(write.message, msg.Grant))
         landed = scene.landed()
         scene.wait(3.0)
         other.resume()
-        scene.until(lambda: any(isinstance(write.message, NodeOpened) for write in landed))  # noqa: B023
+        scene.until(lambda: any(isinstance(write.message, msg.NodeOpened) for write in landed))  # noqa: B023
     scene.lose(lambda _host, _write: False)
     scene.wait(5.0)
     assert scene.runs("a")
@@ -253,7 +239,7 @@ def an_order_lands_in_a_bus_made_by_a_slow_clock() -> None:
 
 def _whenever_it_was_said(_original: Any, _self: Any, message: Any) -> Any:
     """Section 6 broken: that a source has told all it has holds in any life of the bus."""
-    return replace(message, incarnation="") if isinstance(message, SourceSynced) else None
+    return replace(message, incarnation="") if isinstance(message, msg.SourceSynced) else None
 
 
 TOLD_IN_ANY_LIFE = PlantedBug(
@@ -290,7 +276,7 @@ EVICTED_IN_ANY_LIFE = PlantedBug(
 
 def _names_nothing(original: Any, binding: Any) -> Any:
     """Section 6 broken: what binds nothing in this life of the bus tells of no slice."""
-    return original(binding) if isinstance(binding, Bound) else None
+    return original(binding) if isinstance(binding, msg.Bound) else None
 
 
 OUTDATED_NAMES_NOTHING = PlantedBug(

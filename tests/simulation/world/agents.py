@@ -21,61 +21,10 @@ from sluice.contracts.bus.events import Stream, Ticked
 from sluice.contracts.bus.subjects import ledger_filter
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
 from sluice.contracts.messages import NodeSnapshot
+from sluice_node_agent.core import events as ev
+from sluice_node_agent.core import instructions as do
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.config import AgentConfig
-from sluice_node_agent.core.events import (
-    AgentStarted,
-    CdiCompared,
-    CdiRefused,
-    CdiRemoved,
-    CdiWritten,
-    DeviceErrorKind,
-    DeviceRefused,
-    Event,
-    FoundTicket,
-    GpuTroubled,
-    HandOverChanged,
-    JournalSaved,
-    MpsSeen,
-    PodProcess,
-    PrepareAsked,
-    QuarantineReleased,
-    TenantsListed,
-    TenantsUnseen,
-    TicketMade,
-    TicketRefused,
-    TicketRemoved,
-    TicketsCompared,
-    UnprepareAsked,
-)
-from sluice_node_agent.core.instructions import (
-    AnswerCall,
-    CdiDevice,
-    CompareCdi,
-    CompareTickets,
-    CreateComputeInstance,
-    CreateGpuInstance,
-    DestroyComputeInstance,
-    DestroyGpuInstance,
-    GpuInstruction,
-    ListHolders,
-    ListTenants,
-    MakeTicket,
-    MpsInstruction,
-    ReadGpu,
-    RemoveCdi,
-    RemoveTicket,
-    SaveJournal,
-    SetComputeMode,
-    SetMpsLimits,
-    SetQuotas,
-    StartMps,
-    StopMps,
-    TerminateMpsClients,
-    VerifyInstance,
-    WatchMps,
-    WriteCdi,
-)
 from sluice_node_agent.core.journal_records import (
     ForgottenTombstone,
     NodeRecord,
@@ -124,11 +73,11 @@ class AgentHost(Host):
         self.agent: Agent | None = None
         self.hands_over = False
         """Whether the node's kubelet hands devices over by ResourceClaim."""
-        self.on_prepared: list[Callable[[Machine, str, AnswerCall], None]] = []
+        self.on_prepared: list[Callable[[Machine, str, do.AnswerCall], None]] = []
         self.on_hanging: list[Callable[[Machine, str], None]] = []
-        self.on_cdi: list[Callable[[Machine, str, tuple[CdiDevice, ...]], None]] = []
+        self.on_cdi: list[Callable[[Machine, str, tuple[do.CdiDevice, ...]], None]] = []
         """With what the file held before."""
-        self._calls: dict[int, tuple[str, Callable[[AnswerCall | None], None]]] = {}
+        self._calls: dict[int, tuple[str, Callable[[do.AnswerCall | None], None]]] = {}
         """Of the kubelet: the claim, and who hears the answer, or that the connection is gone."""
         self._numbered = 0
         self._in_kernel: deque[Callable[[], object]] = deque()
@@ -194,7 +143,7 @@ class AgentHost(Host):
         machine.on_disk = len(records)
         nameless = {gpu.index: gpu.lost for gpu in machine.gpus.values() if gpu.lost and self._cannot_tell(gpu)}
         told = (gpu for gpu in machine.gpus.values() if gpu.index not in nameless)
-        started = AgentStarted(
+        started = ev.AgentStarted(
             boot_id=machine.boot_id,
             endpoint=self.endpoint,
             gpus=tuple(gpu.first_report() for gpu in told),
@@ -215,7 +164,7 @@ class AgentHost(Host):
         )
         self.offer(started)
         if self.hands_over:
-            self.later(REGISTERED_S * self.dice.random(), lambda: self.offer(HandOverChanged(able=True)))
+            self.later(REGISTERED_S * self.dice.random(), lambda: self.offer(ev.HandOverChanged(able=True)))
 
         if nameless:
             self.later(NAMES_EVERY_S, lambda: self._ask_names(nameless))
@@ -273,32 +222,37 @@ class AgentHost(Host):
     def execute(self, instruction: object) -> None:
         """Do it on the machine after the time it takes, and tell how it went."""
         match instruction:
-            case SaveJournal():
+            case do.SaveJournal():
                 write = partial(self._save, instruction)
                 self._saves[write] = None
                 lasting = must_outlive_boot(instruction.record)
                 self._do(WRITE_S, write, then=partial(self._sync, instruction) if lasting else None)
-            case MakeTicket():
+            case do.MakeTicket():
                 ordered_at = self.clockwork.now
                 self._do(DISK_S, lambda: self._make_ticket(instruction, ordered_at))
-            case CompareTickets():
+            case do.CompareTickets():
                 self._do(DISK_S, lambda: self._compare_tickets(instruction))
-            case RemoveTicket():
+            case do.RemoveTicket():
                 self._do(DISK_S, lambda: self._remove_ticket(instruction))
-            case CreateGpuInstance() | CreateComputeInstance() | DestroyComputeInstance() | DestroyGpuInstance():
+            case (
+                do.CreateGpuInstance()
+                | do.CreateComputeInstance()
+                | do.DestroyComputeInstance()
+                | do.DestroyGpuInstance()
+            ):
                 self._do(self._slowly(CREATE_S), lambda: self._gpu(instruction), instruction.gpu)
-            case VerifyInstance() | ReadGpu() | ListHolders() | SetComputeMode():
+            case do.VerifyInstance() | do.ReadGpu() | do.ListHolders() | do.SetComputeMode():
                 self._do(DISK_S, lambda: self._gpu(instruction), instruction.gpu)
-            case ListTenants():
+            case do.ListTenants():
                 self._do(DISK_S, lambda: self._tenants(instruction))
-            case StartMps() | StopMps():
+            case do.StartMps() | do.StopMps():
                 self._do(self._slowly(MPS_S), lambda: self._mps(instruction), instruction.home)
-            case SetMpsLimits() | SetQuotas() | WatchMps() | TerminateMpsClients():
+            case do.SetMpsLimits() | do.SetQuotas() | do.WatchMps() | do.TerminateMpsClients():
                 self._do(MPS_S * (0.2 + self.dice.random()), lambda: self._mps(instruction), instruction.home)
             case _:
                 self._hand_over(instruction)
 
-    def call(self, claim: str, hear: Callable[[AnswerCall | None], None], *, prepare: bool) -> None:
+    def call(self, claim: str, hear: Callable[[do.AnswerCall | None], None], *, prepare: bool) -> None:
         """Its kubelet calls it about a claim. It hears None where nothing listens, or the connection goes."""
         if not self.alive or not self.hands_over:
             hear(None)
@@ -307,7 +261,7 @@ class AgentHost(Host):
         self._calls[self._numbered] = (claim, hear)
         bound_s = self.config.prepare_within_s * SLOW_CLOCK + ANSWERS_S if prepare else ANSWERS_S
         self._look_for_answer(self._numbered, self.clockwork.now, bound_s)
-        asked = PrepareAsked if prepare else UnprepareAsked
+        asked = ev.PrepareAsked if prepare else ev.UnprepareAsked
         self.offer(asked(self._numbered, claim, f"lab/{claim}"))
 
     def _look_for_answer(self, number: int, asked_at: float, bound_s: float) -> None:
@@ -326,22 +280,22 @@ class AgentHost(Host):
 
     def _hand_over(self, instruction: object) -> None:
         match instruction:
-            case AnswerCall():
+            case do.AnswerCall():
                 self._answer(instruction)
-            case WriteCdi() | RemoveCdi():
+            case do.WriteCdi() | do.RemoveCdi():
                 self._do(DISK_S, lambda: self._cdi(instruction))
-            case CompareCdi(token=token, files=files):
+            case do.CompareCdi(token=token, files=files):
                 there = self.machine.cdi
                 self._do(
                     DISK_S,
-                    lambda: CdiCompared(
+                    lambda: ev.CdiCompared(
                         token, tuple(each.claim for each in files if there.get(each.claim) != each.devices)
                     ),
                 )
             case _:
                 raise AssertionError(f"no handler for {instruction!r}")
 
-    def _answer(self, answer: AnswerCall) -> None:
+    def _answer(self, answer: do.AnswerCall) -> None:
         claim, hear = self._calls.pop(answer.call, ("", None))
         if hear is None:
             raise AssertionError(f"{self.name}: a second answer, or one to no call: {answer}")
@@ -350,20 +304,20 @@ class AgentHost(Host):
                 tell(self.machine, claim, answer)
         hear(answer)
 
-    def _cdi(self, order: WriteCdi | RemoveCdi) -> Event:
+    def _cdi(self, order: do.WriteCdi | do.RemoveCdi) -> ev.Event:
         if self.no_room_for_tickets:
-            return CdiRefused(order.token, "no space left on device")
+            return ev.CdiRefused(order.token, "no space left on device")
         before = self.machine.cdi.pop(order.claim, ())
-        if isinstance(order, WriteCdi):
+        if isinstance(order, do.WriteCdi):
             self.machine.cdi[order.claim] = order.devices
         for tell in self.on_cdi:
             tell(self.machine, order.claim, before)
-        return CdiWritten(order.token) if isinstance(order, WriteCdi) else CdiRemoved(order.token)
+        return ev.CdiWritten(order.token) if isinstance(order, do.WriteCdi) else ev.CdiRemoved(order.token)
 
     def troubled(self, gpu: str) -> None:
         """The driver tells of an error of a GPU."""
         if self.alive:
-            self.later(DISK_S, lambda: self.offer(GpuTroubled(GpuUuid(gpu))))
+            self.later(DISK_S, lambda: self.offer(ev.GpuTroubled(GpuUuid(gpu))))
 
     def booked(self) -> list[Held]:
         records = [record for record in _replayed(self.machine.journal) if isinstance(record, SliceRecord)]
@@ -372,14 +326,14 @@ class AgentHost(Host):
     def release(self, allocation: str, *, ignore_holders: bool) -> None:
         """An operator has a quarantined slice tried again."""
         if self.alive:
-            self.offer(QuarantineReleased(AllocationId(allocation), ignore_holders=ignore_holders))
+            self.offer(ev.QuarantineReleased(AllocationId(allocation), ignore_holders=ignore_holders))
 
     def _slowly(self, least_s: float) -> float:
         slow = self.broker.sky.chance("slow_device", self.clockwork.now)
         return (least_s + self.dice.random() * least_s) * (30 if slow else 1)
 
     def _do(
-        self, delay_s: float, step: Callable[[], Event], about: str = "", then: Callable[[], None] | None = None
+        self, delay_s: float, step: Callable[[], ev.Event], about: str = "", then: Callable[[], None] | None = None
     ) -> None:
         """The step happens after `delay_s`, its answer a moment later; `then` answers where something comes first."""
         if about:
@@ -400,45 +354,45 @@ class AgentHost(Host):
             elif self.alive and life == self.life:
                 then()
 
-        def answer(result: Event) -> None:
+        def answer(result: ev.Event) -> None:
             asked_at = self._busy.pop(about, 0.0)
-            if isinstance(result, MpsSeen):
+            if isinstance(result, ev.MpsSeen):
                 self.machine.looks.setdefault(about, []).append((asked_at, self.clockwork.now))
                 self._told_of(about, result)
             self.offer(result)
 
         self.clockwork.after(delay_s, happen)
 
-    def _told_of(self, home: str, seen: MpsSeen) -> None:
+    def _told_of(self, home: str, seen: ev.MpsSeen) -> None:
         """From now on the core knows whether a daemon is dead (unless it stands still)."""
         daemon = self.machine.mps.listed.get(home)
         if daemon is not None and not daemon.alive and not seen.alive and not self.paused:
             daemon.noticed_at = self.clockwork.now
 
-    def _save(self, save: SaveJournal) -> Event:
+    def _save(self, save: do.SaveJournal) -> ev.Event:
         if self.disk_full:  # the journal raises an error, which ends the agent before it publishes
             if self.alive:
                 self.kill()
                 self._start_again()
-            return JournalSaved(save.token)
+            return ev.JournalSaved(save.token)
         self.machine.journal.append(save.record)
         self.machine.journal_problem = ""  # until then the next life finds a new journal beside what is there
-        return JournalSaved(save.token)
+        return ev.JournalSaved(save.token)
 
-    def _sync(self, save: SaveJournal) -> None:
+    def _sync(self, save: do.SaveJournal) -> None:
         """What was written until now is on disk when this is answered."""
         written = len(self.machine.journal)
         self._disk_free_at = max(self._disk_free_at, self.clockwork.now) + DISK_S * (1 + self.dice.random())
 
-        def sync() -> Event:
+        def sync() -> ev.Event:
             self.machine.on_disk = max(self.machine.on_disk, written)
-            return JournalSaved(save.token)
+            return ev.JournalSaved(save.token)
 
         self._do(self._disk_free_at - self.clockwork.now, sync)
 
-    def _make_ticket(self, make: MakeTicket, ordered_at: float) -> Event:
+    def _make_ticket(self, make: do.MakeTicket, ordered_at: float) -> ev.Event:
         if self.no_room_for_tickets:
-            return TicketRefused(make.token, "no space left on device")
+            return ev.TicketRefused(make.token, "no space left on device")
         devices = tuple(uuid for one in make.containers for uuid in one.visible_devices.split(",") if uuid)
         if make.ticket not in self.machine.tickets:
             homes = tuple(home for one in make.containers if (home := home_of(one.mps_pipe_directory)))
@@ -447,24 +401,24 @@ class AgentHost(Host):
             for hear in self.on_ticket:
                 hear("made", self.machine, ticket)
         self.machine.tickets[make.ticket].said = make.record
-        return TicketMade(make.token)
+        return ev.TicketMade(make.token)
 
-    def _compare_tickets(self, compare: CompareTickets) -> Event:
+    def _compare_tickets(self, compare: do.CompareTickets) -> ev.Event:
         there = self.machine.tickets
 
-        def is_wrong(ordered: MakeTicket) -> bool:
+        def is_wrong(ordered: do.MakeTicket) -> bool:
             return ordered.ticket not in there or there[ordered.ticket].said != ordered.record
 
-        return TicketsCompared(compare.token, tuple(each.ticket for each in compare.tickets if is_wrong(each)))
+        return ev.TicketsCompared(compare.token, tuple(each.ticket for each in compare.tickets if is_wrong(each)))
 
-    def _remove_ticket(self, remove: RemoveTicket) -> Event:
+    def _remove_ticket(self, remove: do.RemoveTicket) -> ev.Event:
         if self.no_room_for_tickets:
-            return TicketRefused(remove.token, "no space left on device")
+            return ev.TicketRefused(remove.token, "no space left on device")
         ticket = self.machine.tickets.pop(remove.ticket, None)
         if ticket is not None:
             for hear in self.on_ticket:
                 hear("removed", self.machine, ticket)
-        return TicketRemoved(remove.token)
+        return ev.TicketRemoved(remove.token)
 
     def _clear_tickets(self) -> None:
         """Those of before a reboot go first, whatever else is known."""
@@ -474,7 +428,7 @@ class AgentHost(Host):
                 for hear in self.on_ticket:
                     hear("removed", self.machine, ticket)
 
-    def _gpu(self, instruction: GpuInstruction) -> Event:
+    def _gpu(self, instruction: do.GpuInstruction) -> ev.Event:
         gpu = self.machine.gpus[instruction.gpu]
         try:
             return on_marked_gpu(gpu, self.machine, instruction)
@@ -482,25 +436,25 @@ class AgentHost(Host):
             self.trace.tell(self.name, "device refused", gpu.uuid, f"{type(instruction).__name__}: {refused.why}")
             for hear in self.on_refused:
                 hear(self.machine, gpu, instruction, refused)
-            return DeviceRefused(instruction.token, DeviceErrorKind(refused.kind), refused.why)
+            return ev.DeviceRefused(instruction.token, ev.DeviceErrorKind(refused.kind), refused.why)
 
-    def _tenants(self, instruction: ListTenants) -> Event:
+    def _tenants(self, instruction: do.ListTenants) -> ev.Event:
         """Who is in the pod's cgroup, or has a claim's file mounted; now and then that cannot be seen."""
         if self.dice.random() < UNSEEN:
-            return TenantsUnseen(instruction.token, "too many open files")
+            return ev.TenantsUnseen(instruction.token, "too many open files")
         owner = instruction.owner
         is_found = self.machine.pod_of(owner) == owner or f"{owner}{SHARED}" in instruction.claims
         left = self.machine.of_pod(owner) if is_found else []
-        return TenantsListed(instruction.token, tuple(PodProcess(process.pid, "python") for process in left))
+        return ev.TenantsListed(instruction.token, tuple(ev.PodProcess(process.pid, "python") for process in left))
 
-    def _mps(self, instruction: MpsInstruction) -> Event:
+    def _mps(self, instruction: do.MpsInstruction) -> ev.Event:
         return on_mps(self.machine, instruction, self.clockwork.now, self.dice, dying=not self.alive)
 
 
-def _said(ticket: Ticket) -> FoundTicket:
+def _said(ticket: Ticket) -> ev.FoundTicket:
     """What a ticket says; of half of one, or one that somebody else made, nothing."""
     record = ticket.said if isinstance(ticket.said, TicketRecord) else None
-    return FoundTicket(ticket.name, record, "" if record is not None else "it holds no record")
+    return ev.FoundTicket(ticket.name, record, "" if record is not None else "it holds no record")
 
 
 def _replayed(journal: list[object]) -> list[Record]:

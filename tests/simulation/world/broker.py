@@ -3,28 +3,18 @@
 from collections.abc import Callable
 from typing import Literal
 
+from factories.broker.stream_model import Cursor, PublishAccepted, PublishRefused, StreamModel
 from simulation.world.lagging_server import Lagging
 from simulation.world.trace import Trace
 from simulation.world.virtual_clock import VirtualClock
 from simulation.world.weather import ANSWER_TIMEOUT_S, Fate, Sky
 
-from sluice.contracts.bus.events import (
-    Entry,
-    Observed,
-    ReadingCaughtUp,
-    ReadingStarted,
-    Stream,
-    Write,
-    WriteAccepted,
-    WriteRefused,
-    WriteUnknown,
-)
+from sluice.contracts.bus import events as bus
 from sluice.contracts.ids import Incarnation, NodeName
 from sluice.contracts.messages import AnyMessage
-from sluice.testing.stream_model import Cursor, PublishAccepted, PublishRefused, StreamModel
 
-Answer = WriteAccepted | WriteRefused | WriteUnknown
-Reading = ReadingStarted | Observed | ReadingCaughtUp
+Answer = bus.WriteAccepted | bus.WriteRefused | bus.WriteUnknown
+Reading = bus.ReadingStarted | bus.Observed | bus.ReadingCaughtUp
 Cut = Literal["mute", "deaf"]
 """One way is cut: it is not heard, or hears nothing. Neither can read, because reading needs a question."""
 _FATES: dict[Cut | None, Fate] = {"mute": "request lost", "deaf": "ack lost"}
@@ -44,13 +34,13 @@ class Broker:
         self.up = True
         self.up_since = 0.0
         self.readers: dict[Reader, None] = {}
-        self.on_landed: list[Callable[[Write, int], None]] = []
+        self.on_landed: list[Callable[[bus.Write, int], None]] = []
         self.on_wiped: list[Callable[[], None]] = []
         self.wiped_life = ""
         """The life of BOOK that ended with the latest wipe."""
         self.on_started: list[Callable[[], None]] = []
         """Told once, when it is up again and before anybody can read."""
-        self.fate_of: Callable[[str, Write], Fate | None] = lambda _host, _write: None
+        self.fate_of: Callable[[str, bus.Write], Fate | None] = lambda _host, _write: None
         """What a schedule decides of single writes; of the others the sky decides."""
         self.cut: dict[str, Cut] = {}
         """Hosts of which one way to here is cut."""
@@ -63,11 +53,11 @@ class Broker:
 
     # -- writing --------------------------------------------------------------------------------------------------
 
-    def write(self, host: str, write: Write, answer: Callable[[Answer], None]) -> None:
+    def write(self, host: str, write: bus.Write, answer: Callable[[Answer], None]) -> None:
         """Carry a write there and an answer back, as the weather allows. `answer` is called exactly once."""
         fate = self.fate_of(host, write) or _FATES.get(self.cut.get(host)) or self.sky.fate(self.clockwork.now)
         there, back, forgot = self.sky.latency(), self.sky.latency(), self._forgot
-        unknown = WriteUnknown(write.operation)
+        unknown = bus.WriteUnknown(write.operation)
         match fate:
             case "request lost":
                 self.clockwork.after(ANSWER_TIMEOUT_S + back, lambda: answer(unknown))
@@ -84,19 +74,18 @@ class Broker:
             again_s = there + self.sky.long()
             self.clockwork.after(again_s, lambda: self._land_belated(host, write, "again", forgot))
 
-    def put(self, host: str, write: Write) -> Answer:
+    def put(self, host: str, write: bus.Write) -> Answer:
         """A write lands at once: it was there before anything began."""
         return self._land(host, write, "")
 
-    def _land_and_answer(self, host: str, write: Write, answer: Callable[[Answer], None], back: float) -> None:
+    def _land_and_answer(self, host: str, write: bus.Write, answer: Callable[[Answer], None], back: float) -> None:
         result = self._land(host, write, "")
-        if isinstance(result, WriteUnknown):
+        if isinstance(result, bus.WriteUnknown):
             back += ANSWER_TIMEOUT_S
         self.clockwork.after(back, lambda: answer(result))
 
-    def _land_belated(self, host: str, write: Write, how: str, forgot: int) -> None:
-        """
-        A write comes long after it was sent, or once more.
+    def _land_belated(self, host: str, write: bus.Write, how: str, forgot: int) -> None:
+        """A write comes long after it was sent, or once more.
 
         Not to a server that forgets: it is alone, so with its end all is lost that was on its way to it, as no client
         of ours keeps anything for the next connection. In a cluster, which forgets nothing, another server may have it.
@@ -104,9 +93,9 @@ class Broker:
         if forgot == self._forgot:
             self._land(host, write, how)
 
-    def _land(self, host: str, write: Write, how: str) -> Answer:
+    def _land(self, host: str, write: bus.Write, how: str) -> Answer:
         if not self.up:
-            return WriteUnknown(write.operation)
+            return bus.WriteUnknown(write.operation)
         outcome = self.values.publish(
             subject=write.subject,
             guard=write.guard,
@@ -124,16 +113,16 @@ class Broker:
                 for landed in self.on_landed:
                     landed(write, outcome.sequence)
                 self.poke(write.stream)
-                return WriteAccepted(write.operation, outcome.sequence)
+                return bus.WriteAccepted(write.operation, outcome.sequence)
             case PublishRefused():
                 if self.trace.keeps:
                     last = f"last #{outcome.last % 10**7}, for {host}"
                     self.trace.tell("broker", f"refused {how}", write.subject, last)
-                return WriteRefused(write.operation, outcome.last)
+                return bus.WriteRefused(write.operation, outcome.last)
             case _:
-                return WriteUnknown(write.operation)
+                return bus.WriteUnknown(write.operation)
 
-    def last(self, subject: str, answer: Callable[[Entry | None], None], host: str = "") -> None:
+    def last(self, subject: str, answer: Callable[[bus.Entry | None], None], host: str = "") -> None:
         """Read one last value for a host; asked again until there is an answer, as the shell does."""
         if not self.up or host in self.cut:
             self.clockwork.after(RECONNECT_S, lambda: self.last(subject, answer, host))
@@ -151,7 +140,7 @@ class Broker:
 
     # -- what happens to it ---------------------------------------------------------------------------------------
 
-    def poke(self, stream: Stream) -> None:
+    def poke(self, stream: bus.Stream) -> None:
         """There is something new for the readers of a stream."""
         for reader in self.readers:
             if reader.stream is stream:
@@ -164,7 +153,7 @@ class Broker:
     def start(self, *, forgets_state: int = 0) -> None:
         """The server is back; the latest writes of STATE may be lost (it syncs later), those of BOOK never."""
         self.up, self.up_since = True, self.clockwork.now
-        lost = self.values.lose_latest(Stream.STATE, forgets_state) if self.values.has(Stream.STATE) else 0
+        lost = self.values.lose_latest(bus.Stream.STATE, forgets_state) if self.values.has(bus.Stream.STATE) else 0
         self._forgot += lost > 0
         self.trace.tell("broker", "STARTED", "", f"{lost} values of STATE lost")
         for started in self.on_started:
@@ -174,12 +163,12 @@ class Broker:
             reader.start()
 
     def request_words(self) -> dict[str, AnyMessage]:
-        said = self.values.snapshot(Stream.STATE, ("sluice.request.>",), self.clockwork.now)
+        said = self.values.snapshot(bus.Stream.STATE, ("sluice.request.>",), self.clockwork.now)
         return {entry.subject.rpartition(".")[2]: entry.message for entry in said}
 
-    def wipe(self, *, but: Stream | None = None) -> None:
+    def wipe(self, *, but: bus.Stream | None = None) -> None:
         """Everything it stored is lost, streams and durables included; all `but` one stream, where its files remain."""
-        self.wiped_life = self.values.incarnation(Stream.BOOK) or self.wiped_life
+        self.wiped_life = self.values.incarnation(bus.Stream.BOOK) or self.wiped_life
         self.values.wipe(but=but)
         self.trace.tell("broker", "WIPED")
         for wiped in self.on_wiped:
@@ -188,7 +177,7 @@ class Broker:
     def ensure(self) -> None:
         self.values.ensure(self.clockwork.now, self.clock_off_s)
         self.up_since = self.clockwork.now
-        self.trace.tell("broker", "streams ensured", "", str(self.values.incarnation(Stream.BOOK)))
+        self.trace.tell("broker", "streams ensured", "", str(self.values.incarnation(bus.Stream.BOOK)))
 
 
 class Reader:
@@ -197,7 +186,7 @@ class Reader:
     def __init__(
         self,
         broker: Broker,
-        stream: Stream,
+        stream: bus.Stream,
         filters: tuple[str, ...],
         deliver: Callable[[Reading], None],
         *,
@@ -261,12 +250,12 @@ class Reader:
         durable = self._agent is None or broker.values.has_agent(self._agent)
         if broker.up and not durable and not self._told_missing:
             self._told_missing = True  # as the bus port promises: once, before it waits for the durable
-            self._send(turn, ReadingStarted(self.stream, Incarnation("")))
+            self._send(turn, bus.ReadingStarted(self.stream, Incarnation("")))
         if not broker.up or incarnation is None or not durable:
             broker.clockwork.after(RECONNECT_S + broker.sky.latency(), lambda: self._connect(turn))
             return
         self._told_missing = False
-        self._send(turn, ReadingStarted(self.stream, incarnation))
+        self._send(turn, bus.ReadingStarted(self.stream, incarnation))
 
         def begin() -> None:
             if turn != self._turn:
@@ -298,15 +287,15 @@ class Reader:
             return
         values = cursor.read(broker.clockwork.now, BATCH)
         for value in values:
-            self._send(turn, Observed(self.stream, value.entry))
+            self._send(turn, bus.Observed(self.stream, value.entry))
             if self._agent is not None and broker.sky.chance("redelivered", broker.clockwork.now):
-                again = Observed(self.stream, value.entry)
+                again = bus.Observed(self.stream, value.entry)
                 broker.clockwork.after(broker.sky.long() * 2, lambda again=again: self._send(turn, again))  # type: ignore[misc]
         if len(values) == BATCH:
             self.poke()
         elif not self._caught_up:
             self._caught_up = True
-            self._send(turn, ReadingCaughtUp(self.stream))
+            self._send(turn, bus.ReadingCaughtUp(self.stream))
 
     def _send(self, turn: int, event: Reading) -> None:
         """What is read arrives in order, at its time, unless the reading was restarted meanwhile."""

@@ -53,8 +53,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """
-    A process on a device: a MIG device, or a whole GPU.
+    """A process on a device: a MIG device, or a whole GPU.
 
     `home` names the daemon that it is a client of; empty when it runs without MPS. Once `terminated` it computes no
     more, and is listed, with its memory, until it ends (docs/hardware).
@@ -407,8 +406,7 @@ class Machine:
         return [(gpu, process) for gpu in self.gpus.values() for process in gpu.processes]
 
     def reboot(self, *, tickets_survive: bool, homes_survive: bool = True, unwritten: int = 0) -> None:
-        """
-        MIG instances, processes, daemons and compute modes are gone; directories too where they lie in memory.
+        """MIG instances, processes, daemons and compute modes are gone; directories too where they lie in memory.
 
         After a power cut also the last `unwritten` records of the journal, as far as they were not on disk.
         """

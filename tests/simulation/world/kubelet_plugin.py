@@ -12,10 +12,8 @@ from sluice_node_agent.core.instructions import AnswerCall
 
 RESTART_S = 0.5
 ANSWER_LOST, LATE, REPEATED, TWICE, UNPREPARE_LOST, TOO_EARLY = 0.05, 0.15, 0.2, 0.1, 0.15, 0.3
-"""
-How often a kubelet loses an answer, calls late, prepares again, calls twice at a time, never unprepares, and does so
-before the containers have ended.
-"""
+"""How often a kubelet loses an answer, calls late, prepares again, calls twice at a time, never unprepares, and does so
+before the containers have ended."""
 LATE_S, REPEATED_AFTER_S = 6.0, 8.0
 SHARED = "-shared"
 """What the UID of a claim ends with that several pods use: its agent knows the one that asked."""

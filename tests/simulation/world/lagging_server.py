@@ -3,8 +3,9 @@
 from collections import deque
 from random import Random
 
+from factories.broker.stream_model import Cursor, StoredValue, StreamModel, is_under
+
 from sluice.contracts.bus.events import Entry, Stream, stream_of
-from sluice.testing.stream_model import Cursor, StoredValue, StreamModel, is_under
 
 STALE_OF = 0.7
 """So many of those who ask while it lags ask this server."""

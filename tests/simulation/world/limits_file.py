@@ -1,5 +1,4 @@
-"""
-An operator who writes a limits file: the process that publishes it, and what must follow.
+"""An operator who writes a limits file: the process that publishes it, and what must follow.
 
 Nothing is ever published in the file's name that no version of it has; and when all is calm the bus has what the file
 has, and nothing else in its name. The judges of quotas and cordons check that the limits hold once they are published

@@ -274,8 +274,7 @@ class Kubelets:
                 self._start(machine, request, device.container, missing)
 
     def _start(self, machine: Machine, request: str, container: ContainerDevices, devices: list[str]) -> None:
-        """
-        Start what a container runs, on each of these devices, if that can be had now.
+        """Start what a container runs, on each of these devices, if that can be had now.
 
         A client that finds no directory of a daemon runs without MPS and says nothing of it. Where the directory is
         there and the daemon does not serve it (dead, after a fault, busy with another user), it ends and is started

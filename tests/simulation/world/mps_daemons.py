@@ -1,5 +1,4 @@
-"""
-The MPS daemons of one machine: processes that no agent's death ends, and the directories that clients find them by.
+"""The MPS daemons of one machine: processes that no agent's death ends, and the directories that clients find them by.
 
 As strict as the real ones (NVIDIA's MPS guide): a server serves one user, limits hold for clients that connect later,
 a fault hits every client and keeps new ones out until those have ended. Shares no code with what it judges.
@@ -37,8 +36,7 @@ class Directory:
 
 @dataclass(slots=True)
 class Daemon:
-    """
-    One daemon with its server. A dead one stays listed until it is restarted or removed.
+    """One daemon with its server. A dead one stays listed until it is restarted or removed.
 
     `answered`: a start succeeded; one that seemed not to start may be ended by its starter. `noticed_at`: when its
     agent noticed its death; what it did before that is no error.
@@ -95,8 +93,7 @@ class Daemons:
         self.directories[directory.home] = directory
 
     def start(self, directory: Directory, gpu: Gpu, pid: int, now_ticks: int, percent: int, memory_mib: int) -> Daemon:
-        """
-        Start a daemon with its server, or find it running and set its limits. Raises DaemonRefusedError.
+        """Start a daemon with its server, or find it running and set its limits. Raises DaemonRefusedError.
 
         The server needs the device to be there, and on a GPU in compute mode EXCLUSIVE_PROCESS to be the only one.
         """
@@ -170,8 +167,7 @@ def clients_of(gpu: Gpu, home: str) -> list[Process]:
 
 
 def let_go(gpu: Gpu, home: str, pids: tuple[int, ...]) -> list[str]:
-    """
-    The server lets go of clients, of each once: asked again, the daemon would be deaf. Returns whose they are.
+    """The server lets go of clients, of each once: asked again, the daemon would be deaf. Returns whose they are.
 
     They compute no more. Their processes live on as its clients, with what memory they have, until they end.
     """

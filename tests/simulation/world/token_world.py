@@ -1,5 +1,4 @@
-"""
-A home with seeded processes around the token scheduler: they compute, idle, lie, stall and die, and so does it.
+"""A home with seeded processes around the token scheduler: they compute, idle, lie, stall and die, and so does it.
 
 A small machine of its own, with a clock of its own; `tests/judges/tokens.py` judges every step. What a process does is
 written after docs/time-quota.md, not after the client library.
@@ -12,20 +11,8 @@ from dataclasses import dataclass, field
 
 from factories.gpus.token_scheduler import HELLO, JudgedScheduler
 
+from sluice_node_agent.core.quota import events as quota
 from sluice_node_agent.core.quota import wire
-from sluice_node_agent.core.quota.events import (
-    ConnectionClosed,
-    ConnectionOpened,
-    Disconnect,
-    MessageReceived,
-    QuotaConfig,
-    QuotaEvent,
-    Send,
-    TenantRemoved,
-    TenantSet,
-    TimerDue,
-    WakeAt,
-)
 from sluice_node_agent.core.quota.scheduler import TokenScheduler
 
 ROOMS = (
@@ -37,7 +24,7 @@ ROOMS = (
     ((5, 100, 100), (5, 5, 30), (0, 100, 60), (90, 100, 100)),
     ((20, 40, 100),),
 )
-Make = Callable[[QuotaConfig, int, int], TokenScheduler]
+Make = Callable[[quota.QuotaConfig, int, int], TokenScheduler]
 
 
 @dataclass
@@ -73,7 +60,7 @@ class TokenWorld:
         """Begin with the room's tenants, each with one process or two."""
         self.random = random.Random(self.seed)
         self.room = ROOMS[self.seed % len(ROOMS)]
-        self.config = QuotaConfig()
+        self.config = quota.QuotaConfig()
         self._start()
         for number, _ in enumerate(self.room):
             for _ in range(self.random.choice((1, 1, 2))):
@@ -106,22 +93,22 @@ class TokenWorld:
         self.home = JudgedScheduler(self.make(self.config, self.starts, self.now))
         self.processes.clear()
         for number, (request, limit, width) in enumerate(self.room):
-            self._tell(TenantSet(f"t{number}", request * 10_000, limit * 10_000, width))
+            self._tell(quota.TenantSet(f"t{number}", request * 10_000, limit * 10_000, width))
 
-    def _tell(self, event: QuotaEvent) -> None:
+    def _tell(self, event: quota.QuotaEvent) -> None:
         for each in self.home.tell(event, self.now):
             match each:
-                case WakeAt(at_us=at) if at is not None:
+                case quota.WakeAt(at_us=at) if at is not None:
                     self._at(at, self._wake(self.home, at))
-                case Send(connection=connection, message=message):
+                case quota.Send(connection=connection, message=message):
                     self._hear(connection, message)
-                case Disconnect(connection=connection):
+                case quota.Disconnect(connection=connection):
                     self.processes.pop(connection, None)
 
     def _wake(self, home: JudgedScheduler, at: int) -> Callable[[], None]:
         def wake() -> None:
             if self.home is home and home.wakes_at == at:
-                self._tell(TimerDue())
+                self._tell(quota.TimerDue())
 
         return wake
 
@@ -138,13 +125,13 @@ class TokenWorld:
         self.processes[number] = TokenClient(
             tenant, draw.choice(kernels), pauses=draw.random() < 0.3, lies=not self.calm and draw.random() < 0.2
         )
-        self._tell(ConnectionOpened(number, tenant))
+        self._tell(quota.ConnectionOpened(number, tenant))
         self._say(number, HELLO)
         self._ask(number)
 
     def _say(self, number: int, message: wire.FromClient) -> None:
         if number in self.processes:
-            self._tell(MessageReceived(number, message))
+            self._tell(quota.MessageReceived(number, message))
 
     def _ask(self, number: int, ahead_of: int = 0) -> None:
         process = self.processes.get(number)
@@ -220,17 +207,17 @@ class TokenWorld:
                 for each in tenants:
                     self._connect(each)
             case 1:
-                self._tell(TenantSet(tenant, draw.randrange(0, 50) * 10_000, draw.randrange(1, 101) * 10_000, 30))
+                self._tell(quota.TenantSet(tenant, draw.randrange(0, 50) * 10_000, draw.randrange(1, 101) * 10_000, 30))
             case 2:
-                self._tell(TenantRemoved(tenant))
+                self._tell(quota.TenantRemoved(tenant))
                 number = int(tenant.removeprefix("t"))
                 request, limit, width = self.room[number]
-                self._tell(TenantSet(tenant, request * 10_000, limit * 10_000, width))
+                self._tell(quota.TenantSet(tenant, request * 10_000, limit * 10_000, width))
                 self._connect(tenant)
             case 3:
                 self._connect(tenant)
             case _ if self.processes:
                 number = draw.choice(sorted(self.processes))
                 died = self.processes.pop(number)
-                self._tell(ConnectionClosed(number))
+                self._tell(quota.ConnectionClosed(number))
                 self._connect(died.tenant)

@@ -1,5 +1,4 @@
-"""
-A question of the allocator's core changes nothing: a reader may ask it anywhere, in any order, as often as wanted.
+"""A question of the allocator's core changes nothing: a reader may ask it anywhere, in any order, as often as wanted.
 
 Functions that are named like a question are walked as syntax trees, with everything in the core that they call by
 name. A change is an assignment, a deletion or a mutating call on anything that the function did not make itself.

@@ -1,5 +1,4 @@
-"""
-Evaluates admission policies on objects, with the policies' own texts and a CEL engine.
+"""Evaluates admission policies on objects, with the policies' own texts and a CEL engine.
 
 What Kubernetes adds to the language (`split`, `join`, `authorizer`) is written here as Kubernetes documents it. Tests
 that import this skip where the engine is not installed.

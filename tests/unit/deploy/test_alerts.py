@@ -12,7 +12,7 @@ from unit.deploy.queries import METRICS, labels_kept, named, problems_of
 ROOT = Path(__file__).parents[3]
 DOCTOR = "tests/unit/console/doctor/test_doctor_bus.py"
 RUNNING = "tests/e2e/test_doctor.py"
-FLEET = "tests/unit/inventory/test_metrics.py"
+FLEET = "tests/unit/inventory/test_counts.py"
 AGENT = "tests/unit/node_agent"
 MEASURED = "tests/unit/allocator/shell/test_decision_counter.py"
 CERTIFICATES = "tests/integration/test_webhook_certificates.py"
@@ -61,7 +61,7 @@ SAID = {
     "the API server is away": (API_SERVER, "test_an_api_server_that_stays_away_is_told_once_with_what_follows"),
     "the API server throttles": (API_SERVER, "test_a_server_that_is_busy_says_when_to_come_again"),
     "two allocators work at once": (
-        "tests/unit/allocator/shell/test_metrics.py",
+        "tests/unit/allocator/shell/test_decision_counter.py",
         "test_a_node_that_may_not_be_used_is_not_counted_as_open",
     ),
     "more pods wait than the queue keeps": (
@@ -74,7 +74,7 @@ SAID = {
         "test_those_that_have_idled_longest_come_first_and_no_others_come",
     ),
     "pods wait for long": (
-        "tests/unit/allocator/shell/test_metrics.py",
+        "tests/unit/allocator/shell/test_decision_counter.py",
         "test_who_watches_sees_who_waits_for_what_and_how_long",
     ),
     "a device refuses steps again and again": (f"{AGENT}/test_usage.py", "test_refusals_are_counted_by_step_and_kind"),

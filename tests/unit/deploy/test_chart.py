@@ -61,6 +61,8 @@ class TestWithHelm:
             ({"nats": {"storage": {"size": "5Gi"}}}, "at '/nats/storage/size': '5Gi' does not match"),
             ({"inventory": {"record": {"volume": "disk"}}}, "value must be one of 'emptyDir', 'claim', 'none'"),
             ({"uninstall": {"waitSeconds": 0}}, "at '/uninstall/waitSeconds': minimum: got 0, want 1"),
+            ({"tracing": {"viewer": "https://jaeger.example"}}, "at '/tracing/viewer': 'https://jaeger.example'"),
+            ({"tracing": {"viewer": "https://jaeger.example/trace/{trace_id}"}}, ""),
             ({"allocator": {"resources": {"limits": {}}}}, ""),
             ({"namespaces": {"nodes": "sluice-system"}}, 'namespaces.nodes is "sluice-system", the release\'s own'),
             ({"nats": {"externalUrl": "tls://a:1"}}, "nats.externalCa is empty: it must be the authority (PEM) of"),

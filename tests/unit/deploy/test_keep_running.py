@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from deploy_check import DEPLOY
-from factories.gpus.mps import until
+from factories.waiting import wait_until
 
 from sluice.runtime.service import EXIT_NEW_CONTAINER
 
@@ -26,9 +26,9 @@ def kept(tmp_path: Path, script: str) -> subprocess.Popen[bytes]:
 def test_a_program_that_is_killed_runs_again_at_once(tmp_path: Path) -> None:
     """No pod of the node could start or end for a minute."""
     with kept(tmp_path, "exec sleep 60") as process:
-        until(lambda: len(pids(tmp_path)) == 1, "it runs")
+        wait_until(lambda: len(pids(tmp_path)) == 1, "it runs")
         os.kill(pids(tmp_path)[0], signal.SIGKILL)
-        until(lambda: len(pids(tmp_path)) == 2, "it runs again")
+        wait_until(lambda: len(pids(tmp_path)) == 2, "it runs again")
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 128 + signal.SIGTERM
     assert not Path(f"/proc/{pids(tmp_path)[1]}").exists()
@@ -37,7 +37,7 @@ def test_a_program_that_is_killed_runs_again_at_once(tmp_path: Path) -> None:
 def test_a_stop_waits_for_the_program_and_has_its_exit_code(tmp_path: Path) -> None:
     """A driver that is cut off leaves its sockets to a kubelet that calls them."""
     with kept(tmp_path, f"trap 'echo done > {tmp_path}/end; exit 7' TERM; while :; do sleep 0.05; done") as process:
-        until(lambda: len(pids(tmp_path)) == 1, "it runs")
+        wait_until(lambda: len(pids(tmp_path)) == 1, "it runs")
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 7
     assert (tmp_path / "end").exists()

@@ -1,8 +1,16 @@
-"""Who is let in is let out: a policy at one end only is a command that hangs until its time is over."""
+"""Who reaches whom in the cluster, and the page in it."""
 
 from pathlib import Path
 
 import yaml
+from unit.deploy.reading import Rendering, environment, named
+
+from sluice.contracts.bus.nats_permissions import permissions_of
+from sluice.contracts.bus.streams import Role
+from sluice.runtime.settings import CommonSettings, load
+from sluice_console.__main__ import app
+from sluice_console.core.web.request_check import denied
+from sluice_console.shell.web.listen_address import host_and_port
 
 POLICIES = Path(__file__).parents[3] / "deploy/kubernetes/base/network-policies.yaml"
 COMPONENT = "app.kubernetes.io/component"
@@ -33,3 +41,30 @@ def test_whoever_is_let_in_somewhere_is_let_out_to_it():
     for asks in ("console", "web"):
         assert (asks, "node-agent", 9411) in let_in
     assert let_in <= let_out, sorted(let_in - let_out)
+
+
+def test_the_page_in_a_cluster_starts_and_knows_the_names_that_lead_to_it(rendered: Rendering):
+    """A word that the command does not know ends it; a name that it does not know is answered by nothing."""
+    objects = rendered("single")
+    deployment = named(objects, "Deployment", "sluice-web")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    command, bound, _ = app.parse_args(container["args"], exit_on_error=False, print_error=False)
+    said = bound.arguments
+
+    assert command.__name__ == "web_command"
+    (port,) = container["ports"]
+    assert host_and_port(said["listen"]) == ("0.0.0.0", port["containerPort"])
+    namespace = deployment["metadata"]["namespace"]
+    service = named(objects, "Service", "sluice-web")["metadata"]["name"]
+    for host in (service, f"{service}.{namespace}.svc", "10.1.2.3:8617", "localhost:8617"):
+        for path in ("/", container["readinessProbe"]["httpGet"]["path"]):
+            asked = denied(method="GET", path=path, headers={"host": host}, hosts=said["host"], is_data=False)
+            assert asked is None, asked
+
+
+def test_the_pages_user_may_write_nothing(rendered: Rendering):
+    (container,) = named(rendered("single"), "Deployment", "sluice-web")["spec"]["template"]["spec"]["containers"]
+    settings = load(CommonSettings, service="console", environ=environment(container))
+    rights = permissions_of(Role.CONSOLE)
+    assert settings.nats_user == rights.user
+    assert all(subject.startswith("$JS.API.") for subject in rights.publish)

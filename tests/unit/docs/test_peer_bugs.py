@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,22 +21,7 @@ NAMED = {
     "FaST-GShare": tuple(f"3.6.{number}" for number in range(1, 14)),
     "kubelet": ("#102880",),
     "tensor-fusion": (
-        *(
-            "#479",
-            "#791",
-            "#796",
-            "#365",
-            "#218",
-            "#179",
-            "#656",
-            "#700",
-            "#716",
-            "#767",
-            "#520",
-            "#547",
-            "#555",
-            "#551",
-        ),
+        *(f"#{number}" for number in (479, 791, 796, 365, 218, 179, 656, 700, 716, 767, 520, 547, 555, 551)),
         *(f"B{number}" for number in range(1, 11)),
     ),
     "mig-adapter": ("1", "2", "3", "4", "5", "6", "7", "8", "10"),
@@ -43,6 +29,7 @@ NAMED = {
 """The faults that cost users a device, or gave one to two of them: these may never drop out of the page."""
 
 
+@cache
 def _rows() -> dict[str, dict[str, str]]:
     """What the page says: by peer and number, the cell of its tests, or why there are none."""
     found: dict[str, dict[str, str]] = {}
@@ -56,13 +43,15 @@ def _rows() -> dict[str, dict[str, str]]:
     return found
 
 
+@cache
 def _named_in_tests() -> set[tuple[str, str]]:
     """Every peer with every number that a docstring of a test names."""
     peers = "|".join(sorted(map(re.escape, _rows()), key=len, reverse=True))
     mention = re.compile(rf"(?<![\w.-])({peers}) ({_NUMBER}(?:, {_NUMBER})*)")
     found = set()
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if mention.search(text) else ():
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test_"):
                 for peer, numbers in mention.findall(ast.get_docstring(node) or ""):
                     found |= {(peer, number) for number in numbers.split(", ")}

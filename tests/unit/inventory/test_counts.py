@@ -1,7 +1,9 @@
 """The numbers that people read: per GPU and over the fleet."""
 
+from types import SimpleNamespace
+
 import msgspec
-from factories.inventory import AT, EMPTY_A100, NODE, gpu_report, snapshot
+from factories.inventory import AT, EMPTY_A100, NODE, gpu_report, news, snapshot
 
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, SourceName
 from sluice.contracts.messages import (
@@ -13,7 +15,10 @@ from sluice.contracts.messages import (
     Share,
     SliceReport,
 )
+from sluice.runtime.prometheus.metrics import MetricRegistry
 from sluice_inventory.core.counts import GpuUse, NodeUse, SlotState, fleet_use, gpu_uses
+from sluice_inventory.core.events import PullSucceeded
+from sluice_inventory.shell.metrics import FleetMetrics
 
 GPU = GpuUuid("GPU-1")
 
@@ -172,3 +177,51 @@ def test_an_instance_that_is_booked_is_not_offered_any_more():
     free = instance("3g.20gb", 0, 4, None)
     found = use(booked("a1", ("3g.20gb", 0, 4), state="making"), fixed_layout=True, instances=(free,))
     assert [(slot.start, slot.state) for slot in found.slots] == [(0, SlotState.ORDERED)]
+
+
+def shown(fleet: FleetMetrics) -> dict[tuple[str, ...], float]:
+    counts = MetricRegistry()
+    with counts.collecting_from(fleet.now):
+        return {(m.name, *labels): value for m, series in counts.samples().items() for labels, value in series.items()}
+
+
+def pulled(bench, generation: int, **gpu) -> None:
+    bench.hear(news(generation))
+    bench.feed(PullSucceeded(NODE, snapshot(generation, gpus=(gpu_report(**gpu),)), AT))
+
+
+def test_metrics_show_unhealthy_gpus_and_quarantined_places(bench):
+    fleet = FleetMetrics(bench.core, SimpleNamespace(monotonic=lambda: bench.now))
+    bench.start_reading()
+    bench.caught_up()
+    assert shown(fleet)["sluice_inventory_nodes", "fresh"] == 0
+    pulled(bench, 1)
+    model = gpu_report().model
+    found = shown(fleet)
+    assert found["sluice_inventory_nodes", "fresh"] == 1
+    assert found["sluice_gpus", model, "healthy"] == 1
+    assert found["sluice_gpu_memory_slices", model, "total"] == gpu_report().memory_slices
+    assert ("sluice_gpu_memory_slices", model, "quarantined") not in found
+
+    foreign = InstanceReport(gi_id=9, profile="1g.5gb", start=6, size=1)
+    quarantined = (PlacementReport(start=0, size=4),)
+    pulled(bench, 2, healthy=False, health_message="Xid 79", quarantined=quarantined, instances=(foreign,))
+    found = shown(fleet)
+    assert found["sluice_gpus", model, "unhealthy"] == 1
+    assert ("sluice_gpus", model, "healthy") not in found
+    assert found["sluice_gpu_memory_slices", model, "quarantined"] == 4
+    assert found["sluice_gpu_memory_slices", model, "foreign"] == 1
+
+
+def test_metrics_show_a_silent_node_as_stale(bench):
+    """Otherwise operators would not see that nothing new goes there."""
+    fleet = FleetMetrics(bench.core, SimpleNamespace(monotonic=lambda: bench.now))
+    bench.start_reading()
+    bench.caught_up()
+    pulled(bench, 1)
+    began = bench.now
+    assert shown(fleet)["sluice_inventory_oldest_answer_seconds",] == 0
+    bench.at(1000.0)
+    found = shown(fleet)
+    assert (found["sluice_inventory_nodes", "fresh"], found["sluice_inventory_nodes", "stale"]) == (0, 1)
+    assert found["sluice_inventory_oldest_answer_seconds",] == 1000.0 - began

@@ -98,19 +98,6 @@ def test_an_announcement_of_another_node_than_its_subjects_is_ignored(bench):
     assert bench.core.names() == []
 
 
-def test_nodes_that_never_answer_do_not_hold_up_the_others(bench):
-    """Retries have fewer places than pulls: a living node's announcement is pulled beside them."""
-    dead = [NodeName("d1"), NodeName("d2")]
-    for node in dead:
-        assert bench.hear(news(node=node)) == [Pull(node, ENDPOINT)]
-    for node in dead:
-        assert bench.feed(PullFailed(node, "away")) == []
-    assert bench.at(1.0) == [Pull(dead[0], ENDPOINT)]
-    assert bench.at(1.5) == []
-    assert bench.hear(news()) == [ASK]
-    assert bench.feed(PullFailed(dead[0], "away")) == [Pull(dead[1], ENDPOINT)]
-
-
 def test_an_answer_for_another_node_is_refused_loudly(bench):
     """The wrong node's devices are never shown under this name, and the reason is."""
     assert bench.hear(news()) == [ASK]
@@ -171,34 +158,6 @@ def test_a_late_or_double_answer_changes_nothing(bench):
     assert bench.feed(PullFailed(NODE, "away")) == []
     assert bench.feed(PullFailed(NodeName("unknown"), "away")) == []
     assert bench.core.view(NODE).inventory == known()
-
-
-def went_stale(bench: Bench) -> str:
-    """The node of `pulled` fails until it is stale, at 30 s. Returns what is published about it."""
-    assert bench.at(10.0) == [ASK]
-    assert bench.feed(PullFailed(NODE, "UNAVAILABLE")) == []
-    for now in (11.0, 13.0, 17.0, 21.0, 25.0, 29.0):
-        assert bench.at(now) == [ASK]
-        assert bench.feed(PullFailed(NODE, "UNAVAILABLE")) == []
-    assert bench.at(29.9) == []
-    return "no usable answer for 30 s: UNAVAILABLE"
-
-
-def test_a_dead_node_is_marked_stale_with_the_reason(bench):
-    """After `stale_after_s` without an answer the bus says so, once."""
-    why = went_stale(pulled(bench))
-    assert bench.at(30.0) == [bench.write(2, known(stale_message=why), expected=102)]
-    assert bench.at(31.0) == []
-
-
-def test_a_node_that_comes_back_is_fresh_again(bench):
-    """The first usable answer removes the mark, though nothing else has changed."""
-    why = went_stale(pulled(bench))
-    stale = known(stale_message=why)
-    assert bench.at(30.0) == [bench.write(2, stale, expected=102)]
-    written(bench, 2, stale)
-    assert bench.at(33.0) == [ASK]
-    assert answered(bench, at=LATER) == [bench.write(3, known(observed_at=LATER), expected=103)]
 
 
 def test_a_node_that_is_neither_listed_nor_answers_is_forgotten(bench):

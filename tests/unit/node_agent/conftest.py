@@ -1,5 +1,6 @@
 """A node around the agent's core: real files for hardware, journal and tickets, a made-up bus, and crashes at will."""
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -437,9 +438,16 @@ class Node:
         return sorted((i.profile, i.start, i.size) for i in self.hardware.read().gpus[gpu].instances)
 
 
+def always_done(_descriptor: int) -> None:
+    """In place of a wait for the disk."""
+
+
 @pytest.fixture
-def make_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
+def make_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Node]]:
+    """Nodes whose agents are killed. No power is cut: what was written is there, and no test waits for the disk."""
     made: list[Node] = []
+    monkeypatch.setattr(os, "fsync", always_done)
+    monkeypatch.setattr(os, "fdatasync", always_done)
 
     def make(*, fleet: str = FLEET, **config: Any) -> Node:
         node = Node(tmp_path / str(len(made)), AgentConfig(**{"news_every_s": 0.0} | config), fleet)

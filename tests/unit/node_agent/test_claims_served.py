@@ -1,23 +1,33 @@
-"""A node says why its kubelet cannot hand devices over, and serves pods by ticket meanwhile."""
+"""Claims are served while their folders are there, and what a killed agent left goes."""
 
 import asyncio
+import os
+import socket
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from factories.cluster.claim_kubelet import ClaimKubelet
 from factories.gpus.mps import short_directory
 
 from sluice.contracts.ids import NodeName, RunId
+from sluice.runtime.grpc.health import Health
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import HandOverChanged, PrepareAsked
 from sluice_node_agent.core.instructions import AnswerCall
+from sluice_node_agent.csi.node_cleanup import clean_node
 from sluice_node_agent.device.nvidia_nodes import CdiError, CommonEdits
 from sluice_node_agent.dra.calls import KubeletCalls
 from sluice_node_agent.dra.cdi_files import CdiFiles, ClaimFiles
+from sluice_node_agent.kubelet.sockets import claims_socket
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.runner import claims_served as served_module
+from sluice_node_agent.shell.runner import pod_volumes
 from sluice_node_agent.shell.runner.claims_served import claims_served
+from sluice_node_agent.shell.runner.pod_volumes import CutOffError, is_cut_off, volumes_served
 
 NODE = NodeName("n1")
 
@@ -86,3 +96,69 @@ async def test_a_call_ends_before_the_kubelet_gives_up_although_the_agent_hangs(
     assert answer.error == "ResourceClaim default/c: the node agent is too busy; it is tried again"
     assert heard.get_nowait() == PrepareAsked(1, "u1", "default/c")
     await calls.carry_out(AnswerCall(1))
+
+
+@pytest.fixture
+def node() -> Iterator[Path]:
+    with short_directory() as path:
+        yield path
+
+
+def _clean(tmp_path, *claims):
+    return clean_node(tmp_path / "run/pods", tmp_path / "run/mps", tmp_path / "kubelet", claims)
+
+
+def _left_by_a_killed_plugin(tmp_path):
+    own = claims_socket(tmp_path / "kubelet")
+    own.parent.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(own))
+    return own
+
+
+def test_the_sockets_of_a_killed_plugin_go(node):
+    """A kubelet would call a driver that is gone, and wait for it with every pod."""
+    own = _left_by_a_killed_plugin(node)
+    assert _clean(node) == []
+    assert not own.parent.exists()
+
+
+def test_a_prepared_claim_keeps_the_plugin(node):
+    """Its pods stay Terminating for as long as no driver answers."""
+    own = _left_by_a_killed_plugin(node)
+    (kept,) = _clean(node, "u2", "u1")
+    assert kept.startswith("pods on this node have 2 ResourceClaims of Sluice, such as the one with UID u1")
+    assert own.exists()
+
+
+@pytest.fixture
+def removed(tmp_path):
+    """The path of a folder that is there and was removed, as a mounted one is after its removal on the node."""
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    folder.rmdir()
+    yield Path(f"/proc/self/fd/{descriptor}")
+    os.close(descriptor)
+
+
+def test_a_folder_that_was_removed_under_its_mount_is_cut_off(tmp_path, removed):
+    assert is_cut_off(removed)
+    assert is_cut_off(removed / "below")
+    assert not is_cut_off(tmp_path)
+    assert not is_cut_off(tmp_path / "not" / "made" / "yet")
+
+
+@pytest.mark.parametrize("field", ["pods_dir", "cdi_dir"])
+def test_an_agent_ends_when_a_folder_that_it_shares_with_its_node_was_removed(tmp_path, monkeypatch, removed, field):
+    monkeypatch.setattr(pod_volumes, "_LOOK_EVERY_S", 0.01)
+    folders = {"pods_dir": tmp_path / "pods", "cdi_dir": tmp_path / "cdi", field: removed}
+    settings = NodeAgentSettings(nodes=("n1",), kubelet_root=tmp_path / "kubelet", role="agent", **folders)
+
+    async def run() -> None:
+        async with asyncio.timeout(5), volumes_served(settings, Health(time.monotonic)):
+            await asyncio.Event().wait()
+
+    with pytest.raises(ExceptionGroup) as found:
+        asyncio.run(run())
+    assert found.group_contains(CutOffError, match=str(removed))

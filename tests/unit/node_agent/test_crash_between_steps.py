@@ -1,10 +1,14 @@
-"""A crash between any two steps: nothing is lost, nothing is made twice, nothing is forgotten on a GPU."""
+"""A crash between two steps, or a step that is half done."""
 
+import msgspec
 import pytest
-from factories.crashes import killed_twice
-from factories.gpus.shared_devices import ON_MIG
+from factories.crashes import deaths, killed_twice
+from factories.gpus.shared_devices import ON_MIG, live_with
 
-from sluice.contracts.messages import SliceGone, SliceReady
+from sluice.contracts.bus.events import ReadLast, Write
+from sluice.contracts.messages import SliceFailed, SliceGone, SliceReady
+from sluice_node_agent.core import instructions as do
+from sluice_node_agent.core.events import GpuTroubled, QuarantineReleased
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, VerifyInstance
 
 BOTH = ((0, "3g.20gb", 4, 4), (1, "1g.5gb", 6, 1))
@@ -20,24 +24,17 @@ def _finish(node, order):
 @pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
 def test_making_survives_a_crash_at_every_step(make_node, executed):
     """A user's slice is made exactly once, wherever the agent dies (an instruction out may or may not be done)."""
-    steps = 0
-    while True:
+    for death in deaths(executed=executed, least=15):
         node = make_node()
         node.live()
         grant = node.grant(node.booking("a1", *BOTH))
         node.order(grant)
-        ended = node.work(own_max=steps)
-        if not ended and executed:
-            node.carry_out(node.waiting.popleft())
+        death.strikes(node)
         word = _finish(node, grant)
-        assert isinstance(word, SliceReady), steps
-        assert (node.instances(0), node.instances(1)) == ([("3g.20gb", 4, 4)], [("1g.5gb", 6, 1)]), steps
+        assert isinstance(word, SliceReady), death.steps
+        assert (node.instances(0), node.instances(1)) == ([("3g.20gb", 4, 4)], [("1g.5gb", 6, 1)]), death.steps
         assert [d.uuid for d in word.devices] == [node.hardware.read().gpus[n].instances[0].uuid for n in (0, 1)]
-        assert node.tickets.names() == (word.ticket,), steps
-        if ended:
-            break
-        steps += 1
-    assert steps >= 15
+        assert node.tickets.names() == (word.ticket,), death.steps
 
 
 def test_making_survives_a_second_crash_at_every_step(make_node):
@@ -53,50 +50,37 @@ def test_making_survives_a_second_crash_at_every_step(make_node):
 @pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
 def test_unmaking_survives_a_crash_at_every_step(make_node, executed):
     """What a pod gave back is given back wherever the agent dies, and only then called gone."""
-    steps = 0
-    while True:
+    for death in deaths(executed=executed, least=10):
         node = make_node()
         node.live()
         booking = node.booking("a1", *BOTH)
         node.order(node.grant(booking))
         node.work()
         node.order(node.revoke(booking))
-        ended = node.work(own_max=steps)
-        if not ended and executed:
-            node.carry_out(node.waiting.popleft())
+        death.strikes(node)
         if isinstance(node.word("a1"), SliceGone):
             assert (node.instances(0), node.instances(1)) == ([], [])
         word = _finish(node, None)
-        assert isinstance(word, SliceGone), steps
+        assert isinstance(word, SliceGone), death.steps
         assert word.revision == 2
-        assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ()), steps
+        assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ()), death.steps
         assert node.agent.snapshot().slices == ()
-        if ended:
-            break
-        steps += 1
-    assert steps >= 10
 
 
 @pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
 def test_a_revoke_while_down_ends_what_was_half_made(make_node, executed):
     """A pod that goes away while the agent is down leaves nothing behind, however far its slice was."""
-    steps = 0
-    while True:
+    for death in deaths(executed=executed):
         node = make_node()
         node.live()
         booking = node.booking("a1", *BOTH)
         node.order(node.grant(booking))
-        ended = node.work(own_max=steps)
-        if not ended and executed:
-            node.carry_out(node.waiting.popleft())
+        death.strikes(node)
         node.stop()
         node.put(f"sluice.ledger.n1_example.{booking.allocation}", node.revoke(booking))
         word = _finish(node, None)
-        assert isinstance(word, SliceGone), steps
-        assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ()), steps
-        if ended:
-            break
-        steps += 1
+        assert isinstance(word, SliceGone), death.steps
+        assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ()), death.steps
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "share"])
@@ -181,3 +165,112 @@ def test_a_compute_instance_that_somebody_made_while_the_agent_was_down_is_left_
     node.live()
     assert [each.uuid for each in node.hardware.read().gpus[0].instances] == ["MIG-by-hand"]
     assert isinstance(node.word("a1"), SliceGone)
+
+
+OTHER_MIG = (1, "3g.20gb", 4, 4)
+
+
+def step(node):
+    if isinstance(node.waiting[0], (Write, ReadLast)):
+        node.answer(node.waiting.popleft())
+    else:
+        node.handle(node.carry_out(node.waiting.popleft()))
+
+
+def until(node, want):
+    """Carry out all before the first that is wanted; returns that, which is not carried out."""
+    for _ in range(2000):
+        for n, each in enumerate(node.waiting):
+            if want(each):
+                del node.waiting[n]
+                return each
+        assert node.waiting
+        step(node)
+    raise AssertionError
+
+
+def test_a_ticket_never_names_a_device_that_is_gone(node):
+    """A share joined early, its home was made again while the slice waited for another device."""
+    node.live()
+    two = (node.share("a1", ON_MIG), node.share("a1", OTHER_MIG))
+    booking = msgspec.structs.replace(two[0], devices=(*two[0].devices, *two[1].devices))
+    node.order(node.grant(booking))
+    held = until(node, lambda i: isinstance(i, do.StartMps) and i.gpu == node.gpus[1])
+    while node.waiting:
+        step(node)
+    first = next(d for d in node.mps.living())
+    node.mps.die(first)
+    with node.hardware.changing() as hardware:
+        hardware.gpus[0].instances.clear()
+    node.handle(GpuTroubled(node.gpus[0]))
+    for _ in range(5):
+        node.tick(5.0)
+    node.own_done.clear()
+    node.handle(node.carry_out(held))
+    node.work()
+    there = {i.uuid for gpu in node.hardware.read().gpus for i in gpu.instances}
+    made = [i for i in node.own_done if isinstance(i, do.MakeTicket)]
+    assert isinstance(node.word("a1"), SliceReady)
+    for each in made:
+        assert set(each.containers[0].visible_devices.split(",")) <= there
+
+
+def test_what_an_operator_vouched_for_once_does_not_hold_for_a_slice_that_lives_on(node):
+    """Its GPU would be given to the next one under its process, long after somebody looked there once."""
+    booking = node.booking("a1", (0, "3g.20gb", 4, 4), (2, None, 0, 8))
+    live_with(node, booking)
+    node.mps.enter(501, node.gpus[2], "pod-1")
+    with node.hardware.changing() as hardware:
+        hardware.gpus[0].instances[0].uuid = ""
+    node.refused = [do.CreateComputeInstance] + [do.DestroyGpuInstance] * 5
+    for _ in range(12):
+        node.tick(5.0)
+        if not node.refused:
+            break
+    assert not node.refused
+    node.handle(QuarantineReleased(booking.allocation, ignore_holders=True))
+    node.work()
+    for _ in range(20):
+        node.tick(5.0)
+    assert isinstance(node.word("a1"), SliceReady)
+    node.order(node.revoke(booking))
+    node.work()
+    assert not isinstance(node.word("a1"), SliceGone)
+
+
+@pytest.mark.parametrize("is_share", [False, True])
+def test_what_loses_its_compute_instance_while_it_is_made_leaves_nothing(node, is_share):
+    """Somebody destroys it before it is read back, and the GPU instance would stay for ever."""
+    node.live()
+    booking = node.share("a1", ON_MIG) if is_share else node.booking("a1", ON_MIG)
+    node.order(node.grant(booking))
+    verify = until(node, lambda i: isinstance(i, do.VerifyInstance))
+    with node.hardware.changing() as hardware:
+        hardware.gpus[0].instances[0].uuid = ""
+    node.handle(node.carry_out(verify))
+    node.work()
+    assert isinstance(node.word("a1"), SliceFailed)
+    node.order(node.revoke(booking))
+    for _ in range(5):
+        node.tick(10.0)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert node.instances(0) == []
+
+
+@pytest.mark.parametrize("profile", ["1g.5gb+me", "1g.5gb"])
+def test_an_instance_that_somebody_made_in_the_place_of_ours_is_left_alone(node, profile):
+    """Its user would lose it. One that looks like ours cannot be told apart, and is unused."""
+    node.live()
+    booking = node.booking("a1", (0, "1g.5gb", 0, 1))
+    node.order(node.grant(booking))
+    verify = until(node, lambda i: isinstance(i, do.VerifyInstance))
+    with node.hardware.changing() as hardware:
+        i = hardware.gpus[0].instances[0]
+        i.profile, i.uuid = profile, ""  # ours was removed, and another one made by hand: the id is used again
+    node.handle(node.carry_out(verify))
+    node.work()
+    assert isinstance(node.word("a1"), SliceFailed)
+    node.order(node.revoke(booking))
+    for _ in range(5):
+        node.tick(10.0)
+    assert len(node.instances(0)) == (1 if profile.endswith("me") else 0)

@@ -17,49 +17,19 @@ from factories.gpus.admin_layouts import (
     uuid_at,
 )
 
+from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceQuarantined, SliceReady
 from sluice_node_agent.core.instructions import (
     CreateComputeInstance,
     CreateGpuInstance,
-    ListHolders,
-    MakeTicket,
-    RemoveTicket,
-    SaveJournal,
-    VerifyInstance,
 )
+from sluice_node_agent.device.port import FixedLayoutSelector, parse_selector
 
 
 @pytest.fixture
 def node(make_node):
     """A node with a fixed GPU, one that Sluice cuts up, and one without MIG; opened."""
     return opened(make_node)
-
-
-def test_an_instance_is_handed_out_as_it_is_and_stays_when_its_tenant_goes(node):
-    """An administrator would lose the partitioning to the first pod."""
-    uuid = uuid_at(node, 6)
-    booking, word = granted(node)
-    assert isinstance(word, SliceReady)
-    assert [(d.profile, d.start, d.size, d.uuid) for d in word.devices] == [("1g.5gb", 6, 1, uuid)]
-    assert [c.visible_devices for c in word.containers] == [uuid]
-    assert [type(done) for done in node.own_done] == [
-        SaveJournal,
-        ListHolders,
-        SaveJournal,
-        VerifyInstance,
-        SaveJournal,
-        MakeTicket,
-        SaveJournal,
-    ]
-    node.own_done.clear()
-
-    gone = revoked(node, booking)
-    assert isinstance(gone, SliceGone)
-    assert gone.cause == "pod gone"
-    assert [type(done) for done in node.own_done] == [SaveJournal, RemoveTicket, SaveJournal, ListHolders, SaveJournal]
-    assert node.instances() == LAYOUT
-    assert uuid_at(node, 6) == uuid
-    assert granted(node, "a2")[1].devices[0].uuid == uuid
 
 
 def test_what_is_offered_is_what_nobody_has(node):
@@ -79,34 +49,6 @@ def test_what_is_offered_is_what_nobody_has(node):
     ]
     assert not report(node, 1).fixed_layout
     assert report(node, 1).creatable["7g.40gb"] == 1
-
-
-def test_a_place_without_an_instance_is_refused_and_nothing_is_made(node):
-    _, word = granted(node, "a1", (0, "1g.5gb", 3, 1))
-    assert isinstance(word, SliceFailed)
-    assert word.error == "NotFound"
-    assert "fixed layout has no 1g.5gb there; its administrator has to make one" in word.message
-    assert changes(node) == []
-    assert node.instances() == LAYOUT
-
-
-def test_an_instance_is_never_handed_out_twice(node):
-    """Two tenants would have one device: no driver keeps the second out."""
-    first, _ = granted(node)
-    _, word = granted(node, "a2", owner="pod-2")
-    assert isinstance(word, SliceFailed)
-    assert (word.error, word.message) == ("InUse", f"{node.gpus[0]} 6:1: the 1g.5gb there is a1's still")
-    assert node.tickets.names() == (node.word("a1").ticket,)
-    assert isinstance(revoked(node, first), SliceGone)
-
-
-def test_two_grants_at_the_same_moment_get_one_instance_between_them(node):
-    one, two = node.booking("a1", SMALL), node.booking("a2", SMALL, owner="pod-2")
-    node.order(node.grant(one))
-    node.order(node.grant(two))
-    node.work()
-    words = [type(node.word(name)) for name in ("a1", "a2")]
-    assert sorted(each.__name__ for each in words) == ["SliceFailed", "SliceReady"]
 
 
 def test_a_slice_of_several_gpus_is_half_made_and_half_found(node):
@@ -213,3 +155,41 @@ def test_a_home_is_not_made_in_what_a_tenant_has_alone(node):
     node.work()
     assert isinstance(node.word("a2"), SliceFailed)
     assert "is a1's still" in node.word("a2").message
+
+
+UUID = GpuUuid("GPU-6f6c1d8e-33f4-5d0a-a2b4-1f3f1d1c9e55")
+OTHER = GpuUuid("GPU-00000000-33f4-5d0a-a2b4-1f3f1d1c9e55")
+
+
+@pytest.mark.parametrize(
+    ("named", "those"),
+    [
+        ((), []),
+        (("all",), [0, 1, 2]),
+        (("n1.example",), [0, 1, 2]),
+        (("n1.example:1", "n1.example:2"), [1, 2]),
+        (("n2.example", "n2.example:0"), []),
+        ((UUID,), [0]),
+        ((UUID, "n1.example:2", "n2"), [0, 2]),
+    ],
+)
+def test_one_list_does_for_a_cluster(named, those):
+    """A layout would be thought fixed on the wrong node, or not on the right one."""
+    fixed = parse_selector(named, NodeName("n1.example"))
+    assert [index for index in range(3) if ((UUID if index == 0 else OTHER), index) in fixed] == those
+
+
+@pytest.mark.parametrize("named", ["GPU-1", "0", "n1:x", "N1", "n1:", "", "n1:1000", "MIG-6f6c1d8e"])
+def test_what_names_nothing_is_a_mistake(named):
+    """A GPU would be cut up, because its name was misspelt."""
+    if named == "0":
+        assert parse_selector([named], NodeName("n1")) == FixedLayoutSelector()  # a node of that name
+        return
+    with pytest.raises(ValueError, match="is no GPU"):
+        parse_selector([named], NodeName("n1"))
+
+
+def test_a_uuid_in_capitals_is_the_gpus():
+    """It is taken for a UUID, and its layout is changed all the same."""
+    named = parse_selector(["GPU-3F2504E0-4F89-11D3-9A0C-0305E82C3301"], NodeName("n1"))
+    assert (GpuUuid("GPU-3f2504e0-4f89-11d3-9a0c-0305e82c3301"), 0) in named

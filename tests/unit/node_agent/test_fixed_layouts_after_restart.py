@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from factories.crashes import deaths
 from factories.gpus.admin_layouts import (
     FLEET,
     LARGE,
@@ -45,52 +46,38 @@ def ordered(make_node, kind):
 @pytest.mark.parametrize("kind", ["slice", "share"])
 def test_handing_out_survives_a_crash_at_every_step(make_node, kind, executed):
     """A pod gets the very instance that is there, once, wherever the agent dies."""
-    steps = 0
-    while True:
+    for death in deaths(executed=executed, least=7):
         node, _ = ordered(make_node, kind)
-        ended = node.work(own_max=steps)
-        if not ended and executed:
-            node.carry_out(node.waiting.popleft())
+        death.strikes(node)
         node.live()
         word = node.word("a1")
-        assert isinstance(word, SliceReady), (steps, word)
+        assert isinstance(word, SliceReady), (death.steps, word)
         assert word.devices[0].uuid == uuid_at(node, 6)
-        assert node.tickets.names() == (word.ticket,), steps
+        assert node.tickets.names() == (word.ticket,), death.steps
         assert node.instances() == LAYOUT
         assert changes(node) == []
-        if ended:
-            break
-        steps += 1
-    assert steps >= 7
 
 
 @pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("kind", ["slice", "share"])
 def test_taking_back_survives_a_crash_at_every_step(make_node, kind, executed):
     """The administrator's instance is there at every moment, and is called gone only without its tenant."""
-    steps = 0
-    while True:
+    for death in deaths(executed=executed, least=4):
         node, booking = ordered(make_node, kind)
         node.work()
         device = node.word("a1").devices[0].uuid
         if kind == "slice":
             use(node, device, owner="pod-1")
         node.order(node.revoke(booking))
-        ended = node.work(own_max=steps)
-        if not ended and executed:
-            node.carry_out(node.waiting.popleft())
+        death.strikes(node)
         assert not isinstance(node.word("a1"), SliceGone) or kind == "share"
         node.live()
         node.mps.leave(4711)
         for _ in range(3):
             node.tick(60)
-        assert isinstance(node.word("a1"), SliceGone), steps
+        assert isinstance(node.word("a1"), SliceGone), death.steps
         assert (node.instances(), node.tickets.names(), changes(node)) == (LAYOUT, (), [])
         assert uuid_at(node, 6) == device
-        if ended:
-            break
-        steps += 1
-    assert steps >= 4
 
 
 def test_a_lost_journal_and_a_lost_device_leave_a_tenant_his_other_one(node):

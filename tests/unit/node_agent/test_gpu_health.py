@@ -1,29 +1,22 @@
-"""What the driver says becomes words and errors that a person, and the agent's core, can act on."""
+"""What makes a GPU unhealthy, and how that is noticed."""
+
+import asyncio
+import threading
 
 import pynvml
 import pytest
 
-from sluice.mig.catalog import catalog
-from sluice_node_agent.core.events import DeviceErrorKind
+from sluice.contracts.ids import GpuUuid, NodeName
+from sluice_node_agent.core.events import DeviceErrorKind, GpuTroubled
 from sluice_node_agent.device.gpu_health import APPLICATION_XIDS, HealthFacts, XidHistory, is_critical, why_unhealthy
 from sluice_node_agent.device.nvml.errors import known_or, meaning, no_backend, older, told
-from sluice_node_agent.device.nvml.mig import built_name, profile_name
-from sluice_node_agent.device.port import DeviceError, GpuLostError, InUseError
+from sluice_node_agent.device.nvml.mig import profile_name
+from sluice_node_agent.device.port import DeviceError, GpuLostError, InUseError, NotSupportedError, RebootedError
+from sluice_node_agent.shell.nodes.node_backend import WatchTimes
+from sluice_node_agent.shell.runner import usage_poller as xid_watch
+from sluice_node_agent.shell.runner.usage_poller import watch_xids
 
 GPU = "GPU-00000000-0000-0000-0000-000000000001"
-
-
-@pytest.mark.parametrize("model", catalog(), ids=lambda model: model.key)
-def test_profiles_are_found_by_the_same_name_on_old_drivers(model):
-    """A driver that does not tell the names of profiles: a grant of `3g.20gb` must still find it."""
-    for profile in model.profiles:
-        built = built_name(
-            enum=profile.nvml_enum,
-            compute_slices=profile.compute_slices,
-            memory_mib=profile.memory_mib,
-            total_bytes=model.memory_mib * 1024**2,
-        )
-        assert built == profile.name
 
 
 @pytest.mark.parametrize(
@@ -126,12 +119,6 @@ def test_what_the_driver_asks_for_is_believed():
         assert why_unhealthy(HealthFacts(mig_now=False, mig_next=False, recovery=action), (), GPU) != ""
 
 
-def test_uncorrectable_errors_count_where_the_driver_cannot_judge_them():
-    """An agent that was restarted after a double-bit error on an older driver would forget it."""
-    assert "3 uncorrectable" in why_unhealthy(HealthFacts(mig_now=False, mig_next=False, uncorrected=3), (), GPU)
-    assert "Xid 48" in why_unhealthy(HealthFacts(mig_now=False, mig_next=False, uncorrected=3), (48,), GPU)
-
-
 def test_xids_are_kept_until_the_gpu_was_recovered():
     """A GPU would be used again unreset, or never again after its reset."""
     xids = XidHistory()
@@ -216,3 +203,72 @@ def test_no_error_of_pynvml_gets_out():
 def test_a_node_without_usable_driver_says_what_to_do(code, words):
     assert words in str(no_backend(code))
     assert "\n" not in str(no_backend(code))
+
+
+BROKEN = GpuUuid("GPU-1")
+PATIENCE_S = 10.0
+
+
+class Driver:
+    """Answers as the test says, then waits until the test releases it."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.waits = threading.Event()
+        self.let_go = threading.Event()
+        self.under_way = 0
+
+    def troubled(self, timeout_s):
+        self.under_way += 1
+        try:
+            if self.answers:
+                answer = self.answers.pop(0)
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
+            self.waits.set()
+            assert self.let_go.wait(PATIENCE_S)
+            return ()
+        finally:
+            self.under_way -= 1
+
+
+def _watch(driver, heard):
+    async def offer(event):
+        heard.append(event)
+
+    return asyncio.create_task(watch_xids(driver, WatchTimes(1.0, 0.0), offer, node=NodeName("n1")))
+
+
+async def test_what_the_driver_tells_reaches_the_core(monkeypatch):
+    """A BROKEN that broke is read at once, also after the driver had refused to be listened to."""
+    monkeypatch.setattr(xid_watch, "_DEAF_S", 0.01)
+    driver, heard = Driver(NotSupportedError("no events"), (BROKEN, GpuUuid("GPU-2")), (), (BROKEN,)), []
+    task = _watch(driver, heard)
+    assert await asyncio.to_thread(driver.waits.wait, PATIENCE_S)
+    assert heard == [GpuTroubled(BROKEN), GpuTroubled(GpuUuid("GPU-2")), GpuTroubled(BROKEN)]
+    driver.let_go.set()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_the_driver_is_not_closed_while_it_is_listened_to():
+    """An agent that stops does not pull the library away under its own thread, which would crash it."""
+    driver = Driver()
+    task = _watch(driver, [])
+    assert await asyncio.to_thread(driver.waits.wait, PATIENCE_S)
+    task.cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not task.done()
+    driver.let_go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, PATIENCE_S)
+    assert driver.under_way == 0
+
+
+async def test_a_reboot_noticed_here_begins_a_new_life():
+    """The agent of a node that was rebooted does not go on with what it knew of the old boot."""
+    with pytest.raises(RebootedError):
+        await asyncio.wait_for(_watch(Driver(RebootedError("rebooted")), []), PATIENCE_S)

@@ -1,10 +1,16 @@
-"""A GPU that cannot even tell its UUID when its agent starts: what the journal, tickets or orders say of it stands."""
+"""GPUs that cannot say which they are, and reports of those that have not changed."""
 
+from dataclasses import replace
+
+import msgspec
 import pytest
+from factories.scheduling.allocator import gpu_report
 
-from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceReady
+from sluice.contracts import messages as msg
+from sluice.contracts.ids import AllocationId
 from sluice_node_agent.core.events import GpuTroubled
 from sluice_node_agent.core.instructions import CreateGpuInstance
+from sluice_node_agent.core.state.devices import Devices, ShownFacts
 
 SMALL = (0, "2g.10gb", 4, 2)
 WHOLE = (2, None, 0, 8)
@@ -49,7 +55,7 @@ def test_a_running_pod_keeps_what_it_has_on_it(node, kind, lost, again):
     node.order(node.grant(booking))
     node.work()
     before, there = node.word("a1"), (node.instances(0), [each.pid for each in node.mps.living()])
-    assert isinstance(before, SliceReady)
+    assert isinstance(before, msg.SliceReady)
     if lost == "journal":
         node.stop()
         (node.tmp_path / "agent" / "journal").unlink()
@@ -58,7 +64,7 @@ def test_a_running_pod_keeps_what_it_has_on_it(node, kind, lost, again):
     _cannot_tell(node, node.gpus.index(booking.devices[0].gpu))
     node.live()
     _wait(node)
-    assert not isinstance(node.word("a1"), (SliceFailed, SliceGone))
+    assert not isinstance(node.word("a1"), (msg.SliceFailed, msg.SliceGone))
     assert node.tickets.names() == (before.ticket,)
     assert (node.instances(0), [each.pid for each in node.mps.living()]) == there
     _can_tell(node)
@@ -86,12 +92,12 @@ def test_what_was_being_made_on_it_when_its_agent_was_killed_is_not_forgotten(no
     node.order(node.revoke(booking))
     node.work()
     _wait(node)
-    assert not isinstance(node.word("a1"), SliceGone)
+    assert not isinstance(node.word("a1"), msg.SliceGone)
     _can_tell(node)
     if again:
         node.live()
     _wait(node)
-    assert isinstance(node.word("a1"), SliceGone)
+    assert isinstance(node.word("a1"), msg.SliceGone)
     assert node.instances(0) == []
 
 
@@ -108,7 +114,7 @@ def test_it_is_shown_as_lost_with_the_reason_where_something_is_known_of_it(node
     assert shown[node.gpus[0]].lost
     assert "did not answer in time" in shown[node.gpus[0]].health_message
     assert any("did not answer in time" in warning for warning in snapshot.warnings)
-    assert isinstance(node.word("a1"), SliceDegraded)
+    assert isinstance(node.word("a1"), msg.SliceDegraded)
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["journal", "no journal"])
@@ -129,4 +135,68 @@ def test_one_that_nothing_was_on_is_used_once_it_tells_which_it_is(node, lost):
     booking = node.booking("a1", SMALL)
     node.order(node.grant(booking))
     node.work()
-    assert isinstance(node.word("a1"), SliceReady)
+    assert isinstance(node.word("a1"), msg.SliceReady)
+
+
+GPU = gpu_report("n1", 0, instances=(msg.InstanceReport(gi_id=1, profile="3g.20gb", start=0, size=4, uuid="MIG-1"),))
+FIXED = msgspec.structs.replace(GPU, fixed_layout=True)
+SEEN = ShownFacts({(GPU.uuid, 1): AllocationId("a")}, {}, {}, ())
+DAEMON = msg.MpsDaemonReport(
+    profile="3g.20gb", start=0, size=4, device="MIG-1", namespace="lab", uid=1000, state="ready", pid=7
+)
+
+
+def test_a_gpu_of_which_nothing_has_changed_is_not_put_together_again():
+    """A node with many GPUs would pay for all of them with every step of one slice."""
+    devices = Devices([GPU])
+    assert devices.shown(SEEN)[0] is devices.shown(replace(SEEN))[0]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        replace(SEEN, claims={}),
+        replace(SEEN, claims={(GPU.uuid, 1): AllocationId("b")}),
+        replace(SEEN, claims={}, warm=((GPU.uuid, 1),)),
+        replace(SEEN, quarantined={GPU.uuid: (msg.PlacementReport(start=4, size=4),)}),
+        replace(SEEN, daemons={GPU.uuid: (DAEMON,)}),
+        replace(SEEN, daemons={GPU.uuid: (msgspec.structs.replace(DAEMON, clients=2),)}),
+    ],
+    ids=["left", "another's", "warm", "quarantined", "daemon", "clients"],
+)
+def test_whatever_changes_on_a_gpu_is_seen_at_once(changed: ShownFacts):
+    """Else an allocator books what is taken, or leaves what is free."""
+    devices = Devices([GPU])
+    before = devices.shown(SEEN)
+    assert devices.shown(changed) == Devices([GPU]).shown(changed)
+    assert devices.shown(changed) != before
+    assert devices.shown(SEEN) == before
+
+
+def test_a_gpu_that_was_read_anew_is_shown_as_it_is_now():
+    devices = Devices([GPU])
+    devices.shown(SEEN)
+    devices.add(PlaceAt(), 2)
+    assert [each.gi_id for each in devices.shown(SEEN)[0].instances] == [1, 2]
+    devices.lose(GPU.uuid, "it fell off the bus")
+    assert [(each.lost, each.health_message) for each in devices.shown(SEEN)] == [(True, "it fell off the bus")]
+    devices.read(GPU)
+    assert devices.shown(SEEN) == Devices([GPU]).shown(SEEN)
+
+
+def test_who_is_found_on_a_fixed_instance_is_said_although_nothing_was_made_or_given():
+    """Else it is given to a pod that finds somebody else's process on it."""
+    devices, free = Devices([FIXED]), replace(SEEN, claims={})
+    assert devices.shown(free)[0].creatable["3g.20gb"] == 1
+    devices.note_users("MIG-1", ("a stranger",))
+    assert devices.shown(free)[0].creatable["3g.20gb"] == 0
+    assert "a stranger" in devices.shown(free)[0].instances[0].unusable
+    devices.note_users("MIG-1", ())
+    assert devices.shown(free)[0].creatable["3g.20gb"] == 1
+
+
+class PlaceAt:
+    gpu = GPU.uuid
+    profile = "1g.5gb"
+    start = 4
+    size = 1

@@ -2,16 +2,16 @@
 
 import msgspec
 import pytest
+from factories.crashes import deaths
 from factories.gpus.shared_devices import ON_MIG
 from msgspec.structs import replace
 
 from sluice.contracts.dra.names import cdi_device, device_names
-from sluice.contracts.messages import ResourceClaimRef, SliceGone, SliceReady
+from sluice.contracts.messages import SliceGone, SliceReady
 from sluice_node_agent.core import instructions as do
 from sluice_node_agent.core.events import HandOverChanged, PodProcess
 from sluice_node_agent.core.journal_records import SliceRecord
 from sluice_node_agent.shell.journal.lines import unpack
-from sluice_node_agent.simulated.hardware_file import Process
 
 INSTANCE, WHOLE = (0, "3g.20gb", 4, 4), (2, None, 0, 1)
 LEFT = (PodProcess(41, "python"),)
@@ -79,17 +79,6 @@ def test_a_call_waits_while_its_slice_is_made_and_is_answered_when_it_is_ready(n
     assert node.answers == {call: _answer(call, booking) for call in (early, during)}
 
 
-def test_a_call_for_an_unknown_claim_ends_with_a_reason_before_the_kubelet_gives_up(node):
-    call = node.prepare("u9")
-    node.tick(node.config.prepare_within_s - 1)
-    assert node.answers == {}
-    node.tick(1)
-    assert node.answers[call].error == (
-        "ResourceClaim default/of-u9: no slice is booked for it on this node; look at the pod's events, and at its "
-        "claim's status"
-    )
-
-
 def test_a_call_for_a_slice_that_does_not_come_up_says_why(node):
     node.refused += [do.CreateGpuInstance]
     node.order(node.grant(_booking(node)))
@@ -154,20 +143,6 @@ def test_more_calls_than_the_limit_are_refused(make_node):
     )
 
 
-def test_a_lost_file_is_written_again_within_seconds(node):
-    """A container that starts again in its pod asks no kubelet: the runtime reads the file."""
-    booking = _booking(node)
-    _ready(node, booking)
-    node.prepare("u1")
-    node.work()
-    there = dict(node.cdi)
-    node.tick()
-    node.cdi.clear()
-    for _ in range(2):
-        node.tick(node.config.compare_tickets_s)
-    assert node.cdi == there
-
-
 def test_two_claims_of_a_pod_get_a_file_each_with_their_own_device(node):
     """A container that uses one claim must not see the other's device."""
     booking = node.claimed(node.booking("a1", INSTANCE, (1, "1g.5gb", 6, 1)), ("u1", "main"), ("u2", "side"))
@@ -188,23 +163,6 @@ def test_two_claims_of_a_pod_get_a_file_each_with_their_own_device(node):
     assert list(node.cdi) == ["u2"]
 
 
-def test_an_alternative_is_answered_by_its_requests_base_name(node):
-    """A kubelet knows no request `<name>/<alternative>`."""
-    requests = {"gpu/big": "c.gpu/big", "gpu/small": "c.gpu/small"}
-    booking = node.booking("a1", INSTANCE)
-    booking = replace(
-        booking,
-        devices=(replace(booking.devices[0], container="c.gpu/small"),),
-        resource_claims=(ResourceClaimRef(uid="u1", name="c", requests=requests),),
-    )
-    _ready(node, booking)
-    call = node.prepare("u1")
-    node.work()
-    name = _name(booking, request="gpu/small")
-    assert node.answers[call] == do.AnswerCall(call, (do.PreparedDevice("gpu", name, cdi_device("u1", name)),))
-    assert [device.name for device in node.cdi["u1"]] == [name]
-
-
 def test_a_resized_share_has_its_new_values_in_its_file(node):
     """A container that starts again gets what its pod has now."""
     booking = node.claimed(node.share("a1", ON_MIG, memory_mib=4000), ("u1", "main"))
@@ -220,29 +178,24 @@ def test_a_resized_share_has_its_new_values_in_its_file(node):
 
 def test_preparing_survives_a_crash_at_every_step(make_node):
     """Wherever the agent dies, the kubelet's next call gets its devices, and the end gives all of it back."""
-    steps = 0
-    while True:
+    for death in deaths(least=2):
         node = make_node()
         node.has_pods = True
         node.live()
         booking = _booking(node)
         _ready(node, booking)
         node.prepare("u1")
-        ended = node.work(own_max=steps)
+        death.strikes(node)
         node.live()
         call = node.prepare("u1")
         node.work()
-        assert node.answers[call] == _answer(call, booking), steps
-        assert list(node.cdi) == ["u1"], steps
+        assert node.answers[call] == _answer(call, booking), death.steps
+        assert list(node.cdi) == ["u1"], death.steps
         node.unprepare("u1")
         node.order(node.revoke(booking))
         node.work()
-        assert isinstance(node.word("a1"), SliceGone), steps
-        assert (node.cdi, node.instances(), node.tickets.names()) == ({}, [], ()), steps
-        if ended:
-            break
-        steps += 1
-    assert steps == 2
+        assert isinstance(node.word("a1"), SliceGone), death.steps
+        assert (node.cdi, node.instances(), node.tickets.names()) == ({}, [], ()), death.steps
 
 
 def test_a_lost_device_takes_its_file_away_before_it_is_made_again(node):
@@ -291,31 +244,6 @@ def test_a_slice_found_after_a_lost_journal_is_taken_back_only_when_its_pod_has_
     assert isinstance(node.word("a1"), SliceGone)
 
 
-def test_a_pod_deleted_by_force_keeps_its_device_although_the_kubelet_has_ended_its_use(node):
-    """Its process ignores TERM: the next pod would compute beside it. A kubelet looks once a minute."""
-    booking = _booking(node)
-    _ready(node, booking)
-    node.prepare("u1")
-    node.work()
-    node.own_done.clear()
-    node.pods["pod-1"] = LEFT
-    node.order(node.revoke(booking))
-    node.work()
-    for _ in range(3):
-        node.tick()
-    assert _steps(node)[:3] == [do.RemoveTicket, do.RemoveCdi, do.ListTenants]
-    assert do.DestroyComputeInstance not in _steps(node)
-    call = node.unprepare("u1")
-    node.work()
-    node.tick()
-    assert node.answers[call] == do.AnswerCall(call)
-    assert not isinstance(node.word("a1"), SliceGone)
-    del node.pods["pod-1"]
-    for _ in range(3):
-        node.tick()
-    assert isinstance(node.word("a1"), SliceGone)
-
-
 def test_unpreparing_answers_an_earlier_call_that_still_waits(node):
     """Its slice must not be handed over when it is ready later."""
     booking = _booking(node)
@@ -341,17 +269,6 @@ def test_nothing_follows_a_slices_last_record(node):
     node.work()
     node.live()
     assert node.agent.snapshot().slices == ()
-
-
-def test_a_process_of_any_pod_keeps_the_device_of_a_shared_claim(node):
-    booking = _booking(node, at=WHOLE, shared=True)
-    _ready(node, booking)
-    with node.hardware.changing() as hardware:
-        hardware.gpus[2].processes.append(Process(pid=7, owner="pod-9", device=hardware.gpus[2].uuid))
-    node.order(node.revoke(booking))
-    node.work()
-    node.tick()
-    assert not isinstance(node.word("a1"), SliceGone)
 
 
 def test_a_journal_of_an_older_version_is_read(node):

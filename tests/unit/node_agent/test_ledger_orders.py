@@ -108,19 +108,6 @@ def test_a_revoke_removes_the_ticket_first_and_the_slice_last(node):
     assert kept == SliceGone(allocation=A1, request=booking.request, revision=2, cause="pod gone")
 
 
-def test_a_newer_grant_of_what_is_gone_is_answered_and_not_carried_out(node):
-    """An allocation id is never used twice, by any writer."""
-    _opened(node)
-    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
-    node.order(node.revoke(booking))
-    node.work()
-    node.order(node.grant(booking, revision=3))
-    node.work()
-    assert node.word("a1").revision == 3
-    assert isinstance(node.word("a1"), SliceGone)
-    assert node.instances() == []
-
-
 def test_a_revoke_of_something_unknown_is_answered_gone(node):
     """A grant that the agent never saw does not book its place for ever."""
     _opened(node)
@@ -161,31 +148,6 @@ def test_an_order_of_another_incarnation_is_not_carried_out(node):
     grant = msgspec.structs.replace(node.grant(node.booking("a1", (0, "2g.10gb", 4, 2))), incarnation=Incarnation("0"))
     assert own(node.order(grant)) == []
     assert node.agent.snapshot().slices == ()
-
-
-def test_absence_from_the_ledger_destroys_nothing(node):
-    """A wiped broker does not take slices from running pods."""
-    _opened(node)
-    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
-    node.order(node.grant(booking))
-    node.work()
-    before = node.word("a1")
-    node.own_done.clear()
-    node.ledger.clear()
-    node.words.clear()
-    node.incarnation = Incarnation("2")
-    node.read_ledger()
-    node.work()
-    assert node.own_done == []
-    assert node.word("a1") == before
-    assert [(report.state, report.revision) for report in node.agent.snapshot().slices] == [("ready", 1)]
-    node.order(msgspec.structs.replace(node.grant(booking), adopted=True))
-    node.open()
-    node.work()
-    assert node.own_done == []
-    node.order(node.revoke(booking))
-    node.work()
-    assert node.instances() == []
 
 
 def test_a_grant_waits_for_what_it_comes_after(node):

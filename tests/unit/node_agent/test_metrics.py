@@ -1,17 +1,19 @@
-"""What an agent shows of its node to those who watch it."""
+"""Metrics and traces of an agent."""
 
 import re
 
+import pytest
 from factories.gpus.shared_devices import ON_MIG
 from msgspec.structs import replace
 
 from sluice.runtime.prometheus.metrics import MetricRegistry
-from sluice_node_agent.shell.agent_metrics import SLICE_INFO, AgentMetrics
+from sluice_node_agent.core import instructions as do
+from sluice_node_agent.shell.agent_metrics import SLICE_INFO, agent_samples
 
 
 def shown(core) -> dict[tuple[str, ...], float]:
     counts = MetricRegistry()
-    with counts.collecting_from(AgentMetrics(core).now):
+    with counts.collecting_from(lambda: agent_samples(core)):
         return {(m.name, *labels): value for m, series in counts.samples().items() for labels, value in series.items()}
 
 
@@ -50,8 +52,7 @@ JOINED_BY = ("UUID", "GPU_I_ID")
 
 
 def joined(core, text: str) -> dict[tuple[str, ...], float]:
-    """
-    `sluice_slice_info * on (UUID, GPU_I_ID) group_left () METRIC`, by namespace, pod, container and mode.
+    """`sluice_slice_info * on (UUID, GPU_I_ID) group_left () METRIC`, by namespace, pod, container and mode.
 
     A label that is absent is empty, and the side without `group_left` has one series per match, as in Prometheus.
     """
@@ -62,7 +63,7 @@ def joined(core, text: str) -> dict[tuple[str, ...], float]:
         assert key not in of_device
         of_device[key] = float(value)
     found = {}
-    for sample in AgentMetrics(core).now():
+    for sample in agent_samples(core):
         if sample.metric is SLICE_INFO:
             labels = dict(zip(sample.metric.labels, sample.labels, strict=True))
             key = tuple(labels[label] for label in JOINED_BY)
@@ -97,3 +98,49 @@ def test_figures_of_dcgm_are_joined_to_pods(node):
     node.work()
     assert joined(node.agent, text) == shares | of_whole
     assert {"UUID", "GPU_I_ID", "GPU_I_PROFILE"} <= set(re.findall(r'(\w+)="', text)) & set(SLICE_INFO.labels)
+
+
+@pytest.fixture
+def steps(node):
+    """Each instruction of the agent's own with the request that it was a step of when it went out, by kind."""
+    found: dict[type, list[str]] = {}
+    node.live()
+    handle = node.agent.handle
+
+    def noting(event, now):
+        out = handle(event, now)
+        for each in out:
+            if hasattr(each, "token"):
+                found.setdefault(type(each), []).append(node.agent.request_of(each.token))
+        return out
+
+    node.agent.handle = noting
+    return found
+
+
+def test_steps_of_two_slices_of_one_gpu_are_told_apart(node, steps):
+    """They take turns on the GPU, so what was done last says nothing about whose step is next."""
+    first, second = node.booking("a1", (0, "3g.20gb", 0, 4)), node.booking("a2", (0, "1g.5gb", 4, 1))
+    node.order(node.grant(first))
+    node.order(node.grant(second))
+    node.work()
+    for kind in (do.CreateGpuInstance, do.CreateComputeInstance, do.VerifyInstance, do.MakeTicket):
+        assert sorted(steps[kind]) == ["req-a1", "req-a2"]
+    node.order(node.revoke(first))
+    node.work()
+    assert (steps[do.RemoveTicket], steps[do.DestroyGpuInstance]) == (["req-a1"], ["req-a1"])
+
+
+def test_a_daemon_is_a_step_of_the_share_that_it_is_started_for(node, steps):
+    node.order(node.grant(node.share("a1", (0, "3g.20gb", 0, 4))))
+    node.work()
+    assert steps[do.StartMps] == ["req-a1"]
+    assert steps[do.CreateGpuInstance] == ["req-a1"]
+
+
+def test_what_an_agent_does_by_itself_is_nobodys(node, steps):
+    """A reading of a GPU by a timer is in no trace; and no token that is not out belongs to anybody."""
+    for _ in range(100):
+        node.tick(10.0)
+    assert set(steps[do.ReadGpu]) == {""}
+    assert node.agent.request_of(10_000_000) == ""

@@ -1,11 +1,14 @@
-"""How often a node says that it has changed: seldom while others can rely on its ledger, at once when they cannot."""
+"""What an agent says first, how often, and what it says no more."""
 
 import pytest
+from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Write
-from sluice.contracts.messages import NodeChanged, SliceGone, SliceReady
+from sluice.contracts.bus.events import Entry, ReadLast, Stream, Write
+from sluice.contracts.ids import AllocationId, NodeName, OperationId
+from sluice.contracts.messages import Booking, DeviceGrant, Grant, NodeChanged, Revoke, SliceGone, SliceReady
 from sluice_node_agent.core.events import GpuTroubled
+from sluice_node_agent.shell.runner.agent_runner import first_status_subject
 from sluice_node_agent.simulated.hardware_file import Instance
 
 EVERY_S = 0.5
@@ -94,3 +97,60 @@ def test_news_that_the_bus_has_forgotten_are_said_as_they_are_now(node):
     _somebody_makes_an_instance(node, 3)
     _somebody_makes_an_instance(node, 4)
     assert len(said) == before
+
+
+SMALL = (0, "1g.5gb", 0, 1)
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["of an earlier run", "of this run"])
+def test_old_news_that_landed_late_are_not_taken_for_what_was_said(node, again):
+    """The inventory would pull from a dead address, or not at all: the node is useless until its agent restarts."""
+    node.live()
+    first = node.news()
+    if again:
+        node.live()
+    node.order(node.grant(node.booking("a1", SMALL)))
+    node.work()
+    node.tick(10.0)
+    news, word = node.news(), node.word("a1")
+    assert (news.agent_run, news.generation) > (first.agent_run, first.generation)
+    node.words.clear()
+    node.sequence += 1
+    address = subjects.node(node.name).subject
+    node.words[address] = Entry(address, node.sequence, OperationId(f"{first.agent_run}-1"), first)
+    node.tick(10.0)
+    node.tick(10.0)
+    assert node.news() == news
+    assert node.word("a1") == word
+
+
+NODE, ALLOCATION = NodeName("gpu-1.example"), AllocationId("r1_run_1")
+BOOKING = Booking(
+    allocation=ALLOCATION,
+    request="r1",
+    request_revision=1,
+    source="folder",
+    owner="r1",
+    namespace="default",
+    name="p",
+    node=NODE,
+    devices=(DeviceGrant(container="main", gpu="GPU-1", profile="1g.5gb", start=0, size=1),),
+)
+REVOKE = Revoke(booking=BOOKING, incarnation="1", revision=2, cause="pod gone")
+GRANT = Grant(booking=BOOKING, incarnation="1", revision=1)
+
+
+def _entry(message):
+    return Entry(subjects.ledger(NODE, ALLOCATION).subject, 7, OperationId("o1"), message)
+
+
+def test_a_new_slice_is_spoken_of_where_its_agent_will_write():
+    """The agent would look at another subject, and ask for its own when the pod waits for it."""
+    wanted = ReadLast(Stream.STATE, subjects.slice_(NODE, ALLOCATION).subject)
+    assert first_status_subject(_entry(GRANT)) == wanted
+
+
+@pytest.mark.parametrize("message", [None, replace(GRANT, revision=2), replace(GRANT, adopted=True), REVOKE])
+def test_what_was_spoken_of_before_is_not_looked_at_early(message):
+    """An agent that has said a word knows more than the broker could tell it from before that."""
+    assert first_status_subject(_entry(message)) is None

@@ -1,10 +1,21 @@
-"""A slice is given back when no process of its pod is left, whatever that holds, and its device is empty."""
+"""A slice goes when no process of its pod is left."""
+
+import asyncio
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from factories.cluster.pod_cgroups import CGROUPS, names_of, pod_cgroups
 
-from sluice.contracts.messages import SliceGone, SliceQuarantined, SliceReady
+from sluice.contracts.messages import SliceGone, SliceReady
 from sluice_node_agent.core import instructions as do
 from sluice_node_agent.core.events import PodProcess, QuarantineReleased
+from sluice_node_agent.device.processes import Processes
+from sluice_node_agent.dra.cdi_files import file_name
+from sluice_node_agent.settings import NodeAgentSettings
+from sluice_node_agent.shell.runner.pod_volumes import PodProcesses
 
 INSTANCE, WHOLE, HOME = (0, "3g.20gb", 4, 4), (2, None, 0, 1), (2, None, 0, 1)
 LEFT = (PodProcess(41, "python"), PodProcess(42, "tee", in_kernel=True))
@@ -26,45 +37,8 @@ def _ready(node, *bookings):
     node.own_done.clear()
 
 
-def _bookings(node):
-    return [node.booking("a1", INSTANCE), node.booking("a1", WHOLE), node.share("a1", HOME)]
-
-
 def _steps(node):
     return [type(step) for step in node.own_done if not isinstance(step, do.SaveJournal)]
-
-
-@pytest.mark.parametrize("mode", [0, 1, 2], ids=["instance", "whole GPU", "share"])
-def test_a_device_is_kept_while_a_process_of_its_pod_lives_that_holds_nothing(node, mode):
-    booking = _bookings(node)[mode]
-    _ready(node, booking)
-    node.pods["pod-1"] = LEFT[:1]
-    node.order(node.revoke(booking))
-    node.work()
-    for _ in range(100):
-        node.tick(0.25)
-    assert not {do.DestroyComputeInstance, do.DestroyGpuInstance, do.StopMps} & set(_steps(node))
-    assert node.word("a1").message == "processes of its pod still run: python 41"
-    assert node.word("a1").holders == ("python 41",)
-    assert isinstance(node.word("a1"), SliceQuarantined)
-
-    node.pods.clear()
-    node.tick(node.config.look_for_tenants_s)
-    assert isinstance(node.word("a1"), SliceGone), "it is given back with the next look"
-    assert node.instances() == []
-
-
-def test_where_processes_cannot_be_looked_for_nothing_is_given_back_and_it_is_said(node):
-    booking = node.booking("a1", INSTANCE)
-    _ready(node, booking)
-    node.unseen = "only its own; set hostPID: true in the agent's pod"
-    node.order(node.revoke(booking))
-    node.work()
-    for _ in range(40):
-        node.tick()
-    assert isinstance(node.word("a1"), SliceQuarantined)
-    assert "set hostPID: true" in node.word("a1").message
-    assert do.DestroyComputeInstance not in _steps(node)
 
 
 def test_an_agent_that_sees_no_processes_of_pods_warns_when_it_starts(make_node):
@@ -146,3 +120,88 @@ def test_a_client_of_a_shared_device_is_let_go_while_its_process_lives_on(node):
     node.pods.clear()
     node.tick()
     assert isinstance(node.word("a1"), SliceGone)
+
+
+UID, OTHER = str(uuid4()), str(uuid4())
+"""Real processes in real cgroups: those of a test that runs beside this one are not its own."""
+
+
+@pytest.fixture
+def threads():
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def _fake(root: Path, namespace: str, *names: str) -> Processes:
+    (root / "self/ns").mkdir(parents=True)
+    (root / "self/ns/pid").symlink_to(namespace)
+    for pid, name in enumerate(names, 1):
+        (root / str(pid)).mkdir()
+        (root / str(pid) / "comm").write_text(f"{name}\n")
+        (root / str(pid) / "cgroup").write_text("0::/system.slice\n")
+        (root / str(pid) / "stat").write_text(f"{pid} ({name}) S " + "1 " * 30)
+    return Processes(root)
+
+
+@pytest.mark.parametrize("driver", ["cgroupfs", "systemd"])
+@pytest.mark.parametrize("version", CGROUPS)
+async def test_a_process_of_a_pod_is_found_until_it_has_ended(threads, version, driver):
+    """In a real cgroup, as a kubelet and its runtime call them."""
+    pods = PodProcesses(Processes(), threads, has_kubelet=True)
+    with pod_cgroups() as cgroups:
+        process = cgroups.start(version=version, name=names_of(UID)[driver])
+        assert await pods.left_of(UID) == (PodProcess(process.pid, "sleep"),)
+        process.kill()
+        await asyncio.to_thread(os.waitid, os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert await pods.left_of(UID) == (), "a zombie holds nothing"
+
+
+async def test_an_agent_that_sees_only_itself_does_not_say_that_nobody_is_there(threads, tmp_path):
+    pods = PodProcesses(_fake(tmp_path, "pid:[4026532000]", "python"), threads, has_kubelet=True)
+    assert "hostPID" in pods.why_unseen()
+    with pytest.raises(OSError, match="hostPID"):
+        await pods.left_of(UID)
+
+
+async def test_a_node_inside_a_container_is_known_by_its_kubelet(threads, tmp_path):
+    """Kind and k3d: not the machine's own namespace, and yet all that the kubelet starts is seen."""
+    pods = PodProcesses(_fake(tmp_path, "pid:[4026532000]", "kubelet"), threads, has_kubelet=True)
+    assert await pods.left_of(UID) == ()
+
+
+async def test_processes_of_all_pods_with_a_claim_are_found_by_its_file(threads, tmp_path):
+    """A pod that the agent does not know may open the device late; the file was written again, or is gone."""
+    processes = _fake(tmp_path, "pid:[4026532000]", "kubelet", "sleep", "other")
+    name = f"/cdi/{file_name('claim-1')}"
+    for pid, cgroup, root in ((1, "0::/", name), (2, f"0::/kubepods/pod{UID}/c", f"{name}//deleted"), (3, "0::/", "/")):
+        (tmp_path / f"{pid}/task/{pid}").mkdir(parents=True)
+        (tmp_path / f"{pid}/cgroup").write_text(cgroup)
+        mounts = f"36 35 0:24 / /dev rw\n37 35 0:25 {root} /run/sluice/claims/claim-1.json ro - tmpfs tmpfs rw\n"
+        (tmp_path / f"{pid}/task/{pid}/mountinfo").write_text(mounts)
+    pods = PodProcesses(processes, threads, has_kubelet=True)
+    assert await pods.left_of(OTHER, ("claim-1",)) == (PodProcess(2, "sleep"),)
+    assert await pods.left_of(OTHER, ("claim-2",)) == ()
+
+
+async def test_without_proc_nothing_is_concluded(threads, tmp_path):
+    pods = PodProcesses(Processes(tmp_path / "nowhere"), threads, has_kubelet=True)
+    assert "cannot be read" in pods.why_unseen()
+    with pytest.raises(FileNotFoundError):
+        await pods.left_of(UID)
+
+
+async def test_who_is_no_pod_of_a_kubelet_has_no_cgroup(threads, tmp_path):
+    """A manifest in a folder is waited for by its device; to ask for its cgroup would keep every slice."""
+    pods = PodProcesses(_fake(tmp_path, "pid:[4026532000]", "python"), threads, has_kubelet=False)
+    assert await pods.left_of("94e5d9dd99-12") == ()
+    assert await pods.left_of(UID) == ()
+    assert pods.why_unseen() == ""
+
+
+def test_simulated_nodes_without_a_kubelet_look_for_no_pods(threads, tmp_path):
+    """A thousand simulated nodes would read all processes of their machine for each slice."""
+    fleet = tmp_path / "fleet.toml"
+    assert PodProcesses.of(NodeAgentSettings(fleet_file=fleet), threads) is None
+    kubelet = NodeAgentSettings(fleet_file=fleet, nodes=("n1",), kubelet_root=tmp_path)
+    assert PodProcesses.of(kubelet, threads) is not None
+    assert PodProcesses.of(NodeAgentSettings(nodes=("n1",)), threads) is not None

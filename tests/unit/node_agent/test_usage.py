@@ -8,8 +8,7 @@ import pytest
 from factories.gpus.shared_devices import ON_MIG, WHOLE, live_with
 from msgspec.structs import replace
 
-from sluice.contracts.proto.slice_usage import usage_from_proto, usage_to_proto
-from sluice.contracts.proto.snapshots import snapshot_from_proto, snapshot_to_proto
+from sluice.contracts.proto.snapshots import snapshot_from_proto, snapshot_to_proto, usage_from_proto, usage_to_proto
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.metrics import MetricRegistry
@@ -18,7 +17,7 @@ from sluice_node_agent.core.instructions import ListHolders
 from sluice_node_agent.core.usage import DeviceUse, ProcessUse, UsageTracker
 from sluice_node_agent.device.port import GpuLostError
 from sluice_node_agent.settings import NodeAgentSettings
-from sluice_node_agent.shell.agent_metrics import DEVICE_REFUSALS, AgentMetrics, usage_samples
+from sluice_node_agent.shell.agent_metrics import DEVICE_REFUSALS, agent_samples, usage_samples
 from sluice_node_agent.shell.commands.hardware_command import change_hardware
 from sluice_node_agent.shell.hami_metrics import hami_samples
 from sluice_node_agent.shell.runner.executors import StepExecutors
@@ -170,7 +169,7 @@ def test_who_watches_sees_each_gpus_memory_slices(node):
     node.backend.create_compute_instance(node.gpus[1], node.backend.create_gpu_instance(node.gpus[1], 9, 4, 4))
     live_with(node, node.booking("a1", (0, "2g.10gb", 0, 2)))
     counts = MetricRegistry()
-    with counts.collecting_from(AgentMetrics(node.agent).now):
+    with counts.collecting_from(lambda: agent_samples(node.agent)):
         samples = {(m.name, *labels): value for m, by in counts.samples().items() for labels, value in by.items()}
     model = node.agent.snapshot().gpus[0].model
     name = "sluice_agent_gpu_memory_slices"

@@ -1,6 +1,7 @@
 """Instances kept warm: faster for the next tenant, blocking no grant, and never a device of the one before."""
 
 import pytest
+from factories.crashes import deaths
 
 from sluice.contracts.messages import PlacementReport, SliceFailed, SliceGone, SliceReady
 from sluice_node_agent.core.events import DeviceErrorKind, DeviceRefused
@@ -26,29 +27,6 @@ def warm(make_node):
     node = make_node(keep_warm_s=60.0)
     node.live()
     return node
-
-
-def test_the_next_grant_of_the_same_place_takes_the_instance_under_a_new_uuid(warm):
-    """It would take seconds again; or the last tenant could still reach the device by the UUID it knows."""
-    before = _given_back(warm)
-    assert warm.instances(0) == [("2g.10gb", 4, 2)]
-    assert [i.uuid for i in warm.hardware.read().gpus[0].instances] == [""]
-    warm.own_done.clear()
-    warm.order(warm.grant(warm.booking("a2", PLACE)))
-    warm.work()
-    after = warm.word("a2")
-    assert isinstance(after, SliceReady)
-    assert not any(isinstance(step, CreateGpuInstance) for step in warm.own_done)
-    assert after.devices[0].uuid != before.devices[0].uuid
-
-
-@pytest.mark.parametrize("other", [(0, "3g.20gb", 4, 4), (0, "7g.40gb", 0, 8), (0, "1g.5gb", 5, 1)])
-def test_a_warm_instance_in_the_way_goes_first(warm, other):
-    _given_back(warm)
-    warm.order(warm.grant(warm.booking("a2", other)))
-    warm.work()
-    assert isinstance(warm.word("a2"), SliceReady)
-    assert warm.instances(0) == [other[1:]]
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["slice", "home"])
@@ -97,8 +75,7 @@ def test_one_that_somebody_else_put_to_use_is_left_alone(warm):
 @pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
 def test_a_crash_at_any_step_of_keeping_and_taking_loses_nothing(make_node, executed):
     """An instance would be foreign after a crash: lost capacity."""
-    steps = 0
-    while True:
+    for death in deaths(executed=executed, least=12):
         node = make_node(keep_warm_s=60.0)
         node.live()
         booking, again = node.booking("a1", PLACE), node.booking("a2", PLACE)
@@ -106,22 +83,16 @@ def test_a_crash_at_any_step_of_keeping_and_taking_loses_nothing(make_node, exec
         node.work()
         node.order(node.revoke(booking))
         node.order(node.grant(again, after=("a1",)))
-        ended = node.work(own_max=steps)
-        if not ended and executed:
-            node.carry_out(node.waiting.popleft())
+        death.strikes(node)
         node.live()
         assert node.work()
-        assert isinstance(node.word("a2"), SliceReady), steps
-        assert node.instances(0) == [("2g.10gb", 4, 2)], steps
+        assert isinstance(node.word("a2"), SliceReady), death.steps
+        assert node.instances(0) == [("2g.10gb", 4, 2)], death.steps
         node.order(node.revoke(again))
         node.work()
         for _ in range(8):
             node.tick(10.0)
-        assert node.instances(0) == [], steps
-        if ended:
-            break
-        steps += 1
-    assert steps >= 12
+        assert node.instances(0) == [], death.steps
 
 
 def test_a_homes_instance_is_kept_too(make_node):

@@ -3,17 +3,8 @@
 import msgspec
 import pytest
 
+from sluice.contracts.bus import events as bus
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import (
-    Entry,
-    Observed,
-    ReadAgain,
-    ReadingCaughtUp,
-    ReadingStarted,
-    Stream,
-    Ticked,
-    Write,
-)
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId, SourceName
 from sluice.contracts.messages import AllocationRequested, Claim, Held, RequestWithdrawn, SourceSynced
 from sluice_pod_watcher.core.folder.events import (
@@ -61,10 +52,10 @@ def test_a_pod_is_asked_for_only_after_its_identity_is_on_disk(bench, manifest):
     ]
     assert bench.step(bench.listing()) == []
     request = subjects.request(RequestId("w1-1"))
-    write = Write(
+    write = bus.Write(
         operation=OperationId("w1-2"),
         attempt=1,
-        stream=Stream.STATE,
+        stream=bus.Stream.STATE,
         subject=request.subject,
         guard=request.guard,
         expected=0,
@@ -73,10 +64,10 @@ def test_a_pod_is_asked_for_only_after_its_identity_is_on_disk(bench, manifest):
     )
     assert bench.step(IdentitiesSaved(1)) == [write]
     source = subjects.source(FOLDER)
-    synced = Write(
+    synced = bus.Write(
         operation=OperationId("w1-3"),
         attempt=1,
-        stream=Stream.STATE,
+        stream=bus.Stream.STATE,
         subject=source.subject,
         guard=source.guard,
         expected=1001,
@@ -99,21 +90,6 @@ def test_a_wiped_broker_is_told_the_same_ids_again_and_then_that_it_is_all(bench
     ]
     assert [word.incarnation for word in bench.bus.values()] == ["2000"] * 3, "in which life all of it holds"
     assert bench.bus["sluice.source.folder"].count == 2
-
-
-def test_a_pod_that_has_its_slice_is_not_moved_to_another_by_a_late_word(bench, manifest):
-    """A binding of before the broker was wiped has landed late: what the pod runs on would be taken from it."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
-    bench.bound("w1-1")
-    before = bench.requests()
-
-    bound = bench.bus["sluice.binding.w1-1"]
-    late = msgspec.structs.replace(bound, allocation=AllocationId("w1-1_r_2"), node=NodeName("node-b"))
-    bench.observe(subjects.binding(RequestId("w1-1")), late)
-
-    assert bench.requests() == before
-    assert bench.told[-1] == "default/a (a.yaml) keeps slice w1-1_r_1 on node-a: slice w1-1_r_2 was withdrawn"
 
 
 def test_lost_identities_are_taken_from_the_bus(new, manifest):
@@ -153,8 +129,10 @@ def test_only_what_a_lost_book_may_have_held_takes_a_pods_place_by_its_slice(new
     bench.start(disk=() if loses_book else (record("w1-7", name="other"),))
     (waits,) = [each.uid for each in bench.disk if each.ended is None and each.file == "a.yaml"]
     word = msgspec.structs.replace(asked(uid), held=held)
-    instructions = bench.step(Observed(Stream.STATE, Entry(f"sluice.request.{uid}", 1050, OperationId("w1-5"), word)))
-    bench.carry_out([each for each in instructions if not isinstance(each, ReadAgain)])
+    instructions = bench.step(
+        bus.Observed(bus.Stream.STATE, bus.Entry(f"sluice.request.{uid}", 1050, OperationId("w1-5"), word))
+    )
+    bench.carry_out([each for each in instructions if not isinstance(each, bus.ReadAgain)])
     runs = (uid, loses_book) == ("w1-1", True)
     living = [each.uid for each in bench.disk if each.ended is None and each.file == "a.yaml"]
     assert living == [uid if runs else waits]
@@ -174,16 +152,18 @@ def test_a_pod_with_two_slices_keeps_the_one_it_runs_on(new, manifest, was_relea
     bench.list()
     bench.bound("w2-1")
     word = msgspec.structs.replace(asked("w1-1"), held=held)
-    instructions = bench.step(Observed(Stream.STATE, Entry("sluice.request.w1-1", 1050, OperationId("w1-5"), word)))
-    assert [each for each in instructions if isinstance(each, ReadAgain)] == [ReadAgain(Stream.BOOK)]
-    bench.carry_out([each for each in instructions if not isinstance(each, ReadAgain)])
-    bench.handle(ReadingStarted(Stream.BOOK, Incarnation("1000")))
+    instructions = bench.step(
+        bus.Observed(bus.Stream.STATE, bus.Entry("sluice.request.w1-1", 1050, OperationId("w1-5"), word))
+    )
+    assert [each for each in instructions if isinstance(each, bus.ReadAgain)] == [bus.ReadAgain(bus.Stream.BOOK)]
+    bench.carry_out([each for each in instructions if not isinstance(each, bus.ReadAgain)])
+    bench.handle(bus.ReadingStarted(bus.Stream.BOOK, Incarnation("1000")))
     bench.observe(subjects.binding(RequestId("w2-1")), bench.bus["sluice.binding.w2-1"])
     if was_released:
         bench.released("w1-1")
     else:
         bench.bound("w1-1")
-    bench.handle(ReadingCaughtUp(Stream.BOOK))
+    bench.handle(bus.ReadingCaughtUp(bus.Stream.BOOK))
     keeps, gives_back = ("w2-1", "w1-1") if was_released or is_new_pod else ("w1-1", "w2-1")
     assert [each.uid for each in bench.disk if each.ended is None] == [keeps]
     assert isinstance(bench.requests()[gives_back], RequestWithdrawn)
@@ -216,14 +196,14 @@ def test_a_removed_file_withdraws_its_pod_and_is_forgotten_when_all_is_closed(be
     bench.list()
     assert bench.requests() == {"w1-1": asked("w1-1")}
     bench.now += 1.1
-    bench.handle(Ticked())
+    bench.handle(bus.Ticked())
     withdrawn = RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone")
     assert bench.requests() == {"w1-1": withdrawn}
     assert bench.disk == (record("w1-1", ended="pod gone"),)
     bench.released("w1-1")
     closing = bench.writes[-1]
     assert (closing.message.closing, closing.ttl_s) == (True, 3600)
-    bench.handle(Ticked())
+    bench.handle(bus.Ticked())
     assert bench.disk == ()
     before = len(bench.writes)
     bench.list(after_s=1)
@@ -238,7 +218,7 @@ def test_closing_is_finished_after_a_restart(new):
     bench.start((subjects.request(uid), withdrawn), disk=(record("w1-1", ended="pod gone"),))
     bench.released("w1-1")
     assert bench.requests()["w1-1"].closing
-    bench.handle(Ticked())
+    bench.handle(bus.Ticked())
     assert bench.disk == ()
 
 
@@ -250,35 +230,10 @@ def test_a_late_echo_of_our_own_word_brings_nothing_back(bench, manifest):
     bench.list()
     bench.list(after_s=2)
     bench.released("w1-1")
-    bench.handle(Ticked())
+    bench.handle(bus.Ticked())
     withdrawn = RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone")
-    entry = Entry("sluice.request.w1-1", 1002, OperationId("w1-3"), withdrawn)
-    assert bench.step(Observed(Stream.STATE, entry)) == []
-    assert bench.disk == ()
-
-
-def test_a_closing_word_that_the_broker_forgot_is_said_again(bench, manifest):
-    """A killed broker may lose what it acknowledged last; the withdrawn request must not stay for ever."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
-    bench.files.clear()
-    bench.list()
-    bench.list(after_s=2)
-    withdrawn = bench.only()
-    bench.released("w1-1")
-    bench.handle(Ticked())
-    assert bench.disk == ()
-    bench.bus["sluice.request.w1-1"] = withdrawn
-    bench.handle(ReadingStarted(Stream.STATE, Incarnation("1000")))
-    bench.handle(Observed(Stream.STATE, Entry("sluice.request.w1-1", 1003, OperationId("w1-4"), withdrawn)))
-    instructions = bench.step(ReadingCaughtUp(Stream.STATE))
-    assert ReadAgain(Stream.BOOK) in instructions
-    bench.carry_out([each for each in instructions if not isinstance(each, ReadAgain)])
-    bench.handle(ReadingStarted(Stream.BOOK, Incarnation("1000")))
-    bench.released("w1-1")
-    bench.handle(ReadingCaughtUp(Stream.BOOK))
-    assert bench.requests()["w1-1"].closing
-    bench.handle(Ticked())
+    entry = bus.Entry("sluice.request.w1-1", 1002, OperationId("w1-3"), withdrawn)
+    assert bench.step(bus.Observed(bus.Stream.STATE, entry)) == []
     assert bench.disk == ()
 
 
@@ -331,19 +286,19 @@ def test_what_a_lagging_server_still_tells_of_a_closed_request_brings_nothing_ba
     bench.list(after_s=2)
     bench.released("w1-1")
     closing = bench.writes[-1]
-    bench.handle(Ticked())
+    bench.handle(bus.Ticked())
     assert bench.disk == ()
-    ask = Entry("sluice.request.w1-1", 1, bench.writes[0].operation, asked("w1-1"))
-    bench.handle(ReadingStarted(Stream.STATE, Incarnation("1000")))
-    bench.handle(Observed(Stream.STATE, ask))
-    instructions = bench.step(ReadingCaughtUp(Stream.STATE))
-    bench.carry_out([each for each in instructions if not isinstance(each, ReadAgain)])
+    ask = bus.Entry("sluice.request.w1-1", 1, bench.writes[0].operation, asked("w1-1"))
+    bench.handle(bus.ReadingStarted(bus.Stream.STATE, Incarnation("1000")))
+    bench.handle(bus.Observed(bus.Stream.STATE, ask))
+    instructions = bench.step(bus.ReadingCaughtUp(bus.Stream.STATE))
+    bench.carry_out([each for each in instructions if not isinstance(each, bus.ReadAgain)])
     assert bench.disk == (record("w1-1"),)
 
-    heard = Entry("sluice.request.w1-1", 1005, closing.operation, closing.message)
-    instructions = bench.step(Observed(Stream.STATE, heard))
+    heard = bus.Entry("sluice.request.w1-1", 1005, closing.operation, closing.message)
+    instructions = bench.step(bus.Observed(bus.Stream.STATE, heard))
 
-    assert [each for each in instructions if isinstance(each, Write)] == []
+    assert [each for each in instructions if isinstance(each, bus.Write)] == []
     bench.carry_out(instructions)
     assert bench.disk == ()
 
@@ -370,18 +325,6 @@ def test_the_heartbeat_goes_on_and_counts_what_lives(bench, manifest):
     epochs = []
     for _ in range(3):
         bench.now += 6
-        bench.handle(Ticked())
+        bench.handle(bus.Ticked())
         epochs.append((bench.bus["sluice.source.folder"].epoch, bench.bus["sluice.source.folder"].count))
     assert epochs == [(3, 1), (4, 1), (5, 1)]
-
-
-@pytest.mark.parametrize(("life", "is_heard"), [("1000", False), ("2000", True), ("", True)])
-def test_a_pod_is_not_told_of_a_slice_of_before_a_wipe(bench, manifest, life, is_heard):
-    """It was waived before that: the pod would run without it, and its request end when that is found out."""
-    bench.files["a.yaml"] = manifest("a", profile="1g.5gb")
-    bench.list()
-    (uid,) = bench.requests()
-    bench.read((subjects.request(uid), bench.requests()[uid]), incarnation="2000")
-    bench.told.clear()
-    bench.bound(uid, life=life)
-    assert [bool(bench.told), bench.requests()[uid].held is not None] == [is_heard, is_heard]

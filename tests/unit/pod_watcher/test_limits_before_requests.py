@@ -2,9 +2,10 @@
 
 import asyncio
 
+from factories.broker.memory_bus import MemoryBroker
+
 from sluice.contracts.bus.events import ReadingStarted, Stream
 from sluice.runtime.clock import SystemClock
-from sluice.testing.memory_bus import MemoryBroker
 from sluice_pod_watcher.core.limits_source import LimitsPublished
 from sluice_pod_watcher.shell.limits import app
 from sluice_pod_watcher.shell.limits.app import LimitsGate

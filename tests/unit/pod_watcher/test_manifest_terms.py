@@ -1,8 +1,12 @@
 """A manifest's resources, its needs of the node and its policies reach the allocator, whatever the vocabulary."""
 
+from pathlib import Path
+
 import pytest
 
 from sluice.contracts.messages import AllocationRequested, RequestRejected
+from sluice_pod_watcher.core.folder.events import FolderConfig, ManifestFile
+from sluice_pod_watcher.core.folder.manifests import parse_file
 
 SHARED = """\
 apiVersion: v1
@@ -156,3 +160,16 @@ def test_a_default_of_a_cluster_is_none_in_an_exported_manifest_either(bench):
     asked = bench.only()
     assert isinstance(asked, AllocationRequested), asked
     assert [claim.profile for claim in asked.claims] == ["1g.5gb"]
+
+
+EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_an_example_is_understood_unless_it_shows_a_mistake(file):
+    parsed = parse_file(ManifestFile(file.name, file.read_text()), FolderConfig())
+    assert parsed.broken is None
+    assert parsed.found
+    for found in parsed.found:
+        assert (found.refusal is not None) == ("mistake" in file.stem)
+        assert bool(found.claims) == (found.refusal is None)

@@ -1,9 +1,4 @@
-"""
-Review one pod as written: its request, and what a cluster refuses or warns about.
-
-All readers of pods use this package (the webhook, a folder of manifests, `sluice simulate`), so that they give the same
-answer. Pure: no clock, no network, no state. Nothing here changes a pod or grants anything.
-"""
+"""Review one pod as written, alike for all readers of pods: its request, and what a cluster refuses or warns about."""
 
 from sluice.contracts.admission.config import AdmissionConfig as AdmissionConfig
 from sluice.contracts.admission.stored_request import ResolvedRequest as ResolvedRequest

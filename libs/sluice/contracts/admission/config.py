@@ -65,9 +65,7 @@ driver that an image needs and whether to check it
 cuBLAS computes (https://docs.nvidia.com/cuda/cublas/).
 """
 GPUS_MAX = 64
-"""Upper bound of `max_gpus_per_node`."""
 _NEVER_ALLOWED = frozenset(variable for variable, _ in ENV_ALWAYS)
-"""Admission sets these itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,6 @@ class AdmissionConfig:
 
     @property
     def asks(self) -> RequestLimits:
-        """The limits of a request."""
         return RequestLimits(self.max_gpus_per_node, self.driver_capabilities)
 
     def __post_init__(self) -> None:

@@ -15,39 +15,27 @@ from sluice.contracts.admission.config import AdmissionConfig
 from sluice.contracts.admission.pod_fields import Container, EnvVar, Spec
 from sluice.contracts.admission.violations import Violation, forbidden, invalid
 from sluice.contracts.driver_capabilities import NotAllowedError, UnknownCapabilityError, chosen, same
-from sluice.contracts.kube.names import (
-    ENV_ALWAYS,
-    ENV_DRIVER_CAPABILITIES,
-    ENV_PRELOAD,
-    ENV_QUOTA,
-    ENV_QUOTA_SOCKET,
-    ENV_SHARES,
-    ENV_TICKET,
-    ENV_VISIBLE_DEVICES,
-    NO_DEVICES,
-    granted_field_path,
-)
+from sluice.contracts.kube import names
 from sluice.contracts.messages import Claim
 from sluice.contracts.request_syntax.keys import SLUICE, is_gpu_resource
 from sluice.contracts.request_syntax.sluice_keys import DRIVER_CAPABILITIES
 
-_NONE = frozenset({NO_DEVICES, "none"})
+_NONE = frozenset({names.NO_DEVICES, "none"})
 """Values of NVIDIA_VISIBLE_DEVICES that select no device."""
 _CUDA_DEVICES = "CUDA_VISIBLE_DEVICES"
-_NAMES = frozenset({_CUDA_DEVICES, ENV_TICKET, ENV_QUOTA_SOCKET})
+_NAMES = frozenset({_CUDA_DEVICES, names.ENV_TICKET, names.ENV_QUOTA_SOCKET})
 _CUDA_NONE = frozenset({"", "-1"})
 _MPS = "CUDA_MPS_"
 _PREFIXES = ("NVIDIA_", _MPS)
-_ALLOWED = f"leave it out; {ENV_VISIBLE_DEVICES} may be {NO_DEVICES!r} in a container without a GPU"
+_ALLOWED = f"leave it out; {names.ENV_VISIBLE_DEVICES} may be {names.NO_DEVICES!r} in a container without a GPU"
 _ALLOWED_WITH_GPU = {
-    ENV_DRIVER_CAPABILITIES: f"a literal value, or the annotation {SLUICE}/{DRIVER_CAPABILITIES}",
-    ENV_VISIBLE_DEVICES: "leave it out, or 'all', for all devices of the container",
+    names.ENV_DRIVER_CAPABILITIES: f"a literal value, or the annotation {SLUICE}/{DRIVER_CAPABILITIES}",
+    names.ENV_VISIBLE_DEVICES: "leave it out, or 'all', for all devices of the container",
     _CUDA_DEVICES: "leave it out, or indexes of the container's own devices, from 0",
 }
 
 
 def may_share(claim: Claim) -> bool:
-    """Whether the claim may get a share of a GPU, whose processes must find its daemon."""
     return not {"mps", "fractional"}.isdisjoint(claim.modes)
 
 
@@ -55,9 +43,9 @@ def field_paths(container: str, claim: Claim | None) -> dict[str, str]:
     """The variables of a container with a GPU, each with the annotation that it is read from."""
     if claim is None:
         return {}
-    of_quota = ENV_QUOTA if "fractional" in claim.modes else ()
-    wanted = (*ENV_ALWAYS, *(ENV_SHARES if may_share(claim) else ()), *of_quota)
-    return {variable: granted_field_path(container, key) for variable, key in wanted}
+    of_quota = names.ENV_QUOTA if "fractional" in claim.modes else ()
+    wanted = (*names.ENV_ALWAYS, *(names.ENV_SHARES if may_share(claim) else ()), *of_quota)
+    return {variable: names.granted_field_path(container, key) for variable, key in wanted}
 
 
 def validate_env(
@@ -70,18 +58,19 @@ def validate_env(
     by_kubelet: bool = False,
 ) -> Iterator[Violation]:
     """
-    Variables that only Sluice may set. `claim` serves the container; `later`: the request was stored by an earlier
-    review; `by_kubelet`: that review added a ResourceClaim, and hid the GPUs from other ways.
+    Variables that only Sluice may set. `later`: the request was stored by an earlier review; `by_kubelet`: with a
+    claim.
     """
     ours = field_paths(container.name, claim)
     for entry in container.env or ():
-        if _is_ours(entry, ours) or not (entry.name in ours or _is_reserved(entry.name, config)):
+        reserved = entry.name.startswith(_PREFIXES) or entry.name in _NAMES
+        if _is_ours(entry, ours) or not (entry.name in ours or (reserved and entry.name not in config.env_allowed)):
             continue
         if _says_what_is_granted(entry, claim):
             if claim is not None and not later:
                 yield from _contradictions(path, entry, claim, config)
             continue
-        if entry.name == ENV_PRELOAD:
+        if entry.name == names.ENV_PRELOAD:
             why = "a fractional share preloads the library of its time quota here, and a second entry would replace it"
             right = "preload yours in the image (/etc/ld.so.preload), or use a mode without a time quota"
             yield forbidden(f"{path}.env[{entry.name}]", entry.value or "(from elsewhere)", why, right)
@@ -104,15 +93,19 @@ def replaced_env(
             continue
         if not by_kubelet:
             yield at, {"name": entry.name, "valueFrom": {"fieldRef": {"fieldPath": ours[entry.name]}}}
-        elif entry.name == ENV_VISIBLE_DEVICES:
-            yield at, {"name": entry.name, "value": NO_DEVICES}
+        elif entry.name == names.ENV_VISIBLE_DEVICES:
+            yield at, {"name": entry.name, "value": names.NO_DEVICES}
 
 
 def missing_env(container: Container, claim: Claim | None, *, by_kubelet: bool = False) -> list[dict[str, Any]]:
     """The entries that a valid container lacks, in the order in which they are put first."""
     present = {entry.name for entry in container.env or ()}
     if claim is None or by_kubelet:
-        return [] if ENV_VISIBLE_DEVICES in present else [{"name": ENV_VISIBLE_DEVICES, "value": NO_DEVICES}]
+        return (
+            []
+            if names.ENV_VISIBLE_DEVICES in present
+            else [{"name": names.ENV_VISIBLE_DEVICES, "value": names.NO_DEVICES}]
+        )
     return [
         {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": field_path}}}
         for variable, field_path in field_paths(container.name, claim).items()
@@ -124,21 +117,20 @@ def sees_all_gpus(spec: Spec, container: Container) -> bool:
     """
     Whether a container of a pod without a request may see every GPU of its node: its image decides.
 
-    A runtime class may be NVIDIA's, whose runtime follows the environment, and CUDA images set `all`
+    A runtime class may be NVIDIA's, and CUDA images set `all`
     (https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html). Devices of
-    another device plugin are left alone: the kubelet lets the pod's own variables override a plugin's. Those of a
-    ResourceClaim come by CDI, whatever the environment says.
+    another plugin or of a ResourceClaim are left alone.
     """
     others = any(name.startswith("nvidia.com/") and not is_gpu_resource(name) for name in container.asked())
-    named = any(entry.name == ENV_VISIBLE_DEVICES for entry in container.env or ())
+    named = any(entry.name == names.ENV_VISIBLE_DEVICES for entry in container.env or ())
     return bool(spec.runtime_class_name) and not (others or named)
 
 
 def chooses_devices(entry: EnvVar) -> bool:
     """Whether a variable of the pod selects devices; one read from elsewhere may (policy `sluice-no-side-door`)."""
-    if entry.name not in {ENV_VISIBLE_DEVICES, _CUDA_DEVICES}:
+    if entry.name not in {names.ENV_VISIBLE_DEVICES, _CUDA_DEVICES}:
         return entry.name.startswith(_MPS)
-    hides = _NONE if entry.name == ENV_VISIBLE_DEVICES else _CUDA_NONE
+    hides = _NONE if entry.name == names.ENV_VISIBLE_DEVICES else _CUDA_NONE
     return entry.value_from is not None or (entry.value or "") not in hides
 
 
@@ -146,7 +138,7 @@ def _says_what_is_granted(entry: EnvVar, claim: Claim | None) -> bool:
     """Whether a variable of ours, set by hand, is harmless: it adds no device and hides none."""
     if claim is None:
         # Without a device the NVIDIA runtime does nothing, whatever the capabilities.
-        return entry.name == ENV_DRIVER_CAPABILITIES
+        return entry.name == names.ENV_DRIVER_CAPABILITIES
     return _is_replaced(entry) or _chooses_among_its_own(entry, claim)
 
 
@@ -154,7 +146,9 @@ def _is_replaced(entry: EnvVar) -> bool:
     """Whether a literal entry equals the grant: its capabilities are in the request then; or it selects all GPUs."""
     if entry.value_from is not None:
         return False
-    return entry.name == ENV_DRIVER_CAPABILITIES or (entry.name == ENV_VISIBLE_DEVICES and entry.value == "all")
+    return entry.name == names.ENV_DRIVER_CAPABILITIES or (
+        entry.name == names.ENV_VISIBLE_DEVICES and entry.value == "all"
+    )
 
 
 def _chooses_among_its_own(entry: EnvVar, claim: Claim) -> bool:
@@ -167,23 +161,15 @@ def _chooses_among_its_own(entry: EnvVar, claim: Claim) -> bool:
 
 
 def _contradictions(path: str, entry: EnvVar, claim: Claim, config: AdmissionConfig) -> Iterator[Violation]:
-    """An entry with other capabilities than the request, set by an annotation."""
-    if entry.name != ENV_DRIVER_CAPABILITIES or not entry.value:
+    if entry.name != names.ENV_DRIVER_CAPABILITIES or not entry.value:
         return
-    if not _names_the_same(entry.value, claim.driver_capabilities, config):
+    try:
+        agrees = same(chosen(entry.value, config.driver_capabilities), claim.driver_capabilities)
+    except (UnknownCapabilityError, NotAllowedError):
+        agrees = False
+    if not agrees:
         why = f"the pod's annotations set {claim.driver_capabilities!r} for this container"
         yield invalid(f"{path}.env[{entry.name}]", entry.value, why, "only one of them, or the same in both")
-
-
-def _names_the_same(written: str, asked: str, config: AdmissionConfig) -> bool:
-    try:
-        return same(chosen(written, config.driver_capabilities), asked)
-    except (UnknownCapabilityError, NotAllowedError):
-        return False
-
-
-def _is_reserved(name: str, config: AdmissionConfig) -> bool:
-    return (name.startswith(_PREFIXES) or name in _NAMES) and name not in config.env_allowed
 
 
 def _is_ours(entry: EnvVar, ours: dict[str, str]) -> bool:
@@ -193,4 +179,4 @@ def _is_ours(entry: EnvVar, ours: dict[str, str]) -> bool:
 
 
 def _asks_for_none(entry: EnvVar) -> bool:
-    return entry.name == ENV_VISIBLE_DEVICES and entry.value_from is None and entry.value in _NONE
+    return entry.name == names.ENV_VISIBLE_DEVICES and entry.value_from is None and entry.value in _NONE

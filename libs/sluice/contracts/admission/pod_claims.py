@@ -1,8 +1,7 @@
 """
-The ResourceClaim of a pod whose devices the kubelet hands over, and checks of the claims that a pod names itself.
+The ResourceClaim that admission adds to a pod, with a request for each container that has devices of its own.
 
-Admission adds one claim with one request for each container that has devices of its own; the pod-watcher makes the
-object. `spec.resourceClaims` never changes after the pod's creation.
+The pod-watcher makes the object. `spec.resourceClaims` never changes after the pod's creation.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,7 +39,6 @@ def request_of(container: str, asked: ResolvedRequest) -> str:
 
 
 def lacks_claim(container: Container) -> bool:
-    """Whether a container with a GPU does not refer to the added claim yet."""
     return not any(_name(each) == POD_CLAIM for each in _uses(container))
 
 

@@ -85,7 +85,6 @@ class Resources(_Fields, frozen=True):
     limits: dict[str, Any] | None = None
     requests: dict[str, Any] | None = None
     claims: list[Any] | None = None
-    """Dynamic Resource Allocation, by the names in the pod."""
 
 
 class Container(_Fields, frozen=True):
@@ -99,7 +98,6 @@ class Container(_Fields, frozen=True):
     security_context: SecurityContext | None = None
 
     def amounts(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Limits and requests."""
         resources = self.resources or Resources()
         return resources.limits or {}, resources.requests or {}
 
@@ -128,7 +126,6 @@ class Spec(_Fields, frozen=True):
     host_pid: bool | None = msgspec.field(default=None, name="hostPID")
     host_ipc: bool | None = msgspec.field(default=None, name="hostIPC")
     resource_claims: list[Any] | None = None
-    """Of Dynamic Resource Allocation."""
 
 
 class Metadata(_Fields, frozen=True):
@@ -176,7 +173,6 @@ class MalformedReview:
 
 
 def decode_review(raw: object) -> ReviewRequest | MalformedReview:
-    """The request in an AdmissionReview. Never raises."""
     try:
         found = msgspec.convert(raw, _Review)
     except msgspec.ValidationError as error:
@@ -189,7 +185,6 @@ def decode_review(raw: object) -> ReviewRequest | MalformedReview:
 
 
 def decode_pod(raw: object) -> Pod | MalformedReview:
-    """The pod in a request. Never raises."""
     try:
         return msgspec.convert(raw, Pod)
     except msgspec.ValidationError as error:

@@ -16,7 +16,6 @@ from sluice.contracts.request_syntax.sluice_keys import MODES
 from sluice.contracts.request_syntax.source_text import source_text_of
 
 _NAMED_MAX = 5
-"""At most so many containers are named."""
 HAMI_SCHEDULER = "hami-scheduler"
 """The name that HAMi's own webhook writes (https://github.com/Project-HAMi/HAMi, charts/hami/values.yaml)."""
 
@@ -71,11 +70,7 @@ def _on_main_container(pod: Pod, stored: StoredRequest) -> Iterator[str]:
 
 
 def no_request_warnings(pod: Pod, *, is_sent: bool = True) -> tuple[str, ...]:
-    """
-    Warnings about a pod without a request that would see all GPUs: by its images, or by its own variable.
-
-    The webhook hides GPUs from images where it `is_sent` the pod; a policy, which sees all pods, refuses the variables.
-    """
+    """Warnings about a pod without a request that would see all GPUs: by its images (if `is_sent`) or a variable."""
     listed = (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))
     hidden = [each.name for each in listed if is_sent and sees_all_gpus(pod.spec, each)]
     found = []
@@ -105,7 +100,6 @@ def reviewed_pod_warnings(pod: Pod, asked: ResolvedRequest) -> Iterator[str]:
 
 
 def _replaced(pod: Pod, asked: ResolvedRequest) -> Iterator[str]:
-    """Variables whose value will differ from the one written."""
     for container in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ())):
         claim, env = asked.claim_for(container.name), container.env or []
         for entry in (env[at] for at, _ in replaced_env(container, claim)):

@@ -1,8 +1,6 @@
 """
-Fields that only Sluice may put on a pod, and fields that a gated pod may not have.
-
-A pod that carries our marks without having passed admission would wait forever, or pass for one with a grant. An
-exported manifest of a pod of ours has them; the sentences name what to remove.
+Fields that only Sluice may put on a pod (a copied mark would pass for a grant), and fields that a gated pod may not
+have.
 """
 
 from collections.abc import Iterator
@@ -24,7 +22,6 @@ def was_reviewed(pod: Pod) -> bool:
 
 
 def has_gate(spec: Spec) -> bool:
-    """Whether the pod waits for Sluice."""
     return any(gate.name == GATE for gate in spec.scheduling_gates or ())
 
 
@@ -44,7 +41,6 @@ def validate_marks(pod: Pod) -> Iterator[Violation]:
 
 
 def validate_granted_annotations(pod: Pod) -> Iterator[Violation]:
-    """Annotations of a grant, which no pod has at its creation."""
     for key, value in (pod.metadata.annotations or {}).items():
         if is_granted(key):
             yield forbidden(f"metadata.annotations[{key}]", value, "Sluice writes this with a grant", _LEAVE_OUT)
@@ -70,7 +66,6 @@ def validate_host_namespaces(spec: Spec, claims: list[Claim], config: AdmissionC
 
 
 def validate_security_context(path: str, container: Container, config: AdmissionConfig) -> Iterator[Violation]:
-    """A container that sees every device of its node, independent of its grant."""
     context = container.security_context
     if context is not None and context.privileged and not config.allow_privileged:
         why = "a privileged container of a GPU pod sees every GPU of its node"

@@ -1,12 +1,11 @@
 """
 Read a pod's request from its stored form, and decide which containers share devices.
 
-The request is stored at the pod's creation as it was written (annotations, and the resources that are removed from the
-spec), before parsing. So each reader uses the one parser, and a request stored by hand is refused like any other: it is
-worth no more than the keys in it. Users and names come from the spec, which can no longer change.
+The request is stored at the pod's creation as it was written, before parsing: one stored by hand is worth no more than
+the keys in it. Users and names come from the spec, which can no longer change.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.kube.names import ANNOTATION_REQUEST, ENV_DRIVER_CAPABILITIES, is_granted
 from sluice.contracts.messages import Claim
 from sluice.contracts.pod_specs import literal_variable, main_container, read_containers
-from sluice.contracts.reasons import Refusal, RefusalReason, shorten
+from sluice.contracts.reasons import Refusal, shorten
 from sluice.contracts.request_syntax import (
     ContainerRequest,
     PodRequest,
@@ -27,18 +26,11 @@ from sluice.contracts.request_syntax import (
     is_gpu_resource,
     is_our_annotation,
     parse_pod,
+    source_text,
 )
 from sluice.contracts.request_syntax.keys import FASTGSHARE, SLUICE
 from sluice.contracts.request_syntax.limit_ranges import without_defaults
 from sluice.contracts.request_syntax.sluice_keys import DRIVER_CAPABILITIES, POD_KEYS
-from sluice.contracts.request_syntax.source_text import (
-    RequestSyntaxError,
-    SourceValue,
-    is_blank,
-    is_blank_amount,
-    requested_amounts,
-    source_text_of,
-)
 
 _LISTS = ("containers", "initContainers")
 REQUEST_KEYS_MAX = 2000
@@ -46,11 +38,7 @@ REQUEST_KEYS_MAX = 2000
 
 
 class StoredRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """
-    The value of ANNOTATION_REQUEST. `first` is the main container, to which keys without a container's name apply.
-
-    It is named because another webhook may put containers before it later.
-    """
+    """The value of ANNOTATION_REQUEST. `first` is the main container: another webhook may put others before it."""
 
     version: Literal[1]
     first: str
@@ -65,11 +53,7 @@ class StoredRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRequest:
-    """
-    A parsed request. `served_by` names, for an init container, the container whose devices it uses.
-
-    `pod` is parsed from `annotations` and `containers`: parsing them again gives the same.
-    """
+    """A parsed request. `served_by` names, for an init container, the container whose devices it uses."""
 
     pod: PodRequest
     served_by: Mapping[str, str]
@@ -85,42 +69,33 @@ class ResolvedRequest:
 def read_stored(text: str, spec: Mapping[str, Any], limits: RequestLimits) -> ResolvedRequest | Refusal:
     """The request of the pod with this `spec`, by its ANNOTATION_REQUEST. Never raises."""
     stored = decode_stored(text)
-    if isinstance(stored, Refusal):
-        return stored
-    return parse_stored(stored, spec, limits)
+    return stored if isinstance(stored, Refusal) else parse_stored(stored, spec, limits)
 
 
 def decode_stored(text: str) -> StoredRequest | Refusal:
-    """The stored request in an annotation, not parsed further."""
     try:
         return msgspec.json.decode(text, type=StoredRequest)
     except (*NOT_READABLE, UnicodeEncodeError) as error:
         return malformed_stored(text, f"not in the form that Sluice stores ({shorten(str(error), 300)})")
 
 
-def stored_from(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> StoredRequest | Refusal:
-    """
-    The request of a new pod, as its owner wrote it; perhaps empty or invalid. Refuses values that are not text.
-
-    Values of a LimitRange are left out where they have no effect beside it.
-    """
-    try:
-        asks = {
-            key: SourceValue(key, value).text()
-            for key, value in annotations.items()
-            if is_request_annotation(key) and not is_blank(value)
-        }
-    except RequestSyntaxError as wrong:
-        return wrong.refusal
-    main = main_container(annotations, [str(each.get("name", "")) for each in _listed(spec, "containers")]).name
+@source_text.never_raising
+def stored_from(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> StoredRequest:
+    """The request of a new pod, as its owner wrote it, perhaps invalid; without LimitRange values of no effect."""
+    asks = {
+        key: source_text.SourceValue(key, value).text()
+        for key, value in annotations.items()
+        if is_request_annotation(key) and not source_text.is_blank(value)
+    }
+    main = _main(annotations, spec)
     written = [
         ContainerRequest(str(each.get("name")), _amounts(each, "limits"), _amounts(each, "requests"))
         for each in _containers(spec)
     ]
     resources = {}
     for container in without_defaults(annotations, written, first=main):
-        amounts = requested_amounts(container.limits, container.requests)
-        found = {name: source_text_of(amount) for name, amount in amounts.items() if is_gpu_resource(name)}
+        amounts = source_text.requested_amounts(container.limits, container.requests)
+        found = {name: source_text.source_text_of(amount) for name, amount in amounts.items() if is_gpu_resource(name)}
         if found:
             resources[container.name] = found
     return StoredRequest(version=1, first=main, annotations=asks, resources=resources)
@@ -135,7 +110,6 @@ def with_variables(stored: StoredRequest, asked: "ResolvedRequest", spec: Mappin
 
 
 def is_request_annotation(annotation: str) -> bool:
-    """Whether an annotation is part of a request."""
     return (is_our_annotation(annotation) and not is_granted(annotation) and annotation != ANNOTATION_REQUEST) or (
         annotation in hami.ANNOTATIONS
     )
@@ -143,8 +117,12 @@ def is_request_annotation(annotation: str) -> bool:
 
 def request_by_claims(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> StoredRequest:
     """What is stored for a pod that may ask by ResourceClaims of its own: nothing in other words."""
-    main = main_container(annotations, [str(each.get("name", "")) for each in _listed(spec, "containers")])
-    return StoredRequest(version=1, first=main.name)
+    return StoredRequest(version=1, first=_main(annotations, spec))
+
+
+def _main(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> str:
+    listed = source_text.mappings_in(spec, "containers")
+    return main_container(annotations, [str(each.get("name", "")) for each in listed]).name
 
 
 def is_by_claims(stored: StoredRequest) -> bool:
@@ -153,97 +131,73 @@ def is_by_claims(stored: StoredRequest) -> bool:
 
 
 def requests_gpus(stored: StoredRequest) -> bool:
-    """Whether the request makes the pod ours; HAMi's annotations alone do not."""
     return bool(stored.resources) or any(is_our_annotation(key) for key in stored.annotations)
 
 
-def parse_stored(stored: StoredRequest, spec: Mapping[str, Any], limits: RequestLimits) -> ResolvedRequest | Refusal:
+@source_text.never_raising
+def parse_stored(stored: StoredRequest, spec: Mapping[str, Any], limits: RequestLimits) -> ResolvedRequest:
     """The request of a pod with this `spec` and a stored request. Never raises."""
     if len(stored.annotations) > REQUEST_KEYS_MAX:
-        return Refusal(
-            reason=RefusalReason.TOO_LARGE,
-            message=f"{len(stored.annotations)} annotations that request GPUs",
-            field="metadata.annotations",
-            allowed=f"at most {REQUEST_KEYS_MAX}",
-        )
-    containers = _requesting_containers(stored, spec)
-    if isinstance(containers, Refusal):
-        return containers
-    apps, init = containers
+        why = f"{len(stored.annotations)} annotations that request GPUs"
+        raise source_text.SourceValue("metadata.annotations", "").too_large(why, f"at most {REQUEST_KEYS_MAX}")
+    apps, init = _requesting_containers(stored, spec)
     apart = [each for each in init if _asks_something(stored, each.name)]
     if apart and not any(_asks_something(stored, each.name) for each in apps):
         apps.append(apart.pop(0))
     prefixes = tuple(f"{each.name}.{SLUICE}/" for each in apart)
     annotations = {key: text for key, text in stored.annotations.items() if not key.startswith(prefixes)}
-    pod = parse_pod(annotations, apps, limits=limits)
-    if isinstance(pod, Refusal):
-        return pod
-    served_by: dict[str, str] = {}
-    for container in apart:
-        served = _served(container, stored, pod, limits)
-        if isinstance(served, Refusal):
-            return served
-        if served:
-            served_by[container.name] = served
+    pod = source_text.accepted(parse_pod(annotations, apps, limits=limits))
+    served_by = {each.name: served for each in apart if (served := _served(each, stored, pod, limits))}
     return ResolvedRequest(pod, served_by, annotations, tuple(apps))
 
 
 def _requesting_containers(
     stored: StoredRequest, spec: Mapping[str, Any]
-) -> tuple[list[ContainerRequest], list[ContainerRequest]] | Refusal:
+) -> tuple[list[ContainerRequest], list[ContainerRequest]]:
     """The containers of a pod with their resources: those that live as long as the pod, and the others."""
-    init = list(_listed(spec, "initContainers"))
+    init = list(source_text.mappings_in(spec, "initContainers"))
     sidecars = [each for each in init if each.get("restartPolicy") == "Always"]
-    listed = sorted(_listed(spec, "containers"), key=lambda each: each.get("name") != stored.first)
+    listed = sorted(source_text.mappings_in(spec, "containers"), key=lambda each: each.get("name") != stored.first)
     passing = [each for each in init if each.get("restartPolicy") != "Always"]
     bare = [
         {"name": each.get("name"), "securityContext": each.get("securityContext")}
         for each in (*listed, *sidecars, *passing)
     ]
-    found = read_containers({"containers": bare, "securityContext": spec.get("securityContext")})
-    if isinstance(found, Refusal):
-        return found
+    found = source_text.accepted(read_containers({"containers": bare, "securityContext": spec.get("securityContext")}))
     names = {each.name for each in found}
     for name in (stored.first, *stored.resources):
         if name not in names:
-            return malformed_stored(stored.as_text(), f"the pod has no container {name!r}")
+            raise source_text.RequestSyntaxError(
+                malformed_stored(stored.as_text(), f"the pod has no container {name!r}")
+            )
     asking = [replace(each, limits=stored.resources.get(each.name, {})) for each in found]
     living = len(listed) + len(sidecars)
     return asking[:living], asking[living:]
 
 
 def _asks_something(stored: StoredRequest, container: str) -> bool:
-    if not all(is_blank_amount(amount) for amount in stored.resources.get(container, {}).values()):
+    if not all(source_text.is_blank_amount(amount) for amount in stored.resources.get(container, {}).values()):
         return True
     own = f"{container}.{SLUICE}/"
     return any(
         key.startswith(own) or (container == stored.first and applies_to_main_container(key))
         for key, text in stored.annotations.items()
-        if not is_blank(text) and not key.endswith(f"{SLUICE}/{DRIVER_CAPABILITIES}")
+        if not source_text.is_blank(text) and not key.endswith(f"{SLUICE}/{DRIVER_CAPABILITIES}")
     )
 
 
 def applies_to_main_container(key: str) -> bool:
-    """Whether an annotation applies to a container without naming it."""
     of_all = (*POD_KEYS, DRIVER_CAPABILITIES)
     return key.startswith(FASTGSHARE) or (key.startswith(f"{SLUICE}/") and key.partition("/")[2] not in of_all)
 
 
-def _served(
-    container: ContainerRequest, stored: StoredRequest, pod: PodRequest, limits: RequestLimits
-) -> str | Refusal:
-    """
-    The container whose devices an init container uses, as it ends before the apps start; empty when it requests none.
-
-    Its devices are those of the pod's others, so its request must equal one of theirs.
-    """
+def _served(container: ContainerRequest, stored: StoredRequest, pod: PodRequest, limits: RequestLimits) -> str:
+    """The container whose devices an init container uses, by an equal request; empty when it requests none."""
     own = f"{container.name}.{SLUICE}/"
     said: dict[str, object] = {key: text for key, text in stored.annotations.items() if key.startswith(own)}
     if container.limits:
         said |= {key: text for key, text in stored.annotations.items() if key in hami.ANNOTATIONS}
-    ask = parse_pod(said, [container], limits=limits)
-    if isinstance(ask, Refusal):
-        return ask
+    ask = source_text.accepted(parse_pod(said, [container], limits=limits))
     if not ask.claims:
         return ""
     claim = ask.claims[0]
@@ -252,26 +206,17 @@ def _served(
         if msgspec.structs.replace(other, **as_its) == claim:
             return other.container
     field = next((key for key in said if key.startswith(own)), next(iter(container.limits), own))
-    return Refusal(
-        reason=RefusalReason.UNSUPPORTED_KEY,
-        message=(
-            f"the init container {container.name!r} uses the devices of a container with the same request, "
-            "and there is none"
-        ),
-        field=field,
-        value=f"{claim.gpus} x {', '.join(claim_sizes(claim)) or 'a whole GPU'}, {claim_modes(claim)}",
-        allowed="the same request and runAsUser as another container of the pod, or none",
+    value = f"{claim.gpus} x {', '.join(claim_sizes(claim)) or 'a whole GPU'}, {claim_modes(claim)}"
+    who = f"the init container {container.name!r}"
+    raise source_text.SourceValue(field, value).unsupported(
+        f"{who} uses the devices of a container with the same request, and there is none",
+        "the same request and runAsUser as another container of the pod, or none",
     )
 
 
 def _containers(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for key in _LISTS:
-        yield from _listed(spec, key)
-
-
-def _listed(spec: object, key: str) -> Sequence[Mapping[str, Any]]:
-    listed = spec.get(key) if isinstance(spec, Mapping) else None
-    return [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else ()
+        yield from source_text.mappings_in(spec, key)
 
 
 def _amounts(container: Mapping[str, Any], part: str) -> dict[str, Any]:
@@ -282,10 +227,5 @@ def _amounts(container: Mapping[str, Any], part: str) -> dict[str, Any]:
 
 def malformed_stored(text: str, why: str) -> Refusal:
     """The refusal of an ANNOTATION_REQUEST that the first review would not have written."""
-    return Refusal(
-        reason=RefusalReason.INVALID_VALUE,
-        message=why,
-        field=ANNOTATION_REQUEST,
-        value=shorten(text),
-        allowed="leave it out: Sluice writes it when the pod is created",
-    )
+    right = "leave it out: Sluice writes it when the pod is created"
+    return source_text.SourceValue(ANNOTATION_REQUEST, text).invalid(why, right).refusal

@@ -1,8 +1,4 @@
-"""
-Validate a pod before it is created: its request, and all reasons to refuse it, in reading order.
-
-A refusal of the request itself comes first; refusals of the rest of the pod follow.
-"""
+"""Validate a pod before it is created: all reasons to refuse it, in reading order; those of its request first."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -33,7 +29,7 @@ from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
 from sluice.contracts.request_syntax.keys import HAMI, SLUICE, VOLCANO, is_gpu_resource
 from sluice.contracts.request_syntax.sluice_keys import CONTAINER_KEYS, DRIVER_CAPABILITIES
-from sluice.contracts.request_syntax.source_text import is_blank_amount, source_text_of
+from sluice.contracts.request_syntax.source_text import accepted, is_blank_amount, never_raising, source_text_of
 
 
 def validate_amounts(path: str, container: Container, asked: Collection[str]) -> Iterator[Violation]:
@@ -129,24 +125,20 @@ def is_exempt(
     return namespace in exempt or LABEL_IGNORE in labels or MIRROR in annotations
 
 
+@never_raising
 def read_new_request(
     annotations: Mapping[str, object], spec: Mapping[str, Any], limits: RequestLimits, *, default_mode: str = ""
-) -> NewRequest | Refusal | None:
+) -> NewRequest | None:
     """The request of a pod that was not reviewed before; None when it requests no GPU. Never raises."""
-    before = stored_from(annotations, spec)
-    if isinstance(before, Refusal):
-        return before
-    if not requests_gpus(before):
+    written = accepted(stored_from(annotations, spec))
+    if not requests_gpus(written):
         return None
-    asked = parse_stored(before, spec, limits)
-    if isinstance(asked, Refusal):
-        return asked
+    asked = accepted(parse_stored(written, spec, limits))
     if not asked.pod.claims:
         return None
-    written, before = before, with_variables(before, asked, spec)
-    asked = parse_stored(before, spec, limits)
-    if isinstance(asked, Refusal):
-        return _as_its_variable(asked, written, before)
+    before = with_variables(written, asked, spec)
+    again = parse_stored(before, spec, limits)
+    asked = accepted(_as_its_variable(again, written, before) if isinstance(again, Refusal) else again)
     return NewRequest(before, *with_default_mode(before, asked, spec, limits, default_mode))
 
 
@@ -194,11 +186,7 @@ def validate_pod_fields(
     is_new: bool,
     written: StoredRequest | None = None,
 ) -> Iterator[Violation]:
-    """
-    All problems beside the request. If that was refused (None), no container is known to get a GPU.
-
-    Amounts are checked when the pod `is_new`, for the request as `written`: later ones were put back by other webhooks.
-    """
+    """All problems beside the request (None: refused). Amounts are checked when the pod `is_new`, as `written`."""
     spec = pod.spec
     yield from reserved_fields.validate_node_name(spec)
     yield from reserved_fields.validate_host_namespaces(
@@ -216,7 +204,6 @@ def validate_pod_fields(
 
 
 def validate_all_amounts(pod: Pod, written: StoredRequest) -> Iterator[Violation]:
-    """What the API server would refuse about the GPU resources of any container."""
     for path, container in _named(pod.spec):
         yield from validate_amounts(path, container, _asked_by(container, written))
 
@@ -225,12 +212,10 @@ def _asked_by(container: Container, written: StoredRequest | None) -> Collection
     return container.asked() if written is None else written.resources.get(container.name, {})
 
 
-def needs_of(
-    spec: Mapping[str, Any], asked: ResolvedRequest, namespace: str, labels: Mapping[str, str]
-) -> HostNeeds | Refusal:
+@never_raising
+def needs_of(spec: Mapping[str, Any], asked: ResolvedRequest, namespace: str, labels: Mapping[str, str]) -> HostNeeds:
     """The node needs of the pod with that namespace and those labels, with the node that its annotations name."""
-    needs = read_host_needs(spec, namespace, labels)
-    return needs if isinstance(needs, Refusal) else with_node(needs, asked.pod.node_name, NODE_NAME)
+    return accepted(with_node(accepted(read_host_needs(spec, namespace, labels)), asked.pod.node_name, NODE_NAME))
 
 
 def _named(spec: Spec) -> Iterator[tuple[str, Container]]:

@@ -9,7 +9,6 @@ from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 FORBIDDEN: Final = 403
 """Possibly intended, but not allowed."""
 INVALID: Final = 422
-"""Invalid as written."""
 CHARACTERS_MAX = 960
 """Of all sentences together, the first always whole: users read them in an Event, which holds 1,024 characters."""
 
@@ -23,22 +22,18 @@ class Violation:
 
     @property
     def sentence(self) -> str:
-        """The problem as a person reads it."""
         return self.refusal.sentence()
 
 
 def forbidden(field: str, value: str, why: str, allowed: str) -> Violation:
-    """A value that a pod may not have."""
     return Violation(FORBIDDEN, _refusal(RefusalReason.UNSUPPORTED_KEY, field, value, why, allowed))
 
 
 def invalid(field: str, value: str, why: str, allowed: str) -> Violation:
-    """An invalid value."""
     return Violation(INVALID, _refusal(RefusalReason.INVALID_VALUE, field, value, why, allowed))
 
 
 def refused(refusal: Refusal) -> Violation:
-    """A refusal of the request, as it is."""
     return Violation(INVALID, refusal)
 
 

@@ -49,12 +49,10 @@ def validate_mounts(path: str, container: Container, claim: Claim | None) -> Ite
 
 
 def lacks_volume(spec: Spec) -> bool:
-    """Whether the volume has to be added."""
     return not any(volume.name == VOLUME for volume in spec.volumes or ())
 
 
 def lacks_mount(container: Container) -> bool:
-    """Whether the mount has to be added to a container with a GPU."""
     return not any(mount.name == VOLUME for mount in container.volume_mounts or ())
 
 

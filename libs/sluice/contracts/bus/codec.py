@@ -1,7 +1,6 @@
 """
-Encode and decode messages as JSON, so that a person can read the bus.
-
-Decoding never raises: what cannot be decoded comes back as `Undecodable`, and the reader logs and skips it.
+Encode and decode messages as JSON, so that a person can read the bus. What cannot be decoded comes back as
+`Undecodable`.
 """
 
 from collections.abc import Callable
@@ -120,7 +119,6 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def decode(data: bytes) -> Envelope | Undecodable:
-    """The envelope in `data`, or the reason why it cannot be decoded."""
     if len(data) > MESSAGE_BYTES_MAX:
         return Undecodable(f"{len(data)} bytes is over the limit of {MESSAGE_BYTES_MAX}")
     try:

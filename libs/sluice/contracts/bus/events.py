@@ -1,9 +1,8 @@
 """
 The events and instructions that every service's core exchanges with the bus.
 
-Cores never see a connection. A reader's shell turns a stream into `ReadingStarted`, `Observed`..., `ReadingCaughtUp`,
-`Observed`...; a writer's shell carries out `Write` and reports exactly one of `WriteAccepted`, `WriteRefused`,
-`WriteUnknown` for each.
+A reader's shell turns a stream into `ReadingStarted`, `Observed`..., `ReadingCaughtUp`, `Observed`...; a writer's
+answers each `Write` by exactly one of `WriteAccepted`, `WriteRefused`, `WriteUnknown`.
 """
 
 from enum import StrEnum
@@ -27,7 +26,6 @@ BOOK_KINDS = frozenset({"ledger", "binding", "quota", "cordon"})
 
 
 def stream_of(kind: str) -> Stream:
-    """The stream that holds subjects of `kind`."""
     return Stream.BOOK if kind in BOOK_KINDS else Stream.STATE
 
 

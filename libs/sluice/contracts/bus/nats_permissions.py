@@ -46,7 +46,6 @@ def user_name(role: Role, node: NodeName | None = None) -> str:
 
 
 def certificate_name(role: Role, node: NodeName | None = None) -> str:
-    """The DNS name in a user's certificate, where the broker knows its users by certificates."""
     user_name(role, node)  # raises for an unknown user
     return f"{node}.node.{_BUS_DOMAIN}" if node is not None else f"{role.value}.{_BUS_DOMAIN}"
 
@@ -57,7 +56,6 @@ def inbox_prefix(user: str) -> str:
 
 
 def permissions_of(role: Role, node: NodeName | None = None) -> Permissions:
-    """The rights of one user; `node` for a node's agent."""
     user = user_name(role, node)
     subscribe = [f"{inbox_prefix(user)}.>"]
     if node is not None:

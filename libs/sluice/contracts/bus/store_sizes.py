@@ -1,9 +1,8 @@
 """
-Compute how much disk the broker's streams may take; the only place that does.
+How much disk the broker's streams may take.
 
-Pure numbers for `sluice up`, which knows its disk, for the manifests, which set a volume, and for the code that
-declares the streams. HISTORY is for people and loses its oldest messages; STATE, which agents write, refuses new ones.
-BOOK has no limit: what the two leave of the store is its room, so no agent can stop the ledger.
+HISTORY is for people and loses its oldest messages; STATE, which agents write, refuses new ones. BOOK has no limit:
+what the two leave of the store is its room, so no agent can stop the ledger.
 """
 
 MIB = 1024**2

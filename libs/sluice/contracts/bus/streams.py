@@ -1,8 +1,7 @@
 """
 The bus as data: subject kinds with their writers and readers, the streams that hold them, the agents' durables.
 
-The NATS permissions (`nats_permissions`) and the stream declarations (the runtime) are derived from it, so a document,
-a permission and a stream can never disagree. Nothing here talks to a server.
+Documents, NATS permissions (`nats_permissions`) and declared streams (the runtime) are derived from it.
 """
 
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ HISTORY_PER_SUBJECT_MAX = 1_000
 ACK_WAIT_S = 30
 """An entry that an agent did not acknowledge is delivered again after this."""
 ACKS_PENDING_MAX = 256
-"""Unacknowledged entries per agent."""
 DUPLICATE_WINDOW_S = 2
 """The shortest useful window: the guards protect us, not the server's duplicate detection."""
 INCARNATION_KEY = "sluice.incarnation"
@@ -54,100 +52,65 @@ class SubjectKind:
 
     @property
     def stream(self) -> Stream:
-        """The stream that holds it."""
         return stream_of(self.kind)
 
 
 _WATCHER, _ALLOCATOR, _INVENTORY, _AGENT = Role.POD_WATCHER, Role.ALLOCATOR, Role.INVENTORY, Role.NODE_AGENT
 _OPERATOR = Role.OPERATOR
 _PEOPLE = (Role.CONSOLE, _OPERATOR)
+_ROLES = (_WATCHER, _ALLOCATOR, _INVENTORY)
 
-_BY_SOURCES = ((_WATCHER, _OPERATOR), (_WATCHER, _ALLOCATOR, *_PEOPLE))
+_Roles = tuple[tuple[Role, ...], tuple[Role, ...]]
 """Writers and readers."""
-_BY_WATCHER = ((_WATCHER,), (_WATCHER, _ALLOCATOR, *_PEOPLE))
-_BY_ALLOCATOR = ((_ALLOCATOR,), (_ALLOCATOR, _WATCHER, *_PEOPLE))
-_BY_OPERATORS = ((_OPERATOR, _WATCHER), (_ALLOCATOR, _WATCHER, *_PEOPLE))
+_BY_SOURCES: _Roles = ((_WATCHER, _OPERATOR), (_WATCHER, _ALLOCATOR, *_PEOPLE))
+_BY_WATCHER: _Roles = ((_WATCHER,), (_WATCHER, _ALLOCATOR, *_PEOPLE))
+_BY_ALLOCATOR: _Roles = ((_ALLOCATOR,), (_ALLOCATOR, _WATCHER, *_PEOPLE))
+_BY_OPERATORS: _Roles = ((_OPERATOR, _WATCHER), (_ALLOCATOR, _WATCHER, *_PEOPLE))
+_ORDERED: _Roles = ((_ALLOCATOR,), (_ALLOCATOR, _AGENT, *_PEOPLE))
+_BY_AGENT: _Roles = ((_AGENT,), (_ALLOCATOR, _AGENT, *_PEOPLE))
+_ANNOUNCED: _Roles = ((_AGENT, _WATCHER, _OPERATOR), (_INVENTORY, _ALLOCATOR, _AGENT, _WATCHER, *_PEOPLE))
+_PULLED: _Roles = ((_INVENTORY,), (_INVENTORY, _ALLOCATOR, _WATCHER, *_PEOPLE))
+_LEASED: _Roles = (_ROLES, (*_ROLES, *_PEOPLE))
 _ASKED = (m.AllocationRequested, m.RequestRejected, m.RequestWithdrawn)
 _ORDERS = (m.NodeOpened, m.NodeClosed, m.Grant, m.Revoke, m.Closed)
 _SLICES = (m.SliceReady, m.SliceFailed, m.SliceDegraded, m.SliceQuarantined, m.SliceGone)
-_ROLES = (_WATCHER, _ALLOCATOR, _INVENTORY)
 
-SUBJECT_KINDS: tuple[SubjectKind, ...] = (
-    SubjectKind("request", ("request",), *_BY_SOURCES, _ASKED, "what one pod asks for"),
-    SubjectKind(
-        "source",
-        ("source",),
-        *_BY_SOURCES,
-        (m.SourceSynced,),
-        "the sync marker of a source: it has published all it has",
-    ),
-    SubjectKind("host", ("node",), *_BY_WATCHER, (m.HostFacts,), "what a node has besides GPUs"),
-    SubjectKind(
-        "ledger",
-        ("node", "allocation, or `head`"),
-        (_ALLOCATOR,),
-        (_ALLOCATOR, _AGENT, *_PEOPLE),
-        _ORDERS,
-        "the booked places of a node: the orders to its agent; `head` says for which agent run the node was adopted",
-    ),
-    SubjectKind(
-        "binding",
-        ("request",),
-        *_BY_ALLOCATOR,
-        (m.Bound, m.Refused, m.Released, m.Waived),
-        "the one answer to a request",
-    ),
-    SubjectKind("waiting", ("request",), *_BY_ALLOCATOR, (m.Pending, m.WaitOver), "why a request still waits"),
-    SubjectKind(
-        "eviction",
-        ("request",),
-        *_BY_ALLOCATOR,
-        (m.EvictionOrdered, m.EvictionOver),
-        "the order to evict a request's pod",
-    ),
-    SubjectKind(
-        "evicted", ("request",), *_BY_WATCHER, (m.EvictionDone, m.EvictionBlocked), "what became of an eviction"
-    ),
-    SubjectKind(
-        "slice",
-        ("node", "allocation"),
-        (_AGENT,),
-        (_ALLOCATOR, _AGENT, *_PEOPLE),
-        _SLICES,
-        "how far the agent is with one slice",
-    ),
-    SubjectKind(
-        "node",
-        ("node",),
-        (_AGENT, _WATCHER, _OPERATOR),
-        (_INVENTORY, _ALLOCATOR, _AGENT, _WATCHER, *_PEOPLE),
-        (m.NodeChanged, m.NodeRemoved),
-        "a node's announcement: its agent's endpoint, and that something changed; or its removal",
-    ),
-    SubjectKind(
-        "inventory",
-        ("node",),
-        (_INVENTORY,),
-        (_INVENTORY, _ALLOCATOR, _WATCHER, *_PEOPLE),
-        (m.NodeInventory,),
-        "everything the agent knows of its node, as pulled",
-    ),
-    SubjectKind("quota", ("namespace",), *_BY_OPERATORS, (m.QuotaSet, m.QuotaUnset), "the limits of a namespace"),
-    SubjectKind(
-        "cordon", ("node",), *_BY_OPERATORS, (m.Cordoned, m.Uncordoned), "the cordon of a node, or of some of its GPUs"
-    ),
-    SubjectKind(
-        "pool",
-        ("pool",),
-        *_BY_ALLOCATOR,
-        (m.PoolDemand,),
-        "what a new node of a pool would have, and how many more are needed",
-    ),
-    SubjectKind(
-        "lease", ("role",), _ROLES, (*_ROLES, *_PEOPLE), (m.LeaseHeld,), "the holder of a role: a hint, never the lock"
-    ),
+_SAYS = {
+    "request": "what one pod asks for",
+    "source": "the sync marker of a source: it has published all it has",
+    "host": "what a node has besides GPUs",
+    "ledger": "the booked places of a node: the orders to its agent; "
+    "`head` says for which agent run the node was adopted",
+    "binding": "the one answer to a request",
+    "waiting": "why a request still waits",
+    "eviction": "the order to evict a request's pod",
+    "evicted": "what became of an eviction",
+    "slice": "how far the agent is with one slice",
+    "node": "a node's announcement: its agent's endpoint, and that something changed; or its removal",
+    "inventory": "everything the agent knows of its node, as pulled",
+    "quota": "the limits of a namespace",
+    "cordon": "the cordon of a node, or of some of its GPUs",
+    "pool": "what a new node of a pool would have, and how many more are needed",
+    "lease": "the holder of a role: a hint, never the lock",
+}
+_KINDS: tuple[tuple[str, tuple[str, ...], _Roles, tuple[type[m.Message], ...]], ...] = (
+    ("request", ("request",), _BY_SOURCES, _ASKED),
+    ("source", ("source",), _BY_SOURCES, (m.SourceSynced,)),
+    ("host", ("node",), _BY_WATCHER, (m.HostFacts,)),
+    ("ledger", ("node", "allocation, or `head`"), _ORDERED, _ORDERS),
+    ("binding", ("request",), _BY_ALLOCATOR, (m.Bound, m.Refused, m.Released, m.Waived)),
+    ("waiting", ("request",), _BY_ALLOCATOR, (m.Pending, m.WaitOver)),
+    ("eviction", ("request",), _BY_ALLOCATOR, (m.EvictionOrdered, m.EvictionOver)),
+    ("evicted", ("request",), _BY_WATCHER, (m.EvictionDone, m.EvictionBlocked)),
+    ("slice", ("node", "allocation"), _BY_AGENT, _SLICES),
+    ("node", ("node",), _ANNOUNCED, (m.NodeChanged, m.NodeRemoved)),
+    ("inventory", ("node",), _PULLED, (m.NodeInventory,)),
+    ("quota", ("namespace",), _BY_OPERATORS, (m.QuotaSet, m.QuotaUnset)),
+    ("cordon", ("node",), _BY_OPERATORS, (m.Cordoned, m.Uncordoned)),
+    ("pool", ("pool",), _BY_ALLOCATOR, (m.PoolDemand,)),
+    ("lease", ("role",), _LEASED, (m.LeaseHeld,)),
 )
-"""Every subject kind."""
+SUBJECT_KINDS = tuple(SubjectKind(kind, key, *roles, words, _SAYS[kind]) for kind, key, roles, words in _KINDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +187,11 @@ subject. Sourcing a last-value stream loses values that are overwritten before t
 SLICES_PER_NODE_MAX = 2_000
 """Slice statuses of one node in STATE: more than twice what MPS shares on 16 GPUs have, those just gone included."""
 AGENTS_MESSAGES = (*_SLICES, m.NodeChanged)
-"""What node agents write."""
 UNRECORDED_KINDS = frozenset({"lease"})
 """Kinds that HISTORY leaves out: renewed every second, of no use to a person."""
 
 
 def consumer_of(node: NodeName) -> str:
-    """The name of the durable by which a node's agent reads its ledger."""
     return f"agent_{node_token(node)}"
 
 

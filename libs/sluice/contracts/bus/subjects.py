@@ -1,9 +1,8 @@
 """
 Every subject on the bus: typed builders and one parser.
 
-A subject and the filter that guards its writes come out of one function, `guarded`: the server silently accepts a guard
-filter that does not cover the written subject, and then nothing is guarded (tried, see docs/adr/0002). No other module
-builds or splits a subject.
+One function, `guarded`, makes a subject and the filter that guards its writes: the server silently accepts a filter
+that does not cover the subject, and then nothing is guarded (tried, see docs/adr/0002).
 """
 
 from collections.abc import Callable
@@ -50,7 +49,6 @@ def node_token(node: str) -> str:
 
 
 def node_from_token(token: str) -> NodeName:
-    """Undo `node_token`."""
     return NodeName(token.replace("_", "."))
 
 
@@ -93,7 +91,6 @@ def head(node: NodeName) -> Address:
 
 
 def ledger_filter(node: NodeName) -> str:
-    """All entries of one node's ledger: the guard of each of them."""
     return f"sluice.ledger.{node_token(node)}.>"
 
 

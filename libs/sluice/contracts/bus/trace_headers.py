@@ -1,8 +1,7 @@
 """
-Trace ids of requests, and the headers that carry timed steps with a message.
+Trace ids of requests, and the headers that carry timed steps with a message. No decision may depend on them.
 
-Trace ids are derived from the request's id: every process can compute them, a restart or a wiped bus loses none, and
-people find a pod's trace without asking a process. No decision may depend on what is here.
+Trace ids are derived from the request's id: every process can compute them, and a wiped bus loses none.
 """
 
 import hashlib
@@ -31,7 +30,6 @@ def trace_id(request: str, part: TracePart = "request") -> str:
 
 
 def root_traceparent(request: str, part: TracePart = "request") -> str:
-    """The `traceparent` of the first span of one of a request's traces."""
     digest = _digest(request, part)
     return f"00-{digest[:32]}-{digest[32:48]}-01"
 
@@ -67,7 +65,6 @@ def steps_of(text: str) -> tuple[TimedStep, ...]:
 
 
 def milliseconds(text: str) -> float | None:
-    """A number of milliseconds from a header, or None when it is invalid."""
     try:
         value = float(text)
     except ValueError:

@@ -1,8 +1,8 @@
 """
 What Kubernetes adds to CEL for selectors of devices: quantities, versions, and the functions on texts.
 
-A quantity is a map `{"quantity": <exact number>}`, a version `{"semver": <text>}`: maps compare by value, so `==` works
-as in Kubernetes (k8s.io/apiserver, pkg/cel/library: quantity.go, semverlib.go; cel-go, ext/strings.go).
+A quantity is a map `{"quantity": <exact number>}`, a version `{"semver": <text>}`, compared by value (k8s.io/apiserver,
+pkg/cel/library: quantity.go, semverlib.go; cel-go, ext/strings.go).
 """
 
 import re
@@ -31,7 +31,6 @@ _SEMVER = re.compile(
 
 
 def quantity_of(size: Fraction | int) -> Tagged:
-    """A number as a value of CEL."""
     return {"quantity": str(Fraction(size))}
 
 
@@ -142,7 +141,6 @@ def _function(
 
 
 def functions() -> list[Any]:
-    """The functions of selectors that CEL itself does not have."""
     two = [_TAGGED, _TAGGED]
     return [
         _function("quantity", ([_TEXT], _TAGGED, lambda text: quantity_of(_parsed(text))), is_member=False),

@@ -6,10 +6,9 @@ from enum import Enum
 from typing import Any
 
 from sluice.contracts.dra.cel_functions import literals
-from sluice.contracts.dra.fields import Fields
 from sluice.contracts.dra.names import DEVICE_CLASS, DRIVER, GPU_CLASS, MIG_CLASS, VFIO_CLASS
 from sluice.contracts.dra.virtual_devices import NVIDIA
-from sluice.contracts.reasons import RefusalReason
+from sluice.contracts.kube.object_fields import Fields
 from sluice.contracts.request_syntax.source_text import SourceValue
 
 _KEEPS_AWAY = "false"
@@ -39,12 +38,10 @@ class DeviceClass:
 
     @property
     def driver(self) -> str:
-        """The driver of the configurations that count."""
         return DRIVER if self.kind is Kind.OURS else NVIDIA
 
 
 def class_kind(name: str, classes: Mapping[str, Mapping[str, Any]]) -> Kind:
-    """How a class is read. Never raises, whatever the class holds."""
     if name == DEVICE_CLASS:
         return Kind.OURS
     if name in _OWN_SELECTORS or name == VFIO_CLASS:
@@ -65,7 +62,7 @@ def device_class(written: SourceValue, classes: Mapping[str, Mapping[str, Any]])
     name = str(written.raw)
     if name == VFIO_CLASS:
         why = "Sluice does not hand GPUs to virtual machines (vfio)"
-        raise written.wrong(RefusalReason.UNSUPPORTED_KEY, why, f"{GPU_CLASS}, {MIG_CLASS} or {DEVICE_CLASS}")
+        raise written.unsupported(why, f"{GPU_CLASS}, {MIG_CLASS} or {DEVICE_CLASS}")
     kind = class_kind(name, classes)
     if kind not in {Kind.OURS, Kind.NVIDIA}:
         return DeviceClass(name, kind)
@@ -80,12 +77,11 @@ def device_class(written: SourceValue, classes: Mapping[str, Mapping[str, Any]])
 
 
 def selectors_of(spec: Fields) -> Iterator[SourceValue]:
-    """The CEL expressions of a class or request."""
     for each in spec.listed("selectors"):
         each.only(("cel",))
         cel = each.inside("cel")
         cel.only(("expression",))
         text = cel.text("expression")
         if not text.strip():
-            raise cel.at("expression").wrong(RefusalReason.INVALID_VALUE, "it is empty", "a CEL expression")
+            raise cel.at("expression").invalid("it is empty", "a CEL expression")
         yield SourceValue(cel.at("expression").field, text)

@@ -1,8 +1,4 @@
-"""
-Names that the claims of a pod, their allocations and the CDI files of a node share.
-
-The pod-watcher writes them into a claim's status, the node agent answers the kubelet with them.
-"""
+"""Names that a pod's claims, their allocations (the pod-watcher's) and a node's CDI files (its agent's) share."""
 
 from collections.abc import Iterable, Mapping
 from hashlib import sha256

@@ -1,15 +1,14 @@
 """
 NVIDIA's configuration of a device in a ResourceClaim or DeviceClass: how the containers of the claim share it.
 
-`GpuConfig` and `MigDeviceConfig` of resource.nvidia.com/v1beta1, decoded strictly as their driver does
-(kubernetes-sigs/dra-driver-nvidia-gpu, api/nvidia.com/resource/v1beta1: sharing.go, validate.go).
+`GpuConfig` and `MigDeviceConfig` of resource.nvidia.com/v1beta1 (kubernetes-sigs/dra-driver-nvidia-gpu,
+api/nvidia.com/resource/v1beta1: sharing.go, validate.go).
 """
 
 from dataclasses import dataclass
 
-from sluice.contracts.dra.fields import Fields
 from sluice.contracts.dra.names import DEVICE_CLASS
-from sluice.contracts.reasons import RefusalReason
+from sluice.contracts.kube.object_fields import Fields
 
 API_VERSION = "resource.nvidia.com/v1beta1"
 GPU_CONFIG = "GpuConfig"
@@ -35,17 +34,16 @@ class Sharing:
     percent: int | None = None
     memory_mib: int | None = None
     interval: str = "Default"
-    """Of time slicing."""
 
 
 def read_config(parameters: Fields, devices: int) -> Sharing:
     """The configuration in opaque parameters of NVIDIA's driver, for so many devices. Raises RequestSyntaxError."""
     version, kind = parameters.text("apiVersion"), parameters.text("kind")
     if version != API_VERSION:
-        raise parameters.at("apiVersion").wrong(RefusalReason.INVALID_VALUE, "not a version that is read", API_VERSION)
+        raise parameters.at("apiVersion").invalid("not a version that is read", API_VERSION)
     if kind in _ELSEWHERE:
         right = f"{GPU_CONFIG} or {MIG_CONFIG}"
-        raise parameters.at("kind").wrong(RefusalReason.UNSUPPORTED_KEY, _ELSEWHERE[kind], right)
+        raise parameters.at("kind").unsupported(_ELSEWHERE[kind], right)
     parameters.choice("kind", KINDS)
     parameters.only(("apiVersion", "kind", "sharing"))
     sharing = parameters.inside("sharing")
@@ -73,11 +71,11 @@ def _mps(kind: str, config: Fields, devices: int) -> Sharing:
     if config.truth("multiUser"):
         why = "Sluice serves one user with an MPS server"
         right = "no multiUser, and the same runAsUser in all containers"
-        raise config.at("multiUser").wrong(RefusalReason.UNSUPPORTED_KEY, why, right)
+        raise config.at("multiUser").unsupported(why, right)
     for key in (share_of, limit, per_device) if kind == MIG_CONFIG else ():
         if config.has(key):
             why = "a MIG device of a named profile has no MPS server: Sluice chooses the instances in which shares live"
-            raise config.at(key).wrong(RefusalReason.UNSUPPORTED_KEY, why, _SHARE_INSTEAD)
+            raise config.at(key).unsupported(why, _SHARE_INSTEAD)
     percent = config.whole(share_of, 1, 100)
     of_all = _limit_mib(config, limit)
     limits = [of_all] * devices
@@ -85,23 +83,18 @@ def _mps(kind: str, config: Fields, devices: int) -> Sharing:
     for key in each.values:
         if not key.isdecimal():
             why = "Sluice chooses the device, so that its UUID is not known"
-            raise each.at(key).wrong(
-                RefusalReason.UNSUPPORTED_KEY, why, f"the number of a device, from 0 to {devices - 1}"
-            )
+            raise each.at(key).unsupported(why, f"the number of a device, from 0 to {devices - 1}")
         if int(key) >= devices:
-            right = f"from 0 to {devices - 1}"
-            raise each.at(key).wrong(RefusalReason.OUT_OF_RANGE, "the request has no such device", right)
+            raise each.at(key).out_of_range("the request has no such device", f"from 0 to {devices - 1}")
         limits[int(key)] = _limit_mib(each, key)
     if len(set(limits)) > 1:
         why = "the devices of one request have the same limit"
-        raise config.at(per_device).wrong(
-            RefusalReason.UNSUPPORTED_KEY, why, f"{limit}, or one request for each device"
-        )
+        raise config.at(per_device).unsupported(why, f"{limit}, or one request for each device")
     return Sharing(kind, mps=True, percent=percent, memory_mib=limits[0])
 
 
 def _limit_mib(config: Fields, key: str) -> int | None:
     size = config.quantity(key)
     if size is not None and size < _MIB:
-        raise config.at(key).wrong(RefusalReason.OUT_OF_RANGE, "less than one MiB", "at least 1Mi")
+        raise config.at(key).out_of_range("less than one MiB", "at least 1Mi")
     return size // _MIB if size is not None else None

@@ -6,15 +6,16 @@ from itertools import chain, product
 from math import prod
 from typing import Any
 
-from sluice.contracts.dra.fields import Fields, named
 from sluice.contracts.dra.reader import ALTERNATIVES_MAX, DEFAULT_LIMITS
 from sluice.contracts.dra.slice_request import NO_OPTIONS, ClaimRequests, Options
+from sluice.contracts.kube.object_fields import Fields, named
 from sluice.contracts.pod_specs.containers import UID_MAX
-from sluice.contracts.reasons import Refusal, RefusalReason, shorten
+from sluice.contracts.reasons import shorten
 from sluice.contracts.request_syntax import RequestLimits
 from sluice.contracts.request_syntax.device_limit import too_many
-from sluice.contracts.request_syntax.source_text import SourceValue, never_raising
+from sluice.contracts.request_syntax.source_text import SourceValue, mappings_in, never_raising
 
+_CLAIMS = SourceValue("spec.resourceClaims", "")
 _LISTS = ("containers", "initContainers", "ephemeralContainers")
 
 
@@ -40,19 +41,16 @@ def _pod_claim(each: Fields) -> PodClaim:
         each.path, each.text("name"), each.text("resourceClaimName"), each.text("resourceClaimTemplateName")
     )
     if not found.name:
-        raise each.at("name").wrong(RefusalReason.INVALID_VALUE, "a claim has a name in its pod", "for instance gpu")
+        raise each.at("name").invalid("a claim has a name in its pod", "for instance gpu")
     if bool(found.claim) == bool(found.template):
         right = "resourceClaimName, or resourceClaimTemplateName"
-        raise SourceValue(each.path, found.name).wrong(RefusalReason.CONTRADICTION, "it names one of two", right)
+        raise SourceValue(each.path, found.name).contradiction("it names one of two", right)
     return found
 
 
 def users_of(spec: Mapping[str, Any], pod_claim: str) -> Iterator[Mapping[str, Any]]:
-    """The containers that use a claim of the pod."""
-    for container in chain.from_iterable(_listed(spec, key) for key in _LISTS):
-        resources = container.get("resources")
-        claims = _listed(resources, "claims") if isinstance(resources, Mapping) else ()
-        if any(each.get("name") == pod_claim for each in claims):
+    for container in chain.from_iterable(mappings_in(spec, key) for key in _LISTS):
+        if any(each.get("name") == pod_claim for each in mappings_in(container.get("resources"), "claims")):
             yield container
 
 
@@ -77,45 +75,33 @@ def unknown_request(spec: Mapping[str, Any], pod_claim: str, found: ClaimRequest
                 named(SourceValue(path, each["request"]), mains, "request")
 
 
-def combined(claims: Sequence[ClaimRequests], *, limits: RequestLimits = DEFAULT_LIMITS) -> ClaimRequests | Refusal:
+@never_raising
+def combined(claims: Sequence[ClaimRequests], *, limits: RequestLimits = DEFAULT_LIMITS) -> ClaimRequests:
     """All claims of one pod, read with different prefixes, as one request; its `requests` stay with each claim."""
     count = prod(1 + len(each.alternatives) for each in claims)
     if count > ALTERNATIVES_MAX:
-        return _refused(
-            "spec.resourceClaims", f"{count} ways to serve them", f"at most {ALTERNATIVES_MAX} for all claims"
-        )
+        raise _CLAIMS.too_large(f"{count} ways to serve them", f"at most {ALTERNATIVES_MAX} for all claims")
     ways = tuple(
         tuple(chain.from_iterable(way)) for way in product(*((each.claims, *each.alternatives) for each in claims))
     )
     for way in ways:
         many = too_many(way, limits.max_gpus_per_node)
         if many is not None:
-            return _refused("spec.resourceClaims", f"{many.asked} devices on one node", many.allowed)
+            raise _CLAIMS.too_large(f"{many.asked} devices on one node", many.allowed)
     options = _merged([each.options for each in claims])
-    if isinstance(options, Refusal):
-        return options
     groups = tuple(chain.from_iterable(each.same_gpu for each in claims))
     warnings = tuple(dict.fromkeys(chain.from_iterable(each.warnings for each in claims)))
     return ClaimRequests(ways[0], ways[1:], groups, {}, options, warnings)
 
 
-def _merged(options: Sequence[Options]) -> Options | Refusal:
+def _merged(options: Sequence[Options]) -> Options:
     said: dict[str, Any] = {}
     for field in fields(Options):
         values = [getattr(each, field.name) for each in options]
         given = [value for value in values if value != getattr(NO_OPTIONS, field.name)]
         if any(value != given[0] for value in given):
             key = field.name.replace("_", "-")
-            return _refused("spec.resourceClaims", f"two claims of the pod differ in {key}", "the same in all claims")
+            raise _CLAIMS.too_large(f"two claims of the pod differ in {key}", "the same in all claims")
         if given:
             said[field.name] = given[0]
     return Options(**said)
-
-
-def _refused(field: str, why: str, allowed: str) -> Refusal:
-    return Refusal(reason=RefusalReason.TOO_LARGE, message=why, field=field, allowed=allowed)
-
-
-def _listed(holder: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
-    listed = holder.get(key)
-    return [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else ()

@@ -1,8 +1,7 @@
 """
 Read the spec of a ResourceClaim into claims, in our words (class `sluice.dev`) or in NVIDIA's.
 
-Pure: the caller brings the DeviceClasses. Sources: k8s.io/api/resource/v1 (types.go), and for NVIDIA's classes their
-driver (kubernetes-sigs/dra-driver-nvidia-gpu).
+Sources: k8s.io/api/resource/v1 (types.go), kubernetes-sigs/dra-driver-nvidia-gpu.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +13,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from sluice.contracts.dra.device_classes import Kind, class_kind
-from sluice.contracts.dra.fields import Fields, named
 from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.dra.request_claims import REQUESTS_MAX, Context, claims_of, opaque_parameters
 from sluice.contracts.dra.requested import Asked, check_kinds, check_names, classes_named, requests_of
 from sluice.contracts.dra.slice_request import ClaimRequests, NotOurs, Options, Parameters, options_of, read_parameters
+from sluice.contracts.kube.object_fields import Fields, named
 from sluice.contracts.messages import Claim
-from sluice.contracts.reasons import RefusalReason
 from sluice.contracts.request_syntax import RequestLimits
 from sluice.contracts.request_syntax.device_limit import may_be_instances, too_many
 from sluice.contracts.request_syntax.source_text import SourceValue, did_you_mean, never_raising
@@ -43,11 +41,6 @@ class Binding:
 def read_constraints(
     constraints: Sequence[Fields], mains: Mapping[str, str], options: Mapping[str, tuple[Claim, ...]]
 ) -> Binding:
-    """
-    What the constraints say about the requests (or subrequests) of a claim. Raises RequestSyntaxError.
-
-    `mains` are the requests by the names in results; `options` the claims that may serve each.
-    """
     groups: list[tuple[str, ...]] = []
     numa: set[str] = set()
     for each in constraints:
@@ -55,7 +48,7 @@ def read_constraints(
         if each.has("distinctAttribute"):
             why = "Sluice cannot keep devices apart by an attribute"
             right = "no distinctAttribute; a GPU policy such as spread chooses GPUs (docs/policies.md)"
-            raise each.at("distinctAttribute").wrong(RefusalReason.UNSUPPORTED_KEY, why, right)
+            raise each.at("distinctAttribute").unsupported(why, right)
         listed = [
             named(written, (*dict.fromkeys(mains.values()), *mains), "request") for written in each.texts("requests")
         ]
@@ -69,10 +62,10 @@ def read_constraints(
             numa.update(concerned)
         elif attribute == NUMA:
             why = "Sluice binds the devices of one request to a NUMA node, not those of several"
-            raise each.at("matchAttribute").wrong(RefusalReason.UNSUPPORTED_KEY, why, "one request with a count")
+            raise each.at("matchAttribute").unsupported(why, "one request with a count")
         else:
             why = f"Sluice does not match devices by it{did_you_mean(attribute, _KNOWN)}"
-            raise each.at("matchAttribute").wrong(RefusalReason.UNSUPPORTED_KEY, why, " or ".join(_KNOWN))
+            raise each.at("matchAttribute").unsupported(why, " or ".join(_KNOWN))
     return Binding(tuple(groups), frozenset(numa))
 
 
@@ -80,8 +73,7 @@ def _check_instances(each: Fields, concerned: Sequence[str], options: Mapping[st
     for name in concerned:
         if not all(may_be_instances(claim) and claim.modes == ("exclusive",) for claim in options[name]):
             why = f"{name} is no MIG device, and only those have a parent"
-            right = "the requests of MIG devices alone"
-            raise each.at("matchAttribute").wrong(RefusalReason.CONTRADICTION, why, right)
+            raise each.at("matchAttribute").contradiction(why, "the requests of MIG devices alone")
 
 
 ALTERNATIVES_MAX = 32
@@ -122,7 +114,7 @@ def _claim(spec: Fields, context: Context) -> ClaimRequests | NotOurs:
     check_kinds(asked)
     if len(asked) > REQUESTS_MAX:
         why = f"{len(asked)} requests in one claim"
-        raise devices.at("requests").wrong(RefusalReason.TOO_LARGE, why, f"at most {REQUESTS_MAX}")
+        raise devices.at("requests").too_large(why, f"at most {REQUESTS_MAX}")
     names = check_names(asked, devices)
     config = devices.listed("config")
     for each in config:
@@ -136,7 +128,7 @@ def _claim(spec: Fields, context: Context) -> ClaimRequests | NotOurs:
         many = too_many(way, context.limits.max_gpus_per_node)
         if many is not None:
             number = SourceValue(devices.at("requests").field, f"{many.asked} devices")
-            raise number.wrong(RefusalReason.TOO_LARGE, "more than one node has", many.allowed)
+            raise number.too_large("more than one node has", many.allowed)
     keys = {each.name: f"{context.prefix}{each.name}" for each in asked}
     groups = tuple(tuple(keys[name] for name in group) for group in binding.same_gpu)
     texts = tuple(context.warnings)
@@ -167,9 +159,7 @@ def _ways(
     if count > ALTERNATIVES_MAX:
         most = max(by_main, key=lambda main: len(by_main[main]))
         why = f"{count} ways to serve this claim: {most!r} alone may be {len(by_main[most])} kinds of devices"
-        raise SourceValue(devices.at("requests").field, most).wrong(
-            RefusalReason.TOO_LARGE,
-            why,
-            f"at most {ALTERNATIVES_MAX}: select one profile, or list fewer in firstAvailable",
+        raise SourceValue(devices.at("requests").field, most).too_large(
+            why, f"at most {ALTERNATIVES_MAX}: select one profile, or list fewer in firstAvailable"
         )
     return tuple(islice(product(*by_main.values()), ALTERNATIVES_MAX))

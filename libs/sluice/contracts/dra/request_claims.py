@@ -8,15 +8,15 @@ from msgspec.structs import replace
 
 from sluice.contracts.dra import nvidia_config, slice_request
 from sluice.contracts.dra.device_classes import Kind, selectors_of
-from sluice.contracts.dra.fields import Fields, named
 from sluice.contracts.dra.names import DEVICE_CLASS, DRIVER
 from sluice.contracts.dra.nvidia_config import GPU_CONFIG, MIG_CONFIG, Sharing
 from sluice.contracts.dra.requested import Asked
 from sluice.contracts.dra.shapes import Shape, shapes_of
 from sluice.contracts.dra.virtual_devices import CAPACITIES, NVIDIA
+from sluice.contracts.kube.object_fields import Fields, named
 from sluice.contracts.kube.quantities import suspicious_memory
 from sluice.contracts.messages import Claim
-from sluice.contracts.reasons import RefusalReason, shorten
+from sluice.contracts.reasons import shorten
 from sluice.contracts.request_syntax import RequestLimits
 from sluice.contracts.request_syntax.source_text import SourceValue
 from sluice.mig.model import GpuModel
@@ -35,7 +35,6 @@ class Context:
     prefix: str
     uid: int | None
     warnings: dict[str, None] = field(default_factory=dict)
-    """Warnings over all requests of the claim, each once."""
 
 
 def claims_of(asked: Asked, config: Sequence[Fields], context: Context) -> tuple[Claim, ...]:
@@ -43,13 +42,11 @@ def claims_of(asked: Asked, config: Sequence[Fields], context: Context) -> tuple
     request = asked.fields
     if request.truth("adminAccess"):
         why = "Sluice gives no access to devices that others use"
-        raise request.at("adminAccess").wrong(
-            RefusalReason.UNSUPPORTED_KEY, why, "no adminAccess, and a device of its own"
-        )
+        raise request.at("adminAccess").unsupported(why, "no adminAccess, and a device of its own")
     mode = request.text("allocationMode", "ExactCount")
     if mode == "All":
         why = "Sluice gives a number of devices, never all of a node"
-        raise request.at("allocationMode").wrong(RefusalReason.UNSUPPORTED_KEY, why, "ExactCount with a count")
+        raise request.at("allocationMode").unsupported(why, "ExactCount with a count")
     request.choice("allocationMode", ("ExactCount",), "ExactCount")
     count = request.whole("count", 1, REQUESTS_MAX) or 1
     own = tuple(selectors_of(request))
@@ -84,7 +81,6 @@ def _least(request: Fields) -> dict[str, int]:
 
 
 def opaque_parameters(config: Fields, driver: str) -> Fields | None:
-    """The parameters of a configuration; None for another driver's."""
     opaque = config.inside("opaque")
     opaque.only(("driver", "parameters"))
     return opaque.inside("parameters") if opaque.text("driver") == driver else None
@@ -103,17 +99,14 @@ class _Given:
 
     @property
     def names_it(self) -> bool:
-        """Whether it names the request, not only all of them."""
         said = {str(each.raw) for each in self.fields.texts("requests")}
         return bool(said & {self.asked.name, self.asked.main})
 
     @property
     def applies(self) -> bool:
-        """Whether it is for the request, or for all."""
         return self.is_class or not self.fields.texts("requests") or self.names_it
 
     def parameters(self, driver: str) -> Fields | None:
-        """Its parameters; None for another driver's."""
         return opaque_parameters(self.fields, driver)
 
 
@@ -123,14 +116,10 @@ def _slice_claim(
     request = asked.fields
     for written in selectors:
         why = f"class {DEVICE_CLASS} has no devices to select among"
-        raise written.wrong(
-            RefusalReason.UNSUPPORTED_KEY, why, "the keys of a SliceRequest: profile, gpu-model, memory"
-        )
+        raise written.unsupported(why, "the keys of a SliceRequest: profile, gpu-model, memory")
     if request.has("capacity"):
-        raise SourceValue(request.at("capacity").field, None).wrong(
-            RefusalReason.UNSUPPORTED_KEY,
-            f"class {DEVICE_CLASS} has no capacities",
-            "memory or sm-count of a SliceRequest",
+        raise SourceValue(request.at("capacity").field, None).unsupported(
+            f"class {DEVICE_CLASS} has no capacities", "memory or sm-count of a SliceRequest"
         )
     given = slice_request.Parameters()
     named_here: set[str] = set()
@@ -141,14 +130,12 @@ def _slice_claim(
         found = slice_request.read_parameters(parameters)
         twice = named_here & found.own.keys() if each.names_it else None
         for key in sorted(twice or ()):
-            raise parameters.at(key).wrong(
-                RefusalReason.CONTRADICTION, "it is given twice for this request", "one of them"
-            )
+            raise parameters.at(key).contradiction("it is given twice for this request", "one of them")
         if each.names_it:
             named_here |= found.own.keys()
             for key, value in found.of_pod.items():
-                raise SourceValue(f"{parameters.path}.{key}", value.raw).wrong(
-                    RefusalReason.UNSUPPORTED_KEY, "this key is for the whole claim", "a config without requests"
+                raise SourceValue(f"{parameters.path}.{key}", value.raw).unsupported(
+                    "this key is for the whole claim", "a config without requests"
                 )
         given = found.over(given)
     memory = given.own.get("memory")
@@ -196,5 +183,5 @@ def _sharing(asked: Asked, shape: Shape, count: int, configs: Sequence[_Given]) 
             chosen = found
         elif each.names_it:
             why = f"{asked.name} is {'a whole GPU' if shape.profile is None else 'a MIG device'}"
-            raise parameters.at("kind").wrong(RefusalReason.CONTRADICTION, why, kind)
+            raise parameters.at("kind").contradiction(why, kind)
     return chosen

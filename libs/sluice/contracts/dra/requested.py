@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.contracts.dra.device_classes import DeviceClass, Kind, device_class
-from sluice.contracts.dra.fields import Fields
 from sluice.contracts.dra.names import DEVICE_CLASS
-from sluice.contracts.reasons import RefusalReason
+from sluice.contracts.kube.object_fields import Fields
 from sluice.contracts.request_syntax.source_text import SourceValue
 
 _EXACTLY = ("deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "tolerations", "capacity")
@@ -28,22 +27,18 @@ def requests_of(request: Fields, classes: Mapping[str, Mapping[str, Any]]) -> li
     """A request, or the subrequests of a prioritized list in their order."""
     main = request.text("name")
     if not main:
-        raise request.at("name").wrong(RefusalReason.INVALID_VALUE, "a request has a name", "for instance gpu")
+        raise request.at("name").invalid("a request has a name", "for instance gpu")
     if request.has("firstAvailable"):
         request.only(("name", "firstAvailable"))
         found = []
         listed = request.listed("firstAvailable")
         if not listed:
-            raise request.at("firstAvailable").wrong(
-                RefusalReason.INVALID_VALUE, "it is empty", "at least one subrequest"
-            )
+            raise request.at("firstAvailable").invalid("it is empty", "at least one subrequest")
         for each in listed:
             each.only(("name", *(key for key in _EXACTLY if key != "adminAccess")))
             sub = each.text("name")
             if not sub:
-                raise each.at("name").wrong(
-                    RefusalReason.INVALID_VALUE, "a subrequest has a name", "for instance small"
-                )
+                raise each.at("name").invalid("a subrequest has a name", "for instance small")
             found.append(Asked(f"{main}/{sub}", main, each, _class_of(each, classes)))
         return found
     if request.has("exactly") or not request.has("deviceClassName"):
@@ -59,7 +54,7 @@ def requests_of(request: Fields, classes: Mapping[str, Mapping[str, Any]]) -> li
 def _class_of(request: Fields, classes: Mapping[str, Mapping[str, Any]]) -> DeviceClass:
     if not request.text("deviceClassName"):
         right = f"{DEVICE_CLASS}, or a DeviceClass of the cluster"
-        raise request.at("deviceClassName").wrong(RefusalReason.INVALID_VALUE, "a request names a class", right)
+        raise request.at("deviceClassName").invalid("a request names a class", right)
     return device_class(request.at("deviceClassName"), classes)
 
 
@@ -69,7 +64,7 @@ def check_kinds(asked: Sequence[Asked]) -> None:
         kind = each.device_class.kind
         if kind in {Kind.OTHER, Kind.UNKNOWN}:
             why = f"the claim also has requests that Sluice serves, and this class is {kind.value}"
-            raise each.fields.at("deviceClassName").wrong(RefusalReason.UNSUPPORTED_KEY, why, _ANOTHER_CLAIM)
+            raise each.fields.at("deviceClassName").unsupported(why, _ANOTHER_CLAIM)
 
 
 def check_names(asked: Sequence[Asked], devices: Fields) -> tuple[str, ...]:
@@ -82,8 +77,8 @@ def check_names(asked: Sequence[Asked], devices: Fields) -> tuple[str, ...]:
             name for name in mains if [each.text("name") for each in devices.listed("requests")].count(name) > 1
         )
     if twice:
-        raise SourceValue(devices.at("requests").field, twice).wrong(
-            RefusalReason.CONTRADICTION, "two requests of one name", "another name for each"
+        raise SourceValue(devices.at("requests").field, twice).contradiction(
+            "two requests of one name", "another name for each"
         )
     return tuple(dict.fromkeys((*mains, *names)))
 

@@ -1,8 +1,8 @@
 """
 Turn the CEL selectors of a request into shapes that the allocator understands: profiles, and filters of models.
 
-The selectors are evaluated on every virtual device. A shape never admits a device that they exclude. Among many
-matching profiles only the smallest of each model is asked for, as sizes round up in every vocabulary.
+The selectors are evaluated on every virtual device, and a shape admits none that they exclude. Among many profiles only
+the smallest of each model is asked for.
 """
 
 import re
@@ -14,17 +14,8 @@ from typing import NoReturn
 
 from msgspec.structs import replace
 
+from sluice.contracts.dra import virtual_devices
 from sluice.contracts.dra.cel_functions import CelError, holds, literals
-from sluice.contracts.dra.virtual_devices import (
-    ATTRIBUTES,
-    CAPACITIES,
-    NVIDIA,
-    UNKNOWN,
-    VirtualDevice,
-    products_of,
-    unlisted,
-    virtual_devices,
-)
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import DeviceFilter
 from sluice.contracts.messages.requests import ANY_DEVICE
@@ -40,8 +31,8 @@ from sluice.mig.profile_name import ProfileName, ProfileNameError
 @lru_cache(maxsize=512)
 def filter_for(wanted: frozenset[str], others: frozenset[str], models: tuple[GpuModel, ...]) -> DeviceFilter | None:
     """The filter that admits every product in `wanted` and none of `others`; None where names cannot say that."""
-    by_model = [model for model in models if wanted.issuperset(products_of(model))]
-    covered = {name for model in by_model for name in products_of(model)}
+    by_model = [model for model in models if wanted.issuperset(virtual_devices.products_of(model))]
+    covered = {name for model in by_model for name in virtual_devices.products_of(model)}
     keys = (*(model.key for model in by_model), *sorted(wanted - covered))
     for names in (keys, tuple(sorted(wanted))):
         astray = tuple(sorted(each for each in others if any(is_meant(each, name) for name in names)))
@@ -52,7 +43,6 @@ def filter_for(wanted: frozenset[str], others: frozenset[str], models: tuple[Gpu
 
 
 def admits(only: DeviceFilter, product: str) -> bool:
-    """Whether a filter admits a product, by its models alone."""
     if any(is_meant(product, part) for part in only.not_models):
         return False
     return not only.models or any(is_meant(product, part) for part in only.models)
@@ -90,7 +80,7 @@ class Shape:
 class _Devices:
     """The devices that match on one GPU, and what went wrong on the others."""
 
-    matching: tuple[VirtualDevice, ...]
+    matching: tuple[virtual_devices.VirtualDevice, ...]
     problem: tuple[str, CelError] | None
     """The first selector that cannot be evaluated on one of them."""
 
@@ -98,11 +88,7 @@ class _Devices:
 def shapes_of(
     selectors: Sequence[SourceValue], least: Mapping[str, int], models: tuple[GpuModel, ...], asked: SourceValue
 ) -> tuple[Shape, ...]:
-    """
-    The shapes that all selectors admit, smallest first; never empty. Raises RequestSyntaxError.
-
-    `least` is the request's capacity, in bytes and counts. `asked` is what the request says most about its devices.
-    """
+    """The shapes that all selectors admit, smallest first; `least` in bytes and counts. Raises RequestSyntaxError."""
     texts = {each.text(): each for each in selectors}
     for text, written in texts.items():
         _check_words(text, written)
@@ -111,9 +97,12 @@ def shapes_of(
     size = sum(len(text) for text in texts) * (1 + len(uuids))
     if size > SELECTORS_MAX:
         why = f"the selectors of this request have {size} characters, counted for each UUID in them"
-        raise asked.wrong(RefusalReason.TOO_LARGE, why, f"at most {SELECTORS_MAX}")
+        raise asked.too_large(why, f"at most {SELECTORS_MAX}")
     named = tuple(chain.from_iterable(literals(text) for text in texts))
-    pool = (*virtual_devices(models), *(unlisted(each) for each in _unlisted_profiles(named, models)))
+    pool = (
+        *virtual_devices.virtual_devices(models),
+        *(virtual_devices.unlisted(each) for each in _unlisted_profiles(named, models)),
+    )
     asked_least = tuple(sorted(least.items()))
     found = {uuid: _on_gpu(pool, tuple(texts), asked_least, uuid, named) for uuid in (_ANOTHER, *uuids)}
     matching, only = _by_uuid(found, asked)
@@ -126,13 +115,13 @@ def shapes_of(
 def _check_words(text: str, written: SourceValue) -> None:
     """Refuse what no virtual device can answer: facts of a node, and UUIDs but for comparing them."""
     for word in _WORD.findall(text):
-        if word in UNKNOWN and word not in {"index", "minor"}:
-            why, right = UNKNOWN[word]
-            raise written.wrong(RefusalReason.UNSUPPORTED_KEY, f"Sluice cannot select by {word}: {why}", right)
+        if word in virtual_devices.UNKNOWN and word not in {"index", "minor"}:
+            why, right = virtual_devices.UNKNOWN[word]
+            raise written.unsupported(f"Sluice cannot select by {word}: {why}", right)
     if _UUID_WORD.search(_ON_UUID.sub("", text)):
         why = "a UUID can only be compared as a whole"
         right = "uuid == 'GPU-...', !=, or in ['GPU-...', 'GPU-...']; parentUUID for MIG devices"
-        raise written.wrong(RefusalReason.UNSUPPORTED_KEY, why, right)
+        raise written.unsupported(why, right)
 
 
 def _unlisted_profiles(named: Iterable[str], models: tuple[GpuModel, ...]) -> tuple[str, ...]:
@@ -150,14 +139,14 @@ def _is_profile(text: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _on_gpu(
-    pool: tuple[VirtualDevice, ...],
+    pool: tuple[virtual_devices.VirtualDevice, ...],
     texts: tuple[str, ...],
     least: tuple[tuple[str, int], ...],
     uuid: GpuUuid,
     domains: tuple[str, ...],
 ) -> _Devices:
     """The devices that match on the GPU of that UUID. A device with an error does not match."""
-    matching: list[VirtualDevice] = []
+    matching: list[virtual_devices.VirtualDevice] = []
     problem: tuple[str, CelError] | None = None
     for device in pool:
         variable = device.as_variable(uuid, domains)
@@ -174,14 +163,16 @@ def _on_gpu(
     return _Devices(tuple(matching), problem)
 
 
-def _by_uuid(found: Mapping[GpuUuid, _Devices], written: SourceValue) -> tuple[tuple[VirtualDevice, ...], DeviceFilter]:
+def _by_uuid(
+    found: Mapping[GpuUuid, _Devices], written: SourceValue
+) -> tuple[tuple[virtual_devices.VirtualDevice, ...], DeviceFilter]:
     """The matching devices, and the filter by UUID. Refuses a selector that wants another device of another GPU."""
     anywhere = found[_ANOTHER].matching
     elsewhere = {uuid: each.matching for uuid, each in found.items() if uuid != _ANOTHER}
     differing = [each for each in elsewhere.values() if each and each != (anywhere or each)]
     if differing or len({each for each in elsewhere.values() if each}) > 1:
         why = "it selects different devices on different GPUs"
-        raise written.wrong(RefusalReason.UNSUPPORTED_KEY, why, "one request for each, or firstAvailable")
+        raise written.unsupported(why, "one request for each, or firstAvailable")
     if anywhere:
         return anywhere, DeviceFilter(not_uuids=tuple(uuid for uuid, each in elsewhere.items() if not each))
     wanted = tuple(uuid for uuid, each in elsewhere.items() if each)
@@ -211,36 +202,29 @@ def _near_profile(text: str, profiles: Sequence[str]) -> str:
 
 
 def _about(error: CelError) -> tuple[RefusalReason, str, str]:
-    known = (*ATTRIBUTES, *CAPACITIES)
-    if error.missing in UNKNOWN:
-        why, right = UNKNOWN[error.missing]
+    known = (*virtual_devices.ATTRIBUTES, *virtual_devices.CAPACITIES)
+    if error.missing in virtual_devices.UNKNOWN:
+        why, right = virtual_devices.UNKNOWN[error.missing]
         return RefusalReason.UNSUPPORTED_KEY, f"no device has the attribute {error.missing}: {why}", right
     if error.missing:
         why = f"no device has {shorten(error.missing, 63)!r}{did_you_mean(error.missing, known)}"
-        return (
-            RefusalReason.UNKNOWN_KEY,
-            why,
-            f"of {NVIDIA}: attributes {', '.join(ATTRIBUTES)}; capacities {', '.join(CAPACITIES)}",
-        )
+        attributes, capacities = ", ".join(virtual_devices.ATTRIBUTES), ", ".join(virtual_devices.CAPACITIES)
+        right = f"of {virtual_devices.NVIDIA}: attributes {attributes}; capacities {capacities}"
+        return RefusalReason.UNKNOWN_KEY, why, right
     right = "an expression over device.driver, device.attributes and device.capacity that is true or false"
     return RefusalReason.INVALID_VALUE, f"it cannot be evaluated: {shorten(error.why, 200)}", right
 
 
 def _shapes(
-    matching: tuple[VirtualDevice, ...],
-    pool: tuple[VirtualDevice, ...],
+    matching: tuple[virtual_devices.VirtualDevice, ...],
+    pool: tuple[virtual_devices.VirtualDevice, ...],
     models: tuple[GpuModel, ...],
     only: DeviceFilter,
     asked: SourceValue,
     *,
     depends: bool,
 ) -> tuple[Shape, ...]:
-    """
-    One shape for each profile, smallest first; whole GPUs last.
-
-    A product whose name a filter cannot tell from one that does not match (`Tesla T4`, `NVIDIA T4`; a board of the same
-    name with less memory) is left out.
-    """
+    """One shape for each profile, smallest first, whole GPUs last; without products that no filter can tell apart."""
     names = dict.fromkeys(each.name for each in sorted(matching, key=_size))
     if len(names) > PROFILES_MAX:
         smallest: dict[str, str | None] = {}
@@ -261,19 +245,18 @@ def _shapes(
             shapes.append(Shape(name, replace(only, models=by_model.models, not_models=by_model.not_models)))
     if not shapes:
         why = "no list of models is exactly those that match it"
-        right = "a selector by whole product names, productName == '...'"
-        raise asked.wrong(RefusalReason.UNSUPPORTED_KEY, why, right)
+        raise asked.unsupported(why, "a selector by whole product names, productName == '...'")
     return tuple(shapes)
 
 
-def _products(devices: Iterable[VirtualDevice]) -> dict[str | None, set[str]]:
+def _products(devices: Iterable[virtual_devices.VirtualDevice]) -> dict[str | None, set[str]]:
     found: dict[str | None, set[str]] = {}
     for each in devices:
         found.setdefault(each.name, set()).add(each.product)
     return found
 
 
-def _size(device: VirtualDevice) -> tuple[bool, int, int, int, str]:
+def _size(device: virtual_devices.VirtualDevice) -> tuple[bool, int, int, int, str]:
     """Instances before whole GPUs, small before large, plain before those with attributes such as `+me`."""
     profile = device.profile
     if profile is None:

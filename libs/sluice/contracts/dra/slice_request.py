@@ -1,8 +1,7 @@
 """
 Our own parameters of a ResourceClaim, `apiVersion: sluice.dev/v1, kind: SliceRequest`: the keys of the annotations.
 
-Values may be text, numbers or booleans. Container keys are read as those of one container (`sluice_keys`); keys of the
-whole pod hold for the whole claim.
+Values may be text, numbers or booleans. Keys of the whole pod hold for the whole claim.
 """
 
 from collections.abc import Mapping
@@ -10,20 +9,13 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from sluice.contracts.dra.fields import Fields
+from sluice.contracts.kube.object_fields import Fields
 from sluice.contracts.kube.quantities import WHOLE_MAX
 from sluice.contracts.messages import NO_LEEWAY, Claim, Leeway, PodGroup
-from sluice.contracts.reasons import Refusal, RefusalReason
-from sluice.contracts.request_syntax import mig_resources, pod_options, sluice_keys, values
+from sluice.contracts.reasons import Refusal
+from sluice.contracts.request_syntax import mig_resources, pod_options, sluice_keys, source_text, values
 from sluice.contracts.request_syntax.keys import SLUICE
 from sluice.contracts.request_syntax.pod_request import ContainerRequest, RequestLimits
-from sluice.contracts.request_syntax.source_text import (
-    RequestSyntaxError,
-    SourceValue,
-    did_you_mean,
-    is_blank,
-    source_text_of,
-)
 
 API_VERSION = "sluice.dev/v1"
 KIND = "SliceRequest"
@@ -50,8 +42,8 @@ class Parameters:
     """The keys of one SliceRequest, as `sluice.dev/<key>`, and the path of the object that holds them."""
 
     path: str = ""
-    own: Mapping[str, SourceValue] = field(default_factory=dict)
-    of_pod: Mapping[str, SourceValue] = field(default_factory=dict)
+    own: Mapping[str, source_text.SourceValue] = field(default_factory=dict)
+    of_pod: Mapping[str, source_text.SourceValue] = field(default_factory=dict)
 
     def over(self, other: "Parameters") -> "Parameters":
         """These keys, and the other's where these have none."""
@@ -61,41 +53,47 @@ class Parameters:
 def read_parameters(given: Fields) -> Parameters:
     """The keys of opaque parameters; their values are read later. Raises RequestSyntaxError."""
     if given.text("apiVersion") != API_VERSION:
-        raise given.at("apiVersion").wrong(RefusalReason.INVALID_VALUE, "not a version that is read", API_VERSION)
+        raise given.at("apiVersion").invalid("not a version that is read", API_VERSION)
     given.choice("kind", (KIND,))
-    own: dict[str, SourceValue] = {}
-    of_pod: dict[str, SourceValue] = {}
+    own: dict[str, source_text.SourceValue] = {}
+    of_pod: dict[str, source_text.SourceValue] = {}
     for key, raw in given.values.items():
-        if key in _FIELDS or is_blank(raw):
+        if key in _FIELDS or source_text.is_blank(raw):
             continue
         if key not in sluice_keys.KEYS:
-            why = f"there is no such key{did_you_mean(key, sluice_keys.KEYS)}"
-            raise given.at(key).wrong(RefusalReason.UNKNOWN_KEY, why, ", ".join(sluice_keys.KEYS))
+            why = f"there is no such key{source_text.did_you_mean(key, sluice_keys.KEYS)}"
+            raise given.at(key).unknown(why, ", ".join(sluice_keys.KEYS))
         if isinstance(raw, Mapping | list):
             right = "a text with commas" if isinstance(raw, list) else "a text or a number"
-            raise given.at(key).wrong(RefusalReason.INVALID_VALUE, "one value is wanted", right)
+            raise given.at(key).invalid("one value is wanted", right)
         kept = of_pod if key in sluice_keys.POD_KEYS else own
-        kept[key] = SourceValue(f"{SLUICE}/{key}", raw if isinstance(raw, str) else source_text_of(raw))
+        kept[key] = source_text.SourceValue(
+            f"{SLUICE}/{key}", raw if isinstance(raw, str) else source_text.source_text_of(raw)
+        )
     return Parameters(given.path, own, of_pod)
 
 
-def claim_of(base: Claim, given: Parameters, count: SourceValue, uid: int | None, limits: RequestLimits) -> Claim:
+def claim_of(
+    base: Claim, given: Parameters, count: source_text.SourceValue, uid: int | None, limits: RequestLimits
+) -> Claim:
     """The claim of our class with the container and number (from `count`) of `base`. Raises RequestSyntaxError."""
     try:
         return _claim(ContainerRequest(base.container, uid=uid), given, base.gpus, limits)
-    except RequestSyntaxError as wrong:
+    except source_text.RequestSyntaxError as wrong:
         refusal = wrong.refusal
         if refusal.field == _NUMBER and "gpus" not in given.own:
             refusal = replace(refusal, field=count.field)
-        raise RequestSyntaxError(_without_prefix(refusal, given.path)) from None
+        raise source_text.RequestSyntaxError(_without_prefix(refusal, given.path)) from None
 
 
 def _claim(container: ContainerRequest, given: Parameters, count: int, limits: RequestLimits) -> Claim:
     own = {key: each for key, each in given.own.items() if key != sluice_keys.DRIVER_CAPABILITIES}
     if count > 1:
         if "gpus" in own and own["gpus"].text() != str(count):
-            raise own["gpus"].contradicts(SourceValue("count", count), "these say the same thing", "one of them")
-        own["gpus"] = SourceValue(_NUMBER, str(count))
+            raise own["gpus"].contradicts(
+                source_text.SourceValue("count", count), "these say the same thing", "one of them"
+            )
+        own["gpus"] = source_text.SourceValue(_NUMBER, str(count))
     claim = sluice_keys.claim_of(container, own, limits)
     mig_resources.check_memory(claim, own)
     said = given.own.get(sluice_keys.DRIVER_CAPABILITIES)
@@ -115,8 +113,8 @@ def options_of(given: Parameters) -> Options:
             leeway=pod_options.leeway_of(said),
             group=pod_options.group_of(said),
         )
-    except RequestSyntaxError as wrong:
-        raise RequestSyntaxError(_without_prefix(wrong.refusal, given.path)) from None
+    except source_text.RequestSyntaxError as wrong:
+        raise source_text.RequestSyntaxError(_without_prefix(wrong.refusal, given.path)) from None
 
 
 def _without_prefix(refusal: Refusal, path: str) -> Refusal:
@@ -147,7 +145,6 @@ class ClaimRequests:
     requests: Mapping[str, str] = field(default_factory=dict)
     options: Options = NO_OPTIONS
     warnings: tuple[str, ...] = ()
-    """For the claim's owner, in sentences."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
 """
 The devices that selectors are evaluated on: every product of the catalog, whole and as each of its MIG profiles.
 
-Attributes and capacities are those that NVIDIA's driver publishes (kubernetes-sigs/dra-driver-nvidia-gpu,
-cmd/gpu-kubelet-plugin: deviceinfo.go, mig.go, partitions.go), as far as they follow from the model. What only a node
-knows (versions, PCI addresses, NUMA nodes) is in `UNKNOWN`.
+Attributes and capacities are NVIDIA's driver's (kubernetes-sigs/dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin:
+deviceinfo.go, mig.go, partitions.go), as far as they follow from the model; the rest is in `UNKNOWN`.
 """
 
 from collections.abc import Mapping
@@ -52,16 +51,11 @@ _MIB = 1024**2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VirtualDevice:
-    """
-    A product, whole (`profile` is None) or as an instance. `product` is empty for a model that the catalog lacks.
-
-    `attributes` without UUIDs, and `capacity` in bytes and counts, are by name.
-    """
+    """A product, whole or as an instance; `product` is empty for an unknown model. `capacity` in bytes and counts."""
 
     product: str
     profile: Profile | None
     name: str | None
-    """Of its profile."""
     attributes: Mapping[str, Any]
     capacity: Mapping[str, int]
 
@@ -79,7 +73,6 @@ class VirtualDevice:
 
 @lru_cache(maxsize=8)
 def virtual_devices(models: tuple[GpuModel, ...]) -> tuple[VirtualDevice, ...]:
-    """Every device of these models, under each name of theirs."""
     return tuple(
         device
         for model in models

@@ -1,8 +1,7 @@
 """
-Snapshots that the nodes of a fleet file report when nothing runs on them: a fleet without agents.
+What the nodes of a fleet file report when nothing runs on them, as inventory would show it: a fleet without agents.
 
-Offline simulation, benchmarks and tests show these to the allocator as inventory would. GPUs are named after their node
-(`GPU-<node>-<index>`), so that equal files give equal answers. Instances appear only in fixed layouts.
+GPUs are named after their node (`GPU-<node>-<index>`), so that equal files give equal answers.
 """
 
 from sluice.contracts.fleet_file.fleet_spec import GpuGroupSpec, NodeSpec
@@ -15,7 +14,6 @@ LINK_SCORE = 100
 
 
 def host_facts(node: NodeSpec) -> HostFacts:
-    """A node's resources besides GPUs, with no pod on it."""
     return HostFacts(
         cpu_cores=node.cpu_cores,
         memory_mib=node.memory_mib,

@@ -43,7 +43,6 @@ from sluice.mig.model_names import product_name_of
 FaultValue = int | float | bool | str
 
 POOL_LABEL = "sluice.dev/pool"
-"""The node label whose value is the node's pool."""
 ALL_MODES: tuple[Mode, ...] = get_args(Mode)
 
 NODES_MAX = 20_000
@@ -84,11 +83,7 @@ class FleetSpecError(TableError):
 
 @dataclass(frozen=True, slots=True)
 class GpuGroupSpec:
-    """
-    `count` equal GPUs. `product_name` is the name they report; `mig` whether MIG is enabled on them.
-
-    `numa` holds one NUMA node per GPU, or nothing; `nvlink` groups of linked GPUs (counted within this entry).
-    """
+    """`count` equal GPUs of one name. `numa` has one node per GPU, or is empty; `nvlink` has groups of linked GPUs."""
 
     model: GpuModel
     product_name: str
@@ -102,11 +97,7 @@ class GpuGroupSpec:
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """
-    One simulated node. Memory in MiB; the time to create and destroy an instance in ms.
-
-    The pool is one of the `labels`. `modes` and `time_quota` are what its agent supports.
-    """
+    """One simulated node. Memory in MiB; the time to create and destroy an instance in ms."""
 
     name: NodeName
     cpu_cores: float
@@ -130,7 +121,6 @@ class FleetSpec:
     nodes: tuple[NodeSpec, ...]
 
     def node(self, name: str) -> NodeSpec | None:
-        """The node of that name, or None."""
         return next((node for node in self.nodes if node.name == name), None)
 
 

@@ -1,9 +1,4 @@
-"""
-Every name that Sluice puts on Kubernetes objects: keys, labels, the volume, environment variables.
-
-Admission writes them, the watcher reads them, the node agent serves the volume, the manifests repeat them. A name is
-never changed once pods have it: add another one beside it.
-"""
+"""Every name that Sluice puts on Kubernetes objects. Never changed once pods have it: add another one beside it."""
 
 import re
 from hashlib import sha256
@@ -12,9 +7,7 @@ DOMAIN = "sluice.dev"
 GATE = "sluice.dev/slice"
 """The scheduling gate that holds a pod until its slice is granted."""
 LABEL_HOSTNAME = "kubernetes.io/hostname"
-"""Node label, set by its kubelet."""
 LABEL_NAMESPACE = "kubernetes.io/metadata.name"
-"""Namespace label: its name, set by the API server."""
 LABEL_MANAGED = "sluice.dev/managed"
 """On every pod of ours, with the value MANAGED: the watcher's list and watch select it."""
 MANAGED = "true"
@@ -53,7 +46,6 @@ GRANTED_ALLOCATION = f"{GRANTED_DOMAIN}/allocation"
 GRANTED_DECLINED = f"{GRANTED_DOMAIN}/declined"
 """On a waiting pod: the allocation it was last bound to and cannot start with, because its node keeps the pod out."""
 GRANTED_TRACE = f"{GRANTED_DOMAIN}/trace-id"
-"""The id of the trace of the pod's request."""
 VISIBLE_DEVICES = "visible-devices"
 """UUIDs of the container's devices, separated by commas."""
 TICKET = "ticket"
@@ -66,7 +58,6 @@ PINNED_MEMORY_LIMIT = "pinned-memory-limit"
 QUOTA_SOCKET = "quota-socket"
 """A path in the container; empty where no time quota is enforced."""
 QUOTA_PRELOAD = "quota-preload"
-"""The client library, likewise."""
 
 
 def granted(container: str, key: str) -> str:
@@ -129,7 +120,6 @@ def is_ticket_name(text: str) -> bool:
 
 
 def claim_name(seed: str) -> str:
-    """The name of the ResourceClaim of one pod; the same seed gives the same name."""
     return f"sluice-{sha256(seed.encode()).hexdigest()[:20]}"
 
 

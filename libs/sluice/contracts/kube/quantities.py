@@ -1,10 +1,9 @@
 """
 Parse numbers in manifests exactly: whole numbers, decimals, quantities, and memory in MiB.
 
-`parse_quantity` reads what the Kubernetes API server reads, and does not round
-(https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/). `parse_memory_mib` is for our own
-keys and differs in one point: a whole number without a unit is MiB, not bytes. Invalid text comes back as `NotANumber`
-with a hint, never as an exception, however long or strange it is.
+`parse_quantity` reads what the API server reads
+(https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/); for `parse_memory_mib` a whole
+number without a unit is MiB, not bytes. Invalid text comes back as `NotANumber`, however long or strange it is.
 """
 
 import re

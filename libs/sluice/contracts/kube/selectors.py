@@ -1,7 +1,6 @@
 """
-Match labels of nodes and pods against selectors, as Kubernetes does. Stateless.
-
-Source: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors.
+Match labels of nodes and pods against selectors
+(https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors).
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +11,6 @@ EVERY_ADDRESS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # compared with,
 
 
 def requirement_met(each: NodeExpression, labels: Mapping[str, str]) -> bool:
-    """Whether one requirement on labels is met."""
     value = labels.get(each.key)
     match each.operator:
         case "In":
@@ -28,7 +26,6 @@ def requirement_met(each: NodeExpression, labels: Mapping[str, str]) -> bool:
 
 
 def selector_matches(selector: Iterable[NodeExpression], labels: Mapping[str, str]) -> bool:
-    """Whether every requirement of a selector is met."""
     return all(requirement_met(each, labels) for each in selector)
 
 
@@ -38,14 +35,12 @@ def volumes_reachable(volumes: Iterable[tuple[Selector, ...]], labels: Mapping[s
 
 
 def pod_term_matches(term: PodTerm, namespace: str, labels: Mapping[str, str]) -> bool:
-    """Whether a pod affinity term matches a pod with these labels."""
     if namespace not in term.namespaces and EVERY_NAMESPACE not in term.namespaces:
         return False
     return selector_matches(term.selector, labels)
 
 
 def host_ports_conflict(one: HostPort, other: HostPort) -> bool:
-    """Whether two pods cannot bind these ports on one node."""
     if (one.port, one.protocol) != (other.port, other.protocol):
         return False
     return one.ip == other.ip or one.ip in EVERY_ADDRESS or other.ip in EVERY_ADDRESS

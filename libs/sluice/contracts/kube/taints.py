@@ -1,9 +1,4 @@
-"""
-Decide whether a node's cordon or taints keep a pod away from it.
-
-The allocator checks before it books a place, and the pod-watcher again before it pins the pod: a node may change
-meanwhile.
-"""
+"""Decide whether a node's cordon or taints keep a pod away: before its place is booked, and before it is pinned."""
 
 from collections.abc import Iterable
 

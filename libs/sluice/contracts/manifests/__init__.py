@@ -1,11 +1,5 @@
-"""
-Read manifests (YAML or JSON, one document or many, Lists): the pods in them and their requests.
+"""Read manifests (YAML or JSON, many documents, Lists): the pods in them and their requests, alike for all readers."""
 
-A folder of manifests, a cluster and a simulation all read them here, with the same result.
-"""
-
-from sluice.contracts.manifests.leased_files import LEASED as LEASED
-from sluice.contracts.manifests.leased_files import is_leased as is_leased
 from sluice.contracts.manifests.pod_manifest import ClusterAdmission as ClusterAdmission
 from sluice.contracts.manifests.pod_manifest import Namespace as Namespace
 from sluice.contracts.manifests.pod_manifest import PodManifest as PodManifest
@@ -14,3 +8,15 @@ from sluice.contracts.manifests.reader import read_manifests as read_manifests
 from sluice.contracts.manifests.reader import too_large as too_large
 from sluice.contracts.manifests.resource_claims import asking as asking
 from sluice.contracts.manifests.yaml_documents import ManifestLimits as ManifestLimits
+
+LEASED = ".leased.yaml"
+"""
+The end of a manifest's name that counts while a process has a lock (flock) on the file.
+
+A command on a slice locks the manifest that requests it, and so do its children: when the last has ended, the request
+ends. The reader of the folder checks the lock.
+"""
+
+
+def is_leased(name: str) -> bool:
+    return name.endswith(LEASED)

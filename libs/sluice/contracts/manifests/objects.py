@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from sluice.contracts.reasons import Refusal, RefusalReason, shorten
+from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice.contracts.request_syntax import Unquoted
-from sluice.contracts.request_syntax.source_text import is_null, source_text_of
+from sluice.contracts.request_syntax.source_text import SourceValue, is_null, source_text_of
 
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -64,33 +64,14 @@ def in_file(item: ManifestObject, refusal: Refusal) -> Refusal:
 
 
 def wrong(item: ManifestObject, field: str, value: Any, why: str, allowed: str) -> Refusal:
-    """The refusal of a field's value."""
-    return Refusal(
-        reason=RefusalReason.INVALID_VALUE,
-        message=why,
-        field=item.path + field,
-        value=shorten(_words(value)),
-        allowed=allowed,
-    )
+    return SourceValue(item.path + field, _words(value)).invalid(why, allowed).refusal
 
 
 def not_a_pod(item: ManifestObject, field: str, why: str, value: Any, allowed: str) -> Refusal:
     """The refusal of an object of an unknown kind, or of one that is not a pod."""
     path = (item.path + field).rstrip(".")
-    return Refusal(
-        reason=RefusalReason.NOT_A_POD, message=why, field=path, value=shorten(_words(value)), allowed=allowed
-    )
+    return SourceValue(path, _words(value)).wrong(RefusalReason.NOT_A_POD, why, allowed).refusal
 
 
 def _words(value: Any) -> str:
-    match value:
-        case str():
-            return value
-        case Unquoted() | bool() | int():
-            return source_text_of(value)
-        case dict():
-            return "a mapping"
-        case list():
-            return "a list"
-        case _:
-            return ""
+    return "" if value is None else source_text_of(value)

@@ -31,7 +31,6 @@ class ClusterAdmission:
     namespaces: Mapping[str, Namespace] = field(default_factory=dict)
 
     def with_namespaces(self, namespaces: Iterable[Namespace]) -> "ClusterAdmission":
-        """The same with these namespaces added."""
         return replace(self, namespaces={**self.namespaces, **{each.name: each for each in namespaces}})
 
     def exempts(self, namespace: str) -> bool:
@@ -40,7 +39,6 @@ class ClusterAdmission:
         return namespace in self.config.exempt_namespaces or (known is not None and known.is_ignored)
 
     def default_mode(self, namespace: str) -> str:
-        """The default mode of a namespace; empty leaves containers as they are."""
         known = self.namespaces.get(namespace)
         return (known.default_mode if known is not None else "") or self.config.default_mode
 
@@ -72,9 +70,7 @@ class PodManifest:
     problems: tuple[Violation, ...] = ()
     """Everything a cluster would deny the pod for: the refusal, and rules that only apply there."""
     warnings: tuple[str, ...] = ()
-    """Warnings about a pod that is accepted."""
     skipped: str = ""
-    """Why this object was ignored, in a sentence."""
     urgency: PodPriority = NO_PRIORITY
     defines: PriorityClass | Namespace | None = None
     alternatives: tuple[tuple[Claim, ...], ...] = ()
@@ -82,7 +78,6 @@ class PodManifest:
     same_gpu: tuple[tuple[str, ...], ...] = ()
     """By ResourceClaims: containers of its claims whose devices must be on one GPU."""
     by_claim: bool = False
-    """Whether it asks by ResourceClaims of its own."""
 
 
 def with_classes(pods: Iterable[PodManifest]) -> tuple[PodManifest, ...]:

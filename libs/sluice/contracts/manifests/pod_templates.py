@@ -7,7 +7,6 @@ jobs and notebooks, RayCluster, JobSet, LeaderWorkerSet, Argo's Rollout, Knative
 of pods is the product of the counts beside the templates: `replicas`, or `parallelism` of a Job.
 """
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from itertools import islice
 from math import prod
 from typing import Any
 
-from sluice.contracts.reasons import Refusal, RefusalReason, shorten
+from sluice.contracts.reasons import Refusal, nearest, shorten
 from sluice.contracts.request_syntax.keys import is_our_annotation
 from sluice.contracts.request_syntax.source_text import SourceValue, Unquoted
 
@@ -62,8 +61,7 @@ def meant(kind: object, version: object) -> tuple[str, str]:
         return "", ""
     folded = {each.casefold(): each for kinds in _GROUPS.values() for each in kinds}
     if kind not in folded.values():
-        near = difflib.get_close_matches(kind[:63].casefold(), list(folded), n=1, cutoff=0.8)
-        return folded[near[0]] if near else "", ""
+        return folded.get(nearest(kind[:63].casefold(), list(folded), cutoff=0.8), ""), ""
     right = next(group for group, kinds in _GROUPS.items() if kind in kinds)
     is_right = version is None or (group == right and (kind != "Pod" or version == "v1"))
     return "", "" if is_right else right if right == "v1" else f"{right}/v1"
@@ -104,7 +102,6 @@ def _templates(
 
 
 def _counted(value: Mapping[str, Any], path: str) -> Iterator[int | Refusal]:
-    """How many copies of this mapping a controller creates."""
     names = ("replicas", "parallelism", "completions")
     replicas, parallelism, completions = (_number(value, key, path) for key in names)
     if replicas is not None:
@@ -131,9 +128,7 @@ def _number(mapping: Mapping[str, Any], key: str, path: str) -> int | Refusal | 
     if not isinstance(value, str | Unquoted | int):
         return None
     allowed = f"a whole number, at least 0{', without quotes' if isinstance(value, str) else ''}"
-    return (
-        SourceValue(f"{path}.{key}", value).wrong(RefusalReason.INVALID_VALUE, "not a number of pods", allowed).refusal
-    )
+    return SourceValue(f"{path}.{key}", value).invalid("not a number of pods", allowed).refusal
 
 
 def _name(value: Any) -> str:

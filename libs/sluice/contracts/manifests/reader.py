@@ -1,9 +1,8 @@
 """
 Read one text of manifests into its pods, each with its request or the reason why that is invalid.
 
-An error in the whole text (not YAML, too large) breaks it, as its pods are unknown; an error in one object refuses only
-that object. A pod without any key or resource of ours has no request. An object with pod templates yields the pods that
-its controller would create; any other kind is only listed.
+An error in the whole text (not YAML, too large) breaks it; one in an object refuses that object. An object with pod
+templates yields the pods that its controller would create; any other kind is only listed.
 """
 
 import re
@@ -12,40 +11,19 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from sluice.contracts.admission import AdmissionConfig, pod_warnings
+from sluice.contracts import pod_specs
+from sluice.contracts.admission import AdmissionConfig, pod_warnings, validation
 from sluice.contracts.admission.pod_fields import MalformedReview, Pod, decode_pod
-from sluice.contracts.admission.validation import (
-    NewRequest,
-    is_exempt,
-    needs_of,
-    read_new_request,
-    validate_all_amounts,
-    validate_new_pod,
-)
 from sluice.contracts.admission.violations import Violation, refused
 from sluice.contracts.kube.names import NVIDIA_CLASSES, NVIDIA_NAMESPACES
+from sluice.contracts.manifests import resource_claims
 from sluice.contracts.manifests.objects import ManifestObject, in_file, not_a_pod, objects_of, wrong
 from sluice.contracts.manifests.pod_manifest import ClusterAdmission, PodManifest, read_namespace
 from sluice.contracts.manifests.pod_templates import PODS_MAX, PodTemplate, meant, not_handed_down, pod_templates
-from sluice.contracts.manifests.resource_claims import (
-    AskedByClaims,
-    FileClaims,
-    asked_by_claims,
-    claims_in,
-    is_of_claims,
-    two_vocabularies,
-    with_request,
-)
 from sluice.contracts.manifests.yaml_documents import ManifestLimits, YamlError, read_documents
-from sluice.contracts.pod_specs import (
-    read_containers,
-    read_pod_labels,
-    read_priority,
-    read_priority_class,
-    unknown_demands,
-)
 from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 from sluice.contracts.request_syntax import RequestLimits
+from sluice.contracts.request_syntax.source_text import RequestSyntaxError, accepted, mapping_of
 
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _NAMESPACE = re.compile(_LABEL)
@@ -60,7 +38,7 @@ ANY_CLUSTER = ClusterAdmission()
 class _Judge:
     asks: RequestLimits
     cluster: ClusterAdmission
-    claims: FileClaims | None
+    claims: resource_claims.FileClaims | None
     """None: pods' ResourceClaims are not read."""
 
 
@@ -88,7 +66,7 @@ def read_manifests(
     if len(objects) > limits.documents_max:
         why = f"{file} holds {len(objects)} objects"
         return Refusal(reason=RefusalReason.TOO_LARGE, message=why, allowed=f"at most {limits.documents_max}")
-    judge = _Judge(asks, cluster, claims_in(objects) if by_claims else None)
+    judge = _Judge(asks, cluster, resource_claims.claims_in(objects) if by_claims else None)
     most = max(limits.documents_max, PODS_MAX)
     pods = tuple(islice((pod for each in objects for pod in _read(file, each, judge)), most + 1))
     if len(pods) > most:
@@ -98,7 +76,6 @@ def read_manifests(
 
 
 def too_large(file: str, limits: ManifestLimits) -> Refusal:
-    """The refusal of a text that was not read for its size."""
     allowed = f"at most {limits.file_bytes_max} bytes"
     return Refusal(reason=RefusalReason.TOO_LARGE, message=f"{file} is too large", allowed=allowed)
 
@@ -118,7 +95,7 @@ def _read(file: str, item: ManifestObject, judge: _Judge) -> Iterator[PodManifes
         why = f"{where}: a manifest is a mapping"
         yield PodManifest("", "", refusal=not_a_pod(item, "", why, value, "a Pod"))
         return
-    metadata = _mapping(value.get("metadata"))
+    metadata = mapping_of(value.get("metadata"))
     name, namespace = _text(metadata.get("name")), _text(metadata.get("namespace")) or "default"
     kind, version = value.get("kind"), value.get("apiVersion")
     right_kind, right_version = meant(kind, version)
@@ -132,7 +109,7 @@ def _read(file: str, item: ManifestObject, judge: _Judge) -> Iterator[PodManifes
         yield _pod(item, metadata, judge)
     elif kind == PRIORITY_CLASS:
         yield _priority_class(item, name)
-    elif judge.claims is not None and is_of_claims(value):
+    elif judge.claims is not None and resource_claims.is_of_claims(value):
         return
     else:
         templates = pod_templates(value)
@@ -141,12 +118,12 @@ def _read(file: str, item: ManifestObject, judge: _Judge) -> Iterator[PodManifes
         if not any(template.count or template.wrong for template in templates):
             what = "its templates create no pod (0 replicas)" if templates else "it has no pod template"
             skipped = f"{where}: {shorten(kind, 63)} {name or '(no name)'} is skipped: {what}"
-            defines = read_namespace(name, _mapping(metadata.get("labels"))) if kind == "Namespace" else None
+            defines = read_namespace(name, mapping_of(metadata.get("labels"))) if kind == "Namespace" else None
             yield PodManifest(namespace, name, skipped=skipped, defines=defines)
 
 
 def _is_shaped_as_a_pod(value: Mapping[str, Any]) -> bool:
-    return isinstance(_mapping(value.get("spec")).get("containers"), list)
+    return isinstance(mapping_of(value.get("spec")).get("containers"), list)
 
 
 def _made(
@@ -189,17 +166,24 @@ def _pod(item: ManifestObject, metadata: Mapping[str, Any], judge: _Judge) -> Po
         refusal = wrong(item, "metadata.annotations", annotations, "not a mapping", "a mapping of strings")
         return PodManifest(namespace, name, refusal=refusal)
     cluster = judge.cluster
-    labels = _mapping(metadata.get("labels"))
-    if cluster.exempts(namespace) or is_exempt(namespace, labels, annotations, cluster.config.exempt_namespaces):
+    labels = mapping_of(metadata.get("labels"))
+    if cluster.exempts(namespace) or validation.is_exempt(
+        namespace, labels, annotations, cluster.config.exempt_namespaces
+    ):
         return PodManifest(namespace, name)
-    spec = _mapping(item.value.get("spec"))
+    spec = mapping_of(item.value.get("spec"))
     pod = decode_pod(item.value)
-    ask = read_new_request(annotations, spec, judge.asks, default_mode=cluster.default_mode(namespace))
-    claims = asked_by_claims(judge.claims, (namespace, name), spec, judge.asks)
+    ask = validation.read_new_request(annotations, spec, judge.asks, default_mode=cluster.default_mode(namespace))
+    claims = resource_claims.asked_by_claims(judge.claims, (namespace, name), spec, judge.asks)
     if ask is None:
         return _by_claims(item, metadata, claims, _asks_nothing(namespace, name, pod, cluster.config))
     if claims.request is not None:
-        return PodManifest(namespace, name, refusal=two_vocabularies(), problems=(refused(two_vocabularies()),))
+        return PodManifest(
+            namespace,
+            name,
+            refusal=resource_claims.two_vocabularies(),
+            problems=(refused(resource_claims.two_vocabularies()),),
+        )
     unnamed = _wrong_identity(item, metadata)
     if unnamed is not None:
         return PodManifest(namespace, name, refusal=unnamed, problems=(refused(unnamed),))
@@ -207,7 +191,8 @@ def _pod(item: ManifestObject, metadata: Mapping[str, Any], judge: _Judge) -> Po
     problems: list[Violation] = []
     if not isinstance(pod, MalformedReview):
         problems = [
-            Violation(each.code, in_file(item, each.refusal)) for each in validate_new_pod(pod, ask, cluster.config)
+            Violation(each.code, in_file(item, each.refusal))
+            for each in validation.validate_new_pod(pod, ask, cluster.config)
         ]
     elif read.refusal is None:
         problems = [refused(Refusal(reason=RefusalReason.INVALID_VALUE, message=pod.why))]
@@ -217,19 +202,19 @@ def _pod(item: ManifestObject, metadata: Mapping[str, Any], judge: _Judge) -> Po
 
 
 def _by_claims(
-    item: ManifestObject, metadata: Mapping[str, Any], claims: AskedByClaims, plain: PodManifest
+    item: ManifestObject, metadata: Mapping[str, Any], claims: resource_claims.AskedByClaims, plain: PodManifest
 ) -> PodManifest:
     unnamed = _wrong_identity(item, metadata) if claims.request is not None else None
     if unnamed is not None:
         return replace(plain, refusal=unnamed)
-    found = with_request(plain, metadata, _mapping(item.value.get("spec")), claims)
+    found = resource_claims.with_request(plain, metadata, mapping_of(item.value.get("spec")), claims)
     return found if found.refusal is None else replace(found, refusal=in_file(item, found.refusal), warnings=())
 
 
 def _asks_nothing(namespace: str, name: str, pod: Pod | MalformedReview, config: AdmissionConfig) -> PodManifest:
     if isinstance(pod, MalformedReview):
         return PodManifest(namespace, name)
-    problems = tuple(validate_new_pod(pod, None, config))
+    problems = tuple(validation.validate_new_pod(pod, None, config))
     is_sent = (pod.spec.runtime_class_name or "").startswith(NVIDIA_CLASSES) and namespace not in NVIDIA_NAMESPACES
     return PodManifest(
         namespace, name, problems=problems, warnings=pod_warnings.no_request_warnings(pod, is_sent=is_sent)
@@ -241,24 +226,18 @@ def _asked(
     metadata: Mapping[str, Any],
     spec: Mapping[str, Any],
     pod: Pod | MalformedReview,
-    ask: NewRequest,
+    ask: validation.NewRequest,
 ) -> PodManifest:
-    labels = read_pod_labels(metadata)
-    if isinstance(labels, Refusal):
-        return _refused(item, labels)
-    containers = read_containers(spec)
-    if isinstance(containers, Refusal):
-        return _refused(item, containers)
-    amounts = () if isinstance(pod, MalformedReview) else validate_all_amounts(pod, ask.before)
-    for problem in amounts:
-        return _refused(item, problem.refusal)
-    needs = needs_of(spec, ask.asked, _text(metadata.get("namespace")) or "default", labels)
-    if isinstance(needs, Refusal):
-        return _refused(item, needs)
-    urgency = read_priority(spec)
-    if isinstance(urgency, Refusal):
-        return _refused(item, urgency)
     asked = ask.asked
+    try:
+        labels = accepted(pod_specs.read_pod_labels(metadata))
+        accepted(pod_specs.read_containers(spec))
+        for problem in () if isinstance(pod, MalformedReview) else validation.validate_all_amounts(pod, ask.before):
+            raise RequestSyntaxError(problem.refusal)
+        needs = accepted(validation.needs_of(spec, asked, _text(metadata.get("namespace")) or "default", labels))
+        urgency = accepted(pod_specs.read_priority(spec))
+    except RequestSyntaxError as error:
+        return _refused(item, error.refusal)
     if asked.pod.priority is not None:
         urgency = replace(urgency, priority=asked.pod.priority)
     advised = (
@@ -266,14 +245,14 @@ def _asked(
         if isinstance(pod, MalformedReview)
         else tuple(pod_warnings.new_pod_warnings(pod, ask.before, ask.stored, ask.asked))
     )
-    known = (*advised, *unknown_demands(spec))
+    known = (*advised, *pod_specs.unknown_demands(spec))
     return PodManifest(
         "", "", asked.annotations, asked.containers, needs, labels, asked.pod, warnings=known, urgency=urgency
     )
 
 
 def _priority_class(item: ManifestObject, name: str) -> PodManifest:
-    found = read_priority_class(item.value)
+    found = pod_specs.read_priority_class(item.value)
     if isinstance(found, Refusal):
         return replace(_refused(item, found), name=name)
     return PodManifest("", name, defines=found)
@@ -281,10 +260,6 @@ def _priority_class(item: ManifestObject, name: str) -> PodManifest:
 
 def _refused(item: ManifestObject, refusal: Refusal) -> PodManifest:
     return PodManifest("", "", refusal=in_file(item, refusal))
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _wrong_identity(item: ManifestObject, metadata: Mapping[str, Any]) -> Refusal | None:

@@ -8,19 +8,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sluice.contracts.dra.fields import Fields
 from sluice.contracts.dra.pod_claims import PodClaim, combined, read_pod_claims, uid_of, unknown_request
 from sluice.contracts.dra.reader import read_claim
 from sluice.contracts.dra.slice_request import ClaimRequests, NotOurs
+from sluice.contracts.kube.object_fields import Fields
 from sluice.contracts.manifests.objects import ManifestObject
 from sluice.contracts.manifests.pod_manifest import PodManifest
 from sluice.contracts.messages import Claim
 from sluice.contracts.pod_specs import read_host_needs, read_pod_labels, read_priority, unknown_demands
-from sluice.contracts.reasons import Refusal, RefusalReason, shorten
+from sluice.contracts.reasons import Refusal, shorten
 from sluice.contracts.request_syntax import PodRequest, RequestLimits
 from sluice.contracts.request_syntax.claim_text import written_claims
 from sluice.contracts.request_syntax.keys import SLUICE
-from sluice.contracts.request_syntax.source_text import did_you_mean
+from sluice.contracts.request_syntax.source_text import (
+    RequestSyntaxError,
+    SourceValue,
+    accepted,
+    did_you_mean,
+    mapping_of,
+)
 
 _GROUP = "resource.k8s.io/"
 _CLAIM, _TEMPLATE, _CLASS = "ResourceClaim", "ResourceClaimTemplate", "DeviceClass"
@@ -46,15 +52,14 @@ def is_of_claims(value: Mapping[str, Any]) -> bool:
 
 
 def claims_in(objects: Iterable[ManifestObject]) -> FileClaims:
-    """Those of a text's objects."""
     found = FileClaims()
     for each in objects:
         value = each.value
         if not isinstance(value, dict) or not is_of_claims(value):
             continue
-        metadata = _mapping(value.get("metadata"))
+        metadata = mapping_of(value.get("metadata"))
         name = (str(metadata.get("namespace") or "default"), str(metadata.get("name")))
-        spec = _mapping(value.get("spec"))
+        spec = mapping_of(value.get("spec"))
         match value["kind"]:
             case "ResourceClaim":
                 found.claims[name] = spec
@@ -80,37 +85,22 @@ NO_CLAIMS = AskedByClaims()
 def asked_by_claims(
     known: FileClaims | None, pod: _Name, spec: Mapping[str, Any], limits: RequestLimits
 ) -> AskedByClaims:
-    """
-    What a pod asks for by its claims, as far as the text has them; nothing where claims are not read (None).
-
-    A claim that another pod of the text asks for already is left out, with a warning.
-    """
-    named = read_pod_claims(spec) if known is not None else ()
-    if known is None or not named:
+    """What a pod asks for by its claims, as far as the text has them (None: not read); each claim only once."""
+    if known is None:
         return NO_CLAIMS
-    if isinstance(named, Refusal):
-        return AskedByClaims(refusal=named)
-    warnings: list[str] = []
-    found: list[ClaimRequests] = []
-    for each in named:
-        read = _read_one(known, pod, spec, each, limits)
-        if isinstance(read, Refusal):
-            return AskedByClaims(refusal=read)
-        if isinstance(read, str):
-            warnings.append(read)
-        else:
-            found.append(read)
-    if not found:
-        return AskedByClaims(warnings=tuple(warnings))
-    together = combined(found, limits=limits)
-    if isinstance(together, Refusal):
-        return AskedByClaims(refusal=together)
-    return AskedByClaims(together, (*warnings, *together.warnings))
+    try:
+        read = [_read_one(known, pod, spec, each, limits) for each in accepted(read_pod_claims(spec))]
+        found = [each for each in read if not isinstance(each, str)]
+        together = accepted(combined(found, limits=limits)) if found else None
+    except RequestSyntaxError as error:
+        return AskedByClaims(refusal=error.refusal)
+    warnings = [each for each in read if isinstance(each, str)]
+    return AskedByClaims(together, (*warnings, *(together.warnings if together is not None else ())))
 
 
 def _read_one(
     known: FileClaims, pod: _Name, spec: Mapping[str, Any], each: PodClaim, limits: RequestLimits
-) -> ClaimRequests | Refusal | str:
+) -> ClaimRequests | str:
     namespace, name = pod
     before = known.served.get((namespace, each.claim)) if each.claim else None
     if before is not None and before != name:
@@ -121,19 +111,16 @@ def _read_one(
     prefix = f"{each.name}." if each.template else ""
     uid = uid_of(spec, each.name)
     read = read_claim(written.values, known.classes, prefix=prefix, path=written.path, limits=limits, uid=uid)
-    if isinstance(read, Refusal):
-        return read
     if isinstance(read, NotOurs):
         names = ", ".join(read.unknown)
         return (
             f"{each.path}: its devices are another driver's{f'; this file has no DeviceClass {names}' if names else ''}"
         )
-    wrong = unknown_request(spec, each.name, read)
-    if wrong is not None:
-        return wrong
+    found = accepted(read)
+    accepted(unknown_request(spec, each.name, found))
     if each.claim:
         known.served[namespace, each.claim] = name
-    return read
+    return found
 
 
 def with_request(
@@ -143,14 +130,11 @@ def with_request(
     asked = found.request
     if asked is None:
         return replace(plain, refusal=found.refusal, warnings=(*plain.warnings, *found.warnings))
-    labels = read_pod_labels(metadata)
-    if isinstance(labels, Refusal):
-        return replace(plain, refusal=labels)
-    needs, urgency = read_host_needs(spec, plain.namespace, labels), read_priority(spec)
-    if isinstance(needs, Refusal):
-        return replace(plain, refusal=needs)
-    if isinstance(urgency, Refusal):
-        return replace(plain, refusal=urgency)
+    try:
+        labels = accepted(read_pod_labels(metadata))
+        needs, urgency = accepted(read_host_needs(spec, plain.namespace, labels)), accepted(read_priority(spec))
+    except RequestSyntaxError as error:
+        return replace(plain, refusal=error.refusal)
     said = asked.options
     if said.priority is not None:
         urgency = replace(urgency, priority=said.priority)
@@ -169,7 +153,6 @@ def with_request(
 
 
 def asking(pod: PodManifest, claims: Sequence[Claim]) -> PodManifest:
-    """The pod as one that asks for these claims by annotations."""
     annotations, containers = written_claims(claims)
     ask = replace(pod.ask or PodRequest(), claims=tuple(claims))
     options = {"node-policy": ask.node_policy, "gpu-policy": ask.gpu_policy}
@@ -180,13 +163,8 @@ def asking(pod: PodManifest, claims: Sequence[Claim]) -> PodManifest:
 
 
 def two_vocabularies() -> Refusal:
-    """The refusal of a pod that asks by claims and otherwise."""
-    return Refusal(
-        reason=RefusalReason.CONTRADICTION,
-        message="the pod also asks by annotations or resources, and a pod asks in one way",
-        field="spec.resourceClaims",
-        allowed="ResourceClaims alone, or none",
-    )
+    why = "the pod also asks by annotations or resources, and a pod asks in one way"
+    return SourceValue("spec.resourceClaims", "").contradiction(why, "ResourceClaims alone, or none").refusal
 
 
 def _spec_of(known: FileClaims, namespace: str, each: PodClaim) -> Fields | None:
@@ -196,7 +174,7 @@ def _spec_of(known: FileClaims, namespace: str, each: PodClaim) -> Fields | None
     template = known.templates.get((namespace, each.template))
     if template is None:
         return None
-    return Fields(f"{_TEMPLATE} {shorten(each.template, 63)}: spec.spec", _mapping(template.get("spec")))
+    return Fields(f"{_TEMPLATE} {shorten(each.template, 63)}: spec.spec", mapping_of(template.get("spec")))
 
 
 def _not_there(known: FileClaims, namespace: str, each: PodClaim) -> str:
@@ -207,7 +185,3 @@ def _not_there(known: FileClaims, namespace: str, each: PodClaim) -> str:
     return (
         f"{each.path}: this file has no {kind} {shorten(name, 63)!r} in namespace {namespace}, so it is not read{near}"
     )
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -69,8 +69,7 @@ def read_documents(text: str, limits: ManifestLimits) -> list[YamlDocument]:
                 if document is not None:
                     documents.append(document)
                     if len(documents) > limits.documents_max:
-                        why = f"more than {limits.documents_max} documents"
-                        raise YamlError(why, document.line, too_large=True)
+                        raise YamlError(f"more than {limits.documents_max} documents", document.line, too_large=True)
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
@@ -99,7 +98,6 @@ class _Open:
     line: int
     anchor: str | None
     weight: int = 1
-    """The number of values in it."""
     key: str | None = None
     """The mapping's key whose value comes next."""
     merges: list[Any] = field(default_factory=list)
@@ -107,7 +105,6 @@ class _Open:
 
     @property
     def expects_key(self) -> bool:
-        """Whether the next value is a key."""
         return isinstance(self.value, dict) and self.key is None and not self.merging
 
 

@@ -10,11 +10,7 @@ from sluice.contracts.messages.requests import HostRoom, ResourceClaimRef
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """
-    A part of a device that several tenants of one trust domain (namespace and `uid`) use.
-
-    `sm_partition` is in percent of the GPU's SMs, 0 for no bound; quotas are parts of a time window.
-    """
+    """A part of a device that tenants of one namespace and `uid` use. `sm_partition`: percent of SMs, 0: no bound."""
 
     mode: Literal["mps", "fractional"]
     uid: int

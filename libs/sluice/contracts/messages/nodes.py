@@ -109,7 +109,6 @@ class NodeChanged(Message, frozen=True, kw_only=True):
 
     @property
     def address(self) -> AgentAddress:
-        """Where its agent is asked."""
         return AgentAddress(self.endpoint, self.certificate)
 
 
@@ -145,12 +144,7 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    One GPU instance found on a device.
-
-    `allocation` is None for an instance without an allocation of ours: on a GPU with a fixed layout it can be granted,
-    on any other it is foreign (reported, never touched).
-    """
+    """One GPU instance found. Without `allocation` it can be granted in a fixed layout, and is foreign elsewhere."""
 
     gi_id: int
     profile: str
@@ -208,9 +202,7 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
     links: dict[GpuUuid, int] = msgspec.field(default_factory=dict)
     """Closeness to other GPUs of the node, by UUID: larger is closer, 100 per NVLink; empty when unknown."""
     mps_clients_max: int = MPS_CLIENTS_MAX
-    """Processes that one MPS server serves at most."""
     daemons: tuple[MpsDaemonReport, ...] = ()
-    """By start."""
     fixed_layout: bool = False
     """An administrator owns its partitioning: existing instances are granted, none is created or destroyed."""
 
@@ -246,7 +238,6 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[GpuReport, ...]
     slices: tuple[SliceReport, ...]
     modes: tuple[Mode, ...] = ("exclusive",)
-    """The modes this agent supports."""
     time_quota: bool = False
     """Whether time quotas are enforced, so that fractional shares may take turns on the same SMs."""
     toolkit_version: str = ""

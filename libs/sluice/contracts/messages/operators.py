@@ -43,12 +43,7 @@ class PoolDemand(Message, frozen=True, kw_only=True):
 
 
 class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """
-    Limits by dimension, or guarantees. None leaves a dimension open.
-
-    `gpus` counts devices (an instance, a share and a whole GPU are one each), `memory_mib` their memory, and
-    `compute_slices` the compute slices of instances; a device that is not an instance counts its part of the GPU's.
-    """
+    """Limits by dimension (None: open): devices; their memory; compute slices, or a device's part of them."""
 
     gpus: int | None = None
     memory_mib: int | None = None
@@ -91,7 +86,6 @@ class Cordoned(Message, frozen=True, kw_only=True):
     gpus: tuple[GpuUuid, ...] = ()
     why: str = ""
     drain: bool = False
-    """Evict the pods there, too."""
     source: SourceName = BY_HAND
     """The pod-watcher whose limits file sets it; empty when set by a person."""
 
@@ -110,6 +104,5 @@ class LeaseHeld(Message, frozen=True, kw_only=True):
     role: str
     owner: RunId
     endpoint: str = ""
-    """Its gRPC address; empty when it serves none."""
     version: str = ""
     """Sluice version of the holder: for people, during a rolling update. Empty when unknown."""

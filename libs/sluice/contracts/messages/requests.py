@@ -13,11 +13,7 @@ Mode = Literal["exclusive", "mps", "fractional"]
 
 
 class DeviceFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """
-    Which GPUs may serve a claim. An empty tuple is no constraint.
-
-    `models` and `not_models` name models or parts of product names; UUIDs are compared exactly.
-    """
+    """Which GPUs may serve a claim, by (parts of) model names, and by UUID. An empty tuple is no constraint."""
 
     models: tuple[str, ...] = ()
     not_models: tuple[str, ...] = ()
@@ -100,10 +96,7 @@ EVERY_NAMESPACE = "*"
 
 
 class PodTerm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """
-    A required term of podAffinity or podAntiAffinity: pods by namespace and labels, and the topology key. The pod's
-    reader resolves `matchLabelKeys` and the pod's own namespace.
-    """
+    """A required term of podAffinity or podAntiAffinity; `matchLabelKeys` and the pod's own namespace are resolved."""
 
     topology_key: str
     selector: Selector = ()
@@ -136,7 +129,6 @@ class HostNeeds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     room: HostRoom = HostRoom()
     node_name: str = ""
-    """This node or none."""
     node_selector: dict[str, str] = msgspec.field(default_factory=dict)
     affinity: tuple[tuple[NodeExpression, ...], ...] = ()
     """Required node affinity: at least one term must hold completely."""
@@ -183,23 +175,14 @@ class PodGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    The binding that a source remembers for a request.
-
-    After the broker was wiped, only this shows that a running pod's slice is on a node not adopted yet: the request
-    must wait for that node instead of getting a second slice.
-    """
+    """The binding that a source remembers. After a wipe, only this shows that a slice is on a node not adopted yet."""
 
     node: NodeName
     allocation: AllocationId
 
 
 class ResourceClaimRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """
-    A ResourceClaim through which the kubelet hands devices over.
-
-    `requests`: request of the claim -> `container` of the Claim whose devices it gets.
-    """
+    """A ResourceClaim that hands devices over. `requests`: its request -> `container` of the Claim with its devices."""
 
     uid: str
     name: str
@@ -309,12 +292,10 @@ class HostFacts(Message, frozen=True, kw_only=True):
     memory_mib: int
     pods_free: int
     resources: dict[str, int] = msgspec.field(default_factory=dict)
-    """Extended resources by name."""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     cordoned: bool = False
     ports: tuple[HostPort, ...] = ()
-    """Host ports that other pods bind."""
     others: tuple[OtherPods, ...] = ()
     """Other pods that matter to our requests: a term matches them, or they must be apart from pods."""
     source: SourceName = SourceName("")

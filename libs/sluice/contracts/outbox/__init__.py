@@ -1,9 +1,8 @@
 """
-The rules of writing (PROTOCOL §2) as a state machine, so that no core has to implement them.
+The rules of writing (PROTOCOL §2): what a core wants on the bus becomes guarded writes, one in flight per guard.
 
-A core states what it wants on the bus. The outbox turns that into guarded writes, one in flight per guard, and settles
-an unanswered write by writing again, never by a read. The core decides whether a contested value is worth fighting for
-(`Contested`).
+An unanswered write is settled by writing again, never by a read. The core decides whether a contested value is worth
+fighting for (`Contested`).
 """
 
 from sluice.contracts.outbox.guard_queue import IN_FLIGHT_MAX as IN_FLIGHT_MAX

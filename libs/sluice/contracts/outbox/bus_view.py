@@ -1,8 +1,4 @@
-"""
-What is known of the bus: last values, guards, and how far the reading of each stream has come.
-
-It holds facts only, not what the core wants to write.
-"""
+"""What is known of the bus: last values, guards, and how far the reading of each stream has come."""
 
 from dataclasses import dataclass, field
 
@@ -77,7 +73,6 @@ class BusView:
         return is_new_life
 
     def observed(self, stream: Stream, entry: Entry) -> None:
-        """The reading has shown a value."""
         reading = self._of.get(stream)
         if reading is not None:
             reading.highest = max(reading.highest, entry.sequence)
@@ -116,15 +111,12 @@ class BusView:
         return reading is not None and reading.caught_up
 
     def number(self, stream: Stream) -> int:
-        """The number of this reading; 0 before the first."""
         return self._of[stream].number if stream in self._of else 0
 
     def life(self, stream: Stream) -> Incarnation:
-        """The life of the stream in which the latest reading began."""
         return self._of[stream].life if stream in self._of else Incarnation("")
 
     def ends_at(self, stream: Stream) -> int:
-        """The highest sequence that the latest reading has shown."""
         return self._of[stream].highest if stream in self._of else 0
 
     def ask_again(self, stream: Stream) -> bool:

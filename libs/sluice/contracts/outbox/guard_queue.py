@@ -1,9 +1,4 @@
-"""
-Pending writes under each guard, in order, with the one in flight.
-
-A queue exists only while something is wanted under its guard, so memory grows with the work, not with history. What the
-bus holds is `bus_view`'s part.
-"""
+"""Pending writes under each guard, in order, with the one in flight. A queue exists only while one is wanted."""
 
 from collections import OrderedDict
 from typing import Literal
@@ -53,7 +48,6 @@ class GuardQueue(msgspec.Struct, eq=False):
     in_flight: QueuedWrite | None = None
     commits: OrderedDict[OperationId, QueuedWrite] = msgspec.field(default_factory=OrderedDict)
     dirty: dict[str, None] = msgspec.field(default_factory=dict)
-    """Kept subjects to write, in order."""
     reading: bool = False
     expected: OrderedDict[int, None] = msgspec.field(default_factory=OrderedDict)
     """Guard values that own writes expected lately (direct reading only), the latest last."""
@@ -67,7 +61,6 @@ class GuardQueue(msgspec.Struct, eq=False):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is wanted or unanswered."""
         return self.in_flight is None and not self.commits and not self.dirty
 
 

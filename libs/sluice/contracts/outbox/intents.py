@@ -29,7 +29,6 @@ class Intents:
         self._queues: dict[str, GuardQueue] = {}
         self._kept: dict[str, KeptValue] = {}
         self._committing: dict[str, int] = {}
-        """Commits without a result, counted by subject."""
         self._ready: OrderedDict[str, None] = OrderedDict()
         """Guards with something to send now; taking the first key of a plain dict walks over all that were removed."""
         self._view = BusView()
@@ -73,20 +72,16 @@ class Intents:
 
     @property
     def keeps_anything(self) -> bool:
-        """Whether any subject is being kept."""
         return bool(self._kept)
 
     def kept(self, address: Address) -> AnyMessage | None:
-        """What is being kept at an address."""
         kept = self._kept.get(address.subject)
         return kept.message if kept is not None else None
 
     def busy(self, address: Address) -> bool:
-        """Whether a commit to exactly this subject waits or is unanswered."""
         return address.subject in self._committing
 
     def current(self, address: Address) -> Entry | None:
-        """The last value known at an address."""
         return self._view.current.get(address.subject)
 
     def knows(self, subject: str) -> bool:

@@ -9,23 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from sluice.contracts.bus.events import (
-    BusEvent,
-    BusInstruction,
-    Entry,
-    LastRead,
-    Observed,
-    ReadAgain,
-    ReadingCaughtUp,
-    ReadingStarted,
-    ReadLast,
-    Stream,
-    Write,
-    WriteAccepted,
-    WriteRefused,
-    WriteUnknown,
-    stream_of,
-)
+from sluice.contracts.bus import events
 from sluice.contracts.bus.subjects import Address, parse
 from sluice.contracts.ids import OperationId, RunId
 from sluice.contracts.messages import AnyMessage
@@ -53,7 +37,7 @@ class Contested(msgspec.Struct, frozen=True):
     """Another process wrote a subject that is kept. Unless the core forgets it, it will be written again."""
 
     address: Address
-    entry: Entry
+    entry: events.Entry
 
 
 OutboxReport = Settled | Contested
@@ -63,16 +47,15 @@ class Outbox(Intents):
     """
     What one core wants on the bus, and the progress of its writes.
 
-    `kinds` are the subject kinds this core writes; entries of others are not remembered. With `reading="stream"` guards
-    come from `Observed`; with `reading="last"` (agents, which may not read the stream of their own statuses) from
-    `ReadLast`.
+    `kinds` are the subject kinds this core writes. With `reading="stream"` guards come from `Observed`; with
+    `reading="last"` (agents, which may not read the stream of their own statuses) from `ReadLast`.
     """
 
     def __init__(self, run: RunId, kinds: frozenset[str], *, reading: Literal["stream", "last"] = "stream") -> None:
         super().__init__(run, reading)
         self._kinds = kinds
         self._in_flight: dict[OperationId, GuardQueue] = {}
-        self._out: list[BusInstruction] = []
+        self._out: list[events.BusInstruction] = []
         self.paused = False
         """While set, nothing new is sent; writes in flight are still settled."""
 
@@ -81,26 +64,26 @@ class Outbox(Intents):
         """Whether no write is in flight."""
         return not self._in_flight
 
-    def handle(self, event: BusEvent, now: float) -> list[OutboxReport]:
+    def handle(self, event: events.BusEvent, now: float) -> list[OutboxReport]:
         """Take in one event of the exchange. Returns events for the core."""
         match event:
-            case Observed():
+            case events.Observed():
                 return self._observe(event.entry)
-            case WriteAccepted():
+            case events.WriteAccepted():
                 return self._accept(event)
-            case WriteRefused():
+            case events.WriteRefused():
                 return self._refuse(event, now)
-            case WriteUnknown():
+            case events.WriteUnknown():
                 self._resend(event.operation)
                 return []
-            case ReadingStarted():
+            case events.ReadingStarted():
                 if self._reading == "stream" and self._view.started(event.stream, event.incarnation):
                     for queue in self._queues.values():
                         queue.applied = 0 if queue.stream is event.stream else queue.applied
                 return []
-            case ReadingCaughtUp():
+            case events.ReadingCaughtUp():
                 return self._reading_caught_up(event.stream, now)
-            case LastRead():
+            case events.LastRead():
                 return self._last_read(event, now)
 
     def tick(self, now: float) -> None:
@@ -113,7 +96,7 @@ class Outbox(Intents):
                 in_flight.refused_since = now
                 self._read_to_explain(queue, in_flight)
 
-    def drain(self) -> list[BusInstruction]:
+    def drain(self) -> list[events.BusInstruction]:
         """The instructions to carry out now. Call at the end of every `handle` of the core."""
         if self._ready and not self.paused:
             while self._ready and len(self._in_flight) < IN_FLIGHT_MAX:
@@ -134,7 +117,7 @@ class Outbox(Intents):
         if queue.applied is None:
             if not queue.reading:
                 queue.reading = True
-                self._out.append(ReadLast(queue.stream, queue.guard))
+                self._out.append(events.ReadLast(queue.stream, queue.guard))
             return
         in_flight = queue.commits.popitem(last=False)[1] if queue.commits else self._next_dirty(queue)
         if in_flight is None:
@@ -150,7 +133,7 @@ class Outbox(Intents):
     def _send(self, queue: GuardQueue, in_flight: QueuedWrite) -> None:
         in_flight.attempt += 1
         self._out.append(
-            Write(
+            events.Write(
                 operation=in_flight.operation,
                 attempt=in_flight.attempt,
                 stream=queue.stream,
@@ -163,18 +146,18 @@ class Outbox(Intents):
             )
         )
 
-    def _accept(self, event: WriteAccepted) -> list[OutboxReport]:
+    def _accept(self, event: events.WriteAccepted) -> list[OutboxReport]:
         queue = self._in_flight.get(event.operation)
         if queue is None or queue.in_flight is None:
             return []
         if self._reading == "stream" and self._view.is_gone(queue.stream, event.sequence):
             return self._settle_by_current(queue, queue.in_flight)
         address, expected = queue.in_flight.address, queue.in_flight.expected
-        entry = Entry(address.subject, event.sequence, event.operation, queue.in_flight.message)
+        entry = events.Entry(address.subject, event.sequence, event.operation, queue.in_flight.message)
         self._view.accepted(queue.stream, entry, expected)
         return self._learn(queue.stream, address, entry, expected)
 
-    def _refuse(self, event: WriteRefused, now: float) -> list[OutboxReport]:
+    def _refuse(self, event: events.WriteRefused, now: float) -> list[OutboxReport]:
         queue = self._in_flight.get(event.operation)
         if queue is None or queue.in_flight is None:
             return []
@@ -199,22 +182,23 @@ class Outbox(Intents):
     def _read_to_explain(self, queue: GuardQueue, in_flight: QueuedWrite) -> None:
         if self._reading == "last":
             queue.reading = True
-            self._out.append(ReadLast(queue.stream, in_flight.address.subject))
+            self._out.append(events.ReadLast(queue.stream, in_flight.address.subject))
         elif self._view.ask_again(queue.stream):
-            self._out.append(ReadAgain(queue.stream))
+            self._out.append(events.ReadAgain(queue.stream))
 
-    def _observe(self, entry: Entry) -> list[OutboxReport]:
+    def _observe(self, entry: events.Entry) -> list[OutboxReport]:
         if self._reading == "last":
             return []
         kind = entry.subject.split(".", 2)[1]
         if kind not in self._kinds:
             return []
-        stream = stream_of(kind)
+        stream = events.stream_of(kind)
         self._view.observed(stream, entry)
         return self._learn(stream, parse(entry.subject), entry)
 
-    def _learn(self, stream: Stream, address: Address, entry: Entry, expected: int = 0) -> list[OutboxReport]:
-        """A value is known at its subject; for an own write, `expected` is its guard value."""
+    def _learn(
+        self, stream: events.Stream, address: Address, entry: events.Entry, expected: int = 0
+    ) -> list[OutboxReport]:
         is_newest = self._view.learn(stream, address, entry, expected)
         queue = self._queues.get(address.guard)
         if queue is not None:
@@ -265,7 +249,7 @@ class Outbox(Intents):
             self._mark(kept)  # compared once more: it may have been replaced meanwhile, or lost
         return []
 
-    def _reading_caught_up(self, stream: Stream, now: float) -> list[OutboxReport]:
+    def _reading_caught_up(self, stream: events.Stream, now: float) -> list[OutboxReport]:
         if self._reading == "last" or not self._view.caught_up(stream):
             return []
         reports: list[OutboxReport] = []
@@ -276,28 +260,23 @@ class Outbox(Intents):
                 reports += self._settle_by_current(queue, in_flight)
             self._ready[queue.guard] = None
         for kept in self._kept.values():
-            if stream_of(kept.address.kind) is stream:
+            if events.stream_of(kept.address.kind) is stream:
                 self._mark(kept)
         return reports
 
     def _is_explained(self, queue: GuardQueue, in_flight: QueuedWrite, now: float) -> bool:
-        """
-        Whether the reading that just ended explains a refused write (W3).
-
-        Not if it ends before the refusing entry: that may be the write itself. But STATE may forget acknowledged
-        writes, and a new life of a stream has nothing of the one before.
-        """
+        """Whether the reading just ended explains a refused write (W3). Not if it ends before the refusing entry."""
         if in_flight.refused_at is None or in_flight.refused_in_reading >= self._view.number(queue.stream):
             return False
         ends_before = (
             in_flight.refused_at != EXPLAINED_BY_READING and self._view.ends_at(queue.stream) < in_flight.refused_at
         )
         of_this_life = self._view.life(queue.stream) == in_flight.refused_in_life
-        if queue.stream is not Stream.BOOK or not ends_before or not of_this_life:
+        if queue.stream is not events.Stream.BOOK or not ends_before or not of_this_life:
             return True
         return now - in_flight.refused_first >= LAGS_MAX_S
 
-    def _last_read(self, event: LastRead, now: float) -> list[OutboxReport]:
+    def _last_read(self, event: events.LastRead, now: float) -> list[OutboxReport]:
         queue = self._queues.get(event.subject)
         if queue is None:
             return []
@@ -318,7 +297,7 @@ class Outbox(Intents):
             return self._settle_by_current(queue, queue.in_flight)
         return []
 
-    def _is_too_old(self, in_flight: QueuedWrite, found: Entry | None, now: float) -> bool:
+    def _is_too_old(self, in_flight: QueuedWrite, found: events.Entry | None, now: float) -> bool:
         """Whether a direct read is older than the entry that refused a write, because the server lags."""
         if in_flight.refused_at is None or in_flight.refused_at == EXPLAINED_BY_READING:
             return False

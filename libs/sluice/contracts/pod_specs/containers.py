@@ -9,11 +9,10 @@ import msgspec
 
 from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.kube.names import ENV_DRIVER_CAPABILITIES
+from sluice.contracts.kube.object_fields import PodFields
 from sluice.contracts.kube.quantities import NotANumber, parse_whole
-from sluice.contracts.pod_specs import field_types
-from sluice.contracts.reasons import RefusalReason
 from sluice.contracts.request_syntax.pod_request import ContainerRequest
-from sluice.contracts.request_syntax.source_text import SourceValue, Unquoted, is_null, never_raising
+from sluice.contracts.request_syntax.source_text import Unquoted, is_null, never_raising
 
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 ISTIO_STATUS = "sidecar.istio.io/status"
@@ -66,7 +65,6 @@ class _IstioStatus(msgspec.Struct):
 
 
 def _istio_containers(status: object) -> frozenset[str]:
-    """The containers that Istio lists as injected; none when that cannot be parsed."""
     if not isinstance(status, str) or len(status) > _STATUS_CHARACTERS_MAX:
         return frozenset()
     try:
@@ -77,7 +75,6 @@ def _istio_containers(status: object) -> frozenset[str]:
 
 
 UID_MAX = 2**31 - 1
-"""The largest `runAsUser` that Kubernetes accepts."""
 _UID_ALLOWED = f"a whole number from 0 to {UID_MAX}, without quotes"
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -85,43 +82,29 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 @never_raising
 def read_containers(spec: object) -> tuple[ContainerRequest, ...]:
     """The containers of a Pod's `spec`, in order; or what is wrong with them. Never raises."""
-    pod = field_types.mapping(spec, "spec")
-    listed = pod.get("containers")
-    if not isinstance(listed, list) or not listed:
-        raise field_types.wrong("spec.containers", listed, "a pod needs a container", "a list of containers")
-    pod_uid = _uid(pod, "spec")
+    pod = PodFields.of("spec", spec)
+    if not isinstance(listed := pod.values.get("containers"), list) or not listed:
+        raise pod.wrong("containers", "a pod needs a container", "a list of containers")
+    pod_uid = _uid(pod)
     found: dict[str, ContainerRequest] = {}
-    for at, each in enumerate(field_types.sequence(listed, "spec.containers")):
-        path = f"spec.containers[{at}]"
-        name = each.get("name") if isinstance(each, dict) else None
+    for each in pod.listed("containers"):
+        name = each.values.get("name")
         if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-            raise field_types.wrong(
-                f"{path}.name", name, "not a valid container name", "at most 63 of a-z, 0-9 and '-'"
-            )
+            raise each.wrong("name", "not a valid container name", "at most 63 of a-z, 0-9 and '-'")
         if name in found:
-            raise field_types.wrong(f"{path}.name", name, "two containers have this name", "a unique name")
-        found[name] = _container(each, name, path, pod_uid)
-    for at, each in enumerate(field_types.sequence(pod.get("initContainers"), "spec.initContainers")):
-        _resources(field_types.mapping(each, f"spec.initContainers[{at}]"), f"spec.initContainers[{at}]")
+            raise each.wrong("name", "two containers have this name", "a unique name")
+        limits, requests = _resources(each)
+        uid = _uid(each)
+        variable = literal_variable(each.values, ENV_DRIVER_CAPABILITIES)
+        found[name] = ContainerRequest(name, limits, requests, uid if uid is not None else pod_uid, variable)
+    for each in pod.listed("initContainers"):
+        _resources(each)
     return tuple(found.values())
 
 
-def _container(written: Mapping[str, Any], name: str, path: str, pod_uid: int | None) -> ContainerRequest:
-    limits, requests = _resources(written, path)
-    uid = _uid(written, path)
-    return ContainerRequest(
-        name=name,
-        limits=limits,
-        requests=requests,
-        uid=uid if uid is not None else pod_uid,
-        driver_capabilities=literal_variable(written, ENV_DRIVER_CAPABILITIES),
-    )
-
-
-def _resources(written: Mapping[str, Any], path: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    resources = field_types.mapping(written.get("resources"), f"{path}.resources")
-    limits = field_types.mapping(resources.get("limits"), f"{path}.resources.limits")
-    return limits, field_types.mapping(resources.get("requests"), f"{path}.resources.requests")
+def _resources(container: PodFields) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    resources = container.inside("resources")
+    return resources.inside("limits").values, resources.inside("requests").values
 
 
 def literal_variable(container: Mapping[str, Any], name: str) -> str:
@@ -133,16 +116,16 @@ def literal_variable(container: Mapping[str, Any], name: str) -> str:
     return last if isinstance(last, str) else ""
 
 
-def _uid(holder: Mapping[str, Any], path: str) -> int | None:
-    context = field_types.mapping(holder.get("securityContext"), f"{path}.securityContext")
-    value, path = context.get("runAsUser"), f"{path}.securityContext.runAsUser"
+def _uid(holder: PodFields) -> int | None:
+    written = holder.inside("securityContext").at("runAsUser")
+    value = written.raw
     if is_null(value):
         return None
     if isinstance(value, bool) or not isinstance(value, int | Unquoted):
-        raise field_types.wrong(path, value, "no number", _UID_ALLOWED)
+        raise written.invalid("no number", _UID_ALLOWED)
     uid = parse_whole(value.text) if isinstance(value, Unquoted) else value
     if isinstance(uid, NotANumber):
-        raise field_types.wrong(path, value, uid.why, _UID_ALLOWED)
+        raise written.invalid(uid.why, _UID_ALLOWED)
     if not 0 <= uid <= UID_MAX:
-        raise SourceValue(path, value).wrong(RefusalReason.OUT_OF_RANGE, "out of range", _UID_ALLOWED)
+        raise written.out_of_range("out of range", _UID_ALLOWED)
     return uid

@@ -14,20 +14,19 @@ from typing import Any
 
 import msgspec
 
-from sluice.contracts.kube.quantities import WHOLE_MAX, NotANumber, parse_quantity, parse_whole
-from sluice.contracts.messages import HostNeeds, HostRoom, NodeExpression, Selector, Toleration
-from sluice.contracts.pod_specs import field_types
-from sluice.contracts.pod_specs.pod_affinity import read_pod_affinity
-from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice.contracts.kube.object_fields import PodFields
+from sluice.contracts.kube.quantities import WHOLE_MAX, NotANumber, parse_quantity
+from sluice.contracts.messages import HostNeeds, HostRoom, Selector, Toleration
+from sluice.contracts.pod_specs.pod_affinity import ON_PODS, REQUIRED, read_expression, read_pod_affinity
 from sluice.contracts.request_syntax.keys import is_gpu_resource
 from sluice.contracts.request_syntax.source_text import SourceValue, never_raising
 
 _MIB = 1024**2
 _OF_PODS = frozenset({"cpu", "memory"})
 """What a pod may request at pod level; also huge pages, which the kubelet checks."""
-_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
+_ON_NODES = (*ON_PODS, "Gt", "Lt")
 _EFFECTS = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
-_TERMS = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+_TERMS = "nodeSelectorTerms"
 _Amounts = dict[str, Fraction]
 """Resources by name: cores, bytes, pieces."""
 
@@ -35,7 +34,7 @@ _Amounts = dict[str, Fraction]
 @never_raising
 def read_host_needs(spec: object, namespace: str = "default", labels: Mapping[str, str] | None = None) -> HostNeeds:
     """The node needs of the pod with this `spec`, in its namespace and with its labels. Never raises."""
-    read = field_types.mapping(spec, "spec")
+    read = PodFields.of("spec", spec)
     others = read_pod_affinity(read, namespace, labels or {})
     return msgspec.structs.replace(_needs(read), **others)
 
@@ -43,76 +42,59 @@ def read_host_needs(spec: object, namespace: str = "default", labels: Mapping[st
 @never_raising
 def read_node_terms(terms: object) -> tuple[Selector, ...]:
     """The terms of a node selector, any of which suffices; field selectors are not read. Never raises."""
-    listed = field_types.sequence(terms, "nodeSelectorTerms")
-    return tuple(_term(each, f"nodeSelectorTerms[{at}]")[0] for at, each in enumerate(listed))
+    return tuple(_term(each)[0] for each in PodFields("", {_TERMS: terms}).listed(_TERMS))
 
 
 @never_raising
 def read_pod_labels(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """The labels of a pod, which terms of other pods match. Never raises."""
-    labels = field_types.mapping(metadata.get("labels"), "metadata.labels")
-    return {
-        field_types.text(key, "metadata.labels"): field_types.text(value, f"metadata.labels.{key}")
-        for key, value in labels.items()
-    }
+    return PodFields("metadata", metadata).inside("labels").strings_by_key()
 
 
-def with_node(needs: HostNeeds, node_name: str, field: str) -> HostNeeds | Refusal:
+@never_raising
+def with_node(needs: HostNeeds, node_name: str, field: str) -> HostNeeds:
     """The needs with a node that was also named in `field`; empty names none."""
     if not node_name or node_name == needs.node_name:
         return needs
     if needs.node_name:
-        return Refusal(
-            reason=RefusalReason.CONTRADICTION,
-            message=f"contradicts the spec, which names the node {needs.node_name!r}",
-            field=field,
-            value=node_name,
-            allowed="one node",
-        )
+        why = f"contradicts the spec, which names the node {needs.node_name!r}"
+        raise SourceValue(field, node_name).contradiction(why, "one node")
     return msgspec.structs.replace(needs, node_name=node_name)
 
 
-def _needs(spec: Mapping[str, Any]) -> HostNeeds:
-    node_name = field_types.text(spec.get("nodeName"), "spec.nodeName")
-    affinity, named = _affinity(spec)
+def _needs(spec: PodFields) -> HostNeeds:
+    node_name = spec.text("nodeName")
+    required = spec.inside("affinity").inside("nodeAffinity").inside(REQUIRED)
+    affinity, named = _affinity(required)
     if named and node_name and named != node_name:
         why = f"contradicts spec.nodeName = {node_name!r}"
-        raise SourceValue(_TERMS, named).wrong(RefusalReason.CONTRADICTION, why, "one node")
-    selector = field_types.mapping(spec.get("nodeSelector"), "spec.nodeSelector")
+        raise SourceValue(required.at(_TERMS).field, named).contradiction(why, "one node")
+    selector = spec.inside("nodeSelector").strings_by_key()
     return HostNeeds(
         room=_room(spec),
         node_name=node_name or named,
-        node_selector={
-            field_types.text(key, "spec.nodeSelector"): field_types.text(value, f"spec.nodeSelector.{key}")
-            for key, value in selector.items()
-        },
+        node_selector=selector,
         affinity=affinity,
-        tolerations=_tolerations(spec),
+        tolerations=tuple(_toleration(each) for each in spec.listed("tolerations")),
     )
 
 
-def _room(spec: Mapping[str, Any]) -> HostRoom:
-    """
-    All app containers and sidecars together, or the largest step of the init containers if that is more.
-
-    Pod-level requests of CPU and memory take precedence, as in the scheduler.
-    """
+def _room(spec: PodFields) -> HostRoom:
+    """All app containers and sidecars, or the largest step of the init containers. Pod-level amounts go first."""
     running: _Amounts = {}
-    for at, each in enumerate(field_types.sequence(spec.get("containers"), "spec.containers")):
-        _add(running, _requested(each, f"spec.containers[{at}]"))
+    for each in spec.listed("containers"):
+        _add(running, _requested(each))
     sidecars: _Amounts = {}
     peak: _Amounts = {}
-    for at, each in enumerate(field_types.sequence(spec.get("initContainers"), "spec.initContainers")):
-        path = f"spec.initContainers[{at}]"
+    for each in spec.listed("initContainers"):
         moment = dict(sidecars)
-        _add(moment, _requested(each, path))
-        if field_types.mapping(each, path).get("restartPolicy") == "Always":
+        _add(moment, _requested(each))
+        if each.values.get("restartPolicy") == "Always":
             sidecars = moment
         peak = _most(peak, moment)
     _add(running, sidecars)
     total = _most(running, peak)
     total |= _of_the_whole_pod(spec, total)
-    _add(total, _amounts(field_types.mapping(spec.get("overhead"), "spec.overhead"), "spec.overhead"))
+    _add(total, _amounts(spec.inside("overhead")))
     return HostRoom(
         cpu_milli=_up(total.pop("cpu", Fraction(0)) * 1000),
         memory_mib=_up(total.pop("memory", Fraction(0)) / _MIB),
@@ -133,34 +115,29 @@ def _up(size: Fraction) -> int:
     return -(-size.numerator // size.denominator)
 
 
-def _requested(container: object, path: str) -> _Amounts:
+def _requested(container: PodFields) -> _Amounts:
     """The requests of a container; its limits by default, as the API server sets them."""
-    limits, requests = _limits_and_requests(field_types.mapping(container, path), path)
+    limits, requests = _limits_and_requests(container)
     return limits | requests
 
 
-def _of_the_whole_pod(spec: Mapping[str, Any], containers: _Amounts) -> _Amounts:
+def _of_the_whole_pod(spec: PodFields, containers: _Amounts) -> _Amounts:
     """Pod-level requests; the limits for resources that no container requests, as the API server sets them."""
-    limits, requests = _limits_and_requests(spec, "spec")
+    limits, requests = _limits_and_requests(spec)
     limits = {name: size for name, size in limits.items() if name not in containers}
     return {name: size for name, size in (limits | requests).items() if name in _OF_PODS}
 
 
-def _limits_and_requests(whose: Mapping[str, Any], path: str) -> tuple[_Amounts, _Amounts]:
-    at = f"{path}.resources"
-    resources = field_types.mapping(whose.get("resources"), at)
-    limits, requests = (
-        _amounts(field_types.mapping(resources.get(part), f"{at}.{part}"), f"{at}.{part}")
-        for part in ("limits", "requests")
-    )
-    return limits, requests
+def _limits_and_requests(whose: PodFields) -> tuple[_Amounts, _Amounts]:
+    resources = whose.inside("resources")
+    return _amounts(resources.inside("limits")), _amounts(resources.inside("requests"))
 
 
-def _amounts(written: Mapping[str, Any], path: str) -> _Amounts:
+def _amounts(written: PodFields) -> _Amounts:
     return {
-        name: _amount(value, f"{path}.{name}", whole="/" in name)
-        for name, value in written.items()
-        if name in {"cpu", "memory"} or ("/" in name and not is_gpu_resource(name))
+        name: _amount(value, f"{written.path}.{name}", whole="/" in name)
+        for name, value in written.values.items()
+        if name in _OF_PODS or ("/" in name and not is_gpu_resource(name))
     }
 
 
@@ -169,84 +146,45 @@ def _amount(value: object, path: str, *, whole: bool) -> Fraction:
     allowed = "a whole number, at least 0" if whole else "a quantity, for instance 500m, 2 or 4Gi"
     size = parse_quantity(written.number_text())
     if isinstance(size, NotANumber):
-        raise written.wrong(RefusalReason.INVALID_VALUE, size.why, allowed)
+        raise written.invalid(size.why, allowed)
     if whole and size.denominator != 1:
-        raise written.wrong(RefusalReason.INVALID_VALUE, "not a whole number", allowed)
+        raise written.invalid("not a whole number", allowed)
     if not 0 <= size <= (WHOLE_MAX if whole or path.endswith("cpu") else WHOLE_MAX * _MIB):
-        raise written.wrong(RefusalReason.OUT_OF_RANGE, "out of range", allowed)
+        raise written.out_of_range("out of range", allowed)
     return size
 
 
-def _affinity(spec: Mapping[str, Any]) -> tuple[tuple[tuple[NodeExpression, ...], ...], str]:
+def _affinity(required: PodFields) -> tuple[tuple[Selector, ...], str]:
     """The required terms, and the one node that they name (empty: none)."""
-    path = "spec.affinity"
-    affinity = field_types.mapping(spec.get("affinity"), path)
-    node = field_types.mapping(affinity.get("nodeAffinity"), f"{path}.nodeAffinity")
-    required = field_types.mapping(
-        node.get("requiredDuringSchedulingIgnoredDuringExecution"), _TERMS.removesuffix(".nodeSelectorTerms")
-    )
-    terms = field_types.sequence(required.get("nodeSelectorTerms"), _TERMS)
-    read = [_term(each, f"{_TERMS}[{at}]") for at, each in enumerate(terms)]
-    names = {name for _, name in read}
-    if not read or names == {""}:
-        return tuple(expressions for expressions, _ in read), ""
+    read = [_term(each) for each in required.listed(_TERMS)]
+    terms, names = tuple(expressions for expressions, _ in read), {name for _, name in read}
     if len(names) > 1:
         why = "the terms name several nodes, or only some of them name one"
-        raise field_types.wrong(_TERMS, terms, why, "the same node in every term")
-    (name,) = names
-    if not all(expressions for expressions, _ in read):
-        return (), name
-    return tuple(expressions for expressions, _ in read), name
+        raise required.wrong(_TERMS, why, "the same node in every term")
+    name = next(iter(names), "")
+    return (() if name and not all(terms) else terms), name
 
 
-def _term(value: object, path: str) -> tuple[tuple[NodeExpression, ...], str]:
-    term = field_types.mapping(value, path)
-    expressions = tuple(
-        _expression(each, f"{path}.matchExpressions[{at}]")
-        for at, each in enumerate(field_types.sequence(term.get("matchExpressions"), f"{path}.matchExpressions"))
-    )
+def _term(term: PodFields) -> tuple[Selector, str]:
+    expressions = tuple(read_expression(each, _ON_NODES) for each in term.listed("matchExpressions"))
     name = ""
-    for at, each in enumerate(field_types.sequence(term.get("matchFields"), f"{path}.matchFields")):
-        where = f"{path}.matchFields[{at}]"
-        field = _expression(each, where)
+    for each in term.listed("matchFields"):
+        field, written = read_expression(each, _ON_NODES), SourceValue(each.path, each.values)
         if field.key != "metadata.name" or field.operator != "In" or len(field.values) != 1:
-            raise field_types.wrong(where, each, "this field cannot be matched", "metadata.name In [one node]")
+            why, right = "this field cannot be matched", "metadata.name In [one node]"
+            raise written.invalid(why, right)
         if name not in {"", field.values[0]}:
-            raise field_types.wrong(where, field.values[0], "names a second node", "one node")
+            second = SourceValue(each.path, field.values[0])
+            raise second.invalid("names a second node", "one node")
         name = field.values[0]
     return expressions, name
 
 
-def _expression(value: object, path: str) -> NodeExpression:
-    written = field_types.mapping(value, path)
-    key = field_types.text(written.get("key"), f"{path}.key")
-    if not key:
-        raise field_types.wrong(f"{path}.key", written.get("key"), "a label's key is missing", "the key of a label")
-    operator = field_types.choice(written.get("operator"), f"{path}.operator", _OPERATORS)
-    values = field_types.texts(written.get("values"), f"{path}.values")
-    if operator in {"In", "NotIn"} and not values:
-        raise field_types.wrong(f"{path}.values", written.get("values"), f"{operator} needs values", "at least one")
-    if operator in {"Exists", "DoesNotExist"} and values:
-        raise field_types.wrong(f"{path}.values", values[0], f"{operator} takes no values", "none")
-    if operator in {"Gt", "Lt"} and (len(values) != 1 or isinstance(parse_whole(values[0]), NotANumber)):
-        raise field_types.wrong(
-            f"{path}.values", written.get("values"), f"{operator} compares with a number", "one number"
-        )
-    return msgspec.convert({"key": key, "operator": operator, "values": values}, NodeExpression)
-
-
-def _tolerations(spec: Mapping[str, Any]) -> tuple[Toleration, ...]:
-    found: list[Toleration] = []
-    for at, each in enumerate(field_types.sequence(spec.get("tolerations"), "spec.tolerations")):
-        path = f"spec.tolerations[{at}]"
-        written = field_types.mapping(each, path)
-        key = field_types.text(written.get("key"), f"{path}.key")
-        operator = field_types.choice(written.get("operator"), f"{path}.operator", ("", "Equal", "Exists")) or "Equal"
-        value = field_types.text(written.get("value"), f"{path}.value")
-        effect = field_types.choice(written.get("effect"), f"{path}.effect", _EFFECTS)
-        if operator == "Exists" and value:
-            raise field_types.wrong(f"{path}.value", value, "Exists takes no value", "none")
-        if operator == "Equal" and not key:
-            raise field_types.wrong(f"{path}.key", written.get("key"), "a key is missing", "a taint's key, or Exists")
-        found.append(msgspec.convert({"key": key, "operator": operator, "value": value, "effect": effect}, Toleration))
-    return tuple(found)
+def _toleration(written: PodFields) -> Toleration:
+    key, operator = written.text("key"), written.choice("operator", ("", "Equal", "Exists")) or "Equal"
+    value, effect = written.text("value"), written.choice("effect", _EFFECTS)
+    if operator == "Exists" and value:
+        raise written.wrong("value", "Exists takes no value", "none")
+    if operator == "Equal" and not key:
+        raise written.wrong("key", "a key is missing", "a taint's key, or Exists")
+    return msgspec.convert({"key": key, "operator": operator, "value": value, "effect": effect}, Toleration)

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sluice.contracts.kube.object_fields import PodFields
 from sluice.contracts.kube.quantities import NotANumber, parse_int32
-from sluice.contracts.pod_specs import field_types
-from sluice.contracts.reasons import RefusalReason, shorten
+from sluice.contracts.reasons import shorten
 from sluice.contracts.request_syntax.source_text import SourceValue, Unquoted, did_you_mean, is_null, never_raising
 
 SYSTEM_CLASSES: Mapping[str, int] = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
@@ -48,7 +48,6 @@ class PodPriority:
 
     @property
     def may_preempt(self) -> bool:
-        """Whether other pods may be evicted for it."""
         return self.preempts is not False
 
     @property
@@ -63,25 +62,19 @@ NO_PRIORITY = PodPriority()
 @never_raising
 def read_priority(spec: object) -> PodPriority:
     """The priority in this `spec`, or what is wrong with it. Never raises."""
-    pod = field_types.mapping(spec, "spec")
-    policy = field_types.choice(pod.get("preemptionPolicy"), "spec.preemptionPolicy", _POLICIES)
-    return PodPriority(
-        priority=_priority(pod.get("priority"), "spec.priority"),
-        preempts=policy != "Never" if policy else None,
-        class_name=field_types.text(pod.get("priorityClassName"), "spec.priorityClassName"),
-    )
+    pod = PodFields.of("spec", spec)
+    policy = pod.choice("preemptionPolicy", _POLICIES)
+    preempts = policy != "Never" if policy else None
+    return PodPriority(_priority(pod.at("priority")), preempts, pod.text("priorityClassName"))
 
 
 @never_raising
 def read_priority_class(manifest: Mapping[str, Any]) -> PriorityClass:
     """The class that an object of this kind defines, or what is wrong with it. Never raises."""
-    metadata = field_types.mapping(manifest.get("metadata"), "metadata")
-    name = field_types.text(metadata.get("name"), "metadata.name")
-    value = _priority(manifest.get("value"), "value")
-    policy = field_types.choice(manifest.get("preemptionPolicy"), "preemptionPolicy", _POLICIES)
-    default = manifest.get("globalDefault")
-    is_default = default is True or (isinstance(default, Unquoted) and default.text == "true")
-    return PriorityClass(name, value or 0, policy != "Never", is_default)
+    written = PodFields.of("", manifest)
+    name, value = written.inside("metadata").text("name"), _priority(written.at("value"))
+    preempts = written.choice("preemptionPolicy", _POLICIES) != "Never"
+    return PriorityClass(name, value or 0, preempts, written.truth("globalDefault"))
 
 
 def with_priority_class(urgency: PodPriority, classes: Iterable[PriorityClass]) -> PodPriority:
@@ -104,14 +97,15 @@ def unknown_class(urgency: PodPriority, classes: Iterable[PriorityClass]) -> str
     return f"spec.priorityClassName = {shorten(urgency.class_name, 63)!r}: {why}{remedy}"
 
 
-def _priority(value: object, path: str) -> int | None:
+def _priority(written: SourceValue) -> int | None:
+    value = written.raw
     if is_null(value):
         return None
     if isinstance(value, bool) or not isinstance(value, int | Unquoted):
-        raise field_types.wrong(path, value, "not a number", f"{_PRIORITY_ALLOWED}, without quotes")
+        raise written.invalid("not a number", f"{_PRIORITY_ALLOWED}, without quotes")
     number = parse_int32(value.text if isinstance(value, Unquoted) else str(value))
     if isinstance(number, NotANumber):
-        raise SourceValue(path, value).wrong(RefusalReason.OUT_OF_RANGE, number.why, _PRIORITY_ALLOWED)
+        raise written.out_of_range(number.why, _PRIORITY_ALLOWED)
     return number
 
 

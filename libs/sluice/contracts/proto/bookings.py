@@ -1,9 +1,4 @@
-"""
-Convert messages of the bus to protobuf and back, each field to the one of its name.
-
-The structs of `sluice.contracts.messages` define the data. Invalid data from the wire is returned as `Undecodable`,
-never raised out of this package.
-"""
+"""Convert messages of the bus to protobuf and back, field by name. Invalid data is returned as `Undecodable`."""
 
 from functools import lru_cache
 from typing import Any, TypeVar, get_args, get_origin
@@ -99,10 +94,7 @@ def _back(kind: type, name: str, descriptor: Any) -> dict[int, Any]:
 
 @lru_cache
 def _plan(kind: type[msgspec.Struct], descriptor: Any) -> tuple[tuple[str, Any, Any, bool, bool, Any], ...]:
-    """
-    Of each field: its name, whether it is a tuple or a dict, the struct in it, whether it may be None, whether the wire
-    says that it is there, and its words by their numbers.
-    """
+    """Each field: name, tuple or dict, struct in it, may be None, has presence, words by number."""
     found = []
     for field in msgspec.structs.fields(kind):
         parts = (field.type, *get_args(field.type))
@@ -113,14 +105,16 @@ def _plan(kind: type[msgspec.Struct], descriptor: Any) -> tuple[tuple[str, Any, 
     return tuple(found)
 
 
+def readable(message: Any, kind: type[T]) -> T | Undecodable:
+    try:
+        return read(message, kind)
+    except UnreadableError as error:
+        return Undecodable(str(error))
+
+
 def share_to_proto(share: Share) -> node_pb2.Share:
-    """A share in its gRPC form."""
     return node_pb2.Share(**fields_of(share))
 
 
 def share_from_proto(share: node_pb2.Share) -> Share | Undecodable:
-    """The share in an answer, or why it is invalid (an unknown mode)."""
-    try:
-        return read(share, Share)
-    except UnreadableError as error:
-        return Undecodable(str(error))
+    return readable(share, Share)

@@ -1,8 +1,4 @@
-"""
-Parse and check the limits of a namespace as people write them, in a command or a file.
-
-The caller knows where they were written and publishes them.
-"""
+"""Parse and check the limits of a namespace as people write them, in a command or a file."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,13 +8,11 @@ from sluice.contracts.messages import Amounts
 from sluice.contracts.reasons import shorten
 
 UNLIMITED = "unlimited"
-"""The word for no limit."""
 NAMESPACE_MAX = 63
 """The longest Kubernetes namespace (a DNS label)."""
 DIMENSIONS = ("gpus", "memory", "compute-slices")
 """The names of the dimensions, in the order of `Amounts`."""
 PRIORITY_MAX = "priority-max"
-"""The name of the highest priority that counts."""
 _MIB = 1 << 20
 
 
@@ -67,7 +61,6 @@ def invalid_namespace_reason(namespace: str) -> str:
 
 
 def guarantee_above_total(total: Amounts, guaranteed: Amounts) -> GuaranteeAboveTotal | None:
-    """The dimensions in which the guarantee exceeds the limit."""
     for dimension, most, sure in zip(DIMENSIONS, _each(total), _each(guaranteed), strict=True):
         if most is not None and sure is not None and sure > most:
             return GuaranteeAboveTotal(dimension, sure, most)

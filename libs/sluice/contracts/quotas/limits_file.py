@@ -1,8 +1,8 @@
 """
 Read a limits file: its limits of namespaces and cordons of nodes, as messages for the bus.
 
-Takes text, never a path, and does not look at the bus. An error names file, table, key, value and cure; then nothing of
-the file applies, because half of an operator's limits are not what the operator wrote.
+An error names file, table, key, value and cure; then nothing of the file applies, because half of an operator's limits
+are not what the operator wrote.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,16 +12,7 @@ from sluice.contracts.bus.subjects import Address, SubjectError
 from sluice.contracts.ids import GpuUuid, NodeName, SourceName
 from sluice.contracts.kube.quantities import WHOLE_MAX, NotANumber
 from sluice.contracts.messages import Amounts, Cordoned, QuotaSet
-from sluice.contracts.quotas.amounts import (
-    DIMENSIONS,
-    NO_CEILING,
-    PRIORITY_MAX,
-    UNLIMITED,
-    guarantee_above_total,
-    invalid_namespace_reason,
-    parse_limit,
-    parse_priority_max,
-)
+from sluice.contracts.quotas import amounts
 from sluice.contracts.toml_tables import Table, TableError, read_toml
 
 BYTES_MAX = 64 * 1024
@@ -29,12 +20,13 @@ BYTES_MAX = 64 * 1024
 ENTRIES_MAX = 1_000
 """Namespaces and nodes together: each is a message on the bus, checked after every reading."""
 GPUS_MAX = 64
-"""GPUs of one node; no node has more."""
 WHY_MAX = 400
 """Characters of a reason, which everyone sees whose pod waits because of it."""
 UUID_MAX = 100
 
-_QUOTA_KEYS = tuple(f"{prefix}{dimension}" for prefix in ("", "pod-", "guaranteed-") for dimension in DIMENSIONS)
+_QUOTA_KEYS = tuple(
+    f"{prefix}{dimension}" for prefix in ("", "pod-", "guaranteed-") for dimension in amounts.DIMENSIONS
+)
 
 
 def read_limits(text: str, *, origin: str, source: SourceName) -> Mapping[Address, QuotaSet | Cordoned]:
@@ -52,14 +44,14 @@ def read_limits(text: str, *, origin: str, source: SourceName) -> Mapping[Addres
 
 def _quotas(namespaces: Table, source: SourceName) -> Iterator[tuple[Address, QuotaSet]]:
     for namespace in namespaces.values:
-        why = invalid_namespace_reason(namespace)
+        why = amounts.invalid_namespace_reason(namespace)
         if why:
             raise TableError(namespaces.origin, namespaces.at(namespace), namespace, why)
         yield subjects.quota(namespace), _quota(namespaces.table(namespace), namespace, source)
 
 
 def _quota(table: Table, namespace: str, source: SourceName) -> QuotaSet:
-    table.only((*_QUOTA_KEYS, PRIORITY_MAX))
+    table.only((*_QUOTA_KEYS, amounts.PRIORITY_MAX))
     if not table.values:
         raise TableError(table.origin, table.path, None, "name at least one limit, gpus = 4 for instance")
     word = QuotaSet(
@@ -70,32 +62,34 @@ def _quota(table: Table, namespace: str, source: SourceName) -> QuotaSet:
         priority_max=_priority_max(table),
         source=source,
     )
-    beyond = guarantee_above_total(word.total, word.guaranteed)
+    beyond = amounts.guarantee_above_total(word.total, word.guaranteed)
     if beyond is not None:
         raise table.wrong(f"guaranteed-{beyond.dimension}", f"the namespace may have {beyond.total} in all")
     return word
 
 
 def _priority_max(table: Table) -> int | None:
-    value = table.values.get(PRIORITY_MAX, UNLIMITED)
+    value = table.values.get(amounts.PRIORITY_MAX, amounts.UNLIMITED)
     limit = (
-        parse_priority_max(str(value)) if isinstance(value, int | str) and not isinstance(value, bool) else NO_CEILING
+        amounts.parse_priority_max(str(value))
+        if isinstance(value, int | str) and not isinstance(value, bool)
+        else amounts.NO_CEILING
     )
     if isinstance(limit, NotANumber):
-        raise table.wrong(PRIORITY_MAX, limit.why)
+        raise table.wrong(amounts.PRIORITY_MAX, limit.why)
     return limit
 
 
 def _amounts(table: Table, prefix: str) -> Amounts:
-    gpus, memory_mib, compute_slices = (_limit(table, prefix, dimension) for dimension in DIMENSIONS)
+    gpus, memory_mib, compute_slices = (_limit(table, prefix, dimension) for dimension in amounts.DIMENSIONS)
     return Amounts(gpus=gpus, memory_mib=memory_mib, compute_slices=compute_slices)
 
 
 def _limit(table: Table, prefix: str, dimension: str) -> int | None:
-    value = table.values.get(f"{prefix}{dimension}", UNLIMITED)
+    value = table.values.get(f"{prefix}{dimension}", amounts.UNLIMITED)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= WHOLE_MAX:
         value = str(value)
-    limit = parse_limit(dimension, value if isinstance(value, str) else "")
+    limit = amounts.parse_limit(dimension, value if isinstance(value, str) else "")
     if isinstance(limit, NotANumber):
         raise table.wrong(f"{prefix}{dimension}", limit.why)
     return limit

@@ -1,8 +1,4 @@
-"""
-Compute what booked devices count against a namespace's limits: one function to enforce and to display them.
-
-It only measures, and never rounds anything down to zero.
-"""
+"""Compute what booked devices count against a namespace's limits, to enforce and to show it. Never rounded to 0."""
 
 from collections.abc import Iterable
 
@@ -62,12 +58,10 @@ def usage_of_device(grant: DeviceGrant, model: GpuModel | None) -> Usage:
 
 
 def total(parts: Iterable[Usage]) -> Usage:
-    """The sum of all."""
     return sum(parts, NOTHING)
 
 
 def compute_slices_of(model: GpuModel) -> int:
-    """All compute slices of a GPU: those of its largest profile; 1 where there is none."""
     return model.largest.compute_slices if model.profiles else max(1, model.compute_slices)
 
 

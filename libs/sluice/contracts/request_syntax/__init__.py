@@ -1,9 +1,7 @@
 """
-Parse a pod's GPU request: one interface for every vocabulary that Sluice understands.
+Parse a pod's GPU request: one interface for every vocabulary that Sluice understands, each in its own file.
 
-A pod's annotations and its containers' resources become claims, or one clear refusal. Nothing is dropped silently: a
-key of ours is understood or refused. One file per vocabulary: `sluice_keys` (`sluice.dev/...`), `hami` (HAMi and
-Volcano), `mig_resources` (`nvidia.com/mig-...`), `fastgshare`.
+A pod's annotations and its containers' resources become claims, or one clear refusal. Nothing is dropped silently.
 """
 
 from sluice.contracts.request_syntax.claim_text import claim_modes as claim_modes

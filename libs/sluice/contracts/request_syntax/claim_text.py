@@ -15,7 +15,6 @@ def written_claims(claims: Sequence[Claim]) -> tuple[dict[str, str], tuple[Conta
 
 
 def written_name(container: str) -> str:
-    """A claim's `container` as the name of a container, which has no `/`."""
     return container.replace("/", ".")
 
 

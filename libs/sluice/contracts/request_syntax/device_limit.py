@@ -1,8 +1,4 @@
-"""
-Limit how many devices a pod may request: whole GPUs up to those of a node, MIG instances up to what those hold.
-
-Refuses only what no node could ever hold. Free capacity is checked by the allocator.
-"""
+"""Limit how many devices a pod may request. Refuses only what no node could ever hold."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,21 +28,15 @@ def may_be_instances(claim: Claim) -> bool:
 
 
 def devices_max(claim: Claim, gpus: int) -> int:
-    """How many devices of such a claim a node with so many GPUs can hold."""
     return gpus * INSTANCES_MAX if may_be_instances(claim) else gpus
 
 
 def devices_of(claim: Claim) -> int:
-    """The least number of devices that a claim takes."""
     return claim.gpus if claim.shares_percent is None else -(-claim.shares_percent // 100)
 
 
 def too_many(claims: Sequence[Claim], gpus: int) -> TooManyDevices | None:
-    """
-    Why no node with so many GPUs could hold all these devices; None when one could.
-
-    A whole GPU shares with nothing. Instances and shares may share a GPU; the shares of one claim need one GPU each.
-    """
+    """Why no node with so many GPUs could hold all these; None when one could. Shares of one claim need a GPU each."""
     asked = sum(devices_of(claim) for claim in claims)
     whole = sum(claim.gpus for claim in claims if "exclusive" in claim.modes and is_whole(claim))
     instances = sum(claim.gpus for claim in claims if may_be_instances(claim))

@@ -2,8 +2,8 @@
 FaST-GShare's vocabulary: annotations `fastgshare/<key>` of a pod, which apply to its main container.
 
 Facts from https://github.com/KontonGu/FaST-GShare and https://github.com/ishworgiri1999/FaST-GShare
-(pkg/apis/fastgshare.caps.in.tum/v1/types.go): MPS, FASTPOD and EXCLUSIVE, memory in bytes, an absolute number of SMs
-before a percentage. A key that its mode does not use is refused unless it is zero, which unsets it there.
+(pkg/apis/fastgshare.caps.in.tum/v1/types.go). Memory is in bytes; a number of SMs goes before a percentage. A key that
+its mode does not use is refused unless it is zero.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,6 @@ from sluice.contracts.ids import GpuUuid
 from sluice.contracts.kube.quantities import MEMORY_MIB_MAX, WHOLE_MAX, NotANumber, parse_quantity
 from sluice.contracts.messages import Claim, DeviceFilter
 from sluice.contracts.messages.requests import Mode
-from sluice.contracts.reasons import RefusalReason
 from sluice.contracts.request_syntax import values
 from sluice.contracts.request_syntax.keys import FASTGSHARE
 from sluice.contracts.request_syntax.pod_request import ContainerRequest
@@ -59,7 +58,7 @@ def key_of(written: SourceValue) -> str:
     key = written.field.removeprefix(FASTGSHARE)
     if key not in KEYS:
         why = f"there is no such key{did_you_mean(key, KEYS, prefix=FASTGSHARE)}"
-        raise written.wrong(RefusalReason.UNKNOWN_KEY, why, ", ".join(f"{FASTGSHARE}{each}" for each in KEYS))
+        raise written.unknown(why, ", ".join(f"{FASTGSHARE}{each}" for each in KEYS))
     return key
 
 
@@ -74,14 +73,10 @@ def read(container: ContainerRequest, given: SourceValues) -> FastPod:
     first = next(iter(given.values()))
     if mode == "fractional" and not partition:
         why = "a FASTPOD needs a part of the SMs"
-        raise given.get("gpu_sm_partition", first).wrong(
-            RefusalReason.CONTRADICTION, why, f"{FASTGSHARE}gpu_sm_partition from 1 to 100"
-        )
+        raise given.get("gpu_sm_partition", first).contradiction(why, f"{FASTGSHARE}gpu_sm_partition from 1 to 100")
     if mode == "exclusive" and not partition and not sm_count:
         why = "EXCLUSIVE needs a number or a percentage of SMs"
-        raise given["allocation_type"].wrong(
-            RefusalReason.CONTRADICTION, why, f"{FASTGSHARE}gpu_sm_value or {FASTGSHARE}gpu_sm_partition"
-        )
+        raise given["allocation_type"].contradiction(why, f"{FASTGSHARE}gpu_sm_value or {FASTGSHARE}gpu_sm_partition")
     request, limit = _quotas(given)
     claim = Claim(
         container=container.name,
@@ -104,7 +99,7 @@ def _mode(given: SourceValues) -> Mode:
         return "fractional"
     mode = TYPES.get(written.text()[: values.NAME_CHARACTERS_MAX].strip().upper())
     if mode is None:
-        raise written.wrong(RefusalReason.INVALID_VALUE, "there is no such type", ", ".join(TYPES))
+        raise written.invalid("there is no such type", ", ".join(TYPES))
     return mode
 
 
@@ -112,8 +107,7 @@ def _refuse_unused(given: SourceValues, unused: SourceValue, mode: Mode) -> None
     type_said = given.get("allocation_type")
     why, allowed = f"it has no effect in mode {mode}", "leave it out, or another allocation_type"
     if type_said is None:
-        why = f"{why}, which is meant without {FASTGSHARE}allocation_type"
-        raise unused.wrong(RefusalReason.CONTRADICTION, why, allowed)
+        raise unused.contradiction(f"{why}, which is meant without {FASTGSHARE}allocation_type", allowed)
     raise unused.contradicts(type_said, why, allowed)
 
 
@@ -123,17 +117,17 @@ def _memory_mib(given: SourceValues, mode: Mode, first: SourceValue) -> int | No
     allowed = "bytes, at least 1: for instance 1073741824"
     if written is None:
         why = f"{FASTGSHARE}gpu_mem is missing: a share needs an amount of memory, and so does a slice here"
-        raise first.wrong(RefusalReason.CONTRADICTION, why, f"{FASTGSHARE}gpu_mem in bytes beside it")
+        raise first.contradiction(why, f"{FASTGSHARE}gpu_mem in bytes beside it")
     size = parse_quantity(written.text())
     if isinstance(size, NotANumber):
-        raise written.wrong(RefusalReason.INVALID_VALUE, size.why, allowed)
+        raise written.invalid(size.why, allowed)
     if size.denominator != 1:
-        raise written.wrong(RefusalReason.INVALID_VALUE, "not a whole number of bytes", allowed)
+        raise written.invalid("not a whole number of bytes", allowed)
     size_mib = -(-size.numerator // _MIB)
     if size == 0 and mode == "exclusive":
         return None
     if size <= 0 or size_mib > MEMORY_MIB_MAX:
-        raise written.wrong(RefusalReason.OUT_OF_RANGE, "out of range", f"{allowed}, at most {MEMORY_MIB_MAX} MiB")
+        raise written.out_of_range("out of range", f"{allowed}, at most {MEMORY_MIB_MAX} MiB")
     return size_mib
 
 
@@ -159,7 +153,7 @@ def _uuids(given: SourceValues) -> tuple[GpuUuid, ...]:
     listed = [uuid.removeprefix(_WHOLE_GPU) for uuid in values.names(written, "GPUs (UUIDs)")]
     if any(uuid.startswith(_OWN_IDS) for uuid in listed):
         why = "the id of an instance; Sluice makes the instance, so only a GPU can be named"
-        raise written.wrong(RefusalReason.INVALID_VALUE, why, "the UUID of a GPU, GPU-...")
+        raise written.invalid(why, "the UUID of a GPU, GPU-...")
     return values.uuids(SourceValue(written.field, ",".join(listed)))
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from sluice.contracts.kube.quantities import MEMORY_MIB_MAX, WHOLE_MAX
 from sluice.contracts.messages import Claim, DeviceFilter
 from sluice.contracts.messages.requests import Mode
-from sluice.contracts.reasons import RefusalReason
 from sluice.contracts.request_syntax import values
 from sluice.contracts.request_syntax.keys import HAMI, VOLCANO, VgpuNames
 from sluice.contracts.request_syntax.pod_request import ContainerRequest, RequestLimits
@@ -59,8 +58,7 @@ def pod_options_of(given: Mapping[str, SourceValue], names: VgpuNames) -> HamiPo
     """Read HAMi's annotations for containers that use its resources (or NVIDIA's). Raises RequestSyntaxError."""
     other = VOLCANO.mode if names is HAMI else HAMI.mode
     if other in given:
-        why = f"this pod asks with {names.count}"
-        raise given[other].wrong(RefusalReason.CONTRADICTION, why, names.mode)
+        raise given[other].contradiction(f"this pod asks with {names.count}", names.mode)
     weights = given.get(WEIGHTS)
     if weights is not None:
         _check_weights(weights)
@@ -89,7 +87,7 @@ def _vgpu_modes(written: SourceValue) -> tuple[str, ...]:
     for name in named:
         if name not in VGPU_MODES:
             why = f"there is no such mode{did_you_mean(name, VGPU_MODES)}; a pod would wait for it without end"
-            raise written.wrong(RefusalReason.INVALID_VALUE, why, "mig, hami-core, or both")
+            raise written.invalid(why, "mig, hami-core, or both")
     return tuple(mode for mode in VGPU_MODES if mode in named) or VGPU_MODES
 
 
@@ -98,13 +96,13 @@ def _check_weights(written: SourceValue) -> None:
     parts = [part.partition("=") for part in written.text()[:_WEIGHT_CHARACTERS_MAX].split(",")]
     names = sorted(name.strip() for name, _, _ in parts)
     if names != sorted(_WEIGHT_NAMES):
-        raise written.wrong(RefusalReason.INVALID_VALUE, "not exactly the three weights", _WEIGHTS_ALLOWED)
+        raise written.invalid("not exactly the three weights", _WEIGHTS_ALLOWED)
     try:
         weights = [values.whole(SourceValue(written.field, text.strip()), 0, WHOLE_MAX) for _, _, text in parts]
     except RequestSyntaxError as wrong:
         raise written.wrong(wrong.refusal.reason, wrong.refusal.message, _WEIGHTS_ALLOWED) from None
     if not any(weights):
-        raise written.wrong(RefusalReason.OUT_OF_RANGE, "all weights are zero", _WEIGHTS_ALLOWED)
+        raise written.out_of_range("all weights are zero", _WEIGHTS_ALLOWED)
 
 
 def claim_of(

@@ -22,7 +22,6 @@ class VgpuNames:
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """Every resource of the family."""
         listed = (self.count, self.memory, self.memory_percentage, self.cores, self.priority)
         return tuple(name for name in listed if name)
 
@@ -67,7 +66,6 @@ resource (https://kubernetes.io/docs/concepts/policy/resource-quotas/#quota-for-
 
 
 def is_sluice_key(key: str) -> bool:
-    """Whether an annotation is of our own vocabulary: `sluice.dev/...` or `<container>.sluice.dev/...`."""
     prefix = key.partition("/")[0]
     return prefix == SLUICE or prefix.endswith(f".{SLUICE}")
 
@@ -88,6 +86,5 @@ def is_gpu_resource(name: str) -> bool:
 
 
 def resource_in_quota(key: str) -> str:
-    """The resource that a key of a ResourceQuota limits, in any spelling."""
     prefix = next((each for each in _IN_QUOTAS if key.startswith(each)), "")
     return key.removeprefix(prefix)

@@ -31,7 +31,6 @@ FilledDefaults = Mapping[str, Mapping[str, Container[str]]]
 
 
 def filled_in(annotations: Mapping[str, object]) -> FilledDefaults:
-    """Parse LimitRanger's annotation: what it filled into a pod."""
     text = annotations.get(ANNOTATION)
     if not isinstance(text, str) or not text.startswith(_BEGINS) or len(text) > CHARACTERS_MAX:
         return {}
@@ -111,7 +110,6 @@ def _is_positive(amount: object) -> bool:
 
 
 def _annotated(annotations: Iterable[str], containers: Sequence[str], first: str) -> frozenset[str]:
-    """The containers whose request is in annotations of ours."""
     says_how = (*POD_KEYS, DRIVER_CAPABILITIES)
     found = set()
     for annotation in annotations:

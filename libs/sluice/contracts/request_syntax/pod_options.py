@@ -1,26 +1,13 @@
-"""
-Pod-level options besides the claims: what may be done with the pod, and its group.
-
-Reads our own keys only; other vocabularies have no equivalent.
-"""
+"""Pod-level options in our own keys, besides the claims: what may be done with the pod, and its group."""
 
 import re
 from collections.abc import Mapping
 
-from sluice.contracts import idle_rules
-from sluice.contracts.driver_capabilities import (
-    ALL,
-    CAPABILITIES,
-    NotAllowedError,
-    UnknownCapabilityError,
-    implied,
-    same,
-)
+from sluice.contracts import driver_capabilities, idle_rules
 from sluice.contracts.driver_capabilities import chosen as chosen_from
 from sluice.contracts.kube.names import ENV_DRIVER_CAPABILITIES
 from sluice.contracts.messages import NO_LEEWAY, Claim, Leeway, PodGroup
 from sluice.contracts.messages.requests import Substitute
-from sluice.contracts.reasons import RefusalReason
 from sluice.contracts.request_syntax import values
 from sluice.contracts.request_syntax.keys import SLUICE
 from sluice.contracts.request_syntax.pod_request import ContainerRequest, RequestLimits
@@ -38,33 +25,32 @@ def chosen_for(
     if claim is None:
         if own is not None:
             why = "it only says how to use a GPU, and the container asks for none"
-            raise own.wrong(
-                RefusalReason.CONTRADICTION, why, f"for instance {container.name}.{SLUICE}/memory beside it"
-            )
+            raise own.contradiction(why, f"for instance {container.name}.{SLUICE}/memory beside it")
         return ""
     variable = SourceValue(f"{container.name}: env {ENV_DRIVER_CAPABILITIES}", container.driver_capabilities)
     in_env, in_own = read(variable, limits), read(own, limits) if own is not None else ""
-    if own is not None and in_own and in_env and not same(in_own, in_env):
+    if own is not None and in_own and in_env and not driver_capabilities.same(in_own, in_env):
         raise own.contradicts(variable, "these say the same thing", "one of them")
     of_pod = given.get("")
     chosen = in_own or in_env or (read(of_pod, limits) if of_pod is not None else "")
-    restricts = not set(limits.driver_capabilities) >= set(CAPABILITIES)
-    return chosen or (implied((claim.profile,), limits.driver_capabilities) if restricts else "")
+    restricts = not set(limits.driver_capabilities) >= set(driver_capabilities.CAPABILITIES)
+    return chosen or (driver_capabilities.implied((claim.profile,), limits.driver_capabilities) if restricts else "")
 
 
 def read(written: SourceValue, limits: RequestLimits) -> str:
     """A list of capabilities; empty when none is named. Raises RequestSyntaxError."""
-    allowed = f"{', '.join(limits.driver_capabilities)}, or {ALL}"
+    allowed = f"{', '.join(limits.driver_capabilities)}, or {driver_capabilities.ALL}"
     text = written.text()
     if len(text) > CHARACTERS_MAX:
-        raise written.wrong(RefusalReason.TOO_LARGE, "too long", allowed)
+        raise written.too_large("too long", allowed)
     try:
         return chosen_from(text, limits.driver_capabilities)
-    except UnknownCapabilityError as error:
-        why = f"{error}{did_you_mean(error.word, (*CAPABILITIES, ALL))}"
-        raise written.wrong(RefusalReason.INVALID_VALUE, why, allowed) from None
-    except NotAllowedError as error:
-        raise written.wrong(RefusalReason.INVALID_VALUE, str(error), allowed) from None
+    except driver_capabilities.UnknownCapabilityError as error:
+        raise written.invalid(
+            f"{error}{did_you_mean(error.word, (*driver_capabilities.CAPABILITIES, driver_capabilities.ALL))}", allowed
+        ) from None
+    except driver_capabilities.NotAllowedError as error:
+        raise written.invalid(str(error), allowed) from None
 
 
 GROUP_SIZE_MAX = 1000
@@ -94,14 +80,14 @@ def _idle_after_s(written: SourceValue | None) -> int | None:
         return None
     found = idle_rules.idle_after_s(written.text())
     if found is None:
-        raise written.wrong(RefusalReason.INVALID_VALUE, "not a time that works", idle_rules.AFTER_ALLOWED)
+        raise written.invalid("not a time that works", idle_rules.AFTER_ALLOWED)
     return found
 
 
 def _idle_protected(written: SourceValue | None) -> str:
     text = written.text() if written is not None else ""
     if written is not None and idle_rules.windows_of(text) is None:
-        raise written.wrong(RefusalReason.INVALID_VALUE, "not a window of time", idle_rules.WINDOW_ALLOWED)
+        raise written.invalid("not a window of time", idle_rules.WINDOW_ALLOWED)
     return text
 
 
@@ -114,9 +100,9 @@ def group_of(given: Mapping[str, SourceValue]) -> PodGroup | None:
         one, other = (name, "group-size") if size is None else (size, "group")
         assert one is not None
         why = f"a group has a name and a size, and {SLUICE}/{other} is missing"
-        raise one.wrong(RefusalReason.CONTRADICTION, why, f"{SLUICE}/{other} beside it")
+        raise one.contradiction(why, f"{SLUICE}/{other} beside it")
     text = name.text()
     if _GROUP_NAME.fullmatch(text) is None:
         allowed = "at most 63 of a-z, 0-9, '-' and '.', beginning and ending with a letter or digit"
-        raise name.wrong(RefusalReason.INVALID_VALUE, "no name of a group", allowed)
+        raise name.invalid("no name of a group", allowed)
     return PodGroup(name=text, size=values.whole(size, 1, GROUP_SIZE_MAX))

@@ -1,9 +1,4 @@
-"""
-Parse a whole pod: the request of each container, in any vocabulary, and the pod's options.
-
-A container uses one vocabulary; two containers of a pod may use different ones. Pod-level options (priority, policies)
-may be written in our own keys beside any of them. The rules of a vocabulary are in its own module.
-"""
+"""Parse a whole pod: the request of each container, in any one vocabulary, and the pod's options."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,9 +40,7 @@ def parse_pod(
 @dataclass(slots=True)
 class _PodAnnotations:
     pod: dict[str, SourceValue] = field(default_factory=dict)
-    """Our own keys of the pod at large."""
     own: dict[str, dict[str, SourceValue]] = field(default_factory=dict)
-    """Our own keys, by container."""
     container_capabilities: dict[str, SourceValue] = field(default_factory=dict)
     """Driver capabilities by container; the pod's default for containers without their own is under the empty name."""
     fast: dict[str, SourceValue] = field(default_factory=dict)
@@ -92,7 +85,7 @@ def _with_pod_options(request: PodRequest, given: _PodAnnotations, reader: "_Rea
     first = next(iter((*given.pod.values(), *given.container_capabilities.values())), None)
     if first is not None and not request.claims:
         why = "it only says how to use a GPU, and the pod asks for none"
-        raise first.wrong(RefusalReason.CONTRADICTION, why, f"for instance {SLUICE}/memory beside it")
+        raise first.contradiction(why, f"for instance {SLUICE}/memory beside it")
     if request.claims and given.hami and reader.words is None:
         stray, other = next(iter(given.hami.values())), reader.first_field
         if other is not None:
@@ -120,7 +113,6 @@ class _Reader:
         self.words: hami.HamiPodOptions | None = None
         """HAMi's annotations, once a container uses its resources."""
         self.first_field: SourceValue | None = None
-        """The keys of the first claim."""
 
     def read(self, container: ContainerRequest, *, first: bool) -> None:
         """Take in one container. Raises RequestSyntaxError."""
@@ -151,8 +143,7 @@ class _Reader:
     @staticmethod
     def _check_one_vocabulary(spoken: list[SourceValue]) -> None:
         if len(spoken) > 1:
-            why = "these are two vocabularies for one container"
-            raise spoken[1].contradicts(spoken[0], why, "one of them")
+            raise spoken[1].contradicts(spoken[0], "these are two vocabularies for one container", "one of them")
 
     def _words(self, names: VgpuNames) -> hami.HamiPodOptions:
         words = hami.pod_options_of(self._given.hami, names)
@@ -167,4 +158,4 @@ class _Reader:
         many = device_limit.too_many(self.claims, self._limits.max_gpus_per_node)
         if many is not None:
             why = f"with this container the pod asks for {many.asked} devices on one node"
-            raise given_field.wrong(RefusalReason.TOO_LARGE, why, many.allowed)
+            raise given_field.too_large(why, many.allowed)

@@ -1,8 +1,7 @@
 """
 Our own vocabulary: `sluice.dev/<key>` for the pod's main container, `<container>.sluice.dev/<key>` for another one.
 
-Reads one container's keys into a claim, and refuses keys that contradict each other. Pod-level keys (`POD_KEYS`) are
-only recognised here and parsed by `pod_options` and `pod_parser`.
+Pod-level keys (`POD_KEYS`) are only recognised here and parsed by `pod_options` and `pod_parser`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -33,7 +32,6 @@ GROUP_KEYS = ("group", "group-size")
 POD_KEYS = ("priority", "node-policy", "gpu-policy", *LEEWAY_KEYS, *GROUP_KEYS)
 """Keys of the whole pod, never of one container."""
 KEYS = (*CONTAINER_KEYS, DRIVER_CAPABILITIES, *POD_KEYS)
-"""Every key that a person may write."""
 MODES: Mapping[str, Mode] = {
     "exclusive": "exclusive",
     "mps": "mps",
@@ -60,7 +58,6 @@ _FRACTIONAL_BY = ("sm-partition", "quota-request", "quota-limit", "shares")
 """Without a mode, any of these implies `fractional`."""
 
 SourceValues = Mapping[str, SourceValue]
-"""The values of one container, by key."""
 _Value = TypeVar("_Value")
 
 
@@ -69,16 +66,14 @@ def container_and_key(written: SourceValue, containers: Mapping[str, None]) -> t
     prefix, _, key = written.field.partition("/")
     container = prefix.removesuffix(SLUICE).removesuffix(".")
     if container == _GRANTED or container.endswith(f".{_GRANTED}"):
-        why = "Sluice writes this key, it is never a request; remove it"
-        raise written.wrong(RefusalReason.UNKNOWN_KEY, why, _listed(KEYS))
+        raise written.unknown("Sluice writes this key, it is never a request; remove it", _listed(KEYS))
     if key not in KEYS:
         why = f"there is no such key{did_you_mean(key, KEYS, prefix=f'{shorten(prefix, 80)}/')}"
-        raise written.wrong(RefusalReason.UNKNOWN_KEY, why, _listed(KEYS))
+        raise written.unknown(why, _listed(KEYS))
     if not container:
         return None, key
     if key in POD_KEYS:
-        why = "this key is for the whole pod, not for one container"
-        raise written.wrong(RefusalReason.UNKNOWN_KEY, why, f"{SLUICE}/{key}")
+        raise written.unknown("this key is for the whole pod, not for one container", f"{SLUICE}/{key}")
     if container not in containers:
         names = list(containers)
         why = f"the pod has no container {shorten(container, 63)!r}{did_you_mean(container, names)}"
@@ -142,12 +137,12 @@ def _modes(given: SourceValues) -> tuple[tuple[Mode, ...], bool]:
     modes: list[Mode] = []
     for part in (each.strip() for each in text[:MODE_CHARACTERS_MAX].split(",")):
         if part == "auto":
-            raise written.wrong(RefusalReason.INVALID_VALUE, "auto cannot be part of a list", MODES_ALLOWED)
+            raise written.invalid("auto cannot be part of a list", MODES_ALLOWED)
         if part not in MODES:
             why = f"there is no mode {shorten(part, 30)!r}{did_you_mean(part, (*MODES, 'auto'))}"
-            raise written.wrong(RefusalReason.INVALID_VALUE, why, MODES_ALLOWED)
+            raise written.invalid(why, MODES_ALLOWED)
         if MODES[part] in modes:
-            raise written.wrong(RefusalReason.INVALID_VALUE, f"{part} is listed twice", MODES_ALLOWED)
+            raise written.invalid(f"{part} is listed twice", MODES_ALLOWED)
         modes.append(MODES[part])
     return tuple(modes), False
 
@@ -159,8 +154,7 @@ def _auto(given: SourceValues, mode: SourceValue) -> tuple[Mode, ...]:
     if "sm-partition" in given or ("sm-percentage" in given and "sm-count" not in given and "profile" not in given):
         return ("exclusive", "fractional")
     if "memory" not in given:
-        why = "a share needs a size"
-        raise mode.wrong(RefusalReason.CONTRADICTION, why, _listed(("memory", "sm-percentage", "sm-partition")))
+        raise mode.contradiction("a share needs a size", _listed(("memory", "sm-percentage", "sm-partition")))
     return ("exclusive", "mps")
 
 
@@ -193,9 +187,9 @@ def _check_modes(given: SourceValues, modes: tuple[Mode, ...]) -> None:
             if key in given:
                 raise given[key].contradicts(mode, "without a part of the SMs the share is one of memory", _PARTITION)
     if "fractional" in modes and not auto and not any(key in given for key in ("sm-partition", "shares")):
-        raise mode.wrong(RefusalReason.CONTRADICTION, "a fractional share needs a part of the SMs", _PARTITION)
+        raise mode.contradiction("a fractional share needs a part of the SMs", _PARTITION)
     if "mps" in modes and "memory" not in given:
-        raise mode.wrong(RefusalReason.CONTRADICTION, "an MPS share needs an amount of memory", f"{SLUICE}/memory")
+        raise mode.contradiction("an MPS share needs an amount of memory", f"{SLUICE}/memory")
 
 
 _PARTITION = f"{SLUICE}/sm-partition = 1 to 100 beside it"

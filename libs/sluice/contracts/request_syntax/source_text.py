@@ -1,17 +1,16 @@
 """
 Values as a person wrote them, and their refusal: the field as spelled, the value as it stood, and what is allowed.
 
-`RequestSyntaxError` carries a refusal out of the readers of this package, and never leaves the package.
+`RequestSyntaxError` carries a refusal out of readers, and never leaves the contracts.
 """
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from sluice.contracts.kube.quantities import parse_quantity
-from sluice.contracts.reasons import Refusal, RefusalReason, shorten
+from sluice.contracts.reasons import Refusal, RefusalReason, nearest, shorten
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,8 +26,18 @@ class Unquoted:
     text: str
 
 
+def mapping_of(value: Any) -> dict[str, Any]:
+    """A mapping; empty for anything else, which another reader refuses."""
+    return value if isinstance(value, dict) else {}
+
+
+def mappings_in(holder: object, key: str) -> Sequence[Mapping[str, Any]]:
+    """The mappings of a list in a mapping; what is neither is left out."""
+    listed = holder.get(key) if isinstance(holder, Mapping) else None
+    return [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else ()
+
+
 def is_null(value: object) -> bool:
-    """Whether nothing was written."""
     return value is None or (isinstance(value, Unquoted) and value.text in _NULLS)
 
 
@@ -69,6 +78,20 @@ def never_raising(read: Callable[P, T]) -> Callable[P, T | Refusal]:
     return safe
 
 
+def _refusing(reason: RefusalReason) -> "Callable[[SourceValue, str, str], RequestSyntaxError]":
+    def refusing(written: "SourceValue", why: str, allowed: str) -> RequestSyntaxError:
+        return written.wrong(reason, why, allowed)
+
+    return refusing
+
+
+def accepted(read: T | Refusal) -> T:
+    """What a reader returned, if it is no refusal. Raises RequestSyntaxError."""
+    if isinstance(read, Refusal):
+        raise RequestSyntaxError(read)
+    return read
+
+
 @dataclass(frozen=True, slots=True)
 class SourceValue:
     """One value and its place: `field` is an annotation's key or a resource's name."""
@@ -76,20 +99,28 @@ class SourceValue:
     field: str
     raw: object
 
+    invalid = _refusing(RefusalReason.INVALID_VALUE)
+    """As `wrong`, with the reason in the name; so are the next ones."""
+    out_of_range = _refusing(RefusalReason.OUT_OF_RANGE)
+    contradiction = _refusing(RefusalReason.CONTRADICTION)
+    unsupported = _refusing(RefusalReason.UNSUPPORTED_KEY)
+    unknown = _refusing(RefusalReason.UNKNOWN_KEY)
+    too_large = _refusing(RefusalReason.TOO_LARGE)
+
     def text(self) -> str:
         """The value of an annotation. Raises RequestSyntaxError when it is not a string."""
         if isinstance(self.raw, str):
             return self.raw
         written = source_text_of(self.raw)
         right = f'"{written}", in quotes' if isinstance(self.raw, Unquoted | int | float) else "a string"
-        raise self.wrong(RefusalReason.INVALID_VALUE, "the value of an annotation is a string: put it in quotes", right)
+        raise self.invalid("the value of an annotation is a string: put it in quotes", right)
 
     def number_text(self) -> str:
         """The value of a resource: text, or a number without quotes. Raises RequestSyntaxError when it is neither."""
         is_number = isinstance(self.raw, int | float) and not isinstance(self.raw, bool)
         if isinstance(self.raw, str | Unquoted) or is_number:
             return source_text_of(self.raw)
-        raise self.wrong(RefusalReason.INVALID_VALUE, "an amount of a resource is a number", "for instance 1")
+        raise self.invalid("an amount of a resource is a number", "for instance 1")
 
     def wrong(self, reason: RefusalReason, why: str, allowed: str) -> RequestSyntaxError:
         """The refusal of this value, to be raised."""
@@ -106,7 +137,7 @@ class SourceValue:
     def contradicts(self, other: "SourceValue", why: str, allowed: str) -> RequestSyntaxError:
         """The refusal of this value beside another one; names both fields."""
         beside = f"contradicts {shorten(other.field)} = {shorten(source_text_of(other.raw), 60)!r}"
-        return self.wrong(RefusalReason.CONTRADICTION, f"{beside}: {why}", allowed)
+        return self.contradiction(f"{beside}: {why}", allowed)
 
 
 def source_text_of(raw: object) -> str:
@@ -124,11 +155,13 @@ def source_text_of(raw: object) -> str:
             return "a very large number"
         case int() | float():
             return str(raw)
+        case Mapping():
+            return "a mapping"
         case _:
             return f"a {type(raw).__name__}"
 
 
 def did_you_mean(text: str, choices: Sequence[str], *, prefix: str = "") -> str:
     """`; did you mean ...?` when one of the choices is similar, else empty."""
-    found = difflib.get_close_matches(text[:63], choices[:_CHOICES_MAX], n=1, cutoff=0.5)
-    return f"; did you mean {prefix}{found[0]}?" if found else ""
+    found = nearest(text[:63], choices[:_CHOICES_MAX])
+    return f"; did you mean {prefix}{found}?" if found else ""

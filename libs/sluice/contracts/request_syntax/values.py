@@ -1,23 +1,10 @@
-"""
-Parse one written value to one checked value. Whole numbers stay whole, fractions are exact, the impossible is refused.
-
-Every function takes a `SourceValue` and raises `RequestSyntaxError`, for any vocabulary.
-"""
+"""Parse one written value to one checked value, exactly. Every function raises `RequestSyntaxError`."""
 
 import re
 from collections.abc import Sequence
 
 from sluice.contracts.ids import GpuUuid
-from sluice.contracts.kube.quantities import (
-    MEMORY_ALLOWED,
-    MEMORY_MIB_MAX,
-    WHOLE_MAX,
-    NotANumber,
-    parse_decimal,
-    parse_memory_mib,
-    parse_quantity,
-    parse_whole,
-)
+from sluice.contracts.kube import quantities
 from sluice.contracts.policy_names import invalid_gpu_policy_reason, invalid_node_policy_reason
 from sluice.contracts.reasons import RefusalReason, shorten
 from sluice.contracts.request_syntax.keys import SLUICE
@@ -28,35 +15,34 @@ LIST_MAX = 64
 NAME_CHARACTERS_MAX = 128
 _NODE_NAME_MAX = 253
 _NODE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
-_MEMORY_RANGE = f"from 1Mi to {MEMORY_MIB_MAX // 1024**2}Ti"
+_MEMORY_RANGE = f"from 1Mi to {quantities.MEMORY_MIB_MAX // 1024**2}Ti"
 
 
 def whole(written: SourceValue, least: int, most: int) -> int:
-    """A whole number in an annotation."""
-    return _in_range(written, parse_whole(written.text()), least, most)
+    return _in_range(written, quantities.parse_whole(written.text()), least, most)
 
 
 def amount(written: SourceValue, least: int, most: int, *, unit: str = "") -> int:
     """A whole amount of a resource, in any notation (`2`, `8k`, `2000m`); fractions and large ones are refused."""
-    size = parse_quantity(written.number_text())
-    if isinstance(size, NotANumber):
-        raise written.wrong(RefusalReason.INVALID_VALUE, size.why, _range(least, most, unit))
+    size = quantities.parse_quantity(written.number_text())
+    if isinstance(size, quantities.NotANumber):
+        raise written.invalid(size.why, _range(least, most, unit))
     if size.denominator != 1:
-        raise written.wrong(RefusalReason.INVALID_VALUE, "not a whole number", _range(least, most, unit))
+        raise written.invalid("not a whole number", _range(least, most, unit))
     return _in_range(written, size.numerator, least, most, unit)
 
 
-def _in_range(written: SourceValue, number: int | NotANumber, least: int, most: int, unit: str = "") -> int:
-    if isinstance(number, NotANumber):
-        raise written.wrong(RefusalReason.INVALID_VALUE, number.why, _range(least, most, unit))
+def _in_range(written: SourceValue, number: int | quantities.NotANumber, least: int, most: int, unit: str = "") -> int:
+    if isinstance(number, quantities.NotANumber):
+        raise written.invalid(number.why, _range(least, most, unit))
     if not least <= number <= most:
-        raise written.wrong(RefusalReason.OUT_OF_RANGE, "out of range", _range(least, most, unit))
+        raise written.out_of_range("out of range", _range(least, most, unit))
     return number
 
 
 def _range(least: int, most: int, unit: str) -> str:
     of = f" ({unit})" if unit else ""
-    if most < WHOLE_MAX:
+    if most < quantities.WHOLE_MAX:
         return f"a whole number from {least} to {most}{of}"
     return f"a whole number, at least {least}{of}"
 
@@ -65,13 +51,13 @@ def decimal(written: SourceValue, places: int, least: int, most: int) -> int:
     """A decimal number, exactly, in units of its last allowed place; `least` and `most` are in these units."""
     scale = 10**places
     fewest = _decimal_text(least, scale)
-    bounds = f"from {fewest} to {_decimal_text(most, scale)}" if most < WHOLE_MAX else f"at least {fewest}"
+    bounds = f"from {fewest} to {_decimal_text(most, scale)}" if most < quantities.WHOLE_MAX else f"at least {fewest}"
     allowed = f"{bounds}, at most {places} decimals"
-    number = parse_decimal(written.text(), places)
-    if isinstance(number, NotANumber):
-        raise written.wrong(RefusalReason.INVALID_VALUE, number.why, allowed)
+    number = quantities.parse_decimal(written.text(), places)
+    if isinstance(number, quantities.NotANumber):
+        raise written.invalid(number.why, allowed)
     if not least <= number <= most:
-        raise written.wrong(RefusalReason.OUT_OF_RANGE, "out of range", allowed)
+        raise written.out_of_range("out of range", allowed)
     return number
 
 
@@ -82,12 +68,11 @@ def _decimal_text(size: int, scale: int) -> str:
 
 
 def memory_mib(written: SourceValue) -> int:
-    """An amount of memory, in MiB, rounded up."""
-    size_mib = parse_memory_mib(written.text())
-    if isinstance(size_mib, NotANumber):
-        raise written.wrong(RefusalReason.INVALID_VALUE, size_mib.why, MEMORY_ALLOWED)
-    if not 1 <= size_mib <= MEMORY_MIB_MAX:
-        raise written.wrong(RefusalReason.OUT_OF_RANGE, "out of range", _MEMORY_RANGE)
+    size_mib = quantities.parse_memory_mib(written.text())
+    if isinstance(size_mib, quantities.NotANumber):
+        raise written.invalid(size_mib.why, quantities.MEMORY_ALLOWED)
+    if not 1 <= size_mib <= quantities.MEMORY_MIB_MAX:
+        raise written.out_of_range("out of range", _MEMORY_RANGE)
     return size_mib
 
 
@@ -96,16 +81,16 @@ def names(written: SourceValue, what: str) -> tuple[str, ...]:
     text = written.text()
     allowed = f"at most {LIST_MAX} names of {what}, separated by commas"
     if len(text) > LIST_MAX * NAME_CHARACTERS_MAX:
-        raise written.wrong(RefusalReason.TOO_LARGE, "too long", allowed)
+        raise written.too_large("too long", allowed)
     if not text.strip():
         return ()
     parts = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     if "" in parts:
-        raise written.wrong(RefusalReason.INVALID_VALUE, "an empty name in the list", allowed)
+        raise written.invalid("an empty name in the list", allowed)
     if len(parts) > LIST_MAX or any(len(part) > NAME_CHARACTERS_MAX for part in parts):
-        raise written.wrong(RefusalReason.TOO_LARGE, "too many names, or a name too long", allowed)
+        raise written.too_large("too many names, or a name too long", allowed)
     if not all(part.isprintable() for part in parts):
-        raise written.wrong(RefusalReason.INVALID_VALUE, "a name with characters that cannot be printed", allowed)
+        raise written.invalid("a name with characters that cannot be printed", allowed)
     return parts
 
 
@@ -114,24 +99,21 @@ def uuids(written: SourceValue) -> tuple[GpuUuid, ...]:
     listed = names(written, "GPUs (UUIDs)")
     if any(part.upper().startswith("MIG-") for part in listed):
         why = "the UUID of a MIG instance; Sluice makes the instance, so only a GPU can be named"
-        raise written.wrong(RefusalReason.INVALID_VALUE, why, "the UUID of a GPU, GPU-...")
+        raise written.invalid(why, "the UUID of a GPU, GPU-...")
     return tuple(GpuUuid(part) for part in listed)
 
 
 def boolean(written: SourceValue, true: Sequence[str] = ("true",), false: Sequence[str] = ("false",)) -> bool:
-    """True or false, in these spellings."""
     text = written.text()
     if text not in true and text not in false:
-        raise written.wrong(RefusalReason.INVALID_VALUE, "neither true nor false", '"true" or "false"')
+        raise written.invalid("neither true nor false", '"true" or "false"')
     return text in true
 
 
 def choice(written: SourceValue, choices: Sequence[str]) -> str:
-    """One of these words."""
     text = written.text()
     if text not in choices:
-        why = f"there is no such choice{did_you_mean(text, choices)}"
-        raise written.wrong(RefusalReason.INVALID_VALUE, why, ", ".join(choices))
+        raise written.invalid(f"there is no such choice{did_you_mean(text, choices)}", ", ".join(choices))
     return text
 
 
@@ -145,11 +127,10 @@ def refuse_compute_instance(written: SourceValue, text: str, prefix: str = "") -
 
 
 def node_name(written: SourceValue) -> str:
-    """The name of a node."""
     text = written.text()
     if len(text) > _NODE_NAME_MAX or _NODE_NAME.fullmatch(text) is None:
         allowed = f"at most {_NODE_NAME_MAX} of a-z, 0-9, '-' and '.'"
-        raise written.wrong(RefusalReason.INVALID_VALUE, "no name of a node", allowed)
+        raise written.invalid("no name of a node", allowed)
     return text
 
 
@@ -158,7 +139,7 @@ def node_policy(written: SourceValue) -> str:
     policy = written.text()
     why = invalid_node_policy_reason(policy[:NAME_CHARACTERS_MAX])
     if why is not None:
-        raise written.wrong(RefusalReason.INVALID_VALUE, why, "the name of a policy for nodes")
+        raise written.invalid(why, "the name of a policy for nodes")
     return policy
 
 
@@ -167,5 +148,5 @@ def gpu_policy(written: SourceValue) -> str:
     policy = ",".join(names(written, "policies"))
     why = invalid_gpu_policy_reason(policy)
     if why is not None:
-        raise written.wrong(RefusalReason.INVALID_VALUE, why, "the name of a policy for GPUs, or a chain of names")
+        raise written.invalid(why, "the name of a policy for GPUs, or a chain of names")
     return policy

@@ -1,11 +1,8 @@
 """
 Liveness and readiness of this process: `grpc.health.v1`, as kubelets probe it.
 
-Alive means that the event loop answers and every core ran lately; a restart fixes the opposite. Ready means alive,
-connected to the bus, and caught up with it once. An absent broker does not affect liveness: a restart would only lose
-what is known.
-
-Callers get yes or no only; the reason is logged when it changes.
+Alive: the event loop answers and every core ran lately. Ready: alive, connected to the bus, and caught up with it once.
+An absent broker does not affect liveness: a restart would only lose what is known. The reason is logged, not answered.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -55,7 +52,6 @@ class Health(HealthServicer):
         self._log = logs.get("health")
 
     def expect(self, parts: Iterable[str]) -> None:
-        """Name further parts that must run before this process is ready."""
         for part in parts:
             self._parts.setdefault(part, None)
 
@@ -65,7 +61,6 @@ class Health(HealthServicer):
 
     @contextmanager
     def runs(self, part: str, runner: CoreProgress, is_connected: Callable[[], bool]) -> Iterator[None]:
-        """Mark a part as running for the time of the `with`. `is_connected`: to the bus, now."""
         self._parts[part] = _Running(runner, is_connected)
         try:
             yield
@@ -95,7 +90,6 @@ class Health(HealthServicer):
         return next((why for need in self._needs if (why := need())), "")
 
     def register(self, server: grpc.aio.Server) -> None:
-        """Add the service to a server."""
         add_HealthServicer_to_server(self, server)
 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> health_pb2.HealthCheckResponse:  # noqa: N802

@@ -1,38 +1,29 @@
 """
-This process's gRPC certificate and the authorities it trusts: files, read again when they change.
+This process's gRPC certificate and the authorities it trusts. Rights are in `sluice.contracts.rpc_permissions`.
 
-It proves identity; rights are in `sluice.contracts.rpc_permissions`. An agent may make its certificate itself
-(`self_made_identity`): callers trust the one that is in the agent's last message on the bus, which no other process may
-write.
+An agent may make its certificate itself (`self_made_identity`): callers trust the one in the agent's last message on
+the bus.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import grpc
 import grpc.aio
 
 from sluice.contracts.rpc_permissions import deny_reason
 from sluice.runtime import logs
-from sluice.runtime.grpc.trace_interceptors import with_behaviour
+from sluice.runtime.grpc.trace_interceptors import surrounded
 from sluice.runtime.settings import CommonSettings
-from sluice.runtime.tls.certificate_files import (
-    CHECK_EVERY_S,
-    CertificateError,
-    CertificateFiles,
-    CertificateMaterial,
-    ExpiryWarning,
-    WatchedFiles,
-)
+from sluice.runtime.tls import certificate_files
 
 _SAN = "peer_dns"
 """DNS names in the subject alternative names (grpc, include/grpc/grpc_security_constants.h)."""
 _LOG_AGAIN_S = 60.0
-"""A repeated refusal is logged once in this time."""
 _SAID_MAX = 256
 
 
@@ -48,23 +39,22 @@ class AuthorizationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
         details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler:
-        """Wrap the called method with the check."""
         handler = await continuation(details)
         if handler is None:
             return handler
         if handler.request_streaming:
             raise NotImplementedError(f"{details.method}: methods that read a stream are not looked after")
 
-        async def check(context: grpc.aio.ServicerContext) -> None:
+        @asynccontextmanager
+        async def admitted(context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
             names = [name.decode(errors="replace") for name in context.auth_context().get(_SAN, ())]
             reason = deny_reason(names, details.method)
             if reason:
                 self._say(reason, context.peer())
                 await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+            yield
 
-        if handler.response_streaming:
-            return with_behaviour(handler, _streaming_after(check, handler.unary_stream))
-        return with_behaviour(handler, _answering_after(check, handler.unary_unary))
+        return surrounded(handler, admitted)
 
     def _say(self, reason: str, peer: str) -> None:
         now = asyncio.get_running_loop().time()
@@ -77,40 +67,16 @@ class AuthorizationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc
         self._log.warning("refused a call", why=reason, peer=peer)
 
 
-_Check = Callable[[grpc.aio.ServicerContext], Awaitable[None]]
-
-
-def _answering_after(check: _Check, behaviour: Callable[[Any, Any], Awaitable[Any]]) -> Callable[..., Any]:
-    async def answer(request: object, context: object) -> object:
-        await check(context)
-        return await behaviour(request, context)
-
-    return answer
-
-
-def _streaming_after(check: _Check, behaviour: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[..., Any]:
-    async def stream(request: object, context: object) -> AsyncIterator[object]:
-        await check(context)
-        async for answer in behaviour(request, context):
-            yield answer
-
-    return stream
-
-
 class Identity(ABC):
     """The certificate of this process, its key, and the authorities that it trusts. Thread-safe."""
 
     @abstractmethod
-    def current(self) -> CertificateMaterial:
+    def current(self) -> certificate_files.CertificateMaterial:
         """What is valid now: another object when the files have changed, the same one until then."""
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """
-        For a server that shows this certificate and requires one of every client.
-
-        Each handshake uses the files' current content; existing connections stay.
-        """
-        shown: list[CertificateMaterial] = [self.current()]
+        """For a server that requires a certificate of every client. Each handshake uses the files' current content."""
+        shown: list[certificate_files.CertificateMaterial] = [self.current()]
 
         def fetch() -> grpc.ServerCertificateConfiguration | None:
             found = self.current()
@@ -135,25 +101,22 @@ class TlsIdentity(Identity):
     key_file: Path
     ca_file: Path
     names: tuple[str, ...] = ()
-    """The DNS names that the certificate must all have."""
-    look_s: float = CHECK_EVERY_S
-    _files: WatchedFiles[CertificateMaterial] = field(init=False, repr=False)
-    _ending: ExpiryWarning = field(init=False, repr=False)
+    look_s: float = certificate_files.CHECK_EVERY_S
+    _files: certificate_files.WatchedFiles[certificate_files.CertificateMaterial] = field(init=False, repr=False)
+    _ending: certificate_files.ExpiryWarning = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Read the files. Raises CertificateError."""
-        files = CertificateFiles(self.certificate_file, self.key_file, self.ca_file, self.names)
-        self._files = WatchedFiles(files.paths, files.read, part="certificate", look_s=self.look_s)
-        self._ending = ExpiryWarning("certificate", self.certificate_file)
+        files = certificate_files.CertificateFiles(self.certificate_file, self.key_file, self.ca_file, self.names)
+        self._files = certificate_files.WatchedFiles(files.paths, files.read, part="certificate", look_s=self.look_s)
+        self._ending = certificate_files.ExpiryWarning("certificate", self.certificate_file)
 
-    def current(self) -> CertificateMaterial:
-        """What is valid now: another object when the files have changed, the same one until then."""
+    def current(self) -> certificate_files.CertificateMaterial:
         found = self._files.current()
         self._ending.look(found)
         return found
 
 
-def _configuration(found: CertificateMaterial) -> grpc.ServerCertificateConfiguration:
+def _configuration(found: certificate_files.CertificateMaterial) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(found.key, found.certificate)], found.authority)
 
 
@@ -168,27 +131,20 @@ class TransportSecurity:
     """The one certificate (PEM) that a server must have; empty: any of the authorities."""
 
     def trusting(self, certificate: str) -> "TransportSecurity":
-        """The same for a server that has published its certificate; empty is none."""
         return replace(self, pinned=certificate)
 
-    def current(self) -> CertificateMaterial | None:
+    def current(self) -> certificate_files.CertificateMaterial | None:
         """What a new channel would use; compare it to decide whether to replace an open one."""
         return self.identity.current() if self.identity is not None else None
 
 
 LOOPBACK = TransportSecurity()
-"""Plain text on this machine, and nothing else."""
 
 
 def security_from_settings(
     settings: CommonSettings, *names: str, make: Callable[[Path, Sequence[str]], Identity] | None = None
 ) -> TransportSecurity:
-    """
-    From the settings; a certificate must have all of `names`. Blocks for reading small files.
-
-    `make` gives the identity where only `grpc_ca_file` is set. Raises CertificateError, also when only some of
-    the files are set.
-    """
+    """From the settings; a certificate must have all `names`; `make`: by `grpc_ca_file`. Raises CertificateError."""
     files = {
         "grpc_certificate_file": settings.grpc_certificate_file,
         "grpc_key_file": settings.grpc_key_file,
@@ -198,11 +154,13 @@ def security_from_settings(
     if not paths:
         return TransportSecurity(plain_text=settings.grpc_plain_text)
     if settings.grpc_plain_text:
-        raise CertificateError("grpc_plain_text is true, and grpc_certificate_file is set; only one of them can hold")
+        raise certificate_files.CertificateError(
+            "grpc_plain_text is true, and grpc_certificate_file is set; only one of them can hold"
+        )
     if make is not None and paths == [settings.grpc_ca_file]:
         return TransportSecurity(make(paths[0], names))
     missing = [name for name, path in files.items() if path is None]
     if missing:
-        raise CertificateError(f"{', '.join(missing)} must be set too: all three of them, or none")
+        raise certificate_files.CertificateError(f"{', '.join(missing)} must be set too: all three of them, or none")
     certificate_file, key_file, ca_file = paths
     return TransportSecurity(TlsIdentity(certificate_file, key_file, ca_file, names))

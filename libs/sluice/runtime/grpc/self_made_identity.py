@@ -26,11 +26,9 @@ class SelfMadeIdentity(Identity):
 
     @property
     def certificate(self) -> str:
-        """What clients must trust, PEM."""
         return self._pair.certificate.decode()
 
     def current(self) -> CertificateMaterial:
-        """Another object when the authorities have changed."""
         return self._files.current()
 
     def _read(self, ca_file: Path) -> CertificateMaterial:

@@ -1,10 +1,7 @@
-"""
-Trace context for gRPC calls: it is sent along with a call, and a call within a trace is a span of it.
-
-On both sides. A call outside any trace creates none: health probes and periodic pulls leave nothing behind.
-"""
+"""Trace context for gRPC calls, on both sides. A call outside any trace, such as a probe, creates none."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar, cast
 
 import grpc.aio
@@ -23,14 +20,12 @@ class TraceUnaryClientInterceptor(grpc.aio.UnaryUnaryClientInterceptor):  # type
     """Sends our trace context along, and a deadline where there is none. An unparsable answer fails the call."""
 
     def __init__(self, deadline_s: float, traces: RequestTraces) -> None:
-        """Calls without a timeout get `deadline_s`."""
         self._deadline_s = deadline_s
         self._traces = traces
 
     async def intercept_unary_unary(
         self, continuation: Callable[..., Awaitable[T]], details: grpc.aio.ClientCallDetails, request: object
     ) -> T:
-        """One call."""
         timed = details._replace(timeout=self._deadline_s if details.timeout is None else details.timeout)
         if not self._traces.recording or not request_traces.current():
             return await _answered(await continuation(_with_trace(timed), request))
@@ -45,12 +40,10 @@ class TraceStreamClientInterceptor(grpc.aio.UnaryStreamClientInterceptor):  # ty
     async def intercept_unary_stream(
         self, continuation: Callable[..., Awaitable[T]], details: grpc.aio.ClientCallDetails, request: object
     ) -> T:
-        """One stream."""
         return await continuation(_with_trace(details), request)
 
 
 async def _answered(call: T) -> T:
-    """A finished call that keeps its answer. Raises what it failed with."""
     made = cast("Any", call)
     if await made is None:
         raise grpc.aio.AioRpcError(
@@ -77,40 +70,42 @@ class TraceServerInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
         details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler:
-        """One call."""
         handler = await continuation(details)
         traceparent = dict(details.invocation_metadata).get(request_traces.TRACEPARENT, "")
         if handler is None or not traceparent or handler.request_streaming:
             return handler
-        if handler.response_streaming:
-            return with_behaviour(handler, _streaming_within(traceparent, handler.unary_stream))
-        return with_behaviour(handler, self._answering_within(traceparent, _text(details.method), handler.unary_unary))
+        method = _text(details.method)
 
-    def _answering_within(
-        self, traceparent: str, method: str, behaviour: Callable[[Any, Any], Awaitable[Any]]
-    ) -> Callable[..., Any]:
-        async def answer(request: object, context: object) -> object:
+        @asynccontextmanager
+        async def within(_context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
+            if handler.response_streaming:
+                request_traces.enter(traceparent)
+                yield
+                return
             about = of_call(method)
             with self._traces.span(method.lstrip("/"), parent=traceparent, kind="server", attributes=about):
-                return await behaviour(request, context)
+                yield
 
-        return answer
-
-
-def with_behaviour(handler: grpc.RpcMethodHandler, behaviour: Callable[..., Any]) -> grpc.RpcMethodHandler:
-    """The handler of a method with one request, with another behaviour."""
-    streams = handler.response_streaming
-    made = grpc.unary_stream_rpc_method_handler if streams else grpc.unary_unary_rpc_method_handler
-    return made(behaviour, handler.request_deserializer, handler.response_serializer)
+        return surrounded(handler, within)
 
 
-def _streaming_within(traceparent: str, behaviour: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[..., Any]:
-    async def stream(request: object, context: object) -> AsyncIterator[object]:
-        request_traces.enter(traceparent)
-        async for answer in behaviour(request, context):
-            yield answer
+def surrounded(
+    handler: grpc.RpcMethodHandler, around: Callable[[grpc.aio.ServicerContext], AbstractAsyncContextManager[None]]
+) -> grpc.RpcMethodHandler:
+    """The handler of a method with one request; each call is within `around`."""
 
-    return stream
+    async def answer(request: object, context: grpc.aio.ServicerContext) -> object:
+        async with around(context):
+            return await handler.unary_unary(request, context)
+
+    async def stream(request: object, context: grpc.aio.ServicerContext) -> AsyncIterator[object]:
+        async with around(context):
+            async for answer in handler.unary_stream(request, context):
+                yield answer
+
+    if handler.response_streaming:
+        return grpc.unary_stream_rpc_method_handler(stream, handler.request_deserializer, handler.response_serializer)
+    return grpc.unary_unary_rpc_method_handler(answer, handler.request_deserializer, handler.response_serializer)
 
 
 def _text(method: str | bytes) -> str:

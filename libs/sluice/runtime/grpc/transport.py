@@ -1,9 +1,8 @@
 """
 gRPC servers and channels for all services: bounded in size and time, kept alive, within the caller's trace.
 
-Loopback by default; port 0 means any free one, and the server reports which. With a certificate everything is mutual
-TLS, and a server admits callers by their rights; without one only the loopback is allowed, unless the operator declares
-the network trusted. Unix sockets are always plain: file permissions protect them.
+With a certificate everything is mutual TLS, and a server admits callers by their rights; without one only the loopback
+is allowed, unless the operator declares the network trusted. Unix sockets are always plain.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -27,7 +26,6 @@ from sluice.runtime.tracing.request_traces import RequestTraces
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 """A snapshot of a node with 16 GPUs is about 200 kB; a fleet of 1,000 nodes as a list of GPUs stays below this."""
 DEADLINE_S = 5.0
-"""Of calls without a timeout."""
 STOP_GRACE_S = 1.0
 """How long running calls may take when a server stops."""
 CONNECTION_S = 3600.0
@@ -94,12 +92,7 @@ async def serve(
     limits: CallLimits = LIMITS,
     traces: RequestTraces | None = None,
 ) -> AsyncIterator[str]:
-    """
-    Serve what `register` adds to the server, for the time of the `async with`. Gives the address with its real port.
-
-    `address` is HOST:PORT or `unix:path`. Calls that belong to a trace are spans of it in `traces`. Raises
-    AddressError.
-    """
+    """Serve what `register` adds, at HOST:PORT or `unix:path`; gives the real address. Raises AddressError."""
     host = ""
     if not address.startswith(_UNIX):
         try:
@@ -109,7 +102,13 @@ async def serve(
         address = joined(host, port)
     tls = _speaks_tls(address, security)
     interceptors: tuple[grpc.aio.ServerInterceptor, ...] = (TraceServerInterceptor(traces or RequestTraces()),)
-    options: tuple[tuple[str, int], ...] = (*_SERVER_OPTIONS, *_options_of(limits))
+    options: tuple[tuple[str, int], ...] = (
+        *_SERVER_OPTIONS,
+        ("grpc.max_receive_message_length", limits.message_bytes_max),
+        ("grpc.max_send_message_length", limits.message_bytes_max),
+        ("grpc.max_concurrent_streams", limits.streams_max),
+        ("grpc.server_handshake_timeout_ms", round(limits.handshake_s * 1000)),
+    )
     if tls:
         interceptors = (AuthorizationInterceptor(), *interceptors)
         options += (
@@ -135,12 +134,7 @@ async def serve(
 
 @asynccontextmanager
 async def serve_health(address: str, health: Health) -> AsyncIterator[None]:
-    """
-    Answer probes at `address`, always in plain text: kubelets' probes have no TLS, and learn only yes or no.
-
-    (https://kubernetes.io/docs/tasks/configure-pod-container/configure-liveness-readiness-startup-probes/) Does nothing
-    where `address` is empty. Raises AddressError.
-    """
+    """Answer probes at `address` (empty: none), in plain text: kubelets' probes have no TLS. Raises AddressError."""
     if not address:
         yield
         return
@@ -148,15 +142,6 @@ async def serve_health(address: str, health: Health) -> AsyncIterator[None]:
         health.register, address=address, security=TransportSecurity(plain_text=True), limits=HEALTH_LIMITS
     ):
         yield
-
-
-def _options_of(limits: CallLimits) -> tuple[tuple[str, int], ...]:
-    return (
-        ("grpc.max_receive_message_length", limits.message_bytes_max),
-        ("grpc.max_send_message_length", limits.message_bytes_max),
-        ("grpc.max_concurrent_streams", limits.streams_max),
-        ("grpc.server_handshake_timeout_ms", round(limits.handshake_s * 1000)),
-    )
 
 
 @asynccontextmanager
@@ -169,10 +154,8 @@ async def channel(
     traces: RequestTraces | None = None,
 ) -> AsyncIterator[grpc.aio.Channel]:
     """
-    A channel to `address` for the time of the `async with`. It connects at the first call.
-
-    Unary calls without a `timeout` get `deadline_s`; streams have none, they end when either side ends them. Over TLS
-    the server's certificate must have `server_name` (the host of `address` when empty). Raises PlainTextError.
+    A channel to `address`. Unary calls get `deadline_s`; `server_name` is that of its certificate. Raises
+    PlainTextError.
     """
     interceptors = (TraceUnaryClientInterceptor(deadline_s, traces or RequestTraces()), TraceStreamClientInterceptor())
     if _speaks_tls(address, security) and security.identity is not None:

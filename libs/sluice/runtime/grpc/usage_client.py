@@ -10,7 +10,7 @@ from sluice.contracts.bus.codec import Undecodable
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import AgentAddress
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc
-from sluice.contracts.proto.slice_usage import usage_from_proto
+from sluice.contracts.proto.snapshots import usage_from_proto
 from sluice.contracts.reasons import shorten
 from sluice.contracts.rpc_permissions import node_dns_name
 from sluice.contracts.slice_usage import NodeUsage
@@ -18,7 +18,6 @@ from sluice.runtime.grpc import transport
 from sluice.runtime.grpc.security import TransportSecurity
 
 ASKED_MAX = 32
-"""Agents asked at once."""
 ANSWER_WITHIN_S = 3.0
 _WHY_MAX = 200
 

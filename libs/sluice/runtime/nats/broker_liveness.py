@@ -1,12 +1,7 @@
 """
-Detects a connected broker that stays silent, or acknowledges no write; logs it once with a hint, and exports its
-duration.
+Detects a connected broker that stays silent, or acknowledges no write (as a cluster without quorum), and reports it.
 
-A cluster of brokers that lost its quorum looks like this: clients stay connected, and no write succeeds. It only
-reports; the writer settles its unanswered writes.
-
-Only time in which this process ran counts as silence: a process that was paused or starved finds its own deadlines
-passed before it has read what arrived meanwhile.
+Only time in which this process ran counts: a paused one finds its deadlines passed before it has read what arrived.
 """
 
 import asyncio
@@ -33,7 +28,6 @@ class AwakeDeadline:
 
     @property
     def due(self) -> float:
-        """When to check next."""
         return min(self._looked_at + max(CHECK_EVERY_S, self._bound_s / CHECKS), self._over_at)
 
     def is_over(self, now: float) -> bool:
@@ -85,7 +79,6 @@ class BrokerLiveness:
             )
 
     def answered(self) -> None:
-        """A write was answered, with any result."""
         if self._told:
             self._log.warning("the broker answers writes again", after_s=round(self.lasts_s, 1))
         self._end()
@@ -111,7 +104,6 @@ class BrokerLiveness:
 
 
 def broker_hint(*, clustered: bool) -> str:
-    """What to do about it."""
     if clustered:
         return (
             "most servers of the cluster must run, two of three for instance, and have room on their disks: bring "

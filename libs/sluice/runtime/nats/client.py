@@ -1,8 +1,7 @@
 """
 The NATS client as the NATS bus uses it, with fixes for leaks and endless waits of nats-py 2.16.
 
-It is imported without its WebSocket transport, which would be loaded wherever aiohttp is installed and takes as long as
-all the rest; we connect by TCP and TLS alone.
+Without its WebSocket transport, which would be loaded where aiohttp is installed and take as long as all the rest.
 """
 
 import asyncio
@@ -42,7 +41,6 @@ write `a.*` could repeatedly disconnect every reader there.
 """
 
 CONNECT_S = 2.0
-"""For each step of a connection."""
 _LOGIN_ENDED = ("authorization violation", "authentication expired", "authentication revoked", "credentials revoked")
 _DELIVERED = b"$JS.ACK."
 """Prefix of the reply subject of every stored message that a consumer delivers."""
@@ -137,7 +135,7 @@ class Client(_Client):
             return None
 
     async def _attempt_reconnect(self) -> None:
-        self._abandon()
+        self.abandon()
         self._pending, self._pending_data_size = [], 0
         await super()._attempt_reconnect()
 
@@ -169,18 +167,19 @@ class Client(_Client):
         try:
             await super()._process_connect_init()
         except (OSError, Error, TimeoutError):
-            self._abandon()
+            self.abandon()
             raise
         except Exception as error:
-            self._abandon()
+            self.abandon()
             raise Error(f"this is no NATS server: {error!r}") from error
         except BaseException:
-            self._abandon()
+            self.abandon()
             raise
         finally:  # one transport serves all connections, and must not refer to itself
             vars(self._transport).pop("readline", None)
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
+        """Drop its connection, if there is one; what is unsent is lost."""
         for name in ("_io_writer", "_bare_io_writer"):
             writer = getattr(self._transport, name, None)
             if writer is not None:

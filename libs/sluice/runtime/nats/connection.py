@@ -1,8 +1,8 @@
 """
 One connection to NATS that works, waits for the server to come back, or fails for good with a BusError.
 
-It never buffers: a message that cannot be sent now is reported now. Otherwise a write could be reported as unknown and
-still be sent minutes later. Settings and limits were tried on nats-server 2.15 with nats-py 2.16.
+It never buffers: otherwise a write could be reported as unknown and still be sent minutes later. Settings and limits
+were tried on nats-server 2.15 with nats-py 2.16.
 """
 
 import asyncio
@@ -14,23 +14,8 @@ from typing import Any
 
 from sluice.runtime import logs
 from sluice.runtime.bus import BusError, DeniedError
-from sluice.runtime.nats.client import (
-    AuthorizationError,
-    Client,
-    ConnectionClosedError,
-    Error,
-    MaxPayloadError,
-    Msg,
-    Subscription,
-)
-from sluice.runtime.nats.credentials import (
-    Credentials,
-    CredentialSource,
-    connect_options,
-    explain_connect_error,
-    is_identity_error,
-    parse_server_urls,
-)
+from sluice.runtime.nats import client as nats
+from sluice.runtime.nats import credentials as logins
 from sluice.runtime.nats.wire_format import NO_ANSWER, said_in
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.runtime_metrics import DENIED, RECONNECTS
@@ -56,7 +41,6 @@ RECONNECT_WAIT_S = 0.25
 CLOSE_TIMEOUT_S = 2.0
 CANCEL_AGAIN_S = 0.1
 REFUSED_WAIT_MAX_S = 8.0
-"""Of the doubling pauses after refusals of a token."""
 REFUSED_MAX_S = 300.0
 """
 A token may be refused for so long: the broker answers the same when the service that verifies it is late as when it is
@@ -76,7 +60,7 @@ class Connection:
         self._next_ping: asyncio.TimerHandle | None = None
         """While a quiet connection awaits an answer."""
         self._pinging: asyncio.Task[None] | None = None
-        self._client = Client()
+        self._client = nats.Client()
         self._fatal: BusError | None = None
         self._closing = False
         self._deadlines: dict[asyncio.Timeout, None] = {}
@@ -84,7 +68,6 @@ class Connection:
         self._up = asyncio.Event()
         self._failed = asyncio.Event()
         self._connecting = True
-        """Whether it was ever connected."""
         self._refused = asyncio.Event()
         """A first handshake failed."""
         self._told: set[str] = set()
@@ -93,8 +76,8 @@ class Connection:
         self._pause = Backoff(initial_s=RECONNECT_WAIT_S, max_s=REFUSED_WAIT_MAX_S)
         self._refused_at: float | None = None
         """Monotonic time of the first refusal of a token since it was last accepted."""
-        self._source: CredentialSource = Credentials()
-        self._shown = Credentials()
+        self._source: logins.CredentialSource = logins.Credentials()
+        self._shown = logins.Credentials()
         self._looking: asyncio.Task[None] | None = None
         self._log = logs.get("bus", bus=name)
 
@@ -104,21 +87,16 @@ class Connection:
         url: str,
         *,
         name: str,
-        credentials: CredentialSource | None = None,
+        credentials: logins.CredentialSource | None = None,
         within_s: float | None = None,
         quiet: bool = False,
     ) -> "Connection":
-        """
-        Connect to any of the comma-separated servers in `url`; waits while none answers, or for `within_s`.
-
-        Raises BusError for wrong credentials, a server below SERVER_FLOOR, one without JetStream, or when the time is
-        over.
-        """
-        servers = parse_server_urls(url)
+        """Connect to any of the servers in `url`; waits while none answers, or for `within_s`. Raises BusError."""
+        servers = logins.parse_server_urls(url)
         connection = cls(name, quiet=quiet)
         try:
             async with asyncio.timeout(within_s):
-                await connection._connect(servers, credentials or Credentials())
+                await connection._connect(servers, credentials or logins.Credentials())
         except TimeoutError as error:
             await connection.close()
             why = f": {connection._trouble}" if connection._trouble else ""
@@ -128,26 +106,21 @@ class Connection:
             raise
         return connection
 
-    async def _connect(self, servers: list[str], source: CredentialSource) -> None:
+    async def _connect(self, servers: list[str], source: logins.CredentialSource) -> None:
         self._source, self._shown = source, source.current()
-        if not isinstance(source, Credentials):
+        if not isinstance(source, logins.Credentials):
             self._looking = asyncio.ensure_future(self._watch_credentials())
         while not await self._has_connected(servers, source):
             await asyncio.sleep(RECONNECT_WAIT_S if self._refused_at is None else self._pause.next_s())
-            self._client = Client()
+            self._client = nats.Client()
         self._connecting = False
         self._accepted()
         self._check_server()
         self.check()
         self._up.set()
 
-    async def _has_connected(self, servers: list[str], source: CredentialSource) -> bool:
-        """
-        Try for as long as the client does. False when a first handshake failed.
-
-        The client then waits without end for a transport that TLS has taken over (nats-py 2.16), even when the broker's
-        certificate is good again; it survives failed handshakes of reconnects.
-        """
+    async def _has_connected(self, servers: list[str], source: logins.CredentialSource) -> bool:
+        """Try for as long as the client does. False when a first handshake failed: nats-py 2.16 waits on."""
         self._refused.clear()
         connecting = asyncio.ensure_future(
             self._client.connect(
@@ -162,7 +135,7 @@ class Connection:
                 ping_interval=QUIET_PING_S if self._quiet else PING_S,
                 max_outstanding_pings=PINGS_MAX,
                 pending_size=0,
-                **connect_options(self._client, source, self.name),
+                **logins.connect_options(self._client, source, self.name),
             )
         )
         ends = [asyncio.ensure_future(event.wait()) for event in (self._failed, self._refused)]
@@ -172,14 +145,13 @@ class Connection:
             if not connecting.done():
                 return False
             await connecting
-        except Error as error:
-            raise BusError(f"cannot connect to {','.join(servers)}: {explain_connect_error(error)}") from error
+        except nats.Error as error:
+            raise BusError(f"cannot connect to {','.join(servers)}: {logins.explain_connect_error(error)}") from error
         finally:
             await _end(connecting, *ends)
         return True
 
     def check(self) -> None:
-        """Raise the BusError that ended this connection, if one did."""
         if self._fatal is not None:
             raise self._fatal
 
@@ -190,12 +162,10 @@ class Connection:
         *,
         headers: dict[str, str] | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
-    ) -> Msg:
+    ) -> nats.Msg:
         """
-        One request and its answer.
-
-        Raises TimeoutError when no answer came or nothing could be sent, at once when the connection is lost; BusError
-        when the server denies it, or does not take a message this large.
+        One request and its answer. Raises TimeoutError (at once if the connection is lost), BusError (denied, too
+        large).
         """
         self.check()
         if not self._client.is_connected:
@@ -205,20 +175,16 @@ class Connection:
             async with self._deadline(timeout_s):
                 # Not the client's timeout: it swallows a cancellation that comes together with the answer.
                 return await self._client.request(subject, data, timeout=None, headers=headers)  # type: ignore[arg-type]
-        except (*NO_ANSWER, TimeoutError, ConnectionClosedError) as error:
+        except (*NO_ANSWER, TimeoutError, nats.ConnectionClosedError) as error:
             self.check()
             raise TimeoutError(f"no answer to {subject}") from error
-        except MaxPayloadError as error:
+        except nats.MaxPayloadError as error:
             raise self._too_large(subject, data) from error
 
     async def ask(
         self, verb: str, body: dict[str, Any] | None = None, *, timeout_s: float = ASK_TIMEOUT_S
     ) -> dict[str, Any]:
-        """
-        One request to JetStream's API, `$JS.API.<verb>`.
-
-        Raises ApiError (the server refused), TimeoutError and BusError as `request` does.
-        """
+        """One request to JetStream's API, `$JS.API.<verb>`. Raises ApiError (refused), and as `request` does."""
         data = json.dumps(body).encode() if body is not None else b""
         answer = await self.request(f"$JS.API.{verb}", data, timeout_s=timeout_s)
         if not answer.data:
@@ -232,10 +198,10 @@ class Connection:
         self.check()
         try:
             await self._client.publish(subject, data, reply=reply, headers=headers)
-        except (*NO_ANSWER, ConnectionClosedError) as error:
+        except (*NO_ANSWER, nats.ConnectionClosedError) as error:
             self.check()
             raise TimeoutError(f"cannot send to {subject}") from error
-        except MaxPayloadError as error:
+        except nats.MaxPayloadError as error:
             raise self._too_large(subject, data) from error
 
     def _too_large(self, subject: str, data: bytes) -> BusError:
@@ -245,43 +211,38 @@ class Connection:
         )
 
     async def subscribe(
-        self, subject: str, hear: Callable[[Msg], Awaitable[None]], *, messages_max: int
-    ) -> Subscription:
+        self, subject: str, hear: Callable[[nats.Msg], Awaitable[None]], *, messages_max: int
+    ) -> nats.Subscription:
         """Await `hear` for each message. Above `messages_max` pending, messages are dropped (and seen as a gap)."""
         self.check()
         try:
             return await self._client.subscribe(
                 subject, cb=hear, pending_msgs_limit=messages_max, pending_bytes_limit=0
             )
-        except (*NO_ANSWER, ConnectionClosedError) as error:
+        except (*NO_ANSWER, nats.ConnectionClosedError) as error:
             self.check()
             raise TimeoutError(f"cannot subscribe to {subject}") from error
 
     async def flush(self) -> None:
-        """Wait until the server has everything sent so far. Raises TimeoutError."""
         self.check()
         try:
             async with self._deadline(ASK_TIMEOUT_S):
                 await self._client.flush()
-        except (*NO_ANSWER, ConnectionClosedError) as error:
+        except (*NO_ANSWER, nats.ConnectionClosedError) as error:
             raise TimeoutError("the server does not answer") from error
 
     def new_inbox(self) -> str:
-        """A new reply subject in our own inbox."""
         return self._client.new_inbox()
 
     @property
     def clustered(self) -> bool:
-        """Whether the server is part of a cluster."""
         return bool(self._client._server_info.get("cluster"))  # noqa: SLF001 - INFO has no public accessor
 
     @property
     def up(self) -> bool:
-        """Whether it is connected now."""
         return self._up.is_set()
 
     async def up_within(self, limit_s: float) -> None:
-        """Wait until connected, at most `limit_s`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await self._up.wait()
@@ -291,7 +252,6 @@ class Connection:
         self._changed[call] = None
 
     def off_change(self, call: Callable[[], None]) -> None:
-        """Stop calling."""
         self._changed.pop(call, None)
 
     async def close(self) -> None:
@@ -304,11 +264,11 @@ class Connection:
         self._give_up_waiting()
         self._tell()
         try:
-            with contextlib.suppress(TimeoutError, Error, OSError):
+            with contextlib.suppress(TimeoutError, nats.Error, OSError):
                 async with self._deadline(CLOSE_TIMEOUT_S / 2):
                     if self._client.is_connected:
                         await self._client.flush()
-            with contextlib.suppress(TimeoutError, Error, OSError):
+            with contextlib.suppress(TimeoutError, nats.Error, OSError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S / 2):
                     await self._client.close()
         finally:
@@ -316,14 +276,14 @@ class Connection:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await _end(*self._client.tasks())
+            self._client.abandon()  # a try that a cancellation met, or a close that was cut off, leaves its connection
 
     async def _watch_credentials(self) -> None:
         """
         Use changed credential files at the next connection, until cancelled.
 
-        With a new certificate or password of ours the connection goes on: the broker has admitted us, and may not know
-        the new one yet. With new authorities it reconnects at once, because the current broker may not be trusted any
-        more; with a new token, because the login ends with the old one.
+        New authorities or a new token reconnect at once. With another certificate or password the connection goes on:
+        the broker may not know the new one yet.
         """
         while not self._failed.is_set():
             await asyncio.sleep(LOOK_AT_FILES_S)
@@ -394,11 +354,11 @@ class Connection:
         if denied is not None:
             metrics.count(DENIED, (denied[1] or "").lower())
             self._fail(DeniedError(user=self._shown.user or self.name, verb=denied[1] or "", subject=denied[2] or ""))
-        elif isinstance(error, AuthorizationError) or _NOT_AUTHORIZED.search(str(error)):
+        elif isinstance(error, nats.AuthorizationError) or _NOT_AUTHORIZED.search(str(error)):
             await self._on_refusal(error)
         else:
             self._log_problem(error)
-            if self._connecting and is_identity_error(error):
+            if self._connecting and logins.is_identity_error(error):
                 self._refused.set()
                 # The client must get no further: a connection made while it is cancelled would leak.
                 await asyncio.get_running_loop().create_future()
@@ -427,8 +387,8 @@ class Connection:
         self._client.options["reconnect_time_wait"] = RECONNECT_WAIT_S
 
     def _log_problem(self, error: Exception) -> None:
-        about_identity = is_identity_error(error)
-        why = explain_connect_error(error)
+        about_identity = logins.is_identity_error(error)
+        why = logins.explain_connect_error(error)
         if about_identity or not self._trouble:
             self._trouble = why  # not replaced by the resets that follow a refused handshake
         kind = why if about_identity else type(error).__name__
@@ -460,10 +420,7 @@ class Connection:
 
 
 async def _end(*tasks: asyncio.Future[Any]) -> None:
-    """
-    Cancel them, and wait; repeatedly, because the client swallows a cancellation that comes while it flushes, or when
-    its connection attempt has just been refused (Python 3.11, `asyncio.wait_for`).
-    """
+    """Cancel them and wait, repeatedly: the client swallows a cancellation (Python 3.11, `asyncio.wait_for`)."""
     left: set[asyncio.Future[Any]] = set(tasks)
     while left:
         for task in left:

@@ -1,9 +1,8 @@
 """
 The two consumers that we read by: a service's ephemeral one, and the durable of a node's agent.
 
-Both deliver last values and then the tail. The allocator creates an agent's durable
-(`sluice.contracts.bus.nats_permissions` says why); the agent only resets it to its first entry, because a durable does
-not repeat acknowledged entries.
+The allocator creates an agent's durable (`sluice.contracts.bus.nats_permissions`); the agent only resets it to its
+first entry, because a durable does not repeat acknowledged entries.
 """
 
 import secrets
@@ -22,8 +21,9 @@ BATCH = 5_000
 INACTIVE_S = 30
 """The server deletes an ephemeral consumer without pulls for this long."""
 PULL_EXPIRES_S = 60.0
-HEARTBEAT_S, TAIL_HEARTBEAT_S = 1.0, 6.0
-"""Of services, and of an agent at the end of its ledger: there are many agents, and mostly they wait."""
+HEARTBEAT_S = 1.0
+TAIL_HEARTBEAT_S, CLUSTER_TAIL_HEARTBEAT_S = 6.0, 2.0
+"""Of an agent at the end of its ledger: mostly it waits. Of a cluster another server may be lost than its own."""
 SHARED_PULL_EXPIRES_S = 3 * HEARTBEAT_S
 """
 For several entries of a durable, which the agent's next run pulls from, too.
@@ -45,13 +45,11 @@ class StreamConsumer:
     tells_missing = False
 
     def __init__(self, connection: Connection, stream: Stream, filters: tuple[str, ...]) -> None:
-        """`filters` empty means the whole stream."""
         self.stream = stream
         self._connection = connection
         self._filters = filters
 
     async def find(self) -> Incarnation | None:
-        """The stream's incarnation. Raises TimeoutError while it does not exist."""
         return await incarnation(self._connection, self.stream)
 
     async def open(self) -> Opened:
@@ -117,5 +115,6 @@ class LedgerConsumer:
             return None
         if behind > 0:
             return Pull(min(behind, ACKS_PENDING_MAX), SHARED_PULL_EXPIRES_S, HEARTBEAT_S)
+        heartbeat_s = CLUSTER_TAIL_HEARTBEAT_S if self._connection.clustered else TAIL_HEARTBEAT_S
         expires_s = max(SHARED_PULL_EXPIRES_S, min(left_s, PULL_EXPIRES_S))
-        return Pull(1, expires_s, min(TAIL_HEARTBEAT_S, expires_s / 3))
+        return Pull(1, expires_s, min(heartbeat_s, expires_s / 3))

@@ -1,9 +1,7 @@
 """
-A service's NATS credentials from its settings: its user, by a password, token or certificate in files, and whom it
-trusts.
+A service's NATS credentials from its settings: its user, by a password, token or certificate in files.
 
-The one place that reads them; no secret is ever part of a URL, a setting or a log line. Files are read again when they
-change, and used at the next connection; invalid files are only logged.
+Files are read again when they change, and used at the next connection; invalid ones are only logged.
 """
 
 import ssl
@@ -12,17 +10,7 @@ from pathlib import Path
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.settings import CommonSettings
-from sluice.runtime.tls.certificate_files import (
-    CHECK_EVERY_S,
-    CertificateError,
-    CertificateFiles,
-    CertificateMaterial,
-    ExpiryWarning,
-    WatchedFiles,
-    invalid_ca_error,
-    read_pem_file,
-    warn_if_open,
-)
+from sluice.runtime.tls import certificate_files
 
 _PASSWORD_BYTES_MAX = 1024
 _TOKEN_BYTES_MAX = 16 * 1024
@@ -35,7 +23,7 @@ class CredentialError(ServiceError):
 class CredentialFiles:
     """Credentials in files, as `sluice.runtime.nats.credentials.CredentialSource`."""
 
-    def __init__(self, settings: CommonSettings, user: str, *, look_s: float = CHECK_EVERY_S) -> None:
+    def __init__(self, settings: CommonSettings, user: str, *, look_s: float = certificate_files.CHECK_EVERY_S) -> None:
         """Read the files, which blocks. Raises CredentialError."""
         self.user = user
         self._password_file = settings.nats_password_file
@@ -43,16 +31,15 @@ class CredentialFiles:
         self._ca_file = settings.nats_ca_file
         self._server_name = settings.nats_server_name
         self._certificate = _certificate_files(settings)
-        self._material: CertificateMaterial | None = None
+        self._material: certificate_files.CertificateMaterial | None = None
         own = self._certificate.paths if self._certificate is not None else ()
         paths = dict.fromkeys(
             path for path in (self._ca_file, self._password_file, self._token_file, *own) if path is not None
         )
-        self._files = WatchedFiles(paths, self._read, part="bus identity", look_s=look_s)
-        self._ending = ExpiryWarning("bus identity", own[0]) if own else None
+        self._files = certificate_files.WatchedFiles(paths, self._read, part="bus identity", look_s=look_s)
+        self._ending = certificate_files.ExpiryWarning("bus identity", own[0]) if own else None
 
     def current(self) -> Credentials:
-        """As the files are now; the same object until they change."""
         found = self._files.current()
         if self._ending is not None and self._material is not None:
             self._ending.look(self._material)
@@ -68,12 +55,12 @@ class CredentialFiles:
         if self._ca_file is None:
             return Credentials(self.user, password, is_token=is_token)
         try:
-            trusts = read_pem_file("nats_ca_file", self._ca_file)
+            trusts = certificate_files.read_pem_file("nats_ca_file", self._ca_file)
             context = _ssl_context(trusts, self._ca_file)
             if self._certificate is not None:
                 self._material = self._certificate.read()
                 context.load_cert_chain(self._certificate.certificate_file, self._certificate.key_file, password="")
-        except CertificateError as error:
+        except certificate_files.CertificateError as error:
             raise CredentialError(str(error)) from error
         except (ssl.SSLError, OSError) as error:  # changed since it was tried; it is read again
             raise CredentialError(f"nats_certificate_file: {describe_error(error)}") from error
@@ -81,13 +68,9 @@ class CredentialFiles:
 
 
 def credentials_from_settings(
-    settings: CommonSettings, user: str = "", *, look_s: float = CHECK_EVERY_S
+    settings: CommonSettings, user: str = "", *, look_s: float = certificate_files.CHECK_EVERY_S
 ) -> CredentialFiles | None:
-    """
-    The credentials of `user` (else `nats_user`); None where neither a password nor an authority is configured.
-
-    Blocks for reading small files. Raises CredentialError, also when only some of the files are named.
-    """
+    """The credentials of `user` (else `nats_user`); None where none are configured. Blocks. Raises CredentialError."""
     _certificate_files(settings)
     if settings.nats_token_file is not None and settings.nats_password_file is not None:
         raise CredentialError(
@@ -99,13 +82,12 @@ def credentials_from_settings(
 
 
 def describe_error(error: Exception) -> str:
-    """Describe an error of TLS or of a file, without its context."""
     if isinstance(error, ssl.SSLError):
         return error.reason or type(error).__name__
     return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
 
 
-def _certificate_files(settings: CommonSettings) -> CertificateFiles | None:
+def _certificate_files(settings: CommonSettings) -> certificate_files.CertificateFiles | None:
     certificate, key, ca = settings.nats_certificate_file, settings.nats_key_file, settings.nats_ca_file
     if certificate is None and key is None:
         return None
@@ -115,18 +97,18 @@ def _certificate_files(settings: CommonSettings) -> CertificateFiles | None:
         raise CredentialError(f"{missing} must be set too: a certificate on the bus needs its key and an authority")
     # The authority that signs the broker is not the one that signs users: with one for both, a user could pose as
     # broker.
-    return CertificateFiles(certificate, key, ca, settings="nats", vouches=False)
+    return certificate_files.CertificateFiles(certificate, key, ca, settings="nats", vouches=False)
 
 
 def _ssl_context(trusts: bytes, path: Path) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cadata=trusts.decode("ascii"))
     except (ssl.SSLError, ValueError) as error:
-        raise invalid_ca_error("nats_ca_file", path, error) from error
+        raise certificate_files.invalid_ca_error("nats_ca_file", path, error) from error
 
 
 def _secret_in(setting: str, path: Path, bytes_max: int) -> str:
-    warn_if_open(setting, path)
+    certificate_files.warn_if_open(setting, path)
     try:
         with path.open("rb") as file:
             secret = file.read(bytes_max + 1).decode().strip()

@@ -1,9 +1,8 @@
 """
 Our NATS credentials and trusted authorities as the client takes them; and connection errors in words.
 
-Where TLS is configured, nothing is sent to a plain-text server: the client would send the password to any server
-(nats-py 2.16 follows the server's INFO, which an attacker on the path can change). A password never leaves this machine
-in plain text. Files are read in `sluice.runtime.nats.credential_files`.
+Where TLS is configured, nothing is sent to a plain-text server: nats-py 2.16 would send it the password, as the
+server's INFO says. A password never leaves this machine in plain text.
 """
 
 import re
@@ -67,7 +66,6 @@ class Credentials:
     sign: Callable[[str], bytes] | None = field(default=None, repr=False)
 
     def current(self) -> "Credentials":
-        """These do not change."""
         return self
 
 
@@ -79,10 +77,7 @@ class CredentialSource(Protocol):
 
 
 def parse_server_urls(url: str) -> list[str]:
-    """
-    The comma-separated servers. Raises BusError for an invalid address, which the client would retry without end, or
-    reject without naming it; and for an address with a password, without repeating it.
-    """
+    """The comma-separated servers. Raises BusError for an invalid one; one with a password is not repeated."""
     if holds_credentials(url):
         raise BusError(
             "a NATS URL must not hold a user or a password, because it is shown; set nats_user and nats_password_file"

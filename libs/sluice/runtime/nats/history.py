@@ -16,30 +16,15 @@ from sluice.contracts.bus.codec import Undecodable, decode
 from sluice.contracts.bus.subjects import HISTORY_PREFIX
 from sluice.contracts.messages import Envelope
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats.client import (
-    AckPolicy,
-    Client,
-    ConsumerConfig,
-    DeliverPolicy,
-    JetStreamContext,
-    NotFoundError,
-    ServiceUnavailableError,
-)
+from sluice.runtime.nats import client as nats
+from sluice.runtime.nats import credentials as logins
 from sluice.runtime.nats.client import Error as NatsError
 from sluice.runtime.nats.connection import PING_S, PINGS_MAX
-from sluice.runtime.nats.credentials import (
-    Credentials,
-    CredentialSource,
-    connect_options,
-    explain_connect_error,
-    parse_server_urls,
-)
 
 STREAM = "HISTORY"
 EVERYTHING = (f"{HISTORY_PREFIX}sluice.>",)
 BATCH = 1000
 WAIT_S = 1.0
-"""How long one pull waits on the server."""
 SILENT_MAX = 3
 """After so many empty pulls, pending messages are taken for expired, if the server answers."""
 FORGET_AFTER_S = 30.0
@@ -54,7 +39,6 @@ class HistoryRecord:
     sequence: int
     envelope: Envelope | Undecodable
     headers: Mapping[str, str] = field(default_factory=dict)
-    """As its writer set them."""
     stored_at: float = 0.0
     """When the server stored it, by its clock: unix time."""
 
@@ -62,7 +46,7 @@ class HistoryRecord:
 class NatsHistory:
     """A connection for reading the history. Make it with `open_history`."""
 
-    def __init__(self, stream: JetStreamContext) -> None:
+    def __init__(self, stream: nats.JetStreamContext) -> None:
         self._stream = stream
 
     async def read(
@@ -73,26 +57,21 @@ class NatsHistory:
         after: int | None = None,
         follow: bool = False,
     ) -> AsyncGenerator[list[HistoryRecord], None]:
-        """
-        Messages under `filters` of the last `since_s` seconds, or after a sequence (by default all), in batches.
-
-        Ends with the present, or never when `follow` is set: then a batch is empty when nothing came for a while.
-        Raises BusError when there is no history or the server goes away.
-        """
-        config = ConsumerConfig(
+        """Messages of the last `since_s`, or after a sequence, in batches; with `follow` for good. Raises BusError."""
+        config = nats.ConsumerConfig(
             name=f"history-{secrets.token_hex(8)}",  # the right to create covers named consumers only
             filter_subjects=list(filters),
-            ack_policy=AckPolicy.NONE,
+            ack_policy=nats.AckPolicy.NONE,
             mem_storage=True,
             inactive_threshold=FORGET_AFTER_S,
-            deliver_policy=DeliverPolicy.ALL,
+            deliver_policy=nats.DeliverPolicy.ALL,
         )
         if since_s is not None:
-            config.deliver_policy = DeliverPolicy.BY_START_TIME
+            config.deliver_policy = nats.DeliverPolicy.BY_START_TIME
             begin = datetime.now(UTC) - timedelta(seconds=since_s)
             config.opt_start_time = begin.isoformat()  # type: ignore[assignment] # the server wants RFC 3339
         if after is not None:
-            config.deliver_policy = DeliverPolicy.BY_START_SEQUENCE
+            config.deliver_policy = nats.DeliverPolicy.BY_START_SEQUENCE
             config.opt_start_seq = after + 1
         with _errors_explained():
             async for batch in self._batches(config, follow=follow):
@@ -103,7 +82,7 @@ class NatsHistory:
         with _errors_explained():
             return (await self._stream.stream_info(STREAM)).created.isoformat()  # type: ignore[union-attr]
 
-    async def _batches(self, config: ConsumerConfig, *, follow: bool) -> AsyncIterator[list[HistoryRecord]]:
+    async def _batches(self, config: nats.ConsumerConfig, *, follow: bool) -> AsyncIterator[list[HistoryRecord]]:
         made = await self._stream.add_consumer(STREAM, config)
         pending = made.num_pending or 0
         subscription = await self._stream.pull_subscribe_bind(consumer=made.name, stream=STREAM)
@@ -114,7 +93,7 @@ class NatsHistory:
                     messages = await subscription.fetch(BATCH, timeout=WAIT_S)
                 except TimeoutError:
                     messages = []
-                except ServiceUnavailableError as error:  # no responder for this reader
+                except nats.ServiceUnavailableError as error:  # no responder for this reader
                     raise BusError(
                         "the server ended the reading: HISTORY was recreated, or its consumer expired"
                     ) from error
@@ -148,23 +127,23 @@ class NatsHistory:
 
 @asynccontextmanager
 async def open_history(
-    url: str, *, name: str, credentials: CredentialSource | None = None, timeout_s: float = 5.0
+    url: str, *, name: str, credentials: logins.CredentialSource | None = None, timeout_s: float = 5.0
 ) -> AsyncIterator[NatsHistory]:
     """Connect, and disconnect at the end. Raises BusError when no server answers at `url`, or it refuses us."""
-    connection = Client()
+    connection = nats.Client()
     try:
         await connection.connect(
-            parse_server_urls(url),
+            logins.parse_server_urls(url),
             name=name,
             allow_reconnect=False,
             max_reconnect_attempts=1,  # counts for the first connection too; 0 would never end
             ping_interval=PING_S,
             max_outstanding_pings=PINGS_MAX,
             error_cb=_nothing,
-            **connect_options(connection, credentials or Credentials(), name),
+            **logins.connect_options(connection, credentials or logins.Credentials(), name),
         )
     except (OSError, TimeoutError, NatsError) as error:
-        raise BusError(f"no NATS server answers at {url}: {explain_connect_error(error)}") from error
+        raise BusError(f"no NATS server answers at {url}: {logins.explain_connect_error(error)}") from error
     try:
         yield NatsHistory(connection.jetstream(timeout=timeout_s))
     finally:
@@ -175,7 +154,7 @@ async def open_history(
 def _errors_explained() -> Iterator[None]:
     try:
         yield
-    except NotFoundError as error:
+    except nats.NotFoundError as error:
         raise BusError("there is no HISTORY stream; `sluice streams ensure` makes it") from error
     except (NatsError, TimeoutError) as error:
         raise BusError(f"the NATS server went away: {error or type(error).__name__}") from error

@@ -1,11 +1,8 @@
 """
-Copies accepted writes to HISTORY, for people. Best effort: a writer that dies first leaves a gap, nothing worse.
+Copies accepted writes to HISTORY, for people. Best effort: a writer that dies first leaves a gap.
 
-Agents have no right to: allocators copy what they read of them. What is about one node has a budget, so that no node
-can push out the rest.
-
-The server's RePublish keeps the guard headers, and HISTORY would refuse all but the first message of each subject.
-Nothing ever waits for, or is decided from, what is recorded here.
+Agents have no right to: allocators copy what they read of them, within a budget for each node. The server's RePublish
+keeps the guard headers, and HISTORY would refuse all but the first message of each subject.
 """
 
 import asyncio
@@ -67,12 +64,7 @@ class _Unanswered:
 
 
 class HistoryWriter:
-    """
-    Writes of one connection that go to HISTORY, each once.
-
-    A write is known from before it is sent: a reader may observe it before its answer comes, or before the answer is
-    given up. A copy that cannot be sent goes before the next one.
-    """
+    """Writes of one connection that go to HISTORY, each once. Known before they are sent: a reader may come first."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -84,7 +76,6 @@ class HistoryWriter:
         self._budget = Budget()
 
     def sent(self, write: Write, data: bytes, headers: dict[str, str]) -> None:
-        """A write is about to be sent, perhaps again."""
         if isinstance(write.message, AGENTS_MESSAGES):
             return
         mine = self._unanswered.setdefault(write.operation, _Unanswered(data, headers))
@@ -93,7 +84,6 @@ class HistoryWriter:
             self._unanswered.popitem(last=False)
 
     async def landed(self, write: Write, sequence: int, data: bytes, headers: dict[str, str]) -> None:
-        """A write was accepted."""
         self._unanswered.pop(write.operation, None)
         if isinstance(write.message, AGENTS_MESSAGES):
             return
@@ -144,7 +134,6 @@ class HistoryWriter:
         task.add_done_callback(self._tasks.discard)
 
     def close(self) -> None:
-        """Stop recording."""
         for task in self._tasks:
             task.cancel()
 

@@ -23,7 +23,7 @@ from sluice.contracts.ids import Incarnation, NodeName
 from sluice.contracts.reasons import shorten
 from sluice.runtime import logs
 from sluice.runtime.bus import Answer, BusError, Probe, Reading
-from sluice.runtime.nats import stream_management
+from sluice.runtime.nats import stream_management, wire_format
 from sluice.runtime.nats.broker_liveness import BrokerLiveness
 from sluice.runtime.nats.client import ConnectionClosedError, Msg, NoRespondersError
 from sluice.runtime.nats.connection import Connection
@@ -31,25 +31,6 @@ from sluice.runtime.nats.consumers import LedgerConsumer, StreamConsumer
 from sluice.runtime.nats.credentials import CredentialSource
 from sluice.runtime.nats.history_writer import HistoryWriter
 from sluice.runtime.nats.reader import Consumer, Reader
-from sluice.runtime.nats.wire_format import (
-    EXPECTED,
-    EXPECTED_SUBJECT,
-    NO_ANSWER,
-    OTHER_IN_FLIGHT,
-    SEQUENCE,
-    SUBJECT,
-    TTL,
-    WRONG_LAST_SEQUENCE,
-    ApiError,
-    Read,
-    WrittenAt,
-    answer_of,
-    envelope_bytes,
-    read_stored,
-    status_of,
-    stored_ns_of,
-    times_of,
-)
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.metrics import Sample
 from sluice.runtime.prometheus.runtime_metrics import POISON, SILENT
@@ -64,7 +45,6 @@ PROBES_MAX = 64
 UNAVAILABLE = 500
 """From this code on the server is at fault: JetStream has no leader, or no disk."""
 SET_ASIDE_MAX = 1_000
-"""Undecodable messages that are remembered as logged."""
 
 
 class Arrivals(Protocol):
@@ -113,47 +93,40 @@ class NatsBus:
         quiet: bool = False,
     ) -> "NatsBus":
         """
-        Connect to any of the comma-separated servers in `url`; waits while none answers, or for `within_s`.
-
-        `traces` gets the trace context of what is read; with `records_agents` what is read of agents is copied to
-        HISTORY; `quiet` ones ping seldom while they await nothing. Raises BusError for wrong credentials, an old
-        server, or when the time is over.
+        As `Connection.open`. `traces` gets what is read; with `records_agents` agents' messages go to HISTORY; `quiet`
+        ones ping seldom while they await nothing.
         """
         connection = await Connection.open(url, name=name, credentials=credentials, within_s=within_s, quiet=quiet)
         return cls(connection, traces, refresh_s, records_agents=records_agents)
 
     async def write(self, write: Write, headers: dict[str, str]) -> Answer:
-        """
-        Publish once, guarded. Without an answer the result is unknown, after a pause that grows with the write's
-        attempts.
-
-        Raises BusError when the server denies the subject, or refuses the message permanently.
-        """
         try:
-            data = envelope_bytes(write, datetime.now(UTC).isoformat(timespec="milliseconds"))
+            data = wire_format.envelope_bytes(write, datetime.now(UTC).isoformat(timespec="milliseconds"))
         except MessageTooLargeError as error:
             raise BusError(f"{write.subject}: {error}") from error
-        guarded = {**headers, EXPECTED: str(write.expected), EXPECTED_SUBJECT: write.guard}
+        guarded = {**headers, wire_format.EXPECTED: str(write.expected), wire_format.EXPECTED_SUBJECT: write.guard}
         if write.ttl_s is not None:
-            guarded[TTL] = f"{write.ttl_s}s"
+            guarded[wire_format.TTL] = f"{write.ttl_s}s"
         self._recorder.sent(write, data, headers)
         began = time.monotonic()
         try:
-            sequence = answer_of(write.subject, await self._connection.request(write.subject, data, headers=guarded))
+            sequence = wire_format.answer_of(
+                write.subject, await self._connection.request(write.subject, data, headers=guarded)
+            )
         except TimeoutError as error:
             self._log.info("write without an answer", subject=write.subject, attempt=write.attempt, why=str(error))
             self._recorder.lost(write)
             self._liveness.unanswered(connected=self.connected, clustered=self.clustered)
             return await self._unknown(write)
-        except ApiError as error:
+        except wire_format.ApiError as error:
             if error.code < UNAVAILABLE:
                 self._liveness.answered()
             else:
                 self._liveness.unanswered(connected=self.connected, clustered=self.clustered)
-            if error.err_code == WRONG_LAST_SEQUENCE:
+            if error.err_code == wire_format.WRONG_LAST_SEQUENCE:
                 self._recorder.refused(write)
                 return WriteRefused(write.operation, error.wrong_last_sequence)
-            if error.err_code == OTHER_IN_FLIGHT:
+            if error.err_code == wire_format.OTHER_IN_FLIGHT:
                 self._recorder.lost(write)
                 return await self._unknown(write)
             self._log.error("the server cannot accept a write", subject=write.subject, why=str(error))
@@ -177,7 +150,6 @@ class NatsBus:
         return self._read(StreamConsumer(self._connection, stream, filters))
 
     def read_ledger(self, node: NodeName) -> AsyncIterator[list[Reading]]:
-        """A node's ledger by its agent's durable and its incarnation (empty: `ensure_agent` did not create it)."""
         return self._read(LedgerConsumer(self._connection, node))
 
     async def _read(self, consumer: Consumer) -> AsyncIterator[list[Reading]]:
@@ -191,28 +163,26 @@ class NatsBus:
             del self._readers[reader]
 
     def read_again(self, stream: Stream) -> None:
-        """Restart every reader of `stream` in this process."""
         for reader in self._readers:
             if reader.stream is stream:
                 reader.restart("asked to")
 
     async def last(self, stream: Stream, subject: str) -> Entry | None:
-        """The last value of one subject, or None. Raises TimeoutError without an answer."""
         answer = await self._connection.request(f"$JS.API.DIRECT.GET.{stream}.{subject}")
-        status = status_of(answer)
+        status = wire_format.status_of(answer)
         if status == "404":
             return None
         headers = answer.headers or {}
-        if status or SEQUENCE not in headers:
+        if status or wire_format.SEQUENCE not in headers:
             raise TimeoutError(f"no value of {subject}: {status}")
-        return self._take(headers[SUBJECT], int(headers[SEQUENCE]), answer).entry
+        return self._take(headers[wire_format.SUBJECT], int(headers[wire_format.SEQUENCE]), answer).entry
 
-    def _take(self, subject: str, sequence: int, message: Msg) -> Read:
-        read = read_stored(subject, sequence, message.data)
+    def _take(self, subject: str, sequence: int, message: Msg) -> wire_format.Read:
+        read = wire_format.read_stored(subject, sequence, message.data)
         if read.why and (subject, sequence) not in self._set_aside:
             self._log_set_aside(subject, sequence, read)
         if self._traces is not None:
-            stored_ns = stored_ns_of(message.reply) if self._traces.recording else 0
+            stored_ns = wire_format.stored_ns_of(message.reply) if self._traces.recording else 0
             self._traces.arrived(subject, sequence, read.request, message.headers, stored_ns)
         if read.entry is not None:
             self._recorder.seen(read.entry)
@@ -220,7 +190,7 @@ class NatsBus:
                 self._recorder.read_of_agent(read.entry, message)
         return read
 
-    def _log_set_aside(self, subject: str, sequence: int, read: Read) -> None:
+    def _log_set_aside(self, subject: str, sequence: int, read: wire_format.Read) -> None:
         """Log once that a message was set aside, and count it. A foreign subject is named nowhere else."""
         self._set_aside[subject, sequence] = None
         if len(self._set_aside) > SET_ASIDE_MAX:
@@ -238,42 +208,33 @@ class NatsBus:
             else f"finish an upgrade that goes on; otherwise remove it: nats stream rmm {stream.value} {sequence}",
         )
 
-    async def written_at(self, stream: Stream, subject: str) -> WrittenAt | None:
+    async def written_at(self, stream: Stream, subject: str) -> wire_format.WrittenAt | None:
         """When the last value of a subject was written, or None for none. Raises TimeoutError without an answer."""
-        return times_of(await self._connection.request(f"$JS.API.DIRECT.GET.{stream}.{subject}"))
+        return wire_format.times_of(await self._connection.request(f"$JS.API.DIRECT.GET.{stream}.{subject}"))
 
     async def stream_problems(self) -> list[str]:
-        """Differences between the streams and their declarations, a sentence each. Raises TimeoutError and BusError."""
         return await stream_management.stream_problems(self._connection)
 
     async def unstored_s(self, stream: Stream) -> float | None:
-        """For how long nothing has been stored in a stream, by the broker's clock. Raises TimeoutError, BusError."""
         return await stream_management.unstored_s(self._connection, stream)
 
     async def incarnation(self, stream: Stream) -> Incarnation:
-        """The incarnation of the broker's data. Raises TimeoutError when there is no such stream."""
         return await stream_management.incarnation(self._connection, stream)
 
     async def ensure_streams(self, *, history_bytes: int = HISTORY_BYTES_MAX) -> None:
-        """Create missing streams. Raises BusError where one exists with other settings."""
         await stream_management.ensure_streams(self._connection, history_bytes=history_bytes)
 
     async def resize_history(self, history_bytes: int) -> None:
-        """Set the size limit of HISTORY. Raises BusError, TimeoutError."""
         await stream_management.resize_history(self._connection, history_bytes)
 
     async def bound_agents(self) -> None:
-        """Remove the slice statuses of nodes whose agents wrote too many. Raises TimeoutError, BusError."""
         await self._agents_share.enforce()
 
     async def ensure_agent(self, node: NodeName) -> None:
-        """Create the durable of a node's agent if missing. Raises BusError where it differs."""
         await stream_management.ensure_agent(self._connection, node)
 
     @asynccontextmanager
     async def answering(self, subject: str) -> AsyncIterator[None]:
-        """Answer `probe`s of `subject` while the context lasts. Raises BusError."""
-
         async def answer(message: Msg) -> None:
             with suppress(TimeoutError):  # the one that asked asks again
                 await self._connection.publish(message.reply, b"")
@@ -285,11 +246,10 @@ class NatsBus:
         try:
             yield
         finally:
-            with suppress(*NO_ANSWER, ConnectionClosedError):
+            with suppress(*wire_format.NO_ANSWER, ConnectionClosedError):
                 await subscription.unsubscribe()
 
     async def probe(self, subject: str, within_s: float) -> Probe:
-        """Ask whether a process is `answering`; returns after at most `within_s`. Raises BusError."""
         try:
             await self._connection.request(subject, timeout_s=within_s)
         except TimeoutError as error:
@@ -300,21 +260,17 @@ class NatsBus:
 
     @property
     def connected(self) -> bool:
-        """Whether a server is connected; pings notice within about two seconds."""
         return self._connection.up
 
     @property
     def unread_s(self) -> float:
-        """For how long a stream to be read here has been unreadable; 0 while readings go on."""
         return max((reader.unread_s for reader in self._readers), default=0.0)
 
     @property
     def clustered(self) -> bool:
-        """Whether the connected server is part of a cluster."""
         return self._connection.clustered
 
     async def close(self) -> None:
-        """Flush and disconnect, within a bounded time."""
         self._shown.close()
         self._recorder.close()
         await self._connection.close()

@@ -119,7 +119,6 @@ class Reader:
 
     @property
     def stream(self) -> Stream:
-        """The stream that is read."""
         return self._consumer.stream
 
     @property

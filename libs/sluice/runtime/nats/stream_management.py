@@ -1,10 +1,8 @@
 """
 Creates missing streams and agents' durables.
 
-It never changes a configuration and never deletes: an existing stream with other settings is an error that names the
-differences, because sequences and every guard depend on these settings. Two exceptions: the size of HISTORY can be
-changed at any time (`resize_history`), and a durable with another incarnation than its stream's is corrected: it was
-requested before the streams were recreated, and landed afterwards.
+It never changes a configuration and never deletes: every guard depends on these settings. Two exceptions: the size of
+HISTORY, and a durable of another incarnation than its stream's, requested before the streams were recreated.
 """
 
 import time
@@ -12,29 +10,15 @@ from collections import Counter
 from datetime import datetime
 from typing import Any
 
+from sluice.contracts.bus import streams
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX, MIB, state_bytes
-from sluice.contracts.bus.streams import (
-    INCARNATION_KEY,
-    SLICES_PER_NODE_MAX,
-    STREAMS,
-    StreamDeclaration,
-    consumer_config,
-    consumer_of,
-)
 from sluice.contracts.bus.subjects import node_from_token
 from sluice.contracts.ids import Incarnation, NodeName
 from sluice.runtime import logs
 from sluice.runtime.bus import BusError
+from sluice.runtime.nats import wire_format
 from sluice.runtime.nats.connection import REQUEST_TIMEOUT_S, Connection
-from sluice.runtime.nats.wire_format import (
-    CONSUMER_EXISTS,
-    CONSUMER_NOT_FOUND,
-    INSUFFICIENT_STORAGE,
-    STREAM_IN_USE,
-    STREAM_NOT_FOUND,
-    ApiError,
-)
 
 CLUSTER_REPLICAS = 3
 _NO_SHAPE = ("first_seq", "max_bytes", "discard")
@@ -48,15 +32,10 @@ _log = logs.get("streams")
 
 
 async def ensure_streams(connection: Connection, *, history_bytes: int = HISTORY_BYTES_MAX) -> None:
-    """
-    Create each missing stream; those created together have one incarnation. `history_bytes` is HISTORY's size limit.
-
-    Raises BusError where one exists with other settings, or the broker's store has no room for HISTORY; TimeoutError
-    while the cluster is not ready for it.
-    """
+    """Create missing streams of one life. Raises BusError (other settings, no room), TimeoutError (not ready)."""
     replicas = CLUSTER_REPLICAS if connection.clustered else 1
     first_sequence = time.time_ns() // 1_000_000
-    for declaration in STREAMS:
+    for declaration in streams.STREAMS:
         wanted = declaration.config(first_sequence=first_sequence, replicas=replicas)
         if declaration.stream is Stream.HISTORY:
             wanted["max_bytes"] = history_bytes
@@ -65,13 +44,15 @@ async def ensure_streams(connection: Connection, *, history_bytes: int = HISTORY
         await _ensure_stream(connection, declaration, wanted)
 
 
-async def _ensure_stream(connection: Connection, declaration: StreamDeclaration, wanted: dict[str, Any]) -> None:
+async def _ensure_stream(
+    connection: Connection, declaration: streams.StreamDeclaration, wanted: dict[str, Any]
+) -> None:
     found = await _info(connection, declaration.stream)
     if found is None:
         try:
             made = await connection.ask(f"STREAM.CREATE.{declaration.stream}", wanted, timeout_s=REQUEST_TIMEOUT_S)
-        except ApiError as error:
-            if error.err_code != STREAM_IN_USE:
+        except wire_format.ApiError as error:
+            if error.err_code != wire_format.STREAM_IN_USE:
                 raise _not_made(error, wanted) from error
             found = await _info(connection, declaration.stream)  # another process was first
         else:
@@ -83,19 +64,14 @@ async def _ensure_stream(connection: Connection, declaration: StreamDeclaration,
 
 
 async def resize_history(connection: Connection, history_bytes: int) -> None:
-    """
-    Change the size limit of HISTORY. A smaller one drops only its oldest messages.
-
-    For a broker without users: the right to STREAM.UPDATE would allow to make the server write elsewhere, so no user of
-    ours has it. Raises BusError where the broker's store has no room for it.
-    """
+    """Change HISTORY's size limit, at a broker without users: ours may not STREAM.UPDATE. Raises BusError (no room)."""
     found = await _info(connection, Stream.HISTORY)
     if found is None or found["config"].get("max_bytes") == history_bytes:
         return
     wanted = {**found["config"], "max_bytes": history_bytes}
     try:
         await connection.ask(f"STREAM.UPDATE.{Stream.HISTORY}", wanted, timeout_s=REQUEST_TIMEOUT_S)
-    except ApiError as error:
+    except wire_format.ApiError as error:
         raise _not_made(error, wanted) from error
     _log.info("HISTORY has another size", bytes=history_bytes, before=found["config"].get("max_bytes"))
 
@@ -113,7 +89,7 @@ async def stream_problems(connection: Connection) -> list[str]:
     """Differences from the declarations, for people, a sentence each. Raises TimeoutError, BusError."""
     replicas = CLUSTER_REPLICAS if connection.clustered else 1
     problems = []
-    for declaration in STREAMS:
+    for declaration in streams.STREAMS:
         found = await _info(connection, declaration.stream)
         if found is None:
             problems.append(f"there is no stream {declaration.stream}")
@@ -156,14 +132,14 @@ class AgentsShare:
             return
         self._counted = subjects
         for node, count in (await self._slices()).items():
-            if count > SLICES_PER_NODE_MAX:
+            if count > streams.SLICES_PER_NODE_MAX:
                 body = {"filter": f"sluice.slice.{node}.>"}
                 await self._connection.ask(f"STREAM.PURGE.{Stream.STATE}", body, timeout_s=REQUEST_TIMEOUT_S)
                 _log.error(
                     "removed the slice statuses of a node: its agent wrote too many",
                     node=node_from_token(node),
                     statuses=count,
-                    limit=SLICES_PER_NODE_MAX,
+                    limit=streams.SLICES_PER_NODE_MAX,
                 )
 
     async def _slices(self) -> Counter[str]:
@@ -181,21 +157,21 @@ class AgentsShare:
 async def ensure_agent(connection: Connection, node: NodeName) -> None:
     """Create a node agent's durable if missing. Raises BusError for other settings, TimeoutError without BOOK."""
     life = await incarnation(connection, Stream.BOOK)
-    wanted = consumer_config(node, life)
+    wanted = streams.consumer_config(node, life)
     try:
         await _make_durable(connection, node, wanted, action="create")
         await _check_life(connection, life)
-    except ApiError as error:
-        if error.err_code == STREAM_NOT_FOUND:
+    except wire_format.ApiError as error:
+        if error.err_code == wire_format.STREAM_NOT_FOUND:
             raise TimeoutError("there is no BOOK yet") from error
-        if error.err_code != CONSUMER_EXISTS:
+        if error.err_code != wire_format.CONSUMER_EXISTS:
             raise _not_made(error) from error
         await _compare_durable(connection, node, life)
 
 
 async def _compare_durable(connection: Connection, node: NodeName, life: Incarnation) -> None:
-    wanted, name = consumer_config(node, life), consumer_of(node)
-    found = await _find(connection, f"CONSUMER.INFO.{Stream.BOOK}.{name}", CONSUMER_NOT_FOUND)
+    wanted, name = streams.consumer_config(node, life), streams.consumer_of(node)
+    found = await _find(connection, f"CONSUMER.INFO.{Stream.BOOK}.{name}", wire_format.CONSUMER_NOT_FOUND)
     await _check_life(connection, life)
     if found is None:
         return
@@ -204,12 +180,12 @@ async def _compare_durable(connection: Connection, node: NodeName, life: Incarna
     if of_another_life:
         try:
             await _make_durable(connection, node, wanted, action="update")
-        except ApiError as error:
+        except wire_format.ApiError as error:
             raise _not_made(error) from error
 
 
 async def _make_durable(connection: Connection, node: NodeName, wanted: dict[str, Any], *, action: str) -> None:
-    verb = f"CONSUMER.CREATE.{Stream.BOOK}.{consumer_of(node)}.{wanted['filter_subject']}"
+    verb = f"CONSUMER.CREATE.{Stream.BOOK}.{streams.consumer_of(node)}.{wanted['filter_subject']}"
     body = {"stream_name": Stream.BOOK.value, "action": action, "config": wanted}
     await connection.ask(verb, body, timeout_s=REQUEST_TIMEOUT_S)
 
@@ -230,24 +206,24 @@ async def incarnation(connection: Connection, stream: Stream) -> Incarnation:
 
 def incarnation_of_durable(info: dict[str, Any]) -> Incarnation:
     """The incarnation that `ensure_agent` wrote into a durable; empty for a durable created by other means."""
-    return Incarnation((info["config"].get("metadata") or {}).get(INCARNATION_KEY, ""))
+    return Incarnation((info["config"].get("metadata") or {}).get(streams.INCARNATION_KEY, ""))
 
 
 async def _info(connection: Connection, stream: Stream) -> dict[str, Any] | None:
-    return await _find(connection, f"STREAM.INFO.{stream}", STREAM_NOT_FOUND)
+    return await _find(connection, f"STREAM.INFO.{stream}", wire_format.STREAM_NOT_FOUND)
 
 
 async def _find(connection: Connection, verb: str, missing: int) -> dict[str, Any] | None:
     try:
         return await connection.ask(verb)
-    except ApiError as error:
+    except wire_format.ApiError as error:
         if error.err_code == missing:
             return None
         raise _not_made(error) from error
 
 
-def _not_made(error: ApiError, wanted: dict[str, Any] | None = None) -> Exception:
-    if error.err_code == INSUFFICIENT_STORAGE and wanted is not None:
+def _not_made(error: wire_format.ApiError, wanted: dict[str, Any] | None = None) -> Exception:
+    if error.err_code == wire_format.INSUFFICIENT_STORAGE and wanted is not None:
         return BusError(
             f"the stream {wanted['name']} may take {wanted['max_bytes'] // MIB} MiB, and the broker's store has no "
             "room for it: set SLUICE_HISTORY_MIB to half of the broker's max_file_store, or enlarge it (docs/sizing.md)"
@@ -259,11 +235,9 @@ def _not_made(error: ApiError, wanted: dict[str, Any] | None = None) -> Exceptio
 
 def _refuse_older(stream: Stream, info: dict[str, Any]) -> None:
     """
-    Raises BusError where a stream continues from lower sequences than it was created with: its incarnation does not
-    match its content.
+    Raises BusError where a stream continues from lower sequences than it was created with.
 
-    Seen on nats-server 2.15.1: a single server joins a cluster and keeps its disk. The cluster has no stream of that
-    name; a new one takes over the old data, on that server alone.
+    Seen on nats-server 2.15.1: a server that was alone joins a cluster with its disk, and a new stream takes that over.
     """
     last, first = info["state"]["last_seq"], info["config"].get("first_seq", 0)
     if last + 1 < first:
@@ -285,7 +259,6 @@ def _compare(what: str, wanted: dict[str, Any], found: dict[str, Any], but: tupl
 
 
 def _same(wanted: Any, found: Any) -> bool:
-    """Servers add to metadata, and omit defaults."""
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(_same(value, found.get(key)) for key, value in wanted.items())
     return bool(wanted == found) or (not wanted and not found)

@@ -1,8 +1,4 @@
-"""
-Convert between our messages and NATS messages: envelopes, delivery facts in reply subjects, JetStream's JSON API.
-
-It names errors; what they mean for a service is decided elsewhere.
-"""
+"""Convert between our messages and NATS messages: envelopes, delivery facts in reply subjects, JetStream's JSON API."""
 
 import json
 import re
@@ -81,7 +77,6 @@ class ApiError(Exception):
 
     @property
     def wrong_last_sequence(self) -> int | None:
-        """The sequence in a refusal, or None without one."""
         found = _WRONG.search(self.description)
         return int(found[1]) if found else None
 
@@ -137,12 +132,7 @@ def envelope_bytes(write: Write, time: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """
-    A stored message as an entry; `request` is the request it is about, `why` the reason it could not be decoded.
-
-    `entry` is None when the subject is not ours. `fault` is one of `subject`, `bytes` and `place` (a message that does
-    not belong to its subject); empty without a fault.
-    """
+    """A stored message as an entry (None: not our subject). `fault`: `subject`, `bytes`, `place` (another) or empty."""
 
     entry: Entry | None
     request: str

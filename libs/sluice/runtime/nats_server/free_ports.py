@@ -1,10 +1,8 @@
 """
 Choose loopback ports for servers that other processes will start and restart.
 
-Between the choice and the start, and while a killed server is down, the port is free. The system assigns ports of its
-own range to connections and to programs that ask for any port, and meanwhile the server cannot start. So these ports
-are outside that range (ip_local_port_range in Linux's ip-sysctl.rst). A program that asks for such a port by number may
-still take it.
+While such a server is down its port is free, so these are outside the range that the system assigns by itself
+(ip_local_port_range in Linux's ip-sysctl.rst).
 """
 
 import contextlib
@@ -23,11 +21,7 @@ SYSTEMS_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_ports(count: int) -> list[int]:
-    """
-    Distinct loopback ports without a listener. Where the system's range covers ours, any free ports.
-
-    Another process may take one before it is used: then a start fails. Raises OSError when there are not so many.
-    """
+    """Distinct loopback ports without a listener. Another process may take one before its use. Raises OSError."""
     with contextlib.ExitStack() as stack:
         chosen: list[int] = []
         tried = _apart()

@@ -1,8 +1,6 @@
 """
-Real nats-server processes on this machine: one, or three as a cluster, on loopback ports.
-
-For `sluice up` and for tests. Apart from addresses it writes the configuration that a production server should have.
-Readiness is polled, never slept for.
+Real nats-server processes on this machine, for `sluice up` and for tests: one, or three as a cluster, on loopback
+ports.
 """
 
 import asyncio
@@ -26,7 +24,6 @@ from sluice.runtime.nats_server.free_ports import LOOPBACK, free_ports
 from sluice.runtime.nats_server.users import Callout, User, authorization
 
 PAYLOAD_BYTES_MAX = MESSAGE_BYTES_MAX + 48_576
-"""1 MiB: a message and its headers."""
 READY_TIMEOUT_S = 20.0
 CLUSTER_READY_TIMEOUT_S = 80.0
 """A cluster elects a leader, then one of each stream: 4 to 9 s a round (raft.go), and several may fail."""
@@ -56,7 +53,6 @@ class NatsServerConfig:
     """The HTTP port of `/healthz`; 0 for none."""
 
     def config(self) -> str:
-        """The text of the server's configuration file."""
         store = _quoted(self.directory / "store")
         lines = [
             f"server_name: {self.name}",
@@ -89,8 +85,7 @@ class ServerProcess(Protocol):
     """A running nats-server process, in whatever environment."""
 
     @property
-    def pid(self) -> int:
-        """Its process id on this machine."""
+    def pid(self) -> int: ...
 
     @property
     def returncode(self) -> int | None:
@@ -99,8 +94,7 @@ class ServerProcess(Protocol):
     def send_signal(self, signal: int, /) -> None:
         """Send it a signal. Raises ProcessLookupError when it has ended."""
 
-    async def wait(self) -> int:
-        """Wait for its end."""
+    async def wait(self) -> int: ...
 
 
 Launch = Callable[[Path, Path], Awaitable[ServerProcess]]
@@ -131,17 +125,14 @@ class NatsServer:
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
         return f"nats://{LOOPBACK}:{self.plan.port}"
 
     @property
     def log(self) -> Path:
-        """The server's output."""
         return self.plan.directory / "nats-server.log"
 
     @property
     def running(self) -> bool:
-        """Whether the process lives."""
         return self.process is not None and self.process.returncode is None
 
     async def start(self) -> None:
@@ -154,7 +145,6 @@ class NatsServer:
         self.process = await self.launch(config, self.log)
 
     async def stop(self) -> None:
-        """Stop the process in order; kill it when it takes longer than STOP_TIMEOUT_S."""
         if self.process is None:
             return
         self._signal(signal.SIGCONT)
@@ -166,7 +156,6 @@ class NatsServer:
             await self.kill()
 
     async def kill(self) -> None:
-        """Kill the process, as `kill -9` does."""
         if self.process is not None:
             self._signal(signal.SIGKILL)
             await self.process.wait()
@@ -178,16 +167,13 @@ class NatsServer:
             until_stopped(self.process.pid)
 
     def thaw(self) -> None:
-        """Resume a frozen process."""
         self._signal(signal.SIGCONT)
 
     def wipe(self) -> None:
-        """Delete the store of a stopped server."""
         assert not self.running, "it is running"
         shutil.rmtree(self.plan.directory / "store", ignore_errors=True)
 
     def last_words(self) -> str:
-        """The last line of the server's log, or empty."""
         with contextlib.suppress(OSError):
             lines = self.log.read_text(errors="replace").splitlines()
             return lines[-1] if lines else ""
@@ -230,7 +216,6 @@ class Broker:
     servers: list[NatsServer] = field(default_factory=list)
 
     async def __aenter__(self) -> Self:
-        """Start and wait until it answers. Raises BrokerError."""
         self.servers = [NatsServer(plan, self.launch) for plan in self._plans()]
         try:
             for server in self.servers:
@@ -246,7 +231,6 @@ class Broker:
 
     @property
     def url(self) -> str:
-        """Every server's address, comma-separated."""
         return ",".join(server.url for server in self.servers)
 
     async def ready(self, timeout_s: float | None = None) -> None:

@@ -1,12 +1,9 @@
 """
 The users of a broker, their rights and accounts, as text of its configuration.
 
-A user may name any subject for a reply, and the broker does not check whether the user may write there: a JetStream
-reply to `sluice.ledger...` is stored in BOOK, one to `$JS.API.STREAM.PURGE.BOOK` empties it (tried on nats-server
-2.15.1). So agents, each trusted for one node only, are in an account without streams, which imports the subjects that
-agents may write: replies stay in that account. All rights come from `sluice.contracts.bus.nats_permissions`.
-
-With a `Callout` the broker asks a service about every other user: rights are then in its answers, not in this text.
+A user may name any subject for a reply, and the broker does not check that: a JetStream reply to `sluice.ledger...` is
+stored in BOOK (tried on nats-server 2.15.1). So agents are in an account without streams, where replies stay, which
+imports what agents may write. With a `Callout` the broker asks a service about every other user.
 """
 
 import json
@@ -57,7 +54,6 @@ class CertifiedUser:
     name: str
 
     def who(self) -> str:
-        """Its identity in the configuration."""
         return f'user: "{self.name}"'
 
 

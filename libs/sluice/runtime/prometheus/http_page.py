@@ -1,10 +1,8 @@
 """
 Serves the metrics of this process at `/metrics` over plain HTTP, as Prometheus scrapes them.
 
-prometheus-client writes the page and knows the formats; it is imported only when needed. The server is our own because
-it is smaller: it answers one GET per connection, within a time and a size, and closes it. The client library's server
-uses threads, which may not read a core. No other page exists. `Host` is checked, so that no site can read it by a name
-of its own (DNS rebinding).
+One GET per connection, within a time and a size: the client library's server uses threads, which may not read a core.
+`Host` is checked against DNS rebinding. prometheus-client writes the page; it is imported only when needed.
 """
 
 import asyncio
@@ -33,11 +31,7 @@ CONNECTIONS_MAX = 16
 
 @asynccontextmanager
 async def serving_metrics(address: str, counts: MetricRegistry = PROCESS) -> AsyncIterator[str]:
-    """
-    Serve the page at `address` (HOST:PORT; port 0 is any free one) for the time of the context, and give the address.
-
-    Serves nothing when it is empty. Raises ServiceError when the address is invalid or cannot be opened.
-    """
+    """Serve the page at `address` (port 0: any free one; empty: none), and give the address. Raises ServiceError."""
     if not address:
         yield ""
         return
@@ -73,7 +67,6 @@ class _Page:
         self._answering: set[asyncio.Task[None]] = set()
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
         task = asyncio.current_task()
         assert task is not None
         if len(self._answering) >= CONNECTIONS_MAX:
@@ -93,7 +86,6 @@ class _Page:
             self._answering.discard(task)
 
     async def close(self) -> None:
-        """End all connections."""
         for task in tuple(self._answering):
             task.cancel()
         await asyncio.gather(*self._answering, return_exceptions=True)
@@ -123,7 +115,6 @@ class _Page:
 
 
 def _format_of(accepted: str) -> "tuple[Callable[[Collector], bytes], str]":
-    """The format and content type for an Accept header; plain text for an invalid one."""
     from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - only where somebody looks
 
     try:
@@ -181,7 +172,6 @@ class _Collector:
 
 
 def _summed(metric: Metric, counts: list[int]) -> list[tuple[str, float]]:
-    """Each bound with the number of values not above it."""
     found: list[tuple[str, float]] = []
     total = 0
     for bound, some in zip((*map(str, metric.bounds), "+Inf"), counts, strict=True):

@@ -1,13 +1,10 @@
 """
 Metrics of this process, for operators of a fleet (docs/metrics.md).
 
-Like logging it belongs to the process: anything in a shell may count, no decision reads a count, and one page shows all
-of them (`sluice.runtime.prometheus.http_page`). Counting is a dictionary's addition on the event loop; never call it
-from another thread. Cores do not count: their runners do, and the cores' state is read at each scrape
-(`collecting_from`).
+Counting is a dictionary's addition on the event loop; never call it from another thread. Cores do not count: their
+runners do, and the cores' state is read at each scrape (`collecting_from`).
 
-A label has few values that are known beforehand: a stream, a verb, a kind of error. Never an id, a pod, a request or a
-text from outside, because each new value is kept as long as the process lives.
+A label has few values that are known beforehand, never an id or a text from outside: each is kept for good.
 """
 
 from bisect import bisect_left
@@ -70,7 +67,6 @@ class MetricRegistry:
         self._collectors: list[Collector] = []
 
     def count(self, metric: Metric, *labels: str, by: float = 1) -> None:
-        """Add to a counter."""
         series = self._counted.get(metric)
         if series is None:
             series = self._counted[metric] = {}
@@ -81,7 +77,6 @@ class MetricRegistry:
             series[labels] = series.get(labels, 0) + by
 
     def observe(self, metric: Metric, value_s: float, *labels: str) -> None:
-        """Add a value to a histogram."""
         series = self._histograms.get(metric)
         if series is None:
             series = self._histograms[metric] = {}
@@ -94,7 +89,6 @@ class MetricRegistry:
 
     @contextmanager
     def collecting_from(self, collector: Collector) -> Iterator[None]:
-        """Inside the `with`, call `collector` at every scrape."""
         self._collectors.append(collector)
         try:
             yield
@@ -102,7 +96,6 @@ class MetricRegistry:
             self._collectors.remove(collector)
 
     def value(self, metric: Metric, *labels: str) -> float:
-        """A counter's value; of a histogram, the number of its values."""
         if metric.kind == "histogram":
             histogram = self._histograms.get(metric, {}).get(labels)
             return sum(histogram.counts) if histogram is not None else 0
@@ -121,7 +114,6 @@ class MetricRegistry:
         return found
 
     def histograms(self) -> Mapping[Metric, Mapping[tuple[str, ...], Histogram]]:
-        """Histograms."""
         return self._histograms
 
 
@@ -133,5 +125,4 @@ def _checked(metric: Metric, labels: tuple[str, ...], known: int) -> tuple[str, 
 
 
 PROCESS = MetricRegistry()
-"""The registry of this process."""
 count, observe, collecting_from, value = PROCESS.count, PROCESS.observe, PROCESS.collecting_from, PROCESS.value

@@ -1,8 +1,4 @@
-"""
-Signs certificates with an authority: for `sluice security`, and in Kubernetes for the keeper of identities.
-
-ECDSA on P-256, extensions by RFC 5280. Writes no file; its messages contain no key.
-"""
+"""Signs certificates with an authority: ECDSA on P-256, extensions by RFC 5280. Writes no file, tells no key."""
 
 import datetime as dt
 import ipaddress
@@ -22,7 +18,6 @@ from sluice.runtime.errors import ServiceError
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
 """825 days is the longest that common TLS clients accept of a server."""
 RENEW_DAYS = 30
-"""A kept certificate that expires sooner is renewed."""
 AS_SERVER, AS_CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 USAGES = {
     Caller.ALLOCATOR: (AS_SERVER,),
@@ -58,7 +53,6 @@ def kept_pair(
 
 
 def is_good(kept: KeyPair, authority: KeyPair, names: Sequence[str], now: dt.datetime) -> bool:
-    """Whether it is still valid, of this authority and for these names."""
     try:
         certificate = x509.load_pem_x509_certificate(kept.certificate)
         certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.certificate))
@@ -163,7 +157,6 @@ def self_signed(names: Sequence[str], usages: Iterable[x509.ObjectIdentifier], n
 
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    """Of an authority, or of the end of a chain."""
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
         content_commitment=False,

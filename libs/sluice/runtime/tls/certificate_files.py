@@ -1,9 +1,8 @@
 """
 A certificate, its key and the trusted authorities: files, read again when they change, and verified at once.
 
-After reading, a TLS handshake with ourselves in memory tries them. So a key of another certificate, an expired one or
-one of another authority is an error at the start, not a failed handshake elsewhere an hour later. If files turn bad at
-run time, the last good ones stay in use. Log lines never contain the content of a file.
+A TLS handshake with ourselves in memory tries them, so that a bad file is an error at the start. If files turn bad at
+run time, the last good ones stay in use.
 """
 
 import datetime as dt
@@ -36,7 +35,6 @@ def warn_if_open(setting: str, path: Path) -> None:
 
 
 CHECK_EVERY_S = 1.0
-"""The shortest interval of checks for changed files."""
 RETRY_AFTER_CHECKS = 60
 """Bad files are read again after so many checks: a certificate becomes valid, a file readable."""
 WARN_BEFORE = dt.timedelta(days=14)
@@ -45,7 +43,6 @@ FILE_BYTES_MAX = 256 * 1024
 _READS_MAX = 3
 """Read attempts for files that change while they are read."""
 _ROUNDS_MAX = 10
-"""Of a handshake with ourselves, which takes three."""
 _HAS_ENDED, _NOT_YET, _WRONG_PURPOSE = 10, 9, 26
 """X509_V_ERR_CERT_HAS_EXPIRED, X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_INVALID_PURPOSE (OpenSSL, x509_vfy.h)."""
 
@@ -65,7 +62,6 @@ class CertificateMaterial:
     key: bytes
     authority: bytes
     names: tuple[str, ...]
-    """The DNS names in the certificate."""
     ends: dt.datetime
 
     def __repr__(self) -> str:
@@ -139,12 +135,7 @@ class WatchedFiles(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
-    """
-    Their paths. `settings` is the prefix of the three settings (`grpc`, `nats`), for messages.
-
-    `names`: all DNS names that the certificate must have. `vouches`: whether `ca_file` must also have signed the
-    certificate; not where our peers' authority is another than our own.
-    """
+    """Their paths, and their `settings` prefix. `vouches`: whether `ca_file` must have signed the certificate."""
 
     certificate_file: Path
     key_file: Path
@@ -155,11 +146,9 @@ class CertificateFiles:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """All of them."""
         return (self.certificate_file, self.key_file, self.ca_file)
 
     def read(self) -> CertificateMaterial:
-        """Their current content. Blocks for small files. Raises CertificateError."""
         certificate = self._content("certificate", self.certificate_file)
         key = self._content("key", self.key_file)
         warn_if_open(f"{self.settings}_key_file", self.key_file)
@@ -283,7 +272,6 @@ class ExpiryWarning:
         self._log = logs.get(part, file=str(path))
 
     def look(self, found: CertificateMaterial) -> None:
-        """Warn when this one should have been renewed by now."""
         if found.ends - dt.datetime.now(dt.UTC) < WARN_BEFORE and self._warned is not found:
             self._warned = found
             self._log.warning("the certificate should have been renewed", ends=found.ends.isoformat())

@@ -1,8 +1,7 @@
 """
 Spans of one runner's turns in the traces of its requests: messages read, decisions, steps, messages written.
 
-It inspects the input and output of a core after each turn; a core neither knows of it nor waits for it. Without an
-exporter it only times decisions, for the headers of our own messages.
+It inspects the input and output of a core after each turn. Without an exporter it only times decisions.
 """
 
 import time
@@ -18,7 +17,6 @@ from sluice.runtime.tracing.request_traces import NO_ATTRIBUTES, Attributes, Req
 from sluice.runtime.tracing.span_attributes import of_message, of_subject
 
 MARKS_MAX = 10_000
-"""Phases that have begun and not ended."""
 BECAUSE_MAX = 16
 """Requests of one turn with a span for its cause: a listing may concern all requests."""
 _BEGINNINGS: dict[type, tuple[TracePart, str]] = {
@@ -126,7 +124,6 @@ class CoreSpans:
         return own
 
     def signal(self, signal: str, request: str, at_ns: int) -> None:
-        """A signal for a request: phases begin and end with it."""
         if not request:
             return
         for phase in self._ends.get(signal, ()):
@@ -138,7 +135,6 @@ class CoreSpans:
                 self._marks.put((request, phase.name), at_ns)
 
     def did(self, instruction: object, request: str) -> None:
-        """An instruction was just carried out."""
         if self._traces.recording:
             self.signal(f"did {type(instruction).__name__}", request, time.time_ns())
 

@@ -19,7 +19,6 @@ class BoundedDict(OrderedDict[K, V], Generic[K, V]):
         self._limit = limit
 
     def put(self, key: K, value: V) -> None:
-        """Enter a value as the newest."""
         if key in self:
             self.move_to_end(key)
         self[key] = value
@@ -28,7 +27,6 @@ class BoundedDict(OrderedDict[K, V], Generic[K, V]):
 
 
 ARRIVED_MAX = 20_000
-"""Queued messages: as many as an inbox holds."""
 TAKEN_MAX = 10_000
 
 
@@ -51,11 +49,9 @@ class InboundMessages:
         self._taken: BoundedDict[tuple[str, int], str] = BoundedDict(TAKEN_MAX)
 
     def put(self, subject: str, sequence: int, request: str, traceparent: str, stored_ns: int) -> None:
-        """A message was just read."""
         self._waiting.put((subject, sequence), InboundMessage(request, traceparent, stored_ns, time.time_ns()))
 
     def take(self, entry: Entry) -> InboundMessage | None:
-        """The message being handled."""
         return self._waiting.pop((entry.subject, entry.sequence), None)
 
     def before(self, entry: Entry) -> str:
@@ -63,5 +59,4 @@ class InboundMessages:
         return self._taken.get((entry.subject, entry.sequence), "")
 
     def taken(self, entry: Entry, traceparent: str) -> None:
-        """It was handled within this span."""
         self._taken.put((entry.subject, entry.sequence), traceparent)

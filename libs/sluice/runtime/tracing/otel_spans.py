@@ -1,8 +1,7 @@
 """
 Spans as the OpenTelemetry SDK records and exports them. Imported only where an endpoint is configured.
 
-A span is a child of a `traceparent`, never of "the current span" of the SDK: our context crosses processes. A thread of
-the SDK exports; what does not fit its queue is dropped, and nothing waits for a collector.
+A span is a child of a `traceparent`, never of the SDK's "current span". What does not fit the queue is dropped.
 """
 
 import logging
@@ -23,7 +22,6 @@ from sluice.runtime.tracing.request_traces import NO_ATTRIBUTES, Attributes, Spa
 from sluice.runtime.version import sluice_version
 
 EXPORT_TIMEOUT_S = 2.0
-"""How long one batch may take, retries included."""
 QUEUE_MAX = 2048
 """Spans that wait for export. About 2 kB each."""
 BATCH_MAX = 512
@@ -65,7 +63,6 @@ class RateLimitedLog(logging.Filter):
         self._told: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a line is logged."""
         now = time.monotonic()
         if now < self._told.get(record.msg, now):
             return False
@@ -169,7 +166,6 @@ class Spans:
 
 
 def exporting(endpoint: str, *, service: str, run: str) -> Spans:
-    """Spans for an OTLP/HTTP base URL."""
     for name in _LOGGERS:
         logger = logging.getLogger(name)
         if not any(isinstance(each, RateLimitedLog) for each in logger.filters):

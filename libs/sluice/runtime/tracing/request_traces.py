@@ -1,10 +1,8 @@
 """
-Traces of requests, as W3C trace context on bus messages and calls.
+Traces of requests, as W3C trace context on bus messages (NATS headers) and calls (gRPC metadata).
 
-The trace ids of a request are derived from its own id (`sluice.contracts.bus.trace_headers`). The `traceparent` travels
-in NATS headers and gRPC metadata even without a collector; spans are created and exported (OTLP over HTTP) only when an
-endpoint is configured, and only then is the OpenTelemetry SDK imported. Durations of steps are also in the headers of
-our own messages. Nothing here may block or fail a service: an absent collector costs dropped spans.
+Spans are created and exported (OTLP over HTTP) only when an endpoint is configured, and only then is the OpenTelemetry
+SDK imported. Nothing here may block or fail a service: an absent collector costs dropped spans.
 """
 
 import re
@@ -15,15 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Literal
 
-from sluice.contracts.bus.trace_headers import (
-    STEPS,
-    STEPS_MAX,
-    TRACE_PARTS,
-    TracePart,
-    root_traceparent,
-    steps_text,
-    trace_id,
-)
+from sluice.contracts.bus import trace_headers
 from sluice.runtime.tracing.inbound_messages import BoundedDict, InboundMessages
 
 if TYPE_CHECKING:
@@ -36,7 +26,6 @@ REQUESTS_MAX = 10_000
 LINGER_S = 10.0
 """How long after the last message of a request's start a process may continue that trace."""
 FLUSH_TIMEOUT_S = 2.0
-"""How long closing may wait for the collector."""
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
 _current: ContextVar[str] = ContextVar("sluice_traceparent", default="")
@@ -52,7 +41,6 @@ def is_traceparent(text: str) -> bool:
 
 
 def current() -> str:
-    """The `traceparent` of the current span; empty outside any."""
     return _current.get()
 
 
@@ -97,11 +85,9 @@ class within:  # noqa: N801 - a function to those who use it; a generator would 
 
 class RequestTraces:
     """
-    Request id -> its position in its trace, bounded; spans in those traces; and durations of steps since the last
-    message.
+    Request id -> its position in its trace, bounded; spans in those traces; steps since the last message.
 
-    Without spans (no endpoint configured) nothing is recorded, and received context is passed on. What neither belongs
-    to a request nor is caused by one is in no trace.
+    Without spans (no endpoint configured) nothing is recorded, and received context is passed on.
     """
 
     def __init__(self, spans: "Spans | None" = None, *, requests_max: int = REQUESTS_MAX) -> None:
@@ -119,7 +105,6 @@ class RequestTraces:
 
     @property
     def recording(self) -> bool:
-        """Whether spans are exported."""
         return self._spans is not None
 
     def remember(self, request: str, headers: Mapping[str, str] | None, subject: str = "") -> None:
@@ -154,7 +139,7 @@ class RequestTraces:
         known = self._book.get(request, "")
         if not known or _trace(known) == _trace(traceparent):
             return False
-        later = [trace_id(request, part) for part in TRACE_PARTS[1:]]
+        later = [trace_headers.trace_id(request, part) for part in trace_headers.TRACE_PARTS[1:]]
         return _trace(known) in later and _trace(traceparent) not in later[later.index(_trace(known)) :]
 
     def at(self, request: str) -> str:
@@ -163,7 +148,7 @@ class RequestTraces:
             return ""
         if request in self._over:
             self._settle(request)
-        return self._book.get(request) or root_traceparent(request)
+        return self._book.get(request) or trace_headers.root_traceparent(request)
 
     def at_once(self, subject: str) -> str:
         """The trace that the message at `subject` was published in, for its first handler; then empty."""
@@ -178,7 +163,7 @@ class RequestTraces:
         self,
         request: str,
         name: str,
-        part: TracePart = "request",
+        part: trace_headers.TracePart = "request",
         *,
         ago_s: float = 0.0,
         attributes: Attributes = NO_ATTRIBUTES,
@@ -187,12 +172,12 @@ class RequestTraces:
         known = self._book.get(request, "")
         if not request or (known and part == "request"):
             return  # before deriving its id, which is expensive: callers may ask repeatedly
-        root = root_traceparent(request, part)
+        root = trace_headers.root_traceparent(request, part)
         if known and _trace(known) == _trace(root):
             return
         self._book.put(request, root)
         if self._spans is not None:
-            links = (root_traceparent(request),) if part == "release" else ()
+            links = (trace_headers.root_traceparent(request),) if part == "release" else ()
             self._unbegun.pop(request, None)
             self._spans.root(name, root, links=links, ago_s=ago_s, attributes=_about(request, attributes))
 
@@ -202,20 +187,21 @@ class RequestTraces:
             self._over.put(request, time.monotonic() + linger_s)
 
     def _settle(self, request: str) -> None:
-        """After the lingering time, move the request to the trace of its running."""
         until = self._over.get(request)
         if until is None or time.monotonic() < until:
             return
         del self._over[request]
-        root = root_traceparent(request, "running")
+        root = trace_headers.root_traceparent(request, "running")
         if not self._takes_back(request, root) and _trace(self._book.get(request, "")) != _trace(root):
             self._book.put(request, root)
             self._unbegun.put(request, None)
 
     def _begin_running(self, request: str) -> None:
-        """The first record in the trace of a request's running: create its first span."""
         if self._spans is not None and self._unbegun.pop(request, True) is None:
-            root, before = root_traceparent(request, "running"), (root_traceparent(request),)
+            root, before = (
+                trace_headers.root_traceparent(request, "running"),
+                (trace_headers.root_traceparent(request),),
+            )
             self._spans.root("request runs", root, links=before, attributes=_about(request, NO_ATTRIBUTES))
 
     def span(
@@ -283,25 +269,24 @@ class RequestTraces:
         now_ns = time.monotonic_ns()
         steps = self._steps.get(request)
         if steps is None:
-            steps = deque(maxlen=STEPS_MAX)
+            steps = deque(maxlen=trace_headers.STEPS_MAX)
             self._steps.put(request, steps)
         steps.append((name, now_ns - int(took_s * 1e9), now_ns))
 
     def steps(self, request: str) -> dict[str, str]:
-        """The header with the steps so far; empty without steps."""
         steps = self._steps.get(request)
         if not steps:
             return {}
         now_ns = time.monotonic_ns()
         told = [(name, (now_ns - began) / 1e6, (ended - began) / 1e6) for name, began, ended in steps]
-        return {STEPS: steps_text(told)}
+        return {trace_headers.STEPS: trace_headers.steps_text(told)}
 
     def told(self, request: str, headers: Mapping[str, str]) -> None:
         """A message with these headers has landed: later ones do not repeat its steps."""
         steps = self._steps.get(request)
-        if steps is None or STEPS not in headers:
+        if steps is None or trace_headers.STEPS not in headers:
             return
-        count = headers[STEPS].count(";") + 1
+        count = headers[trace_headers.STEPS].count(";") + 1
         if count >= len(steps):
             del self._steps[request]
             return
@@ -309,7 +294,6 @@ class RequestTraces:
             steps.popleft()
 
     def close(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
-        """Send what is still held back, within a bounded time."""
         if self._spans is not None:
             self._spans.close(timeout_s)
 

@@ -1,21 +1,10 @@
 """
 Attributes of spans, by OpenTelemetry's semantic conventions (messaging, k8s, hw, rpc) where they have a name.
 
-Only what is named here leaves the process: names, ids and places. No annotation, environment, ticket, password or text
-of a person; a test checks every message.
+Only what is named here leaves the process: no annotation, environment, ticket, password or text of a person.
 """
 
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Bound,
-    EvictionOrdered,
-    Grant,
-    NodeChanged,
-    Refused,
-    RequestRejected,
-    Revoke,
-)
+from sluice.contracts import messages as m
 from sluice.runtime.tracing.request_traces import Attributes
 
 _TYPES = {"publish": "send", "process": "process"}
@@ -32,16 +21,15 @@ def of_subject(subject: str, operation: str) -> Attributes:
     }
 
 
-def of_message(message: AnyMessage) -> Attributes:
-    """The object of a message."""
+def of_message(message: m.AnyMessage) -> Attributes:
     match message:
-        case AllocationRequested() | RequestRejected():
+        case m.AllocationRequested() | m.RequestRejected():
             return {
                 "k8s.namespace.name": message.namespace,
                 "k8s.pod.name": message.name,
                 "sluice.revision": message.revision,
             }
-        case Grant() | Revoke():
+        case m.Grant() | m.Revoke():
             booking = message.booking
             return {
                 "k8s.namespace.name": booking.namespace,
@@ -51,13 +39,13 @@ def of_message(message: AnyMessage) -> Attributes:
                 "sluice.allocation": str(booking.allocation),
                 "sluice.revision": message.revision,
             }
-        case Bound():
+        case m.Bound():
             return {"k8s.node.name": str(message.node), "sluice.allocation": str(message.allocation)}
-        case NodeChanged():
+        case m.NodeChanged():
             return {"k8s.node.name": str(message.node)}
-        case Refused():
+        case m.Refused():
             return {"sluice.reason": str(message.refusal.reason)}
-        case EvictionOrdered():
+        case m.EvictionOrdered():
             return {}
     allocation = getattr(message, "allocation", "")
     return {"sluice.allocation": str(allocation)} if allocation else {}

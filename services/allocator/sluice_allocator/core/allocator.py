@@ -4,7 +4,7 @@ these concern (`core.cycle`). Nothing is decided while a stream is being reread:
 from sluice.contracts.bus.events import BusEvent, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked
 from sluice.contracts.ids import RunId, SourceName
 from sluice.contracts.messages import Bound, Grant, NodeClosed, NodeOpened
-from sluice.contracts.outbox import Contested, Outbox, OutboxReport, Settled
+from sluice.contracts.outbox import Outbox, OutboxReport, Settled
 from sluice_allocator.core.changes import caught_up, value_changed
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.context import SchedulerContext
@@ -51,12 +51,19 @@ class Allocator:
         ctx.now = now
         own: list[Instruction] = []
         ticked = isinstance(event, Ticked)
-        if isinstance(event, (LeaseChanged, AgentEnsured, AdjustAsked, Continue)):
-            self._told(event)
-        elif isinstance(event, Ticked):
-            ctx.outbox.tick(now)
-        else:
-            own = self._exchange(event, now)
+        match event:
+            case Ticked():
+                ctx.outbox.tick(now)
+            case LeaseChanged():
+                self._lease(held=event.held)
+            case AgentEnsured():
+                consumer_made(ctx, event.node)
+            case AdjustAsked():
+                ask(ctx, event.number, event.change)
+            case Continue():
+                pass
+            case _:
+                own = self._exchange(event, now)
         if ctx.sparing.look:
             look_at_victims(ctx)
         if self._works:
@@ -64,8 +71,8 @@ class Allocator:
             own += self._asks() if ticked else []
         if ctx.adjustments.again:
             ask_again(ctx)
-        if ctx.adjustments.answers:
-            own += [AnswerAdjust(number, outcome) for number, outcome in ctx.adjustments.take_answers()]
+        own += [AnswerAdjust(number, outcome) for number, outcome in ctx.adjustments.answers]
+        ctx.adjustments.answers.clear()
         return [*own, *ctx.outbox.drain()]
 
     def _asks(self) -> list[Instruction]:
@@ -75,17 +82,6 @@ class Allocator:
         ctx.consumers_wanted.clear()
         ctx.conditions.to_read.clear()
         return asks
-
-    def _told(self, event: LeaseChanged | AgentEnsured | AdjustAsked | Continue) -> None:
-        match event:
-            case LeaseChanged():
-                self._lease(held=event.held)
-            case AgentEnsured():
-                consumer_made(self.ctx, event.node)
-            case AdjustAsked():
-                ask(self.ctx, event.number, event.change)
-            case Continue():
-                pass
 
     def _exchange(self, event: BusEvent, now: float) -> list[Instruction]:
         ctx = self.ctx
@@ -127,12 +123,10 @@ class Allocator:
 
     def _report(self, reports: list[OutboxReport]) -> None:
         for report in reports:
-            match report:
-                case Settled():
-                    self._settled(report)
-                case Contested():
-                    # another allocator published why the request waits: one message is enough
-                    self.ctx.outbox.forget(report.address)
+            if isinstance(report, Settled):
+                self._settled(report)
+            else:  # another allocator published why the request waits: one message is enough
+                self.ctx.outbox.forget(report.address)
 
     def _settled(self, settled: Settled) -> None:
         ctx = self.ctx

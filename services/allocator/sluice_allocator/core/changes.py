@@ -5,7 +5,7 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import ReadingCaughtUp, Stream
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName, request_named
-from sluice.contracts.messages import AllocationRequested, Closed, SliceGone
+from sluice.contracts.messages import Closed, SliceGone
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.moves.move import count_move
 from sluice_allocator.core.placement.affinity.peers import peer_of
@@ -76,11 +76,11 @@ def _node_spoke(ctx: SchedulerContext, node: NodeName) -> None:
 
 def _request_changed(ctx: SchedulerContext, request: RequestId) -> None:
     ctx.changed_requests[request] = None
-    asked = ctx.facts.requests.get(request)
-    if asked is None:
-        ctx.cluster.lose_sight(request)
+    asked = ctx.facts.wanted(request)
+    if request in ctx.facts.requests:
+        ctx.cluster.peers.know(request, peer_of(asked) if asked is not None else None)
     else:
-        ctx.cluster.know(request, peer_of(asked) if isinstance(asked, AllocationRequested) else None)
+        ctx.cluster.peers.lose_sight(request)
     look_at_held(ctx, request)
     if ctx.gangs.member_of:
         ctx.gangs.touch(request)

@@ -20,17 +20,13 @@ from sluice_allocator.core.state.facts import answer_without_slice, doubtful_tic
 _K = TypeVar("_K", bound=str)
 
 
-def _always(_ctx: SchedulerContext, _key: str, _watched: Watched) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[_K]):
     """When a condition is acted on."""
 
     condition: Condition
     then: Callable[[SchedulerContext, _K], None]
-    holds: Callable[[SchedulerContext, _K, Watched], bool | None] = _always
+    holds: Callable[[SchedulerContext, _K, Watched], bool | None] = lambda *_: True
     """Whether it is certain now; then `orphan_grace_s` begins, where the observer named no time. None: it is over."""
     confirmed_by: Stream | None = None  # the stream that has to be read completely after the grace
     once: bool = False  # whether it then stays, mature, without being looked at again
@@ -49,9 +45,9 @@ def recheck(ctx: SchedulerContext) -> None:
                 watched.due = watched.reading = None
             elif watched.due is None:
                 watched.due = ctx.now + ctx.rules.orphan_grace_s
-            elif ctx.now >= watched.due and (
-                rule.confirmed_by is None or conditions.confirm(watched, rule.confirmed_by)
-            ):
+            elif ctx.now >= watched.due:
+                if rule.confirmed_by is not None and not conditions.confirm(watched, rule.confirmed_by):
+                    continue
                 if rule.once:
                     conditions.mature(rule.condition, key)
                 rule.then(ctx, key)
@@ -84,11 +80,11 @@ def watch_binding(ctx: SchedulerContext, request: RequestId) -> None:
 
 def watch_grant(ctx: SchedulerContext, allocation: AllocationId) -> None:
     """A grant has no request, or a rejected one, or has one again. One that cannot be read counts as one."""
-    entry, conditions = ctx.facts.ledger.get(allocation), ctx.conditions
-    if isinstance(entry, msg.Grant) and _is_unrequested(ctx, entry.booking):
+    entry, conditions = ctx.facts.grant(allocation), ctx.conditions
+    if entry is not None and _is_unrequested(ctx, entry.booking):
         mark = conditions.syncs[entry.booking.source]
         conditions.observe(Condition.GRANT_WITHOUT_REQUEST, allocation, mark=mark)
-    elif conditions.clear(Condition.GRANT_WITHOUT_REQUEST, allocation) and isinstance(entry, msg.Grant):
+    elif conditions.clear(Condition.GRANT_WITHOUT_REQUEST, allocation) and entry is not None:
         address = subjects.ledger(entry.booking.node, allocation)
         if ctx.outbox.busy(address):
             ctx.take_back(address.guard)  # a Revoke that waits for its turn is not sent
@@ -112,12 +108,8 @@ def _source_of_answer(ctx: SchedulerContext, request: RequestId) -> SourceName |
     """The source that would own the request of a binding; None when there is a request, or no binding to end."""
     if request not in ctx.facts.bindings:
         return None
-    asked = ctx.facts.requests.get(request)
-    if (
-        isinstance(asked, msg.RequestWithdrawn)
-        and not asked.closing
-        and isinstance(ctx.facts.bindings[request], msg.Released)
-    ):
+    asked, is_released = ctx.facts.requests.get(request), isinstance(ctx.facts.bindings[request], msg.Released)
+    if isinstance(asked, msg.RequestWithdrawn) and not asked.closing and is_released:
         return asked.source
     answer = answer_without_slice(ctx, request)
     return answer.source if answer is not None and not ctx.facts.speaks_of(request) else None
@@ -125,8 +117,8 @@ def _source_of_answer(ctx: SchedulerContext, request: RequestId) -> SourceName |
 
 def _is_orphan(ctx: SchedulerContext, allocation: AllocationId, watched: Watched) -> bool | None:
     """Agents report before sources have listed: certain only when its source synced after it was found."""
-    entry = ctx.facts.ledger.get(allocation)
-    if not isinstance(entry, msg.Grant) or not _is_unrequested(ctx, entry.booking):
+    entry = ctx.facts.grant(allocation)
+    if entry is None or not _is_unrequested(ctx, entry.booking):
         return None
     return ctx.conditions.syncs[entry.booking.source] > watched.mark
 
@@ -150,8 +142,7 @@ def _end_answer(ctx: SchedulerContext, request: RequestId) -> None:
     answer = ctx.facts.bindings.get(request)
     if isinstance(answer, msg.Bound) and may_come_yet(ctx, answer.allocation):
         return
-    entries = (ctx.facts.ledger[allocation] for allocation in ctx.facts.allocations_of.get(request, ()))
-    if any(not isinstance(entry, msg.Closed) for entry in entries):
+    if not all(isinstance(entry, msg.Closed) for entry in ctx.facts.entries_of(request).values()):
         return
     if await_node(ctx, request, named_by(answer)) is None:
         release(ctx, request, answer.cause if isinstance(answer, msg.Released) else "its request is gone")
@@ -195,8 +186,7 @@ def _revoke_status(ctx: SchedulerContext, allocation: AllocationId) -> None:
     address = subjects.ledger(node, allocation)
     if ctx.outbox.busy(address):
         return
-    asked = ctx.facts.requests.get(status.request)
-    living = asked if isinstance(asked, msg.AllocationRequested) else None
+    asked, living = ctx.facts.requests.get(status.request), ctx.facts.wanted(status.request)
     booking = msg.Booking(
         allocation=allocation,
         request=status.request,
@@ -209,33 +199,21 @@ def _revoke_status(ctx: SchedulerContext, allocation: AllocationId) -> None:
         devices=(),
         resource_claims=living.resource_claims if living is not None else (),
     )
-    order = msg.Revoke(
-        revision=status.revision + 1,
-        incarnation=ctx.facts.incarnation,
-        booking=booking,
-        cause="neither the ledger nor its node's agent has it",
-    )
+    life, cause = ctx.facts.incarnation, "neither the ledger nor its node's agent has it"
+    order = msg.Revoke(revision=status.revision + 1, incarnation=life, booking=booking, cause=cause)
     ctx.commit(address, order, status.request)
 
 
 def watch_entry(ctx: SchedulerContext, request: RequestId) -> None:
     """A bound slice has no ledger entry, or has one. A Bound over an empty subject may land in a broker that was wiped
     meanwhile: the whole book is read again, and what it does not show is lost."""
-    ctx.conditions.observe(
-        Condition.BOUND_WITHOUT_ENTRY,
-        request,
-        holds=_has_no_entry(ctx, request),
-        due=ctx.now + ctx.rules.orphan_grace_s,
-    )
+    holds, due = _has_no_entry(ctx, request), ctx.now + ctx.rules.orphan_grace_s
+    ctx.conditions.observe(Condition.BOUND_WITHOUT_ENTRY, request, holds=holds, due=due)
 
 
 def _has_no_entry(ctx: SchedulerContext, request: RequestId) -> bool:
-    bound, world = ctx.facts.bindings.get(request), ctx.facts
-    return isinstance(bound, msg.Bound) and bound.allocation not in world.ledger and bound.allocation not in world.lost
-
-
-def _stays_unbacked(ctx: SchedulerContext, request: RequestId, _watched: Watched) -> bool | None:
-    return True if _has_no_entry(ctx, request) else None
+    bound, facts = ctx.facts.bindings.get(request), ctx.facts
+    return isinstance(bound, msg.Bound) and bound.allocation not in facts.ledger and bound.allocation not in facts.lost
 
 
 def _read_book(ctx: SchedulerContext, _request: RequestId) -> None:
@@ -284,25 +262,21 @@ def _ask_for_consumer(ctx: SchedulerContext, node: NodeName) -> None:
     ctx.consumers_wanted.append(node)
 
 
-def _end_throttle(condition: Condition) -> Callable[[SchedulerContext, RequestId], None]:
+def _throttled(condition: Condition) -> Rule[RequestId]:
     def end(ctx: SchedulerContext, request: RequestId) -> None:
         watched = ctx.conditions.get(condition, request)
         ctx.conditions.clear(condition, request)
         if watched is not None and watched.mark:
             ctx.changed_requests[request] = None
 
-    return end
-
-
-def _throttled(condition: Condition) -> Rule[RequestId]:
-    return Rule(condition, _end_throttle(condition))
+    return Rule(condition, end)
 
 
 RULES: tuple[Rule[Any], ...] = (
     Rule(Condition.GRANT_WITHOUT_REQUEST, _revoke_orphan, _is_orphan, confirmed_by=Stream.STATE),
     Rule(Condition.ANSWER_WITHOUT_REQUEST, _end_answer, _is_orphaned_answer, confirmed_by=Stream.STATE),
     Rule(Condition.STATUS_WITHOUT_SLICE, _revoke_status, _is_nowhere),
-    Rule(Condition.BOUND_WITHOUT_ENTRY, _read_book, _stays_unbacked),
+    Rule(Condition.BOUND_WITHOUT_ENTRY, _read_book, lambda ctx, request, _: _has_no_entry(ctx, request) or None),
     Rule(Condition.BINDING_DIFFERS, _look_at_request, once=True),
     Rule(Condition.SLICE_WITHOUT_ENTRY, _look_at_node, once=True),
     Rule(Condition.NODE_NOT_ADOPTED, _stop_waiting, once=True),

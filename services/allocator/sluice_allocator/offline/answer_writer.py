@@ -1,6 +1,6 @@
 """Writes the answers to a workload, one line each, and a summary that counts them."""
 
-from typing import Any, Literal, Protocol
+from typing import Any, BinaryIO, Literal
 
 import msgspec
 
@@ -15,7 +15,7 @@ Word = Literal["bound", "pending", "refused", "released"]
 WHOLE_GPU = "gpu"  # the summary's name for an exclusive GPU without MIG; shares go by mode, instances by profile
 
 
-class AnsweredDevice(msgspec.Struct, frozen=True, kw_only=True):
+class AnsweredDevice(msgspec.Struct, frozen=True):
     """One device of a bound or released pod. `memory_mib` is that of the instance, the whole GPU or the share.
     `sm_percent` is, for an exclusive device, the percentage of the SMs of the model's largest profile, rounded down;
     for a share, that of the GPU's SMs (100 if unbounded)."""
@@ -29,7 +29,7 @@ class AnsweredDevice(msgspec.Struct, frozen=True, kw_only=True):
     sm_percent: int
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(msgspec.Struct, frozen=True):
     """One answer, at the time of the input line that led to it."""
 
     at: float
@@ -55,17 +55,10 @@ class Summary(msgspec.Struct, kw_only=True):
     accepted: dict[str, int] = msgspec.field(default_factory=dict)
 
 
-class Sink(Protocol):
-    """Where lines are written."""
-
-    def write(self, line: bytes, /) -> object:
-        """Take one line, with its newline."""
-
-
 class AnswerWriter:
     """Writes answers and counts them."""
 
-    def __init__(self, fleet: FleetSpec, out: Sink) -> None:
+    def __init__(self, fleet: FleetSpec, out: BinaryIO) -> None:
         """Index the GPU models of `fleet`, which give each device's size."""
         self.summary = Summary()
         self._out = out
@@ -102,24 +95,11 @@ class AnswerWriter:
         self._out.write(self._encode({"summary": counted}) + b"\n")
 
     def _write(self, at: float, pod: str, word: Word, booking: Booking | None, reasons: tuple[Any, ...] = ()) -> None:
-        answer = Answer(
-            at=at,
-            id=pod,
-            answer=word,
-            node=booking.node if booking is not None else None,
-            devices=tuple(self._device(device) for device in booking.devices) if booking is not None else (),
-            reasons=reasons,
-        )
+        node, given = (booking.node, booking.devices) if booking is not None else (None, ())
+        answer = Answer(at, pod, word, node, tuple(self._device(device) for device in given), reasons)
         self._out.write(self._encode(answer) + b"\n")
 
     def _device(self, grant: DeviceGrant) -> AnsweredDevice:
-        device = device_amount(grant, self._models[grant.gpu])
-        return AnsweredDevice(
-            gpu=grant.gpu,
-            mode=device.mode,
-            profile=grant.profile,
-            start=grant.start,
-            size=grant.size,
-            memory_mib=device.memory_mib,
-            sm_percent=device.sm_percent,
-        )
+        amount = device_amount(grant, self._models[grant.gpu])
+        where = (grant.profile, grant.start, grant.size)
+        return AnsweredDevice(grant.gpu, amount.mode, *where, amount.memory_mib, amount.sm_percent)

@@ -5,6 +5,7 @@ an answer of the simulation, not a mistake of the file."""
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
+from itertools import groupby
 from math import ceil
 from typing import Any, NoReturn
 
@@ -83,21 +84,11 @@ def read_workload(lines: Iterable[bytes], *, origin: str) -> Iterator[Step]:
 def shuffled(steps: Iterable[Step], seed: int) -> Iterator[Step]:
     """The same steps, with consecutive arrivals of equal time shuffled by the seed. Holds one such run in memory."""
     chance = random.Random(seed)
-    run: list[Step] = []
-    for step in steps:
-        if run and (isinstance(step, Departure) or step.at != run[-1].at):
-            yield from _in_any_order(run, chance)
-            run = []
-        if isinstance(step, Departure):
-            yield step
-        else:
-            run.append(step)
-    yield from _in_any_order(run, chance)
-
-
-def _in_any_order(run: list[Step], chance: random.Random) -> list[Step]:
-    chance.shuffle(run)
-    return run
+    for kind, together in groupby(steps, key=lambda step: (isinstance(step, Arrival), step.at)):
+        run = list(together)
+        if kind[0]:
+            chance.shuffle(run)
+        yield from run
 
 
 class _Line(msgspec.Struct, frozen=True):

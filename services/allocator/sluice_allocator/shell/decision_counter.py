@@ -15,20 +15,12 @@ from sluice_allocator.shell.metrics import DECISIONS, PHASE_SECONDS
 
 FOLLOWED_MAX = 100_000  # most requests timed at once; the oldest are dropped beyond that
 _PLAIN = "none"
-_THERE: tuple[tuple[type, str], ...] = (
-    (msg.AllocationRequested, "serve"),
-    (msg.Grant, "place"),
-    (msg.SliceReady, "make"),
-    (msg.Bound, "bind"),
-)
-_BACK: tuple[tuple[type, str], ...] = (
-    (msg.RequestWithdrawn, "give_back"),
-    (msg.Revoke, "revoke"),
-    (msg.SliceGone, "unmake"),
-    (msg.Released, "release"),
-)
+_THERE = {msg.AllocationRequested: "serve", msg.Grant: "place", msg.SliceReady: "make", msg.Bound: "bind"}
+_BACK = {msg.RequestWithdrawn: "give_back", msg.Revoke: "revoke", msg.SliceGone: "unmake", msg.Released: "release"}
 """The phases of a request's start and end: per message, the phase that it ends; the first names the whole."""
-_STEPS = {word: (way, number) for way in (_THERE, _BACK) for number, (word, _) in enumerate(way)}
+_STEPS: dict[type, tuple[tuple[str, ...], int]] = {
+    word: (tuple(way.values()), number) for way in (_THERE, _BACK) for number, word in enumerate(way)
+}
 
 
 @dataclass(slots=True)
@@ -75,18 +67,15 @@ class DecisionCounter:
     def _catch_up(self, entry: Entry) -> None:
         """Note a replayed message: when it was published is unknown."""
         self._leave_the_way(entry)
-        found = _STEPS.get(type(entry.message))
-        if found is None or not self._followed:
-            return
-        way, step = found
-        key = _request_of(entry), way[0][1]
+        way, step = _STEPS.get(type(entry.message), ((), 0))
+        key = _request_of(entry), way[0] if way else ""
         known = self._followed.get(key)
         if known is not None and known.step < step:
             del self._followed[key]
 
     def _leave_the_way(self, entry: Entry) -> None:
         if isinstance(entry.message, msg.Refused | msg.RequestWithdrawn):
-            self._followed.pop((_request_of(entry), _THERE[0][1]), None)
+            self._followed.pop((_request_of(entry), "serve"), None)
 
     def _follow(self, entry: Entry, now: float) -> None:
         self._leave_the_way(entry)
@@ -94,12 +83,12 @@ class DecisionCounter:
         if found is None:
             return
         way, step = found
-        key = _request_of(entry), way[0][1]
+        key = _request_of(entry), way[0]
         known = self._followed.get(key)
         if known is not None and known.step >= step:
             return  # the same message again, or an older one
         if known is not None and known.step == step - 1:
-            metrics.observe(PHASE_SECONDS, now - known.step_at, way[step][1])
+            metrics.observe(PHASE_SECONDS, now - known.step_at, way[step])
         began_at = now if step == 0 else known.began_at if known is not None else None
         if step < len(way) - 1:
             self._followed[key] = _RequestPhases(step, now, began_at)
@@ -108,7 +97,7 @@ class DecisionCounter:
             return
         self._followed.pop(key, None)
         if began_at is not None:
-            metrics.observe(PHASE_SECONDS, now - began_at, way[0][1])
+            metrics.observe(PHASE_SECONDS, now - began_at, way[0])
 
 
 def decision(message: object) -> tuple[str, str] | None:

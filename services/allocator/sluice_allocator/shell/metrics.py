@@ -7,16 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    Claim,
-    Grant,
-    Pending,
-    Refused,
-    RequestRejected,
-    Revoke,
-)
+from sluice.contracts import messages as msg
 from sluice.contracts.request_syntax.device_limit import devices_of
 from sluice.mig.catalog import catalog
 from sluice.mig.model import GpuModel
@@ -35,8 +26,8 @@ def pending_devices(ctx: SchedulerContext) -> Counter[tuple[str, str]]:
     """Devices of all requests inside the queue, by model and profile. Costs a walk over shapes, not over requests."""
     found: Counter[tuple[str, str]] = Counter()
     for group in ctx.queue.shapes.values():
-        asked = ctx.facts.requests.get(group.members.first()[2])
-        if not isinstance(asked, AllocationRequested):
+        asked = ctx.facts.wanted(group.members.first()[2])
+        if asked is None:
             continue  # withdrawn, about to leave
         members = group.members.before(group.members.last()) + 1
         for claim in asked.claims:
@@ -45,13 +36,13 @@ def pending_devices(ctx: SchedulerContext) -> Counter[tuple[str, str]]:
 
 
 @lru_cache(maxsize=1024)
-def _labels(claim: Claim) -> tuple[str, str]:
+def _labels(claim: msg.Claim) -> tuple[str, str]:
     models = [model for model in catalog() if _admits(claim, model)]
     known = {profile.name for model in models for profile in model.profiles}
     return models[0].key if len(models) == 1 else ANY, _profile_of(claim, known)
 
 
-def _profile_of(claim: Claim, known: set[str]) -> str:
+def _profile_of(claim: msg.Claim, known: set[str]) -> str:
     if claim.profile is not None:
         return claim.profile if claim.profile in known else ANY
     if "exclusive" not in claim.modes or claim.shares_percent is not None:
@@ -60,63 +51,58 @@ def _profile_of(claim: Claim, known: set[str]) -> str:
     return WHOLE if all(size is None for size in sizes) else ANY
 
 
-def _admits(claim: Claim, model: GpuModel) -> bool:
-    if claim.profile is not None and model.profile(claim.profile) is None:
-        return False
-    only, names = claim.only, model.product_names
-    if any(is_meant(name, part) for part in only.not_models for name in names):
-        return False
-    return not only.models or any(is_meant(name, part) for part in only.models for name in names)
+def _admits(claim: msg.Claim, model: GpuModel) -> bool:
+    def is_named(parts: tuple[str, ...]) -> bool:
+        return any(is_meant(name, part) for part in parts for name in model.product_names)
+
+    has_profile = claim.profile is None or model.profile(claim.profile) is not None
+    only = claim.only
+    return has_profile and not is_named(only.not_models) and (not only.models or is_named(only.models))
 
 
-REQUESTS = Metric(
+def _gauge(name: str, text: str, *labels: str) -> Metric:
+    return Metric(name, "gauge", text, labels)
+
+
+REQUESTS = _gauge(
     "sluice_requests",
-    "gauge",
     "Requests by state: asked, bound, refused (no hardware can serve it), rejected (malformed), waiting.",
-    ("state",),
+    "state",
 )
-WAITING = Metric("sluice_requests_waiting", "gauge", "Waiting requests by their first reason.", ("reason",))
-QUEUE = Metric("sluice_queue_requests", "gauge", "Requests in the queue by mode and profile.", ("mode", "profile"))
-QUEUE_OUTSIDE = Metric(
-    "sluice_queue_outside", "gauge", "Requests outside the full queue (SLUICE_ALLOCATOR_WAITING_MAX).", ()
-)
-QUEUE_WAIT = Metric(
+WAITING = _gauge("sluice_requests_waiting", "Waiting requests by their first reason.", "reason")
+QUEUE = _gauge("sluice_queue_requests", "Requests in the queue by mode and profile.", "mode", "profile")
+QUEUE_OUTSIDE = _gauge("sluice_queue_outside", "Requests outside the full queue (SLUICE_ALLOCATOR_WAITING_MAX).")
+QUEUE_WAIT = _gauge(
     "sluice_queue_first_waits_seconds",
-    "gauge",
     "Waiting time of the first request in its turn, by mode and profile, in this process.",
-    ("mode", "profile"),
+    "mode",
+    "profile",
 )
-NODES = Metric(
+NODES = _gauge(
     "sluice_nodes",
-    "gauge",
     "Nodes by state: open (used), unopened (not adopted yet), stale (no answer from its agent), removed, "
     "cordoned. A node may have several.",
-    ("state",),
+    "state",
 )
-SLICES = Metric("sluice_slices", "gauge", "Slices by the state that agents reported last.", ("state",))
-GRANTS = Metric("sluice_ledger_entries", "gauge", "Ledger entries by kind: Grant, Revoke, Closed.", ("kind",))
-WORKS = Metric(
-    "sluice_allocator_works",
-    "gauge",
-    "1 while this process decides, 0 on standby. Two at once do no harm: writes are guarded.",
-    (),
+SLICES = _gauge("sluice_slices", "Slices by the state that agents reported last.", "state")
+GRANTS = _gauge("sluice_ledger_entries", "Ledger entries by kind: Grant, Revoke, Closed.", "kind")
+WORKS = _gauge(
+    "sluice_allocator_works", "1 while this process decides, 0 on standby. Two at once do no harm: writes are guarded."
 )
-STREAMS_KNOWN = Metric(
-    "sluice_allocator_settled", "gauge", "1 once both streams are read to their end; nothing is decided before.", ()
+STREAMS_KNOWN = _gauge(
+    "sluice_allocator_settled", "1 once both streams are read to their end; nothing is decided before."
 )
 
-PENDING_DEVICES = Metric(
+PENDING_DEVICES = _gauge(
     "sluice_pending_devices",
-    "gauge",
     "Devices that queued requests wait for, by model and profile that would serve (any: several would; whole: "
     "whole GPUs; share: shares). For autoscalers.",
-    ("model", "profile"),
+    "model",
+    "profile",
 )
-LEAKED = Metric(
+LEAKED = _gauge(
     "sluice_leaked_slices",
-    "gauge",
     "Slices that agents report and the ledger does not know, on nodes that answer. Above 0 only for moments.",
-    (),
 )
 DECISIONS = Metric(
     "sluice_decisions_total",
@@ -144,10 +130,10 @@ class AllocatorMetrics:
         """For `sluice.runtime.prometheus.metrics.collecting_from`."""
         world = self._core.ctx.facts
         requests, bindings = _types(world.requests), _types(world.bindings)
-        yield Sample(REQUESTS, requests[AllocationRequested], ("asked",))
-        yield Sample(REQUESTS, requests[RequestRejected], ("rejected",))
-        yield Sample(REQUESTS, bindings[Bound], ("bound",))
-        yield Sample(REQUESTS, bindings[Refused], ("refused",))
+        yield Sample(REQUESTS, requests[msg.AllocationRequested], ("asked",))
+        yield Sample(REQUESTS, requests[msg.RequestRejected], ("rejected",))
+        yield Sample(REQUESTS, bindings[msg.Bound], ("bound",))
+        yield Sample(REQUESTS, bindings[msg.Refused], ("refused",))
         yield Sample(REQUESTS, len(world.waiting), ("waiting",))
         for reason, count in Counter(map(_reason_of, world.waiting.values())).items():
             yield Sample(WAITING, count, (reason,))
@@ -179,8 +165,8 @@ class AllocatorMetrics:
         waits: dict[tuple[str, str], float] = {}
         for group in ctx.queue.shapes.values():
             _, _, first = group.members.first()
-            asked = ctx.facts.requests.get(first)
-            if not isinstance(asked, AllocationRequested):
+            asked = ctx.facts.wanted(first)
+            if asked is None:
                 continue  # withdrawn, about to leave
             labels = _asked_for(asked)
             yield Sample(QUEUE, group.members.before(group.members.last()) + 1, labels)
@@ -192,18 +178,14 @@ class AllocatorMetrics:
         yield Sample(QUEUE_OUTSIDE, len(ctx.queue.outside))
 
 
-_OPEN = frozenset({Grant, Revoke})  # ledger entries under which an agent may have a slice
+_OPEN = frozenset({msg.Grant, msg.Revoke})  # ledger entries under which an agent may have a slice
 
 
 def leaked_slices(world: BusCache) -> int:
     """Slices of the pulled nodes without a ledger entry. Nodes that do not answer count none."""
     ledger, inventories = world.ledger, world.inventories
-    unknown = [
-        node
-        for of_request in world.reported_of.values()
-        for allocation, node in of_request.items()
-        if type(ledger.get(allocation)) not in _OPEN
-    ]
+    reported = (each for of_request in world.reported_of.values() for each in of_request.items())
+    unknown = [node for allocation, node in reported if type(ledger.get(allocation)) not in _OPEN]
     return sum(node in inventories and not inventories[node].stale for node in unknown)
 
 
@@ -211,11 +193,11 @@ def _types(facts: Mapping[Any, object]) -> Counter[type]:
     return Counter(map(type, facts.values()))
 
 
-def _reason_of(pending: Pending) -> str:
+def _reason_of(pending: msg.Pending) -> str:
     return str(pending.reasons[0].reason) if pending.reasons else "none"
 
 
-def _asked_for(asked: AllocationRequested) -> tuple[str, str]:
+def _asked_for(asked: msg.AllocationRequested) -> tuple[str, str]:
     """Mode and profile of the first container that asks; combinations of all would be too many."""
     first = asked.claims[0]
     return "/".join(first.modes), first.profile or "any"

@@ -2,16 +2,27 @@
 
 from collections.abc import Iterable
 
+from msgspec.structs import asdict
+
 from sluice.contracts.ids import RequestId, RunId
-from sluice.contracts.messages import HostNeeds, HostPort, HostRoom, NodeExpression, PodTerm, SpreadTerm, Toleration
+from sluice.contracts.messages import (
+    HostNeeds,
+    HostPort,
+    HostRoom,
+    NodeExpression,
+    PodTerm,
+    Share,
+    SpreadTerm,
+    Toleration,
+)
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.proto.bookings import MODES, share_to_proto
-from sluice.contracts.reasons import ReasonCount, Refusal, shorten
+from sluice.contracts.reasons import Refusal, shorten
 from sluice.contracts.request_syntax import ContainerRequest
-from sluice_allocator.core.explain.reason_filters import ReasonsByFilter
 from sluice_allocator.core.explain.status import AsksNothing, PodAsked, RequestStatus, Simulated, WouldBind, WouldWait
 from sluice_allocator.core.moves.defragment import Emptied, Moved, Proposal
-from sluice_allocator.core.placement.explain.left_over import HomeLeft, LeftOver
+from sluice_allocator.core.placement.explain.left_over import LeftOver
+from sluice_allocator.core.placement.explain.reason_table import ReasonsByFilter
 from sluice_allocator.core.resize.pending import FIELDS, AdjustRefused, Change, Effect, Outcome
 from sluice_allocator.core.state.grant_facts import DeviceAmount
 
@@ -26,28 +37,22 @@ def pod_asked(request: pb.SimulateRequest) -> PodAsked:
     """The pod to simulate. Raises QuestionError."""
     if not 1 <= len(request.containers) <= CONTAINERS_MAX:
         raise QuestionError(f"containers: {len(request.containers)} of them; a pod has 1 to {CONTAINERS_MAX}")
-    containers = tuple(
-        ContainerRequest(
-            each.name,
-            dict(each.limits),
-            dict(each.requests),
-            each.run_as_user if each.HasField("run_as_user") else None,
-            each.driver_capabilities,
-        )
-        for each in request.containers
-    )
-    host = _needs(request.host)
     return PodAsked(
         request.namespace or "default",
         dict(request.annotations),
-        containers,
-        host,
+        tuple(_container(each) for each in request.containers),
+        _needs(request.host),
         labels=dict(request.labels),
         priority=request.priority,
         preempts=not request.never_preempts,
         same_gpu=tuple(tuple(each.containers) for each in request.same_gpu),
         by_claim=request.by_claim,
     )
+
+
+def _container(each: pb.ContainerAsk) -> ContainerRequest:
+    uid = each.run_as_user if each.HasField("run_as_user") else None
+    return ContainerRequest(each.name, dict(each.limits), dict(each.requests), uid, each.driver_capabilities)
 
 
 def change_asked(request: pb.AdjustRequest) -> Change:
@@ -75,11 +80,8 @@ def _needs(host: pb.HostNeeds) -> HostNeeds:
 
 
 def _pod_term(term: pb.PodTerm) -> PodTerm:
-    return PodTerm(
-        topology_key=term.topology_key,
-        selector=tuple(_expression(each) for each in term.selector),
-        namespaces=tuple(term.namespaces),
-    )
+    selector = tuple(_expression(each) for each in term.selector)
+    return PodTerm(topology_key=term.topology_key, selector=selector, namespaces=tuple(term.namespaces))
 
 
 def _spread_term(term: pb.SpreadTerm) -> SpreadTerm:
@@ -120,19 +122,14 @@ def simulated(found: Simulated, run: RunId, *, waiting: int, devices_max: int) -
                 left=[_left(each) for each in found.left],
                 others=_steps(found.others),
                 more=found.more,
-                evicts=[
-                    pb.EvictedPod(
-                        namespace=each.namespace, name=each.name, priority=each.priority, memory_mib=each.memory_mib
-                    )
-                    for each in found.evicts
-                ],
+                evicts=[pb.EvictedPod(**asdict(each)) for each in found.evicts],
                 instead_of=found.instead_of,
             )
             answer.bound.CopyFrom(bound)
         case WouldWait():
             answer.waits.CopyFrom(pb.WouldWait(message=found.message, steps=_steps(found.steps), more=found.more))
         case Refusal():
-            answer.refused.CopyFrom(_refusal(found))
+            answer.refused.CopyFrom(pb.Refusal(**asdict(found)))
         case AsksNothing():
             answer.nothing.SetInParent()
     return answer
@@ -152,14 +149,11 @@ def explained(request: str, standing: RequestStatus, run: RunId) -> pb.ExplainRe
         decided_by=run,
     )
     if standing.turn is not None:
-        turn = standing.turn
-        answer.turn.CopyFrom(
-            pb.Turn(priority=turn.priority, before=turn.before, waiting=turn.waiting, ahead=turn.ahead)
-        )
+        answer.turn.CopyFrom(pb.Turn(**asdict(standing.turn)))
     if standing.plan is not None:
         answer.proposal.CopyFrom(_proposal(standing.plan))
     if standing.refusal is not None:
-        answer.refused.CopyFrom(_refusal(standing.refusal))
+        answer.refused.CopyFrom(pb.Refusal(**asdict(standing.refusal)))
     return answer
 
 
@@ -174,22 +168,13 @@ def adjusted(outcome: Outcome, run: RunId, *, dry_run: bool) -> pb.AdjustRespons
     answer = pb.AdjustResponse(decided_by=run)
     if isinstance(outcome, AdjustRefused):
         most = [pb.FittingValue(field=name, value=value) for name, value in outcome.most]
-        refused = pb.AdjustRefused(
-            reason=f"ADJUST_REFUSAL_{outcome.reason.name}",
-            message=outcome.message,
-            field=outcome.field,
-            most=most,
-            under_way=outcome.under_way,
-        )
-        answer.refused.CopyFrom(refused)
+        more = {**asdict(outcome), "reason": f"ADJUST_REFUSAL_{outcome.reason.name}", "most": most}
+        answer.refused.CopyFrom(pb.AdjustRefused(**more))
         return answer
-    fields = [
-        pb.AdjustedField(field=each.field, before=each.before, after=each.after, effect=_EFFECTS[each.effect])
-        for each in outcome.fields
-    ]
+    fields = [pb.AdjustedField(**{**asdict(each), "effect": _EFFECTS[each.effect]}) for each in outcome.fields]
     done = pb.Adjusted(
         allocation=outcome.booking.allocation,
-        node=outcome.node,
+        node=outcome.booking.node,
         container=outcome.container,
         revision=outcome.revision,
         fields=fields,
@@ -200,21 +185,13 @@ def adjusted(outcome: Outcome, run: RunId, *, dry_run: bool) -> pb.AdjustRespons
 
 
 def _devices(devices: Iterable[DeviceAmount]) -> list[pb.PlacedDevice]:
-    return [
-        pb.PlacedDevice(
-            container=each.grant.container,
-            gpu=each.grant.gpu,
-            model=each.model,
-            mode=MODES[each.mode],
-            profile=each.grant.profile,
-            start=each.grant.start,
-            size=each.grant.size,
-            memory_mib=each.memory_mib,
-            sm_percent=each.sm_percent,
-            share=share_to_proto(each.grant.share) if each.grant.share is not None else None,
-        )
-        for each in devices
-    ]
+    return [_device(each, each.grant.share) for each in devices]
+
+
+def _device(amount: DeviceAmount, share: Share | None) -> pb.PlacedDevice:
+    sizes = {"model": amount.model, "memory_mib": amount.memory_mib, "sm_percent": amount.sm_percent}
+    in_proto = share_to_proto(share) if share is not None else None
+    return pb.PlacedDevice(**{**asdict(amount.grant), **sizes, "mode": MODES[amount.mode], "share": in_proto})
 
 
 def consolidated(nodes: Iterable[Emptied], run: str) -> pb.ConsolidateResponse:
@@ -223,66 +200,18 @@ def consolidated(nodes: Iterable[Emptied], run: str) -> pb.ConsolidateResponse:
 
 
 def _moves(moved: Iterable[Moved]) -> list[pb.MovedPod]:
-    return [
-        pb.MovedPod(
-            namespace=each.namespace,
-            name=each.name,
-            from_node=each.from_node,
-            to_node=each.to_node,
-            memory_mib=each.memory_mib,
-            rested=each.rested,
-        )
-        for each in moved
-    ]
+    return [pb.MovedPod(**asdict(each)) for each in moved]
 
 
 def _proposal(plan: Proposal) -> pb.MoveProposal:
-    return pb.MoveProposal(
-        node=plan.node,
-        devices=_devices(plan.devices),
-        moves=_moves(plan.moved),
-        gains_mib=plan.gains_mib,
-        moves_mib=plan.moves_mib,
-        is_done=plan.is_done,
-    )
+    said = {name: getattr(plan, name) for name in ("node", "gains_mib", "moves_mib", "is_done")}
+    return pb.MoveProposal(**said, devices=_devices(plan.devices), moves=_moves(plan.moved))
 
 
 def _left(left: LeftOver) -> pb.LeftOver:
-    return pb.LeftOver(
-        gpu=left.gpu,
-        creatable_before=left.creatable_before,
-        creatable_after=left.creatable_after,
-        homes=[_home(each) for each in left.homes],
-    )
-
-
-def _home(home: HomeLeft) -> pb.HomeLeft:
-    return pb.HomeLeft(
-        profile=home.profile,
-        start=home.start,
-        size=home.size,
-        memory_mib=home.memory_mib,
-        memory_free_mib=home.memory_free_mib,
-        sm_percent=home.sm_percent,
-        sm_percent_free=home.sm_percent_free,
-        tenants=home.tenants,
-        tenants_max=home.tenants_max,
-    )
+    homes = [pb.HomeLeft(**asdict(each)) for each in left.homes]
+    return pb.LeftOver(**{**asdict(left), "homes": homes})
 
 
 def _steps(steps: Iterable[ReasonsByFilter]) -> list[pb.Step]:
-    return [pb.Step(filter=each.filter, reasons=[_reason(reason) for reason in each.reasons]) for each in steps]
-
-
-def _reason(reason: ReasonCount) -> pb.Reason:
-    return pb.Reason(reason=reason.reason, count=reason.count, of=reason.of, on=reason.on, known_as=reason.known_as)
-
-
-def _refusal(refusal: Refusal) -> pb.Refusal:
-    return pb.Refusal(
-        reason=refusal.reason,
-        message=refusal.message,
-        field=refusal.field,
-        value=refusal.value,
-        allowed=refusal.allowed,
-    )
+    return [pb.Step(filter=each.filter, reasons=[pb.Reason(**asdict(one)) for one in each.reasons]) for each in steps]

@@ -49,6 +49,11 @@ class RestartBackoff:
     _not_before: float = 0.0
     _failed_at: float | None = None
 
+    @property
+    def has_recovered(self) -> bool:
+        """Whether the broker stores, and did for WELL_AFTER_S since its last error."""
+        return self._failed_at is None
+
     def another(self, error: str, free_bytes: int, now: float) -> bool:
         """Whether to restart now: it cannot store, there is room, and the last restart is long enough ago."""
         if not error:

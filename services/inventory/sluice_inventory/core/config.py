@@ -11,13 +11,9 @@ class InventoryConfig:
     """A node without announcements is pulled this often: it covers lost announcements and detects a dead node."""
     stale_after_s: float = 30.0
     """Without a usable answer for this long a node is marked stale: two rounds, so that one lost answer is no alarm."""
-    closing_ttl_s: int = 4 * 3600
-    """How long the last message about a removed node stays on the bus."""
-    retry_first_s: float = 0.5
-    """The pause after a failed pull, then twice as long, ..."""
-    retry_max_s: float = 10.0
-    """... up to this. A node is retried for as long as the bus lists it."""
-    pulls_max: int = 64
-    """Unanswered pulls at a time, over all nodes; one for each node."""
+    closing_ttl_s: int = 4 * 3600  # how long the last message about a removed node stays on the bus
+    retry_first_s: float = 0.5  # the pause after a failed pull, then twice as long, ...
+    retry_max_s: float = 10.0  # ... up to this. A node is retried for as long as the bus lists it.
+    pulls_max: int = 64  # unanswered pulls at a time, over all nodes; one for each node
     retries_max: int = 16
     """Of these, for nodes whose last pull failed: nodes that never answer must not hold up those that do."""

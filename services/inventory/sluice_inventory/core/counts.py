@@ -1,13 +1,11 @@
-"""
-Count what is created, creatable, in use, foreign and quarantined per GPU, and sum it over the fleet.
+"""Count what is created, creatable, in use, foreign and quarantined per GPU, and sum it over the fleet. Pure functions
+of one snapshot. A memory slice is in use when an instance lies on it (ours or foreign; in a fixed layout an unusable
+one), when the node's journal has booked it, or when it is quarantined; a slice with two of these counts once.
+`creatable` is what the agent reported: a sum of alternatives, never free capacity. A shared device may be quarantined
+because its MPS daemon is in trouble: it takes no new tenants, and its tenants keep their shares."""
 
-Pure functions of one snapshot. A memory slice is in use when an instance lies on it (ours or foreign; in a fixed layout
-an unusable one), when the node's journal has booked it, or when it is quarantined; a slice with two of these counts
-once. `creatable` is what the agent reported: a sum of alternatives, never free capacity. A shared device may be
-quarantined because its MPS daemon is in trouble: it takes no new tenants, and its tenants keep their shares.
-"""
-
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -18,7 +16,6 @@ from sluice.contracts.messages import (
     InstanceReport,
     NodeInventory,
     NodeSnapshot,
-    PlacementReport,
     Share,
     SliceReport,
 )
@@ -27,43 +24,36 @@ from sluice.contracts.messages import (
 class SlotState(StrEnum):
     """The state of a span that is not free."""
 
-    ORDERED = "ordered"
-    """Booked on the node, the instance does not exist (yet)."""
+    ORDERED = "ordered"  # booked on the node, the instance does not exist (yet)
     IN_USE = "in_use"
-    RETURNING = "returning"
-    """Revoked, the place is not free yet."""
+    RETURNING = "returning"  # revoked, the place is not free yet
     QUARANTINED = "quarantined"
     FOREIGN = "foreign"
-    BROKEN = "broken"
-    """Booked, but the slice failed or was lost."""
-    OFFERED = "offered"
-    """A free instance of a fixed layout."""
-    UNUSABLE = "unusable"
-    """An instance of a fixed layout that cannot be granted."""
+    BROKEN = "broken"  # booked, but the slice failed or was lost
+    OFFERED = "offered"  # a free instance of a fixed layout
+    UNUSABLE = "unusable"  # an instance of a fixed layout that cannot be granted
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """
-    A span (memory slices) of a GPU that is not free, and its owner. `owner` is None when unknown.
-
-    In a fixed layout, free instances are slots, too (`OFFERED`).
-
-    Shares of one shared device are slots of the same span, each with its `share`.
-    """
+    """A span (memory slices) of a GPU that is not free, and its owner. `owner` is None when unknown. In a fixed layout,
+    free instances are slots, too (`OFFERED`). Shares of one shared device are slots of the same span, each with its
+    `share`."""
 
     start: int
     size: int
     state: SlotState
-    profile: str | None = None
-    """None for a whole GPU without MIG, and for a quarantined span without an instance."""
+    profile: str | None = None  # None for a whole GPU without MIG, and for a quarantined span without an instance
     uuid: str = ""
     allocation: str = ""
     owner: SliceReport | None = None
     container: str = ""
     share: Share | None = None
-    message: str = ""
-    """Why it cannot be granted."""
+    message: str = ""  # why it cannot be granted
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return self.start, self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +70,6 @@ class GpuUse:
 
     @property
     def creatable_total(self) -> int:
-        """How many instances of any one profile could be added, summed over the profiles."""
         return sum(self.gpu.creatable.values())
 
     @property
@@ -115,7 +104,6 @@ class FleetUse:
 
     @property
     def creatable_total(self) -> int:
-        """The sum over all profiles and GPUs."""
         return sum(self.creatable.values())
 
 
@@ -140,20 +128,18 @@ def gpu_use(gpu: GpuReport, booked: Iterable[tuple[DeviceGrant, SliceReport]]) -
         slots=slots,
         slices_total=total,
         slices_in_use=len(taken),
-        created=_per_profile(instance for instance in gpu.instances if instance.allocation is not None),
+        created=_sum([Counter(each.profile for each in gpu.instances if each.allocation is not None)]),
         foreign=sum(slot.state is SlotState.FOREIGN for slot in slots),
-        quarantined=_quarantined(gpu, slots),
+        quarantined=len({slot.span for slot in slots if slot.state is SlotState.QUARANTINED} | _spans(gpu)),
     )
 
 
-def _quarantined(gpu: GpuReport, slots: Iterable[Slot]) -> int:
-    """How many places are out of use: a shared device counts once, however many tenants it has."""
-    spans = {(span.start, span.size) for span in gpu.quarantined}
-    return len(spans | {(slot.start, slot.size) for slot in slots if slot.state is SlotState.QUARANTINED})
+def _spans(gpu: GpuReport) -> set[tuple[int, int]]:
+    """The places that are out of use. A shared device is one, however many tenants it has."""
+    return {(span.start, span.size) for span in gpu.quarantined}
 
 
 def fleet_use(nodes: Iterable[NodeUse]) -> FleetUse:
-    """The sums over `nodes`."""
     known = list(nodes)
     gpus = [use for node in known for use in node.gpus]
     usable = [use for node in known if not node.inventory.stale for use in node.gpus if use.gpu.healthy]
@@ -171,9 +157,6 @@ def fleet_use(nodes: Iterable[NodeUse]) -> FleetUse:
     )
 
 
-# -- slots --------------------------------------------------------------------------------------------------------
-
-
 def _slots(gpu: GpuReport, booked: list[tuple[DeviceGrant, SliceReport]]) -> tuple[Slot, ...]:
     """The slots of a GPU: instances with their owners, bookings without an instance, quarantined spans; by start."""
     by_place: dict[tuple[str | None, int], list[tuple[DeviceGrant, SliceReport]]] = {}
@@ -184,19 +167,14 @@ def _slots(gpu: GpuReport, booked: list[tuple[DeviceGrant, SliceReport]]) -> tup
         owners = by_place.get((instance.allocation, instance.start), []) if instance.allocation is not None else []
         found.append(_of_instance(instance, owners.pop(0) if owners else None, fixed=gpu.fixed_layout))
     found += [_of_booking(gpu, device, report) for there in by_place.values() for device, report in there]
-    booked_here = {(slot.start, slot.size) for slot in found if slot.owner is not None}
-    found = [
-        slot for slot in found if slot.state is not SlotState.OFFERED or (slot.start, slot.size) not in booked_here
-    ]
-    quarantined = {(span.start, span.size) for span in gpu.quarantined}
-    found = [
-        replace(slot, state=SlotState.QUARANTINED)
-        if (slot.start, slot.size) in quarantined and slot.share is None
-        else slot
-        for slot in found
-    ]
-    covered = {(slot.start, slot.size) for slot in found}
-    found += [_of_span(span) for span in gpu.quarantined if (span.start, span.size) not in covered]
+    booked_here = {slot.span for slot in found if slot.owner is not None}
+    found = [slot for slot in found if slot.state is not SlotState.OFFERED or slot.span not in booked_here]
+    out_of_use = _spans(gpu)
+    for at, slot in enumerate(found):
+        if slot.span in out_of_use and slot.share is None:
+            found[at] = replace(slot, state=SlotState.QUARANTINED)
+    covered = {slot.span for slot in found}
+    found += [Slot(*span, SlotState.QUARANTINED) for span in out_of_use - covered]
     return tuple(sorted(found, key=lambda slot: (slot.start, slot.size, slot.allocation)))
 
 
@@ -244,10 +222,6 @@ def _home_of(gpu: GpuReport, device: DeviceGrant) -> str:
     return next(made, "") if device.share is not None else ""
 
 
-def _of_span(span: PlacementReport) -> Slot:
-    return Slot(start=span.start, size=span.size, state=SlotState.QUARANTINED)
-
-
 def _state(report: SliceReport, *, there: bool) -> SlotState:
     """The state of a place from its journal entry; `there` says whether its device exists."""
     if report.state == "quarantined":
@@ -259,19 +233,8 @@ def _state(report: SliceReport, *, there: bool) -> SlotState:
     return SlotState.IN_USE if report.state == "ready" and there else SlotState.BROKEN
 
 
-# -- sums ---------------------------------------------------------------------------------------------------------
-
-
-def _per_profile(instances: Iterable[InstanceReport]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for instance in instances:
-        counts[instance.profile] = counts.get(instance.profile, 0) + 1
-    return dict(sorted(counts.items()))
-
-
-def _sum(many: Iterable[dict[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
+def _sum(many: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
     for counts in many:
-        for profile, count in counts.items():
-            total[profile] = total.get(profile, 0) + count
+        total.update(counts)
     return dict(sorted(total.items()))

@@ -13,8 +13,7 @@ class PullSucceeded:
 
     node: NodeName
     snapshot: NodeSnapshot
-    observed_at: str = ""
-    """UTC, for people."""
+    observed_at: str = ""  # UTC, for people
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +33,7 @@ class Pull:
 
     node: NodeName
     endpoint: str
-    certificate: str = ""
-    """That the agent must have (PEM); empty: one of our authorities'."""
+    certificate: str = ""  # that the agent must have (PEM); empty: one of our authorities'
 
 
 Instruction = BusInstruction | Pull

@@ -1,12 +1,8 @@
-"""
-The inventory's core: pulls each node when there is a reason, and publishes the snapshots.
-
-Reasons are: an announcement of another agent or a higher generation, time, a failed pull, or another incarnation of the
-bus. A snapshot pulled in an earlier incarnation is not published again, because agents may have acted since.
-
-It decides nothing about GPUs and removes no node: a node that does not answer is marked stale, and forgotten only when
-the bus does not list it either, or says that it was removed. Then its snapshot is published once more, with a TTL.
-"""
+"""The inventory's core: pulls each node when there is a reason, and publishes the snapshots. Reasons are: an
+announcement of another agent or a higher generation, time, a failed pull, or another incarnation of the bus. A snapshot
+pulled in an earlier incarnation is not published again, because agents may have acted since. It decides nothing about
+GPUs and removes no node: a node that does not answer is marked stale, and forgotten only when the bus does not list it
+either, or says that it was removed. Then its snapshot is published once more, with a TTL."""
 
 from msgspec.structs import replace
 
@@ -30,34 +26,26 @@ from sluice_inventory.core.config import InventoryConfig
 from sluice_inventory.core.events import Event, Instruction, Pull, PullFailed, PullSucceeded
 from sluice_inventory.core.node import Node, NodeView
 
-WRITES = frozenset({"inventory"})
-"""The subject kinds that the inventory writes."""
+WRITES = frozenset({"inventory"})  # the subject kinds that the inventory writes
 
 
 class Inventory:
     """One inventory. Several may run at once: each publishes what it pulled and leaves equally good snapshots alone."""
 
     def __init__(self, run: RunId, config: InventoryConfig) -> None:
-        """Start without knowledge."""
-        self._run = run
-        self._config = config
+        self._run, self._config = run, config
         self._outbox = Outbox(run, WRITES)
         self._nodes: dict[NodeName, Node] = {}
         self._incarnation = Incarnation("")
-        self._listed: dict[NodeName, None] = {}
-        """Nodes that the reading under way has shown."""
-        self._removed: dict[NodeName, str] = {}
-        """Nodes that the bus says were removed, with the cause."""
-        self._ready = False
-        """Set once the bus was read: before that, half the nodes would be pulled twice."""
+        self._listed: dict[NodeName, None] = {}  # nodes that the reading under way has shown
+        self._removed: dict[NodeName, str] = {}  # nodes that the bus says were removed, with the cause
+        self._ready = False  # set once the bus was read: before that, half the nodes would be pulled twice
         self._due: dict[NodeName, None] = {}
         self._retrying: dict[NodeName, None] = {}
-        self._pulling: dict[NodeName, bool] = {}
-        """Pulls under way, and whether each is a retry."""
+        self._pulling: dict[NodeName, bool] = {}  # pulls under way, and whether each is a retry
         self._changed: dict[NodeName, None] = {}
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Take in one event; the only way to change state."""
         self._changed = {}
         match event:
             case ReadingStarted():
@@ -78,8 +66,6 @@ class Inventory:
                 self._outbox.tick(now)
         return [*self._begin_pulls(now), *self._outbox.drain()]
 
-    # -- for those who ask ----------------------------------------------------------------------------------------
-
     @property
     def changed(self) -> tuple[NodeName, ...]:
         """The nodes whose view the last `handle` has changed, forgotten ones included."""
@@ -90,11 +76,9 @@ class Inventory:
         return max((now - node.last_seen_at for node in self._nodes.values()), default=0.0)
 
     def names(self) -> list[NodeName]:
-        """Every node known, by name."""
         return sorted(self._nodes)
 
     def view(self, name: NodeName) -> NodeView | None:
-        """One node, or None when it is not known."""
         node = self._nodes.get(name)
         return node.view() if node is not None else None
 
@@ -102,8 +86,6 @@ class Inventory:
         """The gRPC address of a node's agent as last announced; None when unknown."""
         node = self._nodes.get(name)
         return node.announcement.address if node is not None and node.announcement is not None else None
-
-    # -- the bus --------------------------------------------------------------------------------------------------
 
     def _start_reading(self, event: ReadingStarted, now: float) -> None:
         if event.stream is not Stream.STATE:
@@ -192,8 +174,6 @@ class Inventory:
             self._changed[name] = None
         return node
 
-    # -- pulling --------------------------------------------------------------------------------------------------
-
     def _enqueue(self, node: Node) -> None:
         """A node may be due for a pull; checked when its turn comes."""
         (self._retrying if node.failures else self._due).setdefault(node.name)
@@ -237,8 +217,6 @@ class Inventory:
         if node.error != error:
             self._changed[node.name] = None
         self._enqueue(node)
-
-    # -- time -----------------------------------------------------------------------------------------------------
 
     def _tick(self, now: float) -> None:
         for node in list(self._nodes.values()):

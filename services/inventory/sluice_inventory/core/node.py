@@ -1,9 +1,6 @@
-"""
-One node as the inventory knows it: its announcement, its snapshot, and when to pull again.
-
-An announcement is only a reason to pull; the snapshot is the authority. An answer that contradicts the announcement of
-the same agent is not used: better stale than wrong.
-"""
+"""One node as the inventory knows it: its announcement, its snapshot, and when to pull again. An announcement is only a
+reason to pull; the snapshot is the authority. An answer that contradicts the announcement of the same agent is not
+used: better stale than wrong."""
 
 from dataclasses import dataclass
 
@@ -32,31 +29,20 @@ class Node:
     """Facts and times of one node; times are of the caller's clock."""
 
     name: NodeName
-    last_seen_at: float
-    """When the last usable answer came, or when the node was first announced."""
+    last_seen_at: float  # when the last usable answer came, or when the node was first announced
     next_pull_at: float
-    incarnation: Incarnation
-    """The incarnation of the bus."""
-    announcement: NodeChanged | None = None
-    """The last one observed, even if the bus has lost it since."""
-    listed: bool = False
-    """Whether the bus lists this node now."""
-    inventory: NodeInventory | None = None
-    """What to publish."""
-    current: bool = False
-    """Whether `inventory` was pulled in this incarnation of the bus."""
-    observed_at: str = ""
-    """When the last usable answer came: for people."""
-    error: str = ""
-    """Why the last pull failed; empty when it succeeded."""
+    incarnation: Incarnation  # the incarnation of the bus
+    announcement: NodeChanged | None = None  # the last one observed, even if the bus has lost it since
+    listed: bool = False  # whether the bus lists this node now
+    inventory: NodeInventory | None = None  # what to publish
+    current: bool = False  # whether `inventory` was pulled in this incarnation of the bus
+    observed_at: str = ""  # when the last usable answer came: for people
+    error: str = ""  # why the last pull failed; empty when it succeeded
     failures: int = 0
     pulling: bool = False
     superseded: bool = False
     """The pull under way went to another agent, or began at a time, that does not count any more."""
-    requested_generation: int = 0
-    """The announced generation when the pull began."""
-
-    # -- what others say ------------------------------------------------------------------------------------------
+    requested_generation: int = 0  # the announced generation when the pull began
 
     def observe(self, announcement: NodeChanged, now: float) -> None:
         """Take in an announcement; pull at once when it names another agent or a newer generation."""
@@ -96,8 +82,6 @@ class Node:
     def _is_announced(self, snapshot: NodeSnapshot) -> bool:
         return self.announcement is not None and _agent(self.announcement) == _agent(snapshot)
 
-    # -- pulling --------------------------------------------------------------------------------------------------
-
     def is_behind(self) -> bool:
         """Whether the announcement is newer than the snapshot."""
         if self.announcement is None or self.inventory is None:
@@ -110,7 +94,6 @@ class Node:
         return not self.pulling and self.announcement is not None and self.next_pull_at <= now
 
     def pull(self) -> Pull:
-        """Begin a pull."""
         assert self.announcement is not None, "may_pull says when"
         self.pulling, self.superseded = True, False
         self.requested_generation = self.announcement.generation
@@ -139,7 +122,6 @@ class Node:
         return changed
 
     def fail(self, message: str, now: float, config: InventoryConfig) -> None:
-        """A pull failed."""
         self.pulling = False
         if self.superseded:
             self.superseded, self.next_pull_at = False, now
@@ -167,8 +149,6 @@ class Node:
         pause_s = min(config.retry_first_s * 2.0 ** min(self.failures, 30), config.retry_max_s)
         self.failures += 1
         self.next_pull_at = now + pause_s
-
-    # -- age ------------------------------------------------------------------------------------------------------
 
     def is_silent(self, now: float, config: InventoryConfig) -> bool:
         """Whether no usable answer came for too long."""
@@ -200,5 +180,4 @@ class Node:
 
 
 def _agent(of: NodeChanged | NodeSnapshot) -> tuple[str, str]:
-    """Identifies one run of one agent."""
     return of.boot_id, of.agent_run

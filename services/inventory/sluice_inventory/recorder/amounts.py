@@ -5,10 +5,8 @@ from typing import NamedTuple
 
 from sluice.contracts.messages import DeviceGrant, GpuReport
 
-MICRO = 1_000_000
-"""Parts of a GPU in which amounts are counted."""
-UNKNOWN_MODEL = "unknown"
-"""Of a GPU that no snapshot has shown."""
+MICRO = 1_000_000  # parts of a GPU in which amounts are counted
+UNKNOWN_MODEL = "unknown"  # of a GPU that no snapshot has shown
 
 
 class Amount(NamedTuple):
@@ -19,7 +17,6 @@ class Amount(NamedTuple):
     memory_mib: int = 0
 
     def plus(self, other: "Amount", times: int = 1) -> "Amount":
-        """The sum with `times` of another."""
         return Amount(*(mine + theirs * times for mine, theirs in zip(self, other, strict=True)))
 
 
@@ -33,17 +30,13 @@ class GpuFacts(NamedTuple):
 
 
 def facts_of(gpu: GpuReport) -> GpuFacts:
-    """The facts of a reported GPU."""
     sizes = {profile.name: profile.memory_mib for profile in gpu.profiles}
     return GpuFacts(gpu.model, gpu.memory_mib, max(1, gpu.memory_slices), sizes)
 
 
 def amounts_by_model(devices: Iterable[DeviceGrant], gpus: dict[str, GpuFacts]) -> dict[str, Amount]:
-    """
-    What the devices of one pod are, by model. The pod counts once, for the model of its first device.
-
-    A share of a device counts by its memory; an instance by its memory slices, as in the allocator's quotas.
-    """
+    """What the devices of one pod are, by model. The pod counts once, for the model of its first device. A share of a
+    device counts by its memory; an instance by its memory slices, as in the allocator's quotas."""
     found: dict[str, Amount] = {}
     for device in devices:
         facts = gpus.get(device.gpu, GpuFacts(UNKNOWN_MODEL, 0, max(1, device.size), {}))

@@ -1,9 +1,6 @@
-"""
-Feeds the recorder: follows HISTORY from where its file ends, looks at the nodes every minute, and saves each minute.
-
+"""Feeds the recorder: follows HISTORY from where its file ends, looks at the nodes every minute, and saves each minute.
 HISTORY holds a week, so an outage of the recorder within it loses nothing. What HISTORY lost with a broker is found by
-comparing with the snapshots of nodes and with what sources publish again.
-"""
+comparing with the snapshots of nodes and with what sources publish again."""
 
 import asyncio
 import time
@@ -24,15 +21,12 @@ from sluice_inventory.recorder.usage_store import Position, UsageStore
 
 FILTERS = tuple(f"{HISTORY_PREFIX}sluice.{kind}.>" for kind in ("request", "binding", "ledger", "inventory"))
 """What matters of HISTORY."""
-LATE_S = 2.0
-"""A minute is closed so long after its end: copies that are under way belong to it."""
+LATE_S = 2.0  # a minute is closed so long after its end: copies that are under way belong to it
 RECENT_S = 120.0
 """Nodes are looked at for minutes that ended within this; older ones are caught up with from HISTORY alone."""
-IDLE_S = 1800.0
-"""A slice that nothing has used for so long counts as idle."""
+IDLE_S = 1800.0  # a slice that nothing has used for so long counts as idle
 
-UsageNow = Callable[[], Mapping[str, NodeUsage]]
-"""The latest usage of the nodes that answer."""
+UsageNow = Callable[[], Mapping[str, NodeUsage]]  # the latest usage of the nodes that answer
 
 
 class HistoryFollower:
@@ -48,16 +42,9 @@ class HistoryFollower:
         usage: UsageNow,
         recent: Callable[[MinuteRecord], None],
     ) -> None:
-        """
-        `core` knows the nodes, `usage` what agents measured last; `recent` takes each minute that ended just now.
-
-        Raises UsageFileError.
-        """
-        self._store = store
-        self._core = core
-        self._clock = clock
-        self._opening = opening
-        self._usage = usage
+        """`core` knows the nodes, `usage` what agents measured last; `recent` takes each minute that ended just now.
+        Raises UsageFileError."""
+        self._store, self._core, self._clock, self._opening, self._usage = store, core, clock, opening, usage
         self._recent = recent
         self._log = logs.get("recorder")
         found = store.position()
@@ -103,7 +90,6 @@ class HistoryFollower:
             self._recorder.observe(record.envelope.message, record.envelope.request, record.stored_at)
 
     async def _complete(self, until: float) -> None:
-        """Complete and save every minute that ended."""
         recorder = self._recorder
         while recorder.minute + MINUTE_S <= until:
             end = recorder.minute + MINUTE_S

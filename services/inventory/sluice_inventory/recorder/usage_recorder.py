@@ -1,11 +1,8 @@
-"""
-The pure core of the recorder: turns the bus's history into amounts per minute.
-
-It takes messages in the order in which the server stored them, with the server's times, and keeps what is open: pods
-with slices, requests that wait, GPUs of nodes. A change of the rate of a series within a minute is one correction, so
-the cost of a minute is that of its series and changes, whatever the number of pods. State is consistent at the end of a
-minute only: there it is saved, together with the position in the history, and a restart continues from it.
-"""
+"""The pure core of the recorder: turns the bus's history into amounts per minute. It takes messages in the order in
+which the server stored them, with the server's times, and keeps what is open: pods with slices, requests that wait,
+GPUs of nodes. A change of the rate of a series within a minute is one correction, so the cost of a minute is that of
+its series and changes, whatever the number of pods. State is consistent at the end of a minute only: there it is saved,
+together with the position in the history, and a restart continues from it."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -29,16 +26,12 @@ from sluice_inventory.recorder.amounts import MICRO, Amount, GpuFacts, amounts_b
 MINUTE_S = 60
 CONFIRM_S = 600.0
 """How long something open may lack any sign on the bus, where there should be one, until it is taken for ended."""
-WHAT_MAX = 80
-"""Characters of a shape."""
+WHAT_MAX = 80  # characters of a shape
 
 
 class Series(NamedTuple):
-    """
-    What amounts are summed up for. `kind`: allocated, waiting, capacity, used or idle.
-
-    Either `namespace` or `node` is empty; `what` is a model, or the shape that waits.
-    """
+    """What amounts are summed up for. `kind`: allocated, waiting, capacity, used or idle. Either `namespace` or `node`
+    is empty; `what` is a model, or the shape that waits."""
 
     kind: str
     namespace: str
@@ -85,15 +78,13 @@ class UsageRecorder:
     """What is open, and the minute that is being summed up. `changed` names what to save at its end."""
 
     def __init__(self, minute: int) -> None:
-        """Start with nothing open, at `minute` (unix time, a multiple of 60)."""
         self.minute = minute
         self.gpus: dict[str, GpuFacts] = {}
         self.running: dict[str, Running] = {}
         self.waiting: dict[str, Waiting] = {}
         self.changed: set[tuple[str, str]] = set()
         """(`running` or `waiting`, key) of what began, changed or ended since the last save."""
-        self._granted: dict[str, str] = {}
-        """The latest allocation of each request that has one."""
+        self._granted: dict[str, str] = {}  # the latest allocation of each request that has one
         self._capacity: dict[str, dict[str, Amount]] = {}
         self._rates: dict[Series, Amount] = {}
         self._corrections: dict[Series, Amount] = {}
@@ -109,8 +100,6 @@ class UsageRecorder:
             self.waiting[key] = request
             self._shift(_series_of(request), Amount(pods=1), float(self.minute))
 
-    # -- time -----------------------------------------------------------------------------------------------------
-
     def complete_minute(self) -> MinuteRecord:
         """Sum up the minute, and begin the next. Now the state may be saved."""
         amounts = dict(self._corrections)
@@ -122,7 +111,6 @@ class UsageRecorder:
         return record
 
     def _shift(self, series: Series, amount: Amount, at: float, sign: int = 1) -> None:
-        """Raise or lower a rate from `at` on."""
         rate = self._rates.get(series, Amount()).plus(amount, sign)
         if any(rate):
             self._rates[series] = rate
@@ -134,8 +122,6 @@ class UsageRecorder:
     def _correct(self, series: Series, amount: Amount, times: int) -> None:
         if times:
             self._corrections[series] = self._corrections.get(series, Amount()).plus(amount, times)
-
-    # -- observations ---------------------------------------------------------------------------------------------
 
     def observe(self, message: AnyMessage, request: str, at: float) -> None:
         """Take in one message about `request`, stored at `at`: within the minute, or after it."""
@@ -189,17 +175,12 @@ class UsageRecorder:
                 self._end_waiting(key, at)
 
     def end_missing(self, booked: dict[str, set[str]], at: float) -> None:
-        """
-        End pods whose slices their nodes do not have: their last message was lost with a broker.
-
-        `booked`: the allocations in the current snapshot of each node that answers.
-        """
+        """End pods whose slices their nodes do not have: their last message was lost with a broker. `booked`: the
+        allocations in the current snapshot of each node that answers."""
         for key, pod in list(self.running.items()):
             there = booked.get(pod.node)
             if there is not None and key not in there and at - pod.since > CONFIRM_S:
                 self._end(key, at)
-
-    # -- what is open ---------------------------------------------------------------------------------------------
 
     def _observe_request(self, request: str, asked: AllocationRequested, at: float) -> None:
         if asked.held is not None:

@@ -12,8 +12,7 @@ from sluice_inventory.recorder.usage_recorder import MINUTE_S
 from sluice_inventory.recorder.usage_store import QUARTER_S, connect, wait_of
 
 Key = Literal["", "namespace", "model", "node"]
-POINTS_MAX = 1000
-"""Of one row: more steps are joined."""
+POINTS_MAX = 1000  # of one row: more steps are joined
 ROWS_WITH_POINTS_MAX = 50
 HOUR_S = 3600
 
@@ -37,10 +36,8 @@ class Row:
     """Sums of one key: millionths of GPUs, MiB and pods, each times seconds; pods by class of their wait."""
 
     key: str
-    micro_gpu_s: dict[str, int] = field(default_factory=dict)
-    """By kind of series: allocated, used, idle, capacity."""
-    by_model: dict[str, int] = field(default_factory=dict)
-    """Of what was granted: millionths of GPUs times seconds."""
+    micro_gpu_s: dict[str, int] = field(default_factory=dict)  # by kind of series: allocated, used, idle, capacity
+    by_model: dict[str, int] = field(default_factory=dict)  # of what was granted: millionths of GPUs times seconds
     memory_mib_s: int = 0
     pods_s: int = 0
     waiting_pods_s: int = 0
@@ -50,16 +47,13 @@ class Row:
 
     @property
     def gpu_hours(self) -> float:
-        """What was granted."""
         return self.hours("allocated")
 
     def hours(self, kind: str) -> float:
-        """GPU hours of a kind of series."""
         return self.micro_gpu_s.get(kind, 0) / MICRO / HOUR_S
 
     @property
     def bound(self) -> int:
-        """Pods that were bound."""
         return sum(self.waits.values())
 
     def wait_s(self, percent: float) -> float:

@@ -1,9 +1,6 @@
-"""
-The recorder's file: rollups of a minute and of a quarter of an hour, what is open, and the position in the history.
-
+"""The recorder's file: rollups of a minute and of a quarter of an hour, what is open, and the position in the history.
 SQLite, because one file that a person can open, with transactions that survive a kill at any moment, is all this needs
-(ADR 0066). Everything of one minute is one transaction. Times are unix seconds.
-"""
+(ADR 0066). Everything of one minute is one transaction. Times are unix seconds."""
 
 import math
 import sqlite3
@@ -19,10 +16,8 @@ from sluice_inventory.recorder.usage_recorder import MINUTE_S, MinuteRecord, Run
 QUARTER_S = 900
 DAY_S = 86400
 SCHEMA_VERSION = 1
-BUSY_S = 10.0
-"""How long to wait for a lock: a person may have the file open."""
-WAIT_BASE = 1.1
-"""Waits are counted by their logarithm to this base: percentiles are within 5 %."""
+BUSY_S = 10.0  # how long to wait for a lock: a person may have the file open
+WAIT_BASE = 1.1  # waits are counted by their logarithm to this base: percentiles are within 5 %
 
 _SCHEMA = """
 CREATE TABLE series (id INTEGER PRIMARY KEY, kind TEXT, namespace TEXT, node TEXT, what TEXT,
@@ -79,7 +74,6 @@ class UsageStore:
         self._ids = self._known_series()
 
     def close(self) -> None:
-        """Close the file."""
         self._db.close()
 
     def position(self) -> Position | None:

@@ -25,12 +25,10 @@ from sluice_inventory.shell.recorder import Recording
 from sluice_inventory.shell.server import InventoryServer
 from sluice_inventory.shell.watchers import NotifyingInventory, Watchers
 
-READS = ("sluice.node.>", "sluice.inventory.>")
-"""What the inventory reads of STATE."""
+READS = ("sluice.node.>", "sluice.inventory.>")  # what the inventory reads of STATE
 
 
 async def serve(service: Service[InventorySettings]) -> None:
-    """Run until cancelled."""
     settings = service.settings
     health = Health(service.clock, parts=(service.name,))
     who = credentials_from_settings(settings)

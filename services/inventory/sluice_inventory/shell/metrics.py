@@ -1,10 +1,6 @@
-"""
-What the inventory shows of the fleet: nodes by how far they can be trusted, GPUs and memory slices by model, and what
-its recorder sums up by namespace.
-
-Read from the core when somebody looks. What a node comes to is kept as long as its snapshot is the same, so a look
-costs a walk over the nodes, not over their GPUs.
-"""
+"""What the inventory shows of the fleet: nodes by how far they can be trusted, GPUs and memory slices by model, and
+what its recorder sums up by namespace. Read from the core when somebody looks. What a node comes to is kept as long as
+its snapshot is the same, so a look costs a walk over the nodes, not over their GPUs."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,16 +15,10 @@ from sluice_inventory.recorder.amounts import MICRO
 from sluice_inventory.recorder.usage_recorder import MINUTE_S, MinuteRecord
 
 NODES = Metric(
-    "sluice_inventory_nodes",
-    "gauge",
-    "Nodes by state: fresh, stale (no answer), unread (never pulled).",
-    ("state",),
+    "sluice_inventory_nodes", "gauge", "Nodes by state: fresh, stale (no answer), unread (never pulled).", ("state",)
 )
 OLDEST = Metric(
-    "sluice_inventory_oldest_answer_seconds",
-    "gauge",
-    "Age of the oldest usable answer over all nodes.",
-    (),
+    "sluice_inventory_oldest_answer_seconds", "gauge", "Age of the oldest usable answer over all nodes.", ()
 )
 GPUS = Metric(
     "sluice_gpus", "gauge", "GPUs by model and health: healthy, unhealthy, lost (no answer).", ("model", "health")
@@ -64,12 +54,10 @@ class FleetMetrics:
 
     def __init__(self, core: Inventory, clock: Clock) -> None:
         """Nothing is counted before somebody looks. `clock` is the one that drives the core."""
-        self._core = core
-        self._clock = clock
+        self._core, self._clock = core, clock
         self._kept: dict[NodeName, tuple[NodeSnapshot, Tally]] = {}
 
     def now(self) -> Iterator[Sample]:
-        """For `sluice.runtime.prometheus.metrics.collecting_from`."""
         total: Tally = Counter({(NODES, (state,)): 0 for state in ("fresh", "stale", "unread")})
         kept = {}
         for name in self._core.names():
@@ -91,7 +79,6 @@ class FleetMetrics:
 
 
 def tally_of(snapshot: NodeSnapshot) -> Tally:
-    """What one node adds to the fleet's sums."""
     tally: Tally = Counter()
     for use in gpu_uses(snapshot):
         gpu = use.gpu
@@ -113,7 +100,6 @@ class UseMetrics:
     """What the recorder sums up by namespace, from the minutes that it completes."""
 
     def __init__(self) -> None:
-        """Nothing is recorded."""
         self._summed: dict[tuple[Metric, tuple[str, ...]], float] = {}
         self._waiting: Counter[str] = Counter()
 
@@ -132,7 +118,6 @@ class UseMetrics:
         self._summed = (self._summed if len(self._summed) < SERIES_MAX else {}) | now
 
     def now(self) -> Iterator[Sample]:
-        """For `sluice.runtime.prometheus.metrics.collecting_from`."""
         for (metric, labels), value in self._summed.items():
             yield Sample(metric, value, labels)
         for namespace, pods_s in self._waiting.items():

@@ -1,9 +1,6 @@
-"""
-Pages of the fleet: one answer holds all of it, or one page.
-
-A page ends between nodes, which are sorted by name, so the name of its last node is the token of the next page. The
-server keeps no state per client: a node that comes or goes meanwhile neither hides another nor appears twice.
-"""
+"""Pages of the fleet: one answer holds all of it, or one page. A page ends between nodes, which are sorted by name, so
+the name of its last node is the token of the next page. The server keeps no state per client: a node that comes or goes
+meanwhile neither hides another nor appears twice."""
 
 from collections.abc import Collection
 
@@ -15,8 +12,7 @@ from sluice.runtime.grpc.transport import MESSAGE_BYTES_MAX
 
 PAGE_BYTES_MAX = 3 * 1024 * 1024
 """Of a page, unless it is a single node. gRPC clients accept answers up to 4 MiB by default."""
-WHOLE_BYTES_MAX = MESSAGE_BYTES_MAX - 64 * 1024
-"""Of the GPUs of an answer without pages. The rest is for their sums."""
+WHOLE_BYTES_MAX = MESSAGE_BYTES_MAX - 64 * 1024  # Of the GPUs of an answer without pages. The rest is for their sums.
 _AROUND_BYTES = 112
 """Overhead per GPU in an answer, at most: tags, lengths, and its UUID as a key, which NVML gives 96 bytes."""
 
@@ -25,7 +21,6 @@ class PageError(Exception):
     """The requested page does not exist; the text says what is allowed."""
 
     def __init__(self, code: grpc.StatusCode, why: str) -> None:
-        """The text is sent to the caller unchanged."""
         super().__init__(why)
         self.code = code
 
@@ -44,10 +39,8 @@ class Page:
             raise PageError(
                 grpc.StatusCode.INVALID_ARGUMENT, "page_token is given without page_size; a next page has a size, too"
             )
-        self.after = request.page_token
-        """The node before the first of this page; empty for the first page."""
-        self.next_token = ""
-        """Of the next page; empty while this one is not full."""
+        self.after = request.page_token  # the node before the first of this page; empty for the first page
+        self.next_token = ""  # of the next page; empty while this one is not full
         self._gpus_left = request.page_size
         self._is_whole = not request.page_size
         self._bytes_left = WHOLE_BYTES_MAX if self._is_whole else PAGE_BYTES_MAX
@@ -55,7 +48,6 @@ class Page:
 
     @property
     def is_full(self) -> bool:
-        """Whether nodes are left for the next page."""
         return bool(self.next_token)
 
     def takes(self, node: str, gpus: Collection[Message]) -> bool:

@@ -1,8 +1,5 @@
-"""
-Pulls node agents over gRPC and returns the result. No agent can make it raise or wait without bound.
-
-The core decides whether an answer is usable; here it only has to be readable and small enough for the bus.
-"""
+"""Pulls node agents over gRPC and returns the result. No agent can make it raise or wait without bound. The core
+decides whether an answer is usable; here it only has to be readable and small enough for the bus."""
 
 import hashlib
 import resource
@@ -35,18 +32,14 @@ from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
 
 SNAPSHOT_BYTES_MAX = MESSAGE_BYTES_MAX - AGENTS_WORD_BYTES_MAX - 10_000
-"""
-Fits into one bus message with the reason for being stale (which quotes the agent's announcement) and its envelope.
-"""
+"""Fits into one bus message with the reason for being stale (which quotes the agent's announcement) and its
+envelope."""
 NAME_MAX = 253
 """Of a name in a snapshot: Kubernetes' own limit. Others repeat names in messages that must fit on the bus."""
-WHY_MAX = 400
-"""Of the reason of a failed pull, also published with its inventory: much of it is the agent's own text."""
+WHY_MAX = 400  # of the reason of a failed pull, also published with its inventory: much of it is the agent's own text
 CHANNELS_MAX = 5120
-"""
-Open channels to agents; beyond that, the least recently used is closed. Some 80 kB each, and a new one costs seven
-times a pull over an open one, for its TLS handshake (measured with grpcio 1.85).
-"""
+"""Open channels to agents; beyond that, the least recently used is closed. Some 80 kB each, and a new one costs seven
+times a pull over an open one, for its TLS handshake (measured with grpcio 1.85)."""
 
 
 @dataclass(slots=True)
@@ -57,11 +50,9 @@ class _AgentChannel:
     certificate: str
     stack: AsyncExitStack
     agent: AgentServiceStub
-    shown: CertificateMaterial | None
-    """The certificate that we use on this channel."""
+    shown: CertificateMaterial | None  # the certificate that we use on this channel
 
     def goes_to(self, pull: Pull) -> bool:
-        """Whether it leads to the agent that is asked."""
         return (self.endpoint, self.certificate) == (pull.endpoint, pull.certificate)
 
 
@@ -78,13 +69,9 @@ class Puller:
         traces: RequestTraces | None = None,
     ) -> None:
         """Start without channels. With a certificate, an agent must prove that it is its node's."""
-        self._clock = clock
-        self._timeout_s = timeout_s
-        self._channels_max = channels_max
-        self._security = security
+        self._clock, self._timeout_s, self._channels_max, self._security = clock, timeout_s, channels_max, security
         self._traces = traces or RequestTraces()
-        self._refused: dict[NodeName, str] = {}
-        """Problems of a node's certificate, or of ours, as logged."""
+        self._refused: dict[NodeName, str] = {}  # problems of a node's certificate, or of ours, as logged
         self._channels: OrderedDict[NodeName, _AgentChannel] = OrderedDict()
         self._known: dict[NodeName, tuple[bytes, NodeSnapshot]] = {}
         """The last readable snapshot of each node, by the digest of its answer: most answers repeat it."""
@@ -150,12 +137,9 @@ class Puller:
         return found
 
     async def close(self) -> None:
-        """Close all channels."""
         while self._channels:
             _, channel = self._channels.popitem()
             await channel.stack.aclose()
-
-    # -- channels -------------------------------------------------------------------------------------------------
 
     async def _take_channel(self, pull: Pull) -> _AgentChannel:
         """The node's channel, for the time of one call, protected from being closed."""
@@ -232,7 +216,6 @@ def _implausible_reason(found: NodeSnapshot) -> str:
 
 
 def _names_of_gpus(found: NodeSnapshot) -> Iterator[str]:
-    """The names that allocations and counts take from GPUs."""
     for gpu in found.gpus:
         yield gpu.uuid
         yield gpu.model

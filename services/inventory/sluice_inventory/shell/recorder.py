@@ -25,8 +25,7 @@ from sluice_inventory.recorder.usage_store import Kept, UsageStore
 from sluice_inventory.settings import InventorySettings
 from sluice_inventory.shell.metrics import UseMetrics
 
-ROLE = "recorder"
-"""The lease that says where reports are answered."""
+ROLE = "recorder"  # the lease that says where reports are answered
 MEASURE_S = 60.0
 _KEYS: Mapping[int, Key] = {
     pb.REPORT_KEY_UNSPECIFIED: "",
@@ -45,7 +44,6 @@ class Reports:
         self._turn = asyncio.Semaphore(1)
 
     async def answer(self, request: pb.ReportRequest) -> pb.ReportResponse:
-        """The answer. Raises NothingRecordedError, sqlite3.Error."""
         until = request.until_unix or int(time.time())
         by = _KEYS.get(request.by, "")
         async with self._turn:
@@ -64,9 +62,7 @@ class Recording:
         """Open the file. Raises UsageFileError."""
         settings = service.settings
         assert settings.record_file is not None, "asked for"
-        self._service = service
-        self._core = core
-        self._security = security
+        self._service, self._core, self._security = service, core, security
         self._store = UsageStore(
             settings.record_file, Kept(settings.record_minutes_h * HOUR_S, settings.record_days * 24 * HOUR_S)
         )

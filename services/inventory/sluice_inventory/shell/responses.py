@@ -1,6 +1,6 @@
 """Convert counts to their gRPC form. The numbers come from `core.counts`."""
 
-from collections.abc import Mapping
+from dataclasses import asdict
 
 from sluice.contracts.pb import inventory_pb2 as pb
 from sluice.contracts.proto.bookings import share_to_proto
@@ -11,39 +11,25 @@ COUNT_MAX = 2**31 - 1
 
 
 def summaries(node: NodeUse) -> list[pb.GpuSummary]:
-    """The GPUs of one node."""
     return [_summary(node, use) for use in node.gpus]
 
 
 def totals(fleet: FleetUse) -> pb.FleetTotals:
-    """The sums over the fleet."""
     return pb.FleetTotals(
-        nodes=fleet.nodes,
-        nodes_stale=fleet.nodes_stale,
-        gpus=fleet.gpus,
-        gpus_unhealthy=fleet.gpus_unhealthy,
-        slices_total=fleet.slices_total,
-        slices_in_use=fleet.slices_in_use,
-        created=fleet.created,
-        foreign=fleet.foreign,
-        quarantined=fleet.quarantined,
-        creatable=_counts(fleet.creatable),
-        creatable_total=_count(fleet.creatable_total),
+        **{
+            **asdict(fleet),
+            "creatable": {name: _count(number) for name, number in fleet.creatable.items()},
+            "creatable_total": _count(fleet.creatable_total),
+        }
     )
 
 
 def allocations(node: NodeUse) -> dict[str, pb.GpuAllocation]:
-    """GPU UUID -> its use, of one node."""
     return {use.gpu.uuid: _allocation(node, use) for use in node.gpus}
 
 
 def _count(number: int) -> int:
-    """A number capped at COUNT_MAX."""
     return max(-COUNT_MAX - 1, min(COUNT_MAX, number))
-
-
-def _counts(numbers: Mapping[str, int]) -> dict[str, int]:
-    return {name: _count(number) for name, number in numbers.items()}
 
 
 def _summary(node: NodeUse, use: GpuUse) -> pb.GpuSummary:

@@ -1,9 +1,6 @@
-"""
-Serves the core's state over gRPC. It asks no agent and changes nothing: answers are as old as the last pull.
-
-Counts of a node are computed once per snapshot. A long answer yields to the event loop between nodes, because the bus
-must be answered meanwhile.
-"""
+"""Serves the core's state over gRPC. It asks no agent and changes nothing: answers are as old as the last pull. Counts
+of a node are computed once per snapshot. A long answer yields to the event loop between nodes, because the bus must be
+answered meanwhile."""
 
 import asyncio
 from bisect import bisect_right
@@ -27,8 +24,7 @@ from sluice_inventory.shell.pagination import Page, PageError
 from sluice_inventory.shell.recorder import Reports
 from sluice_inventory.shell.watchers import TooManyWatchersError, Watchers
 
-NODES_AT_ONCE = 50
-"""Nodes answered before yielding to the event loop: some milliseconds."""
+NODES_AT_ONCE = 50  # nodes answered before yielding to the event loop: some milliseconds
 
 
 class InventoryServer(InventoryServiceServicer):
@@ -36,17 +32,13 @@ class InventoryServer(InventoryServiceServicer):
 
     def __init__(self, core: Inventory, watchers: Watchers, reports: Reports | None = None) -> None:
         """Read `core`, which does not know of the server. Without `reports`, no use over time is recorded here."""
-        self._core = core
-        self._reports = reports
-        self._watchers = watchers
+        self._core, self._reports, self._watchers = core, reports, watchers
         self._counted: dict[NodeName, tuple[NodeSnapshot, tuple[GpuUse, ...]]] = {}
 
     def register(self, server: grpc.aio.Server) -> None:
-        """Add the service to a server."""
         add_InventoryServiceServicer_to_server(self, server)
 
     async def ListGpus(self, request: pb.ListGpusRequest, context: Any) -> pb.ListGpusResponse:  # noqa: N802
-        """Every GPU with its counts, and the sums."""
         response = pb.ListGpusResponse()
         known: list[NodeUse] = []
         async with _refused_in_words(context), self._page(request) as (page, nodes):
@@ -77,7 +69,6 @@ class InventoryServer(InventoryServiceServicer):
         return response
 
     async def GetNode(self, request: pb.GetNodeRequest, context: Any) -> pb.NodeInventory:  # noqa: N802
-        """One node as last pulled."""
         view = self._core.view(NodeName(request.node))
         if view is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no node {shorten(request.node)!r} is known")
@@ -104,7 +95,6 @@ class InventoryServer(InventoryServiceServicer):
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the watcher is too slow: watch again")
 
     async def Report(self, request: pb.ReportRequest, context: Any) -> pb.ReportResponse:  # noqa: N802
-        """Use over time."""
         if self._reports is None:
             why = "this inventory records no use over time; set record_file (docs/report.md)"
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
@@ -114,8 +104,6 @@ class InventoryServer(InventoryServiceServicer):
         except NothingRecordedError as error:
             await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
             raise AssertionError("abort raises") from error
-
-    # -- from the core --------------------------------------------------------------------------------------------
 
     def _known(self, name: NodeName) -> pb.WatchResponse | None:
         view = self._core.view(name)

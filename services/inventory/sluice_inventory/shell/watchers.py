@@ -1,9 +1,6 @@
-"""
-Watchers of the fleet, with the changed nodes each still has to get.
-
-Only names are queued, each once however often its node changes: the node's last state is sent. A watcher that does not
-read has its queue cut off at a limit and must start again; it never holds up the core or the others.
-"""
+"""Watchers of the fleet, with the changed nodes each still has to get. Only names are queued, each once however often
+its node changes: the node's last state is sent. A watcher that does not read has its queue cut off at a limit and must
+start again; it never holds up the core or the others."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -25,19 +22,15 @@ class Watcher:
 
     def __init__(self, nodes: frozenset[str], pending_max: int) -> None:
         """Watch `nodes`; none means all."""
-        self._nodes = nodes
-        self._pending_max = pending_max
+        self._nodes, self._pending_max = nodes, pending_max
         self._pending: dict[NodeName, None] = {}
         self._something = asyncio.Event()
-        self.too_slow = False
-        """Set when more nodes changed than may be queued: its view is incomplete."""
+        self.too_slow = False  # set when more nodes changed than may be queued: its view is incomplete
 
     def wants(self, name: NodeName) -> bool:
-        """Whether a node is watched."""
         return not self._nodes or name in self._nodes
 
     def tell(self, name: NodeName) -> None:
-        """A node has changed."""
         if self.too_slow or not self.wants(name):
             return
         self._pending[name] = None
@@ -66,9 +59,7 @@ class Watchers:
     """All current watchers."""
 
     def __init__(self, *, watchers_max: int, pending_max: int) -> None:
-        """Start without watchers."""
-        self._watchers_max = watchers_max
-        self._pending_max = pending_max
+        self._watchers_max, self._pending_max = watchers_max, pending_max
         self._watchers: dict[Watcher, None] = {}
 
     @contextmanager
@@ -84,7 +75,6 @@ class Watchers:
             del self._watchers[watcher]
 
     def tell(self, name: NodeName) -> None:
-        """A node has changed."""
         for watcher in self._watchers:
             watcher.tell(name)
 
@@ -93,14 +83,11 @@ class NotifyingInventory:
     """The core, as its runner drives it: notifies watchers of every event's changes."""
 
     def __init__(self, core: Inventory, watchers: Watchers) -> None:
-        """Notify `watchers` of the changes of `core`."""
-        self._core = core
-        self._watchers = watchers
+        self._core, self._watchers = core, watchers
         self._stale: dict[NodeName, None] = {}
         self._log = logs.get("inventory")
 
     def handle(self, event: Event, now: float) -> Sequence[BusInstruction | Pull]:
-        """The core's instructions."""
         instructions = self._core.handle(event, now)
         for name in self._core.changed:
             self._watchers.tell(name)

@@ -4,8 +4,6 @@ acts only while the head of its ledger names this run; before that it reads and 
 Only a Revoke destroys; absence from the ledger is never an order.
 """
 
-import dataclasses
-
 from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
@@ -141,11 +139,9 @@ class Agent:
         return self._snapshots.snapshot
 
     def device_health(self) -> tuple[DeviceHealth, ...]:
-        """The health of all devices that ResourceClaims have here."""
         return device_health(self._state)
 
     def handle(self, event: events.Event, now: float) -> list[instructions.Instruction]:
-        """Apply one event; returns the instructions that follow."""
         changed = False
         if isinstance(event, Ticked):
             self._tick(now)
@@ -199,8 +195,6 @@ class Agent:
     def _tell(self) -> None:
         self._publisher.tell(self._reconciler.found, self._in_flight, self._shared_devices, self._warm)
 
-    # -- events ---------------------------------------------------------------------------------------------------
-
     def _start(self, event: events.AgentStarted, now: float) -> None:
         """Compare the journal with the devices. Only publishes; nothing is carried out yet."""
         state = self._state
@@ -208,7 +202,7 @@ class Agent:
         state.devices = Devices(event.gpus, event.marks, event.unmarked, event.nameless)
         for gpu in named_gpus(event):
             state.devices.expect(gpu)
-        event = dataclasses.replace(event, gpus=tuple(state.devices.reports.values()))
+        event = replace(event, gpus=tuple(state.devices.reports.values()))
         state.has_pods, state.time_quota = event.has_pods, event.time_quota
         self._read_at = dict.fromkeys(state.devices.reports, now + self._config.read_devices_s)
         slices = [record for record in event.records if isinstance(record, SliceRecord)]
@@ -251,7 +245,7 @@ class Agent:
 
     def _stop(self, homes: list[events.FoundMpsHome]) -> None:
         for home in homes:
-            self._garbage.home(home)
+            self._garbage.clear(home.home, instructions.StopMps(0, home.home, home.pid, home.started_at))
 
     def _read_ledger(self, event: BusEvent, now: float) -> None:
         forgotten = self._is_forgotten(event)
@@ -502,8 +496,6 @@ class Agent:
     def _read(self, gpu: GpuUuid) -> None:
         if self._read_at.pop(gpu, None) is not None:
             self._in_flight.read(gpu)
-
-    # -- orders ---------------------------------------------------------------------------------------------------
 
     def _look_again_at_planned(self) -> None:
         planned = (a for a, work in self._state.slices.items() if work.record.phase == "planned")

@@ -30,10 +30,7 @@ class AgentConfig:
     look_s: float = 12.0
     """How often to check that the bus still has the node's NodeChanged (a broker reports no wipe)."""
     prepare_within_s: float = 40.0
-    """
-    How long a call to prepare a claim waits for its slice: a kubelet gives up after 45 s (dra_plugin.go), without a
-    reason.
-    """
+    """How long a call to prepare a claim waits for its slice: a kubelet gives up after 45 s (dra_plugin.go)."""
     calls_max: int = 1024
     """Kubelet's calls that wait at a time; more are refused. A kubelet has at most a few per pod."""
     registered_within_s: float = 60.0

@@ -1,9 +1,10 @@
 """Events of a node agent's core, besides the bus events that all cores share, and the facts that they carry."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
+
+import msgspec
 
 from sluice.contracts.bus.events import BusEvent, Ticked
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId
@@ -31,8 +32,7 @@ HolderKind = Literal["compute", "mps", "file"]
 """`compute`: has a context on the device. `mps`: an MPS server. `file`: only has its files open, as monitoring has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(msgspec.Struct, frozen=True):
     """A process on a device. `owner` is the UID of its pod, empty when no pod is known for it."""
 
     pid: int
@@ -41,8 +41,7 @@ class Holder:
     kind: HolderKind = "compute"
 
 
-@dataclass(frozen=True, slots=True)
-class PodProcess:
+class PodProcess(msgspec.Struct, frozen=True):
     """A process in the cgroup of a pod. `in_kernel`: in state D, where no signal ends it."""
 
     pid: int
@@ -50,8 +49,7 @@ class PodProcess:
     in_kernel: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FoundMpsHome:
+class FoundMpsHome(msgspec.Struct, frozen=True):
     """A home found at the start, with the trust domain written there. `pid` and `started_at` are its daemon's, or 0."""
 
     home: HomeId
@@ -63,8 +61,7 @@ class FoundMpsHome:
     started_at: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class OwnershipMark:
+class OwnershipMark(msgspec.Struct, frozen=True):
     """A place where we created an instance in this boot, or were about to. `size` 0: a whole GPU set to serve MPS."""
 
     gpu: GpuUuid
@@ -72,8 +69,7 @@ class OwnershipMark:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class FoundTicket:
+class FoundTicket(msgspec.Struct, frozen=True):
     """What a ticket found at the start contains: the copy of its slice's record, or why it has none."""
 
     ticket: str
@@ -83,16 +79,14 @@ class FoundTicket:
     """It was being created or removed: no container finds it."""
 
 
-@dataclass(frozen=True, slots=True)
-class MpsClient:
+class MpsClient(msgspec.Struct, frozen=True):
     """A client process of an MPS server. `owner` as in `Holder`."""
 
     pid: int
     owner: str
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaTenant:
+class QuotaTenant(msgspec.Struct, frozen=True):
     """A container's share of the time of a home, as the token scheduler takes it."""
 
     name: str
@@ -108,19 +102,14 @@ class QuotaTenant:
     memory_mib: int
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaSeen:
+class QuotaSeen(msgspec.Struct, frozen=True):
     """The state of a home's token scheduler. `greeted`: pids of the processes that sent HELLO."""
 
     alive: bool
     greeted: tuple[int, ...] = ()
 
 
-# -- events -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class AgentStarted:
+class AgentStarted(msgspec.Struct, frozen=True):
     """
     The first event of every run: what the journal contains and what is on the devices now. `journal_problem`: why the
     journal is missing or untrusted (`records` are then empty). `gpus` carry all instances found, with `allocation` None
@@ -145,7 +134,7 @@ class AgentStarted:
     homes: tuple[FoundMpsHome, ...] = ()
     marks: tuple[OwnershipMark, ...] = ()
     unmarked: tuple[OwnershipMark, ...] | None = None
-    nameless: Mapping[int, str] = field(default_factory=dict)
+    nameless: Mapping[int, str] = {}
     has_pods: bool = False
     """Whether a kubelet may run pods on this machine: processes of a pod are then found through its cgroup."""
     why_unseen: str = ""
@@ -158,188 +147,167 @@ class AgentStarted:
     """Of Sluice, for display."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuTroubled:
+class GpuTroubled(msgspec.Struct, frozen=True):
     """The driver reported an error of a GPU (Xid), or its UUID can be read at last: read it again."""
 
     gpu: GpuUuid
 
 
-@dataclass(frozen=True, slots=True)
-class QuarantineReleased:
+class QuarantineReleased(msgspec.Struct, frozen=True):
     """An operator wants a slice retried. `ignore_holders`: the processes on its devices are not its tenant's."""
 
     allocation: AllocationId
     ignore_holders: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PrepareAsked:
+class ClaimAsked(msgspec.Struct, frozen=True):
+    """A kubelet's call about the ResourceClaim with this UID, called `namespace/name`."""
+
+    call: int
+    claim: str
+    name: str
+
+
+class PrepareAsked(ClaimAsked, frozen=True):
     """The kubelet wants a claim's devices -> `AnswerCall` within `AgentConfig.prepare_within_s`, for each call."""
 
-    call: int
-    claim: str
-    """UID."""
-    name: str
-    """`namespace/name`, for people."""
 
-
-@dataclass(frozen=True, slots=True)
-class UnprepareAsked:
+class UnprepareAsked(ClaimAsked, frozen=True):
     """The containers of all pods with a ResourceClaim have ended, says the kubelet -> `AnswerCall`."""
 
-    call: int
-    claim: str
-    name: str
 
-
-@dataclass(frozen=True, slots=True)
-class HandOverChanged:
+class HandOverChanged(msgspec.Struct, frozen=True):
     """Whether the kubelet hands devices over by ResourceClaim; `why` not, for operators, or empty."""
 
     able: bool
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(msgspec.Struct, frozen=True):
     """The result of an instruction, with its token."""
 
     token: int
 
 
-class JournalSaved(Result):
+class JournalSaved(Result, frozen=True):
     """The record is on disk."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuInstanceCreated(Result):
+class GpuInstanceCreated(Result, frozen=True):
     """The GPU instance exists, under an id that the driver chose."""
 
     gi_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class ComputeInstanceCreated(Result):
+class ComputeInstanceCreated(Result, frozen=True):
     """The compute instance exists; `uuid` is the MIG device's."""
 
     uuid: str
 
 
-class InstanceVerified(Result):
+class InstanceVerified(Result, frozen=True):
     """The instance was read back as it was ordered."""
 
 
-class ComputeInstanceDestroyed(Result):
+class ComputeInstanceDestroyed(Result, frozen=True):
     """The compute instance no longer exists."""
 
 
-class GpuInstanceDestroyed(Result):
+class GpuInstanceDestroyed(Result, frozen=True):
     """The GPU instance no longer exists."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuRead(Result):
+class GpuRead(Result, frozen=True):
     """The current state of one GPU (as in `AgentStarted.gpus`; a lost GPU is unhealthy, with its last known facts)."""
 
     report: GpuReport
 
 
-@dataclass(frozen=True, slots=True)
-class HoldersListed(Result):
+class HoldersListed(Result, frozen=True):
     """All processes on one device."""
 
     holders: tuple[Holder, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TenantsListed(Result):
+class TenantsListed(Result, frozen=True):
     """All processes of one pod, with or without a device."""
 
     processes: tuple[PodProcess, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TenantsUnseen(Result):
+class TenantsUnseen(Result, frozen=True):
     """The processes of a pod could not be listed: nothing follows from that."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRefused(Result):
+class DeviceRefused(Result, frozen=True):
     """A device instruction failed."""
 
     kind: DeviceErrorKind
     message: str
 
 
-class TicketMade(Result):
+class TicketMade(Result, frozen=True):
     """The ticket's directory exists."""
 
 
-class TicketRemoved(Result):
+class TicketRemoved(Result, frozen=True):
     """The ticket's directory does not exist."""
 
 
-@dataclass(frozen=True, slots=True)
-class TicketsCompared(Result):
+class TicketsCompared(Result, frozen=True):
     """Which of the named tickets are missing or differ from what was ordered."""
 
     wrong: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TicketRefused(Result):
+class TicketRefused(Result, frozen=True):
     """A ticket could not be created or removed, or tickets could not be read."""
 
     message: str
 
 
-class CdiWritten(Result):
+class CdiWritten(Result, frozen=True):
     """The claim's CDI file is as ordered."""
 
 
-class CdiRemoved(Result):
+class CdiRemoved(Result, frozen=True):
     """The claim has no CDI file."""
 
 
-@dataclass(frozen=True, slots=True)
-class CdiCompared(Result):
+class CdiCompared(Result, frozen=True):
     """The claims whose CDI file is missing or differs from what was ordered."""
 
     wrong: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CdiRefused(Result):
+class CdiRefused(Result, frozen=True):
     """A CDI file could not be written or removed, or files could not be read."""
 
     message: str
 
 
-class ComputeModeSet(Result):
+class ComputeModeSet(Result, frozen=True):
     """The GPU is in the compute mode that was ordered."""
 
 
-@dataclass(frozen=True, slots=True)
-class MpsStarted(Result):
+class MpsStarted(Result, frozen=True):
     """The daemon answers, its server is of the right user, and its limits were read back as ordered."""
 
     pid: int
     started_at: int
 
 
-class MpsLimitsSet(Result):
+class MpsLimitsSet(Result, frozen=True):
     """The limits were read back as ordered."""
 
 
-class QuotasSet(Result):
+class QuotasSet(Result, frozen=True):
     """The token scheduler has the ordered tenants, and their sockets exist."""
 
 
-@dataclass(frozen=True, slots=True)
-class MpsSeen(Result):
+class MpsSeen(Result, frozen=True):
     """
     The state of a daemon. `alive`: its process runs; one that does not answer is MpsRefused. `fault`: its server's, or
     empty. `waiting` are uids whose clients wait for it although it serves another uid.
@@ -353,23 +321,21 @@ class MpsSeen(Result):
     """None where no time quota is enforced in this home."""
 
 
-class MpsClientsTerminated(Result):
+class MpsClientsTerminated(Result, frozen=True):
     """The server has disconnected the named clients."""
 
 
-class MpsStopped(Result):
+class MpsStopped(Result, frozen=True):
     """The daemon's processes and directories are gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class MpsRefused(Result):
+class MpsRefused(Result, frozen=True):
     """An instruction about a daemon failed. The daemon may or may not run."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class SlicesIdled:
+class SlicesIdled(msgspec.Struct, frozen=True):
     """Since when slices idle that do so for minutes, in unix seconds; all others are used, or that is unknown."""
 
     since: Mapping[AllocationId, int]

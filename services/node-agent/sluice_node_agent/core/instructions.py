@@ -4,7 +4,7 @@ each comes back as one event with the same `token`. At most one instruction per 
 executor needs no lock.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from sluice.contracts.bus.events import BusInstruction
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId
@@ -13,36 +13,31 @@ from sluice_node_agent.core.events import QuotaTenant
 from sluice_node_agent.core.journal_records import MpsLimits, Record, TicketRecord
 
 
-@dataclass(frozen=True, slots=True)
-class OwnInstruction:
+class OwnInstruction(msgspec.Struct, frozen=True):
     """An instruction that has a result."""
 
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class GpuInstruction(OwnInstruction):
+class GpuInstruction(OwnInstruction, frozen=True):
     """About one GPU."""
 
     gpu: GpuUuid
 
 
-@dataclass(frozen=True, slots=True)
-class MpsInstruction(OwnInstruction):
+class MpsInstruction(OwnInstruction, frozen=True):
     """About the MPS daemon of one home."""
 
     home: HomeId
 
 
-@dataclass(frozen=True, slots=True)
-class SaveJournal(OwnInstruction):
+class SaveJournal(OwnInstruction, frozen=True):
     """Put a record on disk, in the order of these instructions -> JournalSaved."""
 
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
-class CreateGpuInstance(GpuInstruction):
+class CreateGpuInstance(GpuInstruction, frozen=True):
     """Create at exactly this placement -> GpuInstanceCreated. `start` and `size` are memory slices."""
 
     profile_id: int
@@ -50,15 +45,13 @@ class CreateGpuInstance(GpuInstruction):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class CreateComputeInstance(GpuInstruction):
+class CreateComputeInstance(GpuInstruction, frozen=True):
     """Create the compute instance that fills the GPU instance -> ComputeInstanceCreated."""
 
     gi_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyInstance(GpuInstruction):
+class VerifyInstance(GpuInstruction, frozen=True):
     """
     Read back profile, placement and MIG device -> InstanceVerified. Refused with NOT_FOUND when no instance of this
     profile is at this place, with DIFFERENT when its MIG device is another one or gone.
@@ -71,16 +64,14 @@ class VerifyInstance(GpuInstruction):
     uuid: str
 
 
-@dataclass(frozen=True, slots=True)
-class DestroyComputeInstance(GpuInstruction):
+class DestroyComputeInstance(GpuInstruction, frozen=True):
     """Destroy it if its MIG device is `uuid` -> ComputeInstanceDestroyed. Refused with NOT_FOUND, or DIFFERENT."""
 
     gi_id: int
     uuid: str
 
 
-@dataclass(frozen=True, slots=True)
-class DestroyGpuInstance(GpuInstruction):
+class DestroyGpuInstance(GpuInstruction, frozen=True):
     """Destroy it if it sits at this placement -> GpuInstanceDestroyed. Refused with NOT_FOUND, or DIFFERENT."""
 
     gi_id: int
@@ -88,19 +79,17 @@ class DestroyGpuInstance(GpuInstruction):
     size: int
 
 
-class ReadGpu(GpuInstruction):
+class ReadGpu(GpuInstruction, frozen=True):
     """Read one GPU -> GpuRead."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListHolders(GpuInstruction):
+class ListHolders(GpuInstruction, frozen=True):
     """List all processes on a MIG device, or with its own UUID on a whole GPU -> HoldersListed, maybe none."""
 
     uuid: str
 
 
-@dataclass(frozen=True, slots=True)
-class ListTenants(OwnInstruction):
+class ListTenants(OwnInstruction, frozen=True):
     """
     List all processes of the pod with UID `owner`, also those without a device -> TenantsListed, or TenantsUnseen.
     `claims` are UIDs of ResourceClaims of other pods too: the processes of all their containers are listed.
@@ -110,8 +99,7 @@ class ListTenants(OwnInstruction):
     claims: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SetComputeMode(GpuInstruction):
+class SetComputeMode(GpuInstruction, frozen=True):
     """
     Put a whole GPU in compute mode EXCLUSIVE_PROCESS, or back in DEFAULT -> ComputeModeSet. In the first only the MPS
     server has a context: a client without its daemon would run beside it, without limits.
@@ -120,8 +108,7 @@ class SetComputeMode(GpuInstruction):
     exclusive_process: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StartMps(MpsInstruction):
+class StartMps(MpsInstruction, frozen=True):
     """
     Start the daemon of a home, or find it running -> MpsStarted. `device` is a GPU's or MIG device's UUID. Limits are
     read back and the server for `uid` is started before any client is served.
@@ -134,22 +121,19 @@ class StartMps(MpsInstruction):
     limits: MpsLimits
 
 
-@dataclass(frozen=True, slots=True)
-class SetMpsLimits(MpsInstruction):
+class SetMpsLimits(MpsInstruction, frozen=True):
     """Change the limits for clients that connect from now on -> MpsLimitsSet."""
 
     limits: MpsLimits
 
 
-@dataclass(frozen=True, slots=True)
-class SetQuotas(MpsInstruction):
+class SetQuotas(MpsInstruction, frozen=True):
     """Enforce the time of exactly these tenants in a home, each with its size -> QuotasSet, or MpsRefused."""
 
     tenants: tuple[QuotaTenant, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class WatchMps(MpsInstruction):
+class WatchMps(MpsInstruction, frozen=True):
     """Poll a daemon -> MpsSeen. `pid` and `started_at` as in MpsStarted."""
 
     pid: int
@@ -157,23 +141,20 @@ class WatchMps(MpsInstruction):
     uid: int
 
 
-@dataclass(frozen=True, slots=True)
-class TerminateMpsClients(MpsInstruction):
+class TerminateMpsClients(MpsInstruction, frozen=True):
     """Have the server disconnect these clients, once -> MpsClientsTerminated. They stay until their process ends."""
 
     pids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StopMps(MpsInstruction):
+class StopMps(MpsInstruction, frozen=True):
     """Stop the daemon (`pid` 0: not known), verify that, and remove its directories -> MpsStopped. Idempotent."""
 
     pid: int
     started_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class MakeTicket(OwnInstruction):
+class MakeTicket(OwnInstruction, frozen=True):
     """Create the directory that lets the pod's containers start, with a copy of `record` -> TicketMade. Idempotent."""
 
     ticket: str
@@ -182,32 +163,27 @@ class MakeTicket(OwnInstruction):
 
     @property
     def allocation(self) -> AllocationId:
-        """The allocation that the ticket belongs to."""
         return self.record.booking.allocation
 
     @property
     def owner(self) -> str:
-        """UID of the pod that it is for."""
         return self.record.booking.owner
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveTicket(OwnInstruction):
+class RemoveTicket(OwnInstruction, frozen=True):
     """Remove the directory -> TicketRemoved. Idempotent."""
 
     ticket: str
 
 
-@dataclass(frozen=True, slots=True)
-class CompareTickets(OwnInstruction):
+class CompareTickets(OwnInstruction, frozen=True):
     """Compare these tickets with what was ordered -> TicketsCompared, or TicketRefused."""
 
     tickets: tuple[MakeTicket, ...]
     """Their own tokens are ignored."""
 
 
-@dataclass(frozen=True, slots=True)
-class CdiPart:
+class CdiPart(msgspec.Struct, frozen=True):
     """One GPU or MIG device of a CDI device. `gi_id` is its GPU instance's; None for a whole GPU."""
 
     gpu: GpuUuid
@@ -215,8 +191,7 @@ class CdiPart:
     gi_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CdiDevice:
+class CdiDevice(msgspec.Struct, frozen=True):
     """What one request of a claim hands over. `shared`: its containers are found by the claim (`ListTenants`)."""
 
     name: str
@@ -225,31 +200,27 @@ class CdiDevice:
     shared: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WriteCdi(OwnInstruction):
+class WriteCdi(OwnInstruction, frozen=True):
     """Put a claim's CDI file in place, whatever is there -> CdiWritten, or CdiRefused. In order per claim."""
 
     claim: str
     devices: tuple[CdiDevice, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveCdi(OwnInstruction):
+class RemoveCdi(OwnInstruction, frozen=True):
     """Remove a claim's CDI file -> CdiRemoved, or CdiRefused. Idempotent. In order per claim."""
 
     claim: str
 
 
-@dataclass(frozen=True, slots=True)
-class CompareCdi(OwnInstruction):
+class CompareCdi(OwnInstruction, frozen=True):
     """Compare these CDI files with what was ordered -> CdiCompared, or CdiRefused."""
 
     files: tuple[WriteCdi, ...]
     """Their own tokens are ignored."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedDevice:
+class PreparedDevice(msgspec.Struct, frozen=True):
     """A device of a prepared claim. `request` is the base name, as in the claim's spec; `cdi` is qualified."""
 
     request: str
@@ -257,8 +228,7 @@ class PreparedDevice:
     cdi: str
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerCall:
+class AnswerCall(msgspec.Struct, frozen=True):
     """Answer a kubelet's call: with its devices, or with an `error`. It has no result."""
 
     call: int

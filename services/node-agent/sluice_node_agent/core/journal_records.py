@@ -22,10 +22,7 @@ every phase to unmaking, which ends in a tombstone.
 
 
 SharedDevicePhase = Literal["making", "ready", "undoing", "failed", "unmaking"]
-"""
-making -> ready, and back when its daemon died; making -> undoing -> failed when it could not be created. Unmaking ends
-in SharedDeviceGone.
-"""
+"""making -> ready -> making when its daemon died; making -> undoing -> failed; unmaking ends in SharedDeviceGone."""
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,16 +201,9 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, tag="node"):
     """Whether the kubelet handed devices over by ResourceClaim: assumed at the next start in the same boot."""
 
 
-Record = (
-    SliceRecord
-    | Tombstone
-    | ForgottenTombstone
-    | NodeRecord
-    | SharedDeviceRecord
-    | SharedDeviceGone
-    | WarmRecord
-    | WarmGone
-)
+Gone = ForgottenTombstone | SharedDeviceGone | WarmGone
+"""They end what the journal knows of something."""
+Record = SliceRecord | Tombstone | NodeRecord | SharedDeviceRecord | WarmRecord | Gone
 
 
 def must_outlive_boot(record: Record) -> bool:

@@ -58,17 +58,14 @@ class UsedDevice:
 
     @property
     def grant(self) -> DeviceGrant:
-        """The first of them: all are on one device."""
         return self.grants[0]
 
     @property
     def key(self) -> tuple[AllocationId, str]:
-        """Its key here."""
         return self.booking.allocation, self.device
 
     @property
     def memory_mib(self) -> int:
-        """The memory that the slice may use of it."""
         shares = [each.share.memory_mib for each in self.grants if each.share is not None]
         if shares:
             return sum(shares)
@@ -80,24 +77,9 @@ class UsedDevice:
 @dataclass(slots=True)
 class _Watched:
     since: float
-    seen: "_Seen | None" = None
+    seen: DeviceUse | None = None
     seen_at: float = 0.0
     quiet_since: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    memory_mib: int | None
-    busy_percent: float | None
-    sm_percent: float | None
-    memory_busy_percent: float | None
-    processes: int
-
-    @property
-    def idles(self) -> bool | None:
-        if self.busy_percent is not None:
-            return self.busy_percent < IDLE_BELOW_PERCENT
-        return None if self.processes else True
 
 
 class UsageTracker:
@@ -124,9 +106,8 @@ class UsageTracker:
             if place.grant.gpu != gpu or use is None:
                 continue
             watched = self._watched.setdefault(place.key, _Watched(now))
-            watched.seen, watched.seen_at = _seen(place, use), now
-            idles = watched.seen.idles
-            if not idles:
+            watched.seen, watched.seen_at = _own_part(place, use), now
+            if not _idles(watched.seen):
                 watched.quiet_since = None
             elif watched.quiet_since is None:
                 watched.quiet_since = now
@@ -190,17 +171,22 @@ def _device_of(gpu: GpuReport, grant: DeviceGrant, allocation: AllocationId) -> 
     return next(of_it, "")
 
 
-def _seen(place: UsedDevice, use: DeviceUse) -> _Seen:
+def _idles(use: DeviceUse) -> bool:
+    return use.busy_percent < IDLE_BELOW_PERCENT if use.busy_percent is not None else not use.processes
+
+
+def _own_part(place: UsedDevice, use: DeviceUse) -> DeviceUse:
     if place.grant.share is None:
-        return _Seen(use.memory_mib, use.busy_percent, use.sm_percent, use.memory_busy_percent, len(use.processes))
+        return use
     own = tuple(each for each in use.processes if each.owner == place.booking.owner)
     alone = len(own) == len(use.processes)
-    return _Seen(
+    return DeviceUse(
+        use.uuid,
         memory_mib=_sum(each.memory_mib for each in own),
         busy_percent=_busy_of(own, use, alone=alone),
         sm_percent=0.0 if not own else use.sm_percent if alone else None,
         memory_busy_percent=0.0 if not own else use.memory_busy_percent if alone else None,
-        processes=len(own),
+        processes=own,
     )
 
 
@@ -241,7 +227,7 @@ def _usage_of(place: UsedDevice, watched: _Watched | None, now: float) -> SliceU
         busy_percent=seen.busy_percent,
         sm_percent=seen.sm_percent,
         memory_busy_percent=seen.memory_busy_percent,
-        processes=seen.processes,
+        processes=len(seen.processes),
         watched_s=now - watched.since,
         age_s=now - watched.seen_at,
         idle_s=now - watched.quiet_since if watched.quiet_since is not None else None,

@@ -18,7 +18,7 @@ import grpc.aio
 
 from sluice.contracts.ids import NodeName
 from sluice.contracts.kube.names import CSI_DRIVER
-from sluice.contracts.pb import csi_pb2, csi_pb2_grpc, pluginregistration_pb2_grpc
+from sluice.contracts.pb import csi_pb2, csi_pb2_grpc
 from sluice.runtime import logs
 from sluice.runtime.errors import ServiceError
 from sluice_node_agent.csi.kubelet_paths import (
@@ -26,15 +26,13 @@ from sluice_node_agent.csi.kubelet_paths import (
     NoTarget,
     PodExitWait,
     Target,
-    registration_path,
-    socket_path,
     target_of,
     why_unseen,
 )
 from sluice_node_agent.csi.pod_directories import PodDirectories
 from sluice_node_agent.csi.volumes import Volumes
 from sluice_node_agent.device.processes import Processes
-from sluice_node_agent.kubelet.sockets import Plugin, Registration, plugin_socket
+from sluice_node_agent.kubelet.sockets import Plugin, Registration, plugin_registered, volumes_socket
 
 T = TypeVar("T")
 VERSIONS = ("1.0.0",)
@@ -56,7 +54,6 @@ class Node(csi_pb2_grpc.NodeServicer):
         *,
         within_s: float = WITHIN_S,
     ) -> None:
-        """`within_s`: how long unpublishing waits for the pod's processes to end."""
         self._node = node
         self._root = kubelet_root
         self._volumes = volumes
@@ -66,7 +63,6 @@ class Node(csi_pb2_grpc.NodeServicer):
         self._log = logs.get("csi")
 
     async def NodeGetInfo(self, *_: object) -> csi_pb2.NodeGetInfoResponse:  # noqa: N802
-        """The node's name."""
         return csi_pb2.NodeGetInfoResponse(node_id=self._node)
 
     async def NodeGetCapabilities(self, *_: object) -> csi_pb2.NodeGetCapabilitiesResponse:  # noqa: N802
@@ -111,7 +107,6 @@ class Node(csi_pb2_grpc.NodeServicer):
     async def _done(
         self, step: Callable[[], bool], what: str, target: Target, context: grpc.aio.ServicerContext
     ) -> bool:
-        """Whether the step had anything to do."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, step)
         except OSError as error:
@@ -165,20 +160,13 @@ async def driver(
         served = Node(
             node, kubelet_root, volumes, PodExitWait(processes, tenant_threads), volume_threads, within_s=within_s
         )
-        plugin = Plugin("CSIPlugin", CSI_DRIVER, str(socket_path(kubelet_root)), VERSIONS)
+        plugin = Plugin("CSIPlugin", CSI_DRIVER, str(volumes_socket(kubelet_root)), VERSIONS)
         registration = Registration(plugin, "no pod with a GPU starts or ends on this node", log)
 
         def register_node(server: grpc.aio.Server) -> None:
             csi_pb2_grpc.add_NodeServicer_to_server(served, server)
 
-        def register_registration(server: grpc.aio.Server) -> None:
-            pluginregistration_pb2_grpc.add_RegistrationServicer_to_server(registration, server)
-
-        # A kubelet that finds the registration calls the driver at once: it starts first, and ends last.
-        async with (
-            plugin_socket(Path(socket_path(kubelet_root)), register_node),
-            plugin_socket(Path(registration_path(kubelet_root)), register_registration),
-        ):
+        async with plugin_registered(kubelet_root, registration, register_node):
             log.info("serving volumes", driver=CSI_DRIVER, kubelet_root=kubelet_root, pods=sources.root)
             renewing = asyncio.create_task(_keep_shown(volumes, volume_threads, node))
             try:

@@ -10,9 +10,7 @@ from concurrent.futures import Executor as Threads
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from sluice.contracts.kube.names import CSI_DRIVER
 from sluice_node_agent.device.processes import Processes
-from sluice_node_agent.kubelet.sockets import plugin_path, registration_socket
 from sluice_node_agent.preflight.permissions import INITIAL_PID_NAMESPACE, KUBELETS
 
 _UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
@@ -47,7 +45,6 @@ class NoTarget:
 
 
 def is_pod_uid(text: str) -> bool:
-    """Whether `text` has the form of a pod's UID, so that it may name a directory."""
     return _UID.fullmatch(text) is not None
 
 
@@ -65,16 +62,6 @@ def target_of(path: str, kubelet_root: PurePath, *, uid: str = "") -> Target | N
     if uid and uid != target.uid:
         return NoTarget(f"target_path is of pod {target.uid}, but the volume is said to be of pod {uid[:_SHOWN]!r}")
     return target
-
-
-def socket_path(kubelet_root: PurePath) -> PurePath:
-    """The driver's socket."""
-    return plugin_path(kubelet_root, CSI_DRIVER) / "csi.sock"
-
-
-def registration_path(kubelet_root: PurePath) -> PurePath:
-    """The registration socket, where the kubelet finds the driver."""
-    return registration_socket(kubelet_root, CSI_DRIVER)
 
 
 WITHIN_S = 100.0

@@ -14,6 +14,7 @@ from pathlib import Path
 from sluice.contracts.messages import ContainerDevices
 from sluice.contracts.ticket_paths import LOG, PIPE, SHARE_PREFIX
 from sluice.runtime import logs
+from sluice_node_agent.device.opened_files import opened
 
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
 _REMOUNT, _BIND, _REC, _SHARED = 32, 4096, 16384, 1 << 20
@@ -46,7 +47,6 @@ def seal(place: str | Path, *, may_run: bool = False) -> None:
 
 
 def share(place: str | Path) -> None:
-    """Propagate later mounts below `place` to wherever it is shown. Raises OSError."""
     _mount("none", place, _SHARED)
 
 
@@ -58,12 +58,9 @@ def detach(place: str | Path) -> None:
 
 def enter_namespace_of(process: int) -> None:
     """See this process's mounts from now on (setns(2)); only without other threads. Raises OSError."""
-    descriptor = os.open(f"/proc/{process}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with opened(f"/proc/{process}/ns/mnt", os.O_RDONLY) as descriptor:
         if _libc.setns(descriptor, _NEWNS) != 0:
             raise _error(f"/proc/{process}/ns/mnt")
-    finally:
-        os.close(descriptor)
 
 
 def mount_id(descriptor: int) -> int:
@@ -73,12 +70,10 @@ def mount_id(descriptor: int) -> int:
 
 
 def is_sealed(descriptor: int) -> bool:
-    """Whether an open directory is in a sealed mount."""
     return os.fstatvfs(descriptor).f_flag & _SEALED == _SEALED
 
 
 def detach_all(place: Path) -> None:
-    """Unmount everything at `place`, a directory. Raises OSError."""
     for _ in range(_STACKED_MAX):
         if not is_mounted(place):
             return
@@ -88,25 +83,17 @@ def detach_all(place: Path) -> None:
 
 def is_mounted(place: Path) -> bool:
     """Whether `place` is a mount point. Raises OSError, also when it is a link or no directory."""
-    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
-    parent = os.open(place.parent, os.O_PATH | os.O_DIRECTORY)
-    try:
-        here = os.open(place.name, flags, dir_fd=parent)
-        try:
-            return mount_id(here) != mount_id(parent)
-        finally:
-            os.close(here)
-    finally:
-        os.close(parent)
+    with (
+        opened(place.parent, os.O_PATH | os.O_DIRECTORY) as parent,
+        opened(place.name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent) as here,
+    ):
+        return mount_id(here) != mount_id(parent)
 
 
 def is_shared(place: Path) -> bool:
     """Whether mounts below `place` propagate (`shared:` in proc(5), mountinfo)."""
-    here = os.open(place, os.O_PATH | os.O_DIRECTORY)
-    try:
+    with opened(place, os.O_PATH | os.O_DIRECTORY) as here:
         wanted = str(mount_id(here))
-    finally:
-        os.close(here)
     lines = (line.split(" ") for line in _MOUNTINFO.read_text("utf-8", "surrogateescape").splitlines())
     fields = next((fields for fields in lines if fields[0] == wanted), [])
     return any(field.startswith("shared:") for field in fields[6:])
@@ -168,7 +155,6 @@ def shows_home(place: Path, container: ContainerDevices) -> bool:
 
 
 def leads_home(place: Path, container: ContainerDevices) -> bool:
-    """Whether the links at `place` lead to the container's home."""
     wanted = {PIPE: container.mps_pipe_directory, LOG: container.mps_log_directory}
     try:
         return all(str((place / name).readlink()) == target for name, target in wanted.items())

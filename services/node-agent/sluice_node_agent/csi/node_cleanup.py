@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from sluice.contracts.dra.names import DRIVER
+from sluice.contracts.kube.names import CSI_DRIVER
 from sluice_node_agent.csi import mounts
-from sluice_node_agent.csi.kubelet_paths import registration_path, socket_path
 from sluice_node_agent.csi.pod_directories import PodDirectories
-from sluice_node_agent.kubelet.sockets import claims_socket, registration_socket
+from sluice_node_agent.kubelet.sockets import claims_socket, registration_socket, volumes_socket
 
 _OWN_FOLDER = "sluice"
 """The folder that holds only ours (`/run/sluice`) goes too; any other parent is the administrator's."""
@@ -26,7 +26,7 @@ def clean_node(pods_dir: Path, mps_dir: Path, kubelet_root: Path, claims: Collec
     Remove directories, mounts and sockets. Returns one sentence per thing that stays. `claims`: UIDs of the
     ResourceClaims with a CDI file. Blocks; raises OSError where something could not be removed.
     """
-    registry, own = Path(registration_path(kubelet_root)), Path(socket_path(kubelet_root))
+    registry, own = Path(registration_socket(kubelet_root, CSI_DRIVER)), Path(volumes_socket(kubelet_root))
     kept = [*_sockets(registry, own), *_claims(kubelet_root, claims), *_pods(pods_dir), *_mps(mps_dir)]
     if not kept and pods_dir.parent.name == _OWN_FOLDER:
         _remove_empty(pods_dir.parent)

@@ -16,6 +16,7 @@ from pathlib import Path
 from sluice_node_agent.csi import mounts
 from sluice_node_agent.csi.kubelet_paths import Target, is_pod_uid
 from sluice_node_agent.csi.mounts import remove_views
+from sluice_node_agent.device.opened_files import opened
 
 DIRECTORY_MODE = 0o711
 """A container's user can pass, and finds no name that it does not know."""
@@ -40,10 +41,7 @@ class PodDirectories:
         """Why volumes cannot be served now; empty when they can."""
 
     def prepare(self) -> None:
-        """
-        Open the root and create its sealed view, unless that is done. Raises OSError, with `problem`; call it again
-        then.
-        """
+        """Open the root and create its sealed view, once. Raises OSError, with `problem`; call it again then."""
         if self._is_prepared:
             return
         try:
@@ -75,7 +73,6 @@ class PodDirectories:
             (self.root / _PUBLISHED).mkdir(mode=_ROOT_MODE, exist_ok=True)
 
     def sealed(self, uid: str) -> Path:
-        """A pod's directory as its volume shows it."""
         return self.view / uid
 
     @property
@@ -90,22 +87,17 @@ class PodDirectories:
 
     @property
     def aside(self) -> Path:
-        """For temporary mounts."""
         return self.root / _ASIDE
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock of all changes; makes a removed root again. Raises OSError (ETIMEDOUT) when it stays taken."""
         self.root.mkdir(mode=_ROOT_MODE, parents=True, exist_ok=True)
-        descriptor = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
+        with opened(self.root / _LOCK, os.O_RDWR | os.O_CREAT) as descriptor:  # closing it also unlocks
             _lock(descriptor, self.root / _LOCK)
             yield
-        finally:
-            os.close(descriptor)  # which also unlocks
 
     def make(self, uid: str) -> Path:
-        """The directory of a pod, created if needed."""
         if not is_pod_uid(uid):
             raise OSError(errno.EINVAL, f"{uid!r} is no pod's UID")
         place = self.root / uid
@@ -115,7 +107,6 @@ class PodDirectories:
         return place
 
     def all(self) -> list[Path]:
-        """The directories of all pods."""
         if not self.root.is_dir():
             return []
         return sorted(path for path in self.root.iterdir() if is_pod_uid(path.name))

@@ -1,7 +1,4 @@
-"""
-Mounts a pod's directory at its kubelet's target path, and unmounts it. No link is followed, and only our own empty
-directory is removed.
-"""
+"""Mounts a pod's directory at its kubelet's target path. No link is followed, only our own empty directory removed."""
 
 import contextlib
 import os
@@ -13,6 +10,7 @@ from sluice_node_agent.csi import mounts
 from sluice_node_agent.csi.kubelet_paths import MOUNT, VOLUMES, Target, target_of
 from sluice_node_agent.csi.mounts import remove_views
 from sluice_node_agent.csi.pod_directories import PodDirectories
+from sluice_node_agent.device.opened_files import opened
 
 _OPEN = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _INSIDE = _OPEN | os.O_NOFOLLOW
@@ -39,10 +37,7 @@ class Volumes:
             return True
 
     def renew(self) -> tuple[Target, ...]:
-        """
-        Show the directory again in volumes that we mount and whose source is gone: a kubelet asks only once. Returns
-        them.
-        """
+        """Show the directory again in volumes whose source is gone, as a kubelet asks only once. Returns them."""
         self._sources.prepare()
         renewed = []
         for place in sorted(self._root.glob(f"pods/*/{'/'.join(VOLUMES)}/{VOLUME}/{MOUNT}")):
@@ -96,23 +91,14 @@ class Volumes:
     def _show(self, parent: int, target: Target) -> None:
         mounts.detach_all(_target_in(parent))  # ours, or what is left of a directory that is gone
         self._sources.show_sealed()
-        here = os.open(MOUNT, _INSIDE, dir_fd=parent)
-        try:
+        with opened(MOUNT, _INSIDE, dir_fd=parent) as here:
             mounts.bind(self._sources.sealed(target.uid), f"/proc/self/fd/{here}")
-        finally:
-            os.close(here)
 
     def _shows(self, parent: int, source: Path) -> bool:
         if not mounts.is_mounted(_target_in(parent)):
             return False
-        here = os.open(MOUNT, _INSIDE, dir_fd=parent)
-        try:
-            there, wanted = os.fstat(here), source.stat()
-            if (there.st_dev, there.st_ino) != (wanted.st_dev, wanted.st_ino):
-                return False
-            return mounts.is_sealed(here)
-        finally:
-            os.close(here)
+        with opened(MOUNT, _INSIDE, dir_fd=parent) as here:
+            return os.path.samestat(os.fstat(here), source.stat()) and mounts.is_sealed(here)
 
 
 def _target_in(parent: int) -> Path:

@@ -137,12 +137,10 @@ class XidHistory:
             self._seen.setdefault(gpu, {})[xid] = None
 
     def of(self, gpu: GpuUuid) -> tuple[int, ...]:
-        """In order of arrival."""
         with self._lock:
             return tuple(self._seen.get(gpu, ()))
 
     def clear(self, gpu: GpuUuid) -> None:
-        """The GPU was reset."""
         with self._lock:
             self._seen.pop(gpu, None)
             self._asked.discard(gpu)

@@ -36,7 +36,6 @@ class CharDevice:
 
     @property
     def node(self) -> dict[str, Any]:
-        """As an entry of `deviceNodes`."""
         return {"path": self.path, "type": "c", "major": self.major, "minor": self.minor, "permissions": "rw"}
 
 
@@ -66,14 +65,12 @@ class RootChange:
     node: PurePosixPath
 
     def path(self, path: str) -> str:
-        """A path on the node."""
         inside = PurePosixPath(path)
         if self.seen == self.node or not inside.is_relative_to(self.seen):
             return path
         return str(self.node / inside.relative_to(self.seen))
 
     def edits(self, edits: Edits) -> dict[str, Any]:
-        """The same with the paths of the node."""
         changed = dict(edits)
         if "mounts" in edits:
             changed["mounts"] = [{**mount, "hostPath": self.path(mount["hostPath"])} for mount in edits["mounts"]]
@@ -157,23 +154,20 @@ class ContainerToolkit:
         self._program = program
         self._root = root
         self._hook = hook
-        self._kept: dict[str, CommonEdits] = {}
-        """By the driver's version."""
+        self._kept: tuple[str, CommonEdits] | None = None
+        """With the driver's version."""
 
     def common(self, driver_version: str, any_gpu: Callable[[], GpuUuid | None]) -> CommonEdits:
         """The common edits of this driver, generated for one of its GPUs that answers."""
-        kept = self._kept.get(driver_version)
-        if kept is None:
+        if self._kept is None or self._kept[0] != driver_version:
             self.check()
             gpu = any_gpu()
             if gpu is None:
                 raise CdiError("no GPU of this node answers, so the driver cannot be described")
-            kept = self._generate(gpu)
-            self._kept = {driver_version: kept}
-        return kept
+            self._kept = driver_version, self._generate(gpu)
+        return self._kept[1]
 
     def check(self) -> None:
-        """Raise CdiError when the toolkit is missing or too old."""
         if self._program is None:
             raise CdiError(
                 f"nvidia-ctk is not found; install the NVIDIA container toolkit, {FLOOR_TEXT} or later, or set "
@@ -265,7 +259,6 @@ class NvidiaNodes:
         self._host = host
 
     def common(self) -> CommonEdits:
-        """From NVIDIA's container toolkit."""
         return self._toolkit.common(self._driver_version, self._any_gpu)
 
     def of(self, gpu: GpuUuid, gi_id: int | None) -> tuple[CharDevice, ...]:

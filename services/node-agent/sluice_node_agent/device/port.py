@@ -20,59 +20,44 @@ class DeviceError(Exception):
 
     kind: ClassVar[DeviceErrorKind] = DeviceErrorKind.UNKNOWN
 
+    def __init_subclass__(cls, *, kind: DeviceErrorKind = DeviceErrorKind.UNKNOWN) -> None:
+        cls.kind = kind
 
-class InsufficientResourcesError(DeviceError):
+
+class InsufficientResourcesError(DeviceError, kind=DeviceErrorKind.INSUFFICIENT_RESOURCES):
     """No room at that placement, or no engine left (NVML_ERROR_INSUFFICIENT_RESOURCES)."""
 
-    kind = DeviceErrorKind.INSUFFICIENT_RESOURCES
 
-
-class InUseError(DeviceError):
+class InUseError(DeviceError, kind=DeviceErrorKind.IN_USE):
     """A process, or an instance inside, holds it (NVML_ERROR_IN_USE)."""
 
-    kind = DeviceErrorKind.IN_USE
 
-
-class NotSupportedError(DeviceError):
+class NotSupportedError(DeviceError, kind=DeviceErrorKind.NOT_SUPPORTED):
     """The GPU cannot do this, or MIG is off (NVML_ERROR_NOT_SUPPORTED)."""
 
-    kind = DeviceErrorKind.NOT_SUPPORTED
 
-
-class NoPermissionError(DeviceError):
+class NoPermissionError(DeviceError, kind=DeviceErrorKind.NO_PERMISSION):
     """The process lacks permission (NVML_ERROR_NO_PERMISSION)."""
 
-    kind = DeviceErrorKind.NO_PERMISSION
 
-
-class NotFoundError(DeviceError):
+class NotFoundError(DeviceError, kind=DeviceErrorKind.NOT_FOUND):
     """There is no such instance (NVML_ERROR_NOT_FOUND)."""
 
-    kind = DeviceErrorKind.NOT_FOUND
 
-
-class GpuLostError(DeviceError):
+class GpuLostError(DeviceError, kind=DeviceErrorKind.GPU_LOST):
     """The GPU does not answer, or is not on this node (NVML_ERROR_GPU_IS_LOST)."""
 
-    kind = DeviceErrorKind.GPU_LOST
 
-
-class InvalidArgumentError(DeviceError):
+class InvalidArgumentError(DeviceError, kind=DeviceErrorKind.INVALID_ARGUMENT):
     """No such profile, or a placement that the GPU does not list (NVML_ERROR_INVALID_ARGUMENT)."""
 
-    kind = DeviceErrorKind.INVALID_ARGUMENT
 
-
-class DriverMismatchError(DeviceError):
+class DriverMismatchError(DeviceError, kind=DeviceErrorKind.DRIVER_MISMATCH):
     """Library and driver do not match (NVML_ERROR_LIB_RM_VERSION_MISMATCH, NVML_ERROR_FUNCTION_NOT_FOUND)."""
 
-    kind = DeviceErrorKind.DRIVER_MISMATCH
 
-
-class DifferentError(DeviceError):
+class DifferentError(DeviceError, kind=DeviceErrorKind.DIFFERENT):
     """The device differs from what was expected. It was left alone."""
-
-    kind = DeviceErrorKind.DIFFERENT
 
 
 class TimedOutError(DeviceError):
@@ -185,5 +170,4 @@ def parse_selector(named: Iterable[str], node: NodeName) -> FixedLayoutSelector:
 
 
 def refusal(gpu: GpuUuid, doing: str) -> str:
-    """The message for a refused change of a selected GPU."""
     return f"{gpu}: {doing} is refused: its layout is fixed by its administrator"

@@ -45,7 +45,6 @@ class Processes:
     """The processes of one machine. Stateless, so thread-safe. Every method raises OSError."""
 
     def __init__(self, root: Path = Path("/proc")) -> None:
-        """Read them below `root`."""
         self.root = root
 
     def pids(self) -> Iterator[int]:
@@ -116,7 +115,6 @@ class Processes:
         return tuple(thread for thread in self._threads(pid) if thread != pid)
 
     def own_pod(self) -> str:
-        """The UID of our own pod; "" for none."""
         return self.owner_of(self._own_pid())
 
     def with_open(self, paths: Collection[str]) -> tuple[int, ...]:

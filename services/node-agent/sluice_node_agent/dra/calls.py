@@ -21,12 +21,10 @@ class KubeletCalls:
         self._waiting: dict[int, asyncio.Future[AnswerCall]] = {}
 
     async def prepare(self, claim: str, name: str) -> AnswerCall:
-        """Have a claim prepared; the answer comes within the limit."""
         call = next(self._numbers)
         return await self._answer(call, PrepareAsked(call, claim, name))
 
     async def unprepare(self, claim: str, name: str) -> AnswerCall:
-        """The use of a claim has ended; the answer comes within the limit."""
         call = next(self._numbers)
         return await self._answer(call, UnprepareAsked(call, claim, name))
 

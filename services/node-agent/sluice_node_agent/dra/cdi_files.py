@@ -1,7 +1,4 @@
-"""
-The CDI files of a node's claims, one per claim, in a directory that container runtimes read; renamed into place, and
-not synced: it is a memory disk.
-"""
+"""The CDI files of a node's claims, one each, renamed into place and not synced: it is a memory disk."""
 
 import os
 import re
@@ -13,16 +10,7 @@ from typing import Any
 import msgspec
 
 from sluice.contracts.dra.names import CDI_KIND, cdi_device
-from sluice.contracts.kube.names import (
-    ENV_ACTIVE_THREAD_PERCENTAGE,
-    ENV_MPS_PIPE_DIRECTORY,
-    ENV_PINNED_MEMORY_LIMIT,
-    ENV_PRELOAD,
-    ENV_QUOTA_SOCKET,
-    ENV_VISIBLE_DEVICES,
-    MOUNT_PATH,
-    NO_DEVICES,
-)
+from sluice.contracts.kube import names as kube_names
 from sluice.contracts.messages import ContainerDevices
 from sluice.contracts.ticket_paths import pipe_directory_in, quota_library_in, quota_socket_in
 from sluice_node_agent.core.events import CdiCompared, CdiRefused, CdiRemoved, CdiWritten
@@ -82,11 +70,11 @@ def _environment(container: ContainerDevices) -> Mapping[str, str]:
     if not container.mps_pipe_directory:
         return {}
     told = {
-        ENV_MPS_PIPE_DIRECTORY: pipe_directory_in(container),
-        ENV_ACTIVE_THREAD_PERCENTAGE: str(container.active_thread_percentage or ""),
-        ENV_PINNED_MEMORY_LIMIT: container.pinned_memory_limit,
-        ENV_QUOTA_SOCKET: quota_socket_in(container),
-        ENV_PRELOAD: quota_library_in(container),
+        kube_names.ENV_MPS_PIPE_DIRECTORY: pipe_directory_in(container),
+        kube_names.ENV_ACTIVE_THREAD_PERCENTAGE: str(container.active_thread_percentage or ""),
+        kube_names.ENV_PINNED_MEMORY_LIMIT: container.pinned_memory_limit,
+        kube_names.ENV_QUOTA_SOCKET: quota_socket_in(container),
+        kube_names.ENV_PRELOAD: quota_library_in(container),
     }
     return {name: value for name, value in told.items() if value}
 
@@ -95,7 +83,7 @@ def _mounts(device: HandedOver) -> Iterable[dict[str, Any]]:
     """The daemon's home as a whole: a daemon that starts again makes a new pipe directory."""
     pipe = device.container.mps_pipe_directory
     if pipe:
-        yield _mount(pipe.rpartition("/")[0], MOUNT_PATH, _OWN_MOUNT)
+        yield _mount(pipe.rpartition("/")[0], kube_names.MOUNT_PATH, _OWN_MOUNT)
     if pipe and device.shared_memory:
         yield _mount(device.shared_memory, SHM, _SHARED_MEMORY)
 
@@ -106,8 +94,8 @@ def _mount(source: str, place: str, options: Sequence[str]) -> dict[str, Any]:
 
 def _with_void(environment: Iterable[str]) -> list[str]:
     """NVIDIA's runtime, where it is the default, adds nothing to what is described here."""
-    others = [each for each in environment if each.partition("=")[0] != ENV_VISIBLE_DEVICES]
-    return [f"{ENV_VISIBLE_DEVICES}={NO_DEVICES}", *others]
+    others = [each for each in environment if each.partition("=")[0] != kube_names.ENV_VISIBLE_DEVICES]
+    return [f"{kube_names.ENV_VISIBLE_DEVICES}={kube_names.NO_DEVICES}", *others]
 
 
 _CLAIM = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9-]{0,62}")
@@ -119,7 +107,6 @@ _FILE_MODE = 0o644
 
 
 def file_name(claim: str) -> str:
-    """The name of a claim's file, by its UID."""
     return f"{_PREFIX}{claim}{_SUFFIX}"
 
 
@@ -139,7 +126,6 @@ class CdiFiles:
         probe.unlink()
 
     def claims(self) -> tuple[str, ...]:
-        """The UIDs of all claims with a file, sorted."""
         names = (path.name for path in self._directory.glob(f"{_PREFIX}*{_SUFFIX}"))
         return tuple(sorted(name.removeprefix(_PREFIX).removesuffix(_SUFFIX) for name in names))
 
@@ -155,15 +141,12 @@ class CdiFiles:
         draft.rename(place)
 
     def has(self, claim: str, spec: dict[str, Any]) -> bool:
-        """Whether a claim's file is there as it should be."""
         return _read(self.path_of(claim)) == _pack(spec)
 
     def remove(self, claim: str) -> None:
-        """Remove a claim's file. Succeeds when there is none."""
         self.path_of(claim).unlink(missing_ok=True)
 
     def path_of(self, claim: str) -> Path:
-        """The file of a claim."""
         if not _CLAIM.fullmatch(claim):
             raise OSError(f"{claim[:80]!r} is no UID of a ResourceClaim")
         return self._directory / file_name(claim)
@@ -197,7 +180,6 @@ class ClaimFiles:
         self._nodes = nodes
 
     def claims(self) -> tuple[str, ...]:
-        """The UIDs of all claims with a file. Raises OSError."""
         return self._files.claims()
 
     def why_not(self) -> str:
@@ -210,7 +192,6 @@ class ClaimFiles:
         return ""
 
     def carry_out(self, order: CdiInstruction) -> CdiWritten | CdiRemoved | CdiCompared | CdiRefused:
-        """Write, remove or compare."""
         try:
             match order:
                 case WriteCdi():

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,20 +20,12 @@ from sluice.contracts.pb import (
     dra_pb2_grpc,
     dra_v1beta1_pb2,
     dra_v1beta1_pb2_grpc,
-    pluginregistration_pb2_grpc,
 )
 from sluice.runtime import logs
 from sluice_node_agent.core.hand_over.controller import DeviceHealth
 from sluice_node_agent.core.instructions import AnswerCall
 from sluice_node_agent.dra.calls import KubeletCalls
-from sluice_node_agent.kubelet.sockets import (
-    Plugin,
-    Registered,
-    Registration,
-    claims_socket,
-    plugin_socket,
-    registration_socket,
-)
+from sluice_node_agent.kubelet import sockets
 
 _LOOK_S = 1.0
 """How often health is compared with what the kubelet knows."""
@@ -53,11 +45,8 @@ class ClaimServicer:
         self._log = logs.get("dra", node=node)
 
     async def NodePrepareResources(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: ARG002, N802
-        """Have the devices of these claims handed over."""
-        names = {claim.uid: f"{claim.namespace}/{claim.name}" for claim in request.claims}
-        answers = await asyncio.gather(*(self._calls.prepare(uid, name) for uid, name in names.items()))
         response = self._messages.NodePrepareResourcesResponse()
-        for (uid, name), answer in zip(names.items(), answers, strict=True):
+        for uid, name, answer in await _answers(request, self._calls.prepare):
             self._fill(response.claims[uid], answer)
             if answer.error:
                 self._log.warning("a claim was not prepared", claim=uid, name=name, why=answer.error)
@@ -67,10 +56,8 @@ class ClaimServicer:
 
     async def NodeUnprepareResources(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: ARG002, N802
         """The containers of all pods with these claims have ended."""
-        names = {claim.uid: f"{claim.namespace}/{claim.name}" for claim in request.claims}
-        answers = await asyncio.gather(*(self._calls.unprepare(uid, name) for uid, name in names.items()))
         response = self._messages.NodeUnprepareResourcesResponse()
-        for (uid, name), answer in zip(names.items(), answers, strict=True):
+        for uid, name, answer in await _answers(request, self._calls.unprepare):
             response.claims[uid].error = answer.error
             self._log.info("the use of a claim has ended", claim=uid, name=name, why=answer.error)
         return response
@@ -78,19 +65,20 @@ class ClaimServicer:
     def _fill(self, told: Any, answer: AnswerCall) -> None:
         told.error = answer.error
         for device in answer.devices:
-            told.devices.add(
-                request_names=[device.request],
-                pool_name=self._node,
-                device_name=device.name,
-                cdi_device_ids=[device.cdi],
-            )
+            names = {"request_names": [device.request], "cdi_device_ids": [device.cdi]}
+            told.devices.add(pool_name=self._node, device_name=device.name, **names)
+
+
+async def _answers(request: Any, ask: Callable[[str, str], Awaitable[AnswerCall]]) -> list[tuple[str, str, AnswerCall]]:
+    names = {claim.uid: f"{claim.namespace}/{claim.name}" for claim in request.claims}
+    answers = await asyncio.gather(*(ask(uid, name) for uid, name in names.items()))
+    return [(uid, name, answer) for (uid, name), answer in zip(names.items(), answers, strict=True)]
 
 
 class HealthServicer:
     """`DRAResourceHealth`. `messages` is the module of one version's messages."""
 
     def __init__(self, node: NodeName, health: Callable[[], tuple[DeviceHealth, ...]], messages: Any) -> None:
-        """`health` returns the health of all devices that claims have now."""
         self._node = node
         self._health = health
         self._messages = messages
@@ -131,13 +119,13 @@ async def plugin_served(
     kubelet_root: Path,
     calls: KubeletCalls,
     health: Callable[[], tuple[DeviceHealth, ...]],
-    registered: Registered,
+    registered: sockets.Registered,
 ) -> AsyncIterator[None]:
     """Serve the kubelet of `kubelet_root` within the `async with`. Raises PluginSocketError."""
     log = logs.get("dra", node=node)
-    socket = Path(claims_socket(kubelet_root))
-    plugin = Plugin("DRAPlugin", DRIVER, str(socket), VERSIONS)
-    registration = Registration(plugin, "no pod with a ResourceClaim of ours starts here", log, registered)
+    socket = str(sockets.claims_socket(kubelet_root))
+    plugin = sockets.Plugin("DRAPlugin", DRIVER, socket, VERSIONS)
+    registration = sockets.Registration(plugin, "no pod with a ResourceClaim of ours starts here", log, registered)
 
     def register(server: grpc.aio.Server) -> None:
         claims: Any = ClaimServicer(node, calls, dra_pb2)
@@ -149,13 +137,6 @@ async def plugin_served(
         dra_health_pb2_grpc.add_DRAResourceHealthServicer_to_server(watched, server)
         dra_health_v1alpha1_pb2_grpc.add_DRAResourceHealthServicer_to_server(older_watched, server)
 
-    def register_registration(server: grpc.aio.Server) -> None:
-        pluginregistration_pb2_grpc.add_RegistrationServicer_to_server(registration, server)
-
-    # A kubelet that finds the registration calls the plugin at once: it starts first, and ends last.
-    async with (
-        plugin_socket(socket, register),
-        plugin_socket(Path(registration_socket(kubelet_root, DRIVER)), register_registration),
-    ):
+    async with sockets.plugin_registered(kubelet_root, registration, register):
         log.info("serving ResourceClaims", driver=DRIVER, kubelet_root=kubelet_root)
         yield

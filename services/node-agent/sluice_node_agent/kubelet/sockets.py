@@ -12,19 +12,24 @@ from typing import Any
 import grpc.aio
 
 from sluice.contracts.dra.names import DRIVER
+from sluice.contracts.kube.names import CSI_DRIVER
 from sluice.contracts.pb import pluginregistration_pb2, pluginregistration_pb2_grpc
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.grpc import transport
+from sluice_node_agent.device.mps.home_directory import SOCKET_PATH_BYTES_MAX
 
 
 def plugin_path(kubelet_root: PurePath, driver: str) -> PurePath:
-    """The directory of a driver's own sockets."""
     return kubelet_root / "plugins" / driver
 
 
 def claims_socket(kubelet_root: PurePath) -> PurePath:
-    """The socket of the plugin for ResourceClaims."""
     return plugin_path(kubelet_root, DRIVER) / "dra.sock"
+
+
+def volumes_socket(kubelet_root: PurePath) -> PurePath:
+    """The socket of the CSI driver."""
+    return plugin_path(kubelet_root, CSI_DRIVER) / "csi.sock"
 
 
 def registration_socket(kubelet_root: PurePath, driver: str) -> PurePath:
@@ -33,8 +38,6 @@ def registration_socket(kubelet_root: PurePath, driver: str) -> PurePath:
 
 
 _DIRECTORY_MODE = 0o750
-_SOCKET_PATH_BYTES_MAX = 107
-"""unix(7): 108 bytes with the final zero."""
 
 
 class PluginSocketError(ServiceError):
@@ -58,11 +61,11 @@ async def plugin_socket(path: Path, register: Callable[[grpc.aio.Server], None])
 
 
 def _make_way(path: Path, draft: Path) -> None:
-    excess = len(os.fsencode(draft)) - _SOCKET_PATH_BYTES_MAX
+    excess = len(os.fsencode(draft)) - SOCKET_PATH_BYTES_MAX
     if excess > 0:
         raise PluginSocketError(
             f"the socket {path} cannot be made: its path while it is made, {draft}, is {excess} bytes longer than the "
-            f"kernel takes ({_SOCKET_PATH_BYTES_MAX}); kubelet_root must be shorter"
+            f"kernel takes ({SOCKET_PATH_BYTES_MAX}); kubelet_root must be shorter"
         )
     try:
         path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
@@ -117,14 +120,13 @@ class Registration(pluginregistration_pb2_grpc.RegistrationServicer):
 
     def __init__(self, plugin: Plugin, without: str, log: Any, registered: Registered | None = None) -> None:
         """`without`: what does not work while the kubelet rejects the plugin, for the log."""
-        self._plugin = plugin
+        self.plugin = plugin
         self._without = without
         self._log = log
         self._registered = registered
 
     async def GetInfo(self, *_: object) -> pluginregistration_pb2.PluginInfo:  # noqa: N802
-        """The plugin's name and its socket."""
-        plugin = self._plugin
+        plugin = self.plugin
         return pluginregistration_pb2.PluginInfo(
             type=plugin.type, name=plugin.name, endpoint=plugin.endpoint, supported_versions=plugin.versions
         )
@@ -135,7 +137,7 @@ class Registration(pluginregistration_pb2_grpc.RegistrationServicer):
         context: grpc.aio.ServicerContext,  # noqa: ARG002
     ) -> pluginregistration_pb2.RegistrationStatusResponse:
         """The kubelet's result. No other message reports a rejection."""
-        plugin = self._plugin
+        plugin = self.plugin
         if request.plugin_registered:
             self._log.info("the kubelet has registered the driver", driver=plugin.name)
         else:
@@ -144,3 +146,18 @@ class Registration(pluginregistration_pb2_grpc.RegistrationServicer):
             why = "" if request.plugin_registered else request.error or "it gave no reason"
             await self._registered(why)
         return pluginregistration_pb2.RegistrationStatusResponse()
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add the service to a server."""
+        pluginregistration_pb2_grpc.add_RegistrationServicer_to_server(self, server)
+
+
+@asynccontextmanager
+async def plugin_registered(
+    kubelet_root: Path, registration: Registration, register: Callable[[grpc.aio.Server], None]
+) -> AsyncIterator[None]:
+    """Serve a plugin. A kubelet that finds the registration calls it at once: it starts first, and ends last."""
+    plugin = registration.plugin
+    registry = Path(registration_socket(kubelet_root, plugin.name))
+    async with plugin_socket(Path(plugin.endpoint), register), plugin_socket(registry, registration.register):
+        yield

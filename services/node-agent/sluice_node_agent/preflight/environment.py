@@ -1,26 +1,11 @@
 """All preflight checks, and those of MPS, the toolkit, other GPU managers, agents, the journal (`findings`)."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from sluice_node_agent.core.journal_records import SharedDeviceRecord, SliceRecord
+from sluice_node_agent.preflight import gpus, permissions
 from sluice_node_agent.preflight.findings import Check, DriverReport, Finding, Machine, version_of
-from sluice_node_agent.preflight.gpus import (
-    MPS_FLOOR,
-    check_compute_mode,
-    check_driver,
-    check_gpus,
-    check_instances,
-    look_at_gpus,
-)
-from sluice_node_agent.preflight.permissions import (
-    check_capability_files,
-    check_directories,
-    check_host_processes,
-    check_rights,
-    check_socket_paths,
-)
 from sluice_node_agent.preflight.tickets import check_hand_over, check_tickets
 
 TOOLKIT_FLOORS: tuple[tuple[str, str, str], ...] = (
@@ -75,17 +60,16 @@ def check_mps(machine: Machine, devices: DriverReport) -> list[Finding]:
             f"{machine.mps_control} does not run: {said or 'it ended without output'}",
             "install the version of the loaded driver",
         )
-    if devices.driver_version and version_of(devices.driver_version) < MPS_FLOOR:
+    if devices.driver_version and version_of(devices.driver_version) < gpus.MPS_FLOOR:
         return Check.MPS.problem(
             f"driver {devices.driver_version} cannot limit the memory of MPS clients",
-            f"install a driver of at least R{MPS_FLOOR[0]}, or set SLUICE_NODE_AGENT_MPS_CONTROL=off",
+            f"install a driver of at least R{gpus.MPS_FLOOR[0]}, or set SLUICE_NODE_AGENT_MPS_CONTROL=off",
         )
     version = _VERSION.search(ran.said)
     return Check.MPS.ok(f"MPS: {machine.mps_control} runs" + (f", version {version[1]}" if version else ""))
 
 
 def check_toolkit(machine: Machine) -> list[Finding]:
-    """Whether the container toolkit has a known container escape."""
     program = machine.find_program("nvidia-ctk")
     if not program:
         return Check.TOOLKIT.warning(
@@ -130,11 +114,16 @@ def check_others(machine: Machine) -> list[Finding]:
             daemons.append(pid)
         elif _is_agent(machine, pid, command):
             agents.append(pid)
-    return [*_told_of(managers, monitors), *_foreign_daemons(daemons), *_agents(machine, agents)]
+    foreign = Check.FOREIGN_MPS.ok("no foreign MPS daemon runs here")
+    if daemons:
+        foreign = Check.FOREIGN_MPS.warning(
+            f"an MPS daemon runs here that is not ours (pid {_listed(daemons)}): it may hold GPUs that we hand out",
+            "echo quit | nvidia-cuda-mps-control, with its CUDA_MPS_PIPE_DIRECTORY",
+        )
+    return [*_told_of(managers, monitors), *foreign, *_agents(machine, agents)]
 
 
 def check_journal(machine: Machine) -> list[Finding]:
-    """Whether the journal can be read, and is this node's."""
     journal = machine.journal
     if journal.problem:
         return Check.JOURNAL.problem(
@@ -176,15 +165,6 @@ def _told_of(managers: dict[str, list[int]], monitors: dict[str, list[int]]) -> 
     return found
 
 
-def _foreign_daemons(pids: list[int]) -> list[Finding]:
-    if not pids:
-        return Check.FOREIGN_MPS.ok("no foreign MPS daemon runs here")
-    return Check.FOREIGN_MPS.warning(
-        f"an MPS daemon runs here that is not ours (pid {_listed(pids)}): it may hold GPUs that we hand out",
-        "echo quit | nvidia-cuda-mps-control, with its CUDA_MPS_PIPE_DIRECTORY",
-    )
-
-
 def _agents(machine: Machine, pids: list[int]) -> list[Finding]:
     if not pids:
         return Check.AGENT.ok("no agent runs on this node now")
@@ -210,13 +190,10 @@ def _is_agent(machine: Machine, pid: int, command: tuple[str, ...]) -> bool:
             if len(command) > number + 1 and command[number + 1] in AGENT_WORDS:
                 return False
             told = machine.processes.environment_of(pid)
-            return (named or "SLUICE_NODE_AGENT_NODES" in told) and _touches_gpus(told)
+            # An agent of simulated nodes touches no GPU of this machine, and neither does a separate CSI driver.
+            has_gpus = "SLUICE_NODE_AGENT_FLEET_FILE" not in told and told.get("SLUICE_NODE_AGENT_ROLE") != "csi"
+            return (named or "SLUICE_NODE_AGENT_NODES" in told) and has_gpus
     return False
-
-
-def _touches_gpus(told: Mapping[str, str]) -> bool:
-    """An agent of simulated nodes touches no GPU of this machine, and neither does a separate CSI driver."""
-    return "SLUICE_NODE_AGENT_FLEET_FILE" not in told and told.get("SLUICE_NODE_AGENT_ROLE") != "csi"
 
 
 def _listed(pids: list[int]) -> str:
@@ -225,25 +202,22 @@ def _listed(pids: list[int]) -> str:
 
 def check_machine(machine: Machine) -> list[Finding]:
     """Run all checks. A simulated node skips those of hardware."""
-    found = [] if machine.simulated else check_driver(machine)
-    opened, devices = look_at_gpus(machine)
+    found = [] if machine.simulated else gpus.check_driver(machine)
+    opened, devices = gpus.look_at_gpus(machine)
     found += opened
     if all(finding.check is not Check.LIBRARY or finding.level == "ok" for finding in opened):
-        found += check_gpus(machine, devices)
-        found += check_instances(machine, devices)
-        found += check_compute_mode(machine, devices)
+        for check in (gpus.check_gpus, gpus.check_instances, gpus.check_compute_mode):
+            found += check(machine, devices)
     if not machine.simulated:
-        found += check_rights(machine, devices)
-        found += check_capability_files(machine, devices)
-        seen = check_host_processes(machine)
+        found += permissions.check_rights(machine, devices)
+        found += permissions.check_capability_files(machine, devices)
+        seen = permissions.check_host_processes(machine)
         found += seen
         if all(finding.level == "ok" for finding in seen):
             found += check_others(machine)
         found += check_toolkit(machine)
     found += check_mps(machine, devices)
-    found += check_directories(machine)
-    found += check_tickets(machine)
-    found += check_hand_over(machine)
-    found += check_socket_paths(machine)
-    found += check_journal(machine)
+    of_machine = (permissions.check_directories, check_tickets, check_hand_over, permissions.check_socket_paths)
+    for look in (*of_machine, check_journal):
+        found += look(machine)
     return found

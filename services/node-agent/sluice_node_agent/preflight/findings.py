@@ -53,15 +53,12 @@ class Check(StrEnum):
     HAND_OVER = "hand-over"
 
     def ok(self, what: str) -> "list[Finding]":
-        """All is well."""
         return [Finding(self, "ok", what)]
 
     def warning(self, what: str, remedy: str) -> "list[Finding]":
-        """It works, but incompletely or unsafely."""
         return [Finding(self, "warning", what, remedy)]
 
     def problem(self, what: str, remedy: str) -> "list[Finding]":
-        """It must be fixed before the node is usable."""
         return [Finding(self, "problem", what, remedy)]
 
 
@@ -126,7 +123,6 @@ class Machine:
     find_program: Callable[[str], str]
 
     def may(self, capability: int) -> bool:
-        """Whether the agent has this capability."""
         return bool(self.capabilities >> capability & 1)
 
 
@@ -146,7 +142,6 @@ def version_of(text: str) -> tuple[int, ...]:
 
 
 def worst(findings: Sequence[Finding]) -> Level:
-    """The worst level among them."""
     order: tuple[Level, ...] = ("problem", "warning", "ok")
     return next((level for level in order if any(finding.level == level for finding in findings)), "ok")
 

@@ -34,7 +34,6 @@ _KERNEL_VERSION = re.compile(r"\b(\d{3,}(?:\.\d+){1,2})\b")
 
 
 def check_driver(machine: Machine) -> list[Finding]:
-    """Whether the kernel module is loaded, and new enough."""
     version = kernel_version(machine)
     if version is None:
         return Check.DRIVER.problem(
@@ -76,7 +75,6 @@ def look_at_gpus(machine: Machine) -> tuple[list[Finding], DriverReport]:
 
 
 def check_gpus(machine: Machine, devices: DriverReport) -> list[Finding]:
-    """The health of each GPU."""
     nameless = [
         Finding(
             Check.GPUS,
@@ -114,9 +112,7 @@ def check_gpus(machine: Machine, devices: DriverReport) -> list[Finding]:
 
 def check_instances(machine: Machine, devices: DriverReport) -> list[Finding]:
     """Whether foreign GPU instances exist, and whether those of fixed layouts can be assigned."""
-    ours = {
-        (gpu, gi_id) for record in machine.journal.records for gpu, gi_id in _instances_of(record) if gi_id is not None
-    }
+    ours = {place for record in machine.journal.records for place in _instances_of(record)}
     foreign = [
         (gpu, instance)
         for gpu in devices.gpus
@@ -175,11 +171,7 @@ def check_compute_mode(machine: Machine, devices: DriverReport) -> list[Finding]
             "the compute modes of the GPUs are not known: nvidia-smi does not report them",
             "install nvidia-smi, or look with the driver's tools of this node",
         )
-    homes = {
-        record.gpu
-        for record in machine.journal.records
-        if isinstance(record, SharedDeviceRecord) and record.profile is None
-    }
+    homes = {home.gpu for home in machine.journal.records if isinstance(home, SharedDeviceRecord) and not home.profile}
     left = [gpu for gpu in devices.gpus if gpu.uuid in exclusive and gpu.uuid not in homes]
     if not left:
         return Check.COMPUTE_MODE.ok("no GPU is left in compute mode EXCLUSIVE_PROCESS")
@@ -209,7 +201,6 @@ def kernel_version(machine: Machine) -> str | None:
 
 
 def called(gpu: GpuReport) -> str:
-    """A GPU's name for people."""
     return f"GPU {gpu.index} ({gpu.model})"
 
 

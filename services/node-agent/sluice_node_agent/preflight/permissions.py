@@ -5,14 +5,11 @@ import re
 import stat
 from pathlib import Path
 
+from sluice_node_agent.device.mps.home_directory import LONGEST_SOCKET, SOCKET_PATH_BYTES_MAX
 from sluice_node_agent.preflight.findings import CAP_SYS_ADMIN, CAP_SYS_PTRACE, Check, DriverReport, Finding, Machine
 
-SOCKET_PATH_BYTES_MAX = 107
-"""The longest path of a unix socket: sun_path has 108 bytes, one of them the end (unix(7))."""
 HOME_ID_BYTES = 25
 """Bytes reserved for a home's name, as the agent does (`shell.paths`): `<run>-<node>-<life>-h<number>`."""
-HOME_SOCKET = "pipe/control_privileged"
-"""The longest socket name that the MPS control program creates in a home."""
 INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 """PROC_PID_INIT_INO, the same on every kernel (include/linux/proc_ns.h)."""
 KUBELETS = frozenset({"kubelet", "k3s", "k3s-server", "k3s-agent", "rke2", "k0s", "kubelite", "hyperkube"})
@@ -121,24 +118,18 @@ def check_directories(machine: Machine) -> list[Finding]:
     if machine.mps_control != "off":
         places.append(machine.mps_root)
     for place in places:
-        there = _nearest(place)
+        there = next((each for each in (place, *place.parents) if is_seen(each)), place)
         if not there.is_dir():
             found.append(_bad(f"{there} is no directory, and {place} is to be made in it", f"remove {there}"))
         elif not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
-            found.append(
-                _bad(
-                    f"{there} cannot be written by user {machine.uid}"
-                    + ("" if there == place else f", and {place} is to be made in it"),
-                    f"give {there} to that user, or set SLUICE_DATA_DIR to a directory of its own",
-                )
-            )
+            inside = "" if there == place else f", and {place} is to be made in it"
+            remedy = f"give {there} to that user, or set SLUICE_DATA_DIR to a directory of its own"
+            found.append(_bad(f"{there} cannot be written by user {machine.uid}{inside}", remedy))
         elif _others_may_write(there):
-            found.append(
-                _bad(
-                    f"all users may write in {there}, so a tenant could replace the agent's files", f"chmod o-w {there}"
-                )
-            )
-    closed = [parent for parent in _parents(machine.mps_root) if not parent.stat().st_mode & stat.S_IXOTH]
+            what = f"all users may write in {there}, so a tenant could replace the agent's files"
+            found.append(_bad(what, f"chmod o-w {there}"))
+    above = [place for place in reversed((machine.mps_root, *machine.mps_root.parents)) if is_seen(place)]
+    closed = [place for place in above if place.is_dir() and not place.stat().st_mode & stat.S_IXOTH]
     if machine.mps_control != "off" and closed:
         found += Check.DIRECTORIES.warning(
             f"others may not pass through {closed[0]}: the MPS server of a tenant who is not root could not reach "
@@ -149,9 +140,8 @@ def check_directories(machine: Machine) -> list[Finding]:
 
 
 def check_socket_paths(machine: Machine) -> list[Finding]:
-    """Whether all socket paths are short enough for the kernel."""
     found = []
-    longest = len(os.fsencode(machine.mps_root)) + 1 + HOME_ID_BYTES + 1 + len(HOME_SOCKET)
+    longest = len(os.fsencode(machine.mps_root)) + 1 + HOME_ID_BYTES + 1 + len(LONGEST_SOCKET)
     if machine.mps_control != "off" and longest > SOCKET_PATH_BYTES_MAX:
         over = longest - SOCKET_PATH_BYTES_MAX
         found += Check.SOCKET_PATHS.problem(
@@ -196,14 +186,6 @@ def _bad(what: str, remedy: str) -> Finding:
 
 def _mig_config(machine: Machine) -> Path:
     return machine.root / "proc/driver/nvidia/capabilities/mig/config"
-
-
-def _nearest(path: Path) -> Path:
-    return next((place for place in (path, *path.parents) if is_seen(place)), path)
-
-
-def _parents(path: Path) -> list[Path]:
-    return [place for place in reversed((path, *path.parents)) if is_seen(place) and place.is_dir()]
 
 
 def _others_may_write(place: Path) -> bool:

@@ -5,6 +5,7 @@ snapshot and the last usage sample; `runtime.runtime_metrics` counts instruction
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from sluice.contracts.messages import InstanceReport, NodeSnapshot, PlacementReport
 from sluice.contracts.slice_usage import NodeUsage
@@ -58,28 +59,20 @@ SLICE_INFO = Metric(
     "1 for each device of a container, to join with DCGM's metrics (usage.md): of GPU, and of instance, if any.",
     ("UUID", "GPU_I_ID", "GPU_I_PROFILE", "namespace", "pod", "container", "mode"),
 )
-_OF_SLICE = ("owner_namespace", "owner_pod", "gpu", "device", "profile", "mode")
-SLICE_BUSY = Metric(
-    "sluice_slice_busy_ratio", "gauge", "Part of the time in which a kernel of the slice ran.", _OF_SLICE
-)
-SLICE_SMS = Metric(
-    "sluice_slice_sm_ratio", "gauge", "Part of the device's SMs that was busy; Hopper and newer.", _OF_SLICE
-)
-SLICE_MEMORY_BUSY = Metric(
+_of_slice = partial(Metric, labels=("owner_namespace", "owner_pod", "gpu", "device", "profile", "mode"))
+SLICE_BUSY = _of_slice("sluice_slice_busy_ratio", "gauge", "Part of the time in which a kernel of the slice ran.")
+SLICE_SMS = _of_slice("sluice_slice_sm_ratio", "gauge", "Part of the device's SMs that was busy; Hopper and newer.")
+SLICE_MEMORY_BUSY = _of_slice(
     "sluice_slice_memory_busy_ratio",
     "gauge",
     "Part of the time (Hopper and newer: of the bandwidth) in which its memory was read or written.",
-    _OF_SLICE,
 )
-SLICE_MEMORY_USED = Metric(
-    "sluice_slice_memory_used_bytes", "gauge", "Device memory held by the slice's processes.", _OF_SLICE
-)
-SLICE_MEMORY = Metric("sluice_slice_memory_bytes", "gauge", "Device memory that the slice may use.", _OF_SLICE)
-SLICE_IDLE = Metric(
+SLICE_MEMORY_USED = _of_slice("sluice_slice_memory_used_bytes", "gauge", "Device memory held by the slice's processes.")
+SLICE_MEMORY = _of_slice("sluice_slice_memory_bytes", "gauge", "Device memory that the slice may use.")
+SLICE_IDLE = _of_slice(
     "sluice_slice_idle_seconds",
     "gauge",
     "Time since the slice was last used; absent if unknown. Restarts with the agent.",
-    _OF_SLICE,
 )
 USAGE_LOOK_SECONDS = Metric(
     "sluice_usage_look_seconds",
@@ -90,7 +83,6 @@ USAGE_LOOK_SECONDS = Metric(
 
 
 def usage_samples(usage: NodeUsage) -> Iterator[Sample]:
-    """The use of a node's slices. Unknown values are left out."""
     for each in usage.slices:
         labels = (each.namespace, each.name, each.gpu, each.device, each.profile or "whole", each.mode)
         yield Sample(SLICE_MEMORY, each.memory_mib * _MIB, labels)
@@ -140,30 +132,24 @@ def _units(spans: Iterable[PlacementReport | InstanceReport]) -> set[int]:
     return {unit for span in spans for unit in range(span.start, span.start + span.size)}
 
 
-class AgentMetrics:
-    """One agent's metrics, as samples."""
-
-    def __init__(self, core: Agent) -> None:
-        self._core = core
-
-    def now(self) -> Iterator[Sample]:
-        """For `sluice.runtime.prometheus.metrics.collecting_from`."""
-        yield Sample(OPEN, self._core.is_open)
-        if not self._core.started:
-            return
-        snapshot = self._core.snapshot()
-        for state, count in Counter(report.state for report in snapshot.slices).items():
-            yield Sample(SLICES, count, (state,))
-        for gpu in snapshot.gpus:
-            yield Sample(GPUS, 1, ("lost" if gpu.lost else "healthy" if gpu.healthy else "unhealthy",))
-            yield Sample(QUARANTINED, len(gpu.quarantined))
-            if not gpu.fixed_layout:
-                yield Sample(FOREIGN, sum(instance.allocation is None for instance in gpu.instances))
-            for daemon in gpu.daemons:
-                yield Sample(HOMES, 1, (daemon.state,))
-            for profile, count in gpu.creatable.items():
-                yield Sample(GPU_CREATABLE, count, (gpu.uuid, gpu.model, profile))
-        yield from slice_infos(snapshot)
-        for labels, count in memory_slices(snapshot).items():
-            yield Sample(GPU_SLICES, count, labels)
-        yield Sample(WARNINGS, len(snapshot.warnings))
+def agent_samples(core: Agent) -> Iterator[Sample]:
+    """One agent's metrics."""
+    yield Sample(OPEN, core.is_open)
+    if not core.started:
+        return
+    snapshot = core.snapshot()
+    for state, count in Counter(report.state for report in snapshot.slices).items():
+        yield Sample(SLICES, count, (state,))
+    for gpu in snapshot.gpus:
+        yield Sample(GPUS, 1, ("lost" if gpu.lost else "healthy" if gpu.healthy else "unhealthy",))
+        yield Sample(QUARANTINED, len(gpu.quarantined))
+        if not gpu.fixed_layout:
+            yield Sample(FOREIGN, sum(instance.allocation is None for instance in gpu.instances))
+        for daemon in gpu.daemons:
+            yield Sample(HOMES, 1, (daemon.state,))
+        for profile, count in gpu.creatable.items():
+            yield Sample(GPU_CREATABLE, count, (gpu.uuid, gpu.model, profile))
+    yield from slice_infos(snapshot)
+    for labels, count in memory_slices(snapshot).items():
+        yield Sample(GPU_SLICES, count, labels)
+    yield Sample(WARNINGS, len(snapshot.warnings))

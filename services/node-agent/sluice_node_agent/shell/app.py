@@ -100,11 +100,10 @@ async def _run_agents(service: Service[NodeAgentSettings], connect: Connect, hea
 
 
 def backends_of(settings: NodeAgentSettings) -> Sequence[NodeBackend]:
-    """The nodes that this process serves. Raises NodeBackendError."""
     if settings.fleet_file is not None:
-        from sluice_node_agent.shell.nodes.simulated_node import simulated_nodes  # noqa: PLC0415 - not on real nodes
+        from sluice_node_agent.shell.nodes import simulated_node as fleet  # noqa: PLC0415 - not on real nodes
 
-        return simulated_nodes(settings, settings.fleet_file)
+        return [fleet.simulated_node(node, settings) for node in fleet.fleet_nodes(settings, settings.fleet_file)]
     from sluice_node_agent.shell.nodes.real_node import real_node  # noqa: PLC0415 - not on simulated nodes
 
     return (real_node(settings),)

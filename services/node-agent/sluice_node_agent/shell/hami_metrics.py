@@ -61,7 +61,6 @@ LAST_KERNEL = Metric("hami_container_last_kernel_elapsed_seconds", "gauge", "Tim
 
 
 def hami_samples(snapshot: NodeSnapshot, usage: NodeUsage) -> Iterator[Sample]:
-    """A node's HAMi metrics."""
     gpus = {gpu.uuid: gpu for gpu in snapshot.gpus}
     memory_mib, cores, shared = (dict.fromkeys(gpus, 0.0) for _ in range(3))
     for report in snapshot.slices:

@@ -3,8 +3,7 @@
 import os
 from pathlib import Path
 
-SOCKET_PATH_BYTES_MAX = 107
-"""The longest path of a Unix socket (unix(7): 108 bytes with the final zero)."""
+from sluice_node_agent.device.mps.home_directory import LONGEST_SOCKET, SOCKET_PATH_BYTES_MAX
 
 _LONGEST_HOME = "0123456789-999-999-h99999"
 """Homes are named by the run of the agent that created them, with a counter."""
@@ -16,18 +15,11 @@ def agent_directory(data_dir: Path, node: str) -> Path:
 
 
 def control_socket(data_dir: Path, node: str) -> Path:
-    """The agent's socket for commands on the node."""
     return agent_directory(data_dir, node) / "control.sock"
 
 
 def tickets_directory(data_dir: Path, node: str) -> Path:
-    """The directory of a node's tickets."""
     return data_dir / "tickets" / node
-
-
-def marks_directory(data_dir: Path, node: str) -> Path:
-    """The directory of a node's marks, where there is no kubelet."""
-    return data_dir / "marks" / node
 
 
 def mps_root(data_dir: Path, mps_dir: Path | None, node: str) -> Path:
@@ -36,13 +28,12 @@ def mps_root(data_dir: Path, mps_dir: Path | None, node: str) -> Path:
 
 
 def hardware_path(data_dir: Path, node: str) -> Path:
-    """The file of a node's simulated hardware."""
     return data_dir / "hardware" / f"{node}.json"
 
 
 def why_no_homes(root: Path) -> str:
     """Why no MPS daemon could listen below `root`; empty when it could."""
-    longest = root / _LONGEST_HOME / "pipe" / "control_privileged"
+    longest = root / _LONGEST_HOME / LONGEST_SOCKET
     excess = len(os.fsencode(longest)) - SOCKET_PATH_BYTES_MAX
     if excess <= 0:
         return ""
@@ -53,5 +44,4 @@ def why_no_homes(root: Path) -> str:
 
 
 def fits_a_socket(path: Path) -> bool:
-    """Whether a Unix socket can have this path."""
     return len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX

@@ -14,33 +14,10 @@ from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport
 from sluice_node_agent.core.events import Holder
 from sluice_node_agent.core.usage import DeviceUse
+from sluice_node_agent.device import port
 from sluice_node_agent.device.nvidia_nodes import CharDevice, CommonEdits
-from sluice_node_agent.device.port import (
-    DeviceError,
-    DifferentError,
-    InsufficientResourcesError,
-    InUseError,
-    NoPermissionError,
-    NotFoundError,
-    NotSupportedError,
-    RebootedError,
-    refusal,
-)
+from sluice_node_agent.simulated import reports
 from sluice_node_agent.simulated.hardware_file import Gpu, Hardware, HardwareFile, Instance
-from sluice_node_agent.simulated.reports import (
-    answering,
-    find_gpu,
-    holders,
-    instance_of,
-    is_used,
-    model_of,
-    profile_of,
-    report,
-    trouble_of,
-    uses,
-    why_not,
-    without_the_dead,
-)
 
 GI_IDS = range(15)
 """The ids of GPU instances (minor numbers of /dev/nvidia-caps leave room for gi0 to gi14)."""
@@ -60,57 +37,50 @@ class SimulatedBackend:
         self._closed = threading.Event()
         hardware = file.read()
         self._boot_id = hardware.boot_id
-        self._told = {gpu.uuid: trouble_of(hardware, gpu) for gpu in hardware.gpus}
+        self._told = {gpu.uuid: reports.trouble_of(hardware, gpu) for gpu in hardware.gpus}
 
     def boot_id(self) -> str:
-        """The boot in which this was opened."""
         return self._boot_id
 
     def driver_version(self) -> str:
-        """A version that shows that it is simulated."""
         return "simulated"
 
     def close(self) -> None:
-        """End a wait in `troubled`."""
         self._closed.set()
 
     def read(self) -> tuple[GpuReport, ...]:
-        """All GPUs."""
         hardware = self._now()
-        return tuple(report(hardware, gpu) for gpu in hardware.gpus)
+        return tuple(reports.report(hardware, gpu) for gpu in hardware.gpus)
 
     def nameless(self) -> dict[int, str]:
         """None: simulated GPUs can always read their UUID."""
         return {}
 
     def read_gpu(self, gpu: GpuUuid) -> GpuReport:
-        """One GPU."""
         hardware = self._now()
-        return report(hardware, find_gpu(hardware, gpu))
+        return reports.report(hardware, reports.find_gpu(hardware, gpu))
 
     def instance_at(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int | None:
-        """The id of the GPU instance of this profile at a placement, if there is one."""
-        found = answering(self._now(), gpu)
+        found = reports.answering(self._now(), gpu)
         if not found.mig:
             return None
-        wanted = (profile_of(model_of(found), profile_id).name, start, size)
+        wanted = (reports.profile_of(reports.model_of(found), profile_id).name, start, size)
         at = (each for each in found.instances if (each.profile, each.start, each.size) == wanted)
         return next((each.gi_id for each in at), None)
 
     def processes(self, gpu: GpuUuid, uuid: str) -> tuple[Holder, ...]:
         """Processes on a device; those on a GPU's MIG devices are on the GPU too."""
-        return holders(answering(self._now(), gpu), uuid)
+        return reports.holders(reports.answering(self._now(), gpu), uuid)
 
     def uses(self, gpu: GpuUuid, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
         """The use of devices; without MIG also per process."""
-        return uses(answering(self._now(), gpu), wanted)
+        return reports.uses(reports.answering(self._now(), gpu), wanted)
 
     def troubled(self, timeout_s: float) -> tuple[GpuUuid, ...]:
-        """Wait until a GPU has a new Xid error, or is newly lost."""
         until = time.monotonic() + timeout_s
         while True:
             hardware = self._now()
-            now = {gpu.uuid: trouble_of(hardware, gpu) for gpu in hardware.gpus}
+            now = {gpu.uuid: reports.trouble_of(hardware, gpu) for gpu in hardware.gpus}
             new = tuple(gpu for gpu, trouble in now.items() if any(trouble) and trouble != self._told.get(gpu))
             self._told = now
             left_s = until - time.monotonic()
@@ -118,78 +88,70 @@ class SimulatedBackend:
                 return new
 
     def create_gpu_instance(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int:
-        """Create a GPU instance at a placement."""
-        self._take_time(self._create_ms / 2)
-        with self._changing(gpu) as (hardware, found):
-            model = model_of(found)
+        with self._changing(gpu, self._create_ms) as (hardware, found):
+            model = reports.model_of(found)
             if not found.mig:
-                raise NotSupportedError(f"{gpu}: MIG is not enabled")
+                raise port.NotSupportedError(f"{gpu}: MIG is not enabled")
             self._refuse_fixed(found, "creating a GPU instance")
             if _strikes(hardware, "no_permission"):
-                raise NoPermissionError(f"{gpu}: simulated lack of rights")
-            if not found.instances and is_used(found, gpu):
-                raise InUseError(f"{gpu}: a process holds the whole GPU")
-            refusal = why_not(model, found.instances, profile_of(model, profile_id), start, size)
-            if refusal is not None:
-                raise refusal
+                raise port.NoPermissionError(f"{gpu}: simulated lack of rights")
+            if not found.instances and reports.is_used(found, gpu):
+                raise port.InUseError(f"{gpu}: a process holds the whole GPU")
+            refused = reports.why_not(model, found.instances, reports.profile_of(model, profile_id), start, size)
+            if refused is not None:
+                raise refused
             if _strikes(hardware, "insufficient"):
-                raise InsufficientResourcesError(f"{gpu}: simulated lack of resources")
+                raise port.InsufficientResourcesError(f"{gpu}: simulated lack of resources")
             taken = {instance.gi_id for instance in found.instances}
             gi_id = random.choice([number for number in GI_IDS if number not in taken])
-            name = profile_of(model, profile_id).name
+            name = reports.profile_of(model, profile_id).name
             found.instances.append(Instance(gi_id=gi_id, profile=name, start=start, size=size))
             return gi_id
 
     def create_compute_instance(self, gpu: GpuUuid, gi_id: int) -> str:
-        """Create the compute instance of a GPU instance."""
-        self._take_time(self._create_ms / 2)
-        with self._changing(gpu) as (hardware, found):
+        with self._changing(gpu, self._create_ms) as (hardware, found):
             self._refuse_fixed(found, "creating a compute instance")
-            instance = instance_of(found, gi_id)
+            instance = reports.instance_of(found, gi_id)
             if instance.uuid:
-                raise InsufficientResourcesError(f"{gpu}: GPU instance {gi_id} has a compute instance already")
+                raise port.InsufficientResourcesError(f"{gpu}: GPU instance {gi_id} has a compute instance already")
             if _strikes(hardware, "ci_fails"):
-                raise InsufficientResourcesError(f"{gpu}: simulated failure of the compute instance")
+                raise port.InsufficientResourcesError(f"{gpu}: simulated failure of the compute instance")
             instance.uuid = f"MIG-{uuid.uuid4()}"
             return instance.uuid
 
     def destroy_compute_instance(self, gpu: GpuUuid, gi_id: int, uuid: str) -> None:
-        """Destroy the compute instance of a GPU instance."""
-        self._take_time(self._destroy_ms / 2)
-        with self._changing(gpu) as (hardware, found):
+        with self._changing(gpu, self._destroy_ms) as (hardware, found):
             self._refuse_fixed(found, "destroying a compute instance")
-            instance = instance_of(found, gi_id)
+            instance = reports.instance_of(found, gi_id)
             if not instance.uuid:
-                raise NotFoundError(f"{gpu}: GPU instance {gi_id} has no compute instance")
+                raise port.NotFoundError(f"{gpu}: GPU instance {gi_id} has no compute instance")
             if instance.uuid != uuid:
-                raise DifferentError(f"{gpu}: GPU instance {gi_id} is {instance.uuid}, not {uuid}")
-            if is_used(found, uuid) or _strikes(hardware, "in_use_times"):
-                raise InUseError(f"{uuid}: in use by another client")
+                raise port.DifferentError(f"{gpu}: GPU instance {gi_id} is {instance.uuid}, not {uuid}")
+            if reports.is_used(found, uuid) or _strikes(hardware, "in_use_times"):
+                raise port.InUseError(f"{uuid}: in use by another client")
             instance.uuid = ""
             found.processes = [process for process in found.processes if process.device != uuid]
 
     def destroy_gpu_instance(self, gpu: GpuUuid, gi_id: int, start: int, size: int) -> None:
-        """Destroy a GPU instance."""
-        self._take_time(self._destroy_ms / 2)
-        with self._changing(gpu) as (_, found):
+        with self._changing(gpu, self._destroy_ms) as (_, found):
             self._refuse_fixed(found, "destroying a GPU instance")
-            instance = instance_of(found, gi_id)
+            instance = reports.instance_of(found, gi_id)
             if (instance.start, instance.size) != (start, size):
-                raise DifferentError(f"{gpu}: GPU instance {gi_id} is at {instance.start}:{instance.size}")
+                raise port.DifferentError(f"{gpu}: GPU instance {gi_id} is at {instance.start}:{instance.size}")
             if instance.uuid:
-                raise InUseError(f"{gpu}: GPU instance {gi_id} has a compute instance")
+                raise port.InUseError(f"{gpu}: GPU instance {gi_id} has a compute instance")
             found.instances.remove(instance)
 
     def set_exclusive_process(self, gpu: GpuUuid, *, exclusive: bool) -> None:
         """Set the compute mode. Existing contexts stay, as on real GPUs."""
         with self._changing(gpu) as (_, found):
             if found.mig:
-                raise NotSupportedError(f"{gpu}: the compute mode of a GPU in MIG mode cannot be set")
+                raise port.NotSupportedError(f"{gpu}: the compute mode of a GPU in MIG mode cannot be set")
             found.exclusive_process = exclusive
 
     def _refuse_fixed(self, gpu: Gpu, doing: str) -> None:
         if gpu.fixed and not self._by_hand:
-            raise NotSupportedError(refusal(gpu.uuid, doing))
+            raise port.NotSupportedError(port.refusal(gpu.uuid, doing))
 
     def _now(self) -> Hardware:
         hardware = self._file.read()
@@ -198,25 +160,24 @@ class SimulatedBackend:
 
     def _check_boot(self, hardware: Hardware) -> None:
         if hardware.boot_id != self._boot_id:
-            raise RebootedError(f"{hardware.node} was rebooted")
+            raise port.RebootedError(f"{hardware.node} was rebooted")
 
     @contextmanager
-    def _changing(self, gpu: GpuUuid) -> Iterator[tuple[Hardware, Gpu]]:
-        refusal: DeviceError | None = None
+    def _changing(self, gpu: GpuUuid, takes_ms: int = 0) -> Iterator[tuple[Hardware, Gpu]]:
+        """The hardware and one GPU, after half of an instance's time. What was changed before a refusal stays."""
+        if takes_ms > 0:
+            time.sleep(takes_ms / 2 * max(0.0, self._file.read().faults.slow) / 1000)
+        refused: port.DeviceError | None = None
         with self._file.changing() as hardware:
             self._check_boot(hardware)
             try:
-                found = answering(hardware, gpu)
-                found.processes = without_the_dead(found.processes)
+                found = reports.answering(hardware, gpu)
+                found.processes = reports.without_the_dead(found.processes)
                 yield hardware, found
-            except DeviceError as error:
-                refusal = error
-        if refusal is not None:
-            raise refusal
-
-    def _take_time(self, duration_ms: float) -> None:
-        if duration_ms > 0:
-            time.sleep(duration_ms * max(0.0, self._file.read().faults.slow) / 1000)
+            except port.DeviceError as error:
+                refused = error
+        if refused is not None:
+            raise refused
 
 
 def _strikes(hardware: Hardware, fault: str) -> bool:
@@ -247,8 +208,7 @@ class SimulatedNodes:
         return CommonEdits({"env": ["NVIDIA_VISIBLE_DEVICES=void"], "deviceNodes": nodes})
 
     def of(self, gpu: GpuUuid, gi_id: int | None) -> tuple[CharDevice, ...]:
-        """Under the names of a real one with this index."""
-        index = find_gpu(self._file.read(), gpu).index
+        index = reports.find_gpu(self._file.read(), gpu).index
         if gi_id is None:
             more: tuple[str, ...] = (f"/dev/dri/card{index}", f"/dev/dri/renderD{_RENDER + index}")
         else:

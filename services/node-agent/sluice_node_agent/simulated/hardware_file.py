@@ -141,14 +141,10 @@ class HardwareFile:
 
     @property
     def exists(self) -> bool:
-        """Whether the node's hardware was created."""
         return self._path.exists()
 
     def make(self, node: NodeSpec) -> None:
-        """
-        Create the hardware of the fleet, unless it exists. Raises HardwareFileError for other GPUs, or an unknown
-        fault.
-        """
+        """Create the fleet's hardware, unless it exists. Raises HardwareFileError for other GPUs, or a wrong fault."""
         wanted = _gpus_of(node)
         faults = faults_from(dict(node.faults), f"node {node.name}: faults")
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -174,7 +170,7 @@ class HardwareFile:
                 self._write(_encode(hardware))
 
     def read(self) -> Hardware:
-        """The current hardware, not to be changed. Raises HardwareFileError."""
+        """The current hardware, not to be changed."""
         try:
             found = os.stat(self._name)  # noqa: PTH116 - a third of the time of `Path.stat`
         except OSError as error:

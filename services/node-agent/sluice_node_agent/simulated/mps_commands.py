@@ -21,25 +21,22 @@ class Defaults:
     memory_mib: dict[int, int] = field(default_factory=dict)
 
 
+_KINDS = ("active_thread_percentage", "device_pinned_mem_limit")
+_LIMITS = {f"{verb}_{kind}" for verb in ("set", "get") for kind in _KINDS}
+"""Of a server; with `default_` those of the next one."""
+_OF_A_SERVER = {"get_server_status", "get_client_list", "shutdown_server", "terminate_client", *_LIMITS}
+
+
 def answer(daemon: Daemon, line: str) -> str:
     """The front end's output for one command: lines, or nothing."""
     words = line.split()
     command, arguments = (words[0], words[1:]) if words else ("", [])
-    match command:
-        case "get_server_list":
-            return f"{daemon.server.pid}\n" if daemon.server is not None else ""
-        case "start_server":
-            return _start_server(daemon, arguments)
-        case "set_default_active_thread_percentage" | "get_default_active_thread_percentage":
-            if command.startswith("set") and not daemon.switched("limits_not_taken"):
-                daemon.defaults.percentage = _percentage(arguments[:1], daemon.defaults.percentage)
-            return f"{daemon.defaults.percentage}\n"
-        case "set_default_device_pinned_mem_limit":
-            if not daemon.switched("limits_not_taken"):
-                _set_memory(daemon.defaults.memory_mib, arguments)
-            return ""
-        case "get_default_device_pinned_mem_limit":
-            return _memory(daemon.defaults.memory_mib, arguments)
+    if command == "get_server_list":
+        return f"{daemon.server.pid}\n" if daemon.server is not None else ""
+    if command == "start_server":
+        return _start_server(daemon, arguments)
+    if "_default_" in command and command.replace("default_", "", 1) in _LIMITS:
+        return _limits(daemon, daemon.defaults, command, arguments)
     if command not in _OF_A_SERVER:
         return f'Unknown command "{line}"\n'
     server = daemon.server
@@ -48,18 +45,6 @@ def answer(daemon: Daemon, line: str) -> str:
         missing = f"Server {wanted} not found\n"
         return f"{missing}Server {wanted} not found!\n1\n" if command == "terminate_client" else missing
     return _of_server(daemon, server, command, arguments[1:])
-
-
-_OF_A_SERVER = {
-    "get_server_status",
-    "get_client_list",
-    "shutdown_server",
-    "terminate_client",
-    "set_active_thread_percentage",
-    "get_active_thread_percentage",
-    "set_device_pinned_mem_limit",
-    "get_device_pinned_mem_limit",
-}
 
 
 def _of_server(daemon: Daemon, server: ServerHandle, command: str, arguments: list[str]) -> str:
@@ -77,16 +62,19 @@ def _of_server(daemon: Daemon, server: ServerHandle, command: str, arguments: li
                 return f"Invalid process {pid}!\n1\n"
             daemon.terminate(pid)
             return "0\n"
-        case "set_active_thread_percentage" | "get_active_thread_percentage":
-            if command.startswith("set") and not daemon.switched("limits_not_taken"):
-                server.percentage = _percentage(arguments[:1], server.percentage)
-            return f"{server.percentage}\n"
-        case "set_device_pinned_mem_limit":
-            if not daemon.switched("limits_not_taken"):
-                _set_memory(server.memory_mib, arguments)
-            return ""
-        case _:
-            return _memory(server.memory_mib, arguments)
+    return _limits(daemon, server, command, arguments)
+
+
+def _limits(daemon: Daemon, of: Defaults | ServerHandle, command: str, arguments: list[str]) -> str:
+    sets = command.startswith("set")
+    takes = sets and not daemon.switched("limits_not_taken")
+    if command.endswith("percentage"):
+        if takes:
+            of.percentage = _percentage(arguments[:1], of.percentage)
+        return f"{of.percentage}\n"
+    if takes:
+        _set_memory(of.memory_mib, arguments)
+    return "" if sets else _memory(of.memory_mib, arguments)
 
 
 def _start_server(daemon: Daemon, arguments: list[str]) -> str:

@@ -19,15 +19,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from sluice_node_agent.simulated import mps_program
 from sluice_node_agent.simulated.hardware_lines import ProcessEntries
 from sluice_node_agent.simulated.mps_commands import Defaults, answer
-from sluice_node_agent.simulated.mps_program import (
-    CONTROL_NAME,
-    HARDWARE_VARIABLE,
-    PACKET_MAX,
-    SERVER_NAME,
-    SWITCHES_VARIABLE,
-)
 from sluice_node_agent.simulated.mps_server import spawn_server, stamp
 
 PENDING_MAX = 256
@@ -72,10 +66,8 @@ class Daemon:
         self._forced_at = float("inf")
         self._graceful = True
         device = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        self._hardware = ProcessEntries(os.environ.get(HARDWARE_VARIABLE, ""), device)
+        self._hardware = ProcessEntries(os.environ.get(mps_program.HARDWARE_VARIABLE, ""), device)
         self._logs = [_open_log(log_directory, name) for name in ("control.log", "server.log")]
-
-    # -- start and end --------------------------------------------------------------------------------------------
 
     def listen(self) -> str:
         """Listen in the directory; returns the real daemon's error message, or nothing."""
@@ -135,25 +127,21 @@ class Daemon:
         return status
 
     def log(self, line: str) -> None:
-        """One line of control.log."""
         if self._logs[0] is not None:
             os.write(self._logs[0], f"[{stamp()} Control {os.getpid():5}] {line}\n".encode())
 
     @property
     def _pid_path(self) -> str:
-        return f"{self._pipe}/{CONTROL_NAME}.pid"
+        return f"{self._pipe}/{mps_program.CONTROL_NAME}.pid"
 
     @staticmethod
     def switched(name: str) -> bool:
-        """Whether a switch is on."""
-        path = os.environ.get(SWITCHES_VARIABLE, "")
+        path = os.environ.get(mps_program.SWITCHES_VARIABLE, "")
         try:
             with open(path, "rb") as file:
                 return bool(json.load(file).get(name))
         except (OSError, ValueError):
             return False
-
-    # -- commands -------------------------------------------------------------------------------------------------
 
     def _on_event(self, key: selectors.SelectorKey) -> None:
         what, source = key.data, key.fileobj
@@ -210,10 +198,7 @@ class Daemon:
         self._tell({"do": "leave", "force": force})
 
     def terminate(self, pid: int) -> None:
-        """
-        Have the server disconnect a client. Repeated, or for a stopped process, the daemon hangs until it ends
-        (580.159).
-        """
+        """Have the server disconnect a client. Repeated, or if it is stopped, hangs until it ends (580.159)."""
         server = self.server
         assert server is not None
         if pid in server.clients and _is_stopped(pid):
@@ -224,8 +209,6 @@ class Daemon:
         if pid in server.clients and self.server is server:
             server.terminated.add(pid)
             self._tell({"do": "terminate", "pid": pid})
-
-    # -- clients --------------------------------------------------------------------------------------------------
 
     def _on_client(self, source: socket.socket) -> None:
         self._selector.unregister(source)
@@ -278,10 +261,7 @@ class Daemon:
             waiting.connection.send(json.dumps({"error": "CUDA_ERROR_MPS_SERVER_NOT_READY"}).encode())
         waiting.connection.close()
 
-    # -- server ---------------------------------------------------------------------------------------------------
-
     def start_server(self, uid: int) -> None:
-        """Start a server for a user."""
         log = self._logs[1] if self._logs[1] is not None else os.open(os.devnull, os.O_WRONLY)
         pid, ours = spawn_server(
             uid,
@@ -309,7 +289,7 @@ class Daemon:
         if "state" in said:
             if server.state == "INITIALIZING":
                 self.log(f"NEW SERVER {server.pid}: Ready")
-                self._hardware.enter(server.pid, owner="", name=SERVER_NAME, kind="mps")
+                self._hardware.enter(server.pid, owner="", name=mps_program.SERVER_NAME, kind="mps")
             server.state = said["state"]
             if not server.draining:
                 self._serve_pending(server)
@@ -323,12 +303,17 @@ class Daemon:
                 server.terminated.discard(said["client"])
 
     def _serve_pending(self, server: ServerHandle) -> None:
-        for waiting in [waiting for waiting in self._pending if waiting.hello["uid"] == server.uid]:
-            self._pending.remove(waiting)
-            self._selector.unregister(waiting.connection)
+        for waiting in self._take_pending(server.uid):
             self._hand_over(waiting)
         if self._pending:
             self.shut_down(force=False)  # others wait for their turn
+
+    def _take_pending(self, uid: int) -> list[_Waiting]:
+        found = [waiting for waiting in self._pending if waiting.hello["uid"] == uid]
+        for waiting in found:
+            self._pending.remove(waiting)
+            self._selector.unregister(waiting.connection)
+        return found
 
     def _server_ended(self, server: ServerHandle) -> None:
         self._drop(server.link)
@@ -339,9 +324,7 @@ class Daemon:
         self._hardware.remove({server.pid, *server.clients})
         self.server = None
         if server.state == "INITIALIZING":
-            for waiting in [waiting for waiting in self._pending if waiting.hello["uid"] == server.uid]:
-                self._pending.remove(waiting)
-                self._selector.unregister(waiting.connection)
+            for waiting in self._take_pending(server.uid):
                 self._turn_away(waiting)
         if self._pending and self._quitter is None:
             self.start_server(self._pending[0].hello["uid"])
@@ -370,7 +353,7 @@ def _is_stopped(pid: int) -> bool:
 
 def _receive(source: socket.socket) -> bytes:
     try:
-        return source.recv(PACKET_MAX)
+        return source.recv(mps_program.PACKET_MAX)
     except OSError:
         return b""
 
@@ -404,7 +387,7 @@ def start(pipe_directory: str, log_directory: str, *, background: bool) -> int:
 
 def _serve(pipe_directory: str, log_directory: str, *, ready: int | None) -> int:
     with open("/proc/self/comm", "w", encoding="ascii") as comm:
-        comm.write(CONTROL_NAME)
+        comm.write(mps_program.CONTROL_NAME)
     daemon = Daemon(pipe_directory, log_directory)
     refusal = daemon.listen()
     if ready is None:

@@ -52,7 +52,6 @@ def install(directory: "Path") -> "Path":
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line; returns the exit status."""
     arguments = argv[1:]
     if arguments[:1] == [SERVER_NAME]:
         from sluice_node_agent.simulated.mps_server import serve

@@ -6,6 +6,7 @@ fault (SIGUSR1) ends them all. A disconnected client keeps its memory until its 
 never ends by itself when its daemon dies: the worst case of a real one.
 """
 
+import contextlib
 import json
 import os
 import selectors
@@ -38,7 +39,6 @@ class Server:
         self._linked = True
 
     def run(self) -> int:
-        """Serve until told to leave."""
         reader, writer = socket.socketpair()
         writer.setblocking(False)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
@@ -60,7 +60,6 @@ class Server:
         return 0
 
     def log(self, line: str) -> None:
-        """One line of server.log."""
         os.write(self._log_file, f"[{stamp()} Server {os.getpid():5}] {line}\n".encode())
 
     def _tell(self, said: dict[str, Any]) -> None:
@@ -195,16 +194,13 @@ def spawn_server(uid: int, log: int, *, has_device: bool, ready: bool) -> tuple[
 
 
 def stamp() -> str:
-    """The time stamp of MPS logs."""
     now = time.time()
     return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))}.{int(now * 1000) % 1000:03}"
 
 
 def _send(connection: socket.socket, said: dict[str, Any]) -> None:
-    try:
+    with contextlib.suppress(OSError):
         connection.send(json.dumps(said).encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-    except OSError:
-        return
 
 
 def _become_server(command: list[str], *inherited: int) -> NoReturn:

@@ -15,16 +15,8 @@ from sluice.mig.catalog import find_model
 from sluice.mig.model import GpuModel, Placement, Profile
 from sluice_node_agent.core.events import Holder
 from sluice_node_agent.core.usage import DeviceUse, ProcessUse
+from sluice_node_agent.device import port
 from sluice_node_agent.device.gpu_health import HealthFacts, is_critical, why_unhealthy
-from sluice_node_agent.device.port import (
-    DeviceError,
-    GpuLostError,
-    InsufficientResourcesError,
-    InUseError,
-    InvalidArgumentError,
-    NotFoundError,
-    NotSupportedError,
-)
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.simulated.hardware_file import Gpu, Hardware, Instance, Process
 
@@ -38,28 +30,25 @@ _WITHOUT_GPM = {
 
 
 def find_gpu(hardware: Hardware, gpu: GpuUuid) -> Gpu:
-    """The GPU of that UUID. Raises GpuLostError."""
     for found in hardware.gpus:
         if found.uuid == gpu:
             return found
-    raise GpuLostError(f"{hardware.node} has no GPU {gpu}")
+    raise port.GpuLostError(f"{hardware.node} has no GPU {gpu}")
 
 
 def answering(hardware: Hardware, gpu: GpuUuid) -> Gpu:
-    """The GPU of that UUID, if it is not lost. Raises GpuLostError."""
     found = find_gpu(hardware, gpu)
     why = _why_lost(hardware, found)
     if why:
-        raise GpuLostError(f"{gpu}: {why}")
+        raise port.GpuLostError(f"{gpu}: {why}")
     return found
 
 
 def instance_of(gpu: Gpu, gi_id: int) -> Instance:
-    """The GPU instance of that id. Raises NotFoundError."""
     for instance in gpu.instances:
         if instance.gi_id == gi_id:
             return instance
-    raise NotFoundError(f"{gpu.uuid} has no GPU instance {gi_id}")
+    raise port.NotFoundError(f"{gpu.uuid} has no GPU instance {gi_id}")
 
 
 def model_of(gpu: Gpu) -> GpuModel:
@@ -70,7 +59,7 @@ def model_of(gpu: Gpu) -> GpuModel:
         return model_of_facts(gpu.model, sizes, own.profiles)
     model = find_model(gpu.model)
     if model is None:
-        raise NotSupportedError(f"{gpu.uuid}: {gpu.model} is no known model")
+        raise port.NotSupportedError(f"{gpu.uuid}: {gpu.model} is no known model")
     return model
 
 
@@ -80,7 +69,6 @@ def trouble_of(hardware: Hardware, gpu: Gpu) -> tuple[str, tuple[int, ...]]:
 
 
 def report(hardware: Hardware, gpu: Gpu) -> GpuReport:
-    """One GPU, as the port's `read` returns it."""
     model = model_of(gpu)
     lost = _why_lost(hardware, gpu)
     message = lost or _why_unhealthy(hardware, gpu)
@@ -108,12 +96,10 @@ def report(hardware: Hardware, gpu: Gpu) -> GpuReport:
 
 
 def instance_report(instance: Instance) -> InstanceReport:
-    """One GPU instance, as the port returns it."""
     return msgspec.convert(instance, InstanceReport, from_attributes=True)
 
 
 def holders(gpu: Gpu, device: str) -> tuple[Holder, ...]:
-    """All processes on a MIG device, or on the whole GPU when `device` is its own UUID."""
     return tuple(
         Holder(process.pid, process.owner, process.name, process.kind)
         for process in without_the_dead(gpu.processes)
@@ -157,7 +143,7 @@ def refuse_second_context(gpu: Gpu, process: Process) -> None:
         return
     first = next((each for each in without_the_dead(gpu.processes) if each.kind != "file"), None)
     if first is not None and (first.kind != "mps" or process.kind == "mps"):
-        raise InUseError(f"{gpu.uuid} is in compute mode EXCLUSIVE_PROCESS, and process {first.pid} has it")
+        raise port.InUseError(f"{gpu.uuid} is in compute mode EXCLUSIVE_PROCESS, and process {first.pid} has it")
 
 
 def without_the_dead(processes: Iterable[Process]) -> list[Process]:
@@ -192,27 +178,29 @@ def profile_of(model: GpuModel, profile_id: int) -> Profile:
     for profile in model.profiles:
         if profile.profile_id == profile_id:
             return profile
-    raise InvalidArgumentError(f"{model.key} has no GPU instance profile {profile_id}")
+    raise port.InvalidArgumentError(f"{model.key} has no GPU instance profile {profile_id}")
 
 
 def why_not(
     model: GpuModel, instances: Iterable[Instance], profile: Profile, start: int, size: int
-) -> DeviceError | None:
+) -> port.DeviceError | None:
     """Why no instance of `profile` can be created at this placement beside `instances`; None if it can."""
     if Placement(start, size) not in profile.placements:
-        return InvalidArgumentError(f"{profile.name} cannot be placed at {start}:{size} on {model.key}")
+        return port.InvalidArgumentError(f"{profile.name} cannot be placed at {start}:{size} on {model.key}")
     there = list(instances)
     for other in there:
         if start < other.start + other.size and other.start < start + size:
             taken = f"{other.profile} at {other.start}:{other.size}"
-            return InsufficientResourcesError(f"{profile.name} at {start}:{size}: {taken} is in the way")
+            return port.InsufficientResourcesError(f"{profile.name} at {start}:{size}: {taken} is in the way")
     placed = [found for other in there if (found := model.profile(other.profile)) is not None]
     if sum(other.name == profile.name for other in placed) >= profile.max_instances:
-        return InsufficientResourcesError(f"there are {profile.max_instances} of {profile.name}, and no more can be")
+        return port.InsufficientResourcesError(
+            f"there are {profile.max_instances} of {profile.name}, and no more can be"
+        )
     if sum(other.compute_slices for other in placed) + profile.compute_slices > model.compute_slices:
-        return InsufficientResourcesError(f"{profile.name}: no compute slices are left")
+        return port.InsufficientResourcesError(f"{profile.name}: no compute slices are left")
     for name in ("copy", "decode", "encode", "jpeg", "ofa"):
         used = sum(getattr(other.engines, name) for other in placed)
         if used + getattr(profile.engines, name) > getattr(model.engines, name):
-            return InsufficientResourcesError(f"{profile.name}: no {name} engine is left")
+            return port.InsufficientResourcesError(f"{profile.name}: no {name} engine is left")
     return None

@@ -132,7 +132,6 @@ def _by_claims(request: ReviewRequest, pod: Pod, spec: Mapping[str, Any], *, lat
 
 
 def _hidden(request: ReviewRequest, pod: Pod) -> AdmissionResponse:
-    """A pod that requests no GPU: keep its images from getting one."""
     return AdmissionResponse(request.uid, patch=tuple(hide_gpus(pod)), warnings=pod_warnings.no_request_warnings(pod))
 
 

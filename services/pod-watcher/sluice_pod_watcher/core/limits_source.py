@@ -1,8 +1,7 @@
 """Publish limits and cordons from a file, and withdraw those that it no longer names. Each message carries its source's
-name, so a restart knows its own. A missing or invalid file changes nothing. Losing the pauses costs time only.
-
-Two watchers of one file publish the same; with different files (a rollout) each leaves the other's message for a pause
-that grows. If two sources name the same namespace or node, the first keeps it until its file drops it."""
+name, so a restart knows its own. A missing or invalid file changes nothing. Losing the pauses costs time only. Two
+watchers of one file publish the same; with different files (a rollout) each leaves the other's message for a pause that
+grows. If two sources name the same namespace or node, the first keeps it until its file drops it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Literal
@@ -13,7 +12,6 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import (
     BusEvent,
     BusInstruction,
-    Entry,
     Observed,
     ReadingCaughtUp,
     ReadingStarted,
@@ -99,12 +97,18 @@ class LimitsSource:
             case LimitsUnreadable():
                 self._looked = True
                 # A file that never existed: a fleet without such limits.
-                usual = event.missing and self._wanted is None
-                self._tell_stays(event.why, "info" if usual else "warning")
+                self._log_stays(event.why, "info" if event.missing and self._wanted is None else "warning")
             case _:
                 self._exchange_event(event, now)
         told, self._told = self._told, []
         return [*told, *self._first_said(), *self._outbox.drain()]
+
+    def _log(self, sentence: str, level: Literal["info", "warning"] = "info") -> None:
+        self._told.append(WriteLogLine(level, sentence))
+
+    def _log_stays(self, why: str, level: Literal["info", "warning"]) -> None:
+        stays = "what it said before" if self._wanted is not None else "what is on the bus"
+        self._log(f"{why}; {stays} stays in force", level)
 
     def _first_said(self) -> list[LimitsPublished]:
         """Whether all limits are on the bus, for the first time in this incarnation. True with nothing to publish."""
@@ -112,8 +116,8 @@ class LimitsSource:
             return []
         while self._unsaid:
             address = next(iter(self._unsaid))
-            kept, entry = self._outbox.kept(address), self._outbox.current(address)
-            if kept is not None and (entry is None or entry.message != kept):
+            kept = self._outbox.kept(address)
+            if kept is not None and kept != self._on_bus(address):
                 return []
             del self._unsaid[address]
         self._unsaid = None
@@ -123,20 +127,15 @@ class LimitsSource:
         try:
             wanted = read_limits(text, origin=self._origin, source=self._source)
         except TableError as error:
-            self._tell_stays(str(error), "warning")
+            self._log_stays(str(error), "warning")
             return
         before, self._wanted = self._wanted or {}, wanted
         self._pauses, self._waiting, self._others = {}, {}, {}
         if self._unsaid is not None:
             self._unsaid = dict.fromkeys(wanted)
         nodes = sum(address.kind == "cordon" for address in wanted)
-        counts = f"{len(wanted) - nodes} namespaces and {nodes} nodes"
-        self._told.append(WriteLogLine("info", f"{self._origin} names {counts}"))
+        self._log(f"{self._origin} names {len(wanted) - nodes} namespaces and {nodes} nodes")
         self._look_at((*before, *wanted, *self._heard), now)
-
-    def _tell_stays(self, why: str, level: Literal["info", "warning"]) -> None:
-        stays = "what it said before" if self._wanted is not None else "what is on the bus"
-        self._told.append(WriteLogLine(level, f"{why}; {stays} stays in force"))
 
     def _exchange_event(self, event: BusEvent, now: float) -> None:
         self._outbox.handle(event, now)  # its effects show in the last values
@@ -149,12 +148,11 @@ class LimitsSource:
                     self._unsaid = dict.fromkeys(self._wanted or ())
             case Observed():
                 address = subjects.parse(event.entry.subject)
-                if address.kind not in WRITES:
-                    return
-                self._heard[address] = None
-                if not self._reading:
-                    self._make_way(address, now)
-                    self._look_at((address,), now)
+                if address.kind in WRITES:
+                    self._heard[address] = None
+                    if not self._reading:
+                        self._make_way(address, now)
+                        self._look_at((address,), now)
             case ReadingCaughtUp():
                 self._reading = self._outbox.paused = False
                 self._look_at((*(self._wanted or ()), *self._heard), now)
@@ -163,11 +161,11 @@ class LimitsSource:
 
     def _make_way(self, address: Address, now: float) -> None:
         """Another watcher of our source published something else: leave its message, for longer each time."""
-        entry = self._outbox.current(address)
-        if self._wanted is None or entry is None or entry.operation.startswith(f"{self._run}-"):
+        entry, wanted = self._outbox.current(address), self._wanted
+        if wanted is None or entry is None or entry.operation.startswith(f"{self._run}-"):
             return
-        source = getattr(entry.message, "source", BY_HAND)
-        if source != self._source or entry.message == self._right_word(address):
+        right = wanted.get(address) or _ending(address, self._source)  # the file's limit, or its end
+        if getattr(entry.message, "source", BY_HAND) != self._source or entry.message == right:
             return
         last = self._pauses.get(address)
         if last is not None and last.sequence == entry.sequence:
@@ -175,40 +173,23 @@ class LimitsSource:
         length_s = min(last.length_s * 2, PAUSE_MAX_S) if last is not None else PAUSE_FIRST_S
         self._pauses[address] = _Pause(entry.sequence, now + length_s, length_s)
         self._waiting[address] = None
-        self._told.append(
-            WriteLogLine(
-                "warning",
-                f"another pod-watcher of source {self._source!r} has a different limits file: it sets other limits for "
-                f"{_name(address)}; retrying in {length_s:.0f} s",
-            )
-        )
-
-    def _right_word(self, address: Address) -> AnyMessage:
-        """The last value an address should have where our source has written: the file's limit, or its end."""
-        wanted = self._wanted.get(address) if self._wanted is not None else None
-        return wanted if wanted is not None else _ending(address, self._source)
+        rival = f"another pod-watcher of source {self._source!r} has a different limits file: it sets other limits"
+        self._log(f"{rival} for {_name(address)}; retrying in {length_s:.0f} s", "warning")
 
     def _look_at(self, addresses: Iterable[Address], now: float) -> None:
-        if self._wanted is None or self._reading:
-            return
-        for address in dict.fromkeys(addresses):
-            self._look(address, now)
+        for address in dict.fromkeys(addresses) if self._wanted is not None and not self._reading else ():
+            self._look(address, self._wanted.get(address), now)
 
-    def _look(self, address: Address, now: float) -> None:
-        assert self._wanted is not None
-        wanted, entry = self._wanted.get(address), self._outbox.current(address)
-        said = entry.message if entry is not None else None
+    def _look(self, address: Address, wanted: LimitMessage | None, now: float) -> None:
+        said, pause, entry = self._on_bus(address), self._pauses.get(address), self._outbox.current(address)
         standing = said if isinstance(said, LimitMessage) else None
+        is_let_be = pause is not None and entry is not None and entry.sequence == pause.sequence and now < pause.until
         if standing is not None and standing.source not in {BY_HAND, self._source}:
             self._outbox.forget(address)
-            if wanted is not None:
-                source = standing.source
-                if self._others.get(address) != source:
-                    self._others[address] = source
-                    self._told.append(
-                        WriteLogLine("warning", f"{_name(address)} keeps what the limits file of {source!r} set first")
-                    )
-        elif self._is_let_be(address, entry, now):
+            if wanted is not None and self._others.get(address) != standing.source:
+                self._others[address] = standing.source
+                self._log(f"{_name(address)} keeps what the limits file of {standing.source!r} set first", "warning")
+        elif is_let_be:
             self._outbox.forget(address)
         elif wanted is not None:
             self._keep(address, wanted, standing)
@@ -217,22 +198,21 @@ class LimitsSource:
         else:
             self._outbox.forget(address)
 
-    def _is_let_be(self, address: Address, entry: Entry | None, now: float) -> bool:
-        pause = self._pauses.get(address)
-        return pause is not None and entry is not None and entry.sequence == pause.sequence and now < pause.until
-
     def _keep(self, address: Address, wanted: LimitMessage, standing: LimitMessage | None) -> None:
         if standing is not None and standing.source == BY_HAND:
-            self._told.append(WriteLogLine("info", f"{_name(address)}: {self._origin} replaces what an operator set"))
+            self._log(f"{_name(address)}: {self._origin} replaces what an operator set")
         self._outbox.keep(address, wanted)
+
+    def _on_bus(self, address: Address) -> AnyMessage | None:
+        entry = self._outbox.current(address)
+        return entry.message if entry is not None else None
 
     def _end(self, address: Address) -> None:
         ending = _ending(address, self._source)
-        if self._outbox.kept(address) == ending:
-            return
-        what = "no longer has limits" if address.kind == "quota" else "may be used again"
-        self._told.append(WriteLogLine("info", f"{_name(address)} {what}: {self._origin} does not name it"))
-        self._outbox.keep(address, ending, ttl_s=self._closing_ttl_s)
+        if self._outbox.kept(address) != ending:
+            what = "no longer has limits" if address.kind == "quota" else "may be used again"
+            self._log(f"{_name(address)} {what}: {self._origin} does not name it")
+            self._outbox.keep(address, ending, ttl_s=self._closing_ttl_s)
 
 
 def _ending(address: Address, source: SourceName) -> QuotaUnset | Uncordoned:

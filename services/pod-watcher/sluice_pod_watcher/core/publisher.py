@@ -96,17 +96,14 @@ class RequestPublisher:
         self._outbox.tick(now)
         self._drop_closed()
 
+    def _on_bus(self, address: Address) -> msg.AnyMessage | None:
+        entry = self._outbox.current(address)
+        return entry.message if entry is not None else None
+
     def request_on_bus(self, uid: RequestId) -> msg.RequestMessage | None:
         """The last message about a request of our source that is known to be on the bus."""
-        entry = self._outbox.current(subjects.request(uid))
-        message = entry.message if entry is not None else None
-        match message:
-            case msg.AllocationRequested() | msg.RequestRejected() | msg.RequestWithdrawn() if (
-                message.source == self._name
-            ):
-                return message
-            case _:
-                return None
+        message = self._on_bus(subjects.request(uid))
+        return message if isinstance(message, msg.RequestMessage) and message.source == self._name else None
 
     @property
     def is_new_incarnation(self) -> bool:
@@ -122,8 +119,7 @@ class RequestPublisher:
         return bound.incarnation in {"", self.book_incarnation}
 
     def eviction_on_bus(self, uid: RequestId) -> msg.AnyMessage | None:
-        entry = self._outbox.current(subjects.evicted(uid))
-        return entry.message if entry is not None else None
+        return self._on_bus(subjects.evicted(uid))
 
     def yield_to_rivals(self, reports: list[OutboxReport]) -> list[WriteLogLine]:
         """Leave what a rival wrote over our messages; the next listing publishes ours again if they still hold."""
@@ -135,11 +131,8 @@ class RequestPublisher:
                 continue
             self._outbox.forget(report.address)
             if isinstance(report.entry.message, msg.SourceSynced):
-                told.append(
-                    WriteLogLine(
-                        "warning", f"another pod-watcher publishes as source {self._name!r}; each needs its own name"
-                    )
-                )
+                why = f"another pod-watcher publishes as source {self._name!r}; each needs its own name"
+                told.append(WriteLogLine("warning", why))
         return told
 
     def _asks_over_a_withdrawal(self, report: Contested) -> bool:
@@ -159,8 +152,7 @@ class RequestPublisher:
 
     def listed(self, hosts: Mapping[NodeName, msg.HostFacts]) -> None:
         """All was listed and compared: publish everything again, then that it is complete."""
-        self._epoch += 1
-        self._sync_due = True
+        self._epoch, self._sync_due = self._epoch + 1, True
         self._to_republish |= dict.fromkeys(self._request_source.all_requests())
         self._recount()
         for node, facts in hosts.items():
@@ -180,8 +172,7 @@ class RequestPublisher:
 
     def node_on_bus(self, node: NodeName) -> msg.AnyMessage | None:
         """The last message about a node that is known to be on the bus: its agent's, or its removal."""
-        entry = self._outbox.current(subjects.node(node))
-        return entry.message if entry is not None else None
+        return self._on_bus(subjects.node(node))
 
     def removed(self, message: msg.NodeRemoved, no_room: msg.HostFacts) -> bool:
         """A node is removed, unless its agent reports meanwhile. False while that is being published already."""
@@ -212,12 +203,9 @@ class RequestPublisher:
             self._publish_some()
         if self._sync_due and self._state_is_read and self._request_source.has_seen_all() and self._all_confirmed():
             self._sync_due = False
+            life, count = self._incarnation, self._request_source.asking()
             synced = msg.SourceSynced(
-                source=self._name,
-                run=self._run,
-                epoch=self._epoch,
-                count=self._request_source.asking(),
-                incarnation=self._incarnation,
+                source=self._name, run=self._run, epoch=self._epoch, count=count, incarnation=life
             )
             self._outbox.keep(self._source, synced)
 
@@ -265,24 +253,19 @@ class RequestPublisher:
             return False
         if uid in self._held_back:
             return self.request_on_bus(uid) == self._word(uid)
-        kept, current = self._outbox.kept(address), self._outbox.current(address)
-        return kept is None or (current is not None and current.message == kept)
+        kept = self._outbox.kept(address)
+        return kept is None or self._on_bus(address) == kept
 
     def _drop_closed(self) -> None:
         """Forget requests whose final message is on the bus. Costs what is closing, independent of the rest."""
         for uid in list(self._closing):
-            word, entry = self._request_source.word(uid), self._outbox.current(subjects.request(uid))
-            current = entry.message if entry is not None else None
+            word, current = self._request_source.word(uid), self._on_bus(subjects.request(uid))
             if word is None and self._state_is_read:
                 del self._closing[uid]
                 is_kept = self._outbox.kept(subjects.evicted(uid)) is not None  # and the bus was wiped since
-                if is_kept or isinstance(
-                    self.request_on_bus(uid), msg.RequestWithdrawn
-                ):  # its writer may have died since
+                if is_kept or isinstance(self.request_on_bus(uid), msg.RequestWithdrawn):  # its writer may have died
                     self._let_expire(subjects.evicted(uid))
-            elif (
-                isinstance(word, msg.RequestWithdrawn) and isinstance(current, msg.RequestWithdrawn) and current.closing
-            ):
+            elif isinstance(word, msg.RequestWithdrawn) and getattr(current, "closing", False):
                 del self._closing[uid]
                 self._outbox.forget(subjects.request(uid))
                 self._let_expire(subjects.evicted(uid))
@@ -291,9 +274,9 @@ class RequestPublisher:
     def _let_expire(self, address: Address) -> None:
         """A blocked eviction is over: publish it again with a time to live."""
         self._outbox.forget(address)
-        entry = self._outbox.current(address)
-        if entry is not None and isinstance(entry.message, msg.EvictionBlocked):
-            self._outbox.commit(address, entry.message, request=entry.message.request, ttl_s=self._closing_ttl_s)
+        blocked = self._on_bus(address)
+        if isinstance(blocked, msg.EvictionBlocked):
+            self._outbox.commit(address, blocked, request=blocked.request, ttl_s=self._closing_ttl_s)
 
 
 RequestPhase = Literal["asking", "waiting", "bound", "refused", "ending"]

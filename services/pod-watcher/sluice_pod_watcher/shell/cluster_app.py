@@ -91,24 +91,19 @@ class _Watching:
         self._turns = itertools.count(1)
 
     async def serve(self) -> None:
-        settings = self._service.settings
+        service, settings = self._service, self._service.settings
         async with AsyncExitStack() as open_things:
             if settings.watch_health_address:
                 address = ListenAddress(*address_of(settings.watch_health_address, "watch_health_address"))
                 await open_things.enter_async_context(serving_health(address, self._why_not_ready))
-            bus = await NatsBus.connect(
-                settings.nats_url,
-                name=self._service.name,
-                traces=self._service.traces,
-                credentials=credentials_from_settings(settings),
-            )
+            who = credentials_from_settings(settings)
+            bus = await NatsBus.connect(settings.nats_url, name=service.name, traces=service.traces, credentials=who)
             open_things.push_async_callback(bus.close)
             self._bus = bus
-            clock, run = self._service.clock, self._service.run
             source = settings.cluster_config().source
             role = LEASE if source == CLUSTER else f"{LEASE}-{source}"  # two clusters on one bus have a lease each
-            lease = Lease(bus, clock, role=role, run=run, ttl_s=settings.lease_ttl_s)
-            await watch_by_lease(lease, clock, lambda: self._watch(bus, lease))
+            lease = Lease(bus, service.clock, role=role, run=service.run, ttl_s=settings.lease_ttl_s)
+            await watch_by_lease(lease, service.clock, lambda: self._watch(bus, lease))
 
     async def _watch(self, bus: Bus, lease: Lease) -> None:
         """One turn with the lease. Each core counts operations from zero, so each has a run id of its own."""
@@ -116,19 +111,7 @@ class _Watching:
         run, config = RunId(f"{service.run}-{next(self._turns)}"), settings.cluster_config()
         first = LimitsGate(bus, service.clock)
         async with asyncio.TaskGroup() as tasks:
-            if settings.limits_file is not None:
-                limits = publish_limits(
-                    bus,
-                    settings.limits_file,
-                    run=run,
-                    source=config.source,
-                    closing_ttl_s=settings.closing_ttl_s,
-                    clock=service.clock,
-                    traces=service.traces,
-                    tick_s=settings.tick_s,
-                    first=first,
-                )
-                tasks.create_task(limits, name="limits")
+            tasks.create_task(publish_limits(bus, service, run, config.source, first), name="limits")
             pods = watch_cluster(
                 bus,
                 self._api,

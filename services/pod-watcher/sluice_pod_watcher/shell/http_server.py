@@ -2,10 +2,9 @@
 the webhook over TLS, health in plain HTTP."""
 
 import asyncio
-import contextlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -19,7 +18,8 @@ KEEP_ALIVE_S = 120.0
 """How long a connection may be idle. Longer than its clients keep one: an API server does for 90 s (Go's
 DefaultTransport), and would lose a review that it starts to send just when we close it."""
 
-OnRequest = Callable[[web.Request], None]  # called with each request as it starts
+HEALTH, READY = "/healthz", "/readyz"
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,59 +38,39 @@ class ConnectionLimits:
     silence_s: float = 10.0  # for a handshake, and until a new connection has sent something
 
 
-@contextlib.asynccontextmanager
+@asynccontextmanager
 async def serving(
-    what: str,
-    make: Callable[[OnRequest], web.Application],
-    address: ListenAddress,
-    context: ssl.SSLContext | None,
-    limits: ConnectionLimits,
+    what: str, app: web.Application, address: ListenAddress, context: ssl.SSLContext | None, limits: ConnectionLimits
 ) -> AsyncIterator[int]:
     """Listen, and yield the port. At the end all connections are closed, and requests that had started are answered.
     `what` names the server in log lines and errors; without a `context` it is plain HTTP. Raises ServiceError when the
     port is not available."""
     connections = _Connections(limits)
+    app.middlewares.insert(0, connections.heard)
     runner = web.AppRunner(
-        make(connections.heard),
-        handle_signals=False,
-        access_log=None,
-        shutdown_timeout=DRAIN_S,
-        keepalive_timeout=KEEP_ALIVE_S,
+        app, handle_signals=False, access_log=None, shutdown_timeout=DRAIN_S, keepalive_timeout=KEEP_ALIVE_S
     )
     await runner.setup()
     try:
         assert runner.server is not None
-        server = await _listen(what, connections.of(runner.server), address, context, limits)
         try:
+            server = await asyncio.get_running_loop().create_server(
+                connections.of(runner.server),
+                **listening_at(address.host, address.port),
+                ssl=context,
+                ssl_handshake_timeout=limits.silence_s if context is not None else None,
+                ssl_shutdown_timeout=DRAIN_S if context is not None else None,
+                backlog=128,
+            )
+        except OSError as error:
+            where = joined(address.host or "*", address.port)
+            raise ServiceError(f"the {what} cannot listen on {where}: {error.strerror or error}") from error
+        with closing(server):
             port: int = server.sockets[0].getsockname()[1]
             logs.get(what).info("listening", port=port)
             yield port
-        finally:
-            server.close()
     finally:
         await runner.cleanup()
-
-
-async def _listen(
-    what: str,
-    factory: Callable[[], asyncio.Protocol],
-    address: ListenAddress,
-    context: ssl.SSLContext | None,
-    limits: ConnectionLimits,
-) -> asyncio.Server:
-    tls = context is not None
-    try:
-        return await asyncio.get_running_loop().create_server(
-            factory,
-            **listening_at(address.host, address.port),
-            ssl=context,
-            ssl_handshake_timeout=limits.silence_s if tls else None,
-            ssl_shutdown_timeout=DRAIN_S if tls else None,
-            backlog=128,
-        )
-    except OSError as error:
-        where = joined(address.host or "*", address.port)
-        raise ServiceError(f"the {what} cannot listen on {where}: {error.strerror or error}") from error
 
 
 class _Connections:
@@ -111,8 +91,10 @@ class _Connections:
 
         return make
 
-    def heard(self, request: web.Request) -> None:
+    @web.middleware
+    async def heard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         self._silent.discard(request.protocol)
+        return await handler(request)
 
     def _close_if_silent(self, protocol: web.RequestHandler) -> None:
         if protocol in self._silent:
@@ -125,15 +107,8 @@ class _Closed(asyncio.Protocol):
         transport.close()
 
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-HEALTH, READY = "/healthz", "/readyz"
-LIMITS = ConnectionLimits(connections_max=32, silence_s=5.0)  # kubelets and people, each on a connection of its own
-
-
-@asynccontextmanager
-async def serving_health(address: ListenAddress, why_not_ready: Callable[[], Awaitable[str]]) -> AsyncIterator[int]:
-    """Serve `/healthz` and `/readyz` (200, or 503 with the reason) over plain HTTP, as kubelets' probes have no client
-    certificate. Yields the port. Raises ServiceError when it is not available."""
+def add_health(app: web.Application, why_not_ready: Callable[[], Awaitable[str]]) -> None:
+    """Answer `/healthz`, and `/readyz` with 200, or 503 with the reason."""
 
     async def health(_request: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -142,16 +117,18 @@ async def serving_health(address: ListenAddress, why_not_ready: Callable[[], Awa
         why = await why_not_ready()
         return web.Response(status=503 if why else 200, text=why or "ok")
 
-    def make(heard: OnRequest) -> web.Application:
-        @web.middleware
-        async def note(request: web.Request, handler: Handler) -> web.StreamResponse:
-            heard(request)
-            return await handler(request)
+    app.router.add_get(HEALTH, health)
+    app.router.add_get(READY, ready)
 
-        app = web.Application(middlewares=[note], client_max_size=1024)
-        app.router.add_get(HEALTH, health)
-        app.router.add_get(READY, ready)
-        return app
 
-    async with serving("health", make, address, None, LIMITS) as port:
+LIMITS = ConnectionLimits(connections_max=32, silence_s=5.0)  # kubelets and people, each on a connection of its own
+
+
+@asynccontextmanager
+async def serving_health(address: ListenAddress, why_not_ready: Callable[[], Awaitable[str]]) -> AsyncIterator[int]:
+    """Serve `/healthz` and `/readyz` over plain HTTP, as kubelets' probes have no client certificate. Yields the port.
+    Raises ServiceError when it is not available."""
+    app = web.Application(client_max_size=1024)
+    add_health(app, why_not_ready)
+    async with serving("health", app, address, None, LIMITS) as port:
         yield port

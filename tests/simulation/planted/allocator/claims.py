@@ -7,7 +7,7 @@ import msgspec.structs
 from simulation.judges.claims import with_claims
 from simulation.plans.plan import Plan
 from simulation.plans.pods import Ask, Device
-from simulation.planted.bug import PlantedBug, always
+from simulation.planted.bug import Bugs, always
 
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.context import SchedulerContext
@@ -15,21 +15,7 @@ from sluice_allocator.core.placement.search import context
 from sluice_allocator.core.placement.search.context import SearchContext
 from sluice_allocator.core.serve import offers
 
-
-def _any_kubelet(original: Any, self: Any, group: Any) -> Any:
-    """Whether a node's kubelet hands over is not asked."""
-    why = original(self, group)
-    return group.why_not(self.request.host) if why is WaitReason.NODE_WITHOUT_HAND_OVER else why
-
-
-def _without_claims(original: Any, *args: Any) -> Any:
-    """A booking names no claims: its agent does not know what the kubelet asks for."""
-    return msgspec.structs.replace(original(*args), resource_claims=())
-
-
-def _any_gpu(_original: Any, _asking: Any) -> dict[int, tuple[int, ...]]:
-    """Each device is placed for itself."""
-    return {}
+CLAIM_BUGS = Bugs()
 
 
 def _claiming(plan: Plan) -> Plan:
@@ -49,27 +35,24 @@ def _close(plan: Plan) -> Plan:
     return replace(plan, hands_over=tuple(node for node, _ in plan.nodes), pods=tuple(pods))
 
 
-CLAIM_BUGS = (
-    PlantedBug(
-        "kubelets not asked for hand-over",
-        "a pod: it is pinned to a node where it never starts",
-        ("claims",),
-        ((SearchContext, "why_not", _any_kubelet),),
-        _claiming,
-    ),
-    PlantedBug(
-        "claims not booked",
-        "a pod: the kubelet is refused its devices",
-        ("claims",),
-        ((SchedulerContext, "booking_of", _without_claims),),
-        _claiming,
-    ),
-    PlantedBug(
-        "one GPU not kept",
-        "what its instances share on a GPU",
-        ("one GPU",),
-        ((context, "together_of", _any_gpu),),
-        _close,
-    ),
-    PlantedBug("alternatives not tried", "a start", ("I4",), ((offers, "_other", always(None)),), _claiming),
-)
+@CLAIM_BUGS.plant("kubelets not asked for hand-over", "claims", SearchContext, "why_not", _claiming)
+def _any_kubelet(original: Any, self: Any, group: Any) -> Any:
+    """Whether a node's kubelet hands over is not asked. Loses a pod: it is pinned to a node where it never starts."""
+    why = original(self, group)
+    return group.why_not(self.request.host) if why is WaitReason.NODE_WITHOUT_HAND_OVER else why
+
+
+@CLAIM_BUGS.plant("claims not booked", "claims", SchedulerContext, "booking_of", _claiming)
+def _without_claims(original: Any, *args: Any) -> Any:
+    """A booking names no claims: its agent does not know what the kubelet asks for.
+    Loses a pod: the kubelet is refused its devices."""
+    return msgspec.structs.replace(original(*args), resource_claims=())
+
+
+@CLAIM_BUGS.plant("one GPU not kept", "one GPU", context, "together_of", _close)
+def _any_gpu(_original: Any, _asking: Any) -> dict[int, tuple[int, ...]]:
+    """Each device is placed for itself. Loses what its instances share on a GPU."""
+    return {}
+
+
+CLAIM_BUGS.plant("alternatives not tried", "I4", offers, "_other", _claiming, loses="a start")(always(None))

@@ -5,7 +5,7 @@ from typing import Any
 
 from simulation.judges.cordons import with_cordons
 from simulation.plans.plan import Plan
-from simulation.planted.bug import PlantedBug, always
+from simulation.planted.bug import Bugs, PlantedBug, always
 
 from sluice.contracts.messages import Bound, Grant
 from sluice_allocator.core import changes
@@ -13,9 +13,18 @@ from sluice_allocator.core.placement import ClusterState
 from sluice_allocator.core.preemption import drain
 from sluice_allocator.core.request import eviction_orders, grant_validity, reconcile
 
+CORDON_BUGS = Bugs()
 
+
+def _all_cordoning(plan: Plan) -> Plan:
+    return with_cordons(replace(plan, quotas=()), 1.0)
+
+
+@CORDON_BUGS.plant(
+    "drained by the ledger alone", ("place first", "booked first"), eviction_orders, "why_drained", _all_cordoning
+)
 def _everybody_there(original: Any, ctx: Any, grant: Any) -> Any:
-    """A pod with a slice on a drained node is evicted wherever it runs."""
+    """A pod with a slice on a drained node is evicted wherever it runs. Loses a pod that runs elsewhere."""
     request = grant.booking.request
     before = ctx.facts.bindings.get(request)
     ctx.facts.bindings[request] = Bound(
@@ -35,8 +44,15 @@ def _everybody_there(original: Any, ctx: Any, grant: Any) -> Any:
             ctx.facts.bindings[request] = before
 
 
+@CORDON_BUGS.plant(
+    "eviction order never taken back",
+    ("I4", "place first", "booked first"),
+    reconcile,
+    "reconcile_eviction",
+    _all_cordoning,
+)
 def _ordered_for_ever(original: Any, ctx: Any, request: Any, entries: Any) -> None:
-    """What was ordered because of a drain stays ordered."""
+    """What was ordered because of a drain stays ordered. Loses a pod of a node that is in use again."""
     ordered = ctx.facts.evictions.get(request)
     if (
         ordered is None
@@ -46,8 +62,9 @@ def _ordered_for_ever(original: Any, ctx: Any, request: Any, entries: Any) -> No
         original(ctx, request, entries)
 
 
+@CORDON_BUGS.plant("drained by revokes", "undisturbed", grant_validity, "_why_revoke_place", _all_cordoning)
 def _taken_away(original: Any, ctx: Any, grant: Grant, asked: Any) -> Any:
-    """The slices of a drained node are revoked."""
+    """The slices of a drained node are revoked. Loses the work of everybody on a drained node."""
     return drain.why_drained(ctx, grant) or original(ctx, grant, asked)
 
 
@@ -66,10 +83,6 @@ def _promised_for_ever(original: Any, ctx: Any, promised: Any, revision: int) ->
     return None if why is not None and why.endswith("can no longer be used") else why
 
 
-def _all_cordoning(plan: Plan) -> Plan:
-    return with_cordons(replace(plan, quotas=()), 1.0)
-
-
 SENT_AS_DECIDED = PlantedBug(
     "queued decision sent unchanged",
     "a pod that comes to a node which is just being emptied",
@@ -84,40 +97,21 @@ PROMISED_FOR_EVER = PlantedBug(
     ((grant_validity, "why_give_up", _promised_for_ever),),
 )
 """The same: who stands there has to stay."""
-CORDON_BUGS = (
-    PlantedBug(
-        "single GPUs not cordoned",
-        "the pods that come to a GPU which is about to be pulled out",
-        ("cordoned",),
-        ((ClusterState, "cordon", always(False)),),
-        _all_cordoning,
-    ),
-    PlantedBug(
-        "drained by the ledger alone",
-        "a pod that runs elsewhere",
-        ("place first", "booked first"),
-        ((eviction_orders, "why_drained", _everybody_there),),
-        _all_cordoning,
-    ),
-    PlantedBug(
-        "eviction order never taken back",
-        "a pod of a node that is in use again",
-        ("I4", "place first", "booked first"),
-        ((reconcile, "reconcile_eviction", _ordered_for_ever),),
-        _all_cordoning,
-    ),
-    PlantedBug(
-        "drain overlooks bound pods",
-        "an operator's evening: the node never gets empty",
-        ("I4",),
-        ((changes, "look_at_drained", always(None)),),
-        _all_cordoning,
-    ),
-    PlantedBug(
-        "drained by revokes",
-        "the work of everybody on a drained node",
-        ("undisturbed",),
-        ((grant_validity, "_why_revoke_place", _taken_away),),
-        _all_cordoning,
-    ),
+CORDON_BUGS.extend(
+    (
+        PlantedBug(
+            "single GPUs not cordoned",
+            "the pods that come to a GPU which is about to be pulled out",
+            ("cordoned",),
+            ((ClusterState, "cordon", always(False)),),
+            _all_cordoning,
+        ),
+        PlantedBug(
+            "drain overlooks bound pods",
+            "an operator's evening: the node never gets empty",
+            ("I4",),
+            ((changes, "look_at_drained", always(None)),),
+            _all_cordoning,
+        ),
+    )
 )

@@ -4,37 +4,36 @@ from typing import Any
 
 from simulation.judges.jobs import with_jobs
 from simulation.plans.plan import Plan
-from simulation.planted.bug import PlantedBug, always
+from simulation.planted.bug import Bugs, PlantedBug, always
 
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.gangs import reconcile as groups
 from sluice_allocator.core.request import reconcile
 
-
-def _trial_left(_original: Any, self: Any) -> None:
-    """What a trial has found stays booked in this process when the last one has no place."""
-    self.gangs.trial = None
+JOB_BUGS = Bugs()
 
 
 def _all_jobs(plan: Plan) -> Plan:
     return with_jobs(plan, 1.0)
 
 
-JOB_BUGS = (
-    PlantedBug(
-        "group bound one by one",
-        "GPUs, to pods that wait for the rest of their job",
-        ("together",),
-        ((reconcile, "is_held_back", always(False)),),
-        _all_jobs,
-    ),
-    PlantedBug(
-        "trial left booked",
-        "capacity, for as long as the allocator lives",
-        ("I4",),
-        ((SchedulerContext, "drop_trial", _trial_left),),
-        _all_jobs,
-    ),
+@JOB_BUGS.plant("trial left booked", "I4", SchedulerContext, "drop_trial", _all_jobs)
+def _trial_left(_original: Any, self: Any) -> None:
+    """What a trial has found stays booked in this process when the last one has no place.
+    Loses capacity, for as long as the allocator lives."""
+    self.gangs.trial = None
+
+
+JOB_BUGS.extend(
+    (
+        PlantedBug(
+            "group bound one by one",
+            "GPUs, to pods that wait for the rest of their job",
+            ("together",),
+            ((reconcile, "is_held_back", always(False)),),
+            _all_jobs,
+        ),
+    )
 )
 
 HALF_KEPT = PlantedBug(

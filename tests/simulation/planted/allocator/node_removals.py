@@ -6,7 +6,7 @@ from typing import Any
 
 from simulation.faults.node_removals import BY_MISTAKE
 from simulation.plans.plan import Fault, Plan, removing
-from simulation.planted.bug import PlantedBug, always
+from simulation.planted.bug import Bugs, PlantedBug, always
 from simulation.world import world
 
 from sluice.contracts.messages import NodeRemoved
@@ -20,15 +20,36 @@ from sluice_allocator.core.state.bus_cache import BusCache
 from sluice_allocator.core.state.conditions import Condition
 from sluice_node_agent.core.agent import Agent
 
+REMOVAL_BUGS = Bugs()
 
+
+def _often(plan: Plan) -> Plan:
+    """Three nodes are removed, and no journal is lost."""
+    faults = tuple(fault for fault in plan.faults if fault.kind not in {"journal lost", "node removed"})
+    return removing(replace(plan, faults=faults), Random(f"often {plan.seed}"), 3)
+
+
+def _by_mistake(plan: Plan) -> Plan:
+    """Nodes that live are said to be gone, late enough for everybody to know that they live."""
+    dice = Random(f"by mistake {plan.seed}")
+    faults = [
+        fault for fault in plan.faults if fault.kind not in {"journal lost", "node removed", "broker wipe", "pause"}
+    ]
+    faults += [Fault(dice.uniform(16.0, 22.0), "node removed", node, number=BY_MISTAKE) for node, _ in plan.nodes]
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
+
+
+@REMOVAL_BUGS.plant("closed entries believed over agents", ("I1", "I3", "I4", "LAW 3"), nodes, "_is_missing", _often)
 def _closed_is_believed(original: Any, ctx: Any, report: Any) -> bool:
-    """What was closed with its node counts as gone, although no agent has said so."""
+    """What was closed with its node counts as gone, although no agent has said so.
+    Loses a slice that is there, and its place to somebody else."""
     missing: bool = original(ctx, report)
     return missing and report.booking.allocation not in ctx.facts.ledger
 
 
+@REMOVAL_BUGS.plant("grants closed before the record", "opened before use", nodes, "reconcile_removed", _often)
 def _while_open(original: Any, ctx: Any, node: Any) -> bool:
-    """The grants are closed first, and the head is left to the next adoption."""
+    """The grants are closed first, and the head is left to the next adoption. Loses a living pod's GPU."""
     heads, ctx.facts.heads = ctx.facts.heads, {}
     try:
         removed: bool = original(ctx, node)
@@ -37,13 +58,16 @@ def _while_open(original: Any, ctx: Any, node: Any) -> bool:
     return removed
 
 
+@REMOVAL_BUGS.plant("removed at once", "undisturbed", world, "quick_allocator", _by_mistake)
 def _at_once(original: Any, closing_ttl_s: int) -> Any:
-    """The agent gets no time to publish."""
+    """The agent gets no time to publish. Loses the slices of a node that lives."""
     return replace(original(closing_ttl_s), removed_grace_s=0.0)
 
 
+@REMOVAL_BUGS.plant("removal ignores an agent that answers", "undisturbed", Agent, "_is_forgotten", _by_mistake)
 def _nobody_answers(original: Any, self: Any, event: Any) -> bool:
-    """An agent that lives reads that its node is not there, and leaves it at that."""
+    """An agent that lives reads that its node is not there, and leaves it at that.
+    Loses the slices of a node that lives."""
     entry = getattr(event, "entry", None)
     forgotten: bool = original(self, event)
     return forgotten and not isinstance(getattr(entry, "message", None), NodeRemoved)
@@ -92,58 +116,16 @@ def _released_over_nothing(_original: Any, ctx: Any, request: Any, _asked: Any, 
     release(ctx, request, cause)
 
 
-def _often(plan: Plan) -> Plan:
-    """Three nodes are removed, and no journal is lost."""
-    faults = tuple(fault for fault in plan.faults if fault.kind not in {"journal lost", "node removed"})
-    return removing(replace(plan, faults=faults), Random(f"often {plan.seed}"), 3)
-
-
-def _by_mistake(plan: Plan) -> Plan:
-    """Nodes that live are said to be gone, late enough for everybody to know that they live."""
-    dice = Random(f"by mistake {plan.seed}")
-    faults = [
-        fault for fault in plan.faults if fault.kind not in {"journal lost", "node removed", "broker wipe", "pause"}
-    ]
-    faults += [Fault(dice.uniform(16.0, 22.0), "node removed", node, number=BY_MISTAKE) for node, _ in plan.nodes]
-    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
-
-
-REMOVAL_BUGS = (
-    PlantedBug(
-        "closed entries believed over agents",
-        "a slice that is there, and its place to somebody else",
-        ("I1", "I3", "I4", "LAW 3"),
-        ((nodes, "_is_missing", _closed_is_believed),),
-        _often,
-    ),
-    PlantedBug(
-        "grants closed before the record",
-        "a living pod's GPU",
-        ("opened before use",),
-        ((nodes, "reconcile_removed", _while_open),),
-        _often,
-    ),
-    PlantedBug(
-        "removed at once",
-        "the slices of a node that lives",
-        ("undisturbed",),
-        ((world, "quick_allocator", _at_once),),
-        _by_mistake,
-    ),
-    PlantedBug(
-        "removal ignores an agent that answers",
-        "the slices of a node that lives",
-        ("undisturbed",),
-        ((Agent, "_is_forgotten", _nobody_answers),),
-        _by_mistake,
-    ),
-    PlantedBug(
-        "first ready slice bound",
-        "a pod pinned to two nodes",
-        ("bound once", "undisturbed", "I4"),
-        ((reconcile, "bindable", _any_that_is_ready), (grant_validity, "_has_another", always(False))),
-        _two_of_one,
-    ),
+REMOVAL_BUGS.extend(
+    (
+        PlantedBug(
+            "first ready slice bound",
+            "a pod pinned to two nodes",
+            ("bound once", "undisturbed", "I4"),
+            ((reconcile, "bindable", _any_that_is_ready), (grant_validity, "_has_another", always(False))),
+            _two_of_one,
+        ),
+    )
 )
 
 OPEN_WHILE_CLOSING = PlantedBug(

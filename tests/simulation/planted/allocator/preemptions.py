@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from simulation.judges.preemptions import with_preemptions
 from simulation.plans.plan import Plan
-from simulation.planted.bug import PlantedBug, always
+from simulation.planted.bug import Bugs, PlantedBug, always
 
 from sluice.contracts.messages import Grant
 from sluice_allocator.core import changes
@@ -16,19 +16,28 @@ from sluice_allocator.core.request import eviction_orders
 from sluice_allocator.core.reservations import reservation
 from sluice_allocator.core.serve import offers
 
+PREEMPTION_BUGS = Bugs()
 
+
+def _all_preempting(plan: Plan) -> Plan:
+    return with_preemptions(replace(plan, quotas=()), 1.0)
+
+
+@PREEMPTION_BUGS.plant("equal priority preempts", "less important", offers, "find_victims", _all_preempting)
 def _equals_go(original: Any, ctx: Any, request: Any, asking: Any, priority: int, *more: Any, **named: Any) -> Any:
-    """Priorities are compared with `<=`."""
+    """Priorities are compared with `<=`. Loses a pod, to one that is no more important."""
     return original(ctx, request, asking, priority + 1, *more, **named)
 
 
+@PREEMPTION_BUGS.plant("preemptionPolicy Never ignored", "never preempts", offers, "_evict_for", _all_preempting)
 def _never_is_ignored(original: Any, ctx: Any, request: Any, asked: Any, **named: Any) -> Any:
-    """Others are evicted for a pod that said it only waits."""
+    """Others are evicted for a pod that said it only waits. Loses a pod, to one that said it only waits."""
     return original(ctx, request, msgspec.structs.replace(asked, preempts=True), **named)
 
 
+@PREEMPTION_BUGS.plant("victims without opt-in", "twice opt-in", candidates, "_may_go_at", _all_preempting)
 def _nobody_asked(original: Any, ctx: Any, allocation: Any, entry: Any) -> Any:
-    """Any pod of lower priority is evicted, whatever it opted for."""
+    """Any pod of lower priority is evicted, whatever it opted for. Loses a pod that never said it may go."""
     request = getattr(getattr(entry, "booking", None), "request", None)
     asked = ctx.facts.requests.get(request)
     if getattr(asked, "leeway", None) is None:
@@ -41,15 +50,19 @@ def _nobody_asked(original: Any, ctx: Any, allocation: Any, entry: Any) -> Any:
         ctx.facts.requests[request] = asked
 
 
+@PREEMPTION_BUGS.plant("after omitted", ("I1", "place first"), SchedulerContext, "grant", _all_preempting)
 def _waits_for_nobody(
     original: Any, self: Any, booking: Any, after: tuple[Any, ...] = (), *, evict: bool = False
 ) -> None:
-    """The place is ordered at once, while its tenants are still there."""
+    """The place is ordered at once, while its tenants are still there. Loses a place, to two."""
     original(self, booking, () if evict else after, evict=evict)
 
 
+@PREEMPTION_BUGS.plant(
+    "evicted before booked for others", ("place first", "booked first"), eviction_orders, "why_evict", _all_preempting
+)
 def _evicted_first(original: Any, ctx: Any, request: Any, entries: Any) -> Any:
-    """A pod is evicted for a more important waiting one, in the hope that its place fits."""
+    """A pod is evicted for a more important waiting one, in the hope that its place fits. Loses a pod, for nothing."""
     asked = ctx.facts.requests.get(request)
     head = ctx.queue.head_after(None)
     if getattr(asked, "leeway", None) is not None and asked.leeway.preemptible and entries and head is not None:
@@ -59,8 +72,10 @@ def _evicted_first(original: Any, ctx: Any, request: Any, entries: Any) -> Any:
     return original(ctx, request, entries)
 
 
+@PREEMPTION_BUGS.plant("preempted place given away", ("I1", "I2"), changes, "rebook", _all_preempting)
 def _place_given_away(original: Any, ctx: Any, allocation: Any) -> bool:
-    """A promised place is free for everybody until its victims have gone."""
+    """A promised place is free for everybody until its victims have gone.
+    Loses a place that others were evicted for."""
     freed: bool = original(ctx, allocation)
     entry = ctx.facts.ledger.get(allocation)
     if isinstance(entry, Grant) and entry.evict and reservation.is_promise(ctx, entry):
@@ -88,60 +103,16 @@ def _one_allocator(plan: Plan) -> Plan:
     return with_preemptions(replace(plan, quotas=(), allocators=1, both_active=False, faults=faults), 1.0)
 
 
-def _all_preempting(plan: Plan) -> Plan:
-    return with_preemptions(replace(plan, quotas=()), 1.0)
-
-
-PREEMPTION_BUGS = (
-    PlantedBug(
-        "equal priority preempts",
-        "a pod, to one that is no more important",
-        ("less important",),
-        ((offers, "find_victims", _equals_go),),
-        _all_preempting,
-    ),
-    PlantedBug(
-        "preemptionPolicy Never ignored",
-        "a pod, to one that said it only waits",
-        ("never preempts",),
-        ((offers, "_evict_for", _never_is_ignored),),
-        _all_preempting,
-    ),
-    PlantedBug(
-        "victims without opt-in",
-        "a pod that never said it may go",
-        ("twice opt-in",),
-        ((candidates, "_may_go_at", _nobody_asked),),
-        _all_preempting,
-    ),
-    PlantedBug(
-        "after omitted",
-        "a place, to two",
-        ("I1", "place first"),
-        ((SchedulerContext, "grant", _waits_for_nobody),),
-        _all_preempting,
-    ),
-    PlantedBug(
-        "evicted before booked for others",
-        "a pod, for nothing",
-        ("place first", "booked first"),
-        ((eviction_orders, "why_evict", _evicted_first),),
-        _all_preempting,
-    ),
-    PlantedBug(
-        "preempted place given away",
-        "a place that others were evicted for",
-        ("I1", "I2"),
-        ((changes, "rebook", _place_given_away),),
-        _all_preempting,
-    ),
-    PlantedBug(
-        "guarantee ignored",
-        "what a namespace is guaranteed",
-        ("guaranteed",),
-        ((candidates, "_keeps_guarantees", always(True)),),
-        _one_allocator,
-    ),
+PREEMPTION_BUGS.extend(
+    (
+        PlantedBug(
+            "guarantee ignored",
+            "what a namespace is guaranteed",
+            ("guaranteed",),
+            ((candidates, "_keeps_guarantees", always(True)),),
+            _one_allocator,
+        ),
+    )
 )
 COUNTED_ON_TWICE = PlantedBug(
     "leaving pod counted for two preemptors",

@@ -5,7 +5,7 @@ from typing import Any
 
 from simulation.judges.quotas import QuotaSaid
 from simulation.plans.plan import Fault, Plan
-from simulation.planted.bug import PlantedBug, always
+from simulation.planted.bug import Bugs, PlantedBug, always
 
 from sluice.contracts.messages import Revoke
 from sluice.contracts.quotas.usage import NOTHING
@@ -13,28 +13,7 @@ from sluice_allocator.core import allocator, changes
 from sluice_allocator.core.quotas import quota
 from sluice_allocator.core.request import bind, grant_validity
 
-
-def _not_counted_at_start(original: Any, ctx: Any, event: Any) -> None:
-    """What was there when this process read everything is not counted: only what it grants itself."""
-    original(ctx, event)
-    ctx.cluster.namespace_usage._used.clear()
-
-
-def _free_at_revoke(original: Any, ctx: Any, allocation: Any) -> bool:
-    """A namespace may have more as soon as something is being taken away from it."""
-    before = ctx.facts.ledger.get(allocation)
-    booking = ctx.cluster.booking(allocation)
-    freed: bool = original(ctx, allocation)
-    if isinstance(before, Revoke) and booking is not None and ctx.cluster.booking(allocation) is not None:
-        counts = ctx.cluster.usage_of(booking.devices)
-        ctx.cluster.namespace_usage.change(booking.namespace, counts, NOTHING)
-    return freed
-
-
-def _victims_of_others_relax(_original: Any, ctx: Any, _namespace: str, allocations: Any) -> Any:
-    """Evicted pods also make room in the quota of the request's namespace (tensor-fusion B7)."""
-    bookings = (ctx.cluster.booking(each) for each in allocations)
-    return (ctx.cluster.usage_of(booking.devices) for booking in bookings if booking is not None)
+QUOTA_BUGS = Bugs()
 
 
 def _limited(plan: Plan) -> Plan:
@@ -73,35 +52,40 @@ def _evicting(plan: Plan) -> Plan:
     return replace(plan, nodes=((node, gpus),), quotas=said, faults=faults, pods=pods)
 
 
+@QUOTA_BUGS.plant("usage not counted at start", "quota", allocator, "caught_up", _read_anew)
+def _not_counted_at_start(original: Any, ctx: Any, event: Any) -> None:
+    """What was there when this process read everything is not counted: only what it grants itself.
+    Loses what others of the cluster were promised, to a namespace over its limit."""
+    original(ctx, event)
+    ctx.cluster.namespace_usage._used.clear()
+
+
+@QUOTA_BUGS.plant("quota free at revoke", "quota", changes, "rebook", _limited)
+def _free_at_revoke(original: Any, ctx: Any, allocation: Any) -> bool:
+    """A namespace may have more as soon as something is being taken away from it.
+    Loses likewise, for as long as a pod takes to end."""
+    before = ctx.facts.ledger.get(allocation)
+    booking = ctx.cluster.booking(allocation)
+    freed: bool = original(ctx, allocation)
+    if isinstance(before, Revoke) and booking is not None and ctx.cluster.booking(allocation) is not None:
+        counts = ctx.cluster.usage_of(booking.devices)
+        ctx.cluster.namespace_usage.change(booking.namespace, counts, NOTHING)
+    return freed
+
+
+@QUOTA_BUGS.plant("victims of others relax", "quota", quota, "_booked", _evicting)
+def _victims_of_others_relax(_original: Any, ctx: Any, _namespace: str, allocations: Any) -> Any:
+    """Evicted pods also make room in the quota of the request's namespace (tensor-fusion B7).
+    Loses likewise, to any pod that may evict."""
+    bookings = (ctx.cluster.booking(each) for each in allocations)
+    return (ctx.cluster.usage_of(booking.devices) for booking in bookings if booking is not None)
+
+
 def _with_priority(ask: Any, namespace: str) -> Any:
     mine = (("sluice.dev/preemptible", "true"),) if namespace == "lab" else (("sluice.dev/priority", "50"),)
     kept = tuple(pair for pair in ask.annotations if pair[0] not in {"sluice.dev/preemptible", "sluice.dev/priority"})
     return replace(ask, annotations=(*kept, *mine))
 
-
-QUOTA_BUGS = (
-    PlantedBug(
-        "usage not counted at start",
-        "what others of the cluster were promised, to a namespace over its limit",
-        ("quota",),
-        ((allocator, "caught_up", _not_counted_at_start),),
-        _read_anew,
-    ),
-    PlantedBug(
-        "quota free at revoke",
-        "likewise, for as long as a pod takes to end",
-        ("quota",),
-        ((changes, "rebook", _free_at_revoke),),
-        _limited,
-    ),
-    PlantedBug(
-        "victims of others relax",
-        "likewise, to any pod that may evict",
-        ("quota",),
-        ((quota, "_booked", _victims_of_others_relax),),
-        _evicting,
-    ),
-)
 
 NOTHING_TAKEN_BACK = PlantedBug(
     "nothing taken back",

@@ -6,7 +6,7 @@ from typing import Any
 from simulation.judges.gpu_tables import A100_WITHOUT_MIG
 from simulation.plans.plan import Fault, Plan, PodLife
 from simulation.plans.pods import Ask, Device, fractional
-from simulation.planted.bug import PlantedBug, always
+from simulation.planted.bug import Bugs, PlantedBug, always
 from simulation.schedules.starvation import PROMISE_AFTER_S
 
 from sluice.contracts.messages import Grant
@@ -20,11 +20,23 @@ from sluice_node_agent.core.orders import reconcile
 from sluice_node_agent.core.orders.reconcile import OrderReconciler
 from sluice_node_agent.core.slices import destroy
 
+STARVING_BUGS = Bugs()
+TURN_BUGS = Bugs()
+
+
+def _wiped(plan: Plan) -> Plan:
+    faults = [fault for fault in plan.faults if fault.kind not in {"journal lost", "broker wipe"}]
+    faults += [Fault(at, "broker wipe") for at in (14.0, 24.0, 34.0)]
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
+
+
 _ALL_OF_ONE = Ask((("sluice.dev/gpus", "1"),), ("main",), (Device("whole"),))
 
 
+@STARVING_BUGS.plant("reserved and not booked", ("turn", "I1"), changes, "rebook")
 def _not_booked(original: Any, ctx: Any, allocation: Any) -> bool:
-    """A promise is in the ledger, and its place is given to others until its tenants are gone."""
+    """A promise is in the ledger, and its place is given to others until its tenants are gone.
+    Loses a place that was promised."""
     freed: bool = original(ctx, allocation)
     entry = ctx.facts.ledger.get(allocation)
     if isinstance(entry, Grant) and reservation.is_promise(ctx, entry):
@@ -32,13 +44,16 @@ def _not_booked(original: Any, ctx: Any, allocation: Any) -> bool:
     return freed
 
 
+@TURN_BUGS.plant("reservation ignores its tenants", ("I1", "I2"), SchedulerContext, "grant")
 def _waits_for_nobody(original: Any, self: Any, booking: Any, after: Any = (), **more: Any) -> None:
-    """The place is booked, and its tenants are not waited for."""
+    """The place is booked, and its tenants are not waited for. Loses a slice still in use."""
     original(self, booking, (), **more)
 
 
+@STARVING_BUGS.plant("reservation given up early", ("aging", "turn"), grant_validity, "why_give_up")
 def _given_up_early(original: Any, ctx: Any, grant: Any, revision: int) -> str | None:
-    """A promise is given up as soon as the first of those who stand there is gone: its piece is free, is it not?"""
+    """A promise is given up as soon as the first of those who stand there is gone: its piece is free, is it not?
+    Loses a large pod's turn, each time that a half of its place is free."""
     waits = reservation.is_promise(ctx, grant)
     if waits and not grant.evict and len(reservation.unfinished(ctx, grant)) < len(grant.after):
         return "somebody is gone"
@@ -46,8 +61,9 @@ def _given_up_early(original: Any, ctx: Any, grant: Any, revision: int) -> str |
     return cause
 
 
+@TURN_BUGS.plant("reservation forgotten by a wipe", "I4", nodes, "_adopting_entry", _wiped)
 def _forgotten_by_the_wipe(original: Any, ctx: Any, report: Any) -> Any:
-    """After a wipe a promise is taken over like any slice that is there."""
+    """After a wipe a promise is taken over like any slice that is there. Loses any answer, and its turn."""
     entry = original(ctx, report)
     return replace_after(entry) if isinstance(entry, Grant) else entry
 
@@ -65,12 +81,6 @@ def own_home_only(_original: Any, grant: Any, _state: Any) -> bool:
 def _takes_what_is_there(_original: Any, self: Any, _order: Any) -> bool:
     """After the journal was lost, what is found at a promised place is taken for the promise's own."""
     return bool(self.found.unclaimed)
-
-
-def _wiped(plan: Plan) -> Plan:
-    faults = [fault for fault in plan.faults if fault.kind not in {"journal lost", "broker wipe"}]
-    faults += [Fault(at, "broker wipe") for at in (14.0, 24.0, 34.0)]
-    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
 
 
 def _two_on_a_full_fleet(plan: Plan) -> Plan:
@@ -95,18 +105,7 @@ def _shares_or_gives_up(number: int, life: PodLife) -> PodLife:
     return PodLife(pod.asking(fractional(25)), 1.0) if number % 4 == 0 else life
 
 
-STARVING_BUGS = (
-    PlantedBug("no aging", "a large pod's turn, for ever", ("aging",), ((cycle, "promise_places", always(None)),)),
-    PlantedBug(
-        "reservation given up early",
-        "a large pod's turn, each time that a half of its place is free",
-        ("aging", "turn"),
-        ((grant_validity, "why_give_up", _given_up_early),),
-    ),
-    PlantedBug(
-        "reserved and not booked", "a place that was promised", ("turn", "I1"), ((changes, "rebook", _not_booked),)
-    ),
-)
+STARVING_BUGS.plant("no aging", "aging", cycle, "promise_places", loses="a large pod's turn, for ever")(always(None))
 """Found by the schedule in which a large pod would starve."""
 TAKES_WHAT_IS_THERE = PlantedBug(
     "agent takes an existing device",
@@ -123,43 +122,29 @@ BOTH_KEPT = PlantedBug(
     _two_on_a_full_fleet,
 )
 """Found in few random worlds: two allocators have to see different fleets at the same moment."""
-TURN_BUGS = (
-    PlantedBug("reservation not booked", "a promised place", ("turn", "I1"), ((changes, "rebook", _not_booked),)),
-    PlantedBug(
-        "reservation ignores its tenants",
-        "a slice still in use",
-        ("I1", "I2"),
-        ((SchedulerContext, "grant", _waits_for_nobody),),
-    ),
-    PlantedBug(
-        "reserved requests leave the queue",
-        "a place that is free, to a pod that waits for another",
-        ("I4",),
-        ((requests, "_may_have_another", always(False)),),
-    ),
-    PlantedBug(
-        "reservation forgotten by a wipe",
-        "any answer, and its turn",
-        ("I4",),
-        ((nodes, "_adopting_entry", _forgotten_by_the_wipe),),
-        _wiped,
-    ),
-    PlantedBug(
-        "reservation started too early",
-        "a slice still in use",
-        ("I1", "I2"),
-        ((OrderReconciler, "is_next", always(True)),),
-    ),
-    PlantedBug(
-        "other pods' holders block a revoke",
-        "capacity, as long as somebody else runs there",
-        ("I4",),
-        (
-            (reconcile, "_was_never_begun", always(False)),
-            (destroy, "_was_to_come_later", always(False)),
-            (destroy, "_has_home", own_home_only),
+TURN_BUGS.plant("reservation not booked", ("turn", "I1"), changes, "rebook", loses="a promised place")(_not_booked)
+TURN_BUGS.plant(
+    "reservation started too early", ("I1", "I2"), OrderReconciler, "is_next", loses="a slice still in use"
+)(always(True))
+TURN_BUGS.extend(
+    (
+        PlantedBug(
+            "reserved requests leave the queue",
+            "a place that is free, to a pod that waits for another",
+            ("I4",),
+            ((requests, "_may_have_another", always(False)),),
         ),
-        _shared_for_good,
-    ),
+        PlantedBug(
+            "other pods' holders block a revoke",
+            "capacity, as long as somebody else runs there",
+            ("I4",),
+            (
+                (reconcile, "_was_never_begun", always(False)),
+                (destroy, "_was_to_come_later", always(False)),
+                (destroy, "_has_home", own_home_only),
+            ),
+            _shared_for_good,
+        ),
+    )
 )
 """Found in random worlds."""

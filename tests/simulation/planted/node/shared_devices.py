@@ -7,7 +7,7 @@ from typing import Any
 import msgspec.structs
 from simulation.plans.plan import KEEP_WARM_S, Fault, Plan
 from simulation.plans.pods import shared
-from simulation.planted.bug import PlantedBug, always
+from simulation.planted.bug import Bugs, PlantedBug, always
 
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpecs
 from sluice_node_agent.core import agent
@@ -18,88 +18,7 @@ from sluice_node_agent.core.slices import destroy, mig_instance
 from sluice_node_agent.core.state.devices import Devices
 from sluice_node_agent.core.state.node_state import NodeState
 
-# -- homes --------------------------------------------------------------------------------------------------------
-
-
-def _unmade_with_the_first(original: Any, self: Any, key: Any) -> bool:
-    """A home is unmade as soon as one of its tenants leaves."""
-    leaving = any(work.record.phase == "unmaking" for work, _, _ in self.tenants(key))
-    return bool(original(self, key)) and not leaving
-
-
-def _daemon_left_running(original: Any, home: Any, wish: Any, devices: Any, token: int) -> Any:
-    """The daemon is not stopped with the last share."""
-    step = original(home, wish, devices, token)
-    if isinstance(step, StopMps):
-        home.stopped = True
-        step = original(home, wish, devices, token)
-    return step
-
-
-def _mode_left_behind(original: Any, home: Any, wish: Any, devices: Any, token: int) -> Any:
-    """The GPU stays in compute mode EXCLUSIVE_PROCESS."""
-    step = original(home, wish, devices, token)
-    if isinstance(step, SetComputeMode):
-        return msgspec.structs.replace(home.record, daemon=False, pid=0, started_at=0)
-    return step
-
-
-def _stale_after_reboot(original: Any, record: Any, devices: Any, boot_id: str, claimed: Any) -> Any:
-    """A home of an earlier boot is taken for one of this boot."""
-    return original(msgspec.structs.replace(record, boot_id=boot_id), devices, boot_id, claimed)
-
-
-def _not_held_against(_original: Any, record: Any, _found: Any) -> Any:
-    """What the journal says of a daemon is believed."""
-    return record
-
-
-# -- daemons ------------------------------------------------------------------------------------------------------
-
-
-def _never_dead(original: Any, home: Any, what: Any) -> Any:
-    """A daemon that died is not noticed."""
-    return original(home, replace(what, alive=True))
-
-
-def _ended_at_every_start(original: Any, event: Any, slices: Any, _homes: Any, claimed: Any) -> Any:
-    """Homes that the journal knows are taken for left over."""
-    return original(event, slices, [], claimed)
-
-
-def _all_useless(_original: Any, self: Any, _devices: Any) -> Any:
-    """An agent that starts ends every daemon that it finds."""
-    every = list(self.homes.values())
-    self.homes.clear()
-    return every
-
-
-def _everybody_let_go(original: Any, record: Any, result: Any, number: int, state: Any) -> Any:
-    """When one tenant's processes linger, the server lets go of all its clients."""
-    outcome = original(record, result, number, state)
-    if not outcome.clients:
-        return outcome
-    return replace(outcome, clients=tuple(holder.pid for holder in result.holders if holder.kind == "compute"))
-
-
-def _any_user(original: Any, self: Any, claim: Any, namespace: str, step: int) -> Any:
-    """A share joins the home of another user of its namespace."""
-    want = original(self, claim, namespace, step)
-    want.domain = (want.domain[0], 0)
-    return want
-
-
-# -- warm instances -----------------------------------------------------------------------------------------------
-
-
-def _warm_with_its_compute_instance(original: Any, place: Any, device: Any, token: int) -> Any:
-    """An instance is kept warm with its compute instance, and so with its MIG UUID."""
-    if device.gi_id is not None and device.uuid and place.profile is not None:
-        return DestroyGpuInstance(token, place.gpu, device.gi_id, place.start, place.size)
-    return original(place, device, token)
-
-
-# -- what makes a case frequent -----------------------------------------------------------------------------------
+HOME_BUGS = Bugs()
 
 
 def _sharing(plan: Plan) -> Plan:
@@ -119,6 +38,110 @@ def _daemons_die(plan: Plan) -> Plan:
     plan = _sharing(plan)
     more = tuple(Fault(at, "daemon dies", node) for at in (9.0, 15.0, 21.0, 27.0) for node, _ in plan.nodes)
     return replace(plan, faults=tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at)))
+
+
+def _keeping_warm(plan: Plan) -> Plan:
+    return replace(plan, keep_warm_s=KEEP_WARM_S)
+
+
+# -- homes --------------------------------------------------------------------------------------------------------
+
+
+@HOME_BUGS.plant(
+    "home destroyed with its first tenant",
+    ("undisturbed", "only a Revoke destroys", "MPS"),
+    NodeState,
+    "wants_home",
+    _sharing,
+)
+def _unmade_with_the_first(original: Any, self: Any, key: Any) -> bool:
+    """A home is unmade as soon as one of its tenants leaves. Loses everything that the others had on the device."""
+    leaving = any(work.record.phase == "unmaking" for work, _, _ in self.tenants(key))
+    return bool(original(self, key)) and not leaving
+
+
+@HOME_BUGS.plant("daemon left running", ("LAW 3", "I3", "I4"), lifecycle, "_to_unmake", _sharing)
+def _daemon_left_running(original: Any, home: Any, wish: Any, devices: Any, token: int) -> Any:
+    """The daemon is not stopped with the last share. Loses capacity, for ever."""
+    step = original(home, wish, devices, token)
+    if isinstance(step, StopMps):
+        home.stopped = True
+        step = original(home, wish, devices, token)
+    return step
+
+
+@HOME_BUGS.plant("mode left behind", ("LAW 3", "MPS"), lifecycle, "_to_unmake", _sharing)
+def _mode_left_behind(original: Any, home: Any, wish: Any, devices: Any, token: int) -> Any:
+    """The GPU stays in compute mode EXCLUSIVE_PROCESS. Loses a whole GPU for more than one process."""
+    step = original(home, wish, devices, token)
+    if isinstance(step, SetComputeMode):
+        return msgspec.structs.replace(home.record, daemon=False, pid=0, started_at=0)
+    return step
+
+
+def _stale_after_reboot(original: Any, record: Any, devices: Any, boot_id: str, claimed: Any) -> Any:
+    """A home of an earlier boot is taken for one of this boot."""
+    return original(msgspec.structs.replace(record, boot_id=boot_id), devices, boot_id, claimed)
+
+
+def _not_held_against(_original: Any, record: Any, _found: Any) -> Any:
+    """What the journal says of a daemon is believed."""
+    return record
+
+
+# -- daemons ------------------------------------------------------------------------------------------------------
+
+
+@HOME_BUGS.plant("dead daemon not noticed", ("MPS", "I4"), lifecycle, "_seen", _daemons_die)
+def _never_dead(original: Any, home: Any, what: Any) -> Any:
+    """A daemon that died is not noticed. Loses a pod that never comes back."""
+    return original(home, msgspec.structs.replace(what, alive=True))
+
+
+def _ended_at_every_start(original: Any, event: Any, slices: Any, _homes: Any, claimed: Any) -> Any:
+    """Homes that the journal knows are taken for left over."""
+    return original(event, slices, [], claimed)
+
+
+def _all_useless(_original: Any, self: Any, _devices: Any) -> Any:
+    """An agent that starts ends every daemon that it finds."""
+    every = list(self.homes.values())
+    self.homes.clear()
+    return every
+
+
+@HOME_BUGS.plant("all MPS clients terminated", "undisturbed", destroy, "_take_holders", _sharing)
+def _everybody_let_go(original: Any, record: Any, result: Any, number: int, state: Any) -> Any:
+    """When one tenant's processes linger, the server lets go of all its clients. Loses living training."""
+    outcome = original(record, result, number, state)
+    if not outcome.clients:
+        return outcome
+    return replace(outcome, clients=tuple(holder.pid for holder in result.holders if holder.kind == "compute"))
+
+
+@HOME_BUGS.plant("home shared with another user", "I1", DeviceSpecs, "_plain", _sharing)
+def _any_user(original: Any, self: Any, claim: Any, namespace: str, step: int) -> Any:
+    """A share joins the home of another user of its namespace. Loses the wall between users."""
+    want = original(self, claim, namespace, step)
+    want.domain = (want.domain[0], 0)
+    return want
+
+
+# -- warm instances -----------------------------------------------------------------------------------------------
+
+
+@HOME_BUGS.plant(
+    "warm with its compute instance", ("LAW 3", "one tenant per device"), mig_instance, "step_to_unmake", _keeping_warm
+)
+def _warm_with_its_compute_instance(original: Any, place: Any, device: Any, token: int) -> Any:
+    """An instance is kept warm with its compute instance, and so with its MIG UUID.
+    Loses a device that a former tenant may still name."""
+    if device.gi_id is not None and device.uuid and place.profile is not None:
+        return DestroyGpuInstance(token, place.gpu, device.gi_id, place.start, place.size)
+    return original(place, device, token)
+
+
+# -- what makes a case frequent -----------------------------------------------------------------------------------
 
 
 def _daemons_die_and_are_refused(plan: Plan) -> Plan:
@@ -153,100 +176,41 @@ def _silent_when_agents_start(plan: Plan) -> Plan:
     return replace(plan, faults=tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at)))
 
 
-def _keeping_warm(plan: Plan) -> Plan:
-    return replace(plan, keep_warm_s=KEEP_WARM_S)
-
-
-HOME_BUGS = (
-    PlantedBug(
-        "home destroyed with its first tenant",
-        "everything that the others had on the device",
-        ("undisturbed", "only a Revoke destroys", "MPS"),
-        ((NodeState, "wants_home", _unmade_with_the_first),),
-        _sharing,
-    ),
-    PlantedBug(
-        "last share gone before its home",
-        "the meaning of SliceGone",
-        ("LAW 3",),
-        ((destroy, "_is_being_unmade", always(False)),),
-        _sharing,
-    ),
-    PlantedBug(
-        "daemon left running",
-        "capacity, for ever",
-        ("LAW 3", "I3", "I4"),
-        ((lifecycle, "_to_unmake", _daemon_left_running),),
-        _sharing,
-    ),
-    PlantedBug(
-        "mode left behind",
-        "a whole GPU for more than one process",
-        ("LAW 3", "MPS"),
-        ((lifecycle, "_to_unmake", _mode_left_behind),),
-        _sharing,
-    ),
-    PlantedBug(
-        "stale home after a reboot",
-        "a tenant's daemon",
-        ("MPS", "I4", "LAW 3"),
-        ((lifecycle, "resume", _stale_after_reboot), (lifecycle, "held_against", _not_held_against)),
-        _reboots,
-    ),
-    PlantedBug(
-        "dead daemon not noticed",
-        "a pod that never comes back",
-        ("MPS", "I4"),
-        ((lifecycle, "_seen", _never_dead),),
-        _daemons_die,
-    ),
-    PlantedBug(
-        "home destroyed by a refused start",
-        "living training, with the instance that it is on",
-        ("only a Revoke destroys", "undisturbed", "MPS"),
-        ((lifecycle, "had_tenants", always(False)),),
-        _daemons_die_and_are_refused,
-    ),
-    PlantedBug(
-        "daemons ended at every start",
-        "living training, when an agent is updated",
-        ("undisturbed",),
-        ((Discovered, "useless", _all_useless), (agent, "discover", _ended_at_every_start)),
-        _agents_die,
-    ),
-    PlantedBug(
-        "limits not raised",
-        "memory and SMs that were granted",
-        ("MPS",),
-        ((mps_limits, "covers", always(True)),),
-        _sharing,
-    ),
-    PlantedBug(
-        "sizes guessed",
-        "SMs that were granted, for as long as the processes live",
-        ("MPS",),
-        ((Devices, "is_unknown", always(False)),),
-        _silent_when_agents_start,
-    ),
-    PlantedBug(
-        "all MPS clients terminated",
-        "living training",
-        ("undisturbed",),
-        ((destroy, "_take_holders", _everybody_let_go),),
-        _sharing,
-    ),
-    PlantedBug(
-        "home shared with another user",
-        "the wall between users",
-        ("I1",),
-        ((DeviceSpecs, "_plain", _any_user),),
-        _sharing,
-    ),
-    PlantedBug(
-        "warm with its compute instance",
-        "a device that a former tenant may still name",
-        ("LAW 3", "one tenant per device"),
-        ((mig_instance, "step_to_unmake", _warm_with_its_compute_instance),),
-        _keeping_warm,
-    ),
+HOME_BUGS.plant(
+    "last share gone before its home", "LAW 3", destroy, "_is_being_unmade", _sharing, loses="the meaning of SliceGone"
+)(always(False))
+HOME_BUGS.plant("limits not raised", "MPS", mps_limits, "covers", _sharing, loses="memory and SMs that were granted")(
+    always(True)
+)
+HOME_BUGS.extend(
+    (
+        PlantedBug(
+            "stale home after a reboot",
+            "a tenant's daemon",
+            ("MPS", "I4", "LAW 3"),
+            ((lifecycle, "resume", _stale_after_reboot), (lifecycle, "held_against", _not_held_against)),
+            _reboots,
+        ),
+        PlantedBug(
+            "home destroyed by a refused start",
+            "living training, with the instance that it is on",
+            ("only a Revoke destroys", "undisturbed", "MPS"),
+            ((lifecycle, "had_tenants", always(False)),),
+            _daemons_die_and_are_refused,
+        ),
+        PlantedBug(
+            "daemons ended at every start",
+            "living training, when an agent is updated",
+            ("undisturbed",),
+            ((Discovered, "useless", _all_useless), (agent, "discover", _ended_at_every_start)),
+            _agents_die,
+        ),
+        PlantedBug(
+            "sizes guessed",
+            "SMs that were granted, for as long as the processes live",
+            ("MPS",),
+            ((Devices, "is_unknown", always(False)),),
+            _silent_when_agents_start,
+        ),
+    )
 )

@@ -8,15 +8,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
+from sluice_node_agent.core.quota import events as quota
 from sluice_node_agent.core.quota import scheduler as real
-from sluice_node_agent.core.quota.events import (
-    WHOLE_PPM,
-    Connection,
-    ConnectionClosed,
-    QuotaEvent,
-    QuotaInstruction,
-    WakeAt,
-)
 from sluice_node_agent.core.quota.scheduler import TokenScheduler
 from sluice_node_agent.core.quota.selection import Selection
 from sluice_node_agent.core.quota.tenants import HeldToken, Tenant
@@ -25,9 +18,9 @@ from sluice_node_agent.core.quota.tenants import HeldToken, Tenant
 class ForgetsTheDead(TokenScheduler):
     """A process that dies takes its token with it."""
 
-    def handle(self, event: QuotaEvent, now_us: int) -> list[QuotaInstruction]:
+    def handle(self, event: quota.QuotaEvent, now_us: int) -> list[quota.QuotaInstruction]:
         """As ever, but for that."""
-        return [] if isinstance(event, ConnectionClosed) else super().handle(event, now_us)
+        return [] if isinstance(event, quota.ConnectionClosed) else super().handle(event, now_us)
 
 
 class NeverStops(TokenScheduler):
@@ -37,28 +30,28 @@ class NeverStops(TokenScheduler):
         ask = tenant.asks.get(hold.connection)
         return ask is not None and ask.ahead_of == hold.token and tenant.is_allowed(now_us)
 
-    def _decide(self, now_us: int) -> Iterator[QuotaInstruction]:
+    def _decide(self, now_us: int) -> Iterator[quota.QuotaInstruction]:
         for tenant, hold in self._running():
             if self._may_go_on(tenant, hold, now_us):
                 yield self._go_on(tenant, hold, now_us, is_sure=True)
         yield from super()._decide(now_us)
 
-    def _stop_for(self, waiting: list[Tenant], now_us: int) -> Iterator[QuotaInstruction]:
+    def _stop_for(self, waiting: list[Tenant], now_us: int) -> Iterator[quota.QuotaInstruction]:
         yield from ()
 
 
 class SleepsThrough(TokenScheduler):
     """It never wakes by itself."""
 
-    def handle(self, event: QuotaEvent, now_us: int) -> list[QuotaInstruction]:
+    def handle(self, event: quota.QuotaEvent, now_us: int) -> list[quota.QuotaInstruction]:
         """As ever, but for that."""
-        return [each for each in super().handle(event, now_us) if not isinstance(each, WakeAt)]
+        return [each for each in super().handle(event, now_us) if not isinstance(each, quota.WakeAt)]
 
 
 class BelievesAnybody(TokenScheduler):
     """Naming a token counts as returning it."""
 
-    def _hold_of(self, tenant: Tenant, connection: Connection, token: int) -> HeldToken | None:
+    def _hold_of(self, tenant: Tenant, connection: quota.Connection, token: int) -> HeldToken | None:
         return tenant.hold
 
 
@@ -100,7 +93,9 @@ def _without_windows() -> Iterator[None]:
     """A limit that holds for each token alone: what was used in the window before is forgotten."""
 
     def room_us(self: Tenant, _: int) -> int:
-        return min(self.config.token_us, max(self.config.least_us, self.limit_ppm * self.config.window_us // WHOLE_PPM))
+        return min(
+            self.config.token_us, max(self.config.least_us, self.limit_ppm * self.config.window_us // quota.WHOLE_PPM)
+        )
 
     with patch.object(Tenant, "room_us", room_us):
         yield

@@ -19,23 +19,14 @@ from simulation.planted.bug import planted
 from simulation.schedules.scene import A30_NODE, MIG_NODE, Scene, sliced
 from simulation.schedules.unanswered import its_agent_speaks_while_the_end_of_its_head_is_unanswered
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import OperationId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Closed,
-    Grant,
-    NodeOpened,
-    Released,
-    Revoke,
-    SliceGone,
-    SliceReady,
-)
 
 
 def closed_with_node(writes) -> list[str]:
     """The allocations that were closed without a word of an agent."""
-    return [w.message.allocation for w in writes if isinstance(w.message, Closed) and w.message.removed]
+    return [w.message.allocation for w in writes if isinstance(w.message, msg.Closed) and w.message.removed]
 
 
 def test_the_judge_blames_nobody_who_goes_by_a_release_of_before_a_wipe_while_its_node_is_gone() -> None:
@@ -44,7 +35,7 @@ def test_the_judge_blames_nobody_who_goes_by_a_release_of_before_a_wipe_while_it
     scene.pod("a", sliced("7g.40gb"))
     scene.until(lambda: scene.runs("a"))
     before = scene.bound("a")
-    lost = scene.lose(lambda _host, write: isinstance(write.message, Released))
+    lost = scene.lose(lambda _host, write: isinstance(write.message, msg.Released))
     scene.strike("node removed", before.node, lasts_s=500.0, number=OFF)
     scene.until(lambda: bool(lost), longest_s=60.0)
     scene.world.broker.wipe()
@@ -64,9 +55,9 @@ def test_what_its_agent_gave_back_does_not_go_with_a_node_that_was_removed_once(
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: scene.runs("a"))
     scene.strike("node removed", "node-0", number=BY_MISTAKE)
-    scene.until(lambda: any(isinstance(w.message, NodeOpened) for w in landed))
+    scene.until(lambda: any(isinstance(w.message, msg.NodeOpened) for w in landed))
     scene.wait(20.0)  # its agent lives, and nothing of its node is closed
-    lost = scene.lose(lambda _host, write: isinstance(write.message, Released), times=1)
+    lost = scene.lose(lambda _host, write: isinstance(write.message, msg.Released), times=1)
     scene.remove("a")
     scene.until(lambda: bool(lost))
     scene.world.broker.wipe()
@@ -82,7 +73,7 @@ def test_what_is_gone_and_went_with_its_node_is_closed_again_for_each_run_of_its
     landed = scene.landed()
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: scene.runs("a"))
-    late = scene.lose(lambda _host, write: isinstance(write.message, SliceGone))
+    late = scene.lose(lambda _host, write: isinstance(write.message, msg.SliceGone))
     scene.remove("a")
     scene.until(lambda: bool(late))
     agent = scene.host("agent-node-0")
@@ -91,11 +82,11 @@ def test_what_is_gone_and_went_with_its_node_is_closed_again_for_each_run_of_its
     scene.until(lambda: bool(closed_with_node(landed)), longest_s=40.0)
     scene.land(late[0])
     scene.wait(1.0)
-    assert [w for w in landed if isinstance(w.message, SliceGone)]
-    scene.lose(lambda _host, write: isinstance(write.message, SliceGone))
+    assert [w for w in landed if isinstance(w.message, msg.SliceGone)]
+    scene.lose(lambda _host, write: isinstance(write.message, msg.SliceGone))
     for runs in (1, 2):
         agent.start()
-        scene.until(lambda runs=runs: sum(isinstance(w.message, NodeOpened) for w in landed) == runs)  # type: ignore[misc]
+        scene.until(lambda runs=runs: sum(isinstance(w.message, msg.NodeOpened) for w in landed) == runs)  # type: ignore[misc]
         agent.kill()
         scene.wait(1.0)
     assert len(closed_with_node(landed)) == 3
@@ -117,7 +108,7 @@ def test_what_was_to_be_closed_with_a_node_stays_when_its_agent_speaks() -> None
         scene.pod(pod, sliced("1g.5gb"))
     scene.until(lambda: all(scene.runs(pod) for pod in pods))
     before, landed = [scene.bound(pod) for pod in pods], scene.landed()
-    lost = scene.lose(lambda _host, write: isinstance(write.message, Closed))
+    lost = scene.lose(lambda _host, write: isinstance(write.message, msg.Closed))
     scene.strike("node removed", "node-0", lasts_s=500.0, number=CUT_OFF)
     scene.until(lambda: bool(lost), longest_s=40.0)
     scene.host("agent-node-0").start()
@@ -125,7 +116,7 @@ def test_what_was_to_be_closed_with_a_node_stays_when_its_agent_speaks() -> None
     scene.lose(lambda _host, _write: False)
     scene.wait(5.0)
     assert len(closed_with_node(landed)) == 1, "it is the same write, whatever was heard meanwhile (W3)"
-    assert not [w for w in landed if isinstance(w.message, (Revoke, Released))]
+    assert not [w for w in landed if isinstance(w.message, (msg.Revoke, msg.Released))]
     assert [scene.bound(pod) for pod in pods] == before
     scene.finish()
 
@@ -136,7 +127,7 @@ def test_the_judge_knows_that_what_closes_a_slice_with_its_node_is_said_again_as
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: scene.runs("a"))
     before, landed = scene.bound("a"), scene.landed()
-    lost = scene.lose(lambda _host, write: isinstance(write.message, Closed))
+    lost = scene.lose(lambda _host, write: isinstance(write.message, msg.Closed))
     scene.strike("node removed", "node-0", lasts_s=500.0, number=CUT_OFF)
     scene.until(lambda: bool(lost), longest_s=40.0)
     scene.host("agent-node-0").start()
@@ -180,7 +171,9 @@ def one_hears_the_end_of_a_head_and_not_why() -> None:
     scene.until(lambda: bool(closed_with_node(landed)), longest_s=40.0)
     heard[Stream.BOOK]()
     scene.pod("second", sliced("7g.40gb"))
-    scene.until(lambda: any(isinstance(w.message, AllocationRequested) and w.message.name == "second" for w in landed))
+    scene.until(
+        lambda: any(isinstance(w.message, msg.AllocationRequested) and w.message.name == "second" for w in landed)
+    )
     scene.let_hear("allocator-b", f"sluice.request.{scene.request('second')}")
     scene.wait(1.0)
     heard[Stream.STATE]()
@@ -202,7 +195,7 @@ def its_end_lands_in_another_life_of_the_bus() -> None:
     scene.strike("broker wipe")
     scene.wait(10.0)
     scene.world.removals.say("node-0")
-    lost = scene.lose(lambda _host, write: isinstance(write.message, Closed))
+    lost = scene.lose(lambda _host, write: isinstance(write.message, msg.Closed))
     scene.until(lambda: bool(lost), longest_s=40.0)
     scene.host("allocator-a").pause()
     scene.host("agent-node-0").start()
@@ -213,7 +206,7 @@ def its_end_lands_in_another_life_of_the_bus() -> None:
     scene.host("allocator-a").resume()
     scene.wait(5.0)
     assert closed_with_node(landed)
-    assert not [w for w in landed if isinstance(w.message, (Revoke, Released))]
+    assert not [w for w in landed if isinstance(w.message, (msg.Revoke, msg.Released))]
     assert scene.runs("a")
     scene.finish()
 
@@ -237,7 +230,7 @@ def its_loss_is_told_in_another_life_of_the_bus() -> None:
     scene.strike("broker wipe")
     scene.wait(10.0)
     scene.world.removals.say("node-0")
-    lost = scene.lose(lambda _host, write: isinstance(write.message, Released))
+    lost = scene.lose(lambda _host, write: isinstance(write.message, msg.Released))
     scene.until(lambda: bool(lost), longest_s=40.0)
     scene.host("allocator-a").kill()
     scene.host("agent-node-0").start()
@@ -271,14 +264,14 @@ def one_has_not_heard_that_a_node_is_back() -> None:
     for stream in (Stream.BOOK, Stream.STATE):
         scene.stall("allocator-b", stream)
     landed = scene.landed()
-    unheard = scene.lose(lambda _host, write: isinstance(write.message, SliceReady))
+    unheard = scene.lose(lambda _host, write: isinstance(write.message, msg.SliceReady))
     scene.host("agent-node-0").start()
     scene.wait(15.0)
     assert unheard
-    assert [w for w in landed if isinstance(w.message, Grant)]
+    assert [w for w in landed if isinstance(w.message, msg.Grant)]
     scene.world.broker.fate_of = lambda _host, _write: None
     scene.wait(5.0)
-    assert not [w for w in landed if isinstance(w.message, Released)]
+    assert not [w for w in landed if isinstance(w.message, msg.Released)]
     scene.finish()
 
 
@@ -297,7 +290,7 @@ def test_the_judge_knows_that_a_pod_is_released_again_as_it_was(is_said_again: b
     judge, bound = scene.world.judge, scene.bound("a")
     judge.removed[bound.node] = None
     del judge.ledger[bound.node][bound.allocation]  # a wipe, say
-    released, operation = Released(request=bound.request, cause="pod gone"), OperationId("r")
+    released, operation = msg.Released(request=bound.request, cause="pod gone"), OperationId("r")
     if is_said_again:
         judge.decided_in[operation] = "life"
         judge._answering(released, operation, "life")

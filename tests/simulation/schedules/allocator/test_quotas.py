@@ -12,21 +12,10 @@ from simulation.planted.allocator.quotas import BOUND_ON_WHAT_IS_KNOWN, NOTHING_
 from simulation.planted.bug import PlantedBug, planted
 from simulation.schedules.scene import A30_NODE, MIG_NODE, Scene, sliced
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, Write
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Bound,
-    DeviceGrant,
-    EvictionOrdered,
-    Grant,
-    Pending,
-    Released,
-    SliceGone,
-    SliceReady,
-)
 from sluice.contracts.reasons import WaitReason
 
 ONE = (1, None, None)
@@ -42,7 +31,7 @@ def limit(scene: Scene, total: tuple[int | None, int | None, int | None]) -> Non
 def waits_for_quota(scene: Scene, name: str) -> bool:
     """Whether a pod waits because of its namespace's limit."""
     said = scene.value(f"sluice.waiting.{scene.request(name)}")
-    return isinstance(said, Pending) and said.reasons[0].reason is WaitReason.QUOTA_EXCEEDED
+    return isinstance(said, msg.Pending) and said.reasons[0].reason is WaitReason.QUOTA_EXCEEDED
 
 
 def raise_and_lower(scene: Scene, killed: str = "", step: int = 0) -> None:
@@ -106,10 +95,10 @@ def test_nobody_is_bound_before_what_was_written_before_its_grant_is_known() -> 
     scene.pod("b", sliced("1g.6gb"))
     scene.wait(0.5)
     scene.let_hear("allocator-b", subjects.request(scene.request("b")).subject)
-    scene.until(lambda: any(isinstance(write.message, SliceReady) for write in granted))
+    scene.until(lambda: any(isinstance(write.message, msg.SliceReady) for write in granted))
     asked()  # what is said of the first pod counts, so it is heard after the second was granted
     scene.wait(0.5)
-    (grant,) = (write.message for write in granted if isinstance(write.message, Grant))
+    (grant,) = (write.message for write in granted if isinstance(write.message, msg.Grant))
     assert grant.booking.name == "b"
     assert scene.bound("b") is None
     decided()
@@ -129,14 +118,14 @@ def test_whoever_has_to_go_for_another_counts_until_he_is_gone() -> None:
     whole, half = sliced("7g.40gb"), sliced("4g.20gb")
     scene.pod("goes", Ask((*whole.annotations, (PREEMPTIBLE, "true")), whole.containers, whole.devices))
     scene.until(lambda: scene.runs("goes"))
-    scene.lose(lambda _host, write: isinstance(write.message, EvictionOrdered))
+    scene.lose(lambda _host, write: isinstance(write.message, msg.EvictionOrdered))
     landed = scene.landed()
     scene.pod("service", Ask((*half.annotations, (PRIORITY, "5")), half.containers, half.devices))
-    scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
+    scene.until(lambda: any(isinstance(write.message, msg.Grant) for write in landed))
     scene.pod("late", sliced("1g.6gb"))
     scene.wait(0.5)
     scene.let_hear("allocator-b", subjects.request(scene.request("late")).subject)
-    scene.until(lambda: sum(isinstance(write.message, Grant) for write in landed) > 1)
+    scene.until(lambda: sum(isinstance(write.message, msg.Grant) for write in landed) > 1)
     scene.wait(3.0)
     for hear in heard:
         hear()
@@ -164,15 +153,15 @@ def test_what_was_granted_counts_whatever_a_server_that_lags_shows() -> None:
     all_readings_lag(scene)
     scene.pod("a", sliced("1g.5gb"))
     scene.pod("b", sliced("1g.6gb"))
-    scene.until(lambda: sum(isinstance(write.message, AllocationRequested) for write in landed) == 2)
+    scene.until(lambda: sum(isinstance(write.message, msg.AllocationRequested) for write in landed) == 2)
     scene.host("pod-watcher").pause()
-    scene.until(lambda: any(isinstance(write.message, Bound) for write in landed))
+    scene.until(lambda: any(isinstance(write.message, msg.Bound) for write in landed))
     scene.wait(0.3)
     (book,) = (reader for reader in scene.host("allocator-a").readers if reader.stream is Stream.BOOK)
     book.start()
     scene.wait(8.0)
     scene.host("pod-watcher").resume()
-    assert sum(isinstance(write.message, Grant) for write in landed) == 1
+    assert sum(isinstance(write.message, msg.Grant) for write in landed) == 1
     limit(scene, NO_LIMITS)
     scene.finish()
 
@@ -187,17 +176,19 @@ def test_a_grant_without_an_answer_counts_until_it_was_read_whatever_a_server_th
     (book,) = (reader for reader in scene.host("allocator-a").readers if reader.stream is Stream.BOOK)
     book.start()
     scene.wait(0.1)
-    scene.world.broker.fate_of = lambda _host, write: "ack lost" if isinstance(write.message, Grant) else None
+    scene.world.broker.fate_of = lambda _host, write: "ack lost" if isinstance(write.message, msg.Grant) else None
     scene.pod("a", sliced("1g.5gb"))
-    scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
+    scene.until(lambda: any(isinstance(write.message, msg.Grant) for write in landed))
     scene.world.broker.fate_of = lambda _host, _write: None
     scene.pod("b", sliced("1g.6gb"))
     scene.wait(0.1)
     scene.remove("a")
     scene.until(lambda: scene.runs("b"))
     words = [write.message for write in landed]
-    released = next(number for number, each in enumerate(words) if isinstance(each, Released))
-    assert any(isinstance(each, SliceGone) for each in words[:released]), "it was released before its slice was gone"
+    released = next(number for number, each in enumerate(words) if isinstance(each, msg.Released))
+    assert any(isinstance(each, msg.SliceGone) for each in words[:released]), (
+        "it was released before its slice was gone"
+    )
     scene.finish()
 
 
@@ -224,19 +215,19 @@ def test_the_judge_counts_a_promise_or_the_place_that_was_free_earlier(limit_gpu
             judge.landed(landing, 2)
 
 
-def _grant(request: str, allocation: str, devices: int, after: tuple[AllocationId, ...] = ()) -> Grant:
+def _grant(request: str, allocation: str, devices: int, after: tuple[AllocationId, ...] = ()) -> msg.Grant:
     """So many devices on the only node, by the only allocator."""
     booking = booking_of(
         allocation,
         "node-0",
-        (DeviceGrant(container="main", gpu="GPU-node-0-0", profile="1g.5gb", start=0, size=1),) * devices,
+        (msg.DeviceGrant(container="main", gpu="GPU-node-0-0", profile="1g.5gb", start=0, size=1),) * devices,
         request=request,
         namespace="den",
     )
-    return Grant(revision=1, incarnation=Incarnation("1"), booking=booking, after=after)
+    return msg.Grant(revision=1, incarnation=Incarnation("1"), booking=booking, after=after)
 
 
-def _write(address: subjects.Address, message: AnyMessage) -> Write:
+def _write(address: subjects.Address, message: msg.AnyMessage) -> Write:
     stream = Stream.BOOK if address.kind == "ledger" else Stream.STATE
     return Write(OperationId("o"), 1, stream, address.subject, address.guard, 0, message, "")
 

@@ -1,12 +1,9 @@
 """HAMi's own configuration files are read as they are: keys with a meaning here apply, the rest get a warning."""
 
-import contextlib
 import json
 
 import pytest
 from factories.scheduling.placement_files import GEOMETRIES, NODES
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from sluice.contracts.ids import NodeName
 from sluice.mig.catalog import find_model
@@ -165,31 +162,3 @@ def test_an_unknown_operating_mode_is_told() -> None:
         parse_node_config("nodeconfig: [{name: a, operatingmode: mps}]", origin="config.json")
     with pytest.raises(PlacementFileError, match=r"nodeconfig\[1\].name"):
         parse_node_config("nodeconfig: [{operatingmode: mig}]", origin="config.json")
-
-
-_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=8,
-)
-_DEVICE_DOCUMENTS = st.fixed_dictionaries(
-    {
-        "nvidia": st.dictionaries(
-            st.sampled_from(["knownMigGeometries", "migProfileAllowlist", "x"]),
-            _VALUES
-            | st.lists(
-                st.dictionaries(st.sampled_from(["models", "profiles", "allowedGeometries"]), _VALUES, max_size=3),
-                max_size=2,
-            ),
-            max_size=3,
-        )
-    }
-)
-
-
-@settings(max_examples=100, deadline=None)
-@given(document=_DEVICE_DOCUMENTS | _VALUES)
-def test_no_document_breaks_the_reader(document: object) -> None:
-    """A file is outside input: nothing but PlacementFileError may come out."""
-    with contextlib.suppress(PlacementFileError):
-        parse_device_config(json.dumps(document), origin="device-config.yaml")

@@ -1,31 +1,37 @@
-"""Pods that are granted together: what looking for their places costs others, and what users read."""
+"""What the search for places of a job costs, and what a place that is lost later does not cost."""
 
 import pytest
-from factories.scheduling.allocator import asked, claim
+from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot
 from factories.scheduling.gangs import (
     SMALL,
     WHOLE,
     ask,
+    bound,
     everything,
     fleet,
     gone,
     grant_of,
     grants,
     member,
+    ready,
     tick,
     waits,
     withdraw,
 )
+from msgspec.structs import replace
+from msgspec.structs import replace as changed
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked, Write
-from sluice.contracts.messages import AllocationRequested, Grant, Pending
+from sluice.contracts.ids import RunId
+from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.events import LeaseChanged
+from sluice_allocator.core.events import Continue, LeaseChanged
 from sluice_allocator.core.gangs import reconcile as groups
 
 
-def many(count: int) -> list[AllocationRequested]:
+def many(count: int) -> list[msg.AllocationRequested]:
     return [member(f"m{number}", size=count) for number in range(count)]
 
 
@@ -35,10 +41,10 @@ def test_a_large_job_is_looked_for_in_steps_and_ordered_at_once():
     pods = many(14)
     ask(bench, *pods[:-1])
     (begun,) = [bench.request(pods[-1])]
-    assert not any(isinstance(each, Write) and isinstance(each.message, Grant) for each in begun)
+    assert not any(isinstance(each, Write) and isinstance(each.message, msg.Grant) for each in begun)
     assert bench.allocator.ctx.gangs.trial is not None
     beside = bench.request(asked("one", claim(profile="3g.20gb")))
-    assert any(isinstance(each, Write) and isinstance(each.message, Grant) for each in beside)
+    assert any(isinstance(each, Write) and isinstance(each.message, msg.Grant) for each in beside)
     assert len(grants(everything(bench, beside))) == 15
 
 
@@ -53,26 +59,6 @@ def test_what_another_allocator_writes_on_a_node_of_a_trial_is_respected():
     said = everything(bench, bench.observe(subjects.ledger(other.booking.node, other.booking.allocation), other))
     assert not grants(said)
     assert set(bench.allocator.ctx.cluster.booked()) == {other.booking.allocation}
-
-
-@pytest.mark.parametrize("ended", ["withdrawn", "lease", "reread"])
-def test_a_trial_that_is_cut_short_leaves_no_place_booked(ended: str):
-    """A booking without an order would block the place until this process ends."""
-    bench = fleet(3, group_steps=4)
-    pods = many(14)
-    ask(bench, *pods[:-1])
-    bench.request(pods[-1])
-    assert bench.allocator.ctx.cluster.booked()
-    match ended:
-        case "withdrawn":
-            withdraw(bench, "m0")
-        case "lease":
-            everything(bench, bench.handle(LeaseChanged(False)))
-        case _:
-            bench.read_all()
-    assert bench.allocator.ctx.gangs.trial is None
-    assert not bench.allocator.ctx.cluster.booked()
-    assert not bench.allocator.ctx.assumed
 
 
 def test_a_hopeless_job_is_not_tried_on_each_freed_slice():
@@ -120,8 +106,81 @@ def test_a_group_that_comes_together_does_not_write_to_all_of_it_for_each_that_c
     """A thousand pods that learn of each other's coming are half a million writes."""
     bench = fleet(1)
     said = ask(bench, *many(40)[:-1])
-    assert sum(isinstance(each, Pending) for each in said) == 39
+    assert sum(isinstance(each, msg.Pending) for each in said) == 39
     said = tick(bench, 6.0)
     told = waits(said)
     assert told["m0"].message == "39 of 40 pods of group train have asked"
     assert len(told) <= SchedulerConfig().pending_refresh_batch
+
+
+JOB = msg.PodGroup(name="job", size=2)
+
+
+def test_a_group_that_has_no_place_is_not_tried_again_for_what_its_own_trial_gave_back():
+    """Else it is tried for ever, each time it has been in vain, although nothing changes on the fleet."""
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(group_steps=1)))
+    bench.read_all()
+    bench.handle(LeaseChanged(held=True))
+    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1))))
+    bench.bound("tenant", WHOLE)
+    for name in ("j1", "j2"):
+        bench.land_all(bench.request(changed(asked(name, WHOLE), group=JOB)))
+    before = bench.allocator.ctx.numbered
+    for _ in range(60):
+        bench.now += 1.0
+        bench.land_all(bench.handle(Ticked()))
+        for _ in range(200):
+            if bench.allocator.unfinished:
+                bench.land_all(bench.handle(Continue()))
+
+    tried = bench.allocator.ctx.numbered - before
+    assert tried <= 60 / SchedulerConfig().pending_refresh_s + 5, (
+        tried
+    )  # it is looked at again so that reasons do not grow old
+
+
+def breaks(bench, grant):
+    booking = grant.booking
+    word = msg.SliceDegraded(
+        allocation=booking.allocation, request=booking.request, revision=grant.revision, message="Xid 79"
+    )
+    return everything(bench, bench.observe(subjects.slice_(booking.node, booking.allocation), word))
+
+
+def test_a_place_that_is_lost_after_an_earlier_give_back_costs_the_others_nothing():
+    """The whole job would give back what it has, make everything again, and begin later."""
+    bench = fleet(4)
+    first = grants(ask(bench, *(member(name, WHOLE, size=3) for name in "abc")))
+    said = tick(bench, 61.0)
+    assert sorted(each.request for each in said if isinstance(each, msg.Waived)) == ["a", "b", "c"]
+    said = []
+    for name in "abc":
+        said += gone(bench, first[name])
+    again = grants(said) or grants(tick(bench, 1.0))
+    assert sorted(again) == ["a", "b", "c"]
+    ledger = bench.allocator.ctx.facts.ledger
+    assert all(isinstance(ledger[each.booking.allocation], msg.Closed) for each in first.values())  # all is taken back
+    for name in "ab":
+        ready(bench, again[name])
+    said = breaks(bench, again["c"])
+    assert [each.booking.request for each in said if isinstance(each, msg.Revoke)] == ["c"]
+    third = grants(said)["c"]
+    assert sorted(bound(ready(bench, third))) == ["a", "b", "c"]
+
+
+def test_a_pod_that_runs_keeps_its_slice_whatever_size_its_job_is_said_to_have():
+    """The broker was wiped, so no binding speaks for it: it would be killed for an edited annotation."""
+    bench = fleet(3)
+    asks = []
+    for number, (name, size) in enumerate((("a", 2), ("b", 3))):
+        asked = member(name, WHOLE, size=size)
+        grant = replace(grant_of(name, f"node-{number}", asked), adopted=True)
+        everything(bench, bench.observe(subjects.ledger(grant.booking.node, grant.booking.allocation), grant))
+        everything(bench, bench.ready(grant))
+        asks.append(replace(asked, held=msg.Held(node=grant.booking.node, allocation=grant.booking.allocation)))
+    said = ask(bench, *asks)
+    for _ in range(10):
+        said += tick(bench, 61.0)
+
+    assert not any(isinstance(each, msg.Waived | msg.Revoke) for each in said)
+    assert sorted(bound(said)) == ["a", "b"]

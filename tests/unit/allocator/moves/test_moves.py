@@ -13,7 +13,7 @@ from sluice.contracts.messages.requests import Substitute
 from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.events import Continue, LeaseChanged
+from sluice_allocator.core.events import LeaseChanged
 from sluice_allocator.core.explain.status import PodAsked, how_it_stands, simulate
 
 SMALL, WHOLE = claim(profile="1g.5gb"), claim(profile="7g.40gb")
@@ -37,25 +37,17 @@ def asks(name: str, *claims, substitute: Substitute = "return", movable: bool = 
     return msgspec.structs.replace(asked(name, *(claims or (SMALL,))), leeway=leeway)
 
 
-def all_of(bench: Bench, said: list) -> list[Write]:
-    """Everything lands, until nothing is left to be done."""
-    landed = bench.land_all(said)
-    while bench.allocator.unfinished:
-        landed += bench.land_all(bench.handle(Continue()))
-    return landed
-
-
 def bound(bench: Bench, request: msg.AllocationRequested) -> msg.Grant:
-    (write,) = [each for each in all_of(bench, bench.request(request)) if isinstance(each.message, msg.Grant)]
-    all_of(bench, bench.ready(write.message))
+    (write,) = [each for each in bench.settle(bench.request(request)) if isinstance(each.message, msg.Grant)]
+    bench.settle(bench.ready(write.message))
     return write.message
 
 
 def end(bench: Bench, grant: msg.Grant, cause: str = "pod gone") -> list[Write]:
     """A pod is not there any more, and its agent says that its slice is gone."""
     withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause=cause)
-    landed = all_of(bench, bench.observe(subjects.request(grant.booking.request), withdrawn))
-    return landed + all_of(bench, bench.gone(grant))
+    landed = bench.settle(bench.observe(subjects.request(grant.booking.request), withdrawn))
+    return landed + bench.settle(bench.gone(grant))
 
 
 def passes(bench: Bench, seconds: float, step: float = 30.0) -> list[Write]:
@@ -63,12 +55,12 @@ def passes(bench: Bench, seconds: float, step: float = 30.0) -> list[Write]:
     until = bench.now + seconds
     while bench.now < until:
         bench.now = min(until, bench.now + step)
-        landed += all_of(bench, bench.handle(Ticked()))
+        landed += bench.settle(bench.handle(Ticked()))
     return landed
 
 
 def says(bench: Bench, name: str, outcome: msg.EvictionDone | msg.EvictionBlocked) -> list[Write]:
-    return all_of(bench, bench.observe(subjects.evicted(RequestId(name)), outcome))
+    return bench.settle(bench.observe(subjects.evicted(RequestId(name)), outcome))
 
 
 def messages(writes: list[Write]) -> list[object]:
@@ -95,34 +87,11 @@ def test_one_who_waits_is_offered_a_larger_one_that_is_freed(bench):
     """Otherwise a pod that came while everything was full would wait beside a free slice that it may use."""
     first = bound(bench, asked("first", WHOLE))
     second = bound(bench, asked("second", claim(profile="4g.24gb")))
-    (waits,) = all_of(bench, bench.request(asks("p1")))
+    (waits,) = bench.settle(bench.request(asks("p1")))
     assert isinstance(waits.message, msg.Pending)
     (granted,) = [each for each in messages(end(bench, second)) if isinstance(each, msg.Grant)]
     assert (granted.booking.name, granted.booking.instead_of) == ("p1", "1g.5gb")
     assert first.booking.node == "node-a"
-
-
-def test_the_successor_has_the_kept_place_and_nobody_else(bench):
-    """A pod that was evicted for a place and does not get it was restarted for nothing."""
-    old, kept = being_moved(bench)
-    says(bench, "web-1", msg.EvictionDone(request=RequestId("web-1")))
-    others = messages(all_of(bench, bench.request(asked("stranger", WHOLE))))
-    assert others == []
-
-    granted, revoked, over = messages(all_of(bench, bench.request(asks("web-2"))))
-    assert over == msg.EvictionOver(request=RequestId("web-1"))
-    assert isinstance(granted, msg.Grant)
-    assert (granted.booking.request, granted.booking.node, granted.booking.instead_of) == ("web-2", "node-a", "")
-    assert granted.after == (kept.booking.allocation,)
-    assert isinstance(revoked, msg.Revoke)
-    assert (revoked.booking, revoked.cause) == (kept.booking, "its place was handed over to default/web-2")
-
-    all_of(bench, bench.gone(kept))
-    (said,) = [each for each in messages(all_of(bench, bench.ready(granted))) if isinstance(each, msg.Bound)]
-    assert (said.request, said.warnings) == ("web-2", ())
-    end(bench, old)
-    later = messages(passes(bench, 2 * COOLDOWN_S))
-    assert [each for each in later if isinstance(each, msg.EvictionOrdered) or not isinstance(each, msg.Grant)] == []
 
 
 def test_a_kept_place_does_not_keep_its_successor_out(bench):
@@ -137,7 +106,7 @@ def test_a_kept_place_does_not_keep_its_successor_out(bench):
     says(bench, "web-1", msg.EvictionDone(request=RequestId("web-1")))
 
     successor = msgspec.structs.replace(asks("web-2"), host=host, labels={"app": "llm"})
-    granted, *_ = messages(all_of(bench, bench.request(successor)))
+    granted, *_ = messages(bench.settle(bench.request(successor)))
     assert isinstance(granted, msg.Grant)
     assert (granted.booking.node, granted.after) == (kept.booking.node, (kept.booking.allocation,))
 
@@ -147,7 +116,7 @@ def test_a_successor_of_the_same_name_does_not_wait_for_itself(bench):
     being_moved(bench)
     says(bench, "web-1", msg.EvictionDone(request=RequestId("web-1")))
     again = msgspec.structs.replace(asks("web-2"), name="web-1")
-    said = all_of(bench, bench.observe(subjects.request(RequestId("web-2")), again))
+    said = bench.settle(bench.observe(subjects.request(RequestId("web-2")), again))
     assert [each.message.message for each in said if isinstance(each.message, msg.Pending)] == [
         "its place on node-a was kept for it when it was evicted, and is being handed over"
     ]
@@ -164,20 +133,6 @@ def test_pods_that_come_and_go_restart_nobody(bench):
     assert [type(each) for each in messages(passes(bench, 120))] == [msg.Grant, msg.EvictionOrdered]
 
 
-def test_a_pod_stays_for_the_cooldown_before_it_is_moved_again(bench):
-    """One that is moved whenever something is free does no work. Its successor's time begins again."""
-    _, kept = being_moved(bench)
-    bench.handle(LeaseChanged(held=True))
-    all_of(bench, bench.observe(subjects.cordon("node-a"), msg.Cordoned(node="node-a")))
-    says(bench, "web-1", msg.EvictionDone(request=RequestId("web-1")))
-    all_of(bench, bench.gone(kept))
-    again = bound(bench, asks("web-2"))
-    assert again.booking.instead_of == "1g.5gb"
-    all_of(bench, bench.observe(subjects.cordon("node-a"), msg.Cordoned(node="node-a", gpus=("another",))))
-    assert messages(passes(bench, COOLDOWN_S - 60)) == []
-    assert [type(each) for each in messages(passes(bench, 120))] == [msg.Grant, msg.EvictionOrdered]
-
-
 def test_a_pod_that_may_not_be_evicted_is_left_alone(bench):
     """A disruption budget that forbids it is shown; the place is not held for ever, and the order is taken back."""
     _, kept = being_moved(bench)
@@ -187,7 +142,7 @@ def test_a_pod_that_may_not_be_evicted_is_left_alone(bench):
     assert revoked.booking == kept.booking
     assert revoked.cause == "its pod could not be evicted: disruption budget (after 120 s)"
     assert over == msg.EvictionOver(request=RequestId("web-1"))
-    all_of(bench, bench.gone(kept))
+    bench.settle(bench.gone(kept))
     assert [each for each in messages(passes(bench, COOLDOWN_S - 180)) if not isinstance(each, msg.Closed)] == []
 
 
@@ -200,32 +155,20 @@ def test_a_pod_that_ends_by_itself_needs_no_place(bench):
     ]
 
 
-def test_a_place_that_cannot_be_used_is_given_up_and_nobody_evicted(bench):
-    """The slice could not be made, or its node was cordoned: then the pod stays where it is."""
-    _, kept = being_moved(bench)
-    failed = msg.SliceFailed(
-        allocation=kept.booking.allocation, request=RequestId("web-1"), revision=1, error="x", message="no"
-    )
-    address = subjects.slice_(kept.booking.node, kept.booking.allocation)
-    revoked, over = messages(all_of(bench, bench.observe(address, failed)))
-    assert isinstance(revoked, msg.Revoke)
-    assert over == msg.EvictionOver(request=RequestId("web-1"))
-
-
 def test_a_pod_of_another_controller_does_not_take_the_kept_place(bench):
     """mig-adapter 4: its rule is taken by whichever pod comes first. Only the like of the evicted one has a claim."""
     being_moved(bench)
     says(bench, "web-1", msg.EvictionDone(request=RequestId("web-1")))
-    others = messages(all_of(bench, bench.request(asks("db-1"))))
+    others = messages(bench.settle(bench.request(asks("db-1"))))
     assert [each.after for each in others if isinstance(each, msg.Grant)] == [()]
-    larger = messages(all_of(bench, bench.request(asks("web-3", WHOLE))))
+    larger = messages(bench.settle(bench.request(asks("web-3", WHOLE))))
     assert larger == []
 
 
 def restarted(bench: Bench, run: str = "r2", **rules) -> Bench:
     """Another process that knows what is on the bus, and nothing else."""
     other = begun_anew(bench, SchedulerConfig(closing_ttl_s=3600, **rules), run)
-    all_of(other, other.handle(LeaseChanged(held=True)))
+    other.settle(other.handle(LeaseChanged(held=True)))
     return other
 
 
@@ -238,7 +181,7 @@ def test_two_allocators_that_move_one_pod_keep_one_place(bench):
     device = msgspec.structs.replace(own.devices[0], gpu=gpu.report.uuid)
     other = msgspec.structs.replace(own, allocation=AllocationId("web-1_r9_1"), node="node-c", devices=(device,))
     grant = msg.Grant(revision=1, incarnation=kept.incarnation, booking=other, after=kept.after, evict=True)
-    (revoked,) = messages(all_of(bench, bench.observe(subjects.ledger("node-c", other.allocation), grant)))
+    (revoked,) = messages(bench.settle(bench.observe(subjects.ledger("node-c", other.allocation), grant)))
     assert (revoked.booking, revoked.cause) == (other, "an earlier place is reserved for it")
     assert old.booking.allocation in bench.allocator.ctx.facts.ledger
 
@@ -246,12 +189,12 @@ def test_two_allocators_that_move_one_pod_keep_one_place(bench):
 def test_a_kept_place_is_not_bound_when_its_pods_own_slice_is_gone_and_no_binding_tells(bench):
     """It is taken back in that very step: bound, a pod would be told of a slice that is about to be destroyed."""
     old, kept = being_moved(bench)
-    all_of(bench, bench.ready(kept))
+    bench.settle(bench.ready(kept))
     del bench.allocator.ctx.facts.bindings[RequestId("web-1")]
-    said = messages(all_of(bench, bench.gone(old)))
+    said = messages(bench.settle(bench.gone(old)))
     assert [each.cause for each in said if isinstance(each, msg.Revoke)] == ["its slice is gone, but its pod is not"]
     assert kept.booking.allocation not in [each.allocation for each in said if isinstance(each, msg.Bound)]
-    again = messages(all_of(bench, bench.gone(kept)))
+    again = messages(bench.settle(bench.gone(kept)))
     assert not [each for each in again if isinstance(each, msg.Bound)]
 
 
@@ -282,7 +225,7 @@ def grants_of(bench: Bench) -> list[msg.Grant]:
 
 def test_room_is_made_for_a_large_request(tidy):
     """The whole story: promised, the small one's next place booked, evicted, both placed."""
-    all_of(tidy, tidy.request(asked("large", WHOLE)))
+    tidy.settle(tidy.request(asked("large", WHOLE)))
     passes(tidy, COOLDOWN_S - 60)
     promise, kept, ordered = messages(passes(tidy, 180))
     assert (promise.booking.name, promise.evict) == ("large", False)
@@ -292,11 +235,11 @@ def test_room_is_made_for_a_large_request(tidy):
     (old,) = [each for each in grants_of(tidy) if each.booking.allocation == kept.after[0]]
 
     says(tidy, "small-1", msg.EvictionDone(request=RequestId("small-1")))
-    granted, *_ = messages(all_of(tidy, tidy.request(asks("small-2", substitute="no", movable=True))))
+    granted, *_ = messages(tidy.settle(tidy.request(asks("small-2", substitute="no", movable=True))))
     assert granted.booking.node == kept.booking.node
-    all_of(tidy, tidy.gone(kept))
+    tidy.settle(tidy.gone(kept))
     end(tidy, old, "containers ended")
-    ready = messages(all_of(tidy, tidy.ready(promise)) + all_of(tidy, tidy.ready(granted)))
+    ready = messages(tidy.settle(tidy.ready(promise)) + tidy.settle(tidy.ready(granted)))
     assert [each.request for each in ready if isinstance(each, msg.Bound)] == ["large", "small-2"]
 
 
@@ -313,25 +256,25 @@ def test_a_moved_pod_with_a_share_has_the_place_that_was_kept_for_it_although_th
     old = bound(bench, asks("web-1", mps(10_000), substitute="no", movable=True))
     bench.observe(cordon, msg.Uncordoned(node=NodeName("node-b")))
     passes(bench, COOLDOWN_S)
-    all_of(bench, bench.request(asked("large", claim(profile=None))))
+    bench.settle(bench.request(asked("large", claim(profile=None))))
     (kept, ordered) = messages(passes(bench, 60))[-2:]
     assert (old.booking.node, kept.booking.node) == ("node-a", "node-b")
     assert ordered.cause == "it is moved: a place on node-b is kept for its replacement (a share)"
 
     says(bench, "web-1", msg.EvictionDone(request=RequestId("web-1")))
     end(bench, old)
-    granted, revoked = messages(all_of(bench, bench.request(asks("web-2", mps(10_000), substitute="no", movable=True))))
+    granted, revoked = messages(bench.settle(bench.request(asks("web-2", mps(10_000), substitute="no", movable=True))))
     assert (type(granted), granted.after) == (msg.Grant, (kept.booking.allocation,))
     assert (type(revoked), revoked.booking) == (msg.Revoke, kept.booking)
-    all_of(bench, bench.gone(kept))
-    said = messages(all_of(bench, bench.ready(granted)))
+    bench.settle(bench.gone(kept))
+    said = messages(bench.settle(bench.ready(granted)))
     assert [each.allocation for each in said if isinstance(each, msg.Bound)] == [granted.booking.allocation]
 
 
 def test_room_is_only_proposed_where_nobody_wants_it_done():
     """Restarts of other people's pods are the operator's decision."""
     bench = tidied(SchedulerConfig(closing_ttl_s=3600, promise_after_s=1e6))
-    all_of(bench, bench.request(asked("large", WHOLE)))
+    bench.settle(bench.request(asked("large", WHOLE)))
     assert messages(passes(bench, 3 * COOLDOWN_S)) == []
     standing = how_it_stands(bench.allocator.ctx, RequestId("large"))
     assert [(each.name, each.memory_mib) for each in standing.plan.moved] == [("small-1", 4864)]
@@ -340,7 +283,7 @@ def test_room_is_only_proposed_where_nobody_wants_it_done():
 
 def test_nobody_is_moved_for_a_request_that_never_preempts(tidy):
     """A move evicts somebody, and such a request has said that it only waits."""
-    all_of(tidy, tidy.request(msgspec.structs.replace(asked("large", WHOLE), preempts=False)))
+    tidy.settle(tidy.request(msgspec.structs.replace(asked("large", WHOLE), preempts=False)))
     assert messages(passes(tidy, 3 * COOLDOWN_S)) == []
     standing = how_it_stands(tidy.allocator.ctx, RequestId("large"))
     assert standing.plan is None
@@ -349,7 +292,7 @@ def test_nobody_is_moved_for_a_request_that_never_preempts(tidy):
 def test_nobody_is_moved_for_a_promise_to_a_request_that_never_preempts():
     """What waits longest is promised a place, which its tenants leave when they are done."""
     bench = tidied(SchedulerConfig(closing_ttl_s=3600, promise_after_s=60, defragment=True, defragment_arrivals=2))
-    all_of(bench, bench.request(msgspec.structs.replace(asked("large", WHOLE), preempts=False)))
+    bench.settle(bench.request(msgspec.structs.replace(asked("large", WHOLE), preempts=False)))
     said = messages(passes(bench, 3 * COOLDOWN_S))
     assert next(each for each in said if isinstance(each, msg.Grant)).booking.name == "large"
     assert [each for each in said if isinstance(each, msg.EvictionOrdered)] == []
@@ -357,23 +300,23 @@ def test_nobody_is_moved_for_a_promise_to_a_request_that_never_preempts():
 
 def test_nobody_is_moved_any_more_when_the_large_one_is_gone(tidy):
     """It was withdrawn while its room was being made: who was not evicted yet stays."""
-    all_of(tidy, tidy.request(asked("large", WHOLE)))
+    tidy.settle(tidy.request(asked("large", WHOLE)))
     passes(tidy, COOLDOWN_S + 120)
     withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    landed = messages(all_of(tidy, tidy.observe(subjects.request(RequestId("large")), withdrawn)))
+    landed = messages(tidy.settle(tidy.observe(subjects.request(RequestId("large")), withdrawn)))
     assert [each.booking.name for each in landed if isinstance(each, msg.Revoke)] == ["large", "small-1"]
     assert msg.EvictionOver(request=RequestId("small-1")) in landed
 
 
 def test_a_restart_between_promise_and_move_goes_on(tidy):
     """The allocator dies when the large one is promised its place and no pod is moved yet: the next one moves it."""
-    all_of(tidy, tidy.request(asked("large", WHOLE)))
+    tidy.settle(tidy.request(asked("large", WHOLE)))
     while not any(each.after for each in grants_of(tidy)):
         tidy.now += 30
         tidy.land_all([each for each in tidy.handle(Ticked()) if not _is_move(each)])
     other = restarted(tidy, promise_after_s=1e6, defragment=True, defragment_arrivals=1)
     for number in range(2):
-        all_of(other, other.request(asked(f"more-{number}", WHOLE)))
+        other.settle(other.request(asked(f"more-{number}", WHOLE)))
     moved = messages(passes(other, COOLDOWN_S + 120))
     assert [each.request for each in moved if isinstance(each, msg.EvictionOrdered)] == ["small-1"]
 
@@ -403,11 +346,11 @@ def test_a_bound_pod_is_explained_with_what_it_has_instead_and_what_becomes_of_i
 
 def test_the_simulated_answer_is_the_real_one(bench):
     """A simulation has to show that the pod would get a larger profile, and on which node."""
-    all_of(bench, bench.request(asked("full", WHOLE)))
+    bench.settle(bench.request(asked("full", WHOLE)))
     keys = {"sluice.dev/profile": "1g.5gb", "sluice.dev/substitute": "true"}
     found = simulate(bench.allocator.ctx, PodAsked("default", keys, (ContainerRequest("main"),)))
     assert (found.node, found.devices[0].grant.profile, found.instead_of) == ("node-b", "1g.6gb", "1g.5gb")
-    (write,) = all_of(bench, bench.request(asks("p1", substitute="stay")))
+    (write,) = bench.settle(bench.request(asks("p1", substitute="stay")))
     assert write.message.booking.devices == (found.devices[0].grant,)
 
 
@@ -416,23 +359,23 @@ def test_who_was_promised_a_place_loses_no_kept_place(bench: Bench):
     full = bound(bench, asked("full", WHOLE))
     old = bound(bench, asks("web-1"))
     withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    all_of(bench, bench.observe(subjects.request(full.booking.request), withdrawn))
-    all_of(bench, bench.gone(full))
+    bench.settle(bench.observe(subjects.request(full.booking.request), withdrawn))
+    bench.settle(bench.gone(full))
     while bench.now < 660:
         bench.now += 30
-        all_of(bench, bench.handle(Ticked()))
+        bench.settle(bench.handle(Ticked()))
     world = bench.allocator.ctx.facts
     kept = [world.ledger[a] for a in world.allocations_of[RequestId("web-1")]][1]
     assert isinstance(kept, msg.Grant)
     assert kept.after == (old.booking.allocation,)
-    all_of(bench, bench.observe(subjects.evicted(RequestId("web-1")), msg.EvictionDone(request=RequestId("web-1"))))
+    bench.settle(bench.observe(subjects.evicted(RequestId("web-1")), msg.EvictionDone(request=RequestId("web-1"))))
     # another allocator has promised web-2 the place of web-1, in its turn
     booking = msgspec.structs.replace(
         old.booking, allocation=AllocationId("web-2_r9_1"), request=RequestId("web-2"), name="web-2"
     )
     promise = msgspec.structs.replace(old, booking=booking, after=(old.booking.allocation,))
-    all_of(bench, bench.observe(subjects.ledger(booking.node, booking.allocation), promise))
-    writes = all_of(bench, bench.request(asks("web-2")))
+    bench.settle(bench.observe(subjects.ledger(booking.node, booking.allocation), promise))
+    writes = bench.settle(bench.request(asks("web-2")))
     revoked = [w.message.booking.allocation for w in writes if isinstance(w.message, msg.Revoke)]
     heirs = [w.message.booking.allocation for w in writes if isinstance(w.message, msg.Grant) and w.message.evict]
     assert (revoked, heirs) == ([], [])

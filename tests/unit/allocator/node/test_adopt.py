@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot, whole_gpu
+from factories.scheduling.allocator import FOLDER, INCARNATION, asked, gpu_report, ready_of, snapshot, whole_gpu
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
@@ -49,25 +49,6 @@ def synced(count: int, life: str = "") -> msg.SourceSynced:
     return msg.SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=count, incarnation=Incarnation(life))
 
 
-def test_a_living_slice_is_adopted_before_its_node_is_used(empty):
-    """An empty ledger is not an empty node: first the adopting grant, then the head, and the new pod waits."""
-    empty.request(asked("p2"))
-
-    written = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),)))
-
-    said = [w.message for w in written if not isinstance(w.message, msg.Pending)]
-    assert said == [
-        msg.Grant(revision=1, incarnation=INCARNATION, booking=living().booking, adopted=True),
-        msg.NodeOpened(
-            node=NODE,
-            incarnation=INCARNATION,
-            boot_id="boot-1",
-            agent_run=RunId("agent-1"),
-            adopted=(living().booking.allocation,),
-        ),
-    ]
-
-
 def test_a_revoked_promise_is_adopted_with_those_that_it_was_to_come_after(empty):
     """After a loss of broker and journal its agent would take their device for its own, and destroy it."""
     waited_for = (AllocationId("p0_old_1"),)
@@ -78,29 +59,6 @@ def test_a_revoked_promise_is_adopted_with_those_that_it_was_to_come_after(empty
     assert written[0].message == msg.Revoke(
         revision=1, incarnation=INCARNATION, booking=report.booking, cause="being unmade", after=waited_for
     )
-
-
-def opened(**changes) -> msg.NodeOpened:
-    head = msg.NodeOpened(node=NODE, incarnation=INCARNATION, boot_id="boot-1", agent_run=RunId("agent-1"), adopted=())
-    return msgspec.structs.replace(head, **changes)
-
-
-def test_a_wiped_broker_gives_no_living_slice_away(bench):
-    """A new incarnation: nodes are closed until opened again, and running pods are bound to what they have."""
-    grant = bench.bound("p1", claim(profile="7g.40gb"))
-    report = msg.SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False)
-    seen = snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,), generation=2)
-
-    bench.read_all(incarnation=Incarnation("900000"))
-    bench.land_all(bench.request(asked("p2")))
-    written = bench.add_node(seen)
-    written += bench.land_all(bench.request(asked("p1", claim(profile="7g.40gb"))))
-    written += bench.land_all(bench.ready(grant))
-
-    said = [w.message for w in written if not isinstance(w.message, msg.Pending)]
-    assert [type(m) for m in said] == [msg.Grant, msg.NodeOpened, msg.Bound]
-    assert said[0].adopted
-    assert said[2].allocation == grant.booking.allocation
 
 
 def test_streams_that_were_not_made_together_are_read_until_they_are_of_one_life(bench):
@@ -243,10 +201,8 @@ def test_what_an_agent_has_not_read_to_be_closed_is_closed_again_when_it_comes_b
 
 @pytest.mark.parametrize("asks", [True, False])
 def test_who_was_asked_for_behind_his_sources_last_word_keeps_his_slice(bench, asks):
-    """
-    What was asked is repeated with its slice, and a slow reader reads it after the source's sync.
-    Another request that has ended since makes up the number: a pod that runs would lose its slice.
-    """
+    """What was asked is repeated with its slice, and a slow reader reads it after the source's sync.
+    Another request that has ended since makes up the number: a pod that runs would lose its slice."""
     bench.read_all(incarnation=Incarnation("900000"))
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
     bench.request(asked("ends"))

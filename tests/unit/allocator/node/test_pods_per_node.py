@@ -12,7 +12,7 @@ from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice.runtime.settings import SettingsError, load
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.events import Continue, LeaseChanged
+from sluice_allocator.core.events import LeaseChanged
 from sluice_allocator.core.placement import NoPlace, PlacementConfig
 from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.settings import AllocatorSettings
@@ -32,25 +32,17 @@ def bench_of(most: int | None, *nodes: str) -> Bench:
     return bench
 
 
-def words(bench: Bench, said: list) -> list:
-    """Everything lands, until nothing is left to be done: what was said, in order."""
-    landed = bench.land_all(said)
-    while bench.allocator.unfinished:
-        landed += bench.land_all(bench.handle(Continue()))
-    return [write.message for write in landed]
-
-
 def withdrawn(bench: Bench, grant: msg.Grant) -> list:
     booking = grant.booking
     gone = msg.RequestWithdrawn(revision=2, source=booking.source, cause="pod gone")
-    return words(bench, bench.observe(subjects.request(booking.request), gone))
+    return bench.words(bench.observe(subjects.request(booking.request), gone))
 
 
 def test_one_pod_more_than_its_operator_allows_waits_beside_a_free_gpu_and_is_told_why():
     bench = bench_of(2)
     bench.bound("p1", WHOLE)
     bench.bound("p2", SMALL)
-    assert words(bench, bench.request(asked("p3", SMALL))) == [
+    assert bench.words(bench.request(asked("p3", SMALL))) == [
         msg.Pending(
             request=RequestId("p3"),
             request_revision=1,
@@ -73,10 +65,10 @@ def test_where_only_the_number_is_in_the_way_one_pod_is_evicted_for_a_more_impor
     victims = []
     for name in ("batch-1", "batch-2"):
         request = msgspec.structs.replace(asked(name, SMALL), leeway=leeway)
-        (grant,) = words(bench, bench.request(request))
-        words(bench, bench.ready(grant))
+        (grant,) = bench.words(bench.request(request))
+        bench.words(bench.ready(grant))
         victims.append(grant.booking.allocation)
-    said = words(bench, bench.request(asked("service", SMALL, priority=100)))
+    said = bench.words(bench.request(asked("service", SMALL, priority=100)))
     (promise,) = [word for word in said if isinstance(word, msg.Grant)]
     assert (len(promise.after), set(promise.after) <= set(victims)) == (1, True)
     assert [type(word) for word in said if isinstance(word, msg.EvictionOrdered)] == [msg.EvictionOrdered]
@@ -129,19 +121,19 @@ def test_nobody_is_evicted_for_a_pod_whose_given_up_promise_still_counts_on_the_
     batch = {}
     for name in ("batch-1", "batch-2", "batch-3"):
         request = msgspec.structs.replace(asked(name, share), leeway=msg.Leeway(preemptible=True))
-        (grant,) = words(bench, bench.request(request))
-        words(bench, bench.ready(grant))
+        (grant,) = bench.words(bench.request(request))
+        bench.words(bench.ready(grant))
         batch[grant.booking.allocation] = grant
     asks = bench.request(asked("service", share, priority=100))
-    (promise,) = [word for word in words(bench, asks) if isinstance(word, msg.Grant)]
+    (promise,) = [word for word in bench.words(asks) if isinstance(word, msg.Grant)]
     ends, _stays = [grant for allocation, grant in batch.items() if allocation not in promise.after]
 
     withdrawn(bench, ends)
-    words(bench, bench.gone(ends))
-    given_up = words(bench, bench.request(asked("service", share, priority=100)))  # somebody looks at it
+    bench.words(bench.gone(ends))
+    given_up = bench.words(bench.request(asked("service", share, priority=100)))  # somebody looks at it
     assert [(type(word), word.booking.request) for word in given_up if isinstance(word, (msg.Grant, msg.Revoke))] == [
         (msg.Revoke, "service")
     ]
     assert not [word for word in given_up if isinstance(word, msg.EvictionOrdered)]
-    granted = [word for word in words(bench, bench.gone(promise)) if isinstance(word, msg.Grant)]
+    granted = [word for word in bench.words(bench.gone(promise)) if isinstance(word, msg.Grant)]
     assert [(grant.booking.request, grant.after, grant.evict) for grant in granted] == [("service", (), False)]

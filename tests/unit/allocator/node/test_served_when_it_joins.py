@@ -1,53 +1,27 @@
-"""What no node can serve today waits for the node that can: a refusal is for what is wrong in itself."""
+"""Who waits is served when a node joins, and when its administrator has made what is asked for."""
 
-import pytest
-from factories.scheduling.allocator import all_said, asked, begun_anew, claim, gpu_report, snapshot
+from factories.scheduling.allocator import (
+    Bench,
+    all_said,
+    asked,
+    begun_anew,
+    claim,
+    gpu_report,
+    snapshot,
+    working_allocator,
+)
 from msgspec.structs import replace
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import Incarnation, RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Grant,
-    Pending,
-    Refused,
-    Revoke,
-    Waived,
-)
-from sluice.contracts.reasons import Refusal, RefusalReason, WaitReason
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId
+from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
-
-LATE = snapshot("node-late", (gpu_report("node-late", 0, model="a30"),))
-ASKS = {
-    "a profile of another model": claim(profile="4g.24gb"),
-    "a profile of no model": claim(profile="9g.99gb"),
-    "more memory than any model has": claim(profile=None, memory_mib=170 * 1024),
-    "more SMs than any model has": claim(profile=None, sm_count=999),
-}
 
 
 def said(instructions: list) -> list:
     return [each.message for each in instructions if hasattr(each, "message")]
-
-
-@pytest.mark.parametrize("fleet", ["empty", "bench"])
-@pytest.mark.parametrize("what", ASKS)
-def test_what_nothing_here_can_serve_waits_and_is_not_refused(request, fleet, what):
-    """A pod for a pool that is at zero just now would be refused for ever, and stay so when its node has joined."""
-    bench = request.getfixturevalue(fleet)
-    (word,) = said(bench.land_all(bench.request(asked("p1", ASKS[what]))))
-    assert isinstance(word, Pending)
-    expected = WaitReason.NO_NODES if fleet == "empty" else WaitReason.NO_NODE_CAN_FIT
-    assert word.reasons[0].reason is expected
-
-
-@pytest.mark.parametrize("fleet", ["empty", "bench"])
-def test_what_waits_for_a_model_is_served_when_it_joins(request, fleet):
-    bench = request.getfixturevalue(fleet)
-    bench.land_all(bench.request(asked("p1", claim(profile="4g.24gb"))))
-    grants = [each.message for each in bench.add_node(LATE) if isinstance(each.message, Grant)]
-    assert [(each.booking.request, each.booking.node) for each in grants] == [("p1", "node-late")]
 
 
 def test_requests_that_are_read_before_the_inventories_are_served(empty):
@@ -57,7 +31,7 @@ def test_requests_that_are_read_before_the_inventories_are_served(empty):
     waiting = asked("p1", claim(profile="3g.55gb"))
     empty.land_all(empty.read_all(all_said(), (subjects.request(RequestId("p1")), waiting), incarnation=LATER))
     written = [each.message for each in empty.add_node(unknown)]
-    assert [each.booking.request for each in written if isinstance(each, Grant)] == ["p1"]
+    assert [each.booking.request for each in written if isinstance(each, msg.Grant)] == ["p1"]
 
 
 LATER = Incarnation("2000")
@@ -66,9 +40,9 @@ OLD = Refusal(
 )
 
 
-def refused(message: AllocationRequested) -> Refused:
+def refused(message: msg.AllocationRequested) -> msg.Refused:
     request = RequestId(message.name)
-    return Refused(request=request, request_revision=message.revision, refusal=OLD, source=message.source)
+    return msg.Refused(request=request, request_revision=message.revision, refusal=OLD, source=message.source)
 
 
 def test_what_an_older_version_refused_is_judged_again_and_served(bench):
@@ -76,9 +50,9 @@ def test_what_an_older_version_refused_is_judged_again_and_served(bench):
     waiting = asked("p1", claim(profile="2g.10gb"))
     bench.observe(subjects.binding(RequestId("p1")), refused(waiting))
     waived, grant = said(bench.land_all(bench.request(waiting)))
-    assert isinstance(waived, Waived)
+    assert isinstance(waived, msg.Waived)
     assert waived.allocations == ()
-    assert isinstance(grant, Grant)
+    assert isinstance(grant, msg.Grant)
     bound = said(bench.land_all(bench.ready(grant)))
     assert [type(each).__name__ for each in bound] == ["Bound"]
 
@@ -87,10 +61,10 @@ def test_what_the_settings_allow_since_is_served(bench):
     """An operator who raised the limit would have to recreate each pod."""
     large = asked("p1", claim(profile=None, gpus=9))
     bench.land_all(bench.request(large))
-    assert isinstance(bench.allocator.ctx.facts.bindings[RequestId("p1")], Refused)
+    assert isinstance(bench.allocator.ctx.facts.bindings[RequestId("p1")], msg.Refused)
     again = begun_anew(bench, SchedulerConfig(max_gpus_per_node=16))
     again.land_all(again.handle(LeaseChanged(held=True)))
-    assert isinstance(again.allocator.ctx.facts.bindings[RequestId("p1")], Waived)
+    assert isinstance(again.allocator.ctx.facts.bindings[RequestId("p1")], msg.Waived)
     assert RequestId("p1") in again.allocator.ctx.queue
 
 
@@ -108,12 +82,12 @@ def test_two_versions_that_disagree_take_turns_and_no_more(bench):
     bench.observe(subjects.binding(RequestId("p1")), refused(waiting))
     bench.land_all(bench.request(waiting))
     for _ in range(5):
-        assert Waived not in map(type, said(bench.land_all(bench.observe(*of_the_other(waiting)))))
+        assert msg.Waived not in map(type, said(bench.land_all(bench.observe(*of_the_other(waiting)))))
     bench.now += 2.0
-    assert Waived in map(type, said(bench.land_all(bench.tick())))
+    assert msg.Waived in map(type, said(bench.land_all(bench.tick())))
 
 
-def of_the_other(message: AllocationRequested) -> tuple:
+def of_the_other(message: msg.AllocationRequested) -> tuple:
     return subjects.binding(RequestId(message.name)), refused(message)
 
 
@@ -123,4 +97,55 @@ def test_nobody_loses_a_place_over_a_refusal_that_holds_no_more(bench):
     bench.observe(subjects.binding(RequestId("p1")), refused(waiting))
     bench.land_all(bench.request(waiting))
     bench.now += 10
-    assert not [each for each in said(bench.land_all(bench.tick())) if isinstance(each, Revoke)]
+    assert not [each for each in said(bench.land_all(bench.tick())) if isinstance(each, msg.Revoke)]
+
+
+NODE = NodeName("node-a")
+
+
+def instance(profile: str, start: int, size: int, **changes: object) -> msg.InstanceReport:
+    values = {"gi_id": start + 1, "profile": profile, "start": start, "size": size, "uuid": f"MIG-{start}"}
+    return msg.InstanceReport(**(values | changes))
+
+
+def fixed(*instances: msg.InstanceReport) -> msg.GpuReport:
+    return gpu_report("node-a", 0, fixed_layout=True, instances=instances)
+
+
+def with_node(*gpus: msg.GpuReport) -> Bench:
+    bench = working_allocator()
+    bench.add_node(snapshot("node-a", gpus))
+    bench.said.clear()
+    return bench
+
+
+def pulled(bench: Bench, generation: int, *gpus: msg.GpuReport) -> list:
+    """The node is pulled again; what is written then, landed."""
+    seen = snapshot("node-a", gpus, generation=generation)
+    return bench.land_all(bench.observe(subjects.inventory(NODE), msg.NodeInventory(snapshot=seen, stale=False)))
+
+
+def place(grant: msg.Grant) -> tuple[str | None, int]:
+    (device,) = grant.booking.devices
+    return device.profile, device.start
+
+
+def test_who_has_an_instance_is_no_news():
+    """Each slice that comes or goes would make the allocator look at all places of its node again."""
+    bench = with_node(fixed(instance("1g.5gb", 6, 1)))
+    gpu = bench.allocator.ctx.cluster.gpus[gpu_report("node-a", 0).uuid]
+    pulled(bench, 2, fixed(instance("1g.5gb", 6, 1, allocation=AllocationId("a1"))))
+    pulled(bench, 3, fixed(instance("1g.5gb", 6, 1, uuid="MIG-again")))
+    assert bench.allocator.ctx.cluster.gpus[gpu.report.uuid] is gpu
+    pulled(bench, 4, fixed(instance("1g.5gb", 6, 1, unusable="it is used by python 7")))
+    assert bench.allocator.ctx.cluster.gpus[gpu.report.uuid] is not gpu
+
+
+def test_who_waits_is_served_when_the_administrator_has_made_what_he_needs():
+    bench = with_node(fixed(instance("1g.5gb", 6, 1)))
+    (waiting,) = bench.land_all(bench.request(asked("p1", claim(profile="2g.10gb"))))
+    assert isinstance(waiting.message, msg.Pending)
+    assert waiting.message.message == "no GPU here has 2g.10gb in its fixed layout. Closest: 1g.5gb (A100-40GB)"
+    written = pulled(bench, 2, fixed(instance("2g.10gb", 4, 2), instance("1g.5gb", 6, 1)))
+    (grant,) = [write.message for write in written if isinstance(write.message, msg.Grant)]
+    assert place(grant) == ("2g.10gb", 4)

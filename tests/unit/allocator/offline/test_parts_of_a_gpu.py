@@ -1,5 +1,4 @@
-"""
-Half a GPU twice is the whole GPU, on every model with MIG: percents of memory are of its slices.
+"""Half a GPU twice is the whole GPU, on every model with MIG: percents of memory are of its slices.
 
 What each model can hold is read from the catalog's file, with no code of `sluice.mig`.
 """

@@ -1,12 +1,10 @@
 """A workload with a mistake must say which line, which field, what was written and what would be right."""
 
-import contextlib
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from sluice_allocator.offline.pod_requests import Policies, PolicyError, parse_policies
 from sluice_allocator.offline.workload import LINE_BYTES_MAX, Arrival, Departure, WorkloadError, read_workload, shuffled
 
 GOOD = b'{"at": 1, "arrive": {"id": "a"}}\n'
@@ -94,15 +92,6 @@ def test_a_line_without_end_is_not_read_into_memory_as_a_pod():
         read(b" " * (LINE_BYTES_MAX + 1))
 
 
-@given(line=st.binary(max_size=80) | st.text(max_size=80).map(str.encode))
-@settings(max_examples=200)
-def test_any_bytes_are_a_step_or_one_clear_error(line):
-    """The file is outside input: nothing but WorkloadError may come out."""
-    for document in (line, b'{"at": 1, "arrive": {"id": "a", "annotations": ' + line + b"}}"):
-        with contextlib.suppress(WorkloadError):
-            read(document)
-
-
 def steps(*pairs):
     return [
         Departure("", at, word[1:])
@@ -126,3 +115,27 @@ def test_a_seed_moves_only_arrivals_of_the_same_time():
         assert order[41:] == written[41:]
         assert sorted(s.pod for s in order[:20]) == sorted(s.pod for s in written[:20])
         assert sorted(s.pod for s in order[21:41]) == sorted(s.pod for s in written[21:41])
+
+
+@pytest.mark.parametrize(
+    ("text", "policies"),
+    [
+        ("binpack", Policies("binpack", "binpack")),
+        ("numa", Policies("", "numa")),
+        ("node=spread", Policies("spread", "")),
+        ("gpu=numa,binpack", Policies("", "numa,binpack")),
+        ("node=spread,gpu=numa,binpack", Policies("spread", "numa,binpack")),
+        ("gpu=mutex, spread,node=binpack", Policies("binpack", "mutex,spread")),
+    ],
+)
+def test_one_name_is_for_both_levels_and_each_level_can_be_named(text, policies):
+    assert parse_policies(text) == policies
+
+
+@pytest.mark.parametrize(
+    "text", ["", "bestfit", "node=numa", "gpu=", "cpu=binpack", "binpack,gpu=numa", "node=spread,node=spread", "gpu=x"]
+)
+def test_what_is_no_policy_is_said_in_words(text):
+    with pytest.raises(PolicyError) as caught:
+        parse_policies(text)
+    assert str(caught.value)

@@ -1,9 +1,10 @@
-"""Claims whose devices must be on one GPU: placed so wherever that is possible, and told so where it is not."""
+"""Devices that are to be on one GPU, one NUMA node or one node."""
 
 import pytest
 from factories.scheduling.placement import Shop, claim, node
+from msgspec.structs import replace
 
-from sluice.contracts.messages import Claim
+from sluice.contracts.messages import Claim, DeviceFilter
 from sluice.contracts.reasons import RefusalReason, WaitReason
 from sluice.mig.catalog import find_model
 from sluice.mig.transition_table import table_of
@@ -31,30 +32,6 @@ def test_two_instances_that_must_share_a_gpu_are_on_the_one_with_room_for_both()
     together = gpus_of(shop.ask(*instances(a="3g.20gb", b="2g.10gb"), same_gpu=PAIR))
     assert apart["a"] != apart["b"]
     assert together == {"a": {"GPU-node-a-1"}, "b": {"GPU-node-a-1"}}
-
-
-_SHARE = claim(container="b", profile=None, modes=("mps",), memory_mib=2000, uid=0)
-_FOUR = claim(profile="4g.20gb")
-
-
-@pytest.mark.parametrize(
-    ("booked", "asked", "group", "gpu"),
-    [
-        # Each has exactly one start that leaves room for the other.
-        ([(0, claim(profile="1g.5gb"))], instances(a="3g.20gb", b="2g.10gb"), "ab", 0),
-        # A request with a count and a constraint that names it alone.
-        ([(n, _FOUR) for n in range(3)], [claim(container="a", profile="2g.10gb", gpus=3)], "a", 3),
-        # A trust domain's home on another GPU does not serve.
-        ([(0, _FOUR), (0, _SHARE)], [claim(container="a", profile="4g.20gb"), _SHARE], "ab", 1),
-    ],
-)
-def test_all_of_a_group_is_on_one_gpu(booked, asked, group, gpu):
-    """Its processes would not reach each other's memory, or it would wait beside room."""
-    shop = Shop(node("node-a", gpu + 1))
-    for index, there in booked:
-        shop.take_on(f"GPU-node-a-{index}", there)
-    place = shop.ask(*asked, same_gpu=(tuple(group),))
-    assert gpus_of(place) == {name: {f"GPU-node-a-{gpu}"} for name in group}
 
 
 def test_groups_with_a_container_in_common_are_one():
@@ -144,3 +121,25 @@ def test_whether_instances_fit_beside_each_other_is_found_for_every_set():
                 for three in names:
                     wanted = (one, two, three)
                     assert module._fit(table, state, tuple(sorted(wanted))) == fits(state, wanted), wanted
+
+
+def test_a_gpu_that_another_container_names_is_left_to_it():
+    """Two equal GPUs are not as good as each other when the second container may have only the first of them."""
+    shop = Shop(node("node-a", 2))
+    named = DeviceFilter(uuids=("GPU-node-a-0",))
+    place = shop.ask(claim(container="any", profile="7g.40gb"), claim(container="named", profile="7g.40gb", only=named))
+    assert [(device.container, device.gpu) for device in place.devices] == [
+        ("any", "GPU-node-a-1"),
+        ("named", "GPU-node-a-0"),
+    ]
+
+
+def test_a_gpu_on_the_numa_node_that_another_container_needs_is_left_to_it():
+    """A container that may be anywhere does not take what one that must stay on a NUMA node cannot do without."""
+    empty = node("node-a", 3)
+    gpus = tuple(replace(report, numa_node=numa) for report, numa in zip(empty.gpus, (0, 1, 1), strict=True))
+    shop = Shop(replace(empty, gpus=gpus))
+    place = shop.ask(
+        claim(container="any", profile="7g.40gb"), claim(container="bound", profile="7g.40gb", gpus=2, numa_bind=True)
+    )
+    assert {device.gpu for device in place.devices if device.container == "bound"} == {"GPU-node-a-1", "GPU-node-a-2"}

@@ -18,7 +18,6 @@ from sluice_allocator.core.placement.nodes.shared_device import (
     SharedDevice,
     SharedDeviceSize,
     ShareMode,
-    level_needed,
 )
 
 GPU = SharedDeviceSize(memory_mib=40960, sms=108, gpu_sms=108, tenants_max=48, taking_turns=False)
@@ -183,13 +182,13 @@ def test_a_search_by_level_never_misses_a_home_with_room(
         )
         assert 0 <= home.level <= 100
         if home.why_not(share) is None:
-            assert 1 <= level_needed(share, size) <= home.level
+            assert 1 <= size.level_needed(share) <= home.level
             home.add(_key(number), share)
             assert home.free_memory_mib >= 0
             assert home.free_width_percent >= 0
     for number in range(len(asked)):
         home.remove(_key(number))
-    assert home.empty
+    assert not home.shares
     assert (home.level, home.free_width_percent) == (100, 100)
     assert home.free_memory_mib == SharedDevice(size, mode, ("default", 0)).free_memory_mib
 

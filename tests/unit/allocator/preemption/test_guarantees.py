@@ -114,8 +114,7 @@ def test_the_own_namespace_is_not_protected_from_itself(bench):
 
 
 def test_victims_of_its_own_give_a_namespace_quota(bench):
-    """
-    tensor-fusion B7, the other half: one goes and one comes, and the limit is kept.
+    """tensor-fusion B7, the other half: one goes and one comes, and the limit is kept.
 
     A whole GPU is at least the 24 GB of node-b's, which would be within the limit beside what runs; on node-a it is 40.
     """

@@ -8,13 +8,11 @@ from factories.scheduling.allocator import (
     Bench,
     claim,
     gpu_report,
-    order,
     snapshot,
 )
 from factories.scheduling.preemption import (
     HALF,
     WHOLE,
-    ends,
     evictions,
     high,
     low,
@@ -24,58 +22,16 @@ from factories.scheduling.preemption import (
     said,
     start,
     tick,
-    withdraw,
 )
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked
 from sluice.contracts.ids import Incarnation, RequestId, RunId
-from sluice.contracts.reasons import WaitReason
 from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.explain.status import PodAsked, WouldWait, how_it_stands, simulate
-
-
-def test_a_more_important_pod_gets_the_place_and_its_tenant_is_evicted(bench):
-    """The place is booked and the eviction ordered in one step; the grant says for whom it waits."""
-    victim = run(bench, low("batch", WHOLE))
-    writes = bench.land_all(bench.request(high("service", WHOLE)))
-    promise, pending, ordered = said(writes)
-
-    assert isinstance(promise, msg.Grant)
-    assert (promise.booking.request, promise.after, promise.evict) == ("service", (victim.booking.allocation,), True)
-    assert promise.booking.devices == victim.booking.devices
-    assert ordered == order("batch", "its place is needed for default/service")
-    assert isinstance(pending, msg.Pending)
-    assert [reason.reason for reason in pending.reasons] == [WaitReason.PLACE_BEING_FREED]
-    assert pending.message == ("its place on node-a is reserved and waits for default/batch to be evicted for it")
-
-
-def test_the_place_is_bound_when_the_victim_is_gone(bench):
-    """The victim ends, its slice goes, the promised slice is ready: bound; the order to evict is taken back."""
-    victim = run(bench, low("batch", WHOLE))
-    promise = promise_for(bench, high("service", WHOLE))
-    outcome(bench, "batch", msg.EvictionDone(request=RequestId("batch")))
-    written = said(ends(bench, victim))
-
-    assert [type(each) for each in written if isinstance(each, (msg.Revoke, msg.Closed, msg.EvictionOver))] == [
-        msg.Revoke,
-        msg.EvictionOver,
-        msg.Closed,
-    ]
-    bound = [each for each in said(bench.land_all(bench.ready(promise))) if isinstance(each, msg.Bound)]
-    assert [each.request for each in bound] == ["service"]
-    assert evictions(bench) == {}
-
-
-@pytest.mark.parametrize("priority", [0, -1])
-def test_nobody_is_evicted_for_an_equal_or_a_lesser(bench, priority):
-    """Otherwise two equal pods would evict each other for ever."""
-    run(bench, low("batch", WHOLE, priority=0))
-    (pending,) = said(bench.land_all(bench.request(high("service", WHOLE, priority=priority))))
-    assert isinstance(pending, msg.Pending)
 
 
 @pytest.mark.parametrize("limited_first", [True, False])
@@ -148,17 +104,6 @@ def test_the_cpu_of_the_victim_counts(bench):
     promise = promise_for(bench, high("service", WHOLE, host=needs))
     assert promise.after == (victim.booking.allocation,)
     assert bench.allocator.ctx.cluster.nodes["node-a"].cpu_milli == -8000
-
-
-def test_a_preemptor_that_is_withdrawn_takes_its_orders_back(bench):
-    """Evictions that were not carried out are over: the victim keeps running."""
-    run(bench, low("batch", WHOLE))
-    promise = promise_for(bench, high("service", WHOLE))
-    written = said(withdraw(bench, "service"))
-    assert [type(each) for each in written] == [msg.Revoke, msg.WaitOver, msg.EvictionOver]
-    bench.land_all(bench.gone(promise))
-    assert evictions(bench) == {}
-    promise_for(bench, high("later", WHOLE))  # the victim may go for somebody else now
 
 
 def found_after_a_wipe(bench: Bench, *asks) -> None:

@@ -7,10 +7,10 @@ from factories.scheduling.allocator import (
     FOLDER,
     Bench,
     asked,
-    begun_anew,
     claim,
     gpu_report,
     ready_of,
+    restarted,
     snapshot,
     working_allocator,
 )
@@ -21,14 +21,6 @@ from sluice.contracts.bus.events import Ticked, Write, WriteRefused
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.reasons import WaitReason
 from sluice.contracts.request_syntax import ContainerRequest, PodRequest, parse_pod
-from sluice_allocator.core.events import Continue, LeaseChanged
-
-
-def restarted(bench: Bench) -> Bench:
-    """Another allocator works, which has read what is on the bus."""
-    after = begun_anew(bench, bench.allocator.ctx.rules)
-    all_of(after, after.handle(LeaseChanged(held=True)))
-    return after
 
 
 def report(bench: Bench, *gpus, stale: bool = False, generation: int = 2) -> list:
@@ -50,10 +42,7 @@ WHOLE, HALF, SMALL = claim(profile="7g.40gb"), claim(profile="3g.20gb"), claim(p
 
 def all_of(bench: Bench, said: list) -> list:
     """What is written when everything lands, without waiting words."""
-    landed = bench.land_all(said)
-    while bench.allocator.unfinished:
-        landed += bench.land_all(bench.handle(Continue()))
-    return [write.message for write in landed if not isinstance(write.message, msg.Pending)]
+    return bench.words(said, but=msg.Pending)
 
 
 def pod(name: str, *claims, **more) -> msg.AllocationRequested:

@@ -1,12 +1,19 @@
-"""Two allocators of which one reads late: what they say of a request that waits, or waits no more, or has to go."""
+"""Waiting ends, and those who wait are tried in turn."""
 
-from factories.scheduling.allocator import Bench, asked, claim, order
+import pytest
+from factories.scheduling.allocator import Bench, asked, claim, order, working_allocator
 from factories.scheduling.preemption import WHOLE, high, low, promise_for, run
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked, Write
-from sluice.contracts.ids import RequestId
+from sluice.contracts.ids import AllocationId, RequestId, RunId
 from sluice.contracts.messages import AnyMessage, EvictionOrdered, EvictionOver, Grant, Pending, WaitOver
+from sluice.contracts.reasons import ReasonCount, WaitReason
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.placement import NoPlace
+from sluice_allocator.core.reservations.reservation import with_promises
+from sluice_allocator.core.serve import offers
 
 P1 = RequestId("p1")
 OTHERS_WORD = Pending(request=P1, request_revision=1, message="its place is booked", reasons=())
@@ -71,3 +78,50 @@ def test_two_who_wait_for_others_differently_do_not_answer_each_other_without_en
     theirs = Pending(request=service, request_revision=1, message="its place waits for two", reasons=())
 
     assert [bench.observe(subjects.waiting(service), theirs) for _ in range(20)] == [[]] * 20
+
+
+def test_the_promises_of_several_models_are_named_in_the_same_order_by_all():
+    """Else each writes its own order over the other's, every few seconds and for each that waits, without end."""
+    said = []
+    for models in (("A", "B"), ("B", "A")):
+        bench = Bench(Allocator(RunId("r1"), SchedulerConfig()))
+        for model in models:
+            bench.allocator.ctx.promised.count(AllocationId(f"x_{model}_1"), (model,))
+        reasons = tuple(ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=1, of=model) for model in ("A", "B"))
+        said.append(with_promises(bench.allocator.ctx, NoPlace("full", reasons)))
+
+    assert said[0] == said[1]
+
+
+BATCH_SIZE = SchedulerConfig().pending_refresh_batch
+
+
+def looked_at(monkeypatch: pytest.MonkeyPatch, waiting: int, ticks: int) -> list[list[str]]:
+    """Who was looked at in each tick, of so many who wait on a fleet without nodes."""
+    bench = working_allocator()
+    names = [f"pod-{number}" for number in range(waiting)]
+    for name in names:
+        bench.land_all(bench.request(asked(name, claim(profile="1g.5gb"))))
+    found: list[str] = []
+    look_again = offers._look_again
+
+    def look(ctx, request) -> None:
+        found.append(request)
+        look_again(ctx, request)
+
+    monkeypatch.setattr(offers, "_look_again", look)
+    told = []
+    for _ in range(ticks):
+        found.clear()
+        bench.now += 1.0
+        bench.land_all(bench.handle(Ticked()))
+        told.append(list(found))
+    return told
+
+
+def test_the_many_who_wait_are_looked_at_in_turn(monkeypatch: pytest.MonkeyPatch):
+    """A request that is never looked at again shows yesterday's reason."""
+    first, second = looked_at(monkeypatch, BATCH_SIZE + 6, 2)
+    names = [f"pod-{number}" for number in range(BATCH_SIZE + 6)]
+    assert first == names[:BATCH_SIZE]
+    assert second == names[BATCH_SIZE:] + names[: BATCH_SIZE - 6]

@@ -9,22 +9,13 @@ from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import Incarnation, NodeName, RequestId
 from sluice.contracts.quotas.usage import Usage
-from sluice_allocator.core.events import Continue
 from sluice_allocator.core.quotas import retry
 from sluice_allocator.core.quotas.quota import usage
 from sluice_allocator.core.resize.pending import AdjustReason
 
 WHOLE = claim(profile="7g.40gb")
 LIMIT = msg.QuotaSet(namespace="default", total=msg.Amounts(gpus=1))
-ALL_TAKEN = "namespace default may have 1 device and has 1; this one asks for 1, and nothing more would fit now"
-
-
-def all_of(bench: Bench, said: list) -> list:
-    """Everything lands, until nothing is left to be done; returns the messages."""
-    landed = bench.land_all(said)
-    while bench.allocator.unfinished:
-        landed += bench.land_all(bench.handle(Continue()))
-    return [write.message for write in landed]
+ALL_TAKEN = "namespace default may have 1 device and has 1; this one asks for 1, and none is left"
 
 
 def remembered(grant: msg.Grant) -> msg.AllocationRequested:
@@ -34,13 +25,13 @@ def remembered(grant: msg.Grant) -> msg.AllocationRequested:
 
 
 def say(bench: Bench, request: msg.AllocationRequested) -> list:
-    return all_of(bench, bench.request(request))
+    return bench.words(bench.request(request))
 
 
 def opens(bench: Bench, node: str, *slices: msg.SliceReport) -> list:
     """A node is heard of in the new life, with what it has; returns all that follows."""
     seen = snapshot(node, (gpu_report(node, 0),), slices=slices, generation=2)
-    return [write.message for write in bench.add_node(seen)] + all_of(bench, [])
+    return [write.message for write in bench.add_node(seen)] + bench.words([])
 
 
 def grants(said: list) -> list[str]:
@@ -66,7 +57,7 @@ def test_nobody_of_a_limited_namespace_is_served_before_its_source_has_said_all(
     (why,) = whys(say(empty, asked("more", WHOLE)))
     assert why == "namespace default has limits, and its source 'folder' has not reported all slices of its pods yet"
     say(empty, remembered(grant))
-    assert ALL_TAKEN in whys(all_of(empty, empty.observe(*all_said())))
+    assert ALL_TAKEN in whys(empty.words(empty.observe(*all_said())))
 
 
 def test_a_group_that_waited_for_a_source_is_served_when_it_has_said_all(empty, grant):
@@ -76,7 +67,7 @@ def test_a_group_that_waited_for_a_source_is_served_when_it_has_said_all(empty, 
     opens(empty, "node-c")
     for name in ("rank-0", "rank-1"):
         say(empty, msgspec.structs.replace(asked(name, WHOLE), group=msg.PodGroup(name="job", size=2)))
-    assert grants(all_of(empty, empty.observe(*all_said()))) == ["rank-0", "rank-1"]
+    assert grants(empty.words(empty.observe(*all_said()))) == ["rank-0", "rank-1"]
 
 
 def test_who_waited_for_what_is_lost_is_served(empty, grant):
@@ -88,7 +79,7 @@ def test_who_waited_for_what_is_lost_is_served(empty, grant):
     said = opens(empty, "node-b")
     assert [type(each) for each in said if isinstance(each, msg.Released)] == [msg.Released]
     withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="slice lost")
-    assert grants(said + all_of(empty, empty.observe(subjects.request(RequestId("mine")), withdrawn))) == ["more"]
+    assert grants(said + empty.words(empty.observe(subjects.request(RequestId("mine")), withdrawn))) == ["more"]
 
 
 def test_what_counts_twice_for_itself_holds_up_nobody(empty, grant):
@@ -96,7 +87,7 @@ def test_what_counts_twice_for_itself_holds_up_nobody(empty, grant):
     say(empty, remembered(grant))
     empty.observe(*all_said())
     said = opens(empty, "node-b", msg.SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False))
-    said += all_of(empty, empty.ready(grant))
+    said += empty.words(empty.ready(grant))
     assert [each.allocation for each in said if isinstance(each, msg.Bound)] == [grant.booking.allocation]
     assert whys(said) == []
 
@@ -116,13 +107,13 @@ def test_a_share_is_not_made_larger_into_what_others_have_on_nodes_that_are_not_
         say(empty, request)
     report = msg.SliceReport(booking=here.booking, revision=1, state="ready", revoked=False)
     empty.add_node(msgspec.structs.replace(shown["node-a"], slices=(report,), generation=2))
-    all_of(empty, empty.ready(here))
+    empty.words(empty.ready(here))
 
     unsure = refused(empty, "here", memory_mib=30_000)
     assert unsure.reason is AdjustReason.NOT_NOW
     assert unsure.message.endswith("source 'folder' has not reported all slices of its pods yet; retry")
     assert shares_of(adjusted(empty, "here", memory_mib=9_000)) == [9_000]
-    all_of(empty, empty.observe(*all_said()))
+    empty.words(empty.observe(*all_said()))
     wrong = refused(empty, "here", memory_mib=30_000)
     assert (wrong.reason, dict(wrong.most)) == (AdjustReason.QUOTA_EXCEEDED, {"memory_mib": 20_000})
     assert shares_of(adjusted(empty, "here", memory_mib=20_000)) == [20_000]

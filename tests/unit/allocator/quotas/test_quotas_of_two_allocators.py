@@ -1,20 +1,28 @@
-"""Two allocators that grant at the same time: what of it stands where a namespace may have only so much."""
+"""Quotas where two allocators grant, and beside promises."""
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, gpu_report, snapshot
-from factories.scheduling.quotas import SMALL, all_of, asks, granted, limit, read_back, with_a_gpu_to_share
-
-from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Entry, Observed, Stream, Write
-from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
-from sluice.contracts.messages import (
-    Bound,
-    Grant,
-    RequestWithdrawn,
-    Revoke,
-    Waived,
+from factories.scheduling.allocator import FOLDER, Bench, all_said, claim, gpu_report, snapshot
+from factories.scheduling.quotas import (
+    SMALL,
+    WHOLE,
+    all_of,
+    asks,
+    bound,
+    end,
+    granted,
+    limit,
+    read_back,
+    with_a_gpu_to_share,
 )
+
+from sluice.contracts import messages as msg
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, Observed, Stream, Ticked, Write
+from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.events import LeaseChanged
 
 
 @pytest.fixture
@@ -23,10 +31,10 @@ def bench(empty: Bench) -> Bench:
     return with_a_gpu_to_share(empty)
 
 
-def of_another(bench: Bench, name: str, node: str, start: int) -> Grant:
+def of_another(bench: Bench, name: str, node: str, start: int) -> msg.Grant:
     """What another allocator grants at the same time: read from the ledger."""
     mine = next(iter(bench.allocator.ctx.facts.ledger.values()))
-    assert isinstance(mine, Grant)
+    assert isinstance(mine, msg.Grant)
     (device,) = mine.booking.devices
     booking = msgspec.structs.replace(
         mine.booking,
@@ -39,7 +47,7 @@ def of_another(bench: Bench, name: str, node: str, start: int) -> Grant:
     return msgspec.structs.replace(mine, booking=booking)
 
 
-def read_grant(bench: Bench, grant: Grant, sequence: int) -> list:
+def read_grant(bench: Bench, grant: msg.Grant, sequence: int) -> list:
     address = subjects.ledger(grant.booking.node, grant.booking.allocation)
     return bench.handle(Observed(Stream.BOOK, Entry(address.subject, sequence, OperationId("other"), grant)))
 
@@ -51,22 +59,8 @@ def pair(bench: Bench) -> Bench:
     return bench
 
 
-def written_at(bench: Bench, grant: Grant) -> int:
+def written_at(bench: Bench, grant: msg.Grant) -> int:
     return bench.allocator.ctx.facts.sequences[subjects.ledger(grant.booking.node, grant.booking.allocation).subject]
-
-
-def test_of_two_grants_at_once_the_later_is_taken_back(pair):
-    """Whichever allocator wrote it; the earlier one is left alone by both."""
-    mine = granted(pair, "p1", SMALL)
-    pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
-    next(pair.sequence)
-    later = of_another(pair, "p2", "node-b", 5)
-    writes = all_of(pair, read_grant(pair, later, written_at(pair, mine) + 1))
-    (revoke,) = [write.message for write in writes if isinstance(write.message, Revoke)]
-    assert (revoke.booking, revoke.cause) == (
-        later.booking,
-        "an earlier grant used up the quota of namespace lab for devices",
-    )
 
 
 def test_an_own_grant_is_taken_back_when_an_earlier_one_is_read_after_it(pair):
@@ -75,7 +69,7 @@ def test_an_own_grant_is_taken_back_when_an_earlier_one_is_read_after_it(pair):
     mine = granted(pair, "p1", SMALL)
     earlier = of_another(pair, "p2", "node-b", 5)
     writes = all_of(pair, read_grant(pair, earlier, written_at(pair, mine) - 1))
-    assert [write.message.booking for write in writes if isinstance(write.message, Revoke)] == [mine.booking]
+    assert [write.message.booking for write in writes if isinstance(write.message, msg.Revoke)] == [mine.booking]
 
 
 def test_what_was_adopted_later_takes_nothing_from_an_earlier_grant(pair):
@@ -85,7 +79,7 @@ def test_what_was_adopted_later_takes_nothing_from_an_earlier_grant(pair):
     adopted = msgspec.structs.replace(of_another(pair, "p2", "node-b", 5), adopted=True)
     all_of(pair, read_grant(pair, adopted, written_at(pair, mine) + 1))
     all_of(pair, pair.ready(adopted))
-    assert [type(write.message) for write in all_of(pair, pair.ready(mine))] == [Bound]
+    assert [type(write.message) for write in all_of(pair, pair.ready(mine))] == [msg.Bound]
 
 
 def test_what_counts_as_bound_follows_each_word(bench):
@@ -96,7 +90,7 @@ def test_what_counts_as_bound_follows_each_word(bench):
     assert list(opened("lab")) == [allocation]
     all_of(bench, bench.ready(grant))
     assert list(opened("lab")) == []
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     all_of(bench, bench.observe(subjects.request(RequestId("p1")), withdrawn))
     assert list(opened("lab")) == [allocation]
     all_of(bench, bench.gone(grant))
@@ -110,9 +104,115 @@ def test_nobody_is_bound_to_what_may_still_be_taken_back(pair):
     earlier = of_another(pair, "p2", "node-b", 5)
     pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
     said = [each for each in read_grant(pair, earlier, written_at(pair, mine) - 1) if isinstance(each, Write)]
-    assert [type(each.message) for each in said] == [Waived]  # and it has no answer
+    assert [type(each.message) for each in said] == [msg.Waived]  # and it has no answer
     read_back(pair, mine)
     gone = pair.gone(earlier)  # now there is room again
-    assert [each for each in [*gone, *pair.ready(mine)] if isinstance(getattr(each, "message", None), Bound)] == []
+    assert [each for each in [*gone, *pair.ready(mine)] if isinstance(getattr(each, "message", None), msg.Bound)] == []
     landed = pair.land_all(said)
-    assert [type(write.message) for write in landed if isinstance(write.message, Bound)] == []
+    assert [type(write.message) for write in landed if isinstance(write.message, msg.Bound)] == []
+
+
+def test_of_two_grants_at_once_the_later_is_taken_back_also_beside_a_promise():
+    """A tenant that a reservation waited for stays once that is not needed: it would not be counted."""
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(promise_after_s=300.0)))
+    bench.read_all(all_said())
+    bench.handle(LeaseChanged(held=True))
+    for name in ("node-a", "node-b", "node-c"):
+        bench.add_node(snapshot(name, (gpu_report(name, 0),)))
+    tenant = bound(bench, "tenant", WHOLE)
+    shops = [bound(bench, f"shop{n}", WHOLE, namespace="shop") for n in (1, 2)]
+    limit(bench, gpus=2)
+    all_of(bench, bench.request(asks("waits", WHOLE)))
+    bench.now += 301
+    (promise,) = [w.message for w in all_of(bench, bench.handle(Ticked())) if isinstance(w.message, msg.Grant)]
+    assert promise.after == (tenant.booking.allocation,)  # 1 of 2 devices, when that is gone
+    read_back(bench, promise)
+
+    writes = end(bench, shops[0])
+    (free,) = [w.message for w in writes if isinstance(w.message, msg.Grant)]
+    assert (free.booking.name, free.after) == ("waits", ())  # with the tenant 2 of 2 devices
+    read_back(bench, free)
+    end(bench, shops[1])
+
+    # another allocator, which had not read the promise, has granted one device on node-c
+    all_of(bench, bench.request(asks("theirs", WHOLE)))
+    (device,) = free.booking.devices
+    node = shops[1].booking.node
+    theirs = msgspec.structs.replace(
+        free,
+        booking=msgspec.structs.replace(
+            free.booking,
+            allocation=AllocationId("theirs_r9_1"),
+            request=RequestId("theirs"),
+            name="theirs",
+            node=node,
+            devices=(msgspec.structs.replace(device, gpu=f"GPU-{node}-0"),),
+        ),
+    )
+    writes = all_of(bench, bench.observe(subjects.ledger(node, theirs.booking.allocation), theirs))
+    writes += all_of(bench, bench.ready(theirs)) + all_of(bench, bench.ready(free))
+    assert [w.message.booking.name for w in writes if isinstance(w.message, msg.Revoke)] == ["theirs", "waits"]
+
+
+TWO = claim(profile="7g.40gb", gpus=2)
+
+
+def test_a_request_with_a_promise_and_what_it_is_exchanged_for_counts_once_and_not_never():
+    """It would lose its place to a later grant of another allocator, which has not read that the quota is used up."""
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(promise_after_s=300.0)))
+    bench.read_all(all_said())
+    bench.handle(LeaseChanged(held=True))
+    bench.add_node(snapshot("node-a", tuple(gpu_report("node-a", i) for i in range(3))))
+    shops = [bound(bench, f"shop{n}", WHOLE, namespace="shop") for n in (1, 2, 3)]
+    bench.add_node(snapshot("node-b", tuple(gpu_report("node-b", i) for i in range(1))))
+    others = [bound(bench, f"oth{n}", WHOLE, namespace="shop") for n in (1,)]
+    limit(bench, gpus=2)
+    all_of(bench, bench.request(asks("big", TWO)))
+    bench.now += 301
+    (promise,) = [w.message for w in all_of(bench, bench.handle(Ticked())) if isinstance(w.message, msg.Grant)]
+    read_back(bench, promise)
+    mine = [s for s in shops if s.booking.allocation in promise.after]
+    (third,) = [s for s in shops if s.booking.allocation not in promise.after]
+    end(bench, mine[0])
+    tenant = mine[1]
+    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    all_of(bench, bench.observe(subjects.request(tenant.booking.request), withdrawn))
+    # the third ends: the exchange is booked and lands; the waiver is under way
+    all_of(bench, bench.observe(subjects.request(third.booking.request), withdrawn))
+    todo, held, exchange = [i for i in bench.gone(third) if isinstance(i, Write)], [], None
+    while todo:
+        w = todo.pop(0)
+        if isinstance(w.message, msg.Waived):
+            held.append(w)
+            continue
+        if isinstance(w.message, msg.Grant):
+            exchange = w.message
+        todo += [i for i in bench.land(w) if isinstance(i, Write)]
+    assert exchange.after == (promise.booking.allocation,)
+    read_back(bench, exchange)
+    # now the tenant is gone: what was promised is free, too
+    all_of(bench, bench.gone(tenant))
+    # another allocator has granted one device on node-b, where the other shop has left
+    end(bench, others[0])
+    dev = exchange.booking.devices[0]
+    theirs = msgspec.structs.replace(
+        exchange,
+        after=(),
+        booking=msgspec.structs.replace(
+            exchange.booking,
+            allocation=AllocationId("theirs_r9_1"),
+            request=RequestId("theirs"),
+            name="theirs",
+            node="node-b",
+            devices=(msgspec.structs.replace(dev, gpu="GPU-node-b-0"),),
+        ),
+    )
+    all_of(bench, bench.request(asks("theirs", WHOLE)))
+    w = all_of(bench, bench.observe(subjects.ledger("node-b", theirs.booking.allocation), theirs))
+    w += all_of(bench, bench.ready(theirs))
+    for h in held:
+        w += all_of(bench, [h])
+    w += all_of(bench, bench.gone(promise))
+    w += all_of(bench, bench.ready(exchange))
+    b = [x.message.allocation for x in w if isinstance(x.message, msg.Bound)]
+    assert b == [exchange.booking.allocation]

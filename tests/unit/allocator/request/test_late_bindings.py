@@ -67,38 +67,6 @@ def late(empty, allocation: AllocationId = LATE, node: NodeName = OTHER) -> list
     return [write.message for write in empty.land_all(heard) if not isinstance(write.message, msg.Pending)]
 
 
-def test_a_pod_keeps_the_slice_it_runs_on_and_the_other_one_is_taken_back(empty):
-    """Its own would be surplus: a running pod would lose its slice for a word that is over."""
-    empty.read_all((subjects.request(P1), WANTS), incarnation=LIFE)
-    opened(empty, OTHER, LATE)
-    first = late(empty)
-    assert first == [], "its node is not open yet, and may have its slice"
-
-    written = opened(empty, ITS_NODE, ITS)
-
-    again = [each for each in written if isinstance(each, msg.Bound)]
-    assert [(each.allocation, each.revision) for each in again] == [(ITS, 2)]
-    assert [each.booking.allocation for each in written if isinstance(each, msg.Revoke)] == [LATE]
-
-
-def test_a_late_word_that_nobody_asks_for_is_released_when_its_source_has_told_all(empty):
-    """It would stand for ever, and count as a pod that is bound."""
-    empty.read_all(incarnation=LIFE)
-    opened(empty, OTHER)
-    empty.tick()
-    gone = [write.message for write in empty.land_all(empty.gone(grant(LATE, OTHER)))]
-    assert [type(each) for each in gone] == [msg.Closed]
-    empty.observe(subjects.ledger(OTHER, LATE), None)
-    assert late(empty) == []
-    synced = msg.SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0)
-    empty.observe(subjects.source(FOLDER), synced)
-    empty.now += 1
-    empty.tick()
-    empty.now += 31
-
-    assert words(empty.tick()) == [msg.Released(request=P1, cause="its request is gone")]
-
-
 def closed_and_late(empty) -> None:
     """The surplus slice is taken back after the wipe; then the binding to it lands, and its source is silent."""
     empty.read_all(incarnation=LIFE)
@@ -144,16 +112,6 @@ def two_late(empty, *there) -> list:
     heard = late(empty)
     asks = [write.message for write in empty.land_all(empty.request(asked("p1")))]
     return [*heard, *(each for each in asks if not isinstance(each, msg.Pending))]
-
-
-def test_a_pod_of_which_two_words_are_late_keeps_the_slice_that_it_runs_on(empty):
-    """It would hear that it has nothing, for the sake of a slice that was surplus, and be ended."""
-    assert two_late(empty, ready_of(grant(ITS, ITS_NODE))) == [], "its slice is still to be booked"
-
-    written = opened(empty, ITS_NODE, ITS)
-
-    assert not [each for each in written if isinstance(each, (msg.Revoke, msg.Released))]
-    assert [(each.allocation, each.revision) for each in written if isinstance(each, msg.Bound)] == [(ITS, 2)]
 
 
 def test_a_pod_of_which_two_words_are_late_gets_no_slice_that_is_broken(empty):
@@ -214,15 +172,3 @@ def pulled(bench: Bench, generation: int) -> None:
     bench.land_all(
         bench.observe(subjects.inventory(ITS_NODE), msg.NodeInventory(snapshot=seen, stale=False, incarnation=LIFE))
     )
-
-
-def test_a_pod_that_waits_is_not_released_for_what_it_was_bound_to_in_another_life(empty):
-    """It was waived then, so that its pod has nothing: it would lose its request for a slice that it never had."""
-    empty.read_all((subjects.request(P1), asked("p1")), incarnation=LIFE)
-    word = msgspec.structs.replace(bound(LATE, OTHER), incarnation=INCARNATION)
-    assert words(empty.observe(subjects.binding(P1), word)) == []
-
-    (grant,) = [each for each in opened(empty, OTHER) if isinstance(each, (msg.Grant, msg.Revoke, msg.Released))]
-    assert isinstance(grant, msg.Grant)
-    (again,) = [write.message for write in empty.land_all(empty.ready(grant)) if isinstance(write.message, msg.Bound)]
-    assert (again.request, again.allocation, again.incarnation) == (P1, grant.booking.allocation, LIFE)

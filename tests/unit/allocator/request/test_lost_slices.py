@@ -195,8 +195,7 @@ def test_a_slice_that_such_a_pod_was_given_elsewhere_is_waived_and_taken_back(em
 
 @pytest.mark.parametrize("late", [(), (OLD,), (AllocationId("p1_old_2"),)], ids=["none", "of it", "of another"])
 def test_a_pod_goes_whose_slice_is_being_taken_back_when_its_source_does_not_know(empty, late):
-    """
-    It was lost, and the broker was wiped before its source heard so: its pod would keep it from being taken back.
+    """It was lost, and the broker was wiped before its source heard so: its pod would keep it from being taken back.
 
     A binding of before may have landed since, and does not say that its source was told.
     """

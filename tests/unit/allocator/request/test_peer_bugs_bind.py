@@ -5,9 +5,9 @@ from factories.scheduling.allocator import (
     FOLDER,
     Bench,
     asked,
-    begun_anew,
     claim,
     gpu_report,
+    restarted,
     snapshot,
     working_allocator,
 )
@@ -16,7 +16,6 @@ from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write, WriteRefused
 from sluice.contracts.ids import GpuUuid, RequestId
-from sluice_allocator.core.events import Continue, LeaseChanged
 
 
 def withdrawn(bench: Bench, name: str) -> list:
@@ -28,23 +27,9 @@ def withdrawn(bench: Bench, name: str) -> list:
 WHOLE, HALF, SMALL = claim(profile="7g.40gb"), claim(profile="3g.20gb"), claim(profile="1g.5gb")
 
 
-def land_all(bench: Bench, said: list) -> list[Write]:
-    landed = bench.land_all(said)
-    while bench.allocator.unfinished:
-        landed += bench.land_all(bench.handle(Continue()))
-    return landed
-
-
 def words(bench: Bench, said: list) -> list:
     """What is written when everything lands, without waiting words."""
-    return [write.message for write in land_all(bench, said) if not isinstance(write.message, msg.Pending)]
-
-
-def restarted(bench: Bench) -> Bench:
-    """Another allocator works, which has read what is on the bus."""
-    after = begun_anew(bench, bench.allocator.ctx.rules)
-    words(after, after.handle(LeaseChanged(held=True)))
-    return after
+    return bench.words(said, but=msg.Pending)
 
 
 def places(grants: list[msg.Grant]) -> list[tuple[GpuUuid, int]]:
@@ -67,7 +52,7 @@ def test_a_picture_that_is_out_of_date_books_nothing_twice(bench):
     """InstaSlice #75: at scale the object with all allocations was out of sync, and one place was given twice."""
     other = restarted(bench)
     mine = [each for number in range(7) for each in bench.request(asked(f"mine-{number}", SMALL))]
-    ours = [write for write in land_all(bench, mine) if isinstance(write.message, msg.Grant)]
+    ours = [write for write in bench.settle(mine) if isinstance(write.message, msg.Grant)]
     late = [each for number in range(7) for each in other.request(asked(f"late-{number}", SMALL))]
     stale = [each for each in late if isinstance(each, Write) and isinstance(each.message, msg.Grant)]
     assert len(ours) == 7

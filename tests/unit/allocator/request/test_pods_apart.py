@@ -45,19 +45,11 @@ def pod(name: str, host: msg.HostNeeds = msg.HostNeeds(), app: str = "llm", **mo
     return msgspec.structs.replace(asked(name, claim(profile="1g.5gb")), host=host, labels=labels, **more)
 
 
-def words(bench: Bench, said: list) -> list:
-    """Everything lands, until nothing is left to be done: what was said, in order."""
-    landed = bench.land_all(said)
-    while bench.allocator.unfinished:
-        landed += bench.land_all(bench.handle(Continue()))
-    return [write.message for write in landed]
-
-
 def ask(bench: Bench, *pods: msg.AllocationRequested) -> list[str]:
     """Where each is granted a place, or the first reason why it waits."""
     found = []
     for each in pods:
-        last = [m for m in words(bench, bench.request(each)) if isinstance(m, msg.Grant | msg.Pending)][-1]
+        last = [m for m in bench.words(bench.request(each)) if isinstance(m, msg.Grant | msg.Pending)][-1]
         found.append(last.booking.node if isinstance(last, msg.Grant) else last.reasons[0].reason)
     return found
 
@@ -65,7 +57,7 @@ def ask(bench: Bench, *pods: msg.AllocationRequested) -> list[str]:
 def ends(bench: Bench, name: str) -> dict[str, str]:
     """A pod is gone: who is granted a place by that, and where."""
     gone = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    said = words(bench, bench.observe(subjects.request(RequestId(name)), gone))
+    said = bench.words(bench.observe(subjects.request(RequestId(name)), gone))
     return {each.booking.request: each.booking.node for each in said if isinstance(each, msg.Grant)}
 
 
@@ -78,7 +70,7 @@ def is_gone(bench: Bench, name: str) -> set[str]:
     """A pod is gone, and so is its slice: who is granted a place by that."""
     before = grants(bench)
     ends(bench, name)
-    words(bench, bench.gone(before[name]))
+    bench.words(bench.gone(before[name]))
     return set(grants(bench)) - set(before)
 
 
@@ -94,9 +86,9 @@ def test_a_pod_that_the_bus_has_forgotten_keeps_others_out_as_long_as_it_has_its
     """A broker that was restarted forgets its latest words: two replicas would be on one host until they are said."""
     bench = bench_of(**{"gpu-1": facts()})
     assert ask(bench, pod("a", ONE_PER_HOST)) == ["gpu-1"]
-    words(bench, bench.ready(grants(bench)["a"]))
+    bench.words(bench.ready(grants(bench)["a"]))
     del bench.state[subjects.request(RequestId("a")).subject]
-    words(bench, bench.read_state())
+    bench.words(bench.read_state())
     assert ask(bench, pod("b", ONE_PER_HOST)) == [WaitReason.NODE_POD_ANTI_AFFINITY]
     assert is_gone(bench, "a") == {"b"}
 
@@ -133,7 +125,7 @@ def test_a_zone_without_gpus_counts_as_it_does_for_the_scheduler() -> None:
     bench.observe(subjects.host(NodeName("cpu-1")), facts("b"))
     assert ask(bench, pod("p", OVER_ZONES), pod("q", OVER_ZONES)) == ["a-1", WaitReason.NODE_TOPOLOGY_SPREAD]
     bench.observe(subjects.host(NodeName("cpu-1")), facts("a"))
-    words(bench, bench.handle(Continue()))
+    bench.words(bench.handle(Continue()))
     assert "q" in grants(bench)
 
 
@@ -147,7 +139,7 @@ def test_a_zone_without_gpus_counts_as_it_does_for_the_scheduler() -> None:
 def test_a_topology_key_that_no_node_carries_is_named(needs: msg.HostNeeds) -> None:
     """A larger maxSkew would not help: the nodes lack the label, all of them or some."""
     bench = bench_of(**{"gpu-1": facts("a"), "gpu-2": facts("b")})
-    said = words(bench, bench.request(pod("p", needs)))
+    said = bench.words(bench.request(pod("p", needs)))
     (waits,) = [each for each in said if isinstance(each, msg.Pending)]
     assert [each.reason for each in waits.reasons[:2]] == [
         WaitReason.NO_NODE_CAN_FIT,
@@ -155,11 +147,11 @@ def test_a_topology_key_that_no_node_carries_is_named(needs: msg.HostNeeds) -> N
     ]
     assert "the label rack" in waits.message
     labelled = msgspec.structs.replace(facts(), labels={"rack": "r1"})
-    words(bench, bench.observe(subjects.host(NodeName("gpu-2")), labelled))
-    words(bench, bench.handle(Continue()))
+    bench.words(bench.observe(subjects.host(NodeName("gpu-2")), labelled))
+    bench.words(bench.handle(Continue()))
     assert grants(bench)["p"].booking.node == "gpu-2"
     ask(bench, *(pod(f"full-{at}", msg.HostNeeds(node_name="gpu-2"), app="") for at in range(6)))
-    (waits,) = [each for each in words(bench, bench.request(pod("q", needs))) if isinstance(each, msg.Pending)]
+    (waits,) = [each for each in bench.words(bench.request(pod("q", needs))) if isinstance(each, msg.Pending)]
     assert WaitReason.NODE_TOPOLOGY_LABEL_MISSING in [each.reason for each in waits.reasons]
     assert WaitReason.NO_NODE_CAN_FIT not in [each.reason for each in waits.reasons]
 
@@ -168,7 +160,7 @@ def test_a_pod_waits_for_the_pod_that_it_wants_beside_it() -> None:
     beside = msg.HostNeeds(beside=(msg.PodTerm(topology_key=HOSTNAME, selector=LLM, namespaces=("default",)),))
     bench = bench_of(**{"gpu-1": facts(), "gpu-2": facts()})
     assert ask(bench, pod("cache", beside, app="cache")) == [WaitReason.NODE_POD_AFFINITY]
-    words(bench, bench.request(pod("llm", msg.HostNeeds(node_name="gpu-2"))))
+    bench.words(bench.request(pod("llm", msg.HostNeeds(node_name="gpu-2"))))
     assert {name: each.booking.node for name, each in grants(bench).items()} == {"llm": "gpu-2", "cache": "gpu-2"}
 
 
@@ -176,21 +168,6 @@ def test_the_first_of_pods_that_want_to_be_together_is_not_kept_waiting_for_itse
     together = msg.HostNeeds(beside=(msg.PodTerm(topology_key=HOSTNAME, selector=LLM, namespaces=("default",)),))
     bench = bench_of(**{"gpu-1": facts(), "gpu-2": facts()})
     assert ask(bench, *(pod(name, together) for name in "abc")) == ["gpu-1"] * 3
-
-
-def test_a_host_port_is_given_once_on_a_node() -> None:
-    """Of ours and of others' pods; another address or protocol is another port."""
-    tcp, udp = msg.HostPort(port=8080), msg.HostPort(port=8080, protocol="UDP")
-    bench = bench_of(**{"gpu-1": facts(ports=(msg.HostPort(port=9000, ip="10.0.0.1"),)), "gpu-2": facts()})
-    places = ask(
-        bench,
-        pod("a", msg.HostNeeds(ports=(tcp,))),
-        pod("b", msg.HostNeeds(ports=(tcp,))),
-        pod("c", msg.HostNeeds(ports=(tcp,))),
-        pod("d", msg.HostNeeds(ports=(udp,))),
-        pod("e", msg.HostNeeds(ports=(msg.HostPort(port=9000),))),
-    )
-    assert places == ["gpu-1", "gpu-2", WaitReason.NODE_HOST_PORT_TAKEN, "gpu-1", "gpu-2"]
 
 
 def test_pods_that_are_not_ours_keep_ours_out_as_well() -> None:
@@ -211,7 +188,7 @@ def test_a_volume_in_one_zone_takes_its_pod_there() -> None:
     bench = bench_of(**{"a-1": facts("a"), "b-1": facts("b")})
     assert ask(bench, pod("p", msg.HostNeeds(volumes=((in_b,),)))) == ["b-1"]
     in_c = (msg.NodeExpression(key=ZONE, operator="In", values=("c",)),)
-    said = words(bench, bench.request(pod("q", msg.HostNeeds(volumes=((in_c,),)))))
+    said = bench.words(bench.request(pod("q", msg.HostNeeds(volumes=((in_c,),)))))
     reasons = [each.reason for each in next(m for m in said if isinstance(m, msg.Pending)).reasons]
     assert reasons[:2] == [WaitReason.NO_NODE_CAN_FIT, WaitReason.NODE_VOLUME_ELSEWHERE]
 
@@ -221,7 +198,7 @@ def test_nobody_is_evicted_for_a_place_that_the_scheduler_would_refuse() -> None
     bench = bench_of(**{"gpu-1": facts()})
     weak = msg.Leeway(preemptible=True)
     assert ask(bench, *(pod(f"weak-{at}", leeway=weak) for at in range(7))) == ["gpu-1"] * 7
-    said = words(bench, bench.request(pod("strong", ONE_PER_HOST, priority=10)))
+    said = bench.words(bench.request(pod("strong", ONE_PER_HOST, priority=10)))
     assert [type(each) for each in said] == [msg.Pending]
     ask(bench, pod("as-strong", app="", priority=10))
     assert grants(bench)["as-strong"].evict  # it would have been, but for that

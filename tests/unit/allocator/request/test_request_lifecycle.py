@@ -55,29 +55,6 @@ def test_a_pod_that_asks_is_granted_a_place_at_once(bench):
     ]
 
 
-def test_a_pod_is_bound_only_when_its_slice_is_ready(bench):
-    """The grant alone binds nothing; the agent's word does, with its strings."""
-    (landed,) = bench.land_all(bench.request(asked("p1")))
-
-    bound = messages(bench.ready(landed.message))
-
-    assert bound == [
-        msg.Bound(
-            request=P1,
-            request_revision=1,
-            allocation=AllocationId("p1_r1_1"),
-            node=NODE,
-            revision=1,
-            ticket="ticket-1",
-            containers=(msg.ContainerDevices(container="main", visible_devices="MIG-ticket-1-0"),),
-            slice_sequence=5,
-            source=FOLDER,
-            incarnation=INCARNATION,
-            slice_operation=OperationId("other-slice-5"),
-        )
-    ]
-
-
 @pytest.mark.parametrize(
     ("profile", "chosen", "expected"),
     [
@@ -109,18 +86,6 @@ def test_a_pod_that_ends_gives_its_place_back_in_the_right_order(bench):
     assert closed.ttl_s == 3600
     assert released.message == msg.Released(request=P1, cause="pod gone")
     assert released.ttl_s == 3600
-
-
-def test_a_revoked_place_is_not_given_away_before_the_agent_says_it_is_gone(bench):
-    """LAW 3: the next pod waits through the whole unmaking."""
-    first = bench.bound("p1", claim(profile="7g.40gb"))
-    bench.land_all(bench.observe(subjects.request(P1), withdrawn()))
-
-    waiting = messages(bench.land_all(bench.request(asked("p2", claim(profile="7g.40gb")))))
-    assert [type(m) for m in waiting] == [msg.Pending]
-
-    after = [m for m in messages(bench.land_all(bench.gone(first))) if isinstance(m, msg.Grant)]
-    assert [m.booking.request for m in after] == ["p2"]
 
 
 def test_a_waiting_pod_is_told_why_and_served_the_moment_another_ends(bench):

@@ -39,17 +39,6 @@ def grants(writes) -> list[msg.Grant]:
     return [write.message for write in writes if isinstance(write.message, msg.Grant)]
 
 
-def test_only_a_node_whose_kubelet_hands_over_serves_it_and_the_booking_names_its_claims():
-    """On any other node its pod would be pinned and never started."""
-    bench = bench_of(node(OLD, hands_over=False), node(NEW, hands_over=True))
-
-    (plain,) = grants(bench.land_all(bench.request(asked("plain"))))
-    (grant,) = grants(bench.land_all(bench.request(pod("p1"))))
-
-    assert (plain.booking.node, plain.booking.resource_claims) == (OLD, ())
-    assert (grant.booking.node, grant.booking.resource_claims) == (NEW, CLAIMS)
-
-
 def test_it_waits_for_a_node_that_hands_over_with_a_reason_and_starts_once_one_does():
     """It is not refused: an agent registers with its kubelet when that has restarted, or after an upgrade."""
     bench = bench_of(node(OLD, hands_over=False))

@@ -13,7 +13,6 @@ from sluice.contracts.manifests import ManifestLimits, read_manifests
 from sluice.contracts.messages import DeviceFilter, Grant, RequestRejected, RequestWithdrawn
 from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice.contracts.request_syntax import ContainerRequest, RequestLimits
-from sluice_allocator.core.explain.reason_filters import FILTERS, reasons_by_filter
 from sluice_allocator.core.explain.status import (
     AsksNothing,
     PodAsked,
@@ -25,6 +24,7 @@ from sluice_allocator.core.explain.status import (
     how_it_stands,
     simulate,
 )
+from sluice_allocator.core.placement.explain.reason_table import FILTERS, reasons_by_filter
 from sluice_allocator.shell.rpc_answers import pod_asked
 from sluice_console.core.simulate.questions import question_of
 

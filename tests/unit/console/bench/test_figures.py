@@ -19,6 +19,8 @@ from sluice_console.core.bench.figures import (
     spread,
 )
 from sluice_console.core.history.sentences import HistoryMessage
+from sluice_console.shell.bench import show
+from sluice_console.shell.errors import CommandError
 
 START_S = 1767323040.0
 """2026-01-02T03:04:00Z."""
@@ -159,3 +161,19 @@ def test_the_picture_is_a_picture_whatever_was_measured(make):
         root = ET.fromstring(svg(nothing, times, times))
         lines = [each for each in root.iter() if each.tag.endswith("polyline")]
         assert len(lines) == (2 if times else 0)
+
+
+async def test_a_run_that_fails_leaves_the_last_picture(tmp_path, monkeypatch):
+    """Minutes of measuring, gone with the first Ctrl-C of the next run."""
+
+    async def fails(*_):
+        raise CommandError("stopped")
+
+    monkeypatch.setattr(show, "bench", fails)
+    picture = tmp_path / "picture.svg"
+    picture.write_text("<svg/>")
+    with pytest.raises(CommandError, match="stopped"):
+        await show.bench_and_show(None, svg=picture, form="text")
+    assert picture.read_text() == "<svg/>"
+    with pytest.raises(CommandError, match="cannot be written"):
+        await show.bench_and_show(None, svg=tmp_path, form="text")

@@ -61,7 +61,7 @@ def test_nothing_is_found_where_nothing_is_wrong(well):
     assert {finding.check for finding in found} == {
         Check.BROKER,
         Check.STREAMS,
-        Check.WORDS,
+        Check.MESSAGES,
         Check.ALLOCATOR,
         Check.POD_WATCHER,
         Check.INVENTORY,
@@ -257,10 +257,10 @@ def test_a_message_that_nobody_can_read_is_named_with_how_to_remove_it(well):
     """It was set aside in a log that is not read; the node would stay without new pods for good."""
     subject = "sluice.ledger.gpu-1_example_internal.r_1_1"
     unread = replace(well, fleet_state=replace(well.fleet_state, unread={subject: "schema 2 is newer"}))
-    what = only(unread, Check.WORDS, "problem")
+    what = only(unread, Check.MESSAGES, "problem")
     says = "gpu-1.example.internal gets nothing new until it is gone"
     assert what == f"{subject} cannot be read (schema 2 is newer); {says}"
-    (finding,) = [each for each in check_bus(unread) if each.check is Check.WORDS]
+    (finding,) = [each for each in check_bus(unread) if each.check is Check.MESSAGES]
     assert finding.remedy.endswith(f"nats stream purge BOOK --subject {subject}")
 
 
@@ -269,7 +269,7 @@ def test_many_messages_that_nobody_can_read_are_counted(well):
     found = [
         f
         for f in check_bus(replace(well, fleet_state=replace(well.fleet_state, unread=unread)))
-        if f.check is Check.WORDS
+        if f.check is Check.MESSAGES
     ]
     assert len(found) == 21
     assert found[-1].what == "980 more messages cannot be read"

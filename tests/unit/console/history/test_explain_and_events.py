@@ -81,6 +81,40 @@ async def test_several_pods_are_a_document_a_line_for_programs(command, monkeypa
     assert capsys.readouterr().out.startswith("{\n")
 
 
+@pytest.mark.parametrize(
+    ("states", "shown"),
+    [
+        ({"old": "waiting", "new": "making", "has": "bound"}, ["new", "old"]),
+        ({"old": "bound", "new": "bound"}, ["new", "old"]),
+        ({f"p{number:02}": "waiting" for number in range(21)}, [f"p{number:02}" for number in range(20, 0, -1)]),
+        ({}, []),
+    ],
+    ids=["those that wait", "else those with a slice", "no more than a screen", "none"],
+)
+async def test_who_names_no_pod_is_shown_those_that_can_be_explained(monkeypatch, capsys, states, shown):
+    """The latest waiting one is what most people came for; an error names an option they never heard of."""
+
+    async def none(*_):
+        return None
+
+    def age(name):
+        return {"old": 1, "new": 2}.get(name) or int(name.removeprefix("p") if name[1:].isdigit() else 9)
+
+    pods = tuple(
+        msgspec.structs.replace(pod(name, name=name, state=state), asked_at=f"2026-01-02T03:04:{age(name):02}+00:00")
+        for name, state in states.items()
+    )
+    monkeypatch.setattr(look_up, "pods_document", lambda *_: PodsDocument(pods=pods))
+    monkeypatch.setattr(look_up, "fleet_state_at", none)
+    assert await look_up.choices("", "explain", "json") == 0
+    assert [each["name"] for each in msgspec.json.decode(capsys.readouterr().out)["pods"]] == shown
+    assert await look_up.choices("", "explain", "text") == 0
+    out, err = capsys.readouterr()
+    assert [row.split()[0] for row in out.splitlines()[1:]] == [f"default/{name}" for name in shown]
+    assert "`sluice explain NAMESPACE/NAME` for one" in err
+    assert ("1 more: `sluice pods`" in err) is (len(states) > 20)
+
+
 def test_an_event_names_the_pod_and_says_what_happened(make):
     asked = Envelope(
         id="1", operation="o", request=make.request, schema=1, time="2026-01-02T03:04:05.678901+00:00",

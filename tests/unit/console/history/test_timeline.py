@@ -1,27 +1,29 @@
-"""`sluice explain`: the story of one request, and why it was requested again."""
+"""A pod's history, in lines and in sentences."""
+
+import typing
 
 import msgspec
 import pytest
 
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import AnyMessage, Closed, Envelope, EvictionDone, EvictionOrdered, Pending, Revoke
 from sluice_console.core.documents import EarlierDocument, PodDocument
 from sluice_console.core.history.ended import ended_pods
-from sluice_console.core.history.sentences import HistoryMessage
+from sluice_console.core.history.sentences import HistoryMessage, RequestNames, places_text, sentence, whom
 from sluice_console.core.history.timeline import evicted_before, steps_of
 
 
 def happened(
-    subject: str, message: AnyMessage, request: str = "", time: str = "2026-01-02T03:04:05.678Z"
+    subject: str, message: msg.AnyMessage, request: str = "", time: str = "2026-01-02T03:04:05.678Z"
 ) -> HistoryMessage:
     return HistoryMessage(
-        subject, Envelope(id="1", operation="o", request=request, schema=1, time=time, message=message)
+        subject, msg.Envelope(id="1", operation="o", request=request, schema=1, time=time, message=message)
     )
 
 
 def test_a_story_keeps_the_order_and_leaves_out_what_is_about_others(make):
-    waits = Pending(request=make.request, request_revision=1, message="full", reasons=())
-    other = Pending(request=RequestId("other"), request_revision=1, message="full", reasons=())
+    waits = msg.Pending(request=make.request, request_revision=1, message="full", reasons=())
+    other = msg.Pending(request=RequestId("other"), request_revision=1, message="full", reasons=())
     history = [
         happened(f"hist.sluice.request.{make.request}", make.asked(), make.request),
         happened("hist.sluice.waiting.other", other, "other"),
@@ -44,7 +46,7 @@ def said_at(make, *seconds: str) -> list[str]:
     history = [
         happened(
             f"hist.sluice.waiting.{make.request}",
-            Pending(request=make.request, request_revision=1, message=f"word {number}", reasons=()),
+            msg.Pending(request=make.request, request_revision=1, message=f"word {number}", reasons=()),
             make.request,
             time=f"2026-01-02T03:04:{second}Z" if second else "",
         )
@@ -75,9 +77,10 @@ def life(make, request: str, *, evicted: bool) -> list[HistoryMessage]:
     """What is said of a request that ends, by an eviction or by itself."""
     asked = happened(f"hist.sluice.request.{request}", make.asked(), request)
     ordered = happened(
-        f"hist.sluice.eviction.{request}", EvictionOrdered(request=RequestId(request), cause="gpu-1 is drained (fans)")
+        f"hist.sluice.eviction.{request}",
+        msg.EvictionOrdered(request=RequestId(request), cause="gpu-1 is drained (fans)"),
     )
-    done = happened(f"hist.sluice.evicted.{request}", EvictionDone(request=RequestId(request)))
+    done = happened(f"hist.sluice.evicted.{request}", msg.EvictionDone(request=RequestId(request)))
     return [asked, ordered, done] if evicted else [asked]
 
 
@@ -116,8 +119,8 @@ def test_a_pod_without_a_name_is_nobodys_successor(make):
 def test_a_pod_is_listed_as_ended_with_its_last_slice_and_why(make):
     """Not while it has another slice, nor for one that was only booked."""
     grant = make.grant()
-    revoke = Revoke(revision=2, incarnation=grant.incarnation, booking=grant.booking, cause="pod gone")
-    closed = Closed(
+    revoke = msg.Revoke(revision=2, incarnation=grant.incarnation, booking=grant.booking, cause="pod gone")
+    closed = msg.Closed(
         revision=3, allocation=grant.booking.allocation, request=make.request, node=grant.booking.node, cause="gone"
     )
     story = [happened("hist.sluice.ledger.n.a", each) for each in (grant, revoke, closed)]
@@ -127,3 +130,92 @@ def test_a_pod_is_listed_as_ended_with_its_last_slice_and_why(make):
     assert ended_pods([*story, happened("hist.sluice.ledger.n.b", grant)]) == []
     assert [each.began for each in ended_pods(story[1:])] == [""]
     assert ended_pods(story[:2]) == []
+
+
+_EXAMPLES = {"int": 1, "str": "x", "bool": False, "float": 1.0}
+
+
+def example(type_: type[msg.Message]) -> msg.Message:
+    """Some message of a type: required fields by the simplest value their schema allows."""
+    fields = {field.encode_name: simplest(field.type) for field in msgspec.structs.fields(type_) if field.required}
+    return msgspec.convert({"type": type_.__name__} | fields, type_)
+
+
+def simplest(wanted: object) -> object:
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin is tuple:
+        return []
+    if origin is dict:
+        return {}
+    if origin is typing.Literal:
+        return arguments[0]
+    if arguments:
+        return simplest(arguments[0])
+    if isinstance(wanted, typing.NewType):
+        return simplest(wanted.__supertype__)
+    if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
+        return {field.encode_name: simplest(field.type) for field in msgspec.structs.fields(wanted) if field.required}
+    if isinstance(wanted, type) and issubclass(wanted, str) and wanted is not str:
+        return next(iter(wanted)).value  # an enum of words
+    return _EXAMPLES[wanted.__name__]
+
+
+@pytest.mark.parametrize("type_", typing.get_args(msg.AnyMessage), ids=lambda type_: type_.__name__)
+def test_every_message_type_has_a_sentence(type_):
+    """A new message without a sentence would break `sluice events`."""
+    text = sentence(example(type_))
+    assert isinstance(text, str)
+    assert text
+
+
+def test_events_speak_of_pods_by_name_once_it_is_known(make):
+    names = RequestNames()
+    assert names.of(make.request) == "request run1-1"
+    names.learn(make.request, make.asked())
+    envelope = happened("hist.sluice.binding.x", make.bound(), make.request).envelope
+    assert whom((make.request,), "binding", envelope, names) == "default/train"
+
+
+def test_names_do_not_grow_for_ever(make):
+    names = RequestNames(limit=2)
+    for number in range(5):
+        names.learn(f"r{number}", make.asked())
+    assert [names.of(f"r{number}") for number in range(5)][3:] == ["default/train"] * 2
+    assert names.of("r0") == "request r0"
+
+
+def test_a_granted_share_is_told_with_its_home(make):
+    assert places_text(make.shared("a_1", "train")) == (
+        "fractional share (4096 MiB, 20 % of the SMs, 30 to 100 % of the time) in 3g.20gb at 4 of GPU-aaaaaaaa"
+    )
+
+
+def test_what_a_node_has_in_trouble_is_told_as_an_event(make):
+    """`sluice events` is read after the fact: when the daemon died must be in it, and a calm node must not be noise."""
+    ill = make.gpu_report(healthy=False, lost=True, health_message="Xid 79", daemons=(make.daemon(state="down"),))
+    assert sentence(make.inventory(ill, warnings=("its journal was lost",))).endswith(
+        "fresh; but: GPU 0 is lost: Xid 79; MPS daemon of default (uid 1000) on GPU 0 is down; its journal was lost"
+    )
+    assert "but" not in sentence(make.inventory(make.gpu_report(daemons=(make.daemon(),))))
+
+
+def test_a_binding_that_only_warns_says_so(make):
+    """`is bound` a second time, without the reason, reads like a mistake."""
+    bound = msgspec.structs.replace(make.bound(), revision=2, warnings=("its MPS daemon died",))
+    assert sentence(bound) == f"is bound to {make.node}: MIG-1 (update 2); but: its MPS daemon died"
+
+
+@pytest.mark.parametrize(
+    ("after", "words"),
+    [((), ""), (("o_1",), ", once another slice is gone"), (("o_1", "o_2"), ", once 2 other slices are gone")],
+)
+def test_a_place_that_is_booked_ahead_says_what_it_comes_after(make, after, words):
+    """A grant that is not carried out yet would read like one that hangs."""
+    grant = msgspec.structs.replace(make.grant(), after=after)
+    assert sentence(grant) == f"is granted: 3g.20gb at 4 of GPU-aaaaaaaa on {make.node}{words}"
+
+
+def test_a_lease_tells_where_its_holder_answers(make):
+    held = msg.LeaseHeld(role="allocator", owner=make.run, endpoint="127.0.0.1:9420")
+    assert sentence(held) == "is held by run1, at 127.0.0.1:9420"
+    assert sentence(msg.LeaseHeld(role="allocator", owner="")) == "is held by no process"

@@ -1,12 +1,18 @@
 """The last values as the console follows them."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.ids import Incarnation, OperationId
+from sluice.contracts.messages import LeaseHeld, RequestWithdrawn
 from sluice.runtime.bus import BusError
+from sluice_console.core.doctor.bus import ServiceAnswer
+from sluice_console.core.fleet.pods import pods_document
+from sluice_console.shell.doctor.doctor import _ask_allocator
+from sluice_console.shell.live.allocator_client import NoCertificateError, allocator
 from sluice_console.shell.live.live_fleet import LiveFleet, NotAnsweringError, following
 
 
@@ -94,6 +100,19 @@ async def test_a_message_that_nobody_can_read_takes_the_place_of_the_word_before
     assert live.fleet_state.unread == {}
 
 
+async def test_a_pod_that_ends_keeps_its_name_for_as_long_as_it_is_shown(make):
+    """`sluice pods --all --watch`: an id says nothing; and what a page has seen ending would fill its memory."""
+    live = LiveFleet()
+    request = f"sluice.request.{make.request}"
+    withdrawn = RequestWithdrawn(revision=2, source=make.source, cause="pod gone")
+    await both_read(live, seen(Stream.STATE, request, make.asked()))
+    await live.apply([seen(Stream.STATE, request, withdrawn, 2), seen(Stream.STATE, request, withdrawn, 3)])
+    (pod,) = pods_document(live.fleet_state, with_ended=True).pods
+    assert (pod.namespace, pod.name, pod.origin, pod.state) == ("default", "train", "train.yaml", "ended")
+    await live.apply([ReadingStarted(Stream.STATE, Incarnation("1")), ReadingCaughtUp(Stream.STATE)])
+    assert live.fleet_state.past == {}
+
+
 async def test_what_ends_both_readers_is_told_as_one_error():
     """A connection that has failed for good fails its reader: a command ends in its sentence, not in a traceback."""
 
@@ -109,3 +128,26 @@ async def test_what_ends_both_readers_is_told_as_one_error():
 
     with pytest.raises(BusError, match="the broker does not let us"):
         await use()
+
+
+class LeaseOnly:
+    """A bus with one lease: of an allocator at a pod's address."""
+
+    async def last(self, *_: object) -> SimpleNamespace:
+        return SimpleNamespace(message=LeaseHeld(role="allocator", owner="r1", endpoint="10.0.0.7:9412"))
+
+
+@pytest.fixture(autouse=True)
+def no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workstation of an operator who has only port-forwarded the bus."""
+    for name in ("CERTIFICATE_FILE", "KEY_FILE", "CA_FILE", "PLAIN_TEXT"):
+        monkeypatch.delenv(f"SLUICE_GRPC_{name}", raising=False)
+
+
+async def test_a_machine_without_certificate_is_told_apart_from_an_allocator_that_fails() -> None:
+    """`gRPC would be plain text` was reported of every healthy cluster."""
+    with pytest.raises(NoCertificateError, match=r"10\.0\.0\.7:9412"):
+        async with allocator(LeaseOnly()):
+            raise AssertionError("a call in plain text")
+    answer = await _ask_allocator(LeaseOnly())
+    assert answer == ServiceAnswer(unasked="there is no certificate here (SLUICE_GRPC_CERTIFICATE_FILE)")

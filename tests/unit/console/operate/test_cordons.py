@@ -5,11 +5,11 @@ import contextlib
 
 import msgspec
 import pytest
+from factories.broker.memory_bus import MemoryBroker
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RunId, SourceName
-from sluice.testing.memory_bus import MemoryBroker
 from sluice_console.core.documents import DrainedPodDocument
 from sluice_console.core.operate.cordons import (
     CordonError,

@@ -5,12 +5,12 @@ import io
 import sys
 
 import pytest
+from factories.broker.memory_bus import MemoryBroker
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, Write, WriteAccepted
 from sluice.contracts.ids import NodeName, OperationId, RunId
 from sluice.contracts.messages import NodeRemoved
-from sluice.testing.memory_bus import MemoryBroker
 from sluice_console.shell.operate import node_remove
 from sluice_console.shell.operate.guarded_write import last_message, publish_if_unchanged
 

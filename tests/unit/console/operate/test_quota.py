@@ -4,6 +4,7 @@ import io
 
 import msgspec
 import pytest
+from factories.broker.memory_bus import MemoryBroker
 from msgspec.structs import replace
 from rich.console import Console
 
@@ -14,7 +15,6 @@ from sluice.contracts.ids import OperationId, RunId, SourceName
 from sluice.contracts.messages import Amounts, QuotaSet, QuotaUnset, Revoke, Share, SliceDegraded, SliceGone
 from sluice.mig.catalog import find_model
 from sluice.runtime.bus import BusError
-from sluice.testing.memory_bus import MemoryBroker
 from sluice_console.core.documents import QuotaDocument
 from sluice_console.core.operate.quotas import (
     QuotaChange,

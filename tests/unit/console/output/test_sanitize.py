@@ -34,7 +34,7 @@ from sluice_console.core.output.sanitize import sanitize
 from sluice_console.shell.cli_options import run
 from sluice_console.shell.doctor import doctor
 from sluice_console.shell.errors import CommandError
-from sluice_console.shell.inspect import trace, usage
+from sluice_console.shell.inspect import trace
 from sluice_console.shell.inspect.look_up import event_line
 from sluice_console.shell.inspect.views import FleetView
 from sluice_console.shell.operate import cordon
@@ -135,8 +135,8 @@ def test_nothing_else_that_is_printed_is_obeyed(make, capsys, monkeypatch):
         age_s=1.0,
     )  # fmt: skip
     node = NodeName("n")
-    usage._show(usages_document({node: NodeUsage(node=node, every_s=30.0, slices=(used,))}, {}), None)
-    check(capsys.readouterr().out)
+    usages = usages_document({node: NodeUsage(node=node, every_s=30.0, slices=(used,))}, {})
+    check(printed(printer.show_usage, usages, None))
     span = SpanDocument(name=EVIL, kind="step", service=EVIL, began_ms=0.0, took_ms=1.0)
     part = PartDocument(part="request", trace_id=EVIL, began=EVIL, took_ms=1.0, spans=(span,))
     trace.show(WaterfallDocument(request=EVIL, namespace="n", name=EVIL, state="bound", parts=(part,)))

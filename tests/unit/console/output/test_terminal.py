@@ -1,5 +1,6 @@
-"""A terminal that is taken as a screen: Ctrl-Z, too, gives it back as it was."""
+"""What is printed: JSON, tables, and what a terminal makes of them."""
 
+import io
 import os
 import pty
 import re
@@ -10,9 +11,17 @@ import subprocess
 import sys
 import termios
 from fcntl import ioctl
+from pathlib import Path
 
 import pytest
+from json_page import page, schemas
+from rich.console import Console
 
+from sluice_console.core.documents import AmountsDocument, PodDocument, PodsDocument, QuotaDocument, QuotasDocument
+from sluice_console.core.fleet.nodes import FleetNodeDocument, NodesDocument
+from sluice_console.core.schema import COMMANDS, schema
+from sluice_console.shell.inspect.nodes import show_nodes
+from sluice_console.shell.output.printer import PIPE_WIDTH, show_pods, show_quotas
 from sluice_console.shell.output.terminal import Terminal
 
 PROGRAM = """
@@ -107,3 +116,87 @@ def test_a_full_line_shows_its_last_character(columns, width):
     finally:
         os.close(far)
         os.close(near)
+
+
+ROOT = Path(__file__).parents[4]
+
+
+def test_the_documented_shapes_are_the_printed_ones():
+    """A field that a script may rely on is missing from the page; `make docs` writes both files."""
+    assert (ROOT / "docs" / "json.md").read_text(encoding="utf-8") == page()
+    assert (ROOT / "docs" / "json-schema.json").read_text(encoding="utf-8") == schemas()
+
+
+def test_every_field_is_on_the_page():
+    """A field that the page leaves out is relied on by accident, or not found."""
+    shapes = {
+        name: shape["properties"]
+        for document in COMMANDS.values()
+        for name, shape in schema(document)["$defs"].items()
+        if "properties" in shape
+    }
+    text = page()
+    assert len(shapes) > 40
+    for name, fields in shapes.items():
+        of_shape = re.split(rf"\n{name}(?::|\n)", text)[1].partition("\n\n")[0]
+        lines = re.findall(r"^  (\w+(?:, \w+)*)(?=:|  |$)", of_shape, re.MULTILINE)
+        told = [field for line in lines for field in line.split(", ")]
+        assert told == [field for field in fields if field != "version"], name
+
+
+NAMESPACE = "team-research-large-language-models-experiments"
+NAME = "hyperparameter-search-bert-base-uncased-lr-5e-5-warmup-500-0c9a7f5d4-x7x2k-with-seed-1234567890"
+NODE = "gpu-node-1.rack-12.cluster.example.com"
+SAYS = "waits: 4 x NVIDIA A100 (pool research): GpuLayoutFull, and 3 more reasons that have to be read to the end"
+
+
+def printed(show, *shown, width=PIPE_WIDTH, soft_wrap=True, **more):
+    text = io.StringIO()
+    show(Console(file=text, width=width, highlight=False, soft_wrap=soft_wrap), *shown, **more)
+    return text.getvalue().splitlines()
+
+
+def pods():
+    """A pod whose names are as long as people make them."""
+    pod = PodDocument(
+        request="r", namespace=NAMESPACE, name=NAME, origin="", source="s", state="waiting", message=SAYS, node=NODE,
+        revision=1,
+    )  # fmt: skip
+    return PodsDocument(pods=(pod,))
+
+
+def test_no_long_name_hides_how_a_pod_stands():
+    """In a pipe the state was a dot, and why it waits was not there at all."""
+    for width in (PIPE_WIDTH, 80):
+        _, row, *folded = printed(show_pods, pods(), width=width)
+        assert re.sub(r"  +", "  ", row).startswith(f"{NAMESPACE}/{NAME}  waiting  -  -  {NODE}  -  waits: ")
+        assert " ".join(" ".join([row, *folded]).split()).endswith(SAYS)
+
+
+def test_no_number_of_a_quota_is_cut_or_rounded():
+    """Of a TiB and more six digits were shown, and behind a long name of a namespace fewer."""
+    amounts = AmountsDocument(gpus=120, memory_mib=1234567, compute_slices=840)
+    used = AmountsDocument(gpus=1, memory_mib=1064961, compute_slices=6.5)
+    quota = QuotaDocument(
+        namespace=NAMESPACE, limited=True, source="", used=used, total=amounts, request=amounts, guaranteed=amounts,
+    )  # fmt: skip
+    _, row = printed(show_quotas, QuotasDocument(quotas=(quota,)))
+    all_of_them = "120 devices, 1234567 MiB, 840 compute slices"
+    assert re.split(r"  +", row.strip()) == [
+        NAMESPACE, "1 of 120", "1064961 of 1234567 MiB", "6.5 of 840", all_of_them, all_of_them, "-",
+    ]  # fmt: skip
+
+
+def test_why_a_node_is_stale_hides_none_of_its_figures():
+    """The longer the reason the less was to be seen of all else."""
+    why = "its agent does not answer: UNAVAILABLE: failed to connect to all addresses; " * 3
+    node = FleetNodeDocument(node=NODE, state="stale", why=why, models={"NVIDIA A100-SXM4-40GB": 8}, gpus=8, pods=3)
+    _, row = printed(show_nodes, NodesDocument(nodes=(node,)), idle_only=False)
+    assert (NODE in row, why in row, "8 x A100-SXM4-40GB" in row) == (True, True, True)
+
+
+def test_where_lines_are_cut_every_column_keeps_a_part():
+    """`sluice top`: the state must not be beyond the edge of the screen."""
+    heads, *_ = printed(show_pods, pods(), width=120, soft_wrap=False)
+    assert len(heads.rstrip()) <= 120
+    assert ("POD" in heads, "NODE" in heads) == (True, True)

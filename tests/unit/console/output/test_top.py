@@ -7,6 +7,7 @@ import re
 import signal
 import struct
 import termios
+import time
 from contextlib import asynccontextmanager
 from fcntl import ioctl
 
@@ -14,18 +15,23 @@ import msgspec
 import pytest
 import yaml
 from factories.broker.bus_rigs import ensured, say
+from factories.broker.memory_bus import MemoryBroker, MemoryBus
 
 from sluice.contracts.bus import subjects
-from sluice.testing.memory_bus import MemoryBroker, MemoryBus
+from sluice.contracts.bus.subjects import parse
 from sluice_console.core.documents import GpusDocument, PodsDocument
+from sluice_console.core.fleet.filters import FleetFilter, parse_filter
 from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.fleet.gpus import gpus_document
 from sluice_console.core.fleet.pods import pods_document
+from sluice_console.core.fleet.report import ReportDocument, ReportPointDocument, ReportRowDocument
+from sluice_console.core.fleet.usage import UsageDocument, UsagesDocument
+from sluice_console.core.output.node_shares import NodeShares, recorded_shares
 from sluice_console.core.output.top_view import TopView, heading, keys_of
 from sluice_console.core.output.wide import GPU_COLUMNS, POD_COLUMNS, columns_text, gpu_rows, pod_rows
 from sluice_console.shell.cli_options import UsageError, form_of
 from sluice_console.shell.inspect import watch
-from sluice_console.shell.inspect.top import top_on
+from sluice_console.shell.inspect.top import Beside, top_on
 from sluice_console.shell.inspect.views import FleetView
 from sluice_console.shell.output.formats import as_text
 from sluice_console.shell.output.terminal import Terminal
@@ -64,6 +70,30 @@ def test_moving_never_leaves_what_there_is():
     shrunk = TopView(first=40)
     assert shrunk.shown([str(at) for at in range(12)], 10) == [str(at) for at in range(2, 12)]
     assert shrunk.press("next", lines=50, room=10) == TopView(view="pods")
+
+
+def test_a_node_shows_what_the_screen_saw_and_before_that_what_was_recorded():
+    """A node that was full all night looks like one that was never used; and a guess looks like a measurement."""
+    shares, now = NodeShares(), 1_800_000_000.0
+    steps = [
+        ReportPointDocument(
+            start="2027-01-15T07:58+00:00", allocated_gpus=4, used_gpus=0, capacity_gpus=8, waiting_pods=0
+        )
+    ]
+    row = ReportRowDocument(
+        key="a", gpu_hours=0, gpu_hours_by_model={}, memory_gib_hours=0, pod_hours=0, used_gpu_hours=0,
+        idle_gpu_hours=0, capacity_gpu_hours=0, waiting_pod_hours=0, bound=0, wait_p50_s=0, wait_p95_s=0, wait_max_s=0,
+        cost=None, points=tuple(steps),
+    )  # fmt: skip
+    report = ReportDocument(start="", end="", by="node", step_s=60, rows=(row,))
+    shares.see(now, {"a": 0.0, "b": 0.3})
+    shares.see(now + 14, {"a": 1.0})
+    shares.add(recorded_shares(report), now + 14)
+    assert shares.line("a", now + 14) == f"{' ' * 11}▅▅▅▅    █"
+    assert shares.line("a", now + 14, unicode=False) == f"{' ' * 11}4444    9"
+    assert (shares.line("b", now + 14), shares.line("c", now)) == (f"{' ' * 19}▃", " " * 20)
+    shares.see(now + 10_000, {"a": 0.0})
+    assert shares.line("a", now + 10_000) == f"{' ' * 19}▁"
 
 
 def test_the_heading_says_what_is_wrong(fleet_state):
@@ -151,8 +181,21 @@ class Screen:
         os.close(self.near)
 
 
+def usages_of(make, **facts) -> UsagesDocument:
+    """What an agent measures of the one slice."""
+    used = UsageDocument(
+        **{
+            "request": make.request, "allocation": make.allocation, "owner": "default/train", "containers": ("main",),
+            "node": make.node, "gpu": make.gpu, "device": "MIG-1", "profile": "3g.20gb", "mode": "exclusive",
+            "memory_mib": 19968, "memory_used_mib": 300, "busy_percent": 0.0, "sm_percent": None,
+            "memory_busy_percent": None, "processes": 1, "watched_s": 5000.0, "age_s": 3.0, "idle_s": None,
+        } | facts
+    )  # fmt: skip
+    return UsagesDocument(slices=(used,), silent={})
+
+
 @asynccontextmanager
-async def shown(make):
+async def shown(make, first=FleetView("gpus")):  # noqa: B008 - frozen
     broker = MemoryBroker()
     bus, screen = MemoryBus(broker), Screen()
     before = termios.tcgetattr(screen.near)
@@ -162,7 +205,13 @@ async def shown(make):
     async def since(_world):
         return {make.node: "2026-01-02T03:04:05Z"}
 
-    task = asyncio.create_task(top_on(bus, Terminal(screen.near, screen.near), since))
+    async def ask(_world):
+        return usages_of(make, idle_s=4000.0)
+
+    async def recorded():
+        return [(make.node, int(time.time()) - 60, 1.0)]
+
+    task = asyncio.create_task(top_on(bus, Terminal(screen.near, screen.near), Beside(since, ask, recorded), first))
     try:
         yield bus, screen, task
         assert termios.tcgetattr(screen.near) == before
@@ -184,7 +233,12 @@ async def test_the_map_lives_is_steered_and_gives_the_terminal_back(make):
         screen.type("2")
         await screen.until(lambda frame: "default/train" in "\n".join(frame), "the pods")
         screen.type("\t")
-        await screen.until(lambda frame: "2026-01-02 03:04:05" in "\n".join(frame), "the nodes")
+        nodes = await screen.until(lambda frame: "2026-01-02 03:04:05" in "\n".join(frame), "the nodes")
+        assert re.search(r"LAST 5 MIN .*\n.*█ {3,4}▁+ ", "\n".join(nodes)), "full a minute ago, empty now"
+        screen.type("4")
+        await screen.until(lambda frame: "no namespace has limits" in "\n".join(frame), "the quotas")
+        screen.type("5")
+        await screen.until(lambda frame: "1 h 06 min" in "\n".join(frame), "the usage")
         screen.type("1")
         await screen.until(lambda frame: "GPU 0" in "\n".join(frame), "the map again")
         screen.resize(10, 60)
@@ -250,14 +304,14 @@ async def test_what_pods_are_used_for_is_told_again_when_it_changes(make, monkey
     await ensured(bus)
     await say(bus, subjects.request(make.request), 0, make.asked())
     await say(bus, subjects.binding(make.request), 0, make.bound())
-    silent = ["usage is unknown for the slices on gpu-2: it is away"]
-    answers = ["97%, 300 of 4864 MiB", "97%, 300 of 4864 MiB", "0%, 10 of 4864 MiB"]
+    answers = [(97.0, 300), (97.0, 300), (0.0, 10)]
     asked = []
 
     async def ask(_world):
         asked.append(answers[min(len(asked), 2)])
         await asyncio.sleep(0)
-        return {make.request: asked[-1]}, silent
+        found = usages_of(make, busy_percent=asked[-1][0], memory_used_mib=asked[-1][1], age_s=float(len(asked)))
+        return msgspec.structs.replace(found, silent={"gpu-2": "it is away"})
 
     async def since(_world):
         return {}
@@ -274,8 +328,59 @@ async def test_what_pods_are_used_for_is_told_again_when_it_changes(make, monkey
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     rows = [line for line in told.splitlines() if line and not line.startswith("POD ")]
-    assert [row.rpartition("  ")[2] for row in rows] == ["97%, 300 of 4864 MiB", "0%, 10 of 4864 MiB"]
-    assert complained == "\n".join(silent) + "\n"
+    assert [row.rpartition("  ")[2] for row in rows] == ["97%, 300 of 19968 MiB", "0%, 10 of 19968 MiB"]
+    assert complained == "usage is unknown for the slices on gpu-2: it is away\n"
+
+
+@pytest.mark.parametrize(
+    ("looked", "expected"),
+    [
+        (FleetView("usage"), [("slices", ["default/train"])]),
+        (FleetView("usage", idle_s=60.0), [("slices", []), ("slices", ["default/train"])]),
+        (FleetView("quotas"), [("quotas", ["default"])]),
+        (FleetView("quotas", namespace="other"), [("quotas", [])]),
+        (FleetView("pods", filter=FleetFilter(parse_filter("is:idle"))), [("pods", []), ("pods", ["train"])]),
+        (FleetView("gpus", filter=FleetFilter(parse_filter("-is:idle team:default"))), [("gpus", ["A"]), ("gpus", [])]),
+    ],
+    ids=["usage", "idle slices", "quotas", "another's quota", "idle pods", "GPUs of busy pods"],
+)
+async def test_every_list_can_be_watched_and_idle_is_measured_again(
+    make, fleet_state, monkeypatch, capsys, looked, expected
+):
+    """A list that shows what was once is no watch."""
+    monkeypatch.setattr(watch, "PAUSE_S", 0.0)
+    monkeypatch.setattr(watch, "ASK_EVERY_S", 0.0)
+    bus = MemoryBus(MemoryBroker())
+    await ensured(bus)
+    for subject, message in fleet_state.values.items():
+        await say(bus, parse(subject), 0, message)
+    idle = [None]
+
+    async def ask(_world):
+        await asyncio.sleep(0)
+        return usages_of(make, idle_s=idle[0])
+
+    async def since(_world):
+        return {}
+
+    def names(document):
+        ((name, rows),) = [
+            (name, rows) for name, rows in document.items() if name in {"slices", "quotas", "pods", "gpus"}
+        ]
+        return name, [row.get("owner") or row.get("name") or row.get("namespace") or "A" for row in rows]
+
+    told = []
+    task = asyncio.create_task(watch.watch_on(bus, looked, "json", since, ask if looked.needs_usage else None))
+    try:
+        async with asyncio.timeout(10):
+            while told != expected:
+                told += [names(msgspec.json.decode(line)) for line in capsys.readouterr().out.splitlines()]
+                told = [each for at, each in enumerate(told) if each not in told[:at]]  # the measured numbers change
+                idle[0] = 4000.0 if told else None
+                await asyncio.sleep(0.01)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_watching_ends_when_agents_can_no_longer_be_asked_by_a_fault_of_ours(make, monkeypatch):
@@ -289,7 +394,7 @@ async def test_watching_ends_when_agents_can_no_longer_be_asked_by_a_fault_of_ou
         asked.append(1)
         if len(asked) > 1:
             raise ZeroDivisionError
-        return {}, []
+        return usages_of(make)
 
     async def since(_world):
         return {}

@@ -1,11 +1,14 @@
 """Which processes `sluice up` starts."""
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice_console.core.process_plan import SystemSpec, launches, shared_out
 from sluice_console.shell.process import system
+from sluice_console.shell.process.system import agent_processes
 
 
 def wanted(**options):
@@ -95,3 +98,11 @@ def test_a_pod_may_ask_for_all_gpus_of_the_largest_node():
     assert of_sixteen["pod-watcher"]["SLUICE_POD_WATCHER_MAX_GPUS_PER_NODE"] == "16"
     of_four = [name for launch in launches(wanted(largest_node_gpus=4)) for name in launch.variables]
     assert not any("MAX_GPUS" in name for name in of_four)  # what a person has set in the environment counts
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(1, 1), (2, 2), (8, 8), (64, 8)])
+def test_agents_get_as_many_processes_as_there_are_cores_and_no_crowd(monkeypatch, cores, expected):
+    """On two cores eight processes take turns: a burst takes longer, and each has memory of its own."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cores)))
+
+    assert agent_processes() == expected

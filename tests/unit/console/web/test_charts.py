@@ -1,11 +1,24 @@
-"""Use over time and ended pods, as the page gets them."""
+"""The page: its scripts, charts and figures of use."""
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
 from sluice.contracts.pb import inventory_pb2 as pb
+from sluice.contracts.reasons import WaitReason
+from sluice.contracts.slice_usage import NodeUsage, SliceUsage
+from sluice_console.core.documents import PodDocument
 from sluice_console.core.web.charts import STEPS_MAX, TEAMS_MAX, chart_document
-from sluice_console.shell.web.app import span_of
+from sluice_console.shell.web.app import STATIC, span_of
 from sluice_console.shell.web.reports import Span
+from sluice_console.shell.web.usage import COUNTS_FOR_S, KEPT_MAX, Usages
 
 MINUTE = 60
 
@@ -67,3 +80,120 @@ def test_a_span_that_is_none_is_named(query, wanted):
             span_of(query)
     else:
         assert span_of(query) == wanted
+
+
+HERE = Path(__file__).parent
+NODE = shutil.which("node")
+
+
+@pytest.mark.skipif(NODE is None, reason="there is no node; tests/integration/test_web_page.py runs them in a browser")
+def test_the_scripts_find_place_and_keep_what_they_should(tmp_path):
+    """A gap that is not noticed shows a fleet that never was."""
+    shutil.copytree(STATIC, tmp_path / "static")
+    shutil.copytree(HERE / "scripts", tmp_path / "scripts")
+    (tmp_path / "package.json").write_text(json.dumps({"type": "module"}))
+    files = sorted((tmp_path / "scripts").glob("*.test.mjs"))
+    (tmp_path / "all.js").write_text("".join(f'import "./scripts/{file.name}";\n' for file in files))
+    assert NODE is not None
+    done = subprocess.run(
+        [NODE, "all.js"], cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False
+    )  # one process: the runner would start one for each file
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"# pass {sum(file.read_text().count('test(') for file in files)}\n" in done.stdout
+
+
+def test_no_script_reads_html_from_a_string_or_runs_text():
+    """A pod's name is written by any user who may create pods; on the page it must stay a name."""
+    scripts = sorted(STATIC.glob("*.js"))
+    assert len(scripts) > 10
+    for script in scripts:
+        text = script.read_text(encoding="utf-8")
+        for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "://"):
+            assert way not in text, f"{script.name} uses {way}"
+        assert len(text.splitlines()) < 400, f"{script.name} has grown too long"
+
+
+def test_every_script_is_asked_for_at_once():
+    """One that is found only inside another is one more way to the server and back before anything shows."""
+    page = (STATIC / "index.html").read_text(encoding="utf-8")
+    preloaded = re.findall(r'<link rel="modulepreload" href="/static/([\w.]+)">', page)
+    assert sorted([*preloaded, "main.js"]) == sorted(file.name for file in STATIC.glob("*.js"))
+
+
+def test_every_wait_reason_has_words_on_the_page():
+    words = (STATIC / "reasons.js").read_text(encoding="utf-8")
+    assert [reason.value for reason in WaitReason if f"  {reason.value}: " not in words] == []
+
+
+def pod(request: str, node: str = "gpu-1") -> PodDocument:
+    facts = {"namespace": "a", "name": request, "origin": "", "source": "s", "message": "", "revision": 1}
+    return PodDocument(request=request, state="bound", node=node, **facts)
+
+
+def used(request: str, idle_s: float | None = None) -> SliceUsage:
+    return SliceUsage(
+        allocation=AllocationId(f"a-{request}"),
+        request=RequestId(request),
+        namespace="a",
+        name=request,
+        containers=("main",),
+        gpu=GpuUuid("GPU-1"),
+        device="MIG-1",
+        profile="1g.5gb",
+        mode="exclusive",
+        memory_mib=4864,
+        busy_percent=5.0,
+        age_s=1.0,
+        idle_s=idle_s,
+    )
+
+
+class Agents:
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.now = 100.0
+
+    async def ask(self, endpoints: Mapping[str, str]) -> dict[str, NodeUsage | str]:
+        """Two pods are on each node; one node does not answer."""
+        self.asked += endpoints.items()
+        await asyncio.sleep(0)
+        both = (used("one"), used("two", idle_s=7200.0))
+        found = {node: NodeUsage(node=NodeName(node), every_s=30.0, slices=both) for node in endpoints}
+        return found | {node: "UNAVAILABLE: no server is there" for node in endpoints if node == "gone"}
+
+
+async def test_an_answer_counts_for_some_seconds_for_everybody_who_looks():
+    """A page left open by a hundred people would ask an agent all day."""
+    agents = Agents()
+    usages = Usages(agents.ask, lambda: agents.now)
+    found = await asyncio.gather(*(usages.of(pod(name), "host:1") for name in ("one", "two") * 50))
+    assert agents.asked == [("gpu-1", "host:1")]
+    assert [[each.request for each in document.slices] for document in found[:2]] == [["one"], ["two"]]
+    agents.now += COUNTS_FOR_S
+    await usages.of(pod("one"), "host:1")
+    assert len(agents.asked) == 2
+
+
+async def test_an_agent_that_does_not_answer_is_said_to():
+    agents = Agents()
+    document = await Usages(agents.ask, lambda: agents.now).of(pod("one", "gone"), "host:1")
+    assert (document.slices, document.silent) == ((), {"gone": "UNAVAILABLE: no server is there"})
+
+
+async def test_answers_of_nodes_without_end_do_not_fill_the_memory():
+    """A server that runs for months has seen every node there ever was."""
+    agents = Agents()
+    usages = Usages(agents.ask, lambda: agents.now)
+    for number in range(KEPT_MAX + 10):
+        await usages.of(pod("one", f"gpu-{number}"), "host:1")
+    assert len(usages._nodes) == KEPT_MAX
+    assert not usages._nodes._asking
+
+
+async def test_what_is_idle_is_asked_of_all_agents_once_a_minute():
+    agents = Agents()
+    usages = Usages(agents.ask, lambda: agents.now)
+    endpoints = {"gpu-1": "host:1", "gone": "host:2"}
+    found, _ = await asyncio.gather(usages.idle(endpoints.copy), usages.idle(endpoints.copy))
+    assert ([each.request for each in found.slices], list(found.silent)) == (["two"], ["gone"])
+    assert len(agents.asked) == 2

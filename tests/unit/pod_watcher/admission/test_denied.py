@@ -1,4 +1,4 @@
-"""What a person reads when a pod is not taken: each denial's sentence, word for word."""
+"""Which pods are not taken. What a person reads then, word for word: tests/kubernetes/test_shown_denials.py."""
 
 import re
 
@@ -68,38 +68,11 @@ def test_nobody_chooses_devices_by_variables(name, value):
     assert denial(with_env(name=name, value=value)) == (403, message)
 
 
-@pytest.mark.parametrize(
-    ("value", "sentence"),
-    [
-        ("compute,vidoe", "'vidoe' is not a driver capability; did you mean video?"),
-        ("compute utility", "'compute utility' is not a driver capability"),
-    ],
-)
-def test_a_slip_in_the_capabilities_is_refused_before_the_container_fails(value, sentence):
-    """The runtime refuses them when the container starts, and the slice is held meanwhile."""
-    code, message = denial(with_env(name="NVIDIA_DRIVER_CAPABILITIES", value=value))
-    assert code == 422
-    assert f"spec.containers[main].env[NVIDIA_DRIVER_CAPABILITIES] = {value!r}: {sentence}" in message
-
-
-def test_an_annotation_and_a_variable_that_say_different_things_are_refused():
-    env = [{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,video"}]
-    said = {"main.sluice.dev/driver-capabilities": "compute"}
-    code, message = denial(pod(container(resources=GPU, env=env), annotations=said))
-    assert (code, "the pod's annotations set 'compute' for this container" in message) == (422, True)
-
-
 def test_a_second_preload_does_not_replace_the_time_quota():
     """A pod that preloads a library of its own computes without a time limit, without any sign of it."""
     entry = {"name": "LD_PRELOAD", "value": "/usr/lib/libjemalloc.so.2"}
     shared = {"sluice.dev/memory": "4Gi", "sluice.dev/sm-partition": "50", "sluice.dev/quota-request": "0.3"}
-    code, message = denial(pod(container(env=[entry]), annotations=shared))
-    assert code == 403
-    assert message == (
-        "spec.containers[main].env[LD_PRELOAD] = '/usr/lib/libjemalloc.so.2': a fractional share preloads the library "
-        "of its time quota here, and a second entry would replace it (allowed: preload yours in the image "
-        "(/etc/ld.so.preload), or use a mode without a time quota)"
-    )
+    assert denial(pod(container(env=[entry]), annotations=shared))[0] == 403
     assert answer(pod(container(env=[entry]), annotations={"sluice.dev/profile": "1g.5gb"})).allowed
 
 
@@ -123,17 +96,6 @@ def test_every_entry_of_a_name_is_looked_at():
     assert denial(made) == (403, message)
     init = pod(container(resources=GPU), init=[container("fetch", env=env)])
     assert denial(init) == (403, message.replace("containers[logs]", "initContainers[fetch]"))
-
-
-def test_a_container_cannot_ask_for_a_gpu_and_for_none():
-    """It would start without its device, and without a reason shown."""
-    assert denial(with_env(name="NVIDIA_VISIBLE_DEVICES", value="void")) == (
-        422,
-        (
-            "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = 'void': "
-            "the container requests a GPU, and this hides all GPUs (allowed: one of the two)"
-        ),
-    )
 
 
 @pytest.mark.parametrize(
@@ -196,143 +158,51 @@ def test_the_volume_of_tickets_is_not_mounted_by_hand():
 def test_nothing_else_is_mounted_where_the_ticket_is():
     mount = {"name": "data", "mountPath": "/run/sluice//slice/x"}
     made = pod(container(resources=GPU, volumeMounts=[mount]), volumes=[{"name": "data", "emptyDir": {}}])
-    assert denial(made) == (
-        403,
-        (
-            "spec.containers[main].volumeMounts = 'data at /run/sluice//slice/x': "
-            "Sluice mounts the container's ticket at /run/sluice/slice (allowed: another mountPath)"
-        ),
-    )
+    assert denial(made)[0] == 403
 
 
 def test_the_volume_of_tickets_is_not_made_by_hand():
     """A look-alike would let containers start without a slice."""
-    named = "spec.volumes = 'sluice-slice': this name belongs to the volume that Sluice adds (allowed: another name)"
-    assert denial(with_volume(name="sluice-slice", emptyDir={})) == (403, named)
-    writable = {"driver": "slice.sluice.dev", "readOnly": False}
-    assert denial(with_volume(name="sluice-slice", csi=writable)) == (403, named)
-    assert denial(with_volume(name="mine", csi={"driver": "slice.sluice.dev"})) == (
-        403,
-        (
-            "spec.volumes[mine].csi.driver = 'slice.sluice.dev': "
-            "Sluice adds its volume itself (allowed: leave the volume out)"
-        ),
-    )
-
-
-def test_marks_of_sluice_are_not_set_by_hand():
-    """A pod with our gate and no ask would wait for ever; one with our label would be watched for nothing."""
-    out = "(allowed: leave it out)"
-    gate = (
-        "spec.schedulingGates = 'sluice.dev/slice': "
-        f"Sluice sets its gate itself; one set by hand may never be opened {out}"
-    )
-    label = "metadata.labels[sluice.dev/managed] = 'true': Sluice sets this label on its pods " + out
-    request = "metadata.annotations[sluice.dev/request] = '{}': Sluice writes this when the pod is created " + out
-    grant = (
-        "metadata.annotations[main.granted.sluice.dev/visible-devices] = 'all': Sluice writes this with a grant " + out
-    )
-    gated = {"schedulingGates": [{"name": "sluice.dev/slice"}]}
-    granted = {"main.granted.sluice.dev/visible-devices": "all"}
-    assert denial(pod(**gated)) == (403, gate)
-    assert denial(pod(labels={"sluice.dev/managed": "true"})) == (403, label)
-    assert denial(pod(annotations={"sluice.dev/request": "{}"})) == (403, request)
-    assert denial(pod(annotations=granted)) == (403, grant)
-    assert denial(pod(container(resources=GPU), annotations=granted, **gated)) == (403, f"{gate}; {grant}")
-
-
-def test_a_pod_on_a_node_cannot_wait():
-    """The API server would refuse our gate on it with an obscure message."""
-    assert denial(pod(container(resources=GPU), nodeName="gpu-1")) == (
-        403,
-        (
-            "spec.nodeName = 'gpu-1': a pod that is already on a node cannot wait for a slice "
-            "(allowed: nodeSelector or node affinity)"
-        ),
-    )
+    ours = {"driver": "slice.sluice.dev"}
+    for volume in (
+        {"name": "sluice-slice", "emptyDir": {}},
+        {"name": "sluice-slice", "csi": {**ours, "readOnly": False}},
+        {"name": "mine", "csi": ours},
+    ):
+        assert denial(with_volume(**volume))[0] == 403
 
 
 def test_privileged_pods_are_denied_unless_the_cluster_allows_them():
     """A privileged container sees every GPU of its node, in whichever container of the pod."""
     privileged = {"securityContext": {"privileged": True}}
-    allowed = "(allowed: false, or a cluster that allows privileged GPU pods)"
-    why = f"a privileged container of a GPU pod sees every GPU of its node {allowed}"
     side = pod(container(resources=GPU), container("logs", **privileged))
-    assert denial(side) == (403, f"spec.containers[logs].securityContext.privileged = 'true': {why}")
-    assert answer(side, AdmissionConfig(allow_privileged=True)).allowed
-    pids = pod(container(resources=GPU), hostPID=True)
-    why = f"a GPU pod that sees the processes of its node can reach the slices of others through them {allowed}"
-    assert denial(pids) == (403, f"spec.hostPID = 'true': {why}")
-    assert answer(pids, AdmissionConfig(allow_privileged=True)).allowed
+    for made in (side, pod(container(resources=GPU), hostPID=True)):
+        assert denial(made)[0] == 403
+        assert answer(made, AdmissionConfig(allow_privileged=True)).allowed
 
 
 def test_the_hosts_shared_memory_is_denied_to_pods_that_share_a_gpu():
     """The daemon of a shared GPU talks to its clients there. A MIG slice of one's own has no such neighbours."""
     shares = pod(annotations={"sluice.dev/memory": "4Gi", "sluice.dev/mode": "mps"}, hostIPC=True)
-    assert denial(shares) == (
-        403,
-        (
-            "spec.hostIPC = 'true': a pod on a shared GPU could write into the shared memory of its neighbours "
-            "(allowed: false, or an emptyDir with medium Memory at /dev/shm)"
-        ),
-    )
+    assert denial(shares)[0] == 403
     assert answer(pod(annotations={"sluice.dev/profile": "1g.5gb"}, hostIPC=True)).allowed
 
 
-def amounts(limits=None, requests=None):
-    """A pod with these amounts of `nvidia.com/gpu`, as they are."""
-    parts = {"limits": limits, "requests": requests}
-    resources = {part: {"nvidia.com/gpu": amount} for part, amount in parts.items() if amount is not None}
-    return pod(container(resources=resources))
-
-
-REQUEST = "spec.containers[main].resources.requests[nvidia.com/gpu]"
 WHOLE = "(allowed: a whole number from 0 to 8)"
 
 
 @pytest.mark.parametrize(
-    ("made", "message"),
+    ("amount", "message"),
     [
-        (amounts("500m", "500m"), f"nvidia.com/gpu = '500m': not a whole number {WHOLE}"),
-        (amounts("1.2"), f"nvidia.com/gpu = '1.2': not a whole number {WHOLE}"),
-        (amounts("-1"), f"nvidia.com/gpu = '-1': out of range {WHOLE}"),
-        (amounts("many"), f"nvidia.com/gpu = 'many': not a quantity {WHOLE}"),
-        (amounts("9"), f"nvidia.com/gpu = '9': out of range {WHOLE}"),
-        (
-            amounts(None, "1"),
-            f"{REQUEST} = '1': a GPU resource needs a limit, and has only a request (allowed: the same under limits)",
-        ),
-        (
-            amounts("2", "1"),
-            f"{REQUEST} = '1': differs from its limit '2' (allowed: equal request and limit, or the limit alone)",
-        ),
+        ("1.2", f"nvidia.com/gpu = '1.2': not a whole number {WHOLE}"),
+        ("-1", f"nvidia.com/gpu = '-1': out of range {WHOLE}"),
+        ("many", f"nvidia.com/gpu = 'many': not a quantity {WHOLE}"),
+        ("9", f"nvidia.com/gpu = '9': out of range {WHOLE}"),
     ],
 )
-def test_amounts_that_the_api_server_would_refuse_are_refused(made, message):
+def test_amounts_that_the_api_server_would_refuse_are_refused(amount, message):
     """We take the resources out before it looks; else half a GPU would be a GPU for free."""
-    assert denial(made) == (422, message)
-
-
-def test_the_ask_is_refused_in_the_words_of_the_one_parser():
-    """`kubectl apply`, a folder and `sluice simulate` must not disagree about a pod."""
-    assert denial(pod(annotations={"sluice.dev/profil": "1g.5gb"}))[1].startswith(
-        "sluice.dev/profil = '1g.5gb': there is no such key; did you mean sluice.dev/profile? "
-        "(allowed: sluice.dev/profile,"
-    )
-    assert denial(pod(container(resources=GPU), annotations={"sluice.dev/memory": "4Gi"})) == (
-        422,
-        (
-            "nvidia.com/gpu = '1': contradicts sluice.dev/memory = '4Gi': "
-            "these are two vocabularies for one container (allowed: one of them)"
-        ),
-    )
-    assert denial(pod(annotations={"sluice.dev/priority": "1"})) == (
-        422,
-        (
-            "sluice.dev/priority = '1': it only says how to use a GPU, and the pod asks for none "
-            "(allowed: for instance sluice.dev/memory beside it)"
-        ),
-    )
+    assert denial(pod(container(resources={"limits": {"nvidia.com/gpu": amount}}))) == (422, message)
 
 
 def test_a_flood_of_keys_is_refused_unread():
@@ -341,19 +211,6 @@ def test_a_flood_of_keys_is_refused_unread():
     assert denial(pod(annotations=flood)) == (
         422,
         "metadata.annotations = '': 2001 annotations that request GPUs (allowed: at most 2000)",
-    )
-
-
-def test_an_init_container_may_not_ask_for_devices_of_its_own():
-    """They would have to be held as long as the pod lives; better to say so than to hold them silently."""
-    made = pod(container(resources=gpu(gpu="1", gpumem="8000")), init=[container("prep", resources=GPU)])
-    assert denial(made) == (
-        422,
-        (
-            "nvidia.com/gpu = '1 x a whole GPU, exclusive': the init container 'prep' uses the devices of a container "
-            "with the same request, and there is none "
-            "(allowed: the same request and runAsUser as another container of the pod, or none)"
-        ),
     )
 
 
@@ -392,13 +249,7 @@ def test_a_debug_container_gets_no_device():
     message = f"spec.ephemeralContainers[debugger].env[NVIDIA_VISIBLE_DEVICES] = 'all': {ENV_WHY}"
     assert denial(made, **request) == (403, message)
     made, request = debugging(volumeMounts=[{"name": "sluice-slice", "mountPath": "/all"}])
-    assert denial(made, **request) == (
-        403,
-        (
-            "spec.ephemeralContainers[debugger].volumeMounts = 'sluice-slice at /all': "
-            "Sluice mounts its volume itself, each container its own part of it (allowed: leave the mount out)"
-        ),
-    )
+    assert denial(made, **request)[0] == 403
     made, request = debugging(securityContext={"privileged": True})
     assert denial(made, **request)[0] == 403
 

@@ -1,7 +1,12 @@
-"""Pods that ask for no GPU, whose images would ask NVIDIA's runtime for all of them."""
+"""Pods that ask for nothing, by claims, or in unusual names."""
+
+import re
 
 import pytest
 from factories.cluster.admission import answer, container, env_of, gpu, patched, pod, sent_patch, taken
+
+from sluice.contracts.kube import names
+from sluice_pod_watcher.admission import AdmissionConfig
 
 VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}
 ZERO = {"limits": {"nvidia.com/gpu": "0"}}
@@ -92,3 +97,106 @@ def test_a_claim_of_any_driver_shows_an_image_no_other_gpu():
     """The runtime gives what an image asks for beside the claim's devices."""
     made = pod(container(resources={"claims": [{"name": "nic"}]}), runtimeClassName="nvidia")
     assert env_of(patched(made, sent_patch(answer(made))), "main") == VOID
+
+
+NAME_PART_MAX = 63
+PREFIX_MAX = 253
+
+
+@pytest.mark.parametrize("text", ["a", "main-0123-abc", "0", "a-b--c"])
+def test_a_ticket_is_one_plain_component(text):
+    assert names.is_ticket_name(text)
+
+
+@pytest.mark.parametrize("text", ["", ".", "..", "a.b", "a/b", "/a", "-a", "a-", "A", "a b", "a\n", "ä"])
+def test_no_ticket_leads_elsewhere(text):
+    """`.` mounts the tickets of the whole pod, and passes the kubelet."""
+    assert not names.is_ticket_name(text)
+
+
+def test_a_grant_is_never_taken_for_an_ask():
+    """A user who could write one for the other would grant himself a slice."""
+    key = names.granted("main", names.TICKET)
+    assert key == "main.granted.sluice.dev/ticket"
+    assert names.is_granted(key)
+    assert names.is_granted("granted.sluice.dev/ticket")
+    assert names.is_granted("x.y.granted.sluice.dev/")
+    assert not names.is_granted("granted/sluice.dev")
+    assert not names.is_granted("main.sluice.dev/granted.sluice.dev/ticket")
+    assert not names.is_granted("notgranted.sluice.dev/ticket")
+
+
+def test_every_key_fits_what_the_api_server_takes():
+    """A pod whose container has the longest name must still be created."""
+    longest = "c" * 63
+    listed = [names.granted(longest, key) for key in names.GRANTED_KEYS]
+    listed += [names.GATE, names.LABEL_MANAGED, names.LABEL_ENABLED, names.LABEL_DEFAULT_MODE, names.ANNOTATION_REQUEST]
+    for name in listed:
+        prefix, _, rest = name.partition("/")
+        assert len(prefix) <= PREFIX_MAX
+        assert 0 < len(rest) <= NAME_PART_MAX
+        assert re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", rest)
+
+
+def test_every_granted_key_is_read_by_a_variable_and_the_other_way_round():
+    """A value that no container reads is lost; a variable without a value starts its container empty."""
+    read = [key for _, key in (*names.ENV_ALWAYS, *names.ENV_SHARES, *names.ENV_QUOTA)]
+    assert sorted(read) == sorted(names.GRANTED_KEYS)
+    assert names.granted_field_path("main", "ticket") == "metadata.annotations['main.granted.sluice.dev/ticket']"
+
+
+DRA = AdmissionConfig(hand_over="dra")
+CLAIM = {"name": "gpus", "resourceClaimName": "mine"}
+TEMPLATE = {"name": "gpus", "resourceClaimTemplateName": "one"}
+USES = {"claims": [{"name": "gpus"}]}
+
+
+@pytest.mark.parametrize("entry", [CLAIM, TEMPLATE])
+def test_such_a_pod_gets_our_marks_and_nothing_else_by_exactly_this_patch(entry):
+    """It may be another driver's pod, whose devices and variables are no matter of ours."""
+    asks = pod(container(resources=USES), resourceClaims=[entry])
+    response = answer(asks, DRA)
+    assert (response.allowed, response.warnings) == (True, ())
+    assert sent_patch(response) == [
+        {"op": "add", "path": "/metadata/annotations", "value": {"sluice.dev/request": '{"first":"main","version":1}'}},
+        {"op": "add", "path": "/metadata/labels", "value": {"sluice.dev/managed": "true"}},
+        {"op": "add", "path": "/spec/schedulingGates", "value": [{"name": "sluice.dev/slice"}]},
+    ]
+    made = patched(asks, sent_patch(response))
+    for config in (DRA, AdmissionConfig()):
+        again = answer(made, config, uid="another")
+        assert (again.allowed, sent_patch(again)) == (True, []), again.message
+
+
+def test_a_key_of_the_whole_pod_beside_claims_is_refused():
+    """A priority that nothing reads would be missed when the pod waits."""
+    made = pod(container(resources=USES), resourceClaims=[CLAIM], annotations={"sluice.dev/priority": "5"})
+    assert answer(made, DRA).message == (
+        "sluice.dev/priority = '5': the pod asks by ResourceClaims, whose parameters say how (allowed: priority in the "
+        "claim's SliceRequest)"
+    )
+
+
+def test_containers_of_a_pod_with_claims_see_only_those_under_a_runtime_class():
+    """Their image asks NVIDIA's runtime for all devices of the node."""
+    asks = pod(container(resources=USES), container("side"), resourceClaims=[CLAIM], runtimeClassName="nvidia")
+    made = taken(asks, DRA)
+    assert [env_of(made, name) for name in ("main", "side")] == [{"NVIDIA_VISIBLE_DEVICES": "void"}] * 2
+
+
+def test_marks_set_by_hand_are_refused_as_on_every_pod():
+    made = taken(pod(container(resources=USES), resourceClaims=[CLAIM]), DRA)
+    made["metadata"]["annotations"]["granted.sluice.dev/allocation"] = "stolen"
+    assert "Sluice writes this with a grant" in answer(made, DRA).message
+
+
+def test_with_tickets_such_a_pod_is_left_as_it_is():
+    """No kubelet would get devices of ours: the claim is another driver's, or waits for the scheduler."""
+    response = answer(pod(container(resources=USES), resourceClaims=[CLAIM]), AdmissionConfig())
+    assert (response.allowed, sent_patch(response)) == (True, [])
+
+
+def test_a_pod_that_is_on_a_node_already_is_left_as_it_is():
+    """The API server takes no gate of such a pod."""
+    made = pod(container(resources=USES), resourceClaims=[CLAIM], nodeName="n1")
+    assert sent_patch(answer(made, DRA)) == []

@@ -5,17 +5,14 @@ import json
 import re
 from typing import Any
 
-from factories.cluster.admission import answer, container, gpu, patched, pod, review_of, sent_patch
+from factories.cluster.admission import answer, container, gpu, patched, pod, sent_patch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.contracts.request_syntax import RequestLimits
 from sluice_pod_watcher.admission import (
     AdmissionConfig,
-    AdmissionResponse,
-    MalformedReview,
     read_stored,
-    review_pod,
 )
 
 OURS = re.compile(r"NVIDIA_VISIBLE_DEVICES|NVIDIA_DRIVER_CAPABILITIES|CUDA_.*|SLUICE_.*|LD_PRELOAD")
@@ -174,35 +171,3 @@ def test_what_is_not_ours_in_a_pod_stays_as_it_is(made, how):
         ).get("memory")
     for key, value in (made["metadata"].get("annotations") or {}).items():
         assert after["metadata"]["annotations"][key] == value
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=12,
-)
-
-
-@given(st.data())
-def test_no_answer_of_an_api_server_makes_a_review_raise(data):
-    """A webhook that raises refuses every pod that is like this one."""
-    made = data.draw(pods())
-    holder: Any = made
-    for _ in range(data.draw(st.integers(1, 4))):
-        keys = list(range(len(holder))) if isinstance(holder, list) else list(holder)
-        if not keys:
-            break
-        key = data.draw(st.sampled_from(keys))
-        if data.draw(st.booleans()) or not isinstance(holder[key], dict | list):
-            holder[key] = data.draw(json_values)
-            break
-        holder = holder[key]
-    found = review_pod(review_of(made), AdmissionConfig(default_mode="mps"))
-    assert isinstance(found, AdmissionResponse | MalformedReview)
-    if isinstance(found, AdmissionResponse):
-        json.dumps(found.as_review())
-
-
-@given(json_values)
-def test_no_json_makes_a_review_raise(value):
-    assert isinstance(review_pod(value, AdmissionConfig()), MalformedReview)

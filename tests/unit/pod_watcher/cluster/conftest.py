@@ -90,68 +90,59 @@ class Bench:
 
     def carry_out(self, call: Any) -> list[Any]:
         """What the API server answers to one call; what it changed is in its history."""
-        if isinstance(call, (e.WatchClaims, e.WriteHandOver, e.CreateClaim, e.ProtectClaim, e.WriteClaimStatus)):
-            return self._about_claims(call)
-        name = call.name
+        if isinstance(call, e.WatchClaims):
+            return self.claims_listing()
         try:
-            match call:
-                case e.BindPod():
-                    return [e.PatchDone(call.uid, "bind", self.api.patch(name, call.patch))]
-                case e.AnnotatePod():
-                    return [e.PatchDone(call.uid, "annotate", self.api.patch(name, call.patch))]
-                case e.WritePodCondition():
-                    return [e.PatchDone(call.uid, "condition", self._condition(call))]
-                case e.ReadPod():
-                    return [e.PodRead(call.uid, copy.deepcopy(self.api.pods.get(name)))]
-                case e.EvictPod():
-                    return [self._evict(call)]
-                case e.MirrorGpu() | e.UnmirrorGpu():
-                    return [e.GpuMirrored(call.name)]
-                case _:
-                    raise AssertionError(call)
+            return [e.Done(call, self._answer(call))]
         except RefusedError as refused:
-            step = {e.BindPod: "bind", e.AnnotatePod: "annotate"}.get(type(call), "condition")
-            return [e.PatchRefused(call.uid, step, refused.status, refused.message)]
+            return [e.Failed(call, refused.status, refused.message)]
 
-    def _about_claims(self, call: Any) -> list[Any]:
+    def _answer(self, call: Any) -> Any:
         match call:
-            case e.WatchClaims():
-                return self.claims_listing()
+            case e.BindPod() | e.AnnotatePod():
+                return self.api.patch(call.name, call.patch)
+            case e.WritePodCondition():
+                return self._condition(call)
+            case e.ReadPod():
+                return copy.deepcopy(self.api.pods.get(call.name))
+            case e.EvictPod():
+                return self._evict(call)
+            case e.CreateClaim():
+                return self.api.claims.create(call.body)
+            case e.ProtectClaim():
+                return self.api.claims.protect(call.name, call.patch)
+            case e.WriteClaimStatus():
+                return self.api.claims.merge_status(call.name, call.body)
             case e.WriteHandOver():
-                self.modes.append(call.mode)
-                return [e.HandOverWritten(call.mode)]
+                return self.modes.append(call.mode)
+            case e.MirrorGpu() | e.UnmirrorGpu():
+                return None
             case _:
-                return [self._claim(call)]
-
-    def _claim(self, call: Any) -> Any:
-        step = {e.CreateClaim: "create", e.ProtectClaim: "protect"}.get(type(call)) or call.step
-        where = call.uid, call.namespace, call.name, step
-        try:
-            match call:
-                case e.CreateClaim():
-                    return e.ClaimWritten(*where, self.api.claims.create(call.body))
-                case e.ProtectClaim():
-                    return e.ClaimWritten(*where, self.api.claims.protect(call.name, call.patch))
-                case _:
-                    return e.ClaimWritten(*where, self.api.claims.merge_status(call.name, call.body))
-        except RefusedError as refused:
-            return e.ClaimRefused(*where, refused.status, refused.message)
+                raise AssertionError(call)
 
     def claims_listing(self) -> list[Any]:
         claims = [copy.deepcopy(each) for each in self.api.claims.objects.values()]
         version = str(next(self.api.claims.versions))
-        listing = (e.ListingStarted("claims"), *map(e.ClaimSeen, claims), e.ListingEnded("claims", version))
+        listing = (
+            e.ListingStarted("claims"),
+            *(e.Seen("claims", each) for each in claims),
+            e.ListingEnded("claims", version),
+        )
         classes = [copy.deepcopy(each) for each in self.api.classes.values()]
-        named = (e.ListingStarted("classes"), *map(e.ClassSeen, classes), e.ListingEnded("classes", version))
+        named = (
+            e.ListingStarted("classes"),
+            *(e.Seen("classes", each) for each in classes),
+            e.ListingEnded("classes", version),
+        )
         return [e.ClaimsServed(served=True), *named, *listing]
 
     def show_claim(self, claim: dict[str, Any]) -> None:
-        self.handle(e.ClaimSeen(copy.deepcopy(claim)))
+        self.handle(e.Seen("claims", copy.deepcopy(claim)))
 
     def lose_claim(self, name: str) -> None:
         gone = self.api.claims.objects.pop(name)
         gone["metadata"]["resourceVersion"] = str(next(self.api.claims.versions))
-        self.handle(e.ClaimGone(gone))
+        self.handle(e.Gone("claims", gone))
 
     def _condition(self, call: e.WritePodCondition) -> dict[str, Any]:
         pod = self.api.find(call.uid)
@@ -163,16 +154,13 @@ class Bench:
         self.api.conditions.append((call.uid, call.status, call.reason))
         return self.api.store(pod)
 
-    def _evict(self, call: e.EvictPod) -> Any:
+    def _evict(self, call: e.EvictPod) -> None:
         pod = self.api.find(call.uid)
-        if pod is None:
-            return e.EvictionRefused(call.uid, 404, "not found")
-        if self.blocked:
-            return e.EvictionRefused(call.uid, 429, self.blocked)
+        if pod is None or self.blocked:
+            raise RefusedError(404, "not found") if pod is None else RefusedError(429, self.blocked)
         self.api.evictions.append(call.uid)
         pod["metadata"]["deletionTimestamp"] = "now"
         self.api.store(pod)
-        return e.PodEvicted(call.uid)
 
     def _land(self, write: bus_events.Write) -> Any:
         self.bus[write.subject] = write.message
@@ -203,17 +191,23 @@ class Bench:
 
     def list(self) -> None:
         pods = [copy.deepcopy(pod) for pod in self.api.pods.values() if pod["metadata"]["labels"]]
-        self.handle(e.ListingStarted("pods"), *map(e.PodSeen, pods), e.ListingEnded("pods", self.api.version))
+        self.handle(
+            e.ListingStarted("pods"), *(e.Seen("pods", each) for each in pods), e.ListingEnded("pods", self.api.version)
+        )
 
     def list_others(self, *pods: dict[str, Any]) -> None:
-        self.handle(e.ListingStarted("others"), *map(e.OtherPodSeen, pods), e.ListingEnded("others", self.api.version))
+        self.handle(
+            e.ListingStarted("others"),
+            *(e.Seen("others", each) for each in pods),
+            e.ListingEnded("others", self.api.version),
+        )
 
     def create(self, name: str, uid: str, **how: Any) -> str:
         self.show(self.api.store(new_pod(name, uid, **how)))
         return uid
 
     def show(self, pod: dict[str, Any]) -> None:
-        self.handle(e.PodSeen(copy.deepcopy(pod)))
+        self.handle(e.Seen("pods", copy.deepcopy(pod)))
 
     def change(self, uid: str, *, spec: Any = None, status: Any = None, meta: Any = None) -> None:
         pod = self.api.find(uid)
@@ -230,7 +224,7 @@ class Bench:
         assert pod is not None
         pod["metadata"] |= {"deletionTimestamp": "now", "deletionGracePeriodSeconds": 0}
         pod["status"] |= last
-        self.handle(e.PodGone(self.api.store(pod, "DELETED")))
+        self.handle(e.Gone("pods", self.api.store(pod, "DELETED")))
 
     def observe(self, address: Any, message: msg.AnyMessage) -> None:
         stream = bus_events.Stream.BOOK if address.kind == "binding" else bus_events.Stream.STATE

@@ -14,7 +14,7 @@ def bound_without_success(bench, status=0, why="timeout"):
     bench.bind("u1")
     (call,) = bench.calls
     bench.calls.clear()
-    bench.handle(e.PatchRefused(call.uid, "bind", status, why))
+    bench.handle(e.Failed(call, status, why))
     return call
 
 
@@ -42,7 +42,7 @@ def test_a_pod_that_nobody_can_bind_does_not_keep_its_source_from_having_told_al
     bench.bind("u1")
     (call,) = bench.calls
     bench.calls.clear()
-    bench.handle(e.PatchRefused(call.uid, "bind", 500, "failed calling webhook"))
+    bench.handle(e.Failed(call, 500, "failed calling webhook"))
     before = bench.bus["sluice.source.cluster"].epoch
     bench.list()
     assert bench.bus["sluice.source.cluster"].epoch == before + 1

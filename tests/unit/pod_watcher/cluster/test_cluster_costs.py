@@ -15,7 +15,7 @@ def one_pod_among(new, pods):
         bench.create(f"p{number}", f"u{number}")
     bench.handle(e.ListingStarted("nodes"))
     for number in range(pods):
-        bench.handle(e.NodeSeen({"metadata": {"name": f"n{number}", "resourceVersion": "1"}, "status": {}}))
+        bench.handle(e.Seen("nodes", {"metadata": {"name": f"n{number}", "resourceVersion": "1"}, "status": {}}))
     bench.handle(e.ListingEnded("nodes", "1"), e.ListingStarted("others"), e.ListingEnded("others", "1"))
     bench.pass_time(100)  # until all of them show that no allocator has answered
 
@@ -56,11 +56,11 @@ def test_a_heartbeat_in_which_nothing_changes_is_not_read(new):
     """5,000 kubelets report 500 times a second: the watcher would do nothing else."""
     bench = new()
     bench.start()
-    bench.handle(e.ListingStarted("nodes"), e.NodeSeen(node_of(1, 1, 0)), e.ListingEnded("nodes", "1"))
+    bench.handle(e.ListingStarted("nodes"), e.Seen("nodes", node_of(1, 1, 0)), e.ListingEnded("nodes", "1"))
     bench.handle(e.ListingStarted("others"), e.ListingEnded("others", "1"))
     bench.pass_time(2)
     words = len(bench.words)
-    reads = lambda seen: calls_of(lambda: bench.core.handle(e.NodeSeen(seen), bench.now), "_read_node")  # noqa: E731
+    reads = lambda seen: calls_of(lambda: bench.core.handle(e.Seen("nodes", seen), bench.now), "_read_node")  # noqa: E731
     assert reads(node_of(2, 2, 0)) == 1
     assert reads(node_of(1, 3, 1)) == 0
     bench.pass_time(2)
@@ -77,7 +77,11 @@ def test_pods_that_were_there_before_do_not_make_a_new_one_wait(new):
     bench = new(before.api, before.bus, run="w2")
     bench.read()
     bench.list_others()
-    listed = [e.ListingStarted("pods"), *map(e.PodSeen, before.api.pods.values()), e.ListingEnded("pods", "99999")]
+    listed = [
+        e.ListingStarted("pods"),
+        *(e.Seen("pods", each) for each in before.api.pods.values()),
+        e.ListingEnded("pods", "99999"),
+    ]
     handle, left, asked = bench.core.handle, [], []
 
     def counted(event, now):

@@ -12,8 +12,8 @@ def node_of(name, version, **spec):
 
 
 def cordoned(bench, **spec):
-    bench.handle(e.ListingStarted("nodes"), e.NodeSeen(node_of("node-a", 1)), e.ListingEnded("nodes", "1"))
-    bench.handle(e.NodeSeen(node_of("node-a", 2, **spec)))
+    bench.handle(e.ListingStarted("nodes"), e.Seen("nodes", node_of("node-a", 1)), e.ListingEnded("nodes", "1"))
+    bench.handle(e.Seen("nodes", node_of("node-a", 2, **spec)))
 
 
 KEEPS_OUT = [
@@ -37,7 +37,7 @@ def test_a_pod_gives_back_a_slice_on_a_node_that_keeps_it_out_by_now(bench, spec
     assert not bench.api.evictions
     notes = [each.note for each in bench.api.events]
     assert notes == [f"the pod declined its slice on node-a, which {why}. It waits for another slice"]
-    bench.handle(e.NodeSeen(node_of("node-a", 3)))
+    bench.handle(e.Seen("nodes", node_of("node-a", 3)))
     bench.bind("u1", revision=2)
     assert not bench.api.opened, "it has said that it waits for another one"
     bench.bind("u1", number=2)

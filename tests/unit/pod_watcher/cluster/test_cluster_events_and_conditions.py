@@ -148,11 +148,12 @@ def test_a_refusal_of_the_api_server_is_told_when_it_lasts(bench):
     bench.create("train", "u1")
     bench.automatic = False
     bench.bind("u1")
+    (call,) = bench.calls
     for refused in range(1, 6):
         assert [each.reason for each in bench.api.events] == []
         bench.pass_time(20)
         bench.calls.clear()
-        bench.handle(e.PatchRefused(RequestId("u1"), "bind", 422, f"no {refused}"))
+        bench.handle(e.Failed(call, 422, f"no {refused}"))
     bench.pass_time(1)
     (said,) = bench.api.events
     assert (said.reason, said.note) == (
@@ -161,7 +162,7 @@ def test_a_refusal_of_the_api_server_is_told_when_it_lasts(bench):
     )
     bench.calls.clear()
     bench.automatic = True
-    bench.handle(e.PodRead(RequestId("u1"), bench.api.find("u1")))
+    bench.handle(e.Done(e.ReadPod(RequestId("u1"), "ns", "train"), bench.api.find("u1")))
     bench.pass_time(120)
     assert bench.api.opened == ["u1"]
 

@@ -28,7 +28,7 @@ def test_an_eviction_that_is_refused_after_its_pod_was_seen_to_go_is_done(bench)
     bench.carry_out(call)
     bench.show(bench.api.find("u1"))
     assert bench.bus["sluice.evicted.u1"] == DONE
-    bench.handle(e.EvictionRefused(U1, 504, "the server was unable to return a response in time"))
+    bench.handle(e.Failed(call, 504, "the server was unable to return a response in time"))
     bench.pass_time(300)
     assert bench.bus["sluice.evicted.u1"] == DONE
 

@@ -76,12 +76,12 @@ def seen(new):
     def carry_out(call):
         bench.writes.append(call)
         if not bench.takes:
-            return [e.GpuNotMirrored(call.name, "no such resource")]
+            return [e.Failed(call, 404, "no such resource")]
         if isinstance(call, e.MirrorGpu):
             bench.gpus[call.name] = call.status
         else:
             bench.gpus.pop(call.name, None)
-        return [e.GpuMirrored(call.name)]
+        return [e.Done(call)]
 
     bench.carry_out = carry_out
     return bench
@@ -167,7 +167,7 @@ def test_one_change_in_a_large_fleet_is_one_write_and_comes_first(new):
 
     def carry_out(call):
         bench.writes.append(call.name)
-        return [e.GpuMirrored(call.name)]
+        return [e.Done(call)]
 
     bench.carry_out = carry_out
 
@@ -203,19 +203,6 @@ def test_a_slice_that_cannot_be_unmade_shows_as_quarantined(seen):
     status = seen.gpus["node-a-0"]
     assert (status["health"], status["message"]) == ("Healthy", "memory slices 4 to 7 quarantined")
     assert status["slices"][0]["state"] == "Quarantined"
-
-
-def test_what_is_gone_is_not_shown(seen):
-    seen.handle(e.GpusListed(("node-a-0", "left-over-0")))
-    say(seen, inventory(gpus=2))
-    seen.pass_time(3)
-    say(seen, inventory(gpus=1))
-    seen.pass_time(3)
-    assert list(seen.gpus) == ["node-a-0"]
-    assert e.UnmirrorGpu("left-over-0") in seen.writes
-    seen.handle(e.NodeGone({"metadata": {"name": "node-a"}}))
-    seen.pass_time(3)
-    assert seen.gpus == {}
 
 
 def test_a_missing_resource_is_not_hammered(seen):

@@ -35,7 +35,7 @@ def other(uid, version=1, *, at="n1", cpu="500m", phase="Running", nic=""):
 @pytest.fixture
 def hosts(bench):
     """A pod-watcher that knows one node and no other pods."""
-    bench.handle(e.ListingStarted("nodes"), e.NodeSeen(node()), e.ListingEnded("nodes", "1"))
+    bench.handle(e.ListingStarted("nodes"), e.Seen("nodes", node()), e.ListingEnded("nodes", "1"))
     bench.handle(e.ListingStarted("others"), e.ListingEnded("others", "1"))
     return bench
 
@@ -47,7 +47,7 @@ def facts(bench, name="n1"):
 
 def test_a_node_is_said_with_what_others_leave(hosts):
     """A pod would be pinned where the scheduler cannot place it."""
-    hosts.handle(e.OtherPodSeen(other("p1", nic="1")), e.OtherPodSeen(other("p2")))
+    hosts.handle(e.Seen("others", other("p1", nic="1")), e.Seen("others", other("p2")))
     assert facts(hosts) == HostFacts(
         cpu_cores=7.0,
         memory_mib=14 * GIB,
@@ -63,37 +63,37 @@ def test_what_a_pod_requests_as_a_whole_is_taken(hosts):
     """A node that is full would look empty, and a pod be pinned where the scheduler cannot place it."""
     whole = other("p1")
     whole["spec"]["resources"] = {"requests": {"cpu": "6", "memory": "10Gi"}}
-    hosts.handle(e.OtherPodSeen(pod_usage_only(msgspec.json.encode(whole))))
+    hosts.handle(e.Seen("others", pod_usage_only(msgspec.json.encode(whole))))
     said = facts(hosts)
     assert (said.cpu_cores, said.memory_mib) == (2.0, 6 * GIB)
 
 
 def test_what_is_over_moved_or_gone_takes_nothing(hosts):
     for number in range(4):
-        hosts.handle(e.OtherPodSeen(other(f"p{number}")))
+        hosts.handle(e.Seen("others", other(f"p{number}")))
     hosts.handle(
-        e.OtherPodSeen(other("p0", 2, phase="Succeeded")),
-        e.OtherPodGone(other("p1", 2)),
-        e.OtherPodSeen(other("p2", 2, cpu="1")),
-        e.OtherPodSeen(other("p2", 1, cpu="4")),
+        e.Seen("others", other("p0", 2, phase="Succeeded")),
+        e.Gone("others", other("p1", 2)),
+        e.Seen("others", other("p2", 2, cpu="1")),
+        e.Seen("others", other("p2", 1, cpu="4")),
     )
-    hosts.handle(e.ListingStarted("others"), e.OtherPodSeen(other("p2", 2, cpu="1")), e.ListingEnded("others", "9"))
+    hosts.handle(e.ListingStarted("others"), e.Seen("others", other("p2", 2, cpu="1")), e.ListingEnded("others", "9"))
     assert (facts(hosts).cpu_cores, facts(hosts).pods_free) == (7.0, 9)
 
 
 def test_a_cordon_is_said_at_once_however_lately_the_node_was_said(hosts):
     """For as long as it is not, places are booked on a node that takes no pods."""
     facts(hosts)
-    hosts.handle(e.OtherPodSeen(other("p1")))
+    hosts.handle(e.Seen("others", other("p1")))
     before = hosts.bus["sluice.host.n1"]
-    hosts.handle(e.NodeSeen(node(version=2, unschedulable=True)))
+    hosts.handle(e.Seen("nodes", node(version=2, unschedulable=True)))
     assert not before.cordoned
     assert hosts.bus["sluice.host.n1"].cordoned
 
 
 def test_a_deleted_node_has_no_room(hosts):
     facts(hosts)
-    hosts.handle(e.NodeGone(node(version=3)))
+    hosts.handle(e.Gone("nodes", node(version=3)))
     assert facts(hosts) == NO_ROOM
 
 
@@ -102,7 +102,7 @@ def test_nothing_is_promised_before_all_pods_were_listed(new):
     bench = new()
     bench.read()
     bench.list()
-    bench.handle(e.ListingStarted("nodes"), e.NodeSeen(node()), e.ListingEnded("nodes", "1"))
+    bench.handle(e.ListingStarted("nodes"), e.Seen("nodes", node()), e.ListingEnded("nodes", "1"))
     assert facts(bench) is None
 
 
@@ -111,7 +111,7 @@ def test_a_busy_node_is_said_at_a_bounded_rate(hosts):
     facts(hosts)
     said = len([subject for subject, _ in hosts.words if "host" in subject])
     for number in range(40):
-        hosts.handle(e.OtherPodSeen(other(f"p{number % 5}", number + 2, cpu=f"{number + 1}m")))
+        hosts.handle(e.Seen("others", other(f"p{number % 5}", number + 2, cpu=f"{number + 1}m")))
         hosts.pass_time(0.5)
     assert len([subject for subject, _ in hosts.words if "host" in subject]) - said <= 21
     assert facts(hosts).pods_free == 5
@@ -134,21 +134,21 @@ def test_of_others_pods_only_those_that_keep_ours_out_are_told(hosts):
     """A node has a hundred pods, and their labels would be most of what is said of it."""
     db = {"matchLabels": {"app": "db"}}
     hosts.handle(
-        e.OtherPodSeen(labelled("p1", labels={"app": "web"})),
-        e.OtherPodSeen(labelled("p2", labels={"app": "db"}, apart=db)),
-        e.OtherPodSeen(labelled("p3", labels={"app": "web"}, port=8080)),
+        e.Seen("others", labelled("p1", labels={"app": "web"})),
+        e.Seen("others", labelled("p2", labels={"app": "db"}, apart=db)),
+        e.Seen("others", labelled("p3", labels={"app": "web"}, port=8080)),
     )
     said = facts(hosts)
     assert [(each.count, len(each.apart)) for each in said.others] == [(1, 1)]
     assert said.ports == (HostPort(port=8080),)
-    hosts.handle(e.OtherPodGone(labelled("p2", 2, labels={})), e.OtherPodGone(labelled("p3", 2, labels={})))
+    hosts.handle(e.Gone("others", labelled("p2", 2, labels={})), e.Gone("others", labelled("p3", 2, labels={})))
     assert (facts(hosts).others, facts(hosts).ports) == ((), ())
 
 
 def test_who_is_spoken_of_is_told_before_the_request_that_speaks_of_them(hosts):
     """Told after it, a place beside them would be given meanwhile."""
-    hosts.handle(*(e.OtherPodSeen(labelled(f"p{at}", labels={"app": "llm"})) for at in range(2)))
-    hosts.handle(e.OtherPodSeen(labelled("p9", labels={"app": "llm"}, deleted=True)))
+    hosts.handle(*(e.Seen("others", labelled(f"p{at}", labels={"app": "llm"})) for at in range(2)))
+    hosts.handle(e.Seen("others", labelled("p9", labels={"app": "llm"}, deleted=True)))
     assert facts(hosts).others == ()
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "llm"}}}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
@@ -173,7 +173,7 @@ def speaking(name, uid, key="app", text="llm"):
 def test_pods_that_differ_in_labels_of_which_no_term_speaks_are_one_entry(hosts):
     """Each pod of a StatefulSet has a label of its own: a node would run into the bound of what is published."""
     pods = [labelled(f"p{at}", labels={"app": "llm", "pod-name": f"p{at}"}) for at in range(105)]
-    hosts.handle(*map(e.OtherPodSeen, pods))
+    hosts.handle(*(e.Seen("others", each) for each in pods))
     hosts.show(hosts.api.store(speaking("a", "u1")))
     assert [(each.labels, each.count) for each in facts(hosts).others] == [({"app": "llm"}, 105)]
     hosts.words.clear()
@@ -185,27 +185,29 @@ def test_pods_that_differ_in_labels_of_which_no_term_speaks_are_one_entry(hosts)
 def test_a_node_of_which_not_all_pods_can_be_published_is_full_and_told(hosts):
     """What is left out would be taken for absent, and a pod be placed beside one that forbids it."""
     assert facts(hosts).pods_free == 10
-    hosts.handle(e.OtherPodSeen(labelled("one", labels={}, port=1000)))
+    hosts.handle(e.Seen("others", labelled("one", labels={}, port=1000)))
     assert (facts(hosts).pods_free, hosts.told) == (9, [])
     for uid, first in (("many", 2000), ("more", 3000), ("most", 4000)):
         pod = labelled(uid, labels={}, port=80)
         pod["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": first + at} for at in range(90)]
-        hosts.handle(e.OtherPodSeen(pod))
+        hosts.handle(e.Seen("others", pod))
     said = facts(hosts)
     assert (said.pods_free, len(said.ports)) == (0, 200)
     assert [each.split(" has ")[0] for each in hosts.told] == ["node n1"]
-    hosts.handle(e.OtherPodGone(labelled("most", 2, labels={})))
+    hosts.handle(e.Gone("others", labelled("most", 2, labels={})))
     assert facts(hosts).pods_free == 7
 
 
 def test_a_daemonset_that_a_term_speaks_of_is_published_some_nodes_at_a_time(hosts):
     """Ten thousand messages at once would hold up who does not speak of them; who does comes after the last of them."""
     names = [f"m{at}" for at in range(600)]
-    hosts.handle(*(e.NodeSeen(node(name)) for name in names))
-    hosts.handle(*(e.OtherPodSeen(labelled(f"p-{name}", labels={"app": "llm"}, at=name)) for name in names))
+    hosts.handle(*(e.Seen("nodes", node(name)) for name in names))
+    hosts.handle(*(e.Seen("others", labelled(f"p-{name}", labels={"app": "llm"}, at=name)) for name in names))
     hosts.pass_time(5)
     hosts.words.clear()
-    hosts.handle(e.PodSeen(hosts.api.store(speaking("ours", "u1"))), e.PodSeen(hosts.api.store(new_pod("plain", "u2"))))
+    hosts.handle(
+        e.Seen("pods", hosts.api.store(speaking("ours", "u1"))), e.Seen("pods", hosts.api.store(new_pod("plain", "u2")))
+    )
     said = [subject for subject, _ in hosts.words]
     assert len(said) == 602
     assert said[-1] == "sluice.request.u1"
@@ -214,7 +216,7 @@ def test_a_daemonset_that_a_term_speaks_of_is_published_some_nodes_at_a_time(hos
 
 def test_others_pods_are_published_before_requests_also_after_a_start(new, hosts):
     """An allocator that reads a request first gives it a place beside them."""
-    other_pod = e.OtherPodSeen(labelled("p1", labels={"app": "llm"}))
+    other_pod = e.Seen("others", labelled("p1", labels={"app": "llm"}))
     hosts.show(hosts.api.store(speaking("ours", "u1")))
     again = new(hosts.api, {"sluice.request.u1": hosts.bus["sluice.request.u1"]}, "w2")
     again.read()
@@ -222,7 +224,7 @@ def test_others_pods_are_published_before_requests_also_after_a_start(new, hosts
     again.api.store(speaking("late", "u2", text="db"))
     again.show(again.api.find("u2"))
     assert "sluice.request.u2" not in again.bus
-    again.handle(e.ListingStarted("nodes"), e.NodeSeen(node()), e.ListingEnded("nodes", "1"))
+    again.handle(e.ListingStarted("nodes"), e.Seen("nodes", node()), e.ListingEnded("nodes", "1"))
     again.handle(e.ListingStarted("others"), other_pod, e.ListingEnded("others", "1"))
     assert [subject for subject, _ in again.words if "source" not in subject] == ["sluice.host.n1", "sluice.request.u2"]
     assert [each.labels for each in again.bus["sluice.host.n1"].others] == [{"app": "llm"}]
@@ -264,7 +266,7 @@ def test_a_pod_with_a_volume_asks_for_a_node_that_reaches_it(hosts, found, place
     assert "sluice.request.u1" not in hosts.bus
     (asked,) = [each for each in hosts.calls if isinstance(each, e.ReadClaims)]
     assert asked.names == ("models",)
-    hosts.handle(e.ClaimsRead(asked.uid, (("models", *found),)))
+    hosts.handle(e.Done(asked, (("models", *found),)))
     assert hosts.bus["sluice.request.u1"].host.volumes == places
     assert [each.reason for each in hosts.api.events] == ["SliceWarning"] * is_warned
 
@@ -273,17 +275,16 @@ def test_a_pod_with_a_volume_asks_for_a_node_that_reaches_it(hosts, found, place
 def test_a_claim_that_was_bound_elsewhere_meanwhile_keeps_its_pod_from_the_node(hosts, zone, is_reached):
     """A pin cannot be changed: the scheduler would never place the pod on a node that cannot reach its volume."""
     hosts.automatic = False
-    hosts.handle(e.NodeSeen(node("node-a", labels={"zone": zone})))
+    hosts.handle(e.Seen("nodes", node("node-a", labels={"zone": zone})))
     pod = new_pod("train", "u1")
     pod["spec"]["volumes"] = [{"name": "m", "persistentVolumeClaim": {"claimName": "m"}}]
     hosts.show(hosts.api.store(pod))
-    hosts.handle(e.ClaimsRead("u1", (("m", {}, None, LATE),)))
-    hosts.calls.clear()
+    hosts.handle(e.Done(hosts.calls.pop(), (("m", {}, None, LATE),)))
     hosts.bind("u1")
-    assert [type(each) for each in hosts.calls if not isinstance(each, e.WritePodCondition)] == [e.ReadClaims]
+    (asked,) = [each for each in hosts.calls if not isinstance(each, e.WritePodCondition)]
     hosts.calls.clear()
     hosts.automatic = True
-    hosts.handle(e.ClaimsRead("u1", (("m", {}, PV, None),)))
+    hosts.handle(e.Done(asked, (("m", {}, PV, None),)))
     pinned = not hosts.api.pods["train"]["spec"].get("schedulingGates")
     declined = hosts.bus["sluice.request.u1"].declined
     assert (pinned, declined) == (is_reached, None if is_reached else "u1_r_1")
@@ -300,14 +301,16 @@ def test_where_volumes_are_is_asked_again_while_the_api_server_is_away(hosts):
     hosts.show(hosts.api.store(pod))
     (asked,) = hosts.calls
     hosts.calls.clear()
-    hosts.handle(e.ClaimsUnreadable(asked.uid, "away"))
+    hosts.handle(e.Failed(asked, 0, "away"))
     assert "sluice.request.u1" not in hosts.bus
     hosts.pass_time(3)
     (again,) = hosts.calls
     assert again.names == ("train-m",)
-    hosts.handle(e.ClaimsRead(again.uid, forbidden="it may not"))
+    hosts.handle(e.Failed(again, 403, "it may not"))
     assert hosts.bus["sluice.request.u1"].host.volumes == ()
-    assert [each.note.partition(".")[0] for each in hosts.api.events] == ["it may not"]
+    assert [each.note.partition(".")[0] for each in hosts.api.events] == [
+        "Sluice is not allowed to read its volumes: it may not"
+    ]
 
 
 def test_a_demand_that_nobody_looks_at_is_told_to_its_owner(hosts):

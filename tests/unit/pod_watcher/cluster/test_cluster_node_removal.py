@@ -30,7 +30,7 @@ def inventory(*, stale: bool, name=N1) -> NodeInventory:
 @pytest.fixture
 def cluster(bench):
     """A pod-watcher that knows n1, whose agent has spoken and does not answer any more."""
-    bench.handle(e.ListingStarted("nodes"), e.NodeSeen(node()), e.ListingEnded("nodes", "1"))
+    bench.handle(e.ListingStarted("nodes"), e.Seen("nodes", node()), e.ListingEnded("nodes", "1"))
     bench.handle(e.ListingStarted("others"), e.ListingEnded("others", "1"))
     bench.observe(subjects.node(N1), news())
     bench.observe(subjects.inventory(N1), inventory(stale=True))
@@ -43,7 +43,7 @@ def said(bench, name="n1"):
 
 
 def test_a_node_whose_object_stays_away_is_removed(cluster):
-    cluster.handle(e.NodeGone(node(version=3)))
+    cluster.handle(e.Gone("nodes", node(version=3)))
     cluster.pass_time(GRACE_S - 2)
     assert said(cluster) == news()
     cluster.pass_time(4)
@@ -54,12 +54,12 @@ def test_a_node_whose_object_stays_away_is_removed(cluster):
 
 def test_a_node_that_is_registered_again_is_not_removed(cluster):
     """A kubelet does so in seconds when somebody has deleted its object by mistake. Each absence counts by itself."""
-    cluster.handle(e.NodeGone(node(version=3)))
+    cluster.handle(e.Gone("nodes", node(version=3)))
     cluster.pass_time(GRACE_S - 10)
-    cluster.handle(e.NodeSeen(node(version=4)), e.NodeGone(node(version=5)))
+    cluster.handle(e.Seen("nodes", node(version=4)), e.Gone("nodes", node(version=5)))
     cluster.pass_time(GRACE_S - 10)
     assert said(cluster) == news()
-    cluster.handle(e.NodeSeen(node(version=6)))
+    cluster.handle(e.Seen("nodes", node(version=6)))
     cluster.pass_time(GRACE_S * 2)
     assert said(cluster) == news()
     assert cluster.bus["sluice.host.n1"].cpu_cores == 8
@@ -67,7 +67,7 @@ def test_a_node_that_is_registered_again_is_not_removed(cluster):
 
 def test_a_node_whose_agent_answers_is_not_removed(cluster):
     """It gives its slices back itself, one by one, as their pods go."""
-    cluster.handle(e.NodeGone(node(version=3)))
+    cluster.handle(e.Gone("nodes", node(version=3)))
     cluster.observe(subjects.inventory(N1), inventory(stale=False))
     cluster.pass_time(GRACE_S * 2)
     assert said(cluster) == news()
@@ -78,7 +78,7 @@ def test_a_node_whose_agent_answers_is_not_removed(cluster):
 
 def test_a_removed_node_that_speaks_again_has_no_room_without_its_object(cluster):
     """Pods would be pinned to a node on which no kubelet starts them."""
-    cluster.handle(e.NodeGone(node(version=3)))
+    cluster.handle(e.Gone("nodes", node(version=3)))
     cluster.pass_time(GRACE_S + 5)
     del cluster.bus["sluice.host.n1"]  # its time to live is over
     cluster.observe(subjects.node(N1), news(run="a2"))
@@ -132,7 +132,7 @@ def test_a_node_that_our_pods_remember_is_removed_after_the_bus_was_wiped(new):
 @pytest.mark.parametrize("restarted", [False, True], ids=["goes on", "restarted"])
 def test_nothing_is_left_on_the_bus_of_a_node_that_was_removed(cluster, new, restarted):
     """Room on the bus, and time at every start, for each node that ever was: a cluster that scales makes thousands."""
-    cluster.handle(e.NodeGone(node(version=3)))
+    cluster.handle(e.Gone("nodes", node(version=3)))
     cluster.pass_time(GRACE_S + 5)
     assert said(cluster) == REMOVED
     cluster.observe(subjects.host(N1), NO_ROOM)  # what was said is read, too
@@ -156,7 +156,7 @@ def begun(new):
     """A pod-watcher that knows n1, on which a pod of ours runs."""
     bench = new()
     bench.start()
-    bench.handle(e.ListingStarted("nodes"), e.NodeSeen(node()), e.ListingEnded("nodes", "1"))
+    bench.handle(e.ListingStarted("nodes"), e.Seen("nodes", node()), e.ListingEnded("nodes", "1"))
     bench.handle(e.ListingStarted("others"), e.ListingEnded("others", "1"))
     bench.observe(subjects.node(N1), news())
     bench.create("jp", "u1")
@@ -172,6 +172,6 @@ def test_a_node_that_an_operator_removed_while_it_answered_can_be_removed_again(
     bench.observe(subjects.node(N1), REMOVED)
     bench.observe(subjects.inventory(N1), replace(inventory(stale=True), removed=True))
     bench.observe(subjects.node(N1), news(run="a2"))
-    bench.handle(e.NodeGone(node(version=3)))
+    bench.handle(e.Gone("nodes", node(version=3)))
     bench.pass_time(GRACE_S * 3)
     assert said(bench) == REMOVED

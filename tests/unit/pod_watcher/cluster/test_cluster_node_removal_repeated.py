@@ -9,7 +9,7 @@ __all__ = ["cluster"]
 
 def test_a_removal_that_was_said_over_nothing_and_forgotten_is_said_again(cluster):
     """After a wipe its agent has not reported, so only this shows the removal: its grants would stay booked forever."""
-    cluster.handle(e.NodeGone(node(version=3)))
+    cluster.handle(e.Gone("nodes", node(version=3)))
     cluster.pass_time(2)
     cluster.bus.clear()
     cluster.life = "2"
@@ -22,7 +22,7 @@ def test_a_removal_that_was_said_over_nothing_and_forgotten_is_said_again(cluste
 
 
 def test_one_that_has_expired_is_not(cluster):
-    cluster.handle(e.NodeGone(node(version=3)))
+    cluster.handle(e.Gone("nodes", node(version=3)))
     cluster.pass_time(GRACE_S + 2)
     assert cluster.bus.pop("sluice.node.n1") == REMOVED
     cluster.now += cluster.core.config.closing_ttl_s

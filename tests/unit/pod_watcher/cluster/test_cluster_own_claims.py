@@ -134,7 +134,7 @@ def test_the_granted_subrequest_is_the_one_that_the_claim_names(dra):
     }
     sharing = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig"}
     of_class = {"opaque": {"driver": "gpu.nvidia.com", "parameters": {**sharing, "kind": "MigDeviceConfig"}}}
-    dra.handle(e.ClassSeen(device_class(MIG, selectors=[{"cel": {"expression": "false"}}], config=[of_class])))
+    dra.handle(e.Seen("classes", device_class(MIG, selectors=[{"cel": {"expression": "false"}}], config=[of_class])))
     only_big = {"requests": ["gpu/big"], "opaque": {"driver": "gpu.nvidia.com", "parameters": sharing}}
     put(dra, claim("mine", first, configs=[only_big]))
     dra.show(dra.api.store(pod()))
@@ -223,7 +223,7 @@ def test_claims_of_ours_beside_a_request_in_other_words_are_refused(dra):
 @pytest.mark.parametrize("gates", [("sluice.dev/slice",), ("sluice.dev/slice", "other.example/gate")])
 def test_a_pod_of_another_driver_is_let_go_without_a_trace(dra, gates):
     """It neither waits for us nor counts as ours: its resources would be missing on its node."""
-    dra.handle(e.ClassSeen(device_class("nic.example", managed=False)))
+    dra.handle(e.Seen("classes", device_class("nic.example", managed=False)))
     put(dra, claim("card", request("nic", "nic.example")))
     made = pod("train", "u1", {"name": "nic", "resourceClaimName": "card"})
     made["spec"]["schedulingGates"] = [{"name": each} for each in gates]
@@ -248,14 +248,14 @@ def test_a_pod_of_another_driver_is_let_go_without_a_trace(dra, gates):
     dra.automatic = True
     dra.handle(*dra.carry_out(dra.calls.pop()))
     gone = dra.api.find("u1")
-    dra.handle(e.PodGone(gone))  # it left our selection
+    dra.handle(e.Gone("pods", gone))  # it left our selection
     dra.pass_time(70)
     assert (dra.word("u1"), dra.api.events, dra.api.conditions) == (None, [], [])
     assert dra.api.object_writes["u1"] == 1
 
 
 def test_nvidias_classes_are_theirs_where_they_are_not_labelled_as_ours(dra):
-    dra.handle(e.ClassSeen(device_class(GPU, managed=False)))
+    dra.handle(e.Seen("classes", device_class(GPU, managed=False)))
     put(dra, claim("mine", request(of=GPU)))
     dra.show(dra.api.store(pod()))
     assert dra.word("u1") is None
@@ -263,7 +263,7 @@ def test_nvidias_classes_are_theirs_where_they_are_not_labelled_as_ours(dra):
 
 
 def test_a_claim_with_requests_of_two_drivers_is_refused(dra):
-    dra.handle(e.ClassSeen(device_class(GPU, managed=False)))
+    dra.handle(e.Seen("classes", device_class(GPU, managed=False)))
     put(dra, claim("mine", request("one"), request("two", GPU)))
     dra.show(dra.api.store(pod()))
     assert dra.word("u1").refusal.message == (
@@ -290,7 +290,7 @@ def test_a_class_that_does_not_exist_is_told_too(dra):
     dra.pass_time(15)
     (told,) = [each for each in dra.api.events if each.reason == "ClaimNotReady"]
     assert told.note == "its ResourceClaim mine names the DeviceClass fast.example, which does not exist"
-    dra.handle(e.ClassSeen(device_class("fast.example", managed=False)))
+    dra.handle(e.Seen("classes", device_class("fast.example", managed=False)))
     assert dra.api.opened == ["u1"]
 
 

@@ -140,19 +140,6 @@ def test_the_pin_leaves_what_the_user_wrote(bench, affinity, left):
     assert terms_of(bench, "u1") == left
 
 
-def test_nothing_is_opened_while_another_gate_is_there(bench):
-    """A pod would be pinned before the queueing system has admitted it."""
-    bench.create("train", "u1", gates=("sluice.dev/slice", "kueue.x-k8s.io/admission"))
-    bench.bind("u1")
-    bench.pass_time(3)
-    assert bench.api.opened == []
-    assert bench.api.conditions == [("u1", "False", "OtherGates")]
-    bench.change("u1", spec={"schedulingGates": [{"name": "sluice.dev/slice"}]})
-    assert bench.api.opened == ["u1"]
-    bench.pass_time(15)
-    assert bench.api.conditions[-1] == ("u1", "True", "SliceReady")
-
-
 def test_a_slice_that_cannot_be_mounted_is_not_given(bench):
     """A ticket named '.' would show a container every ticket of its pod."""
     bench.create("train", "u1")
@@ -170,19 +157,19 @@ def test_a_refused_write_is_tried_again_after_the_pod_was_read_with_pauses(bench
     for pause in (1, 2, 4):
         (call,) = bench.calls
         bench.calls.clear()
-        bench.handle(e.PatchRefused(call.uid, "bind", 503, "away"))
+        bench.handle(e.Failed(call, 503, "away"))
         assert [type(each) for each in bench.calls] == [e.ReadPod], "it may have been taken"
         bench.calls.clear()
-        bench.handle(e.PodRead(call.uid, bench.api.find("u1")))
+        bench.handle(e.Done(e.ReadPod(call.uid, "ns", "train"), bench.api.find("u1")))
         bench.pass_time(pause - 0.5)
         assert bench.calls == []
         bench.pass_time(0.5)
-    bench.handle(e.PatchRefused(call.uid, "bind", 422, "rejected"))
+    bench.handle(e.Failed(call, 422, "rejected"))
     bench.calls.clear()
     bench.automatic = True
     bench.pass_time(0.5)
     assert bench.api.opened == []
-    bench.handle(e.PodRead(call.uid, bench.api.find("u1")))
+    bench.handle(e.Done(e.ReadPod(call.uid, "ns", "train"), bench.api.find("u1")))
     bench.pass_time(8)
     assert bench.api.opened == ["u1"]
 
@@ -289,22 +276,6 @@ def test_a_last_word_that_the_bus_forgot_is_said_again(bench, pod, read, forgott
     assert [word for subject, word in bench.words[words:] if subject == "sluice.request.u1"][-1].closing
 
 
-@pytest.mark.parametrize(
-    "status",
-    [
-        {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"terminated": {}}}]},
-        {"phase": "Failed", "containerStatuses": [{"name": "main", "state": {"running": {}}}]},
-    ],
-    ids=["restarts", "written-by-others"],
-)
-def test_a_status_that_proves_nothing_ends_nothing(bench, status):
-    """A slice would be given to a second pod while the first uses it."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=status)
-    assert isinstance(bench.word("u1"), msg.AllocationRequested)
-
-
 def test_replayed_old_versions_change_nothing(bench):
     """A pod would be bound twice, or a dead one asked for again."""
     bench.create("train", "u1")
@@ -333,15 +304,15 @@ def test_the_end_of_a_pod_without_its_label_is_seen_at_once(bench, how):
     bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
     pod = bench.api.find("u1")
     pod["metadata"]["labels"] = {}
-    bench.handle(e.PodGone(bench.api.store(pod)))
+    bench.handle(e.Gone("pods", bench.api.store(pod)))
     assert isinstance(bench.word("u1"), msg.AllocationRequested)
     if how == "ends":
         pod["status"] = dict(ENDED)
         shown = bench.api.store(pod)
-        bench.handle(e.OtherPodSeen(pod_usage_only(msgspec.json.encode(shown))))
+        bench.handle(e.Seen("others", pod_usage_only(msgspec.json.encode(shown))))
     else:
         shown = bench.api.store(pod, "DELETED")
-        bench.handle(e.OtherPodGone(pod_usage_only(msgspec.json.encode(shown))))
+        bench.handle(e.Gone("others", pod_usage_only(msgspec.json.encode(shown))))
     word = bench.word("u1")
     assert isinstance(word, msg.RequestWithdrawn)
     assert word.cause == ("containers ended" if how == "ends" else "pod gone")
@@ -375,7 +346,7 @@ def test_nobody_reads_the_pods_of_others(bench):
     other = new_pod("web", "u9")
     other["metadata"] |= {"labels": {}, "annotations": {}}
     other["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]
-    bench.handle(e.OtherPodSeen(pod_usage_only(msgspec.json.encode(other))))
+    bench.handle(e.Seen("others", pod_usage_only(msgspec.json.encode(other))))
     assert bench.calls == []
 
 
@@ -507,7 +478,7 @@ def test_a_pod_that_ended_while_nobody_showed_it_is_not_asked_for_again(bench, n
         after.release("u1")
         after.pass_time(1)
     assert after.word("u1").closing
-    assert after.core.handle(e.PodSeen(copy.deepcopy(before)), after.now) == []
+    assert after.core.handle(e.Seen("pods", copy.deepcopy(before)), after.now) == []
 
 
 @pytest.mark.parametrize("said_again", [True, False])

@@ -125,27 +125,6 @@ def test_a_claim_that_the_api_server_refuses_is_tried_again_and_told(dra):
     assert dra.api.opened == ["u1"]
 
 
-def test_allocation_and_reservation_are_one_write_and_the_gate_opens_after_it(dra):
-    """The scheduler would take back a claim that is reserved for none, and start no pod with an unallocated one."""
-    create(dra)
-    version = claim(dra)["metadata"]["resourceVersion"]
-    dra.automatic = False
-    dra.bind("u1")
-    body = {
-        "metadata": {"uid": "claim-1", "resourceVersion": version},
-        "status": {"allocation": allocation(), "reservedFor": RESERVED},
-    }
-    assert dra.calls == [e.WriteClaimStatus("u1", "ns", CLAIM, "allocate", body)]
-    dra.handle(*dra.carry_out(dra.calls.pop()))
-    (bind,) = dra.calls
-    assert isinstance(bind, e.BindPod)
-    dra.automatic = True
-    dra.handle(*dra.carry_out(dra.calls.pop()))
-    assert dra.api.opened == ["u1"]
-    assert set(dra.annotations("u1")) == {"granted.sluice.dev/allocation", "granted.sluice.dev/trace-id"}
-    assert dra.word("u1").held.node == "node-a"
-
-
 def test_a_write_without_an_answer_is_not_repeated_over_what_it_did(dra):
     """It landed: the version guard refuses the second one, and the watch shows the first."""
     create(dra)
@@ -153,7 +132,7 @@ def test_a_write_without_an_answer_is_not_repeated_over_what_it_did(dra):
     dra.bind("u1")
     lost = dra.calls.pop()
     dra.carry_out(lost)
-    dra.handle(e.ClaimRefused("u1", "ns", CLAIM, "allocate", 0, "no answer"))
+    dra.handle(e.Failed(lost, 0, "no answer"))
     dra.now += 2
     dra.handle(Ticked())
     (again,) = dra.calls
@@ -178,7 +157,7 @@ def test_a_claim_that_does_not_take_the_finalizer_is_allocated_without_it(dra):
     (protect,) = dra.calls
     assert isinstance(protect, e.ProtectClaim)
     dra.calls.clear()
-    dra.handle(e.ClaimRefused("u1", "ns", CLAIM, "protect", 422, "spec: field is immutable"))
+    dra.handle(e.Failed(protect, 422, "spec: field is immutable"))
     dra.automatic = True
     dra.pass_time(5)
     assert dra.api.claims.writes == ["create", "allocate"]
@@ -193,8 +172,7 @@ def test_the_allocation_of_an_earlier_slice_is_replaced_while_the_gate_is_closed
     dra.automatic = False
     dra.bind("u1")
     dra.handle(*dra.carry_out(dra.calls.pop()))
-    dra.calls.clear()  # the gate stays closed: the answer to its patch is not there yet
-    dra.handle(e.PatchRefused("u1", "bind", 403, "denied"))
+    dra.handle(e.Failed(dra.calls.pop(), 403, "denied"))  # the gate stays closed
     dra.observe(subjects.binding(RequestId("u1")), Released(request=RequestId("u1"), cause="taken back"))
     dra.automatic = True
     dra.bind("u1", node="node-b", number=2)
@@ -235,8 +213,7 @@ def test_a_reserved_claim_that_is_being_deleted_is_let_go_so_that_it_can_end(dra
     dra.automatic = False
     dra.bind("u1")
     dra.handle(*dra.carry_out(dra.calls.pop()))
-    dra.calls.clear()
-    dra.handle(e.PatchRefused("u1", "bind", 403, "denied"))
+    dra.handle(e.Failed(dra.calls.pop(), 403, "denied"))
     dying = copy.deepcopy(claim(dra))
     dying["metadata"]["deletionTimestamp"] = "now"
     dra.automatic = True
@@ -296,7 +273,7 @@ def _fields(snapshot):
 def test_new_pods_get_claims_once_every_gpu_node_can_hand_them_over(dra, sick_node):
     """A pod with a claim never starts on a node whose kubelet has no driver for it."""
     dra.handle(
-        e.NodeSeen({"metadata": {"name": "node-a", "uid": "n", "resourceVersion": "1"}, "spec": {}, "status": {}})
+        e.Seen("nodes", {"metadata": {"name": "node-a", "uid": "n", "resourceVersion": "1"}, "spec": {}, "status": {}})
     )
     dra.pass_time(10)
     assert dra.modes == ["tickets"]

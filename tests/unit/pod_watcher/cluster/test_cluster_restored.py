@@ -8,7 +8,9 @@ def restored(bench, *pods):
     """A listing of an API server whose versions are smaller than they were."""
     shown = [{**pod, "metadata": {**pod["metadata"], "resourceVersion": str(at + 1)}} for at, pod in enumerate(pods)]
     bench.api.pods = {pod["metadata"]["name"]: pod for pod in shown}
-    bench.handle(e.ListingStarted("pods", went_back=True), *map(e.PodSeen, shown), e.ListingEnded("pods", "3"))
+    bench.handle(
+        e.ListingStarted("pods", went_back=True), *(e.Seen("pods", each) for each in shown), e.ListingEnded("pods", "3")
+    )
 
 
 def test_a_pod_that_waits_again_is_bound_again(bench):
@@ -48,9 +50,9 @@ def test_a_node_of_a_backup_counts(bench):
         "status": {"allocatable": {"cpu": cpu}},
     }
     bench.handle(e.ListingStarted("others"), e.ListingEnded("others", "90"))
-    bench.handle(e.ListingStarted("nodes"), e.NodeSeen(show(90, "8")), e.ListingEnded("nodes", "91"))
+    bench.handle(e.ListingStarted("nodes"), e.Seen("nodes", show(90, "8")), e.ListingEnded("nodes", "91"))
     bench.pass_time(2)
-    bench.handle(e.ListingStarted("nodes", went_back=True), e.NodeSeen(show(5, "4")), e.ListingEnded("nodes", "6"))
+    bench.handle(e.ListingStarted("nodes", went_back=True), e.Seen("nodes", show(5, "4")), e.ListingEnded("nodes", "6"))
     bench.pass_time(2)
     assert bench.bus["sluice.host.n1"].cpu_cores == 4.0
 
@@ -61,7 +63,7 @@ def test_a_patch_is_not_tried_again_before_the_api_server_wants_it(bench):
     bench.bind("u1")
     (first,) = [each for each in bench.calls if isinstance(each, e.BindPod)]
     bench.calls.clear()
-    bench.handle(e.PatchRefused(first.uid, "bind", 429, "too many requests", retry_after_s=9.0))
+    bench.handle(e.Failed(first, 429, "too many requests", retry_after_s=9.0))
     bench.pass_time(8)
     assert not [each for each in bench.calls if isinstance(each, e.BindPod)]
     bench.pass_time(4)

@@ -40,7 +40,7 @@ class ClusterMachine(RuleBasedStateMachine):
         """A new version of a pod, which the watch shows or not."""
         stored = self.bench.api.store(pod, kind)
         if seen:
-            self.bench.handle(e.PodGone(copy.deepcopy(stored)) if kind else e.PodSeen(copy.deepcopy(stored)))
+            self.bench.handle(e.Gone("pods", copy.deepcopy(stored)) if kind else e.Seen("pods", copy.deepcopy(stored)))
 
     @rule(name=st.sampled_from(NAMES), queued=st.booleans(), seen=st.booleans())
     def create(self, name, queued, seen):
@@ -89,14 +89,14 @@ class ClusterMachine(RuleBasedStateMachine):
         if pod:
             pod["metadata"]["labels"] = {}
             stored = self.bench.api.store(pod)
-            self.bench.handle(e.PodGone(copy.deepcopy(stored)))
+            self.bench.handle(e.Gone("pods", copy.deepcopy(stored)))
 
     @precondition(lambda self: self.bench.api.history)
     @rule(data=st.data())
     def replay(self, data):
         kind, pod = data.draw(st.sampled_from(self.bench.api.history))
         if kind != "DELETED":
-            self.bench.handle(e.PodSeen(copy.deepcopy(pod)))
+            self.bench.handle(e.Seen("pods", copy.deepcopy(pod)))
 
     @rule()
     def relist(self):
@@ -111,19 +111,16 @@ class ClusterMachine(RuleBasedStateMachine):
     def answer(self, how):
         """A call is answered: done, done without an answer, not done, or refused."""
         call = self.bench.calls.pop(0)
-        step = "bind" if isinstance(call, e.BindPod) else "condition"
         if isinstance(call, e.BindPod) and how != "lost":
             pod = self.bench.api.pods.get(call.name)
             gates = [] if pod is None else [each["name"] for each in pod["spec"].get("schedulingGates", [])]
             landed = self.bench.carry_out(call)
-            assert not isinstance(landed[0], e.PatchDone) or gates == [GATE], "opened with another's gate there"
-            self.bench.handle(*(landed if how == "done" else [e.PatchRefused(call.uid, "bind", 0, "timeout")]))
+            assert not isinstance(landed[0], e.Done) or gates == [GATE], "opened with another's gate there"
+            self.bench.handle(*(landed if how == "done" else [e.Failed(call, 0, "timeout")]))
         elif how in {"done", "unanswered"}:
             self.bench.handle(*self.bench.carry_out(call))
-        elif isinstance(call, e.ReadPod):
-            self.bench.handle(e.PodUnreadable(call.uid, "away"))
         else:
-            self.bench.handle(e.PatchRefused(call.uid, step, 503, "away"))
+            self.bench.handle(e.Failed(call, 503, "away"))
 
     @rule(data=st.data())
     def give(self, data):

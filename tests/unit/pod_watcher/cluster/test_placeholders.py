@@ -28,9 +28,12 @@ class Cluster:
         self.pods: dict[str, dict] = {}
         self.uids = count(1)
         self.refuses = False
-        self.placeholders.listing_started()
-        self.placeholders.listing_ended()
+        self.shows(e.ListingStarted("others"), e.ListingEnded("others", "1"))
         self.placeholders.was_read()
+
+    def shows(self, *events: e.ObjectEvent) -> None:
+        for event in events:
+            self.placeholders.handle(event, self.now)
 
     def missing(self, nodes: int, pool: str = "gpu", source: str = "cluster") -> None:
         selector = {"pool": pool}
@@ -47,7 +50,7 @@ class Cluster:
 
     def schedule(self, name: str, node: str) -> None:
         self.pods[name]["spec"]["nodeName"] = node
-        self.placeholders.seen(self.pods[name], self.now)
+        self.shows(e.Seen("others", self.pods[name]))
 
     def answers(self, node: str) -> None:
         self.placeholders.inventory(NodeInventory(snapshot=snapshot(node, ()), stale=False), self.now)
@@ -59,12 +62,12 @@ class Cluster:
             assert wanted.name not in self.pods, "created twice"
             made = {**wanted.body, "metadata": {**wanted.body["metadata"], "uid": f"u{next(self.uids)}"}}
             self.pods[wanted.name] = made
-            self.placeholders.written(wanted.name, made, self.now)
+            self.placeholders.written(e.Done(wanted, made), self.now)
         else:
             gone = self.pods.pop(wanted.name)
             assert gone["metadata"]["uid"] == wanted.uid
-            self.placeholders.written(wanted.name, None, self.now)
-            self.placeholders.gone(gone)
+            self.placeholders.written(e.Done(wanted), self.now)
+            self.shows(e.Gone("others", gone))
 
 
 @pytest.fixture
@@ -143,10 +146,10 @@ def test_those_of_a_predecessor_are_taken_over_or_removed(cluster: Cluster) -> N
     cluster.turn()
     following = Cluster()
     following.pods = dict(cluster.pods)
-    following.placeholders.listing_started()
+    following.shows(e.ListingStarted("others"))
     for pod in cluster.pods.values():
-        following.placeholders.seen(pod, following.now)
-    following.placeholders.listing_ended()
+        following.shows(e.Seen("others", pod))
+    following.shows(e.ListingEnded("others", "1"))
     following.missing(2)
     assert following.turn() == names(0, 1)
 
@@ -155,11 +158,10 @@ def test_one_that_somebody_deleted_is_created_again(cluster: Cluster) -> None:
     """Whether that was seen as it happened, or in a later listing."""
     cluster.missing(2)
     cluster.turn()
-    cluster.placeholders.gone(cluster.pods.pop(names(0)[0]))
+    cluster.shows(e.Gone("others", cluster.pods.pop(names(0)[0])))
     assert cluster.turn() == names(0, 1)
-    cluster.placeholders.listing_started()
-    cluster.placeholders.seen(cluster.pods[names(0)[0]], cluster.now)
-    cluster.placeholders.listing_ended()
+    seen = e.Seen("others", cluster.pods[names(0)[0]])
+    cluster.shows(e.ListingStarted("others"), seen, e.ListingEnded("others", "1"))
     del cluster.pods[names(1)[0]]
     assert cluster.turn() == names(0, 1)
 

@@ -87,7 +87,7 @@ async def metrics_at(address: str) -> AsyncIterator[int]:
 @asynccontextmanager
 async def http_at(address: str) -> AsyncIterator[int]:
     where = ListenAddress(*address_of(address, "webhook_address"))
-    async with serving("test", lambda _: web.Application(), where, None, ConnectionLimits()) as port:
+    async with serving("test", web.Application(), where, None, ConnectionLimits()) as port:
         yield port
 
 

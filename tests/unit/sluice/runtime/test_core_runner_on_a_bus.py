@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from factories.broker.memory_bus import MemoryBroker, MemoryBus
 
 from sluice.contracts.bus.events import Entry, ReadingStarted, Stream, Ticked
 from sluice.contracts.bus.subjects import head, waiting
@@ -14,7 +15,6 @@ from sluice.runtime.core_runner import CoreRunner
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.runtime_metrics import INSTRUCTIONS, WRITES, WRITES_AGAIN
 from sluice.runtime.tracing.request_traces import RequestTraces
-from sluice.testing.memory_bus import MemoryBroker, MemoryBus
 
 REQUESTS = [RequestId(f"r{number}") for number in range(50)]
 NODE = NodeName("gpu-1.example.internal")

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
-from factories.broker.bus_rigs import LosingAnswers, eventually
+from factories.broker.bus_rigs import LosingAnswers
+from factories.broker.memory_bus import MemoryBroker
+from factories.waiting import until
 
 from sluice.contracts.bus.events import Entry, Stream
 from sluice.contracts.ids import RunId
@@ -15,7 +17,6 @@ from sluice.runtime.bus import Answer
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.lease import AWAKE_S, PROBE_S, RENEWALS, RETRY_S, Lease
 from sluice.runtime.service import DRAIN_S
-from sluice.testing.memory_bus import MemoryBroker
 
 TTL_S = 3
 PER_RENEWAL = round(TTL_S / RENEWALS / PROBE_S)
@@ -125,14 +126,14 @@ async def test_a_standby_takes_over_before_the_lease_expires(way):
         Lease(broker.bus(name), SystemClock(), role="allocator", run=RunId(name), ttl_s=60) for name in ("one", "two")
     )
     async with keeping(holder) as kept, keeping(standby):
-        await eventually(lambda: is_held(holder))
+        await until(lambda: is_held(holder))
         await asyncio.sleep(3 * PROBE_S)  # it has answered
         assert not standby.held
         if way == "ends":
             kept.cancel()
         else:
             broker.answering["alive.allocator.one"].frozen = True
-        await eventually(lambda: is_held(standby))
+        await until(lambda: is_held(standby))
     assert standby.epoch > 1
 
 
@@ -152,9 +153,9 @@ async def test_a_holder_that_was_paused_renews_before_it_works_on():
     """Another has taken over meanwhile, and both would write to pods."""
     lease = Lease(MemoryBroker().bus("allocator"), SystemClock(), role="allocator", run=RunId("run"), ttl_s=60)
     async with keeping(lease):
-        await eventually(lambda: is_held(lease))
+        await until(lambda: is_held(lease))
         before = lease.epoch
         time.sleep(AWAKE_S)  # noqa: ASYNC251 - the whole process pauses
         assert not lease.held
-        await eventually(lambda: is_held(lease))
+        await until(lambda: is_held(lease))
         assert lease.epoch > before

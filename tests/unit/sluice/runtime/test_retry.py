@@ -1,9 +1,11 @@
 """Retries end; pauses grow, but not without limit."""
 
 import random
+from datetime import UTC
 
 import pytest
 
+from sluice.runtime.clock import SystemClock
 from sluice.runtime.retry import ATTEMPTS, Backoff, retrying
 
 
@@ -47,3 +49,11 @@ def test_pauses_grow_to_their_limit_and_begin_anew():
         assert longest / 2 <= pause <= longest
     backoff.reset()
     assert backoff.next_s() <= 0.1
+
+
+async def test_time_goes_forward_while_waiting():
+    clock = SystemClock()
+    before = clock.monotonic()
+    await clock.sleep(0.01)
+    assert clock.monotonic() - before >= 0.009
+    assert clock.utc().tzinfo is UTC

@@ -8,11 +8,9 @@ from itertools import islice
 from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import NodeName, RequestId, RunId
-from sluice.contracts.messages import AllocationRequested, PoolDemand
-from sluice.contracts.outbox import Outbox
+from sluice.contracts.ids import NodeName, RequestId
+from sluice.contracts.messages import PoolDemand
 from sluice_allocator.core.capacity.node_count import Missing, Waiting, count_missing, learned, merged
-from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.gangs.gang import GangContext
 from sluice_allocator.core.placement import alternative_place_requests, place_request_of
 from sluice_allocator.core.state.grant_facts import standing_promise
@@ -28,12 +26,11 @@ class NodePools:
     pool_of: dict[bytes, str] = field(default_factory=dict)  # the pool that would serve waiting requests of a shape
 
 
+@dataclass(eq=False)
 class CapacityContext(GangContext):
     """With what the counting of missing nodes remembers."""
 
-    def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        super().__init__(run, rules, outbox)
-        self.node_pools = NodePools()
+    node_pools: NodePools = field(default_factory=NodePools)
 
 
 POOLS_MAX = 32  # pools remembered; nodes of further ones are not learned from
@@ -117,8 +114,8 @@ def _waiting(ctx: CapacityContext) -> Iterator[Waiting]:
         if turn is None:
             return
         request = turn[2]
-        group, asked = ctx.queue.group_of(request), ctx.facts.requests.get(request)
-        if not isinstance(asked, AllocationRequested) or standing_promise(ctx, request) is not None:
+        group, asked = ctx.queue.group_of(request), ctx.facts.wanted(request)
+        if asked is None or standing_promise(ctx, request) is not None:
             continue
         if ctx.gangs.leads(request):
             yield from _members(ctx, request, group.shape)
@@ -129,6 +126,6 @@ def _waiting(ctx: CapacityContext) -> Iterator[Waiting]:
 
 def _members(ctx: CapacityContext, leader: RequestId, shape: bytes) -> Iterator[Waiting]:
     for member in ctx.gangs.of[ctx.gangs.member_of[leader]].party_of[leader].members:
-        asked = ctx.facts.requests.get(member)
-        if isinstance(asked, AllocationRequested):
+        asked = ctx.facts.wanted(member)
+        if asked is not None:
             yield Waiting(shape, place_request_of(asked), 1, tuple(alternative_place_requests(asked)))

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, RunId
+from sluice.contracts.ids import GpuUuid, NodeName, RunId
 from sluice.contracts.kube.names import LABEL_HOSTNAME
-from sluice.contracts.messages import Booking, PoolDemand
+from sluice.contracts.messages import PoolDemand
 from sluice.contracts.reasons import WaitReason
-from sluice_allocator.core.placement import ClusterState, Place, PlaceRequest, find_free
-from sluice_allocator.core.placement.affinity.peers import peer_of_place_request
+from sluice_allocator.core.placement import ClusterState, PlaceRequest, find_free
 from sluice_allocator.core.placement.spec.place_request import meaning_of
+from sluice_allocator.core.placement.trial_pods import TrialPods
 
 POOL_LABELS = (
     "karpenter.sh/nodepool",
@@ -47,7 +47,8 @@ def template_of(snapshot: msg.NodeSnapshot, facts: msg.HostFacts) -> msg.NodeTem
     cpu_milli = round(facts.cpu_cores * 1000)
     return msg.NodeTemplate(
         labels={key: value for key, value in facts.labels.items() if key != LABEL_HOSTNAME},
-        taints=tuple(taint for taint in facts.taints if _lasts(taint)),
+        # others are set and removed while a node joins, suffers or leaves
+        taints=tuple(taint for taint in facts.taints if meaning_of(taint) is WaitReason.NODE_TAINTED),
         room=msg.HostRoom(cpu_milli=cpu_milli, memory_mib=facts.memory_mib, resources=facts.resources),
         pods=facts.pods_free,
         gpus=tuple(msg.TemplateGpus(report=_empty(gpus[0]), count=len(gpus)) for gpus in alike.values()),
@@ -60,30 +61,20 @@ def template_of(snapshot: msg.NodeSnapshot, facts: msg.HostFacts) -> msg.NodeTem
 def merged(known: msg.PoolDemand, seen: msg.PoolDemand) -> msg.PoolDemand:
     """A pool after one more of its nodes was seen: the labels that all have, and the most room that any has."""
     before, now = known.template, seen.template
-    room = msg.HostRoom(
-        cpu_milli=max(before.room.cpu_milli, now.room.cpu_milli),
-        memory_mib=max(before.room.memory_mib, now.room.memory_mib),
-        resources={**before.room.resources, **now.room.resources},
-    )
-    template = replace(
-        now,
-        labels={key: value for key, value in before.labels.items() if now.labels.get(key) == value},
-        room=room,
-        pods=max(before.pods, now.pods),
-        gpus=before.gpus if _kinds(before) == _kinds(now) else now.gpus,
-    )
+    rooms = (before.room, now.room)
+    cpu_milli, memory_mib = max(each.cpu_milli for each in rooms), max(each.memory_mib for each in rooms)
+    resources = {**before.room.resources, **now.room.resources}
+    room = msg.HostRoom(cpu_milli=cpu_milli, memory_mib=memory_mib, resources=resources)
+    labels = {key: value for key, value in before.labels.items() if now.labels.get(key) == value}
+    gpus = before.gpus if _kinds(before) == _kinds(now) else now.gpus
+    template = replace(now, labels=labels, room=room, pods=max(before.pods, now.pods), gpus=gpus)
     return replace(known, template=template)
 
 
 def new_node(demand: msg.PoolDemand, number: int) -> tuple[msg.NodeSnapshot, msg.HostFacts]:
     node, template = NodeName(f"new-{demand.pool}-{number}"), demand.template
-    gpus: list[msg.GpuReport] = []
-    for kind in template.gpus:
-        first = len(gpus)
-        gpus += (
-            replace(kind.report, uuid=GpuUuid(f"GPU-{node}-{index}"), index=index)
-            for index in range(first, first + kind.count)
-        )
+    reports = [kind.report for kind in template.gpus for _ in range(kind.count)]
+    gpus = [replace(each, uuid=GpuUuid(f"GPU-{node}-{index}"), index=index) for index, each in enumerate(reports)]
     snapshot = msg.NodeSnapshot(
         node=node,
         boot_id="",
@@ -109,35 +100,17 @@ def new_node(demand: msg.PoolDemand, number: int) -> tuple[msg.NodeSnapshot, msg
     return snapshot, facts
 
 
-def memory_mib(demand: msg.PoolDemand) -> int:
-    return sum(kind.count * kind.report.memory_mib for kind in demand.template.gpus)
-
-
 def _kinds(template: msg.NodeTemplate) -> list[tuple[str, bool, int, int | None, int]]:
     """What tells nodes apart; two cards of one model may differ by some MiB."""
-    return [
-        (each.report.model, each.report.mig_enabled, len(each.report.profiles), each.report.numa_node, each.count)
-        for each in template.gpus
-    ]
+    reports = ((each.report, each.count) for each in template.gpus)
+    return [(each.model, each.mig_enabled, len(each.profiles), each.numa_node, count) for each, count in reports]
 
 
 def _empty(report: msg.GpuReport) -> msg.GpuReport:
-    instances = tuple(replace(each, allocation=None, uuid="", unusable="") for each in report.instances)
-    return replace(
-        report,
-        uuid=GpuUuid(""),
-        index=0,
-        instances=instances if report.fixed_layout else (),
-        creatable={},
-        quarantined=(),
-        links={},
-        daemons=(),
-    )
-
-
-def _lasts(taint: msg.Taint) -> bool:
-    """Whether new nodes have it too: others are set and removed while a node joins, suffers or leaves."""
-    return meaning_of(taint) is WaitReason.NODE_TAINTED
+    kept = report.instances if report.fixed_layout else ()
+    instances = tuple(replace(each, allocation=None, uuid="", unusable="") for each in kept)
+    nothing = replace(report, creatable={}, quarantined=(), links={}, daemons=())
+    return replace(nothing, uuid=GpuUuid(""), index=0, instances=instances)
 
 
 def _name(selector: dict[str, str], facts: msg.HostFacts) -> str:
@@ -147,7 +120,6 @@ def _name(selector: dict[str, str], facts: msg.HostFacts) -> str:
 
 
 PLACES_MAX = 256  # most places looked for in one count
-_TRIED = "\0capacity"  # owner of places taken on trial; no allocation has this name
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,47 +144,43 @@ def count_missing(
     cluster: ClusterState, pools: Mapping[str, PoolDemand], waiting: Iterable[Waiting], *, nodes_max: int
 ) -> Missing:
     """The nodes to add, at most `nodes_max` of each pool; where several pools would serve, the one of smallest GPUs."""
-    trial = _Trial(cluster, sorted(pools.values(), key=lambda each: (memory_mib(each), each.pool)), nodes_max)
-    before, cluster.peers.quiet = cluster.peers.quiet, True
-    try:
+
+    def size(demand: PoolDemand) -> tuple[int, str]:
+        return sum(kind.count * kind.report.memory_mib for kind in demand.template.gpus), demand.pool
+
+    smallest_first = sorted(pools.values(), key=size)
+    with TrialPods(cluster.peers) as pods:
+        trial = _Trial(cluster, smallest_first, nodes_max, pods)
         for each in waiting:
             for _ in range(each.count):
-                if trial.taken >= PLACES_MAX or not trial.serve(each):
+                if pods.taken >= PLACES_MAX or not trial.serve(each):
                     break
-    finally:
-        trial.undo()
-        cluster.peers.quiet = before
     return trial.found
 
 
 class _Trial:
     """The nodes that would be added, and what would be on them."""
 
-    def __init__(self, cluster: ClusterState, pools: list[PoolDemand], nodes_max: int) -> None:
+    def __init__(self, cluster: ClusterState, pools: list[PoolDemand], nodes_max: int, pods: TrialPods) -> None:
         self.found = Missing()
-        self.taken = 0
-        self._fleet = cluster
-        self._nodes = cluster.without_nodes()
-        self._pools, self._nodes_max = pools, nodes_max
+        self._fleet, self._nodes = cluster, cluster.without_nodes()
+        self._pools, self._nodes_max, self._pods = pools, nodes_max, pods
         self._empty: dict[str, ClusterState] = {}  # one new node of each pool, for the question whether it would serve
         self._pool_of: dict[str, str] = {}
 
     def serve(self, waiting: Waiting) -> bool:
         """Take a place for one of these on a new node. False when no pool has one for it."""
         askings = (waiting.asking, *waiting.instead)
-        for asking in askings:
-            place = find_free(self._nodes, asking)
-            if place is not None:
-                return self._take(waiting, asking, place)
-        for asking in askings:
-            if self._open_for(asking) and (place := find_free(self._nodes, asking)) is not None:
-                return self._take(waiting, asking, place)
+        for is_to_grow in (False, True):
+            for asking in askings:
+                if is_to_grow and not self._open_for(asking):
+                    continue
+                place = find_free(self._nodes, asking)
+                if place is not None:
+                    self.found.pool_of.setdefault(waiting.key, self._pool_of[place.node])
+                    self._pods.book(self._nodes, place, asking)
+                    return True
         return False
-
-    def undo(self) -> None:
-        """Forget the trial's pods, which terms of others matched meanwhile."""
-        for number in range(1, self.taken + 1):
-            self._fleet.peers.take(AllocationId(f"{_TRIED}{number}"))
 
     def _open_for(self, asking: PlaceRequest) -> bool:
         for demand in self._pools:
@@ -229,26 +197,6 @@ class _Trial:
             empty = self._empty[demand.pool] = self._fleet.without_nodes()
             _add(empty, demand, self._nodes_max)
         return find_free(empty, asking) is not None
-
-    def _take(self, waiting: Waiting, asking: PlaceRequest, place: Place) -> bool:
-        self.taken += 1
-        self.found.pool_of.setdefault(waiting.key, self._pool_of[place.node])
-        name = f"{_TRIED}{self.taken}"
-        self._fleet.peers.put(AllocationId(name), place.node, peer_of_place_request(asking))
-        booking = Booking(
-            allocation=AllocationId(name),
-            request=RequestId(name),
-            request_revision=0,
-            source=asking.source,
-            owner=name,
-            namespace=asking.namespace,
-            name=name,
-            node=place.node,
-            devices=place.devices,
-            room=asking.host.room,
-        )
-        self._nodes.book(booking)
-        return True
 
 
 def _add(cluster: ClusterState, demand: PoolDemand, number: int) -> str:

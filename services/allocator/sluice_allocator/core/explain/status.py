@@ -3,22 +3,23 @@ events of the core, from the facts and with the search that real requests use. N
 a question leaves no trace."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import islice
+
+import msgspec
+from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
 from sluice.contracts.pod_specs import with_node
-from sluice.contracts.reasons import Refusal, WaitReason
+from sluice.contracts.reasons import ReasonCount, Refusal, WaitReason
 from sluice.contracts.request_syntax import ContainerRequest, RequestLimits, parse_pod
 from sluice_allocator.core.context import SchedulerContext
-from sluice_allocator.core.explain.reason_filters import ReasonsByFilter, reasons_by_filter
 from sluice_allocator.core.gangs.reconcile import why_group_waits, why_not_begun
 from sluice_allocator.core.moves.defragment import Proposal, propose
 from sluice_allocator.core.moves.move import about_moving
 from sluice_allocator.core.placement import Place, PlaceRequest, Victim, explain, find_place, place_request_of, refuse
 from sluice_allocator.core.placement.explain.left_over import LeftOver, left_over
+from sluice_allocator.core.placement.explain.reason_table import ReasonsByFilter, reasons_by_filter
 from sluice_allocator.core.preemption.candidates import find_victims
 from sluice_allocator.core.preemption.drain import with_cordons
 from sluice_allocator.core.quotas.alternatives import nor_other
@@ -30,8 +31,7 @@ from sluice_allocator.core.state.grant_facts import DeviceAmount, device_amount
 ABOUT_ALL = frozenset({WaitReason.NO_NODE_CAN_FIT, WaitReason.TOO_FEW_GPUS_ON_NODE})  # true only if no place was found
 
 
-@dataclass(frozen=True, slots=True)
-class PodAsked:
+class PodAsked(msgspec.Struct, frozen=True):
     """A pod as written. Containers in their order."""
 
     namespace: str
@@ -40,13 +40,12 @@ class PodAsked:
     host: msg.HostNeeds = msg.NO_NEEDS
     priority: int = 0  # of its spec: it counts where no annotation names one
     preempts: bool = True
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     same_gpu: tuple[tuple[str, ...], ...] = ()  # as in `Asking`
     by_claim: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WouldEvict:
+class WouldEvict(msgspec.Struct, frozen=True):
     """A pod that would have to go. `memory_mib` is of all its devices."""
 
     namespace: str
@@ -55,8 +54,7 @@ class WouldEvict:
     memory_mib: int
 
 
-@dataclass(frozen=True, slots=True)
-class WouldBind:
+class WouldBind(msgspec.Struct, frozen=True):
     """A place that fits now, what is left on its GPUs (unless pods are evicted first), and why others do not."""
 
     node: NodeName
@@ -68,8 +66,7 @@ class WouldBind:
     instead_of: str = ""  # the requested profiles, where larger ones would serve
 
 
-@dataclass(frozen=True, slots=True)
-class WouldWait:
+class WouldWait(msgspec.Struct, frozen=True):
     """No place fits now: the first reason in a sentence, and all of them by filter."""
 
     message: str
@@ -77,8 +74,7 @@ class WouldWait:
     more: int  # reasons that `steps` does not list
 
 
-@dataclass(frozen=True, slots=True)
-class AsksNothing:
+class AsksNothing(msgspec.Struct, frozen=True):
     """The pod has no key of Sluice."""
 
 
@@ -87,8 +83,7 @@ Simulated = WouldBind | WouldWait | Refusal | AsksNothing
 
 def _only_source(ctx: SchedulerContext) -> SourceName:
     """The pod's source, if there is only one; with several, its terms match no pods."""
-    found = list(islice(ctx.facts.sources, 2))
-    return found[0] if len(found) == 1 else SourceName("")
+    return next(iter(ctx.facts.sources)) if len(ctx.facts.sources) == 1 else SourceName("")
 
 
 def simulate(ctx: SchedulerContext, pod: PodAsked) -> Simulated:
@@ -161,8 +156,7 @@ class RequestState(Enum):
     SEEN = "seen"
 
 
-@dataclass(frozen=True, slots=True)
-class QueuePosition:
+class QueuePosition(msgspec.Struct, frozen=True):
     """A position in the queue: `before` counts the requests of the same shape that are tried first, `ahead` all."""
 
     priority: int
@@ -176,8 +170,7 @@ def _turn(ctx: SchedulerContext, asked: msg.AllocationRequested, request: Reques
     return QueuePosition(priority, ctx.queue.before(request), len(ctx.queue), ctx.queue.ahead(request))
 
 
-@dataclass(frozen=True, slots=True)
-class RequestStatus:
+class RequestStatus(msgspec.Struct, frozen=True):
     """A request's status, in a sentence and with its details."""
 
     state: RequestState
@@ -197,8 +190,7 @@ def how_it_stands(ctx: SchedulerContext, request: RequestId) -> RequestStatus | 
     """A request's current status; None when the request is unknown."""
     asked = ctx.facts.requests.get(request)
     binding = ctx.facts.bindings.get(request)
-    entries = [ctx.facts.ledger[allocation] for allocation in ctx.facts.allocations_of.get(request, ())]
-    booked = [entry for entry in entries if not isinstance(entry, msg.Closed)]
+    booked = [entry for entry in ctx.facts.entries_of(request).values() if not isinstance(entry, msg.Closed)]
     wanted = isinstance(asked, msg.AllocationRequested)
     if request in ctx.committing:
         return _committing(ctx, request, ctx.committing[request])
@@ -215,8 +207,9 @@ def how_it_stands(ctx: SchedulerContext, request: RequestId) -> RequestStatus | 
         if isinstance(asked, msg.AllocationRequested) and isinstance(entry, msg.Grant):
             waits = for_whom_it_waits(ctx, entry) or why_not_begun(ctx, request)
             waits = waits or "has a place; its slice is being created"
-            standing = _standing(ctx, RequestState.GRANTED, waits, entry.booking)
-            return _promised(ctx, request, asked, standing) if request in ctx.queue else standing
+            turn = _turn(ctx, asked, request) if request in ctx.queue else None
+            waits += "; it takes any other place that is free earlier" if turn else ""
+            return replace(_standing(ctx, RequestState.GRANTED, waits, entry.booking), turn=turn)
         why = f"its slice is being revoked: {entry.cause}" if isinstance(entry, msg.Revoke) else "no longer requested"
         return _standing(ctx, RequestState.ENDING, why, entry.booking)
     if wanted and isinstance(asked, msg.AllocationRequested):
@@ -224,9 +217,8 @@ def how_it_stands(ctx: SchedulerContext, request: RequestId) -> RequestStatus | 
     if isinstance(binding, msg.Released):
         return RequestStatus(RequestState.RELEASED, f"released: {binding.cause}")
     if asked is not None or binding is not None:
-        return RequestStatus(
-            RequestState.ENDING, "no longer requested; its release is being published", _revision(asked)
-        )
+        message = "no longer requested; its release is being published"
+        return RequestStatus(RequestState.ENDING, message, _revision(asked))
     return None
 
 
@@ -247,36 +239,17 @@ def _committing(ctx: SchedulerContext, request: RequestId, allocation: Allocatio
 
 
 def _standing(ctx: SchedulerContext, state: RequestState, message: str, booking: msg.Booking) -> RequestStatus:
-    return RequestStatus(
-        state,
-        message,
-        booking.request_revision,
-        node=booking.node,
-        allocation=booking.allocation,
-        devices=_given(ctx, booking.devices),
-    )
-
-
-def _promised(
-    ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, standing: RequestStatus
-) -> RequestStatus:
-    message = f"{standing.message}; it takes any other place that is free earlier"
-    turn = _turn(ctx, asked, request)
-    return replace(standing, message=message, turn=turn)
+    there = (booking.node, booking.allocation, _given(ctx, booking.devices))
+    return RequestStatus(state, message, booking.request_revision, *there)
 
 
 def _bound(ctx: SchedulerContext, binding: msg.Bound) -> RequestStatus:
     entry = ctx.facts.ledger.get(binding.allocation)
     devices = entry.booking.devices if isinstance(entry, msg.Grant | msg.Revoke) else ()
     more = about_adjusting(ctx, binding.allocation) + about_moving(ctx, binding.allocation)
-    return RequestStatus(
-        RequestState.BOUND,
-        f"is bound on {binding.node}{more}",
-        binding.request_revision,
-        node=binding.node,
-        allocation=binding.allocation,
-        devices=_given(ctx, devices),
-    )
+    message, revision = f"is bound on {binding.node}{more}", binding.request_revision
+    there = (binding.node, binding.allocation, _given(ctx, devices))
+    return RequestStatus(RequestState.BOUND, message, revision, *there)
 
 
 def _without_place(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested) -> RequestStatus:
@@ -285,28 +258,25 @@ def _without_place(ctx: SchedulerContext, request: RequestId, asked: msg.Allocat
         leader, for_what = together
         is_queued = leader is not None and leader in ctx.queue
         turn = _turn(ctx, asked, leader) if leader and is_queued else None
-        message, steps = f"waits: {for_what.message}", reasons_by_filter(for_what.reasons)
-        return RequestStatus(RequestState.QUEUED, message, asked.revision, turn=turn, steps=steps)
+        return _waiting(asked, for_what.message, for_what.reasons, turn)
     if request in ctx.queue.outside:
         why = ctx.queue.why_outside()
-        return RequestStatus(
-            RequestState.QUEUED, f"waits: {why.message}", asked.revision, steps=reasons_by_filter(why.reasons)
-        )
+        return _waiting(asked, why.message, why.reasons)
     if request in ctx.queue:
         asking = place_request_of(asked)
         why = why_waits(ctx, request, asking) or with_cordons(ctx, with_promises(ctx, explain(ctx.cluster, asking)))
         why = nor_other(asked, why)
-        return RequestStatus(
-            RequestState.QUEUED,
-            f"waits: {why.message}",
-            asked.revision,
-            turn=_turn(ctx, asked, request),
-            steps=reasons_by_filter(why.reasons),
-            more=why.more,
-            plan=propose(ctx, request, asked),
-        )
+        waiting = _waiting(asked, why.message, why.reasons, _turn(ctx, asked, request))
+        return replace(waiting, more=why.more, plan=propose(ctx, request, asked))
     node = ctx.node_waits.node_of.get(request)
     if node is not None:
         message = f"may have a slice on {node}, which is not open yet"
         return RequestStatus(RequestState.HELD, message, asked.revision, node=node)
     return RequestStatus(RequestState.SEEN, "received; it is scheduled next", asked.revision)
+
+
+def _waiting(
+    asked: msg.AllocationRequested, why: str, reasons: Sequence[ReasonCount], turn: QueuePosition | None = None
+) -> RequestStatus:
+    steps = reasons_by_filter(reasons)
+    return RequestStatus(RequestState.QUEUED, f"waits: {why}", asked.revision, turn=turn, steps=steps)

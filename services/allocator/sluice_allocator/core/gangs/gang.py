@@ -10,11 +10,10 @@ import msgspec
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import RequestId, RunId, SourceName
-from sluice.contracts.outbox import Outbox
+from sluice.contracts.ids import RequestId, SourceName
 from sluice.contracts.reasons import ReasonCount
-from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
+from sluice_allocator.core.state.grant_facts import written_at
 
 GroupKey = tuple[str, str]  # namespace and name
 
@@ -153,14 +152,12 @@ class Gangs:
         key = self.member_of.get(request)
         if key is None or (request in self.of[key].held) == holds:
             return
+        self.of[key].held.pop(request, None)
         if holds:
             self.of[key].held[request] = None
-        else:
-            del self.of[key].held[request]
         self.touch(request)
 
     def is_unknown(self, request: RequestId) -> bool:
-        """Whether a member's group is still to be looked at."""
         key = self.member_of[request]
         return key in self.dirty or key in self.put_off
 
@@ -177,32 +174,29 @@ class Gangs:
 
     def leads(self, request: RequestId) -> bool:
         """Whether a request waits in the queue on behalf of its group."""
-        key = self.member_of.get(request)
-        if key is None:
-            return False
-        party = self.of[key].party_of.get(request)
+        party = self.party_of(request)
         return party is not None and party.leader == request
+
+    def party_of(self, request: RequestId) -> GangInstance | None:
+        key = self.member_of.get(request)
+        return self.of[key].party_of.get(request) if key is not None else None
 
     def _leave(self, request: RequestId, key: GroupKey) -> None:
         del self.member_of[request]
         self.waiting.pop(request, None)
         self.owed.pop(request, None)
         gang = self.of[key]
-        del gang.members[request]
-        gang.stands.pop(request, None)
-        gang.party_of.pop(request, None)
-        gang.looked.pop(request, None)
-        gang.held.pop(request, None)
+        for known in (gang.members, gang.stands, gang.party_of, gang.looked, gang.held):
+            known.pop(request, None)
         gang.touched[request] = None
         self.dirty[key] = None
 
 
+@dataclass(eq=False)
 class GangContext(PreemptionContext):
     """With gangs, and the trial that is under way."""
 
-    def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        super().__init__(run, rules, outbox)
-        self.gangs = Gangs()
+    gangs: Gangs = field(default_factory=Gangs)
 
     @property
     def nothing_else_to_do(self) -> bool:
@@ -223,7 +217,6 @@ class GangContext(PreemptionContext):
         self.put_trial_off()
 
     def untry(self, booking: msg.Booking) -> None:
-        """A trial's place is no longer available: that member is tried again."""
         trial = self.gangs.trial
         if trial is not None and trial.found.pop(booking.request, None) is not None:
             self.unassume(booking)
@@ -246,12 +239,8 @@ NOT_USABLE = (msg.SliceFailed, msg.SliceQuarantined, msg.SliceDegraded, msg.Slic
 
 def member_of_group(ctx: GangContext, request: RequestId) -> Member | None:
     """The state of one pod; None when it is over or refused, and so not counted."""
-    asked, binding = ctx.facts.requests.get(request), ctx.facts.answer_to(request)
-    if (
-        not isinstance(asked, msg.AllocationRequested)
-        or asked.group is None
-        or isinstance(binding, msg.Refused | msg.Released)
-    ):
+    asked, binding = ctx.facts.wanted(request), ctx.facts.answer_to(request)
+    if asked is None or asked.group is None or isinstance(binding, msg.Refused | msg.Released):
         return None
     sequences = ctx.facts.sequences
     waived = binding.allocations if isinstance(binding, msg.Waived) else ()
@@ -259,15 +248,15 @@ def member_of_group(ctx: GangContext, request: RequestId) -> Member | None:
     waived_at = sequences.get(subjects.binding(request).subject, -1) if together else -1
     placed, ready, granted_at = request in ctx.committing or request in ctx.node_waits.node_of, False, NOT_GRANTED
     adopted = False
-    for allocation in ctx.facts.allocations_of.get(request, ()):
-        entry, slice_ = ctx.facts.ledger[allocation], ctx.facts.slices.get(allocation)
-        if not isinstance(entry, msg.Grant) or allocation in waived or isinstance(slice_, NOT_USABLE):
+    for entry in ctx.facts.grants_of(request):
+        allocation = entry.booking.allocation
+        slice_ = ctx.facts.slices.get(allocation)
+        if allocation in waived or isinstance(slice_, NOT_USABLE):
             continue
         placed = True
         adopted |= entry.adopted
         ready |= isinstance(slice_, msg.SliceReady) and slice_.revision == entry.revision
-        address = subjects.ledger(entry.booking.node, allocation)
-        granted_at = min(granted_at, sequences.get(address.subject, granted_at))
+        granted_at = min(granted_at, written_at(ctx, entry.booking) or granted_at)
     return Member(
         request=request,
         name=asked.name,

@@ -49,17 +49,14 @@ def know_group(ctx: GangContext, request: RequestId, asked: RequestFact | None) 
 
 
 def is_held_back(ctx: GangContext, request: RequestId) -> bool:
-    """Whether a pod may not be bound yet because its group is not ready."""
-    if request not in ctx.gangs.member_of:
-        return False
-    return ctx.gangs.stand_of(request) not in {GangStatus.STARTS, GangStatus.ALONE}
+    is_free = {GangStatus.STARTS, GangStatus.ALONE}
+    return request in ctx.gangs.member_of and ctx.gangs.stand_of(request) not in is_free
 
 
 def waits_with_group(ctx: GangContext, request: RequestId) -> bool:
     """Whether a pod without a place does not search by itself."""
-    if request not in ctx.gangs.member_of:
-        return False
-    return ctx.gangs.stand_of(request) not in {GangStatus.JOINS, GangStatus.ALONE}
+    searches = {GangStatus.JOINS, GangStatus.ALONE}
+    return request in ctx.gangs.member_of and ctx.gangs.stand_of(request) not in searches
 
 
 def joins_group(ctx: GangContext, request: RequestId) -> bool:
@@ -69,8 +66,7 @@ def joins_group(ctx: GangContext, request: RequestId) -> bool:
 
 def turn_of(ctx: GangContext, request: RequestId, asked: AllocationRequested) -> tuple[int, int]:
     """Rank and sequence by which a request waits: its own, or its group's while that comes together."""
-    key = ctx.gangs.member_of.get(request)
-    party = ctx.gangs.of[key].party_of.get(request) if key is not None else None
+    party = ctx.gangs.party_of(request)
     if party is None or ctx.gangs.stand_of(request) is GangStatus.ALONE:
         return -ctx.priority_of(asked.namespace, asked.priority), ctx.facts.came_at(request)
     return party.turn
@@ -83,22 +79,20 @@ def shape_of_group(ctx: GangContext, leader: RequestId) -> bytes:
 
 
 def why_leave(ctx: GangContext, request: RequestId) -> str | None:
-    """Why a member releases its places, with all of its group; None where it does not."""
     if request not in ctx.gangs.member_of or ctx.gangs.stand_of(request) is not GangStatus.LEAVES:
         return None
-    party = ctx.gangs.of[ctx.gangs.member_of[request]].party_of[request]
-    name = ctx.gangs.member_of[request][1]
-    return f"group {name} could not get all of its {party.size} pods a ready slice, and releases those it has"
+    key = ctx.gangs.member_of[request]
+    size = ctx.gangs.of[key].party_of[request].size
+    return f"group {key[1]} could not get all of its {size} pods a ready slice, and releases those it has"
 
 
 def tell_group_reason(ctx: GangContext, request: RequestId, asked: AllocationRequested) -> bool:
     """Whether a pod waits for its group; publishes why: at once the first time, then at a bounded rate."""
-    key = ctx.gangs.member_of.get(request)
-    if key is None or isinstance(ctx.facts.answer_to(request), (Bound, Refused, Released)):
+    if request not in ctx.gangs.member_of or isinstance(ctx.facts.answer_to(request), (Bound, Refused, Released)):
         return False
     if ctx.gangs.is_unknown(request):
         return True  # it is looked at again when its group was
-    party = ctx.gangs.of[key].party_of.get(request)
+    party = ctx.gangs.party_of(request)
     stand = ctx.gangs.stand_of(request)
     told_otherwise = stand is GangStatus.JOINS and request in ctx.queue
     if party is None or party.why is None or stand in {GangStatus.ALONE, GangStatus.STARTS} or told_otherwise:
@@ -111,8 +105,7 @@ def tell_group_reason(ctx: GangContext, request: RequestId, asked: AllocationReq
 
 def tell_group(ctx: GangContext, leader: RequestId) -> bool:
     """A group's leader is now outside the queue: all members get that reason. False where it leads no group."""
-    key = ctx.gangs.member_of.get(leader)
-    party = ctx.gangs.of[key].party_of.get(leader) if key is not None else None
+    party = ctx.gangs.party_of(leader)
     if party is None or party.leader != leader:
         return False
     ctx.changed_requests |= dict.fromkeys(party.members)
@@ -129,18 +122,15 @@ def _why_now(ctx: GangContext, party: GangInstance, why: Why) -> Why:
 
 def why_group_waits(ctx: GangContext, request: RequestId) -> tuple[RequestId | None, Why] | None:
     """The leader in the queue for a pod, and why its group waits; None where it searches by itself."""
-    key = ctx.gangs.member_of.get(request)
-    party = ctx.gangs.of[key].party_of.get(request) if key is not None else None
-    if key is None or party is None or party.why is None:
+    party = ctx.gangs.party_of(request)
+    if party is None or party.why is None:
         return None
-    stand = ctx.gangs.of[key].stands.get(request)
+    stand = ctx.gangs.of[ctx.gangs.member_of[request]].stands.get(request)
     return (party.leader, _why_now(ctx, party, party.why)) if stand in {GangStatus.WAITS, GangStatus.LEAVES} else None
 
 
 def why_not_begun(ctx: GangContext, request: RequestId) -> str:
-    """Why a pod with a place is not bound because of its group; empty otherwise."""
-    key = ctx.gangs.member_of.get(request)
-    party = ctx.gangs.of[key].party_of.get(request) if key is not None else None
+    party = ctx.gangs.party_of(request)
     return party.why.message if party is not None and party.why is not None else ""
 
 
@@ -169,8 +159,8 @@ def time_passed_for_groups(ctx: GangContext) -> None:
 def refresh_groups(ctx: GangContext) -> None:
     """Publish a few members' group reasons again, in turn, since they may be outdated."""
     for request in _some(ctx.gangs.waiting, ctx.rules.pending_refresh_batch):
-        asked = ctx.facts.requests.get(request)
-        if isinstance(asked, AllocationRequested):
+        asked = ctx.facts.wanted(request)
+        if asked is not None:
             tell_group_reason(ctx, request, asked)
 
 
@@ -347,13 +337,8 @@ def _is_given_up(
     waived_at = max(member.waived_at for member in members)
     if any(member.placed and member.granted_at < waived_at for member in members):
         return True
-    later = any(
-        other.turn > party.turn
-        for key in ctx.gangs.timed
-        if key != gang.key and key in ctx.gangs.of
-        for other in ctx.gangs.of[key].parties
-        if other.clock is not None
-    )
+    others = (ctx.gangs.of[key] for key in ctx.gangs.timed if key != gang.key and key in ctx.gangs.of)
+    later = any(each.turn > party.turn for other in others for each in other.parties if each.clock is not None)
     return ctx.now - clock.since >= ctx.rules.group_patience_s * (2 if later else 1)
 
 
@@ -363,11 +348,8 @@ def _drop_stale_trial(ctx: GangContext, gang: Gang) -> None:
     if trial is None or trial.key != gang.key:
         return
     now = next((party for party in gang.parties if party.members == trial.party.members and party.leader), None)
-    asked = {request: ctx.facts.requests.get(request) for request in trial.revisions}
-    same = all(
-        isinstance(each, AllocationRequested) and each.revision == trial.revisions[request]
-        for request, each in asked.items()
-    )
+    asked = {request: ctx.facts.wanted(request) for request in trial.revisions}
+    same = {request: each.revision for request, each in asked.items() if each is not None} == trial.revisions
     if now is None or not same:
         ctx.drop_trial()
         if now is not None and now.leader is not None:

@@ -24,7 +24,7 @@ from sluice_allocator.core.placement import (
 )
 from sluice_allocator.core.queue.pending_queue import shape_of
 from sluice_allocator.core.quotas.alternatives import find_other, nor_other
-from sluice_allocator.core.quotas.quota import forbids_asking, forbids_place, never_allows, no_place
+from sluice_allocator.core.quotas.quota import forbids_asking, never_allows, within_limits
 from sluice_allocator.core.quotas.retry import least_of
 
 
@@ -34,8 +34,8 @@ def offer_to_group(ctx: GangContext, leader: RequestId, node: NodeName) -> None:
     stuck = gang.stuck.get(party.number)
     if stuck is not None and stuck.heard == ctx.offers.heard:
         return  # it is what its own trial had found and released
-    asked = ctx.facts.requests.get(stuck.member) if stuck is not None else None
-    if stuck is not None and isinstance(asked, AllocationRequested):
+    asked = ctx.facts.wanted(stuck.member) if stuck is not None else None
+    if stuck is not None and asked is not None:
         avoid = ctx.backoff.avoided(stuck.member, ctx.now)
         askings = (place_request_of(asked), *alternative_place_requests(asked))
         if all(find_place_on(ctx.cluster, asking, node, avoid) is None for asking in askings):
@@ -44,10 +44,10 @@ def offer_to_group(ctx: GangContext, leader: RequestId, node: NodeName) -> None:
 
 
 def begin_trial(ctx: GangContext, leader: RequestId) -> None:
-    """Search places for a whole group, now or as soon as possible."""
     gang, party = _of(ctx, leader)
     tried_before = party.number in gang.stuck
-    unsure = gang.key in ctx.gangs.put_off or _is_busy(ctx, party)
+    is_busy = any(ctx.outbox.busy(subjects.binding(request)) for request in party.members)  # its result comes first
+    unsure = gang.key in ctx.gangs.put_off or is_busy
     rests = any(ctx.backoff.rests(request, ctx.now) for request in party.members) or (tried_before and _rests(ctx))
     if ctx.gangs.trial is not None or unsure or rests:
         ctx.gangs.owed[leader] = None
@@ -55,18 +55,12 @@ def begin_trial(ctx: GangContext, leader: RequestId) -> None:
     ctx.gangs.owed.pop(leader, None)
     ctx.queue.group_of(leader).searched_at = ctx.now
     asked = {request: _asked(ctx, request) for request in party.members}
-    ctx.gangs.trial = Trial(
-        key=gang.key,
-        party=party,
-        revisions={request: each.revision for request, each in asked.items()},
-        left=deque(_in_order(ctx, asked)),
-        heard=ctx.offers.heard,
-    )
+    revisions = {request: each.revision for request, each in asked.items()}
+    ctx.gangs.trial = Trial(gang.key, party, revisions, deque(_in_order(ctx, asked)), heard=ctx.offers.heard)
     _go_on(ctx, ctx.gangs.trial)
 
 
 def go_on_with_trials(ctx: GangContext) -> None:
-    """Continue the current trial within one event's budget; else begin one that is owed."""
     gangs = ctx.gangs
     if gangs.trial is not None:
         gangs.trial.in_one_event = False
@@ -110,9 +104,7 @@ def _find_first(ctx: GangContext, request: RequestId, asked: AllocationRequested
     if over is not None:
         return over
     found = find_place(ctx.cluster, place_request_of(asked), ctx.backoff.avoided(request, ctx.now))
-    if not isinstance(found, Place):
-        return found
-    return no_place(forbids_place(ctx, request, asked.namespace, found.devices)) or found
+    return within_limits(ctx, request, asked, found)
 
 
 def _forget_unusable(ctx: GangContext, trial: Trial) -> bool:
@@ -143,7 +135,9 @@ def _end_in_vain(ctx: GangContext, trial: Trial, request: RequestId, found: NoPl
     ctx.drop_trial()
     gang, party = ctx.gangs.of[trial.key], trial.party
     asked = _asked(ctx, request)
-    message = f"{placed} of {party.size} pods of group {gang.key[1]} have a place; the {_nth(placed + 1)}"
+    nth = placed + 1
+    last = "th" if nth % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(nth % 10, "th")
+    message = f"{placed} of {party.size} pods of group {gang.key[1]} have a place; the {nth}{last}"
     message += f" ({asked.name}): {found.message}"
     if placed and found.reasons and found.reasons[0].reason is WaitReason.QUOTA_EXCEEDED:
         message += " (including the places found for the others)"
@@ -164,24 +158,16 @@ def _rests(ctx: GangContext) -> bool:
     return ctx.gangs.rest_until - ctx.now > ctx.rules.group_burst_s
 
 
-def _is_busy(ctx: GangContext, party: GangInstance) -> bool:
-    """Whether a write about a member is pending: its result comes first."""
-    return any(ctx.outbox.busy(subjects.binding(request)) for request in party.members)
-
-
 def _in_order(ctx: GangContext, asked: dict[RequestId, AllocationRequested]) -> list[RequestId]:
     """Members that fit one node only come first, then the largest: small ones fit into what is left."""
 
     def key(request: RequestId) -> tuple[bool, int, int]:
         each = asked[request]
         least = least_of(ctx, each.claims)
-        return not _is_pinned(each), -least.compute_permille, -least.memory_mib
+        is_pinned = bool(each.host.node_name) or any(claim.only.uuids for claim in each.claims)
+        return not is_pinned, -least.compute_permille, -least.memory_mib
 
     return sorted(asked, key=key)
-
-
-def _is_pinned(asked: AllocationRequested) -> bool:
-    return bool(asked.host.node_name) or any(claim.only.uuids for claim in asked.claims)
 
 
 def _of(ctx: GangContext, leader: RequestId) -> tuple[Gang, GangInstance]:
@@ -194,11 +180,6 @@ def _asked(ctx: GangContext, request: RequestId) -> AllocationRequested:
     asked = ctx.facts.requests[request]
     assert isinstance(asked, AllocationRequested)
     return asked
-
-
-def _nth(number: int) -> str:
-    last = "th" if number % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{last}"
 
 
 def _never(ctx: GangContext, asked: list[AllocationRequested]) -> str:

@@ -4,6 +4,7 @@ waits for is moved. Only for a request that gains more than they are worth toget
 per so many arrivals, never one that was moved lately, and only with its owner's permission."""
 
 from collections.abc import Iterable
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -52,7 +53,7 @@ def propose(ctx: MoveContext, request: RequestId, asked: AllocationRequested) ->
     """The pods to move so that a waiting request fits now; None where no move helps. Changes nothing."""
     if asked.group is not None or not asked.preempts:
         return None
-    plan = _plan(ctx, request, asked, lambda allocation: asking_of_mover(ctx, allocation))
+    plan = _plan(ctx, request, asked, partial(asking_of_mover, ctx))
     if plan is None:
         return None
     moved = moved_pods(ctx, plan.moves)
@@ -67,7 +68,7 @@ def moved_pods(ctx: MoveContext, moves: Iterable[Move]) -> list[Moved]:
     for move in moves:
         booking = ctx.cluster.booking(move.allocation)
         if booking is not None:
-            memory_mib = ctx.cluster.usage_of(booking.devices).memory_mib
+            memory_mib = ctx.cluster.memory_mib([move.allocation])
             rested = has_stayed(ctx, move.allocation)
             moved.append(Moved(booking.namespace, booking.name, booking.node, move.to.node, memory_mib, rested))
     return moved
@@ -80,8 +81,8 @@ def defragment(ctx: MoveContext) -> None:
     for _ in range(min(PROMISES_HELPED, len(ctx.moves.promises))):
         allocation = next(iter(ctx.moves.promises))
         ctx.moves.promises.move_to_end(allocation)
-        promise = ctx.facts.ledger.get(allocation)
-        if isinstance(promise, Grant) and is_promise(ctx, promise):
+        promise = ctx.facts.grant(allocation)
+        if promise is not None and is_promise(ctx, promise):
             _help(ctx, promise)
     if ctx.moves.for_room and may_move_one(ctx):
         _promise_by_moving(ctx)
@@ -89,13 +90,13 @@ def defragment(ctx: MoveContext) -> None:
 
 def _promise_by_moving(ctx: MoveContext) -> None:
     turn = ctx.moves.looked_at = ctx.queue.head_after(ctx.moves.looked_at)
-    asked = ctx.facts.requests.get(turn[2]) if turn is not None else None
-    if turn is None or not isinstance(asked, AllocationRequested) or asked.group is not None or not asked.preempts:
+    asked = ctx.facts.wanted(turn[2]) if turn is not None else None
+    if turn is None or asked is None or asked.group is not None or not asked.preempts:
         return
     request = turn[2]
     if request in ctx.committing or standing_promise(ctx, request) is not None:
         return
-    plan = _plan(ctx, request, asked, lambda allocation: _asking_of_rested(ctx, allocation))
+    plan = _plan(ctx, request, asked, partial(_asking_of_rested, ctx))
     if plan is None or plan.moves_mib >= plan.gains_mib or len(plan.moves) > ctx.moves.for_room:
         return
     after = tuple(move.allocation for move in plan.moves)
@@ -107,8 +108,8 @@ def _promise_by_moving(ctx: MoveContext) -> None:
 
 def _help(ctx: MoveContext, promise: Grant) -> None:
     """Move one pod that a reservation waits for, if all its predecessors go or may be moved, and that is worth it."""
-    asked = ctx.facts.requests.get(promise.booking.request)
-    if isinstance(asked, AllocationRequested) and not asked.preempts:
+    asked = ctx.facts.wanted(promise.booking.request)
+    if asked is not None and not asked.preempts:
         return
     movable: list[AllocationId] = []
     for allocation in unfinished(ctx, promise):
@@ -117,9 +118,8 @@ def _help(ctx: MoveContext, promise: Grant) -> None:
         if _asking_of_rested(ctx, allocation) is None:
             return
         movable.append(allocation)
-    bookings = (ctx.cluster.booking(allocation) for allocation in movable)
-    moved_mib = sum(ctx.cluster.usage_of(booking.devices).memory_mib for booking in bookings if booking is not None)
-    if not movable or moved_mib >= ctx.cluster.usage_of(promise.booking.devices).memory_mib:
+    gains_mib = ctx.cluster.usage_of(promise.booking.devices).memory_mib
+    if not movable or ctx.cluster.memory_mib(movable) >= gains_mib:
         return
     if len(movable) > ctx.rules.defragment_moves_max or not ctx.moves.for_room or not may_move_one(ctx):
         return
@@ -176,13 +176,8 @@ def consolidate(ctx: MoveContext) -> list[Emptied]:
     for node in crowded[:NODES_MAX]:
         if node.name in targets:
             continue
-        moves = plan_emptying(
-            ctx.cluster,
-            node.name,
-            (*without, *targets),
-            shown=ctx.shown,
-            may_move=lambda allocation: asking_of_mover(ctx, allocation),
-        )
+        avoid, may_move = (*without, *targets), partial(asking_of_mover, ctx)
+        moves = plan_emptying(ctx.cluster, node.name, avoid, shown=ctx.shown, may_move=may_move)
         if moves is not None:
             without[node.name] = None
             targets |= dict.fromkeys(move.to.node for move in moves)

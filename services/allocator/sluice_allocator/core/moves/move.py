@@ -16,9 +16,8 @@ from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId, RequestId, request_named
-from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.moves.state import MoveContext
-from sluice_allocator.core.placement import Place, find_place, find_place_on, place_request_of
+from sluice_allocator.core.placement import Place, find_place, place_request_of
 from sluice_allocator.core.quotas.quota import forbids_place
 from sluice_allocator.core.state.bus_cache import RequestFact
 from sluice_allocator.core.state.facts import is_too_late
@@ -43,15 +42,14 @@ class _Phase(msgspec.Struct, frozen=True):
 
 def count_move(ctx: MoveContext, allocation: AllocationId) -> None:
     """An entry changed: update whether it keeps a place for a moved pod, or waits for others."""
-    entry = ctx.facts.ledger.get(allocation)
-    lives = isinstance(entry, msg.Grant) and not is_gone(ctx, allocation)
-    if lives and isinstance(entry, msg.Grant) and is_move(entry):
-        booking = entry.booking
+    grant = ctx.facts.grant(allocation) if not is_gone(ctx, allocation) else None
+    if grant is not None and is_move(grant):
+        booking = grant.booking
         ctx.moves.stand(allocation, kin_of(booking.source, booking.namespace, booking.name))
     elif ctx.moves.end(allocation):  # whatever the outcome: if the pod still exists, it is left alone for a while
         for other in ctx.facts.allocations_of.get(request_named(allocation), ()):
             ctx.moves.stays_anew(other, ctx.now)
-    if lives and isinstance(entry, msg.Grant) and not entry.evict and entry.after:
+    if grant is not None and not grant.evict and grant.after:
         ctx.moves.promises.setdefault(allocation, None)
     else:
         ctx.moves.promises.pop(allocation, None)
@@ -61,20 +59,17 @@ def look_at_movable(
     ctx: MoveContext, request: RequestId, asked: RequestFact | None, entries: dict[AllocationId, msg.LedgerEntry]
 ) -> None:
     """A request changed: update which of its allocations is a movable pod's, and since when it stays there."""
-    if not isinstance(asked, msg.AllocationRequested) or not (
-        asked.leeway.movable or asked.leeway.substitute == "return"
-    ):
+    leeway = asked.leeway if isinstance(asked, msg.AllocationRequested) else None
+    if leeway is None or not (leeway.movable or leeway.substitute == "return"):
         for allocation in entries if ctx.moves.stays_since else ():
             ctx.moves.leaves(allocation)
         return
     binding = ctx.facts.bindings.get(request)
     for allocation, entry in entries.items():
         bound = isinstance(binding, msg.Bound) and binding.allocation == allocation
-        if not bound or not isinstance(entry, msg.Grant) or is_gone(ctx, allocation):
-            ctx.moves.leaves(allocation)
-            continue
-        returns = asked.leeway.substitute == "return" and bool(entry.booking.instead_of)
-        if returns or asked.leeway.movable:
+        grant = entry if bound and isinstance(entry, msg.Grant) and not is_gone(ctx, allocation) else None
+        returns = grant is not None and leeway.substitute == "return" and bool(grant.booking.instead_of)
+        if returns or (grant is not None and leeway.movable):
             ctx.moves.stays(allocation, ctx.now, returns=returns)
         else:
             ctx.moves.leaves(allocation)
@@ -82,27 +77,25 @@ def look_at_movable(
 
 def mover_of(ctx: MoveContext, allocation: AllocationId) -> Mover | None:
     """The pod with an allocation, if it may be moved: bound, ready, and nothing else is done with it."""
-    entry = ctx.facts.ledger.get(allocation)
-    if allocation not in ctx.moves.stays_since or not isinstance(entry, msg.Grant) or is_gone(ctx, allocation):
+    entry = ctx.facts.grant(allocation)
+    if allocation not in ctx.moves.stays_since or entry is None or is_gone(ctx, allocation):
         return None
-    request = entry.booking.request
-    asked, binding = ctx.facts.requests.get(request), ctx.facts.bindings.get(request)
-    if not isinstance(asked, msg.AllocationRequested) or asked.group is not None:
+    request, facts = entry.booking.request, ctx.facts
+    asked, binding = facts.wanted(request), facts.bindings.get(request)
+    if asked is None or asked.group is not None:
         return None
     if not isinstance(binding, msg.Bound) or binding.allocation != allocation:
         return None
-    if not isinstance(ctx.facts.slices.get(allocation), msg.SliceReady):
+    if not isinstance(facts.slices.get(allocation), msg.SliceReady):
         return None
-    if request in ctx.facts.evictions or isinstance(ctx.facts.evicted.get(request), msg.EvictionDone):
-        return None
-    others = (ctx.facts.ledger[each] for each in ctx.facts.allocations_of[request] if each != allocation)
-    if request in ctx.committing or not all(isinstance(each, msg.Closed) for each in others):
+    is_evicted = request in facts.evictions or isinstance(facts.evicted.get(request), msg.EvictionDone)
+    others = (each for key, each in facts.entries_of(request).items() if key != allocation)
+    if is_evicted or request in ctx.committing or not all(isinstance(each, msg.Closed) for each in others):
         return None
     return Mover(request, asked, entry.booking)
 
 
 def has_stayed(ctx: MoveContext, allocation: AllocationId) -> bool:
-    """Whether a pod has stayed long enough to be moved (again)."""
     return ctx.moves.stays_since[allocation] + ctx.rules.move_cooldown_s <= ctx.now
 
 
@@ -134,7 +127,6 @@ def book_move(ctx: MoveContext, mover: Mover, place: Place) -> bool:
 
 
 def exact_place(ctx: MoveContext, mover: Mover) -> Place | None:
-    """A free place of the size that a pod requested."""
     asking = replace(place_request_of(mover.asked), substitute=False)
     found = find_place(ctx.cluster, asking, ctx.backoff.avoided(mover.request, ctx.now))
     return found if isinstance(found, Place) else None
@@ -142,10 +134,8 @@ def exact_place(ctx: MoveContext, mover: Mover) -> Place | None:
 
 def _move_back(ctx: MoveContext, allocation: AllocationId) -> None:
     mover = mover_of(ctx, allocation)
-    if mover is None or not has_stayed(ctx, allocation):
-        return
-    place = exact_place(ctx, mover)
-    if place is None:
+    place = exact_place(ctx, mover) if mover is not None and has_stayed(ctx, allocation) else None
+    if mover is None or place is None:
         return
     then, now = ctx.cluster.usage_of(place.devices), ctx.cluster.usage_of(mover.booking.devices)
     if (then.memory_mib, then.compute_permille) < (now.memory_mib, now.compute_permille):
@@ -163,11 +153,7 @@ def why_end_move(ctx: MoveContext, grant: msg.Grant, asked: RequestFact | None) 
     slice_ = ctx.facts.slices.get(booking.allocation)
     if isinstance(slice_, UNUSABLE):
         return f"the slice that it was to move to does not exist: {slice_.message}"
-    gpus = (ctx.cluster.gpus.get(device.gpu) for device in booking.devices)
-    if {ctx.cluster.why_unusable(gpu) for gpu in gpus if gpu is not None} & {
-        WaitReason.NODE_CORDONED,
-        WaitReason.GPU_UNHEALTHY,
-    }:
+    if ctx.cluster.is_out_of_use(booking):
         return f"its place on {booking.node} can no longer be used"
     if any(is_earlier(ctx, other, grant) for other in _moves_of(ctx, booking.request)):
         return "an earlier place is reserved for it"
@@ -192,27 +178,16 @@ def take_over(ctx: MoveContext, request: RequestId, asked: msg.AllocationRequest
     if asked.group is not None or not ctx.moves.kept_for or standing_promise(ctx, request) is not None:
         return False
     for allocation in ctx.moves.kept_for.get(kin_of(asked.source, asked.namespace, asked.name), ()):
-        kept = ctx.facts.ledger[allocation]
-        if not isinstance(kept, msg.Grant) or kept.booking.request == request or _heir(ctx, kept) is not None:
+        kept = ctx.facts.grant(allocation)
+        if kept is None or kept.booking.request == request or _heir(ctx, kept) is not None:
             continue
-        place = _place_there(ctx, kept, request, asked)
+        asking = replace(place_request_of(asked), substitute=False)
+        place = ctx.place_in(kept.booking, request, asking, own=[allocation])
         if place is not None and not forbids_place(ctx, request, asked.namespace, place.devices, (allocation,)):
             ctx.queue.remove(request)
             ctx.grant(ctx.booking_of(request, asked, place), (allocation,), evict=True)
             return True
     return False
-
-
-def _place_there(ctx: MoveContext, kept: msg.Grant, request: RequestId, asked: msg.AllocationRequested) -> Place | None:
-    node = kept.booking.node
-    snapshot = ctx.shown.get(node)
-    if snapshot is None or ctx.cluster.booking(kept.booking.allocation) is None:
-        return None
-    trial = ctx.cluster.alone(snapshot)
-    trial.unbook(kept.booking.allocation)
-    asking = replace(place_request_of(asked), substitute=False)
-    with ctx.cluster.peers.without([kept.booking.allocation]):
-        return find_place_on(trial, asking, node, ctx.backoff.avoided(request, ctx.now))
 
 
 def _phase_of(ctx: MoveContext, grant: msg.Grant, asked: RequestFact | None) -> _Phase | None:
@@ -236,41 +211,33 @@ def _phase_of(ctx: MoveContext, grant: msg.Grant, asked: RequestFact | None) -> 
 
 
 def _has_purpose(ctx: MoveContext, grant: msg.Grant, asked: msg.AllocationRequested) -> bool:
-    for allocation in grant.after:
-        entry = ctx.facts.ledger.get(allocation)
-        served_by_larger = isinstance(entry, msg.Grant) and entry.booking.instead_of and not grant.booking.instead_of
-        if served_by_larger and asked.leeway.substitute == "return":
-            return True
-        for other in ctx.facts.promises.get(allocation, ()):
-            promise = ctx.facts.ledger[other]
-            if isinstance(promise, msg.Grant) and promise.booking.request != grant.booking.request:
-                return True
-    return False
+    booking, returns = grant.booking, asked.leeway.substitute == "return" and not grant.booking.instead_of
+    if returns and any(each.booking.instead_of for each in ctx.facts.grants(grant.after)):
+        return True
+    others = ctx.facts.grants(other for each in grant.after for other in ctx.facts.promises.get(each, ()))
+    return any(promise.booking.request != booking.request for promise in others)
 
 
 def _heir(ctx: MoveContext, kept: msg.Grant) -> msg.Booking | None:
-    for other in ctx.facts.promises.get(kept.booking.allocation, ()):
-        entry = ctx.facts.ledger[other]
-        if isinstance(entry, msg.Grant) and entry.evict and entry.after == (kept.booking.allocation,):
-            return entry.booking
-    return None
+    own = kept.booking.allocation
+    others = ctx.facts.grants(ctx.facts.promises.get(own, ()))
+    return next((each.booking for each in others if each.evict and each.after == (own,)), None)
 
 
 def _moves_of(ctx: MoveContext, request: RequestId) -> list[msg.Grant]:
-    entries = (ctx.facts.ledger[allocation] for allocation in ctx.facts.allocations_of.get(request, ()))
-    return [entry for entry in entries if isinstance(entry, msg.Grant) and is_move(entry)]
+    return [grant for grant in ctx.facts.grants_of(request) if is_move(grant)]
 
 
 def about_moving(ctx: MoveContext, allocation: AllocationId) -> str:
     """What a user should know about a bound pod with more than it requested, or being moved; else empty."""
-    entry = ctx.facts.ledger.get(allocation)
-    if not isinstance(entry, msg.Grant):
+    entry = ctx.facts.grant(allocation)
+    if entry is None:
         return ""
-    asked = ctx.facts.requests.get(entry.booking.request)
+    asked = ctx.facts.wanted(entry.booking.request)
     words = ""
     if entry.booking.instead_of:
         words = f"; it has a larger profile because no {entry.booking.instead_of} was free"
-        if isinstance(asked, msg.AllocationRequested) and asked.leeway.substitute == "return":
+        if asked is not None and asked.leeway.substitute == "return":
             stayed = f"it has stayed for {ctx.rules.move_cooldown_s:.0f} s"
             words += f"; it is moved back (evicted and started again there) once one is free and {stayed}"
     kept = next(iter(_moves_of(ctx, entry.booking.request)), None)

@@ -5,9 +5,8 @@ while."""
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from sluice.contracts.ids import AllocationId, RunId
-from sluice.contracts.outbox import Outbox
-from sluice_allocator.core.config import SchedulerConfig
+from sluice.contracts.ids import AllocationId
+from sluice_allocator.core.key_index import drop, put
 from sluice_allocator.core.reservations.aging import ReservationContext
 from sluice_allocator.core.sorted_keys import QueueKey
 from sluice_allocator.core.state.grant_facts import KinKey
@@ -48,18 +47,15 @@ class Moves:
 
     def stand(self, allocation: AllocationId, kin: KinKey) -> None:
         self.standing[allocation] = kin
-        self.kept_for.setdefault(kin, {})[allocation] = None
+        put(self.kept_for, kin, allocation)
 
     def end(self, allocation: AllocationId) -> bool:
         """It no longer is. False when it was not before."""
         kin = self.standing.pop(allocation, None)
         self.phases.pop(allocation, None)
-        if kin is None:
-            return False
-        del self.kept_for[kin][allocation]
-        if not self.kept_for[kin]:
-            del self.kept_for[kin]
-        return True
+        if kin is not None:
+            drop(self.kept_for, kin, allocation)
+        return kin is not None
 
     def enter(self, allocation: AllocationId, phase: str, now: float) -> None:
         if self.phases.get(allocation, ("", now))[0] != phase:
@@ -89,9 +85,8 @@ class Moves:
         self._per_arrival = max(0.0, self._per_arrival - 1)
 
 
+@dataclass(eq=False)
 class MoveContext(ReservationContext):
     """With what moves remember."""
 
-    def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        super().__init__(run, rules, outbox)
-        self.moves = Moves()
+    moves: Moves = field(default_factory=Moves)

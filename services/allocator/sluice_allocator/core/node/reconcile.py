@@ -21,7 +21,6 @@ OVER_S = 60.0  # after this time without a conflict about a head the pause start
 
 
 def reconcile_node(ctx: SchedulerContext, node: NodeName) -> None:
-    """Reconcile one node: read its inventory, open it if needed, use it or give the reason why not."""
     look_at_opening(ctx, node)
     changed = _take_in_host(ctx, node)  # one without GPUs is a domain, too
     if reconcile_removed(ctx, node):
@@ -70,10 +69,8 @@ def _take_in_host(ctx: SchedulerContext, node: NodeName) -> bool:
 def _look_at_grants_on(ctx: SchedulerContext, node: NodeName) -> None:
     """Look again at requests that wait for a slice there: they may be served elsewhere
     (`grant_validity.why_decline`)."""
-    for allocation in ctx.facts.allocations_on.get(node, ()):
-        entry = ctx.facts.ledger[allocation]
-        if isinstance(entry, msg.Grant):
-            ctx.changed_requests[entry.booking.request] = None
+    for grant in ctx.facts.grants(ctx.facts.allocations_on.get(node, ())):
+        ctx.changed_requests[grant.booking.request] = None
 
 
 def _places_are_the_same(snapshot: msg.NodeSnapshot, shown: msg.NodeSnapshot) -> bool:
@@ -138,7 +135,6 @@ def _adopt(ctx: SchedulerContext, node: NodeName, inventory: msg.NodeInventory) 
 
 
 def head_landed(ctx: SchedulerContext, head: msg.NodeOpened) -> None:
-    """A head of this process is the current head of a node's ledger."""
     life, last = _life_of(head), ctx.heads_written.get(head.node)
     is_again = last is not None and last.life == life and ctx.now - last.at < OVER_S
     before = last.before + 1 if last is not None and is_again else 0
@@ -199,16 +195,13 @@ def _lived(ctx: SchedulerContext, node: NodeName, snapshot: msg.NodeSnapshot) ->
 
 
 def _was_ready(ctx: SchedulerContext, allocation: AllocationId) -> bool:
-    entry = ctx.facts.ledger.get(allocation)
-    if not isinstance(entry, msg.Grant):
+    entry, slice_ = ctx.facts.grant(allocation), ctx.facts.slices.get(allocation)
+    if entry is None:
         return False
-    binding = ctx.facts.bindings.get(entry.booking.request)
+    binding, asked = ctx.facts.bindings.get(entry.booking.request), ctx.facts.wanted(entry.booking.request)
     is_bound = isinstance(binding, msg.Bound) and binding.allocation == allocation
-    asked = ctx.facts.requests.get(entry.booking.request)
-    is_remembered = isinstance(asked, msg.AllocationRequested) and is_held(asked, allocation)
-    return (
-        is_bound or is_remembered or isinstance(ctx.facts.slices.get(allocation), (msg.SliceReady, msg.SliceDegraded))
-    )
+    is_remembered = asked is not None and is_held(asked, allocation)
+    return is_bound or is_remembered or isinstance(slice_, (msg.SliceReady, msg.SliceDegraded))
 
 
 def _is_missing(ctx: SchedulerContext, report: msg.SliceReport) -> bool:
@@ -232,20 +225,12 @@ def _is_missing(ctx: SchedulerContext, report: msg.SliceReport) -> bool:
 def _adopting_entry(ctx: SchedulerContext, report: msg.SliceReport) -> msg.Grant | msg.Revoke:
     """The entry for an existing slice: with the revision its agent knows, so that it orders nothing new."""
     incarnation = ctx.facts.incarnation
+    revision, booking, after = report.revision, report.booking, report.after
     if report.revoked:
-        booking = replace(report.booking, devices=report.counts) if report.counts else report.booking
-        return msg.Revoke(
-            revision=report.revision, incarnation=incarnation, booking=booking, cause=BEING_UNMADE, after=report.after
-        )
-    return msg.Grant(
-        revision=report.revision,
-        incarnation=incarnation,
-        booking=report.booking,
-        after=report.after,
-        evict=report.evict,
-        adopted=True,
-        counts=report.counts,
-    )
+        booking = replace(booking, devices=report.counts) if report.counts else booking
+        return msg.Revoke(revision=revision, incarnation=incarnation, booking=booking, cause=BEING_UNMADE, after=after)
+    grant = msg.Grant(revision=revision, incarnation=incarnation, booking=booking, after=after, evict=report.evict)
+    return replace(grant, adopted=True, counts=report.counts)
 
 
 def look_at_opening(ctx: SchedulerContext, node: NodeName) -> None:

@@ -1,26 +1,24 @@
 """Plans which pods to move where so that a request fits. The search for reservations finds the place, waiting only for
 movable pods; the common search finds each a new place on trial copies of single nodes. So the cost is bounded."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Self
 
 import msgspec
 from msgspec.structs import replace
 
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, SourceName
-from sluice.contracts.messages import Booking, NodeSnapshot
-from sluice_allocator.core.placement.affinity.peers import peer_of_place_request
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName
+from sluice.contracts.messages import NodeSnapshot
 from sluice_allocator.core.placement.cluster.cluster_state import ClusterState
 from sluice_allocator.core.placement.reserve import find_reservation
 from sluice_allocator.core.placement.search.context import Place
 from sluice_allocator.core.placement.search.find import find_free, find_place_on
 from sluice_allocator.core.placement.spec.place_request import Avoid, PlaceRequest
 from sluice_allocator.core.placement.spec.policies import policy_for
+from sluice_allocator.core.placement.trial_pods import TrialPods
 
 MayMove = Callable[[AllocationId], PlaceRequest | None]  # what to search for a movable pod; None if it may not be moved
 SHAPES_LOOKED_UP_MAX = 64  # most different shapes of pods in the way for which a destination is looked up
-_TRIED = "\0plan"  # owner of places taken on trial; no allocation has this name
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -64,20 +62,13 @@ def plan_moves(
     )
     if promise is None or not 0 < len(promise.after) <= moves_max:
         return None
-    with _MoveTrial(cluster, shown, destinations) as trial:
-        if not trial.take(promise.place, request):
-            return None
-        moves = [trial.move(allocation) for allocation in _largest_first(cluster, promise.after)]
-    found = tuple(move for move in moves if move is not None)
-    if len(found) < len(moves):
+    with TrialPods(cluster.peers) as pods:
+        trial = _MoveTrial(cluster, shown, destinations, pods)
+        moves = trial.move_all(promise.after) if trial.take(promise.place, request) else None
+    if moves is None:
         return None
-    moved = (cluster.booking(move.allocation) for move in found)
-    return MovePlan(
-        promise.place,
-        found,
-        cluster.usage_of(promise.place.devices).memory_mib,
-        sum(cluster.usage_of(booking.devices).memory_mib for booking in moved if booking is not None),
-    )
+    gains_mib = cluster.usage_of(promise.place.devices).memory_mib
+    return MovePlan(promise.place, moves, gains_mib, cluster.memory_mib(promise.after))
 
 
 def plan_emptying(
@@ -92,21 +83,9 @@ def plan_emptying(
     there = tuple(cluster.nodes[node].taken)
     if not all(may_move(allocation) for allocation in there):
         return None
-    with _MoveTrial(cluster, shown, _Destinations(cluster, may_move)) as trial:
-        trial.avoid(gpu.report.uuid for name in (node, *without) for gpu in cluster.nodes[name].all_gpus)
-        moves = [trial.move(allocation) for allocation in _largest_first(cluster, there)]
-    found = tuple(move for move in moves if move is not None)
-    return found if len(found) == len(moves) else None
-
-
-def _largest_first(cluster: ClusterState, allocations: tuple[AllocationId, ...]) -> list[AllocationId]:
-    """The largest pods are placed first: smaller ones fit beside them more easily than the reverse."""
-
-    def size(allocation: AllocationId) -> int:
-        booking = cluster.booking(allocation)
-        return cluster.usage_of(booking.devices).memory_mib if booking is not None else 0
-
-    return sorted(allocations, key=lambda each: (-size(each), each))
+    avoid = dict.fromkeys(gpu.report.uuid for name in (node, *without) for gpu in cluster.nodes[name].all_gpus)
+    with TrialPods(cluster.peers) as pods:
+        return _MoveTrial(cluster, shown, _Destinations(cluster, may_move), pods, avoid).move_all(there)
 
 
 @dataclass(slots=True)
@@ -120,12 +99,9 @@ class _Destinations:
         if request is None:
             return False
         shape = _encoder.encode(request if self.cluster.peers.tells_apart(request) else replace(request, labels={}))
-        found = self._known.get(shape)
-        if found is None:
-            if len(self._known) >= SHAPES_LOOKED_UP_MAX:
-                return False
-            found = self._known[shape] = find_free(self.cluster, request) is not None
-        return found
+        if shape not in self._known and len(self._known) < SHAPES_LOOKED_UP_MAX:
+            self._known[shape] = find_free(self.cluster, request) is not None
+        return self._known.get(shape, False)
 
 
 @dataclass(slots=True)
@@ -133,25 +109,19 @@ class _MoveTrial:
     cluster: ClusterState
     shown: Mapping[NodeName, NodeSnapshot]
     destinations: _Destinations
+    pods: TrialPods
+    _gpus: dict[GpuUuid, None] = field(default_factory=dict)  # where only what is beside trial places is looked for
     _nodes: dict[NodeName, ClusterState] = field(default_factory=dict)
-    _gpus: dict[GpuUuid, None] = field(default_factory=dict)
     _idle: dict[GpuUuid, None] = field(default_factory=dict)  # taken for pods that want idle ones: closed to others
-    _taken: int = 0
 
-    def __enter__(self) -> Self:
-        """Terms between pods are evaluated in the real cluster: there the new places count meanwhile."""
-        self.cluster.peers.quiet = True
-        return self
+    def move_all(self, allocations: Collection[AllocationId]) -> tuple[Move, ...] | None:
+        """Places for all; None where one has none. Large pods first: small ones fit beside them more easily."""
+        largest_first = sorted(allocations, key=lambda each: (-self.cluster.memory_mib([each]), each))
+        moves = [self._move(allocation) for allocation in largest_first]
+        found = tuple(move for move in moves if move is not None)
+        return found if len(found) == len(moves) else None
 
-    def __exit__(self, *_: object) -> None:
-        for number in range(1, self._taken + 1):
-            self.cluster.peers.take(AllocationId(f"{_TRIED}{number}"))
-        self.cluster.peers.quiet = False
-
-    def avoid(self, gpus: Iterable[GpuUuid]) -> None:
-        self._gpus |= dict.fromkeys(gpus)
-
-    def move(self, allocation: AllocationId) -> Move | None:
+    def _move(self, allocation: AllocationId) -> Move | None:
         """A place for one pod: on untouched GPUs if possible, else beside trial places."""
         request = self.destinations.may_move(allocation)
         assert request is not None, "only movable pods are in the way"
@@ -177,21 +147,5 @@ class _MoveTrial:
         pool = trial.index.class_of(trial.nodes[place.node]).pool
         if policy_for(request.node_policy, request.gpu_policy, pool).idle_only:
             self._idle |= dict.fromkeys(device.gpu for device in place.devices)
-        self._taken += 1
-        name = f"{_TRIED}{self._taken}"
-        self.cluster.peers.put(AllocationId(name), place.node, peer_of_place_request(request))
-        trial.book(
-            Booking(
-                allocation=AllocationId(name),
-                request=RequestId(name),
-                request_revision=0,
-                source=SourceName(_TRIED),
-                owner=name,
-                namespace=request.namespace,
-                name=name,
-                node=place.node,
-                devices=place.devices,
-                room=request.host.room,
-            )
-        )
+        self.pods.book(trial, place, request)
         return True

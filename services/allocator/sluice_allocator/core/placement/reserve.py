@@ -69,9 +69,8 @@ def find_reservation(
     is_one = plain and len(request.claims) == 1 and request.claims[0].gpus == 1
     found = search.one_device(context.specs[0]) if is_one else search.several()
     if found is None and request.host.shun:
-        return find_reservation(
-            cluster, without_shunned_nodes(request), avoid, shown=shown, wait_for=wait_for, open_to=open_to
-        )
+        anywhere = without_shunned_nodes(request)
+        return find_reservation(cluster, anywhere, avoid, shown=shown, wait_for=wait_for, open_to=open_to)
     return found
 
 
@@ -110,7 +109,7 @@ class _ReservationSearch:
     def _gpus(self, spec: DeviceSpec) -> Iterator[tuple[Gpu, Profile | None, int]]:
         """GPUs that may serve, with the profile and the least number of slices that are in its way there."""
         buckets: list[tuple[int, int, str, int, NodeClass, Profile | None]] = []
-        for group in self._groups():
+        for group in [group for group in self.context.groups() if "exclusive" in group.modes]:
             for kind, sample in group.samples.items():
                 shape = spec.shape_on(sample)
                 if not self.open_to(sample.report.model):
@@ -132,9 +131,6 @@ class _ReservationSearch:
                 if self.context.may_use(gpu, spec) and self.context.admits(node):
                     yield gpu, profile, least
 
-    def _groups(self) -> list[NodeClass]:
-        return [group for group in self.context.groups() if "exclusive" in group.modes]
-
     def _spot_on(self, gpu: Gpu, profile: Profile | None) -> _ReservationSpot | None:
         """The best span on a GPU; None when every span has a tenant that may not be waited for."""
         spans = profile.placements if profile is not None else (Placement(0, max(1, gpu.report.memory_slices)),)
@@ -149,13 +145,12 @@ class _ReservationSearch:
             there = {key[0]: None for key in gpu.spans}  # its engines are used beside the span
             if not _is_made_free(gpu, profile, span, there):
                 return None
-        weights = [self.wait_for(each) for each in there]
-        if None in weights:
+        weights = [weight for each in there if (weight := self.wait_for(each)) is not None]
+        if len(weights) < len(there):
             return None
-        weight = sum(each for each in weights if each is not None)
         occupied = (gpu.state & span.mask).bit_count() if profile is not None else span.size
         number = self.context.cluster.nodes[gpu.node].number
-        return _ReservationSpot(weight, occupied, number, gpu.report.index, span.start, gpu, tuple(there))
+        return _ReservationSpot(sum(weights), occupied, number, gpu.report.index, span.start, gpu, tuple(there))
 
     def several(self) -> ReservedPlace | None:
         found: list[tuple[int, int, ReservedPlace]] = []
@@ -173,10 +168,7 @@ class _ReservationSearch:
         """Nodes that would hold it when empty, those that hold most of it now first."""
         named = named_nodes(self.context)
         for node in islice(self._near(), NODES_LOOKED_AT_MAX) if named is None else named:
-            group = self.context.cluster.index.class_of(node) if node.gpus else None
-            if group is None or self.context.why_not(group) is not None or not self.context.admits(node):
-                continue
-            if self._would_hold(node, group):
+            if self.context.may_be_on(node) and self._would_hold(node, self.context.cluster.index.class_of(node)):
                 yield node
 
     def _would_hold(self, node: Node, group: NodeClass) -> bool:
@@ -202,11 +194,9 @@ class _ReservationSearch:
 
     def _is_large_enough(self, node: Node) -> bool:
         """Whether an empty node has room for the pod: else none of its GPUs helps."""
-        known = self._large_enough.get(node.name)
-        if known is None:
-            known = node.would_have_room(self.context.need, list(node.taken.values()))
-            self._large_enough[node.name] = known
-        return known
+        if node.name not in self._large_enough:
+            self._large_enough[node.name] = node.would_have_room(self.context.need, list(node.taken.values()))
+        return self._large_enough[node.name]
 
     def _near(self) -> Iterator[Node]:
         for group in self.context.groups():
@@ -247,11 +237,10 @@ class _ReservationSearch:
                 continue
             trial.book(booking)
             still = find_place_on(trial, request, node.name, avoid)
+            place = still or place
             if still is None:
                 trial.unbook(each)
                 after.append(each)
-            else:
-                place = still
         if not all(self.open_to(cluster.gpus[device.gpu].report.model) for device in place.devices):
             return None
         return ReservedPlace(place, tuple(after))
@@ -259,9 +248,8 @@ class _ReservationSearch:
     def _in_order(self, gone: tuple[AllocationId, ...]) -> list[AllocationId]:
         def key(allocation: AllocationId) -> tuple[int, int]:
             booking = self.context.cluster.booking(allocation)
-            gpus = (
-                [self.context.cluster.gpus.get(device.gpu) for device in booking.devices] if booking is not None else []
-            )
+            devices = booking.devices if booking is not None else ()
+            gpus = (self.context.cluster.gpus.get(device.gpu) for device in devices)
             neighbours = max((len(gpu.spans) for gpu in gpus if gpu is not None), default=0)
             return -(self.wait_for(allocation) or 0), -neighbours
 
@@ -269,7 +257,6 @@ class _ReservationSearch:
 
 
 def _least_in_the_way(state: int, profile: Profile) -> int:
-    """How many slices are occupied in the freest span for a profile."""
     return min(((state & span.mask).bit_count() for span in profile.placements), default=1 << 30)
 
 
@@ -287,11 +274,7 @@ def _mask(grant: DeviceGrant) -> int:
 
 
 def _is_made_free(gpu: Gpu, profile: Profile, span: Placement, gone: Mapping[AllocationId, None]) -> bool:
-    left: dict[tuple[str, int, int], None] = {
-        (grant.profile, grant.start, grant.size): None
-        for key, grant in gpu.spans.items()
-        if key[0] not in gone and grant.profile is not None
-    }
-    instances = [*gpu.foreign, *(Instance(*each) for each in left)]
-    state = gpu.table.state(instances, blocked=gpu.blocked)
+    stays = [grant for key, grant in gpu.spans.items() if key[0] not in gone]
+    left = {Instance(each.profile, each.start, each.size): None for each in stays if each.profile is not None}
+    state = gpu.table.state([*gpu.foreign, *left], blocked=gpu.blocked)
     return any(choice.start == span.start for choice in gpu.table.choices(state, profile.name))

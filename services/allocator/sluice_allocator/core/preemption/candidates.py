@@ -40,10 +40,9 @@ def find_victims(
     leaving: dict[str, Usage] = {}
 
     def allows(devices: Sequence[msg.DeviceGrant], victims: Sequence[Victim]) -> bool:
-        if not _keeps_guarantees(ctx, asking.namespace, victims, leaving):
-            return False
         after = [victim.allocation for victim in victims]
-        return not forbids_place(ctx, request, asking.namespace, devices, after)
+        keeps_all = _keeps_guarantees(ctx, asking.namespace, victims, leaving)
+        return keeps_all and not forbids_place(ctx, request, asking.namespace, devices, after)
 
     find = find_own_preemption if at_limit else find_preemption
     return find(ctx.cluster, asking, priority, allows, avoid)
@@ -66,14 +65,12 @@ def _keeps_guarantees(
 
 
 def _leaving(ctx: PreemptionContext, namespace: str) -> Usage:
-    """What is booked of a namespace and not certain to stay."""
     usage = ctx.cluster.usage_of
     leaving = ((ctx.cluster.booking(each), keeps) for each, keeps in ctx.sparing.leaving(namespace).items())
     return total(usage(booking.devices) - usage(keeps) for booking, keeps in leaving if booking is not None)
 
 
 def _lost_with(ctx: PreemptionContext, namespace: str, allocations: Iterable[AllocationId]) -> Usage:
-    """What a namespace loses besides when these of it go."""
     leaving = ctx.sparing.leaving(namespace)
     bookings = ((ctx.cluster.booking(each), leaving.get(each)) for each in allocations)
     sure = (keeps if keeps is not None else booking.devices for booking, keeps in bookings if booking is not None)
@@ -83,19 +80,15 @@ def _lost_with(ctx: PreemptionContext, namespace: str, allocations: Iterable[All
 def note_victim(ctx: PreemptionContext, allocation: AllocationId, entry: msg.LedgerEntry | None) -> None:
     """An allocation changed: look at it again if its pod is evictable or was; or if it is moving, waits for others or
     is resized, and its namespace may have a guarantee, for which it then does not count."""
-    concerned = False
+    known = (ctx.sparing.leaving_of, ctx.cluster.index.victims.known, ctx.facts.promises)
+    concerned = any(allocation in each for each in known)
     if isinstance(entry, msg.Grant):
-        asked = ctx.facts.requests.get(entry.booking.request)
-        concerned = isinstance(asked, msg.AllocationRequested) and asked.leeway.preemptible
-        concerned = concerned or bool(entry.after or entry.counts) or allocation in ctx.resizing
+        asked = ctx.facts.wanted(entry.booking.request)
+        concerned |= bool(entry.after or entry.counts) or allocation in ctx.resizing
+        concerned |= asked is not None and asked.leeway.preemptible
     elif isinstance(entry, msg.Revoke):
-        concerned = entry.booking.namespace in ctx.facts.quotas
-    if (
-        concerned
-        or allocation in ctx.sparing.leaving_of
-        or allocation in ctx.cluster.index.victims.known
-        or allocation in ctx.facts.promises
-    ):
+        concerned |= entry.booking.namespace in ctx.facts.quotas
+    if concerned:
         ctx.sparing.look[allocation] = None
 
 
@@ -107,7 +100,8 @@ def look_at_victim(ctx: PreemptionContext, allocation: AllocationId) -> None:
         ctx.sparing.settle(allocation)
         return
     leaves = isinstance(entry, msg.Revoke) or (isinstance(entry, msg.Grant) and is_being_revoked(ctx, entry))
-    leaves = leaves or allocation in ctx.sparing.taken or _is_evicted(ctx, allocation)
+    leaves = leaves or allocation in ctx.sparing.taken
+    leaves = leaves or any(each.evict for each in ctx.facts.grants(ctx.facts.promises.get(allocation, ())))
     if leaves or _may_never_be_had(ctx, allocation, entry):
         ctx.sparing.leaves(booking.namespace, allocation)
     elif isinstance(entry, msg.Grant) and (sure := _sure_of(ctx, entry)) != booking.devices:
@@ -131,9 +125,8 @@ def _may_never_be_had(ctx: PreemptionContext, allocation: AllocationId, entry: m
 def _sure_of(ctx: PreemptionContext, grant: msg.Grant) -> tuple[msg.DeviceGrant, ...]:
     """What a pod certainly has: of shares that are being resized the smaller size."""
     resizing, devices = ctx.resizing.get(grant.booking.allocation), grant.booking.devices
-    if resizing is None or not same_places(devices, resizing.booking.devices):
-        return devices
-    return min_sizes(devices, resizing.booking.devices)
+    is_same = resizing is not None and same_places(devices, resizing.booking.devices)
+    return min_sizes(devices, resizing.booking.devices) if resizing is not None and is_same else devices
 
 
 def _may_go_at(ctx: PreemptionContext, allocation: AllocationId, entry: msg.LedgerEntry | None) -> int | None:
@@ -143,28 +136,19 @@ def _may_go_at(ctx: PreemptionContext, allocation: AllocationId, entry: msg.Ledg
     if is_being_revoked(ctx, entry):
         return None
     request = entry.booking.request
-    asked = ctx.facts.requests.get(request)
-    if not isinstance(asked, msg.AllocationRequested) or not asked.leeway.preemptible:
+    asked, binding = ctx.facts.wanted(request), ctx.facts.answer_to(request)
+    if asked is None or not asked.leeway.preemptible or isinstance(binding, (msg.Refused, msg.Released)):
         return None
-    binding = ctx.facts.answer_to(request)
-    if isinstance(binding, (msg.Refused, msg.Released)) or (
-        isinstance(binding, msg.Bound) and binding.allocation != allocation
-    ):
+    if isinstance(binding, msg.Bound) and binding.allocation != allocation:
         return None
     if is_promise(ctx, entry) or ctx.facts.promises.get(allocation) or allocation in ctx.sparing.taken:
         return None
     return None if ctx.sparing.is_spared(request, ctx.now) else ctx.priority_of(asked.namespace, asked.priority)
 
 
-def _is_evicted(ctx: PreemptionContext, allocation: AllocationId) -> bool:
-    promises = (ctx.facts.ledger[promise] for promise in ctx.facts.promises.get(allocation, ()))
-    return any(isinstance(promise, msg.Grant) and promise.evict for promise in promises)
-
-
 def note_revoked(ctx: PreemptionContext, grant: msg.Grant) -> None:
     """This process is about to revoke a grant: decisions until the ledger has that count without it."""
-    allocation = grant.booking.allocation
-    namespace = grant.booking.namespace
+    allocation, namespace = grant.booking.allocation, grant.booking.namespace
     if namespace in ctx.facts.quotas or allocation in ctx.cluster.index.victims.known:
         look_at_victim(ctx, allocation)
     note_loss(ctx, namespace)
@@ -173,27 +157,20 @@ def note_revoked(ctx: PreemptionContext, grant: msg.Grant) -> None:
 def note_loss(ctx: PreemptionContext, namespace: str) -> None:
     """A namespace is about to have less: unsent orders to evict from it are decided again."""
     if ctx.sparing.taken and guaranteed(ctx, namespace) != NO_AMOUNTS:
-        ctx.take_back_grants(_evicting_from(ctx, namespace))
-
-
-def _evicting_from(ctx: PreemptionContext, namespace: str) -> dict[AllocationId, None]:
-    """Grants on their way that evict from a namespace: its guarantee was met when they were decided."""
-    taken = ((ctx.cluster.booking(each), promise) for each, promise in ctx.sparing.taken.items())
-    return {promise: None for booking, promise in taken if booking is not None and booking.namespace == namespace}
+        taken = ((ctx.cluster.booking(each), promise) for each, promise in ctx.sparing.taken.items())
+        ctx.take_back_grants({promise for booking, promise in taken if booking and booking.namespace == namespace})
 
 
 def look_at_victims_of(ctx: PreemptionContext, request: RequestId) -> None:
     if ctx.rules.preemption:
-        for allocation in ctx.facts.allocations_of.get(request, ()):
-            note_victim(ctx, allocation, ctx.facts.ledger[allocation])
+        for allocation, entry in ctx.facts.entries_of(request).items():
+            note_victim(ctx, allocation, entry)
 
 
 def look_at_guarantee(ctx: PreemptionContext, namespace: str) -> None:
     """A namespace's guarantee or ceiling may have changed: look at its evictable pods and at those that are going."""
     ctx.sparing.look |= {victim.allocation: None for victim in ctx.cluster.index.victims.of(namespace)}
-    ctx.sparing.look |= dict.fromkeys(
-        ctx.cluster.namespace_usage.opened(namespace)
-    )  # what is being revoked is among these
+    ctx.sparing.look |= dict.fromkeys(ctx.cluster.namespace_usage.opened(namespace))  # with what is being revoked
 
 
 def look_at_evictions(ctx: PreemptionContext) -> None:

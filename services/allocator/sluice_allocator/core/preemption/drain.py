@@ -26,9 +26,8 @@ def why_drained(ctx: PreemptionContext, grant: Grant) -> str | None:
     if cordon.gpus and not any(device.gpu in cordon.gpus for device in booking.devices):
         return None
     binding = ctx.facts.bindings.get(booking.request)
-    if not isinstance(binding, Bound) or binding.allocation != booking.allocation:
-        return None
-    return f"{_what(cordon)} drained{_because(cordon)}"
+    is_there = isinstance(binding, Bound) and binding.allocation == booking.allocation
+    return f"{_what(cordon)} drained{_because(cordon)}" if is_there else None
 
 
 def look_at_drained(ctx: PreemptionContext, node: NodeName) -> None:
@@ -61,11 +60,9 @@ def _models_of(ctx: PreemptionContext, cordon: Cordoned) -> set[str]:
 
 
 def _what(cordon: Cordoned) -> str:
-    if not cordon.gpus:
-        return f"{cordon.node} is"
-    return f"{len(cordon.gpus)} GPU{'s' if len(cordon.gpus) > 1 else ''} of {cordon.node} " + (
-        "are" if len(cordon.gpus) > 1 else "is"
-    )
+    gpus = len(cordon.gpus)
+    some = f"{gpus} GPUs of {cordon.node} are" if gpus > 1 else f"1 GPU of {cordon.node} is"
+    return some if gpus else f"{cordon.node} is"
 
 
 def _because(cordon: Cordoned) -> str:

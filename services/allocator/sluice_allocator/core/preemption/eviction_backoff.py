@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sluice.contracts.bus.subjects import Address
-from sluice.contracts.ids import AllocationId, RequestId, RunId
+from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import Booking, DeviceGrant, Grant
-from sluice.contracts.outbox import Outbox
 from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.key_index import drop
+from sluice_allocator.core.queue.backoff import longer_each_time
 from sluice_allocator.core.quotas.retry import QuotaContext
 
 
@@ -51,9 +52,7 @@ class EvictionBackoff:
     def settle(self, allocation: AllocationId) -> None:
         namespace = self.leaving_of.pop(allocation, None)
         if namespace is not None:
-            del self._leaving[namespace][allocation]
-            if not self._leaving[namespace]:
-                del self._leaving[namespace]
+            drop(self._leaving, namespace, allocation)
 
     def leaving(self, namespace: str) -> Mapping[AllocationId, tuple[DeviceGrant, ...]]:
         """Bookings of a namespace that fill no guarantee except for these parts."""
@@ -71,7 +70,6 @@ class EvictionBackoff:
         return bool(self._since)
 
     def over(self, request: RequestId) -> None:
-        """It need not be evicted any more, or nothing is left of it."""
         self._since.pop(request, None)
 
     def is_overdue(self, request: RequestId, now: float, *, done: bool) -> bool:
@@ -83,7 +81,7 @@ class EvictionBackoff:
     def failed(self, request: RequestId, now: float) -> None:
         """A pod could not be evicted: exempt it for a while, longer each time."""
         failures = self._failures.get(request, 0)
-        pause_s = min(self.rules.spare_first_s * 2 ** min(failures, 30), self.rules.spare_max_s)
+        pause_s = longer_each_time(self.rules.spare_first_s, failures, self.rules.spare_max_s)
         self._failures[request] = failures + 1
         self._until[request] = now + pause_s
         heapq.heappush(self._alarms, (now + pause_s, request))
@@ -104,12 +102,13 @@ class EvictionBackoff:
         self._until.pop(request, None)
 
 
+@dataclass(eq=False)
 class PreemptionContext(QuotaContext):
     """With evictions, and with what fills no guarantee."""
 
-    def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        super().__init__(run, rules, outbox)
-        self.sparing = EvictionBackoff(rules)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.sparing = EvictionBackoff(self.rules)
 
     @property
     def nothing_else_to_do(self) -> bool:

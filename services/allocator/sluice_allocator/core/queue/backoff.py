@@ -35,19 +35,16 @@ class RequestBackoff:
         self.of_request.pop(request, None)
 
     def failed(self, request: RequestId, gpus: Iterable[GpuUuid], now: float) -> None:
-        """Avoid the same GPUs for the same request for a while, longer each time."""
         attempt = self.of_request.setdefault(request, RetryState())
-        pause_s = _longer_each_time(self.rules.retry_first_s, attempt.failures, self.rules.retry_max_s)
+        pause_s = longer_each_time(self.rules.retry_first_s, attempt.failures, self.rules.retry_max_s)
         attempt.failures += 1
         attempt.avoid = (attempt.avoid or {}) | dict.fromkeys(gpus, now + pause_s)
         heapq.heappush(self._pauses, (now + pause_s, request))
 
     def taken_back(self, request: RequestId, now: float) -> None:
         """Another allocator revoked a place: it may know more of the request, so back off for a while."""
-        attempt = self.of_request.setdefault(request, RetryState())
-        attempt.rests_until = now + _longer_each_time(
-            self.rules.retry_first_s, attempt.taken_back, self.rules.taken_back_max_s
-        )
+        attempt, most_s = self.of_request.setdefault(request, RetryState()), self.rules.taken_back_max_s
+        attempt.rests_until = now + longer_each_time(self.rules.retry_first_s, attempt.taken_back, most_s)
         attempt.taken_back += 1
         heapq.heappush(self._pauses, (attempt.rests_until, request))
 
@@ -90,9 +87,7 @@ class RequestBackoff:
 
     def admit_pending(self, request: RequestId, now: float, *, reason: WaitReason | None, is_news: bool) -> bool:
         """Whether to publish a waiting reason now: at a bounded rate, unless it is new."""
-        attempt = self.of_request.get(request)
-        if attempt is None:
-            attempt = self.of_request[request] = RetryState()
+        attempt = self.of_request.setdefault(request, RetryState())
         if not is_news and now - attempt.pending_said_at < self.rules.pending_refresh_s:
             return False
         attempt.pending_said_at = now
@@ -100,5 +95,5 @@ class RequestBackoff:
         return True
 
 
-def _longer_each_time(first_s: float, times: int, longest_s: float) -> float:
+def longer_each_time(first_s: float, times: int, longest_s: float) -> float:
     return min(first_s * 2.0 ** min(times, 30), longest_s)

@@ -2,7 +2,7 @@
 tried. Memory is limited: beyond it requests are kept outside, as their turns only, and come in as others leave."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -53,8 +53,7 @@ def singleton_shape(shape: bytes, request: RequestId) -> bytes:
 
 
 def _anonymous(claim: Claim, *, keep_uid: bool) -> Claim:
-    uid = claim.uid if keep_uid else None
-    return replace(claim, container="", uid=uid, driver_capabilities="")
+    return replace(claim, container="", uid=claim.uid if keep_uid else None, driver_capabilities="")
 
 
 @dataclass(slots=True, eq=False)
@@ -75,20 +74,16 @@ class PendingQueue:
     def __init__(self, most: int = 1 << 62) -> None:
         self._most = most
         self._turns = QueueKeys()  # of all that wait inside
-        self._outside: dict[RequestId, QueueKey] = {}
+        self.outside: dict[RequestId, QueueKey] = {}
         self._outside_turns = QueueKeys()
         self._put_out: OrderedDict[RequestId, None] = OrderedDict()  # requests that are newly outside
         self._waiting: OrderedDict[RequestId, tuple[PendingShape, QueueKey]] = OrderedDict()  # longest unseen first
-        self._groups: dict[bytes, PendingShape] = {}
+        self.shapes: dict[bytes, PendingShape] = {}
         self._heads = QueueKeys()
         self._aside: dict[str, QueueKeys] = {}  # by namespace, the heads of groups that wait for its limits
 
     def __contains__(self, request: RequestId) -> bool:
         return request in self._waiting
-
-    @property
-    def shapes(self) -> Mapping[bytes, PendingShape]:
-        return self._groups
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -99,7 +94,7 @@ class PendingQueue:
         before = self._waiting.get(request)
         if before is not None and before[0].shape == shape and before[1][0] == rank:
             return False
-        known = before[1] if before is not None else self._outside.get(request)
+        known = before[1] if before is not None else self.outside.get(request)
         turn = (rank, known[1] if known is not None else sequence, request)
         if before is None and known == turn and not self.has_room:
             return False  # outside, and still so
@@ -107,22 +102,19 @@ class PendingQueue:
         if not self._makes_room_for(turn):
             self._keep_outside(turn)
             return False
-        group = self._groups.get(shape)
-        if group is None:
-            group = self._groups[shape] = PendingShape(shape)
+        group = self.shapes.setdefault(shape, PendingShape(shape))
         self._waiting[request] = (group, turn)
         self._turns.add(turn)
-        head = group.members.first() if group.members else None
+        head = group.members.after(None)
         group.members.add(turn)
         if head is None or turn < head:
-            heads = self._heads_of(group)
-            heads.add(turn)
+            self._heads_of(group).add(turn)
             if head is not None:
-                heads.remove(head)
+                self._heads_of(group).remove(head)
         return True
 
     def remove(self, request: RequestId) -> None:
-        outside = self._outside.pop(request, None) if self._outside else None
+        outside = self.outside.pop(request, None) if self.outside else None
         if outside is not None:
             self._outside_turns.remove(outside)
             self._put_out.pop(request, None)
@@ -138,15 +130,11 @@ class PendingQueue:
             if group.members:
                 self._heads_of(group).add(group.members.first())
             else:
-                del self._groups[group.shape]
+                del self.shapes[group.shape]
             self._remove_head(group, turn)
 
-    @property
-    def outside(self) -> Mapping[RequestId, QueueKey]:
-        return self._outside
-
     def why_outside(self) -> NoPlace:
-        inside, outside = len(self), len(self._outside)
+        inside, outside = len(self), len(self.outside)
         message = (
             f"the queue is full: {inside} requests wait, and {outside} more outside of it; this one enters it in "
             "its turn when others have a place or are withdrawn (the limit is the allocator's waiting_max)"
@@ -160,7 +148,7 @@ class PendingQueue:
     @property
     def has_news(self) -> bool:
         """Whether a request newly outside has no reason yet, or one may come in."""
-        return bool(self._put_out) or (bool(self._outside) and self.has_room)
+        return bool(self._put_out) or (bool(self.outside) and self.has_room)
 
     def next_put_out(self) -> RequestId | None:
         """A request newly outside, each once; None when there is none."""
@@ -168,12 +156,12 @@ class PendingQueue:
 
     def next_to_let_in(self) -> RequestId | None:
         """The next request to come in; None when none is outside, or none may."""
-        return self._outside_turns.first()[2] if self._outside and self.has_room else None
+        return self._outside_turns.first()[2] if self.outside and self.has_room else None
 
     def _makes_room_for(self, turn: QueueKey) -> bool:
         """Whether one with this turn may come in: if there is room and none before it, or if it displaces the last."""
         if self.has_room:
-            return not self._outside or turn < self._outside_turns.first()
+            return not self.outside or turn < self._outside_turns.first()
         last = self._turns.last() if self._turns else None
         if last is None or last < turn:
             return False
@@ -182,7 +170,7 @@ class PendingQueue:
         return True
 
     def _keep_outside(self, turn: QueueKey) -> None:
-        self._outside[turn[2]] = turn
+        self.outside[turn[2]] = turn
         self._outside_turns.add(turn)
         self._put_out[turn[2]] = None
 
@@ -194,7 +182,6 @@ class PendingQueue:
         return group.members.first() == turn
 
     def before(self, request: RequestId) -> int:
-        """How many of its group are tried before a waiting request."""
         group, turn = self._waiting[request]
         return group.members.before(turn)
 

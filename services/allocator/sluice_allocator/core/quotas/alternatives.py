@@ -17,25 +17,21 @@ def find_other(
 ) -> Place | None:
     """The place of the first alternative with one that its namespace's limits allow; `find` searches."""
     for asking in alternative_place_requests(asked):
-        if forbids_asking(ctx, request, asked.namespace, asking.claims) is None:
-            place = find(asking)
-            if place is not None and not forbids_place(ctx, request, asked.namespace, place.devices):
-                return place
+        is_allowed = forbids_asking(ctx, request, asked.namespace, asking.claims) is None
+        place = find(asking) if is_allowed else None
+        if place is not None and not forbids_place(ctx, request, asked.namespace, place.devices):
+            return place
     return None
 
 
 def may_have_other(ctx: QuotaContext, request: RequestId, asked: AllocationRequested) -> bool:
     """Whether its namespace's limits allow an alternative, whatever they say of its first claims."""
-    return any(
-        forbids_asking(ctx, request, asked.namespace, asking.claims) is None
-        for asking in alternative_place_requests(asked)
-    )
+    sets = asked.alternatives
+    return any(forbids_asking(ctx, request, asked.namespace, claims) is None for claims in sets)
 
 
 def nor_other(asked: AllocationRequested, why: NoPlace) -> NoPlace:
     """Why the first claims have no place, where the alternatives have none either."""
     count = len(asked.alternatives)
-    if not count:
-        return why
     others = "its alternative has none" if count == 1 else f"none of its {count} alternatives has one"
-    return replace(why, message=f"{why.message}; {others} either")
+    return replace(why, message=f"{why.message}; {others} either") if count else why

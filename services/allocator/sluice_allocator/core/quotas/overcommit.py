@@ -10,13 +10,12 @@ from sluice.contracts.quotas.usage import Usage, total
 from sluice_allocator.core.quotas.quota import beyond, usage
 from sluice_allocator.core.quotas.retry import QuotaContext
 from sluice_allocator.core.state.facts import is_held
-from sluice_allocator.core.state.grant_facts import is_exchange, is_promise
+from sluice_allocator.core.state.grant_facts import is_exchange, is_promise, written_at
 
 
 def look_at_binding(ctx: QuotaContext, request: RequestId) -> None:
-    """A request's binding changed: look at each of its entries."""
-    for allocation in ctx.facts.allocations_of.get(request, ()):
-        look_at_booked(ctx, allocation, ctx.facts.ledger[allocation])
+    for allocation, entry in ctx.facts.entries_of(request).items():
+        look_at_booked(ctx, allocation, entry)
 
 
 def look_at_booked(ctx: QuotaContext, allocation: AllocationId, entry: LedgerEntry) -> None:
@@ -38,11 +37,11 @@ def look_at_booked(ctx: QuotaContext, allocation: AllocationId, entry: LedgerEnt
 
 def look_at_excess(ctx: QuotaContext, allocation: AllocationId) -> None:
     """A grant was read that may exceed a limit: look again at all unbound ones of its namespace. For speed only."""
-    entry = ctx.facts.ledger.get(allocation)
-    if not isinstance(entry, Grant):
+    entry = ctx.facts.grant(allocation)
+    quota = ctx.facts.quotas.get(entry.booking.namespace) if entry is not None else None
+    if entry is None or quota is None or entry.adopted:
         return
-    quota = ctx.facts.quotas.get(entry.booking.namespace)
-    if quota is None or entry.adopted or not _is_over(ctx, quota) or not _is_limited_since(ctx, entry.booking):
+    if not _is_over(ctx, quota) or not _is_limited_since(ctx, entry.booking):
         return
     for other in ctx.cluster.namespace_usage.opened(entry.booking.namespace):
         booking = ctx.cluster.booking(other)
@@ -57,10 +56,8 @@ def excess(ctx: QuotaContext, grant: Grant) -> str | None:
     quota = ctx.facts.quotas.get(booking.namespace)
     if quota is None:
         return None
-    binding = ctx.facts.bindings.get(booking.request)
-    if isinstance(binding, Bound) or ctx.outbox.busy(subjects.binding(booking.request)):
-        return None
-    if not _is_judged(ctx, grant):
+    is_bound = isinstance(ctx.facts.bindings.get(booking.request), Bound)
+    if is_bound or ctx.outbox.busy(subjects.binding(booking.request)) or not _is_judged(ctx, grant):
         return None
     alone = _is_too_much_for_one(ctx, quota, booking)
     if alone:
@@ -91,20 +88,18 @@ def may_bind(ctx: QuotaContext, grant: Grant) -> bool:
     """Whether everything written before a grant is known (others' grants, the limit), and no decision to revoke it is
     pending: otherwise it may still turn out to be too much."""
     booking = grant.booking
-    if ctx.outbox.busy(subjects.ledger(booking.node, booking.allocation)):
-        return False
-    return _written_at(ctx, booking) <= ctx.facts.book_read
+    is_pending = ctx.outbox.busy(subjects.ledger(booking.node, booking.allocation))
+    return not is_pending and written_at(ctx, booking) <= ctx.facts.book_read
 
 
 def await_reading(ctx: QuotaContext, grant: Grant) -> None:
     """A grant that may not be bound yet is looked at again when everything written before it was read."""
-    sequence = _written_at(ctx, grant.booking)
+    sequence = written_at(ctx, grant.booking)
     if sequence > ctx.facts.book_read:
         ctx.over_quota.await_reading(sequence, grant.booking.request)
 
 
 def note_read(ctx: QuotaContext) -> None:
-    """More of BOOK is known: grants that waited for that may be bound."""
     for request in ctx.over_quota.read(ctx.facts.book_read):
         ctx.changed_requests[request] = None
 
@@ -120,26 +115,22 @@ def _is_too_much_for_one(ctx: QuotaContext, quota: QuotaSet, booking: Booking) -
 def _is_limited_since(ctx: QuotaContext, booking: Booking) -> bool:
     """Whether a booking was written to the ledger after its namespace's limits."""
     limits = subjects.quota(booking.namespace).subject
-    return booking.namespace in ctx.facts.quotas and _written_at(ctx, booking) > ctx.facts.sequences.get(limits, 0)
+    return booking.namespace in ctx.facts.quotas and written_at(ctx, booking) > ctx.facts.sequences.get(limits, 0)
 
 
 def _is_judged(ctx: QuotaContext, grant: Grant) -> bool:
     """Whether a grant may be revoked: it was decided under these limits, and its pod does not have it."""
     booking = grant.booking
-    if grant.adopted or not _is_limited_since(ctx, booking):
-        return False
-    return not is_held(ctx.facts.requests.get(booking.request), booking.allocation)
+    may_be = not grant.adopted and _is_limited_since(ctx, booking)
+    return may_be and not is_held(ctx.facts.requests.get(booking.request), booking.allocation)
 
 
 def _standing(ctx: QuotaContext, quota: QuotaSet, *, promised: bool) -> tuple[Usage, list[Grant]]:
     """The bound bookings of a namespace, and its other grants, in the order of the ledger: as it is now, or
     (`promised`) when all reserved places are taken and the predecessors are gone."""
-    opened: dict[AllocationId, Booking] = {}
-    for allocation in ctx.cluster.namespace_usage.opened(quota.namespace):
-        booking = ctx.cluster.booking(allocation)
-        if booking is not None:
-            opened[allocation] = booking
-    grants = [entry for each in opened if isinstance(entry := ctx.facts.ledger.get(each), Grant)]
+    found = ((each, ctx.cluster.booking(each)) for each in ctx.cluster.namespace_usage.opened(quota.namespace))
+    opened = {allocation: booking for allocation, booking in found if booking is not None}
+    grants = ctx.facts.grants(opened)
     promises = [grant for grant in grants if is_promise(ctx, grant)]
     bound = usage(ctx, quota.namespace) - total(ctx.cluster.usage_of(each.devices) for each in opened.values())
     if not promised:
@@ -158,14 +149,9 @@ def _standing(ctx: QuotaContext, quota: QuotaSet, *, promised: bool) -> tuple[Us
 
 def _in_order(ctx: QuotaContext, grants: list[Grant], but: dict[AllocationId, None]) -> list[Grant]:
     standing = [grant for grant in grants if grant.booking.allocation not in but]
-    return sorted(standing, key=lambda grant: _written_at(ctx, grant.booking))
+    return sorted(standing, key=lambda grant: written_at(ctx, grant.booking))
 
 
 def _has_another(ctx: QuotaContext, promise: Grant) -> bool:
     """Whether the request of a reservation has another grant: it will have one of them."""
-    entries = (ctx.facts.ledger[each] for each in ctx.facts.allocations_of.get(promise.booking.request, ()))
-    return any(isinstance(entry, Grant) and not is_promise(ctx, entry) for entry in entries)
-
-
-def _written_at(ctx: QuotaContext, booking: Booking) -> int:
-    return ctx.facts.sequences.get(subjects.ledger(booking.node, booking.allocation).subject, 0)
+    return any(not is_promise(ctx, grant) for grant in ctx.facts.grants_of(promise.booking.request))

@@ -5,11 +5,12 @@ limit was set. That is exact with one active allocator; `overcommit` covers the 
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
+from msgspec.structs import replace
 
 from sluice.contracts.ids import AllocationId, RequestId, SourceName
-from sluice.contracts.messages import AllocationRequested, Amounts, Claim, DeviceGrant, Grant, QuotaSet
+from sluice.contracts.messages import AllocationRequested, Amounts, Claim, DeviceGrant, QuotaSet
 from sluice.contracts.messages.operators import NO_AMOUNTS
-from sluice.contracts.quotas.usage import PERMILLE, Usage, total
+from sluice.contracts.quotas.usage import NOTHING, PERMILLE, Usage, total
 from sluice.contracts.reasons import KNOWN_AS, ReasonCount, WaitReason
 from sluice_allocator.core.placement import NoPlace, Place, PlaceRequest, find_place
 from sluice_allocator.core.quotas.retry import QuotaContext, least_of, silent_source, usage_unbooked
@@ -34,19 +35,14 @@ class Exceeded(msgspec.Struct, frozen=True):
     def sentence(self) -> str:
         used, asked, most = (_number(self.dimension, n) for n in (self.used, self.asked, self.most))
         limit = amount_text(self.dimension, self.limit)
-        fits = f"at most {most}" if self.most else "nothing more"
+        left = f"{most} {'is' if most == '1' else 'are'} left" if self.most else "none is left"
         if self.limit == 0:
             whose = "its limit for one pod" if self.of_one else "its quota"
             return f"namespace {self.namespace} may have no {_WORDS[self.dimension]}: {whose} is 0"
         if self.of_one:
-            return (
-                f"one pod of namespace {self.namespace} may have {limit}; this one asks for {asked}, "
-                f"and {fits} would fit now"
-            )
-        return (
-            f"namespace {self.namespace} may have {limit} and has {used}; this one asks for {asked}, "
-            f"and {fits} would fit now"
-        )
+            of_all = f", and {left} of its namespace's quota" if self.most < self.limit else ""
+            return f"one pod of namespace {self.namespace} may have {limit}; this one asks for {asked}{of_all}"
+        return f"namespace {self.namespace} may have {limit} and has {used}; this one asks for {asked}, and {left}"
 
     def sentence_of_all(self) -> str:
         """The same for several pods that start together."""
@@ -71,10 +67,6 @@ def amount_text(dimension: str, number: int) -> str:
 
 def _number(dimension: str, number: int) -> str:
     return f"{number / PERMILLE:g}" if dimension == COMPUTE else str(number)
-
-
-def usage_of(ctx: QuotaContext, devices: Iterable[DeviceGrant]) -> Usage:
-    return ctx.cluster.usage_of(devices)
 
 
 def usage(ctx: QuotaContext, namespace: str) -> Usage:
@@ -124,11 +116,16 @@ def forbids_place(
     quota = ctx.facts.quotas.get(namespace)
     if quota is None:
         return ()
-    promised = ctx.facts.allocations_of.get(request, ()) if request is not None else ()
-    instead = {*after, *(each for each in promised if _is_promise(ctx, each))}
+    return _exceeded(quota, _used_by_others(ctx, request, namespace, after), ctx.cluster.usage_of(devices))
+
+
+def _used_by_others(
+    ctx: QuotaContext, request: RequestId | None, namespace: str, after: Iterable[AllocationId] = ()
+) -> Usage:
+    grants = ctx.facts.grants_of(request) if request is not None else ()
+    instead = {*after, *(grant.booking.allocation for grant in grants if is_promise(ctx, grant))}
     used = usage(ctx, namespace) + usage_unbooked(ctx, namespace, request)
-    others = used - total(_booked(ctx, namespace, instead))
-    return _exceeded(quota, others, ctx.cluster.usage_of(devices))
+    return used - total(_booked(ctx, namespace, instead))
 
 
 def why_waits(ctx: QuotaContext, request: RequestId | None, asking: PlaceRequest) -> NoPlace | None:
@@ -150,31 +147,37 @@ def forbids_asking(
     unknown = why_unknown(ctx, request, namespace)
     if unknown is not None:
         return unknown
-    promised = ctx.facts.allocations_of.get(request, ()) if request is not None else ()
-    own = total(_booked(ctx, namespace, {each for each in promised if _is_promise(ctx, each)}))
-    others = usage(ctx, namespace) - own + usage_unbooked(ctx, namespace, request)
-    return no_place(_exceeded(quota, others, least_of(ctx, claims)))
+    return no_place(_exceeded(quota, _used_by_others(ctx, request, namespace), least_of(ctx, claims)))
 
 
 def why_unknown(ctx: QuotaContext, request: RequestId | None, namespace: str) -> NoPlace | None:
-    """Why the usage of a namespace with limits is unknown; None where it is known."""
     quota = ctx.facts.quotas.get(namespace)
     silent = silent_source(ctx, request) if quota is not None and quota.total != NO_AMOUNTS else None
-    return _nobody_knows(namespace, silent) if silent is not None else None
+    if silent is None:
+        return None
+    message = f"namespace {namespace} has limits, and its source {silent!r} has not reported all slices of its pods yet"
+    reason = WaitReason.QUOTA_EXCEEDED
+    of = "sources that have not reported yet"
+    return NoPlace(message, (ReasonCount(reason=reason, count=1, of=of, known_as=KNOWN_AS[reason]),))
 
 
 def never_allows(ctx: QuotaContext, namespace: str, least: Usage) -> Exceeded | None:
     """The first limit that would exclude so much even if the namespace had nothing else."""
     quota = ctx.facts.quotas.get(namespace)
-    if quota is None:
-        return None
-    rows = _by_dimension(quota.total, least)
-    over = (Exceeded(namespace, name, False, limit, 0, asks, 0) for name, limit, asks in rows if limit is not None)
-    return next((each for each in over if each.asked > each.limit), None)
+    found = _exceeded(replace(quota, request=NO_AMOUNTS), NOTHING, least) if quota is not None else ()
+    return next(iter(found), None)
 
 
 def no_place(over: tuple[Exceeded, ...]) -> NoPlace | None:
     return None if not over else NoPlace(over[0].sentence(), tuple(each.reason() for each in over))
+
+
+def within_limits(
+    ctx: QuotaContext, request: RequestId, asked: AllocationRequested, found: Place | NoPlace
+) -> Place | NoPlace:
+    devices = found.devices if isinstance(found, Place) else ()
+    over = forbids_place(ctx, request, asked.namespace, devices) if devices else ()
+    return no_place(over) or found
 
 
 def beyond(limits: Amounts, used: Usage) -> str:
@@ -215,18 +218,6 @@ def _booked(ctx: QuotaContext, namespace: str, allocations: Iterable[AllocationI
             yield ctx.cluster.usage_of(booking.devices)
 
 
-def _is_promise(ctx: QuotaContext, allocation: AllocationId) -> bool:
-    entry = ctx.facts.ledger.get(allocation)
-    return isinstance(entry, Grant) and is_promise(ctx, entry)
-
-
-def _nobody_knows(namespace: str, source: SourceName) -> NoPlace:
-    message = f"namespace {namespace} has limits, and its source {source!r} has not reported all slices of its pods yet"
-    known_as = KNOWN_AS[WaitReason.QUOTA_EXCEEDED]
-    of = "sources that have not reported yet"
-    return NoPlace(message, (ReasonCount(reason=WaitReason.QUOTA_EXCEEDED, count=1, of=of, known_as=known_as),))
-
-
 def limits_changed(ctx: QuotaContext, namespace: str) -> None:
     """A namespace's limits changed or are gone: its waiting requests are looked at again."""
     _try_again(ctx, lambda asked: asked.namespace == namespace)
@@ -250,8 +241,8 @@ def _try_again(ctx: QuotaContext, concerns: Callable[[AllocationRequested], bool
     """Not only requests set aside: others had a place that takes too much, and groups are tried as one."""
 
     def is_concerned(request: RequestId) -> bool:
-        asked = ctx.facts.requests.get(request)
-        return isinstance(asked, AllocationRequested) and concerns(asked)
+        asked = ctx.facts.wanted(request)
+        return asked is not None and concerns(asked)
 
     waiting = dict.fromkeys(ctx.queue.those(is_concerned))
     ctx.changed_requests |= waiting

@@ -6,11 +6,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sluice.contracts.ids import RequestId, RunId, SourceName
-from sluice.contracts.messages import AllocationRequested, Claim
-from sluice.contracts.outbox import Outbox
+from sluice.contracts.ids import RequestId, SourceName
+from sluice.contracts.messages import Claim
 from sluice.contracts.quotas.usage import NOTHING, Usage, total
-from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.key_index import drop
 from sluice_allocator.core.placement import least_usage
 from sluice_allocator.core.sorted_keys import QueueKey
 from sluice_allocator.core.state.context import Context
@@ -40,9 +39,8 @@ class UnadoptedUsage:
         """The ledger has it, or there is none. Returns the namespace, if that is new."""
         namespace = self._namespace_of.pop(request, None)
         if namespace is not None:
-            claims = self.claims_of[namespace].pop(request)
-            if not self.claims_of[namespace]:
-                del self.claims_of[namespace]
+            claims = self.claims_of[namespace][request]
+            drop(self.claims_of, namespace, request)
             self._note(namespace, claims, came=False)
         return namespace
 
@@ -80,8 +78,8 @@ class QuotaRetry:
     unbooked: UnadoptedUsage = field(default_factory=UnadoptedUsage)  # what counts without a ledger entry
     complete: dict[SourceName, None] = field(default_factory=dict)  # sources that synced in this incarnation
     _awaiting: dict[tuple[int, RequestId], None] = field(default_factory=dict)  # the items of `unread`, each once
-    _least: dict[tuple[tuple[Claim, ...], int], Usage] = field(default_factory=dict)
-    """By claims and number of GPU models."""
+    least: dict[tuple[tuple[Claim, ...], int], Usage] = field(default_factory=dict)
+    """The least usage by claims and number of GPU models, as far as it was computed."""
 
     def wake(self, namespace: str) -> None:
         """A namespace has more room, or other limits: its waiting requests are tried again, in turn."""
@@ -111,23 +109,12 @@ class QuotaRetry:
             waited.append(found[1])
         return waited
 
-    def known_least(self, claims: tuple[Claim, ...], models: int) -> Usage | None:
-        """The least usage of such claims on so many models, if it was computed."""
-        return self._least.get((claims, models))
 
-    def remember_least(self, claims: tuple[Claim, ...], models: int, least: Usage) -> Usage:
-        if len(self._least) >= LEAST_REMEMBERED:
-            self._least.clear()
-        self._least[claims, models] = least
-        return least
-
-
+@dataclass(eq=False)
 class QuotaContext(Context):
     """With what quotas remember."""
 
-    def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        super().__init__(run, rules, outbox)
-        self.over_quota = QuotaRetry()
+    over_quota: QuotaRetry = field(default_factory=QuotaRetry)
 
     @property
     def nothing_else_to_do(self) -> bool:
@@ -139,10 +126,8 @@ def look_at_held(ctx: QuotaContext, request: RequestId) -> None:
     """A request or its slice's entry changed: note a slice that its source remembers and the ledger lacks. A limit
     counts bookings, and after a wipe nodes are opened one after another: without this the first of them would be filled
     with pods of namespaces that have all they may on the others. Until a source has synced, their usage is unknown."""
-    asked = ctx.facts.requests.get(request)
-    unbooked = ctx.over_quota.unbooked
-    held = asked.held if isinstance(asked, AllocationRequested) else None
-    if isinstance(asked, AllocationRequested) and held is not None and held.allocation not in ctx.facts.ledger:
+    asked, unbooked = ctx.facts.wanted(request), ctx.over_quota.unbooked
+    if asked is not None and asked.held is not None and asked.held.allocation not in ctx.facts.ledger:
         unbooked.put(request, asked.namespace, asked.claims)
         return
     namespace = unbooked.drop(request)
@@ -162,15 +147,15 @@ def usage_unbooked(ctx: QuotaContext, namespace: str, but: RequestId | None) -> 
 
 def silent_source(ctx: QuotaContext, request: RequestId | None) -> SourceName | None:
     """The source of a request until it has synced in this incarnation of the broker; else None."""
-    asked = ctx.facts.requests.get(request) if request is not None else None
-    if not isinstance(asked, AllocationRequested) or asked.source in ctx.facts.sources:
-        return None
-    return asked.source
+    asked = ctx.facts.wanted(request) if request is not None else None
+    return asked.source if asked is not None and asked.source not in ctx.facts.sources else None
 
 
 def least_of(ctx: QuotaContext, claims: tuple[Claim, ...]) -> Usage:
-    models = len(ctx.cluster.models())
-    least = ctx.over_quota.known_least(claims, models)
+    known, key = ctx.over_quota.least, (claims, len(ctx.cluster.models()))
+    least = known.get(key)
     if least is None:
-        least = ctx.over_quota.remember_least(claims, models, least_usage(ctx.cluster, claims))
+        if len(known) >= LEAST_REMEMBERED:
+            known.clear()
+        least = known[key] = least_usage(ctx.cluster, claims)
     return least

@@ -12,20 +12,15 @@ from sluice.contracts.messages import Booking, SliceReady
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.node.removal import await_node
 from sluice_allocator.core.quotas.overcommit import await_reading, may_bind
+from sluice_allocator.core.state.bus_cache import Entries
 from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.state.facts import doubtful_ticket, is_unshown
 
 
 def bindable(grants: dict[AllocationId, msg.Grant], held: msg.Held | None) -> dict[AllocationId, msg.Grant]:
     """Of several grants the one that the source remembers, if any, since the pod is there: ready (again) or not."""
-    if held is None or held.allocation not in grants:
-        return grants
-    return {held.allocation: grants[held.allocation]}
-
-
-def _keeps_time(ctx: SchedulerContext, grant: msg.Grant) -> bool:
-    shown = ctx.shown.get(grant.booking.node)
-    return shown is not None and shown.time_quota
+    is_there = held is not None and held.allocation in grants
+    return {held.allocation: grants[held.allocation]} if held is not None and is_there else grants
 
 
 def bound_of(ctx: SchedulerContext, allocation: AllocationId, grant: msg.Grant, revision: int) -> msg.Bound | None:
@@ -36,6 +31,8 @@ def bound_of(ctx: SchedulerContext, allocation: AllocationId, grant: msg.Grant, 
     if revision == 1 and not may_bind(ctx, grant):
         await_reading(ctx, grant)
         return None
+    shown = ctx.shown.get(grant.booking.node)
+    keeps_time = shown is not None and shown.time_quota
     return msg.Bound(
         request=grant.booking.request,
         request_revision=grant.booking.request_revision,
@@ -45,7 +42,7 @@ def bound_of(ctx: SchedulerContext, allocation: AllocationId, grant: msg.Grant, 
         ticket=slice_.ticket,
         containers=tuple(_containers(ctx, grant, slice_)),
         slice_sequence=ctx.facts.sequences.get(subjects.slice_(grant.booking.node, allocation).subject, 0),
-        warnings=(*slice_.warnings, *advice(slice_, grant.booking, time_quota=_keeps_time(ctx, grant))),
+        warnings=(*slice_.warnings, *advice(slice_, grant.booking, time_quota=keeps_time)),
         source=grant.booking.source,
         incarnation=ctx.facts.incarnation,
         slice_operation=ctx.facts.slice_operations.get(allocation, OperationId("")),
@@ -53,8 +50,8 @@ def bound_of(ctx: SchedulerContext, allocation: AllocationId, grant: msg.Grant, 
 
 
 def _containers(ctx: SchedulerContext, grant: msg.Grant, slice_: msg.SliceReady) -> Iterator[msg.ContainerDevices]:
-    asked = ctx.facts.requests.get(grant.booking.request)
-    sets = (*reversed(asked.alternatives), asked.claims) if isinstance(asked, msg.AllocationRequested) else ()
+    asked = ctx.facts.wanted(grant.booking.request)
+    sets = (*reversed(asked.alternatives), asked.claims) if asked is not None else ()
     chosen = {claim.container: claim.driver_capabilities for claims in sets for claim in claims}
     for each in slice_.containers:
         profiles = [device.profile for device in grant.booking.devices if device.container == each.container]
@@ -62,9 +59,7 @@ def _containers(ctx: SchedulerContext, grant: msg.Grant, slice_: msg.SliceReady)
         yield msgspec.structs.replace(each, driver_capabilities=capabilities)
 
 
-def follow_bound(
-    ctx: SchedulerContext, request: RequestId, binding: msg.Bound, entries: dict[AllocationId, msg.LedgerEntry]
-) -> None:
+def follow_bound(ctx: SchedulerContext, request: RequestId, binding: msg.Bound, entries: Entries) -> None:
     """Update a bound request: its strings and warnings follow the slice (a reboot changes them); losing it ends it."""
     entry = entries.get(binding.allocation)
     if isinstance(entry, msg.Grant):
@@ -89,7 +84,6 @@ def follow_bound(
 
 
 def bind_again(ctx: SchedulerContext, late: msg.Bound, grant: msg.Grant) -> None:
-    """Bind a pod to its slice once that is ready, if a Bound of an earlier incarnation of the broker is late."""
     again = bound_of(ctx, grant.booking.allocation, grant, late.revision + 1)
     if again is not None:
         ctx.commit(subjects.binding(late.request), again, late.request)
@@ -114,7 +108,6 @@ def _is_newer(ctx: SchedulerContext, again: msg.Bound, binding: msg.Bound) -> bo
 
 
 def release(ctx: SchedulerContext, request: RequestId, cause: str) -> None:
-    """Publish that nothing is left of the request's slices."""
     released = msg.Released(request=request, cause=cause)
     ctx.commit(subjects.binding(request), released, request, ttl_s=ctx.rules.closing_ttl_s)
 
@@ -132,7 +125,9 @@ def waived(
     releases its places, also where that was published before and is not done yet."""
     before = ctx.facts.bindings.get(request)
     known = before.allocations if isinstance(before, msg.Waived) else ()
-    still = tuple(each for each in known if each not in allocations and _is_taken_back(ctx, each))
+    # closed entries stay in the ledger for hours; what is granted or being revoked is still to be taken back
+    left = (each for each in known if isinstance(ctx.facts.ledger.get(each), msg.Grant | msg.Revoke))
+    still = tuple(each for each in left if each not in allocations)
     return msg.Waived(
         request=request,
         request_revision=asked.revision,
@@ -144,18 +139,12 @@ def waived(
     )
 
 
-def _is_taken_back(ctx: SchedulerContext, allocation: AllocationId) -> bool:
-    """Whether a waived place is still to be revoked: closed entries stay in the ledger for hours."""
-    return isinstance(ctx.facts.ledger.get(allocation), msg.Grant | msg.Revoke)
-
-
 def waived_for(
     ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, causes: dict[AllocationId, str]
 ) -> msg.Waived | None:
     """The waiver of places, each for its cause; None where there are none."""
-    if not causes:
-        return None
-    return waived(ctx, request, asked, list(causes), "; ".join(dict.fromkeys(causes.values())), alone=True)
+    cause = "; ".join(dict.fromkeys(causes.values()))
+    return waived(ctx, request, asked, list(causes), cause, alone=True) if causes else None
 
 
 WHOLE_PERMILLE = 1000

@@ -8,21 +8,9 @@ The request itself is `request.reconcile`'s part."""
 
 import msgspec
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    Closed,
-    Grant,
-    LedgerEntry,
-    Refused,
-    Released,
-    RequestWithdrawn,
-    Revoke,
-    SliceGone,
-    Waived,
-)
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.moves.move import note_phase
 from sluice_allocator.core.node.removal import await_any_node, await_node
@@ -30,7 +18,7 @@ from sluice_allocator.core.preemption.candidates import note_revoked
 from sluice_allocator.core.request.bind import release
 from sluice_allocator.core.request.grant_validity import AILING, why_decline, why_revoke
 from sluice_allocator.core.reservations.reservation import give_up
-from sluice_allocator.core.state.bus_cache import BindingFact, RequestFact, named_by
+from sluice_allocator.core.state.bus_cache import BindingFact, Entries, RequestFact, named_by
 from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.state.facts import answer_without_slice, may_come_yet
 from sluice_allocator.core.state.grant_facts import is_move
@@ -39,26 +27,26 @@ from sluice_allocator.core.state.grant_facts import is_move
 class GrantVerdicts(msgspec.Struct, frozen=True):
     """The valid grants of a request, and why others are not to be bound."""
 
-    standing: dict[AllocationId, Grant] = msgspec.field(default_factory=dict)
+    standing: dict[AllocationId, msg.Grant] = msgspec.field(default_factory=dict)
     unfit: dict[AllocationId, str] = msgspec.field(default_factory=dict)
 
 
 _NOTHING = GrantVerdicts()
 
 
-def reconcile_entries(
-    ctx: SchedulerContext, entries: dict[AllocationId, LedgerEntry], asked: RequestFact | None
-) -> GrantVerdicts:
+def reconcile_entries(ctx: SchedulerContext, entries: Entries, asked: RequestFact | None) -> GrantVerdicts:
     if not entries:
         return _NOTHING
     judged = GrantVerdicts()
     for allocation, entry in entries.items():
         cause = None
-        if isinstance(entry, Grant):
+        if isinstance(entry, msg.Grant):
             if entry.after and is_move(entry):
                 note_phase(ctx, entry, asked)
             cause = why_revoke(ctx, entry, asked)
-            waive = why_decline(ctx, entry, asked) if cause is None and isinstance(asked, AllocationRequested) else None
+            waive = (
+                why_decline(ctx, entry, asked) if cause is None and isinstance(asked, msg.AllocationRequested) else None
+            )
             if waive is not None:
                 judged.unfit[allocation] = waive
             elif cause is None:
@@ -67,26 +55,26 @@ def reconcile_entries(
     return judged
 
 
-def _settle_entry(ctx: SchedulerContext, allocation: AllocationId, entry: LedgerEntry, cause: str | None) -> None:
+def _settle_entry(ctx: SchedulerContext, allocation: AllocationId, entry: msg.LedgerEntry, cause: str | None) -> None:
     """Write what follows for one entry. `cause`: why it is not to stand, if it is a Grant that is not."""
-    if isinstance(entry, Closed):
+    if isinstance(entry, msg.Closed):
         return
     slice_ = ctx.facts.slices.get(allocation)
-    if isinstance(entry, Revoke) and entry.incarnation != ctx.facts.incarnation:
+    if isinstance(entry, msg.Revoke) and entry.incarnation != ctx.facts.incarnation:
         cause = entry.cause  # it landed late, of an earlier incarnation, and no agent acts on it: order it again
-    if cause is None and not isinstance(slice_, SliceGone):
+    if cause is None and not isinstance(slice_, msg.SliceGone):
         return
     booking = entry.booking
     address = subjects.ledger(booking.node, allocation)
     if ctx.outbox.busy(address):
         return
-    if isinstance(slice_, SliceGone):
-        closed = Closed(
+    if isinstance(slice_, msg.SliceGone):
+        closed = msg.Closed(
             revision=entry.revision,
             allocation=allocation,
             request=booking.request,
             node=booking.node,
-            cause=entry.cause if isinstance(entry, Revoke) else slice_.cause,
+            cause=entry.cause if isinstance(entry, msg.Revoke) else slice_.cause,
         )
         ctx.commit(address, closed, booking.request, ttl_s=ctx.rules.closing_ttl_s)
         return
@@ -96,32 +84,27 @@ def _settle_entry(ctx: SchedulerContext, allocation: AllocationId, entry: Ledger
         revoke(ctx, entry, cause)
 
 
-def revoke(ctx: SchedulerContext, entry: Grant | Revoke, cause: str) -> None:
+def revoke(ctx: SchedulerContext, entry: msg.Grant | msg.Revoke, cause: str) -> None:
     """Revoke a slice (again). Later decisions count without it; of shares being shrunk the larger size is booked."""
     booking = entry.booking
-    if isinstance(entry, Grant):
+    if isinstance(entry, msg.Grant):
         give_up(ctx, entry)
-    order = Revoke(
-        revision=entry.revision + 1,
-        incarnation=ctx.facts.incarnation,
-        booking=ctx.counted(entry),
-        cause=cause,
-        after=entry.after,
-    )
+    life, counted, revision = ctx.facts.incarnation, ctx.counted(entry), entry.revision + 1
+    order = msg.Revoke(revision=revision, incarnation=life, booking=counted, cause=cause, after=entry.after)
     ctx.commit(subjects.ledger(booking.node, booking.allocation), order, booking.request)
-    if isinstance(entry, Grant):
+    if isinstance(entry, msg.Grant):
         note_revoked(ctx, entry)
 
 
 def settle_stray(ctx: SchedulerContext, allocation: AllocationId) -> None:
     """Close a slice that is gone and not in the ledger: its agent publishes `SliceGone` until it reads `Closed`."""
     slice_ = ctx.facts.slices.get(allocation)
-    if not isinstance(slice_, SliceGone) or slice_.closing or allocation in ctx.facts.ledger:
+    if not isinstance(slice_, msg.SliceGone) or slice_.closing or allocation in ctx.facts.ledger:
         return
     node = ctx.facts.slice_nodes[allocation]
     address = subjects.ledger(node, allocation)
     if not ctx.outbox.busy(address):
-        closed = Closed(
+        closed = msg.Closed(
             revision=slice_.revision, allocation=allocation, request=slice_.request, node=node, cause=slice_.cause
         )
         ctx.commit(address, closed, slice_.request, ttl_s=ctx.rules.closing_ttl_s)
@@ -130,26 +113,24 @@ def settle_stray(ctx: SchedulerContext, allocation: AllocationId) -> None:
 _NOBODY_ASKS = "its request is gone"
 
 
-def reconcile_ended(
-    ctx: SchedulerContext, request: RequestId, asked: RequestFact | None, entries: dict[AllocationId, LedgerEntry]
-) -> None:
+def reconcile_ended(ctx: SchedulerContext, request: RequestId, asked: RequestFact | None, entries: Entries) -> None:
     """Settle a request that is withdrawn, rejected, or unknown (its source is silent, or published its end)."""
     ctx.conditions.clear(Condition.BINDING_DIFFERS, request)
     address = subjects.binding(request)
     binding = ctx.facts.bindings.get(request)
     if request in ctx.committing or ctx.outbox.busy(address):
         return
-    if entries and not all(isinstance(entry, Closed) for entry in entries.values()):
-        return  # `Released` is said after SliceGone, never before
-    if isinstance(binding, Bound) and binding.allocation not in entries and may_come_yet(ctx, binding.allocation):
+    if not all(isinstance(entry, msg.Closed) for entry in entries.values()):
+        return  # `Released` is published after SliceGone, never before
+    if isinstance(binding, msg.Bound) and binding.allocation not in entries and may_come_yet(ctx, binding.allocation):
         return
-    if isinstance(asked, RequestWithdrawn) and not asked.closing:
+    if isinstance(asked, msg.RequestWithdrawn) and not asked.closing:
         _settle_withdrawn(ctx, request, asked, binding, entries)
         return
-    if isinstance(asked, RequestWithdrawn):
+    if isinstance(asked, msg.RequestWithdrawn):
         ctx.backoff.forget(request)
         ctx.sparing.forget(request)
-    is_late = (asked is None or isinstance(asked, RequestWithdrawn)) and _landed_late(ctx, request, asked, binding)
+    is_late = (asked is None or isinstance(asked, msg.RequestWithdrawn)) and _landed_late(ctx, request, asked, binding)
     if is_late and await_node(ctx, request, named_by(binding)) is None:
         release(ctx, request, _NOBODY_ASKS)
 
@@ -157,11 +138,11 @@ def reconcile_ended(
 def _settle_withdrawn(
     ctx: SchedulerContext,
     request: RequestId,
-    asked: RequestWithdrawn,
+    asked: msg.RequestWithdrawn,
     binding: BindingFact | None,
-    entries: dict[AllocationId, LedgerEntry],
+    entries: Entries,
 ) -> None:
-    if isinstance(binding, Released):
+    if isinstance(binding, msg.Released):
         return
     if any(await_node(ctx, request, held) is not None for held in (asked.held, named_by(binding))):
         return
@@ -170,14 +151,14 @@ def _settle_withdrawn(
 
 
 def _landed_late(
-    ctx: SchedulerContext, request: RequestId, asked: RequestWithdrawn | None, binding: BindingFact | None
+    ctx: SchedulerContext, request: RequestId, asked: msg.RequestWithdrawn | None, binding: BindingFact | None
 ) -> bool:
     """Whether a binding is older than the end of its request, which neither ledger nor source knows then. An unknown
     one may belong to a source that has not published yet in this incarnation (see `core.recheck`)."""
     match binding:
-        case Bound():
+        case msg.Bound():
             return asked is not None or answer_without_slice(ctx, request) is None
-        case Refused() | Waived():
+        case msg.Refused() | msg.Waived():
             return asked is not None
         case _:
             return False

@@ -5,7 +5,7 @@ allocator order the same. A pod is evicted only for a valid grant, and a bound o
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId, Incarnation, RequestId
-from sluice.contracts.messages import AllocationRequested, Bound, EvictionOrdered, EvictionOver, Grant, LedgerEntry
+from sluice.contracts.messages import Bound, EvictionOrdered, EvictionOver, Grant, LedgerEntry
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.preemption.drain import why_drained
 from sluice_allocator.core.request.grant_validity import why_decline, why_revoke
@@ -16,7 +16,6 @@ from sluice_allocator.core.state.grant_facts import is_being_revoked, is_gone, i
 
 
 def reconcile_eviction(ctx: SchedulerContext, request: RequestId, entries: dict[AllocationId, LedgerEntry]) -> None:
-    """Order the eviction of a pod that has to go, or lift the order."""
     concerns_some = ctx.facts.promises or ctx.facts.cordons or ctx.facts.evictions or ctx.sparing.has_orders
     if not concerns_some and why_taken_back(ctx, request) is None:
         return
@@ -43,8 +42,7 @@ def _say(ctx: SchedulerContext, word: EvictionOrdered | EvictionOver) -> None:
 
 
 def why_evict(ctx: SchedulerContext, request: RequestId, entries: dict[AllocationId, LedgerEntry]) -> str | None:
-    """Why the pod of a request has to go; None when it need not."""
-    if not isinstance(ctx.facts.requests.get(request), AllocationRequested):
+    if ctx.facts.wanted(request) is None:
         return None
     for allocation, entry in entries.items():
         if not isinstance(entry, Grant) or is_gone(ctx, allocation):
@@ -87,17 +85,13 @@ def _goes_for(ctx: SchedulerContext, request: RequestId, allocation: AllocationI
 
 def _evicting(ctx: SchedulerContext, allocation: AllocationId) -> list[Grant]:
     """Grants for whose place an allocation's pod has to go; of requests seen in this incarnation only."""
-    promises = (ctx.facts.ledger[promise] for promise in ctx.facts.promises.get(allocation, ()))
-    return [each for each in promises if isinstance(each, Grant) and each.evict and _is_asked_for(ctx, each)]
-
-
-def _is_asked_for(ctx: SchedulerContext, grant: Grant) -> bool:
-    asked = ctx.facts.requests.get(grant.booking.request)
-    return grant.incarnation == ctx.facts.incarnation and isinstance(asked, AllocationRequested)
+    facts = ctx.facts
+    promises = (each for each in facts.grants(facts.promises.get(allocation, ())) if each.evict)
+    return [e for e in promises if e.incarnation == facts.incarnation and facts.wanted(e.booking.request) is not None]
 
 
 def _stands(ctx: SchedulerContext, grant: Grant) -> bool:
-    asked = ctx.facts.requests.get(grant.booking.request)
-    if not isinstance(asked, AllocationRequested) or is_being_revoked(ctx, grant):
+    asked = ctx.facts.wanted(grant.booking.request)
+    if asked is None or is_being_revoked(ctx, grant):
         return False
     return why_revoke(ctx, grant, asked) is None and why_decline(ctx, grant, asked) is None

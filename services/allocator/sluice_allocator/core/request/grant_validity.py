@@ -36,7 +36,11 @@ def why_revoke(ctx: SchedulerContext, grant: msg.Grant, asked: RequestFact | Non
 def _why_revoke_place(ctx: SchedulerContext, grant: msg.Grant, asked: RequestFact | None) -> str | None:
     booking = grant.booking
     binding = ctx.facts.bindings.get(booking.request)
-    unwanted = _by_its_source(grant, asked, binding) or _by_its_binding(ctx, booking, binding, asked)
+    if isinstance(asked, msg.RequestWithdrawn):
+        return asked.cause
+    if is_rejected(asked, booking) and not grant.adopted and not isinstance(binding, msg.Bound):
+        return "request rejected"
+    unwanted = _by_its_binding(ctx, booking, binding, asked)
     if unwanted is not None:
         return unwanted
     if is_too_late(ctx, grant):
@@ -71,14 +75,6 @@ def why_decline(ctx: SchedulerContext, grant: msg.Grant, asked: msg.AllocationRe
     return given_up or excess(ctx, grant)
 
 
-def _by_its_source(grant: msg.Grant, asked: RequestFact | None, binding: BindingFact | None) -> str | None:
-    if isinstance(asked, msg.RequestWithdrawn):
-        return asked.cause
-    if is_rejected(asked, grant.booking) and not grant.adopted and not isinstance(binding, msg.Bound):
-        return "request rejected"
-    return None
-
-
 def _by_its_binding(
     ctx: SchedulerContext, booking: msg.Booking, binding: BindingFact | None, asked: RequestFact | None
 ) -> str | None:
@@ -107,6 +103,4 @@ def _by_its_binding(
 def _has_another(ctx: SchedulerContext, asked: RequestFact | None, allocation: AllocationId) -> bool:
     """Whether its source remembers another slice, and that is granted: the pod is there, or nowhere."""
     held = asked.held if isinstance(asked, msg.AllocationRequested) else None
-    if held is None or held.allocation == allocation:
-        return False
-    return isinstance(ctx.facts.ledger.get(held.allocation), msg.Grant)
+    return held is not None and held.allocation != allocation and ctx.facts.grant(held.allocation) is not None

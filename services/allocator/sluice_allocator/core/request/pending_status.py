@@ -1,26 +1,21 @@
 """Requests that publish a waiting reason of their own, not the queue's. Those that lost their slice, those whose place
 is still being freed, those in backoff, and those of a group."""
 
-from collections.abc import Mapping
-
 from sluice.contracts import messages as msg
-from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.ids import RequestId
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.gangs.reconcile import tell_group_reason
 from sluice_allocator.core.request.grant_validity import AILING
 from sluice_allocator.core.reservations.reservation import say_for_whom_it_waits
+from sluice_allocator.core.state.bus_cache import Entries
 from sluice_allocator.core.state.context import say_why
 from sluice_allocator.core.state.facts import is_held
 
 
 def tell_own_reason(
-    ctx: SchedulerContext,
-    request: RequestId,
-    asked: msg.AllocationRequested,
-    entries: dict[AllocationId, msg.LedgerEntry],
+    ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, entries: Entries
 ) -> bool:
-    """Whether a request publishes a reason of its own why it is not bound."""
     if entries and (_tell_of_loss(ctx, request, asked, entries) or _tell_of_promise(ctx, request, asked, entries)):
         return True
     if is_told_to_rest(ctx, request, entries):
@@ -31,15 +26,11 @@ def tell_own_reason(
     return tell_group_reason(ctx, request, asked)
 
 
-def _tell_of_loss(
-    ctx: SchedulerContext,
-    request: RequestId,
-    asked: msg.AllocationRequested,
-    entries: dict[AllocationId, msg.LedgerEntry],
-) -> bool:
+def _tell_of_loss(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, entries: Entries) -> bool:
     if isinstance(ctx.facts.answer_to(request), (msg.Bound, msg.Refused, msg.Released)) or request in ctx.committing:
         return False
-    lost = _lost_slice(ctx, entries)
+    slices = (ctx.facts.slices.get(each) for each, entry in entries.items() if isinstance(entry, msg.Grant))
+    lost = next((slice_ for slice_ in slices if isinstance(slice_, msg.SliceDegraded)), None)
     if lost is None or not is_held(asked, lost.allocation):
         return False
     node = ctx.facts.slice_nodes[lost.allocation]
@@ -49,10 +40,7 @@ def _tell_of_loss(
 
 
 def _tell_of_promise(
-    ctx: SchedulerContext,
-    request: RequestId,
-    asked: msg.AllocationRequested,
-    entries: dict[AllocationId, msg.LedgerEntry],
+    ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, entries: Entries
 ) -> bool:
     binding = ctx.facts.answer_to(request)
     if not isinstance(binding, msg.Waived | None):
@@ -63,26 +51,16 @@ def _tell_of_promise(
     return any(say_for_whom_it_waits(ctx, request, asked, grant) for grant in left)
 
 
-def _lost_slice(ctx: SchedulerContext, entries: dict[AllocationId, msg.LedgerEntry]) -> msg.SliceDegraded | None:
-    for allocation, entry in entries.items():
-        slice_ = ctx.facts.slices.get(allocation)
-        if isinstance(slice_, msg.SliceDegraded) and isinstance(entry, msg.Grant):
-            return slice_
-    return None
-
-
 def note_taken_back(ctx: SchedulerContext, message: msg.AnyMessage | None) -> None:
     """Another process wrote this: note whether it ends an unbound grant of this process."""
     if not isinstance(message, msg.Revoke):
         return
-    booking = message.booking
-    if not booking.allocation.startswith(f"{booking.request}_{ctx.run}_"):
-        return
-    if booking.request not in ctx.facts.requests or isinstance(ctx.facts.bindings.get(booking.request), msg.Bound):
-        return
-    if isinstance(ctx.facts.slices.get(booking.allocation), AILING):
-        return  # this process knows why, and avoids the GPU
-    ctx.backoff.taken_back(booking.request, ctx.now)
+    booking, facts = message.booking, ctx.facts
+    was_mine = booking.allocation.startswith(f"{booking.request}_{ctx.run}_")
+    waits = booking.request in facts.requests and not isinstance(facts.bindings.get(booking.request), msg.Bound)
+    knows_why = isinstance(facts.slices.get(booking.allocation), AILING)  # and avoids the GPU
+    if was_mine and waits and not knows_why:
+        ctx.backoff.taken_back(booking.request, ctx.now)
 
 
 def tell_backoff(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested) -> bool:
@@ -97,8 +75,8 @@ def tell_backoff(ctx: SchedulerContext, request: RequestId, asked: msg.Allocatio
     return True
 
 
-def is_told_to_rest(ctx: SchedulerContext, request: RequestId, entries: Mapping[AllocationId, msg.LedgerEntry]) -> bool:
+def is_told_to_rest(ctx: SchedulerContext, request: RequestId, entries: Entries) -> bool:
     """Whether a request's backoff reason still holds: no grant or binding followed."""
-    if not ctx.backoff.rests(request, ctx.now) or any(isinstance(entry, msg.Grant) for entry in entries.values()):
-        return False
-    return not isinstance(ctx.facts.answer_to(request), msg.Bound | msg.Refused | msg.Released)
+    followed = any(isinstance(entry, msg.Grant) for entry in entries.values())
+    followed = followed or isinstance(ctx.facts.answer_to(request), msg.Bound | msg.Refused | msg.Released)
+    return ctx.backoff.rests(request, ctx.now) and not followed

@@ -28,6 +28,7 @@ from sluice_allocator.core.request.entries import GrantVerdicts, reconcile_ended
 from sluice_allocator.core.request.eviction_orders import reconcile_eviction
 from sluice_allocator.core.request.pending_status import tell_backoff, tell_own_reason
 from sluice_allocator.core.serve.offers import stands_alone, try_at_once, wait
+from sluice_allocator.core.state.bus_cache import Entries
 from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.state.facts import (
     DECLINED,
@@ -46,7 +47,7 @@ def reconcile_request(ctx: SchedulerContext, request: RequestId) -> None:
         ctx.node_waits.let_go(request)
     asked = ctx.facts.requests.get(request)
     know_group(ctx, request, asked)
-    entries = {a: ctx.facts.ledger[a] for a in ctx.facts.allocations_of.get(request, ())}
+    entries = ctx.facts.entries_of(request)
     judged = reconcile_entries(ctx, entries, asked)
     reconcile_eviction(ctx, request, entries)
     look_at_movable(ctx, request, asked, entries)
@@ -64,11 +65,7 @@ def reconcile_request(ctx: SchedulerContext, request: RequestId) -> None:
 
 
 def _settle_asked(
-    ctx: SchedulerContext,
-    request: RequestId,
-    asked: msg.AllocationRequested,
-    entries: dict[AllocationId, msg.LedgerEntry],
-    judged: GrantVerdicts,
+    ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, entries: Entries, judged: GrantVerdicts
 ) -> None:
     address = subjects.binding(request)
     binding = ctx.facts.bindings.get(request)
@@ -105,11 +102,7 @@ def _settle_asked(
 
 
 def _settle_bound(
-    ctx: SchedulerContext,
-    asked: msg.AllocationRequested,
-    binding: msg.Bound,
-    entries: dict[AllocationId, msg.LedgerEntry],
-    judged: GrantVerdicts,
+    ctx: SchedulerContext, asked: msg.AllocationRequested, binding: msg.Bound, entries: Entries, judged: GrantVerdicts
 ) -> None:
     """Follow a pod's binding; if that is of an earlier incarnation of the broker, bind what the pod has."""
     request, instead = binding.request, held_instead(asked, binding)
@@ -153,11 +146,7 @@ def _may_have_another(ctx: SchedulerContext, grant: msg.Grant) -> bool:
 
 
 def _keep_pinned(
-    ctx: SchedulerContext,
-    request: RequestId,
-    asked: msg.AllocationRequested,
-    entries: dict[AllocationId, msg.LedgerEntry],
-    judged: GrantVerdicts,
+    ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, entries: Entries, judged: GrantVerdicts
 ) -> bool:
     """Whether its pod is, or may be, where its source says: then no other slice is for it."""
     held = asked.held
@@ -240,17 +229,14 @@ def _refuse_or_queue(ctx: SchedulerContext, request: RequestId, asked: msg.Alloc
 def _end_waiting(ctx: SchedulerContext, request: RequestId) -> None:
     if not (ctx.facts.waiting or ctx.outbox.keeps_anything):
         return
-    if request in ctx.queue or request in ctx.queue.outside or request in ctx.node_waits.node_of:
+    waits = (ctx.queue, ctx.queue.outside, ctx.node_waits.node_of, ctx.committing)  # what is committing may fail
+    if any(request in each for each in waits):
         return
-    if request in ctx.committing:
-        return  # that may fail: it is removed when the grant is there
     address = subjects.waiting(request)
     mine = ctx.outbox.kept(address)
     said = mine or ctx.facts.waiting.get(request)
-    if (
-        said is not None
-        and not isinstance(said, msg.WaitOver)
-        and (mine is not None or ctx.throttle(Condition.WAIT_ENDED, request))
-    ):
+    if said is None or isinstance(said, msg.WaitOver):
+        return
+    if mine is not None or ctx.throttle(Condition.WAIT_ENDED, request):
         over = msg.WaitOver(request=request)
         ctx.outbox.keep(address, over, request=request, ttl_s=ctx.rules.closing_ttl_s)

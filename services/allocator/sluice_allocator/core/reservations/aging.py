@@ -5,10 +5,9 @@ import heapq
 from collections import Counter
 from dataclasses import dataclass, field
 
-from sluice.contracts.ids import AllocationId, RunId
+from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import Booking, Grant
-from sluice.contracts.outbox import Outbox
-from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.key_index import count
 from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
 from sluice_allocator.core.sorted_keys import QueueKey, SortedKeys
 
@@ -96,18 +95,15 @@ class ReservedGpus:
     def forget(self, allocation: AllocationId) -> None:
         for model in self._models.pop(allocation, ()):
             self.freed[model] = None
-            self.of_model[model] -= 1
-            if not self.of_model[model]:
-                del self.of_model[model]
+            count(self.of_model, model, -1)
 
 
+@dataclass(eq=False)
 class ReservationContext(PreemptionContext):
     """With the times and the count of reservations."""
 
-    def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        super().__init__(run, rules, outbox)
-        self.aging = Aging()
-        self.promised = ReservedGpus()
+    aging: Aging = field(default_factory=Aging)
+    promised: ReservedGpus = field(default_factory=ReservedGpus)
 
     def grant(self, booking: Booking, after: tuple[AllocationId, ...] = (), *, evict: bool = False) -> None:
         super().grant(booking, after, evict=evict)

@@ -29,13 +29,12 @@ def not_from_others(ctx: ReservationContext, request: RequestId) -> Avoid:
     """GPUs where no pod has to leave for a request: it failed there, or has a slice being revoked, which counts on its
     node until it is gone: then there may be room, and others would be evicted for nothing."""
     avoid = ctx.backoff.avoided(request, ctx.now)
-    for allocation in ctx.facts.allocations_of.get(request, ()):
-        entry = ctx.facts.ledger[allocation]
-        if isinstance(entry, msg.Closed) or (isinstance(entry, msg.Grant) and not is_being_revoked(ctx, entry)):
+    for allocation, entry in ctx.facts.entries_of(request).items():
+        stays = isinstance(entry, msg.Grant) and not is_being_revoked(ctx, entry)
+        if isinstance(entry, msg.Closed) or stays or is_gone(ctx, allocation):
             continue
-        if not is_gone(ctx, allocation):
-            node = ctx.cluster.nodes.get(entry.booking.node)
-            avoid |= frozenset(gpu.report.uuid for gpu in node.all_gpus) if node is not None else frozenset()
+        node = ctx.cluster.nodes.get(entry.booking.node)
+        avoid |= frozenset(gpu.report.uuid for gpu in node.all_gpus) if node is not None else frozenset()
     return avoid
 
 
@@ -50,9 +49,7 @@ def why_give_up(ctx: ReservationContext, promised: msg.Grant, revision: int) -> 
         return "the request was edited after its place was reserved"
     if ctx.cluster.has_room_beside(booking) and not _takes_over(ctx, promised):
         return "the pods it waited for were resized: its place is free beside them"
-    gpus = (ctx.cluster.gpus.get(device.gpu) for device in booking.devices)
-    lost = {ctx.cluster.why_unusable(gpu) for gpu in gpus if gpu is not None}
-    if lost & {WaitReason.NODE_CORDONED, WaitReason.GPU_UNHEALTHY}:
+    if ctx.cluster.is_out_of_use(booking):
         return f"its reserved place on {booking.node} can no longer be used"
     stuck = _stuck(ctx, promised)
     if stuck:
@@ -71,9 +68,8 @@ def _takes_over(ctx: ReservationContext, promised: msg.Grant) -> bool:
 
 def _was_kept(entry: msg.LedgerEntry | None) -> bool:
     """Whether an entry keeps a place for a moved pod, or did until it was revoked."""
-    return (
-        is_move(entry) if isinstance(entry, msg.Grant) else isinstance(entry, msg.Revoke) and comes_after_its_own(entry)
-    )
+    was_revoked = isinstance(entry, msg.Revoke) and comes_after_its_own(entry)
+    return was_revoked or (isinstance(entry, msg.Grant) and is_move(entry))
 
 
 def _was_made(ctx: ReservationContext, promised: msg.Grant) -> bool:
@@ -110,19 +106,17 @@ def give_up(ctx: ReservationContext, promised: msg.Grant) -> None:
 def _promises_of(ctx: ReservationContext, request: RequestId) -> list[msg.Grant]:
     binding = ctx.facts.bindings.get(request)
     waived = binding.allocations if isinstance(binding, msg.Waived) else ()
-    left = (each for each in ctx.facts.allocations_of.get(request, ()) if each not in waived)
-    entries = (ctx.facts.ledger[allocation] for allocation in left)
-    grants = (entry for entry in entries if isinstance(entry, msg.Grant) and is_promise(ctx, entry))
-    return [grant for grant in grants if not is_being_revoked(ctx, grant)]
+    grants = (each for each in ctx.facts.grants_of(request) if each.booking.allocation not in waived)
+    return [grant for grant in grants if is_promise(ctx, grant) and not is_being_revoked(ctx, grant)]
 
 
 def look_at_promises_on(ctx: ReservationContext, node: NodeName) -> None:
     """A node's use changed: look again at the requests with reservations there."""
     known = ctx.cluster.nodes.get(node)
     for allocation in known.taken if known is not None else ():
-        entry = ctx.facts.ledger.get(allocation)
-        if isinstance(entry, msg.Grant) and entry.after:
-            ctx.changed_requests[entry.booking.request] = None
+        grant = ctx.facts.grant(allocation)
+        if grant is not None and grant.after:
+            ctx.changed_requests[grant.booking.request] = None
             _count(ctx, allocation)
 
 
@@ -136,8 +130,8 @@ def is_about_promises(ctx: ReservationContext, allocation: AllocationId, entry: 
 
 def count_promises(ctx: ReservationContext, allocation: AllocationId) -> None:
     """An entry changed: update whether it is a counted reservation, and those that wait for it."""
-    entry = ctx.facts.ledger.get(allocation)
-    if allocation in ctx.promised or (isinstance(entry, msg.Grant) and entry.after):
+    grant = ctx.facts.grant(allocation)
+    if allocation in ctx.promised or (grant is not None and grant.after):
         _count(ctx, allocation)
     for promise in ctx.facts.promises.get(allocation, ()):
         _count(ctx, promise)

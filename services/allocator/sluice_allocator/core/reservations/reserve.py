@@ -5,13 +5,8 @@ bound."""
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Grant, Revoke
-from sluice_allocator.core.placement import (
-    Place,
-    find_place_on,
-    find_reservation,
-    place_request_of,
-    without_shunned_nodes,
-)
+from sluice_allocator.core.placement import find_reservation, place_request_of, without_shunned_nodes
+from sluice_allocator.core.queue.backoff import longer_each_time
 from sluice_allocator.core.queue.pending_queue import PendingShape
 from sluice_allocator.core.quotas.quota import forbids_place
 from sluice_allocator.core.reservations.aging import ReservationContext
@@ -45,8 +40,8 @@ def promise_places(ctx: ReservationContext) -> None:
         if _try_to_promise(ctx, group):
             _look_at(ctx, group.shape)  # the next of its shape may have waited long enough, too
         else:
-            pause_s = ctx.rules.promise_retry_s * 2.0 ** min(group.promise_failures, 30)
-            ctx.aging.look_at(group.shape, ctx.now + min(pause_s, ctx.rules.promise_retry_max_s))
+            first_s, most_s = ctx.rules.promise_retry_s, ctx.rules.promise_retry_max_s
+            ctx.aging.look_at(group.shape, ctx.now + longer_each_time(first_s, group.promise_failures, most_s))
             group.promise_failures += 1
 
 
@@ -99,8 +94,8 @@ def _try_to_promise(ctx: ReservationContext, group: PendingShape) -> bool:
     """Reserve a place for the first of a group. False when it has none to wait for, or has one already."""
     turn = group.members.first()
     request = turn[2]
-    asked = ctx.facts.requests.get(request)
-    if not isinstance(asked, AllocationRequested) or group.aside is not None or asked.group is not None:
+    asked = ctx.facts.wanted(request)
+    if asked is None or group.aside is not None or asked.group is not None:
         ctx.aging.no_claim(group.shape)
         return False  # it waits for its namespace's limits, or for its group: no place would help it
     if standing_promise(ctx, request) is not None:
@@ -119,17 +114,11 @@ def _try_to_promise(ctx: ReservationContext, group: PendingShape) -> bool:
         ctx.aging.claim(group.shape, turn, frozenset(limits.kept_out))
     else:
         ctx.aging.no_claim(group.shape)
-    if promise is None or not _within_limits(ctx, asked, promise.place, promise.after):
+    if promise is None or forbids_place(ctx, None, asked.namespace, promise.place.devices, promise.after):
         return False
     ctx.queue.remove(request)
     ctx.grant(ctx.booking_of(request, asked, promise.place), promise.after)
     return True
-
-
-def _within_limits(
-    ctx: ReservationContext, asked: AllocationRequested, place: Place, after: tuple[AllocationId, ...]
-) -> bool:
-    return not forbids_place(ctx, None, asked.namespace, place.devices, after)
 
 
 class _Limits:
@@ -185,7 +174,8 @@ def exchange_promise(
     promise = standing_promise(ctx, request)
     if promise is None or freed_on not in {None, promise.booking.node} or not _is_all_it_has(ctx, promise):
         return False
-    place = _place_there(ctx, promise, request, asked)
+    asking = without_shunned_nodes(place_request_of(asked))
+    place = ctx.place_in(promise.booking, request, asking, own=ctx.cluster.peers.booked_for(request))
     after = (promise.booking.allocation,)
     if place is None or forbids_place(ctx, request, asked.namespace, place.devices, after):
         return False
@@ -197,24 +187,5 @@ def exchange_promise(
 def _is_all_it_has(ctx: ReservationContext, promise: Grant) -> bool:
     if is_exchange(promise) or is_being_revoked(ctx, promise):
         return False
-    own, of_request = promise.booking.allocation, ctx.facts.allocations_of[promise.booking.request]
-    return not any(each != own and _may_come_to_be(ctx, each) for each in of_request)
-
-
-def _may_come_to_be(ctx: ReservationContext, allocation: AllocationId) -> bool:
-    return isinstance(ctx.facts.ledger[allocation], Grant) and not is_gone(ctx, allocation)
-
-
-def _place_there(
-    ctx: ReservationContext, promise: Grant, request: RequestId, asked: AllocationRequested
-) -> Place | None:
-    allocation, node = promise.booking.allocation, promise.booking.node
-    snapshot = ctx.shown.get(node)
-    if snapshot is None or ctx.cluster.booking(allocation) is None:
-        return None
-    trial = ctx.cluster.alone(snapshot)
-    trial.unbook(allocation)
-    with ctx.cluster.peers.without(ctx.cluster.peers.booked_for(request)):
-        return find_place_on(
-            trial, without_shunned_nodes(place_request_of(asked)), node, ctx.backoff.avoided(request, ctx.now)
-        )
+    others = (each.booking.allocation for each in ctx.facts.grants_of(promise.booking.request))
+    return all(each == promise.booking.allocation or is_gone(ctx, each) for each in others)

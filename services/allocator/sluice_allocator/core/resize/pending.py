@@ -6,10 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
+from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import Booking, Grant
-from sluice.contracts.outbox import Outbox
-from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
 
 ASKED_MAX = 64  # most resizes without an answer; further callers have to retry
@@ -73,10 +71,6 @@ class Adjusted(msgspec.Struct, frozen=True):
     revision: int
     fields: tuple[FieldChange, ...]
 
-    @property
-    def node(self) -> NodeName:
-        return self.booking.node
-
 
 Outcome = Adjusted | AdjustRefused
 
@@ -91,18 +85,10 @@ class Asked:
 
 
 @dataclass(slots=True)
-class OnItsWay:
-    """A resize that is being written: until the ledger has answered, the larger of both is booked."""
-
-    asked: Asked
-    adjusted: Adjusted
-
-
-@dataclass(slots=True)
 class Adjustments:
     """Resizes without an answer, and the answers that are due."""
 
-    on_their_way: dict[AllocationId, OnItsWay] = field(default_factory=dict)
+    on_their_way: dict[AllocationId, tuple[Asked, Adjusted]] = field(default_factory=dict)  # being written
     again: list[Asked] = field(default_factory=list)  # to be decided again: another write was first
     answers: list[tuple[int, Outcome]] = field(default_factory=list)
 
@@ -110,19 +96,17 @@ class Adjustments:
         """A pending resize did not get into the ledger."""
         undone = self.on_their_way.pop(allocation, None)
         if undone is not None:
-            self.again.append(undone.asked)
+            self.again.append(undone[0])
 
-    def take_answers(self) -> list[tuple[int, Outcome]]:
-        answers, self.answers = self.answers, []
-        return answers
+    def refuse(self, number: int, message: str) -> None:
+        self.answers.append((number, AdjustRefused(AdjustReason.NOT_NOW, f"{message}; retry")))
 
 
+@dataclass(eq=False)
 class ResizeContext(PreemptionContext):
     """With resizes that are not answered."""
 
-    def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        super().__init__(run, rules, outbox)
-        self.adjustments = Adjustments()
+    adjustments: Adjustments = field(default_factory=Adjustments)
 
     def roll_back(self, message: Grant) -> None:
         """A resize that did not get into the ledger is decided again."""

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.kube.quantities import MEMORY_MIB_MAX
-from sluice.contracts.messages import AllocationRequested, Booking, Bound, DeviceGrant, Grant, Share
+from sluice.contracts.messages import Booking, Bound, DeviceGrant, Grant
 from sluice.contracts.reasons import WaitReason, shorten
 from sluice.contracts.resize import is_resize_done, max_sizes, min_sizes
 from sluice_allocator.core.placement.nodes.shared_device import SharedDevice
 from sluice_allocator.core.preemption.candidates import note_loss
-from sluice_allocator.core.quotas.quota import forbids, usage_of, why_unknown
+from sluice_allocator.core.quotas.quota import forbids, why_unknown
 from sluice_allocator.core.resize.pending import (
     ASKED_MAX,
     FIELDS,
@@ -27,7 +27,6 @@ from sluice_allocator.core.resize.pending import (
     Effect,
     Field,
     FieldChange,
-    OnItsWay,
     Outcome,
     ResizeContext,
 )
@@ -59,10 +58,7 @@ _MEANS = {
 
 
 def adjust(ctx: ResizeContext, change: Change) -> Outcome:
-    wrong = _why_wrong(change)
-    if wrong is not None:
-        return wrong
-    grant = _grant_of(ctx, change)
+    grant = _why_wrong(change) or _grant_of(ctx, change)
     if isinstance(grant, AdjustRefused):
         return grant
     container = _container_of(grant.booking, change)
@@ -91,10 +87,9 @@ def ask(ctx: ResizeContext, number: int, change: Change) -> None:
     """Change the shares, or refuse; the answer comes in `Adjustments.answers`, when the ledger has it."""
     state = ctx.adjustments
     if len(state.on_their_way) + len(state.again) >= ASKED_MAX:
-        message = f"{ASKED_MAX} adjustments are being booked already; retry"
-        state.answers.append((number, AdjustRefused(AdjustReason.NOT_NOW, message)))
-        return
-    _decide(ctx, Asked(number, change))
+        state.refuse(number, f"{ASKED_MAX} adjustments are being booked already")
+    else:
+        _decide(ctx, Asked(number, change))
 
 
 def ask_again(ctx: ResizeContext) -> None:
@@ -102,18 +97,18 @@ def ask_again(ctx: ResizeContext) -> None:
     again, ctx.adjustments.again = ctx.adjustments.again, []
     for asked in again:
         if asked.tries >= TRIES_MAX:
-            message = f"the ledger of its node changed meanwhile, {asked.tries} times; retry"
-            ctx.adjustments.answers.append((asked.number, AdjustRefused(AdjustReason.NOT_NOW, message)))
+            ctx.adjustments.refuse(asked.number, f"the ledger of its node changed meanwhile, {asked.tries} times")
         else:
             _decide(ctx, asked)
 
 
 def landed(ctx: ResizeContext, grant: Grant) -> None:
     """A Grant is in the ledger: if it is a resize, answer its caller."""
-    on_its_way = ctx.adjustments.on_their_way.get(grant.booking.allocation)
-    if on_its_way is not None and on_its_way.adjusted.revision == grant.revision:
-        del ctx.adjustments.on_their_way[grant.booking.allocation], ctx.resizing[grant.booking.allocation]
-        ctx.adjustments.answers.append((on_its_way.asked.number, on_its_way.adjusted))
+    allocation = grant.booking.allocation
+    asked, adjusted = ctx.adjustments.on_their_way.get(allocation, (None, None))
+    if asked is not None and adjusted is not None and adjusted.revision == grant.revision:
+        del ctx.adjustments.on_their_way[allocation], ctx.resizing[allocation]
+        ctx.adjustments.answers.append((asked.number, adjusted))
 
 
 def about_adjusting(ctx: ResizeContext, allocation: AllocationId) -> str:
@@ -138,20 +133,20 @@ def _why_wrong(change: Change) -> AdjustRefused | None:
 
 
 def _grant_of(ctx: ResizeContext, change: Change) -> Grant | AdjustRefused:
-    world, request = ctx.facts, change.request
-    asked, binding = world.requests.get(request), world.bindings.get(request)
-    if asked is None and binding is None and request not in world.allocations_of:
+    facts, request = ctx.facts, change.request
+    binding = facts.bindings.get(request)
+    if binding is None and request not in facts.requests and request not in facts.allocations_of:
         return AdjustRefused(AdjustReason.NOT_FOUND, f"there is no request {shorten(request)!r}")
-    if not isinstance(asked, AllocationRequested) or not isinstance(binding, Bound):
+    if facts.wanted(request) is None or not isinstance(binding, Bound):
         return AdjustRefused(AdjustReason.NOT_BOUND, "it has no slice now, so there is nothing to change")
-    grant = world.ledger.get(binding.allocation)
-    if not isinstance(grant, Grant):
+    grant = facts.grant(binding.allocation)
+    if grant is None:
         return AdjustRefused(AdjustReason.NOT_BOUND, f"its slice on {binding.node} is being revoked, or was lost")
     node = grant.booking.node
     if ctx.outbox.busy(subjects.ledger(node, binding.allocation)):
         return AdjustRefused(AdjustReason.NOT_NOW, f"another order for its slice on {node} is being written; retry")
-    if not is_open(ctx, node) or grant.incarnation != world.incarnation:
-        removed = world.removed.get(node)
+    if not is_open(ctx, node) or grant.incarnation != facts.incarnation:
+        removed = facts.removed.get(node)
         message = f"{node} is not open yet, so its slices are not all known; retry"
         if removed is not None:
             message = f"{node} was removed: {removed.cause}; retry when its node agent has reported"
@@ -165,17 +160,15 @@ def _container_of(booking: Booking, change: Change) -> str | AdjustRefused:
     known = dict.fromkeys(device.container for device in booking.devices)
     if not sharing:
         return AdjustRefused(AdjustReason.NOT_A_SHARE, "its devices are not shared: only shares can be changed")
-    if not change.container:
-        if len(sharing) == 1:
-            return next(iter(sharing))
-        message = f"several containers have shares, so one must be named: {', '.join(sharing)}"
-        return AdjustRefused(AdjustReason.INVALID_VALUE, message, "container")
-    if change.container in sharing:
-        return change.container
-    if change.container in known:
-        message = f"the devices of container {change.container!r} are not shared: only shares can be changed"
+    named = change.container or (next(iter(sharing)) if len(sharing) == 1 else "")
+    if named in sharing:
+        return named
+    if named in known:
+        message = f"the devices of container {named!r} are not shared: only shares can be changed"
         return AdjustRefused(AdjustReason.NOT_A_SHARE, message, "container")
-    message = f"it has no devices for a container {shorten(change.container)!r}; it has some for {', '.join(known)}"
+    message = f"it has no devices for a container {shorten(named)!r}; it has some for {', '.join(known)}"
+    if not named:
+        message = f"several containers have shares, so one must be named: {', '.join(sharing)}"
     return AdjustRefused(AdjustReason.INVALID_VALUE, message, "container")
 
 
@@ -192,23 +185,14 @@ def _with_values(
         if strange is not None:
             message = f"a share in mode mps has only memory, and no {WORDS[strange]}"
             return AdjustRefused(AdjustReason.INVALID_VALUE, message, strange)
-        changed = _share_with(share, values)
+        changed = replace(share, **values)
         if changed.quota_request_permille > changed.quota_limit_permille:
-            message = (
-                f"a quota request of {changed.quota_request_permille} thousandths cannot exceed the quota limit of "
-                f"{changed.quota_limit_permille}"
-            )
+            least, most = changed.quota_request_permille, changed.quota_limit_permille
+            message = f"a quota request of {least} thousandths cannot exceed the quota limit of {most}"
             named = "quota_request_permille" if "quota_request_permille" in values else "quota_limit_permille"
             return AdjustRefused(AdjustReason.INVALID_VALUE, message, named)
         found.append(replace(device, share=changed))
     return tuple(found)
-
-
-def _share_with(share: Share, values: dict[Field, int]) -> Share:
-    changed = share
-    for name, value in values.items():
-        changed = replace(changed, **{name: value})
-    return changed
 
 
 def _field_change(
@@ -234,9 +218,10 @@ def _why_not(
     short = _short_of(ctx, booking, becomes, after)
     if short is not None:
         return short
-    counts, will_count = usage_of(ctx, now), usage_of(ctx, after)
-    granted, will_be_granted = usage_of(ctx, booking.devices), usage_of(ctx, becomes)
-    grows = will_count != counts or usage_of(ctx, max_sizes(booking.devices, becomes)) != granted
+    usage_of = ctx.cluster.usage_of
+    counts, will_count = usage_of(now), usage_of(after)
+    granted, will_be_granted = usage_of(booking.devices), usage_of(becomes)
+    grows = will_count != counts or usage_of(max_sizes(booking.devices, becomes)) != granted
     unknown = why_unknown(ctx, booking.request, booking.namespace) if grows else None
     if unknown is not None:
         return AdjustRefused(AdjustReason.NOT_NOW, f"{unknown.message}; retry")
@@ -307,8 +292,7 @@ def _with_most(refused: AdjustRefused, most: tuple[tuple[Field, int], ...]) -> A
 
 def _decide(ctx: ResizeContext, asked: Asked) -> None:
     if ctx.outbox.paused or not ctx.facts.settled:
-        message = "this allocator is on standby or still loading; retry"
-        ctx.adjustments.answers.append((asked.number, AdjustRefused(AdjustReason.NOT_NOW, message)))
+        ctx.adjustments.refuse(asked.number, "this allocator is on standby or still loading")
         return
     outcome = adjust(ctx, asked.change)
     if isinstance(outcome, AdjustRefused):
@@ -319,18 +303,13 @@ def _decide(ctx: ResizeContext, asked: Asked) -> None:
     before = ctx.facts.ledger[allocation]
     assert isinstance(before, Grant), "only a standing grant is adjusted"
     counts = outcome.counted.devices if outcome.counted.devices != outcome.booking.devices else ()
-    grant = Grant(
-        revision=outcome.revision,
-        incarnation=ctx.facts.incarnation,
-        booking=outcome.booking,
-        after=before.after,  # the former tenant may be gone, and not reported yet
-        evict=before.evict,
-        counts=counts,
-    )
-    ctx.adjustments.on_their_way[allocation] = OnItsWay(asked, outcome)
+    # it still comes after the former tenant, which may be gone and not reported yet
+    fresh = replace(before, revision=outcome.revision, incarnation=ctx.facts.incarnation, adopted=False)
+    grant = replace(fresh, booking=outcome.booking, counts=counts)
+    ctx.adjustments.on_their_way[allocation] = (asked, outcome)
     ctx.resizing[allocation] = Resizing(outcome.booking, outcome.counted)
     ctx.cluster.book(outcome.counted)
     ctx.sparing.look[allocation] = None
-    ctx.commit(subjects.ledger(outcome.node, allocation), grant, outcome.booking.request)
+    ctx.commit(subjects.ledger(outcome.booking.node, allocation), grant, outcome.booking.request)
     if min_sizes(before.booking.devices, grant.booking.devices) != before.booking.devices:
         note_loss(ctx, grant.booking.namespace)

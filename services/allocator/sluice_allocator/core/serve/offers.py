@@ -29,7 +29,7 @@ from sluice_allocator.core.preemption.candidates import find_victims
 from sluice_allocator.core.preemption.drain import with_cordons
 from sluice_allocator.core.queue.pending_queue import shape_of, singleton_shape
 from sluice_allocator.core.quotas.alternatives import find_other, may_have_other, nor_other
-from sluice_allocator.core.quotas.quota import forbids_asking, forbids_place, look_at_given_back, no_place
+from sluice_allocator.core.quotas.quota import forbids_asking, look_at_given_back, within_limits
 from sluice_allocator.core.reservations.reservation import not_from_others, say_for_whom_it_waits, with_promises
 from sluice_allocator.core.reservations.reserve import exchange_promise
 from sluice_allocator.core.state.grant_facts import standing_promise
@@ -52,8 +52,7 @@ def serve(ctx: SchedulerContext) -> None:
         _offer_to_namespaces(ctx)
     if ctx.cluster.peers.woken:
         _try_where_pods_have_changed(ctx)
-    if ctx.to_try:
-        _try_those_who_are_new(ctx)
+    _try_those_who_are_new(ctx)
     if ctx.to_tell and not ctx.offers.offers_everything:
         _tell_those_behind(ctx)
 
@@ -89,9 +88,7 @@ def _look_outside(ctx: SchedulerContext) -> None:
         request = ctx.queue.next_to_let_in()
         if request is None:
             break
-        asked = _asked(ctx, request)
-        wait(ctx, request, asked, shape_in_queue(ctx, request, asked))
-        ctx.to_try[request] = None
+        _queue(ctx, request)
     for _ in range(ctx.rules.new_tries):
         request = ctx.queue.next_put_out()
         if request is None:
@@ -103,16 +100,10 @@ def _look_outside(ctx: SchedulerContext) -> None:
 def try_at_once(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, shape: bytes) -> None:
     """Try a new request before it enters the queue, if nothing else is to be looked at or offered: most never wait."""
     over = forbids_asking(ctx, request, asked.namespace, asked.claims)
-    if over is None:
-        found = _search(ctx, request, asked)
-    else:
-        found = _other(ctx, request, asked) or _or_evict(ctx, request, asked, over)
-    if found is None:
-        return
+    found = _search(ctx, request, asked) if over is None else _instead(ctx, request, asked, over)
     if isinstance(found, Place):
         _grant(ctx, request, asked, found)
-        return
-    if not wait(ctx, request, asked, shape):
+    if found is None or isinstance(found, Place) or not wait(ctx, request, asked, shape):
         return
     if over is not None and not may_have_other(ctx, request, asked):
         ctx.queue.set_aside(request, asked.namespace)
@@ -144,14 +135,10 @@ def _take_back_word_of_promise(ctx: SchedulerContext, request: RequestId, asked:
 
 def stands_alone(ctx: SchedulerContext, request: RequestId) -> bool:
     """Whether a request waits apart from its equals: it may fail where they fit, is reserved for, or leads a group."""
-    may_fail = bool(ctx.backoff.avoided(request, ctx.now)) or _is_kept_out(ctx, request)
+    asked = ctx.facts.wanted(request)
+    may_fail = bool(ctx.backoff.avoided(request, ctx.now))
+    may_fail = may_fail or (asked is not None and ctx.cluster.peers.keep_out(asked))
     return may_fail or joins_group(ctx, request) or standing_promise(ctx, request) is not None
-
-
-def _is_kept_out(ctx: SchedulerContext, request: RequestId) -> bool:
-    """Whether existing pods' anti-affinity keeps this one out, and perhaps not its equals."""
-    asked = ctx.facts.requests.get(request)
-    return isinstance(asked, AllocationRequested) and ctx.cluster.peers.keep_out(asked)
 
 
 def shape_in_queue(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> bytes:
@@ -176,9 +163,14 @@ def end_pauses(ctx: SchedulerContext) -> None:
         if request in ctx.facts.requests:
             ctx.changed_requests[request] = None  # a request in backoff is not in the queue
         if request in ctx.queue:
-            asked = _asked(ctx, request)
-            wait(ctx, request, asked, shape_in_queue(ctx, request, asked))
-            ctx.to_try[request] = None
+            _queue(ctx, request)
+
+
+def _queue(ctx: SchedulerContext, request: RequestId) -> None:
+    """Let a request wait in the shape that it has now, and be tried."""
+    asked = _asked(ctx, request)
+    wait(ctx, request, asked, shape_in_queue(ctx, request, asked))
+    ctx.to_try[request] = None
 
 
 def _offer(ctx: SchedulerContext) -> None:
@@ -237,9 +229,7 @@ def _look_again(ctx: SchedulerContext, request: RequestId) -> None:
     """Publish why a request's group waits; search for the head of the group first, if that was long ago."""
     group = ctx.queue.group_of(request)
     if ctx.now - group.searched_at >= ctx.rules.pending_refresh_s:
-        served = _try_everywhere(ctx, group.members.first()[2])
-        if served and group.members:
-            ctx.to_try[group.members.first()[2]] = None
+        _try_all_alike(ctx, group.members.first()[2])
     if request in ctx.queue and group.why is not None:
         _say_pending(ctx, request, _asked(ctx, request), group.why)
 
@@ -250,31 +240,22 @@ def _try_on(ctx: SchedulerContext, request: RequestId, node: NodeName) -> bool:
         offer_to_group(ctx, request, node)
         return False
     asked = _asked(ctx, request)
-    over = forbids_asking(ctx, request, asked.namespace, asked.claims)
+    over, place = forbids_asking(ctx, request, asked.namespace, asked.claims), None
+    if over is None:
+        with ctx.cluster.peers.without(ctx.cluster.peers.booked_for(request)):
+            place = _place_on(ctx, request, place_request_of(asked), node)
+    fits = place is not None and isinstance(within_limits(ctx, request, asked, place), Place)
+    granted = place if fits else _other(ctx, request, asked, node)
+    if granted is not None:
+        _grant(ctx, request, asked, granted)
+        return True
     if over is not None:
-        other = _other(ctx, request, asked, node)
-        if other is not None:
-            _grant(ctx, request, asked, other)
-            return True
         _wait_for_limits(ctx, request, asked, over)
-        return False
-    with ctx.cluster.peers.without(ctx.cluster.peers.booked_for(request)):
-        place = _place_on(ctx, request, place_request_of(asked), node)
-    fits = place is not None and isinstance(_within_limits(ctx, request, asked, place), Place)
-    if not fits and asked.alternatives:
-        other = _other(ctx, request, asked, node)
-        if other is not None:
-            _grant(ctx, request, asked, other)
-            return True
-    if place is None:
+    elif place is None:
         if exchange_promise(ctx, request, asked, freed_on=node):
             return True
         _stand_apart(ctx, request, asked)
-        return False
-    if not fits:
-        return False
-    _grant(ctx, request, asked, place)
-    return True
+    return False
 
 
 def _other(
@@ -309,22 +290,16 @@ def _try_everywhere(ctx: SchedulerContext, request: RequestId) -> bool:
     asked = _asked(ctx, request)
     group = ctx.queue.group_of(request)
     over = forbids_asking(ctx, request, asked.namespace, asked.claims)
-    if over is not None:
-        other = _other(ctx, request, asked)
-        if other is not None:
-            _grant(ctx, request, asked, other)
-            return True
-        if _or_evict(ctx, request, asked, over) is None:
-            return True
-        _wait_for_limits(ctx, request, asked, over)
-        return False
-    ctx.queue.offer_again(request)
-    found = _search(ctx, request, asked)
-    if found is None:
-        return True
+    if over is None:
+        ctx.queue.offer_again(request)
+    found = _search(ctx, request, asked) if over is None else _instead(ctx, request, asked, over)
     if isinstance(found, Place):
         _grant(ctx, request, asked, found)
+    if found is None or isinstance(found, Place):
         return True
+    if over is not None:
+        _wait_for_limits(ctx, request, asked, over)
+        return False
     group.why, group.searched_at = found, ctx.now
     _say_pending(ctx, request, asked, found)
     _stand_apart(ctx, request, asked)
@@ -358,15 +333,18 @@ def _search(ctx: SchedulerContext, request: RequestId, asked: AllocationRequeste
             wait_for_pods(ctx.cluster, asking, request)
             why = explain(ctx.cluster, asking, avoid)
         return nor_other(asked, with_cordons(ctx, with_promises(ctx, why)))
-    within = _within_limits(ctx, request, asked, free)
-    if not isinstance(within, NoPlace):
-        return within
-    return _other(ctx, request, asked) or _or_evict(ctx, request, asked, within)
+    within = within_limits(ctx, request, asked, free)
+    return within if isinstance(within, Place) else _instead(ctx, request, asked, within)
 
 
-def _or_evict(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, over: NoPlace) -> NoPlace | None:
-    """None: it got a place by eviction; else why it waits."""
-    return None if _evict_for(ctx, request, asked, at_limit=True) else nor_other(asked, over)
+def _instead(
+    ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, over: NoPlace
+) -> Place | NoPlace | None:
+    """What a request has whose first claims its namespace's limits forbid, as `_search`."""
+    other = _other(ctx, request, asked)
+    if other is not None or _evict_for(ctx, request, asked, at_limit=True):
+        return other
+    return nor_other(asked, over)
 
 
 def _evict_for(
@@ -384,14 +362,6 @@ def _evict_for(
     after = tuple(victim.allocation for victim in found.victims)
     ctx.grant(ctx.booking_of(request, asked, found.place), after, evict=True)
     return True
-
-
-def _within_limits(
-    ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, found: Place | NoPlace
-) -> Place | NoPlace:
-    if not isinstance(found, Place) or asked.namespace not in ctx.facts.quotas:
-        return found
-    return no_place(forbids_place(ctx, request, asked.namespace, found.devices)) or found
 
 
 def _wait_for_limits(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, over: NoPlace) -> None:

@@ -1,14 +1,18 @@
 """Caches the last value of every noun that the allocator reads, and nothing derived from two of them. It follows
 snapshots: a value not observed again between `ReadingStarted` and `ReadingCaughtUp` is gone."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeGuard, TypeVar
+
+from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Observed, ReadingStarted, Stream, stream_of
 from sluice.contracts.bus.subjects import Address, parse
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, SourceName
+from sluice_allocator.core.key_index import drop, put
 from sluice_allocator.core.state.interning import Interning
 
 LEDGER = (msg.Grant, msg.Revoke, msg.Closed)
@@ -18,6 +22,7 @@ BINDING = (msg.Bound, msg.Refused, msg.Released, msg.Waived)
 
 RequestFact = msg.AllocationRequested | msg.RequestRejected | msg.RequestWithdrawn
 BindingFact = msg.Bound | msg.Refused | msg.Released | msg.Waived
+Entries = dict[AllocationId, msg.LedgerEntry]
 SliceFact = msg.SliceReady | msg.SliceFailed | msg.SliceDegraded | msg.SliceQuarantined | msg.SliceGone
 _PLAIN: dict[str, tuple[str, type | tuple[type, ...]]] = {
     "cordon": ("cordons", msg.Cordoned),
@@ -95,6 +100,24 @@ class BusCache:
     def tells_of(self, request: RequestId) -> bool:
         words = (self.requests, self.bindings, self.allocations_of, self.waiting, self.evictions, self.evicted)
         return any(request in each for each in (*words, self.slices_of, self.reported_of))
+
+    def wanted(self, request: RequestId) -> msg.AllocationRequested | None:
+        asked = self.requests.get(request)
+        return asked if isinstance(asked, msg.AllocationRequested) else None
+
+    def entries_of(self, request: RequestId) -> Entries:
+        return {each: self.ledger[each] for each in self.allocations_of.get(request, ())}
+
+    def grant(self, allocation: AllocationId) -> msg.Grant | None:
+        entry = self.ledger.get(allocation)
+        return entry if isinstance(entry, msg.Grant) else None
+
+    def grants(self, allocations: Iterable[AllocationId]) -> list[msg.Grant]:
+        """Those of these allocations that the ledger grants."""
+        return [entry for each in allocations if isinstance(entry := self.ledger.get(each), msg.Grant)]
+
+    def grants_of(self, request: RequestId) -> list[msg.Grant]:
+        return self.grants(self.allocations_of.get(request, ()))
 
     def answer_to(self, request: RequestId) -> BindingFact | None:
         """The binding of a request as it is now: a refusal of what it was before an edit does not count."""
@@ -177,18 +200,14 @@ class BusCache:
             self.drop(address)
             gone.append(address)
         if stream is Stream.BOOK:
-            self.on_their_way = {
-                allocation: node
-                for allocation, node in self.on_their_way.items()
-                # what is beyond the reading may have its entry there, too
-                if self._is_beyond(subjects.head(node), ends_at)
-            }
+            # what is beyond the reading may have its entry there, too
+            ways = self.on_their_way.items()
+            self.on_their_way = {each: on for each, on in ways if self._is_beyond(subjects.head(on), ends_at)}
+            bound = ((request, each) for request, each in self.bindings.items() if isinstance(each, msg.Bound))
             self.lost = {
-                binding.allocation: None
-                for request, binding in self.bindings.items()
-                if isinstance(binding, msg.Bound) and binding.allocation not in self.ledger
-                # what is beyond the reading may have its entry there, too
-                if self.sequences[subjects.binding(request).subject] <= ends_at
+                each.allocation: None
+                for request, each in bound
+                if each.allocation not in self.ledger and not self._is_beyond(subjects.binding(request), ends_at)
             }
         return gone
 
@@ -240,7 +259,7 @@ class BusCache:
             case "slice":
                 self._put_slice(NodeName(address.key[0]), AllocationId(key), message)
             case "node":
-                news = self.sharing.news(message) if isinstance(message, msg.NodeChanged) else None
+                news = replace(message, gpus=()) if isinstance(message, msg.NodeChanged) else None
                 _set(self.news, NodeName(key), news)
                 _set(self.removed, NodeName(key), message if isinstance(message, msg.NodeRemoved) else None)
             case "inventory":
@@ -287,25 +306,25 @@ class BusCache:
     def _put_request(self, request: RequestId, message: RequestFact | None) -> None:
         before = self.requests.get(request)
         if isinstance(before, msg.AllocationRequested):
-            self.requested_by[before.source].pop(request, None)
+            drop(self.requested_by, before.source, request)
         if isinstance(message, msg.AllocationRequested):
-            self.requested_by.setdefault(message.source, {})[request] = None
+            put(self.requested_by, message.source, request)
         _set(self.requests, request, message)
 
     def _put_slice(self, node: NodeName, allocation: AllocationId, message: msg.AnyMessage | None) -> None:
         before = self.slices.pop(allocation, None)
         self.slice_nodes.pop(allocation, None)
         if before is not None:
-            _remove(self.slices_of, before.request, allocation)
+            drop(self.slices_of, before.request, allocation)
         if isinstance(message, SLICE):
             self.slices[allocation] = message
             self.slice_nodes[allocation] = node
-            self.slices_of.setdefault(message.request, {})[allocation] = None
+            put(self.slices_of, message.request, allocation)
 
     def _put_inventory(self, node: NodeName, message: msg.NodeInventory | None) -> None:
         before = self.inventories.get(node)
         for report in before.snapshot.slices if before is not None else ():
-            _remove(self.reported_of, report.booking.request, report.booking.allocation)
+            drop(self.reported_of, report.booking.request, report.booking.allocation)
         for report in message.snapshot.slices if message is not None else ():
             self.reported_of.setdefault(report.booking.request, {})[report.booking.allocation] = node
         kept = self.sharing.inventory(message, before, self.ledger) if message is not None else None
@@ -313,9 +332,9 @@ class BusCache:
 
     def _put_ledger(self, address: Address, message: msg.AnyMessage | None) -> None:
         node, token = NodeName(address.key[0]), address.key[1]
-        self.unreadable.get(node, {}).pop(address.subject, None)
+        drop(self.unreadable, node, address.subject)
         if message is None and address.subject in self.sequences:
-            self.unreadable.setdefault(node, {})[address.subject] = None
+            put(self.unreadable, node, address.subject)
         if token == "head":  # noqa: S105  # a subject's token, not a secret
             self._put_head(node, message if isinstance(message, msg.NodeOpened) else None)
             _set(self.closed_heads, node, message if isinstance(message, msg.NodeClosed) else None)
@@ -323,35 +342,27 @@ class BusCache:
         allocation = AllocationId(token)
         before = self.ledger.get(allocation)
         if before is not None:
-            _remove(self.allocations_of, request_of(before), allocation)
+            drop(self.allocations_of, request_of(before), allocation)
         entry = message if isinstance(message, LEDGER) and not self._went_in_another_life(message) else None
         if isinstance(before, msg.Grant) and before.after:
             self.unpromised[allocation] = before.after
             for other in before.after:
-                self.promises[other].pop(allocation, None)
-                if not self.promises[other]:
-                    del self.promises[other]
+                drop(self.promises, other, allocation)
         for other in entry.after if isinstance(entry, msg.Grant) else ():
-            self.promises.setdefault(other, {})[allocation] = None
+            put(self.promises, other, allocation)
         if entry is not None:
-            self.allocations_of.setdefault(request_of(entry), {})[allocation] = None
+            put(self.allocations_of, request_of(entry), allocation)
             self.lost.pop(allocation, None)
             self.on_their_way.pop(allocation, None)
-            self.allocations_on.setdefault(node, {})[allocation] = None
+            put(self.allocations_on, node, allocation)
         elif before is not None:
-            self._leave(node, allocation)
+            drop(self.allocations_on, node, allocation)
         _set(self.ledger, allocation, entry)
 
     def _went_in_another_life(self, entry: msg.LedgerEntry) -> bool:
         """Whether a slice went with its node in an earlier incarnation of the bus: such an entry says nothing. It
         landed late. In this incarnation the node may never have been reported gone, and its agent may be running."""
         return isinstance(entry, msg.Closed) and entry.removed and entry.incarnation not in {"", self.incarnation}
-
-    def _leave(self, node: NodeName, allocation: AllocationId) -> None:
-        there = self.allocations_on.get(node, {})
-        there.pop(allocation, None)
-        if not there:
-            self.allocations_on.pop(node, None)
 
     def _put_head(self, node: NodeName, head: msg.NodeOpened | None) -> None:
         self.on_their_way = {a: on for a, on in self.on_their_way.items() if on != node}
@@ -385,11 +396,3 @@ def _set(facts: dict[_K, _V], key: _K, value: _V | None) -> None:
         facts.pop(key, None)
     else:
         facts[key] = value
-
-
-def _remove(index: dict[RequestId, dict[AllocationId, _V]], request: RequestId, allocation: AllocationId) -> None:
-    """Remove an allocation from an index by request, if present: an agent may report one twice."""
-    there = index.get(request, {})
-    there.pop(allocation, None)
-    if not there:
-        index.pop(request, None)

@@ -9,6 +9,7 @@ from itertools import islice
 
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import NodeName, RequestId, SourceName
+from sluice_allocator.core.key_index import drop, put
 
 
 class Condition(StrEnum):
@@ -59,7 +60,6 @@ class Conditions:
             self._young[condition][key] = Watched(due, mark)
 
     def clear(self, condition: Condition, key: str) -> bool:
-        """It does not hold. True if it did."""
         young, mature = self._young[condition], self._mature[condition]
         if not (young or mature):
             return False
@@ -127,16 +127,14 @@ class NodeWaits:
     def hold(self, request: RequestId, node: NodeName) -> None:
         if self.node_of.get(request, node) != node:
             self.let_go(request)
-        self._on.setdefault(node, {})[request] = None
+        put(self._on, node, request)
         self.node_of[request] = node
 
     def let_go(self, request: RequestId) -> None:
         """A request is reconsidered: whether it waits for a node is decided again."""
         node = self.node_of.pop(request, None)
         if node is not None:
-            del self._on[node][request]
-            if not self._on[node]:
-                del self._on[node]
+            drop(self._on, node, request)
 
     def release(self, node: NodeName) -> dict[RequestId, None]:
         """A node is adopted, gone, or given up. Returns the requests that waited for it."""

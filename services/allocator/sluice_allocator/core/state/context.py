@@ -2,6 +2,8 @@
 its own state and its part in a grant (`QuotaContext` ...). `changed_*`: to be looked at before `handle` returns."""
 
 from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -13,7 +15,8 @@ from sluice.contracts.outbox import Outbox
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice.contracts.resize import counted_booking, max_sizes, same_places
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.placement import ClusterState, Place
+from sluice_allocator.core.key_index import drop, put
+from sluice_allocator.core.placement import ClusterState, Place, PlaceRequest, find_place_on
 from sluice_allocator.core.queue.backoff import RequestBackoff
 from sluice_allocator.core.queue.capacity_offers import CapacityOffers
 from sluice_allocator.core.queue.pending_queue import PendingQueue
@@ -47,35 +50,39 @@ class Unsent(msgspec.Struct):
     message: AnyMessage
 
 
+@dataclass(eq=False)
 class Context:
     """One process's facts and pending decisions."""
 
-    def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        self.run, self.rules, self.outbox = run, rules, outbox
-        self.now = 0.0  # the time of the event being handled
-        self.facts = BusCache()
-        self.cluster = ClusterState(rules.placing)
-        self.queue = PendingQueue(rules.waiting_max)
-        self.backoff = RequestBackoff(rules)
-        self.offers = CapacityOffers()  # where something was freed or became usable: offered to waiting requests
-        self.conditions = Conditions()  # what is looked at again as time passes
-        self.node_waits = NodeWaits()  # requests that wait for a node because they may have a slice there
-        self.committing: dict[RequestId, AllocationId] = {}  # decided, not settled: place and request are taken
-        self.assumed: dict[AllocationId, None] = {}  # the allocations of `committing`
-        self.resizing: dict[AllocationId, Resizing] = {}
-        self.undecided: dict[OperationId, Unsent] = {}  # commits without a settled result
-        self.undecided_under: dict[str, dict[OperationId, None]] = {}  # the same by their guard
-        self.changed_requests: OrderedDict[RequestId, None] = OrderedDict()
-        self.changed_nodes: OrderedDict[NodeName, None] = OrderedDict()
-        self.strays: OrderedDict[AllocationId, None] = OrderedDict()  # reported, not in the ledger: to be looked at
-        self.to_try: OrderedDict[RequestId, None] = OrderedDict()  # joined the queue, not tried yet
-        self.to_tell: OrderedDict[RequestId, None] = OrderedDict()  # get the reasons of the first of their shape
-        self.unopened: dict[NodeName, None] = {}  # not adopted for their inventory: their ledgers are watched
-        self.shown: dict[NodeName, NodeSnapshot] = {}  # the snapshot that the cluster shows, per node
-        self.heads_written: dict[NodeName, HeadWritten] = {}
-        self.consumers_wanted: list[NodeName] = []  # nodes whose agents' durable consumers the shell shall create
-        self.ensured: dict[NodeName, Incarnation] = {}  # by the incarnation of the broker in which each was made
-        self.numbered = 0
+    run: RunId
+    rules: SchedulerConfig
+    outbox: Outbox
+    now: float = 0.0  # the time of the event being handled
+    facts: BusCache = field(default_factory=BusCache)
+    offers: CapacityOffers = field(default_factory=CapacityOffers)  # what was freed or became usable, to be offered
+    conditions: Conditions = field(default_factory=Conditions)  # what is looked at again as time passes
+    node_waits: NodeWaits = field(default_factory=NodeWaits)  # requests whose node may show a slice of theirs
+    committing: dict[RequestId, AllocationId] = field(default_factory=dict)  # decided, not settled: both are taken
+    assumed: dict[AllocationId, None] = field(default_factory=dict)  # the allocations of `committing`
+    resizing: dict[AllocationId, Resizing] = field(default_factory=dict)
+    undecided: dict[OperationId, Unsent] = field(default_factory=dict)  # commits without a settled result
+    undecided_under: dict[str, dict[OperationId, None]] = field(default_factory=dict)  # the same by their guard
+    changed_requests: OrderedDict[RequestId, None] = field(default_factory=OrderedDict)
+    changed_nodes: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
+    strays: OrderedDict[AllocationId, None] = field(default_factory=OrderedDict)  # reported, not in the ledger
+    to_try: OrderedDict[RequestId, None] = field(default_factory=OrderedDict)  # joined the queue, not tried yet
+    to_tell: OrderedDict[RequestId, None] = field(default_factory=OrderedDict)  # get the reasons of their shape's first
+    unopened: dict[NodeName, None] = field(default_factory=dict)  # not adopted for their inventory: ledgers are watched
+    shown: dict[NodeName, NodeSnapshot] = field(default_factory=dict)  # the snapshot that the cluster shows, per node
+    heads_written: dict[NodeName, HeadWritten] = field(default_factory=dict)
+    consumers_wanted: list[NodeName] = field(default_factory=list)  # the shell shall create their agents' consumers
+    ensured: dict[NodeName, Incarnation] = field(default_factory=dict)  # the broker's, in which each consumer was made
+    numbered: int = 0
+
+    def __post_init__(self) -> None:
+        self.cluster = ClusterState(self.rules.placing)
+        self.queue = PendingQueue(self.rules.waiting_max)
+        self.backoff = RequestBackoff(self.rules)
 
     @property
     def nothing_else_to_do(self) -> bool:
@@ -90,15 +97,12 @@ class Context:
         """Write a decision under a guard that covers the known facts."""
         operation = self.outbox.commit(address, message, request=request, ttl_s=ttl_s)
         self.undecided[operation] = Unsent(address, operation, message)
-        self.undecided_under.setdefault(address.guard, {})[operation] = None
+        put(self.undecided_under, address.guard, operation)
 
     def settle(self, operation: OperationId) -> None:
         unsent = self.undecided.pop(operation, None)
         if unsent is not None:
-            under = self.undecided_under[unsent.address.guard]
-            del under[operation]
-            if not under:
-                del self.undecided_under[unsent.address.guard]
+            drop(self.undecided_under, unsent.address.guard, operation)
 
     def throttle(self, condition: Condition, request: RequestId) -> bool:
         """Whether to publish over another allocator's opposite message now; if not, the request is looked at again."""
@@ -120,6 +124,18 @@ class Context:
             instead_of=place.instead_of,
             resource_claims=asked.resource_claims,
         )
+
+    def place_in(
+        self, booked: Booking, request: RequestId, asking: PlaceRequest, *, own: Iterable[AllocationId]
+    ) -> Place | None:
+        """A place on a booking's node as if that were free. The pods of `own` count for no term."""
+        snapshot = self.shown.get(booked.node)
+        if snapshot is None or self.cluster.booking(booked.allocation) is None:
+            return None
+        trial = self.cluster.alone(snapshot)
+        trial.unbook(booked.allocation)
+        with self.cluster.peers.without(own):
+            return find_place_on(trial, asking, booked.node, self.backoff.avoided(request, self.now))
 
     def assume(self, booking: Booking) -> None:
         """Count a place as taken that the ledger lacks: it may never be had."""
@@ -180,7 +196,7 @@ class Context:
         for operation in list(self.undecided_under.get(guard, ())):
             self._take_back(self.undecided[operation])
 
-    def take_back_grants(self, allocations: dict[AllocationId, None]) -> None:
+    def take_back_grants(self, allocations: set[AllocationId]) -> None:
         """The facts behind these grants changed: those not sent yet are decided again."""
         for unsent in list(self.undecided.values()) if allocations else ():
             if isinstance(unsent.message, Grant) and unsent.message.booking.allocation in allocations:

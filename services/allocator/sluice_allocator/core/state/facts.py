@@ -4,6 +4,8 @@ Without waiting for that node, a running pod would get a second slice elsewhere,
 revoked as surplus (LAW 4); and `Released` would be published for a slice that still exists. If the slice turns out to
 be gone, it is lost: its pod stays where it was, so it gets no other (ADR 0034)."""
 
+from itertools import chain
+
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
@@ -57,15 +59,14 @@ def is_unshown(ctx: Context, node: NodeName) -> bool:
 def unbooked_slice(ctx: Context, request: RequestId, held: msg.Held | None) -> msg.Held | None:
     """A slice of `request` that may exist without an entry: reported by an agent or an inventory (even of an adopted
     node), named by a head, or remembered by a source until its node is adopted."""
-    world = ctx.facts
-    for allocation in world.slices_of.get(request, ()):
-        if _is_unbooked(ctx, allocation, world.slice_nodes[allocation]):
-            return msg.Held(node=world.slice_nodes[allocation], allocation=allocation)
-    for allocation, node in world.reported_of.get(request, {}).items():
+    facts = ctx.facts
+    told = chain(
+        ((each, facts.slice_nodes[each]) for each in facts.slices_of.get(request, ())),
+        facts.reported_of.get(request, {}).items(),
+        ((each, node) for each, node in facts.on_their_way.items() if each.startswith(f"{request}_")),
+    )
+    for allocation, node in told:
         if _is_unbooked(ctx, allocation, node):
-            return msg.Held(node=node, allocation=allocation)
-    for allocation, node in world.on_their_way.items():
-        if allocation.startswith(f"{request}_") and _is_unbooked(ctx, allocation, node):
             return msg.Held(node=node, allocation=allocation)
     if held is not None and not was_opened(ctx, held.node) and _is_unbooked(ctx, held.allocation, held.node):
         return held
@@ -73,9 +74,8 @@ def unbooked_slice(ctx: Context, request: RequestId, held: msg.Held | None) -> m
 
 
 def _is_unbooked(ctx: Context, allocation: AllocationId, node: NodeName) -> bool:
-    if isinstance(ctx.facts.slices.get(allocation), msg.SliceGone):
-        return False
-    return allocation not in ctx.facts.ledger or _may_be_entered_again(ctx, node, allocation)
+    is_gone = isinstance(ctx.facts.slices.get(allocation), msg.SliceGone)
+    return not is_gone and (allocation not in ctx.facts.ledger or _may_be_entered_again(ctx, node, allocation))
 
 
 def _may_be_entered_again(ctx: Context, node: NodeName, allocation: AllocationId) -> bool:
@@ -106,16 +106,14 @@ def why_taken_back(ctx: Context, request: RequestId) -> str | None:
     the slice's agent would wait for it to end. A slice revoked in this incarnation is known to its source, or was
     withdrawn by it. A `Bound` is no proof of that: it is older, and landed late. Or it was surplus: a patch of a former
     pod-watcher landed when its pod was bound elsewhere."""
-    asked = ctx.facts.requests.get(request)
-    held = asked.held if isinstance(asked, msg.AllocationRequested) else None
+    asked = ctx.facts.wanted(request)
+    held = asked.held if asked is not None else None
     if held is None or isinstance(ctx.facts.bindings.get(request), msg.Released):
         return None
     entry = ctx.facts.ledger.get(held.allocation)
-    causes = (BEING_UNMADE, SURPLUS)
-    is_unheard = isinstance(entry, msg.Revoke) and entry.cause in causes
-    if not is_unheard or isinstance(ctx.facts.slices.get(held.allocation), msg.SliceGone):
-        return None
-    return f"its slice on {held.node} is being revoked"
+    is_unheard = isinstance(entry, msg.Revoke) and entry.cause in {BEING_UNMADE, SURPLUS}
+    is_there = is_unheard and not isinstance(ctx.facts.slices.get(held.allocation), msg.SliceGone)
+    return f"its slice on {held.node} is being revoked" if is_there else None
 
 
 def doubtful_ticket(ctx: Context, held: msg.Held) -> str:
@@ -140,14 +138,9 @@ def held_instead(asked: RequestFact | None, binding: msg.Bound) -> msg.Held | No
 def is_found_instead(ctx: Context, allocation: AllocationId, binding: msg.Bound) -> bool:
     """Whether a slice was found on its node, and the one in `binding` (of an earlier incarnation, or never carried out)
     is gone: then its pod has this one, or will."""
-    entry = ctx.facts.ledger.get(allocation)
-    if not (
-        isinstance(entry, msg.Grant)
-        and entry.adopted
-        and isinstance(ctx.facts.ledger.get(binding.allocation), msg.Closed)
-    ):
-        return False
-    return not isinstance(ctx.facts.slices.get(allocation), msg.SliceDegraded)
+    entry, former = ctx.facts.grant(allocation), ctx.facts.ledger.get(binding.allocation)
+    is_there = entry is not None and entry.adopted and isinstance(former, msg.Closed)
+    return is_there and not isinstance(ctx.facts.slices.get(allocation), msg.SliceDegraded)
 
 
 def is_declined(asked: msg.AllocationRequested, allocation: AllocationId) -> bool:

@@ -7,7 +7,17 @@ import msgspec
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId, request_named
-from sluice.contracts.messages import Closed, DeviceGrant, Grant, Mode, Revoke, SliceGone, SliceQuarantined, SliceReady
+from sluice.contracts.messages import (
+    Booking,
+    Closed,
+    DeviceGrant,
+    Grant,
+    Mode,
+    Revoke,
+    SliceGone,
+    SliceQuarantined,
+    SliceReady,
+)
 from sluice.mig.model import GpuModel
 from sluice_allocator.core.state.context import Context
 
@@ -31,18 +41,13 @@ def is_promise(ctx: Context, grant: Grant) -> bool:
 def is_being_revoked(ctx: Context, grant: Grant) -> bool:
     """Whether a Revoke of a valid grant is pending: other writes over one resize its shares."""
     allocation = grant.booking.allocation
-    if allocation in ctx.resizing:
-        return False
-    return ctx.outbox.busy(subjects.ledger(grant.booking.node, allocation))
+    return allocation not in ctx.resizing and ctx.outbox.busy(subjects.ledger(grant.booking.node, allocation))
 
 
 def standing_promise(ctx: Context, request: RequestId) -> Grant | None:
     """A request's reservation that waits for others to end (not to be evicted); None when it has none."""
-    for allocation in ctx.facts.allocations_of.get(request, ()):
-        entry = ctx.facts.ledger[allocation]
-        if isinstance(entry, Grant) and not entry.evict and is_promise(ctx, entry):
-            return entry
-    return None
+    grants = ctx.facts.grants_of(request)
+    return next((grant for grant in grants if not grant.evict and is_promise(ctx, grant)), None)
 
 
 def is_exchange(grant: Grant) -> bool:
@@ -54,14 +59,11 @@ def has_place_now(ctx: Context, promised: Grant) -> bool:
     """Whether a reservation's request has another grant that waits for nothing, or for this one only. If no pod is
     evicted for it, it stays until that slice is there: making it may fail."""
     own = promised.booking.allocation
-    for allocation in ctx.facts.allocations_of.get(promised.booking.request, ()):
-        other = ctx.facts.ledger[allocation]
-        if allocation == own or not isinstance(other, Grant) or is_being_revoked(ctx, other):
-            continue
-        before = unfinished(ctx, other)
-        if before == (own,) and is_exchange(other):
-            return True
-        if not before and (promised.evict or isinstance(ctx.facts.slices.get(allocation), SliceReady)):
+    for other in ctx.facts.grants_of(promised.booking.request):
+        allocation, before = other.booking.allocation, unfinished(ctx, other)
+        is_made = promised.evict or isinstance(ctx.facts.slices.get(allocation), SliceReady)
+        has_it = (before == (own,) and is_exchange(other)) or (not before and is_made)
+        if allocation != own and has_it and not is_being_revoked(ctx, other):
             return True
     return False
 
@@ -73,13 +75,13 @@ def is_in_quarantine(ctx: Context, allocation: AllocationId) -> bool:
 
 def is_earlier(ctx: Context, one: Grant, other: Grant) -> bool:
     """Two allocators may reserve at once: the grant that was written first stands, for every reader."""
-    return _written(ctx, one) < _written(ctx, other)
+    first, second = one.booking, other.booking
+    return (written_at(ctx, first), first.allocation) < (written_at(ctx, second), second.allocation)
 
 
-def _written(ctx: Context, grant: Grant) -> tuple[int, AllocationId]:
-    booking = grant.booking
-    subject = subjects.ledger(booking.node, booking.allocation).subject
-    return ctx.facts.sequences.get(subject, 0), booking.allocation
+def written_at(ctx: Context, booking: Booking) -> int:
+    """The sequence of a booking's entry in the ledger; 0 where it has none."""
+    return ctx.facts.sequences.get(subjects.ledger(booking.node, booking.allocation).subject, 0)
 
 
 def named(entry: Grant | Revoke) -> str:
@@ -105,12 +107,8 @@ def kin_of(source: str, namespace: str, name: str) -> KinKey:
 def why_moved(grant: Grant) -> str:
     """Why a pod is evicted for a place that is kept for it. The same as long as the grant stands."""
     booking = grant.booking
-    given = ", ".join(dict.fromkeys(_size_of(each) for each in booking.devices))
-    return f"it is moved: a place on {booking.node} is kept for its replacement ({given})"
-
-
-def _size_of(device: DeviceGrant) -> str:
-    return "a share" if device.share is not None else device.profile or "a whole GPU"
+    sizes = ("a share" if each.share is not None else each.profile or "a whole GPU" for each in booking.devices)
+    return f"it is moved: a place on {booking.node} is kept for its replacement ({', '.join(dict.fromkeys(sizes))})"
 
 
 class DeviceAmount(msgspec.Struct, frozen=True):
@@ -125,11 +123,11 @@ class DeviceAmount(msgspec.Struct, frozen=True):
 
 
 def device_amount(grant: DeviceGrant, model: GpuModel) -> DeviceAmount:
+    name, share = model.product_names[0], grant.share
     profile = model.profile(grant.profile) if grant.profile is not None else None
-    if grant.share is not None:
-        mode, memory_mib, sm_percent = grant.share.mode, grant.share.memory_mib, grant.share.sm_partition or 100
-        return DeviceAmount(grant, model.product_names[0], mode, memory_mib, sm_percent)
+    if share is not None:
+        return DeviceAmount(grant, name, share.mode, share.memory_mib, share.sm_partition or 100)
     if profile is None:
-        return DeviceAmount(grant, model.product_names[0], "exclusive", model.memory_mib, 100)
+        return DeviceAmount(grant, name, "exclusive", model.memory_mib, 100)
     sm_percent = profile.multiprocessors * 100 // model.largest.multiprocessors
-    return DeviceAmount(grant, model.product_names[0], "exclusive", profile.memory_mib, sm_percent)
+    return DeviceAmount(grant, name, "exclusive", profile.memory_mib, sm_percent)

@@ -32,9 +32,6 @@ class Interning:
         slices = tuple(_with_booking_of(report, ledger) for report in said.snapshot.slices)
         return replace(said, snapshot=replace(said.snapshot, gpus=gpus, slices=slices, warnings=()))
 
-    def news(self, said: msg.NodeChanged) -> msg.NodeChanged:
-        return replace(said, gpus=())
-
     def host(self, said: msg.HostFacts) -> msg.HostFacts:
         """The same: keys and values of labels, and taints, recur on many nodes."""
         labels = {sys.intern(key): sys.intern(value) for key, value in said.labels.items()}
@@ -47,23 +44,21 @@ class Interning:
         table = self.tables.get(kind)
         if table != said.profiles:
             table = self.tables[kind] = said.profiles
+        if said.fixed_layout:
+            instances = tuple(replace(instance, allocation=None, uuid="") for instance in said.instances)
+        else:
+            instances = tuple(instance for instance in said.instances if instance.allocation is None)
         kept = replace(
             said,
             model=sys.intern(said.model),
             memory_mib=self.sizes.setdefault(said.memory_mib, said.memory_mib),
             profiles=table,
-            instances=_instances_kept(said),
+            instances=instances,
             creatable=_NOT_KEPT,
             daemons=(),
             links={sys.intern(uuid): closeness for uuid, closeness in said.links.items()} if said.links else said.links,
         )
         return before if kept == before and before is not None else kept
-
-
-def _instances_kept(said: msg.GpuReport) -> tuple[msg.InstanceReport, ...]:
-    if said.fixed_layout:
-        return tuple(replace(instance, allocation=None, uuid="") for instance in said.instances)
-    return tuple(instance for instance in said.instances if instance.allocation is None)
 
 
 def _with_booking_of(report: msg.SliceReport, ledger: Mapping[AllocationId, msg.LedgerEntry]) -> msg.SliceReport:

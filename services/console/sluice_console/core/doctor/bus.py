@@ -88,7 +88,7 @@ def check_bus(seen: ObservedBus) -> list[FindingDocument]:
     return [
         _broker(seen),
         *_streams(seen),
-        *_words(seen.fleet_state),
+        *_messages(seen.fleet_state),
         *_allocator(seen),
         *_sources(seen),
         *_inventory(seen),
@@ -160,20 +160,20 @@ def _lease(seen: ObservedBus, role: str) -> LeaseHeld | None:
     return held if held is not None and held.owner else None
 
 
-def _words(fleet_state: FleetState) -> Iterator[FindingDocument]:
+def _messages(fleet_state: FleetState) -> Iterator[FindingDocument]:
     for subject, why in sorted(fleet_state.unread.items())[:UNREAD_SHOWN_MAX]:
         stream = stream_of(subject.split(".")[1])
         yield problem(
-            Check.WORDS,
+            Check.MESSAGES,
             f"{subject} cannot be read ({why}); {_without(subject)}",
             "during an upgrade: finish it. Otherwise remove it, as the user in docs/evolution.md; its writer sends "
             f"it again: nats stream purge {stream} --subject {subject}",
         )
     if len(fleet_state.unread) > UNREAD_SHOWN_MAX:
         more = counted(len(fleet_state.unread) - UNREAD_SHOWN_MAX, "more message")
-        yield problem(Check.WORDS, f"{more} cannot be read", "the services' logs name them (set aside)")
+        yield problem(Check.MESSAGES, f"{more} cannot be read", "the services' logs name them (set aside)")
     if not fleet_state.unread and fleet_state.values:
-        yield ok(Check.WORDS, f"all {len(fleet_state.values)} messages can be read")
+        yield ok(Check.MESSAGES, f"all {len(fleet_state.values)} messages can be read")
 
 
 def _without(subject: str) -> str:

@@ -19,7 +19,7 @@ class Check(StrEnum):
 
     BROKER = "broker"
     STREAMS = "streams"
-    WORDS = "words"
+    MESSAGES = "messages"
     ALLOCATOR = "allocator"
     POD_WATCHER = "pod-watcher"
     INVENTORY = "inventory"

@@ -6,7 +6,18 @@ from typing import TypeVar
 
 from sluice.contracts.bus.subjects import SubjectError, guarded, parse
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import AnyMessage, Booking, Bound, Grant, NodeChanged, NodeInventory, NodeOpened, Revoke
+from sluice.contracts.messages import (
+    AllocationRequested,
+    AnyMessage,
+    Booking,
+    Bound,
+    Grant,
+    NodeChanged,
+    NodeInventory,
+    NodeOpened,
+    RequestRejected,
+    Revoke,
+)
 
 M = TypeVar("M")
 
@@ -21,6 +32,8 @@ class FleetState:
     """Undecodable messages by subject, with the reason."""
     stored_at: Mapping[str, float] = field(default_factory=dict)
     """When each value was stored, in unix seconds, where that was asked for."""
+    past: dict[str, AllocationRequested | RequestRejected] = field(default_factory=dict)
+    """What withdrawn requests had asked for, by subject, where that is known."""
 
     def of(self, kind: str, type_: type[M]) -> Iterator[tuple[tuple[str, ...], M]]:
         """Every value of one noun and type with its key, ordered by subject."""

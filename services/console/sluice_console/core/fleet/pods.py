@@ -173,11 +173,12 @@ def _rejected(request: str, rejected: RequestRejected) -> PodDocument:
 
 
 def _withdrawn(fleet_state: FleetState, request: str, withdrawn: RequestWithdrawn, order: Order | None) -> PodDocument:
+    asked = fleet_state.past.get(subjects.request(RequestId(request)).subject)
     pod = PodDocument(
         request=request,
-        namespace="",
-        name="",
-        origin="",
+        namespace=asked.namespace if asked is not None else "",
+        name=asked.name if asked is not None else "",
+        origin=asked.origin if asked is not None else "",
         source=withdrawn.source,
         state="ended",
         message=f"withdrawn ({withdrawn.cause}); it holds no slice",

@@ -73,12 +73,15 @@ def usages_document(
 ) -> UsagesDocument:
     """All slices of all answers; with `idle_s` those idle for at least that long."""
     slices = [_document(usage, each) for usage in answers.values() for each in usage.slices]
-    if idle_s is None:
-        slices.sort(key=lambda each: (each.owner, each.request, each.device))
-    else:
-        slices = [each for each in slices if each.idle_s is not None and each.idle_s >= idle_s]
-        slices.sort(key=lambda each: (-(each.idle_s or 0.0), each.owner, each.device))
-    return UsagesDocument(slices=tuple(slices), silent=dict(sorted(silent.items())))
+    slices.sort(key=lambda each: (each.owner, each.request, each.device))
+    shown = tuple(slices) if idle_s is None else longest_idle(slices, idle_s)
+    return UsagesDocument(slices=shown, silent=dict(sorted(silent.items())))
+
+
+def longest_idle(slices: Iterable[UsageDocument], idle_s: float) -> tuple[UsageDocument, ...]:
+    """Those idle for at least that long, longest first."""
+    idle = (each for each in slices if each.idle_s is not None and each.idle_s >= idle_s)
+    return tuple(sorted(idle, key=lambda each: (-(each.idle_s or 0.0), each.owner, each.device)))
 
 
 def _document(usage: NodeUsage, each: SliceUsage) -> UsageDocument:
@@ -123,6 +126,11 @@ def usage_of_pod(request: str, usages: Iterable[UsageDocument]) -> str:
     """A pod's usage as a cell: `57%, 300 of 4864 MiB`; empty if unknown."""
     of_it = [each for each in usages if each.request == request and each.age_s is not None]
     return "; ".join(f"{_percent(each.busy_percent)}, {memory_text(each)}" for each in of_it)
+
+
+def use_by_request(usages: UsagesDocument) -> dict[str, str]:
+    """Usage of each request as a cell."""
+    return {each.request: usage_of_pod(each.request, usages.slices) for each in usages.slices}
 
 
 def memory_text(each: UsageDocument) -> str:

@@ -1,13 +1,13 @@
 """State of `sluice top`: the view, its first line, and what a key changes. Independent of a terminal."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from sluice_console.core.documents import GpusDocument, PodsDocument
 
-View = Literal["gpus", "pods", "nodes"]
-VIEWS: tuple[View, ...] = ("gpus", "pods", "nodes")
-HELP = "q quit   1 gpus  2 pods  3 nodes   tab next   arrows, space, g, G move   p pause"
+View = Literal["gpus", "pods", "nodes", "quotas", "usage"]
+VIEWS: tuple[View, ...] = get_args(View)
+HELP = "q quit  1 gpus 2 pods 3 nodes 4 quotas 5 usage  arrows space g G move  p pause"
 FRAME_LINES = 2
 """Lines besides the view: the heading and the keys."""
 
@@ -30,6 +30,8 @@ KEYS = {
     "1": "gpus",
     "2": "pods",
     "3": "nodes",
+    "4": "quotas",
+    "5": "usage",
     "p": "pause",
     "q": "quit",
     "\x03": "quit",

@@ -22,6 +22,13 @@ OfNode = Annotated[str, Parameter(name="--node", help="Only what is on this node
 Words = Annotated[
     str, Parameter(help="Only what all these match: text, team:, node:, model:, fits:, is: (docs/cli.md).")
 ]
+PodName = Annotated[
+    str,
+    Parameter(
+        help="A request id, a pod name, namespace/name, or a manifest file; without one, those that wait are listed.",
+        show_default=False,
+    ),
+]
 Watch = Annotated[bool, Parameter(name=["--watch", "-w"], negative="", help="Stay and show every change.")]
 
 
@@ -50,7 +57,7 @@ def gpus_command(
     from sluice_console.shell.inspect.views import FleetView
 
     looked = FleetView("gpus", filter=_filter("gpus", words, node=node))
-    return _look(looked, server, json=json, output=output, watch=watch)
+    return look_or_watch(looked, server, json=json, output=output, watch=watch)
 
 
 def nodes_command(
@@ -66,7 +73,7 @@ def nodes_command(
     from sluice_console.shell.inspect.views import FleetView
 
     looked = FleetView("nodes", idle_only=idle, filter=_filter("nodes", words, node=node))
-    return _look(looked, server, json=json, output=output, watch=watch)
+    return look_or_watch(looked, server, json=json, output=output, watch=watch)
 
 
 def pods_command(
@@ -89,7 +96,7 @@ def pods_command(
     namespace = "" if all_namespaces else namespace
     found = _filter("pods", words, node=node, namespace=namespace, waiting=waiting)
     looked = FleetView("pods", with_ended=all_, filter=found)
-    return _look(looked, server, json=json, output=output, watch=watch)
+    return look_or_watch(looked, server, json=json, output=output, watch=watch)
 
 
 def top_command(*words: Words, server: Server = None) -> int:
@@ -105,19 +112,19 @@ def usage_command(
     server: Server = None,
     json: AsJson = False,
     output: Documented = None,
+    watch: Watch = False,
     idle: Annotated[bool, Parameter(negative="", help="Only slices that have been idle for long.")] = False,
     idle_s: Annotated[float | None, Parameter(help="Minimum idle time in seconds; an hour by default.")] = None,
 ) -> int:
     """Show what each slice is really used for, as its node's agent measures it; --idle lists unused ones."""
     from sluice_console.core.fleet.usage import IDLE_S
-    from sluice_console.shell.inspect.usage import usage
-    from sluice_console.shell.live.running_systems import server_url
+    from sluice_console.shell.inspect.views import FleetView
 
     if idle_s is not None and not _are_seconds("--idle-s", idle_s):
         return EXIT_USAGE
     wanted_s = idle_s if idle_s is not None else IDLE_S if idle else None
-    form = form_of(output, json=json)
-    return run(usage(server_url(server), idle_s=wanted_s, form=form, picked=_filter("slices", words)))
+    looked = FleetView("usage", idle_s=wanted_s, filter=_filter("slices", words))
+    return look_or_watch(looked, server, json=json, output=output, watch=watch)
 
 
 def report_command(
@@ -151,33 +158,36 @@ def report_command(
 
 
 def explain_command(
-    request: Annotated[str, Parameter(help="A request id, a pod name, namespace/name, or a manifest file.")],
+    request: PodName = "",
     *,
     server: Server = None,
     json: AsJson = False,
     output: Documented = None,
 ) -> int:
     """Tell the story of one pod: requested, waited for what, granted where, bound, released."""
-    from sluice_console.shell.inspect.look_up import explain
+    from sluice_console.shell.inspect.look_up import choices, explain
     from sluice_console.shell.live.running_systems import server_url
 
     form = form_of(output, json=json)
-    return run(explain(server_url(server), request, form=form))
+    return run(
+        explain(server_url(server), request, form=form) if request else choices(server_url(server), "explain", form)
+    )
 
 
 def trace_command(
-    request: Annotated[str, Parameter(help="A request id, a pod name, namespace/name, or a manifest file.")],
+    request: PodName = "",
     *,
     server: Server = None,
     json: AsJson = False,
     output: Documented = None,
 ) -> int:
     """Show one pod's timeline as a waterfall: how long each step took, from the bus's own records (docs/traces.md)."""
+    from sluice_console.shell.inspect.look_up import choices
     from sluice_console.shell.inspect.trace import trace
     from sluice_console.shell.live.running_systems import server_url
 
     form = form_of(output, json=json)
-    return run(trace(server_url(server), request, form=form))
+    return run(trace(server_url(server), request, form=form) if request else choices(server_url(server), "trace", form))
 
 
 def events_command(
@@ -214,10 +224,7 @@ def _filter(
     options += [Term("is", "waiting")] if waiting else []
     try:
         found = FleetFilter((*parse_filter(" ".join(words)), *options))
-        if subject == "top":
-            if found.needs_use:
-                raise FilterError("is:idle: `sluice top` does not measure use; `sluice usage is:idle` does")
-        else:
+        if subject != "top":
             found.check(subject)
     except FilterError as error:
         raise UsageError(str(error)) from error
@@ -232,15 +239,14 @@ def _are_seconds(option: str, value_s: float) -> bool:
     return False
 
 
-def _look(
+def look_or_watch(
     looked: "FleetView", server: str | None, *, json: bool, output: Literal["wide", "json", "yaml"] | None, watch: bool
 ) -> int:
+    """Show a view once, or until the user ends it."""
     from sluice_console.shell.inspect.look_up import look
     from sluice_console.shell.inspect.watch import watch as watched
     from sluice_console.shell.live.running_systems import server_url
 
     form = form_of(output, json=json)
-    if watch and looked.filter.needs_use:
-        raise UsageError("is:idle with --watch: use is measured once; leave one of them out")
     url = server_url(server)
     return run(watched(url, looked, form) if watch else look(url, looked, form))

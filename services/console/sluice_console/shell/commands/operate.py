@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from sluice_console.shell.cli_options import EXIT_USAGE, AsJson, Documented, Server, ask, form_of, run
+from sluice_console.shell.commands.inspect import Watch, look_or_watch
 from sluice_console.shell.commands.security import app as security_app
 
 if TYPE_CHECKING:
@@ -50,12 +51,12 @@ def quota_list_command(
     server: Server = None,
     json: AsJson = False,
     output: Documented = None,
+    watch: Watch = False,
 ) -> int:
     """Show each namespace's usage and quota."""
-    from sluice_console.shell.live.running_systems import server_url
-    from sluice_console.shell.operate.quota import list_quotas
+    from sluice_console.shell.inspect.views import FleetView
 
-    return run(list_quotas(server_url(server), namespace, form=form_of(output, json=json)))
+    return look_or_watch(FleetView("quotas", namespace=namespace), server, json=json, output=output, watch=watch)
 
 
 @quota_app.command(name="set")
@@ -243,7 +244,7 @@ def node_remove_command(
     node: Node,
     *,
     server: Server = None,
-    yes: Annotated[bool, Parameter(negative="", help="Do not ask.")] = False,
+    yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask.")] = False,
 ) -> int:
     """
     Declare a node gone for good: its bookings are given up, and its pods lose their slices.

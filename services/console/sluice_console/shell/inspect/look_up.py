@@ -1,30 +1,43 @@
 """`gpus`, `pods`, `explain`, `events`: read the bus once (or follow it) and print."""
 
+import asyncio
 import sys
 from dataclasses import replace
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from sluice.contracts.bus.codec import Undecodable
+from sluice.contracts.bus.subjects import HISTORY_PREFIX
 from sluice.contracts.messages import AllocationRequested, RequestRejected
+from sluice.runtime.bus import BusError
 from sluice.runtime.nats.history import EVERYTHING, HistoryRecord, open_history
 from sluice_console.core.documents import PodDocument, PodsDocument, StandingDocument, StoryDocument
+from sluice_console.core.fleet.filters import WITHOUT_SLICE
 from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.fleet.pending_releases import being_freed
 from sluice_console.core.fleet.pods import pods_document
+from sluice_console.core.fleet.usage import silent_lines
 from sluice_console.core.history.ended import ended_pod, named_by
 from sluice_console.core.history.events import EventDocument, event_document
 from sluice_console.core.history.sentences import HistoryMessage, RequestNames
 from sluice_console.core.history.timeline import evicted_before, steps_of
 from sluice_console.core.output.sanitize import sanitize
 from sluice_console.core.simulate.answers import standing
-from sluice_console.shell.inspect.nodes import IdleSince
-from sluice_console.shell.inspect.views import FleetView
+from sluice_console.shell.inspect.nodes import HISTORY_WITHIN_S, IdleSince
+from sluice_console.shell.inspect.views import UNASKED, FleetView
 from sluice_console.shell.live.connect import StoredTimes, connected, user_of_the_bus
 from sluice_console.shell.live.live_fleet import read_fleet_state
 from sluice_console.shell.output.formats import OutputFormat, as_text, is_for_programs, print_document
-from sluice_console.shell.output.printer import console, say, short_time, show_story
+from sluice_console.shell.output.printer import console, say, short_time, show_pods, show_story
+
+if TYPE_CHECKING:
+    from sluice_console.shell.inspect.usage import Ask
 
 EXIT_NOT_FOUND = 4
+PastRequests = dict[str, AllocationRequested | RequestRejected]
+"""By subject."""
+CHOICES_MAX = 20
+"""Pods listed where one has to be named."""
 STANDING_WITHIN_S = 2.0
 """How long a story waits for the allocator's answer."""
 
@@ -37,29 +50,30 @@ async def fleet_state_at(url: str) -> FleetState:
 
 
 async def look(url: str, looked: FleetView, form: OutputFormat) -> int:
-    """`sluice gpus`, `pods`, `nodes`: the present state. Raises BusError, NotAnsweringError."""
+    """The present state of any view. Raises BusError, NotAnsweringError."""
     fleet_state = await fleet_state_at(url)
-    if looked.filter.needs_use:
-        from sluice_console.shell.inspect.usage import idle_requests  # noqa: PLC0415 - of gRPC only this needs anything
-
-        looked = replace(looked, filter=replace(looked.filter, idle=await idle_requests(fleet_state)))
+    if looked.with_ended:
+        fleet_state.past |= await past_requests(url)
+    ask = asking(looked, form)
+    usages = await ask(fleet_state) if ask is not None else None
     since = await IdleSince(url).of(fleet_state) if looked.view == "nodes" else {}
-    document = looked.document(fleet_state, since)
+    document = looked.document(fleet_state, since, usages or UNASKED)
     if is_for_programs(form):
         print_document(document, form)
     else:
-        use = await _use(fleet_state) if looked.view == "pods" and form == "wide" else None
-        looked.show(console(), document, fleet_state, wide=form == "wide", use=use)
+        looked.show(console(), document, fleet_state, wide=form == "wide", usages=usages)
+    if usages is not None and not (looked.view == "usage" and is_for_programs(form)):  # the document names them
+        say(silent_lines(usages))
     return 0
 
 
-async def _use(fleet_state: FleetState) -> dict[str, str]:
-    """Usage of each request's slices, from agents that answer."""
-    from sluice_console.shell.inspect.usage import use_by_request  # noqa: PLC0415 - of gRPC only this needs anything
+def asking(looked: FleetView, form: OutputFormat) -> "Ask | None":
+    """How to ask agents what the view shows of usage; None if nothing."""
+    if not looked.needs_usage and not (looked.view == "pods" and form == "wide"):
+        return None
+    from sluice_console.shell.inspect.usage import usages_at, usages_or_why  # noqa: PLC0415 - imports gRPC
 
-    use, unasked = await use_by_request(fleet_state)
-    say(unasked)
-    return use
+    return usages_at if looked.needs_usage else usages_or_why
 
 
 async def explain(url: str, wanted: str, *, form: OutputFormat) -> int:
@@ -87,6 +101,21 @@ async def explain(url: str, wanted: str, *, form: OutputFormat) -> int:
     return 0
 
 
+async def choices(url: str, verb: str, form: OutputFormat) -> int:
+    """`sluice explain` of no pod: those that it can explain, waiting ones if there are some, the latest first."""
+    pods = pods_document(await fleet_state_at(url)).pods
+    waiting = [pod for pod in pods if pod.state in WITHOUT_SLICE]
+    latest = sorted(waiting or pods, key=lambda pod: pod.asked_at, reverse=True)
+    shown = PodsDocument(pods=tuple(latest[:CHOICES_MAX]))
+    if is_for_programs(form):
+        print_document(shown, form)
+        return 0
+    show_pods(console(), shown)
+    more = f"{len(latest) - CHOICES_MAX} more: `sluice pods`; " if len(latest) > CHOICES_MAX else ""
+    say([f"{more}`sluice {verb} NAMESPACE/NAME` for one, ended pods too (`sluice pods --all`)"])
+    return 0
+
+
 def not_found(wanted: str) -> int:
     """Report that no request matches."""
     sys.stderr.write(
@@ -111,10 +140,29 @@ async def _standing(url: str, pod: PodDocument) -> StandingDocument | None:
         return None
 
 
-async def all_history(url: str) -> list[HistoryMessage]:
-    """The whole history in order. Raises BusError."""
+async def all_history(url: str, filters: tuple[str, ...] = EVERYTHING) -> list[HistoryMessage]:
+    """The whole history, or what is under `filters`, in order. Raises BusError."""
     async with open_history(url, name="console", credentials=user_of_the_bus(url)) as history:
-        return [happened async for batch in history.read() for happened in _readable(batch)]
+        return [happened async for batch in history.read(filters=filters) for happened in _readable(batch)]
+
+
+async def past_requests(url: str) -> PastRequests:
+    """What every request of the history asked for, by subject; empty, with a line, if it cannot be read in time."""
+    why = f"takes over {HISTORY_WITHIN_S:g} s to read"
+    try:
+        async with asyncio.timeout(HISTORY_WITHIN_S):
+            history = await all_history(url, (f"{HISTORY_PREFIX}sluice.request.>",))
+        return {
+            happened.subject.removeprefix(HISTORY_PREFIX): happened.envelope.message
+            for happened in history
+            if isinstance(happened.envelope.message, AllocationRequested | RequestRejected)
+        }
+    except TimeoutError:
+        pass
+    except BusError as error:
+        why = f"cannot be read: {error}"
+    say([f"the history {why}; ended pods are shown without their names"])
+    return {}
 
 
 def _readable(batch: list[HistoryRecord]) -> list[HistoryMessage]:

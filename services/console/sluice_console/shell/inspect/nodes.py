@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -15,6 +15,7 @@ from sluice.runtime.nats.history import open_history
 from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.fleet.nodes import COLUMNS, NodesDocument, last_given_back, node_cells, nodes_document
 from sluice_console.core.history.sentences import HistoryMessage
+from sluice_console.core.output.node_shares import HEADING
 from sluice_console.core.output.sanitize import sanitize
 from sluice_console.shell.live.connect import user_of_the_bus
 from sluice_console.shell.output.printer import said, show_table
@@ -23,6 +24,8 @@ FILTERS_MAX = 32
 """Ledgers read one by one; for more idle nodes all ledgers are read at once."""
 HISTORY_WITHIN_S = 10.0
 """If the history is unreadable or slower than this, nodes are shown without idle times."""
+LINE_AT = 4
+"""The column of a node's last minutes: after what is free."""
 _STYLES = {"open": "green", "removed": "dim", "stale": "red"}
 
 
@@ -65,14 +68,20 @@ async def _history(url: str, filters: tuple[str, ...]) -> Iterable[HistoryMessag
         ]
 
 
-def show_nodes(out: Console, document: NodesDocument, *, idle_only: bool) -> None:
-    """One row per node."""
+def show_nodes(
+    out: Console, document: NodesDocument, *, idle_only: bool, lines: Mapping[str, str] | None = None
+) -> None:
+    """One row per node, with a line of its last minutes where there are some."""
     if not document.nodes:
         out.print("no node is idle" if idle_only else "no node is known yet")
         return
+
+    def columns(cells: tuple[str, ...], line: str) -> tuple[str, ...]:
+        return cells if lines is None else (*cells[:LINE_AT], line, *cells[LINE_AT:])
+
     rows = []
     for node in document.nodes:
-        name, state, *rest = node_cells(node)
+        name, state, *rest = columns(node_cells(node), (lines or {}).get(node.node, ""))
         style = _STYLES.get(node.state, "yellow")
         rows.append((said(name), said(state, style=style), *map(said, rest)))
-    show_table(out, COLUMNS, rows)
+    show_table(out, columns(COLUMNS, HEADING), rows)

@@ -5,9 +5,11 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from sluice.contracts.pb import inventory_pb2 as pb
 from sluice.contracts.toml_tables import TOML_BYTES_MAX, parse_toml
+from sluice.runtime.bus import Bus
 from sluice.runtime.text_files import read_named_text
 from sluice_console.core.fleet.report import (
     COLUMNS,
@@ -41,13 +43,11 @@ async def report(
 ) -> int:
     """`sluice report`. Raises BusError, PricesError, CommandError."""
     table = read_prices(prices) if prices is not None else {}
-    request = pb.ReportRequest(from_unix=int(time.time()) - since_s, by=KEYS[by], points=points)
     try:
-        async with connected(url) as bus, recorder(bus) as asked:
-            answer = await asked.Report(request, timeout=ANSWER_WITHIN_S)
+        async with connected(url) as bus:
+            document = await asked_report(bus, since_s=since_s, by=by, points=points, prices=table)
     except NotAskableError as error:
         raise CommandError(str(error)) from error
-    document = report_document(answer, by, table)
     if as_csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows(report_table(document))
     elif is_for_programs(form):
@@ -56,6 +56,21 @@ async def report(
         _show(document)
     say([f"no price for {model} in {prices}: it counts as 0" for model in unpriced_models(document, table)])
     return 0
+
+
+async def asked_report(
+    bus: Bus,
+    *,
+    since_s: int,
+    by: str,
+    points: bool,
+    prices: Mapping[str, float] = MappingProxyType({}),
+    within_s: float = ANSWER_WITHIN_S,
+) -> ReportDocument:
+    """The recorder's answer. Raises BusError, NotAskableError."""
+    request = pb.ReportRequest(from_unix=int(time.time()) - since_s, by=KEYS[by], points=points)
+    async with recorder(bus) as asked:
+        return report_document(await asked.Report(request, timeout=within_s), by, prices)
 
 
 def read_prices(path: Path) -> dict[str, float]:

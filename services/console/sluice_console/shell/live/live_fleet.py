@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from sluice.contracts.bus.events import Observed, ReadingCaughtUp, ReadingStarted, Stream, stream_of
-from sluice.contracts.messages import AnyMessage
+from sluice.contracts.messages import AllocationRequested, AnyMessage, RequestRejected, RequestWithdrawn
 from sluice.runtime.bus import Bus, Reading
 from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.shell.errors import CommandError
@@ -68,12 +68,17 @@ class LiveFleet:
             case Observed(stream, entry):
                 values = self._fresh.get(stream, self.fleet_state.values)
                 unread = self._fresh_unread.get(stream, self.fleet_state.unread)
+                before_it = values.get(entry.subject)
                 if entry.message is None:
                     values.pop(entry.subject, None)
                     unread[entry.subject] = entry.why
                 else:
                     unread.pop(entry.subject, None)
                     values[entry.subject] = entry.message
+                    if isinstance(entry.message, RequestWithdrawn) and isinstance(
+                        before_it, AllocationRequested | RequestRejected
+                    ):
+                        self.fleet_state.past[entry.subject] = before_it
                 if self._heard is not None and stream not in self._fresh:
                     self._heard(entry.subject, entry.message)
             case ReadingCaughtUp(stream):
@@ -84,6 +89,7 @@ class LiveFleet:
                     s: w for s, w in self.fleet_state.unread.items() if stream_of(s.split(".")[1]) is not stream
                 }
                 self.fleet_state.unread = unread_others | self._fresh_unread.pop(stream, {})
+                self.fleet_state.past = {s: m for s, m in self.fleet_state.past.items() if s in self.fleet_state.values}
                 self._complete.add(stream)
                 if stream is Stream.BOOK:
                     self.fleet_state.incarnation = self._incarnation

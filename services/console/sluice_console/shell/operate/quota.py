@@ -1,4 +1,4 @@
-"""`sluice quota`: shows and sets quotas of namespaces. The allocator applies them at once."""
+"""`sluice quota set`, `unset`: changes quotas of namespaces. The allocator applies them at once."""
 
 import sys
 
@@ -15,21 +15,14 @@ from sluice_console.core.operate.quotas import (
     unset_word,
 )
 from sluice_console.core.output.sanitize import sanitize
-from sluice_console.shell.inspect.look_up import fleet_state_at
 from sluice_console.shell.live.connect import connected
 from sluice_console.shell.live.live_fleet import read_fleet_state
 from sluice_console.shell.operate.guarded_write import update_guarded
-from sluice_console.shell.output.formats import OutputFormat, is_for_programs, print_document
 from sluice_console.shell.output.printer import console, show_quotas
 
 EXIT_USAGE = 2
 UNSET_TTL_S = 4 * 3600
 """How long a `QuotaUnset` stays: as long as other final messages (PROTOCOL W5)."""
-
-
-async def list_quotas(url: str, namespace: str | None, *, form: OutputFormat) -> int:
-    """`sluice quota list`."""
-    return _show(quotas_document(await fleet_state_at(url)), namespace, form=form)
 
 
 async def set_quota(
@@ -61,7 +54,9 @@ async def set_quota(
     except QuotaError as error:
         sys.stderr.write(f"sluice quota set: {sanitize(str(error))}\n")
         return EXIT_USAGE
-    return _show(document, namespace, form="text")
+    own = QuotasDocument(quotas=tuple(each for each in document.quotas if each.namespace == namespace))
+    show_quotas(console(), own, namespace)
+    return 0
 
 
 async def unset_quota(url: str, namespace: str, *, run: RunId, take_over: bool = False) -> int:
@@ -78,14 +73,4 @@ async def unset_quota(url: str, namespace: str, *, run: RunId, take_over: bool =
         sys.stderr.write(f"sluice quota unset: {sanitize(str(error))}\n")
         return EXIT_USAGE
     sys.stdout.write(f"namespace {namespace} has no limits\n")
-    return 0
-
-
-def _show(document: QuotasDocument, namespace: str | None, *, form: OutputFormat) -> int:
-    if namespace is not None:
-        document = QuotasDocument(quotas=tuple(each for each in document.quotas if each.namespace == namespace))
-    if is_for_programs(form):
-        print_document(document, form)
-    else:
-        show_quotas(console(), document, namespace)
     return 0

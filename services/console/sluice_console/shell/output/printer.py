@@ -18,6 +18,8 @@ from sluice_console.core.documents import (
     StoryDocument,
 )
 from sluice_console.core.fleet.pods import variables_text
+from sluice_console.core.fleet.usage import COLUMNS as USAGE_COLUMNS
+from sluice_console.core.fleet.usage import UsagesDocument, duration_text, usage_cells
 from sluice_console.core.operate.quotas import quota_cells
 from sluice_console.core.output.gpu_picture import Line, compact_picture, picture
 from sluice_console.core.output.sanitize import sanitize
@@ -147,6 +149,14 @@ def show_quotas(out: Console, document: QuotasDocument, namespace: str | None = 
     columns = ("NAMESPACE", "DEVICES", "MEMORY", "COMPUTE SLICES", "ONE POD", "GUARANTEED", "PRIORITY")
     rows = [(quota.namespace, *quota_cells(quota)) for quota in document.quotas]
     show_table(out, columns, [tuple(map(said, row)) for row in rows])
+
+
+def show_usage(out: Console, document: UsagesDocument, idle_s: float | None) -> None:
+    """One row per slice, or per one that idles for `idle_s`."""
+    if not document.slices:
+        out.print("no slice is ready" if idle_s is None else f"no slice has idled for {duration_text(idle_s)}")
+        return
+    show_table(out, USAGE_COLUMNS, [tuple(map(said, usage_cells(each))) for each in document.slices])
 
 
 def show_simulated(out: Console, document: SimulatedDocument) -> None:

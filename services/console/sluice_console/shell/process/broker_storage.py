@@ -100,8 +100,10 @@ async def keep_storing(
         free = free_bytes(folder)
         if error and not told:
             say(what_is_wrong(folder, error, free))
-        told = bool(error)
+            told = True  # until it stores for a while: a health check may name another fault first
         if lives.another(error, free, loop.time()):
             say(f"the broker is started again: {free // 1024**2} MiB are free under {folder}")
             await start_again()
+            told = False
+        elif lives.has_recovered:
             told = False

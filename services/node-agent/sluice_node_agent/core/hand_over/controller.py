@@ -13,22 +13,14 @@ from msgspec.structs import replace
 from sluice.contracts.dra.names import cdi_device, device_names
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import Booking, ResourceClaimRef
+from sluice_node_agent.core import instructions
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import CdiCompared, CdiRefused, CdiRemoved, PrepareAsked, Result, UnprepareAsked
-from sluice_node_agent.core.instructions import (
-    AnswerCall,
-    CdiDevice,
-    CdiInstruction,
-    CdiPart,
-    CompareCdi,
-    PreparedDevice,
-    RemoveCdi,
-    WriteCdi,
-)
 from sluice_node_agent.core.journal_records import SliceRecord
 from sluice_node_agent.core.publish.slice_status import what_is_wrong
 from sluice_node_agent.core.recovery.discovered import Discovered
-from sluice_node_agent.core.slices.create import containers_of, is_served, lost_devices
+from sluice_node_agent.core.shared.mps_limits import containers_of
+from sluice_node_agent.core.slices.create import is_served, lost_devices
 from sluice_node_agent.core.state.in_flight import InFlight
 from sluice_node_agent.core.state.node_state import NodeState
 from sluice_node_agent.core.state.tasks import SliceTask, back_off, numbered_devices
@@ -45,36 +37,36 @@ def with_found_claims(record: SliceRecord, found: Discovered) -> SliceRecord:
     return replace(record, prepared=claims, cdi_files=files)
 
 
-def cdi_devices(record: SliceRecord, claim: ResourceClaimRef, state: NodeState) -> tuple[CdiDevice, ...]:
+def cdi_devices(record: SliceRecord, claim: ResourceClaimRef, state: NodeState) -> tuple[instructions.CdiDevice, ...]:
     """What a claim's CDI file holds now: a device for each of its requests that was granted."""
     names = device_names(record.booking.allocation, record.booking.resource_claims)
     containers = {each.container: each for each in containers_of(record, state)}
     return tuple(
-        CdiDevice(names[claim.uid, request], containers[key], _parts(record, key, state), claim.shared)
+        instructions.CdiDevice(names[claim.uid, request], containers[key], _parts(record, key, state), claim.shared)
         for request, key in sorted(claim.requests.items())
         if key in containers
     )
 
 
-def prepared_devices(booking: Booking, claim: ResourceClaimRef) -> tuple[PreparedDevice, ...]:
+def prepared_devices(booking: Booking, claim: ResourceClaimRef) -> tuple[instructions.PreparedDevice, ...]:
     """What the kubelet learns of a prepared claim; requests without the alternative that was granted."""
     names = device_names(booking.allocation, booking.resource_claims)
     granted = {grant.container for grant in booking.devices}
     return tuple(
-        PreparedDevice(request.partition("/")[0], name, cdi_device(claim.uid, name))
+        instructions.PreparedDevice(request.partition("/")[0], name, cdi_device(claim.uid, name))
         for request, key in sorted(claim.requests.items())
         if key in granted and (name := names[claim.uid, request])
     )
 
 
-def _parts(record: SliceRecord, key: str, state: NodeState) -> tuple[CdiPart, ...]:
+def _parts(record: SliceRecord, key: str, state: NodeState) -> tuple[instructions.CdiPart, ...]:
     found = []
     for _, grant, device in numbered_devices(record):
         if grant.container != key:
             continue
         home = state.home_of(grant)
         gi_id = home.device.gi_id if home is not None else device.gi_id
-        found.append(CdiPart(grant.gpu, device.uuid, gi_id if grant.profile is not None else None))
+        found.append(instructions.CdiPart(grant.gpu, device.uuid, gi_id if grant.profile is not None else None))
     return tuple(dict.fromkeys(found))
 
 
@@ -91,7 +83,6 @@ class DeviceHealth:
 
 
 def device_health(state: NodeState) -> tuple[DeviceHealth, ...]:
-    """All devices that claims have on this node."""
     found = []
     for work in state.slices.values():
         booking = work.record.booking
@@ -110,10 +101,8 @@ def _health_of(work: SliceTask, state: NodeState) -> tuple[Health, str]:
     if record.phase == "ready":
         return "healthy", ""
     if record.lost and not record.revoked:
-        return (
-            "unhealthy",
-            f"its devices vanished, and are not created again yet{f': {record.message}' if record.message else ''}",
-        )
+        why = f": {record.message}" if record.message else ""
+        return "unhealthy", f"its devices vanished, and are not created again yet{why}"
     return "unknown", "it is being taken back" if record.revoked else "it is being created"
 
 
@@ -133,7 +122,7 @@ class HandOver:
         self._waiting: dict[str, list[_Call]] = {}
         self._removing: dict[int, UnprepareAsked] = {}
         """Calls that wait for the removal of a file, by its token."""
-        self._answers: list[AnswerCall] = []
+        self._answers: list[instructions.AnswerCall] = []
         self._compare_at: float | None = 0.0
         """When to compare the files next; None while a comparison is in flight."""
 
@@ -142,12 +131,9 @@ class HandOver:
         """Whether a call waits for its slice."""
         return bool(self._waiting)
 
-    def drain(self) -> list[AnswerCall]:
-        """Answers to give now."""
+    def drain(self) -> list[instructions.AnswerCall]:
         out, self._answers = self._answers, []
         return out
-
-    # -- calls ----------------------------------------------------------------------------------------------------
 
     def prepare(self, asked: PrepareAsked, now: float) -> list[AllocationId]:
         """The kubelet wants a claim's devices. Returns the slices to look at."""
@@ -161,10 +147,7 @@ class HandOver:
         return [work.allocation for work in slices]
 
     def unprepare(self, asked: UnprepareAsked) -> list[AllocationId]:
-        """
-        The pods with a claim have ended. Returns the slices to look at. Waits for no step: a driver that hangs must not
-        keep a pod.
-        """
+        """A claim's pods have ended. Returns the slices to look at. Waits for no step: a driver may hang."""
         self._refuse_all(asked.claim, "the kubelet has ended its use meanwhile")
         slices = self._slices_of(asked.claim)
         for work in slices:
@@ -174,7 +157,7 @@ class HandOver:
             work.cdi.pop(asked.claim, None)
             if work.record.revoked and work.waits_for is None:
                 work.retry_at = None  # that may be all it waited for
-        order = RemoveCdi(self._in_flight.next_token, asked.claim)
+        order = instructions.RemoveCdi(self._in_flight.next_token, asked.claim)
         self._removing[order.token] = asked
         self._in_flight.send(order, None)
         return [work.allocation for work in slices]
@@ -190,10 +173,7 @@ class HandOver:
         if self._compare_at is not None and self._compare_at <= now and self._config.compare_tickets_s:
             self._compare()
 
-    # -- slices ---------------------------------------------------------------------------------------------------
-
     def advance(self, work: SliceTask) -> None:
-        """Take the next step of handing a slice over, and answer its calls."""
         booking = work.record.booking
         if not booking.resource_claims:
             return
@@ -217,24 +197,27 @@ class HandOver:
         for claim in wanted:
             content = cdi_devices(record, claim, self._state)
             if work.cdi.get(claim.uid) != content:
-                self._in_flight.send(WriteCdi(self._in_flight.next_token, claim.uid, content), work)
+                self._in_flight.send(instructions.WriteCdi(self._in_flight.next_token, claim.uid, content), work)
                 return
         for claim in wanted:
             devices = prepared_devices(booking, claim)
-            self._answers += [AnswerCall(call.asked.call, devices) for call in self._waiting.pop(claim.uid, [])]
+            answered = self._waiting.pop(claim.uid, [])
+            self._answers += [instructions.AnswerCall(call.asked.call, devices) for call in answered]
 
     def take_result(
-        self, work: SliceTask | None, sent: CdiInstruction, result: Result, now: float
+        self, work: SliceTask | None, sent: instructions.CdiInstruction, result: Result, now: float
     ) -> list[AllocationId]:
         """A file was written or removed, or not. Returns the slices to look at."""
         if work is not None and isinstance(result, CdiRefused):
             back_off(work, result.message, self._config, now)
         elif work is not None:
             work.recovered()
-        if isinstance(sent, CompareCdi):
+        if isinstance(sent, instructions.CompareCdi):
             self._compare_at = now + self._config.compare_tickets_s
-            return self._compared(result.wrong) if isinstance(result, CdiCompared) else []
-        if isinstance(sent, WriteCdi):
+            wrong = result.wrong if isinstance(result, CdiCompared) else ()
+            pairs = [(claim, each) for claim in wrong for each in self._slices_of(claim)]
+            return [each.allocation for claim, each in pairs if each.cdi.pop(claim, None) is not None]
+        if isinstance(sent, instructions.WriteCdi):
             if work is not None and not isinstance(result, CdiRefused) and sent.claim in work.record.prepared:
                 work.cdi[sent.claim] = sent.devices
             return []
@@ -243,24 +226,20 @@ class HandOver:
         asked = self._removing.pop(sent.token, None)
         if asked is not None:
             error = result.message if isinstance(result, CdiRefused) else ""
-            self._answers.append(AnswerCall(asked.call, error=error))
+            self._answers.append(instructions.AnswerCall(asked.call, error=error))
         return [each.allocation for each in self._slices_of(sent.claim)]
 
     def _compare(self) -> None:
         """As with tickets: their memory disk may be emptied without a reboot."""
         files = tuple(
-            WriteCdi(0, claim, devices)
+            instructions.WriteCdi(0, claim, devices)
             for work in self._state.slices.values()
             if work.record.phase == "ready" and work.idle
             for claim, devices in work.cdi.items()
         )
         if files:
             self._compare_at = None
-            self._in_flight.send(CompareCdi(self._in_flight.next_token, files), None)
-
-    def _compared(self, wrong: tuple[str, ...]) -> list[AllocationId]:
-        found = [work for claim in wrong for work in self._slices_of(claim) if work.cdi.pop(claim, None) is not None]
-        return [work.allocation for work in found]
+            self._in_flight.send(instructions.CompareCdi(self._in_flight.next_token, files), None)
 
     def _slices_of(self, claim: str) -> list[SliceTask]:
         slices = self._state.slices.values()
@@ -332,7 +311,7 @@ class HandOver:
             self._refuse(call.asked, why)
 
     def _refuse(self, asked: PrepareAsked, why: str) -> None:
-        self._answers.append(AnswerCall(asked.call, error=f"ResourceClaim {asked.name}: {why}"))
+        self._answers.append(instructions.AnswerCall(asked.call, error=f"ResourceClaim {asked.name}: {why}"))
 
     def _keep(self, claim: str, calls: list[_Call]) -> None:
         if calls:

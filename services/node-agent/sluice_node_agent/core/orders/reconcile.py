@@ -16,6 +16,7 @@ from sluice.contracts.resize import same_places
 from sluice.contracts.ticket_paths import is_ticket_of
 from sluice_node_agent.core.events import FoundTicket
 from sluice_node_agent.core.hand_over.controller import with_found_claims
+from sluice_node_agent.core.instructions import RemoveCdi, RemoveTicket
 from sluice_node_agent.core.journal_records import SliceRecord
 from sluice_node_agent.core.publish.publisher import Publisher
 from sluice_node_agent.core.publish.slice_status import Tombstones
@@ -57,7 +58,6 @@ class LedgerView:
         return named and self._complete
 
     def order(self, allocation: AllocationId) -> Grant | Revoke | None:
-        """The order that stands for an allocation, if it was given in this life of the broker."""
         entry = self.entries.get(allocation)
         if isinstance(entry, (Grant, Revoke)) and entry.incarnation == self._incarnation:
             return entry
@@ -71,7 +71,6 @@ class LedgerView:
         return Revoke(revision=entry.revision, incarnation=self._incarnation, booking=booking, cause=entry.cause)
 
     def bookings(self) -> Iterator[Booking]:
-        """Those of all orders."""
         for entry in self.entries.values():
             if isinstance(entry, (Grant, Revoke)):
                 yield entry.booking
@@ -184,9 +183,8 @@ class OrderReconciler:
         """Places of orders that wait for a GPU with unknown content: what is there may be theirs."""
         if not self.found.unseen:
             return frozenset()
-        untaken = (
-            each for each in self._ledger.entries if each not in self._state.slices and each not in self._tombstones
-        )
+        known = (*self._state.slices, *self._tombstones)
+        untaken = (each for each in self._ledger.entries if each not in known)
         orders = (order for each in untaken if (order := self._ledger.order(each)) is not None)
         waiting = (order.booking for order in orders if self.found.hides(order.booking))
         return frozenset(shared_device_key(grant) for booking in waiting for grant in booking.devices)
@@ -194,12 +192,11 @@ class OrderReconciler:
     def clear_away(self) -> None:
         """All orders were read: remove tickets and CDI files without an order, and tickets of slices that are gone."""
         for ticket in self.found.useless_tickets(self._ledger.entries):
-            self._garbage.ticket(ticket)
+            self._garbage.clear(ticket, RemoveTicket(0, ticket))
         for claim in self.found.useless_cdi(self._ledger.bookings()):
-            self._garbage.cdi_file(claim)
+            self._garbage.clear(claim, RemoveCdi(0, claim))
 
     def take(self, allocation: AllocationId, now: float) -> None:
-        """Compare the ledger's order with the record, and apply it if it is newer."""
         order = self._ledger.order(allocation)
         work = self._state.slices.get(allocation)
         if work is not None:
@@ -217,7 +214,7 @@ class OrderReconciler:
         elif isinstance(entry := self._ledger.entries.get(allocation), Closed):
             self._publisher.say_closed(entry)
             for ticket in self.found.tickets_of(allocation):
-                self._garbage.ticket(ticket)
+                self._garbage.clear(ticket, RemoveTicket(0, ticket))
 
     def _take_first(self, order: Grant | Revoke) -> None:
         """Apply an order that is new to the journal, once its GPUs answer: seeing nothing there proves nothing."""
@@ -258,14 +255,8 @@ class OrderReconciler:
             phase = "planned" if record.phase == "failed" else record.phase
             if order.booking.devices != record.booking.devices:
                 record = replace(record, adjusting=begin(record, order.booking.devices, order.counts))
-            record = replace(
-                record,
-                phase=phase,
-                revision=order.revision,
-                booking=order.booking,
-                after=order.after,
-                evict=order.evict,
-            )
+            record = replace(record, phase=phase, revision=order.revision, booking=order.booking)
+            record = replace(record, after=order.after, evict=order.evict)
         else:
             return
         work.retry_at = None
@@ -293,23 +284,18 @@ class OrderReconciler:
         entries = [self._ledger.entries.get(other) for other in order.after]
         if not all(isinstance(entry, (Grant, Revoke, Closed)) for entry in entries):
             return False
-        return can_only_belong_to(order.booking, self._not_after(order), self._state, self.found)
-
-    def _not_after(self, order: Grant | Revoke) -> list[Booking]:
-        """The bookings of all other orders, except those that come after this one and so have nothing yet."""
         mine = order.booking.allocation
         others = [entry for entry in self._ledger.entries.values() if isinstance(entry, (Grant, Revoke))]
-        return [each.booking for each in others if each.booking.allocation != mine and mine not in each.after]
+        # Those that come after this one have nothing yet.
+        older = [each.booking for each in others if each.booking.allocation != mine and mine not in each.after]
+        return can_only_belong_to(order.booking, older, self._state, self.found)
 
     def is_next(self, record: SliceRecord) -> bool:
         """Whether everything that a planned slice comes after is gone, orphaned instances included."""
         return self._are_gone(record.after) and not self._serves_a_daemon(record.booking)
 
     def _serves_a_daemon(self, booking: Booking) -> bool:
-        """
-        Whether a GPU booked whole and exclusively is still set to serve a daemon, until its home is gone: it is not
-        free.
-        """
+        """Whether a GPU booked whole is not free yet: set to serve a daemon, until its home is gone."""
         whole = [grant.gpu for grant in booking.devices if grant.profile is None and grant.share is None]
         return any(gpu in self.found.aside or any(home[0] == gpu for home in self._state.homes) for gpu in whole)
 

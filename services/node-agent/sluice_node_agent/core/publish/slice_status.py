@@ -26,8 +26,7 @@ from sluice.contracts.messages import (
 )
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.journal_records import SliceRecord, Tombstone
-from sluice_node_agent.core.shared.mps_limits import unheld_clients
-from sluice_node_agent.core.slices.create import containers_of
+from sluice_node_agent.core.shared.mps_limits import containers_of, unheld_clients
 from sluice_node_agent.core.state.node_state import NodeState
 from sluice_node_agent.core.state.tasks import (
     SharedDeviceTask,

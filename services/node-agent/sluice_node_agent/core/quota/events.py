@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import msgspec
+
 from sluice_node_agent.core.quota.wire import Ask, GiveBack, Hello, ToClient
 
 WHOLE_PPM = 1_000_000
@@ -34,7 +36,6 @@ class QuotaConfig:
     """Per tenant: more than a pod has CUDA processes (an MPS server takes 48 to 60)."""
 
     def __post_init__(self) -> None:
-        """Reject values that cannot work."""
         if not 0 < self.least_us <= self.token_us <= self.window_us:
             raise ValueError(
                 f"least_us, token_us and window_us are {self.least_us}, {self.token_us} and {self.window_us}; "
@@ -51,8 +52,7 @@ Connection = int
 """Numbered by the shell; never used twice."""
 
 
-@dataclass(frozen=True, slots=True)
-class TenantSet:
+class TenantSet(msgspec.Struct, frozen=True):
     """A share joined the home, or has another size now."""
 
     tenant: TenantName
@@ -63,62 +63,54 @@ class TenantSet:
     """The most that one of its processes may allocate, for the library to enforce; 0 for no limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class TenantRemoved:
+class TenantRemoved(msgspec.Struct, frozen=True):
     """A share left the home."""
 
     tenant: TenantName
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionOpened:
+class ConnectionOpened(msgspec.Struct, frozen=True):
     """A process has connected to a tenant's socket, and may belong to that tenant."""
 
     connection: Connection
     tenant: TenantName
 
 
-@dataclass(frozen=True, slots=True)
-class MessageReceived:
+class MessageReceived(msgspec.Struct, frozen=True):
     """A process sent a message."""
 
     connection: Connection
     message: Hello | Ask | GiveBack
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionClosed:
+class ConnectionClosed(msgspec.Struct, frozen=True):
     """A connection is closed: its process has ended, or was disconnected."""
 
     connection: Connection
 
 
-@dataclass(frozen=True, slots=True)
-class TimerDue:
+class TimerDue(msgspec.Struct, frozen=True):
     """The time of `WakeAt` has come, or nearly so."""
 
 
 QuotaEvent = TenantSet | TenantRemoved | ConnectionOpened | MessageReceived | ConnectionClosed | TimerDue
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Send a message to a process."""
 
     connection: Connection
     message: ToClient
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnect:
+class Disconnect(msgspec.Struct, frozen=True):
     """Close a connection after its pending messages. No `ConnectionClosed` is needed for it."""
 
     connection: Connection
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class WakeAt:
+class WakeAt(msgspec.Struct, frozen=True):
     """Send `TimerDue` at this time; replaces the last one. `at_us` None: never."""
 
     at_us: int | None

@@ -5,90 +5,53 @@ lies or stalls pays with its own share. An event costs as much as the home has t
 turn, and `tenants` counts what was used.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from sluice_node_agent.core.quota import wire
-from sluice_node_agent.core.quota.events import (
-    WHOLE_PPM,
-    Connection,
-    ConnectionClosed,
-    ConnectionOpened,
-    Disconnect,
-    MessageReceived,
-    QuotaConfig,
-    QuotaEvent,
-    QuotaInstruction,
-    Send,
-    TenantName,
-    TenantRemoved,
-    TenantSet,
-    TimerDue,
-    WakeAt,
-)
+from sluice_node_agent.core.quota import events, wire
 from sluice_node_agent.core.quota.selection import assign_lanes, select_tenants
-from sluice_node_agent.core.quota.tenants import HeldToken, Tenant, TokenUsage
+from sluice_node_agent.core.quota.tenants import HeldToken, Tenant, TenantUsage
 from sluice_node_agent.core.quota.wire import Ask, GiveBack, Grant, Hello, Refused, Stop
-
-
-@dataclass(frozen=True, slots=True)
-class TenantStatus:
-    """Counters of a tenant since it joined, and its current state."""
-
-    counted: TokenUsage
-    connections: int
-    greeted: int
-    holds: bool
-    waits: bool
 
 
 class TokenScheduler:
     """All times are in microseconds of one monotonic clock."""
 
-    def __init__(self, config: QuotaConfig, epoch: int, now_us: int) -> None:
+    def __init__(self, config: events.QuotaConfig, epoch: int, now_us: int) -> None:
         """Start without tenants. `epoch` differs after each start."""
         self._config = config
         self._epoch = epoch
-        self._tenants: dict[TenantName, Tenant] = {}
-        self._of: dict[Connection, Tenant] = {}
+        self._tenants: dict[events.TenantName, Tenant] = {}
+        self._of: dict[events.Connection, Tenant] = {}
         self._counted_us = now_us
         self._tokens = 0
         self._wakes_at: int | None = None
 
-    def handle(self, event: QuotaEvent, now_us: int) -> list[QuotaInstruction]:
-        """Apply an event. Returns the instructions in order."""
+    def handle(self, event: events.QuotaEvent, now_us: int) -> list[events.QuotaInstruction]:
         return list(self.steps(event, now_us))
 
-    def steps(self, event: QuotaEvent, now_us: int) -> Iterator[QuotaInstruction]:
+    def steps(self, event: events.QuotaEvent, now_us: int) -> Iterator[events.QuotaInstruction]:
         """As `handle`, one by one: the next token is sent first. Must be exhausted before the next event."""
-        if isinstance(event, MessageReceived) and self._is_vain(event):
+        if isinstance(event, events.MessageReceived) and self._is_vain(event):
             return
         now_us = max(now_us, self._counted_us)
         self._count(now_us)
         yield from self._take(event, now_us)
         yield from self._decide(now_us)
         wakes_at = self._next_wake(now_us)
-        if wakes_at != self._wakes_at or isinstance(event, TimerDue):
+        if wakes_at != self._wakes_at or isinstance(event, events.TimerDue):
             self._wakes_at = wakes_at
-            yield WakeAt(wakes_at)
+            yield events.WakeAt(wakes_at)
 
-    def usage(self, now_us: int) -> dict[TenantName, TenantStatus]:
-        """The counters up to now."""
+    def usage(self, now_us: int, greeted: Mapping[events.TenantName, tuple[int, ...]]) -> dict[str, TenantUsage]:
+        """The counters of every tenant up to now, with its processes that sent HELLO as the shell knows them."""
         self._count(max(now_us, self._counted_us))
         return {
-            name: TenantStatus(
-                counted=TokenUsage(*(getattr(tenant.usage, field) for field in TokenUsage.__slots__)),
-                connections=len(tenant.connections),
-                greeted=sum(tenant.connections.values()),
-                holds=tenant.hold is not None or bool(tenant.stalled),
-                waits=tenant.waits,
-            )
+            name: replace(tenant.usage, connections=len(tenant.connections), greeted_pids=greeted.get(name, ()))
             for name, tenant in self._tenants.items()
         }
 
-    # -- what happens -----------------------------------------------------------------------------------------------
-
-    def _is_vain(self, said: MessageReceived) -> bool:
+    def _is_vain(self, said: events.MessageReceived) -> bool:
         tenant, message = self._of.get(said.connection), said.message
         if tenant is None:
             return True
@@ -100,25 +63,25 @@ class TokenScheduler:
             return self._hold_of(tenant, said.connection, message.token) is None
         return False
 
-    def _take(self, event: QuotaEvent, now_us: int) -> Iterator[QuotaInstruction]:
+    def _take(self, event: events.QuotaEvent, now_us: int) -> Iterator[events.QuotaInstruction]:
         match event:
-            case TenantSet():
+            case events.TenantSet():
                 yield from self._set(event, now_us)
-            case TenantRemoved(tenant=name):
+            case events.TenantRemoved(tenant=name):
                 tenant = self._tenants.pop(name, None)
                 for connection in list(tenant.connections) if tenant is not None else ():
                     yield from self._refuse(connection, wire.ENDING, "its share is not in the home any more")
                 self._arrange()
-            case ConnectionOpened(connection=connection, tenant=name):
+            case events.ConnectionOpened(connection=connection, tenant=name):
                 yield from self._arrived(connection, name)
-            case MessageReceived(connection=connection, message=message):
+            case events.MessageReceived(connection=connection, message=message):
                 yield from self._said(connection, message, now_us)
-            case ConnectionClosed(connection=connection):
+            case events.ConnectionClosed(connection=connection):
                 self._forget(connection, now_us)
-            case TimerDue():
+            case events.TimerDue():
                 pass
 
-    def _set(self, order: TenantSet, now_us: int) -> Iterator[QuotaInstruction]:
+    def _set(self, order: events.TenantSet, now_us: int) -> Iterator[events.QuotaInstruction]:
         tenant = self._tenants.get(order.tenant)
         if tenant is None:
             self._tenants[order.tenant] = Tenant.new(order, self._config)
@@ -129,14 +92,14 @@ class TokenScheduler:
         self._arrange()
         changed = tenant.quota(self._epoch, is_news=True)
         if changed != told:
-            yield from (Send(connection, changed) for connection, greeted in tenant.connections.items() if greeted)
+            yield from (events.Send(each, changed) for each, greeted in tenant.connections.items() if greeted)
         hold = tenant.hold
         if hold is not None and not hold.is_stopped:
             hold.ends_us = min(hold.ends_us, now_us + max(0, tenant.left_us(now_us)))
             if hold.ends_us <= now_us:
                 yield from _stop(hold, now_us)
 
-    def _arrived(self, connection: Connection, name: TenantName) -> Iterator[QuotaInstruction]:
+    def _arrived(self, connection: events.Connection, name: events.TenantName) -> Iterator[events.QuotaInstruction]:
         tenant = self._tenants.get(name)
         if tenant is None:
             yield from self._refuse(connection, wire.NOT_A_TENANT, f"there is no tenant {name!r}")
@@ -146,19 +109,21 @@ class TokenScheduler:
             tenant.connections[connection] = False
             self._of[connection] = tenant
 
-    def _said(self, connection: Connection, message: Hello | Ask | GiveBack, now_us: int) -> Iterator[QuotaInstruction]:
+    def _said(
+        self, connection: events.Connection, message: Hello | Ask | GiveBack, now_us: int
+    ) -> Iterator[events.QuotaInstruction]:
         tenant = self._of[connection]
         greeted = tenant.connections[connection]
         if not greeted and not isinstance(message, Hello):
             self._forget(connection, now_us)
-            yield Disconnect(connection, f"it says {type(message).__name__} before hello")
+            yield events.Disconnect(connection, f"it says {type(message).__name__} before hello")
             return
         match message:
             case Hello(fail_opens=fail_opens):  # repeated by a process that waits long
                 tenant.connections[connection] = True
                 tenant.usage.fail_opens += fail_opens
                 tenant.usage.hellos += not greeted
-                yield Send(connection, tenant.quota(self._epoch, is_news=False))
+                yield events.Send(connection, tenant.quota(self._epoch, is_news=False))
             case Ask():
                 if not tenant.waits:
                     tenant.waits_since_us = now_us
@@ -168,12 +133,12 @@ class TokenScheduler:
                 assert hold is not None  # else `_is_vain`
                 self._end(tenant, hold, now_us)
 
-    def _refuse(self, connection: Connection, reason: int, why: str) -> Iterator[QuotaInstruction]:
+    def _refuse(self, connection: events.Connection, reason: int, why: str) -> Iterator[events.QuotaInstruction]:
         self._of.pop(connection, None)
-        yield Send(connection, Refused(reason))
-        yield Disconnect(connection, why)
+        yield events.Send(connection, Refused(reason))
+        yield events.Disconnect(connection, why)
 
-    def _forget(self, connection: Connection, now_us: int) -> None:
+    def _forget(self, connection: events.Connection, now_us: int) -> None:
         """A connection is gone: its token is free at once."""
         tenant = self._of.pop(connection, None)
         if tenant is None:
@@ -184,8 +149,6 @@ class TokenScheduler:
             if hold is not None and hold.connection == connection:
                 self._end(tenant, hold, now_us)
 
-    # -- turns ------------------------------------------------------------------------------------------------------
-
     def _end(self, tenant: Tenant, hold: HeldToken, now_us: int) -> None:
         tenant.usage.late += now_us > hold.ends_us + self._config.grace_us
         if tenant.hold is hold:
@@ -194,7 +157,7 @@ class TokenScheduler:
         else:
             del tenant.stalled[hold.connection]
 
-    def _decide(self, now_us: int) -> Iterator[QuotaInstruction]:
+    def _decide(self, now_us: int) -> Iterator[events.QuotaInstruction]:
         for tenant in self._tenants.values():
             if tenant.hold is not None and tenant.hold.ends_us + self._config.overrun_max_us <= now_us:
                 tenant.stalled[tenant.hold.connection] = tenant.hold
@@ -214,7 +177,7 @@ class TokenScheduler:
         yield from self._stop_for(waiting, now_us)
         self._weigh(waiting)
 
-    def _grant(self, tenant: Tenant, now_us: int, *, is_sure: bool) -> Send:
+    def _grant(self, tenant: Tenant, now_us: int, *, is_sure: bool) -> events.Send:
         length_us = tenant.room_us(now_us)
         connection = tenant.next_in_turn
         assert connection is not None  # it waits
@@ -231,15 +194,15 @@ class TokenScheduler:
             first_ends_us=ends_us,
             ends_us=ends_us,
         )
-        return Send(connection, Grant(token, length_us, ask.sequence))
+        return events.Send(connection, Grant(token, length_us, ask.sequence))
 
-    def _go_on(self, tenant: Tenant, hold: HeldToken, now_us: int, *, is_sure: bool) -> Send:
+    def _go_on(self, tenant: Tenant, hold: HeldToken, now_us: int, *, is_sure: bool) -> events.Send:
         length_us = tenant.room_us(now_us)
         ask = tenant.asks.pop(hold.connection)
         hold.token = self._new_token(tenant, length_us)
         hold.begins_us, hold.ends_us = hold.ends_us, hold.ends_us + length_us
         hold.width_percent, hold.is_sure = tenant.width_percent, is_sure
-        return Send(hold.connection, Grant(hold.token, length_us, ask.sequence))
+        return events.Send(hold.connection, Grant(hold.token, length_us, ask.sequence))
 
     def _may_go_on(self, tenant: Tenant, hold: HeldToken, now_us: int) -> bool:
         """Whether its process asked ahead, no other process of its tenant waits, and its limit allows it."""
@@ -253,7 +216,7 @@ class TokenScheduler:
             and tenant.is_allowed(now_us)
         )
 
-    def _stop_for(self, waiting: list[Tenant], now_us: int) -> Iterator[QuotaInstruction]:
+    def _stop_for(self, waiting: list[Tenant], now_us: int) -> Iterator[events.QuotaInstruction]:
         """Stop tokens beyond their first when another tenant's turn has come."""
         longer = [
             (tenant, hold)
@@ -284,7 +247,7 @@ class TokenScheduler:
             in_lane[tenant.lane] = in_lane.get(tenant.lane, 0) + 1
         owed = {tenant.lane for tenant in waiting if tenant.is_entitled}
         for tenant in (*waiting, *running):
-            spare = WHOLE_PPM - asked[tenant.lane]
+            spare = events.WHOLE_PPM - asked[tenant.lane]
             if spare > 0:
                 tenant.earns_ppm += spare // in_lane[tenant.lane]
         for tenant in running if owed else ():
@@ -303,10 +266,7 @@ class TokenScheduler:
         return [(tenant, tenant.hold) for tenant in self._tenants.values() if tenant.hold is not None]
 
     def _waiting(self, now_us: int) -> list[Tenant]:
-        """
-        Tenants that may start. Beside a stalled token, one in debt waits longer: else two that stall would share
-        evenly.
-        """
+        """Tenants that may start. Beside a stalled token one in debt waits: two that stall would share evenly."""
         has_stall = any(tenant.stalled for tenant in self._tenants.values())
         return [
             tenant
@@ -328,7 +288,7 @@ class TokenScheduler:
         tenant.usage.granted_us += length_us
         return self._tokens
 
-    def _hold_of(self, tenant: Tenant, connection: Connection, token: int) -> HeldToken | None:
+    def _hold_of(self, tenant: Tenant, connection: events.Connection, token: int) -> HeldToken | None:
         for hold in (tenant.hold, tenant.stalled.get(connection)):
             if hold is not None and hold.connection == connection and hold.token == token:
                 return hold
@@ -357,6 +317,6 @@ class TokenScheduler:
         return min((time for time in times if time > now_us), default=None)
 
 
-def _stop(hold: HeldToken, now_us: int) -> Iterator[QuotaInstruction]:
+def _stop(hold: HeldToken, now_us: int) -> Iterator[events.QuotaInstruction]:
     hold.is_stopped, hold.ends_us = True, now_us
-    yield Send(hold.connection, Stop(hold.token))
+    yield events.Send(hold.connection, Stop(hold.token))

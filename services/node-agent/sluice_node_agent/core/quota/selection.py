@@ -62,10 +62,7 @@ def select_tenants(
 
 
 def assign_lanes(tenants: Collection[Tenant]) -> dict[str, int]:
-    """
-    The widest tenant first, each to the first lane with the time, else to a new one; in an over-booked home the rest
-    goes to the lane with most time left.
-    """
+    """The widest tenant first, each to the first lane with the time, else a new one, else that with most time left."""
     times: list[int] = []
     width, found = 0, {}
     for tenant in sorted(tenants, key=lambda each: (-each.width_percent, -each.request_ppm, each.name)):

@@ -14,7 +14,6 @@ from sluice_node_agent.core.quota.events import (
     WHOLE_PPM,
     Connection,
     QuotaConfig,
-    TenantName,
     TenantSet,
 )
 from sluice_node_agent.core.quota.wire import Ask, Quota
@@ -48,7 +47,6 @@ class UsedTime:
         self._forget(end_us)
 
     def used_us(self, now_us: int) -> int:
-        """Time used within the window that ends now."""
         self._forget(now_us)
         return self._used_us
 
@@ -123,8 +121,8 @@ class HeldToken:
 
 
 @dataclass(slots=True)
-class TokenUsage:
-    """Counters of a tenant since it joined."""
+class TenantUsage:
+    """What a tenant was given and used since it joined."""
 
     granted_us: int = 0
     used_us: int = 0
@@ -138,13 +136,17 @@ class TokenUsage:
     hellos: int = 0
     fail_opens: int = 0
     """How often its processes went on without an answer of the scheduler, as they tell."""
+    connections: int = 0
+    """Now; as `greeted_pids` only in a report."""
+    greeted_pids: tuple[int, ...] = ()
+    """The connected processes that sent HELLO, by pid in our namespace; 0 for one that is not visible."""
 
 
 @dataclass(slots=True, eq=False)
 class Tenant:
     """Credit and debt are in microseconds times millionths, so that they are exact."""
 
-    name: TenantName
+    name: str
     config: QuotaConfig
     request_ppm: int
     limit_ppm: int
@@ -167,11 +169,10 @@ class Tenant:
     """It holds what an entitled tenant waits for."""
     earns_ppm: int = 0
     """How fast its credit grows: its request, plus a part of its lane's spare time while it wants more."""
-    usage: TokenUsage = field(default_factory=TokenUsage)
+    usage: TenantUsage = field(default_factory=TenantUsage)
 
     @classmethod
     def new(cls, order: TenantSet, config: QuotaConfig) -> "Tenant":
-        """A tenant that has used nothing."""
         tenant = cls(order.tenant, config, 0, 0, 0, 0, UsedTime(config.window_us))
         tenant.take_size(order)
         tenant.credit, tenant.earns_ppm = tenant.most_credit, tenant.request_ppm
@@ -187,8 +188,6 @@ class Tenant:
         self.credit = min(self.credit, self.most_credit)
         self.used.widen(self._limit_window_us)
 
-    # -- what it may have -------------------------------------------------------------------------------------------
-
     @property
     def is_entitled(self) -> bool:
         """Whether it has had less than its request."""
@@ -201,7 +200,6 @@ class Tenant:
 
     @property
     def waits(self) -> bool:
-        """Whether it wants a token and has none."""
         return self.hold is None and bool(self.asks) and self.next_in_turn is not None
 
     @property
@@ -212,7 +210,6 @@ class Tenant:
         return next((connection for connection in self.asks if connection not in self.stalled), None)
 
     def is_allowed(self, now_us: int) -> bool:
-        """Whether its limit lets it start a token now."""
         return self.limit_ppm >= WHOLE_PPM or self.room_us(now_us) >= self.config.least_us
 
     def allowed_at_us(self, now_us: int) -> int:
@@ -242,12 +239,9 @@ class Tenant:
         return self.used.room_us(now_us, self._allowed_us, max(0, self.hold.ends_us - now_us))
 
     def quota(self, epoch: int, *, is_news: bool) -> Quota:
-        """The WELCOME or CHANGED for its processes."""
         config = self.config
         told = (config.window_us, config.token_us, self.request_ppm, self.limit_ppm, self.memory_bytes, epoch)
         return Quota(*told, config.patience_us, is_news=is_news)
-
-    # -- what it used -----------------------------------------------------------------------------------------------
 
     def pass_time(self, since_us: int, now_us: int, *, is_excused: bool) -> None:
         """

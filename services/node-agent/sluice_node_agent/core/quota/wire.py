@@ -4,7 +4,8 @@ The messages between scheduler and client library: packets of 64 bytes, little-e
 """
 
 import struct
-from dataclasses import dataclass
+
+import msgspec
 
 MAGIC = 0x54514C53
 VERSION = 1
@@ -33,8 +34,7 @@ class WireError(ValueError):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(msgspec.Struct, frozen=True):
     """A process has loaded the library. Nothing in it decides its identity."""
 
     pid: int
@@ -48,8 +48,7 @@ class Hello:
     """How often it went on without a scheduler, since the last HELLO that told so."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     """A process wants to launch."""
 
     sequence: int
@@ -59,8 +58,7 @@ class Ask:
     """The token in use that ends soon; 0 for none."""
 
 
-@dataclass(frozen=True, slots=True)
-class GiveBack:
+class GiveBack(msgspec.Struct, frozen=True):
     """The process has nothing on the device any more."""
 
     token: int
@@ -68,8 +66,7 @@ class GiveBack:
     """As the client measured it; informational."""
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+class Quota(msgspec.Struct, frozen=True):
     """A tenant's size, as WELCOME or (after a change) CHANGED carries it."""
 
     window_us: int
@@ -85,8 +82,7 @@ class Quota:
     is_news: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(msgspec.Struct, frozen=True):
     """The place is booked, and the agent shall create the slice (LAW 2: the ledger entry is the command)."""
 
     token: int
@@ -95,15 +91,13 @@ class Grant:
     """The sequence of the ASK."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(msgspec.Struct, frozen=True):
     """A token ends now."""
 
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """The scheduler serves this connection no more."""
 
     reason: int
@@ -144,8 +138,7 @@ def read(packet: bytes) -> FromClient:
 
 
 def written(message: ToClient, sequence: int) -> bytes:
-    """Encode a message of the scheduler."""
-    values = tuple(getattr(message, name) for name in message.__slots__)
+    values = msgspec.structs.astuple(message)
     if isinstance(message, Quota):
         kind, form, values = _CHANGED_KIND if message.is_news else _WELCOME_KIND, _QUOTA, values[:-1]
     else:

@@ -96,7 +96,6 @@ class Discovered:
         return tuple(dict.fromkeys((*self.aside, *served)))
 
     def claim(self, home: SharedDeviceRecord) -> None:
-        """A record names the home from now on."""
         self.homes.pop(home.home, None)
         if home.profile is None:
             self.aside.pop(home.gpu, None)
@@ -110,7 +109,6 @@ class Discovered:
         return theirs
 
     def forget_tickets(self, named: Collection[str]) -> None:
-        """A record names these tickets, or they were removed."""
         self.tickets, self.speaking, self.doubtful, self.over = (
             tuple(ticket for ticket in tickets if ticket not in named)
             for tickets in (self.tickets, self.speaking, self.doubtful, self.over)

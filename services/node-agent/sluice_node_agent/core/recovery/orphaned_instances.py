@@ -6,7 +6,6 @@ a ticket is doubted it is shown as foreign; one without a mark, or of a fixed la
 retried with backoff, and nothing of this is in the journal: the next run finds what is left.
 """
 
-import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -55,39 +54,26 @@ class GarbageCollector:
         """Whether something is not removed yet."""
         return bool(self._left)
 
-    def home(self, found: FoundMpsHome) -> None:
-        """Remove a home without a record: its daemon, if there is one, and its directory."""
-        self._clear(found.home, StopMps(0, found.home, found.pid, found.started_at))
-
-    def ticket(self, ticket: str) -> None:
-        """Remove a ticket that no slice has."""
-        self._clear(ticket, RemoveTicket(0, ticket))
-
-    def cdi_file(self, claim: str) -> None:
-        """Remove the CDI file of a claim that no slice has."""
-        self._clear(claim, RemoveCdi(0, claim))
+    def clear(self, name: str, order: StopMps | RemoveTicket | RemoveCdi) -> None:
+        """Remove a home without a record, with its daemon, or a ticket or CDI file that no slice has."""
+        if name not in self._left:
+            self._left[name] = Garbage(name=name, order=order)
+            self._send(self._left[name])
 
     def take_result(self, garbage: Garbage, result: Result, now: float) -> None:
-        """It is removed, or retried later."""
         if isinstance(result, (MpsRefused, TicketRefused, CdiRefused)):
             back_off(garbage, result.message, self._config, now)
         else:
             self._left.pop(garbage.name, None)
 
     def tick(self, now: float) -> None:
-        """Retry what is due."""
         for garbage in self._left.values():
             if garbage.retry_at is not None and garbage.retry_at <= now:
                 garbage.retry_at = None
                 self._send(garbage)
 
-    def _clear(self, name: str, order: StopMps | RemoveTicket | RemoveCdi) -> None:
-        if name not in self._left:
-            self._left[name] = Garbage(name=name, order=order)
-            self._send(self._left[name])
-
     def _send(self, garbage: Garbage) -> None:
-        self._in_flight.send(dataclasses.replace(garbage.order, token=self._in_flight.next_token), garbage)
+        self._in_flight.send(replace(garbage.order, token=self._in_flight.next_token), garbage)
 
 
 DaemonHomes = Mapping[tuple[GpuUuid, str], FoundMpsHome]
@@ -130,9 +116,8 @@ class OrphanedInstances:
             if not one.idle or not self._state.devices.answers(one.record.gpu):
                 continue
             if one.record.device.uuid:
-                self._in_flight.send(
-                    ListHolders(self._in_flight.next_token, one.record.gpu, one.record.device.uuid), one
-                )
+                token, record = self._in_flight.next_token, one.record
+                self._in_flight.send(ListHolders(token, record.gpu, record.device.uuid), one)
             else:
                 self._unmake(one, found)  # without a compute instance there is nothing to run on
 
@@ -162,10 +147,7 @@ class OrphanedInstances:
     def _there(
         self, found: Discovered, awaited: Collection[SharedDeviceKey]
     ) -> dict[SharedDeviceKey, SharedDeviceRecord]:
-        """
-        Our unassigned instances by place, except of waiting orders (`awaited`); none while a doubted ticket may be in
-        use.
-        """
+        """Our unassigned instances by place, except of waiting orders; none while a doubted ticket may be in use."""
         if found.doubtful:
             return {}
         homes = {(home.gpu, home.device): home for home in found.homes.values() if home.pid}
@@ -185,7 +167,10 @@ class OrphanedInstances:
                 yield self._to_unmake(place, instance.profile, device, home)
 
     def _whole_gpus(self, found: Discovered, homes: DaemonHomes) -> Iterator[SharedDeviceRecord]:
-        taken = set(self._gpus_in_use())
+        # Assigned or being prepared. A revoked slice waits for all on its GPU, orphans included.
+        records = (work.record for work in self._state.slices.values())
+        going = {"planned", "unmaking"}
+        taken = {grant.gpu for each in records if each.phase not in going for grant in each.booking.devices}
         homed = {gpu for gpu, _, _ in self._state.homes}
         for gpu in found.served_gpus():
             report = self._state.devices.reports.get(gpu)
@@ -194,9 +179,8 @@ class OrphanedInstances:
             if report is None or gpu in homed or gpu in taken:
                 continue
             device = DeviceRecord(step="made", uuid=str(gpu))
-            yield self._to_unmake(
-                OwnershipMark(gpu, 0, max(1, report.memory_slices)), None, device, homes.get((gpu, str(gpu)))
-            )
+            place = OwnershipMark(gpu, 0, max(1, report.memory_slices))
+            yield self._to_unmake(place, None, device, homes.get((gpu, str(gpu))))
 
     def _on_fixed_layouts(self, homes: DaemonHomes) -> Iterator[SharedDeviceRecord]:
         """Their daemons are ours, their instances are not: those stay (see `mig_instance`)."""
@@ -208,12 +192,6 @@ class OrphanedInstances:
                 continue
             device = DeviceRecord(step="intended", gi_id=instance.gi_id, uuid=uuid, found=True)
             yield self._to_unmake(OwnershipMark(gpu, instance.start, instance.size), instance.profile, device, home)
-
-    def _gpus_in_use(self) -> Iterator[GpuUuid]:
-        """GPUs that are assigned or being prepared. A revoked slice waits for all on its GPU, orphans included."""
-        for work in self._state.slices.values():
-            if work.record.phase not in {"planned", "unmaking"}:
-                yield from (grant.gpu for grant in work.record.booking.devices)
 
     def _to_unmake(
         self, place: OwnershipMark, profile: str | None, device: DeviceRecord, home: FoundMpsHome | None

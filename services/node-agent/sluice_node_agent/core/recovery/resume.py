@@ -19,7 +19,9 @@ from sluice_node_agent.core.state.tasks import home_for, inherited_home, numbere
 def resume(record: SliceRecord, devices: Devices, boot_id: str, claimed: dict[InstanceKey, None]) -> SliceRecord:
     """A record of an earlier run, in line with the devices. `claimed` are instances that belong to other records."""
     if record.boot_id and record.boot_id != boot_id:
-        return _after_reboot(record)
+        # Nothing survives a reboot. A standing grant is created again, in the size ordered last, under a new ticket.
+        record = replace(record, devices=tuple(DeviceRecord() for _ in record.devices), adjusting=None, prepared=())
+        return to_make_again(record) if record.phase in {"making", "ready", "degraded"} else record
     for number, grant, device in numbered_devices(record):
         if grant.profile is None or grant.share is not None or not devices.answers(grant.gpu):
             continue
@@ -94,12 +96,11 @@ def adopt_slice(entry: Grant | Revoke, state: NodeState, found: Discovered) -> S
     theirs = tuple(ticket for ticket in found.tickets if is_ticket_of(ticket, booking.allocation))
     may_live = bool(theirs) or isinstance(entry, Revoke)
     there = tuple(_found_for(booking, grant, state, found, may_live=may_live) for grant in booking.devices)
-    complete = all(
-        device.uuid or _is_there_anyway(grant, state) for device, grant in zip(there, booking.devices, strict=True)
-    )
+    pairs = list(zip(there, booking.devices, strict=True))
+    complete = all(device.uuid or _is_there_anyway(grant, state) for device, grant in pairs)
     kept = theirs[0] if len(theirs) == 1 and complete and isinstance(entry, Grant) else ""
     if kept:
-        there = tuple(_handed_out(device, grant, state) for device, grant in zip(there, booking.devices, strict=True))
+        there = tuple(_handed_out(device, grant, state) for device, grant in pairs)
     record = SliceRecord(
         booking=booking,
         revision=entry.revision,
@@ -158,17 +159,6 @@ def _place_of(grant: DeviceGrant) -> tuple[str, str | None, int, int]:
 
 def _served_of(booking: Booking, grant: DeviceGrant) -> tuple[str, str, int | None]:
     return str(grant.gpu), booking.namespace, grant.share.uid if grant.share is not None else None
-
-
-def _after_reboot(record: SliceRecord) -> SliceRecord:
-    """
-    No instance and no process survives a reboot. A standing grant is created again, in the size ordered last, under a
-    new ticket.
-    """
-    record = replace(record, devices=tuple(DeviceRecord() for _ in record.devices), adjusting=None, prepared=())
-    if record.phase in {"making", "ready", "degraded"}:
-        return to_make_again(record)
-    return record
 
 
 def _may_be_used(record: SliceRecord, state: NodeState) -> bool:

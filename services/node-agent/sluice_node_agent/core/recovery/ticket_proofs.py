@@ -129,11 +129,8 @@ def _is_anothers(booking: Booking, grant: DeviceGrant, state: NodeState) -> Tick
     for work in state.slices.values():
         for other in work.record.booking.devices if work.record.phase != "planned" else ():
             apart = other.start + other.size <= grant.start or grant.start + grant.size <= other.start
-            live_together = (
-                grant.share is not None
-                and other.share is not None
-                and shared_device_key(other) == shared_device_key(grant)
-            )
+            both_share = grant.share is not None and other.share is not None
+            live_together = both_share and shared_device_key(other) == shared_device_key(grant)
             if other.gpu == grant.gpu and not apart and not live_together:
                 return TicketRejected(f"{booking.allocation} cannot be where {work.allocation} is")
     return None

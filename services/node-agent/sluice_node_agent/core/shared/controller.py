@@ -4,15 +4,9 @@ from msgspec.structs import replace
 
 from sluice.contracts.ids import GpuUuid, HomeId, RunId
 from sluice.contracts.messages import MpsDaemonReport, PlacementReport
+from sluice_node_agent.core import instructions
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import MpsSeen, Result
-from sluice_node_agent.core.instructions import (
-    CreateGpuInstance,
-    DestroyGpuInstance,
-    OwnInstruction,
-    SetMpsLimits,
-    WatchMps,
-)
 from sluice_node_agent.core.journal_records import DeviceRecord, SharedDeviceGone, SharedDeviceRecord
 from sluice_node_agent.core.publish.slice_status import daemon_report, is_going, is_out_of_order
 from sluice_node_agent.core.recovery.resume import claims_of
@@ -20,18 +14,9 @@ from sluice_node_agent.core.shared import lifecycle, mps_limits
 from sluice_node_agent.core.shared.lifecycle import TenantDemand
 from sluice_node_agent.core.shared.mps_limits import tenants_of
 from sluice_node_agent.core.slices.mig_instance import NO_DEVICE, is_another
+from sluice_node_agent.core.state import tasks
 from sluice_node_agent.core.state.in_flight import InFlight
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.core.state.tasks import (
-    SharedDeviceKey,
-    SharedDeviceTask,
-    SliceTask,
-    back_off,
-    home_for,
-    is_shared,
-    is_stuck,
-    shared_device_key,
-)
 from sluice_node_agent.core.state.warm_pool import WarmPool
 
 
@@ -51,12 +36,12 @@ class SharedDeviceController:
         """A home's name that was never used: this run's, with a counter."""
         return HomeId(f"{self._run}-h{self._made + 1}")
 
-    def enter(self, record: SharedDeviceRecord) -> SharedDeviceTask:
+    def enter(self, record: SharedDeviceRecord) -> tasks.SharedDeviceTask:
         """A home of an earlier run, as the journal has it."""
-        home = self._state.homes[shared_device_key(record)] = SharedDeviceTask(record)
+        home = self._state.homes[tasks.shared_device_key(record)] = tasks.SharedDeviceTask(record)
         return home
 
-    def enter_resumed(self, before: SharedDeviceRecord, record: SharedDeviceRecord) -> SharedDeviceTask:
+    def enter_resumed(self, before: SharedDeviceRecord, record: SharedDeviceRecord) -> tasks.SharedDeviceTask:
         """A home of an earlier run, brought in line with the devices: the change is saved before anything else."""
         home = self.enter(record)
         if is_another(before.device, record.device):
@@ -70,7 +55,6 @@ class SharedDeviceController:
         self._save(self.enter(record), record)
 
     def daemons(self) -> dict[GpuUuid, tuple[MpsDaemonReport, ...]]:
-        """All daemons by GPU, in the order of their places."""
         if not self._state.homes:
             return {}
         found: dict[GpuUuid, tuple[MpsDaemonReport, ...]] = {}
@@ -88,11 +72,11 @@ class SharedDeviceController:
             for home in self._state.homes.values()
             if is_out_of_order(home)
             or home.record.inherited
-            or (is_going(home) and is_stuck(home, self._config))
+            or (is_going(home) and tasks.is_stuck(home, self._config))
             or (home.record.profile is None and not self._state.has_tenants(home.key))
         ]
 
-    def advance(self, key: SharedDeviceKey, now: float) -> bool:
+    def advance(self, key: tasks.SharedDeviceKey, now: float) -> bool:
         """Create a home that is needed, or take its next step. Returns whether there was one."""
         home = self._state.homes.get(key)
         wish = self._wish(key)
@@ -100,7 +84,7 @@ class SharedDeviceController:
             return wish.wanted and self._begin_for(key)
         if not wish.wanted and not is_going(home) and not home.record.inherited:
             home.recovered()  # what failed for its tenants is not needed now
-        if not home.idle or self._is_in_the_dark(home.record):
+        if not home.idle or self._state.devices.may_hide(home.record.gpu, home.record.device):
             return False
         step = lifecycle.next_step(home, wish, self._state, self._in_flight.next_token)
         match step:
@@ -110,27 +94,28 @@ class SharedDeviceController:
                 self._save(home, step)
             case SharedDeviceGone():
                 self._in_flight.save(step, home)
-            case CreateGpuInstance():
+            case instructions.CreateGpuInstance():
                 record = home.record
                 return self._warm.create(
                     record, step, home, lambda device: self._save(home, replace(record, device=device))
                 )
-            case DestroyGpuInstance() if home.record.phase == "unmaking" and self._keep(home, now):
+            case instructions.DestroyGpuInstance() if home.record.phase == "unmaking" and self._keep(home, now):
                 pass
             case _:
                 self._in_flight.send(step, home)
         return True
 
-    def take_result(self, home: SharedDeviceTask, sent: OwnInstruction, result: Result, now: float) -> None:
-        """A step of a home has its result."""
+    def take_result(
+        self, home: tasks.SharedDeviceTask, sent: instructions.OwnInstruction, result: Result, now: float
+    ) -> None:
         if self._warm.may_be_why(home, home.record, sent, result):
             return  # a warm instance had the engine: it is destroyed, and the step retried
         outcome = lifecycle.take_result(home, sent, result, self._state)
-        if isinstance(outcome, str) and isinstance(sent, WatchMps):
+        if isinstance(outcome, str) and isinstance(sent, instructions.WatchMps):
             self._did_not_answer(home, outcome)
         elif isinstance(outcome, str):
-            home.watch = home.watch or isinstance(sent, SetMpsLimits)  # it may be dead
-            back_off(home, outcome, self._config, now)
+            home.watch = home.watch or isinstance(sent, instructions.SetMpsLimits)  # it may be dead
+            tasks.back_off(home, outcome, self._config, now)
         elif outcome is not None:
             home.recovered()
             self._save(home, outcome)
@@ -139,11 +124,11 @@ class SharedDeviceController:
         elif home.record.inherited:
             self._look_for_strangers(home, result)
 
-    def _look_for_strangers(self, home: SharedDeviceTask, seen: MpsSeen) -> None:
+    def _look_for_strangers(self, home: tasks.SharedDeviceTask, seen: MpsSeen) -> None:
         """An inherited home is like others once only tenants use it. Of a shared claim not all pods are known here."""
         tenants = [work.record for work, _, _ in self._state.tenants(home.key)]
         owners = {record.booking.owner for record in tenants}
-        any_pod = any(is_shared(record.booking) and record.prepared for record in tenants)
+        any_pod = any(tasks.is_shared(record.booking) and record.prepared for record in tenants)
         home.strangers = tuple(
             client.pid for client in seen.clients if client.owner not in owners and not (any_pod and client.owner)
         )
@@ -156,14 +141,14 @@ class SharedDeviceController:
         if not self._state.wants_home(home.key):
             home.failures += 1  # its last tenant is gone only when the home is
 
-    def vouch(self, home: SharedDeviceTask) -> None:
+    def vouch(self, home: tasks.SharedDeviceTask) -> None:
         """An operator confirms that the processes found there belong to no tenant."""
         if home.record.inherited:
             home.recovered()
             home.strangers = ()
             self._save(home, replace(home.record, inherited=False))
 
-    def _did_not_answer(self, home: SharedDeviceTask, trouble: str) -> None:
+    def _did_not_answer(self, home: tasks.SharedDeviceTask, trouble: str) -> None:
         """A daemon may only be slow: it is polled again, and given up after several failures."""
         home.watch = False
         home.unanswered += 1
@@ -173,7 +158,7 @@ class SharedDeviceController:
             home.recovered()
             self._save(home, lifecycle.given_up(home))
 
-    def gone(self, record: SharedDeviceGone) -> SharedDeviceKey | None:
+    def gone(self, record: SharedDeviceGone) -> tasks.SharedDeviceKey | None:
         """The journal has saved that a home is gone. Returns its place."""
         key = next((key for key, home in self._state.homes.items() if home.record.home == record.home), None)
         if key is not None:
@@ -194,12 +179,12 @@ class SharedDeviceController:
                 if is_another(before.device, home.record.device):
                     self._in_flight.save(home.record, home)
 
-    def tick(self, now: float) -> list[SharedDeviceKey]:
+    def tick(self, now: float) -> list[tasks.SharedDeviceKey]:
         """Poll every daemon at its interval. Returns the homes that can continue."""
         is_due = self._watch_at <= now
         if is_due:
             self._watch_at = now + self._config.watch_mps_s
-        ready: list[SharedDeviceKey] = []
+        ready: list[tasks.SharedDeviceKey] = []
         for key, home in self._state.homes.items():
             home.watch = home.watch or (is_due and home.record.phase == "ready")
             if home.retry_at is not None and home.retry_at <= now:
@@ -209,46 +194,35 @@ class SharedDeviceController:
                 ready.append(key)
         return ready
 
-    def _wish(self, key: SharedDeviceKey) -> TenantDemand:
+    def _wish(self, key: tasks.SharedDeviceKey) -> TenantDemand:
         state, home = self._state, self._state.homes.get(key)
-        tickets = any(_lets_in(work) for work, _, _ in state.tenants(key))
+        records = [work.record for work, _, _ in state.tenants(key)]
+        tickets = any(each.ticket or each.stale_tickets or each.cdi_files for each in records)
         if state.devices.is_unknown(key[0]):  # the sizes of shares are unknown there: keep the last
             return TenantDemand(state.wants_home(key), None, home.quotas if home is not None else (), tickets)
         staying = [grant for work, grant, device in state.tenants(key) if _stays(work, device)]
         limits = mps_limits.largest(mps_limits.limits_of(grant, state.devices) for grant in staying)
         return TenantDemand(state.wants_home(key), limits, tenants_of(state, key), tickets)
 
-    def _begin_for(self, key: SharedDeviceKey) -> bool:
-        first = next(
-            (pair for pair in self._state.tenants(key) if pair[0].record.phase == "making" and not pair[0].saving), None
-        )
-        if first is None:
-            return False
-        work, grant, _ = first
-        self.begin(home_for(grant, work.record.booking.namespace, self.new_name(), self._state.boot_id))
-        return True
+    def _begin_for(self, key: tasks.SharedDeviceKey) -> bool:
+        for work, grant, _ in self._state.tenants(key):
+            if work.record.phase == "making" and not work.saving:
+                self.begin(tasks.home_for(grant, work.record.booking.namespace, self.new_name(), self._state.boot_id))
+                return True
+        return False
 
-    def _is_in_the_dark(self, record: SharedDeviceRecord) -> bool:
-        unknown = record.device.step == "intended" and record.device.gi_id is None
-        return unknown and self._state.devices.is_dark(record.gpu)
-
-    def _keep(self, home: SharedDeviceTask, now: float) -> bool:
+    def _keep(self, home: tasks.SharedDeviceTask, now: float) -> bool:
         gi_id = home.record.device.gi_id
         if gi_id is None or not self._warm.keep(home.record, gi_id, self._state, now):
             return False
         self._save(home, replace(home.record, device=NO_DEVICE))
         return True
 
-    def _save(self, home: SharedDeviceTask, record: SharedDeviceRecord) -> None:
+    def _save(self, home: tasks.SharedDeviceTask, record: SharedDeviceRecord) -> None:
         home.record = record
         self._in_flight.save(record, home)
 
 
-def _lets_in(work: SliceTask) -> bool:
-    record = work.record
-    return bool(record.ticket or record.stale_tickets or record.cdi_files)
-
-
-def _stays(work: SliceTask, device: DeviceRecord) -> bool:
+def _stays(work: tasks.SliceTask, device: DeviceRecord) -> bool:
     record = work.record
     return record.phase in {"making", "ready"} or (record.lost and not record.revoked and device.step == "made")

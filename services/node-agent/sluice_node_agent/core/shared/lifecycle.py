@@ -31,7 +31,6 @@ class TenantDemand:
 
 
 def next_step(home: SharedDeviceTask, wish: TenantDemand, state: NodeState, token: int) -> NextSharedDeviceStep:
-    """The next step of a home."""
     record = home.record
     match record.phase:
         case "making":
@@ -109,9 +108,6 @@ def held_against(record: SharedDeviceRecord, found: Iterable[events.FoundMpsHome
     return _down(record) if is_down else record
 
 
-# -- making -------------------------------------------------------------------------------------------------------
-
-
 def _to_make(home: SharedDeviceTask, wish: TenantDemand, state: NodeState, token: int) -> NextSharedDeviceStep:
     devices = state.devices
     record = home.record
@@ -179,9 +175,6 @@ def _failing(record: SharedDeviceRecord, error: str, message: str) -> SharedDevi
     return replace(record, phase="undoing", error=error, message=message)
 
 
-# -- keeping ------------------------------------------------------------------------------------------------------
-
-
 def _to_keep(home: SharedDeviceTask, wish: TenantDemand, devices: Devices, token: int) -> NextSharedDeviceStep:
     record = home.record
     vanished = _vanished(record, devices)
@@ -237,9 +230,6 @@ def _silent_in(seen: events.MpsSeen) -> frozenset[int]:
 
 def _down(record: SharedDeviceRecord) -> SharedDeviceRecord:
     return replace(record, phase="making", pid=0, started_at=0, restarts=record.restarts + 1)
-
-
-# -- unmaking -----------------------------------------------------------------------------------------------------
 
 
 def _to_unmake(home: SharedDeviceTask, wish: TenantDemand, devices: Devices, token: int) -> NextSharedDeviceStep:

@@ -4,17 +4,16 @@ are those of its largest tenant; smaller shares get lower ones through their con
 "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" and "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").
 """
 
-import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
 from msgspec.structs import replace
 
-from sluice.contracts.messages import ContainerDevices, DeviceGrant, GpuReport, Share
+from sluice.contracts.messages import ContainerDevices, DeviceGrant
 from sluice.contracts.ticket_paths import QUOTA, quota_socket_name
 from sluice.mig.share_width import FULL_WIDTH_PERCENT, width_percent
 from sluice_node_agent.core.events import QuotaTenant
-from sluice_node_agent.core.journal_records import DeviceRecord, MpsLimits, SharedDeviceRecord, SliceRecord
+from sluice_node_agent.core.journal_records import DeviceRecord, MpsLimits, SliceRecord
 from sluice_node_agent.core.state.devices import Devices
 from sluice_node_agent.core.state.node_state import NodeState
 from sluice_node_agent.core.state.tasks import SharedDeviceKey, SliceTask, is_shared, numbered_devices
@@ -24,11 +23,16 @@ _INDEX = 0
 
 
 def limits_of(grant: DeviceGrant, devices: Devices) -> MpsLimits:
-    """The limits of one tenant of a shared device."""
     assert grant.share is not None
-    return MpsLimits(
-        active_thread_percentage=_thread_percentage(grant, grant.share, devices), memory_mib=grant.share.memory_mib
-    )
+    report, profile = devices.reports.get(grant.gpu), devices.profile(grant)
+    percentage = FULL_WIDTH_PERCENT
+    if report is not None:
+        sms = profile.multiprocessors if profile is not None else report.multiprocessors
+        # A percentage refers to the SMs of the largest profile, or of the whole GPU without MIG.
+        profiles = report.profiles if report.mig_enabled else ()
+        all_sms = max((each.multiprocessors for each in profiles), default=report.multiprocessors)
+        percentage = min(percentage, width_percent(grant.share.sm_partition, sms, all_sms))
+    return MpsLimits(active_thread_percentage=percentage, memory_mib=grant.share.memory_mib)
 
 
 def largest(limits: Iterable[MpsLimits]) -> MpsLimits | None:
@@ -43,26 +47,19 @@ def largest(limits: Iterable[MpsLimits]) -> MpsLimits | None:
 
 
 def covers(limits: MpsLimits | None, needed: MpsLimits) -> bool:
-    """Whether the server lets a tenant use its grant."""
     return limits is not None and largest([limits, needed]) == limits
 
 
-def containers_of(
-    record: SliceRecord, devices: Devices, homes: dict[int, SharedDeviceRecord], mps_root: str, *, time_quota: bool
-) -> tuple[ContainerDevices, ...]:
+def containers_of(record: SliceRecord, state: NodeState) -> tuple[ContainerDevices, ...]:
     """
-    What each container gets, in the order of the booking. `homes` are those of its shared devices, by number. A CUDA
-    process can talk to one MPS daemon only: a container with several shares gets the first one's.
+    What each container gets, in the order of the booking. A CUDA process can talk to one MPS daemon only: a container
+    with several shares gets the first one's.
     """
     told: dict[str, ContainerDevices] = {}
-    for number, grant, device in numbered_devices(record):
+    for _, grant, device in numbered_devices(record):
         name = grant.container
-        memory_mib = grant.share.memory_mib if grant.share is not None else devices.memory_mib(grant)
-        home = homes.get(number)
-        mps = _mps_of(grant, home, devices, mps_root)
-        if time_quota and home is not None and grant.share is not None and grant.share.mode == "fractional":
-            socket = quota_socket_name(record.booking.allocation, name)
-            mps["quota_socket"] = f"{mps_root}/{home.home}/{QUOTA}/{socket}"
+        memory_mib = grant.share.memory_mib if grant.share is not None else state.devices.memory_mib(grant)
+        mps = _mps_of(record, grant, state)
         if name not in told:
             told[name] = ContainerDevices(container=name, visible_devices=device.uuid, memory_mib=memory_mib, **mps)
             continue
@@ -73,31 +70,20 @@ def containers_of(
     return tuple(told.values())
 
 
-def _mps_of(grant: DeviceGrant, home: SharedDeviceRecord | None, devices: Devices, mps_root: str) -> dict[str, Any]:
+def _mps_of(record: SliceRecord, grant: DeviceGrant, state: NodeState) -> dict[str, Any]:
+    home = state.home_of(grant)
     if grant.share is None or home is None:
         return {}
-    return {
-        "mps_pipe_directory": f"{mps_root}/{home.home}/pipe",
-        "mps_log_directory": f"{mps_root}/{home.home}/log",
-        "active_thread_percentage": limits_of(grant, devices).active_thread_percentage,
+    place = f"{state.mps_root}/{home.home}"
+    told = {
+        "mps_pipe_directory": f"{place}/pipe",
+        "mps_log_directory": f"{place}/log",
+        "active_thread_percentage": limits_of(grant, state.devices).active_thread_percentage,
         "pinned_memory_limit": f"{_INDEX}={grant.share.memory_mib}M",
     }
-
-
-def _thread_percentage(grant: DeviceGrant, share: Share, devices: Devices) -> int:
-    report = devices.reports.get(grant.gpu)
-    if report is None:
-        return FULL_WIDTH_PERCENT
-    profile = devices.profile(grant)
-    sms = profile.multiprocessors if profile is not None else report.multiprocessors
-    return min(FULL_WIDTH_PERCENT, width_percent(share.sm_partition, sms, _gives_sms(report)))
-
-
-def _gives_sms(report: GpuReport) -> int:
-    """What a percentage refers to: the SMs of the largest profile, or of the whole GPU without MIG."""
-    if not report.mig_enabled:
-        return report.multiprocessors
-    return max((profile.multiprocessors for profile in report.profiles), default=report.multiprocessors)
+    if state.time_quota and grant.share.mode == "fractional":
+        told["quota_socket"] = f"{place}/{QUOTA}/{quota_socket_name(record.booking.allocation, grant.container)}"
+    return told
 
 
 _WHOLE_PERMILLE = 1000
@@ -148,7 +134,7 @@ def _tenant(work: SliceTask, grant: DeviceGrant, state: NodeState) -> QuotaTenan
 
 
 def _together(first: QuotaTenant, other: QuotaTenant) -> QuotaTenant:
-    return dataclasses.replace(
+    return replace(
         first,
         request_permille=min(_WHOLE_PERMILLE, first.request_permille + other.request_permille),
         limit_permille=min(_WHOLE_PERMILLE, first.limit_permille + other.limit_permille),

@@ -15,7 +15,6 @@ from sluice_node_agent.core.slices.mig_instance import NO_DEVICE
 from sluice_node_agent.core.state.in_flight import InFlight
 from sluice_node_agent.core.state.node_state import NodeState
 from sluice_node_agent.core.state.tasks import (
-    NextStep,
     SliceTask,
     back_off,
     numbered_devices,
@@ -51,7 +50,8 @@ class SliceController:
 
     def advance(self, work: SliceTask, now: float, *, is_next: bool) -> None:
         """Take the next step of a slice, if there is one. `is_next`: all that it comes after is gone."""
-        if not work.idle or self._is_in_the_dark(work.record):
+        devices = self.state.devices
+        if not work.idle or any(devices.may_hide(g.gpu, device) for _, g, device in numbered_devices(work.record)):
             return
         step = self._next_step(work, is_next=is_next)
         match step:
@@ -67,12 +67,7 @@ class SliceController:
             case _:
                 self._in_flight.send(step, work)
 
-    def _is_in_the_dark(self, record: SliceRecord) -> bool:
-        intended = ((grant.gpu, device) for _, grant, device in numbered_devices(record) if device.step == "intended")
-        devices = self.state.devices
-        return any(device.gi_id is None and devices.is_dark(gpu) for gpu, device in intended)
-
-    def _next_step(self, work: SliceTask, *, is_next: bool) -> NextStep:
+    def _next_step(self, work: SliceTask, *, is_next: bool) -> SliceRecord | Tombstone | OwnInstruction | None:
         record, token = work.record, self._in_flight.next_token
         ticket = self.new_ticket(work.allocation)
         match record.phase:
@@ -100,7 +95,6 @@ class SliceController:
         return not record.stale_tickets and (record.adjusting is None or record.adjusting.told)
 
     def tickets_to_compare(self) -> tuple[MakeTicket, ...]:
-        """The tickets that should exist, with their content."""
         ready = [work.record for work in self.state.slices.values() if work.record.phase == "ready" and work.idle]
         return tuple(create.make_ticket(record, self.state, 0) for record in ready if self._has_settled_ticket(record))
 
@@ -121,7 +115,6 @@ class SliceController:
         return False
 
     def take_result(self, work: SliceTask, sent: OwnInstruction, result: Result, now: float) -> None:
-        """Apply the result of a slice's step."""
         if isinstance(sent, CreateGpuInstance) and self._warm.may_be_why(
             work, _created(work.record, sent)[1], sent, result
         ):

@@ -7,7 +7,7 @@ undone in reverse (`destroy`). A shared device is created by its home (`shared.l
 
 from msgspec.structs import replace
 
-from sluice.contracts.messages import ContainerDevices, DeviceGrant
+from sluice.contracts.messages import DeviceGrant
 from sluice_node_agent.core import events, instructions
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.journal_records import DeviceRecord, SharedDeviceRecord, SliceRecord, TicketRecord
@@ -114,14 +114,6 @@ def to_make_again(record: SliceRecord) -> SliceRecord:
     return replace(record, phase="making", lost=record.lost or record.phase == "ready", stale_tickets=stale, ticket="")
 
 
-def containers_of(record: SliceRecord, state: NodeState) -> tuple[ContainerDevices, ...]:
-    """What each container gets, in the order of the booking."""
-    homes = {
-        number: home for number, grant, _ in numbered_devices(record) if (home := state.home_of(grant)) is not None
-    }
-    return mps_limits.containers_of(record, state.devices, homes, state.mps_root, time_quota=state.time_quota)
-
-
 def make_ticket(record: SliceRecord, state: NodeState, token: int) -> instructions.MakeTicket:
     """The ticket of a slice whose devices all exist: its containers' devices, and a copy of its record."""
     copy = TicketRecord(
@@ -131,7 +123,7 @@ def make_ticket(record: SliceRecord, state: NodeState, token: int) -> instructio
         devices=tuple(_with_home(device, state.home_of(grant)) for _, grant, device in numbered_devices(record)),
         counts=record.adjusting.counts if record.adjusting is not None else (),
     )
-    return instructions.MakeTicket(token, record.ticket, copy, containers_of(record, state))
+    return instructions.MakeTicket(token, record.ticket, copy, mps_limits.containers_of(record, state))
 
 
 def is_served(grant: DeviceGrant, state: NodeState) -> bool:
@@ -205,7 +197,7 @@ def _join(record: SliceRecord, number: int, state: NodeState, config: AgentConfi
         return undoing(record, str(events.DeviceErrorKind.IN_USE), why) if is_stuck(home, config) else None
     if there.phase == "failed":
         return undoing(record, there.error, there.message)
-    mismatch = _why_not_in(grant, record.booking.namespace, home, state, config)
+    mismatch = _why_not_in(record, grant, home, state, config)
     if mismatch:
         return undoing(record, str(events.DeviceErrorKind.NOT_SUPPORTED), mismatch)
     if home.strangers:
@@ -216,21 +208,19 @@ def _join(record: SliceRecord, number: int, state: NodeState, config: AgentConfi
     return _announce_next(with_device(record, number, joined), state, ticket)
 
 
-def _await_service(
-    record: SliceRecord, grant: DeviceGrant, state: NodeState, config: AgentConfig
-) -> SliceRecord | None:
+def _await_service(record: SliceRecord, grant: DeviceGrant, state: NodeState, config: AgentConfig) -> NextStep:
     home = state.homes.get(shared_device_key(grant))
     if home is None or home.record.phase not in {"making", "ready"}:
         return to_make_again(without_device(record, record.booking.devices.index(grant)))
-    mismatch = _why_not_in(grant, record.booking.namespace, home, state, config)
+    mismatch = _why_not_in(record, grant, home, state, config)
     return undoing(record, str(events.DeviceErrorKind.NOT_SUPPORTED), mismatch) if mismatch else None
 
 
 def _why_not_in(
-    grant: DeviceGrant, namespace: str, home: SharedDeviceTask, state: NodeState, config: AgentConfig
+    record: SliceRecord, grant: DeviceGrant, home: SharedDeviceTask, state: NodeState, config: AgentConfig
 ) -> str:
     assert grant.share is not None
-    there = home.record
+    there, namespace = home.record, record.booking.namespace
     if (there.namespace, there.uid) != (namespace, grant.share.uid):
         wanted, found = f"{namespace}/{grant.share.uid}", f"{there.namespace}/{there.uid}"
         return f"{grant.gpu} {grant.start}:{grant.size} is shared by {found}, so {wanted} cannot join it"
@@ -239,10 +229,8 @@ def _why_not_in(
     has_failed = home.failures >= config.quarantine_after
     if has_failed and had_tenants(there):
         return f"the MPS daemon of {grant.gpu} {grant.start}:{grant.size} died and does not start again: {home.trouble}"
-    is_raising = there.phase == "ready" and not mps_limits.covers(
-        there.limits, mps_limits.limits_of(grant, state.devices)
-    )
-    if has_failed and is_raising:
+    needed = mps_limits.limits_of(grant, state.devices)
+    if has_failed and there.phase == "ready" and not mps_limits.covers(there.limits, needed):
         return f"the MPS server of {grant.gpu} did not take the limits of a larger share: {home.trouble}"
     return ""
 

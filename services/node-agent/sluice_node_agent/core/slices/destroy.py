@@ -34,7 +34,6 @@ _NAMED_MAX = 5
 
 
 def next_step(work: SliceTask, state: NodeState, token: int) -> NextStep:
-    """The next step of destroying."""
     record = work.record
     step = _to_close(record, token)
     if step is not None:
@@ -77,7 +76,6 @@ class Outcome:
 def take_result(
     record: SliceRecord, sent: instructions.OwnInstruction, result: events.Result, state: NodeState
 ) -> Outcome:
-    """Apply the result of a step."""
     match result:
         case events.TicketRemoved():
             assert isinstance(sent, instructions.RemoveTicket)
@@ -152,9 +150,9 @@ def _to_empty_device(work: SliceTask, number: int, state: NodeState, token: int)
             return instructions.TerminateMpsClients(token, home.home, work.to_terminate)
         return instructions.ListHolders(token, grant.gpu, device.uuid)
     if grant.profile is None:
-        return (
-            instructions.ListHolders(token, grant.gpu, str(grant.gpu)) if _may_hold(work.record, grant, state) else None
-        )
+        # No process can be on a GPU that is absent, and not of this boot.
+        is_there = state.devices.knows(grant.gpu) or work.record.boot_id == state.boot_id
+        return instructions.ListHolders(token, grant.gpu, str(grant.gpu)) if is_there else None
     return instructions.ListHolders(token, grant.gpu, device.uuid) if device.uuid else None
 
 
@@ -169,11 +167,6 @@ def _has_another(work: SliceTask, grant: DeviceGrant, state: NodeState) -> bool:
 
 def _stands(record: SliceRecord) -> bool:
     return record.phase == "ready" or (record.lost and not record.revoked)
-
-
-def _may_hold(record: SliceRecord, grant: DeviceGrant, state: NodeState) -> bool:
-    """Whether processes can be on a GPU that was granted whole: not if it is absent, and not of this boot."""
-    return state.devices.knows(grant.gpu) or record.boot_id == state.boot_id
 
 
 def _is_being_unmade(state: NodeState, key: SharedDeviceKey) -> bool:
@@ -215,7 +208,8 @@ def _looked_at(grant: DeviceGrant, device: DeviceRecord) -> str:
 def _take_tenants(processes: tuple[events.PodProcess, ...]) -> Outcome:
     if not processes:
         return Outcome(deserted=True)
-    named = tuple(_named_process(process) for process in processes)
+    stuck = " (waits in the kernel, so that no signal ends it)"
+    named = tuple(f"{each.name or 'process'} {each.pid}{stuck if each.in_kernel else ''}" for each in processes)
     shown = ", ".join(named[:_NAMED_MAX]) + (f" and {len(named) - _NAMED_MAX} more" if len(named) > _NAMED_MAX else "")
     return Outcome(trouble=f"processes of its pod still run: {shown}", holders=named, ends_by_itself=True)
 
@@ -255,11 +249,6 @@ def _has_home(grant: DeviceGrant, state: NodeState) -> bool:
 def _was_to_come_later(record: SliceRecord) -> bool:
     """Whether it was revoked while it waited for others, and nothing shows that it was begun."""
     return bool(record.after) and not record.boot_id
-
-
-def _named_process(process: events.PodProcess) -> str:
-    waits = " (waits in the kernel, so that no signal ends it)" if process.in_kernel else ""
-    return f"{process.name or 'process'} {process.pid}{waits}"
 
 
 def _named(holders: tuple[events.Holder, ...] | list[events.Holder]) -> tuple[str, ...]:

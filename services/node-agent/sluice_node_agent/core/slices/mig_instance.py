@@ -40,7 +40,6 @@ Refusal = tuple[str, str]
 
 
 def is_kept(place: DevicePlacement, device: DeviceRecord, devices: Devices) -> bool:
-    """Whether the instance of a device stays after its tenant."""
     return place.profile is not None and (device.found or devices.is_fixed(place.gpu))
 
 
@@ -93,13 +92,7 @@ def resumed_kept(place: DevicePlacement, device: DeviceRecord, devices: Devices,
     found = devices.instance(place.gpu, device.gi_id)
     if found is None or not device.uuid:
         return DeviceRecord()
-    is_same = (found.profile, found.start, found.size, found.uuid) == (
-        place.profile,
-        place.start,
-        place.size,
-        device.uuid,
-    )
-    return device if is_same else DeviceRecord()
+    return device if found.uuid == device.uuid and is_at(place, device, devices) else DeviceRecord()
 
 
 def _instance_for(place: DevicePlacement, devices: Devices, claims: Claims) -> InstanceReport | Refusal:
@@ -149,7 +142,6 @@ def step_to_make(place: DevicePlacement, device: DeviceRecord, devices: Devices,
 
 
 def made(device: DeviceRecord, result: Result) -> DeviceRecord:
-    """The record after a successful step of creation."""
     match result:
         case GpuInstanceCreated(gi_id=gi_id):
             return replace(device, gi_id=gi_id)
@@ -169,7 +161,6 @@ def after_refusal(device: DeviceRecord, sent: OwnInstruction, kind: DeviceErrorK
 
 
 def step_to_unmake(place: DevicePlacement, device: DeviceRecord, token: int) -> GpuInstruction | None:
-    """The next step of destroying an instance; None when there is none."""
     if device.gi_id is None:
         return None
     if device.uuid:
@@ -178,7 +169,6 @@ def step_to_unmake(place: DevicePlacement, device: DeviceRecord, token: int) -> 
 
 
 def unmade(device: DeviceRecord, sent: OwnInstruction, result: Result) -> DeviceRecord | str:
-    """The record after a step of destroying, or why it failed."""
     match result:
         case ComputeInstanceDestroyed():
             return replace(device, uuid="")

@@ -56,7 +56,6 @@ def next_step(work: SliceTask, state: NodeState, token: int, ticket: str) -> Nex
 
 
 def take_result(record: SliceRecord, result: Result) -> SliceRecord | str:
-    """The next record, or why the step failed."""
     match result:
         case TicketRefused(message=message):
             return message
@@ -95,7 +94,6 @@ def _note_clients(work: SliceTask, homes: list[SharedDeviceTask]) -> None:
 
 
 def _clients_by_now(work: SliceTask, homes: list[SharedDeviceTask]) -> tuple[int, ...] | None:
-    """All of them; None before each home was polled."""
     if any(home.key not in work.clients for home in homes):
         return None
     pids = dict.fromkeys(pid for home in homes for pid in work.clients[home.key])

@@ -19,7 +19,7 @@ from sluice.mig.layout import Instance
 from sluice.mig.model import Placement
 from sluice.mig.transition_table import table_of
 from sluice_node_agent.core.events import OwnershipMark
-from sluice_node_agent.core.journal_records import SharedDeviceRecord
+from sluice_node_agent.core.journal_records import DeviceRecord, SharedDeviceRecord
 
 InstanceKey = tuple[GpuUuid, int]
 """A GPU instance by its GPU and its id there."""
@@ -39,7 +39,6 @@ class Devices:
         unmarked: Iterable[OwnershipMark] | None = None,
         nameless: Mapping[int, str] | None = None,
     ) -> None:
-        """Start with the first reading, and with the places where instances were ours then (see `AgentStarted`)."""
         self.reports: dict[GpuUuid, GpuReport] = {report.uuid: report for report in reports}
         self.marks = frozenset(mark for mark in marks if mark.size)
         self._unmarked = frozenset(unmarked) if unmarked is not None else None
@@ -47,17 +46,14 @@ class Devices:
         self._users: dict[str, tuple[str, ...]] = {}
         """Of fixed layouts: the processes on unassigned MIG devices."""
         self._creatable: dict[tuple[object, ...], dict[str, int]] = {}
-        self._told: dict[GpuUuid, tuple[GpuReport, _ShownFactsOfGpu, GpuReport]] = {}
-        """The last report of each GPU and its inputs: most events change none."""
-
-    # -- reading --------------------------------------------------------------------------------------------------
+        self._told: dict[GpuUuid, tuple[tuple[object, ...], GpuReport]] = {}
+        """The inputs of each GPU's last report, the reading first, and that report: most events change none."""
 
     def known(self) -> tuple[object, ...]:
         """All that is known; equal while nothing has changed."""
         return tuple(self.reports.values()), tuple(self._users.items())
 
     def knows(self, gpu: GpuUuid) -> bool:
-        """Whether the node has this GPU."""
         return gpu in self.reports
 
     def may_be_ours(self, place: DevicePlacement) -> bool:
@@ -66,19 +62,21 @@ class Devices:
         return self._unmarked is None or at in self.marks or at in self._unmarked
 
     def answers(self, gpu: GpuUuid) -> bool:
-        """Whether the GPU exists and answered the last call."""
         return gpu in self.reports and not self.reports[gpu].lost
 
     def is_dark(self, gpu: GpuUuid) -> bool:
         """Whether the GPU is of this node and did not answer the last call: its content is unknown."""
         return gpu in self.reports and self.reports[gpu].lost
 
+    def may_hide(self, gpu: GpuUuid, device: DeviceRecord) -> bool:
+        """Whether an instance that was announced may exist unseen."""
+        return device.step == "intended" and device.gi_id is None and self.is_dark(gpu)
+
     def is_unknown(self, gpu: GpuUuid) -> bool:
         """Whether the GPU has not answered since the start, so that not even its sizes are known."""
         return self.is_dark(gpu) and not self.reports[gpu].model
 
     def why_unhealthy(self, gpu: GpuUuid) -> str:
-        """What is wrong with the GPU; empty when nothing is."""
         report = self.reports.get(gpu)
         if report is None:
             return "it is not on this node any more"
@@ -96,21 +94,17 @@ class Devices:
         return instance.unusable or (f"it is used by {', '.join(users)}, which Sluice did not start" if users else "")
 
     def instance(self, gpu: GpuUuid, gi_id: int | None) -> InstanceReport | None:
-        """The instance with this id."""
         return next((i for i in self._instances(gpu) if i.gi_id == gi_id), None)
 
     def instance_at(self, place: DevicePlacement) -> InstanceReport | None:
-        """The instance of exactly this profile at exactly this placement."""
         wanted = (place.profile, place.start, place.size)
         return next((i for i in self._instances(place.gpu) if (i.profile, i.start, i.size) == wanted), None)
 
     def profile(self, place: DevicePlacement) -> ProfileReport | None:
-        """The profile of a place, as its GPU reports it."""
         report = self.reports.get(place.gpu)
         return next((p for p in report.profiles if p.name == place.profile), None) if report is not None else None
 
     def memory_mib(self, place: DevicePlacement) -> int:
-        """The memory of a device: the profile's, or the whole GPU's."""
         profile = self.profile(place)
         if profile is not None:
             return profile.memory_mib
@@ -119,8 +113,6 @@ class Devices:
     def _instances(self, gpu: GpuUuid) -> tuple[InstanceReport, ...]:
         report = self.reports.get(gpu)
         return report.instances if report is not None else ()
-
-    # -- updating -------------------------------------------------------------------------------------------------
 
     def expect(self, gpu: GpuUuid) -> bool:
         """A GPU is named: it counts as lost until it answers. Returns whether it may be a nameless one."""
@@ -164,19 +156,16 @@ class Devices:
         self._unmarked = self._unmarked - gone if self._unmarked is not None else None
 
     def note_users(self, uuid: str, users: tuple[str, ...]) -> None:
-        """Note the processes on a MIG device of a fixed layout."""
         if users:
             self._users[uuid] = users
         else:
             self._users.pop(uuid, None)
 
     def lose(self, gpu: GpuUuid, message: str) -> None:
-        """A GPU does not answer any more."""
         if gpu in self.reports:
             self.reports[gpu] = replace(self.reports[gpu], healthy=False, lost=True, health_message=message)
 
     def add(self, place: DevicePlacement, gi_id: int) -> None:
-        """A GPU instance was created, without a compute instance yet."""
         made = InstanceReport(gi_id=gi_id, profile=place.profile or "", start=place.start, size=place.size)
         others = (i for i in self._instances(place.gpu) if i.gi_id != gi_id)  # a foreign one, now gone, had this id
         self._set(place.gpu, (*others, made))
@@ -187,7 +176,6 @@ class Devices:
         self._set(gpu, tuple(replace(i, uuid=uuid) if i.gi_id == gi_id else i for i in instances))
 
     def remove(self, gpu: GpuUuid, gi_id: int) -> None:
-        """The GPU instance is gone."""
         self._set(gpu, tuple(i for i in self._instances(gpu) if i.gi_id != gi_id))
 
     def _set(self, gpu: GpuUuid, instances: tuple[InstanceReport, ...]) -> None:
@@ -195,25 +183,22 @@ class Devices:
             ordered = tuple(sorted(instances, key=lambda i: (i.start, i.gi_id)))
             self.reports[gpu] = replace(self.reports[gpu], instances=ordered)
 
-    # -- reporting ------------------------------------------------------------------------------------------------
-
     def shown(self, seen: "ShownFacts") -> tuple[GpuReport, ...]:
         """The reports of all GPUs: with the owner of each instance, and what more could be created."""
         return tuple(self._shown_again(uuid, report, seen) for uuid, report in self.reports.items())
 
     def _shown_again(self, uuid: GpuUuid, report: GpuReport, seen: "ShownFacts") -> GpuReport:
-        there: _ShownFactsOfGpu = (
+        made_of = (
+            report,
             tuple((seen.claims.get((uuid, i.gi_id)), (uuid, i.gi_id) in seen.warm) for i in report.instances),
             seen.quarantined.get(uuid, ()),
             seen.daemons.get(uuid, ()),
             tuple(self._users.get(i.uuid, ()) for i in report.instances) if report.fixed_layout else (),
         )
         told = self._told.get(uuid)
-        if told is not None and told[0] is report and told[1] == there:
-            return told[2]
-        shown = self._shown(uuid, report, seen)
-        self._told[uuid] = (report, there, shown)
-        return shown
+        if told is None or told[0][0] is not report or told[0] != made_of:
+            told = self._told[uuid] = made_of, self._shown(uuid, report, seen)
+        return told[1]
 
     def _shown(self, uuid: GpuUuid, report: GpuReport, seen: "ShownFacts") -> GpuReport:
         there = tuple(i for i in report.instances if (uuid, i.gi_id) not in seen.warm)
@@ -255,13 +240,6 @@ class ShownFacts:
     """Warm instances that block no grant: not shown."""
 
 
-_ShownFactsOfGpu = tuple[
-    tuple[tuple[AllocationId | None, bool], ...],
-    tuple[PlacementReport, ...],
-    tuple[MpsDaemonReport, ...],
-    tuple[tuple[str, ...], ...],
-]
-"""Of one GPU: per instance its owner and whether it is warm; quarantined places; daemons; processes found there."""
 _LAYOUTS_REMEMBERED = 256
 
 

@@ -24,16 +24,13 @@ class InFlight:
 
     @property
     def busy(self) -> bool:
-        """Whether an instruction is in flight or waits."""
         return bool(self._sent)
 
     @property
     def next_token(self) -> int:
-        """The token of the next instruction."""
         return self._token + 1
 
     def drain(self) -> list[OwnInstruction]:
-        """Instructions to carry out now."""
         out, self._out = self._out, []
         return out
 
@@ -57,11 +54,9 @@ class InFlight:
         self.send(SaveJournal(self.next_token, record), job)
 
     def read(self, gpu: GpuUuid) -> None:
-        """Read one GPU again."""
         self.send(ReadGpu(self.next_token, gpu), None)
 
     def out_on_gpus(self) -> dict[GpuUuid, GpuInstruction]:
-        """The current instruction of each busy GPU."""
         first = (queue[0] for queue in self._queues.values())
         return {order.gpu: order for order in first if isinstance(order, GpuInstruction)}
 
@@ -71,7 +66,6 @@ class InFlight:
         return found is not None and isinstance(found[0], SaveJournal) and isinstance(found[0].record, Tombstone)
 
     def job_of(self, token: int) -> Task | None:
-        """The task that an instruction in flight belongs to; None for none."""
         found = self._sent.get(token)
         return found[1] if found is not None else None
 
@@ -95,10 +89,7 @@ class InFlight:
 
 
 class HungDrivers:
-    """
-    GPUs whose driver does not return from a call, and so reports no error: all work waits behind it, so they count as
-    lost.
-    """
+    """GPUs whose driver does not return from a call: all work waits behind it, so they count as lost."""
 
     def __init__(self, in_flight: InFlight, config: AgentConfig) -> None:
         self._in_flight = in_flight

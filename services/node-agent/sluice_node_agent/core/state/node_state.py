@@ -8,15 +8,8 @@ from sluice.contracts.messages import DeviceGrant
 from sluice_node_agent.core import events, instructions
 from sluice_node_agent.core.journal_records import DeviceRecord, SharedDeviceRecord, SliceRecord
 from sluice_node_agent.core.slices.mig_instance import strangers_of
+from sluice_node_agent.core.state import tasks
 from sluice_node_agent.core.state.devices import DevicePlacement, Devices, InstanceKey
-from sluice_node_agent.core.state.tasks import (
-    SharedDeviceKey,
-    SharedDeviceTask,
-    SliceTask,
-    Task,
-    numbered_devices,
-    shared_device_key,
-)
 
 
 @dataclass(slots=True)
@@ -29,25 +22,23 @@ class NodeState:
     """Whether a kubelet may run pods here: then their processes are listed too, not only those on devices."""
     time_quota: bool = False
     devices: Devices = field(default_factory=Devices)
-    slices: dict[AllocationId, SliceTask] = field(default_factory=dict)
+    slices: dict[AllocationId, tasks.SliceTask] = field(default_factory=dict)
     idle_since: Mapping[AllocationId, int] = field(default_factory=dict)
     """Of slices that idle, in unix seconds."""
-    homes: dict[SharedDeviceKey, SharedDeviceTask] = field(default_factory=dict)
-    _tenants: dict[SharedDeviceKey, dict[AllocationId, None]] = field(default_factory=dict)
+    homes: dict[tasks.SharedDeviceKey, tasks.SharedDeviceTask] = field(default_factory=dict)
+    _tenants: dict[tasks.SharedDeviceKey, dict[AllocationId, None]] = field(default_factory=dict)
 
-    def enter(self, record: SliceRecord) -> SliceTask:
-        """The task of a slice, with this record from now on."""
+    def enter(self, record: SliceRecord) -> tasks.SliceTask:
         allocation = record.booking.allocation
         work = self.slices.get(allocation)
         if work is None:
-            work = self.slices[allocation] = SliceTask(record)
+            work = self.slices[allocation] = tasks.SliceTask(record)
             for key in work.homes:
                 self._tenants.setdefault(key, {})[allocation] = None
         work.record = record
         return work
 
     def leave(self, allocation: AllocationId) -> None:
-        """A slice is gone."""
         work = self.slices.pop(allocation, None)
         for key in work.homes if work is not None else ():
             tenants = self._tenants.get(key, {})
@@ -70,32 +61,30 @@ class NodeState:
                     found[grant.gpu, device.gi_id] = allocation
         return found
 
-    def tenants(self, key: SharedDeviceKey) -> Iterator[tuple[SliceTask, DeviceGrant, DeviceRecord]]:
-        """Every shared device in this home, with its slice."""
+    def tenants(self, key: tasks.SharedDeviceKey) -> Iterator[tuple[tasks.SliceTask, DeviceGrant, DeviceRecord]]:
         for allocation in self._tenants.get(key, ()):
             work = self.slices[allocation]
-            for _, grant, device in numbered_devices(work.record):
-                if grant.share is not None and shared_device_key(grant) == key:
+            for _, grant, device in tasks.numbered_devices(work.record):
+                if grant.share is not None and tasks.shared_device_key(grant) == key:
                     yield work, grant, device
 
-    def has_tenants(self, key: SharedDeviceKey) -> bool:
+    def has_tenants(self, key: tasks.SharedDeviceKey) -> bool:
         """Whether a slice that is not gone has or will have a share there."""
         return bool(self._tenants.get(key))
 
     def home_of(self, grant: DeviceGrant) -> SharedDeviceRecord | None:
-        """The home that a shared device is in, or will join."""
-        home = self.homes.get(shared_device_key(grant)) if grant.share is not None else None
+        home = self.homes.get(tasks.shared_device_key(grant)) if grant.share is not None else None
         return home.record if home is not None else None
 
-    def wants_home(self, key: SharedDeviceKey) -> bool:
+    def wants_home(self, key: tasks.SharedDeviceKey) -> bool:
         """Whether a home is needed: a slice is being created or ready there, or has not left it yet."""
-        return any(
-            device.step == "made" or work.record.phase in {"making", "ready"} for work, _, device in self.tenants(key)
-        )
+        stays = {"making", "ready"}
+        return any(device.step == "made" or work.record.phase in stays for work, _, device in self.tenants(key))
 
 
-def apply_result(state: NodeState, sent: instructions.OwnInstruction, result: events.Result, job: Task | None) -> None:
-    """Update the node's devices from the result."""
+def apply_result(
+    state: NodeState, sent: instructions.OwnInstruction, result: events.Result, job: tasks.Task | None
+) -> None:
     devices = state.devices
     match sent, result:
         case instructions.CreateGpuInstance(), events.GpuInstanceCreated(gi_id=gi_id):
@@ -125,19 +114,19 @@ def apply_result(state: NodeState, sent: instructions.OwnInstruction, result: ev
             pass
 
 
-def _note_users(state: NodeState, uuid: str, holders: tuple[events.Holder, ...], job: Task | None) -> None:
+def _note_users(state: NodeState, uuid: str, holders: tuple[events.Holder, ...], job: tasks.Task | None) -> None:
     """Note the processes on an unassigned device of a fixed layout: else they are the tenant's and its server's."""
     if job is None:
         state.devices.note_users(uuid, strangers_of(holders))
-    elif isinstance(job, SliceTask) and job.record.phase == "making":
+    elif isinstance(job, tasks.SliceTask) and job.record.phase == "making":
         state.devices.note_users(uuid, strangers_of(holders, job.record.booking.owner))
-    elif isinstance(job, SharedDeviceTask) and job.record.phase == "making":
+    elif isinstance(job, tasks.SharedDeviceTask) and job.record.phase == "making":
         state.devices.note_users(uuid, strangers_of(holders))
 
 
-def _place_of(sent: instructions.CreateGpuInstance, job: Task | None) -> DevicePlacement:
-    if isinstance(job, SharedDeviceTask):
+def _place_of(sent: instructions.CreateGpuInstance, job: tasks.Task | None) -> DevicePlacement:
+    if isinstance(job, tasks.SharedDeviceTask):
         return job.record
-    assert isinstance(job, SliceTask)
+    assert isinstance(job, tasks.SliceTask)
     place = (sent.gpu, sent.start, sent.size)
     return next(d for d in job.record.booking.devices if (d.gpu, d.start, d.size) == place)

@@ -49,7 +49,6 @@ class Task:
 
     @property
     def idle(self) -> bool:
-        """Whether it can take its next step now."""
         return self.waits_for is None and self.retry_at is None
 
     def recovered(self) -> None:
@@ -83,12 +82,10 @@ class SliceTask(Task):
     """The homes of its shares: constant, since places never move."""
 
     def __post_init__(self) -> None:
-        """Compute the homes of its shares once."""
         self.homes = tuple(shared_devices_of(self.record))
 
     @property
     def allocation(self) -> AllocationId:
-        """The allocation of the slice."""
         return self.record.booking.allocation
 
 
@@ -114,7 +111,6 @@ class SharedDeviceTask(Task):
 
     @property
     def key(self) -> SharedDeviceKey:
-        """Its place."""
         return shared_device_key(self.record)
 
 
@@ -124,7 +120,6 @@ def shared_device_key(place: DevicePlacement) -> SharedDeviceKey:
 
 
 def home_for(grant: DeviceGrant, namespace: str, name: HomeId, boot_id: str) -> SharedDeviceRecord:
-    """The record of a home that is created for a share."""
     assert grant.share is not None
     return SharedDeviceRecord(
         home=name,
@@ -155,34 +150,28 @@ def inherited_home(record: SharedDeviceRecord, device: DeviceRecord, daemon: Fou
 
 
 def numbered_devices(record: SliceRecord) -> list[tuple[int, DeviceGrant, DeviceRecord]]:
-    """Each device with its number and its progress."""
     return [(n, grant, record.devices[n]) for n, grant in enumerate(record.booking.devices)]
 
 
 def shared_devices_of(record: SliceRecord) -> list[SharedDeviceKey]:
-    """The homes of its shares."""
     return [shared_device_key(grant) for grant in record.booking.devices if grant.share is not None]
 
 
 def with_device(record: SliceRecord, number: int, device: DeviceRecord) -> SliceRecord:
-    """The record with one device changed."""
     devices = list(record.devices)
     devices[number] = device
     return replace(record, devices=tuple(devices))
 
 
 def without_device(record: SliceRecord, number: int) -> SliceRecord:
-    """The record without a device that is gone, or that it has left."""
     return with_device(record, number, NO_DEVICE)
 
 
 def undoing(record: SliceRecord, error: str, message: str) -> SliceRecord:
-    """Creation failed: undo what exists."""
     return replace(record, phase="undoing", error=error, message=message)
 
 
 def back_off(job: Task, trouble: str, config: AgentConfig, now: float, holders: tuple[str, ...] = ()) -> None:
-    """A step failed: note why, and when to retry."""
     job.failures += 1
     job.trouble, job.holders = trouble, holders
     doubled = config.back_off_first_s * 2 ** min(job.failures - 1, 20)
@@ -201,7 +190,6 @@ def wait_for_end(job: Task, trouble: str, config: AgentConfig, now: float, holde
 
 
 def is_stuck(job: Task, config: AgentConfig) -> bool:
-    """Whether a task has failed so often that operators must know."""
     return job.failures >= config.quarantine_after
 
 
@@ -211,5 +199,4 @@ def is_shared(booking: Booking) -> bool:
 
 
 def shared_claims(booking: Booking) -> tuple[str, ...]:
-    """The UIDs of its claims that other pods may use as well."""
     return tuple(claim.uid for claim in booking.resource_claims if claim.shared)

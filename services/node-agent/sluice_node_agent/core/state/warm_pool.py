@@ -28,7 +28,6 @@ class WarmInstance(Task):
 
     @property
     def key(self) -> InstanceKey:
-        """Its GPU and id."""
         return self.record.gpu, self.record.gi_id
 
 
@@ -41,7 +40,6 @@ class WarmPool:
         self._ones: dict[InstanceKey, WarmInstance] = {}
 
     def keys(self) -> frozenset[InstanceKey]:
-        """The warm instances."""
         return frozenset(self._ones)
 
     def in_nobodys_way(self) -> frozenset[InstanceKey]:
@@ -49,7 +47,6 @@ class WarmPool:
         return frozenset(key for key, one in self._ones.items() if not is_stuck(one, self._config))
 
     def stuck(self) -> list[tuple[GpuUuid, PlacementReport]]:
-        """The places of those that cannot be destroyed."""
         records = [one.record for one in self._ones.values() if is_stuck(one, self._config)]
         return [(record.gpu, PlacementReport(start=record.start, size=record.size)) for record in records]
 
@@ -67,10 +64,7 @@ class WarmPool:
             self.check(gpu, devices)
 
     def keep(self, place: DevicePlacement, gi_id: int, state: NodeState, now: float) -> bool:
-        """
-        Keep an instance without a compute instance. False when none are kept, or its GPU does not answer: it may have
-        one.
-        """
+        """Keep an instance without a compute instance. False when none are kept, or its GPU does not answer."""
         if self._config.keep_warm_s <= 0 or place.profile is None or not state.devices.answers(place.gpu):
             return False
         record = WarmRecord(
@@ -95,10 +89,7 @@ class WarmPool:
         return True
 
     def take(self, place: DevicePlacement) -> int | None:
-        """
-        The id of a warm instance that is exactly what should be created. The caller saves its record, then calls
-        `taken`.
-        """
+        """The id of a warm instance of exactly this place. The caller saves its record, then calls `taken`."""
         for one in self._ones.values():
             record = one.record
             wanted = (place.gpu, place.profile, place.start, place.size)
@@ -135,7 +126,6 @@ class WarmPool:
         return True
 
     def tick(self, now: float) -> None:
-        """Destroy those whose time is over."""
         for one in list(self._ones.values()):
             if one.retry_at is not None and one.retry_at <= now:
                 one.retry_at = None
@@ -153,15 +143,11 @@ class WarmPool:
                 self.taken(*one.key)
 
     def take_result(self, one: WarmInstance, result: Result, now: float) -> None:
-        """Apply the result of a destruction."""
-        not_ours = isinstance(result, DeviceRefused) and result.kind in {
-            DeviceErrorKind.NOT_FOUND,
-            DeviceErrorKind.DIFFERENT,
-        }
-        if isinstance(result, DeviceRefused) and not not_ours:
+        not_ours = {DeviceErrorKind.NOT_FOUND, DeviceErrorKind.DIFFERENT}
+        if isinstance(result, DeviceRefused) and result.kind not in not_ours:
             back_off(one, result.message, self._config, now)
-            return
-        self.taken(*one.key)
+        else:
+            self.taken(*one.key)
 
     def _destroy(self, one: WarmInstance) -> None:
         if one.idle:

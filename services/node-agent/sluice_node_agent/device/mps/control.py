@@ -56,10 +56,7 @@ class ServerLimits:
     memory: tuple[int, str] | None
 
     def mismatch(self, ordered: MpsLimits) -> str:
-        """
-        How the limits differ from what was ordered, or empty. Memory is printed in MiB below one GiB, else in GiB,
-        rounded down.
-        """
+        """How the limits differ, or empty. Memory is printed in MiB below one GiB, else in GiB, rounded down."""
         if self.percentage is None or self.percentage != ordered.active_thread_percentage:
             return f"active thread percentage was set to {ordered.active_thread_percentage}, reads {self.percentage}"
         shown = "nothing" if self.memory is None else f"{self.memory[0]}{self.memory[1]}"
@@ -81,8 +78,6 @@ class MpsControl:
         self._processes = processes
         pipe, log = str(directory.pipe), str(directory.log)
         self._environment = {**environment, "CUDA_MPS_PIPE_DIRECTORY": pipe, "CUDA_MPS_LOG_DIRECTORY": log}
-
-    # -- conversations --------------------------------------------------------------------------------------------
 
     def launch(self, device: str, timeout_s: float) -> None:
         """Start the daemon in a session of its own, so that it outlives the agent. Raises MpsError with the output."""
@@ -109,9 +104,8 @@ class MpsControl:
             words = _one_line(said.read(4096).decode("utf-8", "replace"))
         if done.returncode != 0:
             words = words or self._directory.last_line("control.log") or "it said nothing"
-            raise MpsError(
-                f"home {self._directory.home}: {self._control} -d failed with exit status {done.returncode}: {words}"
-            )
+            failed = f"{self._control} -d failed with exit status {done.returncode}"
+            raise MpsError(f"home {self._directory.home}: {failed}: {words}")
 
     def ask(self, commands: tuple[str, ...], timeout_s: float) -> list[str]:
         """
@@ -171,10 +165,7 @@ class MpsControl:
         return numbers_in(self.ask((f"get_client_list {server}",), timeout_s))
 
     def terminate(self, server: int, pid: int, timeout_s: float) -> str:
-        """
-        Have a server disconnect a client, once (`TerminatedClients`); returns its error. Before 580 it may print
-        nothing.
-        """
+        """Have a server disconnect a client, once (`TerminatedClients`); returns its error, if one is printed."""
         said = self.ask((f"terminate_client {server} {pid}",), timeout_s)
         return "" if said in ([], ["0"]) else _one_line(" ".join(said))
 
@@ -208,8 +199,6 @@ class MpsControl:
             other = [line for line in lines if not _PERCENTAGE.fullmatch(line) and not _MEMORY.fullmatch(line)]
             said = f" (it said: {_one_line(' '.join(other))})" if other else ""
             raise MpsError(f"home {self._directory.home}: the {whose} {wrong}{said}")
-
-    # -- processes ------------------------------------------------------------------------------------------------
 
     @as_mps_error()
     def processes(
@@ -264,12 +253,10 @@ def _queries(server: int) -> tuple[str, str]:
 
 
 def answers_in(text: str) -> list[str]:
-    """The printed lines."""
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def numbers_in(lines: list[str]) -> tuple[int, ...]:
-    """The pids in the answers."""
     return tuple(int(line) for line in lines if _NUMBER.fullmatch(line))
 
 

@@ -5,6 +5,7 @@ and 550.163 write them (NVIDIA MPS, "Logging"). Every command adds lines, so a l
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from sluice_node_agent.device.processes import Processes
@@ -65,15 +66,12 @@ class ControlLog:
         return tuple(sorted({user for user, _ in self._waiting.values() if user != uid}))
 
     def is_ready(self, server: int) -> bool:
-        """Whether the log reported a server ready."""
         return server in self._ready
 
     def owner_of(self, server: int) -> int | None:
-        """The user that a server was started for; None when it is not known."""
         return self._owners.get(server)
 
     def served(self, clients: tuple[int, ...]) -> None:
-        """These clients are served: they no longer wait."""
         for pid in clients:
             self._waiting.pop(pid, None)
 
@@ -96,15 +94,10 @@ class ControlLog:
             self._owners.pop(int(found["ended"]), None)
 
     def _cut(self, size: int) -> None:
-        """
-        Truncate logs that are too long; the daemon appends (O_APPEND) and continues at the start. At worst a line is
-        lost.
-        """
-        try:
+        """Truncate logs that are too long: the daemon appends (O_APPEND). At worst a line is lost."""
+        with suppress(OSError):  # it is being removed, or is another user's; it is read as before
             if size > LOG_MAX_BYTES and self._position == size:
                 os.truncate(self._path, 0)
                 self._position = 0
             if self._server_log.exists() and self._server_log.stat().st_size > LOG_MAX_BYTES:
                 os.truncate(self._server_log, 0)
-        except OSError:
-            return  # it is being removed, or is another user's; it is read as before

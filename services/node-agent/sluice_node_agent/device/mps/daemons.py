@@ -65,14 +65,9 @@ class MpsDaemons:
         self._ending = HomeTermination(processes)
         self._log = logs.get("mps")
 
-    # -- finding and starting -------------------------------------------------------------------------------------
-
     @as_mps_error()
     def found(self) -> tuple[FoundMpsHome, ...]:
-        """
-        All homes with a directory, and the daemons that run, answering or not. Other directories are left alone and
-        logged.
-        """
+        """All homes with a directory, and the daemons that run. Other directories are left alone and logged."""
         deadline = Deadline(self._timeout_s)
         try:
             names = sorted(path.name for path in self.root.iterdir())
@@ -94,17 +89,13 @@ class MpsDaemons:
                 continue
             daemon = self._running(directory, owner, deadline, pids)
             pid, started_at = (daemon.pid, daemon.started_at) if daemon is not None else (0, 0)
-            homes.append(
-                FoundMpsHome(directory.home, owner.gpu, owner.device, owner.namespace, owner.uid, pid, started_at)
-            )
+            whose = (owner.gpu, owner.device, owner.namespace, owner.uid)
+            homes.append(FoundMpsHome(directory.home, *whose, pid, started_at))
         return tuple(homes)
 
     @as_mps_error()
     def start(self, order: StartMps) -> tuple[int, int]:
-        """
-        Start the daemon of a home, or find it answering; returns pid and start time. A dead one is cleaned up. Raises
-        MpsError.
-        """
+        """Start the daemon of a home, or find it answering; its pid and start time. Raises MpsError."""
         deadline = Deadline(self._timeout_s)
         directory, control = self._home(order.home)
         directory.check_length()
@@ -129,8 +120,6 @@ class MpsDaemons:
         else:
             control.check_limits(server, order.limits, deadline.left_s)
         return daemon.pid, daemon.started_at
-
-    # -- while it runs --------------------------------------------------------------------------------------------
 
     def set_limits(self, order: SetMpsLimits) -> None:
         """Set the limits of the next server and of running ones, and read them back. Raises MpsError."""
@@ -210,14 +199,9 @@ class MpsDaemons:
             terminated.forget(pid)
             raise MpsError(f"home {directory.home}: server {server} does not disconnect {pid} (it printed: {refusal})")
 
-    # -- ending ---------------------------------------------------------------------------------------------------
-
     @as_mps_error()
     def stop(self, order: StopMps) -> None:
-        """
-        Have the daemon quit, or kill it and its servers, and remove the directories. Raises MpsError when something
-        stays.
-        """
+        """Have the daemon quit, or kill it and its servers; remove the directories. Raises MpsError if one stays."""
         deadline = Deadline(self._timeout_s)
         directory, control = self._home(order.home)
         try:
@@ -244,7 +228,10 @@ class MpsDaemons:
 
     def _home(self, home: HomeId) -> tuple[HomeDirectory, MpsControl]:
         directory = HomeDirectory(self.root, home)
-        return directory, MpsControl(directory, self._control, self._processes, self._environment)
+        return directory, self._control_of(directory)
+
+    def _control_of(self, directory: HomeDirectory) -> MpsControl:
+        return MpsControl(directory, self._control, self._processes, self._environment)
 
     def _pods_of(self, owner: HomeOwner | None) -> frozenset[str]:
         """The pods that a home's daemon may be in: those of the agents that had it."""
@@ -254,9 +241,8 @@ class MpsDaemons:
         daemon = self._running(directory, owner, deadline)
         if daemon is None:
             return None
-        control = MpsControl(directory, self._control, self._processes, self._environment)
         try:
-            control.servers(deadline.part_s(0.4))
+            self._control_of(directory).servers(deadline.part_s(0.4))
         except (NoDaemonError, NoAnswerError) as error:
             self._log.warning("MPS daemon does not answer", home=directory.home, pid=daemon.pid, why=str(error))
             return None
@@ -267,7 +253,7 @@ class MpsDaemons:
     ) -> MpsProcess | None:
         if owner is None:
             return None
-        control = MpsControl(directory, self._control, self._processes, self._environment)
+        control = self._control_of(directory)
         running = control.processes(owner.device, self._pods_of(owner), pids)
         daemons = [process for process in running if not process.is_server]
         for _ in deadline.pauses():

@@ -17,11 +17,12 @@ import msgspec
 from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.ids import GpuUuid, HomeId
 from sluice.contracts.reasons import shorten
+from sluice_node_agent.device.opened_files import sync_directory
 from sluice_node_agent.device.processes import SHORT, Processes
 
-SOCKET_PATH_MAX = 107
-"""Bytes of a unix socket's path: `sun_path` holds 108 with the end mark (unix(7))."""
-_LONGEST_SOCKET = "control_privileged"
+SOCKET_PATH_BYTES_MAX = 107
+"""The longest path of a unix socket: `sun_path` holds 108 with the end mark (unix(7))."""
+LONGEST_SOCKET = "pipe/control_privileged"
 """The daemon's socket with the longest name (seen with releases 535 and 550)."""
 _ACL = "system.posix_acl_access"
 _ECHO = re.compile(
@@ -38,10 +39,7 @@ class MpsError(Exception):
 
 @contextmanager
 def as_mps_error() -> Iterator[None]:
-    """
-    Raise failures of the machine, such as no free descriptor, as an MpsError: a daemon that could not be read is not
-    gone.
-    """
+    """Raise failures of the machine as an MpsError: a daemon that could not be read is not gone."""
     try:
         yield
     except OSError as error:
@@ -104,13 +102,12 @@ class HomeDirectory:
             raise MpsError(f"home {self.home}: its directories cannot be made: {_reason(error)}") from error
 
     def check_length(self) -> None:
-        """Raise MpsError when a socket's path in here would be too long."""
-        longest = os.fsencode(self.pipe / _LONGEST_SOCKET)
-        if len(longest) > SOCKET_PATH_MAX:
-            excess = len(longest) - SOCKET_PATH_MAX
+        longest = os.fsencode(self.path / LONGEST_SOCKET)
+        if len(longest) > SOCKET_PATH_BYTES_MAX:
+            excess = len(longest) - SOCKET_PATH_BYTES_MAX
             raise MpsError(
                 f"home {self.home}: the socket path {longest.decode(errors='replace')} has {len(longest)} bytes and "
-                f"may have {SOCKET_PATH_MAX}; set mps_dir to a path that is {excess} bytes shorter"
+                f"may have {SOCKET_PATH_BYTES_MAX}; set mps_dir to a path that is {excess} bytes shorter"
             )
 
     def why_closed_to(self, uid: int) -> str:
@@ -172,12 +169,8 @@ class HomeDirectory:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(self._owner_file)
-        for directory in (self.path, self._root):
-            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        sync_directory(self.path)
+        sync_directory(self._root)
 
 
 def _admit(directory: Path, uid: int) -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 from sluice.contracts.ids import HomeId
 from sluice.runtime import logs
@@ -28,11 +29,9 @@ class Deadline:
 
     @property
     def over(self) -> bool:
-        """Whether the time has passed."""
         return time.monotonic() >= self._at
 
     def part_s(self, part: float) -> float:
-        """A part of the time that is left."""
         return self.left_s * part
 
     def pauses(self) -> Iterator[None]:
@@ -106,7 +105,5 @@ def _handle_of(pid: int) -> int:
 
 def _reap(pid: int) -> None:
     """If the agent is pid 1 of its container, detached daemons become its children: reap them."""
-    try:
+    with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return

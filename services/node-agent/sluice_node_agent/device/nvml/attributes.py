@@ -82,7 +82,6 @@ def multiprocessors(device: Handle, name: str, profiles: tuple[ProfileReport, ..
 
 
 def health(device: Handle, mode: Mode) -> HealthFacts:
-    """The GPU's health facts."""
     return HealthFacts(
         mig_now=mode.now,
         mig_next=mode.after_reset,
@@ -139,10 +138,7 @@ def links(own: Wiring, others: Mapping[GpuUuid, Wiring]) -> dict[GpuUuid, int]:
 
 
 def numa_node(device: Handle, pci: tuple[int, int, int] | None) -> int | None:
-    """
-    The NUMA node whose memory is closest to the GPU, or None. Not nvmlDeviceGetNumaNodeId: on Grace that is the GPU's
-    own.
-    """
+    """The closest NUMA node, or None. Not nvmlDeviceGetNumaNodeId: on Grace that is the GPU's own memory."""
     words: Iterable[int] = known_or(
         (), pynvml.nvmlDeviceGetMemoryAffinity, device, _AFFINITY_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE
     )

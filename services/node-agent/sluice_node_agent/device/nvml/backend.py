@@ -9,10 +9,10 @@ from pathlib import Path
 import pynvml  # type: ignore[import-untyped]
 
 from sluice.contracts.ids import GpuUuid
-from sluice.contracts.messages import GpuReport
 from sluice.runtime import logs
 from sluice_node_agent.core.events import Holder
 from sluice_node_agent.core.usage import DeviceUse
+from sluice_node_agent.device import port
 from sluice_node_agent.device.gpu_health import RECOVERY_CHANGED, is_critical
 from sluice_node_agent.device.nvidia_nodes import GpuFiles
 from sluice_node_agent.device.nvml import attributes, holders
@@ -22,29 +22,20 @@ from sluice_node_agent.device.nvml.events import EventSet
 from sluice_node_agent.device.nvml.inventory import GpuInventory
 from sluice_node_agent.device.nvml.mig import Handle
 from sluice_node_agent.device.nvml.utilization import UtilizationReader
-from sluice_node_agent.device.port import (
-    BackendError,
-    DeviceError,
-    DifferentError,
-    FixedLayoutSelector,
-    NotFoundError,
-    NotSupportedError,
-    refusal,
-)
 from sluice_node_agent.device.processes import Processes
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-class NvmlBackend:
-    """The GPUs of this node in NVML (a `GpuBackend`)."""
+class NvmlBackend(GpuInventory):
+    """The GPUs of this node in NVML (a `GpuBackend`): those that were read, and what changes them."""
 
     def __init__(
         self,
         processes: Processes,
         *,
         uuids: Collection[str] = (),
-        fixed: FixedLayoutSelector = FixedLayoutSelector(),  # noqa: B008  # frozen
+        fixed: port.FixedLayoutSelector = port.FixedLayoutSelector(),  # noqa: B008  # frozen
     ) -> None:
         """
         With `uuids` only these GPUs count; the layout of `fixed` ones is never changed. Raises BackendError. A GPU that
@@ -61,10 +52,10 @@ class NvmlBackend:
         try:
             self._boot_id = BOOT_ID.read_text(encoding="ascii").strip()
             self._driver_version = str(pynvml.nvmlSystemGetDriverVersion())
-            self._inventory = GpuInventory(self._events, only=uuids, fixed=fixed)
-            self._on = self._inventory.handles.on
+            super().__init__(self._events, only=uuids, fixed=fixed)
+            self._on = self.handles.on
             found = {report.uuid for report in self.read()}
-        except (pynvml.NVMLError, UnicodeDecodeError, DeviceError, OSError) as error:
+        except (pynvml.NVMLError, UnicodeDecodeError, port.DeviceError, OSError) as error:
             self.close()
             raise _as_backend_error(error) from None
         if missing := sorted(set(uuids) - found):
@@ -75,23 +66,9 @@ class NvmlBackend:
         return self._boot_id
 
     def driver_version(self) -> str:
-        """As NVML returns it, `580.65.06`."""
         return self._driver_version
 
-    def read(self) -> tuple[GpuReport, ...]:
-        """All GPUs in index order. Raises DeviceError when not even their number can be read."""
-        return self._inventory.read()
-
-    def nameless(self) -> dict[int, str]:
-        """The GPUs that `read` left out, because they could not read their UUID: index to reason."""
-        return self._inventory.nameless()
-
-    def read_gpu(self, gpu: GpuUuid) -> GpuReport:
-        """One GPU; as `lost` when it does not answer and was there before. Raises DeviceError when it never was."""
-        return self._inventory.read_gpu(gpu)
-
     def instance_at(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int | None:
-        """The id of the GPU instance of this profile at a placement; None if there is none."""
         doing = f"looking for a GPU instance of profile {profile_id} at {start}:{size}"
         return self._on(gpu, doing, lambda device: nvml_mig.instance_at(device, profile_id, start, size))
 
@@ -100,11 +77,9 @@ class NvmlBackend:
         return self._on(gpu, f"listing the processes of {uuid}", lambda device: self._holders(gpu, device, uuid))
 
     def uses(self, gpu: GpuUuid, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
-        """The use of these devices, as far as the driver reports it."""
         return self._on(gpu, "reading its use", lambda device: self._uses.read(gpu, device, wanted))
 
     def files_of(self, gpu: GpuUuid) -> GpuFiles:
-        """Where a GPU's device files are."""
         return self._on(gpu, "finding its device files", attributes.files)
 
     def create_gpu_instance(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int:
@@ -114,53 +89,47 @@ class NvmlBackend:
             mode = nvml_mig.mode(device)
             if not mode.now or not mode.after_reset:
                 words = "MIG mode is off" if not mode.now else "MIG mode will be off after the next reset"
-                raise NotSupportedError(f"{gpu}: {words}")
+                raise port.NotSupportedError(f"{gpu}: {words}")
             self._refuse_fixed(gpu, "creating a GPU instance")
-            return nvml_mig.create_gpu_instance(
-                device, self._inventory.profiles_of(gpu, device), profile_id, start, size
-            )
+            return nvml_mig.create_gpu_instance(device, self.profiles_of(gpu, device), profile_id, start, size)
 
         return self._on(gpu, f"creating a GPU instance of profile {profile_id} at {start}:{size}", create)
 
     def create_compute_instance(self, gpu: GpuUuid, gi_id: int) -> str:
-        """Create the compute instance of a GPU instance."""
-
         def create(device: Handle) -> str:
             self._refuse_fixed(gpu, "creating a compute instance")
-            return nvml_mig.create_compute_instance(device, gi_id, self._inventory.profiles_of(gpu, device))
+            return nvml_mig.create_compute_instance(device, gi_id, self.profiles_of(gpu, device))
 
         return self._on(gpu, f"creating the compute instance of GPU instance {gi_id}", create)
 
     def destroy_compute_instance(self, gpu: GpuUuid, gi_id: int, uuid: str) -> None:
-        """Destroy the compute instance of a GPU instance, if its MIG device is `uuid`."""
-
         def destroy(device: Handle) -> None:
             self._refuse_fixed(gpu, "destroying a compute instance")
             parent = nvml_mig.gpu_instance(device, gi_id)
             there = nvml_mig.compute_instances(device, parent, gi_id)
             if not there:
-                raise NotFoundError(f"{gpu}: GPU instance {gi_id} has no compute instance")
+                raise port.NotFoundError(f"{gpu}: GPU instance {gi_id} has no compute instance")
             # Another program may have created more than one there: all must be the expected one.
             others = [one.uuid for one in there if one.uuid and one.uuid != uuid]
             if not others and not all(one.uuid for one in there):  # it may be the expected one, in use
-                raise DeviceError(
+                raise port.DeviceError(
                     f"{gpu}: GPU instance {gi_id} is a device that does not tell its UUID, perhaps {uuid}"
                 )
             if others:
-                raise DifferentError(f"{gpu}: GPU instance {gi_id} is {', '.join(others)}, not {uuid}")
+                raise port.DifferentError(f"{gpu}: GPU instance {gi_id} is {', '.join(others)}, not {uuid}")
             pynvml.nvmlComputeInstanceDestroy(there[0].handle)
 
         self._on(gpu, f"destroying the compute instance of GPU instance {gi_id} ({uuid})", destroy)
 
     def destroy_gpu_instance(self, gpu: GpuUuid, gi_id: int, start: int, size: int) -> None:
-        """Destroy a GPU instance, if it sits at this placement."""
-
         def destroy(device: Handle) -> None:
             self._refuse_fixed(gpu, "destroying a GPU instance")
             found = nvml_mig.gpu_instance(device, gi_id)
             span = pynvml.nvmlGpuInstanceGetInfo(found).placement
             if (span.start, span.size) != (start, size):
-                raise DifferentError(f"{gpu}: GPU instance {gi_id} is at {span.start}:{span.size}, not {start}:{size}")
+                raise port.DifferentError(
+                    f"{gpu}: GPU instance {gi_id} is at {span.start}:{span.size}, not {start}:{size}"
+                )
             pynvml.nvmlGpuInstanceDestroy(found)
 
         self._on(gpu, f"destroying GPU instance {gi_id}", destroy)
@@ -172,10 +141,10 @@ class NvmlBackend:
 
         def change(device: Handle) -> None:
             if nvml_mig.mode(device).now:
-                raise NotSupportedError(f"{gpu}: a GPU in MIG mode has no compute mode {name}")
+                raise port.NotSupportedError(f"{gpu}: a GPU in MIG mode has no compute mode {name}")
             pynvml.nvmlDeviceSetComputeMode(device, wanted)
             if (found := pynvml.nvmlDeviceGetComputeMode(device)) != wanted:
-                raise DeviceError(f"{gpu}: compute mode {name} was set, but {found} was read back")
+                raise port.DeviceError(f"{gpu}: compute mode {name} was set, but {found} was read back")
 
         self._on(gpu, f"setting compute mode {name}", change)
 
@@ -184,7 +153,7 @@ class NvmlBackend:
         Wait for the driver's events; returns the GPUs to read, and those that can read their UUID by now. A critical
         Xid makes its GPU unhealthy until a reset or the end of this process.
         """
-        handles = self._inventory.handles.all()
+        handles = self.handles.all()
         found: dict[GpuUuid, None] = {}
         for trouble in self._events.wait(handles, timeout_s):
             if trouble.xid or trouble.gpu is None:  # else it may be an instance of our own
@@ -194,21 +163,20 @@ class NvmlBackend:
             elif trouble.gpu in handles:
                 critical = trouble.xid != 0 and is_critical(trouble.xid)
                 if critical:
-                    self._inventory.xids.add(trouble.gpu, trouble.xid)
+                    self.xids.add(trouble.gpu, trouble.xid)
                 if critical or trouble.xid in {0, RECOVERY_CHANGED}:
                     found[trouble.gpu] = None
-        return tuple(found | dict.fromkeys(self._inventory.named_by_now()))
+        return tuple(found | dict.fromkeys(self.named_by_now()))
 
     def close(self) -> None:
-        """Shut NVML down."""
         self._events.close()
         self._uses.close()
         with told("letting go of the driver"):
             pynvml.nvmlShutdown()
 
     def _refuse_fixed(self, gpu: GpuUuid, doing: str) -> None:
-        if self._inventory.is_fixed(gpu):
-            raise NotSupportedError(refusal(gpu, doing))
+        if self.is_fixed(gpu):
+            raise port.NotSupportedError(port.refusal(gpu, doing))
 
     def _holders(self, gpu: GpuUuid, device: Handle, uuid: str) -> tuple[Holder, ...]:
         if uuid == gpu:
@@ -221,13 +189,13 @@ class NvmlBackend:
         return holders.holders(holders.using(mig.handle, is_instance=True), files, self._processes)
 
 
-def _as_backend_error(error: Exception) -> BackendError:
+def _as_backend_error(error: Exception) -> port.BackendError:
     if isinstance(error, pynvml.NVMLError):
         return no_backend(error.value)
     if isinstance(error, UnicodeDecodeError):
-        return BackendError(
+        return port.BackendError(
             "the NVIDIA driver's version is not valid text: check nvidia-smi on this node, and reinstall the driver"
         )
     if isinstance(error, OSError):
-        return BackendError(f"the node's boot id cannot be read: {error}")
-    return BackendError(str(error))
+        return port.BackendError(f"the node's boot id cannot be read: {error}")
+    return port.BackendError(str(error))

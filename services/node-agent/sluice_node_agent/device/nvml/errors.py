@@ -107,10 +107,7 @@ def told(doing: str, gpu: GpuUuid | None = None) -> Iterator[None]:
 
 
 def known_or(default: T, call: Callable[..., T], *arguments: Any) -> T:
-    """
-    A fact that not every GPU or driver reports as valid text, or `default`. Raises pynvml.NVMLError for a lost GPU
-    only.
-    """
+    """A fact that not every GPU or driver reports, or `default`. Raises pynvml.NVMLError for a lost GPU only."""
     try:
         return call(*arguments)
     except pynvml.NVMLError as error:

@@ -32,7 +32,6 @@ class GpuHandles:
         self._handles: dict[GpuUuid, Handle] = {}
 
     def all(self) -> dict[GpuUuid, Handle]:
-        """All known handles."""
         with self._lock:
             return dict(self._handles)
 
@@ -43,7 +42,6 @@ class GpuHandles:
             return GpuUuid(str(pynvml.nvmlDeviceGetUUID(handle))), handle
 
     def keep(self, gpu: GpuUuid, handle: Handle) -> None:
-        """This is the handle of the GPU now."""
         with self._lock:
             old = self._handles.get(gpu)
             self._handles[gpu] = handle
@@ -165,7 +163,6 @@ class EventSet:
             return tuple(found)
 
     def close(self) -> None:
-        """End the current wait, and free the set. Idempotent."""
         self._closing.set()
         with self._waiting:
             if self._set is not None:

@@ -3,8 +3,9 @@ Which processes are on a GPU or MIG device: those that NVML lists, and those tha
 it busy too (NVIDIA/DCGM issues 95 and 276, Project-HAMi/HAMi issue 1088).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
@@ -27,7 +28,6 @@ _UNTOLD_OF_INSTANCES = _UNTOLD | {pynvml.NVML_ERROR_INVALID_ARGUMENT}
 
 
 def whole_gpu_files(device: Handle) -> tuple[str, ...]:
-    """The device files of a GPU."""
     minor = told_or(_UNSUPPORTED, None, pynvml.nvmlDeviceGetMinorNumber, device)
     return () if minor is None else (f"/dev/nvidia{minor}",)
 
@@ -54,29 +54,14 @@ def using(handle: Handle, *, is_instance: bool = False) -> dict[int, None]:
 
 def memory_of(handle: Handle, *, is_instance: bool = False) -> dict[int, int | None]:
     """The processes of `using`, and the bytes of device memory that each holds; None where it is not reported."""
-    compute = _either(
-        pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2, handle
-    )
     untold = _UNTOLD_OF_INSTANCES if is_instance else _UNTOLD
-    clients = told_or(
-        untold,
-        (),
-        _either,
-        pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
-        pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2,
-        handle,
-    )
-    graphics = told_or(
-        untold,
-        (),
-        _either,
-        pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
-        pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2,
-        handle,
-    )
     found: dict[int, int | None] = {}
-    for process in (*compute, *clients, *graphics):  # one that computes and draws is listed twice, with all it holds
-        found.setdefault(int(process.pid), None if process.usedGpuMemory is None else int(process.usedGpuMemory))
+    for kind, may_lack in (("Compute", frozenset[int]()), ("MPSCompute", untold), ("Graphics", untold)):
+        # R470 knows only the second version.
+        calls = (getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses_v{version}") for version in (3, 2))
+        listed: Any = told_or(may_lack, (), older, *(partial(call, handle) for call in calls))
+        for process in listed:  # one that computes and draws is listed twice, with all it holds
+            found.setdefault(int(process.pid), None if process.usedGpuMemory is None else int(process.usedGpuMemory))
     return found
 
 
@@ -106,11 +91,6 @@ def is_node_server(pid: int, processes: Processes) -> bool:
     """Whether it is an MPS server of the node or of our pod. A tenant may use its name, but not leave its cgroup."""
     holder = _holder(pid, processes)
     return holder.kind == "mps" and holder.owner in {"", processes.own_pod()}
-
-
-def _either(newer: Callable[[Handle], Iterable[Any]], before: Callable[[Handle], Iterable[Any]], handle: Handle) -> Any:
-    """A list of processes, also on drivers that know only the version before (R470)."""
-    return older(lambda: newer(handle), lambda: before(handle))
 
 
 def _holder(pid: int, processes: Processes) -> Holder:

@@ -84,15 +84,11 @@ class GpuInventory:
         return tuple(sorted(map(self._linked, reports.values()), key=lambda report: report.index))
 
     def nameless(self) -> dict[int, str]:
-        """The GPUs that `read` left out, because they could not read their UUID: index to reason."""
         with self._lock:
             return dict(self._nameless)
 
     def named_by_now(self) -> tuple[GpuUuid, ...]:
-        """
-        The `nameless` GPUs that can read their UUID by now, each once. Asked at an interval; no other call is about
-        them.
-        """
+        """The `nameless` GPUs that can read their UUID by now, each once. Asked at an interval."""
         now = time.monotonic()
         if not self._nameless or now < self._ask_names_at:
             return ()
@@ -134,7 +130,6 @@ class GpuInventory:
         return found
 
     def is_fixed(self, gpu: GpuUuid) -> bool:
-        """Whether a GPU that was read has a fixed layout."""
         known = self._known().get(gpu)
         return known is not None and known.fixed_layout
 
@@ -217,7 +212,6 @@ class GpuInventory:
         return msgspec.structs.replace(report, links=attributes.links(own, wirings))
 
     def _renewed(self, gpu: GpuUuid) -> None:
-        """Its handle changed, or it came back: facts kept about it may be wrong."""
         with self._lock:
             for mig in (False, True):
                 self._profiles.pop((gpu, mig), None)

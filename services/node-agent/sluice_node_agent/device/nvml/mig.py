@@ -170,7 +170,6 @@ def gpu_instance(device: Handle, gi_id: int) -> Handle:
 
 
 def instance_at(device: Handle, profile_id: int, start: int, size: int) -> int | None:
-    """The id of the GPU instance of this profile at exactly this placement; None if there is none."""
     if not mode(device).now:
         return None
     for handle in _listed(pynvml.nvmlDeviceGetGpuInstances, device, profile_id, pynvml.c_nvmlGpuInstance_t):
@@ -181,7 +180,6 @@ def instance_at(device: Handle, profile_id: int, start: int, size: int) -> int |
 
 
 def mig_device(device: Handle, uuid: str) -> MigDevice | None:
-    """The MIG device of this UUID on this GPU, or None."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         parent = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
@@ -238,7 +236,6 @@ def create_compute_instance(device: Handle, gi_id: int, known: tuple[ProfileRepo
 
 
 def compute_instances(device: Handle, gpu_instance: Handle, gi_id: int) -> list[ComputeInstance]:
-    """All compute instances of a GPU instance."""
     found = []
     for profile_id in {info.id for info in _compute_profile_infos(gpu_instance)}:
         for handle in _listed(

@@ -22,13 +22,10 @@ from sluice_node_agent.device.nvml.errors import known_or
 from sluice_node_agent.device.nvml.mig import Handle
 from sluice_node_agent.device.processes import Processes
 
-_BUSY, _SM, _MEMORY = (
-    pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL,
-    pynvml.NVML_GPM_METRIC_SM_UTIL,
-    pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
-)
+_WANTED = tuple(getattr(pynvml, f"NVML_GPM_METRIC_{name}_UTIL") for name in ("GRAPHICS", "SM", "DRAM_BW"))
 """Any kernel ran; SMs that were busy; bandwidth of the memory. Percent each."""
-_UNTOLD: tuple[float | None, float | None, float | None] = (None, None, None)
+_Percents = tuple[float | None, float | None, float | None]
+_UNTOLD: _Percents = (None, None, None)
 
 
 @dataclass(slots=True)
@@ -80,9 +77,7 @@ class UtilizationReader:
         busy, sm, memory = self._gpm(kept, device, uuid, mig.gi_id)
         return DeviceUse(uuid, _memory(mig.handle), busy, sm, memory, self._using(mig.handle, None, is_instance=True))
 
-    def _gpm(
-        self, kept: _Gpu, device: Handle, uuid: str, gi_id: int | None
-    ) -> tuple[float | None, float | None, float | None]:
+    def _gpm(self, kept: _Gpu, device: Handle, uuid: str, gi_id: int | None) -> _Percents:
         """Percent since the last sample: any kernel ran, SMs busy, memory busy."""
         if kept.gpm is None:
             support = known_or(None, pynvml.nvmlGpmQueryDeviceSupport, device)
@@ -155,16 +150,15 @@ def _memory(handle: Handle) -> int | None:
     return None if info is None else int(info.used) // MIB
 
 
-def _difference(before: Any, now: Any) -> tuple[float | None, float | None, float | None]:
+def _difference(before: Any, now: Any) -> _Percents:
     asked = pynvml.c_nvmlGpmMetricsGet_t()
     asked.version, asked.sample1, asked.sample2 = pynvml.NVML_GPM_METRICS_GET_VERSION, before, now
-    wanted = (_BUSY, _SM, _MEMORY)
-    asked.numMetrics = len(wanted)
-    for number, metric in enumerate(wanted):
+    asked.numMetrics = len(_WANTED)
+    for number, metric in enumerate(_WANTED):
         asked.metrics[number].metricId = metric
     if known_or(None, pynvml.nvmlGpmMetricsGet, asked) is None:
         return _UNTOLD
-    busy, sm, memory = (_percent(asked.metrics[number]) for number in range(len(wanted)))
+    busy, sm, memory = (_percent(asked.metrics[number]) for number in range(len(_WANTED)))
     return busy, sm, memory
 
 

@@ -24,6 +24,7 @@ from sluice.contracts.pb import agent_pb2, agent_pb2_grpc
 from sluice.contracts.proto.snapshots import snapshot_from_proto
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.grpc import transport
+from sluice_node_agent.device.mps.home_directory import SOCKET_PATH_BYTES_MAX
 from sluice_node_agent.device.nvidia_nodes import CdiError
 from sluice_node_agent.device.port import BackendError, FixedLayoutSelector, GpuBackend, parse_selector
 from sluice_node_agent.device.processes import Processes
@@ -32,7 +33,6 @@ from sluice_node_agent.settings import MPS_OFF, NodeAgentSettings
 from sluice_node_agent.shell import paths
 from sluice_node_agent.shell.journal.journal import JournalError, read_journal
 from sluice_node_agent.shell.nodes.node_backend import on_path
-from sluice_node_agent.shell.paths import SOCKET_PATH_BYTES_MAX, fits_a_socket
 from sluice_node_agent.simulated.backend import SimulatedBackend
 from sluice_node_agent.simulated.hardware_file import HardwareFile, HardwareFileError
 
@@ -98,7 +98,6 @@ def _why_no_cdi(settings: NodeAgentSettings) -> str:
 
 
 def look_into_journal(data_dir: Path, node: NodeName) -> ReadJournal:
-    """The content of a node's journal, or why it cannot be read."""
     directory = paths.agent_directory(data_dir, node)
     try:
         records = read_journal(directory, node)
@@ -128,9 +127,9 @@ def run_program(command: Sequence[str]) -> Ran:
 def _fleet(settings: NodeAgentSettings) -> Sequence[NodeSpec]:
     if settings.fleet_file is None:
         return ()
-    from sluice_node_agent.shell.nodes.simulated_node import simulated_nodes  # noqa: PLC0415 - not on real nodes
+    from sluice_node_agent.shell.nodes.simulated_node import fleet_nodes  # noqa: PLC0415 - not on real nodes
 
-    return [site.fleet_node for site in simulated_nodes(settings, settings.fleet_file)]
+    return fleet_nodes(settings, settings.fleet_file)
 
 
 def _fleet_node(settings: NodeAgentSettings, node: NodeName) -> NodeSpec | None:
@@ -260,7 +259,7 @@ def _asked(path: Path, node: str, ask: Callable[[grpc.aio.Channel], Awaitable[T]
 
 
 def _see_that_somebody_listens(path: Path, node: str) -> None:
-    if not fits_a_socket(path.absolute()):
+    if not paths.fits_a_socket(path.absolute()):
         raise NoAgentError(
             f"the agent of {node} cannot be asked: the path of its control socket, {path}, is longer than "
             f"{SOCKET_PATH_BYTES_MAX} bytes"

@@ -40,7 +40,6 @@ OK, FAILED, WRONG = 0, 1, 2
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Carry out one command. Returns the exit code."""
     wanted = _parser().parse_args(arguments)
     logs.configure(service="node-agent", run="command", level="error", form="text")
     try:

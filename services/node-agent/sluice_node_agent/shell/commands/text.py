@@ -13,7 +13,6 @@ _VERDICTS = {
 
 
 def findings_text(node: str, findings: Sequence[Finding]) -> str:
-    """Each finding with its remedy, and the verdict."""
     width = max(len(finding.check) for finding in findings)
     lines = []
     for finding in in_order(findings):
@@ -24,12 +23,10 @@ def findings_text(node: str, findings: Sequence[Finding]) -> str:
 
 
 def shown_text(shown: Shown) -> str:
-    """A node: GPUs with their instances, homes of shares, slices, and problems."""
     return "\n".join(_lines(shown))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows with aligned columns; nothing is cut."""
     if not rows:
         return []
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -129,11 +126,8 @@ def _device(device: ShownDevice, indexes: dict[str, str]) -> str:
 
 
 def _sentences(shown: Shown) -> Iterator[str]:
-    said = [
-        f"GPU {gpu.index} is {gpu.state}: {gpu.message or 'no reason is known'}"
-        for gpu in shown.gpus
-        if gpu.state != "ok"
-    ]
+    ill = [gpu for gpu in shown.gpus if gpu.state != "ok"]
+    said = [f"GPU {gpu.index} is {gpu.state}: {gpu.message or 'no reason is known'}" for gpu in ill]
     said += [
         f"GPU {gpu.index} has {span.size} memory slices from {span.start} in quarantine"
         for gpu in shown.gpus

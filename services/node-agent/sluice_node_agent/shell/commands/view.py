@@ -131,7 +131,6 @@ def shown_by_journal(
     driver_version: str,
     problems: Sequence[str] = (),
 ) -> Shown:
-    """A node from journal and devices, while no agent runs."""
     owners = _owners(records)
     before = next((record.boot_id for record in records if isinstance(record, NodeRecord)), "")
     rebooted = bool(before and boot_id and before != boot_id)
@@ -194,11 +193,8 @@ def _without_record(gpu: GpuReport, instance: InstanceReport) -> tuple[Owner, st
 
 
 def _homes_of_agent(gpus: Sequence[GpuReport], records: Sequence[Record]) -> tuple[ShownHome, ...]:
-    names = {
-        (record.gpu, record.profile, record.start): record.home
-        for record in records
-        if isinstance(record, SharedDeviceRecord)
-    }
+    homes = [record for record in records if isinstance(record, SharedDeviceRecord)]
+    names = {(home.gpu, home.profile, home.start): home.home for home in homes}
     return tuple(
         _alike(ShownHome, daemon, home=names.get((gpu.uuid, daemon.profile, daemon.start), ""), gpu=gpu.uuid)
         for gpu in gpus

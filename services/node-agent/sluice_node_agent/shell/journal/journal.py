@@ -18,6 +18,7 @@ from typing import BinaryIO
 from sluice.contracts.ids import NodeName
 from sluice.runtime.errors import ServiceError
 from sluice_node_agent.core.journal_records import NodeRecord, Record
+from sluice_node_agent.device.opened_files import sync_directory
 from sluice_node_agent.shell.journal.lines import DamagedError, JournalWatermark, Lines, pack, read_lines, read_note
 
 BYTES_MAX = 64 * 1024 * 1024
@@ -87,10 +88,7 @@ class Journal:
         self._written += len(records)
 
     def sync(self) -> None:
-        """
-        Sync what was written before this call, maybe in another thread, and note it. Raises JournalError as `append`
-        does.
-        """
+        """Sync what was written before this call, maybe in another thread, and note it. Raises JournalError."""
         self._check()
         size = self._size
         with self._refusals():
@@ -109,7 +107,6 @@ class Journal:
             self._rewrite()
 
     def close(self) -> None:
-        """Close the files and release the lock."""
         self._opened.close()
 
     def _check(self) -> None:
@@ -156,7 +153,7 @@ class Journal:
             os.fsync(new)
             self._told.forget()
             draft.replace(self._path)
-            _sync_directory(self._path.parent)
+            sync_directory(self._path.parent)
         except OSError:
             os.close(new)
             raise
@@ -240,11 +237,3 @@ def _write_all(descriptor: int, data: bytes) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         view = view[written:]
     return len(data)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

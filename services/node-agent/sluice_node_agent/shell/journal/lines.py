@@ -16,6 +16,7 @@ from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.reasons import shorten
 from sluice_node_agent.core.journal_records import (
     ForgottenTombstone,
+    Gone,
     NodeRecord,
     Record,
     SharedDeviceGone,
@@ -43,14 +44,12 @@ class Lines:
     chain: int = 0
 
     def records(self) -> tuple[Record, ...]:
-        """The current records, unpacked."""
         return tuple(unpack(line) for line in self.kept.values())
 
     def keep(self, record: Record, line: bytes) -> None:
-        """Apply a record that is in the file."""
         key = _key(record)
         self.kept.pop(key, None)
-        if not isinstance(record, (ForgottenTombstone, SharedDeviceGone, WarmGone)):
+        if not isinstance(record, Gone):
             self.kept[key] = line
 
     def rewritten(self) -> bytes:
@@ -118,7 +117,6 @@ class JournalWatermark:
 
     @property
     def is_something(self) -> bool:
-        """Whether a journal beside this note had published records."""
         data = os.pread(self._file, _NOTE.size, 0)
         return len(data) == _NOTE.size and any(data)
 
@@ -132,7 +130,6 @@ class JournalWatermark:
         os.fdatasync(self._file)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
 

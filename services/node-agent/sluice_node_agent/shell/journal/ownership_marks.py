@@ -7,99 +7,88 @@ not survive what a mark would not. None is added where an instance exists: it wo
 import errno
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
+
+from msgspec.structs import astuple
 
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport
 from sluice_node_agent.core.events import DeviceErrorKind, GpuRead, OwnershipMark, Result
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, GpuInstruction, SetComputeMode
+from sluice_node_agent.device.opened_files import opened
 from sluice_node_agent.device.port import DeviceError, GpuBackend, InsufficientResourcesError
 from sluice_node_agent.shell.runner.device_calls import on_device
 
 LINES_MAX = 4096
 """Lines before the file is replaced by one with the current marks: some 200 KiB."""
-_PUT, _TAKEN, _DOUBTED, _SETTLED = b"+", b"-", b"?", b"!"
+_MARKED, _UNMARKED, _DOUBTED, _SETTLED = b"+", b"-", b"?", b"!"
+_HOLDS = {
+    _MARKED: (_MARKED, True),
+    _UNMARKED: (_MARKED, False),
+    _DOUBTED: (_DOUBTED, True),
+    _SETTLED: (_DOUBTED, False),
+}
+"""Which places a line is about, marks or doubts, and whether it adds one."""
 _WHOLE = b"whole"
 _PARTS = 4
+_MODE = 0o700
+_UNCLEAR = {DeviceErrorKind.GPU_LOST, DeviceErrorKind.UNKNOWN}
+"""After these errors it is unknown whether a GPU's mode was set."""
+_NOT_OURS = {DeviceErrorKind.NOT_FOUND, DeviceErrorKind.DIFFERENT}
 
 
-@dataclass(slots=True)
-class _Content:
-    there: set[OwnershipMark] = field(default_factory=set)
-    doubted: set[OwnershipMark] = field(default_factory=set)
-    whole: bool = False
-
-
-class OwnershipFile:
-    """The marks of one node and boot, and their file, which no other process writes. Thread-safe."""
+class _Places:
+    """The places of one node and boot, and their file, which no other process writes. Thread-safe; raises OSError."""
 
     def __init__(self, path: Path, boot_id: str) -> None:
         self._path = path
         self._boot_id = boot_id
         self._lock = Lock()
         self._lines = 0
-        self._is, self.was_missing = _read(path, boot_id)
+        self._held: dict[bytes, set[OwnershipMark]] = {_MARKED: set(), _DOUBTED: set()}
+        self.is_whole = False
+        """Whether every instance of ours has a mark or a doubt."""
+        self.was_missing = not path.exists()
+        if not self.was_missing:
+            self._read()
         self._begin_anew()
 
-    def marks(self) -> list[OwnershipMark]:
-        """All marks, by GPU and place."""
+    def of(self, kind: bytes) -> tuple[OwnershipMark, ...]:
+        """All marks, or places where an instance of ours may be without one; by GPU and place."""
         with self._lock:
-            return _in_order(self._is.there)
-
-    def doubts(self) -> list[OwnershipMark]:
-        """Places where an instance of ours may be without a mark, by GPU and place."""
-        with self._lock:
-            return _in_order(self._is.doubted)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every instance of ours has a mark or a doubt."""
-        return self._is.whole
+            return tuple(sorted(self._held[kind], key=astuple))
 
     def begin_whole(self) -> None:
-        """Every instance of ours has a mark, and every later one will. Raises OSError."""
+        """Every instance of ours has a mark, and every later one will."""
         with self._lock:
-            self._is.whole = True
+            self.is_whole = True
             self._begin_anew()
 
-    def put(self, mark: OwnershipMark) -> bool:
-        """Add a mark. False if it exists already. Raises OSError; then it was not added."""
-        return self._change(self._is.there, _PUT, mark, holds=True)
-
-    def take_away(self, mark: OwnershipMark) -> None:
-        """Remove a mark. Raises OSError; then it is still there."""
-        self._change(self._is.there, _TAKEN, mark, holds=False)
-
-    def doubt(self, mark: OwnershipMark) -> None:
-        """An instance of ours may be here, but a mark would claim too much. Raises OSError."""
-        self._change(self._is.doubted, _DOUBTED, mark, holds=True)
-
-    def settle(self, mark: OwnershipMark) -> None:
-        """The doubt is settled: there is a mark, or no instance. Raises OSError; then the doubt stays."""
-        self._change(self._is.doubted, _SETTLED, mark, holds=False)
-
-    def _change(self, marks: set[OwnershipMark], sign: bytes, mark: OwnershipMark, *, holds: bool) -> bool:
+    def change(self, sign: bytes, mark: OwnershipMark) -> bool:
+        """Add or remove a mark or doubt, unless that is done: then False. After an OSError nothing has changed."""
+        kind, adds = _HOLDS[sign]
         with self._lock:
-            if (mark in marks) == holds:
+            if (mark in self._held[kind]) == adds:
                 return False
             self._add(sign, mark)
-            (marks.add if holds else marks.discard)(mark)
+            self._apply(sign, mark)
             return True
+
+    def _apply(self, sign: bytes, mark: OwnershipMark) -> None:
+        kind, adds = _HOLDS[sign]
+        (self._held[kind].add if adds else self._held[kind].discard)(mark)
 
     def _add(self, sign: bytes, mark: OwnershipMark) -> None:
         if self._lines >= LINES_MAX or not self._path.exists():
             self._begin_anew()
         line = _line(sign, mark)
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        try:
+        with opened(self._path, os.O_WRONLY | os.O_APPEND) as descriptor:
             size = os.fstat(descriptor).st_size
             if os.write(descriptor, line) < len(line):  # the disk is full
                 os.ftruncate(descriptor, size)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
-        finally:
-            os.close(descriptor)
         self._lines += 1
 
     def _begin_anew(self) -> None:
@@ -107,55 +96,31 @@ class OwnershipFile:
         if not self._path.parent.exists():  # its disk was emptied
             self._path.parent.mkdir(mode=_MODE, parents=True)
         draft = self._path.with_name(f"{self._path.name}.new")
-        head = [f"{self._boot_id}\n".encode(), *([_WHOLE + b"\n"] if self._is.whole else [])]
-        lines = [_line(_PUT, mark) for mark in _in_order(self._is.there)]
-        lines += [_line(_DOUBTED, mark) for mark in _in_order(self._is.doubted)]
+        head = [f"{self._boot_id}\n".encode(), *([_WHOLE + b"\n"] if self.is_whole else [])]
+        lines = [_line(kind, mark) for kind, held in self._held.items() for mark in sorted(held, key=astuple)]
         draft.touch(mode=0o600)
         draft.write_bytes(b"".join(head + lines))
         draft.replace(self._path)
         self._lines = len(lines)
 
-
-def _in_order(marks: Iterable[OwnershipMark]) -> list[OwnershipMark]:
-    return sorted(marks, key=lambda mark: (mark.gpu, mark.start, mark.size))
-
-
-def _read(path: Path, boot_id: str) -> tuple[_Content, bool]:
-    """A file's marks of this boot, and whether it was missing. An invalid line is none; of another boot none exists."""
-    content = _Content()
-    try:
-        first, *lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return content, True
-    if first != boot_id.encode():
-        content.whole = bool(first)
-        return content, False
-    for line in lines[:-1]:  # after the last line end is a killed writer's rest
-        sign, mark = _parsed(line)
-        if line == _WHOLE:
-            content.whole = True
-        elif mark is not None and sign in {_PUT, _TAKEN}:
-            (content.there.add if sign == _PUT else content.there.discard)(mark)
-        elif mark is not None and sign in {_DOUBTED, _SETTLED}:
-            (content.doubted.add if sign == _DOUBTED else content.doubted.discard)(mark)
-    return content, False
+    def _read(self) -> None:
+        """Take over the lines of this boot; of another boot no mark exists. An invalid line is none."""
+        first, *lines = self._path.read_bytes().split(b"\n")
+        if first != self._boot_id.encode():
+            self.is_whole = bool(first)
+            return
+        for line in lines[:-1]:  # after the last line end is a killed writer's rest
+            sign, _, place = line.partition(b" ")
+            parts = place.split(b" ")
+            if line == _WHOLE:
+                self.is_whole = True
+            elif sign in _HOLDS and len(parts) == _PARTS - 1 and parts[1].isdigit() and parts[2].isdigit():
+                gpu = GpuUuid(parts[0].decode(errors="replace"))
+                self._apply(sign, OwnershipMark(gpu, int(parts[1]), int(parts[2])))
 
 
 def _line(sign: bytes, mark: OwnershipMark) -> bytes:
     return b"%b %b %d %d\n" % (sign, mark.gpu.encode(), mark.start, mark.size)
-
-
-def _parsed(line: bytes) -> tuple[bytes, OwnershipMark | None]:
-    parts = line.split(b" ")
-    if len(parts) != _PARTS or not (parts[2].isdigit() and parts[3].isdigit()):
-        return b"", None
-    return parts[0], OwnershipMark(GpuUuid(parts[1].decode(errors="replace")), int(parts[2]), int(parts[3]))
-
-
-_MODE = 0o700
-_UNCLEAR = {DeviceErrorKind.GPU_LOST, DeviceErrorKind.UNKNOWN}
-"""After these errors it is unknown whether a GPU's mode was set."""
-_NOT_OURS = {DeviceErrorKind.NOT_FOUND, DeviceErrorKind.DIFFERENT}
 
 
 class OwnershipMarkError(DeviceError):
@@ -167,7 +132,7 @@ class OwnershipMarks:
 
     def __init__(self, directory: Path, boot_id: str) -> None:
         directory.mkdir(mode=_MODE, parents=True, exist_ok=True)
-        self._file = OwnershipFile(directory / "places", boot_id)
+        self._places = _Places(directory / "places", boot_id)
 
     def found(self, gpus: Iterable[GpuReport], *, all_told: bool = True) -> tuple[OwnershipMark, ...]:
         """
@@ -175,18 +140,16 @@ class OwnershipMarks:
         `all_told`: without a file and an instance on any of them, every later one has a mark.
         """
         gpus = tuple(gpus)
-        is_empty = (
-            bool(gpus) and all_told and not any(gpu.lost or (gpu.instances and not gpu.fixed_layout) for gpu in gpus)
-        )
-        if self._file.was_missing and is_empty:
-            self._file.begin_whole()
+        some = any(gpu.lost or (gpu.instances and not gpu.fixed_layout) for gpu in gpus)
+        if self._places.was_missing and gpus and all_told and not some:
+            self._places.begin_whole()
         for gpu in gpus:
             self._compare(gpu)
-        return tuple(self._file.marks())
+        return self._places.of(_MARKED)
 
     def unmarked(self) -> tuple[OwnershipMark, ...] | None:
         """Places where an instance of ours may be without a mark; None: anywhere."""
-        return tuple(self._file.doubts()) if self._file.is_whole else None
+        return self._places.of(_DOUBTED) if self._places.is_whole else None
 
     def carry_out(self, backend: GpuBackend, order: GpuInstruction) -> Result:
         """Carry out one step on a GPU, adding its mark before or removing it after. Raises DeviceError."""
@@ -197,17 +160,24 @@ class OwnershipMarks:
             if isinstance(order, CreateGpuInstance):
                 _refuse_taken(backend, order)
             if mark is not None and begins:
-                is_new = self._file.put(mark)
+                is_new = self._places.change(_MARKED, mark)
             result = on_device(backend, order)
             if mark is not None and not begins:
-                self._file.take_away(mark)
+                self._places.change(_UNMARKED, mark)
         except OSError as error:
             raise OwnershipMarkError(f"the mark of a place on {order.gpu} cannot be kept: {error}") from error
         except DeviceError as error:
             if mark is not None and _ends_mark(order, error.kind, begins=begins, is_new=is_new):
-                self._remove_if_possible(mark, doubted=error.kind in _UNCLEAR)
+                with suppress(OSError):  # the refusal matters; else the next reading of the GPU removes the mark
+                    if error.kind in _UNCLEAR:
+                        self._places.change(_DOUBTED, mark)
+                    self._places.change(_UNMARKED, mark)
             raise
-        self._tidy_if_possible(mark, result)
+        with suppress(OSError):  # likewise
+            if mark is not None:
+                self._places.change(_SETTLED, mark)
+            if isinstance(result, GpuRead):
+                self._compare(result.report)
         return result
 
     def _compare(self, gpu: GpuReport) -> None:
@@ -215,29 +185,10 @@ class OwnershipMarks:
         if gpu.lost:
             return
         there = {(instance.start, instance.size) for instance in gpu.instances}
-        for mark in (*self._file.marks(), *self._file.doubts()):
+        for mark in (*self._places.of(_MARKED), *self._places.of(_DOUBTED)):
             if mark.gpu == gpu.uuid and mark.size and (mark.start, mark.size) not in there:
-                self._file.take_away(mark)
-                self._file.settle(mark)
-
-    def _tidy_if_possible(self, mark: OwnershipMark | None, result: Result) -> None:
-        """The step's own result matters to the caller; if this fails, the next reading of the GPU does it."""
-        try:
-            if mark is not None:
-                self._file.settle(mark)
-            if isinstance(result, GpuRead):
-                self._compare(result.report)
-        except OSError:
-            return
-
-    def _remove_if_possible(self, mark: OwnershipMark, *, doubted: bool) -> None:
-        """The refusal matters to the caller; if this fails, the next reading of the GPU removes the mark."""
-        try:
-            if doubted:
-                self._file.doubt(mark)
-            self._file.take_away(mark)
-        except OSError:
-            return
+                self._places.change(_UNMARKED, mark)
+                self._places.change(_SETTLED, mark)
 
 
 def _refuse_taken(backend: GpuBackend, order: CreateGpuInstance) -> None:

@@ -3,22 +3,21 @@ A node at the start of a run: its opened GPUs, its modes, and the programs that 
 `real_node` are imported only where needed: a real node loads no simulator.
 """
 
+import os
 import re
 import shutil
-import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Mode
 from sluice.runtime.errors import ServiceError
+from sluice_node_agent.device.mps.daemons import MpsDaemons
 from sluice_node_agent.device.nvidia_nodes import DeviceNodes
 from sluice_node_agent.device.port import GpuBackend
+from sluice_node_agent.device.processes import communicate
 from sluice_node_agent.settings import QUOTA_OFF
-
-if TYPE_CHECKING:  # imported where there is MPS
-    from sluice_node_agent.device.mps.daemons import MpsDaemons
 
 EXCLUSIVE: tuple[Mode, ...] = ("exclusive",)
 
@@ -41,7 +40,7 @@ class OpenNode:
 
     backend: GpuBackend
     watch: WatchTimes
-    mps: "MpsDaemons"
+    mps: MpsDaemons
     device_nodes: DeviceNodes
     modes: tuple[Mode, ...] = EXCLUSIVE
     no_shares: str = ""
@@ -51,25 +50,19 @@ class OpenNode:
     """Calls about its GPUs wait for no hardware: a thread for each would cost more than the call."""
 
 
-class NodeBackend(Protocol):
-    """A node that this process serves."""
+@dataclass(frozen=True, slots=True)
+class NodeBackend:
+    """A node that this process serves, with at most `gpus_max` GPUs. `open` blocks, and raises ServiceError."""
 
-    @property
-    def name(self) -> NodeName:
-        """Its name."""
-
-    @property
-    def gpus_max(self) -> int:
-        """The most GPUs that it may have: the limit of parallel calls."""
-
-    def open(self) -> OpenNode:
-        """Open its GPUs; blocks. Raises ServiceError."""
+    name: NodeName
+    gpus_max: int
+    open: Callable[[], OpenNode]
 
 
 QUOTA_IN_IMAGE = Path("/opt/sluice/lib/libsluice-quota.so")
 """The time quota's library in our image, if it was built with it (deploy/docker/Dockerfile)."""
 TOOLKIT = "nvidia-ctk"
-_ANSWER_S = 5.0
+_ANSWER_S, _ANSWER_MAX_BYTES = 5.0, 64 * 1024
 _VERSION = re.compile(r"\bversion v?(\d[\w.+~-]*)")
 """In `NVIDIA Container Toolkit CLI version 1.17.4`, the first line of `nvidia-ctk --version`."""
 
@@ -109,10 +102,8 @@ def toolkit_version(program: str = TOOLKIT) -> str:
     if found is None:
         return ""
     try:
-        done = subprocess.run(  # noqa: S603 - the path is from PATH, which is the operator's
-            [found, "--version"], capture_output=True, timeout=_ANSWER_S, check=False, stdin=subprocess.DEVNULL
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        _, said = communicate((found, "--version"), b"", dict(os.environ), _ANSWER_S, bytes_max=_ANSWER_MAX_BYTES)
+    except OSError:
         return ""
-    match = _VERSION.search(done.stdout.decode(errors="replace"))
+    match = _VERSION.search(said.decode(errors="replace"))
     return match[1] if match else ""

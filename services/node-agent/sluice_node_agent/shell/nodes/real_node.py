@@ -1,6 +1,5 @@
 """The machine that this process runs on: GPUs through NVML, and the MPS control program of the driver."""
 
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from sluice.contracts.ids import GpuUuid, NodeName
@@ -12,88 +11,69 @@ from sluice_node_agent.device.port import BackendError, parse_selector
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.settings import MPS_OFF, NodeAgentSettings
 from sluice_node_agent.shell import paths
-from sluice_node_agent.shell.nodes.node_backend import (
-    EXCLUSIVE,
-    TOOLKIT,
-    NodeBackendError,
-    OpenNode,
-    WatchTimes,
-    find_program,
-    on_path,
-    quota_library,
-    toolkit_version,
-)
+from sluice_node_agent.shell.nodes import node_backend
 
 _MPS_CONTROL = "nvidia-cuda-mps-control"
 _SHARED: tuple[Mode, ...] = ("exclusive", "mps", "fractional")
 _GPUS_MAX = 32
 """Threads start as needed; no node has more GPUs."""
-_WATCH = WatchTimes(wait_s=1.0, pause_s=0.0)
+_WATCH = node_backend.WatchTimes(wait_s=1.0, pause_s=0.0)
 """The wait is in the driver and costs nothing. It is also how long an agent may take to stop."""
 
 
-@dataclass(frozen=True, slots=True)
-class RealNode:
-    """This machine (a `NodeBackend`)."""
-
-    name: NodeName
-    settings: NodeAgentSettings
-
-    @property
-    def gpus_max(self) -> int:
-        """Unknown before they are opened."""
-        return _GPUS_MAX
-
-    def open(self) -> OpenNode:
-        """Open the driver. Raises NodeBackendError."""
-        root = paths.mps_root(self.settings.data_dir, self.settings.mps_dir, self.name)
-        control, no_shares = self._control(root)
-        processes = Processes()
-        try:
-            mps = MpsDaemons(root, control, processes)
-            backend = NvmlBackend(processes, fixed=parse_selector(self.settings.fixed_layout, self.name))
-        except (BackendError, MpsError) as error:
-            raise NodeBackendError(str(error)) from error
-        modes = EXCLUSIVE if no_shares else _SHARED
-        library = None if no_shares else quota_library(self.settings.quota_library)
-        nodes = NvidiaNodes(
-            backend.files_of, lambda: _answering(backend), backend.driver_version(), container_toolkit(self.settings)
-        )
-        version = toolkit_version(self.settings.nvidia_ctk or TOOLKIT)
-        return OpenNode(backend, _WATCH, mps, nodes, modes, no_shares, version, library)
-
-    def _control(self, root: Path) -> tuple[Path, str]:
-        """The MPS control program, and why no daemon can be started."""
-        wanted, too_long = self.settings.mps_control, paths.why_no_homes(root)
-        if wanted and wanted != MPS_OFF:
-            if too_long:
-                raise NodeBackendError(too_long)
-            return find_program(wanted, "mps_control"), ""
-        found = on_path(_MPS_CONTROL)
-        if wanted == MPS_OFF:
-            return found or Path(_MPS_CONTROL), "mps_control is off"
-        if found is None:
-            missing = f"{_MPS_CONTROL} is not on PATH (it comes with the driver's compute utilities)"
-            return Path(_MPS_CONTROL), missing
-        return found, too_long
-
-
-def container_toolkit(settings: NodeAgentSettings) -> ContainerToolkit:
-    """NVIDIA's container toolkit, as the settings say."""
-    seen = PurePosixPath(settings.driver_root)
-    change = RootChange(seen, PurePosixPath(settings.driver_root_on_node or settings.driver_root))
-    return ContainerToolkit(on_path(settings.nvidia_ctk or TOOLKIT), root=change, hook=settings.nvidia_cdi_hook)
-
-
-def _answering(backend: NvmlBackend) -> GpuUuid | None:
-    return next((report.uuid for report in backend.read() if not report.lost), None)
-
-
-def real_node(settings: NodeAgentSettings) -> RealNode:
+def real_node(settings: NodeAgentSettings) -> node_backend.NodeBackend:
     """This machine under its name in the settings. Raises NodeBackendError."""
     if len(settings.nodes) != 1:
-        raise NodeBackendError(
+        raise node_backend.NodeBackendError(
             "SLUICE_NODE_AGENT_NODES must name this node, and no other, to serve the GPUs of this machine "
             f"(it names {len(settings.nodes)}); for simulated nodes set SLUICE_NODE_AGENT_FLEET_FILE"
         )
-    return RealNode(NodeName(settings.nodes[0]), settings)
+    name = NodeName(settings.nodes[0])
+    return node_backend.NodeBackend(name, _GPUS_MAX, lambda: _opened(name, settings))
+
+
+def _opened(name: NodeName, settings: NodeAgentSettings) -> node_backend.OpenNode:
+    root = paths.mps_root(settings.data_dir, settings.mps_dir, name)
+    control, no_shares = _control(settings.mps_control, root)
+    processes = Processes()
+    try:
+        mps = MpsDaemons(root, control, processes)
+        backend = NvmlBackend(processes, fixed=parse_selector(settings.fixed_layout, name))
+    except (BackendError, MpsError) as error:
+        raise node_backend.NodeBackendError(str(error)) from error
+
+    def any_gpu() -> GpuUuid | None:
+        return next((report.uuid for report in backend.read() if not report.lost), None)
+
+    return node_backend.OpenNode(
+        backend,
+        _WATCH,
+        mps,
+        NvidiaNodes(backend.files_of, any_gpu, backend.driver_version(), container_toolkit(settings)),
+        modes=node_backend.EXCLUSIVE if no_shares else _SHARED,
+        no_shares=no_shares,
+        toolkit_version=node_backend.toolkit_version(settings.nvidia_ctk or node_backend.TOOLKIT),
+        quota_library=None if no_shares else node_backend.quota_library(settings.quota_library),
+    )
+
+
+def _control(wanted: str, root: Path) -> tuple[Path, str]:
+    """The MPS control program, and why no daemon can be started."""
+    too_long = paths.why_no_homes(root)
+    if wanted and wanted != MPS_OFF:
+        if too_long:
+            raise node_backend.NodeBackendError(too_long)
+        return node_backend.find_program(wanted, "mps_control"), ""
+    found = node_backend.on_path(_MPS_CONTROL)
+    if wanted == MPS_OFF:
+        return found or Path(_MPS_CONTROL), "mps_control is off"
+    if found is None:
+        return Path(_MPS_CONTROL), f"{_MPS_CONTROL} is not on PATH (it comes with the driver's compute utilities)"
+    return found, too_long
+
+
+def container_toolkit(settings: NodeAgentSettings) -> ContainerToolkit:
+    seen = PurePosixPath(settings.driver_root)
+    change = RootChange(seen, PurePosixPath(settings.driver_root_on_node or settings.driver_root))
+    program = node_backend.on_path(settings.nvidia_ctk or node_backend.TOOLKIT)
+    return ContainerToolkit(program, root=change, hook=settings.nvidia_cdi_hook)

@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ class QuotaControllerError(Exception):
 
 
 class QuotaController:
-    """The token schedulers of one agent. Thread-safe; calls block briefly."""
+    """The token schedulers of one agent. Thread-safe; calls block briefly, and raise QuotaControllerError."""
 
     def __init__(self, root: Path, library: Path, owner_of: Callable[[int], str]) -> None:
         """Serve homes below `root` with the client library. `owner_of` returns the pod of a process, or empty."""
@@ -48,7 +49,6 @@ class QuotaController:
         self._log = logs.get("quota")
 
     def set(self, order: SetQuotas) -> None:
-        """Serve exactly the tenants of the order. Raises QuotaControllerError."""
         with self._lock:
             try:
                 self._set(order)
@@ -58,7 +58,7 @@ class QuotaController:
                 raise QuotaControllerError(f"the time quota of home {order.home} cannot be served: {error}") from error
 
     def seen(self, home: HomeId) -> QuotaSeen | None:
-        """The state of a home's scheduler; None where there is none. Raises QuotaControllerError."""
+        """The state of a home's scheduler; None where there is none."""
         with self._lock:
             server = self._servers.get(home)
             if server is None:
@@ -70,9 +70,8 @@ class QuotaController:
                 self._show(home, {})
                 return QuotaSeen(alive=False)
             if missing := self._missing(home):
-                self._log.error(
-                    "a file by which tenants reach the time quota is gone; the quota server restarts", missing=missing
-                )
+                why = "a file by which tenants reach the time quota is gone; the quota server restarts"
+                self._log.error(why, missing=missing)
                 self._end(home)
                 return QuotaSeen(alive=False)
             self._show(home, usage)
@@ -80,7 +79,6 @@ class QuotaController:
         return QuotaSeen(alive=True, greeted=tuple(sorted(greeted)))
 
     def end(self, home: HomeId) -> None:
-        """Stop serving a home. Raises QuotaControllerError."""
         with self._lock:
             self._end(home)
 
@@ -142,12 +140,12 @@ class QuotaController:
                 server.change_tenant(name, **size)
             else:
                 place = self._root / order.home / QUOTA / tenant.socket
-                server.add_tenant(name, place, uid=tenant.uid, admits=self._admits(tenant), **size)
+                server.add_tenant(name, place, uid=tenant.uid, admits=partial(self._admits, tenant), **size)
             has[name] = tenant
 
-    def _admits(self, tenant: QuotaTenant) -> Callable[[int], bool]:
+    def _admits(self, tenant: QuotaTenant, pid: int) -> bool:
         """Whether a process may be the tenant's: it is in no pod, or in the tenant's, or that pod is unknown."""
-        return lambda pid: not tenant.owner or self._owner_of(pid) in {"", tenant.owner}
+        return not tenant.owner or self._owner_of(pid) in {"", tenant.owner}
 
     def _place_library(self, directory: Path) -> None:
         """Atomic: a process may be loading the existing one."""

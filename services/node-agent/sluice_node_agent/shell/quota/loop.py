@@ -7,26 +7,16 @@ import heapq
 import selectors
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
 
-from sluice_node_agent.core.quota import wire
-from sluice_node_agent.core.quota.events import (
-    Connection,
-    ConnectionClosed,
-    ConnectionOpened,
-    Disconnect,
-    MessageReceived,
-    QuotaEvent,
-    Send,
-    TenantName,
-    TenantRemoved,
-    TenantSet,
-    TimerDue,
-)
-from sluice_node_agent.core.quota.scheduler import TenantStatus, TokenScheduler
-from sluice_node_agent.shell.quota.sockets import Peer, RateLimits, listen, peer_of
+from sluice_node_agent.core.quota import events, wire
+from sluice_node_agent.core.quota.scheduler import TokenScheduler
+from sluice_node_agent.core.quota.tenants import TenantUsage
+from sluice_node_agent.shell.quota import sockets
+from sluice_node_agent.shell.quota.sockets import Peer, peer_of
 
 HELLO_S = 5.0
 """A connection without a HELLO by then is closed."""
@@ -54,7 +44,7 @@ class LoopCounters:
 class TenantSocket:
     """The listening socket of one tenant. `admits` says whether a process may belong to it."""
 
-    tenant: TenantName
+    tenant: events.TenantName
     path: Path
     uid: int
     admits: Callable[[int], bool]
@@ -64,7 +54,8 @@ class TenantSocket:
 class _OpenDoor:
     door: TenantSocket
     listener: socket
-    paces: RateLimits
+    connections: sockets.RateLimit
+    messages: sockets.RateLimit
 
 
 def _is_admitted(door: TenantSocket, pid: int) -> bool:
@@ -76,7 +67,7 @@ def _is_admitted(door: TenantSocket, pid: int) -> bool:
 
 
 class QuotaLoop:
-    """One home's sockets and scheduler. Times are in microseconds of `clock`."""
+    """One home's sockets and scheduler. Times are in microseconds of `clock`. Calls raise OSError, ValueError."""
 
     def __init__(self, scheduler: TokenScheduler, clock: Callable[[], int], bell: socket) -> None:
         """Start without tenants. A byte on `bell` ends a wait."""
@@ -86,22 +77,23 @@ class QuotaLoop:
         self._bell = bell
         self._selector = selectors.DefaultSelector()
         self._selector.register(bell, selectors.EVENT_READ)
-        self._doors: dict[TenantName, _OpenDoor] = {}
-        self._peers: dict[Connection, Peer] = {}
+        self._doors: dict[events.TenantName, _OpenDoor] = {}
+        self._peers: dict[events.Connection, Peer] = {}
         self._last_number = 0
-        self._strange: deque[tuple[int, Connection]] = deque()
+        self._strange: deque[tuple[int, events.Connection]] = deque()
         """Connections without a HELLO, and their deadlines."""
-        self._slowed: list[tuple[int, Connection]] = []
+        self._slowed: list[tuple[int, events.Connection]] = []
         """Connections that sent too much, and when they are read again."""
-        self._shut: list[tuple[int, TenantName]] = []
+        self._shut: list[tuple[int, events.TenantName]] = []
         """Listening sockets that are paused, and until when."""
         self._wakes_at: int | None = None
 
-    def add(self, order: TenantSet, door: TenantSocket) -> None:
-        """Add a tenant. Raises OSError, ValueError."""
+    def add(self, order: events.TenantSet, door: TenantSocket) -> None:
         if order.tenant in self._doors:
             raise ValueError(f"tenant {order.tenant!r} is there already")
-        opened = self._doors[order.tenant] = _OpenDoor(door, listen(door.path), RateLimits(self._clock()))
+        connections = sockets.RateLimit(sockets.CONNECTIONS_PER_S, sockets.CONNECTIONS_BURST, self._clock())
+        messages = sockets.RateLimit(sockets.MESSAGES_PER_S, sockets.MESSAGES_BURST, self._clock())
+        opened = self._doors[order.tenant] = _OpenDoor(door, sockets.listen(door.path), connections, messages)
         try:
             self._selector.register(opened.listener, selectors.EVENT_READ, opened)
             self._tell(order)
@@ -110,28 +102,24 @@ class QuotaLoop:
             self._close_door(opened)
             raise
 
-    def change(self, order: TenantSet) -> None:
-        """Change a tenant's size. Raises ValueError."""
+    def change(self, order: events.TenantSet) -> None:
         self._door(order.tenant)
         self._tell(order)
 
-    def remove(self, name: TenantName) -> None:
-        """Remove a tenant. Raises ValueError."""
+    def remove(self, name: events.TenantName) -> None:
         opened = self._door(name)
         del self._doors[name]
         self._close_door(opened)
-        self._tell(TenantRemoved(name))
+        self._tell(events.TenantRemoved(name))
 
-    def usage(self) -> dict[TenantName, tuple[TenantStatus, tuple[int, ...]]]:
-        """Per tenant: its counters up to now, and its processes that sent HELLO."""
-        pids: dict[TenantName, tuple[int, ...]] = {}
+    def usage(self) -> dict[events.TenantName, TenantUsage]:
+        pids: dict[events.TenantName, tuple[int, ...]] = {}
         for peer in self._peers.values():
             if peer.said_hello:
                 pids[peer.tenant] = (*pids.get(peer.tenant, ()), peer.pid)
-        return {name: (used, pids.get(name, ())) for name, used in self._scheduler.usage(self._clock()).items()}
+        return self._scheduler.usage(self._clock(), pids)
 
     def serve_once(self) -> None:
-        """Wait for events, and handle them."""
         for key, _ in self._selector.select(self._pause_s()):
             found = key.data
             if isinstance(found, _OpenDoor):
@@ -140,15 +128,16 @@ class QuotaLoop:
                 if found.number in self._peers:  # it may have been closed in this round
                     self._listen(found)
             else:
-                self._drain_bell()
+                with suppress(BlockingIOError):
+                    while True:
+                        self._bell.recv(1)
         now_us = self._clock()
         if self._wakes_at is not None and self._wakes_at <= now_us:
             self._wakes_at = None
-            self._tell(TimerDue())
+            self._tell(events.TimerDue())
         self._look_again(now_us)
 
     def close(self) -> None:
-        """Close every connection and remove the sockets."""
         for opened in self._doors.values():
             self._close_door(opened)
         for peer in list(self._peers.values()):
@@ -178,9 +167,9 @@ class QuotaLoop:
         door = opened.door
         for _ in range(_AT_ONCE):
             now_us = self._clock()
-            if not opened.paces.connections.is_left(now_us):
+            if not opened.connections.is_left(now_us):
                 self.counted.held_up += 1
-                self._shut_for_now(opened, opened.paces.connections.resumes_at_us(now_us))
+                self._shut_for_now(opened, opened.connections.resumes_at_us(now_us))
                 return
             try:
                 found, _ = opened.listener.accept()
@@ -189,10 +178,10 @@ class QuotaLoop:
             except OSError:  # it is gone again, or no descriptor is left: neither may keep this thread busy
                 self._shut_for_now(opened, now_us + _DOOR_PAUSE_US)
                 return
-            opened.paces.connections.count()
+            opened.connections.count()
             pid, uid = peer_of(found)
             self._last_number += 1
-            peer = Peer(self._last_number, door.tenant, found, pid, opened.paces.messages)
+            peer = Peer(self._last_number, door.tenant, found, pid, opened.messages)
             if uid not in {door.uid, 0} or not _is_admitted(door, pid):
                 self.counted.refused += 1
                 self._send(peer, wire.Refused(wire.NOT_A_TENANT))
@@ -201,7 +190,7 @@ class QuotaLoop:
             self._peers[peer.number] = peer
             self._selector.register(found, selectors.EVENT_READ, peer)
             self._strange.append((self._clock() + int(HELLO_S * 1e6), peer.number))
-            self._tell(ConnectionOpened(peer.number, door.tenant))
+            self._tell(events.ConnectionOpened(peer.number, door.tenant))
 
     def _shut_for_now(self, opened: _OpenDoor, until_us: int) -> None:
         """Pending connections wait in the kernel's queue, which is bounded."""
@@ -225,7 +214,7 @@ class QuotaLoop:
             peer.pace.count()
             if not packet:
                 self._forget(peer)
-                self._tell(ConnectionClosed(peer.number))
+                self._tell(events.ConnectionClosed(peer.number))
                 return
             try:
                 message = wire.read(packet)
@@ -235,22 +224,22 @@ class QuotaLoop:
                 self._cut_off(peer)
                 return
             peer.said_hello = peer.said_hello or isinstance(message, wire.Hello)
-            self._tell(MessageReceived(peer.number, message))
+            self._tell(events.MessageReceived(peer.number, message))
             if peer.number not in self._peers:
                 return
 
-    def _tell(self, event: QuotaEvent) -> None:
-        events = deque([event])
-        while events:
-            for instruction in self._scheduler.steps(events.popleft(), self._clock()):
+    def _tell(self, event: events.QuotaEvent) -> None:
+        told = deque([event])
+        while told:
+            for instruction in self._scheduler.steps(told.popleft(), self._clock()):
                 match instruction:
-                    case Send(connection=number, message=message):
+                    case events.Send(connection=number, message=message):
                         peer = self._peers.get(number)
                         if peer is not None and not self._send(peer, message):
                             self.counted.cut_off += 1
                             self._forget(peer)
-                            events.append(ConnectionClosed(number))
-                    case Disconnect(connection=number):
+                            told.append(events.ConnectionClosed(number))
+                    case events.Disconnect(connection=number):
                         peer = self._peers.get(number)
                         if peer is not None:
                             self.counted.cut_off += 1
@@ -265,7 +254,7 @@ class QuotaLoop:
     def _cut_off(self, peer: Peer) -> None:
         self.counted.cut_off += 1
         self._forget(peer)
-        self._tell(ConnectionClosed(peer.number))
+        self._tell(events.ConnectionClosed(peer.number))
 
     def _forget(self, peer: Peer) -> None:
         del self._peers[peer.number]
@@ -279,15 +268,8 @@ class QuotaLoop:
         opened.listener.close()
         opened.door.path.unlink(missing_ok=True)
 
-    def _door(self, name: TenantName) -> _OpenDoor:
+    def _door(self, name: events.TenantName) -> _OpenDoor:
         found = self._doors.get(name)
         if found is None:
             raise ValueError(f"there is no tenant {name!r}; there are {', '.join(self._doors) or 'none'}")
         return found
-
-    def _drain_bell(self) -> None:
-        try:
-            while True:
-                self._bell.recv(1)
-        except BlockingIOError:
-            return

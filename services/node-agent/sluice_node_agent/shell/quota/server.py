@@ -11,13 +11,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from sluice_node_agent.core.quota.events import QuotaConfig, TenantName, TenantSet
 from sluice_node_agent.core.quota.scheduler import TokenScheduler
-from sluice_node_agent.core.quota.tenants import TokenUsage
+from sluice_node_agent.core.quota.tenants import TenantUsage
 from sluice_node_agent.shell.quota.loop import LoopCounters, QuotaLoop, TenantSocket
 
 __all__ = ["LoopCounters", "QuotaServer", "QuotaServerError", "TenantUsage", "monotonic_us"]
@@ -28,23 +29,11 @@ _CALL_S = 10.0
 """The thread answers within a round, far below this; longer means that the machine stood still, or that it is gone."""
 _WHOLE_PERCENT = 100
 _SWITCH_S = 0.0005
-"""
-How long another thread may keep Python's lock while a token is due: beside a computing loop a round trip takes 2 ms at
-the median, and 7 ms with the default of 5 ms.
-"""
+"""How long another thread may keep Python's lock while a token is due: the default of 5 ms makes a round trip 7 ms."""
 
 
 class QuotaServerError(RuntimeError):
     """The server cannot carry out a call, because it has ended."""
-
-
-@dataclass(slots=True, kw_only=True)
-class TenantUsage(TokenUsage):
-    """What one tenant was given and used since it was added, in microseconds."""
-
-    connections: int
-    greeted_pids: tuple[int, ...]
-    """The connected processes that sent HELLO, by pid in our namespace; 0 for one that is not visible."""
 
 
 @dataclass(slots=True)
@@ -54,12 +43,14 @@ class _Call:
 
 
 def monotonic_us() -> int:
-    """Microseconds of the machine's monotonic clock."""
     return time.monotonic_ns() // 1_000
 
 
 class QuotaServer:
-    """The time quota of one home. Thread-safe; every method blocks for at most 10 s."""
+    """
+    The time quota of one home. Thread-safe; every method blocks for at most 10 s, and raises QuotaServerError, those
+    about a tenant ValueError, too.
+    """
 
     def __init__(
         self, home: str, *, config: QuotaConfig | None = None, clock: Callable[[], int] = monotonic_us, epoch: int = 0
@@ -81,7 +72,6 @@ class QuotaServer:
 
     @property
     def counted(self) -> LoopCounters:
-        """Counters of strangers, protocol errors and floods."""
         return self._loop.counted
 
     def start(self) -> None:
@@ -120,21 +110,14 @@ class QuotaServer:
     def change_tenant(
         self, name: TenantName, *, request: float, limit: float, width_percent: int, memory_bytes: int = 0
     ) -> None:
-        """Change a tenant's size. Raises ValueError for one that does not exist, QuotaServerError."""
         order = _order(name, request, limit, width_percent, memory_bytes)
         self._call(lambda: self._loop.change(order))
 
     def remove_tenant(self, name: TenantName) -> None:
-        """Stop serving a tenant. Raises ValueError for one that does not exist, QuotaServerError."""
         self._call(lambda: self._loop.remove(name))
 
     def usage(self) -> dict[TenantName, TenantUsage]:
-        """The usage of every tenant up to now. Raises QuotaServerError."""
-        found = self._call(self._loop.usage)
-        return {
-            name: TenantUsage(connections=used.connections, greeted_pids=pids, **asdict(used.counted))
-            for name, (used, pids) in found.items()
-        }
+        return self._call(self._loop.usage)
 
     def _run(self) -> None:
         try:
@@ -173,10 +156,8 @@ class QuotaServer:
         return call.answer.result()  # type: ignore[return-value]  # what `do` returns
 
     def _ring(self) -> None:
-        try:
+        with suppress(OSError):  # it rings already, or the thread has ended
             self._bell.send(b"!")
-        except (BlockingIOError, OSError):  # it rings already, or the thread has ended
-            return
 
 
 def _make(call: _Call) -> None:

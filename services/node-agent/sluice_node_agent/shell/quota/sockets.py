@@ -7,9 +7,12 @@ import errno
 import os
 import socket
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 
 from sluice_node_agent.core.quota.events import TenantName
+from sluice_node_agent.device.mps.home_directory import SOCKET_PATH_BYTES_MAX
+from sluice_node_agent.device.opened_files import opened
 
 BACKLOG = 64
 _PEER = struct.Struct("3i")
@@ -19,10 +22,10 @@ _MODE = 0o666
 
 MESSAGES_PER_S = 4_096
 """Per tenant, for all its processes: one has a token at a time, and needs two or three messages for it."""
-_BURST = 256
+MESSAGES_BURST = 256
 CONNECTIONS_PER_S = 64
 """Per tenant. Each costs this thread as much as several tokens do, and a process needs one for its whole life."""
-_CONNECTIONS_BURST = 128
+CONNECTIONS_BURST = 128
 """All processes of a container at once, twice as many as are accepted."""
 
 
@@ -37,13 +40,11 @@ class RateLimit:
         self._counted_us = now_us
 
     def is_left(self, now_us: int) -> bool:
-        """Whether one more is allowed now."""
         self._allowance = min(self._burst, self._allowance + (now_us - self._counted_us) * self._per_s / 1e6)
         self._counted_us = now_us
         return self._allowance >= 1
 
     def count(self) -> None:
-        """Take one."""
         self._allowance -= 1
 
     def resumes_at_us(self, now_us: int) -> int:
@@ -51,25 +52,14 @@ class RateLimit:
         return now_us + int((self._burst / 4 - self._allowance) * 1e6 / self._per_s) + 1
 
 
-class RateLimits:
-    """The rate limits of one tenant."""
-
-    __slots__ = ("connections", "messages")
-
-    def __init__(self, now_us: int) -> None:
-        self.connections = RateLimit(CONNECTIONS_PER_S, _CONNECTIONS_BURST, now_us)
-        self.messages = RateLimit(MESSAGES_PER_S, _BURST, now_us)
-
-
 def listen(path: Path) -> socket.socket:
     """
     A socket that listens at `path`, in place of an earlier agent's, bound within its open directory: the path may be
     longer than the 107 bytes of an address (unix(7)). Raises OSError.
     """
-    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(path.parent, os.O_PATH | os.O_DIRECTORY) as directory:
         name = f"/proc/self/fd/{directory}/{path.name}"
-        if len(os.fsencode(name)) > _ADDRESS_BYTES_MAX:
+        if len(os.fsencode(name)) > SOCKET_PATH_BYTES_MAX:
             raise OSError(errno.ENAMETOOLONG, f"the name {path.name!r} is too long for a socket", str(path))
         found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
@@ -81,11 +71,6 @@ def listen(path: Path) -> socket.socket:
             found.close()
             raise
         return found
-    finally:
-        os.close(directory)
-
-
-_ADDRESS_BYTES_MAX = 107
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
@@ -94,16 +79,17 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
+@dataclass(slots=True, eq=False)
 class Peer:
     """One connection of a tenant's process."""
 
-    __slots__ = ("number", "pace", "pid", "said_hello", "sequence", "socket", "tenant")
-
-    def __init__(self, number: int, tenant: TenantName, found: socket.socket, pid: int, pace: RateLimit) -> None:
-        self.number, self.tenant, self.socket, self.pid = number, tenant, found, pid
-        self.said_hello = False
-        self.sequence = 0
-        self.pace = pace
+    number: int
+    tenant: TenantName
+    socket: socket.socket
+    pid: int
+    pace: RateLimit
+    said_hello: bool = False
+    sequence: int = 0
 
     def read(self) -> bytes | None:
         """The next packet, one byte too long at most; None: none yet, empty: the other end closed. Raises OSError."""

@@ -5,10 +5,11 @@ simulated node a new run begins; any other failure ends the process.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Executor as Threads
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from sluice.contracts.bus import subjects
@@ -33,12 +34,12 @@ from sluice_node_agent.dra.calls import KubeletCalls
 from sluice_node_agent.dra.cdi_files import ClaimFiles
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell import paths
-from sluice_node_agent.shell.agent_metrics import AgentMetrics
+from sluice_node_agent.shell.agent_metrics import agent_samples
 from sluice_node_agent.shell.journal.journal import Journal
 from sluice_node_agent.shell.journal.ownership_marks import OwnershipMarks
 from sluice_node_agent.shell.nodes.node_backend import NodeBackend, NodeBackendError, OpenNode
 from sluice_node_agent.shell.quota.controller import QuotaController
-from sluice_node_agent.shell.quota.metrics import QuotaMetrics
+from sluice_node_agent.shell.quota.metrics import quota_samples
 from sluice_node_agent.shell.runner.claims_served import claims_served, files_of, hands_over
 from sluice_node_agent.shell.runner.control_socket import AgentServicer, ControlServicer, served_on
 from sluice_node_agent.shell.runner.executors import StepExecutors, ThreadPools
@@ -163,7 +164,7 @@ class AgentRunner:
                 ledger=node,
                 execute=step_executors.executors(core.request_of),
                 tick_s=settings.tick_s,
-                shows=AgentMetrics(core).now,
+                shows=partial(agent_samples, core),
                 phases=PHASES,
                 predict_read=first_status_subject,
                 is_calm=lambda: core.is_calm,
@@ -200,10 +201,8 @@ class AgentRunner:
         if site.quota_library is None:
             return None
         processes = Processes()
-        try:
+        with _or_refused("the agent's own process cannot be looked at: ", OSError):
             own = processes.owner_of(os.getpid())  # simulated tenants run in the agent's own pod
-        except OSError as error:
-            raise NodeBackendError(f"the agent's own process cannot be looked at: {error}") from error
         return QuotaController(site.mps.root, site.quota_library, lambda pid: processes.owner_of(pid).removeprefix(own))
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
@@ -216,7 +215,7 @@ async def _shown_and_closed(in_thread: InThread, core: Agent, quotas: QuotaContr
         yield
         return
     try:
-        with metrics.collecting_from(QuotaMetrics(core, quotas).now):
+        with metrics.collecting_from(partial(quota_samples, core, quotas)):
             yield
     finally:
         await in_thread(quotas.close)
@@ -237,6 +236,14 @@ def had_slices(started: AgentStarted) -> list[RequestId]:
     return [each.booking.request for each in records if each.phase in WAS_READY or each.lost or each.stale_tickets]
 
 
+@contextmanager
+def _or_refused(what: str, *errors: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except errors as error:
+        raise NodeBackendError(f"{what}{error}") from error
+
+
 def read_node(
     site: OpenNode,
     journal: Journal,
@@ -250,26 +257,16 @@ def read_node(
 ) -> AgentStarted:
     """Read everything for the start of a run; blocks. Raises NodeBackendError, RebootedError."""
     backend, mps = site.backend, site.mps
-    try:
+    with _or_refused("the GPUs of this node cannot be read: ", DeviceError, BackendError):
         gpus, nameless = backend.read(), backend.nameless()
-    except (DeviceError, BackendError) as error:
-        raise NodeBackendError(f"the GPUs of this node cannot be read: {error}") from error
-    try:
+    with _or_refused("", MpsError):
         homes = mps.found()
-    except MpsError as error:
-        raise NodeBackendError(str(error)) from error
-    try:
+    with _or_refused("the marks of what is made on the GPUs cannot be read: ", OSError):
         marked, unmarked = marks.found(gpus, all_told=not nameless), marks.unmarked()
-    except OSError as error:
-        raise NodeBackendError(f"the marks of what is made on the GPUs cannot be read: {error}") from error
-    try:
+    with _or_refused("the CDI files of this node cannot be listed: ", OSError):
         claims = files.claims() if files is not None else ()
-    except OSError as error:
-        raise NodeBackendError(f"the CDI files of this node cannot be listed: {error}") from error
-    try:
+    with _or_refused("the tickets of this node cannot be listed: ", OSError):
         names = tickets.names()
-    except OSError as error:
-        raise NodeBackendError(f"the tickets of this node cannot be listed: {error}") from error
     problem = journal.problem  # missing although state is, or may be, left: it was lost
     if not problem and journal.is_new:
         left = {
@@ -283,10 +280,8 @@ def read_node(
             problem = f"there is no journal, but there are {' and '.join(found)} on the node"
     records = journal.records()
     was_lost = any(isinstance(record, NodeRecord) and record.tickets for record in records)  # in an earlier run
-    try:
+    with _or_refused("the tickets of this node cannot be read: ", OSError):
         found_tickets = tickets.read() if problem or was_lost else ()
-    except OSError as error:
-        raise NodeBackendError(f"the tickets of this node cannot be read: {error}") from error
     return AgentStarted(
         boot_id=backend.boot_id(),
         endpoint=address.endpoint,

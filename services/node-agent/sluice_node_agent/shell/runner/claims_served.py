@@ -26,7 +26,6 @@ _LOOK_AGAIN_S = 30.0
 
 
 def hands_over(settings: NodeAgentSettings) -> bool:
-    """Whether claims are served."""
     return settings.kubelet_root is not None and settings.hand_over
 
 

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import grpc
 import grpc.aio
@@ -15,13 +16,13 @@ import grpc.aio
 from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import NodeSnapshot, SliceReport
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc, node_pb2
-from sluice.contracts.proto.slice_usage import usage_to_proto
-from sluice.contracts.proto.snapshots import snapshot_to_proto
+from sluice.contracts.proto.snapshots import snapshot_to_proto, usage_to_proto
 from sluice.runtime import logs
 from sluice.runtime.grpc import transport
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.events import QuarantineReleased
-from sluice_node_agent.shell.paths import SOCKET_PATH_BYTES_MAX, fits_a_socket
+from sluice_node_agent.device.mps.home_directory import SOCKET_PATH_BYTES_MAX
+from sluice_node_agent.shell.paths import fits_a_socket
 from sluice_node_agent.shell.runner.usage_poller import UsagePoller
 
 
@@ -36,17 +37,14 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         """The last answer for each node, and the snapshot that it was made of."""
 
     def register(self, server: grpc.aio.Server) -> None:
-        """Add the service to a server."""
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self, server)
 
     async def GetInventory(  # noqa: N802 - the method's name in the contract
         self, request: agent_pb2.GetInventoryRequest, context: grpc.aio.ServicerContext
     ) -> node_pb2.NodeSnapshot:
-        """The snapshot of a node."""
         agent = await self._agent(request.node, context)
         if agent is None or not agent.started:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{request.node}: devices and journal are being read")
-        assert agent is not None
+            await _not_yet(request.node, context)
         snapshot = agent.snapshot()
         known = self._answers.get(snapshot.node)
         if known is None or known[0] is not snapshot:
@@ -73,12 +71,10 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     async def GetUsage(  # noqa: N802 - the method's name in the contract
         self, request: agent_pb2.GetUsageRequest, context: grpc.aio.ServicerContext
     ) -> agent_pb2.NodeUsage:
-        """The use of a node's slices at the last sample."""
         agent = await self._agent(request.node, context)
         watch = self.usage.get(NodeName(request.node))
         if agent is None or not agent.started or watch is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{request.node}: devices and journal are being read")
-        assert watch is not None
+            await _not_yet(request.node, context)
         return usage_to_proto(watch.told())
 
     async def _agent(self, node: str, context: grpc.aio.ServicerContext) -> Agent | None:
@@ -86,6 +82,11 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             served = ", ".join(sorted(self.agents)[:5])
             await context.abort(grpc.StatusCode.NOT_FOUND, f"this process does not serve {node[:100]!r} but {served}")
         return self.agents[NodeName(node)]
+
+
+async def _not_yet(node: str, context: grpc.aio.ServicerContext) -> NoReturn:
+    await context.abort(grpc.StatusCode.UNAVAILABLE, f"{node}: devices and journal are being read")
+    raise AssertionError("abort() raises")
 
 
 def _what_is_wrong(snapshot: NodeSnapshot, *, is_open: bool) -> list[str]:
@@ -124,7 +125,7 @@ class ControlServicer(agent_pb2_grpc.NodeControlServiceServicer):
         if node != self._node:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"this agent is of node {self._node}, not of {node!r}")
         if not self._agent.started:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{node}: devices and journal are being read")
+            await _not_yet(node, context)
         found = self._slice(allocation)
         if found is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"node {node} has no slice {allocation!r}")
@@ -172,7 +173,7 @@ async def served_on(
 
     _remove(path)
     async with transport.serve(register, address=f"unix:{path}"):
-        _make_private(path)
+        _make_private(path)  # until here it was unreachable too: its directory is the journal's
         try:
             yield
         finally:
@@ -184,5 +185,4 @@ def _remove(path: Path) -> None:
 
 
 def _make_private(path: Path) -> None:
-    """Restrict it to its owner. Until here it was unreachable too: its directory is the journal's."""
     path.chmod(0o600)

@@ -1,15 +1,12 @@
 """Carries out one instruction of the core by a blocking call, and returns the result; refusals are raised."""
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from msgspec.structs import replace
 
 from sluice.contracts.messages import GpuReport
 from sluice_node_agent.core import events, instructions
+from sluice_node_agent.device.mps.daemons import MpsDaemons
 from sluice_node_agent.device.port import GpuBackend
-
-if TYPE_CHECKING:  # imported where there is MPS
-    from sluice_node_agent.device.mps.daemons import MpsDaemons
-    from sluice_node_agent.shell.quota.controller import QuotaController
+from sluice_node_agent.shell.quota.controller import QuotaController
 
 
 def on_device(backend: GpuBackend, order: instructions.GpuInstruction) -> events.Result:
@@ -40,7 +37,7 @@ def on_device(backend: GpuBackend, order: instructions.GpuInstruction) -> events
 
 
 def on_daemon(
-    mps: "MpsDaemons", order: instructions.MpsInstruction, quotas: "QuotaController | None" = None
+    mps: MpsDaemons, order: instructions.MpsInstruction, quotas: QuotaController | None = None
 ) -> events.Result:
     """Carry out an instruction about an MPS daemon or its time quota. Raises MpsError, QuotaControllerError."""
     match order:
@@ -73,9 +70,8 @@ def _verify(order: instructions.VerifyInstance, report: GpuReport) -> events.Res
     if report.lost:
         return events.DeviceRefused(order.token, events.DeviceErrorKind.GPU_LOST, report.health_message)
     if not report.healthy:
-        return events.DeviceRefused(
-            order.token, events.DeviceErrorKind.UNKNOWN, f"the GPU is not healthy: {report.health_message}"
-        )
+        message = f"the GPU is not healthy: {report.health_message}"
+        return events.DeviceRefused(order.token, events.DeviceErrorKind.UNKNOWN, message)
     found = next((instance for instance in report.instances if instance.gi_id == order.gi_id), None)
     if found is None:
         message = f"GPU instance {order.gi_id} is not there"
@@ -83,9 +79,8 @@ def _verify(order: instructions.VerifyInstance, report: GpuReport) -> events.Res
     profile = next((profile.name for profile in report.profiles if profile.profile_id == order.profile_id), None)
     message = f"GPU instance {order.gi_id} is {found.profile} at {found.start}:{found.size}, {found.uuid}"
     if (found.profile, found.start, found.size) != (profile, order.start, order.size):
-        return events.DeviceRefused(
-            order.token, events.DeviceErrorKind.NOT_FOUND, message
-        )  # it reuses the id of one that is gone
+        # it reuses the id of one that is gone
+        return events.DeviceRefused(order.token, events.DeviceErrorKind.NOT_FOUND, message)
     if found.uuid != order.uuid:
         return events.DeviceRefused(order.token, events.DeviceErrorKind.DIFFERENT, message)
     return events.InstanceVerified(order.token)

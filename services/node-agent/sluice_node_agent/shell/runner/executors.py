@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor as Threads
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from sluice.contracts.ids import GpuUuid
 from sluice.runtime import logs
@@ -20,19 +20,17 @@ from sluice.runtime.prometheus import metrics
 from sluice_node_agent.core import events, instructions
 from sluice_node_agent.core.journal_records import SliceRecord, Tombstone, must_outlive_boot
 from sluice_node_agent.core.usage import DeviceUse
+from sluice_node_agent.device.mps.daemons import MpsDaemons, MpsError
 from sluice_node_agent.device.port import DeviceError, GpuBackend
 from sluice_node_agent.dra.calls import KubeletCalls
 from sluice_node_agent.dra.cdi_files import ClaimFiles
 from sluice_node_agent.shell.agent_metrics import DEVICE_REFUSALS
 from sluice_node_agent.shell.journal.journal import Journal
 from sluice_node_agent.shell.journal.ownership_marks import OwnershipMarks
+from sluice_node_agent.shell.quota.controller import QuotaController, QuotaControllerError
 from sluice_node_agent.shell.runner.device_calls import on_daemon
 from sluice_node_agent.shell.runner.pod_volumes import PodProcesses
 from sluice_node_agent.shell.tickets.tickets import Tickets
-
-if TYPE_CHECKING:  # imported where there is MPS
-    from sluice_node_agent.device.mps.daemons import MpsDaemons
-    from sluice_node_agent.shell.quota.controller import QuotaController
 
 T = TypeVar("T")
 _END_S = 2.0
@@ -43,11 +41,6 @@ _MPS_THREADS = 8
 """Parallel calls to MPS daemons; others wait."""
 _SHARED_MAX = 16
 """Threads of one kind for the agents of one process: many simulated nodes share them."""
-_VERBS = {
-    instructions.MakeTicket: "made",
-    instructions.RemoveTicket: "removed",
-    instructions.CompareTickets: "compared",
-}
 _NO_MPS = "this agent has no MPS"
 _NO_KUBELET = "no kubelet hands devices over here; set SLUICE_NODE_AGENT_KUBELET_ROOT to its root directory"
 
@@ -89,11 +82,11 @@ class StepExecutors:
         marks: OwnershipMarks,
         threads: Threads,
         *,
-        mps: "MpsDaemons | None" = None,
+        mps: MpsDaemons | None = None,
         no_shares: str = "",
         instant: bool = False,
         helpers: ThreadPools | None = None,
-        quotas: "QuotaController | None" = None,
+        quotas: QuotaController | None = None,
         pods: PodProcesses | None = None,
         files: ClaimFiles | None = None,
         calls: KubeletCalls | None = None,
@@ -132,7 +125,6 @@ class StepExecutors:
         self._log = logs.get("executors", node=journal.node)
 
     async def __aenter__(self) -> Self:
-        """Nothing to open."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -191,8 +183,6 @@ class StepExecutors:
             **_each((instructions.AnswerCall,), self._on_call, quiet=True),
         }
 
-    # -- devices and daemons --------------------------------------------------------------------------------------
-
     async def uses(self, gpu: GpuUuid, devices: Collection[str]) -> tuple[DeviceUse, ...] | None:
         """The use of a GPU's devices; None while a step is in flight there. Raises DeviceError."""
         lane = self._lane(gpu)
@@ -234,17 +224,12 @@ class StepExecutors:
             return events.MpsRefused(order.token, _NO_MPS)
         if self._no_shares and isinstance(order, instructions.StartMps):
             return events.MpsRefused(order.token, f"this node hands out no shares: {self._no_shares}")
-        from sluice_node_agent.device.mps.daemons import MpsError  # noqa: PLC0415
-        from sluice_node_agent.shell.quota.controller import QuotaControllerError  # noqa: PLC0415
-
         try:
             return await self._in_thread(self._helpers.mps, lambda: on_daemon(mps, order, self._quotas))
         except (MpsError, QuotaControllerError) as error:
             metrics.count(DEVICE_REFUSALS, type(order).__name__, "MpsRefused")
             self._log.warning("MPS daemon refused", instruction=order, why=str(error))
             return events.MpsRefused(order.token, str(error))
-
-    # -- pods -----------------------------------------------------------------------------------------------------
 
     async def _on_pod(self, order: instructions.ListTenants) -> events.Result:
         if self._pods is None:
@@ -253,8 +238,6 @@ class StepExecutors:
             return events.TenantsListed(order.token, await self._pods.left_of(order.owner, order.claims))
         except OSError as error:
             return events.TenantsUnseen(order.token, str(error))
-
-    # -- journal --------------------------------------------------------------------------------------------------
 
     def _save_at_once(self, order: instructions.SaveJournal) -> Callable[[], events.Result] | None:
         """Write a record to the journal in order, or None while the file is replaced or other records wait for that."""
@@ -267,10 +250,7 @@ class StepExecutors:
         return lambda: events.JournalSaved(order.token)
 
     async def _save(self, order: instructions.SaveJournal) -> events.Result:
-        """
-        Write a record; if it must survive the node's crash, wait until it is synced. One sync covers all earlier
-        writes.
-        """
+        """Write a record; if it must survive the node's crash, wait for a sync, which covers all earlier writes."""
         if order.token in self._written:
             self._written.discard(order.token)
         else:
@@ -316,8 +296,6 @@ class StepExecutors:
             _set(self._rewriting, None)
             self._rewriting = None
 
-    # -- tickets --------------------------------------------------------------------------------------------------
-
     async def _on_ticket(self, order: instructions.TicketInstruction) -> events.Result:
         return await self._in_thread(self._helpers.tickets, lambda: self._ticket(order))
 
@@ -326,12 +304,15 @@ class StepExecutors:
         return None if self._tickets.shared else lambda: self._ticket(order)
 
     def _ticket(self, order: instructions.TicketInstruction) -> events.Result:
+        verb = "compared"
         try:
             match order:
                 case instructions.MakeTicket():
+                    verb = "made"
                     self._tickets.make(order)
                     return events.TicketMade(order.token)
                 case instructions.RemoveTicket():
+                    verb = "removed"
                     self._tickets.remove(order.ticket)
                     return events.TicketRemoved(order.token)
                 case instructions.CompareTickets():
@@ -340,9 +321,7 @@ class StepExecutors:
                         self._log.warning("tickets are missing or changed, and are restored", tickets=wrong)
                     return events.TicketsCompared(order.token, wrong)
         except OSError as error:
-            return events.TicketRefused(order.token, f"the ticket cannot be {_VERBS[type(order)]}: {error}")
-
-    # -- claims ---------------------------------------------------------------------------------------------------
+            return events.TicketRefused(order.token, f"the ticket cannot be {verb}: {error}")
 
     async def _on_cdi(self, order: instructions.CdiInstruction) -> events.Result:
         files = self._files

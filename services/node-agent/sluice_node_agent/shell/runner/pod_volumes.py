@@ -38,10 +38,7 @@ class CutOffError(NewContainerError):
 
 @asynccontextmanager
 async def volumes_served(settings: NodeAgentSettings, health: Health) -> AsyncIterator[None]:
-    """
-    Serve this node's volumes within the `async with`, if configured. Raises CsiError; CutOffError, in an
-    ExceptionGroup.
-    """
+    """Serve this node's volumes, if configured. Raises CsiError; CutOffError, in an ExceptionGroup."""
     if settings.kubelet_root is None:
         yield
         return
@@ -114,7 +111,7 @@ def tickets_of(settings: NodeAgentSettings, node: NodeName) -> Tickets:
 def marks_of(settings: NodeAgentSettings, node: NodeName, boot_id: str) -> OwnershipMarks:
     """This node's ownership marks, beside the tickets. Blocks; raises NodeBackendError."""
     if settings.kubelet_root is None:
-        directory = paths.marks_directory(settings.data_dir, node)
+        directory = settings.data_dir / "marks" / node
     else:
         directory = PodDirectories(settings.pods_dir).marks
     try:
@@ -129,10 +126,7 @@ class PodProcesses:
     """The processes of this machine's pods. Only for one event loop; `why_unseen` blocks and is for any thread."""
 
     def __init__(self, processes: Processes, threads: Threads, *, has_kubelet: bool) -> None:
-        """
-        Scan `processes` in one of `threads`. `has_kubelet`: its pods get slices here, so an empty result is only valid
-        if all processes are visible.
-        """
+        """Scan in one of `threads`. `has_kubelet`: its pods get slices here, so no process may be invisible."""
         self._processes = processes
         self._tenants = PodExitWait(processes, threads)
         self._threads = threads

@@ -40,11 +40,7 @@ class UsagePoller:
         offer: Callable[[SlicesIdled], Awaitable[None]],
         hami: bool = False,
     ) -> None:
-        """
-        Start without samples. `every_s` 0: never sample. `hami`: export metrics under HAMi's names, too.
-
-        The core is offered which slices idle, when that changes.
-        """
+        """`every_s` 0: never sample. `hami`: HAMi's metrics, too. `offer` gets which slices idle, when that changes."""
         self._offer = offer
         self._idled: dict[AllocationId, int] = {}
         self._hami = hami
@@ -66,7 +62,6 @@ class UsagePoller:
             await self._clock.sleep(self._every_s)
 
     async def look_once(self) -> None:
-        """Sample each GPU that has a slice, one after another."""
         if not self._core.started:
             return
         for gpu, devices in self._book.wanted(self._core.snapshot()).items():
@@ -89,11 +84,9 @@ class UsagePoller:
             await self._offer(SlicesIdled(idled))
 
     def told(self) -> NodeUsage:
-        """The use at the last sample. The agent must have started."""
         return self._book.told(self._core.snapshot(), self._every_s, self._clock.monotonic())
 
     def now(self) -> Iterator[Sample]:
-        """For `sluice.runtime.prometheus.metrics.collecting_from`."""
         if not self._core.started:
             return
         usage = self.told()

@@ -46,7 +46,6 @@ _unpack_record: msgspec.json.Decoder[TicketRecord] = msgspec.json.Decoder(Ticket
 
 
 def pack(order: MakeTicket) -> bytes:
-    """The document of a ticket."""
     record = _pack(order.record)
     said = {
         "allocation": order.allocation,
@@ -96,10 +95,7 @@ class Tickets:
     def __init__(
         self, directory: Path, sources: PodDirectories | None = None, *, mounts: Path = Path("/proc/self/mountinfo")
     ) -> None:
-        """
-        Tickets of pods are in `sources`, if given, others in `directory`. `mounts` is this machine's mountinfo
-        (proc(5)).
-        """
+        """Tickets of pods are in `sources`, if given, others in `directory`. `mounts` is a mountinfo (proc(5))."""
         self._directory = directory
         self._sources = sources
         self._mounts = mounts
@@ -147,7 +143,6 @@ class Tickets:
             self._make_in(self._sources.make(order.owner), order, self._show)
 
     def wrong_of(self, orders: Iterable[MakeTicket]) -> tuple[str, ...]:
-        """The tickets that are missing, or differ from what `make` creates. Raises OSError."""
         return tuple(order.ticket for order in orders if not self._is_right(order))
 
     def remove(self, ticket: str) -> None:
@@ -226,7 +221,6 @@ def _is_of_pod(order: MakeTicket) -> bool:
 
 
 def _sharing(order: MakeTicket) -> list[ContainerDevices]:
-    """The containers that find their daemon by it."""
     if order.record.booking.resource_claims:
         return []
     return [container for container in order.containers if container.mps_pipe_directory]

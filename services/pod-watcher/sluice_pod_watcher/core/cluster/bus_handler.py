@@ -19,6 +19,8 @@ class BusHandler:
 
     def __init__(self, context: ClusterContext) -> None:
         self._context = context
+        self._publisher, self._reconciler = context.publisher, context.pod_reconciler
+        self._records = context.pod_store.records
         self._reading: dict[Stream, bool] = dict.fromkeys((Stream.BOOK, Stream.STATE), True)
         self._read_answers: dict[RequestId, tuple[msg.BindingMessage, AnsweredAt]] = {}
         self._read_words: dict[RequestId, None] = {}
@@ -38,13 +40,13 @@ class BusHandler:
         self._take_answers()
 
     def handle(self, event: BusEvent, now: float) -> None:
-        reports = self._context.publisher.handle(event, now)
+        reports = self._publisher.handle(event, now)
         match event:
             case ReadingStarted(stream=Stream.BOOK):
                 self._reading[Stream.BOOK] = True
                 self._read_answers = {}
             case ReadingStarted():
-                if self._context.publisher.is_new_incarnation:
+                if self._publisher.is_new_incarnation:
                     self._context.node_removals.begin_anew(now)
                     self._doubt_answers()
                 self._reading[Stream.STATE] = True
@@ -60,12 +62,12 @@ class BusHandler:
         for report in reports:
             if isinstance(report, Settled) and report.landed and isinstance(report.message, msg.NodeRemoved):
                 self._context.observe_node(report.message.node, report.message, now)
-        self._context.told += self._context.publisher.yield_to_rivals(reports)
+        self._context.told += self._publisher.yield_to_rivals(reports)
 
     def _doubt_answers(self) -> None:
         """The bus has a new incarnation: open no pod's gate with a slice of the old one until the answers were read in
         the new one. STATE may have been lost alone, so request that BOOK is read again."""
-        self._context.pod_reconciler.answers_are_old = True
+        self._reconciler.answers_are_old = True
         if not self._reading[Stream.BOOK]:
             self._reading[Stream.BOOK], self._read_answers = True, {}
             self._context.out.append(ReadAgain(Stream.BOOK))
@@ -74,7 +76,7 @@ class BusHandler:
         self._reading[stream] = False
         if stream is Stream.STATE:
             self._context.placeholders.was_read()
-            self._context.node_removals.was_read(self._context.publisher.node_on_bus, now)
+            self._context.node_removals.was_read(self._publisher.node_on_bus, now)
         if self._context.ready and stream is Stream.BOOK:
             self._take_answers()
         elif self._context.ready:
@@ -85,7 +87,7 @@ class BusHandler:
 
     def _observed(self, uid: RequestId, entry: Entry, now: float) -> None:
         match message := entry.message:
-            case msg.Bound() if not self._context.publisher.is_bound_in_this_life(message):
+            case msg.Bound() if not self._publisher.is_bound_in_this_life(message):
                 pass
             case msg.Bound() | msg.Refused() | msg.Released() | msg.Waived():
                 self._answered(uid, message, entry.sequence)
@@ -94,7 +96,7 @@ class BusHandler:
                     self._read_words[uid] = None
                     if self._context.ready and not self._reading[Stream.STATE]:
                         self._take_words([uid], now)
-            case msg.EvictionOrdered() if not self._context.publisher.is_of_this_life(message):
+            case msg.EvictionOrdered() if not self._publisher.is_of_this_life(message):
                 pass
             case msg.Pending() | msg.WaitOver() | msg.EvictionOrdered() | msg.EvictionOver():
                 self._note(uid, message, now)
@@ -106,14 +108,15 @@ class BusHandler:
                 pass
 
     def _answered(self, uid: RequestId, message: msg.BindingMessage | msg.Waived, sequence: int) -> None:
-        at = self._context.publisher.book_incarnation, sequence
+        at = self._publisher.book_incarnation, sequence
         if isinstance(message, msg.Waived):
             # a refusal was waived: its pod waits like any other
             self._read_answers.pop(uid, None)
-            record = self._context.pod_store.records.get(uid)
+            record = self._records.get(uid)
             if record is not None and isinstance(record.answer, msg.Refused):
                 record.answer = None
-                self._context.to_reconcile[uid] = self._context.pod_store.due[uid] = None
+                self._context.pod_store.due[uid] = None
+                self._context.reconcile(uid)
         elif not self._context.ready or self._reading[Stream.BOOK]:
             self._read_answers[uid] = message, at
         else:
@@ -122,44 +125,41 @@ class BusHandler:
     def _of_node(
         self, node: NodeName, message: msg.HostFacts | msg.NodeChanged | msg.NodeRemoved | msg.NodeInventory, now: float
     ) -> None:
+        context = self._context
         match message:
             case msg.HostFacts():
-                self._context.node_capacity.heard(node, message)
+                context.node_capacity.heard(node, message)
             case msg.NodeChanged() | msg.NodeRemoved():
-                self._context.observe_node(node, message, now)
-            case msg.NodeInventory() if message.removed:
-                self._context.hand_over.inventory(message)
-                self._context.node_removals.inventory(message)
-                self._context.placeholders.inventory(message, now)
-                self._context.mirror.node_gone(node)
+                context.observe_node(node, message, now)
             case msg.NodeInventory():
-                self._context.placeholders.inventory(message, now)
-                self._context.hand_over.inventory(message)
-                self._context.node_removals.inventory(message)
-                self._context.pod_reconciler.idle.heard(message)
-                self._heard_of_slices(self._context.pod_reconciler.slice_health.heard(message), now)
-                if self._context.config.mirror_gpus:
-                    self._context.mirror.inventory(message)
-            case _:
-                pass
+                context.placeholders.inventory(message, now)
+                context.hand_over.inventory(message)
+                context.node_removals.inventory(message)
+                if message.removed:
+                    context.mirror.node_gone(node)
+                    return
+                self._reconciler.idle.heard(message)
+                self._heard_of_slices(self._reconciler.slice_health.heard(message), now)
+                if context.config.mirror_gpus:
+                    context.mirror.inventory(message)
 
     def _heard_of_slices(self, uids: Iterable[RequestId], now: float) -> None:
         """A slice is being created or no longer is, which counts as an answer; or its health changed."""
         for uid in uids:
-            self._context.to_reconcile[uid] = None
-            record = self._context.pod_store.records.get(uid)
+            self._context.reconcile(uid)
+            record = self._records.get(uid)
             if record is not None:
                 record.quiet_since = now
 
     def _note(self, uid: RequestId, message: _Note, now: float) -> None:
         if isinstance(message, msg.EvictionOrdered) and self._reading[Stream.STATE]:
             self._read_orders[uid] = None
-        record = self._context.pod_store.records.get(uid)
+        record = self._records.get(uid)
         if record is None:
             if not self._context.ready or self._reading[Stream.STATE]:  # its request may be part of the present reading
                 self._read_notes[uid, isinstance(message, (msg.EvictionOrdered, msg.EvictionOver))] = message
             return
-        self._context.to_reconcile[uid] = None
+        self._context.reconcile(uid)
         match message:
             case msg.Pending():
                 if not isinstance(record.pending, msg.Pending) or record.pending.message != message.message:
@@ -179,48 +179,48 @@ class BusHandler:
     def _answer_orders(self) -> None:
         """The orders to evict and their outcomes were read whole; before, they may be of different readings."""
         for uid in self._read_orders:
-            record = self._context.pod_store.records.get(uid)
+            record = self._records.get(uid)
             if record is not None and record.eviction:
                 self._answer_order(uid, record)
 
     def _answer_order(self, uid: RequestId, record: PodRecord) -> None:
         """Report an eviction that this process carried out but did not report: otherwise the order counts as open."""
         if not self._see_whether_evicted(uid, record) and record.evicted:
-            self._context.publisher.evicted(uid, msg.EvictionDone(request=uid))
+            self._publisher.evicted(uid, msg.EvictionDone(request=uid))
 
     def _see_whether_evicted(self, uid: RequestId, record: PodRecord) -> bool:
-        is_said = isinstance(self._context.publisher.eviction_on_bus(uid), msg.EvictionDone)
+        is_said = isinstance(self._publisher.eviction_on_bus(uid), msg.EvictionDone)
         record.evicted = record.evicted or is_said
         return is_said
 
     def _forget_orders(self) -> None:
         """The orders to evict were read whole: one that was not among them no longer exists. It was lost with a wiped
         broker, and the allocator publishes it again if it still holds. No other event would take it back."""
-        for uid, record in self._context.pod_store.records.items():
+        for uid, record in self._records.items():
             if record.eviction and uid not in self._read_orders:
                 record.eviction = ""
-                self._context.to_reconcile[uid] = None
+                self._context.reconcile(uid)
 
     def _take_answers(self) -> None:
         """The answers were read whole: one that was not among them no longer exists, except a loss: after a wipe its
         pod still has to end, for which agent and allocator wait."""
         read, self._read_answers = self._read_answers, {}
-        self._context.pod_reconciler.answers_are_old = False
-        for uid, record in self._context.pod_store.records.items():
+        self._reconciler.answers_are_old = False
+        for uid, record in self._records.items():
             if record.answer is not None and uid not in read and not record.is_lost:
                 record.answer = None
-                self._context.to_reconcile[uid] = None
+                self._context.reconcile(uid)
         for uid, (answer, at) in read.items():
             self._answer(uid, answer, at)
 
     def _answer(self, uid: RequestId, answer: msg.BindingMessage, at: AnsweredAt) -> None:
         """An answer was read, maybe again. One older than the last comes from a lagging server."""
-        record = self._context.pod_store.records.get(uid)
+        record = self._records.get(uid)
         if record is None and isinstance(answer, msg.Released) and answer.cause == "pod gone":
-            self._context.pod_store.is_over(uid)
+            self._context.pod_store.bury(uid)  # our final message was lost, perhaps
         if record is None or record.closed:
             return
-        self._context.to_reconcile[uid] = None
+        self._context.reconcile(uid)
         life, sequence = record.answered_at
         if life == at[0] and sequence > at[1]:
             return
@@ -231,23 +231,21 @@ class BusHandler:
         self._context.pod_store.due[uid] = None
         self._context.told.append(log_lines.answered(f"{record.namespace}/{record.name}", uid, answer, record.held))
         if isinstance(answer, msg.Bound) and answer.warnings and answer.is_for(record.held):
-            self._context.pod_reconciler.status_writer.event(
-                record, "Warning", "SliceWarning", "; ".join(answer.warnings)
-            )
+            self._reconciler.status_writer.event(record, "SliceWarning", "; ".join(answer.warnings))
 
     def _take_words(self, uids: Iterable[RequestId], now: float) -> None:
         """Adopt our own requests from the bus. The last known value counts, not the one just read."""
         adopted = False
         for uid in list(uids):
-            word = self._context.publisher.request_on_bus(uid)
+            word = self._publisher.request_on_bus(uid)
             if word is None:
                 continue
-            before = self._context.pod_store.records.get(uid)
+            before = self._records.get(uid)
             known = before is not None and not before.closed
             record = self._context.pod_store.heard(uid, word, now)
             adopted = adopted or (record is not None and not known)
             if record is not None:
-                self._context.to_reconcile[uid] = None
+                self._context.reconcile(uid)
         self._read_words = {}
         notes, self._read_notes = self._read_notes, {}
         for (uid, _), note in notes.items():

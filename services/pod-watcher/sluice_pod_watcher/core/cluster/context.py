@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Literal
 
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.kube.names import LABEL_IGNORE
@@ -52,6 +53,12 @@ class ClusterContext:
     told: list[WriteLogLine] = field(default_factory=list)
     out: list[Instruction] = field(default_factory=list)
 
+    def reconcile(self, *uids: RequestId) -> None:
+        self.to_reconcile |= dict.fromkeys(uids)
+
+    def log(self, level: Literal["info", "warning"], sentence: str, uid: str = "") -> None:
+        self.told.append(WriteLogLine(level, sentence, uid))
+
     def republish_nodes(self) -> None:
         """Compare the published resources of nodes with the bus again."""
         self.node_capacity.say_again(self.node_removals.missing)
@@ -78,7 +85,7 @@ class ClusterContext:
         if waited and not self.pod_store.wait_for_nodes:
             self.publisher.saved()
         for node in self.node_capacity.newly_cut:
-            self.told.append(WriteLogLine("warning", f"node {node} {CUT}"))
+            self.log("warning", f"node {node} {CUT}")
         self.node_capacity.newly_cut = []
 
     def publish_nodes(self, now: float) -> None:
@@ -92,20 +99,20 @@ class ClusterContext:
                 self.publisher.host(node, facts)
         for removed in self.node_removals.due(now):
             if self.publisher.removed(removed, self.node_capacity.no_room):
-                self.told.append(WriteLogLine("warning", f"node {removed.node} is removed: {removed.cause}"))
+                self.log("warning", f"node {removed.node} is removed: {removed.cause}")
 
     def observe_node(self, node: NodeName, message: AnyMessage | None, now: float) -> None:
         """The last message about a node. A removed node whose agent reports has no room while its object is missing."""
         if self.node_removals.said(node, message, now):
             self.publisher.rewrite_host(node, self.node_capacity.no_room)
-            self.told.append(WriteLogLine("warning", f"node {node} was removed, but its agent reports again"))
+            self.log("warning", f"node {node} was removed, but its agent reports again")
 
     def settle(self, now: float) -> None:
         """Reconcile the pods with news, and a part of the backlog."""
         for uid in self.pod_store.take_freed():
             if (freed := self.pod_store.records.get(uid)) is not None:
                 self.log_change(freed, self.pod_store.claim_changed(freed, now))
-                self.to_reconcile[uid] = None
+                self.reconcile(uid)
         looked_at, self.to_reconcile = self.to_reconcile, {}
         if len(looked_at) > BACKLOG_MAX:
             self.backlog |= looked_at
@@ -113,35 +120,28 @@ class ClusterContext:
         for uid in list(islice(self.backlog, BACKLOG_MAX)):
             del self.backlog[uid]
             looked_at[uid] = None
-        pod_reconciler = self.pod_reconciler
         for uid in looked_at:
-            record = self.pod_store.records.get(uid)
-            if record is None:
-                continue
-            pod_reconciler.settle(record, now)
-            if record.binding_unknown:
-                self.publisher.hold_back(uid)
-        for uid, outcome in pod_reconciler.outcomes:
+            if (record := self.pod_store.records.get(uid)) is not None:
+                self.pod_reconciler.settle(record, now)
+                if record.binding_unknown:
+                    self.publisher.hold_back(uid)
+        for uid, outcome in self.pod_reconciler.outcomes:
             self.publisher.evicted(uid, outcome)
-        self.out += pod_reconciler.take_out()
-        pod_reconciler.outcomes = []
+        self.out += self.pod_reconciler.take_out()
+        self.pod_reconciler.outcomes = []
 
     def log_change(self, record: PodRecord, change: Change) -> None:
         who, terms = f"{record.namespace}/{record.name}", record.terms
         if terms is None:
             if change and record.is_passed_over:
-                self.told.append(WriteLogLine("warning", f"{who} is ignored: {PASSED_OVER}", record.uid))
-            return
-        if change == "ended":
-            self.told.append(
-                WriteLogLine("info", f"{who} is over ({record.ended}); its request is withdrawn", record.uid)
-            )
+                self.log("warning", f"{who} is ignored: {PASSED_OVER}", record.uid)
+        elif change == "ended":
+            self.log("info", f"{who} is over ({record.ended}); its request is withdrawn", record.uid)
         elif change and terms.refusal is not None:
-            sentence = terms.refusal.sentence()
-            self.told.append(WriteLogLine("warning", f"{who} is refused: {sentence}", record.uid))
+            self.log("warning", f"{who} is refused: {terms.refusal.sentence()}", record.uid)
         elif change:
             asks = "now asks" if change == "changed" else "asks"
-            self.told.append(WriteLogLine("info", f"{who} {asks} for {claims_text(terms.claims)}", record.uid))
+            self.log("info", f"{who} {asks} for {claims_text(terms.claims)}", record.uid)
             warnings = (*record.view.unknown, *record.claim_warnings) if record.view is not None else ()
             for each in warnings if change == "new" else ():
-                self.pod_reconciler.status_writer.event(record, "Warning", "SliceWarning", each)
+                self.pod_reconciler.status_writer.event(record, "SliceWarning", each)

@@ -3,7 +3,7 @@ server wrote them (parsed JSON). A listing comes in pieces, so that events do no
 `ListingStarted`, one `...Seen` per object, `ListingEnded`."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -28,7 +28,7 @@ ListedKind = Literal["pods", "others", "nodes", "claims", "classes"]
 
 
 class OfObject(msgspec.Struct, frozen=True):
-    """An instruction or result about one object, for the request `uid`."""
+    """An instruction about one object, for the request `uid`."""
 
     uid: RequestId
     namespace: str
@@ -49,75 +49,18 @@ class ListingEnded(msgspec.Struct, frozen=True):
     version: str
 
 
-class PodSeen(msgspec.Struct, frozen=True):
-    """A pod of ours was listed, added or modified."""
+class Seen(msgspec.Struct, frozen=True):
+    """An object was listed, added or modified."""
 
-    pod: Raw
-
-
-class PodGone(msgspec.Struct, frozen=True):
-    """A DELETED event, with the last state. Without a deletionTimestamp it only left our selection."""
-
-    pod: Raw
+    what: ListedKind
+    object: Raw
 
 
-class OtherPodSeen(msgspec.Struct, frozen=True):
-    """A pod that is not ours, but uses resources of its node."""
+class Gone(msgspec.Struct, frozen=True):
+    """A DELETED event, with the last state. A pod without a deletionTimestamp only left our selection."""
 
-    pod: Raw
-
-
-class OtherPodGone(msgspec.Struct, frozen=True):
-    """It was deleted, or became one of ours."""
-
-    pod: Raw
-
-
-class NodeSeen(msgspec.Struct, frozen=True):
-    """A node was listed, added or modified."""
-
-    node: Raw
-
-
-class NodeGone(msgspec.Struct, frozen=True):
-    """A node was deleted."""
-
-    node: Raw
-
-
-Step = Literal["bind", "annotate", "condition"]
-
-
-class PatchDone(msgspec.Struct, frozen=True):
-    """A write to a pod succeeded; `pod` is the API server's answer."""
-
-    uid: RequestId
-    step: Step
-    pod: Raw
-
-
-class PatchRefused(msgspec.Struct, frozen=True):
-    """A write failed with this HTTP status, 0 without an answer: it may have landed. `retry_after_s`: 0 for none."""
-
-    uid: RequestId
-    step: Step
-    status: int
-    message: str
-    retry_after_s: float = 0.0
-
-
-class PodRead(msgspec.Struct, frozen=True):
-    """The object under the pod's name now; None when there is none."""
-
-    uid: RequestId
-    pod: Raw | None
-
-
-class PodUnreadable(msgspec.Struct, frozen=True):
-    """The read failed, which shows nothing about the pod."""
-
-    uid: RequestId
-    message: str
+    what: ListedKind
+    object: Raw
 
 
 class WallClock(msgspec.Struct, frozen=True):
@@ -126,55 +69,10 @@ class WallClock(msgspec.Struct, frozen=True):
     unix_s: float
 
 
-class PodEvicted(msgspec.Struct, frozen=True):
-    """The eviction was accepted: the pod will be deleted."""
-
-    uid: RequestId
-
-
-class EvictionRefused(msgspec.Struct, frozen=True):
-    """The eviction was rejected: 429 for a disruption budget, 404 and 409 when that pod no longer exists."""
-
-    uid: RequestId
-    status: int
-    message: str
-
-
 class GpusListed(msgspec.Struct, frozen=True):
     """The names of the GPU objects that existed when this process started."""
 
     names: tuple[str, ...]
-
-
-class GpuMirrored(msgspec.Struct, frozen=True):
-    """The object of a GPU was written or deleted."""
-
-    name: str
-
-
-class GpuNotMirrored(msgspec.Struct, frozen=True):
-    """The object of a GPU could not be written."""
-
-    name: str
-    message: str
-
-
-class ClaimsRead(msgspec.Struct, frozen=True):
-    """Per claim the object, its volume and its class, as far as they exist; `forbidden`: why they cannot be read."""
-
-    uid: RequestId
-    claims: "tuple[ClaimObjects, ...]" = ()
-    forbidden: str = ""
-
-
-class ClaimsUnreadable(msgspec.Struct, frozen=True):
-    """The claims could not be read now; `message` has the cause."""
-
-    uid: RequestId
-    message: str
-
-
-ClaimObjects = tuple[str, Raw | None, Raw | None, Raw | None]  # the name of a claim; the claim, its volume, its class
 
 
 class ClaimsServed(msgspec.Struct, frozen=True):
@@ -183,133 +81,59 @@ class ClaimsServed(msgspec.Struct, frozen=True):
     served: bool
 
 
-class ClaimSeen(msgspec.Struct, frozen=True):
-    """A ResourceClaim was listed, added or modified."""
-
-    claim: Raw
+C = TypeVar("C", bound="Call")
 
 
-class ClaimGone(msgspec.Struct, frozen=True):
-    """A ResourceClaim was deleted."""
+class Done(msgspec.Struct, Generic[C], frozen=True):
+    """An instruction was carried out. `answer`: the object as the API server shows it now; of `ReadPod` None where
+    there is none; of `ReadClaims` a `ClaimObjects` for each claim."""
 
-    claim: Raw
-
-
-class ClassSeen(msgspec.Struct, frozen=True):
-    """A DeviceClass was listed, added or modified."""
-
-    device_class: Raw
+    wanted: C
+    answer: Any = None
 
 
-class ClassGone(msgspec.Struct, frozen=True):
-    """A DeviceClass was deleted."""
+class Failed(msgspec.Struct, Generic[C], frozen=True):
+    """An instruction failed with this HTTP status; 0 without an answer: a write may have landed. `retry_after_s`: the
+    pause that the API server asks for, 0 for none."""
 
-    device_class: Raw
-
-
-ClaimStep = Literal["create", "protect", "allocate", "deallocate"]
-
-
-class ClaimWritten(OfObject, frozen=True):
-    """A write to a ResourceClaim succeeded; `claim` is the API server's answer, `uid` that of the pod it is for."""
-
-    step: ClaimStep
-    claim: Raw
-
-
-class ClaimRefused(OfObject, frozen=True):
-    """A write to a ResourceClaim failed with this HTTP status; 0 without an answer, when it may have landed."""
-
-    step: ClaimStep
+    wanted: C
     status: int
     message: str
     retry_after_s: float = 0.0
 
-
-class HandOverWritten(msgspec.Struct, frozen=True):
-    """Admission can read how new pods get their devices."""
-
-    mode: str
+    @property
+    def why(self) -> str:
+        return f"{self.message} ({self.status})" if self.status else self.message
 
 
-class HandOverNotWritten(msgspec.Struct, frozen=True):
-    """That could not be written."""
-
-    message: str
-
-
-class PlaceholderWritten(msgspec.Struct, frozen=True):
-    """A placeholder was created (`pod` is the API server's answer), or is gone (None)."""
-
-    name: str
-    pod: Raw | None
-
-
-class PlaceholderNotWritten(msgspec.Struct, frozen=True):
-    """A placeholder could not be created or deleted."""
-
-    name: str
-    message: str
+Result = Done[C] | Failed[C]
+ClaimObjects = tuple[str, Raw | None, Raw | None, Raw | None]  # the name of a claim; the claim, its volume, its class
 
 
 class Continued(msgspec.Struct, frozen=True):
     """The next turn, after `Continue`."""
 
 
-Event = (
-    BusEvent
-    | Ticked
-    | Continued
-    | ListingStarted
-    | ListingEnded
-    | PodSeen
-    | PodGone
-    | OtherPodSeen
-    | OtherPodGone
-    | NodeSeen
-    | NodeGone
-    | PatchDone
-    | PatchRefused
-    | PodRead
-    | PodUnreadable
-    | ClaimsRead
-    | ClaimsUnreadable
-    | PodEvicted
-    | WallClock
-    | EvictionRefused
-    | GpusListed
-    | GpuMirrored
-    | GpuNotMirrored
-    | ClaimsServed
-    | ClaimSeen
-    | ClaimGone
-    | ClassSeen
-    | ClassGone
-    | ClaimWritten
-    | ClaimRefused
-    | HandOverWritten
-    | HandOverNotWritten
-    | PlaceholderWritten
-    | PlaceholderNotWritten
-)
-
+ObjectEvent = ListingStarted | ListingEnded | Seen | Gone
+Event = BusEvent | Ticked | Continued | ObjectEvent | WallClock | GpusListed | ClaimsServed | Done[Any] | Failed[Any]
 Patch = tuple[Mapping[str, Any], ...]  # the operations of one JSON patch (RFC 6902)
+ClaimStep = Literal["create", "protect", "allocate", "deallocate"]
 
 
 class BindPod(OfObject, frozen=True):
-    """Write the pod's devices, its pin and its open gate, in one patch. `PatchDone` or `PatchRefused` follows."""
+    """Write the pod's devices, its pin and its open gate, in one patch."""
 
     patch: Patch
 
 
 class AnnotatePod(OfObject, frozen=True):
-    """Write that the slice was created again or is declined, or that the pod is not ours. One of `Patch...` follows."""
+    """Write that the slice was created again or is declined, or that the pod is not ours."""
 
     patch: Patch
 
 
 class WritePodCondition(OfObject, frozen=True):
-    """Set our condition, by a strategic merge that holds the UID. `PatchDone` or `PatchRefused` follows."""
+    """Set our condition, by a strategic merge that holds the UID."""
 
     status: Literal["True", "False"]
     reason: str
@@ -317,11 +141,11 @@ class WritePodCondition(OfObject, frozen=True):
 
 
 class ReadPod(OfObject, frozen=True):
-    """Read what is under this name, whatever its labels. `PodRead` or `PodUnreadable` follows."""
+    """Read what is under this name, whatever its labels."""
 
 
 class ReadClaims(msgspec.Struct, frozen=True):
-    """Read these volume claims, and the topology of their volumes. `ClaimsRead` or `ClaimsUnreadable` follows."""
+    """Read these volume claims, and the topology of their volumes."""
 
     uid: RequestId
     namespace: str
@@ -329,8 +153,8 @@ class ReadClaims(msgspec.Struct, frozen=True):
 
 
 class EvictPod(OfObject, frozen=True):
-    """Evict the pod, with its UID as a precondition. `PodEvicted` or `EvictionRefused` follows. Pods are only deleted
-    by eviction: it deletes a pod that does not run, and respects disruption budgets for one that does."""
+    """Evict the pod, with its UID as a precondition. Pods are only deleted by eviction: it deletes a pod that does not
+    run, and respects disruption budgets for one that does."""
 
     cause: str
 
@@ -346,14 +170,14 @@ class WriteEvent(OfObject, frozen=True):
 
 
 class MirrorGpu(msgspec.Struct, frozen=True):
-    """Make the object of a GPU show this. `GpuMirrored` or `GpuNotMirrored` follows."""
+    """Make the object of a GPU show this."""
 
     name: str
     status: Mapping[str, Any]
 
 
 class UnmirrorGpu(msgspec.Struct, frozen=True):
-    """Delete the object of a GPU. `GpuMirrored` or `GpuNotMirrored` follows."""
+    """Delete the object of a GPU."""
 
     name: str
 
@@ -363,14 +187,16 @@ class WatchClaims(msgspec.Struct, frozen=True):
 
 
 class CreateClaim(OfObject, frozen=True):
-    """Create this ResourceClaim for a pod. `ClaimWritten` or `ClaimRefused` follows."""
+    """Create this ResourceClaim for a pod."""
 
+    step: ClassVar[ClaimStep] = "create"
     body: Mapping[str, Any]
 
 
 class ProtectClaim(OfObject, frozen=True):
-    """Add the finalizer of the claim controller by this patch. `ClaimWritten` or `ClaimRefused` follows."""
+    """Add the finalizer of the claim controller by this patch."""
 
+    step: ClassVar[ClaimStep] = "protect"
     patch: Patch
 
 
@@ -382,14 +208,14 @@ class WriteClaimStatus(OfObject, frozen=True):
 
 
 class WriteHandOver(msgspec.Struct, frozen=True):
-    """Write into its ConfigMap how new pods get their devices. `HandOverWritten` or `HandOverNotWritten` follows."""
+    """Write into its ConfigMap how new pods get their devices."""
 
     namespace: str
     mode: str
 
 
 class CreatePlaceholder(msgspec.Struct, frozen=True):
-    """Create a placeholder pod. `PlaceholderWritten` or `PlaceholderNotWritten` follows."""
+    """Create a placeholder pod."""
 
     namespace: str
     name: str
@@ -397,7 +223,7 @@ class CreatePlaceholder(msgspec.Struct, frozen=True):
 
 
 class DeletePlaceholder(msgspec.Struct, frozen=True):
-    """Delete a placeholder pod, with its UID as a precondition. What follows is as for `CreatePlaceholder`."""
+    """Delete a placeholder pod, with its UID as a precondition."""
 
     namespace: str
     name: str
@@ -408,24 +234,11 @@ class Continue(msgspec.Struct, frozen=True):
     """There is more to do than one turn allows: let others have theirs. `Continued` follows."""
 
 
-Own = (
-    Continue
-    | BindPod
-    | AnnotatePod
-    | WritePodCondition
-    | ReadPod
-    | ReadClaims
-    | EvictPod
-    | WriteEvent
-    | MirrorGpu
-    | UnmirrorGpu
-    | WatchClaims
-    | CreateClaim
-    | ProtectClaim
-    | WriteClaimStatus
-    | WriteHandOver
-    | CreatePlaceholder
-    | DeletePlaceholder
-    | WriteLogLine
+ClaimWrite = CreateClaim | ProtectClaim | WriteClaimStatus
+PodWrite = BindPod | AnnotatePod | WritePodCondition
+Call = (PodWrite | ReadPod | ReadClaims | EvictPod) | (
+    ClaimWrite | WriteHandOver | MirrorGpu | UnmirrorGpu | CreatePlaceholder | DeletePlaceholder
 )
+"""Instructions that `Done` or `Failed` follows."""
+Own = Call | Continue | WriteEvent | WatchClaims | WriteLogLine
 Instruction = BusInstruction | Own

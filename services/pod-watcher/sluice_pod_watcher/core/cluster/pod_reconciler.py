@@ -2,8 +2,9 @@
 only writes under way and retry times are remembered. A pod's gate cannot be restored and its pin cannot be changed
 (422), so it is bound once, and only on a `Bound` that can be carried out whole."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.kube.names import ANNOTATION_REQUEST, KEEPS_NODE
@@ -64,8 +65,7 @@ class PodReconciler:
         return taken
 
     def settle(self, record: PodRecord, now: float) -> None:
-        if record.needs_read:
-            self._read(record, now)
+        self._read(record, now)
         view = record.view
         self.claims.watch_for(record)
         has_left = bool(record.over) or (view is not None and view.dying)
@@ -79,7 +79,8 @@ class PodReconciler:
             self._send(record, record.sent, now)  # whatever the answer: annotations come before a revocation
         if view.dying:
             return
-        self._read_claims(record, view, now)
+        if record.unread is not None:
+            self._read_claims(record, view, now)
         self.claims.make(record, view, now)
         if self._goes_without(record, view, now):
             return
@@ -139,11 +140,8 @@ class PodReconciler:
         unseen = self.claims.cannot_be_seen(record, view, now)
         if not view.is_gated or not (record.is_not_ours or unseen):
             return False
-        if self._may(record, record.writing, now):
-            if unseen:
-                self.status_writer.event(record, "Warning", "SliceWarning", LEFT_UNSEEN)
-            patch = pod_patches.leave(view)
-            self.out.append(events.AnnotatePod(record.uid, record.namespace, record.name, patch))
+        if self._order(record, record.writing, now, events.AnnotatePod, pod_patches.leave(view)) and unseen:
+            self.status_writer.event(record, "SliceWarning", LEFT_UNSEEN)
         return True
 
     def _join(self, record: PodRecord, view: PodView, ref: ResourceClaimRef, now: float) -> None:
@@ -157,28 +155,24 @@ class PodReconciler:
         if isinstance(patch, str):
             self._complain(record, f"cannot be bound: {patch}")
             record.claim_problem = f"it cannot start beside the other pods of its ResourceClaim {ref.name}: {patch}"
-        elif self._may(record, record.writing, now):
+        elif self._order(record, record.writing, now, events.AnnotatePod, patch):
             shared = f"starts on {node}, with the devices of the ResourceClaim {ref.name}, which other pods use too"
-            self.status_writer.event(record, "Normal", "SliceShared", shared)
-            self.out.append(events.AnnotatePod(record.uid, record.namespace, record.name, patch))
+            self.status_writer.event(record, "SliceShared", shared, "Normal")
 
     def _declines(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> bool:
         """Whether the node rejects the pod by now: it declines its slice before its gate opens (ADR 0061)."""
         assert record.terms is not None
         kept_out = self.node_capacity.why_kept_out(bound.node, record.terms.host.tolerations, record.places or ())
         why = kept_out or self.claims.why_other(record, view, bound)
-        if why and self._may(record, record.writing, now):
-            given_back = f"declined its slice on {bound.node}, which {why}. It waits for another slice"
-            self._complain(record, given_back)
-            patch = pod_patches.decline(view, bound.allocation)
-            self.out.append(events.AnnotatePod(record.uid, record.namespace, record.name, patch))
+        patch = pod_patches.decline(view, bound.allocation)
+        if why and self._order(record, record.writing, now, events.AnnotatePod, patch):
+            self._complain(record, f"declined its slice on {bound.node}, which {why}. It waits for another slice")
         return bool(why)
 
     def _send(self, record: PodRecord, patch: events.Patch, now: float) -> None:
         """Bind it. This settles a patch without an answer, even if it is the same one: only one of them can land."""
-        if self._may(record, record.writing, now):
+        if self._order(record, record.writing, now, events.BindPod, patch):
             record.sent = patch
-            self.out.append(events.BindPod(record.uid, record.namespace, record.name, patch))
 
     def _annotate(
         self, record: PodRecord, view: PodView, bound: Bound, annotations: dict[str, str], now: float
@@ -189,71 +183,71 @@ class PodReconciler:
         if view.place != bound.node:  # the slice would be of another pod's device
             where = view.place or "no known node"
             self._complain(record, f"is on {where}, but its slice is on {bound.node}: it is not bound to it")
-        elif self._may(record, record.writing, now):
-            patch = pod_patches.annotate(view, annotations)
-            self.out.append(events.AnnotatePod(record.uid, record.namespace, record.name, patch))
+        else:
+            self._order(record, record.writing, now, events.AnnotatePod, pod_patches.annotate(view, annotations))
 
-    def patched(self, record: PodRecord, *, was_bound: bool) -> None:
+    def patched(self, record: PodRecord, event: events.Result[events.PodWrite], now: float) -> None:
+        """The answer to a write to the pod."""
+        match event:
+            case events.Done(wanted=events.WritePodCondition()):
+                record.writing_condition = PendingWrite(not_before=now + self.config.condition_interval_s)
+            case events.Failed(wanted=events.WritePodCondition()):
+                if event.status in WORTH_READING:
+                    record.mark_for_read()
+                self._failed(record, record.writing_condition, now, self.config.condition_interval_s)
+            case events.Done():
+                self._patched(record, was_bound=isinstance(event.wanted, events.BindPod))
+            case events.Failed():
+                self._refused(record, event, now)
+
+    def _patched(self, record: PodRecord, *, was_bound: bool) -> None:
         record.writing, record.complaint = PendingWrite(), ""
         if was_bound:
             record.confirm_by, record.sent = "", ()
         bound = record.answer
         if was_bound and isinstance(bound, Bound):
             self.status_writer.event(
-                record, "Normal", "SliceBound", f"bound to its slice on {bound.node}: {_devices(bound)}"
+                record, "SliceBound", f"bound to its slice on {bound.node}: {_devices(bound)}", "Normal"
             )
         elif isinstance(bound, Bound) and record.held is not None:
             made = f"its slice on {bound.node} was created again: {_devices(bound)}"
-            self.status_writer.event(record, "Normal", "SliceMadeAnew", made)
+            self.status_writer.event(record, "SliceMadeAnew", made, "Normal")
 
-    def patch_refused(self, record: PodRecord, event: events.PatchRefused, now: float) -> None:
+    def _refused(self, record: PodRecord, event: events.Failed[events.PodWrite], now: float) -> None:
         has_no_answer = event.status == 0 or event.status >= SERVER_ERRORS
         if has_no_answer or event.status in WORTH_READING:
             record.mark_for_read()
-        if event.step == "bind" and has_no_answer:
+        if isinstance(event.wanted, events.BindPod) and has_no_answer:
             record.confirm_by = "write"
-        elif event.step == "bind" and event.status in REFUSED_BY_WHAT_IS_THERE:
+        elif isinstance(event.wanted, events.BindPod) and event.status in REFUSED_BY_WHAT_IS_THERE:
             record.confirm_by = "read"
         self._failed(record, record.writing, now, max(self.config.retry_initial_s, event.retry_after_s))
         if event.status not in NOT_FOR_PEOPLE and record.writing.failures >= TOLD_AFTER:
             why = f"cannot be bound to its slice: the API server refuses the patch ({event.status}: {event.message})"
             self._complain(record, f"{why}; retrying")
 
-    def told(self, record: PodRecord, now: float, *, refused: int | None = None) -> None:
-        """The condition was written, or failed with this status."""
-        if refused is None:
-            record.writing_condition = PendingWrite(not_before=now + self.config.condition_interval_s)
-        else:
-            if refused in WORTH_READING:
-                record.mark_for_read()
-            self._failed(record, record.writing_condition, now, self.config.condition_interval_s)
-
-    def _read_claims(self, record: PodRecord, view: PodView, now: float) -> None:
-        if record.unread is not None and self._may(record, record.reading_claims, now):
-            self.out.append(events.ReadClaims(record.uid, record.namespace, view.claims))
-
-    def _reads_claims_again(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> bool:
-        """Whether to read its claims once more: one may have been bound elsewhere since its place was chosen."""
-        if not view.claims or record.places_for == bound.allocation:
-            return False
+    def _read_claims(self, record: PodRecord, view: PodView, now: float) -> bool:
         if self._may(record, record.reading_claims, now):
             self.out.append(events.ReadClaims(record.uid, record.namespace, view.claims))
         return True
+
+    def _reads_claims_again(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> bool:
+        """Whether to read its claims once more: one may have been bound elsewhere since its place was chosen."""
+        return bool(view.claims) and record.places_for != bound.allocation and self._read_claims(record, view, now)
 
     def claims_read(self, record: PodRecord, unknown: Iterable[str]) -> None:
         """The claims were read; unknown topologies become an Event, the first time."""
         record.reading_claims = PendingWrite()
         for each in unknown if record.places is None else ():
             why = f"{each}. The pod stays unscheduled if its slice is on a node that cannot reach the volume"
-            self.status_writer.event(record, "Warning", "SliceWarning", why)
+            self.status_writer.event(record, "SliceWarning", why)
 
     def claims_unreadable(self, record: PodRecord, now: float) -> None:
         self._failed(record, record.reading_claims, now, self.config.retry_initial_s)
 
     def _read(self, record: PodRecord, now: float) -> None:
-        if record.name and self._may(record, record.reading, now):
+        if record.needs_read and record.name and self._order(record, record.reading, now, events.ReadPod):
             record.read_too_early = False
-            self.out.append(events.ReadPod(record.uid, record.namespace, record.name))
 
     def was_read(self, record: PodRecord) -> None:
         record.needs_read, record.read_too_early = record.read_too_early, False
@@ -285,7 +279,7 @@ class PodReconciler:
             return record.eviction
         warning, is_idle = self.idle.step(record)
         if warning:
-            self.status_writer.event(record, "Warning", "SliceIdle", warning)
+            self.status_writer.event(record, "SliceIdle", warning)
             self.out.append(WriteLogLine("info", f"{record.namespace}/{record.name}: {warning}", record.uid))
         if is_idle:
             return is_idle
@@ -303,9 +297,8 @@ class PodReconciler:
 
     def _evict(self, record: PodRecord, cause: str, now: float, *, alone: bool = False) -> None:
         """Evict the pod, and those beside it that have its slice by the same ResourceClaim."""
-        if self._stays(record) and self._may(record, record.evicting, now):
-            self.status_writer.event(record, "Warning", "Evicting", f"evicting the pod: {cause}")
-            self.out.append(events.EvictPod(record.uid, record.namespace, record.name, cause))
+        if self._stays(record) and self._order(record, record.evicting, now, events.EvictPod, cause):
+            self.status_writer.event(record, "Evicting", f"evicting the pod: {cause}")
         for uid, name in () if alone else self.claims.beside(record):
             writing = record.evicting_beside.setdefault(uid, PendingWrite())
             if uid not in record.going and self._may(record, writing, now):
@@ -336,20 +329,21 @@ class PodReconciler:
             record.evicting = PendingWrite()
         self._see_whether_gone(record)
 
-    def eviction_refused(self, record: PodRecord, event: events.EvictionRefused, now: float) -> None:
-        is_its_own = event.uid == record.uid
+    def eviction_refused(self, record: PodRecord, event: events.Failed[events.EvictPod], now: float) -> None:
+        uid = event.wanted.uid
+        is_its_own = uid == record.uid
         if event.status in NOT_THAT_POD and is_its_own:
             record.mark_for_read()
         elif event.status in NOT_THAT_POD:
-            self.evicted(record, event.uid)
+            self.evicted(record, uid)
             return
         elif event.status:
             which = "the pod" if is_its_own else "a pod with its ResourceClaim"
             why = f"cannot evict {which} now, retrying: {event.message}"
-            self.status_writer.event(record, "Warning", "EvictionBlocked", why)
+            self.status_writer.event(record, "EvictionBlocked", why)
             if record.eviction and not record.evicted:  # otherwise its eviction was reported already
                 self.outcomes.append((record.uid, EvictionBlocked(request=record.uid, why=event.message[:1000])))
-        writing = record.evicting if is_its_own else record.evicting_beside.setdefault(event.uid, PendingWrite())
+        writing = record.evicting if is_its_own else record.evicting_beside.setdefault(uid, PendingWrite())
         self._failed(record, writing, now, self.config.evict_retry_s)
 
     def gone(self, record: PodRecord) -> None:
@@ -362,8 +356,7 @@ class PodReconciler:
         ails = self.slice_health.why(record.uid, record.held.node) if record.held is not None else ""
         problem = problem_of(record, stuck, ails, self.slice_health.made_on(record.uid))
         written, later = self.status_writer.tell(record, problem, now)
-        if written is not None:
-            self.out.append(written)
+        self.out += written
         for at in later:
             self.delayed_queue.at(record.uid, at)
 
@@ -372,6 +365,15 @@ class PodReconciler:
         if record.complaint != why:
             record.complaint = why
             self.out.append(WriteLogLine("warning", f"{record.namespace}/{record.name} {why}", record.uid))
+
+    def _order(
+        self, record: PodRecord, writing: PendingWrite, now: float, kind: Callable[..., events.Call], *args: Any
+    ) -> bool:
+        """Give an instruction about the pod, unless the last one of its sort is under way or its pause lasts."""
+        may = self._may(record, writing, now)
+        if may:
+            self.out.append(kind(record.uid, record.namespace, record.name, *args))
+        return may
 
     def _may(self, record: PodRecord, writing: PendingWrite, now: float) -> bool:
         return writing.may_start(record.uid, self.delayed_queue, now)

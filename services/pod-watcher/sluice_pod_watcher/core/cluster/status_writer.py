@@ -9,9 +9,9 @@ from sluice.contracts.ids import RequestId
 from sluice.contracts.reasons import shorten
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import WriteEvent, WritePodCondition
-from sluice_pod_watcher.core.cluster.pods.pod_problem import NOTE_CHARACTERS_MAX, PodProblem
+from sluice_pod_watcher.core.cluster.pods.pod_problem import NOTE_CHARACTERS_MAX, Level, PodProblem
 from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
-from sluice_pod_watcher.core.cluster.pods.pod_view import PodCondition
+from sluice_pod_watcher.core.cluster.pods.pod_view import PodCondition, PodView
 from sluice_pod_watcher.core.workqueue import FairLine, TokenBucket
 
 EVENTS_REMEMBERED = 16  # per pod: the same Event again extends its series
@@ -31,54 +31,45 @@ class StatusWriter:
 
     def tell(
         self, record: PodRecord, problem: PodProblem | None, now: float
-    ) -> tuple[WritePodCondition | None, tuple[float, ...]]:
+    ) -> tuple[list[WritePodCondition], list[float]]:
         """The condition to write now, if any, and when to look again. Events wait for `due`."""
         view = record.view
         if view is None or view.dying or record.ended is not None:
-            return None, ()
+            return [], []
         if problem is None:
             record.event_told = None
-        begins = self._begins(record, problem) if problem is not None else now
+            return self._condition(record, view, None, now)
+        since = record.quiet_since if problem.patience == "an answer" else record.since  # from the last answer
+        begins = since + self._after_s[problem.patience]
         if now < begins:
-            return None, (begins,)
-        again = self._remind(record, problem, now) if problem is not None else None
-        written, later = self._condition(record, problem, now)
-        return written, tuple(at for at in (again, later) if at is not None)
+            return [], [begins]
+        again = self._remind(record, problem, now)
+        written, later = self._condition(record, view, problem, now)
+        return written, [again, *later]
 
     def turns(self, now: float) -> list[RequestId]:
         """Pods whose turn has come to get their condition written."""
         return self._line.turns(now)
 
-    def _begins(self, record: PodRecord, problem: PodProblem) -> float:
-        """When a problem is shown. The time for a missing answer starts with the last one."""
-        since = record.quiet_since if problem.patience == "an answer" else record.since
-        return since + self._after_s[problem.patience]
-
     def _condition(
-        self, record: PodRecord, problem: PodProblem | None, now: float
-    ) -> tuple[WritePodCondition | None, float | None]:
-        view = record.view
-        assert view is not None
-        written = view.condition
+        self, record: PodRecord, view: PodView, problem: PodProblem | None, now: float
+    ) -> tuple[list[WritePodCondition], list[float]]:
+        written, writing = view.condition, record.writing_condition
         wanted = problem.condition if problem is not None else None
         if wanted is None and written is not None and written.status == "False" and not view.is_gated:
             wanted = READY  # its condition shows that it waited, so it shows that this is over
-        if wanted is None or wanted == written or record.writing_condition.under_way:
+        is_settled = wanted is None or wanted == written or writing.under_way
+        if wanted is None or is_settled or now < writing.not_before:
             self._line.leave(record.uid)
-            return None, None
-        if now < record.writing_condition.not_before:
-            self._line.leave(record.uid)
-            return None, record.writing_condition.not_before
+            return [], [] if is_settled else [writing.not_before]
         if not self._line.may_go(record.uid, now):
-            return None, None
-        record.writing_condition.under_way = True
+            return [], []
+        writing.under_way = True
         status: Literal["True", "False"] = "True" if wanted.status == "True" else "False"
-        what = WritePodCondition(
-            record.uid, record.namespace, record.name, status=status, reason=wanted.reason, message=wanted.message
-        )
-        return what, None
+        about = record.uid, record.namespace, record.name
+        return [WritePodCondition(*about, status=status, reason=wanted.reason, message=wanted.message)], []
 
-    def event(self, record: PodRecord, level: Literal["Normal", "Warning"], reason: str, note: str) -> None:
+    def event(self, record: PodRecord, reason: str, note: str, level: Level = "Warning") -> None:
         """Queue an Event about a pod. The same one again extends its series."""
         note = shorten(note, NOTE_CHARACTERS_MAX)
         key = _key(record.uid, record.name, reason, note)
@@ -95,7 +86,7 @@ class StatusWriter:
         key = _key(uid, name, "Evicting", note)
         self._queue.append(WriteEvent(uid, namespace, name, key, "Warning", "Evicting", note))
 
-    def _remind(self, record: PodRecord, problem: PodProblem, now: float) -> float | None:
+    def _remind(self, record: PodRecord, problem: PodProblem, now: float) -> float:
         """Write an Event when the problem is new, and again before that one expires. Returns when to look again."""
         told = record.event_told
         if told is None and record.view is not None and record.view.condition == problem.condition:
@@ -107,7 +98,7 @@ class StatusWriter:
         if now < at:
             return at
         record.event_told = (problem.event, problem.message, now)
-        self.event(record, problem.level, problem.event, problem.message)
+        self.event(record, problem.event, problem.message, problem.level)
         return now + self._config.event_again_s
 
     def due(self, now: float) -> list[WriteEvent]:

@@ -1,7 +1,8 @@
 """The core of a cluster's pod-watcher. Nothing is decided before our pods were listed and both streams read once; then
 an event costs what it is about. `pod_reconciler` decides for a pod, `pod_store` derives its request."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from sluice.contracts.bus.events import Stream, Ticked
 from sluice.contracts.ids import RunId
@@ -20,27 +21,18 @@ from sluice_pod_watcher.core.cluster.pod_reconciler import PodReconciler
 from sluice_pod_watcher.core.cluster.pods.pod_store import PodStore
 from sluice_pod_watcher.core.cluster.pods.pod_view import node_name_of
 from sluice_pod_watcher.core.cluster.status_writer import StatusWriter
-from sluice_pod_watcher.core.folder.events import WriteLogLine
 from sluice_pod_watcher.core.publisher import RequestPublisher
 
+_NOUNS = ("request", "source", "host", "node", "waiting", "eviction", "evicted", "inventory", "pool")
 READS: tuple[tuple[Stream, tuple[str, ...]], ...] = (
     (Stream.BOOK, ("sluice.binding.>",)),
-    (
-        Stream.STATE,
-        (
-            "sluice.request.>",
-            "sluice.source.>",
-            "sluice.host.>",
-            "sluice.node.>",
-            "sluice.waiting.>",
-            "sluice.eviction.>",
-            "sluice.evicted.>",
-            "sluice.inventory.>",
-            "sluice.pool.>",
-        ),
-    ),
+    (Stream.STATE, tuple(f"sluice.{noun}.>" for noun in _NOUNS)),
 )
 """What to read: its own requests (the guards of its writes), the answers, orders to evict, and the fleet."""
+
+
+E = TypeVar("E")
+Handler = Callable[[E, float], None]
 
 
 class ClusterWatcher:
@@ -48,75 +40,58 @@ class ClusterWatcher:
 
     def __init__(self, run: RunId, config: ClusterConfig) -> None:
         self.config = config
-        pod_store = PodStore(config)
-        publisher = RequestPublisher(run, config.source, config.closing_ttl_s, pod_store)
-        node_capacity = NodeCapacity(config)
-        pod_reconciler = PodReconciler(
-            config, StatusWriter(config), node_capacity, pod_store.avoided_nodes, claim_store=pod_store.claims
+        store, capacity = PodStore(config), NodeCapacity(config)
+        publisher = RequestPublisher(run, config.source, config.closing_ttl_s, store)
+        reconciler = PodReconciler(
+            config, StatusWriter(config), capacity, store.avoided_nodes, claim_store=store.claims
         )
-        self._context = ClusterContext(
-            config,
-            pod_store,
-            publisher,
-            pod_reconciler,
-            node_capacity,
-            GpuMirror(config),
-            NodeRemovals(config),
-            HandOverMode(config),
-            Placeholders(config),
-        )
-        self._api = ApiHandler(self._context)
+        about_nodes = GpuMirror(config), NodeRemovals(config), HandOverMode(config), Placeholders(config)
+        self._context = ClusterContext(config, store, publisher, reconciler, capacity, *about_nodes)
+        api = self._api = ApiHandler(self._context)
+        claims = self._claims = ClaimHandler(self._context)
         self._bus = BusHandler(self._context)
-        self._claims = ClaimHandler(self._context)
+        self._objects: Mapping[events.ListedKind, Handler[events.ObjectEvent]] = {
+            "pods": api.object_event,
+            "others": self._other_event,
+            "nodes": self._node_event,
+            "claims": claims.claim_event,
+            "classes": claims.class_event,
+        }
+        self._results: Mapping[type[events.Call], Handler[Any]] = {
+            events.BindPod: api.patched,
+            events.AnnotatePod: api.patched,
+            events.WritePodCondition: api.patched,
+            events.ReadPod: api.read,
+            events.ReadClaims: api.claims_read,
+            events.EvictPod: api.evicted,
+            events.CreateClaim: claims.written,
+            events.ProtectClaim: claims.written,
+            events.WriteClaimStatus: claims.written,
+            events.WriteHandOver: claims.hand_over_written,
+            events.MirrorGpu: self._mirrored,
+            events.UnmirrorGpu: self._mirrored,
+            events.CreatePlaceholder: self._placeholder_written,
+            events.DeletePlaceholder: self._placeholder_written,
+        }
         self._continues = False
 
     def handle(self, event: events.Event, now: float) -> list[events.Instruction]:
-        context = self._context
-        self._continues = self._continues and not isinstance(event, events.Continued)
+        context, reconciler = self._context, self._context.pod_reconciler
         match event:
-            case Ticked() | events.Continued() | events.WallClock():
-                self._time_event(event, now)
-            case events.NodeSeen() | events.NodeGone() | events.OtherPodSeen() | events.OtherPodGone():
-                self._host_event(event, now)
-            case (
-                events.ListingStarted(what="claims" | "classes")
-                | events.ListingEnded(what="claims" | "classes")
-                | events.ClaimsServed()
-                | events.ClaimSeen()
-                | events.ClaimGone()
-                | events.ClassSeen()
-                | events.ClassGone()
-                | events.ClaimWritten()
-                | events.ClaimRefused()
-                | events.HandOverWritten()
-                | events.HandOverNotWritten()
-            ):
-                self._claims.handle(event, now)
-            case events.ListingStarted(what="nodes" | "others") | events.ListingEnded(what="nodes" | "others"):
-                context.node_capacity.handle(event)
-                self._listing_of_others(event)
-            case (
-                events.ListingStarted()
-                | events.ListingEnded()
-                | events.PodSeen()
-                | events.PodGone()
-                | events.PodRead()
-                | events.PodUnreadable()
-            ):
-                self._api.handle(event, now)
-            case (
-                events.PatchDone()
-                | events.PatchRefused()
-                | events.PodEvicted()
-                | events.EvictionRefused()
-                | events.ClaimsRead()
-                | events.ClaimsUnreadable()
-            ):
-                self._api.handle(event, now)
-            case events.GpusListed() | events.GpuMirrored() | events.GpuNotMirrored():
-                self._mirror_event(event, now)
-            case events.PlaceholderWritten() | events.PlaceholderNotWritten():
-                self._placeholder_event(event, now)
+            case Ticked() | events.Continued():
+                self._continues = self._continues and not isinstance(event, events.Continued)
+                context.publisher.tick(now)
+                context.reconcile(*reconciler.delayed_queue.due(now), *reconciler.status_writer.turns(now))
+            case events.WallClock():
+                context.reconcile(*reconciler.idle.clock(event.unix_s))
+            case events.Seen() | events.Gone() | events.ListingStarted() | events.ListingEnded():
+                self._objects[event.what](event, now)
+            case events.Done() | events.Failed():
+                self._results[type(event.wanted)](event, now)
+            case events.ClaimsServed():
+                self._claims.served(event, now)
+            case events.GpusListed():
+                context.mirror.listed(event.names)
             case _:
                 self._bus.handle(event, now)
         self._begin_when_ready(now)
@@ -128,70 +103,53 @@ class ClusterWatcher:
     def phases(self) -> Mapping[str, int]:
         return self._context.pod_store.phases()
 
-    def _time_event(self, event: Ticked | events.Continued | events.WallClock, now: float) -> None:
-        context, reconciler = self._context, self._context.pod_reconciler
-        if isinstance(event, events.WallClock):
-            context.to_reconcile |= dict.fromkeys(reconciler.idle.clock(event.unix_s))
-            return
-        context.publisher.tick(now)
-        context.to_reconcile |= dict.fromkeys(reconciler.delayed_queue.due(now))
-        context.to_reconcile |= dict.fromkeys(reconciler.status_writer.turns(now))
-
-    def _host_event(
-        self, event: events.NodeSeen | events.NodeGone | events.OtherPodSeen | events.OtherPodGone, now: float
-    ) -> None:
+    def _node_event(self, event: events.ObjectEvent, _now: float) -> None:
         context = self._context
         context.node_capacity.handle(event)
         match event:
-            case events.OtherPodSeen():
-                self._api.other_seen(event.pod, now)
-                context.placeholders.seen(event.pod, now)
-            case events.OtherPodGone():
-                self._api.other_gone(event.pod)
-                context.placeholders.gone(event.pod)
-            case events.NodeSeen():
-                context.node_removals.here(node_name_of(event.node))
-                context.hand_over.here(node_name_of(event.node))
-            case events.NodeGone():
-                node = node_name_of(event.node)
+            case events.Seen():
+                context.node_removals.here(node_name_of(event.object))
+                context.hand_over.here(node_name_of(event.object))
+            case events.Gone():
+                node = node_name_of(event.object)
                 context.mirror.node_gone(node)
                 context.hand_over.gone(node)
                 context.placeholders.node_gone(node)
-                context.to_reconcile |= dict.fromkeys(context.pod_reconciler.slice_health.node_gone(node))
+                context.reconcile(*context.pod_reconciler.slice_health.node_gone(node))
                 context.pod_reconciler.idle.node_gone(node)
 
-    def _mirror_event(self, event: events.GpusListed | events.GpuMirrored | events.GpuNotMirrored, now: float) -> None:
-        mirror = self._context.mirror
+    def _other_event(self, event: events.ObjectEvent, now: float) -> None:
+        self._context.node_capacity.handle(event)
+        self._context.placeholders.handle(event, now)
         match event:
-            case events.GpusListed():
-                mirror.listed(event.names)
-            case events.GpuMirrored():
-                mirror.done(event.name, now)
-            case events.GpuNotMirrored():
-                mirror.failed(event.name, now)
-                self._context.told.append(WriteLogLine("warning", f"gpus.sluice.dev {event.name}: {event.message}"))
+            case events.Seen():
+                self._api.other_seen(event.object, now)
+            case events.Gone():
+                self._api.other_gone(event.object)
+            case events.ListingEnded():
+                self._context.pod_store.others_were_listed = True
 
-    def _listing_of_others(self, event: events.ListingStarted | events.ListingEnded) -> None:
-        placeholders = self._context.placeholders
-        if event.what != "others":
-            return
-        if isinstance(event, events.ListingStarted):
-            placeholders.listing_started()
+    def _mirrored(self, event: events.Result[events.MirrorGpu | events.UnmirrorGpu], now: float) -> None:
+        name = event.wanted.name
+        if isinstance(event, events.Done):
+            self._context.mirror.done(name, now)
         else:
-            placeholders.listing_ended()
-            self._context.pod_store.others_were_listed = True
+            self._context.mirror.failed(name, now)
+            self._context.log("warning", f"gpus.sluice.dev {name}: {event.why}")
 
-    def _placeholder_event(self, event: events.PlaceholderWritten | events.PlaceholderNotWritten, now: float) -> None:
-        placeholders = self._context.placeholders
-        if isinstance(event, events.PlaceholderWritten):
-            placeholders.written(event.name, event.pod, now)
+    def _placeholder_written(
+        self, event: events.Result[events.CreatePlaceholder | events.DeletePlaceholder], now: float
+    ) -> None:
+        name = event.wanted.name
+        if isinstance(event, events.Done):
+            self._context.placeholders.written(event, now)
         else:
-            placeholders.failed(event.name, now)
-            self._context.told.append(WriteLogLine("warning", f"placeholder pod {event.name}: {event.message}"))
+            self._context.placeholders.failed(name, now)
+            self._context.log("warning", f"placeholder pod {name}: {event.why}")
 
     def _begin_when_ready(self, now: float) -> None:
         context = self._context
-        if context.ready or not self._api.was_listed or not self._bus.is_read:
+        if context.ready or not self._api.listing.was_listed or not self._bus.is_read:
             return
         context.ready = True
         self._bus.take_all(now)

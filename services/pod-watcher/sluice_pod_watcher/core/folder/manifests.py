@@ -10,6 +10,7 @@ from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 from sluice.contracts.request_syntax import RequestLimits
 from sluice_pod_watcher.core.folder.events import NO_TERMS, FolderConfig, ManifestFile, ManifestTerms
 from sluice_pod_watcher.core.folder.identities import DocumentKey
+from sluice_pod_watcher.core.same_fields import like
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +60,8 @@ def _found(pod: PodManifest) -> ManifestPod:
         terms = replace(NO_TERMS, warnings=pod.warnings)
         return ManifestPod("", pod.namespace, pod.name, refusal=pod.refusal, terms=terms, skipped=pod.skipped)
     ask, urgency = pod.ask, pod.urgency
-    terms = ManifestTerms(
-        host=pod.host,
-        priority=urgency.value,
-        node_policy=ask.node_policy,
-        gpu_policy=ask.gpu_policy,
-        leeway=ask.leeway,
-        group=ask.group,
-        labels=pod.labels,
-        preempts=urgency.may_preempt,
-        warnings=pod.warnings,
-    )
+    of_pod = {"host": pod.host, "labels": pod.labels, "warnings": pod.warnings}
+    terms = like(ManifestTerms, ask, **of_pod, priority=urgency.value, preempts=urgency.may_preempt)
     return ManifestPod("", pod.namespace, pod.name, claims=ask.claims, terms=terms, urgency=urgency)
 
 

@@ -5,6 +5,7 @@ exists; an evicted pod's does at once, in the place of a controller."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 
@@ -21,6 +22,7 @@ from sluice_pod_watcher.core.folder.events import (
 )
 from sluice_pod_watcher.core.folder.identities import DocumentKey, Identities
 from sluice_pod_watcher.core.folder.manifests import FolderView, ManifestPod
+from sluice_pod_watcher.core.same_fields import like
 
 EDIT = " (edit)"  # marks the identity of an invalid edit, beside the pod that it would have changed
 
@@ -44,40 +46,17 @@ class FolderReconciler:
     """The message of each request, and its inputs: each listing needs all of them again."""
 
     def message_of(self, record: IdentityRecord) -> msg.RequestMessage:
-        last, source = record.asks[-1], self.config.source
+        last = record.asks[-1]
+        about: dict[str, Any] = {"revision": last.revision, "source": self.config.source}
         if record.ended is not None:
             closing = isinstance(self.answers.get(record.uid), msg.Released)
-            return msg.RequestWithdrawn(
-                revision=last.revision, source=source, cause=record.ended, held=record.held, closing=closing
-            )
+            return msg.RequestWithdrawn(**about, cause=record.ended, held=record.held, closing=closing)
+        namespace = record.namespace if record.name or last.refusal is None else ""
+        about |= {"origin": record.file, "namespace": namespace, "name": record.name}
         if last.refusal is not None:
-            return msg.RequestRejected(
-                revision=last.revision,
-                source=source,
-                origin=record.file,
-                namespace=record.namespace if record.name else "",
-                name=record.name,
-                refusal=last.refusal,
-            )
-        return msg.AllocationRequested(
-            revision=last.revision,
-            source=source,
-            namespace=record.namespace,
-            name=record.name,
-            origin=record.file,
-            owner=record.uid,
-            claims=last.claims,
-            priority=last.terms.priority,
-            host=last.terms.host,
-            node_policy=last.terms.node_policy,
-            gpu_policy=last.terms.gpu_policy,
-            leeway=last.terms.leeway,
-            group=last.terms.group,
-            labels=dict(last.terms.labels),
-            held=record.held,
-            preempts=last.terms.preempts,
-            warnings=last.terms.warnings,
-        )
+            return msg.RequestRejected(**about, refusal=last.refusal)
+        owned = {"owner": record.uid, "held": record.held, "labels": dict(last.terms.labels)}
+        return like(msg.AllocationRequested, last.terms, **about, **owned, claims=last.claims)
 
     def all_requests(self) -> tuple[RequestId, ...]:
         return tuple(record.uid for record in self.identities.all())
@@ -350,20 +329,7 @@ def _place(message: msg.AllocationRequested | msg.RequestRejected) -> DocumentKe
 
 
 def _ask(message: msg.AllocationRequested | msg.RequestRejected) -> RequestRevision:
-    if isinstance(message, msg.AllocationRequested):
-        terms = ManifestTerms(
-            message.host,
-            message.priority,
-            message.node_policy,
-            message.gpu_policy,
-            message.leeway,
-            message.group,
-            preempts=message.preempts,
-            warnings=message.warnings,
-            labels=message.labels,
-        )
-        return RequestRevision(message.revision, message.claims, terms=terms)
-    return RequestRevision(message.revision, refusal=message.refusal)
+    return like(RequestRevision, message, terms=like(ManifestTerms, message))
 
 
 def _found(record: IdentityRecord, ask: RequestRevision) -> ManifestPod:

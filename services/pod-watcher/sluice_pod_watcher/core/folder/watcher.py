@@ -27,19 +27,10 @@ from sluice_pod_watcher.core.folder.manifests import ParsedFolder
 from sluice_pod_watcher.core.folder.reconciler import FolderReconciler
 from sluice_pod_watcher.core.publisher import RequestPublisher, phase_of
 
+_NOUNS = ("request", "source", "host", "waiting", "eviction", "evicted")
 READS: tuple[tuple[Stream, tuple[str, ...]], ...] = (
     (Stream.BOOK, ("sluice.binding.>",)),
-    (
-        Stream.STATE,
-        (
-            "sluice.request.>",
-            "sluice.source.>",
-            "sluice.host.>",
-            "sluice.waiting.>",
-            "sluice.eviction.>",
-            "sluice.evicted.>",
-        ),
-    ),
+    (Stream.STATE, tuple(f"sluice.{noun}.>" for noun in _NOUNS)),
 )
 """What to read: its own requests (the guards of its writes), the answers, and orders to evict."""
 

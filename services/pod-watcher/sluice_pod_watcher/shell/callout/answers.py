@@ -1,10 +1,6 @@
-"""
-Answer the broker's questions about users, until cancelled.
-
-Every replica gets every question and the broker takes the first answer, so one that hangs or cannot ask the API server
-costs nothing: it says nothing, and the other one answers. A question that no replica answers is refused by the broker
-after its timeout, and the client tries again.
-"""
+"""Answer the broker's questions about users, until cancelled. Every replica gets every question and the broker takes
+the first answer, so one that hangs or cannot ask the API server costs nothing: it says nothing, and the other one
+answers. A question that no replica answers is refused by the broker after its timeout, and the client tries again."""
 
 import asyncio
 from collections import OrderedDict
@@ -25,10 +21,8 @@ from sluice_pod_watcher.shell.metrics import BUS_LOGINS
 
 SUBJECT = "$SYS.REQ.USER.AUTH"
 SERVER_KEY = "Nats-Server-Xkey"
-QUESTIONS_MAX = 4096
-"""At once; more are dropped, and their clients try again."""
-SAY_AGAIN_S, SAID_MAX = 60.0, 256
-"""A refusal is logged once a minute for each user."""
+QUESTIONS_MAX = 4096  # at once; more are dropped, and their clients try again
+SAY_AGAIN_S, SAID_MAX = 60.0, 256  # a refusal is logged once a minute for each user
 
 
 class Answers:
@@ -48,8 +42,7 @@ class Answers:
         self._open: set[asyncio.Task[None]] = set()
         self._said: OrderedDict[str, float] = OrderedDict()
         self._log = logs.get("callout")
-        self.serving = asyncio.Event()
-        """The broker knows this replica."""
+        self.serving = asyncio.Event()  # the broker knows this replica
 
     async def serve(self, connection: Connection) -> None:
         """Answer until cancelled or the connection has failed. Raises BusError, TimeoutError."""

@@ -40,7 +40,6 @@ async def serve_callout(service: Service[PodWatcherSettings]) -> None:
 
 
 def objects_of(settings: PodWatcherSettings) -> BusObjects:
-    """What it keeps."""
     space = settings.namespace
     hosts = (f"{settings.bus_service}.{space}.svc", f"*.{settings.bus_service}-servers.{space}.svc")
     return BusObjects(

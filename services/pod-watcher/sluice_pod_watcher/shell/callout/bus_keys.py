@@ -1,10 +1,7 @@
-"""
-The keys of the bus: which exist, when they are renewed, and what the broker gets of them. Pure but for randomness.
-
-A generation is a certificate of the broker with its own authority (`webhook.cert_generations` has the rules), and an
+"""The keys of the bus: which exist, when they are renewed, and what the broker gets of them. Pure but for randomness. A
+generation is a certificate of the broker with its own authority (`webhook.cert_generations` has the rules), and an
 issuer for logins. The broker takes both at its next start, and replicas of the callout answer by any issuer that they
-keep, so a rotation cuts nothing off. The callout's own keys stay: a reader of the Secret has all rights anyway.
-"""
+keep, so a rotation cuts nothing off. The callout's own keys stay: a reader of the Secret has all rights anyway."""
 
 import hashlib
 from collections.abc import Sequence
@@ -14,13 +11,13 @@ from typing import Literal
 import msgspec
 
 from sluice_pod_watcher.shell.callout.nkeys import KeyKind, NKey
-from sluice_pod_watcher.shell.webhook.ca import make_generation
 from sluice_pod_watcher.shell.webhook.cert_generations import (
     CertificateConfig,
     Generation,
     alive,
     bundle,
     is_due,
+    make_generation,
     shown,
     with_new,
 )
@@ -46,7 +43,6 @@ class BusKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def tls(self) -> tuple[Generation, ...]:
-        """The certificates."""
         return tuple(each.tls for each in self.generations)
 
     def issuers(self) -> dict[str, NKey]:

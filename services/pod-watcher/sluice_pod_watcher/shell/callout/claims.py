@@ -1,9 +1,6 @@
-"""
-The broker's question about a user, and the signed answer (NATS ADR-26, auth callout).
-
-Both are JWTs with NATS's own algorithm, `ed25519-nkey`. The question is not verified: only the broker can publish in
-the account of the callout, and it seals what it asks.
-"""
+"""The broker's question about a user, and the signed answer (NATS ADR-26, auth callout). Both are JWTs with NATS's own
+algorithm, `ed25519-nkey`. The question is not verified: only the broker can publish in the account of the callout, and
+it seals what it asks."""
 
 import base64
 import binascii
@@ -51,8 +48,7 @@ class Question:
 
     issuer: str
     server: str
-    key: str
-    """The key that the broker made for this connection."""
+    key: str  # the key that the broker made for this connection
     user: str
     token: str = field(repr=False)
 

@@ -1,11 +1,7 @@
-"""
-Keep the keys of the bus in one Secret, and give the broker and its clients what they need of them; and likewise the
-certificates of services and people for gRPC.
-
-The objects come with the manifests, empty, and are neither created nor deleted here: RBAC cannot limit `create` to a
-name. An outage of the API server does no harm while the certificate is valid: it is logged, and retried in the next
-round.
-"""
+"""Keep the keys of the bus in one Secret, and give the broker and its clients what they need of them; and likewise the
+certificates of services and people for gRPC. The objects come with the manifests, empty, and are neither created nor
+deleted here: RBAC cannot limit `create` to a name. An outage of the API server does no harm while the certificate is
+valid: it is logged, and retried in the next round."""
 
 import asyncio
 import base64
@@ -29,24 +25,15 @@ from sluice.runtime.tls.certificate_authority import CredentialsError
 from sluice.runtime.tls.certificate_files import CertificateError, invalid_ca_error, read_pem_file
 from sluice_pod_watcher.shell.callout.bus_keys import BusKeys, broker_files, fingerprint, renewed, trusted
 from sluice_pod_watcher.shell.callout.nkeys import KeyKind, NKey, NotAKeyError
-from sluice_pod_watcher.shell.callout.rpc_identities import (
-    AUTHORITY,
-    CA,
-    SERVICES,
-    authority_of,
-    of_services,
-)
+from sluice_pod_watcher.shell.callout.rpc_identities import AUTHORITY, CA, SERVICES, authority_of, of_services
 from sluice_pod_watcher.shell.kube.client import MERGE, STRATEGIC_MERGE, KubeApi, KubeError
 from sluice_pod_watcher.shell.kube.webhook_certificates import SecretStore
 from sluice_pod_watcher.shell.webhook.cert_stores import StoreUnavailableError
 
-REFRESH_S, RETRY_S = 30.0, 2.0
-"""Between two rounds; while something fails."""
+REFRESH_S, RETRY_S = 30.0, 2.0  # between two rounds; while something fails
 ANNOTATION = "sluice.dev/bus-keys"
-"""
-On the broker's pods: changed with their files, so that they are started again one after another. On the Secret of these
-files: the first ones, without which no broker can have started.
-"""
+"""On the broker's pods: changed with their files, so that they are started again one after another. On the Secret of
+these files: the first ones, without which no broker can have started."""
 KEYS = "keys.json"
 _ATTEMPTS_MAX = 4
 
@@ -61,10 +48,8 @@ class BusObjects:
     server_secret: str
     ca_config_map: str
     statefulset: str
-    names: tuple[str, ...]
-    """Of the broker, in its certificate."""
-    ca_file: Path | None = None
-    """The authorities of a broker that is not ours; None trusts ours."""
+    names: tuple[str, ...]  # of the broker, in its certificate
+    ca_file: Path | None = None  # the authorities of a broker that is not ours; None trusts ours
 
 
 class _Meta(msgspec.Struct):
@@ -82,7 +67,6 @@ class BusKeeper:
     """One replica's keeper; also the callout's own credentials (`CredentialSource`)."""
 
     def __init__(self, api: KubeApi, objects: BusObjects, clock: Clock) -> None:
-        """Reads nothing yet."""
         self._api, self._objects, self._clock = api, objects, clock
         self._store = SecretStore(api, objects.namespace, objects.keys_secret, KEYS, "the keys of the bus")
         self._keys: BusKeys | None = None
@@ -90,8 +74,7 @@ class BusKeeper:
         self._credentials = Credentials()
         self._trouble = ""
         self._log = logs.get("bus keys")
-        self.ready = asyncio.Event()
-        """There are keys, and the broker's Secret has them."""
+        self.ready = asyncio.Event()  # there are keys, and the broker's Secret has them
 
     def issuers(self) -> Mapping[str, NKey]:
         """The signing keys by their public ones."""
@@ -103,7 +86,6 @@ class BusKeeper:
         return NKey.from_seed(self._keys.curve, KeyKind.CURVE)
 
     def current(self) -> Credentials:
-        """The callout's own."""
         return self._credentials
 
     async def run(self) -> None:
@@ -225,8 +207,6 @@ def _context(trusts: bytes, ca_file: Path | None) -> ssl.SSLContext:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """An object as it was read."""
-
     path: str
     found: _Object
 

@@ -1,9 +1,6 @@
-"""
-Keys as NATS writes them: Ed25519 for signatures, Curve25519 for sealed messages.
-
-An nkey is base32 of a prefix, 32 bytes and a CRC-16 (github.com/nats-io/nkeys). The cryptography is PyNaCl's; the
-package `nkeys` has no wheel, cannot open sealed messages, and adds only this encoding to PyNaCl.
-"""
+"""Keys as NATS writes them: Ed25519 for signatures, Curve25519 for sealed messages. An nkey is base32 of a prefix, 32
+bytes and a CRC-16 (github.com/nats-io/nkeys). The cryptography is PyNaCl's; the package `nkeys` has no wheel, cannot
+open sealed messages, and adds only this encoding to PyNaCl."""
 
 import base64
 import binascii
@@ -43,7 +40,6 @@ class NKey:
 
     @classmethod
     def make(cls, kind: KeyKind) -> Self:
-        """A new one."""
         return cls(kind, random(_RAW_BYTES))
 
     @classmethod
@@ -61,13 +57,11 @@ class NKey:
 
     @property
     def public(self) -> str:
-        """The public key."""
         if self.kind is KeyKind.CURVE:
             return _encoded(bytes((self.kind,)) + bytes(PrivateKey(self.raw).public_key))
         return _encoded(bytes((self.kind,)) + bytes(SigningKey(self.raw).verify_key))
 
     def sign(self, data: bytes) -> bytes:
-        """An Ed25519 signature."""
         return bytes(SigningKey(self.raw).sign(data).signature)
 
     def open(self, sealed: bytes, sender: str) -> bytes:

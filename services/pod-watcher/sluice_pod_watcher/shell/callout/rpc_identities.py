@@ -1,9 +1,6 @@
-"""
-The certificates with which services and people speak gRPC, as Secrets. Pure but for randomness.
-
-One authority signs all; it is not the bus's. Names are those of `sluice.contracts.rpc_permissions`. What is still good
-stays as it is. Agents make their own certificates, and publish them.
-"""
+"""The certificates with which services and people speak gRPC, as Secrets. Pure but for randomness. One authority signs
+all; it is not the bus's. Names are those of `sluice.contracts.rpc_permissions`. What is still good stays as it is.
+Agents make their own certificates, and publish them."""
 
 import datetime as dt
 from collections.abc import Mapping
@@ -18,7 +15,6 @@ Data = Mapping[str, bytes]
 
 
 def authority_of(kept: Data, now: dt.datetime) -> KeyPair:
-    """The kept authority, or a new one."""
     if kept.get("ca.crt") and kept.get("ca.key"):
         return KeyPair(kept["ca.crt"], kept["ca.key"])
     return new_authority("Sluice gRPC", now)

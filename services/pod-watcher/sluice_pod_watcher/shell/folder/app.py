@@ -21,8 +21,6 @@ from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_pod_watcher.core.folder.events import (
     Event,
     FolderChanged,
-    FolderListed,
-    FolderUnlistable,
     HostsKnown,
     IdentitiesLoaded,
     IdentitiesSaved,
@@ -62,7 +60,6 @@ async def serve_on(
 ) -> None:
     """Run on an open bus, with the identities locked, until cancelled. The bus is not closed."""
     core = FolderWatcher(service.run, service.settings.config())
-    limits_file = service.settings.limits_file
     first = LimitsGate(bus, service.clock)
     runner: CoreRunner[Event] = CoreRunner(
         name=service.name,
@@ -72,31 +69,20 @@ async def serve_on(
         traces=service.traces,
         readings=READS,
         execute={
-            ListFolder: Executor(_lister(folder), quiet=True),
+            ListFolder: Executor(lambda _wanted: folder.list(), quiet=True),
             SaveIdentities: Executor(_saver(identities, service.traces), quiet=True),
             WriteLogLine: log_writer(),
         },
         tick_s=service.settings.tick_s,
         shows=lambda: pods_of(core),
         phases=(SpanPhase("request seen to bound", "decided AllocationRequested", "saw Bound"),),
-        begins=first.begins if limits_file is not None else None,
+        begins=first.begins if service.settings.limits_file is not None else None,
     )
     await runner.offer(hosts)
     await runner.offer(IdentitiesLoaded(await asyncio.to_thread(identities.load)))
     async with asyncio.TaskGroup() as tasks:
-        if limits_file is not None:
-            limits = publish_limits(
-                bus,
-                limits_file,
-                run=service.run,
-                source=service.settings.config().source,
-                closing_ttl_s=service.settings.closing_ttl_s,
-                clock=service.clock,
-                traces=service.traces,
-                tick_s=service.settings.tick_s,
-                first=first,
-            )
-            tasks.create_task(limits, name="limits")
+        limits = publish_limits(bus, service, service.run, service.settings.config().source, first)
+        tasks.create_task(limits, name="limits")
         tasks.create_task(_pass_on_changes(folder, runner), name="folder")
         tasks.create_task(runner.run(), name="core")
 
@@ -116,13 +102,6 @@ def _hosts(fleet_file: Path | None) -> HostsKnown:
     except OSError as error:
         raise ServiceError(f"the fleet file {fleet_file} cannot be read: {error}") from error
     return HostsKnown(tuple((node.name, host_facts(node)) for node in fleet.nodes))
-
-
-def _lister(folder: ManifestFolder) -> Callable[[ListFolder], Awaitable[FolderListed | FolderUnlistable]]:
-    async def list_folder(_wanted: ListFolder) -> FolderListed | FolderUnlistable:
-        return await folder.list()
-
-    return list_folder
 
 
 def _saver(identities: IdentityFile, traces: RequestTraces) -> Callable[[SaveIdentities], Awaitable[IdentitiesSaved]]:

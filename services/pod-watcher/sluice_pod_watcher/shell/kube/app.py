@@ -20,12 +20,9 @@ from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import Continue, Continued, Event, ListedKind, ListingEnded, WallClock
 from sluice_pod_watcher.core.cluster.watcher import READS, ClusterWatcher
 from sluice_pod_watcher.core.folder.events import WriteLogLine
-from sluice_pod_watcher.shell.kube.claim_informer import ClaimInformer
-from sluice_pod_watcher.shell.kube.claim_writer import ClaimWriter
+from sluice_pod_watcher.shell.kube.api_writer import ApiWriter
 from sluice_pod_watcher.shell.kube.client import KubeApi
-from sluice_pod_watcher.shell.kube.gpu_object_writer import GpuObjectWriter
-from sluice_pod_watcher.shell.kube.informers import informers
-from sluice_pod_watcher.shell.kube.pod_writer import PlaceholderWriter, PodWriter
+from sluice_pod_watcher.shell.kube.informers import ClaimInformer, informers
 from sluice_pod_watcher.shell.log_writer import log_writer
 from sluice_pod_watcher.shell.metrics import pods_of
 
@@ -91,10 +88,9 @@ async def watch_cluster(
     """Run on an open bus and API server, until cancelled. Neither is closed. `status` is kept up to date. `begins` is
     awaited before a stream is read. Pods are written to while `holds` is true: this process has the lease."""
     status = status if status is not None else WatchStatus(clock, resync_s)
-    gpus = GpuObjectWriter(api)
-    claims_wanted = asyncio.Event()
+    writer = ApiWriter(api, clock, run, holds)
     if config.hand_over != "tickets":
-        claims_wanted.set()
+        writer.claims_wanted.set()
     core = ClusterWatcher(run, config)
     runner: CoreRunner[Event] = CoreRunner(
         name="pod-watcher",
@@ -104,10 +100,7 @@ async def watch_cluster(
         traces=traces,
         readings=READS,
         execute={
-            **PodWriter(api, clock, run, holds).executors(),
-            **ClaimWriter(api, clock, holds, claims_wanted).executors(),
-            **gpus.executors(),
-            **PlaceholderWriter(api, holds).executors(),
+            **writer.executors(),
             WriteLogLine: log_writer(),
             Continue: Executor(_go_on, quiet=True),
         },
@@ -125,11 +118,11 @@ async def watch_cluster(
     status.begins()
     try:
         if config.mirror_gpus:
-            await runner.offer(await gpus.list())
+            await runner.offer(await writer.gpus())
         async with asyncio.TaskGroup() as tasks:
             for reflector in informers(api, clock, offer, resync_s):
                 tasks.create_task(reflector.run(), name=f"watch {reflector.what}")
-            claims = ClaimInformer(api, clock, offer, resync_s, claims_wanted)
+            claims = ClaimInformer(api, clock, offer, resync_s, writer.claims_wanted)
             tasks.create_task(claims.run(), name="watch claims")
             tasks.create_task(runner.run(), name="core")
             tasks.create_task(_tell_time(clock, runner.offer), name="wall clock")

@@ -3,10 +3,10 @@ credentials and pools connections (its typed objects cost several times the proc
 one: after a 401, if the credentials were replaced on disk. `kube.credentials` provides the identity."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlencode
 from weakref import WeakSet
 
@@ -24,6 +24,7 @@ from sluice_pod_watcher.shell.metrics import KUBE_REQUESTS, NO_ANSWER
 with without("kubernetes_validate"):  # for its synchronous client, which it imports as well
     from kubernetes.aio.config.config_exception import ConfigException
 
+T = TypeVar("T")
 Method = Literal["GET", "POST", "PATCH", "DELETE"]
 JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
@@ -57,10 +58,8 @@ class KubeApi:
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None) -> "KubeApi":
-        """Connect with a kubeconfig, or None for the service account of this pod.
-
-        Raises:
-            ServiceError: when there are no usable credentials."""
+        """Connect with a kubeconfig, or None for the service account of this pod. Raises ServiceError when there
+        are no usable credentials."""
         credentials = KubeCredentials(kubeconfig)
         await credentials.connect()
         return cls(credentials)
@@ -81,14 +80,11 @@ class KubeApi:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         content_type: str = JSON,
-        accept: str = JSON,
         timeout_s: float = CALL_S,
     ) -> bytes:
         """The body of the answer. Raises KubeError."""
         limit = aiohttp.ClientTimeout(total=timeout_s)
-        async with self._request(
-            method, path, query=query or {}, body=body, content_type=content_type, accept=accept, limit=limit
-        ) as response:
+        async with self._request(method, path, query or {}, limit, body=body, content_type=content_type) as response:
             return await response.read()
 
     @asynccontextmanager
@@ -99,7 +95,7 @@ class KubeApi:
         how long pieces may wait for each other, since each piece costs a turn of the event loop. Raises KubeError, also
         while lines are read, when the answer breaks off."""
         limit = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CALL_S, sock_read=silent_s)
-        async with self._request("GET", path, query=query, limit=limit) as response:
+        async with self._request("GET", path, query, limit) as response:
             connection = response.connection
             try:
                 yield _lines(response, gather_s)
@@ -111,16 +107,15 @@ class KubeApi:
         self,
         method: Method,
         path: str,
-        *,
         query: Mapping[str, str],
+        limit: aiohttp.ClientTimeout,
+        *,
         body: Any = None,
         content_type: str = JSON,
-        accept: str = JSON,
-        limit: aiohttp.ClientTimeout,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         async def send(session: Session) -> tuple[str, aiohttp.ClientResponse]:
             token = await session.token()
-            headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": "sluice-pod-watcher"}
+            headers = {"Accept": JSON, "Content-Type": content_type, "User-Agent": "sluice-pod-watcher"}
             host = str(session.configuration.host).rstrip("/")
             answer = await session.api.rest_client.request(  # type: ignore[no-untyped-call]
                 method,
@@ -152,6 +147,16 @@ class KubeApi:
             raise KubeError(0, f"no answer to {method} {path}: {error or type(error).__name__}") from error
         except (ConfigException, ServiceError) as error:
             raise KubeError(0, f"no credentials for {method} {path}: {error}") from error
+
+
+async def unless(call: Awaitable[T], *statuses: int) -> T | None:
+    """The result of a call; None for a call that fails with one of these statuses. Raises KubeError."""
+    try:
+        return await call
+    except KubeError as error:
+        if error.status not in statuses:
+            raise
+        return None
 
 
 def _retry_after_s(response: aiohttp.ClientResponse) -> float:

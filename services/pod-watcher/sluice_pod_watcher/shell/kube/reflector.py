@@ -17,7 +17,7 @@ from sluice.runtime import logs
 from sluice.runtime.clock import Clock
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.retry import Backoff
-from sluice_pod_watcher.core.cluster.events import Event, ListedKind, ListingEnded, ListingStarted, Raw
+from sluice_pod_watcher.core.cluster.events import Event, Gone, ListedKind, ListingEnded, ListingStarted, Raw, Seen
 from sluice_pod_watcher.core.cluster.pods.pod_view import version_of
 from sluice_pod_watcher.shell.kube.client import LIST_S, KubeApi, KubeError
 from sluice_pod_watcher.shell.metrics import KUBE_LISTS, KUBE_TROUBLES, KUBE_WATCHES
@@ -77,15 +77,13 @@ def _version_in(found: Raw) -> str:
 
 @dataclass(slots=True)
 class Reflector:
-    """Objects at `path` that `selector` selects; `seen`, `gone` make events, `read` parses what counts."""
+    """Objects at `path` that `selector` selects; `read` parses what counts."""
 
     api: KubeApi
     clock: Clock
     what: ListedKind
     path: str
     selector: str
-    seen: Callable[[Raw], Event]
-    gone: Callable[[Raw], Event]
     offer: Offer
     read: Callable[[bytes | msgspec.Raw], Raw] = as_it_is
     resync_s: float = 300.0
@@ -178,7 +176,7 @@ class Reflector:
                 version = page.metadata.resource_version
                 await self.offer(ListingStarted(self.what, went_back=0 < version_of(version) < known))
             for item in page.items or ():
-                await self.offer(self.seen(self.read(item)))
+                await self.offer(Seen(self.what, self.read(item)))
                 count += 1
                 if count % TURN == 0:
                     await asyncio.sleep(0)
@@ -241,7 +239,7 @@ class Reflector:
         else:
             found = self.read(line.object)
             version = _version_in(found)
-            await self.offer((self.gone if line.type == "DELETED" else self.seen)(found))
+            await self.offer((Gone if line.type == "DELETED" else Seen)(self.what, found))
         self._version, self._highest = version, max(self._highest, version_of(version))
 
     def _query(self, more: Mapping[str, str]) -> dict[str, str]:

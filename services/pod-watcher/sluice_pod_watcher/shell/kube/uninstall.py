@@ -13,8 +13,8 @@ from sluice.runtime import logs
 from sluice.runtime.clock import Clock
 from sluice.runtime.errors import ServiceError
 from sluice_pod_watcher.core.cluster.events import mapping_in, mappings_in
-from sluice_pod_watcher.shell.kube.client import LIST_S, STRATEGIC_MERGE, KubeApi, KubeError
-from sluice_pod_watcher.shell.kube.gpu_object_writer import GPUS
+from sluice_pod_watcher.shell.kube.api_writer import GPUS
+from sluice_pod_watcher.shell.kube.client import LIST_S, STRATEGIC_MERGE, KubeApi, KubeError, unless
 from sluice_pod_watcher.shell.kube.reflector import as_it_is
 from sluice_pod_watcher.shell.kube.webhook_certificates import ABSENT, CONFIGURATIONS
 
@@ -122,11 +122,7 @@ class Uninstall(msgspec.Struct, frozen=True):
 
     async def _delete(self, path: str, uid: str = "") -> None:
         body = {"preconditions": {"uid": uid}} if uid else None
-        try:
-            await self.api.call("DELETE", path, body=body)
-        except KubeError as error:
-            if error.status != ABSENT:
-                raise
+        await unless(self.api.call("DELETE", path, body=body), ABSENT)
 
     async def _open_gates(self) -> list[str]:
         """Open every gate of ours once, also one that was written by hand. The pods whose gate stays."""
@@ -163,15 +159,10 @@ class Uninstall(msgspec.Struct, frozen=True):
 
     async def _slices(self) -> list[str]:
         """What is ours on each GPU, as the mirror shows it. Without a mirror none is known."""
-        try:
-            gpus = await self._list(GPUS)
-        except KubeError as error:
-            if error.status == ABSENT:
-                return []
-            raise
+        gpus = await unless(self._list(GPUS), ABSENT)
         return [
             f"{mapping_in(gpu, 'metadata').get('name')} {each.get('place')}"
-            for gpu in gpus
+            for gpu in gpus or ()
             for each in mappings_in(mapping_in(gpu, "status"), "slices")
             if each.get("state") not in _OF_OTHERS
         ]
@@ -179,12 +170,8 @@ class Uninstall(msgspec.Struct, frozen=True):
     async def _clean_nodes(self) -> None:
         """A node that is down for good holds nothing up: it is named."""
         path = f"/apis/apps/v1/namespaces/{self.nodes_namespace}/daemonsets/sluice-node-agent"
-        try:
-            await self.api.call("PATCH", path, body=CLEANER, content_type=STRATEGIC_MERGE)
-        except KubeError as error:
-            if error.status == ABSENT:
-                return
-            raise
+        if await unless(self.api.call("PATCH", path, body=CLEANER, content_type=STRATEGIC_MERGE), ABSENT) is None:
+            return
 
         async def uncleaned() -> list[str]:
             status = mapping_in(as_it_is(await self.api.call("GET", path)), "status")

@@ -16,8 +16,8 @@ from sluice.runtime.bus import Bus, BusError
 from sluice.runtime.clock import Clock
 from sluice.runtime.core_runner import CoreRunner, Executor
 from sluice.runtime.retry import Backoff
+from sluice.runtime.service import Service
 from sluice.runtime.text_files import NotTextError, open_to_read, read_text
-from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 from sluice_pod_watcher.core.limits_source import (
     READS,
@@ -27,6 +27,7 @@ from sluice_pod_watcher.core.limits_source import (
     LimitsSource,
     LimitsUnreadable,
 )
+from sluice_pod_watcher.settings import PodWatcherSettings
 from sluice_pod_watcher.shell.log_writer import log_writer
 
 LOOK_S = 1.0  # Between two reads of a file of at most 64 KiB. An edit counts after the second read that shows it.
@@ -114,30 +115,26 @@ class LimitsGate:
 
 
 async def publish_limits(
-    bus: Bus,
-    path: Path,
-    *,
-    run: RunId,
-    source: SourceName,
-    closing_ttl_s: int,
-    clock: Clock,
-    traces: RequestTraces,
-    tick_s: float,
-    first: LimitsGate,
+    bus: Bus, service: Service[PodWatcherSettings], run: RunId, source: SourceName, first: LimitsGate
 ) -> None:
-    """Publish the limits at `path` until cancelled; `first` is notified when all were published, or there are none."""
+    """Publish the limits of the settings' file until cancelled; `first` is notified when all were published, or there
+    are none. Without such a file there is nothing to do."""
+    settings, path = service.settings, service.settings.limits_file
+    if path is None:
+        return
+    origin, ttl_s = str(path), settings.closing_ttl_s
     runner: CoreRunner[Event] = CoreRunner(
         name="limits",
-        core=LimitsSource(RunId(f"{run}-limits"), source, origin=str(path), closing_ttl_s=closing_ttl_s),
+        core=LimitsSource(RunId(f"{run}-limits"), source, origin=origin, closing_ttl_s=ttl_s),
         bus=bus,
-        clock=clock,
-        traces=traces,
+        clock=service.clock,
+        traces=service.traces,
         readings=READS,
         execute={WriteLogLine: log_writer(), LimitsPublished: Executor(first.said, quiet=True)},
-        tick_s=tick_s,
+        tick_s=settings.tick_s,
     )
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_pass_on(LimitsFile(path, clock), runner), name="limits file")
+        tasks.create_task(_pass_on(LimitsFile(path, service.clock), runner), name="limits file")
         tasks.create_task(runner.run(), name="limits")
 
 

@@ -1,7 +1,7 @@
 """Decide when to renew the webhook's certificate, which to serve, and which authorities its callers trust. A
 *generation* is a certificate with an authority of its own, whose key is dropped after signing it. A new one is made
-long before the old one ends, and served once API servers have had time to learn its authority. Pure: the wall clock is
-an argument."""
+long before the old one ends, and served once API servers have had time to learn its authority. Pure but for randomness:
+the wall clock is an argument."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 import msgspec
+
+from sluice.runtime.tls.certificate_authority import AS_CLIENT, AS_SERVER, issue, new_authority
 
 GENERATIONS_MAX = 8  # kept at once: more than two exist only while names change
 SKEW = timedelta(hours=1)  # a certificate is valid from this long before it was made, for callers with slow clocks
@@ -43,12 +45,31 @@ class CertificateConfig:
     watch, within seconds; other replicas of the webhook at their next refresh."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for values that cannot work."""
         if not timedelta(0) <= self.overlap < self.renew_before < self.validity:
             raise ValueError(
                 f"overlap {self.overlap}, renew_before {self.renew_before}, validity {self.validity}: "
                 "each must be less than the next"
             )
+
+
+def make_generation(
+    names: Sequence[str], made: datetime, validity: timedelta, *, of: str = "webhook", calls: bool = False
+) -> Generation:
+    """A new generation for DNS names or IP addresses (at least one), valid until `made + validity`; `of` names the
+    authority, whose key lives in this call only. One that `calls` is a client too."""
+    if not names:
+        raise ValueError("a certificate needs at least one name")
+    made = made.replace(microsecond=0)
+    authority = new_authority(f"Sluice {of} {made:%Y-%m-%dT%H:%M:%SZ}", made)
+    pair = issue(authority, names, (AS_SERVER, AS_CLIENT) if calls else (AS_SERVER,), made, lasts=validity)
+    return Generation(
+        authority_pem=authority.certificate.decode(),
+        certificate_pem=pair.certificate.decode(),
+        key_pem=pair.key.decode(),
+        names=tuple(names),
+        made=made,
+        expires=made + validity,
+    )
 
 
 def is_due(kept: Sequence[Generation], names: Sequence[str], now: datetime, config: CertificateConfig) -> bool:

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
+from cryptography import x509
 
 from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.reasons import shorten
-from sluice_pod_watcher.shell.webhook.ca import expiry_of, make_generation
 from sluice_pod_watcher.shell.webhook.cert_generations import (
     CertificateConfig,
     Generations,
     bundle,
     is_due,
+    make_generation,
     shown,
     with_new,
 )
@@ -100,7 +101,7 @@ class MountedCertificates(msgspec.Struct, frozen=True):
     def _read(self, now: datetime) -> ServedCertificate:
         try:
             certificate, key = ((self.folder / name).read_bytes() for name in ("tls.crt", "tls.key"))
-            expires = expiry_of(certificate)
+            expires = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
         except OSError as error:
             raise CertificateUnavailableError(f"{error.filename}: {error.strerror or error}") from error
         except ValueError as error:

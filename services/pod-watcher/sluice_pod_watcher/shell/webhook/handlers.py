@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from sluice.contracts.reasons import shorten
 from sluice.runtime import logs
 from sluice.runtime.prometheus import metrics
 from sluice_pod_watcher.admission import AdmissionConfig, AdmissionResponse, MalformedReview, review_pod
-from sluice_pod_watcher.shell.http_server import ConnectionLimits, ListenAddress, OnRequest, serving
+from sluice_pod_watcher.shell.http_server import ConnectionLimits, Handler, ListenAddress, add_health, serving
 from sluice_pod_watcher.shell.metrics import REVIEW_SECONDS
 from sluice_pod_watcher.shell.webhook.cert_rotator import CertificateRotator
 
@@ -54,8 +54,7 @@ class HandOverFile:
         return "tickets"
 
 
-MUTATE, HEALTH, READY = "/mutate", "/healthz", "/readyz"
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+MUTATE = "/mutate"
 HandOver = Callable[[], str]  # how new pods get their devices now: one of HAND_OVERS
 
 
@@ -69,30 +68,22 @@ class ServingLimits(ConnectionLimits):
 
 
 def make_app(
-    config: AdmissionConfig,
-    why_not_ready: Callable[[], str],
-    limits: ServingLimits,
-    heard: Callable[[web.Request], None],
-    hand_over: HandOver,
+    config: AdmissionConfig, why_not_ready: Callable[[], str], limits: ServingLimits, hand_over: HandOver
 ) -> web.Application:
-    """The application. `why_not_ready` is called at each readiness probe, `heard` with each request as it starts.
-    MUTATE applies `config` as it is; MUTATE/<mode> with this default mode, and a further /dra or /tickets with this
-    hand-over: the API server chooses the path by the namespace's labels, which a review does not contain. Without that
-    `hand_over` tells the hand-over of now."""
-    handlers = _Handlers(config, why_not_ready, limits, hand_over)
+    """The application. `why_not_ready` is called at each readiness probe: whether API servers can connect and be
+    answered. MUTATE applies `config` as it is; MUTATE/<mode> with this default mode, and a further /dra or /tickets
+    with this hand-over: the API server chooses the path by the namespace's labels, which a review does not contain.
+    Without that `hand_over` tells the hand-over of now."""
 
-    @web.middleware
-    async def in_words(request: web.Request, handler: Handler) -> web.StreamResponse:
-        heard(request)
-        return await _in_words(request, handler)
+    async def ready() -> str:
+        return why_not_ready()
 
+    reviews = _Reviews(config, limits, hand_over)
     app = web.Application(middlewares=[in_words], client_max_size=limits.body_bytes_max)
-    app.router.add_post(MUTATE, handlers.mutate)
     mode, way = f"/{{mode:{'|'.join(DEFAULT_MODES)}}}", f"/{{way:{'|'.join(HAND_OVERS)}}}"
-    for path in (mode, way, f"{mode}{way}"):
-        app.router.add_post(f"{MUTATE}{path}", handlers.mutate)
-    app.router.add_get(HEALTH, handlers.health)
-    app.router.add_get(READY, handlers.ready)
+    for path in ("", mode, way, f"{mode}{way}"):
+        app.router.add_post(f"{MUTATE}{path}", reviews.mutate)
+    add_health(app, ready)
     return app
 
 
@@ -105,16 +96,14 @@ def answer_to(body: bytes, config: AdmissionConfig) -> AdmissionResponse | Malfo
     return review_pod(raw, config)
 
 
-class _Handlers:
-    def __init__(
-        self, config: AdmissionConfig, why_not_ready: Callable[[], str], limits: ServingLimits, hand_over: HandOver
-    ) -> None:
+class _Reviews:
+    def __init__(self, config: AdmissionConfig, limits: ServingLimits, hand_over: HandOver) -> None:
         self._config = {
             (mode, way): replace(config, default_mode=mode or config.default_mode, hand_over=way)
             for mode in ("", *DEFAULT_MODES)
             for way in HAND_OVERS
         }
-        self._hand_over, self._why_not_ready, self._limits = hand_over, why_not_ready, limits
+        self._hand_over, self._limits = hand_over, limits
         self._turns = asyncio.Semaphore(limits.reviews_max)
         self._log = logs.get("webhook")
 
@@ -136,16 +125,9 @@ class _Handlers:
             self._log.info("denied", code=response.code, why=response.message, review=shorten(response.uid))
         return web.Response(body=msgspec.json.encode(response.as_review()), content_type="application/json")
 
-    async def health(self, _request: web.Request) -> web.Response:
-        return web.Response(text="ok")
 
-    async def ready(self, _request: web.Request) -> web.Response:
-        """Whether API servers can connect and be answered."""
-        why = self._why_not_ready()
-        return web.Response(status=503 if why else 200, text=why or "ok")
-
-
-async def _in_words(request: web.Request, handler: Handler) -> web.StreamResponse:
+@web.middleware
+async def in_words(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Every failure as one line of text and a log line; an internal error without its details."""
     log = logs.get("webhook")
     try:
@@ -170,8 +152,7 @@ def _caller(request: web.Request) -> dict[str, Any]:
     return {"method": shorten(request.method, 20), "path": shorten(request.path), "peer": request.remote or ""}
 
 
-DEFAULT_ADDRESS = ListenAddress()
-DEFAULT_LIMITS = ServingLimits()
+DEFAULT_ADDRESS, DEFAULT_LIMITS = ListenAddress(), ServingLimits()
 
 
 async def serve_webhook(
@@ -180,13 +161,12 @@ async def serve_webhook(
     keeper: CertificateRotator,
     address: ListenAddress = DEFAULT_ADDRESS,
     *,
-    limits: ServingLimits = DEFAULT_LIMITS,
     hand_over: HandOver | None = None,
 ) -> None:
     """Serve until cancelled, with certificate rotation. Raises ServiceError when the port is not available."""
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(keeper.run(), name="certificate")
-        async with listening(config, context, keeper, address, limits=limits, hand_over=hand_over):
+        async with listening(config, context, keeper, address, hand_over=hand_over):
             await asyncio.get_running_loop().create_future()  # until cancelled
 
 
@@ -201,10 +181,6 @@ async def listening(
     hand_over: HandOver | None = None,
 ) -> AsyncIterator[int]:
     """Listen, and yield the port. At the end requests that had started are answered. `hand_over`: as for a review."""
-    now = hand_over if hand_over is not None else lambda: config.hand_over
-
-    def make(heard: OnRequest) -> web.Application:
-        return make_app(config, keeper.why_not_ready, limits, heard, now)
-
-    async with serving("webhook", make, address, context, limits) as port:
+    app = make_app(config, keeper.why_not_ready, limits, hand_over or (lambda: config.hand_over))
+    async with serving("webhook", app, address, context, limits) as port:
         yield port

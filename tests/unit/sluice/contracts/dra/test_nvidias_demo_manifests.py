@@ -9,15 +9,6 @@ from sluice.contracts.messages import Claim
 from sluice.contracts.request_syntax import RequestLimits, parse_pod
 
 FOLDER = Path(__file__).parents[4] / "data" / "dra"
-A100 = (
-    "NVIDIA A100 80GB PCIe",
-    "NVIDIA A100-PCIE-40GB",
-    "NVIDIA A100-PCIE-80GB",
-    "NVIDIA A100-SXM4-40GB",
-    "NVIDIA A100-SXM4-80GB",
-)
-QUARTERS = {"mig.small-0": "1g.5gb", "mig.small-1": "1g.5gb", "mig.medium": "2g.10gb", "mig.large": "3g.20gb"}
-HALF = {"modes": ("fractional",), "sm_partition": 50, "memory_mib": 10240}
 
 
 def whole(container: str, **more) -> Claim:
@@ -32,34 +23,6 @@ def read(text: str, file: str = "pods.yaml", *, by_claims: bool = True) -> list[
 
 def pods_of(name: str) -> list[PodManifest]:
     return read((FOLDER / f"{name}.yaml").read_text(), name)
-
-
-@pytest.mark.parametrize(
-    ("name", "claims"),
-    [
-        ("gpu-test1", [(whole("gpu.gpu"),)] * 2),
-        ("gpu-test2", [(whole("both.gpu"),)]),
-        ("gpu-test3", [(whole("gpu"),), ()]),
-        ("gpu-test4", [tuple(Claim(container=key, profile=size) for key, size in QUARTERS.items())] * 4),
-        ("gpu-test5", [(whole("gpus.turns"), Claim(container="gpus.mps", **HALF))]),
-        ("gpu-test7", [(whole("gpu0.gpu"), whole("gpu1.gpu"))]),
-        ("gpu-test8", [(whole("gpus.gpu", gpus=2),)]),
-        ("gpu-test-mps", [(Claim(container="gpu.mps", **HALF),)]),
-        ("mig-mps", [(Claim(container="mig.mig", profile="1g.5gb"),)]),
-    ],
-)
-def test_a_demo_gets_the_devices_that_its_comment_promises(name, claims):
-    pods = pods_of(name)
-
-    assert [pod.refusal for pod in pods] == [None] * len(pods)
-    assert [pod.ask.claims if pod.ask is not None else () for pod in pods] == claims
-
-
-def test_a_demo_that_selects_by_model_gets_that_model():
-    pods = pods_of("gpu-test6-without-index")
-
-    assert len(pods) == 4
-    assert all(pod.ask.claims[0].only.models == A100 for pod in pods)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,9 @@
 """A fleet file with a mistake must say which node, which key, what was written and what would be right."""
 
-import contextlib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sluice.contracts.fleet_file.fleet_spec import FleetSpecError, parse_fleet
 from sluice.contracts.messages import Taint
@@ -279,11 +276,3 @@ def test_too_much_is_refused_before_it_is_built() -> None:
         parse_fleet(in_node("count = 19999") + '[[node]]\nname = "b"\ncount = 19999\n', origin="fleet.toml")
     with pytest.raises(FleetSpecError, match=r"300 characters.*no Kubernetes node name"):
         parse_fleet(f'[[node]]\nname = "{"a" * 300}"', origin="fleet.toml")
-
-
-@given(text=st.text(max_size=60))
-def test_any_text_is_a_fleet_or_one_clear_error(text: str) -> None:
-    """The file is outside input: nothing but FleetSpecError may come out."""
-    for document in (text, f"[[node]]\nname = {text}", f'[[node]]\nname = "a"\n{text}'):
-        with contextlib.suppress(FleetSpecError):
-            assert parse_fleet(document, origin="fleet.toml").nodes

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 import grpc
 import pytest
 import structlog
+from factories.broker.memory_bus import MemoryBroker, MemoryBus
 
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.pb import health_pb2, health_pb2_grpc
@@ -16,7 +17,6 @@ from sluice.runtime.grpc.health import STUCK_S, Health
 from sluice.runtime.nats_server.free_ports import free_ports
 from sluice.runtime.settings import TICK_MAX_S, SettingsError, load
 from sluice.runtime.tracing.request_traces import RequestTraces, connect
-from sluice.testing.memory_bus import MemoryBroker, MemoryBus
 from sluice_allocator.settings import AllocatorSettings
 from sluice_inventory.settings import InventorySettings
 from sluice_node_agent.settings import NodeAgentSettings

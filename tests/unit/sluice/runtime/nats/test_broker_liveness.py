@@ -1,9 +1,13 @@
 """A broker that is connected and answers nothing: reported once with a hint, and not after a pause of our own."""
 
+import pytest
+from factories.broker.bus_rigs import place, raw
 from structlog.testing import capture_logs
 
+from sluice.contracts.bus.events import Stream
 from sluice.runtime import logs
 from sluice.runtime.nats.broker_liveness import CHECK_EVERY_S, LATE_MAX_S, REPORT_AFTER_S, AwakeDeadline, BrokerLiveness
+from sluice.runtime.nats_server.process import Broker
 
 
 class _Time:
@@ -93,3 +97,19 @@ def test_time_in_which_the_process_was_paused_is_not_silence():
     assert not deadline.is_over(late)
     assert (deadline.began_at, deadline.due) == (late, late + CHECK_EVERY_S)
     assert [deadline.is_over(late + seconds) for seconds in (1.0, 2.0, 3.0, 4.0)] == [False, False, False, True]
+
+
+PATIENCE_S = 10.0
+
+
+async def test_what_is_asked_while_the_broker_is_away_is_not_kept(tmp_path):
+    """Each unsent message is retried every few seconds, and each try would stay in memory."""
+    async with Broker(tmp_path / "nats") as broker, raw(broker.url) as connection:
+        with pytest.raises(TimeoutError):
+            await connection.request("without.listener", timeout_s=PATIENCE_S)
+        (server,) = broker.servers
+        await server.kill()
+        for _ in range(100):
+            with pytest.raises(TimeoutError):
+                await connection.request(f"$JS.API.DIRECT.GET.{Stream.STATE}.{place('a').subject}", timeout_s=0.2)
+        assert not connection._client._resp_map

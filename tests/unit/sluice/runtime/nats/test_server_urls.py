@@ -1,10 +1,18 @@
 """An invalid NATS address is reported before connecting."""
 
+import msgspec
 import pytest
+from factories.inventory import news
 
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.codec import SCHEMA, encode
+from sluice.contracts.bus.subjects import Address
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.messages import AnyMessage, Closed, Envelope, SliceFailed
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.credentials import parse_server_urls
+from sluice.runtime.nats.wire_format import AGENTS_WORD_BYTES_MAX, read_stored
 
 
 @pytest.mark.parametrize(
@@ -50,3 +58,42 @@ async def test_a_client_that_never_began_to_connect_does_not_hide_why():
     """The client's own refusal is shown, not an error of closing it."""
     with pytest.raises(BusError, match="invalid hostname"):
         await Connection.open("nats://none:4222", name="console", within_s=5)
+
+
+NODE = NodeName("gpu-1.example.internal")
+A1 = AllocationId("a1")
+R1 = RequestId("r1")
+FAILED = SliceFailed(allocation=A1, request=R1, revision=1, error="E", message="")
+
+
+def envelope(message: AnyMessage) -> bytes:
+    return encode(Envelope(id="1", operation="o-1", request=R1, schema=SCHEMA, time="", message=message))
+
+
+def of_size(message: AnyMessage, field: str, size_bytes: int) -> bytes:
+    spare = size_bytes - len(envelope(msgspec.structs.replace(message, **{field: ""})))
+    return envelope(msgspec.structs.replace(message, **{field: "x" * spare}))
+
+
+@pytest.mark.parametrize("prefix", ["", subjects.HISTORY_PREFIX], ids=["last value", "history"])
+@pytest.mark.parametrize(
+    ("address", "message", "field"),
+    [
+        pytest.param(subjects.slice_(NODE, A1), FAILED, "message", id="slice"),
+        pytest.param(subjects.node(NODE), news(), "endpoint", id="node"),
+    ],
+)
+def test_a_long_message_of_an_agent_is_set_aside(prefix: str, address: Address, message: AnyMessage, field: str):
+    """The allocator quotes it in its own message, which the bus then refuses: every allocator would end, repeatedly."""
+    subject = prefix + address.subject
+    largest = read_stored(subject, 7, of_size(message, field, AGENTS_WORD_BYTES_MAX))
+    assert (largest.why, largest.entry.message is None) == ("", False)
+    found = read_stored(subject, 7, of_size(message, field, AGENTS_WORD_BYTES_MAX + 1))
+    assert (found.entry.message, found.fault) == (None, "bytes")
+    assert found.why == found.entry.why == "128001 bytes is over the limit of 128000 for what agents say"
+
+
+def test_a_message_of_a_service_may_be_larger():
+    closed = Closed(revision=1, allocation=A1, request=R1, node=NODE, cause="")
+    found = read_stored(subjects.ledger(NODE, A1).subject, 7, of_size(closed, "cause", AGENTS_WORD_BYTES_MAX * 2))
+    assert found.why == ""

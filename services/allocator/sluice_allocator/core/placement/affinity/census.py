@@ -4,6 +4,7 @@ with these terms until no request has them; those of a simulated pod until the n
 from collections.abc import Iterable, Iterator, Mapping
 
 from sluice.contracts.ids import NodeName, SourceName
+from sluice_allocator.core.key_index import count, drop, put
 from sluice_allocator.core.placement.affinity.term_counts import (
     LabelIndex,
     NodePods,
@@ -35,14 +36,11 @@ class Census:
 
     def ask(self, terms: Terms) -> None:
         if terms:
-            self._asked[terms] = self._asked.get(terms, 0) + 1
+            count(self._asked, terms, 1)
 
     def withdraw(self, terms: Terms) -> None:
-        if terms:
-            self._asked[terms] -= 1
-            if not self._asked[terms]:
-                del self._asked[terms]
-                self._forget_terms(terms)
+        if terms and not count(self._asked, terms, -1):
+            self._forget_terms(terms)
 
     def look_by(self, terms: Terms) -> bool:
         """A search uses these terms. True when the term counts of an earlier question are dropped."""
@@ -64,8 +62,8 @@ class Census:
             for kind in self._kinds_near(parts):
                 if found.has(kind):
                     kind.term_counts[found] = found.kinds[kind] = None
-                    for spot, count in kind.spots.items():
-                        found.add(spot, count)
+                    for spot, pods in kind.spots.items():
+                        found.add(spot, pods)
             if domains is not None:
                 domains.term_counts += 1
         of_terms = self._term_counts_of.setdefault(terms, {})
@@ -98,7 +96,7 @@ class Census:
         if kind is None:
             kind = self._kinds[name] = PodKind(peer, dict(peer.labels))
             for pair in peer.labels:
-                self._kinds_by.setdefault(pair, {})[kind] = None
+                put(self._kinds_by, pair, kind)
             for term_count in self._term_counts_by.near(kind.labels):
                 if term_count.has(kind):
                     kind.term_counts[term_count] = term_count.kinds[kind] = None
@@ -107,9 +105,7 @@ class Census:
     def forget_kind(self, kind: PodKind) -> None:
         del self._kinds[kind.peer.kind_name]
         for pair in kind.peer.labels:
-            del self._kinds_by[pair][kind]
-            if not self._kinds_by[pair]:
-                del self._kinds_by[pair]
+            drop(self._kinds_by, pair, kind)
         for term_count in kind.term_counts:
             term_count.kinds.pop(kind, None)
 

@@ -4,11 +4,11 @@ https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-p
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
 from sluice.contracts.kube.selectors import host_ports_conflict
 from sluice.contracts.messages import AllocationRequested, HostFacts, HostPort, OtherPods, PodTerm, Taint
+from sluice_allocator.core.key_index import count, drop, put
 from sluice_allocator.core.placement.affinity.census import Census
 from sluice_allocator.core.placement.affinity.term_counts import (
     LabelIndex,
@@ -20,8 +20,6 @@ from sluice_allocator.core.placement.affinity.term_counts import (
 )
 from sluice_allocator.core.placement.nodes.node import labels_of_node
 from sluice_allocator.core.placement.spec.place_request import PlaceRequest
-
-T = TypeVar("T")
 
 
 def peer_of(asked: AllocationRequested) -> PeerPod:
@@ -84,7 +82,7 @@ class Peers:
     def book(self, allocation: AllocationId, request: RequestId, node: NodeName) -> None:
         self.unbook(allocation)
         self._booked[allocation] = (request, node)
-        self._of_request.setdefault(request, {})[allocation] = None
+        put(self._of_request, request, allocation)
         peer = self._known.get(request)
         if peer is not None:
             self.put(allocation, node, peer)
@@ -93,13 +91,10 @@ class Peers:
         found = self._booked.pop(allocation, None)
         if found is None:
             return
-        of_request = self._of_request[found[0]]
-        del of_request[allocation]
+        drop(self._of_request, found[0], allocation)
         self.take(allocation)
-        if not of_request:
-            del self._of_request[found[0]]
-            if found[0] in self._unheard:
-                self.know(found[0], None)
+        if found[0] in self._unheard and found[0] not in self._of_request:
+            self.know(found[0], None)
 
     def put(self, allocation: AllocationId, node: NodeName, peer: PeerPod) -> None:
         spot = self._spot(node)
@@ -135,20 +130,19 @@ class Peers:
         others = [each for pods in facts.others for each in _peers_of(pods, facts.source)] if facts is not None else []
         if facts is not None and facts.ports:
             others.append(PeerPod(facts.source, "", ports=facts.ports))
-        labels, taints = labels_of_node(node, facts), facts.taints if facts is not None else ()
-        source = facts.source if facts is not None else SourceName("")
-        is_known = not _is_missing(facts) and (facts is not None or is_shown)
+        taints, source = (facts.taints, facts.source) if facts is not None else ((), SourceName(""))
+        is_known = is_shown if facts is None else not facts.is_of_no_object
+        state = labels_of_node(node, facts), taints, source, is_known
         spot = self._spot(node)
-        if (spot.labels, spot.taints, spot.source, spot.is_known) != (labels, taints, source, is_known):
-            self._move(spot, labels, taints, source, is_known=is_known)
+        if (spot.labels, spot.taints, spot.source, spot.is_known) != state:
+            self._move(spot, state)
         before = self._others.pop(node, [])
         if others:
             self._others[node] = others
         if others != before:
-            for peer in before:
-                self._count(peer, spot, -1)
-            for peer in others:
-                self._count(peer, spot, 1)
+            for peers, sign in ((before, -1), (others, 1)):
+                for peer in peers:
+                    self._count(peer, spot, sign)
         self._forget_spot(spot)
 
     def _spot(self, node: NodeName) -> NodePods:
@@ -161,14 +155,11 @@ class Peers:
 
     def _file(self, spot: NodePods, key: str) -> None:
         if key in spot.labels:
-            self._by_value[key].setdefault(spot.labels[key], {})[spot.name] = None
+            put(self._by_value[key], spot.labels[key], spot.name)
 
     def _unfile(self, spot: NodePods, key: str) -> None:
         if key in spot.labels:
-            of_value = self._by_value[key][spot.labels[key]]
-            del of_value[spot.name]
-            if not of_value:
-                del self._by_value[key][spot.labels[key]]
+            drop(self._by_value[key], spot.labels[key], spot.name)
 
     def _forget_spot(self, spot: NodePods) -> None:
         if not (spot.is_known or spot.kinds or spot.ports or spot.held):
@@ -176,21 +167,13 @@ class Peers:
                 self._unfile(spot, key)
             del self._spots[spot.name]
 
-    def _move(
-        self,
-        spot: NodePods,
-        labels: Mapping[str, str],
-        taints: tuple[Taint, ...],
-        source: SourceName,
-        *,
-        is_known: bool,
-    ) -> None:
+    def _move(self, spot: NodePods, state: tuple[Mapping[str, str], tuple[Taint, ...], SourceName, bool]) -> None:
         self._count_all(spot, -1)
         for domains in self.census.all_domains():
             domains.forget(spot)
         for key in self._by_value:
             self._unfile(spot, key)
-        spot.labels, spot.taints, spot.source, spot.is_known = labels, taints, source, is_known
+        spot.labels, spot.taints, spot.source, spot.is_known = state
         for domains in self.census.all_domains():
             domains.look_at(spot)
         for key in self._by_value:
@@ -200,11 +183,11 @@ class Peers:
             self._wake(term_count)  # there may be more domains than before, or fewer
 
     def _count_all(self, spot: NodePods, sign: int) -> None:
-        for kind, count in spot.kinds.items():
+        for kind, pods in spot.kinds.items():
             for term_count in kind.term_counts:
-                self._add(term_count, spot, sign * count)
-        for term_count, count in spot.held.items():
-            self._add(term_count, spot, sign * count)
+                self._add(term_count, spot, sign * pods)
+        for term_count, pods in spot.held.items():
+            self._add(term_count, spot, sign * pods)
 
     def look_by(self, terms: Terms) -> None:
         """Search by these terms: call before reading any term count."""
@@ -213,9 +196,7 @@ class Peers:
 
     def keeping_out(self, source: SourceName, namespace: str, labels: Mapping[str, str]) -> Iterator[TermCount]:
         """Nodes with pods whose anti-affinity matches such a pod."""
-        for term_count in self._held_by.near(labels):
-            if term_count.speaks_of(source, namespace, labels):
-                yield term_count
+        return (each for each in self._held_by.near(labels) if each.speaks_of(source, namespace, labels))
 
     def keep_out(self, asked: AllocationRequested) -> bool:
         """Whether existing pods keep out this one, but not every pod with the same request."""
@@ -264,25 +245,22 @@ class Peers:
 
     def _count(self, peer: PeerPod, spot: NodePods, more: int) -> None:
         kind = self.census.kind(peer)
-        left = spot.kinds.get(kind, 0) + more
-        if left:
-            spot.kinds[kind] = kind.spots[spot] = left
-        else:
-            del spot.kinds[kind], kind.spots[spot]
+        count(spot.kinds, kind, more)
+        count(kind.spots, spot, more)
         for term_count in kind.term_counts:
             self._add(term_count, spot, more)
         if not kind.spots:
             self.census.forget_kind(kind)
         for term in peer.apart:
             held = self._holding(peer.source, term)
-            _bump(spot.held, held, more)
+            count(spot.held, held, more)
             self._add(held, spot, more)
             held.holders += more
             if not held.holders:
                 del self._held[peer.source, term]
                 self._held_by.remove(held, held.parts)
         for port in peer.ports:
-            _bump(spot.ports, port, more)
+            count(spot.ports, port, more)
 
     def _add(self, term_count: TermCount, spot: NodePods, more: int) -> None:
         if term_count.add(spot, more):
@@ -302,20 +280,6 @@ class Peers:
         return held
 
 
-def _is_missing(facts: HostFacts | None) -> bool:
-    """Whether a source reports that its node does not exist: nothing fits there."""
-    return facts is not None and facts.cordoned and not facts.labels and not facts.pods_free
-
-
-def _bump(counts: dict[T, int], key: T, more: int) -> None:
-    left = counts.get(key, 0) + more
-    if left:
-        counts[key] = left
-    else:
-        del counts[key]
-
-
-def _peers_of(pods: OtherPods, source: SourceName) -> Iterator[PeerPod]:
-    peer = PeerPod(source, pods.namespace, tuple(sorted(pods.labels.items())), pods.apart, leaving=pods.leaving)
-    for _ in range(pods.count):
-        yield peer
+def _peers_of(pods: OtherPods, source: SourceName) -> list[PeerPod]:
+    labels = tuple(sorted(pods.labels.items()))
+    return [PeerPod(source, pods.namespace, labels, pods.apart, leaving=pods.leaving)] * pods.count

@@ -62,10 +62,8 @@ def named_by(
     peers: Peers, pod_filters: Iterable[PodFilter], tells_apart: Callable[[str], bool]
 ) -> list[NodeName] | None:
     """The only nodes with pods that an affinity requires; None where classes tell that, or without affinity."""
-    for pod_filter in pod_filters:
-        if pod_filter.at_least and not tells_apart(pod_filter.key):
-            return peers.nodes_with(pod_filter.key, pod_filter.term_count.counts)
-    return None
+    told = (each for each in pod_filters if each.at_least and not tells_apart(each.key))
+    return next((peers.nodes_with(each.key, each.term_count.counts) for each in told), None)
 
 
 def _apart(term_count: TermCount) -> PodFilter:

@@ -12,6 +12,7 @@ from sluice.contracts.ids import NodeName, RequestId, SourceName
 from sluice.contracts.kube.selectors import selector_matches
 from sluice.contracts.kube.taints import untolerated
 from sluice.contracts.messages import EVERY_NAMESPACE, HostNeeds, HostPort, PodTerm, Selector, Taint
+from sluice_allocator.core.key_index import count, drop, put
 from sluice_allocator.core.placement.spec.place_request import selects
 
 Part = tuple[tuple[str, ...], Selector]  # Namespaces, and a selector of labels there
@@ -100,17 +101,10 @@ class SpreadDomains:
         """Drop a node that is about to change or no longer counts."""
         if spot in self.spots:
             del self.spots[spot]
-            value = spot.labels[self.key]
-            self.values[value] -= 1
-            if not self.values[value]:
-                del self.values[value]
+            count(self.values, spot.labels[self.key], -1)
 
     def _has(self, spot: NodePods) -> bool:
-        if (
-            not spot.is_known
-            or spot.source not in {"", self.source}
-            or any(key not in spot.labels for key in self.keys)
-        ):
+        if not spot.is_known or spot.source not in {"", self.source} or not spot.labels.keys() >= {*self.keys}:
             return False
         if self.by_affinity and (self.needs.node_name not in {"", spot.name} or not selects(self.needs, spot.labels)):
             return False
@@ -135,9 +129,9 @@ class TermCount:
     def has(self, kind: PodKind) -> bool:
         """Whether pods of a kind belong to it. Spreading does not count those being deleted."""
         peer = kind.peer
-        if self.source != peer.source or (peer.leaving and self.domains is not None):
+        if peer.leaving and self.domains is not None:
             return False
-        return all(_speaks_of(part, peer.namespace, kind.labels) for part in self.parts)
+        return self.speaks_of(peer.source, peer.namespace, kind.labels)
 
     def speaks_of(self, source: SourceName, namespace: str, labels: Mapping[str, str]) -> bool:
         return self.source == source and all(_speaks_of(part, namespace, labels) for part in self.parts)
@@ -147,23 +141,16 @@ class TermCount:
         value = spot.labels.get(self.key)
         if value is None or not more or (self.domains is not None and spot not in self.domains.spots):
             return False
-        before = self.counts.get(value, 0)
-        after = before + more
-        if after:
-            self.counts[value] = after
-        else:
-            del self.counts[value]
-        for count, by in ((before, -1), (after, 1)):
-            if count:
-                self.levels[count] += by
-                if not self.levels[count]:
-                    del self.levels[count]
+        after = count(self.counts, value, more)
+        before = after - more
+        for level, by in ((before, -1), (after, 1)):
+            if level:
+                count(self.levels, level, by)
         return self.domains is not None or not before or not after
 
     def least(self) -> int:
-        if self.domains is None or len(self.counts) < len(self.domains.values):
-            return 0
-        return min(self.levels, default=0)
+        is_short = self.domains is None or len(self.counts) < len(self.domains.values)
+        return 0 if is_short else min(self.levels, default=0)
 
 
 def _speaks_of(part: Part, namespace: str, labels: Mapping[str, str]) -> bool:
@@ -185,16 +172,13 @@ class LabelIndex(Generic[T]):
 
     def add(self, item: T, parts: tuple[Part, ...]) -> None:
         for pair in _pairs(parts):
-            self._by_pair.setdefault(pair, {})[item] = None
+            put(self._by_pair, pair, item)
         if not _pairs(parts):
             self._rest[item] = None
 
     def remove(self, item: T, parts: tuple[Part, ...]) -> None:
         for pair in _pairs(parts):
-            of_pair = self._by_pair[pair]
-            of_pair.pop(item, None)
-            if not of_pair:
-                del self._by_pair[pair]
+            drop(self._by_pair, pair, item)
         self._rest.pop(item, None)
 
     def near(self, labels: Mapping[str, str]) -> Iterator[T]:

@@ -3,29 +3,22 @@ Each fact and each booking updates only what it changes."""
 
 from collections.abc import Iterable
 
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName
 from sluice.contracts.messages import Booking, DeviceGrant, GpuReport, HostFacts, NodeSnapshot
 from sluice.contracts.quotas.usage import Usage, total, usage_of_device
 from sluice.contracts.reasons import WaitReason
 from sluice.mig.fixed_layout_table import fixed_layout_table_of
 from sluice.mig.model import GpuModel
 from sluice.mig.transition_table import table_of
+from sluice_allocator.core.key_index import drop
 from sluice_allocator.core.placement.affinity.peers import Peers
-from sluice_allocator.core.placement.affinity.term_counts import PeerPod
 from sluice_allocator.core.placement.cluster.namespace_usage import NamespaceUsage
 from sluice_allocator.core.placement.cluster.tenancy import Tenancy
 from sluice_allocator.core.placement.index.device_index import DeviceIndex
 from sluice_allocator.core.placement.index.victim_index import Victim
+from sluice_allocator.core.placement.nodes import gpu as gpus
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpecs
-from sluice_allocator.core.placement.nodes.gpu import (
-    Gpu,
-    GpuModels,
-    as_known_last,
-    instances_of_others,
-    layout_of,
-    out_of_use,
-    span_of,
-)
+from sluice_allocator.core.placement.nodes.gpu import Gpu, GpuModels, span_of
 from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.core.placement.nodes.shared_device import DeviceKey
 from sluice_allocator.core.placement.spec.config import PlacementConfig
@@ -35,7 +28,7 @@ class ClusterState:
     """All nodes, all GPUs and all bookings."""
 
     def __init__(self, rules: PlacementConfig = PlacementConfig(), peers: Peers | None = None) -> None:  # noqa: B008  # frozen
-        """Begin with no node and nothing booked. `peers`: those of another cluster, which this one does not change."""
+        """`peers`: those of another cluster, which this one does not change."""
         self.rules = rules
         self.gpus: dict[GpuUuid, Gpu] = {}
         self.nodes: dict[NodeName, Node] = {}
@@ -66,10 +59,10 @@ class ClusterState:
         node.modes = tuple(mode for mode in snapshot.modes if modes is None or mode in modes)
         node.time_quota = snapshot.time_quota
         node.hands_over = snapshot.kubelet_hands_over
-        gpus = [self._show_gpu(node.name, report) for report in snapshot.gpus]
+        all_gpus = [self._show_gpu(node.name, report) for report in snapshot.gpus]
         self.shown[node.name] = None
         self._tell_peers(node.name)
-        node.all_gpus = tuple(sorted(gpus, key=lambda gpu: gpu.report.index))
+        node.all_gpus = tuple(sorted(all_gpus, key=lambda gpu: gpu.report.index))
         self.index.offer(node)
 
     def _node(self, name: NodeName) -> Node:
@@ -86,18 +79,21 @@ class ClusterState:
         before = self.gpus.get(report.uuid)
         last = before if before is not None else self._lost.pop(report.uuid, None)
         if not report.memory_mib and last is not None:
-            report = as_known_last(report, last.report)
+            report = gpus.as_known_last(report, last.report)
         model = self._models.of(report)
         kind = f"{model.key} {report.model}{' with MIG' if report.mig_enabled else ''} {report.mps_clients_max}"
         spans = before.spans if before is not None else self._awaited.pop(report.uuid, {})
-        layout = layout_of(report, model)
+        layout = gpus.layout_of(report, model)
         table = table_of(model) if layout is None else fixed_layout_table_of(model, layout)
         kind += f" fixed as {' '.join(f'{i.profile}:{i.start}' for i in layout)}" if layout is not None else ""
-        gpu = Gpu(node, report, model, table, kind, out_of_use(report), instances_of_others(report), spans)
+        gpu = Gpu(node, report, model, table, kind, gpus.out_of_use(report), gpus.instances_of_others(report), spans)
         gpu.layout = layout
         self.gpus[report.uuid] = gpu
-        self._recount_usage(spans, last.model if last is not None else None, model)
+        before_model = last.model if last is not None else None
         for key, grant in spans.items():
+            if before_model is not model:
+                then, now = usage_of_device(grant, before_model), usage_of_device(grant, model)
+                self.namespace_usage.change(self._bookings[key[0]].namespace, then, now)
             self.tenancy.add_share(gpu, key, grant)
         gpu.recompute()
         return gpu
@@ -150,9 +146,8 @@ class ClusterState:
         """Allow new slices on a node's GPUs, or forbid them for a reason. True when that changed."""
         if self._unusable.get(name) == why_not and name in self.nodes:
             return False
-        if why_not is None:
-            self._unusable.pop(name, None)
-        else:
+        self._unusable.pop(name, None)
+        if why_not is not None:
             self._unusable[name] = why_not
         self._offer_anew(name)
         return True
@@ -181,33 +176,27 @@ class ClusterState:
             return WaitReason.NODE_CORDONED
         return None if gpu.report.healthy else WaitReason.GPU_UNHEALTHY
 
+    def is_out_of_use(self, booking: Booking) -> bool:
+        """Whether a booked GPU is cordoned or unhealthy."""
+        shown = (self.gpus.get(device.gpu) for device in booking.devices)
+        found = {self.why_unusable(gpu) for gpu in shown if gpu is not None}
+        return bool(found & {WaitReason.NODE_CORDONED, WaitReason.GPU_UNHEALTHY})
+
     def gpus_of(self, model: str) -> int:
         """How many GPUs of a product are usable. Walks over kinds of GPUs, never over GPUs."""
-        return sum(
-            group.in_use(kind)
-            for group in self.index.classes.values()
-            for kind, sample in group.samples.items()
-            if sample.report.model == model
-        )
+        samples = ((group, gpu) for group in self.index.classes.values() for gpu in group.samples.values())
+        return sum(group.in_use(gpu.kind) for group, gpu in samples if gpu.report.model == model)
 
     def models_of(self, booking: Booking) -> tuple[str, ...]:
         """The product of each GPU of a booking, as far as they are shown."""
-        gpus = (self.gpus.get(uuid) for uuid in dict.fromkeys(device.gpu for device in booking.devices))
-        return tuple(gpu.report.model for gpu in gpus if gpu is not None)
+        found = (self.gpus.get(uuid) for uuid in dict.fromkeys(device.gpu for device in booking.devices))
+        return tuple(gpu.report.model for gpu in found if gpu is not None)
 
     def usable_nodes(self) -> int:
         return sum(len(each.nodes) for each in self.index.classes.values())
 
     def models(self) -> list[GpuModel]:
-        return self._models.all()
-
-    def know(self, request: RequestId, peer: PeerPod | None) -> None:
-        """Set the pod of a request; None when the request is gone: its bookings then affect no other pod's terms."""
-        self.peers.know(request, peer)
-
-    def lose_sight(self, request: RequestId) -> None:
-        """The bus no longer has a request, which says nothing about its pod."""
-        self.peers.lose_sight(request)
+        return self._models.all
 
     def book(self, booking: Booking) -> bool:
         """Book these places; repeating it changes nothing. True when it replaced a booking of other places."""
@@ -235,7 +224,7 @@ class ClusterState:
             there = self.nodes[gpu.node]
             gpu.spans[allocation, number] = grant
             at_home = self.tenancy.add_share(gpu, (allocation, number), grant)
-            if at_home is None or at_home.home.tenants == 1:
+            if at_home is None or len(at_home.home.shares) == 1:
                 self.tenancy.contest(there, gpu, grant)
                 gpu.step(grant, booked=True)
                 self.index.changed(there, gpu)
@@ -260,16 +249,14 @@ class ClusterState:
         for number, grant in enumerate(booking.devices):
             gpu = self.gpus.get(grant.gpu)
             if gpu is None:
-                spans = self._awaited.get(grant.gpu, {})
-                spans.pop((allocation, number), None)
-                if not spans:
-                    self._awaited.pop(grant.gpu, None)
+                drop(self._awaited, grant.gpu, (allocation, number))
+                if grant.gpu not in self._awaited:
                     self._lost.pop(grant.gpu, None)
                 continue
             there = self.nodes[gpu.node]
             gpu.spans.pop((allocation, number), None)
             at_home = self.tenancy.remove_share(gpu, (allocation, number), grant)
-            if at_home is None or at_home.home.empty:
+            if at_home is None or not at_home.home.shares:
                 gpu.step(grant, booked=False)
                 self.index.changed(there, gpu)
             if at_home is not None:
@@ -278,8 +265,7 @@ class ClusterState:
                 self.tenancy.resolve_mixed(there, gpu, mixed)
             self.index.look_at_victims(there, gpu)
             self._settle_elsewhere(node, there)
-        room = booking.room
-        self.index.settle(node, more_room=room.cpu_milli > 0 or room.memory_mib > 0 or node.pods == 1)
+        self.index.settle(node, more_room=booking.room.cpu_milli > 0 or booking.room.memory_mib > 0 or node.pods == 1)
         return True
 
     def _settle_elsewhere(self, node: Node, there: Node) -> None:
@@ -312,7 +298,8 @@ class ClusterState:
             if gpu is not None and gpu in node.gpus:
                 self.index.victims.look_at(node, self.index.class_of(node), gpu)
         if node.gpus:
-            self.index.victims.counted.touch(node, self.index.class_of(node))
+            for counted in self.index.victims.counted.in_class(self.index.class_of(node)):
+                counted.put(node)
 
     def without_nodes(self) -> "ClusterState":
         """A trial cluster under the same rules and beside the same pods, to which nodes may be added."""
@@ -355,18 +342,13 @@ class ClusterState:
         return self._bookings.get(allocation)
 
     def usage_of(self, devices: Iterable[DeviceGrant]) -> Usage:
-        """What devices count against the limits of a namespace, on their GPUs as last shown."""
         parts = []
         for grant in devices:
             gpu = self.gpus.get(grant.gpu) or self._lost.get(grant.gpu)
             parts.append(usage_of_device(grant, gpu.model if gpu is not None else None))
         return parts[0] if len(parts) == 1 else total(parts)
 
-    def _recount_usage(
-        self, spans: dict[DeviceKey, DeviceGrant], before: GpuModel | None, after: GpuModel | None
-    ) -> None:
-        if before is after:
-            return
-        for (allocation, _), grant in spans.items():
-            then, now = usage_of_device(grant, before), usage_of_device(grant, after)
-            self.namespace_usage.change(self._bookings[allocation].namespace, then, now)
+    def memory_mib(self, allocations: Iterable[AllocationId]) -> int:
+        """The memory of all devices of these bookings, in MiB; 0 for what is not booked."""
+        bookings = (self._bookings.get(allocation) for allocation in allocations)
+        return sum(self.usage_of(booking.devices).memory_mib for booking in bookings if booking is not None)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.quotas.usage import NOTHING, Usage
+from sluice_allocator.core.key_index import drop, put
 
 
 class NamespaceUsage:
@@ -36,14 +37,10 @@ class NamespaceUsage:
         self.settle(namespace, allocation)
 
     def reopen(self, namespace: str, allocation: AllocationId) -> None:
-        self._open.setdefault(namespace, {})[allocation] = None
+        put(self._open, namespace, allocation)
 
     def settle(self, namespace: str, allocation: AllocationId) -> None:
-        known = self._open.get(namespace)
-        if known is not None:
-            known.pop(allocation, None)
-            if not known:
-                del self._open[namespace]
+        drop(self._open, namespace, allocation)
 
     def change(self, namespace: str, before: Usage, after: Usage) -> None:
         """A booking's usage changed: its GPU appeared, changed or disappeared."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import Booking, DeviceGrant
 from sluice_allocator.core.placement.index.device_index import DeviceIndex
-from sluice_allocator.core.placement.nodes.gpu import Gpu, SharedDeviceOnGpu, span_of
+from sluice_allocator.core.placement.nodes.gpu import Gpu, SharedDeviceOnGpu, overlap, span_of
 from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.core.placement.nodes.shared_device import DeviceKey, SharedDevice, SharedDeviceSize
 from sluice_allocator.core.placement.spec.config import DEFAULT_POOL, PlacementConfig
@@ -46,9 +46,7 @@ class Tenancy:
     def contest(self, node: Node, gpu: Gpu, grant: DeviceGrant) -> None:
         """A booking that is no share of an existing home: homes that it overlaps take no tenants."""
         for at_home in gpu.homes.values():
-            tenants = (
-                other for other in gpu.spans.values() if other.share is not None and span_of(other) == at_home.key
-            )
+            tenants = (each for each in gpu.spans.values() if each.share is not None and span_of(each) == at_home.key)
             if not at_home.home.mixed and _conflict(grant, next(tenants)):
                 at_home.home.mixed = True
                 self._index.home_changed(node, at_home)
@@ -78,7 +76,7 @@ class Tenancy:
         at_home = gpu.homes.get(span_of(grant)) if grant.share is not None else None
         if at_home is not None:
             at_home.home.remove(key)
-            if at_home.home.empty:
+            if not at_home.home.shares:
                 del gpu.homes[at_home.key]
         return at_home
 
@@ -97,6 +95,5 @@ class Tenancy:
 
 def _conflict(one: DeviceGrant, other: DeviceGrant) -> bool:
     """Whether two bookings of one GPU overlap and are not shares of one home."""
-    if one.share is not None and other.share is not None and span_of(one) == span_of(other):
-        return False
-    return one.start < other.start + other.size and other.start < one.start + one.size
+    share_one = one.share is not None and other.share is not None and span_of(one) == span_of(other)
+    return not share_one and overlap(one, other)

@@ -2,9 +2,11 @@
 reported shortage is certain; one that is not reported may exist, because nodes, their CPU and shares are not looked at.
 Costs one look at each class of nodes per different request, never at single GPUs."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import product
 from typing import Literal
 
 from sluice.contracts.messages import Claim
@@ -16,7 +18,6 @@ from sluice_allocator.core.placement.cluster.cluster_state import ClusterState
 from sluice_allocator.core.placement.index.node_class import NodeClass
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec, WholeGpu, shape_for
 from sluice_allocator.core.placement.nodes.gpu import Gpu
-from sluice_allocator.core.placement.nodes.shared_device import fits_alone
 from sluice_allocator.core.placement.search.context import PASSES, SearchContext, prepare
 from sluice_allocator.core.placement.spec.larger_profiles import has_substitutes, is_exclusive_only
 from sluice_allocator.core.placement.spec.place_request import PlaceRequest
@@ -52,14 +53,11 @@ def _home_large_enough(spec: DeviceSpec, gpu: Gpu, mode: str) -> bool:
     share = spec.share_on(gpu, mode)
     if isinstance(share, WaitReason):
         return False
-    if gpu.mig:
-        return bool(spec.home_profiles(gpu, share, 100))
     size = gpu.home_size(None, taking_turns=False, overcommit_percent=100)
-    return fits_alone(size, share)
+    return bool(spec.home_profiles(gpu, share, 100)) if gpu.mig else size.fits_alone(share)
 
 
 def most_exclusive(spec: DeviceSpec, gpu: Gpu, *, substitute: bool) -> int:
-    """The most exclusive devices of a claim on such a GPU, larger ones included where those may serve."""
     if isinstance(spec.shape_on(gpu), WholeGpu):
         return 1
     profiles = {profile.name: None for profile in _serving(spec, gpu, substitute=substitute)}
@@ -97,12 +95,9 @@ def most_on(spec: DeviceSpec, group: NodeClass, gpu: Gpu, *, substitute: bool) -
         return _ANYTHING
     if never_on(spec, group, gpu, substitute=substitute) is not None:
         return 0
-    if spec.claim.shares_percent is not None:
-        return 1
-    shared = int(spec.claim.modes != ("exclusive",))
-    if "exclusive" not in spec.claim.modes or "exclusive" not in group.modes:
-        return shared
-    return max(shared, most_exclusive(spec, gpu, substitute=substitute))
+    shared = int(not is_exclusive_only(spec.claim))
+    may_be = spec.claim.shares_percent is None and "exclusive" in spec.claim.modes and "exclusive" in group.modes
+    return max(shared, most_exclusive(spec, gpu, substitute=substitute)) if may_be else shared
 
 
 Kind = tuple[int, str]  # a kind of GPUs in a class of nodes, by its number
@@ -153,22 +148,18 @@ def too_few_gpus(cluster: ClusterState, together: Iterable[tuple[PlaceRequest, i
             if most:
                 parts = [part_of_one(spec, samples[kind], substitute=request.substitute) for kind in most]
                 part = min(memory for memory, _ in parts), min(compute for _, compute in parts)
-                for demand in (
-                    of_kinds.setdefault(frozenset(most), _Demand()),
-                    of_specs.setdefault(tuple(most.items()), _Demand()),
-                ):
-                    demand.add(claim, part, number, pods)
+                of_kinds.setdefault(frozenset(most), _Demand()).add(claim, part, number, pods)
+                of_specs.setdefault(tuple(most.items()), _Demand()).add(claim, part, number, pods)
     found = [*_short_of_gpus(of_kinds, there), *_short_of_devices(of_specs, there)]
     return max(found, key=lambda each: (each.short, -each.pods), default=None)
 
 
 def _there(cluster: ClusterState) -> dict[Kind, int]:
-    counted: dict[Kind, int] = {}
+    counted: Counter[Kind] = Counter()
     for group in cluster.index.classes.values():
         for shape in group.shapes.values():
             for gpu, each in shape.gpus:
-                kind = (group.number, gpu.kind)
-                counted[kind] = counted.get(kind, 0) + each * shape.nodes
+                counted[group.number, gpu.kind] += each * shape.nodes
     return counted
 
 
@@ -185,9 +176,7 @@ def _short_of_gpus(demands: dict[frozenset[Kind], _Demand], there: Mapping[Kind,
             yield found
 
 
-def _short_of_devices(
-    demands: dict[tuple[tuple[Kind, int], ...], _Demand], there: Mapping[Kind, int]
-) -> Iterable[TooFew]:
+def _short_of_devices(demands: dict[Held, _Demand], there: Mapping[Kind, int]) -> Iterable[TooFew]:
     """For each want: its devices have to fit on all GPUs that could serve it."""
     for most, demand in demands.items():
         room = sum(there[kind] * held for kind, held in most)
@@ -197,7 +186,6 @@ def _short_of_devices(
 
 
 def _samples(context: SearchContext) -> dict[Kind, Gpu]:
-    """A GPU of each kind on which the pod's exclusive devices could be."""
     return {
         (group.number, gpu.kind): gpu
         for group in context.cluster.index.classes.values()
@@ -208,7 +196,6 @@ def _samples(context: SearchContext) -> dict[Kind, Gpu]:
 
 
 def _most(context: SearchContext, spec: DeviceSpec, samples: Mapping[Kind, Gpu]) -> dict[Kind, int]:
-    """The most devices for a want on each kind of GPU, of those that hold any."""
     found = {kind: most_exclusive(spec, gpu, substitute=context.request.substitute) for kind, gpu in samples.items()}
     return {kind: most for kind, most in found.items() if most}
 
@@ -220,26 +207,21 @@ def least_usage(cluster: ClusterState, claims: tuple[Claim, ...]) -> Usage:
 
 def _least_of(cluster: ClusterState, claim: Claim) -> Usage:
     """The least of each dimension, a lower bound that no single place need reach."""
-    ways = list(_ways(cluster, claim))
-    gpus = devices_of(claim)
-    if not ways:
-        return Usage(gpus)
-    each = Usage(1, min(way.memory_mib for way in ways), min(way.compute_permille for way in ways))
-    if claim.shares_percent is not None:
-        return Usage(gpus, each.memory_mib, each.compute_permille)
-    return Usage(gpus, gpus * each.memory_mib, gpus * each.compute_permille)
+    ways, gpus = list(_ways(cluster, claim)), devices_of(claim)
+    memory_mib = min((way.memory_mib for way in ways), default=0)
+    compute_permille = min((way.compute_permille for way in ways), default=0)
+    times = gpus if claim.shares_percent is None else 1
+    return Usage(gpus, times * memory_mib, times * compute_permille)
 
 
 def _ways(cluster: ClusterState, claim: Claim) -> Iterator[Usage]:
     """The usage of one device of a claim, on each model and in each mode; for shares, the certain part."""
-    if claim.shares_percent is not None or claim.modes != ("exclusive",):
+    if not is_exclusive_only(claim):
         yield Usage(1, claim.memory_mib or 1, 1)
-    if claim.shares_percent is not None or "exclusive" not in claim.modes:
-        return
-    for model in cluster.models():
-        for mig in (True, False):
-            shape = shape_for(model, claim, cluster.rules, mig=mig)
-            if isinstance(shape, Profile):
-                yield Usage(1, shape.memory_mib, shape.compute_slices * PERMILLE)
-            elif not isinstance(shape, WaitReason):
-                yield Usage(1, model.memory_mib, compute_slices_of(model) * PERMILLE)
+    is_exclusive = claim.shares_percent is None and "exclusive" in claim.modes
+    for model, mig in product(cluster.models() if is_exclusive else (), (True, False)):
+        shape = shape_for(model, claim, cluster.rules, mig=mig)
+        if isinstance(shape, Profile):
+            yield Usage(1, shape.memory_mib, shape.compute_slices * PERMILLE)
+        elif not isinstance(shape, WaitReason):
+            yield Usage(1, model.memory_mib, compute_slices_of(model) * PERMILLE)

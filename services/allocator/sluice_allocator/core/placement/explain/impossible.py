@@ -2,6 +2,7 @@
 what is certain, in one sentence with the nearest alternative; no refusal, as a later node may serve it. Conditions that
 pass (a cordon, an unready node) do not count."""
 
+from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
 
@@ -12,19 +13,9 @@ from sluice.contracts.messages import Claim
 from sluice.contracts.reasons import WaitReason, shorten
 from sluice.contracts.request_syntax import claim_sizes
 from sluice.contracts.request_syntax.device_limit import devices_of
+from sluice_allocator.core.placement.explain import no_gpu_fits as no_gpu
 from sluice_allocator.core.placement.explain.capacity_bound import is_unread, most_on, part_of_one
-from sluice_allocator.core.placement.explain.no_gpu_fits import (
-    Impossible,
-    Shapes,
-    both_amounts,
-    closest_profile,
-    listed,
-    models_that_have,
-    no_gpu_fits,
-    no_such_label,
-    no_such_resource,
-    profiles_of_the_catalog,
-)
+from sluice_allocator.core.placement.explain.no_gpu_fits import Impossible, Shapes, listed
 from sluice_allocator.core.placement.index.node_class import NodeClass
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec
 from sluice_allocator.core.placement.nodes.gpu import Gpu
@@ -44,10 +35,10 @@ def why_impossible(context: SearchContext) -> Impossible | None:
         return shapes
     if len(shapes) > SHAPES_MAX:
         return None
-    for spec in dict.fromkeys(context.specs):
-        impossible = no_gpu_fits(context, spec, shapes)
-        if impossible is not None:
-            return impossible
+    found = (no_gpu.no_gpu_fits(context, spec, shapes) for spec in dict.fromkeys(context.specs))
+    impossible = next((each for each in found if each is not None), None)
+    if impossible is not None:
+        return impossible
     for members in groups_in(context.together) if not context.request.substitute else ():
         if not any(_may_hold_all(context, gpu, members) for _, shape in shapes for gpu, _ in shape.gpus):
             names = listed([context.request.claims[number].container for number in members])
@@ -68,8 +59,8 @@ def where_nothing_is(context: SearchContext) -> str:
     """In a cluster without GPUs: the models with the requested profiles."""
     words = []
     for profile in dict.fromkeys(claim.profile for claim in context.request.claims if claim.profile is not None):
-        models = models_that_have(profile)
-        nearest = closest_profile(profile, profiles_of_the_catalog())
+        models = no_gpu.models_that_have(profile)
+        nearest = no_gpu.closest_profile(profile, no_gpu.profiles_of_the_catalog())
         unknown = f"no model that Sluice knows has {profile}" + (f". Closest: {nearest}" if nearest else "")
         words.append(f"{profile} is a profile of {listed(models)}" if models else unknown)
     return "".join(f"; {each}" for each in words)
@@ -84,39 +75,27 @@ def _shapes(context: SearchContext) -> Shapes | Impossible:
         selected = [index.class_of(node)] if _may_select(context, node.labels) else []
         shapes: Shapes = [(group, node.shape) for group in selected]
     else:
-        selected = [group for group in index.classes.values() if group.shapes and _is_selected(context, group)]
+        known = (group for group in index.classes.values() if group.shapes)
+        selected = [group for group in known if context.one_by_one or _may_select(context, group.labels)]
         shapes = [(group, shape) for group in selected for shape in group.shapes.values() if shape.gpus]
     if not shapes or (context.one_by_one and not _some_node_is_selected(context)):
         if host.volumes and _is_selected_apart_from_volumes(context):
             return Impossible(WaitReason.NODE_VOLUME_ELSEWHERE, "no node with GPUs here can reach all of its volumes")
         return Impossible(WaitReason.NODE_SELECTOR_MISMATCH, _not_selected(context))
-    missing = next(
-        (
-            pod_filter.key
-            for pod_filter in context.pod_filters
-            if pod_filter.needs_label and not index.has_label(pod_filter.key)
-        ),
-        "",
-    )
+    needed = (pod_filter.key for pod_filter in context.pod_filters if pod_filter.needs_label)
+    missing = next((key for key in needed if not index.has_label(key)), "")
     if missing:
         words = f"no node with GPUs here has the label {shorten(missing)}, which a topologyKey of the pod names"
         return Impossible(WaitReason.NODE_TOPOLOGY_LABEL_MISSING, words)
     may_be = [(group, shape) for group, shape in shapes if group.why_not(host) in {None, *PASSING}]
     if not may_be:
-        taints = {
-            f"{taint.key}={taint.value}:{taint.effect}": None
-            for group, _ in shapes
-            for taint in untolerated(group.taints, host.tolerations)
-            if meaning_of(taint) not in PASSING
-        }
+        found = (taint for group, _ in shapes for taint in untolerated(group.taints, host.tolerations))
+        lasting = (taint for taint in found if meaning_of(taint) not in PASSING)
+        taints = {f"{taint.key}={taint.value}:{taint.effect}": None for taint in lasting}
         whose = "that it selects" if host.node_selector or host.affinity or host.node_name else "here"
         words = f"it does not tolerate the taints of the nodes {whose}: {listed(list(taints))}"
         return Impossible(WaitReason.NODE_TAINTED, words)
     return may_be
-
-
-def _is_selected(context: SearchContext, group: NodeClass) -> bool:
-    return context.one_by_one or _may_select(context, group.labels)
 
 
 def _may_select(context: SearchContext, labels: Mapping[str, str]) -> bool:
@@ -126,20 +105,16 @@ def _may_select(context: SearchContext, labels: Mapping[str, str]) -> bool:
 
 def _is_selected_apart_from_volumes(context: SearchContext) -> bool:
     """Whether some node matches the pod's own selectors; certain only without labels of single nodes."""
-    classes = context.cluster.index.classes.values()
-    return not context.one_by_one and any(
-        each.shapes and selects(context.request.host, each.labels) for each in classes
-    )
+    labels = (each.labels for each in context.cluster.index.classes.values() if each.shapes)
+    return not context.one_by_one and any(selects(context.request.host, each) for each in labels)
 
 
 def _some_node_is_selected(context: SearchContext) -> bool:
     """Whether some node has the selected labels of single nodes; certain only where those select a few."""
     named = context.cluster.index.named_by(context.request.host)
-    return (
-        named is None
-        or len(named) > SHAPES_MAX
-        or any(node.all_gpus and _may_select(context, node.labels) for node in named)
-    )
+    if named is None or len(named) > SHAPES_MAX:
+        return True
+    return any(node.all_gpus and _may_select(context, node.labels) for node in named)
 
 
 def _not_selected(context: SearchContext) -> str:
@@ -149,7 +124,7 @@ def _not_selected(context: SearchContext) -> str:
         if value not in values:
             some = context.cluster.index.nodes[:NODES_LOOKED_AT]
             keys = list(dict.fromkeys(each for node in some for each in node.labels))
-            return no_such_label(key, shorten(value), [] if len(values) > SHAPES_MAX else sorted(values), keys)
+            return no_gpu.no_such_label(key, shorten(value), [] if len(values) > SHAPES_MAX else sorted(values), keys)
     if host.node_selector and not host.affinity:
         return "no node here has all the labels that its nodeSelector names"
     for expression in (each for term in host.affinity for each in term if each.operator == "In"):
@@ -162,10 +137,9 @@ def _not_selected(context: SearchContext) -> str:
 
 def _most_together(context: SearchContext, claim: Claim, spec: DeviceSpec, group: NodeClass, shape: NodeShape) -> int:
     """How many devices of a claim an empty node of this shape holds, on one NUMA node if required."""
-    on_numa: dict[int | None, int] = {}
+    on_numa: Counter[int | None] = Counter()
     for gpu, count in shape.gpus:
-        most = count * most_on(spec, group, gpu, substitute=context.request.substitute)
-        on_numa[gpu.report.numa_node] = on_numa.get(gpu.report.numa_node, 0) + most
+        on_numa[gpu.report.numa_node] += count * most_on(spec, group, gpu, substitute=context.request.substitute)
     if not claim.numa_bind or claim.gpus == 1:
         return sum(on_numa.values())
     return max((most for numa, most in on_numa.items() if numa is not None), default=0)
@@ -195,24 +169,19 @@ def _too_many(context: SearchContext, shapes: Shapes) -> Impossible:
             sizes = ", ".join(claim_sizes(claim))
             what = f"{devices} x {sizes}" if sizes and claim.shares_percent is None else f"{devices} GPUs"
             if claim.numa_bind:
-                why = f"it asks for {what} on one NUMA node, and the most is {most}"
-                if not most:
-                    why = f"it asks for {what} on one NUMA node, and no agent here reports the NUMA nodes of its GPUs"
-                return Impossible(WaitReason.NUMA_NOT_FIT, why)
-            return Impossible(
-                WaitReason.TOO_FEW_GPUS_ON_NODE, f"it asks for {what}, and the most is {most} on one node"
-            )
+                but = f"the most is {most}" if most else "no agent here reports the NUMA nodes of its GPUs"
+                return Impossible(WaitReason.NUMA_NOT_FIT, f"it asks for {what} on one NUMA node, and {but}")
+            why = f"it asks for {what}, and the most is {most} on one node"
+            return Impossible(WaitReason.TOO_FEW_GPUS_ON_NODE, why)
     why = "its containers together ask for more than the GPUs of any one node hold"
     return Impossible(WaitReason.TOO_FEW_GPUS_ON_NODE, why)
 
 
 def _has_room(context: SearchContext, shape: NodeShape) -> bool:
     need = context.need
-    return bool(shape.unreported) or (
-        shape.cpu_milli.most >= need.cpu_milli
-        and shape.memory_mib.most >= need.memory_mib
-        and all(shape.most_of(name) >= count for name, count in need.resources.items())
-    )
+    has_both = shape.cpu_milli.most >= need.cpu_milli and shape.memory_mib.most >= need.memory_mib
+    has_rest = all(shape.most_of(name) >= count for name, count in need.resources.items())
+    return bool(shape.unreported) or (has_both and has_rest)
 
 
 def _too_little_room(context: SearchContext, shapes: Shapes) -> Impossible:
@@ -221,13 +190,13 @@ def _too_little_room(context: SearchContext, shapes: Shapes) -> Impossible:
         most = max(shape.most_of(name) for _, shape in shapes)
         if not most:
             there = list(dict.fromkeys(each for _, shape in shapes for each in shape.resources))
-            return Impossible(WaitReason.NODE_INSUFFICIENT_RESOURCE, no_such_resource(name, there))
+            return Impossible(WaitReason.NODE_INSUFFICIENT_RESOURCE, no_gpu.no_such_resource(name, there))
         if most < count:
             why = f"it requests {count} of {shorten(name)}, and the most on one node is {most}"
             return Impossible(WaitReason.NODE_INSUFFICIENT_RESOURCE, why)
     most = max(shape.memory_mib.most for _, shape in shapes)
     if most < need.memory_mib:
-        asked, has = both_amounts(need.memory_mib, most)
+        asked, has = no_gpu.both_amounts(need.memory_mib, most)
         why = f"it requests {asked} of memory, and the largest node has {has}"
         return Impossible(WaitReason.NODE_INSUFFICIENT_MEMORY, why)
     most = max(shape.cpu_milli.most for _, shape in shapes)

@@ -47,17 +47,13 @@ def left_over(cluster: ClusterState, devices: tuple[DeviceGrant, ...]) -> tuple[
 
 
 def _left_on(gpu: Gpu, node: Node, new: list[DeviceGrant]) -> LeftOver:
-    there = list(gpu.spans.values())
-    homes = dict.fromkeys(span_of(device) for device in new if device.share is not None)
-    return LeftOver(
-        gpu=gpu.report.uuid,
-        creatable_before=gpu.table.creatable(gpu.state) if gpu.mig else {},
-        creatable_after=gpu.table.creatable(_state_after(gpu, new)) if gpu.mig else {},
-        homes=tuple(
-            _home(gpu, node, span, [each for each in (*there, *new) if each.share and span_of(each) == span])
-            for span in homes
-        ),
-    )
+    tenants: dict[Span, list[DeviceGrant]] = {span_of(each): [] for each in new if each.share is not None}
+    for device in (*gpu.spans.values(), *new):
+        if device.share is not None and span_of(device) in tenants:
+            tenants[span_of(device)].append(device)
+    before, after = (gpu.table.creatable(each) if gpu.mig else {} for each in (gpu.state, _state_after(gpu, new)))
+    homes = tuple(_home(gpu, node, span, there) for span, there in tenants.items())
+    return LeftOver(gpu.report.uuid, before, after, homes)
 
 
 def _state_after(gpu: Gpu, new: list[DeviceGrant]) -> State:
@@ -80,14 +76,6 @@ def _home(gpu: Gpu, node: Node, span: Span, tenants: list[DeviceGrant]) -> HomeL
     for number, share in enumerate(shares):
         home.add((AllocationId(""), number), share)
     sm_percent = 100 * room.sms // max(1, room.gpu_sms) if profile is not None else 100
-    return HomeLeft(
-        profile=profile,
-        start=start,
-        size=size,
-        memory_mib=room.memory_mib,
-        memory_free_mib=max(0, home.free_memory_mib),
-        sm_percent=sm_percent,
-        sm_percent_free=max(0, sm_percent * home.free_width_percent // 100),
-        tenants=home.tenants,
-        tenants_max=room.tenants_max,
-    )
+    memory = (room.memory_mib, max(0, home.free_memory_mib))
+    sms = (sm_percent, max(0, sm_percent * home.free_width_percent // 100))
+    return HomeLeft(profile, start, size, *memory, *sms, len(home.shares), room.tenants_max)

@@ -48,12 +48,8 @@ def closest_profile(asked: str, there: Iterable[tuple[str, str]]) -> Closest | N
 
 
 def _distance(wanted: ProfileName, other: ProfileName) -> tuple[int, bool, int, int]:
-    return (
-        abs(other.slices - wanted.slices),
-        other.slices < wanted.slices,
-        len({*wanted.attributes} ^ {*other.attributes}),
-        abs(other.memory_gb - wanted.memory_gb),
-    )
+    slices, memory_gb = other.slices - wanted.slices, other.memory_gb - wanted.memory_gb
+    return abs(slices), slices < 0, len({*wanted.attributes} ^ {*other.attributes}), abs(memory_gb)
 
 
 def _parsed(name: str) -> ProfileName | None:
@@ -77,13 +73,11 @@ def short_name(product: str) -> str:
 
 
 def no_such_resource(name: str, there: Sequence[str]) -> str:
-    """Say that no node has a resource, and which one may be meant."""
     known = [*there, *HAMI.resources, *VOLCANO.resources]
     return f"no node here has the resource {shorten(name)}{did_you_mean(name, known)}"
 
 
 def no_such_label(key: str, value: str, values: Sequence[str], keys: Sequence[str]) -> str:
-    """Say that no node has a label, and suggest another value or a similar key."""
     if values:
         others = listed([f"{key}={each}" for each in values])
         return f"no node here has the label {key}={value}; there {'is' if len(values) == 1 else 'are'} {others}"
@@ -123,11 +117,14 @@ def no_gpu_fits(context: SearchContext, spec: DeviceSpec, shapes: Shapes) -> Imp
         asked = f"is of a model that it asks for ({listed(only.models)})" if only.models else "is of another model"
         return Impossible(WaitReason.GPU_MODEL_MISMATCH, f"no GPU {here} {asked}; there is {there}")
     if all(why is WaitReason.GPU_MEMORY_UNKNOWN for why, _, _ in wanted):
-        return Impossible(WaitReason.GPU_MEMORY_UNKNOWN, _memory_unknown([gpu for _, _, gpu in wanted]))
+        models = listed(list(dict.fromkeys(short_name(gpu.report.model) for _, _, gpu in wanted)))
+        words = f"the driver does not report the memory of {models}, so it can only be granted whole"
+        return Impossible(WaitReason.GPU_MEMORY_UNKNOWN, words)
     none_here = f"no GPU{_whose_model(only)} {here}"
     sized = [gpu for why, group, gpu in wanted if why in _NO_PROFILE and "exclusive" in group.modes]
     if sized and spec.claim.profile is not None:
-        return Impossible(_reason_of(wanted, _NO_PROFILE), _no_profile(context, spec.claim.profile, sized, none_here))
+        why = next(why for why, _, _ in wanted if why in _NO_PROFILE)
+        return Impossible(why, _no_profile(context, spec.claim.profile, sized, none_here))
     too_small = [(why, gpu) for why, _, gpu in wanted if why in {*_NO_PROFILE, WaitReason.GPU_INSUFFICIENT_MEMORY}]
     if too_small:
         return Impossible(too_small[0][0], _no_size(context, spec, [gpu for _, gpu in too_small], none_here))
@@ -136,11 +133,9 @@ def no_gpu_fits(context: SearchContext, spec: DeviceSpec, shapes: Shapes) -> Imp
 
 def _here(context: SearchContext, shapes: Shapes) -> str:
     """The GPUs that a sentence is about: where some nodes are excluded, those may have what is missing."""
-    numbers = {group.number for group, _ in shapes}
-    with_gpus = [
-        group for group in context.cluster.index.classes.values() if any(each.gpus for each in group.shapes.values())
-    ]
-    everywhere = not context.request.host.node_name and all(group.number in numbers for group in with_gpus)
+    classes = context.cluster.index.classes.values()
+    with_gpus = {group.number for group in classes if any(each.gpus for each in group.shapes.values())}
+    everywhere = not context.request.host.node_name and with_gpus <= {group.number for group, _ in shapes}
     return "here" if everywhere else "on the nodes that it may use"
 
 
@@ -150,22 +145,12 @@ def _whose_model(only: DeviceFilter) -> str:
     return f" of another model than {listed(only.not_models)}" if only.not_models else ""
 
 
-def _memory_unknown(gpus: list[Gpu]) -> str:
-    models = listed(list(dict.fromkeys(short_name(gpu.report.model) for gpu in gpus)))
-    return f"the driver does not report the memory of {models}, so it can only be granted whole"
-
-
-def _kinds(shapes: Shapes) -> Iterator[tuple[NodeClass, Gpu]]:
-    seen: dict[tuple[int, str], None] = {}
+def _kinds(shapes: Shapes) -> Iterable[tuple[NodeClass, Gpu]]:
+    kinds: dict[tuple[int, str], tuple[NodeClass, Gpu]] = {}
     for group, shape in shapes:
         for gpu, _ in shape.gpus:
-            if (group.number, gpu.kind) not in seen:
-                seen[group.number, gpu.kind] = None
-                yield group, gpu
-
-
-def _reason_of(found: list[tuple[WaitReason, NodeClass, Gpu]], among: frozenset[WaitReason]) -> WaitReason:
-    return next(why for why, _, _ in found if why in among)
+            kinds.setdefault((group.number, gpu.kind), (group, gpu))
+    return kinds.values()
 
 
 def _possible(context: SearchContext, gpu: Gpu) -> Iterator[Profile]:
@@ -193,14 +178,9 @@ def _no_profile(context: SearchContext, asked: str, gpus: list[Gpu], none_here: 
 
 def _no_size(context: SearchContext, spec: DeviceSpec, gpus: list[Gpu], none_here: str) -> str:
     claim = spec.claim
-    most = max(
-        [
-            (size.memory_mib, f"{size.name} ({short_name(gpu.report.model)})")
-            for gpu in gpus
-            for size in _possible(context, gpu)
-        ]
-        or [(gpu.memory_mib, short_name(gpu.report.model)) for gpu in gpus]
-    )
+    named = [(gpu, short_name(gpu.report.model)) for gpu in gpus]
+    sizes = [(size.memory_mib, f"{size.name} ({name})") for gpu, name in named for size in _possible(context, gpu)]
+    most = max(sizes or [(gpu.memory_mib, name) for gpu, name in named])
     if claim.memory_mib is not None and claim.memory_mib > most[0]:
         asked, has = both_amounts(claim.memory_mib, most[0])
         return f"{none_here} has {asked} of memory for one device; the most is {has}: {most[1]}"

@@ -9,16 +9,16 @@ from msgspec.structs import replace
 
 from sluice.contracts.messages import Share
 from sluice.contracts.reasons import KNOWN_AS, ReasonCount, WaitReason, shorten
-from sluice.mig.model import Profile
 from sluice.mig.model_names import is_known, is_meant, suggestions
 from sluice_allocator.core.placement.cluster.cluster_state import ClusterState
 from sluice_allocator.core.placement.explain.capacity_bound import never_on
 from sluice_allocator.core.placement.explain.impossible import where_nothing_is, why_impossible
 from sluice_allocator.core.placement.explain.no_gpu_fits import listed
+from sluice_allocator.core.placement.explain.reason_table import IN_WORDS
 from sluice_allocator.core.placement.index.node_class import NodeClass
 from sluice_allocator.core.placement.nodes.bucket import Bucket, SortedBuckets
-from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec, WholeGpu
-from sluice_allocator.core.placement.nodes.gpu import Gpu
+from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec
+from sluice_allocator.core.placement.nodes.gpu import WHOLE_GPU, Gpu
 from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.core.placement.search.context import PASSES, NoPlace, Place, SearchContext, groups_in, prepare
 from sluice_allocator.core.placement.search.find import best_place, find_free, find_one
@@ -38,7 +38,6 @@ def find_place(cluster: ClusterState, request: PlaceRequest, avoid: Avoid = froz
 
 
 def explain(cluster: ClusterState, request: PlaceRequest, avoid: Avoid = frozenset()) -> NoPlace:
-    """Why nothing fits now, counted per class of nodes and of GPUs."""
     context = prepare(cluster, without_shunned_nodes(request) if request.host.shun else request, avoid)
     return _explain(context, _apart(context) if context.together else ())
 
@@ -60,10 +59,10 @@ def _explain(context: SearchContext, apart: tuple[str, ...] = ()) -> NoPlace:
         return NoPlace(words, (_reason(WaitReason.NO_NODES, 0, "nodes", ""),))
     impossible = why_impossible(context)
     tally: Tally = Counter()
-    several = sum(claim.gpus for claim in context.request.claims) > 1 or any(
-        c.numa_bind for c in context.request.claims
-    )
-    for spec in dict.fromkeys(context.specs):
+    is_bound = any(claim.numa_bind for claim in context.request.claims)
+    several = is_bound or sum(claim.gpus for claim in context.request.claims) > 1
+    specs = dict.fromkeys(context.specs)
+    for spec in specs:
         of_this: Tally = Counter()
         _tally(context, spec, of_this)
         tally |= of_this  # the most over the claims: a reason never counts more GPUs than there are
@@ -73,9 +72,10 @@ def _explain(context: SearchContext, apart: tuple[str, ...] = ()) -> NoPlace:
             node = cluster.nodes[gpu.node]
             words = cluster.index.class_of(node).words if node.gpus else ""
             tally[WaitReason.GPU_AVOIDED, gpu.report.model, words] += 1
-    if not tally or (several and impossible is None and not _short_of_one(context)):
-        bound = any(claim.numa_bind for claim in context.request.claims)
-        why = WaitReason.NUMA_NOT_FIT if bound else WaitReason.TOO_FEW_GPUS_ON_NODE
+    # where some claim has no place for even one device, that is the reason, and not that there are too few
+    is_short_of_one = several and impossible is None and any(find_one(context, each) is None for each in specs)
+    if not tally or (several and impossible is None and not is_short_of_one):
+        why = WaitReason.NUMA_NOT_FIT if is_bound else WaitReason.TOO_FEW_GPUS_ON_NODE
         if apart:
             tally, why = Counter(), WaitReason.ONE_GPU_NOT_FIT
         tally[why, "nodes", ""] = cluster.usable_nodes()
@@ -83,17 +83,14 @@ def _explain(context: SearchContext, apart: tuple[str, ...] = ()) -> NoPlace:
     reasons = tuple(_reason(reason, count, of, on) for (reason, of, on), count in ordered)
     if impossible is not None:
         lead = _reason(WaitReason.NO_NODE_CAN_FIT, len(cluster.shown), "nodes", "")
-        reasons = _led_by(impossible.reason, reasons, len(cluster.shown))
+        first = impossible.reason
+        its = tuple(each for each in reasons if each.reason is first) or (_reason(first, lead.count, "nodes", ""),)
+        reasons = (*its, *(each for each in reasons if each.reason is not first))
         words = impossible.words or f"{IN_WORDS[WaitReason.NO_NODE_CAN_FIT]} ({_sentence(reasons)})"
         return NoPlace(f"{words}{_did_you_mean(context)}", *_bounded((lead, *reasons)))
-    if reasons[0].reason is WaitReason.ONE_GPU_NOT_FIT:
-        return NoPlace(f"no GPU has room for all of {listed(apart)}", *_bounded(reasons))
-    return NoPlace(_sentence(reasons), *_bounded(reasons))
-
-
-def _led_by(first: WaitReason, reasons: tuple[ReasonCount, ...], nodes: int) -> tuple[ReasonCount, ...]:
-    its = tuple(each for each in reasons if each.reason is first) or (_reason(first, nodes, "nodes", ""),)
-    return (*its, *(each for each in reasons if each.reason is not first))
+    is_apart = reasons[0].reason is WaitReason.ONE_GPU_NOT_FIT
+    words = f"no GPU has room for all of {listed(apart)}" if is_apart else _sentence(reasons)
+    return NoPlace(words, *_bounded(reasons))
 
 
 def _did_you_mean(context: SearchContext) -> str:
@@ -107,11 +104,6 @@ def _did_you_mean(context: SearchContext) -> str:
     return ""
 
 
-def _short_of_one(context: SearchContext) -> bool:
-    """Whether some claim has no place for even one device: then that is the reason, not that there are too few."""
-    return any(find_one(context, spec) is None for spec in dict.fromkeys(context.specs))
-
-
 def _tally(context: SearchContext, spec: DeviceSpec, tally: Tally) -> None:
     for group in context.cluster.index.classes.values():
         why = context.why_not(group)
@@ -123,8 +115,8 @@ def _tally(context: SearchContext, spec: DeviceSpec, tally: Tally) -> None:
             if group.nodes:
                 tally[beside, "nodes", group.words] += len(group.nodes)
             continue
-        for kind, sample in group.samples.items():
-            _tally_kind(context, spec, group, kind, sample, tally)
+        for sample in group.samples.values():
+            _tally_kind(context, spec, group, sample, tally)
     for group, reason, gpu, count in context.cluster.index.out_of_use():
         kept_out = context.why_not(group)
         impossible = kept_out if kept_out not in PASSES else None
@@ -132,24 +124,22 @@ def _tally(context: SearchContext, spec: DeviceSpec, tally: Tally) -> None:
         tally[impossible or reason, gpu.report.model, group.words] += count
 
 
-def _tally_kind(  # noqa: PLR0917  # one step of a count
-    context: SearchContext, spec: DeviceSpec, group: NodeClass, kind: str, sample: Gpu, tally: Tally
-) -> None:
+def _tally_kind(context: SearchContext, spec: DeviceSpec, group: NodeClass, sample: Gpu, tally: Tally) -> None:
     impossible = never_on(spec, group, sample, substitute=context.request.substitute)
-    in_use = group.in_use(kind)
+    in_use = group.in_use(sample.kind)
     if impossible is not None:
         if in_use:
             tally[impossible, sample.report.model, group.words] += in_use
         return
-    for reason, count in _why_full(context, spec, group, kind, sample):
+    for reason, count in _why_full(context, spec, group, sample):
         tally[reason, sample.report.model, group.words] += count
     _tally_homes(context, spec, group, sample, tally)
 
 
 def _why_full(
-    context: SearchContext, spec: DeviceSpec, group: NodeClass, kind: str, sample: Gpu
+    context: SearchContext, spec: DeviceSpec, group: NodeClass, sample: Gpu
 ) -> Iterator[tuple[WaitReason, int]]:
-    names = _profiles(spec, group, sample)
+    names, kind = _profiles(spec, group, sample), sample.kind
     idle_only = context.policy(group).idle_only
     for state, bucket in group.states.get(kind, {}).items():
         if idle_only and bucket and state != sample.table.empty:
@@ -170,40 +160,26 @@ def _why_full(
 
 
 def _profiles(spec: DeviceSpec, group: NodeClass, sample: Gpu) -> list[str]:
-    names: dict[str, None] = {}
     if spec.claim.shares_percent is not None:
         return [name for name in [sample.full_profile] if name is not None]
-    for mode in spec.claim.modes:
-        if mode == "exclusive":
-            shape = spec.shape_on(sample)
-            if isinstance(shape, Profile):
-                names[shape.name] = None
-            elif isinstance(shape, WholeGpu):
-                return []
-        elif sample.mig:
-            share = spec.share_on(sample, mode)
-            if not isinstance(share, WaitReason):
-                names |= dict.fromkeys(spec.home_profiles(sample, share, group.pool.overcommit_percent))
-    return list(names)
+    offers = spec.offers_on(sample, group.pool.overcommit_percent)
+    names = dict.fromkeys(profile for _, profile, _ in offers)
+    return [] if WHOLE_GPU in names else list(names)
 
 
 def _why_no_node(context: SearchContext, spec: DeviceSpec, bucket: Bucket) -> Iterator[tuple[WaitReason, int]]:
     """The device would fit; its nodes, or the claim's lists of GPUs, exclude it."""
-    for node in bucket.some(_NODES_LOOKED_AT):
-        reason = _why_not_node(context, spec, node, bucket)
-        if reason is not None:
-            yield reason, bucket.devices
-            return
+    reasons = (_why_not_node(context, spec, node, bucket) for node in bucket.some(_NODES_LOOKED_AT))
+    reason = next((reason for reason in reasons if reason is not None), None)
+    if reason is not None:
+        yield reason, bucket.devices
 
 
 def _why_not_node(context: SearchContext, spec: DeviceSpec, node: Node, bucket: Bucket) -> WaitReason | None:
     host = context.request.host
     if host.node_name not in {"", node.name}:
         return WaitReason.NODE_NOT_NAMED
-    reason = context.why_not_on(node)
-    if reason is not None:
-        return reason
-    reason = node.why_no_room(context.need)
+    reason = context.why_not_on(node) or node.why_no_room(context.need)
     if reason is not None:
         return reason
     there = [gpu for gpu in node.gpus if gpu.bucket is bucket or any(at.bucket is bucket for at in gpu.homes.values())]
@@ -261,60 +237,6 @@ def _bounded(reasons: tuple[ReasonCount, ...]) -> tuple[tuple[ReasonCount, ...],
     return reasons[:REASONS_MAX], max(0, len(reasons) - REASONS_MAX)
 
 
-IN_WORDS = {
-    WaitReason.NO_NODES: "no node with GPUs is known yet",
-    WaitReason.NO_NODE_CAN_FIT: "no node here could ever serve it",
-    WaitReason.GPU_LAYOUT_FULL: "no free place of that size",
-    WaitReason.GPU_ENGINES_USED_UP: "the media engines that it needs are in use",
-    WaitReason.GPU_NO_SUCH_PROFILE: "has no such profile, or none that is large enough",
-    WaitReason.GPU_NOT_IN_LAYOUT: "no instance of that size in the layout that its administrator fixed",
-    WaitReason.GPU_INSTANCES_TAKEN: "no free instance of that size in the layout that its administrator fixed",
-    WaitReason.GPU_MEMORY_UNKNOWN: "its memory is unknown, so it can only be granted whole",
-    WaitReason.GPU_MODE_NOT_FIT: "not set up for the requested mode",
-    WaitReason.GPU_MODEL_MISMATCH: "not of the requested model",
-    WaitReason.GPU_UUID_MISMATCH: "not among the GPUs named",
-    WaitReason.GPU_NOT_IDLE: "in use, and an idle one is needed",
-    WaitReason.GPU_UNHEALTHY: "unhealthy",
-    WaitReason.GPU_AVOIDED: "this pod's slice failed there recently",
-    WaitReason.GPU_INSUFFICIENT_MEMORY: "not enough GPU memory left",
-    WaitReason.GPU_INSUFFICIENT_SMS: "not enough SMs left",
-    WaitReason.GPU_TIME_USED_UP: "not enough of their compute time left",
-    WaitReason.GPU_TENANTS_USED_UP: "already shared by as many pods as MPS serves",
-    WaitReason.GPU_OTHER_TRUST_DOMAIN: "shared by pods of another namespace or user, or in another mode",
-    WaitReason.NODE_NOT_OPEN: "their node is not open yet",
-    WaitReason.NODE_STALE: "the agent of their node does not answer",
-    WaitReason.NODE_CORDONED: "cordoned",
-    WaitReason.NODE_NOT_READY: "not ready",
-    WaitReason.NODE_UNDER_PRESSURE: "short of memory, disk or process ids",
-    WaitReason.NODE_LEAVING: "being removed by an autoscaler",
-    WaitReason.NODE_NOT_NAMED: "not on the node that the pod names",
-    WaitReason.NODE_SELECTOR_MISMATCH: "not selected by the pod",
-    WaitReason.NODE_TAINTED: "a taint that the pod does not tolerate",
-    WaitReason.NODE_INSUFFICIENT_CPU: "not enough CPU left on their node",
-    WaitReason.NODE_INSUFFICIENT_MEMORY: "not enough memory left on their node",
-    WaitReason.NODE_INSUFFICIENT_PODS: "their node takes no more pods",
-    WaitReason.NODE_PODS_AT_LIMIT: "their node has as many pods with slices as its operator allows",
-    WaitReason.NODE_INSUFFICIENT_RESOURCE: "not enough of another resource left on their node",
-    WaitReason.NODE_POD_ANTI_AFFINITY: "a required podAntiAffinity keeps it apart from a pod there",
-    WaitReason.NODE_POD_AFFINITY: "no pod that its required podAffinity selects is there",
-    WaitReason.NODE_TOPOLOGY_SPREAD: "one more there would exceed the maxSkew of its topologySpreadConstraints",
-    WaitReason.NODE_TOPOLOGY_LABEL_MISSING: "without the label that a topologyKey of the pod names",
-    WaitReason.NODE_HOST_PORT_TAKEN: "another pod on their node has the hostPort that it needs",
-    WaitReason.NODE_VOLUME_ELSEWHERE: "a volume of the pod is not accessible from there",
-    WaitReason.NODE_WITHOUT_HAND_OVER: "their kubelet does not hand over devices by ResourceClaim",
-    WaitReason.NUMA_NOT_FIT: "no NUMA node has enough of the requested GPUs free",
-    WaitReason.ONE_GPU_NOT_FIT: "no GPU has room for all devices that must be on one",
-    WaitReason.TOO_FEW_GPUS_ON_NODE: "not enough of the requested GPUs are free there",
-    WaitReason.QUOTA_EXCEEDED: "above the quota of their namespace",
-    WaitReason.GROUP_INCOMPLETE: "not all pods of its group have asked yet",
-    WaitReason.GROUP_NOT_FIT: "no room for all pods of its group at once",
-    WaitReason.PLACE_BEING_FREED: "reserved for it, but not free yet",
-    WaitReason.PLACE_PROMISED: "reserved for pods ahead in the queue",
-    WaitReason.QUEUE_FULL: "the queue is full",
-}
-"""Every reason in words, as said of a number of GPUs or nodes."""
-
-
 def _sentence(reasons: tuple[ReasonCount, ...]) -> str:
     parts = [f"{_counted(r)}{f' ({r.on})' if r.on else ''}: {IN_WORDS[r.reason]}" for r in reasons[:_IN_SENTENCE]]
     left = len(reasons) - _IN_SENTENCE
@@ -323,6 +245,5 @@ def _sentence(reasons: tuple[ReasonCount, ...]) -> str:
 
 
 def _counted(reason: ReasonCount) -> str:
-    if reason.of == "nodes":
-        return f"{reason.count} node{'' if reason.count == 1 else 's'}"
-    return f"{reason.count} x {reason.of}"
+    nodes = "1 node" if reason.count == 1 else f"{reason.count} nodes"
+    return nodes if reason.of == "nodes" else f"{reason.count} x {reason.of}"

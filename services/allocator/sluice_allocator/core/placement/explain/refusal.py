@@ -24,15 +24,10 @@ def refuse(rules: PlacementConfig, request: PlaceRequest, *, max_gpus_per_node: 
         )
     why = check_names(request.node_policy, request.gpu_policy)
     if why is not None:
-        field, value = (
-            ("gpu-policy", request.gpu_policy) if request.gpu_policy else ("node-policy", request.node_policy)
-        )
+        field, value = "gpu-policy" if request.gpu_policy else "node-policy", request.gpu_policy or request.node_policy
         return Refusal(reason=RefusalReason.INVALID_VALUE, message=why, field=field, value=value)
-    for claim in request.claims:
-        refusal = _refuse_share(claim, rules)
-        if refusal is not None:
-            return refusal
-    return _refuse_together(request) if request.same_gpu else None
+    refusals = (_refuse_share(claim, rules) for claim in request.claims)
+    return next((refusal for refusal in refusals if refusal is not None), None) or _refuse_together(request)
 
 
 def _refuse_together(request: PlaceRequest) -> Refusal | None:

@@ -3,8 +3,9 @@ Depends only on which tenants may go, at which priority, and what each would los
 tenants. `CostIndex` orders the GPUs of one kind by it; GPUs with the same costs for all profiles share a bucket."""
 
 import bisect
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 
@@ -12,8 +13,7 @@ from sluice.contracts.ids import GpuUuid
 from sluice.mig.layout import Instance
 from sluice.mig.model import Placement, Profile
 from sluice.mig.transition_table import State, TransitionTable
-from sluice_allocator.core.placement.nodes.device_spec import WHOLE_GPU
-from sluice_allocator.core.placement.nodes.gpu import Span
+from sluice_allocator.core.placement.nodes.gpu import WHOLE_GPU, Span
 from sluice_allocator.core.sorted_keys import SortedKeys
 
 EvictionCost = tuple[int, int, int]
@@ -48,6 +48,23 @@ class Occupancy(msgspec.Struct, frozen=True):
     who: tuple[VictimRank, ...]
 
 
+T = TypeVar("T")
+
+
+def least_of(order: Sequence[T], fits: Callable[[Sequence[T]], bool]) -> list[T] | None:
+    """The shortest prefix of this order that makes room, minus those that can stay after all, the last ones first. None
+    where it does not fit even without all of them. No victim in the answer could stay."""
+    length = next((length for length in range(len(order) + 1) if fits(order[:length])), None)
+    if length is None:
+        return None
+    goes = list(order[:length])
+    for each in reversed(goes[:-1]):
+        less = [other for other in goes if other is not each]
+        if fits(less):
+            goes = less
+    return goes
+
+
 def eviction_cost_of(who: Iterable[VictimRank]) -> EvictionCost:
     parts = list(who)
     if not parts:
@@ -68,10 +85,8 @@ class ClearingCosts:
     _states: dict[int, State] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.mig:
-            self.ways = {profile.name: self._least(profile) for profile in self.table.model.profiles}
-        else:
-            self.ways = {WHOLE_GPU: self._whole()}
+        profiles = self.table.model.profiles
+        self.ways = {each.name: self._least(each) for each in profiles} if self.mig else {WHOLE_GPU: self._whole()}
         self.costs = tuple(way.cost if way is not None else None for way in self.ways.values())
 
     def count_without(self, level: int, profile: str) -> int:
@@ -96,9 +111,7 @@ class ClearingCosts:
         best: tuple[EvictionCost, tuple[int, ...], ClearedSpan] | None = None
         for placement in profile.placements:
             goes = self._in_the_way(placement)
-            if goes is None:
-                continue
-            if best is not None and self._cost(goes) > best[0]:
+            if goes is None or (best is not None and self._cost(goes) > best[0]):
                 continue
             found = self._with_engines(profile, placement, goes)
             if found is None:
@@ -110,9 +123,8 @@ class ClearingCosts:
         return best[2] if best is not None else None
 
     def _in_the_way(self, placement: Placement) -> list[int] | None:
-        mask = placement.mask
-        blocked, foreign = self.occupancy.blocked, self.occupancy.foreign
-        if any(mask & each.mask for each in blocked) or any(mask & each.mask for each in foreign):
+        occupied = [each.mask for each in self.occupancy.blocked] + [each.mask for each in self.occupancy.foreign]
+        if any(placement.mask & mask for mask in occupied):
             return None
         goes: dict[int, None] = {}
         for each in self.occupancy.occupants:
@@ -127,24 +139,11 @@ class ClearingCosts:
         self, profile: Profile, placement: Placement, goes: list[int]
     ) -> tuple[list[int], tuple[int, ...]] | None:
         """The same, and further tenants whose media engines the instance needs."""
-        rank = self._rank(profile, placement, goes)
-        if rank is not None:
-            return goes, rank
         others = [number for number in range(len(self.occupancy.who)) if number not in goes]
         others.sort(key=lambda number: (*self.occupancy.who[number], number))
-        more: list[int] = []
-        for number in others:
-            more.append(number)
-            rank = self._rank(profile, placement, [*goes, *more])
-            if rank is not None:
-                break
-        else:
-            return None
-        for number in reversed(more[:-1]):
-            without = [each for each in more if each != number]
-            if (less := self._rank(profile, placement, [*goes, *without])) is not None:
-                more, rank = without, less
-        return [*goes, *more], rank
+        more = least_of(others, lambda some: self._rank(profile, placement, [*goes, *some]) is not None)
+        rank = self._rank(profile, placement, [*goes, *more]) if more is not None else None
+        return ([*goes, *more], rank) if more is not None and rank is not None else None
 
     def _rank(self, profile: Profile, placement: Placement, goes: Sequence[int]) -> tuple[int, ...] | None:
         choices = self.table.choices(self._state(goes), profile.name)
@@ -206,13 +205,12 @@ class CostIndex:
         for profile, order in self._orders.items():
             cost = cost_bucket.costs[self.columns.index(profile)]
             if cost is not None:
-                at = bisect.bisect_left(order, cost, key=_cost_in)
+                at = bisect.bisect_left(order, cost, key=lambda entry: entry[0])
                 while order[at][2] is not cost_bucket:
                     at += 1
                 del order[at]
 
     def order(self, profile: str) -> Sequence[tuple[EvictionCost, int, CostBucket]]:
-        """The buckets where there can be room for a profile, cheapest first."""
         order = self._orders.get(profile)
         if order is None:
             order = self._orders[profile] = []
@@ -225,7 +223,3 @@ class CostIndex:
         if cost is not None:
             self._numbered += 1
             bisect.insort(order, (cost, self._numbered, cost_bucket))
-
-
-def _cost_in(entry: tuple[EvictionCost, int, CostBucket]) -> EvictionCost:
-    return entry[0]

@@ -1,19 +1,22 @@
 """Every usable device in the bucket where searches look for its kind. A booking updates one node's buckets."""
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.kube.names import LABEL_HOSTNAME
 from sluice.contracts.kube.taints import KEEPS_OUT
 from sluice.contracts.messages import HostNeeds
 from sluice.contracts.reasons import WaitReason
+from sluice_allocator.core.key_index import count, drop, put
+from sluice_allocator.core.placement.index import node_class
 from sluice_allocator.core.placement.index.layout_order import LayoutOrders
 from sluice_allocator.core.placement.index.node_class import (
     ClassKey,
     DeviceCountCache,
+    DeviceCounts,
     NodeClass,
     SharedDevicesKey,
-    bucket_number_of,
 )
 from sluice_allocator.core.placement.index.victim_index import VictimIndex
 from sluice_allocator.core.placement.nodes.bucket import Bucket, SortedBuckets
@@ -33,7 +36,6 @@ class DeviceIndex:
     """All nodes by number and class, and the buckets of their devices."""
 
     def __init__(self, rules: PlacementConfig, why_unusable: Callable[[Gpu], WaitReason | None]) -> None:
-        """Begin empty. `why_unusable` says why a GPU is unusable; None when it is usable."""
         self.nodes: list[Node] = []
         self.classes: dict[ClassKey, NodeClass] = {}
         self.layout_orders = LayoutOrders()
@@ -56,7 +58,7 @@ class DeviceIndex:
         group = self._class_of[node.name] = self._sort(node)
         for key, values in self._single.items():
             if key in node.labels:
-                values.setdefault(node.labels[key], {})[node] = None
+                put(values, node.labels[key], node)
         _count_in(node, group)
         usable: list[Gpu] = []
         for gpu in node.all_gpus:
@@ -77,8 +79,7 @@ class DeviceIndex:
             for at_home in gpu.homes.values():
                 self._put_home(node, group, at_home)
             self.look_at_victims(node, gpu)
-        self.counted.touch(node, group)
-        self.victims.counted.touch(node, group)
+        self._touch_counts(node, group)
 
     def withdraw(self, node: Node) -> None:
         group = self._class_of.pop(node.name, None)
@@ -86,7 +87,7 @@ class DeviceIndex:
             return
         for key, values in self._single.items():
             if key in node.labels:
-                values.get(node.labels[key], {}).pop(node, None)
+                drop(values, node.labels[key], node)
         for gpu in node.all_gpus:
             self._take(node, group, gpu)
             for at_home in gpu.homes.values():
@@ -100,8 +101,8 @@ class DeviceIndex:
                 del group.shapes[node.shape_key]
             node.shape = None
         group.nodes.pop(node.number, None)
-        self.counted.forget(node, group)
-        self.victims.counted.forget(node, group)
+        for counted in self._counts(group):
+            counted.take(node)
 
     def class_of(self, node: Node) -> NodeClass:
         return self._class_of[node.name]
@@ -117,28 +118,26 @@ class DeviceIndex:
         if at_home.gpu not in node.gpus:
             return
         group = self._class_of[node.name]
-        if at_home.bucket is not None and not at_home.home.empty:
+        if at_home.bucket is not None and at_home.home.shares:
             self._move_home(node, group, at_home, at_home.bucket)
         else:
             self._take_home(node, group, at_home)
-            if not at_home.home.empty:
+            if at_home.home.shares:
                 self._put_home(node, group, at_home)
         self._count(node, at_home.gpu)
 
     def _move_home(self, node: Node, group: NodeClass, at_home: SharedDeviceOnGpu, bucket: Bucket) -> None:
-        bucket_number = bucket_number_of(at_home.home)
+        bucket_number = node_class.bucket_number_of(at_home.home)
         if bucket_number == at_home.bucket_number:
             return
         sorted_buckets = group.homes[_homes_key(at_home)]
         at_home.bucket = sorted_buckets.bucket_number(bucket_number)
         at_home.bucket.put(node)
         bucket.take(node)
-        if not bucket:
-            sorted_buckets.drop(at_home.bucket_number)
+        sorted_buckets.drop_if_empty(at_home.bucket_number)
         at_home.bucket_number = bucket_number
 
     def look_at_victims(self, node: Node, gpu: Gpu) -> None:
-        """The tenants of a GPU changed, or which of them may be evicted."""
         if self.victims.known and gpu in node.gpus:
             self.victims.look_at(node, self._class_of[node.name], gpu)
 
@@ -154,13 +153,20 @@ class DeviceIndex:
             node.cpu_per_gpu = cpu_per_gpu
             for bucket in node.buckets:
                 bucket.move(node, before)
-            self.counted.move(node, group, before)
-            self.victims.counted.move(node, group, before)
+            for counted in self._counts(group):
+                counted.move(node, before)
         elif more_room or self.weighed:
             for bucket in node.buckets:
                 bucket.look_again(node)
-        self.counted.touch(node, group)
-        self.victims.counted.touch(node, group)
+        self._touch_counts(node, group)
+
+    def _counts(self, group: NodeClass) -> Iterator[DeviceCounts]:
+        return chain(self.counted.in_class(group), self.victims.counted.in_class(group))
+
+    def _touch_counts(self, node: Node, group: NodeClass) -> None:
+        if node.number in group.nodes:
+            for counted in self._counts(group):
+                counted.put(node)
 
     def _count(self, node: Node, gpu: Gpu) -> None:
         """Keep a node's free GPU total in step with one of its GPUs, where it is used."""
@@ -178,11 +184,9 @@ class DeviceIndex:
                 bucket = states[gpu.state] = Bucket(self.nodes)
             gpu.bucket_state = gpu.state
         elif gpu.free_whole:
-            bucket = group.whole.get(gpu.kind)
-            if bucket is None:
-                bucket = group.whole[gpu.kind] = Bucket(self.nodes)
+            bucket = group.whole.setdefault(gpu.kind, Bucket(self.nodes))
         else:
-            group.booked_whole.setdefault(gpu.kind, {})[gpu] = None
+            put(group.booked_whole, gpu.kind, gpu)
             return
         gpu.bucket = bucket
         bucket.put(node)
@@ -191,7 +195,7 @@ class DeviceIndex:
         bucket, gpu.bucket = gpu.bucket, None
         if bucket is None:
             if not gpu.mig and gpu in node.gpus:
-                del group.booked_whole[gpu.kind][gpu]
+                drop(group.booked_whole, gpu.kind, gpu)
             return
         bucket.take(node)
         if gpu.mig and not bucket:
@@ -205,21 +209,23 @@ class DeviceIndex:
         if sorted_buckets is None:
             sorted_buckets = group.homes[key] = SortedBuckets(self.nodes)
             group.home_sizes[key[2:]] = at_home.home.size
-            group.homes_of.setdefault(key[:2], {})[key] = None
-        at_home.bucket_number = bucket_number_of(at_home.home)
+            put(group.homes_of, key[:2], key)
+        at_home.bucket_number = node_class.bucket_number_of(at_home.home)
         at_home.bucket = sorted_buckets.bucket_number(at_home.bucket_number)
         at_home.bucket.put(node)
-        counted = (at_home.gpu.kind, at_home.key[0])
-        group.home_count[counted] = group.home_count.get(counted, 0) + 1
+        count(group.home_count, (at_home.gpu.kind, at_home.key[0]), 1)
 
     def _take_home(self, node: Node, group: NodeClass, at_home: SharedDeviceOnGpu) -> None:
         bucket, at_home.bucket = at_home.bucket, None
         if bucket is None:
             return
-        group.home_count[at_home.gpu.kind, at_home.key[0]] -= 1
+        count(group.home_count, (at_home.gpu.kind, at_home.key[0]), -1)
         bucket.take(node)
-        if not bucket:
-            _forget_bucket(group, _homes_key(at_home), at_home.bucket_number)
+        key = _homes_key(at_home)
+        group.homes[key].drop_if_empty(at_home.bucket_number)
+        if not group.homes[key]:
+            del group.homes[key]
+            drop(group.homes_of, key[:2], key)
 
     def weigh(self, node: Node) -> None:
         if self.weighed and node.gpus:
@@ -254,9 +260,7 @@ class DeviceIndex:
     def _take_out(self, gpu: Gpu) -> None:
         key = self._out_of.pop(gpu.report.uuid, None)
         if key is not None:
-            del self._out[key][gpu.report.uuid]
-            if not self._out[key]:
-                del self._out[key]
+            drop(self._out, key, gpu.report.uuid)
 
     def out_of_use(self) -> Iterator[tuple[NodeClass, WaitReason, Gpu, int]]:
         """Unusable GPUs: class of nodes, reason, one of them, and how many."""
@@ -307,7 +311,7 @@ class DeviceIndex:
     def values_of(self, key: str) -> dict[str, None]:
         """The values of a label that some request selected by."""
         if key in self._single:
-            return {value: None for value, nodes in self._single[key].items() if nodes}
+            return dict.fromkeys(self._single[key])
         return {group.labels[key]: None for group in self.classes.values() if group.shapes and key in group.labels}
 
     def has_label(self, key: str) -> bool:
@@ -328,7 +332,7 @@ class DeviceIndex:
         single = self._single[key] = {}
         for node in self.nodes:
             if key in node.labels and node.name in self._class_of:
-                single.setdefault(node.labels[key], {})[node] = None
+                put(single, node.labels[key], node)
 
     def _see_values(self, node: Node) -> None:
         """Drop a label from those that tell classes apart once it has too many values. Otherwise every node would
@@ -352,22 +356,15 @@ class DeviceIndex:
         labels = {key: node.labels[key] for key in self._selected_by if key in node.labels}
         pool = node.labels.get(self._rules.pool_label, DEFAULT_POOL)
         taints = tuple(taint for taint in node.taints if taint.effect in KEEPS_OUT)
-        key = (
-            pool,
-            tuple(sorted(labels.items())),
-            tuple((taint.key, taint.value, taint.effect) for taint in taints),
-            node.modes,
-            node.time_quota,
-            node.hands_over,
-        )
+        told = tuple((taint.key, taint.value, taint.effect) for taint in taints)
+        alike = (node.modes, node.time_quota, node.hands_over)
+        key = (pool, tuple(sorted(labels.items())), told, *alike)
         found = self.classes.get(key)
         if found is None:
             rules = self._rules.pool(pool)
             kept = [taint for taint in taints if meaning_of(taint) not in PASSING]
             words = _words(pool, labels, [f"{taint.key}={taint.value}:{taint.effect}" for taint in kept])
-            found = NodeClass(
-                self._numbered, key, words, rules, node.modes, node.time_quota, node.hands_over, labels, taints
-            )
+            found = NodeClass(self._numbered, key, words, rules, *alike, labels, taints)
             self._numbered += 1
             self.classes[key] = found
             if rules.node_policy not in {"fragmentation", "first-fit"}:
@@ -386,16 +383,6 @@ def _count_in(node: Node, group: NodeClass) -> None:
 
 def _homes_key(at_home: SharedDeviceOnGpu) -> SharedDevicesKey:
     return (at_home.home.domain, at_home.home.mode, at_home.gpu.kind, at_home.key[0])
-
-
-def _forget_bucket(group: NodeClass, key: SharedDevicesKey, bucket_number: int) -> None:
-    sorted_buckets = group.homes[key]
-    sorted_buckets.drop(bucket_number)
-    if not sorted_buckets:
-        del group.homes[key]
-        del group.homes_of[key[:2]][key]
-        if not group.homes_of[key[:2]]:
-            del group.homes_of[key[:2]]
 
 
 def _words(pool: str, labels: Mapping[str, str], taints: list[str]) -> str:

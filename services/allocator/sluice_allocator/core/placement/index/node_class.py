@@ -2,7 +2,7 @@
 devices. Only labels that requests have selected by tell classes apart: using every label (some differ on every node)
 would make every node a class of its own."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sluice.contracts.kube.taints import untolerated
@@ -17,7 +17,6 @@ from sluice_allocator.core.placement.nodes.shared_device import (
     SharedDevice,
     SharedDeviceSize,
     TrustDomain,
-    level_needed,
 )
 from sluice_allocator.core.placement.spec.config import PoolConfig
 from sluice_allocator.core.placement.spec.place_request import PASSING, meaning_of
@@ -85,7 +84,7 @@ def bucket_numbers_for(sorted_buckets: SortedBuckets, share: Share, size: Shared
         yield from sorted_buckets.at_least(share.memory_mib)
         return
     needed = memory_part(share.memory_mib, size)
-    for bucket_number in sorted_buckets.at_least(level_needed(share, size) * (MEMORY_PARTS + 1)):
+    for bucket_number in sorted_buckets.at_least(size.level_needed(share) * (MEMORY_PARTS + 1)):
         if bucket_number % (MEMORY_PARTS + 1) >= needed:
             yield bucket_number
 
@@ -111,18 +110,16 @@ class DeviceCounts:
         now, before = self._count(node), self._of.get(node.number)
         if now == before:
             self.sorted_buckets.by_number[now].look_again(node)
-            return
-        self.take(node)
-        self._of[node.number] = now
-        self.sorted_buckets.bucket_number(now).add(node)
+        else:
+            self.take(node)
+            self._of[node.number] = now
+            self.sorted_buckets.bucket_number(now).add(node)
 
     def take(self, node: Node) -> None:
         before = self._of.pop(node.number, None)
         if before is not None:
-            bucket = self.sorted_buckets.by_number[before]
-            bucket.remove(node)
-            if not bucket:
-                self.sorted_buckets.drop(before)
+            self.sorted_buckets.by_number[before].remove(node)
+            self.sorted_buckets.drop_if_empty(before)
 
     def move(self, node: Node, cpu_per_gpu_before: int) -> None:
         count = self._of.get(node.number)
@@ -134,7 +131,6 @@ class DeviceCountCache:
     """All kept counts."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        """Start with no counts. `nodes` are all nodes by number; the list is shared and grows."""
         self._nodes = nodes
         self._kept: dict[int, dict[str, DeviceCounts]] = {}
 
@@ -151,15 +147,5 @@ class DeviceCountCache:
         kept[shape] = found
         return found
 
-    def touch(self, node: Node, group: NodeClass) -> None:
-        if group.number in self._kept and node.number in group.nodes:
-            for counted in self._kept[group.number].values():
-                counted.put(node)
-
-    def move(self, node: Node, group: NodeClass, cpu_per_gpu_before: int) -> None:
-        for counted in self._kept.get(group.number, {}).values():
-            counted.move(node, cpu_per_gpu_before)
-
-    def forget(self, node: Node, group: NodeClass) -> None:
-        for counted in self._kept.get(group.number, {}).values():
-            counted.take(node)
+    def in_class(self, group: NodeClass) -> Iterable[DeviceCounts]:
+        return self._kept.get(group.number, {}).values()

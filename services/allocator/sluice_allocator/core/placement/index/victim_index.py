@@ -1,11 +1,12 @@
 """Indexes the tenants that may be evicted (the caller decides), and orders their GPUs by the cost of room on them
 (`clearing_cost`), so that the cheapest for a profile is found at once."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName
 from sluice.contracts.messages import HostRoom
+from sluice_allocator.core.key_index import drop, put
 from sluice_allocator.core.placement.index.clearing_cost import (
     ClearingCosts,
     CostBucket,
@@ -64,7 +65,6 @@ class VictimIndex:
     """All tenants that may go, by position."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        """Start with none. `nodes` are all nodes by number; the list is shared and grows."""
         self.known: dict[AllocationId, Victim] = {}
         self.counted = DeviceCountCache(nodes)  # nodes by the priority up to which tenants go for so many devices
         self._nodes = nodes
@@ -83,21 +83,16 @@ class VictimIndex:
     def offer(self, victim: Victim, node: NodeName) -> None:
         """A tenant of a node may go. Call `look_at` for its GPUs afterwards."""
         self.known[victim.allocation] = victim
-        self._on.setdefault(node, {})[victim.allocation] = None
-        self._of.setdefault(victim.namespace, {})[victim.allocation] = None
+        put(self._on, node, victim.allocation)
+        put(self._of, victim.namespace, victim.allocation)
 
     def withdraw(self, allocation: AllocationId, node: NodeName) -> None:
         """A tenant may not go any more, or has gone. Call `look_at` for its GPUs afterwards."""
         namespace = self.known.pop(allocation).namespace
-        del self._on[node][allocation]
-        if not self._on[node]:
-            del self._on[node]
-        del self._of[namespace][allocation]
-        if not self._of[namespace]:
-            del self._of[namespace]
+        drop(self._on, node, allocation)
+        drop(self._of, namespace, allocation)
 
     def on(self, node: Node, below: int) -> list[Victim]:
-        """Tenants of a node that may go for a request of priority `below`."""
         there = (self.known[allocation] for allocation in self._on.get(node.name, ()))
         return [victim for victim in there if victim.priority < below]
 
@@ -106,23 +101,19 @@ class VictimIndex:
         return (self.known[allocation] for allocation in self._of.get(namespace, ()))
 
     def nodes(self) -> Iterator[NodeName]:
-        """The nodes with a tenant that may go, the longest known first."""
         return iter(self._on)
 
     def look_at(self, node: Node, group: NodeClass, gpu: Gpu) -> None:
-        """The tenants of a usable GPU changed, or which of them may go."""
         self.forget(gpu)
         allowed = {key[0]: victim for key in gpu.spans if (victim := self.known.get(key[0])) is not None}
         if not allowed:
             return
-        gpu_key = (node.number, gpu.report.index, gpu.report.uuid)
-        self._file(node, group, gpu, gpu_key, allowed, strict=False)
+        self._file(node, group, gpu, allowed.values(), strict=False)
         if any(victim.guarded for victim in allowed.values()):
-            unguarded = {each: victim for each, victim in allowed.items() if not victim.guarded}
-            self._file(node, group, gpu, gpu_key, unguarded, strict=True)
+            self._file(node, group, gpu, (each for each in allowed.values() if not each.guarded), strict=True)
         for at_home in gpu.homes.values():
             if gpu.stands(at_home.key) and not at_home.home.mixed:
-                self._file_home(group, at_home, gpu_key)
+                self._file_home(group, at_home, _key_of(node, gpu))
 
     def forget(self, gpu: Gpu) -> None:
         uuid = gpu.report.uuid
@@ -135,18 +126,15 @@ class VictimIndex:
             levels[level].remove(position)
             self._home_at.pop(position, None)
             if not levels[level]:
-                del levels[level]
-                if not levels:
-                    del self._homes[key]
+                drop(self._homes, key, level)
 
     def cheapest(
         self, group: NodeClass, kind: str, profile: str, *, strict: bool
     ) -> Iterator[tuple[EvictionCost, CostBucket]]:
         """Buckets of one kind of GPU, in order of cost for a profile. `strict`: tenants of guarded namespaces stay."""
         cost_index = self._cost_indexes.get((group.number, kind, strict))
-        if cost_index is not None:
-            for cost, _, cost_bucket in cost_index.order(profile):
-                yield cost, cost_bucket
+        order = cost_index.order(profile) if cost_index is not None else ()
+        return ((cost, cost_bucket) for cost, _, cost_bucket in order)
 
     def cleared(self, uuid: GpuUuid, *, strict: bool) -> ClearedGpu:
         return self._cleared[uuid, strict]
@@ -168,19 +156,16 @@ class VictimIndex:
 
     def count_on(self, gpu: Gpu, profile: str, level: int) -> int:
         """How many devices of a profile fit on a GPU when every tenant there up to a priority has gone."""
-        cleared = self._cleared.get((gpu.report.uuid, False))
+        cleared = self.find(gpu.report.uuid)
         if cleared is not None:
             return cleared.clearing.count_without(level, profile)
-        return gpu.table.count(gpu.state, profile) if gpu.mig else int(gpu.free_whole)
+        return gpu.count(profile)
 
-    def guess(self, node: Node, profile_on: Callable[[Gpu], str | None], wanted: int) -> int:
-        """How many victims so many devices on a node take, if each device costs what the first on its GPU does."""
+    def guess(self, profiles: Iterable[tuple[Gpu, str]], wanted: int) -> int:
+        """How many victims so many devices on GPUs take, if each device costs what the first on its GPU does."""
         costs: list[int] = []
-        for gpu in node.gpus:
-            profile = profile_on(gpu)
-            if profile is None:
-                continue
-            cleared = self._cleared.get((gpu.report.uuid, False))
+        for gpu, profile in profiles:
+            cleared = self.find(gpu.report.uuid)
             way = cleared.clearing.ways[profile] if cleared is not None else None
             if way is not None:
                 costs.append(way.cost[1])
@@ -188,20 +173,11 @@ class VictimIndex:
                 costs.append(0)
         return sum(sorted(costs)[:wanted])
 
-    def _file(
-        self,
-        node: Node,
-        group: NodeClass,
-        gpu: Gpu,
-        gpu_key: GpuKey,
-        allowed: dict[AllocationId, Victim],
-        *,
-        strict: bool,
-    ) -> None:
-        who = tuple(sorted(allowed.values(), key=lambda each: (each.priority, each.memory_mib, each.allocation)))
+    def _file(self, node: Node, group: NodeClass, gpu: Gpu, allowed: Iterable[Victim], *, strict: bool) -> None:
+        who = tuple(sorted(allowed, key=lambda each: (each.priority, each.memory_mib, each.allocation)))
         numbers = {victim.allocation: number for number, victim in enumerate(who)}
         clearing = self._clearing(gpu, _tenancy(gpu, who, numbers))
-        cost_key = (group.number, gpu.kind, strict)
+        cost_key, gpu_key = (group.number, gpu.kind, strict), _key_of(node, gpu)
         cost_index = self._cost_indexes.get(cost_key)
         if cost_index is None:
             cost_index = self._cost_indexes[cost_key] = CostIndex(tuple(clearing.ways))
@@ -218,24 +194,22 @@ class VictimIndex:
 
     def _file_home(self, group: NodeClass, at_home: SharedDeviceOnGpu, gpu_key: GpuKey) -> None:
         home = at_home.home
-        going = sorted(
-            (self.known[allocation].priority, share.memory_mib)
-            for (allocation, _), share in home.shares.items()
-            if allocation in self.known
-        )
-        if not going:
-            return
+        tenants = ((self.known.get(key[0]), share.memory_mib) for key, share in home.shares.items())
+        going = sorted((victim.priority, memory_mib) for victim, memory_mib in tenants if victim is not None)
         key = (group.number, (home.domain, home.mode, at_home.gpu.kind, at_home.key[0]))
-        levels = self._homes.setdefault(key, {})
         left = home.free_memory_mib
         for number, (priority, memory_mib) in enumerate(going):
             left += memory_mib
             if number + 1 < len(going) and going[number + 1][0] == priority:
                 continue
             position = (left, *gpu_key, f"{at_home.key[0]} {at_home.key[1]}")
-            levels.setdefault(priority, SortedKeys()).add(position)
+            self._homes.setdefault(key, {}).setdefault(priority, SortedKeys()).add(position)
             self._home_at[position] = at_home
             self._home_positions.setdefault(at_home.gpu.report.uuid, []).append(((key, priority), position))
+
+
+def _key_of(node: Node, gpu: Gpu) -> GpuKey:
+    return node.number, gpu.report.index, gpu.report.uuid
 
 
 def _tenancy(gpu: Gpu, who: Sequence[Victim], numbers: dict[AllocationId, int]) -> Occupancy:

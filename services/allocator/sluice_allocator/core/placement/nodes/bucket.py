@@ -3,7 +3,7 @@ alike in all that decides whether a claim fits. Its nodes stand in rows by CPU p
 bounds on CPU and memory skip them: never too low, raised as room grows, made exact after a search in vain."""
 
 import bisect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
@@ -86,17 +86,12 @@ class _NodeRow:
         self._blocks[node.number >> _SHIFT].raise_to(node)
 
     def first(self, need: HostRoom, accept: Accept[T]) -> tuple[Node, T] | None:
-        """The node with the lowest number that has room and that `accept` turns into a result."""
-        nodes, cpu_milli, memory_mib = self._nodes, need.cpu_milli, need.memory_mib
+        cpu_milli, memory_mib = need.cpu_milli, need.memory_mib
         for at in self.ids:
             block = self._blocks[at]
             if block.cpu_milli < cpu_milli or block.memory_mib < memory_mib:
                 continue
-            members, before = block.members, (at << _SHIFT) - 1
-            while members:
-                lowest = members & -members
-                members ^= lowest
-                node = nodes[before + lowest.bit_length()]
+            for node in self._members(at, block):
                 found = accept(node) if node.has_room(need) else None
                 if found is not None:
                     return node, found
@@ -104,12 +99,8 @@ class _NodeRow:
         return None
 
     def by_usage(self, need: HostRoom, accept: Accept[T], sign: int) -> tuple[Node, T] | None:
-        """The node with the least `sign` times usage that has room and that `accept` turns into a result."""
-        bounds = [
-            (sign * (block.fullest if sign < 0 else block.emptiest), at)
-            for at, block in self._blocks.items()
-            if block.may_have(need)
-        ]
+        roomy = ((at, block) for at, block in self._blocks.items() if block.may_have(need))
+        bounds = [(-block.fullest if sign < 0 else block.emptiest, at) for at, block in roomy]
         best: tuple[int, int] | None = None
         answer: tuple[Node, T] | None = None
         for bound, at in sorted(bounds):
@@ -117,8 +108,8 @@ class _NodeRow:
                 break
             block = self._blocks[at]
             self._tighten(at, block)
-            roomy = [node for node in self._members(at, block) if node.has_room(need)]
-            for key in sorted((sign * node.usage, node.number) for node in roomy):
+            fitting = (node for node in self._members(at, block) if node.has_room(need))
+            for key in sorted((sign * node.usage, node.number) for node in fitting):
                 if best is not None and key > best:
                     break
                 node = self._nodes[key[1]]
@@ -143,23 +134,12 @@ class _NodeRow:
         block.emptiest = min(node.usage for node in members)
 
 
-def _nearest(rows: Iterable[int], cpu_per_gpu: int) -> int:
-    """The nearest row; of two the poorer. Rows are few and there is at least one."""
-    best, distance = 0, 1 << 30
-    for have in rows:
-        away = have - cpu_per_gpu if have >= cpu_per_gpu else cpu_per_gpu - have
-        if away < distance or (away == distance and have < best):
-            best, distance = have, away
-    return best
-
-
 class Bucket:
     """Nodes with a device of one kind."""
 
     __slots__ = ("_nodes", "_rows", "devices")
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        """Begin empty. `nodes` are all nodes of the cluster by number; the list is shared and grows."""
         self._nodes = nodes
         self._rows: dict[int, _NodeRow] = {}
         self.devices = 0  # the number of devices on it, where each is added by itself
@@ -184,10 +164,9 @@ class Bucket:
             self.remove(node)
 
     def add(self, node: Node) -> None:
-        row = self._rows.get(node.cpu_per_gpu)
-        if row is None:
-            row = self._rows[node.cpu_per_gpu] = _NodeRow(self._nodes)
-        row.add(node)
+        if node.cpu_per_gpu not in self._rows:
+            self._rows[node.cpu_per_gpu] = _NodeRow(self._nodes)
+        self._rows[node.cpu_per_gpu].add(node)
 
     def remove(self, node: Node) -> None:
         self.move(node, node.cpu_per_gpu, stays=False)
@@ -213,16 +192,9 @@ class Bucket:
         """The best node in this order that has room and that `accept` turns into a result."""
         rows = self._rows
         if order == "any" and cpu_per_gpu != ANY_CPU_PER_GPU:
-            nearest = _nearest(rows, cpu_per_gpu)
-            found = rows[nearest].first(need, accept)
-            if found is None and len(rows) > 1:
-                for each in sorted(rows, key=lambda have: (abs(have - cpu_per_gpu), have))[1:]:
-                    found = rows[each].first(need, accept)
-                    if found is not None:
-                        break
-            return found
-        if len(rows) == 1 and order in {"any", "first"}:
-            return next(iter(rows.values())).first(need, accept)
+            nearest_first = sorted(rows, key=lambda have: (abs(have - cpu_per_gpu), have))
+            found = (rows[each].first(need, accept) for each in nearest_first)
+            return next((each for each in found if each is not None), None)
         if order in {"any", "first"}:
             every = [row.first(need, accept) for row in rows.values()]
             return min((each for each in every if each is not None), key=lambda each: each[0].number, default=None)
@@ -252,9 +224,10 @@ class SortedBuckets:
             bisect.insort(self.order, number)
         return bucket
 
-    def drop(self, number: int) -> None:
-        del self.by_number[number]
-        del self.order[bisect.bisect_left(self.order, number)]
+    def drop_if_empty(self, number: int) -> None:
+        if not self.by_number[number]:
+            del self.by_number[number]
+            del self.order[bisect.bisect_left(self.order, number)]
 
     def at_least(self, number: int) -> Iterator[int]:
         """The numbers from this one on. Do not add buckets while iterating."""

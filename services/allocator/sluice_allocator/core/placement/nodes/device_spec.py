@@ -1,19 +1,19 @@
 """What one device of a claim has to be, per kind of GPU: the profile, the share, or why neither; never less than asked.
 A GPU without MIG is given whole or shared. Percents are of what it can give: with MIG of its largest profile."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
 
-from sluice.contracts.messages import Claim, Share
+from sluice.contracts.messages import Claim, Mode, Share
 from sluice.contracts.reasons import WaitReason
 from sluice.contracts.request_syntax.device_limit import is_whole
 from sluice.mig.model import GpuModel, Profile
 from sluice.mig.model_names import is_meant
 from sluice.mig.profile_name import ProfileName
 from sluice.mig.share_width import width_percent
-from sluice_allocator.core.placement.nodes.gpu import Gpu
+from sluice_allocator.core.placement.nodes.gpu import WHOLE_GPU, Gpu
 from sluice_allocator.core.placement.nodes.shared_device import TrustDomain
 from sluice_allocator.core.placement.spec.config import PlacementConfig
 from sluice_allocator.core.placement.spec.larger_profiles import has_substitutes, larger_profiles
@@ -30,7 +30,6 @@ class WholeGpu:
 
 
 WHOLE = WholeGpu()
-WHOLE_GPU = ""  # stands for the profile of a GPU without MIG
 Shape = Profile | WholeGpu | WaitReason
 
 
@@ -55,18 +54,12 @@ class DeviceSpec:
         """Why the claim excludes this product, or cannot use it; None when it can. UUIDs are not checked."""
         if self.claim.shares_percent is not None and has_unknown_memory(gpu.model, mig=gpu.mig):
             return WaitReason.GPU_MEMORY_UNKNOWN
-        only = self.claim.only
-        if not only.models and not only.not_models:
-            return None
-        name = gpu.report.model
-        if only.models and not any(is_meant(name, part) for part in only.models):
-            return WaitReason.GPU_MODEL_MISMATCH
-        if any(is_meant(name, part) for part in only.not_models):
-            return WaitReason.GPU_MODEL_MISMATCH
-        return None
+        only, name = self.claim.only, gpu.report.model
+        is_other = bool(only.models) and not any(is_meant(name, part) for part in only.models)
+        is_excluded = any(is_meant(name, part) for part in only.not_models)
+        return WaitReason.GPU_MODEL_MISMATCH if is_other or is_excluded else None
 
     def excludes(self, gpu: Gpu) -> bool:
-        """Whether the claim's lists of UUIDs exclude this GPU."""
         only = self.claim.only
         uuid = gpu.report.uuid
         return bool(only.uuids and uuid not in only.uuids) or uuid in only.not_uuids
@@ -75,16 +68,14 @@ class DeviceSpec:
         """The profile that serves the claim on this kind of GPU, or the whole GPU, or why neither does."""
         shape = self._shapes.get(gpu.kind)
         if shape is None:
-            if (why := self.admits(gpu)) is not None:
-                shape = why
-            elif self.step == 0:
-                shape = self._in_layout(gpu, shape_for(gpu.model, self.claim, self.rules, mig=gpu.mig))
-            else:
-                larger = self.larger_on(gpu)
-                is_one = self.step <= len(larger)
-                shape = self._in_layout(gpu, larger[self.step - 1] if is_one else WaitReason.GPU_NO_SUCH_PROFILE)
-            self._shapes[gpu.kind] = shape
+            shape = self._shapes[gpu.kind] = self.admits(gpu) or self._in_layout(gpu, self._shape(gpu))
         return shape
+
+    def _shape(self, gpu: Gpu) -> Shape:
+        if self.step == 0:
+            return shape_for(gpu.model, self.claim, self.rules, mig=gpu.mig)
+        larger = self.larger_on(gpu)
+        return larger[self.step - 1] if self.step <= len(larger) else WaitReason.GPU_NO_SUCH_PROFILE
 
     def _in_layout(self, gpu: Gpu, shape: Shape) -> Shape:
         """In a fixed layout only existing instances count; a size is rounded up to the smallest one."""
@@ -119,7 +110,6 @@ class DeviceSpec:
         return larger
 
     def is_snug(self, gpu: Gpu) -> bool:
-        """Whether the exclusive shape wastes little, in the size that is fitted best."""
         snug = self._snug.get(gpu.kind)
         if snug is None:
             snug = self._snug[gpu.kind] = self._waste_percent(gpu) <= self.rules.auto_waste_percent
@@ -147,9 +137,7 @@ class DeviceSpec:
         key = (mode, gpu.kind)
         share = self._shares.get(key)
         if share is None:
-            why = self.admits(gpu)
-            share = why if why is not None else self._share(gpu, mode)
-            self._shares[key] = share
+            share = self._shares[key] = self.admits(gpu) or self._share(gpu, mode)
         return share
 
     def _share(self, gpu: Gpu, mode: str) -> Share | WaitReason:
@@ -167,17 +155,23 @@ class DeviceSpec:
         memory_mib = max(1, memory_mib)
         if mode == "mps":
             return Share(mode="mps", uid=uid, memory_mib=memory_mib)
-        return Share(
-            mode="fractional",
-            uid=uid,
-            memory_mib=memory_mib,
-            sm_partition=claim.sm_partition or 100,
-            quota_request_permille=claim.quota_request_permille,
-            quota_limit_permille=claim.quota_limit_permille,
-        )
+        least, most = claim.quota_request_permille, claim.quota_limit_permille
+        whole = Share(mode="fractional", uid=uid, memory_mib=memory_mib, sm_partition=claim.sm_partition or 100)
+        return msgspec.structs.replace(whole, quota_request_permille=least, quota_limit_permille=most)
+
+    def offers_on(self, gpu: Gpu, overcommit_percent: int) -> Iterator[tuple[Mode, str, Share | None]]:
+        """The devices of this kind of GPU that may serve it, by mode, the best first: a profile (WHOLE_GPU for a whole
+        GPU), and the share for which it is made a home."""
+        for mode in self.claim.modes:
+            if mode == "exclusive":
+                profile = self.profile_on(gpu)
+                if profile is not None:
+                    yield mode, profile, None
+            elif not isinstance(share := self.share_on(gpu, mode), WaitReason):
+                homes = self.home_profiles(gpu, share, overcommit_percent) if gpu.mig else (WHOLE_GPU,)
+                yield from ((mode, home, share) for home in homes)
 
     def part_of(self, gpu: Gpu, percent: int) -> Share:
-        """The share of so many percent of a GPU: of its SMs and of its memory."""
         uid = self.claim.uid if self.claim.uid is not None else self.rules.assumed_uid
         return Share(mode="fractional", uid=uid or 0, memory_mib=gpu.memory_mib * percent // 100, sm_partition=percent)
 
@@ -206,13 +200,10 @@ def _home_profiles(gpu: Gpu, share: Share, overcommit_percent: int, rules: Place
         each = min(each, size.tenants_max)
         if each > 0 and empty[profile.name]:
             holding.append((each * empty[profile.name], _smallest_first(profile), profile))
-    if not holding:
-        return ()
-    most = max(count for count, _, _ in holding)
+    most = max((count for count, _, _ in holding), default=0)
     dense = [each for each in holding if each[0] * 100 >= most * (100 - _HOME_MAY_LOSE_PERCENT)]
     sparse = [each for each in holding if each not in dense]
-    ordered = sorted(dense, key=lambda each: each[1]) + sorted(sparse, key=lambda each: each[1])
-    return tuple(profile.name for _, _, profile in ordered)
+    return tuple(profile.name for part in (dense, sparse) for _, _, profile in sorted(part, key=lambda each: each[1]))
 
 
 class DeviceSpecs:
@@ -283,7 +274,9 @@ def shape_for(
         enough = [profile for profile in enough if profile.name in among]
     if not enough:
         return WaitReason.GPU_NO_SUCH_PROFILE
-    return min(enough, key=_least_memory_first if claim.known_geometries else _smallest_first)
+    if claim.known_geometries:  # memory, then compute slices: as HAMi's users expect its geometries to be tried
+        return min(enough, key=lambda each: (each.memory_mib, *_smallest_first(each)))
+    return min(enough, key=_smallest_first)
 
 
 def has_unknown_memory(model: GpuModel, *, mig: bool) -> bool:
@@ -301,25 +294,17 @@ def larger_for(model: GpuModel, claim: Claim, rules: PlacementConfig) -> tuple[P
 
 
 def _is_enough(model: GpuModel, profile: Profile, claim: Claim) -> bool:
-    largest = model.largest
-    if claim.memory_mib is not None and profile.memory_mib < claim.memory_mib:
-        return False
-    if claim.sm_count is not None and profile.multiprocessors < claim.sm_count:
-        return False
-    percent = claim.memory_percentage
-    if percent is not None and model.memory_percent(profile) < percent:
-        return False
-    percent = claim.sm_percentage
-    return percent is None or profile.multiprocessors * 100 >= percent * largest.multiprocessors
+    sms = profile.multiprocessors
+    has_and_needs = (
+        (profile.memory_mib, claim.memory_mib),
+        (sms, claim.sm_count),
+        (model.memory_percent(profile), claim.memory_percentage),
+        (sms * 100, claim.sm_percentage and claim.sm_percentage * model.largest.multiprocessors),
+    )
+    return all(needs is None or has >= needs for has, needs in has_and_needs)
 
 
 def _smallest_first(profile: Profile) -> tuple[int, int, int, str]:
     """Compute slices, then memory; plain profiles before those with attributes (`+me`), which are scarce."""
     attributes = len(ProfileName.parse(profile.name).attributes)
     return (profile.compute_slices, profile.memory_mib, attributes, profile.name)
-
-
-def _least_memory_first(profile: Profile) -> tuple[int, int, int, str]:
-    """Memory, then compute slices: the order in which HAMi's users expect its geometries to be tried."""
-    attributes = len(ProfileName.parse(profile.name).attributes)
-    return (profile.memory_mib, profile.compute_slices, attributes, profile.name)

@@ -16,6 +16,7 @@ from sluice_allocator.core.placement.nodes.bucket import Bucket
 from sluice_allocator.core.placement.nodes.shared_device import DeviceKey, SharedDevice, SharedDeviceSize
 
 _NOTHING = State(0)
+WHOLE_GPU = ""  # stands for the profile of a GPU without MIG
 Span = tuple[str | None, int, int]  # on one GPU: profile (None: whole), start and size in memory slices
 
 
@@ -91,6 +92,15 @@ class Gpu:
         mask = ((1 << size) - 1) << start
         return not any(mask & each.mask for each in self.blocked) and not any(mask & i.mask for i in self.foreign)
 
+    def open_homes(self) -> dict[Span, SharedDevice]:
+        return {each.key: each.home for each in self.homes.values() if self.stands(each.key)}
+
+    def count(self, profile: str | None) -> int:
+        """How many devices of a profile (WHOLE_GPU: all of it) it has free; none of None."""
+        if profile is None or profile == WHOLE_GPU:
+            return int(profile is not None and self.free_whole)
+        return self.table.count(self.state, profile)
+
     @property
     def free_percent(self) -> int:
         """Roughly how much of it is free: for comparing nodes, not for deciding what fits."""
@@ -105,25 +115,23 @@ class Gpu:
         if not self.mig:
             return
         instances: list[Instance] = list(self.foreign)
-        shared: dict[Span, None] = {}
+        shared: dict[Instance, None] = {}
         blocked = self.blocked
         for grant in self.spans.values():
             if grant.profile is None:  # booked before MIG was enabled: nothing else may be made beside it
                 blocked = (*blocked, Placement(0, self.report.memory_slices))
-            elif grant.share is None:
-                instances.append(Instance(grant.profile, grant.start, grant.size))
+                continue
+            instance = Instance(grant.profile, grant.start, grant.size)
+            if grant.share is None:
+                instances.append(instance)
             else:
-                shared[grant.profile, grant.start, grant.size] = None
-        instances += [Instance(profile, start, size) for profile, start, size in shared if profile is not None]
+                shared[instance] = None
+        instances += shared
         self.state = self.table.state(instances, blocked=blocked)
-        self.stepwise = not blocked and not self.foreign and self._step_by_step(instances) == self.state
-
-    def _step_by_step(self, instances: list[Instance]) -> State | None:
-        """The state that the instances reach one after the other; None where one of them could not be made."""
-        state: State | None = self.table.empty
+        one_by_one: State | None = self.table.empty  # None where one of them could not be made
         for instance in instances:
-            state = self.table.with_one_more(state, instance) if state is not None else None
-        return state
+            one_by_one = self.table.with_one_more(one_by_one, instance) if one_by_one is not None else None
+        self.stepwise = not blocked and not self.foreign and one_by_one == self.state
 
     def step(self, grant: DeviceGrant, *, booked: bool) -> None:
         """An instance was booked or freed: if nothing overlaps, that is one step from the previous state."""
@@ -143,17 +151,11 @@ class Gpu:
     def home_size(self, profile: str | None, *, taking_turns: bool, overcommit_percent: int) -> SharedDeviceSize:
         """How large a home on this GPU is: the whole of it, or an instance of `profile`."""
         known = self.model.profile(profile) if profile is not None else None
-        memory_mib = known.memory_mib if known is not None else self.report.memory_mib
-        sms = known.multiprocessors if known is not None else self.report.multiprocessors
-        tenants = self.report.mps_clients_max
-        return SharedDeviceSize(
-            memory_mib=memory_mib,
-            sms=sms,
-            gpu_sms=self.sms,
-            tenants_max=tenants if known is None else max(1, tenants * sms // max(1, self.sms)),
-            taking_turns=taking_turns,
-            overcommit_percent=overcommit_percent,
-        )
+        size = known if known is not None else self.report
+        sms, tenants = size.multiprocessors, self.report.mps_clients_max
+        if known is not None:
+            tenants = max(1, tenants * sms // max(1, self.sms))
+        return SharedDeviceSize(size.memory_mib, sms, self.sms, tenants, taking_turns, overcommit_percent)
 
     def knows(self, profile: str | None) -> bool:
         """Whether the size of a home is known, the whole GPU or an instance of `profile`: false for an unread GPU."""
@@ -180,6 +182,10 @@ def span_of(grant: DeviceGrant) -> Span:
     return grant.profile, grant.start, grant.size
 
 
+def overlap(one: DeviceGrant, other: DeviceGrant) -> bool:
+    return one.start < other.start + other.size and other.start < one.start + one.size
+
+
 def grant_of(container: str, gpu: Gpu, span: Span, share: Share | None = None) -> DeviceGrant:
     profile, start, size = span
     return DeviceGrant(container=container, gpu=gpu.report.uuid, profile=profile, start=start, size=size, share=share)
@@ -190,41 +196,27 @@ class GpuModels:
 
     def __init__(self) -> None:
         self._known: dict[str, list[tuple[tuple[object, ...], GpuModel]]] = {}
-        self._all: list[GpuModel] = []
+        self.all: list[GpuModel] = []
 
     def of(self, report: GpuReport) -> GpuModel:
-        facts = (
-            report.memory_mib,
-            report.multiprocessors,
-            report.memory_slices,
-            report.compute_slices,
-            report.profiles,
-        )
+        slices = report.memory_slices, report.compute_slices
+        facts = (report.memory_mib, report.multiprocessors, *slices, report.profiles)
         variants = self._known.setdefault(report.model, [])
         for known, model in variants:
             if known == facts:  # nearly always the same objects: comparing is far cheaper than hashing them
                 return model
         variants.append((facts, model_from_report(report)))
-        self._all.append(variants[-1][1])
-        return variants[-1][1]
+        self.all.append(variants[-1][1])
+        return self.all[-1]
 
-    def all(self) -> list[GpuModel]:
-        return self._all
+
+_SIZES = ("memory_mib", "multiprocessors", "memory_slices", "compute_slices", "profiles")
+_CAPABILITIES = ("model", "mig_enabled", "mps_clients_max", *_SIZES)
 
 
 def as_known_last(report: GpuReport, last: GpuReport) -> GpuReport:
     """The last known facts for a GPU that its agent could not read yet: an unknown home would have room for all."""
-    return replace(
-        report,
-        model=last.model,
-        memory_mib=last.memory_mib,
-        multiprocessors=last.multiprocessors,
-        mig_enabled=last.mig_enabled,
-        memory_slices=last.memory_slices,
-        compute_slices=last.compute_slices,
-        profiles=last.profiles,
-        mps_clients_max=last.mps_clients_max,
-    )
+    return replace(report, **{name: getattr(last, name) for name in _CAPABILITIES})
 
 
 def instances_of_others(report: GpuReport) -> tuple[Instance, ...]:
@@ -235,7 +227,11 @@ def instances_of_others(report: GpuReport) -> tuple[Instance, ...]:
 
 
 def out_of_use(report: GpuReport) -> tuple[Placement, ...]:
-    return (*(Placement(span.start, span.size) for span in report.quarantined), *unusable_spans(report))
+    """Quarantined spans, and in a fixed layout those of instances that their agent does not offer: without compute
+    instance, or used by other processes."""
+    spans = [(span.start, span.size) for span in report.quarantined]
+    spans += [(each.start, each.size) for each in report.instances if report.fixed_layout and each.unusable]
+    return tuple(Placement(start, size) for start, size in spans)
 
 
 def layout_of(report: GpuReport, model: GpuModel) -> Layout | None:
@@ -243,16 +239,6 @@ def layout_of(report: GpuReport, model: GpuModel) -> Layout | None:
     if not report.fixed_layout or not report.mig_enabled:
         return None
     found = [Instance(each.profile, each.start, each.size) for each in report.instances]
-    return tuple(sorted((each for each in found if _is_known(model, each)), key=lambda each: (each.start, each)))
-
-
-def unusable_spans(report: GpuReport) -> tuple[Placement, ...]:
-    """The spans of instances that their agent does not offer: without compute instance, or used by other processes."""
-    if not report.fixed_layout:
-        return ()
-    return tuple(Placement(each.start, each.size) for each in report.instances if each.unusable)
-
-
-def _is_known(model: GpuModel, instance: Instance) -> bool:
-    profile = model.profile(instance.profile)
-    return profile is not None and Placement(instance.start, instance.size) in profile.placements
+    profiles = ((each, model.profile(each.profile)) for each in found)
+    known = (each for each, profile in profiles if profile and Placement(each.start, each.size) in profile.placements)
+    return tuple(sorted(known, key=lambda each: (each.start, each)))

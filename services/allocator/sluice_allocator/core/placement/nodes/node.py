@@ -1,6 +1,7 @@
 """What a node has besides GPUs (CPU, memory, pods, extended resources), and what our pods take of it. A node without
 reported facts is assumed to have room for everything, and only its host name as a label."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -99,10 +100,9 @@ class Node:
         self.cpu_milli = round(facts.cpu_cores * 1000) - sum(room.cpu_milli for room in self.taken.values())
         self.memory_mib = facts.memory_mib - sum(room.memory_mib for room in self.taken.values())
         self.pods = min(facts.pods_free, self.pods_max) - len(self.taken)
-        left = dict(facts.resources)
+        left = Counter(facts.resources)
         for room in self.taken.values():
-            for name, count in room.resources.items():
-                left[name] = left.get(name, 0) - count
+            left.subtract(room.resources)
         self.resources = left
 
     def current_cpu_per_gpu(self) -> int:
@@ -110,33 +110,23 @@ class Node:
 
     def weigh(self, weights: Weights) -> int:
         """How full the node is, in permille; resources without facts do not count."""
-        memory_mib = sms = memory_used_mib = sms_used = 0
-        for gpu in self.all_gpus:
-            memory_mib += gpu.memory_mib
-            sms += gpu.sms
-            used = gpu.used()
-            memory_used_mib += used[0]
-            sms_used += used[1]
+        used = [gpu.used() for gpu in self.all_gpus]
         facts, left = self.facts, self.resources or {}
         cpu_milli = round(facts.cpu_cores * 1000) if facts is not None else 0
-        room_mib = facts.memory_mib if facts is not None else 0
+        room_mib, resources = (facts.memory_mib, facts.resources) if facts is not None else (0, {})
         return weights.node_usage(
-            gpu_memory=(memory_used_mib, memory_mib),
-            gpu_sms=(sms_used, sms),
+            gpu_memory=(sum(memory_mib for memory_mib, _ in used), sum(gpu.memory_mib for gpu in self.all_gpus)),
+            gpu_sms=(sum(sms for _, sms in used), sum(gpu.sms for gpu in self.all_gpus)),
             cpu=(cpu_milli - self.cpu_milli, cpu_milli),
             memory=(room_mib - self.memory_mib, room_mib),
-            resources={
-                name: (total - left.get(name, 0), total)
-                for name, total in (facts.resources if facts is not None else {}).items()
-            },
+            resources={name: (total - left.get(name, 0), total) for name, total in resources.items()},
         )
 
     @property
     def overbooked(self) -> bool:
         """Whether more is booked besides GPUs than there is: a reservation is booked beside its predecessors."""
-        if self.cpu_milli < 0 or self.memory_mib < 0 or self.pods < 0:
-            return True
-        return any(left < 0 for left in (self.resources or {}).values())
+        left = (self.cpu_milli, self.memory_mib, self.pods, *(self.resources or {}).values())
+        return any(each < 0 for each in left)
 
     def has_room(self, need: HostRoom) -> bool:
         """Whether a pod with this need fits, GPUs aside."""
@@ -152,14 +142,12 @@ class Node:
         memory_mib = self.memory_mib + sum(room.memory_mib for room in given_back)
         if cpu_milli < need.cpu_milli or memory_mib < need.memory_mib or self.pods + len(given_back) < 1:
             return False
-        have = self.resources or {}
-        return all(
-            have.get(name, 0) + sum(room.resources.get(name, 0) for room in given_back) >= count
-            for name, count in need.resources.items()
-        )
+        have = Counter(self.resources or {})
+        for room in given_back if need.resources else ():
+            have.update(room.resources)
+        return all(have[name] >= count for name, count in need.resources.items())
 
     def why_no_room(self, need: HostRoom) -> WaitReason | None:
-        """What the node lacks for a pod with this need; None when nothing."""
         if self.cpu_milli < need.cpu_milli:
             return WaitReason.NODE_INSUFFICIENT_CPU
         if self.memory_mib < need.memory_mib:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sluice.contracts.messages import HostRoom
+from sluice_allocator.core.key_index import count
 from sluice_allocator.core.placement.nodes.gpu import Gpu
 
 ShapeKey = tuple[tuple[str, int, int], ...]  # GPUs of each kind on each NUMA node; -1 where those are not known
@@ -20,13 +21,9 @@ class Maximum:
 
     def count(self, amount: int, by: int) -> None:
         """Add a node's amount (`by` 1), or remove it (-1)."""
-        times = self._times.get(amount, 0) + by
-        if times:
-            self._times[amount] = times
+        if count(self._times, amount, by):
             self.most = max(self.most, amount)
-            return
-        del self._times[amount]
-        if amount == self.most:
+        elif amount == self.most:
             self.most = max(self._times, default=0)
 
     def __bool__(self) -> bool:
@@ -52,9 +49,9 @@ class NodeShape:
             return
         self.cpu_milli.count(room.cpu_milli, by)
         self.memory_mib.count(room.memory_mib, by)
-        for name, count in room.resources.items():
+        for name, amount in room.resources.items():
             most = self.resources.setdefault(name, Maximum())
-            most.count(count, by)
+            most.count(amount, by)
             if not most:
                 del self.resources[name]
 

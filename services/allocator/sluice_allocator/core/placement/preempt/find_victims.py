@@ -5,21 +5,19 @@ together."""
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
-from itertools import islice
+from itertools import islice, takewhile
 
 import msgspec
 
 from sluice.contracts.messages import DeviceGrant, Share
 from sluice.contracts.reasons import WaitReason
-from sluice.mig.model import Profile
 from sluice_allocator.core.placement.cluster.cluster_state import ClusterState
 from sluice_allocator.core.placement.index.clearing_cost import CostBucket, EvictionCost, GpuKey, eviction_cost_of
 from sluice_allocator.core.placement.index.node_class import NodeClass
 from sluice_allocator.core.placement.index.victim_index import NO_LEVEL, Victim
-from sluice_allocator.core.placement.nodes.device_spec import WHOLE_GPU, DeviceSpec, WholeGpu
-from sluice_allocator.core.placement.nodes.gpu import Gpu, SharedDeviceOnGpu, Span, grant_of
+from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec
+from sluice_allocator.core.placement.nodes.gpu import WHOLE_GPU, Gpu, SharedDeviceOnGpu, Span, grant_of
 from sluice_allocator.core.placement.nodes.node import Node
-from sluice_allocator.core.placement.nodes.shared_device import SharedDevice
 from sluice_allocator.core.placement.preempt.minimal_victims import NodeVictims, leave_home, leave_node
 from sluice_allocator.core.placement.search.context import Place, SearchContext, prepare
 from sluice_allocator.core.placement.search.find import largest_claim, named_nodes
@@ -112,9 +110,8 @@ class _VictimSearch:
         return self.best is not None and cost >= self._best_key[:3]
 
     def one_device(self, spec: DeviceSpec) -> None:
-        idle_only = any(self.context.policy(group).idle_only for group in self.context.groups())
-        if idle_only:  # then the whole GPU has to be emptied
-            self.several_devices()
+        if any(self.context.policy(group).idle_only for group in self.context.groups()):
+            self.several_devices()  # for then the whole GPU has to be emptied
             return
         for mode in spec.claim.modes:
             if mode != "exclusive":
@@ -130,50 +127,30 @@ class _VictimSearch:
 
     def _sources(self, spec: DeviceSpec) -> Iterator["_Source"]:
         """What the claim could use, by kind of GPU: an instance, a whole GPU, or a home for a share."""
+        modes = spec.claim.modes
         for group in self.context.groups():
             for kind, sample in group.samples.items():
-                for turn, mode in enumerate(spec.claim.modes):
-                    if mode not in group.modes:
+                size = self.context.cluster.tenancy.size(sample, None)
+                for mode, profile, share in spec.offers_on(sample, group.pool.overcommit_percent):
+                    if mode not in group.modes or (profile == WHOLE_GPU and share and not size.fits_alone(share)):
                         continue
                     late = spec.claim.snug and mode == "exclusive" and not spec.is_snug(sample)
-                    for profile, share in self._shapes(spec, group, sample, mode):
-                        for strict in (False, True):
-                            yield _Source(group, kind, profile, share, len(spec.claim.modes) if late else turn, strict)
-
-    def _shapes(self, spec: DeviceSpec, group: NodeClass, sample: Gpu, mode: str) -> Iterator[tuple[str, Share | None]]:
-        if mode == "exclusive":
-            shape = spec.shape_on(sample)
-            if isinstance(shape, WholeGpu):
-                yield WHOLE_GPU, None
-            elif isinstance(shape, Profile):
-                yield shape.name, None
-            return
-        share = spec.share_on(sample, mode)
-        if isinstance(share, WaitReason):
-            return
-        if sample.mig:
-            for profile in spec.home_profiles(sample, share, group.pool.overcommit_percent):
-                yield profile, share
-        elif (
-            SharedDevice(self.context.cluster.tenancy.size(sample, None), share.mode, spec.domain).why_not(share)
-            is None
-        ):
-            yield WHOLE_GPU, share
+                    turn = len(modes) if late else modes.index(mode)
+                    yield from (_Source(group, kind, profile, share, turn, strict) for strict in (False, True))
 
     def _offers(self, source: "_Source") -> Iterator[tuple[EvictionCost, CostBucket, "_Source"]]:
         victims = self.context.cluster.index.victims
-        for cost, cost_bucket in victims.cheapest(source.group, source.kind, source.profile, strict=source.strict):
-            if cost[0] >= self.priority:
-                return
-            yield cost, cost_bucket, source
+        offers = victims.cheapest(source.group, source.kind, source.profile, strict=source.strict)
+        affordable = takewhile(lambda offer: offer[0][0] < self.priority, offers)
+        return ((cost, cost_bucket, source) for cost, cost_bucket in affordable)
 
     def _try_bucket(self, spec: DeviceSpec, cost: EvictionCost, cost_bucket: CostBucket, source: "_Source") -> None:
         """The first GPU of a bucket that fits; all of them cost the same."""
         gpu_key = cost_bucket.gpu_keys.after(None)
-        left = GPUS_PER_BUCKET_MAX
-        while gpu_key is not None and self._left > 0 and left > 0:
+        for _ in range(min(GPUS_PER_BUCKET_MAX, self._left)):
+            if gpu_key is None:
+                return
             self._left -= 1
-            left -= 1
             found = self._on_gpu(spec, source, gpu_key)
             if found is not None and found.cost == cost:
                 return
@@ -243,40 +220,29 @@ class _VictimSearch:
         """All devices on the node whose most important victim is least important."""
         for group in self.context.groups():
             claim, spec = largest_claim(self.context, group)
-            counted = self.context.cluster.index.victims.counted.of(
-                group, f"{spec.number} {claim.gpus}", self._counting(spec, claim.gpus)
-            )
+            name, counting = f"{spec.number} {claim.gpus}", self._counting(spec, claim.gpus)
+            counted = self.context.cluster.index.victims.counted.of(group, name, counting)
             self._filled = self._looked_at = 0
             for level in counted.sorted_buckets.at_least(-NO_LEVEL):
-                if level // COSTS_PER_LEVEL >= self.priority or self._filled >= NODES_FILLED_MAX:
-                    break
-                if self._looked_at >= NODES_TRIED_MAX:
-                    break
-                guess = (level // COSTS_PER_LEVEL, level % COSTS_PER_LEVEL, NO_LEVEL)
-                if self._is_no_better(guess):
+                guess = (*divmod(level, COSTS_PER_LEVEL), NO_LEVEL)
+                is_spent = self._filled >= NODES_FILLED_MAX or self._looked_at >= NODES_TRIED_MAX
+                if guess[0] >= self.priority or is_spent or self._is_no_better(guess):
                     break
                 self.try_nodes(iter(counted.sorted_buckets.by_number[level].some(NODES_TRIED_MAX)), guess)
 
     def _counting(self, spec: DeviceSpec, wanted: int) -> Callable[[Node], int]:
         """The cost of room for so many devices on a node, as one number (COSTS_PER_LEVEL): the priority up to which all
         tenants go is exact for exclusive devices, the number of victims an estimate."""
-        cluster = self.context.cluster
-        victims = cluster.index.victims
+        victims = self.context.cluster.index.victims
 
         def level_of(node: Node) -> int:
-            levels = sorted({victim.priority for victim in victims.on(node, NO_LEVEL)})
-            plain = is_exclusive_only(spec.claim)
-            for level in levels:
-                if not plain:
+            profiles = [(gpu, profile) for gpu in node.gpus if (profile := spec.profile_on(gpu)) is not None]
+            for level in sorted({victim.priority for victim in victims.on(node, NO_LEVEL)}):
+                if not is_exclusive_only(spec.claim):
                     return level * COSTS_PER_LEVEL
-                if sum(_count(gpu, level) for gpu in node.gpus) >= wanted:
-                    least = min(victims.guess(node, spec.profile_on, wanted), COSTS_PER_LEVEL - 1)
-                    return level * COSTS_PER_LEVEL + least
+                if sum(victims.count_on(gpu, profile, level) for gpu, profile in profiles) >= wanted:
+                    return level * COSTS_PER_LEVEL + min(victims.guess(profiles, wanted), COSTS_PER_LEVEL - 1)
             return NO_LEVEL
-
-        def _count(gpu: Gpu, level: int) -> int:
-            profile = spec.profile_on(gpu)
-            return victims.count_on(gpu, profile, level) if profile is not None else 0
 
         return level_of
 
@@ -287,18 +253,17 @@ class _VictimSearch:
             going = self.context.cluster.index.victims.on(node, self.priority)
             if self.own:
                 going = [victim for victim in going if victim.namespace == self.context.request.namespace]
-            one = NodeVictims(self.context, node, going)
             if self._filled >= NODES_FILLED_MAX or (guess is not None and self._is_no_better(guess)):
                 return
-            if not node.would_have_room(self.context.need, [each.room for each in going]) or not one.may_do():
+            has_room = node.would_have_room(self.context.need, [each.room for each in going])
+            if not has_room or not going or not self.context.may_be_on(node):
                 continue
             self._filled += 1
+            one = NodeVictims(self.context, node, going)
             for guarded in (True, False):
                 found = one.least(guarded=guarded)
-                if found is None:
-                    continue
-                devices, goes = found
-                if self._offer(PreemptionPlan(Place(node.name, devices), _in_order(goes)), node.number):
+                plan = PreemptionPlan(Place(node.name, found[0]), _in_order(found[1])) if found is not None else None
+                if plan is not None and self._offer(plan, node.number):
                     break
 
 

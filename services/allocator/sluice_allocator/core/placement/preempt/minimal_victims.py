@@ -1,16 +1,17 @@
 """The fewest tenants of one node to evict so that all devices of a request fit, tried on a copy of the node: their
 number is found by halving, as more fits the more have gone; then every tenant with room stays."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import dataclass, field
+from itertools import product
 
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import DeviceGrant, HostRoom, Share
-from sluice_allocator.core.placement.index.clearing_cost import EvictionCost, eviction_cost_of
+from sluice_allocator.core.placement.index.clearing_cost import EvictionCost, eviction_cost_of, least_of
 from sluice_allocator.core.placement.index.victim_index import Victim
-from sluice_allocator.core.placement.nodes.gpu import Gpu, SharedDeviceOnGpu
+from sluice_allocator.core.placement.nodes.gpu import Gpu, SharedDeviceOnGpu, overlap
 from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.core.placement.nodes.shared_device import SharedDevice
 from sluice_allocator.core.placement.search.context import SearchContext
@@ -32,15 +33,6 @@ class NodeVictims:
     node: Node
     going: Sequence[Victim]
     _fills: int = field(default=FILLS_MAX)
-
-    def may_do(self) -> bool:
-        """Whether it may serve the request, room aside."""
-        context, node = self.context, self.node
-        if not self.going or not node.gpus or not context.admits(node):
-            return False
-        if context.request.host.node_name not in {"", node.name}:
-            return False
-        return context.why_not(context.cluster.index.class_of(node)) is None
 
     def least(self, *, guarded: bool) -> tuple[Devices, list[Victim]] | None:
         """Devices and victims; `guarded`: also victims of namespaces with a guarantee."""
@@ -114,11 +106,9 @@ class NodeVictims:
         """The tenants in the place of these devices: this place needs them to go."""
         booked = {victim: self.context.cluster.booking(victim.allocation) for victim in gone}
         exclusive = [device for device in devices if device.share is None]
-        return {
-            victim: None
-            for victim, booking in booked.items()
-            if booking is not None and any(_overlap(one, other) for one in booking.devices for other in exclusive)
-        }
+        there = {victim: booking.devices for victim, booking in booked.items() if booking is not None}
+        taken = {victim: product(its, exclusive) for victim, its in there.items()}
+        return {v: None for v, pairs in taken.items() if any(a.gpu == b.gpu and overlap(a, b) for a, b in pairs)}
 
     def _ranks(self) -> dict[Victim, tuple[int, ...]]:
         """Per tenant, how cheap its cheapest GPU is for the first claim, so that GPUs are emptied one by one."""
@@ -137,31 +127,8 @@ class NodeVictims:
         return ranks
 
 
-def _overlap(one: DeviceGrant, other: DeviceGrant) -> bool:
-    return one.gpu == other.gpu and one.start < other.start + other.size and other.start < one.start + one.size
-
-
 _NEVER: EvictionCost = (0, 1 << 30, 0)
 _LAST = (1 << 31, 0, 0)  # the rank of tenants on no usable GPU
-
-
-def least_of(order: Sequence[Victim], fits: Callable[[Sequence[Victim]], bool]) -> list[Victim] | None:
-    """The shortest prefix of this order that makes room, minus those that can stay after all, the last ones first. None
-    where it does not fit even without all of them. No victim in the answer could stay."""
-    goes: list[Victim] = []
-    if fits(goes):
-        return goes
-    for each in order:
-        goes.append(each)
-        if fits(goes):
-            break
-    else:
-        return None
-    for each in reversed(goes[:-1]):
-        less = [other for other in goes if other is not each]
-        if fits(less):
-            goes = less
-    return goes
 
 
 def leave_node(node: Node, goes: Sequence[Victim], others: Sequence[Victim], need: HostRoom) -> list[Victim] | None:
@@ -177,10 +144,14 @@ def leave_home(home: SharedDevice, share: Share, going: Sequence[Victim]) -> lis
     for (allocation, _), there in home.shares.items():
         if allocation in memory_mib:
             memory_mib[allocation] += there.memory_mib
+
+    def fits(gone: Sequence[Victim]) -> bool:
+        return home.without({each.allocation for each in gone}).why_not(share) is None
+
     best: list[Victim] | None = None
     for sign in (-1, 1):
         order = sorted(going, key=lambda each: (each.priority, sign * memory_mib[each.allocation], each.allocation))
-        found = least_of(order, lambda some: _fits(home, share, some))
+        found = least_of(order, fits)
         if found is not None and (best is None or _cost(found) < _cost(best)):
             best = found
     return best
@@ -188,10 +159,6 @@ def leave_home(home: SharedDevice, share: Share, going: Sequence[Victim]) -> lis
 
 def _cost(victims: Sequence[Victim]) -> tuple[int, int, int]:
     return eviction_cost_of(victim.who for victim in victims)
-
-
-def _fits(home: SharedDevice, share: Share, gone: Sequence[Victim]) -> bool:
-    return home.without({each.allocation for each in gone}).why_not(share) is None
 
 
 def emptied(node: Node, gone: AbstractSet[AllocationId]) -> Node:
@@ -211,7 +178,7 @@ def _without(gpu: Gpu, gone: AbstractSet[AllocationId]) -> Gpu:
     without.spans, without.homes, without.bucket = spans, {}, None
     for span, at_home in gpu.homes.items():
         home = at_home.home.without(gone)
-        if not home.empty:
+        if home.shares:
             without.homes[span] = SharedDeviceOnGpu(without, span, home)
     without.recompute()
     return without

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import repeat
 
 import msgspec
 
@@ -17,6 +18,7 @@ from sluice_allocator.core.placement.index.node_class import NodeClass
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec, WholeGpu
 from sluice_allocator.core.placement.nodes.gpu import Gpu
 from sluice_allocator.core.placement.nodes.node import ANY_CPU_PER_GPU, Node, cpu_per_gpu_of
+from sluice_allocator.core.placement.nodes.shared_device import SharedDevice
 from sluice_allocator.core.placement.spec.place_request import PASSING, Avoid, PlaceRequest, selects
 from sluice_allocator.core.placement.spec.policies import DeviceUse, Policy, policy_for
 
@@ -42,7 +44,6 @@ def groups_in(together: Mapping[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 
 def is_exclusive(claim: Claim) -> bool:
-    """Whether its devices are instances or whole GPUs, and never shares."""
     return claim.modes == ("exclusive",)
 
 
@@ -65,15 +66,11 @@ def _fit(table: TransitionTable, state: State, profiles: tuple[str, ...]) -> boo
         return True
     if any(table.count(state, name) < count for name, count in Counter(profiles).items()):
         return False
-    largest = max(profiles, key=lambda name: (_slices(table, name), name))
+    known = {name: profile for name in profiles if (profile := table.model.profile(name)) is not None}
+    largest = max(profiles, key=lambda name: (known[name].memory_slices if name in known else 0, name))
     rest = list(profiles)
     rest.remove(largest)
     return any(_fit(table, choice.state_after, tuple(rest)) for choice in table.choices(state, largest))
-
-
-def _slices(table: TransitionTable, name: str) -> int:
-    profile = table.model.profile(name)
-    return profile.memory_slices if profile is not None else 0
 
 
 PASSES = PASSING | {WaitReason.NODE_WITHOUT_HAND_OVER}  # keeps a request off a class of nodes now, and maybe only now
@@ -111,39 +108,32 @@ class SearchContext(msgspec.Struct, eq=False):
 
     def groups(self) -> list[NodeClass]:
         host = self.request.host
-        anywhere = not (
-            host.node_selector or host.affinity or host.volumes or self.pod_filters or self.request.by_claim
-        )
-        return [
-            group
-            for group in self.cluster.index.classes.values()
-            if group.nodes
-            and ((anywhere and not group.taints) or (self.why_not(group) is None and self.kept_out(group) is None))
-        ]
+        selects_some = host.node_selector or host.affinity or host.volumes or self.pod_filters or self.request.by_claim
+
+        def may_serve(group: NodeClass) -> bool:
+            return self.why_not(group) is None and self.kept_out(group) is None
+
+        used = (group for group in self.cluster.index.classes.values() if group.nodes)
+        return [each for each in used if not (selects_some or each.taints) or may_serve(each)]
 
     def why_not(self, group: NodeClass) -> WaitReason | None:
         """Why no node of a class may serve it; None when some may."""
-        if not self.one_by_one and not selects(self.request.host, group.labels):
-            return WaitReason.NODE_SELECTOR_MISMATCH
-        if (
-            self.request.host.volumes
-            and not self.one_by_one
-            and not volumes_reachable(self.request.host.volumes, group.labels)
-        ):
-            return WaitReason.NODE_VOLUME_ELSEWHERE
-        if self.request.by_claim and not group.hands_over:
+        reason = self._why_not_with(group.labels) if not self.one_by_one else None
+        if reason is None and self.request.by_claim and not group.hands_over:
             return WaitReason.NODE_WITHOUT_HAND_OVER
-        return group.why_not(self.request.host)
+        return reason or group.why_not(self.request.host)
+
+    def _why_not_with(self, labels: Mapping[str, str]) -> WaitReason | None:
+        host = self.request.host
+        if not selects(host, labels):
+            return WaitReason.NODE_SELECTOR_MISMATCH
+        is_far = bool(host.volumes) and not volumes_reachable(host.volumes, labels)
+        return WaitReason.NODE_VOLUME_ELSEWHERE if is_far else None
 
     def kept_out(self, group: NodeClass) -> WaitReason | None:
-        """Why other pods keep it off every node of a class now; None when they do not."""
-        if not self.pod_filters:
-            return None
-        told = (pod_filter for pod_filter in self.pod_filters if self.cluster.index.tells_apart(pod_filter.key))
-        return next(
-            (why for pod_filter in told if (why := pod_filter.why_not(group.labels.get(pod_filter.key))) is not None),
-            None,
-        )
+        told = (each for each in self.pod_filters if self.cluster.index.tells_apart(each.key))
+        reasons = (each.why_not(group.labels.get(each.key)) for each in told)
+        return next((why for why in reasons if why is not None), None)
 
     def admits(self, node: Node) -> bool:
         """Whether a node of such a class may serve it, room aside."""
@@ -154,23 +144,24 @@ class SearchContext(msgspec.Struct, eq=False):
         host = self.request.host
         if host.shun and node.name in host.shun:
             return WaitReason.GPU_AVOIDED
-        if self.one_by_one and not selects(host, node.labels):
-            return WaitReason.NODE_SELECTOR_MISMATCH
-        if self.one_by_one and not volumes_reachable(host.volumes, node.labels):
-            return WaitReason.NODE_VOLUME_ELSEWHERE
+        if self.one_by_one and (why := self._why_not_with(node.labels)) is not None:
+            return why
         for pod_filter in self.pod_filters:
             why = pod_filter.why_not(node.labels.get(pod_filter.key))
             if why is not None:
                 return why
-        if host.ports and self.cluster.peers.is_taken(node.name, host.ports):
-            return WaitReason.NODE_HOST_PORT_TAKEN
-        return None
+        is_taken = bool(host.ports) and self.cluster.peers.is_taken(node.name, host.ports)
+        return WaitReason.NODE_HOST_PORT_TAKEN if is_taken else None
+
+    def may_be_on(self, node: Node) -> bool:
+        """Whether this very node may serve it, room aside."""
+        is_named = self.request.host.node_name in {"", node.name}
+        is_open = bool(node.gpus) and is_named and self.admits(node)
+        return is_open and self.why_not(self.cluster.index.class_of(node)) is None
 
     def may_use(self, gpu: Gpu, spec: DeviceSpec) -> bool:
-        """Whether this GPU may serve a claim, whatever is booked on it."""
-        if self.avoid and gpu.report.uuid in self.avoid:
-            return False
-        return not spec.picky or not spec.excludes(gpu)
+        is_avoided = self.avoid and gpu.report.uuid in self.avoid
+        return not is_avoided and not (spec.picky and spec.excludes(gpu))
 
     def cpu_per_gpu(self, gpu_percent: int) -> int:
         """The pod's CPU per GPU, as nodes are compared by it; ANY_CPU_PER_GPU when it requests no CPU."""
@@ -188,11 +179,8 @@ class SearchContext(msgspec.Struct, eq=False):
 
 def prepare(cluster: ClusterState, request: PlaceRequest, avoid: Avoid) -> SearchContext:
     context = SearchContext(cluster, request, avoid, request.host.room)
-    if request.steps:
-        claims = zip(request.claims, request.steps, strict=True)
-        context.specs = [cluster.specs.of(claim, request.namespace, step) for claim, step in claims]
-    else:
-        context.specs = [cluster.specs.of(claim, request.namespace) for claim in request.claims]
+    steps = zip(request.claims, request.steps or repeat(0), strict=False)
+    context.specs = [cluster.specs.of(claim, request.namespace, step) for claim, step in steps]
     if request.same_gpu:
         context.together = together_of(request)
     context.one_by_one = cluster.index.group_by_labels(request.host)
@@ -208,27 +196,24 @@ def whole_use(gpu: Gpu) -> DeviceUse:
     return DeviceUse(0, gpu.model.memory_slices, (), gpu.report.numa_node, gpu.report.index)
 
 
+def home_use(gpu: Gpu, home: SharedDevice, rank: int) -> DeviceUse:
+    return DeviceUse(1000 - 10 * home.level, 0, (rank,), gpu.report.numa_node, gpu.report.index)
+
+
 def percent_of(gpu: Gpu, share: Share) -> int:
     return share.sm_partition or max(1, 100 * share.memory_mib // max(1, gpu.memory_mib))
 
 
 def cpu_ratio_distance(policy: Policy, node: Node, cpu_per_gpu: int) -> int:
-    """How far a node's CPU per GPU is from the pod's, where the policy uses it."""
     known = node.facts is not None and cpu_per_gpu != ANY_CPU_PER_GPU
     return abs(node.cpu_per_gpu - cpu_per_gpu) if policy.nodes == "any" and known else 0
 
 
 def node_key(policy: Policy, node: Node) -> tuple[int, ...]:
     """The part of a policy's key that orders nodes before devices; () where devices decide."""
-    match policy.nodes:
-        case "fullest":
-            return -node.usage, node.number
-        case "emptiest":
-            return node.usage, node.number
-        case "first":
-            return (node.number,)
-        case _:
-            return ()
+    if policy.nodes in {"fullest", "emptiest"}:
+        return -node.usage if policy.nodes == "fullest" else node.usage, node.number
+    return (node.number,) if policy.nodes == "first" else ()
 
 
 def tail(cpu_per_gpu: int, node: Node, gpu: Gpu) -> tuple[int, ...]:

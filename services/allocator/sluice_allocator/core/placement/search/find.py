@@ -16,16 +16,9 @@ from sluice_allocator.core.placement.nodes.bucket import GivenUp
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec, WholeGpu
 from sluice_allocator.core.placement.nodes.gpu import Gpu
 from sluice_allocator.core.placement.nodes.node import Node
-from sluice_allocator.core.placement.nodes.shared_device import fits_alone
+from sluice_allocator.core.placement.search import instance
 from sluice_allocator.core.placement.search.context import Place, SearchContext, groups_in, prepare, tail
-from sluice_allocator.core.placement.search.instance import (
-    DeviceFit,
-    better,
-    find_instance,
-    find_part,
-    find_share,
-    find_whole,
-)
+from sluice_allocator.core.placement.search.instance import DeviceFit, better
 from sluice_allocator.core.placement.search.node_fit import STEPS_IN_ALL_MAX, fit_on_node, holds_together
 from sluice_allocator.core.placement.search.split import free_percent
 from sluice_allocator.core.placement.spec.larger_profiles import is_exclusive_only, step_combinations
@@ -66,11 +59,10 @@ def wait_for_pods(cluster: ClusterState, request: PlaceRequest, request_id: Requ
 
 
 def best_place(context: SearchContext) -> Place | None:
-    """The best place for the claims as they are; None when there is none."""
     named = named_nodes(context)
     if named is not None:
-        places = [place for node in named if (place := _find_on(context, node)) is not None]
-        return places[0] if places else None
+        places = (_find_on(context, node) for node in named)
+        return next((place for place in places if place is not None), None)
     if len(context.specs) == 1 and context.request.claims[0].gpus == 1:
         found = find_one(context, context.specs[0])
         if found is not None:
@@ -106,11 +98,8 @@ def _steps_alone(
     if len(context.specs) == 1:
         return steps
     alone = replace(context.request, claims=(context.request.claims[number],))
-    return [
-        step
-        for step in steps
-        if find(prepare(context.cluster, replace(alone, steps=(step,)), context.avoid)) is not None
-    ]
+    contexts = ((step, prepare(context.cluster, replace(alone, steps=(step,)), context.avoid)) for step in steps)
+    return [step for step, larger in contexts if find(larger) is not None]
 
 
 def _asked_instead(context: SearchContext, steps: tuple[int, ...], place: Place) -> str:
@@ -151,24 +140,14 @@ def named_nodes(context: SearchContext) -> list[Node] | None:
 
 
 def _find_on(context: SearchContext, node: Node) -> Place | None:
-    if not node.gpus or not node.has_room(context.need) or not context.admits(node):
+    if not node.has_room(context.need) or not context.may_be_on(node):
         return None
-    if context.request.host.node_name not in {"", node.name}:
-        return None
-    if context.why_not(context.cluster.index.class_of(node)) is not None:
-        return None
-    if _surely_not(context, node):
-        return None
+    for claim, spec in zip(context.request.claims, context.specs, strict=True):
+        is_plain = is_exclusive_only(claim)
+        if is_plain and sum(_count_on(context.cluster, node, gpu, spec) for gpu in node.gpus) < claim.gpus:
+            return None
     devices = fit_on_node(context, node)
     return Place(node.name, devices) if devices is not None else None
-
-
-def _surely_not(context: SearchContext, node: Node) -> bool:
-    for claim, spec in zip(context.request.claims, context.specs, strict=True):
-        plain = is_exclusive_only(claim)
-        if plain and sum(_count_on(context.cluster, node, gpu, spec) for gpu in node.gpus) < claim.gpus:
-            return True
-    return False
 
 
 _Filled = tuple[Node, tuple[DeviceGrant, ...] | GivenUp] | None
@@ -192,11 +171,8 @@ def _filling(context: SearchContext) -> Callable[[Node], tuple[DeviceGrant, ...]
 
 
 def _find_anywhere(context: SearchContext) -> Place | None:
-    best: tuple[tuple[int, ...], Place] | None = None
-    for group in context.groups():
-        found = _find_in(context, group)
-        if found is not None and (best is None or found[0] < best[0]):
-            best = found
+    places = (_find_in(context, group) for group in context.groups())
+    best = min((each for each in places if each is not None), key=lambda each: each[0], default=None)
     return best[1] if best is not None else None
 
 
@@ -218,7 +194,7 @@ def _find_in(context: SearchContext, group: NodeClass) -> tuple[tuple[int, ...],
             break
         usage = {"fullest": -node.usage, "emptiest": node.usage, "first": node.number}.get(policy.nodes, count)
         first = context.cluster.gpus[devices[0].gpu]
-        key = (_memory_of(context.cluster, devices), usage, *tail(cpu_per_gpu, node, first))
+        key = (context.cluster.usage_of(devices).memory_mib, usage, *tail(cpu_per_gpu, node, first))
         if best is None or key < best[0]:
             best = (key, Place(node.name, devices))
         if policy.nodes == "any":
@@ -232,15 +208,15 @@ def counted_for(context: SearchContext, group: NodeClass) -> DeviceCounts:
 
 
 def _counted(context: SearchContext, group: NodeClass, spec: DeviceSpec) -> DeviceCounts:
-    if context.together:
-        count, groups = _counting(context.cluster, spec), groups_in(context.together)
+    count, together = _counting(context.cluster, spec), groups_in(context.together)
+    if not together:
+        return context.cluster.index.counted.of(group, f"{spec.number}", count)
 
-        def count_groups(node: Node) -> int:
-            """The same, and none where a group of claims that must be on one GPU has no GPU there."""
-            return count(node) if all(holds_together(context, node, group) for group in groups) else 0
+    def count_groups(node: Node) -> int:
+        """The same, and none where a group of claims that must be on one GPU has no GPU there."""
+        return count(node) if all(holds_together(context, node, members) for members in together) else 0
 
-        return context.cluster.index.counted.of(group, _name_of(context, spec), count_groups)
-    return context.cluster.index.counted.of(group, f"{spec.number}", _counting(context.cluster, spec))
+    return context.cluster.index.counted.of(group, _name_of(context, spec), count_groups)
 
 
 def largest_claim(context: SearchContext, group: NodeClass) -> tuple[Claim, DeviceSpec]:
@@ -253,19 +229,6 @@ def largest_claim(context: SearchContext, group: NodeClass) -> tuple[Claim, Devi
         return claim.gpus * max((spec.memory_on(gpu) for gpu in group.samples.values()), default=0)
 
     return max(zip(context.request.claims, context.specs, strict=True), key=size)
-
-
-def _memory_of(cluster: ClusterState, devices: tuple[DeviceGrant, ...]) -> int:
-    """The devices' total memory in MiB: of two classes of nodes the one that gives less is better."""
-    total = 0
-    for device in devices:
-        gpu = cluster.gpus[device.gpu]
-        profile = gpu.model.profile(device.profile) if device.profile is not None else None
-        if device.share is not None:
-            total += device.share.memory_mib
-        else:
-            total += profile.memory_mib if profile is not None else gpu.memory_mib
-    return total
 
 
 def _counting(cluster: ClusterState, spec: DeviceSpec) -> Callable[[Node], int]:
@@ -287,43 +250,35 @@ def _name_of(context: SearchContext, spec: DeviceSpec) -> str:
 def _count_on(cluster: ClusterState, node: Node, gpu: Gpu, spec: DeviceSpec) -> int:
     most = 0
     for mode in spec.claim.modes:
-        if mode not in node.modes:
-            continue
-        if mode != "exclusive":
-            most = max(most, int(_hosts_one(cluster, gpu, spec, mode)))
-            continue
-        shape = spec.shape_on(gpu)
-        if isinstance(shape, WholeGpu):
-            most = max(most, int(gpu.free_whole))
-        elif isinstance(shape, Profile):
-            most = max(most, gpu.table.count(gpu.state, shape.name))
+        if mode in node.modes:
+            is_exclusive = mode == "exclusive"
+            there = gpu.count(spec.profile_on(gpu)) if is_exclusive else int(_hosts_one(cluster, gpu, spec, mode))
+            most = max(most, there)
     return most
 
 
 def _hosts_one(cluster: ClusterState, gpu: Gpu, spec: DeviceSpec, mode: str) -> bool:
     share = spec.share_on(gpu, mode)
-    if isinstance(share, str):
+    if isinstance(share, WaitReason):
         return False
-    for at_home in gpu.homes.values():
-        home = at_home.home
-        if gpu.stands(at_home.key) and (home.domain, home.mode) == (spec.domain, mode) and home.why_not(share) is None:
-            return True
+    own = (home for home in gpu.open_homes().values() if (home.domain, home.mode) == (spec.domain, mode))
+    if any(home.why_not(share) is None for home in own):
+        return True
     size = cluster.tenancy.size(gpu, None)
     if not gpu.mig:
-        return gpu.free_whole and fits_alone(size, share)
+        return gpu.free_whole and size.fits_alone(share)
     return any(gpu.table.count(gpu.state, name) > 0 for name in spec.home_profiles(gpu, share, size.overcommit_percent))
 
 
 def find_one(context: SearchContext, spec: DeviceSpec) -> DeviceFit | None:
-    """The best device for a claim, in the first of its modes that has one."""
     claim = spec.claim
     if claim.shares_percent is not None:
-        return find_part(context, spec, claim.shares_percent)
+        return instance.find_part(context, spec, claim.shares_percent)
     for mode in claim.modes:
         if mode == "exclusive":
             found = _find_exclusive(context, spec, snug_only=claim.snug)
         else:
-            found = find_share(context, spec, mode)
+            found = instance.find_share(context, spec, mode)
         if found is not None:
             return found
     return _find_exclusive(context, spec, snug_only=False) if claim.snug else None
@@ -339,7 +294,7 @@ def _find_exclusive(context: SearchContext, spec: DeviceSpec, *, snug_only: bool
             if isinstance(shape, WaitReason) or (snug_only and not spec.is_snug(sample)):
                 continue
             if isinstance(shape, WholeGpu):
-                best = better(find_whole(context, spec, group, kind), best)
+                best = better(instance.find_whole(context, spec, group, kind), best)
             else:
-                best = better(find_instance(context, spec, group, sample, shape, best), best)
+                best = better(instance.find_instance(context, spec, group, sample, shape, best), best)
     return best

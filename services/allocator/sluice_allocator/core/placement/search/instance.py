@@ -13,16 +13,16 @@ from sluice_allocator.core.placement.nodes.bucket import Bucket, GivenUp
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec
 from sluice_allocator.core.placement.nodes.gpu import Gpu, SharedDeviceOnGpu, Span, grant_of
 from sluice_allocator.core.placement.nodes.node import Node
-from sluice_allocator.core.placement.nodes.shared_device import fits_alone
 from sluice_allocator.core.placement.search.context import (
     SearchContext,
     cpu_ratio_distance,
+    home_use,
     node_key,
     percent_of,
     tail,
     whole_use,
 )
-from sluice_allocator.core.placement.spec.policies import DeviceUse, Policy
+from sluice_allocator.core.placement.spec.policies import Policy
 
 
 class DeviceFit(msgspec.Struct, frozen=True):
@@ -95,18 +95,14 @@ def find_instance(  # noqa: PLR0917  # one step of two searches
             continue
         node, gpu = found
         near = cpu_ratio_distance(policy, node, cpu_per_gpu) if spec.whole else 0  # a requested size goes before it
-        size = _memory_of_home(sample, profile, share)
+        size = profile.memory_mib
+        if share is not None and profile.name == sample.full_profile:  # as a home it comes after a GPU without MIG
+            size = max(size, sample.report.memory_mib) + 1
         key = (near, size, *node_key(policy, node), *rank, *tail(cpu_per_gpu, node, gpu))
         answer = better(DeviceFit(key, policy, node, gpu, (profile.name, choice.start, choice.size), share), answer)
         if any_node:
             break
     return answer
-
-
-def _memory_of_home(gpu: Gpu, profile: Profile, share: Share | None) -> int:
-    """The memory of an instance; as the home of a share, one that is all of its GPU comes after a GPU without MIG."""
-    full = share is not None and profile.name == gpu.full_profile
-    return max(profile.memory_mib, gpu.report.memory_mib) + 1 if full else profile.memory_mib
 
 
 def _gpu_in(context: SearchContext, spec: DeviceSpec, bucket: Bucket) -> Callable[[Node], Gpu | None]:
@@ -120,6 +116,7 @@ def _gpu_in(context: SearchContext, spec: DeviceSpec, bucket: Bucket) -> Callabl
     return accept
 
 
+_Found = tuple[Node, SharedDeviceOnGpu | GivenUp] | None
 HOMES_TRIED_MAX = 64  # most homes tried on one bucket: a high enough level may still lack time or memory
 
 
@@ -160,17 +157,13 @@ def _in_home(
     for bucket_number in bucket_numbers_for(sorted_buckets, share, size):
         bucket = sorted_buckets.by_number[bucket_number]
         accept = _home_in(context, spec, bucket, share)
-        found: tuple[Node, SharedDeviceOnGpu | GivenUp] | None = bucket.find(
-            context.need, policy.nodes, accept, cpu_per_gpu
-        )
-        node, at_home = found if found is not None else (None, None)
-        if node is None or at_home is None or isinstance(at_home, GivenUp):
+        found: _Found = bucket.find(context.need, policy.nodes, accept, cpu_per_gpu)
+        if found is None or isinstance(found[1], GivenUp):
             continue
+        node, at_home = found[0], found[1]
         ahead: tuple[int, ...] = (bucket_number,)
         if not policy.plain:
-            used = 1000 - 10 * at_home.home.level
-            report = at_home.gpu.report
-            ahead = policy.key(DeviceUse(used, 0, (bucket_number,), report.numa_node, report.index))[:-1]
+            ahead = policy.key(home_use(at_home.gpu, at_home.home, bucket_number))[:-1]
         rank = (0, 0, *node_key(policy, node), *ahead, *tail(cpu_per_gpu, node, at_home.gpu))
         answer = better(DeviceFit(rank, policy, node, at_home.gpu, at_home.key, share), answer)
         if policy.nodes == "any" and policy.packs:
@@ -202,8 +195,7 @@ def _in_new_home(
     context: SearchContext, spec: DeviceSpec, group: NodeClass, sample: Gpu, share: Share
 ) -> DeviceFit | None:
     if not sample.mig:
-        size = context.cluster.tenancy.size(sample, None)
-        fits = fits_alone(size, share)
+        fits = context.cluster.tenancy.size(sample, None).fits_alone(share)
         return find_whole(context, spec, group, sample.kind, share) if fits else None
     for name in spec.home_profiles(sample, share, group.pool.overcommit_percent):
         profile = sample.model.profile(name)

@@ -1,5 +1,6 @@
 """Places all devices of a request on one node, largest first, with backtracking. Trials change no bookings."""
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice, product
 
@@ -72,17 +73,14 @@ def _numa_choices(context: SearchContext, node: Node) -> Iterator[dict[int, froz
     known = {gpu.report.uuid: gpu for gpu in node.gpus}
     groups = by_numa({uuid: gpu.report.numa_node for uuid, gpu in known.items()}, list(known))
     alike = [frozenset(known[uuid] for uuid in group) for group in groups]
-    for chosen in islice(product(alike, repeat=len(bound)), NUMA_CHOICES_MAX):
-        yield dict(zip(bound, chosen, strict=True))
+    choices = islice(product(alike, repeat=len(bound)), NUMA_CHOICES_MAX)
+    yield from (dict(zip(bound, chosen, strict=True)) for chosen in choices)
 
 
 def _devices(trial: TrialNode) -> tuple[DeviceGrant, ...]:
-    devices: list[tuple[int, DeviceGrant]] = []
-    for unit, option in trial.placed:
-        container = trial.context.request.claims[unit.claim].container
-        devices.append((unit.claim, grant_of(container, option.gpu, option.span, option.share)))
-    devices.sort(key=lambda each: each[0])
-    return tuple(grant for _, grant in devices)
+    claims = trial.context.request.claims
+    placed = sorted(trial.placed, key=lambda each: each[0].claim)
+    return tuple(grant_of(claims[unit.claim].container, at.gpu, at.span, at.share) for unit, at in placed)
 
 
 def _units(context: SearchContext, node: Node) -> list[DeviceUnit]:
@@ -103,11 +101,9 @@ def _units(context: SearchContext, node: Node) -> list[DeviceUnit]:
 
 def _group_by_group(context: SearchContext, units: list[tuple[int, int, DeviceUnit]]) -> list[DeviceUnit]:
     """What must be on one GPU is placed one after the other, and counts as large as all of it."""
-    sizes: dict[tuple[int, ...], int] = {}
+    sizes: Counter[tuple[int, ...] | None] = Counter()
     for size, _, unit in units:
-        group = context.together.get(unit.claim)
-        if group is not None:
-            sizes[group] = sizes.get(group, 0) + size
+        sizes[context.together.get(unit.claim)] += size
 
     def key(each: tuple[int, int, DeviceUnit]) -> tuple[int, tuple[int, ...], int, int, int]:
         size, fits, unit = each
@@ -145,11 +141,8 @@ def holds_together(context: SearchContext, node: Node, members: tuple[int, ...])
     neutral.together = context.together
     policy = policy_for("", "", context.cluster.index.class_of(node).pool)
     units = [unit for unit in _units(context, node) if unit.claim in members]
-    for gpu in gpus:
-        trial = TrialNode(neutral, node, policy, dict.fromkeys(members, frozenset((gpu,))))
-        if _place(trial, units, 0):
-            return True
-    return False
+    trials = (TrialNode(neutral, node, policy, dict.fromkeys(members, frozenset((gpu,)))) for gpu in gpus)
+    return any(_place(trial, units, 0) for trial in trials)
 
 
 def _place(trial: TrialNode, units: list[DeviceUnit], at: int) -> bool:
@@ -186,11 +179,10 @@ def _put(trial: TrialNode, unit: DeviceUnit, option: DeviceOption) -> None:
             new = SharedDevice(size, option.share.mode, unit.spec.domain)
             home = trial.homes[gpu, option.span] = option.home.copy() if option.home is not None else new
         home.add((_TRIED, -1 - len(trial.placed)), option.share)
-    if option.home is None:
-        if option.state_after is not None:
-            trial.states[gpu] = option.state_after
-        else:
-            trial.taken[gpu] = None
+    if option.home is None and option.state_after is not None:
+        trial.states[gpu] = option.state_after
+    elif option.home is None:
+        trial.taken[gpu] = None
     trial.placed.append((unit, option))
 
 
@@ -202,23 +194,21 @@ def _undo(trial: TrialNode) -> None:
         home.remove((_TRIED, -1 - len(trial.placed)))
         if option.home is None:
             del trial.homes[gpu, option.span]
-    if option.home is None:
-        if option.state_after is None:
-            trial.taken.pop(gpu, None)
-        else:
-            trial.states.pop(gpu)
-            for _, earlier in trial.placed:
-                if earlier.gpu is gpu and earlier.state_after is not None:
-                    trial.states[gpu] = earlier.state_after
+    if option.home is None and option.state_after is None:
+        trial.taken.pop(gpu, None)
+    elif option.home is None:
+        trial.states.pop(gpu)
+        for _, earlier in trial.placed:
+            if earlier.gpu is gpu and earlier.state_after is not None:
+                trial.states[gpu] = earlier.state_after
 
 
 def _prefer_linked(trial: TrialNode) -> None:
     """Per claim, the best linked set of idle GPUs; the sets of two claims do not overlap."""
     taken: set[Gpu] = set()
     for number, (claim, spec) in enumerate(zip(trial.context.request.claims, trial.context.specs, strict=True)):
-        idle = [
-            gpu for gpu in trial.node.gpus if gpu not in taken and not gpu.spans and trial.context.may_use(gpu, spec)
-        ]
+        free = (gpu for gpu in trial.node.gpus if gpu not in taken and not gpu.spans)
+        idle = [gpu for gpu in free if trial.context.may_use(gpu, spec)]
         links = {gpu.report.uuid: gpu.report.links for gpu in idle}
         chosen = closest(links, [gpu.report.uuid for gpu in idle], min(claim.gpus, len(idle)))
         found = frozenset(gpu for gpu in idle if gpu.report.uuid in chosen)

@@ -3,11 +3,11 @@ numbers only: the free amount on each device of one node, and the requested amou
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec
-from sluice_allocator.core.placement.nodes.gpu import Gpu, Span
+from sluice_allocator.core.placement.nodes.gpu import WHOLE_GPU, Gpu, Span
 from sluice_allocator.core.placement.nodes.shared_device import SharedDevice
 from sluice_allocator.core.placement.search.trial_node import DeviceOption, DeviceUnit, TrialNode
 
@@ -63,10 +63,9 @@ def _least_uneven(caps: list[int], sums: list[int], quanta: int, fewest: int) ->
     choices: list[tuple[int, int, int]] = []
     above = 1
     for n in range(fewest, count + 1):
-        filled = (quanta - (sums[n] - sums[above])) // above
-        while above < n and caps[count - 1 - above] > filled:
+        while above < n and caps[count - 1 - above] > (quanta - (sums[n] - sums[above])) // above:
             above += 1
-            filled = (quanta - (sums[n] - sums[above])) // above
+        filled = (quanta - (sums[n] - sums[above])) // above
         more = quanta - (sums[n] - sums[above]) - filled * above
         difference = filled + (more > 0) - min(filled, caps[count - n])
         choices.append((difference, n, filled))
@@ -79,60 +78,44 @@ def _least_uneven(caps: list[int], sums: list[int], quanta: int, fewest: int) ->
 
 def free_percent(gpu: Gpu, spec: DeviceSpec) -> int:
     """How much of a GPU is left for the claim's trust domain: in a home that is all of it, or on an idle GPU."""
-    full = gpu.full_profile
-    for at_home in gpu.homes.values():
-        home = at_home.home
-        if gpu.stands(at_home.key) and (at_home.key[0], home.domain, home.mode) == (full, spec.domain, "fractional"):
-            return _left_in(gpu, home)
-    if not gpu.mig:
-        return 100 if gpu.free_whole else 0
-    return 100 if full is not None and gpu.table.count(gpu.state, full) else 0
+    there = _home_of(gpu, gpu.open_homes(), spec)
+    if there is not None:
+        return _left_in(gpu, there[1])
+    return 100 if gpu.count(gpu.full_profile if gpu.mig else WHOLE_GPU) else 0
 
 
 def _left_in(gpu: Gpu, home: SharedDevice) -> int:
     memory = home.free_memory_mib * 100 // max(1, gpu.memory_mib)
-    if home.mixed or home.tenants >= home.size.tenants_max:
-        return 0
-    return max(0, min(home.free_width_percent, memory))
+    is_full = home.mixed or len(home.shares) >= home.size.tenants_max
+    return 0 if is_full else max(0, min(home.free_width_percent, memory))
 
 
 def parts_of(trial: TrialNode, unit: DeviceUnit) -> list[DeviceOption]:
-    """The parts of one amount, one per GPU; empty when there is not enough."""
     percent = trial.context.request.claims[unit.claim].shares_percent or 0
-    gpus = [gpu for gpu in trial.node.gpus if trial.context.may_use(gpu, unit.spec)]
-    gpus = [gpu for gpu in gpus if unit.spec.admits(gpu) is None and "fractional" in trial.node.modes]
-    allowed = trial.on_numa.get(unit.claim)
-    gpus = [gpu for gpu in gpus if allowed is None or gpu in allowed]
-    if trial.policy.idle_only:
-        gpus = [gpu for gpu in gpus if not gpu.spans]
+    allowed = trial.on_numa.get(unit.claim, trial.node.gpus)
+    gpus = [gpu for gpu in trial.node.gpus if gpu in allowed and trial.context.may_use(gpu, unit.spec)]
+    gpus = [gpu for gpu in gpus if unit.spec.admits(gpu) is None and not (trial.policy.idle_only and gpu.spans)]
+    gpus = gpus if "fractional" in trial.node.modes else []
     free = [_free_now(trial, gpu, unit.spec) for gpu in gpus]
     parts = split(free, percent, trial.context.cluster.rules.shares_quantum_percent)
-    options: list[DeviceOption] = []
-    for gpu, part in zip(gpus, parts or (), strict=False):
-        if part:
-            options.append(_part(trial, gpu, unit.spec, part))
-    return options
+    return [_part(trial, gpu, unit.spec, part) for gpu, part in zip(gpus, parts or (), strict=False) if part]
 
 
 def _free_now(trial: TrialNode, gpu: Gpu, spec: DeviceSpec) -> int:
-    there = _home_of(trial, gpu, spec)
+    there = _home_of(gpu, trial.homes_on(gpu), spec)
     if there is not None:
         return _left_in(gpu, there[1])
     return 0 if gpu in trial.taken or gpu in trial.states else free_percent(gpu, spec)
 
 
-def _home_of(trial: TrialNode, gpu: Gpu, spec: DeviceSpec) -> tuple[Span, SharedDevice] | None:
+def _home_of(gpu: Gpu, homes: Mapping[Span, SharedDevice], spec: DeviceSpec) -> tuple[Span, SharedDevice] | None:
     """The home on a whole GPU that may take parts for the claim's trust domain."""
-    full = gpu.full_profile
-    for span, home in trial.homes_on(gpu).items():
-        if (span[0], home.domain, home.mode) == (full, spec.domain, "fractional"):
-            return span, home
-    return None
+    wanted = (gpu.full_profile, spec.domain, "fractional")
+    return next(((span, home) for span, home in homes.items() if (span[0], home.domain, home.mode) == wanted), None)
 
 
 def _part(trial: TrialNode, gpu: Gpu, spec: DeviceSpec, percent: int) -> DeviceOption:
-    share = spec.part_of(gpu, percent)
-    there = _home_of(trial, gpu, spec)
+    share, there = spec.part_of(gpu, percent), _home_of(gpu, trial.homes_on(gpu), spec)
     if there is not None:
         return DeviceOption((), gpu, there[0], share, None, there[1])
     full = gpu.full_profile

@@ -13,9 +13,15 @@ from sluice_allocator.core.placement.index.layout_order import layout_choice_for
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec, WholeGpu
 from sluice_allocator.core.placement.nodes.gpu import Gpu, Span
 from sluice_allocator.core.placement.nodes.node import Node
-from sluice_allocator.core.placement.nodes.shared_device import SharedDevice, fits_alone
-from sluice_allocator.core.placement.search.context import SearchContext, instances_fit, is_exclusive, whole_use
-from sluice_allocator.core.placement.spec.policies import DeviceUse, Policy
+from sluice_allocator.core.placement.nodes.shared_device import SharedDevice
+from sluice_allocator.core.placement.search.context import (
+    SearchContext,
+    home_use,
+    instances_fit,
+    is_exclusive,
+    whole_use,
+)
+from sluice_allocator.core.placement.spec.policies import Policy
 
 
 class DeviceUnit(msgspec.Struct, frozen=True):
@@ -60,29 +66,20 @@ class TrialNode:
     @property
     def told_apart(self) -> bool:
         """Whether GPUs in the same state still differ: by links, NUMA nodes, a claim's list or homes on one GPU."""
-        context = self.context
-        if self.preferred or self.on_numa or any(spec.picky for spec in context.specs):
-            return True
-        return bool(context.together) and not all(
-            is_exclusive(context.request.claims[number]) for number in context.together
-        )
+        claims, together = self.context.request.claims, self.context.together
+        is_picky = bool(self.preferred or self.on_numa) or any(spec.picky for spec in self.context.specs)
+        return is_picky or not all(is_exclusive(claims[number]) for number in together)
 
     def homes_on(self, gpu: Gpu) -> dict[Span, SharedDevice]:
-        there = {each.key: each.home for each in gpu.homes.values() if gpu.stands(each.key)}
-        for (other, span), home in self.homes.items():
-            if other is gpu:
-                there[span] = home
-        return there
+        return gpu.open_homes() | {span: home for (other, span), home in self.homes.items() if other is gpu}
 
     def instances_left(self, members: tuple[int, ...], placing: int | None = None) -> list[tuple[DeviceSpec, int]]:
         """Of a group on one GPU, how many devices of each claim are missing, without one of the claim `placing`."""
         there = [unit.claim for unit, _ in self.placed]
         if placing is not None:
             there.append(placing)
-        context = self.context
-        return [
-            (context.specs[number], context.request.claims[number].gpus - there.count(number)) for number in members
-        ]
+        specs, claims = self.context.specs, self.context.request.claims
+        return [(specs[number], claims[number].gpus - there.count(number)) for number in members]
 
     def is_free(self, gpu: Gpu) -> bool:
         return gpu.free_whole and gpu not in self.taken
@@ -93,7 +90,8 @@ def options(trial: TrialNode, unit: DeviceUnit) -> Iterator[DeviceOption]:
     claim = unit.spec.claim
     alike: set[tuple[object, ...]] = set()
     allowed = _allowed(trial, unit) if trial.context.together else trial.on_numa.get(unit.claim)
-    begun = next((_mode_of(option) for other, option in trial.placed if other.claim == unit.claim), None)
+    placed = next((option for other, option in trial.placed if other.claim == unit.claim), None)
+    begun = None if placed is None else placed.share.mode if placed.share is not None else "exclusive"
     for gpu in trial.node.gpus:
         if not trial.context.may_use(gpu, unit.spec) or (allowed is not None and gpu not in allowed):
             continue
@@ -125,21 +123,14 @@ def _allowed(trial: TrialNode, unit: DeviceUnit) -> Collection[Gpu] | None:
     return [gpu for gpu in gpus if instances_fit(gpu, trial.state(gpu), missing)]
 
 
-def _mode_of(option: DeviceOption) -> str:
-    return option.share.mode if option.share is not None else "exclusive"
-
-
 def _exclusive(trial: TrialNode, unit: DeviceUnit, gpu: Gpu, turn: int) -> Iterator[DeviceOption]:
     shape = unit.spec.shape_on(gpu)
-    if isinstance(shape, WaitReason):
-        return
     far = int(gpu not in trial.preferred.get(unit.claim, (gpu,)))
-    if isinstance(shape, WholeGpu):
-        if trial.is_free(gpu):
-            key = (turn, 0, far, gpu.memory_mib, *trial.policy.key(whole_use(gpu)))
-            yield DeviceOption(key, gpu, gpu.whole_span)
-        return
-    yield from _instances(trial, unit, gpu, shape, (turn, far))
+    if isinstance(shape, Profile):
+        yield from _instances(trial, unit, gpu, shape, (turn, far))
+    elif isinstance(shape, WholeGpu) and trial.is_free(gpu):
+        key = (turn, 0, far, gpu.memory_mib, *trial.policy.key(whole_use(gpu)))
+        yield DeviceOption(key, gpu, gpu.whole_span)
 
 
 def _instances(
@@ -171,22 +162,17 @@ def _shared(trial: TrialNode, unit: DeviceUnit, gpu: Gpu, mode: str, turn: int) 
         return
     for span, home in trial.homes_on(gpu).items() if not trial.policy.idle_only else ():
         if (home.domain, home.mode) == (unit.spec.domain, mode) and home.why_not(share) is None:
-            key = (turn, 0, 0, 0, *trial.policy.key(_use_of(gpu, home)))
+            key = (turn, 0, 0, 0, *trial.policy.key(home_use(gpu, home, home.level)))
             yield DeviceOption(key, gpu, span, share, None, home)
+    size = trial.context.cluster.tenancy.size(gpu, None)
     if not gpu.mig:
-        size = trial.context.cluster.tenancy.size(gpu, None)
-        if trial.is_free(gpu) and fits_alone(size, share):
+        if trial.is_free(gpu) and size.fits_alone(share):
             fresh = int(trial.policy.packs)  # where the policy likes idle GPUs better they come first by its key
             key = (turn, 0, fresh, 0, *trial.policy.key(whole_use(gpu)), gpu.memory_mib)
             yield DeviceOption(key, gpu, gpu.whole_span, share)
         return
-    overcommit = trial.context.cluster.tenancy.size(gpu, None).overcommit_percent
-    for place, name in enumerate(unit.spec.home_profiles(gpu, share, overcommit)):
+    for place, name in enumerate(unit.spec.home_profiles(gpu, share, size.overcommit_percent)):
         profile = gpu.model.profile(name)
         if profile is not None:
             for option in _instances(trial, unit, gpu, profile, (turn, 1, place)):
                 yield DeviceOption(option.key, gpu, option.span, share, option.state_after)
-
-
-def _use_of(gpu: Gpu, home: SharedDevice) -> DeviceUse:
-    return DeviceUse(1000 - 10 * home.level, 0, (home.level,), gpu.report.numa_node, gpu.report.index)

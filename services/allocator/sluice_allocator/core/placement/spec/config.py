@@ -66,12 +66,9 @@ def names_same(one: str, other: str) -> bool:
     if one == other:
         return True
     first, second = _parsed(one), _parsed(other)
-    return (
-        first.slices == second.slices
-        and first.attributes == second.attributes
-        and min(first.memory_gb, second.memory_gb) >= ROUNDED_FROM_GB
-        and abs(first.memory_gb - second.memory_gb) <= 1
-    )
+    is_like = (first.slices, first.attributes) == (second.slices, second.attributes)
+    least, most = sorted((first.memory_gb, second.memory_gb))
+    return is_like and least >= ROUNDED_FROM_GB and most - least <= 1
 
 
 @lru_cache(maxsize=4096)
@@ -108,25 +105,15 @@ class Weights:
         self, *, gpu_memory: Amount, gpu_sms: Amount, cpu: Amount, memory: Amount, resources: Mapping[str, Amount]
     ) -> int:
         """A node's usage, 0 to 1000; 0 where it has nothing that counts."""
-        parts = [
-            (self.gpu_memory, *gpu_memory),
-            (self.gpu_sms, *gpu_sms),
-            (self.cpu, *cpu),
-            (self.memory, *memory),
-            *((weight, *resources[name]) for name, weight in self.resources.items() if name in resources),
-        ]
-        return _usage_permille(parts)
-
-
-def _usage_permille(parts: list[tuple[int, int, int]]) -> int:
-    """Exact, in whole numbers: one fraction over the product of the totals. Overcommitted counts as full."""
-    top, bottom, weights = 0, 1, 0
-    for weight, used, total in parts:
-        if weight and total > 0:
-            top = top * total + weight * min(max(used, 0), total) * bottom
-            bottom *= total
-            weights += weight
-    return 1000 * top // (bottom * weights) if weights else 0
+        known = ((self.gpu_memory, gpu_memory), (self.gpu_sms, gpu_sms), (self.cpu, cpu), (self.memory, memory))
+        named = ((weight, resources[name]) for name, weight in self.resources.items() if name in resources)
+        top, bottom, weights = 0, 1, 0  # exact, in whole numbers: one fraction over the product of the totals
+        for weight, (used, total) in (*known, *named):
+            if weight and total > 0:
+                top = top * total + weight * min(max(used, 0), total) * bottom  # overcommitted counts as full
+                bottom *= total
+                weights += weight
+        return 1000 * top // (bottom * weights) if weights else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +153,7 @@ class PlacementConfig:
     auto_waste_percent: int = 10  # `auto` takes an instance only when at most this part of it exceeds the request
     shares_quantum_percent: int = 1  # the smallest part of a GPU into which an amount over several GPUs is split
     assumed_uid: int | None = 0
-    """
-    The user of containers that name none; None refuses shares for them. The default is what most images run as, root.
-    """
+    """The user of containers that name none, by default what most images run as, root; None refuses shares for them."""
     geometries: tuple[Geometry, ...] = KNOWN_GEOMETRIES  # for HAMi's keys; the first that names a model decides
     allowed_profiles: tuple[AllowedProfiles, ...] = ()  # the first that names a model decides; else every profile
     node_modes: tuple[NodeModes, ...] = ()  # the first that matches a node decides; else what its agent can
@@ -180,16 +165,14 @@ class PlacementConfig:
         return self.pools.get(name, self.default)
 
     def modes_of(self, node: NodeName) -> tuple[Mode, ...] | None:
-        """The only modes that a node may serve; None when no rule names it."""
         return next((rule.modes for rule in self.node_modes if _pattern(rule.pattern).fullmatch(node)), None)
 
     def geometry_of(self, model: GpuModel) -> tuple[str, ...]:
         """The profiles of `model` that HAMi's keys may choose, by memory, then compute slices; () without MIG."""
-        chosen = self._geometry_of.get(model)
-        if chosen is None:
-            chosen = tuple(name for name in chosen_by_memory(model, self.geometries) if self.allows(model, name))
-            self._geometry_of[model] = chosen
-        return chosen
+        if model not in self._geometry_of:
+            chosen = chosen_by_memory(model, self.geometries)
+            self._geometry_of[model] = tuple(name for name in chosen if self.allows(model, name))
+        return self._geometry_of[model]
 
     def choosable(self, model: GpuModel, claim: Claim) -> list[Profile]:
         """The profiles of `model` that may be chosen for a claim, by the operator and by the claim's own keys."""
@@ -201,11 +184,10 @@ class PlacementConfig:
         allowed = self._allowed_on.get(model)
         if allowed is None:
             rule = next((rule for rule in self.allowed_profiles if names_model(model, rule.models)), None)
-            allowed = self._allowed_on[model] = frozenset(
-                each.name
-                for each in model.profiles
-                if rule is None or any(names_same(listed, each.name) for listed in rule.profiles)
-            )
+            names = {each.name for each in model.profiles}
+            if rule is not None:
+                names = {name for name in names if any(names_same(listed, name) for listed in rule.profiles)}
+            allowed = self._allowed_on[model] = frozenset(names)
         return profile in allowed
 
 

@@ -3,7 +3,7 @@ substitute never has less memory, fewer SMs or fewer engines of any kind; of tho
 tried first, on each model by itself. Only exclusive MIG instances have substitutes."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
 
@@ -49,7 +49,10 @@ def larger_profiles(
 ) -> tuple[Profile, ...]:
     """The profiles that may serve instead of `exact`, least waste first. Where the model has none for the claim
     (`exact` is None), its name counts as large as on any model."""
-    floor = _floor(model, claim, exact)
+    known = exact if exact is not None or claim.profile is None else model.profile(claim.profile)
+    floor = _largest_of_that_name(claim.profile) if claim.profile is not None else None
+    if known is not None:
+        floor = MinimumProfile(known.memory_mib, known.multiprocessors, known.engines)
     if floor is None:
         return ()
     found = [each for each in rules.choosable(model, claim) if each != exact and floor.is_met_by(each)]
@@ -80,29 +83,14 @@ def step_combinations(steps: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...
                 heappush(left, (turn(after), after))
 
 
-def _floor(model: GpuModel, claim: Claim, exact: Profile | None) -> MinimumProfile | None:
-    known = exact if exact is not None or claim.profile is None else model.profile(claim.profile)
-    if known is not None:
-        return MinimumProfile(known.memory_mib, known.multiprocessors, known.engines)
-    return _largest_of_that_name(claim.profile) if claim.profile is not None else None
-
-
 @lru_cache(maxsize=1024)
 def _largest_of_that_name(name: str) -> MinimumProfile | None:
-    floor: MinimumProfile | None = None
-    for model in catalog():
-        profile = model.profile(name)
-        if profile is None:
-            continue
-        if floor is None:
-            floor = MinimumProfile(profile.memory_mib, profile.multiprocessors, profile.engines)
-        floor = replace(
-            floor,
-            memory_mib=max(floor.memory_mib, profile.memory_mib),
-            multiprocessors=max(floor.multiprocessors, profile.multiprocessors),
-            engines=Engines(*(max(one, other) for one, other in zip(floor.engines, profile.engines, strict=True))),
-        )
-    return floor
+    of_name = [profile for model in catalog() if (profile := model.profile(name)) is not None]
+    if not of_name:
+        return None
+    memory_mib, sms = max(each.memory_mib for each in of_name), max(each.multiprocessors for each in of_name)
+    engines = (max(column) for column in zip(*(each.engines for each in of_name), strict=True))
+    return MinimumProfile(memory_mib, sms, Engines(*engines))
 
 
 def _least_waste_first(profile: Profile) -> tuple[int, int, int, int, str]:

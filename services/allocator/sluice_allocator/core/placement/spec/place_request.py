@@ -89,20 +89,17 @@ PASSING = frozenset(
 
 
 def meaning_of(taint: Taint) -> WaitReason:
-    """Why a node with this taint takes no pod that does not tolerate it."""
     if taint.key in _KNOWN:
         return _KNOWN[taint.key]
     return WaitReason.NODE_NOT_READY if taint.key.startswith(_NOT_READY) else WaitReason.NODE_TAINTED
 
 
 def selects(needs: HostNeeds, labels: Mapping[str, str]) -> bool:
-    """Whether a node with these labels is among those that the pod selects."""
     if any(labels.get(key) != value for key, value in needs.node_selector.items()):
         return False
     return not needs.affinity or any(selector_matches(term, labels) for term in needs.affinity if term)
 
 
 def keys_of(needs: HostNeeds) -> list[str]:
-    """The labels by which a pod, or one of its volumes, selects nodes."""
     terms = (*needs.affinity, *(term for terms in needs.volumes for term in terms))
     return list(dict.fromkeys([*needs.node_selector, *(each.key for term in terms for each in term)]))

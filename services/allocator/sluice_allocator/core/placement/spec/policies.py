@@ -63,24 +63,12 @@ class Policy:
         object.__setattr__(self, "plain", idle == full == (0,))
 
 
-def _no_opinion(_use: DeviceUse) -> tuple[int, ...]:
-    return ()
-
-
 def _fullest_first(use: DeviceUse) -> tuple[int, ...]:
     return (-use.used_permille, use.free_slices)
 
 
 def _emptiest_first(use: DeviceUse) -> tuple[int, ...]:
     return (use.used_permille, -use.free_slices)
-
-
-def _in_order(use: DeviceUse) -> tuple[int, ...]:
-    return (use.order,)
-
-
-def _by_numa(use: DeviceUse) -> tuple[int, ...]:
-    return (_NUMA_UNKNOWN if use.numa is None else use.numa,)
 
 
 _NODES: Mapping[str, NodeOrder] = {
@@ -97,10 +85,10 @@ _GPUS: Mapping[str, GpuRule] = {
     # on the GPU, then the smallest growth of slices that no asked profile could use (the expected fragmentation of Weng
     # et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent", USENIX
     # ATC 2023, over placements instead of shares), then the fewest lost placements, then the highest start.
-    "fragmentation": GpuRule(_no_opinion),
+    "fragmentation": GpuRule(lambda _use: ()),
     # The baseline to compare with, which device plugins and tensor-fusion follow: the first GPU that fits, the lowest
     # free start. On an empty A100 it puts a 1g at start 0, which costs the only 4g placement.
-    "first-fit": GpuRule(_in_order, lowest_start=True),
+    "first-fit": GpuRule(lambda use: (use.order,), lowest_start=True),
     # HAMi's binpack. Of equally used GPUs the one with fewer free slices, the smaller GPU.
     "binpack": GpuRule(_fullest_first),
     # HAMi's spread. Gives a pod most of a GPU's caches and bandwidth, and leaves no whole GPU for later requests.
@@ -111,12 +99,12 @@ _GPUS: Mapping[str, GpuRule] = {
     "node-compact-gpu-low-load": GpuRule(_emptiest_first),
     # HAMi's topology-aware: the set of GPUs with the largest sum of pair scores (`search.topology`); for one GPU the
     # worst linked. It ranks no single device: the rest of a chain orders the places within the set.
-    "topology-aware": GpuRule(_no_opinion, linked=True),
+    "topology-aware": GpuRule(lambda _use: (), linked=True),
     # HAMi's mutex: the pod has the GPU to itself at first; others may join later.
-    "mutex": GpuRule(_no_opinion, idle_only=True),
+    "mutex": GpuRule(lambda _use: (), idle_only=True),
     # HAMi's numa: GPUs of one NUMA node next to each other, the lowest first, those that report none last. A
     # preference: `numa-bind` is the demand.
-    "numa": GpuRule(_by_numa),
+    "numa": GpuRule(lambda use: (_NUMA_UNKNOWN if use.numa is None else use.numa,)),
 }
 
 

@@ -56,3 +56,26 @@ export function at(id) {
   if (found === null) throw new Error(`the page has no #${id}`);
   return found;
 }
+
+/**
+ * Keep clicks on what is drawn again between press and release: the browser sends none, as the pressed element is gone,
+ * so its successor under the pointer gets it.
+ */
+export function keepClicks() {
+  /** @type {Element | null} */
+  let pressed = null;
+  addEventListener("pointerdown", (event) => {
+    pressed = event.isPrimary && event.button === 0 ? /** @type {Element} */ (event.target) : null;
+  }, true);
+  addEventListener("pointerup", (event) => {
+    const now = document.elementFromPoint(event.clientX, event.clientY);
+    if (pressed && !pressed.isConnected && now && meant(pressed) === meant(now)) /** @type {HTMLElement} */ (now).click();
+    pressed = null;
+  }, true);
+}
+
+/** What a click there is about: a request, a GPU, or a button by its text. @param {Element} element */
+function meant(element) {
+  const found = /** @type {HTMLElement | null} */ (element.closest("[data-request], [data-key], button, a"));
+  return found && JSON.stringify([found.tagName, found.dataset, found.matches("button, a") && found.textContent]);
+}

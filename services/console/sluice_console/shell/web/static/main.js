@@ -5,7 +5,7 @@
 import { chosen, keep } from "./address.js";
 import { colour } from "./bars.js";
 import { DetailView } from "./detail_view.js";
-import { ask, at, make } from "./dom.js";
+import { ask, at, keepClicks, make } from "./dom.js";
 import { showStanding, showTotals } from "./head_view.js";
 import { LeadView } from "./lead_view.js";
 import { MapView } from "./map_view.js";
@@ -271,6 +271,7 @@ document.addEventListener("keydown", (event) => {
     }
   }
 });
+keepClicks();
 themes(at("theme"));
 showStanding(server, undefined);
 nothing(0, 0);

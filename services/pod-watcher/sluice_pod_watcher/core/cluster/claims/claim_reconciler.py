@@ -1,8 +1,9 @@
 """Reconcile the ResourceClaims of one pod: make the one that admission named, and allocate and reserve all before its
 gate opens. Each step follows from the claim as last seen, whose version guards it; a pod's writes go one at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.ids import RequestId
@@ -92,14 +93,13 @@ class ClaimReconciler:
                 record, f"its ResourceClaim {claim.name} is being deleted, and is created again after that", now
             )
         elif not record.writing_claim.failures:
-            record.claim_problem, record.claim_late_since = "", None
+            record.claims_are_fine()
 
     def _let_go(self, record: PodRecord, claim: ClaimView, now: float) -> None:
         """End the reservation of a claim that was deleted before its pod's gate opened. kube-scheduler places no pod
         with such a claim, and the claim controller waits for the end of its reservations."""
         if record.writing_claim.may_start(record.uid, self.delayed_queue, now):
-            where = record.uid, claim.namespace, claim.name
-            self.out.append(events.WriteClaimStatus(*where, "deallocate", claim_objects.deallocated(claim)))
+            self.out.append(_status(record, claim, "deallocate", claim_objects.deallocated(claim)))
 
     def why_other(self, record: PodRecord, view: PodView, bound: Bound) -> str:
         """Why its slice was granted for a claim that the pod no longer has, as a predicate; else empty."""
@@ -131,19 +131,18 @@ class ClaimReconciler:
                 self.out.append(self._next(record, view, claim, wanted, str(bound.node)))
             return True
         if refs:
-            record.claim_problem, record.claim_late_since = "", None
+            record.claims_are_fine()
         return False
 
     def _may_be_replaced(self, record: PodRecord, claim: ClaimView, now: float) -> bool:
         """Whether an allocation that does not belong to the pod's slice may be taken back."""
+        why = "is still used by other pods" if claim.is_used_beside(record.uid) else ""
         if not claim.is_of_our_driver:
             whose = next((driver for driver, _, _ in claim.devices.values() if driver != DRIVER), "")
-            self._tell_if_late(record, f"its ResourceClaim {claim.name} is allocated by the driver {whose}", now)
-            return False
-        if claim.is_used_beside(record.uid):
-            self._tell_if_late(record, f"its ResourceClaim {claim.name} is still used by other pods", now)
-            return False
-        return True
+            why = f"is allocated by the driver {whose}"
+        if why:
+            self._tell_if_late(record, f"its ResourceClaim {claim.name} {why}", now)
+        return not why
 
     def joins(self, record: PodRecord, view: PodView, ref: ResourceClaimRef, now: float) -> str:
         """The node on which a pod starts beside others with one claim, once that is reserved for it; empty before."""
@@ -160,13 +159,12 @@ class ClaimReconciler:
             self._tell_if_late(record, why, now)
             return ""
         if claim.is_reserved_for(record.uid):
-            record.claim_problem, record.claim_late_since = "", None
+            record.claims_are_fine()
             return claim.node
         if len(claim.reserved) >= RESERVED_MAX:
             record.claim_problem = f"its ResourceClaim {ref.name} is used by {RESERVED_MAX} pods, the most of one claim"
         elif record.writing_claim.may_start(record.uid, self.delayed_queue, now):
-            where = record.uid, claim.namespace, claim.name
-            self.out.append(events.WriteClaimStatus(*where, "allocate", claim_objects.reserved(claim, view)))
+            self.out.append(_status(record, claim, "allocate", claim_objects.reserved(claim, view)))
         return ""
 
     def beside(self, record: PodRecord) -> Iterator[tuple[RequestId, str]]:
@@ -185,38 +183,36 @@ class ClaimReconciler:
     def _next(
         self, record: PodRecord, view: PodView, claim: ClaimView, wanted: dict[str, Device], node: str
     ) -> events.ProtectClaim | events.WriteClaimStatus:
-        where = record.uid, claim.namespace, claim.name
         if claim.is_allocated and dict(claim.devices) != wanted:
             # Of an earlier slice: the pod's gate is closed, so no kubelet has prepared it.
-            return events.WriteClaimStatus(*where, "deallocate", claim_objects.deallocated(claim))
+            return _status(record, claim, "deallocate", claim_objects.deallocated(claim))
         if not claim.is_protected and claim.uid not in self._unprotected:
-            return events.ProtectClaim(*where, claim_objects.protection(claim))
+            patch = claim_objects.protection(claim)
+            return events.ProtectClaim(record.uid, claim.namespace, claim.name, patch)
         if not claim.is_allocated:
             body = claim_objects.allocated(claim, wanted, node, view, self.store.classes.ours)
-            return events.WriteClaimStatus(*where, "allocate", body)
-        return events.WriteClaimStatus(*where, "allocate", claim_objects.reserved(claim, view))
+            return _status(record, claim, "allocate", body)
+        return _status(record, claim, "allocate", claim_objects.reserved(claim, view))
 
-    def written(self, record: PodRecord | None, event: events.ClaimWritten) -> None:
+    def written(self, record: PodRecord | None, wanted: events.ClaimWrite) -> None:
         if record is None:
-            self._sweeping.pop((event.namespace, event.name), None)
-            return
-        record.writing_claim, record.claim_problem, record.claim_late_since = PendingWrite(), "", None
+            self._sweeping.pop((wanted.namespace, wanted.name), None)
+        else:
+            record.writing_claim = PendingWrite()
+            record.claims_are_fine()
 
-    def refused(self, record: PodRecord | None, event: events.ClaimRefused, now: float) -> None:
+    def refused(self, record: PodRecord | None, event: events.Failed[events.ClaimWrite], now: float) -> None:
         """A write was refused: back off, and show why (at once unless the claim only changed)."""
-        initial_s = max(self.config.retry_initial_s, event.retry_after_s)
+        wanted, initial_s = event.wanted, max(self.config.retry_initial_s, event.retry_after_s)
+        key = wanted.namespace, wanted.name
+        writing = self._sweeping.setdefault(key, PendingWrite()) if record is None else record.writing_claim
+        uid = record.uid if record is not None else RequestId("")
+        writing.failed(uid, self.delayed_queue, now, initial_s=initial_s, max_s=self.config.retry_max_s)
         if record is None:
-            swept = self._sweeping.setdefault((event.namespace, event.name), PendingWrite())
-            swept.failed(RequestId(""), self.delayed_queue, now, initial_s=initial_s, max_s=self.config.retry_max_s)
             return
-        record.writing_claim.failed(
-            record.uid, self.delayed_queue, now, initial_s=initial_s, max_s=self.config.retry_max_s
-        )
-        why = (
-            f"its ResourceClaim {event.name} cannot be {DOING[event.step]} ({event.status}: {event.message}); retrying"
-        )
-        claim = self.store.get(event.namespace, event.name)
-        if event.step == "protect" and event.status == INVALID and claim is not None:
+        doing, claim = DOING[wanted.step], self.store.get(*key)
+        why = f"its ResourceClaim {wanted.name} cannot be {doing} ({event.status}: {event.message}); retrying"
+        if wanted.step == "protect" and event.status == INVALID and claim is not None:
             # No JSON patch of a claim is accepted whose opaque parameters were sent with spaces (tried on 1.37.2).
             self._unprotected[claim.uid] = None
             while len(self._unprotected) > UNPROTECTED_MAX:
@@ -251,3 +247,9 @@ class ClaimReconciler:
             if writing.may_start(RequestId(""), self.delayed_queue, now):
                 body = claim_objects.deallocated(claim)
                 self.out.append(events.WriteClaimStatus(RequestId(""), *key, "deallocate", body))
+
+
+def _status(
+    record: PodRecord, claim: ClaimView, step: events.ClaimStep, body: Mapping[str, Any]
+) -> events.WriteClaimStatus:
+    return events.WriteClaimStatus(record.uid, claim.namespace, claim.name, step, body)

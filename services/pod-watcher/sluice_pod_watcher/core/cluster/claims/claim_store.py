@@ -9,39 +9,40 @@ from sluice.contracts.ids import RequestId
 from sluice.contracts.kube.names import LABEL_MANAGED, MANAGED
 from sluice_pod_watcher.core.cluster.claims.claim_view import ClaimKey, ClaimView, read_claim_object
 from sluice_pod_watcher.core.cluster.events import (
-    ClaimGone,
-    ClaimSeen,
-    ClassGone,
-    ClassSeen,
+    Gone,
     ListingEnded,
     ListingStarted,
+    ObjectEvent,
     Raw,
+    Seen,
+    mapping_in,
 )
-from sluice_pod_watcher.core.cluster.pods.pod_view import version_of
+from sluice_pod_watcher.core.cluster.listing import Listing
 
 
 @dataclass(slots=True)
 class ClassStore:
     """The last known version of each DeviceClass. Ours are `sluice.dev` and those with our label."""
 
-    was_listed: bool = False
     _specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _labelled: dict[str, None] = field(default_factory=dict)
-    _listed: set[str] | None = None
+    _listing: Listing[str] = field(default_factory=Listing)
 
-    def handle(self, event: ClassSeen | ClassGone | ListingStarted | ListingEnded) -> None:
+    @property
+    def was_listed(self) -> bool:
+        return self._listing.was_listed
+
+    def handle(self, event: ObjectEvent) -> None:
         match event:
-            case ClassSeen():
-                self._seen(event.device_class)
-            case ClassGone():
-                self._drop(_name(event.device_class))
+            case Seen():
+                self._seen(event.object)
+            case Gone():
+                self._drop(event.object["metadata"]["name"])
             case ListingStarted():
-                self._listed = set()
+                self._listing.started(event)
             case ListingEnded():
-                listed, self._listed = self._listed, None
-                for name in [name for name in self._specs if listed is not None and name not in listed]:
+                for name in self._listing.ended(event, ((name, 0) for name in self._specs)):
                     self._drop(name)
-                self.was_listed = True
 
     def exists(self, name: str) -> bool:
         return name in self._specs
@@ -55,23 +56,16 @@ class ClassStore:
         return {name: spec for name, spec in self._specs.items() if self.is_ours(name)}
 
     def _seen(self, raw: Raw) -> None:
-        name, spec = _name(raw), raw.get("spec")
-        if self._listed is not None:
-            self._listed.add(name)
-        self._specs[name] = spec if isinstance(spec, dict) else {}
-        labels = raw["metadata"].get("labels") or {}
-        if labels.get(LABEL_MANAGED) == MANAGED:
+        name = raw["metadata"]["name"]
+        self._listing.shows(name)
+        self._specs[name] = mapping_in(raw, "spec")
+        self._labelled.pop(name, None)
+        if mapping_in(raw["metadata"], "labels").get(LABEL_MANAGED) == MANAGED:
             self._labelled[name] = None
-        else:
-            self._labelled.pop(name, None)
 
     def _drop(self, name: str) -> None:
         self._specs.pop(name, None)
         self._labelled.pop(name, None)
-
-
-def _name(raw: Raw) -> str:
-    return str(raw["metadata"]["name"])
 
 
 @dataclass(slots=True)
@@ -79,12 +73,15 @@ class ClaimStore:
     """The last known version of each claim. Each handler returns the pods with news."""
 
     is_served: bool | None = None  # whether the API server has resource.k8s.io/v1; None before it was asked
-    was_listed: bool = False
     classes: ClassStore = field(default_factory=ClassStore)
     _claims: dict[ClaimKey, ClaimView] = field(default_factory=dict)
     _users: dict[ClaimKey, dict[RequestId, None]] = field(default_factory=dict)
-    _listed: set[ClaimKey] | None = None
+    _listing: Listing[ClaimKey] = field(default_factory=Listing)
     unused: dict[ClaimKey, float] = field(default_factory=dict)  # allocated by us, reserved for none, and since when
+
+    @property
+    def was_listed(self) -> bool:
+        return self._listing.was_listed
 
     def get(self, namespace: str, name: str) -> ClaimView | None:
         return self._claims.get((namespace, name))
@@ -104,27 +101,28 @@ class ClaimStore:
         if not users:
             self._users.pop(key, None)
 
-    def handle(self, event: ClaimSeen | ClaimGone | ListingStarted | ListingEnded, now: float) -> list[RequestId]:
+    def handle(self, event: ObjectEvent, now: float) -> list[RequestId]:
         match event:
-            case ClaimSeen():
-                return self.seen(event.claim, now)
-            case ClaimGone():
-                return self._gone(event.claim)
+            case Seen():
+                return self.seen(event.object, now)
+            case Gone():
+                claim = read_claim_object(event.object)
+                known = self._claims.get(claim.key) if claim is not None else None
+                return [] if claim is None or known is None or known.uid != claim.uid else self._drop(claim.key)
             case ListingStarted():
-                self._listed = set()
+                self._listing.started(event)
                 if event.went_back:
                     self._claims = {key: replace(claim, version=0) for key, claim in self._claims.items()}
                 return []
             case ListingEnded():
-                return self._listing_ended(version_of(event.version))
+                return self._listing_ended(event)
 
     def seen(self, raw: Raw, now: float) -> list[RequestId]:
         """A version of a claim. Older versions are ignored."""
         claim = read_claim_object(raw)
         if claim is None:
             return []
-        if self._listed is not None:
-            self._listed.add(claim.key)
+        self._listing.shows(claim.key)
         known = self._claims.get(claim.key)
         if known is not None and known.version >= claim.version > 0:
             return []
@@ -135,25 +133,14 @@ class ClaimStore:
             self.unused.pop(claim.key, None)
         return list(self.users(claim.key))
 
-    def _gone(self, raw: Raw) -> list[RequestId]:
-        claim = read_claim_object(raw)
-        known = self._claims.get(claim.key) if claim is not None else None
-        return [] if claim is None or known is None or known.uid != claim.uid else self._drop(claim.key)
-
     def _drop(self, key: ClaimKey) -> list[RequestId]:
         self._claims.pop(key, None)
         self.unused.pop(key, None)
         return list(self.users(key))
 
-    def _listing_ended(self, version: int) -> list[RequestId]:
-        listed, self._listed = self._listed, None
-        if listed is None:
-            return []
-        news: dict[RequestId, None] = {}
-        for key, claim in list(self._claims.items()):
-            if key not in listed and not claim.version > version > 0:
-                news |= dict.fromkeys(self._drop(key))
-        if not self.was_listed:
-            self.was_listed = True
+    def _listing_ended(self, event: ListingEnded) -> list[RequestId]:
+        was_listed, known = self.was_listed, ((key, claim.version) for key, claim in self._claims.items())
+        news = {uid: None for key in self._listing.ended(event, known) for uid in self._drop(key)}
+        if self.was_listed and not was_listed:
             news |= dict.fromkeys(self.all_users())
         return list(news)

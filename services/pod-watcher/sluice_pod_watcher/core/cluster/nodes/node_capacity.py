@@ -22,6 +22,7 @@ from sluice.contracts.request_syntax import is_gpu_resource
 from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import mapping_in
+from sluice_pod_watcher.core.cluster.listing import Listing
 from sluice_pod_watcher.core.cluster.nodes.affinity_index import (
     OTHERS_MAX,
     PORTS_MAX,
@@ -30,7 +31,7 @@ from sluice_pod_watcher.core.cluster.nodes.affinity_index import (
     signature_of,
 )
 from sluice_pod_watcher.core.cluster.placeholders.placeholders import is_placeholder
-from sluice_pod_watcher.core.cluster.pods.pod_view import DONE, node_name_of, version_of
+from sluice_pod_watcher.core.cluster.pods.pod_view import DONE, node_name_of, uid_of, version_of
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
 
 _MIB = 1024**2
@@ -38,14 +39,6 @@ _NOTHING = Fraction(0)
 _AMOUNTS = ("containers", "initContainers", "resources", "overhead")
 _READ = (*_AMOUNTS, "affinity", "hostNetwork")
 KEPT_MAX = 4096  # how many amounts and specs keep their parsed form: a cluster repeats the same few
-HostEvent = (
-    events.ListingStarted
-    | events.ListingEnded
-    | events.NodeSeen
-    | events.NodeGone
-    | events.OtherPodSeen
-    | events.OtherPodGone
-)
 
 
 @dataclass(slots=True)
@@ -105,54 +98,45 @@ class NodeCapacity:
     _cut: dict[NodeName, None] = field(default_factory=dict)  # with more kinds of pods, or ports, than published
     newly_cut: list[NodeName] = field(default_factory=list)  # nodes that just became so, for the log
     _said_at: dict[NodeName, float] = field(default_factory=dict)
-    _listed: dict[events.ListedKind, bool] = field(default_factory=lambda: {"others": False, "nodes": False})
-    _seen: dict[events.ListedKind, set[str] | None] = field(default_factory=lambda: {"others": None, "nodes": None})
+    _listings: dict[events.ListedKind, Listing[str]] = field(
+        default_factory=lambda: {"others": Listing(), "nodes": Listing()}
+    )
 
-    def handle(self, event: HostEvent) -> None:
+    def handle(self, event: events.ObjectEvent) -> None:
+        """An event about nodes, or about pods that are not ours."""
+        is_node = event.what == "nodes"
         match event:
             case events.ListingStarted():
-                self._listing_started(event)
+                self._listings[event.what].started(event)
+                if event.went_back:
+                    for known in self._nodes.values() if is_node else self._taking.values():
+                        known.version = 0  # of a history that no longer exists: older than anything
             case events.ListingEnded():
-                self._listing_ended(event.what, version_of(event.version))
-            case events.NodeSeen():
-                self._node_seen(event.node)
-            case events.NodeGone():
-                self._drop_node(node_name_of(event.node))
-            case events.OtherPodSeen():
-                self._other_seen(event.pod)
-            case events.OtherPodGone():
-                self._take(str(mapping_in(event.pod, "metadata").get("uid", "")), None)
+                self._listing_ended(event)
+            case events.Seen():
+                (self._node_seen if is_node else self._other_seen)(event.object)
+            case events.Gone() if is_node:
+                self._drop_node(node_name_of(event.object))
+            case events.Gone():
+                self._take(uid_of(event.object), None)
 
-    def _listing_started(self, event: events.ListingStarted) -> None:
-        self._seen[event.what] = set()
-        if event.went_back:
-            for known in self._nodes.values() if event.what == "nodes" else self._taking.values():
-                known.version = 0  # of a history that no longer exists: older than anything
-
-    def _listing_ended(self, what: events.ListedKind, version: int) -> None:
-        """An object that was not seen is gone, unless it is newer than the listing."""
-        seen, self._seen[what] = self._seen[what], None
-        if seen is None:
-            return
-        was_listed, self._listed[what] = self.is_listed, True
+    def _listing_ended(self, event: events.ListingEnded) -> None:
+        is_node, was_listed = event.what == "nodes", self.is_listed
+        known: Iterable[tuple[str, _NodeFacts | _PodUsage]] = (self._nodes if is_node else self._taking).items()
+        gone = self._listings[event.what].ended(event, ((key, each.version) for key, each in known))
         if self.is_listed and not was_listed:
             self.put_first(self.affinity_index.nodes_that_matter())  # terms indexed earlier could not name them
-        if what == "nodes":
-            for name, node in list(self._nodes.items()):
-                if name not in seen and not node.version > version > 0:
-                    self._drop_node(name)
-            self._unproven_are_gone()
-        else:
-            for uid, taking in list(self._taking.items()):
-                if uid not in seen and not taking.version > version > 0:
-                    self._take(uid, None)
+        for key in gone:
+            if is_node:
+                self._drop_node(NodeName(key))
+            else:
+                self._take(key, None)
+        self._unproven_are_gone()
 
     def _node_seen(self, raw: events.Raw) -> None:
         name = node_name_of(raw)
         version = version_of(mapping_in(raw, "metadata").get("resourceVersion"))
-        seen = self._seen["nodes"]
-        if seen is not None:
-            seen.add(name)
+        self._listings["nodes"].shows(name)
         known = self._nodes.get(name)
         if not name or (known is not None and known.version >= version > 0):
             return
@@ -170,10 +154,8 @@ class NodeCapacity:
 
     def _other_seen(self, raw: events.Raw) -> None:
         meta, spec = mapping_in(raw, "metadata"), mapping_in(raw, "spec")
-        uid, version = str(meta.get("uid", "")), version_of(meta.get("resourceVersion"))
-        seen = self._seen["others"]
-        if seen is not None:
-            seen.add(uid)
+        uid, version = uid_of(raw), version_of(meta.get("resourceVersion"))
+        self._listings["others"].shows(uid)
         known = self._taking.get(uid)
         if not uid or (known is not None and known.version >= version > 0):
             return
@@ -246,7 +228,7 @@ class NodeCapacity:
 
     @property
     def is_listed(self) -> bool:
-        return all(self._listed.values())
+        return all(each.was_listed for each in self._listings.values())
 
     @property
     def are_first(self) -> bool:
@@ -304,7 +286,7 @@ class NodeCapacity:
             self._dirty[name] = self._gone[name] = None
 
     def _unproven_are_gone(self) -> None:
-        if not self._listed["nodes"]:
+        if not self._listings["nodes"].was_listed:
             return
         gone = dict.fromkeys(name for name in self._unproven if name not in self._nodes)
         self._unproven = {}

@@ -11,7 +11,19 @@ from sluice.contracts.ids import NodeName
 from sluice.contracts.kube.names import LABEL_CAPACITY, LABEL_HOSTNAME, LABEL_MANAGED, MANAGED
 from sluice.contracts.messages import NodeInventory, PoolDemand, Taint
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
-from sluice_pod_watcher.core.cluster.events import CreatePlaceholder, DeletePlaceholder, Raw, mapping_in
+from sluice_pod_watcher.core.cluster.events import (
+    CreatePlaceholder,
+    DeletePlaceholder,
+    Done,
+    Gone,
+    ListingEnded,
+    ListingStarted,
+    ObjectEvent,
+    Raw,
+    Seen,
+    mapping_in,
+)
+from sluice_pod_watcher.core.cluster.listing import Listing
 
 PREFIX = "sluice-capacity-"
 PRIORITY_CLASS = "sluice-capacity"
@@ -88,8 +100,7 @@ class Placeholders:
     _pools: dict[str, PoolDemand] = field(default_factory=dict)
     _reading: dict[str, PoolDemand] | None = field(default_factory=dict)  # pools that it has shown; None: no reading
     _here: dict[str, _Placeholder] = field(default_factory=dict)
-    _listing: dict[str, None] | None = field(default_factory=dict)
-    _was_listed: bool = False
+    _listing: Listing[str] = field(default_factory=Listing)
     _under_way: dict[str, str] = field(default_factory=dict)  # placeholders being created (their pools) or deleted
     _answers: dict[NodeName, float] = field(default_factory=dict)  # nodes whose agents answer, and since when
     _useless: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
@@ -118,23 +129,30 @@ class Placeholders:
         self._answers.pop(node, None)
         self._useless.pop(node, None)
 
-    def listing_started(self) -> None:
-        self._listing = {}
+    def handle(self, event: ObjectEvent, now: float) -> None:
+        """An event about pods that are not ours: placeholders are among them."""
+        match event:
+            case Seen():
+                self._seen(event.object, now)
+            case Gone(object=raw):
+                meta = mapping_in(raw, "metadata")
+                name = str(meta.get("name", ""))
+                known = self._here.get(name)
+                if is_placeholder(raw, self.config.namespace) and known is not None and known.uid == meta.get("uid"):
+                    del self._here[name]
+            case ListingStarted():
+                self._listing.started(event)
+            case ListingEnded():
+                for name in self._listing.ended(event, ((name, 0) for name in self._here)):
+                    if name not in self._under_way:
+                        del self._here[name]
 
-    def listing_ended(self) -> None:
-        """All pods were listed: others are gone."""
-        if self._listing is not None:
-            for name in [name for name in self._here if name not in self._listing and name not in self._under_way]:
-                del self._here[name]
-        self._listing, self._was_listed = None, True
-
-    def seen(self, raw: Raw, now: float) -> None:
+    def _seen(self, raw: Raw, now: float) -> None:
         if not is_placeholder(raw, self.config.namespace):
             return
         meta = mapping_in(raw, "metadata")
         name, uid = str(meta.get("name", "")), str(meta.get("uid", ""))
-        if self._listing is not None:
-            self._listing[name] = None
+        self._listing.shows(name)
         node = NodeName(str(mapping_in(raw, "spec").get("nodeName") or ""))
         known = self._here.get(name)
         if known is not None and known.uid == uid:
@@ -144,17 +162,11 @@ class Placeholders:
             self._here[name] = _Placeholder(uid, str(mapping_in(meta, "labels")[LABEL_CAPACITY]), node, now)
         self._here[name].leaves = self._here[name].leaves or bool(meta.get("deletionTimestamp"))
 
-    def gone(self, raw: Raw) -> None:
-        meta = mapping_in(raw, "metadata")
-        name = str(meta.get("name", ""))
-        known = self._here.get(name)
-        if is_placeholder(raw, self.config.namespace) and known is not None and known.uid == meta.get("uid"):
-            del self._here[name]
-
-    def written(self, name: str, pod: Raw | None, now: float) -> None:
+    def written(self, event: Done[CreatePlaceholder | DeletePlaceholder], now: float) -> None:
+        name = event.wanted.name
         self._under_way.pop(name, None)
-        if pod is not None:
-            self.seen(pod, now)
+        if isinstance(event.wanted, CreatePlaceholder):
+            self._seen(event.answer, now)
         elif name in self._here:
             self._here[name].leaves = True
 
@@ -164,7 +176,7 @@ class Placeholders:
         self._not_before = now + self.config.placeholder_retry_s
 
     def due(self, now: float) -> Iterator[CreatePlaceholder | DeletePlaceholder]:
-        if self._reading is not None or not self._was_listed or now < self._not_before:
+        if self._reading is not None or not self._listing.was_listed or now < self._not_before:
             return
         left = self.config.placeholders_max
         for pool in dict.fromkeys((*self._pools, *(each.pool for each in self._here.values()))):

@@ -1,9 +1,6 @@
-"""
-Which pods are evicted as their slices idle: opted in by annotation, or by a default of their namespace.
-
-Since when a slice idles comes with the inventory of its node. A warning is remembered by this process alone, so a pod
-is warned again after a restart, and never evicted without the whole time since.
-"""
+"""Which pods are evicted as their slices idle: opted in by annotation, or by a default of their namespace. Since when a
+slice idles comes with the inventory of its node. A warning is remembered by this process alone, so a pod is warned
+again after a restart, and never evicted without the whole time since."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -23,8 +20,7 @@ class IdlePods:
     """Idle slices by node, and the pods that were warned."""
 
     config: ClusterConfig
-    unix_s: float = 0.0
-    """The wall clock, at its last event; 0 before the first, when nothing is decided."""
+    unix_s: float = 0.0  # the wall clock, at its last event; 0 before the first, when nothing is decided
     _since: dict[NodeName, dict[RequestId, int]] = field(default_factory=dict)
     _warned: dict[RequestId, float] = field(default_factory=dict)
 

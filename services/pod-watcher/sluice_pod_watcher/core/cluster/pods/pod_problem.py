@@ -28,19 +28,17 @@ class SliceHealth:
         """Apply the inventory of a node. Returns the requests with news."""
         if word.stale:
             return []
-        node, gpus = word.snapshot.node, {gpu.uuid: gpu for gpu in word.snapshot.gpus}
-        found: dict[RequestId, str] = {}
-        making: dict[RequestId, None] = {}
+        gpus = {gpu.uuid: gpu for gpu in word.snapshot.gpus}
+        ailing: dict[RequestId, str] = {}
         for each in word.snapshot.slices:
-            if each.state in _BEING_MADE and not each.revoked:
-                making[each.booking.request] = None
             if each.state == "degraded" and not each.revoked:
                 why = dict.fromkeys(_what_ails(device, gpus.get(device.gpu)) for device in each.booking.devices)
-                found[each.booking.request] = "; ".join(filter(None, why)) or "its devices no longer exist"
-        return [*self._replace(node, found), *self._replace_making(node, making)]
+                ailing[each.booking.request] = "; ".join(filter(None, why)) or "its devices no longer exist"
+        made = (each for each in word.snapshot.slices if each.state in _BEING_MADE and not each.revoked)
+        return self._replace(word.snapshot.node, ailing, {each.booking.request: None for each in made})
 
     def node_gone(self, node: NodeName) -> list[RequestId]:
-        return [*self._replace(node, {}), *self._replace_making(node, {})]
+        return self._replace(node, {}, {})
 
     def made_on(self, request: RequestId) -> str:
         """The node on which a request's slice is being created; empty if none."""
@@ -50,25 +48,19 @@ class SliceHealth:
         """What is wrong with a request's slice on its pod's node; empty if nothing is known."""
         return self._of_node.get(node, {}).get(request, "")
 
-    def _replace(self, node: NodeName, found: dict[RequestId, str]) -> list[RequestId]:
-        before = self._of_node.get(node, {})
-        if found:
-            self._of_node[node] = found
-        else:
-            self._of_node.pop(node, None)
-        return [uid for uid in (before | found) if before.get(uid) != found.get(uid)]
-
-    def _replace_making(self, node: NodeName, making: dict[RequestId, None]) -> list[RequestId]:
-        before = self._making_on.pop(node, {})
+    def _replace(self, node: NodeName, ailing: dict[RequestId, str], making: dict[RequestId, None]) -> list[RequestId]:
+        ailed, made = self._of_node.pop(node, {}), self._making_on.pop(node, {})
+        if ailing:
+            self._of_node[node] = ailing
         if making:
             self._making_on[node] = making
-        changed = [uid for uid in (before | making) if (uid in before) != (uid in making)]
-        for uid in changed:
+        for uid in made.keys() ^ making.keys():
             if uid in making:
                 self._made_on[uid] = node
             elif self._made_on.get(uid) == node:
                 del self._made_on[uid]
-        return changed
+        news = [uid for uid in ailed | ailing if ailed.get(uid) != ailing.get(uid)]
+        return [*news, *(uid for uid in made | making if (uid in made) != (uid in making))]
 
 
 def _what_ails(device: DeviceGrant, gpu: GpuReport | None) -> str:
@@ -92,6 +84,7 @@ def _because(message: str) -> str:
 NOTE_CHARACTERS_MAX = 900  # an Event's note holds 1,024 (tried)
 WAITS, UNANSWERED, BEING_MADE = "WaitsForSlice", "NotYetLookedAt", "SliceBeingMade"
 Patience = Literal["none", "a moment", "an answer"]
+Level = Literal["Normal", "Warning"]
 
 
 class PodProblem(msgspec.Struct, frozen=True):
@@ -100,7 +93,7 @@ class PodProblem(msgspec.Struct, frozen=True):
     reason: str
     event: str
     message: str
-    level: Literal["Normal", "Warning"] = "Warning"
+    level: Level = "Warning"
     patience: Patience = "none"
 
     @property
@@ -117,7 +110,7 @@ def problem_of(record: PodRecord, stuck: str, ails: str, made_on: str) -> PodPro
     if record.terms is not None and record.terms.refusal is not None:
         return _refused("RequestRejected", record.terms.refusal, view)
     if view.is_gated and record.claim_problem and not isinstance(answer, (Refused, Released)):
-        return _said("ClaimNotReady", "ClaimNotReady", record.claim_problem)
+        return _said("ClaimNotReady", record.claim_problem)
     match answer:
         case Refused():
             return _refused("Refused", answer.refusal, view)
@@ -125,14 +118,9 @@ def problem_of(record: PodRecord, stuck: str, ails: str, made_on: str) -> PodPro
             return _lost(_words_of(answer, view))
         case Bound():
             return _of_bound(answer, view, record.complaint, stuck, ails)
-        case _ if (
-            view.is_gated
-            and record.terms is None
-            and view.others_gates
-            and (record.asked is not None or record.by_own_claims)
-        ):
+        case _ if record.terms is None and view.is_gated and view.others_gates and record.may_ask:
             words = f"it waits for other scheduling gates before it requests a slice: {', '.join(view.others_gates)}"
-            return _said("OtherGates", "OtherGates", words, level="Normal", patience="a moment")
+            return _said("OtherGates", words, level="Normal", patience="a moment")
         case None if record.is_lost and view.condition is not None:
             return _lost(view.condition.message)
         case _ if not view.is_gated or record.terms is None:
@@ -149,21 +137,21 @@ def _of_bound(bound: Bound, view: PodView, complaint: str, stuck: str, ails: str
     if view.is_gated and view.others_gates:
         gates = ", ".join(view.others_gates)
         words = f"its slice on {bound.node} is ready and reserved; it waits for other scheduling gates: {gates}"
-        return _said("OtherGates", "OtherGates", words, level="Normal", patience="a moment")
+        return _said("OtherGates", words, level="Normal", patience="a moment")
     if complaint:
-        return _said("SliceNotUsable", "SliceNotUsable", f"the pod {complaint}")
+        return _said("SliceNotUsable", f"the pod {complaint}")
     if stuck:
-        return _said("NotStarted", "NotStarted", f"{stuck.rstrip('.')}. {_once_more(view)}")
+        return _said("NotStarted", f"{stuck.rstrip('.')}. {_once_more(view)}")
     if ails:
         words = f"its slice on {bound.node} is unhealthy: {ails}. The pod keeps it. {_once_more(view)}"
-        return _said("SliceDegraded", "SliceDegraded", words)
+        return _said("SliceDegraded", words)
     return None
 
 
 def _refused(reason: str, refusal: Refusal, view: PodView) -> PodProblem:
     mend = "fix its template" if view.controller else "create it again with that fixed"
     words = f"{refusal.sentence()}. This pod can never start: delete it, and {mend}."
-    return _said(reason, str(refusal.reason), words)
+    return _said(str(refusal.reason), words, reason=reason)
 
 
 def _words_of(released: Released, view: PodView) -> str:
@@ -172,7 +160,7 @@ def _words_of(released: Released, view: PodView) -> str:
 
 
 def _lost(words: str) -> PodProblem:
-    return _said("SliceLost", "SliceLost", words)
+    return _said("SliceLost", words)
 
 
 def _once_more(view: PodView) -> str:
@@ -186,19 +174,19 @@ def _waiting(pending: Pending | WaitOver | None, made_on: str) -> PodProblem:
         if made_on or pending is not None:
             place = f"its place on {made_on} is reserved" if made_on else "a place is reserved for it"
             words = f"{place}, and its slice is being created. If this lasts, check the agent of that node."
-            return _said(BEING_MADE, WAITS, words, level="Normal", patience="an answer")
+            return _said(WAITS, words, reason=BEING_MADE, level="Normal", patience="an answer")
         words = "it requested a slice, and no allocator has answered. If this lasts, check that the allocator runs."
-        return _said(UNANSWERED, UNANSWERED, words, patience="an answer")
+        return _said(UNANSWERED, words, patience="an answer")
     lead = pending.reasons[0] if pending.reasons else None
     if lead is None:
-        return _said(WAITS, WAITS, pending.message, level="Normal", patience="a moment")
+        return _said(WAITS, pending.message, level="Normal", patience="a moment")
     known = f", elsewhere {lead.known_as}" if lead.known_as not in {"", lead.reason} else ""
     words = f"{pending.message}. {hint_for(pending.reasons)} [{lead.reason}{known}]"
-    level: Literal["Normal", "Warning"] = "Warning" if lead.reason is WaitReason.NO_NODE_CAN_FIT else "Normal"
-    return _said(str(lead.reason), WAITS, words, level=level, patience="a moment")
+    level: Level = "Warning" if lead.reason is WaitReason.NO_NODE_CAN_FIT else "Normal"
+    return _said(WAITS, words, reason=str(lead.reason), level=level, patience="a moment")
 
 
 def _said(
-    reason: str, event: str, words: str, *, level: Literal["Normal", "Warning"] = "Warning", patience: Patience = "none"
+    event: str, words: str, *, reason: str = "", level: Level = "Warning", patience: Patience = "none"
 ) -> PodProblem:
-    return PodProblem(reason, event, shorten(words, NOTE_CHARACTERS_MAX), level, patience)
+    return PodProblem(reason or event, event, shorten(words, NOTE_CHARACTERS_MAX), level, patience)

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from sluice.contracts import messages as msg
 from sluice.contracts.admission.stored_request import ResolvedRequest
@@ -11,6 +11,7 @@ from sluice_pod_watcher.core.cluster.events import Patch, Raw
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 from sluice_pod_watcher.core.cluster.pods.request_terms import RequestTerms
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
+from sluice_pod_watcher.core.same_fields import like
 from sluice_pod_watcher.core.workqueue import PendingWrite
 
 AnsweredAt = tuple[Incarnation, int]  # the position of an answer: its incarnation of BOOK, and its sequence
@@ -41,9 +42,7 @@ class PodRecord:
     declined: AllocationId | None = None  # the last slice that it declined
     answer: msg.BindingMessage | None = None
     answered_at: AnsweredAt = (Incarnation(""), 0)  # of the last answer read, even if a later reading lacks it
-    pending: msg.Pending | msg.WaitOver | None = (
-        None  # why it waits, or that its wait is over, as a place is booked for it
-    )
+    pending: msg.Pending | msg.WaitOver | None = None  # why it waits, or that this is over, as a place is booked for it
     eviction: str = ""  # why the allocator wants the pod evicted
     evicted: bool = False  # its eviction is reported, or that of all its pods was accepted
     going: dict[RequestId, None] = field(default_factory=dict)  # those whose eviction was accepted
@@ -89,6 +88,10 @@ class PodRecord:
         return self.asked is not None or (self.by_own_claims and self.terms is not None)
 
     @property
+    def may_ask(self) -> bool:
+        return self.asked is not None or self.by_own_claims
+
+    @property
     def is_refused(self) -> bool:
         """Whether its request cannot be parsed, or no node could ever fit it."""
         return self.terms is not None and self.terms.refusal is not None
@@ -125,6 +128,9 @@ class PodRecord:
         """Whether it keeps waiting, having declined the slice of this answer."""
         return isinstance(answer, msg.Bound) and answer.allocation == self.declined
 
+    def claims_are_fine(self) -> None:
+        self.claim_problem, self.claim_late_since = "", None
+
     def mark_for_read(self) -> None:
         self.needs_read, self.read_too_early = True, self.reading.under_way
 
@@ -132,45 +138,16 @@ class PodRecord:
         """The message that the bus shall hold; None when there is none."""
         if self.closed or (self.terms is None and not (self.ended and self.on_bus)):
             return None
+        about: dict[str, Any] = {"revision": self.revision, "source": source}
         if self.ended is not None:
             closing = isinstance(self.answer, msg.Released)
-            return msg.RequestWithdrawn(
-                revision=self.revision, source=source, cause=self.ended, held=self.held, closing=closing
-            )
-        terms = self.terms
-        assert terms is not None
-        origin = f"{self.namespace}/{self.name}"
-        if terms.refusal is not None:
-            return msg.RequestRejected(
-                revision=self.revision,
-                source=source,
-                origin=origin,
-                namespace=self.namespace,
-                name=self.name,
-                refusal=terms.refusal,
-            )
-        return msg.AllocationRequested(
-            revision=self.revision,
-            source=source,
-            namespace=self.namespace,
-            name=self.name,
-            origin=origin,
-            owner=self.uid,
-            claims=terms.claims,
-            priority=terms.priority,
-            host=terms.host,
-            node_policy=terms.node_policy,
-            gpu_policy=terms.gpu_policy,
-            leeway=terms.leeway,
-            group=terms.group,
-            held=self.held,
-            declined=self.declined,
-            preempts=terms.preempts,
-            labels=dict(terms.labels),
-            resource_claims=terms.resource_claims,
-            alternatives=terms.alternatives,
-            same_gpu=terms.same_gpu,
-        )
+            return msg.RequestWithdrawn(**about, cause=self.ended, held=self.held, closing=closing)
+        assert self.terms is not None
+        about |= {"namespace": self.namespace, "name": self.name, "origin": f"{self.namespace}/{self.name}"}
+        if self.terms.refusal is not None:
+            return msg.RequestRejected(**about, refusal=self.terms.refusal)
+        owned = {"owner": self.uid, "held": self.held, "declined": self.declined, "labels": dict(self.terms.labels)}
+        return like(msg.AllocationRequested, self.terms, **about, **owned)
 
 
 AVOIDED_S = 600.0  # a node is tried again after this: most obstacles are gone or fixed by then

@@ -5,6 +5,7 @@ that every container has ended, or its object is gone (PROTOCOL §7)."""
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import attrgetter
 from typing import Literal
 
 from sluice.contracts import messages as msg
@@ -19,7 +20,7 @@ from sluice_pod_watcher.core.cluster.claims.claim_request_index import ClaimRequ
 from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
 from sluice_pod_watcher.core.cluster.claims.own_claims import OwnClaims, read_own_claims, resolved, shared_and_more
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
-from sluice_pod_watcher.core.cluster.events import Raw
+from sluice_pod_watcher.core.cluster.events import Raw, mapping_in
 from sluice_pod_watcher.core.cluster.pods.granted_annotations import held_by
 from sluice_pod_watcher.core.cluster.pods.pod_record import AvoidedNodes, PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
@@ -91,7 +92,7 @@ class PodStore:
             return
         record.closed, record.answer, record.pending = True, None, None
         if record.view is None:
-            self._bury(uid)
+            self.bury(uid)
             self._forget(record)
 
     def seen(self, raw: Raw, view: PodView, now: float) -> tuple[PodRecord | None, Change]:
@@ -104,7 +105,7 @@ class PodStore:
         other = self.records.get(self._by_name.get((view.namespace, view.name), RequestId("")))
         if other is not None and other.uid != view.uid and other.view is not None:
             if other.view.version > view.version > 0:
-                self._bury(view.uid)  # a replayed version of a predecessor: its name was reused since
+                self.bury(view.uid)  # a replayed version of a predecessor: its name was reused since
                 return None, ""
             self.gone(other.uid)  # two objects never share a name, so that one is gone
         change: Change = "" if record is not None and record.view is not None else "new"
@@ -136,7 +137,7 @@ class PodStore:
 
     def gone(self, uid: RequestId) -> PodRecord | None:
         """The object is certainly gone. Returns the record if that ended its request."""
-        self._bury(uid)
+        self.bury(uid)
         record = self.records.get(uid)
         if record is None:
             return None
@@ -148,14 +149,9 @@ class PodStore:
             self.claims.unused_by(uid, (record.namespace, name))
         if self.word(uid) is None:
             self._forget(record)
-        elif self._by_name.get((record.namespace, record.name)) == uid:
-            del self._by_name[record.namespace, record.name]
+        else:
+            self._free_name(record)
         return record if ended else None
-
-    def is_over(self, uid: RequestId) -> None:
-        """The allocator closed the request of a deleted pod that is unknown here. Our own final message was lost,
-        perhaps, by a server that had not synced it. An API server that shows the pod again is lagging."""
-        self._bury(uid)
 
     def heard(self, uid: RequestId, word: msg.RequestMessage, now: float) -> PodRecord | None:
         """The bus shows this about a request of our source. Returns the record if something follows."""
@@ -165,9 +161,7 @@ class PodStore:
         if isinstance(word, msg.RequestWithdrawn):
             return self._heard_end(record, uid, word, now)
         if record is None:
-            over: msg.WithdrawCause | None = (
-                "pod gone" if uid in self._gone else None
-            )  # its writer did not know that it is
+            over: msg.WithdrawCause | None = "pod gone" if uid in self._gone else None  # its writer did not know
             record = self.records[uid] = PodRecord(uid, word.namespace, word.name, now, now, ended=over)
         record.on_bus = True
         if _counts(record, word):
@@ -179,10 +173,8 @@ class PodStore:
         if isinstance(word, msg.AllocationRequested) and record.declined is None:
             self._has_declined(record, word.declined, now)
         before = record.revision
-        if terms_of(word) == record.terms or record.ended is not None:
-            record.revision = max(record.revision, word.revision)
-        else:
-            record.revision = max(record.revision, word.revision + 1)
+        is_settled = record.ended is not None or terms_of(word) == record.terms
+        record.revision = max(record.revision, word.revision + (not is_settled))
         if record.revision > before:
             record.claims_revision = record.revision  # those of an earlier run may have named others
         record.needs_read = record.needs_read or record.view is None
@@ -269,7 +261,7 @@ class PodStore:
     ) -> PodRecord | None:
         if record is None:
             if word.closing:
-                self._bury(uid)  # an API server that shows it again is lagging: no UID lives twice
+                self.bury(uid)
                 return None  # any other message is not final: the bus lost that of a closed pod
             record = self.records[uid] = PodRecord(uid, "", "", now, now, ended=word.cause, held=word.held)
         record.on_bus = True
@@ -322,8 +314,7 @@ class PodStore:
     def _read_terms(self, record: PodRecord, raw: Raw, now: float) -> Change:
         view = record.view
         assert view is not None
-        found = raw.get("spec")
-        spec = found if isinstance(found, dict) else {}
+        spec = mapping_in(raw, "spec")
         refusal = self._read_words(record, view, spec)
         if record.is_passed_over:
             return ""
@@ -353,7 +344,7 @@ class PodStore:
         return None
 
     def _ask(self, record: PodRecord, view: PodView, raw: Raw, own: OwnClaims, now: float) -> Change:
-        spec = raw.get("spec")
+        spec = dict(mapping_in(raw, "spec"))
         asked = resolved(own.request) if own.request is not None else record.asked
         if asked is None or (record.terms is None and view.others_gates):
             return ""  # it requests nothing; or other gates come first: a slice beside a closed gate would be idle
@@ -366,16 +357,8 @@ class PodStore:
             return ""
         record.unclaimed = raw if record.by_own_claims else None
         shun = self.avoided_nodes.nodes(view.owner, record.since) if view.owner and record.held is None else ()
-        terms = terms_of_pod(
-            asked,
-            spec if isinstance(spec, dict) else {},
-            view,
-            places=record.places or (),
-            held=record.held,
-            shun=shun,
-            resource_claims=refs,
-            by_claims=own.request,
-        )
+        places, held, by = record.places or (), record.held, own.request
+        terms = terms_of_pod(asked, spec, view, places=places, held=held, shun=shun, resource_claims=refs, by_claims=by)
         return self._take_terms(record, terms, now)
 
     def _limits_of(self, record: PodRecord) -> RequestLimits:
@@ -391,7 +374,7 @@ class PodStore:
             return OwnClaims()
         found = read_own_claims(view, spec, self.claims, self._limits_of(record))
         if record.claim_missing and not found.missing:
-            record.claim_problem, record.claim_late_since = "", None
+            record.claims_are_fine()
         record.claim_missing, record.unclaimed = found.missing, raw
         if not record.by_own_claims:
             return OwnClaims(refusal=two_vocabularies()) if found.is_ours else OwnClaims(missing=found.missing)
@@ -442,19 +425,19 @@ class PodStore:
             loser.terms = None  # not published: another pod's request was on the bus already
             self._count(loser)
         seen = record.view is not None  # a pod known only from the bus may be gone; the count must be reachable
-        if seen and record.ended is None and record.terms is not None and record.terms.claims:
-            self._asking[record.uid] = None
-        else:
-            self._asking.pop(record.uid, None)
-        if record.ended is None and record.terms is None and (record.held is not None or not seen):
-            self._unknown[record.uid] = None
-        else:
-            self._unknown.pop(record.uid, None)
+        asks = seen and record.ended is None and record.terms is not None and bool(record.terms.claims)
+        unknown = record.ended is None and record.terms is None and (record.held is not None or not seen)
+        for those, belongs in ((self._asking, asks), (self._unknown, unknown)):
+            if belongs:
+                those[record.uid] = None
+            else:
+                those.pop(record.uid, None)
 
     def _say(self, record: PodRecord) -> None:
         self.due[record.uid] = None
 
-    def _bury(self, uid: RequestId) -> None:
+    def bury(self, uid: RequestId) -> None:
+        """The pod is gone. An API server that shows it again is lagging: no UID lives twice."""
         self._gone[uid] = None
         while len(self._gone) > self.config.tombstones_max:
             self._gone.popitem(last=False)
@@ -466,6 +449,9 @@ class PodStore:
         self._asking.pop(record.uid, None)
         self._unknown.pop(record.uid, None)
         self.claim_requests.forget(record)
+        self._free_name(record)
+
+    def _free_name(self, record: PodRecord) -> None:
         if self._by_name.get((record.namespace, record.name)) == record.uid:
             del self._by_name[record.namespace, record.name]
 
@@ -484,15 +470,7 @@ def _counts(record: PodRecord, word: msg.AllocationRequested | msg.RequestReject
     return record.asked is not None and record.is_refused and isinstance(word, msg.AllocationRequested)
 
 
-def _readable(view: PodView) -> tuple[object, ...]:
-    """The parts of a pod that its request is parsed from. After a decline, its volumes count as well."""
-    return (
-        view.generation,
-        view.editable,
-        view.request,
-        view.gates,
-        view.is_ignored,
-        view.labels,
-        view.declined,
-        view.resource_claims,
-    )
+_readable = attrgetter(
+    "generation", "editable", "request", "gates", "is_ignored", "labels", "declined", "resource_claims"
+)
+"""The parts of a pod that its request is parsed from. After a decline, its volumes count as well."""

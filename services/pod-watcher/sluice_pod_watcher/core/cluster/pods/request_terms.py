@@ -14,6 +14,7 @@ from sluice.contracts.pod_specs import NO_PRIORITY, read_host_needs, read_priori
 from sluice.contracts.reasons import Refusal
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
+from sluice_pod_watcher.core.same_fields import like
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +41,7 @@ class RequestTerms:
 
 
 def terms_of(word: msg.AllocationRequested | msg.RequestRejected) -> RequestTerms:
-    if isinstance(word, msg.RequestRejected):
-        return RequestTerms(refusal=word.refusal)
-    return RequestTerms(
-        word.claims,
-        word.host,
-        word.priority,
-        word.node_policy,
-        word.gpu_policy,
-        word.leeway,
-        word.group,
-        labels=word.labels,
-        preempts=word.preempts,
-        resource_claims=word.resource_claims,
-        alternatives=word.alternatives,
-        same_gpu=word.same_gpu,
-    )
+    return like(RequestTerms, word)
 
 
 def terms_of_pod(
@@ -86,17 +72,13 @@ def terms_of_pod(
     urgency = read_priority(spec)
     if isinstance(urgency, Refusal):
         urgency = NO_PRIORITY  # no API server accepts such a pod
-    priority = pod.priority if pod.priority is not None else with_priority_class(urgency, ()).value
-    leeway = pod.leeway if view.controller else _unmoved(pod.leeway)
-    return RequestTerms(
-        pod.claims,
-        needs,
-        priority,
-        pod.node_policy,
-        pod.gpu_policy,
-        leeway,
-        pod.group,
-        view.labels,
+    return like(
+        RequestTerms,
+        pod,
+        host=needs,
+        priority=pod.priority if pod.priority is not None else with_priority_class(urgency, ()).value,
+        leeway=pod.leeway if view.controller else _unmoved(pod.leeway),
+        labels=view.labels,
         preempts=urgency.may_preempt,
         resource_claims=resource_claims,
         alternatives=by_claims.alternatives if by_claims is not None else (),
