@@ -58,6 +58,11 @@ class Outbox(Intents):
         self.paused = False
         """While set, nothing new is sent; writes in flight are still settled."""
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether no write is in flight."""
+        return not self._in_flight
+
     def handle(self, event: events.BusEvent, now: float) -> list[OutboxReport]:
         """Take in one event of the exchange. Returns events for the core."""
         match event:

@@ -23,6 +23,7 @@ with without("aiohttp"):
         MaxPayloadError,
         NoRespondersError,
         OutboundBufferLimitError,
+        StaleConnectionError,
     )
     from nats.errors import TimeoutError as NatsTimeoutError
     from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
@@ -94,6 +95,16 @@ class Client(_Client):
         own = (self._reading_task, self._ping_interval_task, self._flusher_task, self._reconnection_task)
         hearing = [each._wait_for_msgs_task for each in self._subs.values()]  # noqa: SLF001 - no public API
         return [task for task in (*own, *hearing) if task is not None and not task.done()]
+
+    async def ping(self) -> None:
+        """One ping more than at the interval; the connection is lost when too many were not answered."""
+        if not self.is_connected:
+            return
+        self._pings_outstanding += 1
+        if self._pings_outstanding > self.options["max_outstanding_pings"]:
+            await self._process_op_err(StaleConnectionError())
+        else:
+            await self._send_ping()
 
     async def close(self) -> None:
         """Does nothing before `connect` has created its queue: closing would raise, and hide the cause."""
