@@ -50,8 +50,8 @@ SAID = {
     "a slice is quarantined": (FLEET, "test_metrics_show_unhealthy_gpus_and_quarantined_places"),
     "foreign instances": (FLEET, "test_metrics_show_unhealthy_gpus_and_quarantined_places"),
     "an MPS daemon is down or in fault": (
-        f"{AGENT}/test_mps_daemon_died.py",
-        "test_a_daemon_that_dies_is_started_again_and_its_tenants_are_told",
+        "tests/e2e/test_shares.py",
+        "test_a_killed_agent_disturbs_no_tenant_and_a_killed_daemon_is_told_to_each",
     ),
     "a journal was lost or damaged": (
         f"{AGENT}/test_journal.py",

@@ -49,23 +49,6 @@ def _steps(node):
     return [type(step) for step in node.own_done if not isinstance(step, do.SaveJournal)]
 
 
-def test_a_claim_is_noted_then_its_file_written_then_the_kubelet_answered(node):
-    """A crash at any point leaves a journal that names every claim a pod may have."""
-    booking = _booking(node)
-    _ready(node, booking)
-    assert node.word("a1").ticket == "", "its containers mount none"
-    call = node.prepare("u1")
-    node.work()
-    (instance,) = node.hardware.read().gpus[0].instances
-    container = node.word("a1").containers[0]
-    part = do.CdiPart(node.gpus[0], instance.uuid, instance.gi_id)
-    saved, written = node.own_done
-    assert isinstance(saved, do.SaveJournal)
-    assert (saved.record.prepared, saved.record.cdi_files) == (("u1",), ("u1",))
-    assert written == do.WriteCdi(written.token, "u1", (do.CdiDevice(_name(booking), container, (part,)),))
-    assert node.answers == {call: _answer(call, booking)}
-
-
 def test_a_call_waits_while_its_slice_is_made_and_is_answered_when_it_is_ready(node):
     """An error would cost the pod a minute: a kubelet tries again only then."""
     booking = _booking(node)
@@ -214,17 +197,6 @@ def test_a_lost_device_takes_its_file_away_before_it_is_made_again(node):
         if step in {do.RemoveTicket, do.RemoveCdi, do.CreateGpuInstance, do.MakeTicket, do.WriteCdi}
     ]
     assert steps == [do.RemoveTicket, do.RemoveCdi, do.CreateGpuInstance, do.MakeTicket, do.WriteCdi]
-
-
-def test_files_of_no_slice_are_removed_once_all_orders_are_read(node):
-    """A claim that ended while the agent was away leaves nothing behind, and one that may be ordered stays."""
-    node.cdi["u7"] = ()
-    node.start()
-    node.work()
-    assert list(node.cdi) == ["u7"]
-    node.open()
-    node.work()
-    assert node.cdi == {}
 
 
 def test_a_slice_found_after_a_lost_journal_is_taken_back_only_when_its_pod_has_ended(node):

@@ -1,7 +1,7 @@
 """What the search for places of a job costs, and what a place that is lost later does not cost."""
 
 import pytest
-from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import asked, claim
 from factories.scheduling.gangs import (
     SMALL,
     WHOLE,
@@ -19,15 +19,11 @@ from factories.scheduling.gangs import (
     withdraw,
 )
 from msgspec.structs import replace
-from msgspec.structs import replace as changed
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked, Write
-from sluice.contracts.ids import RunId
-from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.events import Continue, LeaseChanged
 from sluice_allocator.core.gangs import reconcile as groups
 
 
@@ -111,32 +107,6 @@ def test_a_group_that_comes_together_does_not_write_to_all_of_it_for_each_that_c
     told = waits(said)
     assert told["m0"].message == "39 of 40 pods of group train have asked"
     assert len(told) <= SchedulerConfig().pending_refresh_batch
-
-
-JOB = msg.PodGroup(name="job", size=2)
-
-
-def test_a_group_that_has_no_place_is_not_tried_again_for_what_its_own_trial_gave_back():
-    """Else it is tried for ever, each time it has been in vain, although nothing changes on the fleet."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(group_steps=1)))
-    bench.read_all()
-    bench.handle(LeaseChanged(held=True))
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1))))
-    bench.bound("tenant", WHOLE)
-    for name in ("j1", "j2"):
-        bench.land_all(bench.request(changed(asked(name, WHOLE), group=JOB)))
-    before = bench.allocator.ctx.numbered
-    for _ in range(60):
-        bench.now += 1.0
-        bench.land_all(bench.handle(Ticked()))
-        for _ in range(200):
-            if bench.allocator.unfinished:
-                bench.land_all(bench.handle(Continue()))
-
-    tried = bench.allocator.ctx.numbered - before
-    assert tried <= 60 / SchedulerConfig().pending_refresh_s + 5, (
-        tried
-    )  # it is looked at again so that reasons do not grow old
 
 
 def breaks(bench, grant):

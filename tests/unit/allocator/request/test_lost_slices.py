@@ -15,7 +15,6 @@ from sluice.contracts.ticket_paths import ticket_name
 NODE, OTHER = NodeName("node-a"), NodeName("node-b")
 OLD = AllocationId("p1_old_1")
 HELD = msg.Held(node=NODE, allocation=OLD)
-NOBODYS = "neither the ledger nor its node's agent has it"
 
 
 def booking(allocation: str = OLD, *, node: NodeName = NODE) -> msg.Booking:
@@ -212,14 +211,6 @@ def test_a_pod_goes_whose_slice_is_being_taken_back_when_its_source_does_not_kno
     ended = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=HELD)
     later = [each.message for each in empty.land_all(empty.observe(subjects.request(RequestId("p1")), ended))]
     assert later == [msg.EvictionOver(request=RequestId("p1"))]
-
-
-def test_a_pod_waits_while_its_node_is_not_open(empty):
-    """It runs there, perhaps: it would lose its slice for a node that is late."""
-    news = msg.NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-1"), generation=1, gpus=())
-    empty.observe(subjects.node(NODE), news)
-    assert said(empty.request(replace(asked("p1"), held=HELD))) == []
-    assert said(tick(empty, 100.0)) == []
 
 
 def test_a_pod_whose_ticket_cannot_be_believed_waits_and_is_told(empty):

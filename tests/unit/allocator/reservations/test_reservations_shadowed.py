@@ -2,14 +2,12 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, all_said, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import Bench, all_said, asked, claim, gpu_report, snapshot
 from factories.scheduling.gangs import ask, everything, grants, tick
-from msgspec.structs import replace as changed
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Ticked, Write, WriteAccepted
-from sluice.contracts.ids import RequestId, RunId
+from sluice.contracts.ids import RunId
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
@@ -83,94 +81,3 @@ def test_a_pod_is_promised_a_gpu_of_a_node_that_has_its_cpu(useless):
         said += tick(bench, 61.0)
     promised = grants(said).get("pod")
     assert promised.booking.node == "large"
-
-
-AFTER_S = 300.0
-
-
-def test_a_promise_that_was_ended_before_its_write_was_answered_is_not_counted_any_more():
-    """Else the place that it had in the limit of promises is never free again, and no pod is promised anything."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(promise_after_s=AFTER_S)))
-    bench.read_all()
-    bench.handle(LeaseChanged(held=True))
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
-    bench.bound("p1", WHOLE)
-    bench.land_all(bench.request(asked("big", WHOLE)))
-    bench.now += AFTER_S
-    (write,) = [w for w in bench.handle(Ticked()) if isinstance(w, Write) and isinstance(w.message, msg.Grant)]
-    promise = write.message
-    assert isinstance(promise, msg.Grant)
-    assert promise.after
-
-    landed_at = next(bench.sequence)  # the answer is on its way while the other allocator reads it, and ends it
-    booking = promise.booking
-    address = subjects.ledger(booking.node, booking.allocation)
-    revoke = msg.Revoke(
-        revision=2,
-        incarnation=promise.incarnation,
-        booking=booking,
-        cause="an earlier place is reserved for it",
-        after=promise.after,
-    )
-    said = bench.observe(address, revoke)
-    said += bench.handle(WriteAccepted(write.operation, landed_at))
-    said += bench.gone(promise)
-    closed = msg.Closed(
-        revision=2, allocation=booking.allocation, request=booking.request, node=booking.node, cause="promised before"
-    )
-    said += bench.observe(address, closed)
-    bench.land_all(said)
-
-    assert not bench.allocator.ctx.promised.of_model
-    granted: list[msg.Grant] = []
-    for _ in range(1200):  # retries of promises double up to eight minutes
-        bench.now += 1.0
-        granted += [w.message for w in bench.land_all(bench.handle(Ticked())) if isinstance(w.message, msg.Grant)]
-    assert [(grant.booking.name, bool(grant.after)) for grant in granted] == [("big", True)]
-
-
-JOB = msg.PodGroup(name="job", size=2)
-
-
-def of_job(name: str, priority: int = 0) -> msg.AllocationRequested:
-    return changed(asked(name, WHOLE, priority=priority), group=JOB)
-
-
-def granted(writes: list[Write]) -> list[msg.Grant]:
-    return [each.message for each in writes if isinstance(each.message, msg.Grant)]
-
-
-@pytest.fixture
-def retried() -> Bench:
-    """Two GPUs: of a job of two one runs, and one is made again and waits; a pod that may be evicted has its place."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(promise_after_s=AFTER_S)))
-    bench.read_all()
-    bench.handle(LeaseChanged(held=True))
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1))))
-    bench.request(of_job("j1"))
-    one, two = granted(bench.land_all(bench.request(of_job("j2"))))
-    for grant in (one, two):
-        bench.land_all(bench.ready(grant))
-    bench.land_all(
-        bench.observe(
-            subjects.request(RequestId(two.booking.name)),
-            msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone"),
-        )
-    )
-    bench.land_all(bench.gone(two))
-    tenant = changed(asked("tenant", WHOLE), leeway=msg.Leeway(preemptible=True))
-    for grant in granted(bench.land_all(bench.request(tenant))):
-        bench.land_all(bench.ready(grant))
-    return bench
-
-
-def test_who_waits_behind_a_pod_of_a_job_is_promised_a_place(retried: Bench):
-    """Else it waits for ever: the first of its shape is one who is promised nothing."""
-    retried.land_all(retried.request(of_job("j3")))
-    retried.land_all(retried.request(asked("single", WHOLE)))
-    found: list[msg.Grant] = []
-    for _ in range(3):
-        retried.now += AFTER_S
-        found += granted(retried.land_all(retried.handle(Ticked())))
-
-    assert [(grant.booking.name, bool(grant.after)) for grant in found] == [("single", True)]

@@ -10,13 +10,12 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import RequestId
 from sluice.contracts.manifests import ManifestLimits, read_manifests
-from sluice.contracts.messages import DeviceFilter, Grant, RequestRejected, RequestWithdrawn
+from sluice.contracts.messages import Amounts, DeviceFilter, Grant, QuotaSet, RequestRejected, RequestWithdrawn
 from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice.contracts.request_syntax import ContainerRequest, RequestLimits
 from sluice_allocator.core.explain.status import (
     AsksNothing,
     PodAsked,
-    QueuePosition,
     RequestState,
     Simulated,
     WouldBind,
@@ -24,6 +23,7 @@ from sluice_allocator.core.explain.status import (
     how_it_stands,
     simulate,
 )
+from sluice_allocator.core.explain.together import simulate_together
 from sluice_allocator.core.placement.explain.reason_table import FILTERS, reasons_by_filter
 from sluice_allocator.shell.rpc_answers import pod_asked
 from sluice_console.core.simulate.questions import question_of
@@ -32,7 +32,7 @@ from sluice_console.core.simulate.questions import question_of
 def ask(bench: Bench, **annotations: str) -> Simulated:
     """Simulate a pod of one container with these keys of ours."""
     said = {f"sluice.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
-    return simulate(bench.allocator.ctx, PodAsked("default", said, (ContainerRequest("main"),)))
+    return simulate(bench.allocator.ctx, PodAsked("default", said, (ContainerRequest("main"),)))[0]
 
 
 def stands(bench: Bench, request: str) -> RequestState | None:
@@ -40,29 +40,38 @@ def stands(bench: Bench, request: str) -> RequestState | None:
     return found.state if found is not None else None
 
 
-def test_a_simulated_pod_says_where_it_would_go_and_what_it_would_leave(bench):
-    """3g.20gb on an empty A100: the upper half, and half of the alternatives stay."""
-    found = ask(bench, profile="3g.20gb")
-    (device,), (left,) = found.devices, found.left
-    assert (found.node, device.grant.gpu, device.grant.start) == ("node-a", "GPU-node-a-0", 4)
-    assert (device.mode, device.memory_mib, device.sm_percent) == ("exclusive", 20096, 42)
-    assert (sum(left.creatable_before.values()), sum(left.creatable_after.values())) == (19, 11)
-
-
-def test_a_pod_that_nothing_here_could_serve_would_wait_and_is_told_what_comes_nearest(bench):
-    """As its real request would be: tomorrow's node may have it."""
-    found = ask(bench, profile="9g.90gb")
-    assert found.message == "no GPU here has 9g.90gb. Closest: 7g.40gb (A100-40GB)"
-    assert found.steps[0].reasons[0].reason is WaitReason.NO_NODE_CAN_FIT
-
-
-def test_a_mistake_in_a_key_is_told_with_key_and_value(bench):
-    found = ask(bench, sm_percentage="101")
-    assert (found.field, found.value) == ("sluice.dev/sm-percentage", "101")
-
-
 def test_a_pod_of_somebody_else_is_left_alone(bench):
     assert isinstance(ask(bench), AsksNothing)
+
+
+def together(bench: Bench, *profiles: str) -> list[Simulated]:
+    said = [{"sluice.dev/profile": profile} for profile in profiles]
+    pods = [PodAsked("default", each, (ContainerRequest("main"),)) for each in said]
+    return simulate_together(bench.allocator.ctx, pods)
+
+
+def test_the_pods_of_a_job_take_room_from_each_other(bench):
+    """Each alone would be promised the one place, and all but one would wait."""
+    before = ask(bench, profile="1g.5gb")
+    bench.observe(subjects.quota("default"), QuotaSet(namespace="default", total=Amounts(gpus=3)))
+    found = together(bench, "3g.20gb", "7g.40gb", "1g.5gb", "1g.5gb", "1g.5gb")
+    assert [type(each) for each in found] == [WouldBind, WouldWait, WouldBind, WouldBind, WouldWait]
+    assert len({each.devices[0].grant.start for each in found if isinstance(each, WouldBind)}) == 3
+    assert "may have 3 devices and has 3" in found[-1].message
+    bench.observe(subjects.quota("default"), QuotaSet(namespace="default", total=Amounts()))
+    assert ask(bench, profile="1g.5gb") == before
+
+
+def test_what_would_be_bound_together_is_bound_when_it_is_asked_for(bench):
+    """The prediction books, searches and gives back on the live state: it must stay as it was."""
+    predicted = together(bench, *(["2g.10gb", "1g.5gb", "3g.20gb"] * 2))
+    again = together(bench, *(["2g.10gb", "1g.5gb", "3g.20gb"] * 2))
+    assert again == predicted
+    real = []
+    for number, profile in enumerate(["2g.10gb", "1g.5gb", "3g.20gb"] * 2):
+        writes = bench.settle(bench.request(asked(f"p{number}", claim(profile=profile))))
+        real += [each.message.booking.devices[0].start for each in writes if isinstance(each.message, Grant)]
+    assert real == [each.devices[0].grant.start for each in predicted if isinstance(each, WouldBind)]
 
 
 ALL_MODES = ("exclusive", "mps", "fractional")
@@ -71,7 +80,7 @@ ALL_MODES = ("exclusive", "mps", "fractional")
 def share(bench: Bench, **annotations: str) -> WouldBind:
     said = {f"sluice.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
     pod = PodAsked("default", said, (ContainerRequest("main", uid=1000),))
-    found = simulate(bench.allocator.ctx, pod)
+    found = simulate(bench.allocator.ctx, pod)[0]
     assert isinstance(found, WouldBind), found
     return found
 
@@ -117,18 +126,6 @@ def test_each_moment_of_a_requests_life_has_its_word(bench):
     assert stands(bench, "p1") is RequestState.ENDING
     bench.land_all(bench.gone(grant))
     assert stands(bench, "p1") is RequestState.RELEASED
-
-
-def test_a_waiting_request_is_told_its_turn_and_the_reasons_of_this_moment(bench):
-    """Two of one shape wait, and a more important one of another: the second learns that both are before it."""
-    bench.bound("p0", claim(profile="7g.40gb"))
-    bench.land_all(bench.request(msgspec.structs.replace(asked("high", claim(profile="4g.20gb")), priority=9)))
-    for name in ("p1", "p2"):
-        bench.land_all(bench.request(asked(name, claim(profile="3g.20gb"))))
-    found = how_it_stands(bench.allocator.ctx, RequestId("p2"))
-    assert found.turn is not None
-    assert (found.state, found.turn) == (RequestState.QUEUED, QueuePosition(0, before=1, waiting=3, ahead=2))
-    assert [step.filter for step in found.steps] == ["room"]
 
 
 def test_a_refused_request_is_told_with_its_refusal(bench):
@@ -186,9 +183,9 @@ def test_a_simulated_pod_with_claims_is_where_its_kubelet_hands_over_and_on_one_
     empty.add_node(snapshot("node-a", tuple(gpu_report("node-a", n) for n in (0, 1)), kubelet_hands_over=True))
     for name in ("p1", "p2"):
         empty.bound(name, claim(profile="3g.20gb", only=DeviceFilter(uuids=(f"GPU-node-a-{int(name[1]) - 1}",))))
-    waits = simulate(empty.allocator.ctx, question)
+    waits = simulate(empty.allocator.ctx, question)[0]
     empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),), kubelet_hands_over=True))
-    found = simulate(empty.allocator.ctx, question)
+    found = simulate(empty.allocator.ctx, question)[0]
 
     assert isinstance(waits, WouldWait)
     assert {each.grant.gpu for each in found.devices} == {"GPU-node-b-0"}

@@ -10,13 +10,12 @@ from factories.cluster.admission import (
     gpu,
     patched,
     pod,
-    review_of,
     sent_patch,
     taken,
 )
 
 from sluice.contracts.request_syntax import RequestLimits
-from sluice_pod_watcher.admission import AdmissionConfig, ResolvedRequest, read_stored, review_pod
+from sluice_pod_watcher.admission import AdmissionConfig, ResolvedRequest, read_stored
 
 MOUNT = {"name": "sluice-slice", "mountPath": "/run/sluice/slice", "subPathExpr": "$(SLUICE_TICKET)", "readOnly": True}
 VOLUME = {"name": "sluice-slice", "csi": {"driver": "slice.sluice.dev", "readOnly": True}}
@@ -226,29 +225,6 @@ def test_only_the_creation_of_pods_is_reviewed():
     assert untouched(ASKS, subResource="status", operation="UPDATE")
 
 
-def test_what_is_no_review_of_a_pod_is_said_and_never_raised():
-    """A webhook that breaks refuses every pod of the cluster."""
-    for raw in (None, [], {}, {"kind": "Pod"}, review_of({}), review_of({"metadata": [], "spec": {}})):
-        assert "why" in dir(review_pod(raw, AdmissionConfig())), raw
-    wrong_version = review_of(ASKS) | {"apiVersion": "admission.k8s.io/v1beta1"}
-    assert review_pod(wrong_version, AdmissionConfig()).why == (
-        "admission.k8s.io/v1beta1 AdmissionReview is not an admission.k8s.io/v1 AdmissionReview"
-    )
-
-
-def test_the_default_mode_of_a_namespace_is_written_down_where_it_fits():
-    """It must be seen afterwards why a pod was given a share, and must not change when the namespace does."""
-    config = AdmissionConfig(default_mode="mps")
-    made = pod(annotations={"sluice.dev/memory": "4Gi"})
-    assert stored(taken(made, config))["annotations"] == {"main.sluice.dev/mode": "mps", "sluice.dev/memory": "4Gi"}
-    assert asked(taken(made, config)).pod.claims[0].modes == ("mps",)
-    assert answer(made, config).warnings == (
-        "main.sluice.dev/mode = 'mps': the default of this namespace, because the pod names no mode",
-    )
-    vgpu = pod(container(resources=gpu(gpu="1", gpumem="4000")))
-    assert asked(taken(vgpu, config)).pod.claims[0].modes == ("mps",)
-
-
 def test_a_default_mode_never_refuses_a_pod_nor_overrules_one():
     """A default is a wish of the namespace; the pod's own words count."""
     config = AdmissionConfig(default_mode="mps")
@@ -314,23 +290,6 @@ def capabilities_of(made) -> dict[str, str]:
 def in_env(value: str, **more: str):
     said = {"NVIDIA_DRIVER_CAPABILITIES": value} | more
     return [{"name": name, "value": text} for name, text in said.items()]
-
-
-def test_a_chart_that_sets_the_variables_of_the_nvidia_runtime_is_taken_as_it_is():
-    """Public charts for video and graphics all do, and would have to be edited."""
-    env = in_env("compute,utility,graphics", NVIDIA_VISIBLE_DEVICES="all", CUDA_VISIBLE_DEVICES="0")
-    made = pod(container(resources=gpu(gpu="1"), env=env))
-    response = answer(made)
-    after = patched(made, sent_patch(response))
-    assert capabilities_of(after) == {"main": "compute,utility,graphics"}
-    found = env_of(after, "main")
-    assert found["NVIDIA_DRIVER_CAPABILITIES"] == from_grant("main", "driver-capabilities")
-    assert found["NVIDIA_VISIBLE_DEVICES"] == from_grant("main", "visible-devices")
-    assert found["CUDA_VISIBLE_DEVICES"] == "0"
-    assert response.warnings == (
-        "container main: NVIDIA_VISIBLE_DEVICES = 'all' is replaced by the container's own devices",
-    )
-    assert answer(after).patch == ()
 
 
 def test_capabilities_are_said_of_the_pod_of_a_container_or_by_its_variable():

@@ -91,42 +91,6 @@ def say(bench, word):
     bench.observe(subjects.inventory(NODE), word)
 
 
-def test_a_gpu_is_shown_with_its_slices_and_their_pods(seen):
-    """People who live in kubectl would not see the fleet."""
-    device = msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile="3g.20gb", start=4, size=4)
-    mine = msg.InstanceReport(
-        gi_id=1, profile="3g.20gb", start=4, size=4, uuid="MIG-1", allocation=AllocationId("u1_r_1")
-    )
-    foreign = msg.InstanceReport(gi_id=2, profile="1g.5gb", start=0, size=1, uuid="MIG-2")
-    say(seen, inventory(device, instances=(mine, foreign)))
-    seen.pass_time(2)
-    assert seen.gpus["node-a-0"] == {
-        "node": "node-a",
-        "index": 0,
-        "uuid": "GPU-0",
-        "model": "A100",
-        "layout": "1g.5gb@0 3g.20gb@4",
-        "creatableTotal": 5,
-        "creatable": {"1g.5gb": 4, "3g.20gb": 1},
-        "used": "3/7",
-        "health": "Healthy",
-        "message": "",
-        "observedAt": "2026-11-21T10:00:00Z",
-        "slices": [
-            {
-                "place": "3g.20gb@4",
-                "uuid": "MIG-1",
-                "state": "Ready",
-                "namespace": "ns",
-                "pod": "train",
-                "container": "main",
-            },
-            {"place": "1g.5gb@0", "uuid": "MIG-2", "state": "Foreign"},
-        ],
-    }
-    assert (seen.gpus["node-a-1"]["used"], seen.gpus["node-a-1"]["slices"]) == ("0/7", [])
-
-
 @pytest.mark.parametrize(
     ("share", "used", "place"),
     [

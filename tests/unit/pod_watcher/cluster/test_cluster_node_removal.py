@@ -42,16 +42,6 @@ def said(bench, name="n1"):
     return bench.bus.get(f"sluice.node.{name}")
 
 
-def test_a_node_whose_object_stays_away_is_removed(cluster):
-    cluster.handle(e.Gone("nodes", node(version=3)))
-    cluster.pass_time(GRACE_S - 2)
-    assert said(cluster) == news()
-    cluster.pass_time(4)
-    assert said(cluster) == REMOVED
-    assert cluster.bus["sluice.host.n1"] == NO_ROOM
-    assert any("node n1 is removed" in line for line in cluster.told)
-
-
 def test_a_node_that_is_registered_again_is_not_removed(cluster):
     """A kubelet does so in seconds when somebody has deleted its object by mistake. Each absence counts by itself."""
     cluster.handle(e.Gone("nodes", node(version=3)))

@@ -153,30 +153,6 @@ def test_an_outage_does_not_pile_up_writes() -> None:
     assert len(desk.tell(bus_events.WriteAccepted(FIRST, 1))) == 1
 
 
-def test_a_write_without_an_answer_is_written_again_with_the_same_guard_and_operation() -> None:
-    """W3: also when something else was read meanwhile; a fresh guard could let both attempts land."""
-    desk = Desk(entry(A, 5))
-    desk.outbox.commit(B, word("grant"))
-    desk.outbox.drain()
-    assert desk.tell(bus_events.WriteUnknown(FIRST)) == [write(FIRST, B, 5, word("grant"), attempt=2)]
-    assert desk.see(entry(A, 6)) == []
-    assert desk.tell(bus_events.WriteUnknown(FIRST)) == [write(FIRST, B, 5, word("grant"), attempt=3)]
-    assert desk.tell(bus_events.WriteAccepted(FIRST, 7)) == []
-    assert desk.reports == [settled(FIRST, B, word("grant"), landed=True)]
-
-
-def test_a_write_whose_answer_was_lost_is_found_to_have_landed() -> None:
-    """W3: the second attempt is refused by the first; the operation shows that it is the same."""
-    desk = Desk(entry(A, 5))
-    desk.outbox.commit(B, word("grant"))
-    desk.outbox.drain()
-    desk.tell(bus_events.WriteUnknown(FIRST))
-    assert desk.tell(bus_events.WriteRefused(FIRST, 6)) == []
-    assert desk.reports == []
-    desk.see(entry(B, 6, FIRST, word("grant")))
-    assert desk.reports == [settled(FIRST, B, word("grant"), landed=True)]
-
-
 def test_a_write_that_is_seen_before_its_answer_is_settled_once() -> None:
     desk = Desk(entry(A, 5))
     desk.outbox.commit(B, word("grant"))
@@ -376,66 +352,6 @@ def test_an_agent_goes_by_what_it_is_shown_when_what_has_refused_its_write_is_th
     assert desk.tell(bus_events.LastRead(SLICE.subject, entry(SLICE, 3)), now) == [
         write(SECOND, SLICE, 3, word("ready"))
     ]
-
-
-def test_an_answer_that_was_on_its_way_when_an_own_write_landed_is_not_taken_for_the_last_word() -> None:
-    """An older value would make the next message seem published already: it would never be sent."""
-    desk = agent()
-    desk.outbox.keep(SLICE, word("warned"))
-    desk.outbox.drain()
-    desk.tell(bus_events.LastRead(SLICE.subject, None))
-    desk.tell(bus_events.WriteAccepted(FIRST, 1))
-    before = entry(SLICE, 1, FIRST, word("warned"))
-    desk.outbox.recheck()
-    assert desk.outbox.drain() == [bus_events.ReadLast(bus_events.Stream.STATE, SLICE.subject)]
-    desk.outbox.keep(SLICE, word("well"))
-    desk.outbox.recheck()
-    assert desk.outbox.drain() == [bus_events.ReadLast(bus_events.Stream.STATE, SLICE.subject)]
-    assert desk.tell(bus_events.LastRead(SLICE.subject, before)) == [write(SECOND, SLICE, 1, word("well"))]
-    assert desk.tell(bus_events.WriteAccepted(SECOND, 2)) == []
-
-    third = OperationId("run-3")
-    assert desk.tell(bus_events.LastRead(SLICE.subject, before)) == [write(third, SLICE, 1, word("well"))]
-    assert desk.tell(bus_events.WriteRefused(third, 2)) == [bus_events.ReadLast(bus_events.Stream.STATE, SLICE.subject)]
-    assert desk.tell(bus_events.LastRead(SLICE.subject, entry(SLICE, 2, SECOND, word("well")))) == []
-    desk.outbox.keep(SLICE, word("warned"))
-    assert desk.outbox.drain() == [write(OperationId("run-4"), SLICE, 2, word("warned"))]
-
-
-def test_a_direct_read_does_not_prove_that_a_value_of_an_earlier_run_is_the_last() -> None:
-    """A lagging server shows an older message: the later one would stay on the bus, uncorrected."""
-    desk = agent()
-    desk.outbox.keep(SLICE, word("ready"))
-    desk.outbox.drain()
-    seen = entry(SLICE, 3, OperationId("before-1"), word("ready"))
-    assert desk.tell(bus_events.LastRead(SLICE.subject, seen)) == [write(FIRST, SLICE, 3, word("ready"))]
-    assert desk.tell(bus_events.WriteRefused(FIRST, 5)) == [bus_events.ReadLast(bus_events.Stream.STATE, SLICE.subject)]
-    last = entry(SLICE, 5, OperationId("before-2"), word("ill"))
-    assert desk.tell(bus_events.LastRead(SLICE.subject, last)) == [write(SECOND, SLICE, 5, word("ready"))]
-    assert desk.tell(bus_events.WriteAccepted(SECOND, 6)) == []
-    desk.outbox.recheck()
-    assert desk.outbox.drain() == [bus_events.ReadLast(bus_events.Stream.STATE, SLICE.subject)]
-    assert desk.tell(bus_events.LastRead(SLICE.subject, entry(SLICE, 6, SECOND, word("ready")))) == []
-
-
-@pytest.mark.parametrize("ttl_s", [None, 60])
-def test_a_write_on_a_reused_sequence_is_written_once_more(ttl_s: int | None) -> None:
-    """A copy of the older message would land over the newer one of the same number, unnoticed."""
-    desk = agent()
-    desk.outbox.keep(SLICE, word("ready"))
-    desk.outbox.drain()
-    desk.tell(bus_events.LastRead(SLICE.subject, None))
-    desk.tell(bus_events.WriteAccepted(FIRST, 7))
-    desk.outbox.keep(SLICE, word("ill"))
-    assert desk.outbox.drain() == [write(SECOND, SLICE, 7, word("ill"))]
-    assert desk.tell(bus_events.WriteRefused(SECOND, 0)) == [
-        bus_events.ReadLast(bus_events.Stream.STATE, SLICE.subject)
-    ]
-    desk.outbox.keep(SLICE, word("well"), ttl_s=ttl_s)
-    third, fourth = OperationId("run-3"), OperationId("run-4")
-    assert desk.tell(bus_events.LastRead(SLICE.subject, None)) == [write(third, SLICE, 0, word("well"), ttl_s=ttl_s)]
-    assert desk.tell(bus_events.WriteAccepted(third, 7)) == [write(fourth, SLICE, 7, word("well"), ttl_s=ttl_s)]
-    assert desk.tell(bus_events.WriteAccepted(fourth, 8)) == []
 
 
 def test_a_closing_message_of_an_earlier_run_is_not_repeated() -> None:

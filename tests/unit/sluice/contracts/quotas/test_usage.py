@@ -8,10 +8,8 @@ from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import DeviceGrant, Share
 from sluice.contracts.quotas.usage import Usage, compute_slices_of, total, usage_of_device
 from sluice.mig.catalog import catalog, find_model
-from sluice.mig.model import GpuModel
 
 A100 = find_model("a100-40gb")
-T4 = GpuModel("t4", ("Tesla T4",), 15360, 40, 1, 0, ())
 
 
 def device(profile: str | None, share: Share | None = None) -> DeviceGrant:
