@@ -62,7 +62,6 @@ class LimitsSource:
     """Keeps the bus equal to the limits file of one source."""
 
     def __init__(self, run: RunId, source: SourceName, *, origin: str, closing_ttl_s: int) -> None:
-        """Start empty. `origin` is what messages call the file."""
         self._run, self._source, self._origin, self._closing_ttl_s = run, source, origin, closing_ttl_s
         self._outbox = Outbox(run, WRITES)
         self._wanted: Mapping[Address, LimitMessage] | None = None  # as last read; None before the first time

@@ -29,7 +29,6 @@ def ended(record: IdentityRecord, why: str) -> WriteLogLine:
 
 
 def stays(record: IdentityRecord) -> WriteLogLine:
-    """An invalid edit is ignored; the request stays as before."""
     refusal = record.asks[-1].refusal
     why = refusal.sentence() if refusal is not None else ""
     return WriteLogLine("warning", f"{pod(record)} keeps its request, as the edit is invalid: {why}", record.uid)

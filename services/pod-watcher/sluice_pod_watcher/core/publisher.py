@@ -181,17 +181,14 @@ class RequestPublisher:
         return True
 
     def evicted(self, uid: RequestId, outcome: msg.EvictionDone | msg.EvictionBlocked) -> None:
-        """The outcome of an eviction; one that is done expires after some time."""
         ttl_s = self._closing_ttl_s if isinstance(outcome, msg.EvictionDone) else None
         self._outbox.keep(subjects.evicted(uid), outcome, request=uid, ttl_s=ttl_s)
 
     def drain(self) -> list[BusInstruction]:
-        """The instructions now. Call at the end of every `handle`."""
         return self._outbox.drain()
 
     @property
     def is_behind(self) -> bool:
-        """Whether more has to be published again than one turn allows."""
         return bool(self._to_republish)
 
     def publish_due(self) -> None:

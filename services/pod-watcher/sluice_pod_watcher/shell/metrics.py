@@ -49,6 +49,5 @@ BUS_LOGINS = Metric(
 
 
 def pods_of(phases: Mapping[str, int]) -> Iterator[Sample]:
-    """The number of pods in each phase."""
     for state, count in phases.items():
         yield Sample(PODS, count, (state,))

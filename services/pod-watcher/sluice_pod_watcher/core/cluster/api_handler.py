@@ -6,7 +6,7 @@ from sluice.contracts.ids import RequestId
 from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.core.cluster.context import ClusterContext
 from sluice_pod_watcher.core.cluster.events import Raw
-from sluice_pod_watcher.core.cluster.listing import Listing
+from sluice_pod_watcher.core.cluster.listed_objects import Listing
 from sluice_pod_watcher.core.cluster.pods.pod_view import is_marked, read_pod, uid_of
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies, topologies_of
 from sluice_pod_watcher.core.workqueue import PendingWrite
@@ -103,7 +103,6 @@ class ApiHandler:
             context.republish_nodes()
 
     def read(self, event: events.Result[events.ReadPod], now: float) -> None:
-        """What is under the pod's name was read."""
         uid, reconciler = event.wanted.uid, self._context.pod_reconciler
         record = self._context.pod_store.records.get(uid)
         if record is None:
@@ -140,7 +139,6 @@ class ApiHandler:
         context.reconcile(record.uid)
 
     def patched(self, event: events.Result[events.PodWrite], now: float) -> None:
-        """The answer to a write to a pod."""
         context, uid = self._context, event.wanted.uid
         record = context.pod_store.records.get(uid)
         if record is None:

@@ -187,7 +187,6 @@ class PodReconciler:
             self._order(record, record.writing, now, events.AnnotatePod, pod_patches.annotate(view, annotations))
 
     def patched(self, record: PodRecord, event: events.Result[events.PodWrite], now: float) -> None:
-        """The answer to a write to the pod."""
         match event:
             case events.Done(wanted=events.WritePodCondition()):
                 record.writing_condition = PendingWrite(not_before=now + self.config.condition_interval_s)
@@ -316,7 +315,6 @@ class PodReconciler:
             self.outcomes.append((record.uid, EvictionDone(request=record.uid)))
 
     def evicted(self, record: PodRecord, uid: RequestId) -> None:
-        """The eviction of the pod, or of one beside it, was accepted."""
         record.going[uid] = None
         if uid == record.uid:
             record.evicting = PendingWrite()

@@ -48,7 +48,6 @@ class StatusWriter:
         return written, [again, *later]
 
     def turns(self, now: float) -> list[RequestId]:
-        """Pods whose turn has come to get their condition written."""
         return self._line.turns(now)
 
     def _condition(

@@ -18,7 +18,6 @@ class Identities:
     """Every record that is not closed yet. At most one active record per document."""
 
     def __init__(self, run: RunId) -> None:
-        """Start empty; new ids consist of `run` and a counter."""
         self._run = run
         self._number = 0
         self._records: dict[RequestId, IdentityRecord] = {}
@@ -56,7 +55,6 @@ class Identities:
         return self._was_empty and uid in (self._first or {})
 
     def is_saved(self, uid: RequestId) -> bool:
-        """Whether the present record of this id would survive a crash."""
         return self._changed_in.get(uid, 0) <= self._saved
 
     def load(self, records: Iterable[IdentityRecord]) -> None:
@@ -77,7 +75,6 @@ class Identities:
         return self._put(IdentityRecord(uid, *place, namespace, name, (ask,)))
 
     def adopt(self, record: IdentityRecord) -> None:
-        """Take over an identity from the bus that no file remembers."""
         self._adopted[record.uid] = None
         self._put(record)
 
@@ -89,7 +86,6 @@ class Identities:
         return self._put(replace(self._records[uid], held=held))
 
     def end(self, uid: RequestId, cause: WithdrawCause) -> IdentityRecord:
-        """Close an identity for good. Its document can get another one."""
         record = self._records[uid]
         return record if record.ended is not None else self._put(replace(record, ended=cause))
 

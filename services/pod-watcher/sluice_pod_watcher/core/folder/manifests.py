@@ -108,7 +108,6 @@ def _asks(found: ManifestPod) -> bool:
 
 
 def duplicate(pod: str, file: str) -> Refusal:
-    """The refusal of a pod whose name exists already, in `file`."""
     return Refusal(
         reason=RefusalReason.DUPLICATE_POD,
         message=f"a pod of this name is already in {file}",

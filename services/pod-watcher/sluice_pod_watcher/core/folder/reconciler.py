@@ -86,7 +86,6 @@ class FolderReconciler:
         return min(self._since.values()) + self.config.gone_grace_s if self._since else None
 
     def drop(self, uid: RequestId) -> None:
-        """The final message of a request is on the bus."""
         self.identities.drop(uid)
         self.answers.pop(uid, None)
         self._words.pop(uid, None)
@@ -179,7 +178,6 @@ class FolderReconciler:
         self._left_alone = asking_nothing
 
     def answered(self, uid: RequestId, answer: msg.BindingMessage) -> None:
-        """The allocator's answer to one of our requests was read, maybe again."""
         record = self.identities.get(uid)
         if record is None:
             return
@@ -216,7 +214,6 @@ class FolderReconciler:
             self._begin(place, found if found is not None and found.claims else _found(record, record.asks[-1]))
 
     def refused_no_more(self, uid: RequestId) -> None:
-        """A refusal was waived: the pod waits like any other."""
         if isinstance(self.answers.get(uid), msg.Refused):
             del self.answers[uid]
             self.due[uid] = None

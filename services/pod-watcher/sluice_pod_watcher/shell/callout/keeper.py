@@ -75,7 +75,6 @@ class BusKeeper:
         self.ready = asyncio.Event()  # there are keys, and the broker's Secret has them
 
     def issuers(self) -> Mapping[str, NKey]:
-        """The signing keys by their public ones."""
         return self._issuers
 
     def curve(self) -> NKey:

@@ -112,7 +112,6 @@ class ManifestFolder:
         return (found.st_dev, found.st_ino)
 
     def _is_let_go(self) -> bool:
-        """Whether the lock of a manifest was released since the last listing. Costs only the leased ones."""
         return any(not self._is_held(name) for name in self._held)
 
     def _is_held(self, name: str) -> bool:

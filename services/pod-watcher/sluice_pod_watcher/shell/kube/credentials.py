@@ -77,7 +77,6 @@ class KubeCredentials:
 
     @asynccontextmanager
     async def used(self) -> AsyncIterator[Session]:
-        """The newest session, kept open for the time of one call."""
         await self._look()
         session = self.session
         session.calls += 1

@@ -77,7 +77,6 @@ def is_due(kept: Sequence[Generation], names: Sequence[str], now: datetime, conf
 
 
 def with_new(kept: Sequence[Generation], new: Generation, now: datetime) -> Generations:
-    """The generations to keep with a new one: expired ones are dropped."""
     return Generations(generations=(*alive(kept, now), new)[-GENERATIONS_MAX:])
 
 

@@ -94,7 +94,6 @@ class CertificateRotator:
 
     @property
     def expires(self) -> datetime | None:
-        """When the served certificate expires; None before there is one."""
         return self._shown.expires if self._shown is not None else None
 
     def why_not_ready(self) -> str:

@@ -110,7 +110,6 @@ class MountedCertificates(msgspec.Struct, frozen=True):
     folder: Path
 
     async def refresh(self, now: datetime, *, published: str) -> ServedCertificate:  # noqa: ARG002 - the port's question
-        """Read the folder. Raises CertificateUnavailableError."""
         return await asyncio.to_thread(self._read, now)
 
     def _read(self, now: datetime) -> ServedCertificate:

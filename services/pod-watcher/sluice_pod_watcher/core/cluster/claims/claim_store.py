@@ -10,7 +10,7 @@ from sluice.contracts.kube.names import LABEL_MANAGED, MANAGED
 from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.core.cluster.claims.claim_view import ClaimKey, ClaimView, read_claim_object
 from sluice_pod_watcher.core.cluster.events import Raw, mapping_in
-from sluice_pod_watcher.core.cluster.listing import Listing
+from sluice_pod_watcher.core.cluster.listed_objects import Listing
 
 
 @dataclass(slots=True)
@@ -111,7 +111,6 @@ class ClaimStore:
                 return self._listing_ended(event)
 
     def seen(self, raw: Raw, now: float) -> list[RequestId]:
-        """A version of a claim. Older versions are ignored."""
         claim = read_claim_object(raw)
         if claim is None:
             return []

@@ -37,7 +37,6 @@ class ClaimView:
 
     @property
     def configs(self) -> tuple[Mapping[str, Any], ...]:
-        """`spec.devices.config`."""
         return tuple(mappings_in(mapping_in(self.spec, "devices"), "config"))
 
     @property
@@ -66,7 +65,6 @@ class ClaimView:
 
     @property
     def node(self) -> str:
-        """The node of its devices; empty where it is not allocated."""
         return next((pool for _, pool, _ in self.devices.values()), "")
 
     def is_reserved_for(self, pod: str) -> bool:

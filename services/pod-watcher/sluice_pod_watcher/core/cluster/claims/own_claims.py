@@ -70,7 +70,6 @@ def read_own_claims(view: PodView, spec: Raw, store: ClaimStore, limits: Request
 
 
 def resolved(asked: ClaimRequests) -> ResolvedRequest:
-    """The same in the form of a request in other words."""
     return ResolvedRequest(like(PodRequest, asked.options, claims=asked.claims), {}, {}, ())
 
 

@@ -22,7 +22,7 @@ from sluice.contracts.request_syntax import is_gpu_resource
 from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import mapping_in
-from sluice_pod_watcher.core.cluster.listing import Listing
+from sluice_pod_watcher.core.cluster.listed_objects import Listing
 from sluice_pod_watcher.core.cluster.nodes.affinity_index import (
     OTHERS_MAX,
     PORTS_MAX,

@@ -66,7 +66,6 @@ class NodeRemovals:
             self._answers[message.snapshot.node] = None
 
     def due(self, now: float) -> list[NodeRemoved]:
-        """The removals to publish now, of nodes that have been missing for long."""
         found: list[NodeRemoved] = []
         for node, since in self.missing.items():
             if now - since < self.config.node_removed_after_s or len(found) >= self.config.hosts_per_tick:

@@ -12,7 +12,7 @@ from sluice.contracts.messages import NodeInventory, PoolDemand, Taint
 from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import Raw, mapping_in
-from sluice_pod_watcher.core.cluster.listing import Listing
+from sluice_pod_watcher.core.cluster.listed_objects import Listing
 from sluice_pod_watcher.core.workqueue import remember
 
 PREFIX = "sluice-capacity-"
@@ -105,7 +105,6 @@ class Placeholders:
         self._reading = {}
 
     def was_read(self) -> None:
-        """All pools were shown: others are gone."""
         if self._reading is not None:
             self._pools, self._reading = self._reading, None
 

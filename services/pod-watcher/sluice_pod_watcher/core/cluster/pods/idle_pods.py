@@ -33,7 +33,6 @@ class IdlePods:
             self._since.pop(inventory.snapshot.node, None)
 
     def node_gone(self, node: NodeName) -> None:
-        """The node is no longer observed."""
         self._since.pop(node, None)
 
     def clock(self, unix_s: float) -> list[RequestId]:
@@ -42,7 +41,6 @@ class IdlePods:
         return list(dict.fromkeys([*self._warned, *(uid for found in self._since.values() for uid in found)]))
 
     def forget(self, uid: RequestId) -> None:
-        """Its pod is over."""
         self._warned.pop(uid, None)
 
     def step(self, record: PodRecord) -> tuple[str, str]:

@@ -25,7 +25,6 @@ class SliceHealth:
     _made_on: dict[RequestId, NodeName] = field(default_factory=dict)  # by request, the latest observed
 
     def heard(self, word: NodeInventory) -> list[RequestId]:
-        """Apply the inventory of a node. Returns the requests with news."""
         if word.stale:
             return []
         gpus = {gpu.uuid: gpu for gpu in word.snapshot.gpus}

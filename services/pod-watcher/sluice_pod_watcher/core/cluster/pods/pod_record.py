@@ -133,7 +133,6 @@ class PodRecord:
         self.needs_read, self.read_too_early = True, self.reading.under_way
 
     def as_message(self, source: SourceName) -> msg.RequestMessage | None:
-        """The message that the bus shall hold; None when there is none."""
         if self.closed or (self.terms is None and not (self.ended and self.on_bus)):
             return None
         about: dict[str, Any] = {"revision": self.revision, "source": source}
@@ -165,5 +164,4 @@ class AvoidedNodes:
         remember(self._of, owner, nodes, at_most=OWNERS_MAX)
 
     def nodes(self, owner: str, now: float) -> tuple[NodeName, ...]:
-        """Nodes that the next pod of this owner uses only as a last resort."""
         return tuple(sorted(node for node, until in self._of.get(owner, {}).items() if until > now))

@@ -82,7 +82,6 @@ class PodStore:
         return not (self.wait_for_nodes and record.active and record.held is None and record.speaks_of_others)
 
     def word(self, uid: RequestId) -> msg.RequestMessage | None:
-        """The message that the bus shall hold of a request; None when there is none."""
         record = self.records.get(uid)
         return record.as_message(self.config.source) if record is not None else None
 

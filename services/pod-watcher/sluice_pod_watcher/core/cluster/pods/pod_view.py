@@ -153,7 +153,6 @@ def is_marked(raw: Raw) -> bool:
 
 
 def uid_of(raw: Raw) -> str:
-    """The UID of an object; empty without one."""
     return str(mapping_in(raw, "metadata").get("uid", ""))
 
 
