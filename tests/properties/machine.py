@@ -1,6 +1,7 @@
 """A fleet to which everything happens in any order; the engine only asked through its face, judged by `judges`."""
 
 from collections import Counter
+from operator import attrgetter
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
