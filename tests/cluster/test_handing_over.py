@@ -16,7 +16,6 @@ SMALL = {"sluice.dev/profile": "1g.5gb"}
 WHOLE = {"sluice.dev/profile": "7g.40gb"}
 SHARE = {"sluice.dev/mode": "mps", "sluice.dev/memory": "2Gi"}
 FRACTION = {"sluice.dev/sm-partition": "20", "sluice.dev/memory": "4Gi"}
-ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 PODS = 300
 HEALTH_SINCE = 36

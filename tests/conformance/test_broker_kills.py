@@ -3,7 +3,8 @@
 import asyncio
 import gc
 import time
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Self
 
@@ -152,23 +153,55 @@ async def test_a_frozen_broker_is_noticed(nats: NatsRig) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_frozen_broker_that_takes_no_more_is_left_for_another_one(nats: NatsRig, tmp_path: Path) -> None:
     """What was sent and not taken would be waited for as long as the server is frozen, and all that time work stops."""
-    async with Broker(tmp_path / "other") as other:
-        frozen = nats.broker.servers[0]
-        async with raw(f"{frozen.url},{other.url}") as connection:
-            if connection._client.connected_url.port != frozen.plan.port:
-                frozen = other.servers[0]
-            await _frozen(frozen)
-            try:
-                await _stuffed(connection)
-
-                async def is_at_the_other() -> bool:
-                    at = connection._client.connected_url
-                    return connection.up and at is not None and at.port != frozen.plan.port
-
-                await until(is_at_the_other)
-            finally:
-                frozen.thaw()
+    async with (
+        Broker(tmp_path / "other") as other,
+        raw(f"{nats.broker.url},{other.url}") as connection,
+        _frozen_under(connection, nats.broker.servers[0], other.servers[0]) as has_left,
+    ):
+        await _stuffed(connection)
+        await until(has_left)
     gc.collect()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("within_s", [6, 20], ids=["while it awaits an answer", "while it only reads"])
+async def test_an_agent_leaves_a_frozen_broker_for_another_one(nats: NatsRig, tmp_path: Path, within_s: int) -> None:
+    """It pings seldom, so that a fleet is quiet: its node would get no orders as long as the server is frozen."""
+    async with Broker(tmp_path / "other") as other:
+        url = f"{nats.broker.url},{other.url}"
+        agent = await NatsBus.connect(url, name="agent", quiet=True)
+        try:
+            await ensured(agent)
+            await agent.ensure_agent(NODE)
+            async with watching(agent.read_ledger(NODE)) as view:
+                await view.until(lambda view: view.caught_up == 1)
+                connection = agent._connection
+                async with _frozen_under(connection, nats.broker.servers[0], other.servers[0]) as has_left:
+                    if within_s == 6:
+                        with pytest.raises(TimeoutError):
+                            await agent.last(Stream.STATE, place("a").subject)
+                    async with asyncio.timeout(within_s):
+                        await until(has_left)
+        finally:
+            await agent.close()
+    gc.collect()
+
+
+@asynccontextmanager
+async def _frozen_under(connection: Connection, *servers: NatsServer) -> AsyncIterator[Callable[[], Awaitable[bool]]]:
+    """Freeze the server of a connection; yields whether it has gone to another one."""
+    at = connection._client.connected_url
+    frozen = next(server for server in servers if at is not None and server.plan.port == at.port)
+    await _frozen(frozen)
+
+    async def has_left() -> bool:
+        now = connection._client.connected_url
+        return connection.up and now is not None and now.port != frozen.plan.port
+
+    try:
+        yield has_left
+    finally:
+        frozen.thaw()
 
 
 async def _stuffed(connection: Connection) -> None:

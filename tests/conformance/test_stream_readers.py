@@ -70,13 +70,13 @@ async def test_a_reading_ends_although_what_it_was_promised_has_run_out(
     # Of three servers the one that serves the reading may be the last to let go of it.
     for name in ("a", "b", "c") if isinstance(rig, SharedClusterRig) else ("a",):
         await say(bus, place(name), 0, ttl_s=1)
-        waited: list[str] = []  # between the server's answer and the first pull
+        waited: list[object] = []  # between the server's answer and the first pull
 
-        async def late(self: Reader, consumer: str, inbox: str, name: str = name, waited: list[str] = waited) -> None:
+        async def late(self: Reader, *what: object, name: str = name, waited: list[object] = waited) -> None:
             if not waited:
-                waited.append(consumer)
+                waited.extend(what)
                 await until(lambda: _is_gone(bus, place(name)))
-            await pull(self, consumer, inbox)
+            await pull(self, *what)
 
         monkeypatch.setattr(Reader, "_pull", late)
         async with watching(bus.read(Stream.BOOK)) as view:

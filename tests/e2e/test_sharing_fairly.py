@@ -111,7 +111,7 @@ class Here:
             assert code == 0, err
             return not untold(story, sentences)
 
-        await until(is_told, lambda: f"{untold(story, sentences)!r} is told, and in its place, in:\n{story}")
+        await until(is_told, lambda: f"{untold(story, sentences)!r} stands there, and in its place, in:\n{story}")
         return story
 
     async def leave(self) -> None:

@@ -108,6 +108,22 @@ async def test_a_manifest_is_judged_by_the_live_fleet_which_is_not_touched(up, t
     assert json.loads(up.sluice("pods", "--json", "--all").stdout)["pods"] == json.loads(before)["pods"]
 
 
+async def test_the_pods_of_a_job_are_judged_beside_each_other(up):
+    """Each alone has room, so a job of five times the fleet would be promised to start at once."""
+    template = {"metadata": {"annotations": {"sluice.dev/profile": "7g.40gb"}}, "spec": {"containers": [{"name": "c"}]}}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"parallelism": 20}}
+    job["spec"]["template"] = template
+    (up.temporary / "job.json").write_text(json.dumps(job))
+    free = sum(
+        not gpu["instances"] and gpu["mig_enabled"] for gpu in json.loads(up.sluice("gpus", "--json").stdout)["gpus"]
+    )
+    done = up.sluice("simulate", "-f", str(up.temporary / "job.json"), "--json")
+    answers = [pod["answer"] for pod in json.loads(done.stdout)["pods"]]
+    assert 0 < answers.count("bound") <= free < len(answers) == 20
+    assert answers == sorted(answers), "those in front are bound"
+    assert done.returncode == 5
+
+
 async def test_what_no_node_here_has_would_wait_and_is_told_what_comes_nearest(up, tmp_path):
     """It would be refused, although tomorrow's node may have it; or be shown as waiting for others to end."""
     (tmp_path / "pods.yaml").write_text(NOT_HERE)

@@ -27,7 +27,7 @@ from sluice.contracts.slice_usage import NodeUsage
 from sluice.runtime.nats.client import Client
 from sluice.runtime.nats.wire_format import ApiError, answer_of, delivery_of, read_stored, times_of
 from sluice.runtime.tracing import request_traces
-from sluice_allocator.shell.rpc_answers import QuestionError, change_asked, pod_asked
+from sluice_allocator.shell.rpc_answers import QuestionError, change_asked, pods_asked
 from sluice_node_agent.csi.kubelet_paths import NoTarget, PurePath, target_of
 
 _SENT: Sequence[bytes] = tuple(
@@ -193,7 +193,7 @@ TARGETS: tuple[Target, ...] = (
     Target("gRPC usage", USAGE, [_USED.SerializeToString()]),
     Target(
         "gRPC question",
-        _asked(allocator_pb2.SimulateRequest, pod_asked),
+        _asked(allocator_pb2.SimulateRequest, pods_asked),
         [_SIMULATE.SerializeToString()],
         (QuestionError,),
     ),

@@ -22,7 +22,6 @@ SETTLE_S, MEASURE_S = 2.0, 10.0
 ERROR_PERCENT = 5.0
 OVERLAP = 1.02
 """Kernels of several processes that ran at once would sum up to more than the time there was."""
-NEEDED = {"cuLaunchKernel", "cuLaunchKernel_ptsz", "cuLaunchKernelEx", "cuGraphLaunch", "cuMemAlloc_v2"}
 REQUESTS = ((0.3, 0.7), (0.1, 0.2, 0.3, 0.4))
 
 

@@ -41,7 +41,6 @@ NORMAL_TIMES, NORMAL_MORE_S = 2.0, 0.25
 """As quick as before: within so many times the p99 of before, and so much more."""
 MEMORY_MAX_MIB = 600.0
 END_WITHIN_S = 180.0
-CLOSING_TTL_S = 3600
 FLOOD = SourceName("flood")
 
 

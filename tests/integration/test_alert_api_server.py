@@ -17,7 +17,7 @@ from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.reflector import Reflector
 from sluice_pod_watcher.shell.kube.webhook_certificates import SecretStore
 from sluice_pod_watcher.shell.metrics import KUBE_TROUBLES, KUBE_WATCHES
-from sluice_pod_watcher.shell.webhook.cert_stores import StoreUnavailableError
+from sluice_pod_watcher.shell.webhook.cert_sources import StoreUnavailableError
 
 (ALERT,) = [each["expr"] for each in alerts() if each["alert"] == "SluiceApiServerAway"]
 

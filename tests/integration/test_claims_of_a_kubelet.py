@@ -86,12 +86,16 @@ class Scene:
         return json.loads(path.read_text())
 
 
-@pytest.fixture(params=["v1", "v1beta1"])
+BOTH = pytest.mark.parametrize("scene", ["v1", "v1beta1"], indirect=True)
+"""Versions of a kubelet's calls."""
+
+
+@pytest.fixture
 async def scene(request, tmp_path):
     with short_folder() as folder:
         (folder / "fleet.toml").write_text(FLEET)
         (folder / "pods").mkdir()
-        kubelet = ClaimKubelet(folder / "kubelet", *(OLD if request.param == "v1beta1" else ()))
+        kubelet = ClaimKubelet(folder / "kubelet", *(OLD if getattr(request, "param", "v1") == "v1beta1" else ()))
         async with Broker(tmp_path / "nats") as broker:
             bus = await NatsBus.connect(broker.url, name="desk")
             there = Scene(folder, broker, bus, kubelet)
@@ -112,6 +116,7 @@ async def _snapshot(scene, right):
     return snapshot
 
 
+@BOTH
 async def test_a_claim_is_handed_over_and_taken_back(scene):
     """The whole life of a pod's device: registered, prepared, again after a killed agent, and given back."""
     kubelet = scene.kubelet
@@ -163,6 +168,7 @@ async def test_a_share_finds_its_daemon_by_its_file(scene):
     assert mount["hostPath"].startswith(str(scene.folder))
 
 
+@BOTH
 async def test_a_pods_status_shows_what_is_wrong_with_its_gpu(scene):
     """An Xid reaches the kubelet within seconds."""
     await scene.grant(gpu=1, place=(None, 0, 1))

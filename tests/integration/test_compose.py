@@ -14,7 +14,7 @@ from factories.waiting import wait_until
 from sluice.runtime.nats_server.free_ports import free_ports
 
 SERVICES = ("allocator", "inventory", "node-agent", "pod-watcher", "console", "broker")
-UP_S, WAIT_S, POLL_S = 120, 120, 0.5
+UP_S = 120
 
 
 def why_not_composed() -> str:

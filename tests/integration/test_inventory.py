@@ -391,6 +391,17 @@ async def test_an_endpoint_that_is_none_is_a_failed_pull(puller, endpoint):
         assert isinstance(await puller.pull(Pull(snapshot().node, endpoint)), PullFailed)
 
 
+async def test_an_answer_that_repeats_the_last_one_is_not_read_again(puller):
+    """An idle fleet would cost as much as a busy one; and a change must show at the next pull."""
+    agent, node = FakeAgent(snapshot()), snapshot().node
+    async with agent.serve() as endpoint:
+        first, second = [await puller.pull(Pull(node, endpoint)) for _ in range(2)]
+        agent.answer.generation += 1
+        third = await puller.pull(Pull(node, endpoint))
+    assert second.snapshot is first.snapshot
+    assert third.snapshot.generation == first.snapshot.generation + 1
+
+
 async def test_channels_do_not_pile_up(puller):
     """With room for one channel, pulling two nodes in turn works and leaves one open."""
     async with FakeAgent(snapshot()).serve() as one, FakeAgent(busy()).serve() as two:

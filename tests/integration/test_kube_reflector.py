@@ -22,7 +22,6 @@ from sluice_pod_watcher.shell.kube.reflector import Reflector
 from sluice_pod_watcher.shell.metrics import KUBE_REQUESTS, KUBE_TROUBLES
 
 PATH = "/api/v1/namespaces/default/pods"
-WAIT_S = 30.0
 LONGEST_S = 30.0 * 1.2
 
 

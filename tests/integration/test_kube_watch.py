@@ -38,9 +38,6 @@ from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.shell.kube.app import watch_cluster
 from sluice_pod_watcher.shell.kube.client import KubeApi
 
-WAIT_S = 30.0
-ROOT = Path(__file__).parents[2]
-
 
 def asking(name: str) -> dict[str, Any]:
     """A pod after admission."""

@@ -12,10 +12,10 @@ UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
 TICKET = "5f1c-run-1"
 
 
-@pytest.fixture(params=["host", "container"])
+@pytest.fixture
 def node(request):
     """A node with a running driver, which keeps its directories in a folder of their own."""
-    there = KubeletNode(request.param)
+    there = KubeletNode(getattr(request, "param", "container"))
     try:
         there.start()
         yield there
@@ -36,6 +36,7 @@ def clean(node, **settings):
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=False)
 
 
+@pytest.mark.parametrize("node", ["host", "container"], indirect=True)
 async def test_mounts_sockets_and_directories_go_also_after_a_driver_that_was_killed(node):
     """A mount and a socket stayed on every node, and a kubelet called a driver that was gone."""
     await node.publish(UID)

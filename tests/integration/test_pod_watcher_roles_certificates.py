@@ -11,7 +11,7 @@ from fake_kube.server import FakeKube
 from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.webhook_certificates import ConfiguredBundle, SecretStore
 from sluice_pod_watcher.shell.webhook.cert_rotator import NotPublishedError
-from sluice_pod_watcher.shell.webhook.cert_stores import StoredCertificates, StoreUnavailableError
+from sluice_pod_watcher.shell.webhook.cert_sources import StoredCertificates, StoreUnavailableError
 
 NAMESPACE, SECRET = "sluice-system", "sluice-webhook-tls"
 CONFIGURATION = "mutatingwebhookconfigurations.admissionregistration.k8s.io"

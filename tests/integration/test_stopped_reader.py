@@ -15,7 +15,6 @@ from sluice.runtime.nats.reader import SILENCE_MAX_S
 from sluice.runtime.nats_server.process import Broker
 
 pytestmark = pytest.mark.slow
-WITHIN_S = 60.0
 STOPPED_S = SILENCE_MAX_S + 2.0
 """Long enough for the reader's deadline to have passed, and far shorter than the broker keeps consumers and pulls."""
 

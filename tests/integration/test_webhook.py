@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 import structlog
 from factories.cluster.admission import container, gpu, pod, review_of
+from factories.cluster.memory_store import MemoryStore
 from factories.waiting import until
 
 from sluice.runtime.clock import SystemClock
@@ -21,7 +22,6 @@ from sluice_pod_watcher.shell.webhook import handlers
 from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig
 from sluice_pod_watcher.shell.webhook.cert_rotator import CertificateRotator, NoBundlePublisher, new_context
 from sluice_pod_watcher.shell.webhook.cert_sources import CertificateUnavailableError, RotatingCertificates
-from sluice_pod_watcher.shell.webhook.cert_stores import MemoryStore
 from sluice_pod_watcher.shell.webhook.handlers import ServingLimits, listening, serve_webhook
 
 ASKS = review_of(pod(annotations={"sluice.dev/memory": "4Gi"}))

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
+from factories.cluster.memory_store import MemoryStore
 
 from sluice.runtime.prometheus import metrics
 from sluice_pod_watcher.shell.metrics import CERTIFICATE_ENDS, WEBHOOK_READY
@@ -19,8 +20,11 @@ from sluice_pod_watcher.shell.webhook.cert_rotator import (
     new_context,
     show,
 )
-from sluice_pod_watcher.shell.webhook.cert_sources import MountedCertificates, RotatingCertificates
-from sluice_pod_watcher.shell.webhook.cert_stores import MemoryStore, StoreUnavailableError
+from sluice_pod_watcher.shell.webhook.cert_sources import (
+    MountedCertificates,
+    RotatingCertificates,
+    StoreUnavailableError,
+)
 
 NAME = "sluice-webhook.sluice-system.svc"
 START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

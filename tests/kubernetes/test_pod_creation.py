@@ -7,7 +7,6 @@ from sluice.contracts.kube.names import CONDITION_READY, GATE, granted, granted_
 
 MAX_ANNOTATIONS = 262_144
 GPU = "nvidia.com/gpu"
-WRONG_NAMES = ("a.b", "Upper", "-a", "")
 
 
 def env(path: str) -> list[Json]:
@@ -73,7 +72,7 @@ def asking(**resources: Json) -> Json:
         pytest.param(reading("metadata.annotations['a/b/c']"), "", id="two-slashes"),
         pytest.param(reading("metadata.annotations['Main.sluice.dev/X']"), None, id="uppercase"),
         pytest.param(reading("metadata.nothing"), "", id="no-such-field"),
-        # 63 characters and our suffix are a valid key; without dots asked and granted keys are told apart.
+        # 63 characters and our suffix are a valid key; without dots asked and granted keys differ.
         pytest.param(named("c" * 63), None, id="container-name-longest"),
         pytest.param(named("c" * 64), "", id="container-name-too-long"),
         *(

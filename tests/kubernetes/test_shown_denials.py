@@ -16,6 +16,7 @@ import yaml
 from factories.cluster.admission import answer, container, gpu, pod, taken
 from factories.cluster.described_pods import kubectl, kubectl_is_there
 from factories.cluster.kubernetes import Cluster, Json
+from factories.cluster.memory_store import MemoryStore
 from fake_kube.server import FakeKube
 
 from sluice.contracts.admission import AdmissionConfig, environment, reserved_fields, validation, volumes
@@ -24,7 +25,6 @@ from sluice_pod_watcher.shell.http_server import ListenAddress
 from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig
 from sluice_pod_watcher.shell.webhook.cert_rotator import CertificateRotator, NoBundlePublisher, new_context
 from sluice_pod_watcher.shell.webhook.cert_sources import RotatingCertificates
-from sluice_pod_watcher.shell.webhook.cert_stores import MemoryStore
 from sluice_pod_watcher.shell.webhook.handlers import listening
 
 SERVICE, NAMESPACE = "sluice-webhook", "sluice-system"

@@ -254,7 +254,7 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
         is_bound = isinstance(self.world.facts.of["binding"].get(request), Bound)
         assert (standing.state is RequestState.BOUND) == is_bound
         living = self.world.facts.living()
-        for moved in standing.plan.moved if standing.plan is not None else ():
+        for moved in standing.plan.moves if standing.plan is not None else ():
             (mover,) = [each for each in living.values() if each.name == moved.name]
             assert mover.leeway.movable
         self._done()

@@ -31,7 +31,7 @@ from sluice_node_agent.preflight.findings import version_of
 from sluice_node_agent.shell.journal.lines import DamagedError, Lines, read_lines
 from sluice_pod_watcher.core.bus_access import Namespaces, TokenOwner, rights_on_bus
 
-NODE, OTHER = NodeName("gpu-1"), NodeName("gpu-2")
+NODE = NodeName("gpu-1")
 
 
 def _matches(allowed: str, subject: str) -> bool:

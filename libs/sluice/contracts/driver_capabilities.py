@@ -18,33 +18,25 @@ _OF_ATTRIBUTES = {"gfx": ("graphics", "display"), "me": ("video",)}
 """A `+gfx` instance can draw, a `+me` one has the media engines (NVIDIA's MIG user guide): implied by its request."""
 
 
-class UnknownCapabilityError(ValueError):
-    """An unknown capability. Carries the `word`."""
+class CapabilityError(ValueError):
+    """A capability that does not exist, or that this cluster does not allow. Carries the `word`."""
 
-    def __init__(self, word: str) -> None:
-        super().__init__(f"{word[:80]!r} is not a driver capability")
-        self.word = word
-
-
-class NotAllowedError(ValueError):
-    """A capability that this cluster does not allow. Carries the `word`."""
-
-    def __init__(self, word: str) -> None:
-        super().__init__(f"{word!r} is not allowed here")
+    def __init__(self, word: str, why: str) -> None:
+        super().__init__(f"{word[:80]!r} {why}")
         self.word = word
 
 
 def chosen(text: str, allowed: Sequence[str] = CAPABILITIES) -> str:
-    """Each of a comma-separated list once; `all` is all allowed. Raises UnknownCapabilityError, NotAllowedError."""
+    """Each of a comma-separated list once; `all` is all allowed. Raises CapabilityError."""
     words = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for word in words:
         if word not in (ALL, *CAPABILITIES):
-            raise UnknownCapabilityError(word)
+            raise CapabilityError(word, "is not a driver capability")
     if ALL in words:
         return ALL if set(allowed) >= set(CAPABILITIES) else ",".join(allowed)
     for word in words:
         if word not in allowed:
-            raise NotAllowedError(word)
+            raise CapabilityError(word, "is not allowed here")
     return ",".join(words)
 
 
@@ -58,7 +50,6 @@ def why_no_capabilities(allowed: Sequence[str]) -> str:
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two lists name the same capabilities, in any order."""
     return set(one.split(",")) == set(other.split(","))
 
 

@@ -16,12 +16,7 @@ _ENGINES = ("copy_engines", "decoders", "encoders", "jpegs", "ofas")
 
 
 def model_from_report(report: GpuReport) -> GpuModel:
-    """
-    The model that a live GPU describes; equal facts give equal models.
-
-    The key is the catalog's when the facts are, else it has a digest of them, so that two drivers that size profiles
-    differently never count as one model.
-    """
+    """The model that a live GPU describes: the catalog's if all facts agree, else one with a digest of them."""
     sizes = (report.memory_mib, report.multiprocessors, report.memory_slices, report.compute_slices)
     return model_of_facts(report.model, sizes, report.profiles)
 
@@ -73,5 +68,4 @@ def _profile(report: ProfileReport) -> Profile:
 
 def _facts(model: GpuModel) -> tuple[object, ...]:
     """What identifies a model: everything but names and the NVML enum, which a report lacks."""
-    sizes = (model.memory_mib, model.multiprocessors, model.memory_slices, model.compute_slices)
-    return sizes, profile_reports(model)
+    return (model.memory_mib, model.multiprocessors, model.memory_slices, model.compute_slices), profile_reports(model)

@@ -61,7 +61,6 @@ def idle_after_s(text: str) -> int | None:
 
 
 def windows_of(text: str) -> tuple[Window, ...] | None:
-    """The protected windows of a text; None where one is malformed."""
     parts = [part.strip() for part in text.lower().split(";")] if text.strip() else []
     found = [_window(part) for part in parts[: WINDOWS_MAX + 1]]
     windows = tuple(window for window in found if window is not None)

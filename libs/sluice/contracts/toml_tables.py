@@ -101,7 +101,6 @@ class Table:
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """A list of non-empty texts; () where the key is missing."""
         value = self.values.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
             raise self.wrong(key, "must be a list of texts")
@@ -126,7 +125,6 @@ class Table:
         return value
 
     def table(self, key: str) -> "Table":
-        """A table within this one; an empty one where the key is missing."""
         value = self.values.get(key, {})
         if not isinstance(value, dict):
             raise self.wrong(key, "must be a table")

@@ -16,10 +16,8 @@ class FixedLayoutTable(TransitionTable):
     """
     The states of one fixed layout of one model.
 
-    A state is a bit mask of the memory slices that cannot be granted: those of taken instances, and those without an
-    instance. One more bit is set when the GPU holds anything, so that `empty` means a GPU without a user, even outside
-    its instances. Spans of a layout do not overlap (overlapping instances could not exist on one GPU); where a broken
-    report says otherwise, taking one takes the other.
+    A state is a bit mask of slices that cannot be granted. One more bit is set when the GPU holds anything, so that
+    `empty` means a GPU without a user.
     """
 
     def __init__(self, model: GpuModel, layout: Layout) -> None:

@@ -107,7 +107,6 @@ def is_legal(model: GpuModel, instances: Iterable[Instance]) -> bool:
 
 
 def illegal_reason(model: GpuModel, instances: Sequence[Instance]) -> str | None:
-    """The first rule that forbids these instances together, in words; None when none does."""
     occupied = 0
     for instance in instances:
         profile = model.profile(instance.profile)

@@ -1,8 +1,7 @@
 """
 The grammar of MIG profile names: `[<c>c.]<g>g.<memory>gb[<attributes>]`, for instance `1c.3g.20gb+me`.
 
-Source: NVIDIA MIG user guide, "GPU Instance Profiles" and "Compute Instance Profiles". A name alone does not determine
-memory or SMs: those depend on the model (`1g.10gb` is three different things).
+Source: NVIDIA MIG user guide, "GPU Instance Profiles". Memory and SMs depend on the model.
 """
 
 import re

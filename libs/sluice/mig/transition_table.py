@@ -106,7 +106,6 @@ class TransitionTable:
         return State(mask & self._slices_mask | self._packed(within))
 
     def with_one_more(self, state: State, instance: Instance) -> State | None:
-        """The state with one more instance; None where it does not fit. Cached."""
         key = (state, instance)
         after = self._after.get(key, _UNKNOWN)
         if after is _UNKNOWN:
@@ -147,19 +146,15 @@ class TransitionTable:
 
     def choices(self, state: State, profile_name: str) -> tuple[PlacementChoice, ...]:
         """Every place for one more instance of the profile, best first; empty when it does not fit."""
-        remembered = self._choices_of(profile_name)
+        remembered = self._choices.get(profile_name)
+        if remembered is None:
+            raise UnknownProfileError(profile_name, self.model.key)
         choices = remembered.get(state)
         if choices is None:
             if len(remembered) >= _REMEMBERED_MAX:
                 remembered.clear()
             choices = remembered[state] = self._rank(state, profile_name)
         return choices
-
-    def _choices_of(self, profile_name: str) -> dict[State, tuple[PlacementChoice, ...]]:
-        try:
-            return self._choices[profile_name]
-        except KeyError:
-            raise UnknownProfileError(profile_name, self.model.key) from None
 
     def _rank(self, state: State, profile_name: str) -> tuple[PlacementChoice, ...]:
         profile = self.model.profile(profile_name)

@@ -28,7 +28,6 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` (a name or an address, IPv6 with brackets or without) is this machine's loopback."""
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:

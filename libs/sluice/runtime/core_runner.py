@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -30,6 +30,8 @@ from sluice.runtime.tracing.span_attributes import of_instruction
 
 SLICE_S = 0.02
 """How long the core may work before the event loop gets its turn: connections must answer pings meanwhile."""
+CALM_TICK_S = 2.0
+"""The interval of ticks while a core is calm and gets no event."""
 DRAIN_S = 2.0
 """How long running instructions may take to end when the runner is cancelled."""
 READ_LAST_MAX = 32
@@ -52,9 +54,8 @@ class Executor(Generic[E]):
     """
     How one type of instruction is carried out.
 
-    `run` does it and returns the event with the result (None when there is none). Instructions with equal `key` run one
-    after another, in order, across all types; without a key all at once, up to `limit`. `request` names the request an
-    instruction belongs to, for its trace. `quiet` ones are logged at debug: steps rather than decisions.
+    `run` returns the event with the result, or None. Instructions with equal `key` run one after another, across all
+    types; without a key at once, up to `limit`. `request` is for its trace. `quiet` ones are logged at debug.
     """
 
     run: Callable[[Any], Awaitable[E | None]]
@@ -96,6 +97,8 @@ class CoreRunner(Generic[E]):
     `execute` carries out the core's own instructions: an `Executor`, or just its function. `shows` exports the core's
     state as metrics. `phases` name its phases in traces. `begins` is awaited when a reading begins, before anything
     else of it is passed on; it must bound itself. `predict_read` guesses the core's next single reads from its events.
+    While the core `is_calm`, it ticks more rarely than every `tick_s`. `go_on` returns an event that continues
+    unfinished work, or None; asked when no other event waits.
     """
 
     def __init__(
@@ -116,6 +119,8 @@ class CoreRunner(Generic[E]):
         phases: Sequence[SpanPhase] = (),
         begins: Callable[[events.ReadingStarted], Awaitable[None]] | None = None,
         predict_read: PredictRead | None = None,
+        is_calm: Callable[[], bool] = lambda: False,
+        go_on: Callable[[], E | None] = lambda: None,
     ) -> None:
         self._name = name
         self._kind = name.partition(" ")[0]
@@ -136,6 +141,10 @@ class CoreRunner(Generic[E]):
         }
         self._inbox: Inbox[Any] = Inbox(events.Ticked(), events_max=events_max)
         self._prefetch = Prefetch(bus, predict_read)
+        self._is_calm = is_calm
+        self._go_on = go_on
+        self._stirred = asyncio.Event()
+        """The core has had an event other than a tick."""
         self._read_slots = asyncio.Semaphore(READ_LAST_MAX)
         self._lanes: dict[Hashable, deque[_Doing[E]]] = {}
         self._under_way: set[asyncio.Task[None]] = set()
@@ -144,7 +153,7 @@ class CoreRunner(Generic[E]):
         self._unread = len(self._readings) + (ledger is not None)
         """Readings that have not caught up for the first time."""
         self.turned_at = clock.monotonic()
-        """When the core last ran: at least every `tick_s`, unless it hangs."""
+        """When the core last ran: at least every `tick_s`, CALM_TICK_S while it is calm, unless it hangs."""
 
     async def run(self) -> None:
         """Run until cancelled; then running writes have `drain_s`. Raises what executors, bus or core raised."""
@@ -208,7 +217,13 @@ class CoreRunner(Generic[E]):
 
     async def _keep_time(self) -> None:
         while True:
-            await self._clock.sleep(self._tick_s)
+            if self._is_calm():
+                self._stirred.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(max(self._tick_s, CALM_TICK_S)):
+                        await self._stirred.wait()
+            else:
+                await self._clock.sleep(self._tick_s)
             self._inbox.tick()
 
     async def _decide(self) -> None:
@@ -221,6 +236,8 @@ class CoreRunner(Generic[E]):
                     answer: _Answer = event
                     event, cause = answer.event, answer.cause
                 instructions = self._core.handle(event, now)
+                if not isinstance(event, events.Ticked):
+                    self._stirred.set()
                 before, now = now, self._clock.monotonic()
                 metrics.observe(runtime_metrics.EVENT_SECONDS, now - before, self._kind, type(event).__name__)
                 if instructions or self._traces.recording:
@@ -231,6 +248,8 @@ class CoreRunner(Generic[E]):
                         self._dispatch(instruction, request, cause)
                     now = self._clock.monotonic()  # some may have been carried out
             self.turned_at = now
+            if not self._inbox and (more := self._go_on()) is not None:
+                self._inbox.add((more,))
             await self._inbox.admit_waiting()
 
     def _request_of(self, instruction: object) -> str:

@@ -41,7 +41,6 @@ class Inbox(Generic[E]):
         self._something.set()
 
     def tick(self) -> None:
-        """Time has passed. Several pending ticks are one."""
         self._tick_due = True
         self._something.set()
 

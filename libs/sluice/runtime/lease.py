@@ -30,10 +30,7 @@ ABANDONED_TTLS = 2
 """A lease unchanged for so many TTLs has no holder: a holder renews it, and the server lets one expire."""
 PROBE_S = 0.25
 SILENT_S = (0.8, 0.4)
-"""
-A holder that answers neither of two probes in so many seconds hangs. Two: a standby that was paused finds its first
-time limit passed before it has read the answer.
-"""
+"""A holder that answers neither of two probes hangs. Two: a paused standby finds its first time limit passed."""
 AWAKE_S = 1.1
 """A holder that did not run for so long has been replaced: it does not trust its lease before the next renewal."""
 RETRY_S = 0.1

@@ -40,7 +40,6 @@ def shortened(text: str, most: int = VALUE_MAX) -> str:
 
 
 def bound_values(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A structlog processor: shortens every value that is too long as text."""
     for key, value in event.items():
         if value is None or isinstance(value, bool | int | float):
             continue

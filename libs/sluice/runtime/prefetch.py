@@ -28,7 +28,6 @@ class Prefetch:
         self._looks: dict[str, asyncio.Task[Entry | None]] = {}
 
     def hear(self, batch: Iterable[Reading]) -> None:
-        """Start to read the predicted subjects; called before the core gets the batch."""
         if self._predict_read is None:
             return
         for event in batch:

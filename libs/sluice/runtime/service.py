@@ -1,12 +1,8 @@
 """
 The life of one service process: logging, traces, signals, an orderly end within a bounded time, an exit code.
 
-Each service is assembled in its `__main__`:
-
-    async def main(service: Service[AllocatorSettings]) -> None: ...
-
-    def entry() -> int:
-        return run(main, lambda: load(AllocatorSettings, service="allocator", ...), "allocator")
+Each service is assembled in its `__main__`: `run(main, lambda: load(AllocatorSettings, service="allocator"),
+"allocator")`.
 """
 
 import asyncio
@@ -70,14 +66,11 @@ def run(
     drain_s: float = DRAIN_S,
 ) -> int:
     """
-    Run `main` until it returns, fails, or SIGTERM or SIGINT comes. Returns the exit code: 0, EXIT_FAILED after a
-    failure, EXIT_CONFIG after one that a person must fix, EXIT_DENIED when the broker denied a subject,
-    EXIT_NEW_CONTAINER when only a new container helps.
+    Run `main` until it returns, fails, or SIGTERM or SIGINT comes. Returns the exit code: 0 or one of EXIT_*.
 
-    `words` is the command line: `--version` alone is answered, anything else is refused (code 2), because a service
-    must not ignore an argument that it does not know. `settings` may be a function that loads them, so that its
-    SettingsError is reported like any other. After a signal `main` is cancelled and has `drain_s` to end, and its
-    remaining tasks and threads as long again; then, or at a second signal, the process ends at once (code 1).
+    `words` is the command line: `--version` alone is answered, anything else is refused (code 2). `settings` may be a
+    function that loads them. After a signal `main` is cancelled and has `drain_s` to end, and its tasks and threads as
+    long again; then, or at a second signal, the process ends at once (code 1).
     """
     if words:
         return _answer(words, name)

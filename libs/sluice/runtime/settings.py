@@ -1,18 +1,9 @@
 """
-Settings of a service: one TOML file and the environment, read once, into one frozen object.
+Settings of a service: one TOML file and the environment (which wins), read once, into one frozen object.
 
-The environment wins over the file. An unknown key, or a value of the wrong type, ends the start with a
-sentence that names it: a setting that is silently ignored is worse than none. No other module reads the environment.
-
-The file holds common fields at its top level and each service's own fields in a table of its name, so that one file
-can serve all services of a machine:
-
-    nats_url = "nats://127.0.0.1:4222"
-    [node-agent]
-    nodes = ["gpu-1.example.internal"]
-
-In the environment a common field is `SLUICE_<FIELD>`, a service's own `SLUICE_<SERVICE>_<FIELD>`. A service's own
-spelling of a common field (`SLUICE_NODE_AGENT_LOG_LEVEL`) holds for that service alone.
+The file has common fields at its top level and each service's own in a table of its name. In the environment a common
+field is `SLUICE_<FIELD>`, one for a service alone `SLUICE_<SERVICE>_<FIELD>`. An unknown key or a wrong value ends the
+start with a sentence that names it. No other module reads the environment.
 """
 
 import math
@@ -36,10 +27,7 @@ CONFIG = "SLUICE_CONFIG"
 FILE_BYTES_MAX = 256 * 1024
 """A larger settings file is not read; all settings of all services fill a few KiB."""
 TICK_MAX_S = 10.0
-"""
-Of every service's `tick_s`. An idle core has its turn at each tick, and who had none for three times as long is taken
-for stuck and started again (`sluice.runtime.grpc.health`).
-"""
+"""Of every service's `tick_s`: a core without a turn for three times as long is restarted (`grpc.health`)."""
 NAME_MAX = 100
 """Characters of a name that is compared with those of settings; none is as long."""
 

@@ -105,6 +105,8 @@ def parse_placement(text: str, *, origin: str, hami: HamiRules | None = None) ->
     top = read_toml(text, origin=origin, error=PlacementFileError)
     top.only(_TOP_KEYS)
     default = _pool(top.table("default"), PoolConfig())
+    geometries = [Geometry(*models_and_profiles(entry)) for entry in top.tables("geometry")]
+    allowed = [AllowedProfiles(*models_and_profiles(entry)) for entry in top.tables("allowed")]
     return PlacementConfig(
         pool_label=_pool_label(top),
         default=default,
@@ -112,8 +114,8 @@ def parse_placement(text: str, *, origin: str, hami: HamiRules | None = None) ->
         auto_waste_percent=top.whole("auto_waste_percent", 10, 0, 100),
         shares_quantum_percent=_quantum(top),
         assumed_uid=_assumed_uid(top),
-        geometries=(*_geometries(top), *hami.geometries, *KNOWN_GEOMETRIES),
-        allowed_profiles=(*_allowed(top), *hami.allowed),
+        geometries=(*geometries, *hami.geometries, *KNOWN_GEOMETRIES),
+        allowed_profiles=(*allowed, *hami.allowed),
         node_modes=(*_node_modes(top), *hami.node_modes),
     )
 
@@ -128,9 +130,8 @@ def _pool_label(top: Table) -> str:
 def _quantum(top: Table) -> int:
     quantum = top.whole("shares_quantum_percent", 1, 1, 100)
     if 100 % quantum:
-        raise top.wrong(
-            "shares_quantum_percent", "must divide 100, so that whole GPUs can be given: 1, 2, 4, 5, 10, ..."
-        )
+        why = "must divide 100, so that whole GPUs can be given: 1, 2, 4, 5, 10, ..."
+        raise top.wrong("shares_quantum_percent", why)
     return quantum
 
 
@@ -170,24 +171,12 @@ def _policy(table: Table, key: str, default: str) -> str:
 def _weights(table: Table, base: Weights) -> Weights:
     table.only(_WEIGHT_KEYS)
     named = table.table("resources")
-    weights = Weights(
-        gpu_memory=table.whole("gpu_memory", base.gpu_memory, 0, WEIGHT_MAX),
-        gpu_sms=table.whole("gpu_sms", base.gpu_sms, 0, WEIGHT_MAX),
-        cpu=table.whole("cpu", base.cpu, 0, WEIGHT_MAX),
-        memory=table.whole("memory", base.memory, 0, WEIGHT_MAX),
-        resources={**base.resources, **{name: named.whole(name, 0, 0, WEIGHT_MAX) for name in named.values}},
-    )
-    if not any((weights.gpu_memory, weights.gpu_sms, weights.cpu, weights.memory, *weights.resources.values())):
+    keys = ("gpu_memory", "gpu_sms", "cpu", "memory")
+    gpu_memory, gpu_sms, cpu, memory = (table.whole(key, getattr(base, key), 0, WEIGHT_MAX) for key in keys)
+    resources = {**base.resources, **{name: named.whole(name, 0, 0, WEIGHT_MAX) for name in named.values}}
+    if not any((gpu_memory, gpu_sms, cpu, memory, *resources.values())):
         raise table.error(table.origin, table.path, dict(table.values), "at least one weight must be above 0")
-    return weights
-
-
-def _geometries(top: Table) -> tuple[Geometry, ...]:
-    return tuple(Geometry(*models_and_profiles(entry)) for entry in top.tables("geometry"))
-
-
-def _allowed(top: Table) -> tuple[AllowedProfiles, ...]:
-    return tuple(AllowedProfiles(*models_and_profiles(entry)) for entry in top.tables("allowed"))
+    return Weights(gpu_memory, gpu_sms, cpu, memory, resources)
 
 
 def models_and_profiles(entry: Table) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -226,9 +215,6 @@ def _node_modes(top: Table) -> tuple[NodeModes, ...]:
             raise entry.wrong("modes", f"must be some of {', '.join(MODES)}, each once")
         rules.append(NodeModes(pattern, modes))
     return tuple(rules)
-
-
-FILE_BYTES_MAX = 1 << 20
 
 
 def read_pools(path: Path | None) -> tuple[PoolDemand, ...]:

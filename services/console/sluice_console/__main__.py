@@ -28,6 +28,7 @@ from sluice_console.shell.cli_options import (
     Server,
     UsageError,
     form_of,
+    named,
     run,
 )
 from sluice_console.shell.commands import bench, completion, inspect, operate
@@ -220,7 +221,9 @@ def doctor_command(
 
 @app.command(name="adjust")
 def adjust_command(
-    pod: Annotated[str, Parameter(help="A request id, a pod name, namespace/name, or a manifest file.")],
+    pod: Annotated[
+        str, Parameter(help="A request id, a pod name, namespace/name, or a manifest file.", completer=named("pods"))
+    ],
     *,
     container: Annotated[str, Parameter(help="Container that has the shares; required when several have some.")] = "",
     memory: Annotated[str | None, Parameter(help="Memory of each share: 8Gi, or MiB.")] = None,

@@ -218,9 +218,8 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
             if getattr(self, name) is not None:
                 raise ValueError(f"{name} applies to role = 'folder' only; role = {self.role!r} is set")
         if self.role in {"webhook", "callout"} and self.limits_file is not None:
-            raise ValueError(
-                f"limits_file does not apply to role = {self.role!r}; set it for the role that watches pods"
-            )
+            right = "set it for the role that watches pods"
+            raise ValueError(f"limits_file does not apply to role = {self.role!r}; {right}")
 
     def _idle_after_s(self) -> dict[str, int]:
         """By namespace. Raises ValueError."""

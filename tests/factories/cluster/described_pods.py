@@ -31,7 +31,6 @@ from sluice_pod_watcher.shell.kube.app import watch_cluster
 from sluice_pod_watcher.shell.kube.client import KubeApi
 
 WAIT_S = 90.0
-LOOK_S = 0.05
 NODE = "gpu-1"
 RULES = ClusterConfig(
     tell_after_s=0.2,

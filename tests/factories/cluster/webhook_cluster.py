@@ -7,6 +7,7 @@ from pathlib import Path
 
 import yaml
 from factories.cluster.kubernetes import Cluster
+from factories.cluster.memory_store import MemoryStore
 from fake_kube.server import FakeKube
 
 from sluice.runtime.clock import SystemClock
@@ -15,7 +16,6 @@ from sluice_pod_watcher.shell.http_server import ListenAddress
 from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig
 from sluice_pod_watcher.shell.webhook.cert_rotator import CertificateRotator, NoBundlePublisher, new_context
 from sluice_pod_watcher.shell.webhook.cert_sources import RotatingCertificates
-from sluice_pod_watcher.shell.webhook.cert_stores import MemoryStore
 from sluice_pod_watcher.shell.webhook.handlers import listening
 
 SERVICE, NAMESPACE = "sluice-webhook", "sluice-system"

@@ -23,7 +23,7 @@ from nvml.tables import CATALOG
 from sluice.contracts.fleet_file.fleet_spec import NodeSpec
 from sluice_node_agent.device.processes import Processes
 
-OK, GPU_IS_LOST, IN_USE = 0, 15, 19
+OK, IN_USE = 0, 19
 ALWAYS = 0xFFFFFFFF
 """As a number of times: every time."""
 XID, DOUBLE_BIT_ECC = 0x8, 0x2

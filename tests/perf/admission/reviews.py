@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 import msgspec
 from factories.cluster.admission import Json, container, gpu, pod, review_of
+from factories.cluster.memory_store import MemoryStore
 
 from sluice.runtime.clock import SystemClock
 from sluice_pod_watcher.admission import AdmissionConfig, MalformedReview
@@ -18,7 +19,6 @@ from sluice_pod_watcher.shell.http_server import ListenAddress
 from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig
 from sluice_pod_watcher.shell.webhook.cert_rotator import CertificateRotator, NoBundlePublisher, new_context
 from sluice_pod_watcher.shell.webhook.cert_sources import RotatingCertificates
-from sluice_pod_watcher.shell.webhook.cert_stores import MemoryStore
 from sluice_pod_watcher.shell.webhook.handlers import answer_to, listening
 
 RULES = AdmissionConfig(default_mode="auto", runtime_class="nvidia")

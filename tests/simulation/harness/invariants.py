@@ -79,6 +79,7 @@ RULES = (
     Rule("I6", "A slice that is gone is not handed out, and no older order is carried out.", "judges/judge.py"),
     Rule("I11", "Writes per request are bounded, and fencing records per node.", "judges/judge.py"),
     Rule("I13", "Foreign instances are not destroyed.", "judges/node_judge.py"),
+    Rule("calm", "An agent that ticks rarely has nothing to do but periodic checks.", "judges/judge.py"),
     Rule("on disk", "What an agent published of a slice survives a power cut of its node.", "judges/node_judge.py"),
     Rule("LAW 3", "A slice reported gone is gone; nothing is released or closed before.", "judges/node_judge.py"),
     Rule(

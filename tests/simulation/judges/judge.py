@@ -12,11 +12,21 @@ from simulation.world.hardware import OPERATOR, Gpu, Machine
 from simulation.world.host import Host
 
 from sluice.contracts import messages as msg
-from sluice.contracts.bus.events import Write
+from sluice.contracts.bus.events import ReadLast, Write
 from sluice.contracts.ids import OperationId, RequestId
+from sluice_node_agent.core.instructions import (
+    CompareCdi,
+    CompareTickets,
+    DestroyGpuInstance,
+    ReadGpu,
+    SaveJournal,
+    WatchMps,
+)
 
 __all__ = ["Judge", "ViolationError"]
 
+PERIODIC = (ReadGpu, ReadLast, CompareTickets, CompareCdi, WatchMps, SaveJournal, DestroyGpuInstance)
+"""What a calm agent may do at a tick: its checks, and what they find out of date; warm instances have a time, too."""
 WRITES_PER_REQUEST_MAX = 400
 HEADS_PER_NODE_MAX = 100
 """The most that any of 2,000 seeds had were 11."""
@@ -417,6 +427,8 @@ class Judge(NodeJudge):
     # -- agents ---------------------------------------------------------------------------------------------------
 
     def instructed(self, host: Host, instruction: object) -> None:
+        if isinstance(host, AgentHost) and host.calm and not isinstance(instruction, PERIODIC):
+            self.fail("calm", f"{instruction} of {host.name} was due while it called itself calm")
         if not isinstance(instruction, Write):
             return
         self.given_up.sent(host.run, instruction, host.reads)

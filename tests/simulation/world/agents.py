@@ -17,7 +17,7 @@ from simulation.world.mps_daemons import MPS_ROOT
 from simulation.world.trace import Trace
 from simulation.world.virtual_clock import VirtualClock
 
-from sluice.contracts.bus.events import Stream
+from sluice.contracts.bus.events import Stream, Ticked
 from sluice.contracts.bus.subjects import ledger_filter
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
 from sluice.contracts.messages import NodeSnapshot
@@ -89,6 +89,8 @@ class AgentHost(Host):
         """Nothing can be appended to its journal: a life that needs it ends, and none begins."""
         self.no_room_for_tickets = False
         """The memory disk that tickets are on is full: none is made, and none can be removed."""
+        self.calm = False
+        """Whether it handles a tick that production may leave out, because it said that it was calm."""
         self.slow_until = 0.0
         """Whatever is asked of a GPU or of a daemon takes at least until then."""
 
@@ -212,6 +214,10 @@ class AgentHost(Host):
         return snapshot
 
     # -- instructions ---------------------------------------------------------------------------------------------
+
+    def _handle(self, event: object) -> None:
+        self.calm = isinstance(event, Ticked) and self.agent is not None and self.agent.is_calm
+        super()._handle(event)
 
     def execute(self, instruction: object) -> None:
         """Do it on the machine after the time it takes, and tell how it went."""
@@ -487,6 +493,7 @@ def quick_rules(closing_ttl_s: int, keep_warm_s: float = 0.0) -> AgentConfig:
         back_off_max_s=3.0,
         quarantine_after=3,
         remake_retry_s=3.0,
+        look_s=5.0,
         read_devices_s=4.0,
         watch_mps_s=2.0,
         compare_tickets_s=0.0,

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice_node_agent.csi import pod_directories as module
-from sluice_node_agent.csi.kubelet_paths import NoTarget, Target, is_pod_uid, registration_path, socket_path, target_of
+from sluice_node_agent.csi.kubelet_paths import NoTarget, Target, is_pod_uid, target_of
 from sluice_node_agent.csi.pod_directories import PodDirectories
+from sluice_node_agent.kubelet.sockets import registration_socket, volumes_socket
 
 UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
 TARGET = Target(UID, "sluice-slice")
@@ -163,5 +164,6 @@ def test_no_path_leads_out(text, part):
 
 def test_sockets_are_where_a_kubelet_looks():
     """A driver that is registered elsewhere is never found."""
-    assert str(socket_path(ROOT)) == "/var/lib/kubelet/plugins/slice.sluice.dev/csi.sock"
-    assert str(registration_path(ROOT)) == "/var/lib/kubelet/plugins_registry/slice.sluice.dev-reg.sock"
+    assert str(volumes_socket(ROOT)) == "/var/lib/kubelet/plugins/slice.sluice.dev/csi.sock"
+    registered = registration_socket(ROOT, "slice.sluice.dev")
+    assert str(registered) == "/var/lib/kubelet/plugins_registry/slice.sluice.dev-reg.sock"

@@ -115,8 +115,8 @@ def test_what_nobody_else_wanted_costs_nothing():
     bench.ask(2, 191)
     bench.ask(1, 192)
     assert bench.give_back(2, 2, 201) == [_granted(1, 3, 3), quota.WakeAt(411_000)]
-    usage = bench.scheduler.usage(201_000)
-    assert (usage["a"].counted.overrun_us, usage["a"].counted.late, usage["b"].counted.overrun_us) == (180_000, 1, 0)
+    usage = bench.scheduler.usage(201_000, {})
+    assert (usage["a"].overrun_us, usage["a"].late, usage["b"].overrun_us) == (180_000, 1, 0)
 
 
 def test_others_go_on_beside_a_token_that_is_never_given_back():
@@ -125,7 +125,7 @@ def test_others_go_on_beside_a_token_that_is_never_given_back():
     bench.ask(1)
     assert bench.ask(2, 1) == []
     assert bench.tell(quota.TimerDue(), 210) == [_granted(2, 2, 2), quota.WakeAt(420_000)]
-    assert bench.scheduler.usage(210_000)["a"].counted.stalls == 1
+    assert bench.scheduler.usage(210_000, {})["a"].stalls == 1
     assert bench.tell(quota.MessageReceived(1, Ask(9, 0, 0)), 211) == []  # nothing more before it has given back
     assert bench.give_back(1, 1, 212) == []
     assert bench.give_back(2, 2, 222) == [_granted(1, 3, 9), quota.WakeAt(432_000)]

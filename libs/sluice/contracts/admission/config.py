@@ -49,13 +49,7 @@ HOST_DIRECTORIES = (
     "/var/run/cdi",
     "/etc/cdi",
 )
-"""
-The directories of tickets, sockets, journals, MPS pipes and credentials, and those where the kubelet mounts the volumes
-of all pods.
-
-They include the plugin registry: a pod that registers a driver with the kubelet could pass for ours; and those of CDI
-files: a pod that writes one could give itself any device.
-"""
+"""Of tickets, sockets, journals, MPS pipes, credentials and pods' volumes; of drivers' registry and CDI files."""
 
 ENV_ALLOWED = ("NVIDIA_API_KEY", "NVIDIA_DISABLE_REQUIRE", "NVIDIA_REQUIRE_CUDA", "NVIDIA_TF32_OVERRIDE")
 """

@@ -1,11 +1,9 @@
 """
 Set the environment of a GPU pod's containers, and refuse variables that only Sluice may set.
 
-Every entry of a name is checked: a list may hold a name twice, and the kubelet takes the last. Entries from `envFrom`
-are not visible here, but an entry in `env` overrides them
-(https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#environment-variables), and every
-container of a GPU pod has entries for the variables that select devices. A literal entry equal to the grant is replaced
-by ours, as the kubelet lets the variables of a device plugin replace a pod's own.
+A list may hold a name twice, and the kubelet takes the last; an entry in `env` overrides those of `envFrom`, which are
+not visible here (https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#environment-variables).
+A literal entry equal to the grant is replaced by ours, as the kubelet does for device plugins.
 """
 
 from collections.abc import Iterator
@@ -14,7 +12,7 @@ from typing import Any
 from sluice.contracts.admission.config import AdmissionConfig
 from sluice.contracts.admission.pod_fields import Container, EnvVar, Spec
 from sluice.contracts.admission.violations import Violation, forbidden, invalid
-from sluice.contracts.driver_capabilities import NotAllowedError, UnknownCapabilityError, chosen, same
+from sluice.contracts.driver_capabilities import CapabilityError, chosen, same
 from sluice.contracts.kube import names
 from sluice.contracts.messages import Claim
 from sluice.contracts.request_syntax.keys import SLUICE, is_gpu_resource
@@ -57,10 +55,7 @@ def validate_env(
     later: bool = False,
     by_kubelet: bool = False,
 ) -> Iterator[Violation]:
-    """
-    Variables that only Sluice may set. `later`: the request was stored by an earlier review; `by_kubelet`: with a
-    claim.
-    """
+    """Variables that only Sluice may set. `later`: the request was stored before; `by_kubelet`: with a claim."""
     ours = field_paths(container.name, claim)
     for entry in container.env or ():
         reserved = entry.name.startswith(_PREFIXES) or entry.name in _NAMES
@@ -165,7 +160,7 @@ def _contradictions(path: str, entry: EnvVar, claim: Claim, config: AdmissionCon
         return
     try:
         agrees = same(chosen(entry.value, config.driver_capabilities), claim.driver_capabilities)
-    except (UnknownCapabilityError, NotAllowedError):
+    except CapabilityError:
         agrees = False
     if not agrees:
         why = f"the pod's annotations set {claim.driver_capabilities!r} for this container"

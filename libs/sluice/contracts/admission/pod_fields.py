@@ -18,16 +18,12 @@ class _Fields(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """The fields of an object that are read. Trees without cycles: the garbage collector can skip them."""
 
 
-class FieldRef(_Fields, frozen=True):
-    """The source of a variable's value. The API server adds an `apiVersion`, which has no effect."""
-
+class _FieldRef(_Fields, frozen=True):
     field_path: str = ""
 
 
-class ValueFrom(_Fields, frozen=True):
-    """The source of a variable's value."""
-
-    field_ref: FieldRef | None = None
+class _ValueFrom(_Fields, frozen=True):
+    field_ref: _FieldRef | None = None
 
 
 class EnvVar(_Fields, frozen=True):
@@ -35,7 +31,7 @@ class EnvVar(_Fields, frozen=True):
 
     name: str
     value: str | None = None
-    value_from: ValueFrom | None = None
+    value_from: _ValueFrom | None = None
 
 
 class VolumeMount(_Fields, frozen=True):
@@ -49,9 +45,7 @@ class VolumeMount(_Fields, frozen=True):
     mount_propagation: str | None = None
 
 
-class HostPath(_Fields, frozen=True):
-    """A directory of the node."""
-
+class _HostPath(_Fields, frozen=True):
     path: str = ""
 
 
@@ -69,13 +63,11 @@ class Volume(_Fields, frozen=True):
     """One volume of a pod; of other kinds only the name is known."""
 
     name: str = ""
-    host_path: HostPath | None = None
+    host_path: _HostPath | None = None
     csi: CsiVolume | None = None
 
 
-class SecurityContext(_Fields, frozen=True):
-    """Of one container."""
-
+class _SecurityContext(_Fields, frozen=True):
     privileged: bool | None = None
 
 
@@ -95,7 +87,7 @@ class Container(_Fields, frozen=True):
     volume_mounts: list[VolumeMount] | None = None
     resources: Resources | None = None
     restart_policy: str | None = None
-    security_context: SecurityContext | None = None
+    security_context: _SecurityContext | None = None
 
     def amounts(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         resources = self.resources or Resources()
@@ -106,9 +98,7 @@ class Container(_Fields, frozen=True):
         return requested_amounts(*self.amounts())
 
 
-class Gate(_Fields, frozen=True):
-    """A scheduling gate."""
-
+class _Gate(_Fields, frozen=True):
     name: str = ""
 
 
@@ -119,7 +109,7 @@ class Spec(_Fields, frozen=True):
     init_containers: list[Container] | None = None
     ephemeral_containers: list[Container] | None = None
     volumes: list[Volume] | None = None
-    scheduling_gates: list[Gate] | None = None
+    scheduling_gates: list[_Gate] | None = None
     node_name: str | None = None
     runtime_class_name: str | None = None
     scheduler_name: str | None = None

@@ -89,7 +89,6 @@ def no_request_warnings(pod: Pod, *, is_sent: bool = True) -> tuple[str, ...]:
 
 
 def reviewed_pod_warnings(pod: Pod, asked: ResolvedRequest) -> Iterator[str]:
-    """Warnings about a pod whose request was stored before: what was added since has no effect."""
     for container in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ())):
         found = next((name for name in container.asked() if is_gpu_resource(name)), None)
         if found is not None and asked.claim_for(container.name) is None:

@@ -67,7 +67,6 @@ class ResolvedRequest:
 
 
 def read_stored(text: str, spec: Mapping[str, Any], limits: RequestLimits) -> ResolvedRequest | Refusal:
-    """The request of the pod with this `spec`, by its ANNOTATION_REQUEST. Never raises."""
     stored = decode_stored(text)
     return stored if isinstance(stored, Refusal) else parse_stored(stored, spec, limits)
 
@@ -136,7 +135,6 @@ def requests_gpus(stored: StoredRequest) -> bool:
 
 @source_text.never_raising
 def parse_stored(stored: StoredRequest, spec: Mapping[str, Any], limits: RequestLimits) -> ResolvedRequest:
-    """The request of a pod with this `spec` and a stored request. Never raises."""
     if len(stored.annotations) > REQUEST_KEYS_MAX:
         why = f"{len(stored.annotations)} annotations that request GPUs"
         raise source_text.SourceValue("metadata.annotations", "").too_large(why, f"at most {REQUEST_KEYS_MAX}")

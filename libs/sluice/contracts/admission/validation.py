@@ -121,7 +121,6 @@ class NewRequest:
 def is_exempt(
     namespace: str, labels: Mapping[str, Any], annotations: Mapping[str, Any], exempt: Collection[str]
 ) -> bool:
-    """Whether Sluice ignores a pod, whatever it requests: it already runs, or is exempt."""
     return namespace in exempt or LABEL_IGNORE in labels or MIRROR in annotations
 
 
@@ -151,7 +150,6 @@ def _as_its_variable(refusal: Refusal, written: StoredRequest, stored: StoredReq
 
 
 def validate_new_pod(pod: Pod, ask: NewRequest | Refusal | None, config: AdmissionConfig) -> list[Violation]:
-    """All problems of a new pod, its request first."""
     marks = [
         *reserved_fields.validate_marks(pod),
         *reserved_fields.validate_granted_annotations(pod),
@@ -166,7 +164,6 @@ def validate_new_pod(pod: Pod, ask: NewRequest | Refusal | None, config: Admissi
 
 
 def validate_stored_pod(pod: Pod, asked: ResolvedRequest, config: AdmissionConfig) -> list[Violation]:
-    """All problems of a pod whose request was stored by an earlier review, beside that request."""
     return [*_validate_claims(pod, asked, later=True), *validate_pod_fields(pod, asked, config, is_new=False)]
 
 

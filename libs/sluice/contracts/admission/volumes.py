@@ -17,7 +17,6 @@ _OUR_CSI = CsiVolume(driver=CSI_DRIVER, read_only=True)
 
 
 def validate_volumes(spec: Spec, config: AdmissionConfig) -> Iterator[Violation]:
-    """Volumes of a pod that are Sluice's own, or lead into its directories."""
     for volume in spec.volumes or ():
         field = f"spec.volumes[{volume.name}]"
         if volume.host_path is not None:
@@ -26,14 +25,12 @@ def validate_volumes(spec: Spec, config: AdmissionConfig) -> Iterator[Violation]
                 why = f"leads to {found} of the node, which gives access to the slices of other pods"
                 yield forbidden(f"{field}.hostPath.path", volume.host_path.path, why, "other directories of the host")
         if volume.csi is not None and volume.csi.driver == CSI_DRIVER and volume.name != VOLUME:
-            why = "Sluice adds its volume itself"
-            yield forbidden(f"{field}.csi.driver", CSI_DRIVER, why, "leave the volume out")
+            yield forbidden(f"{field}.csi.driver", CSI_DRIVER, "Sluice adds its volume itself", "leave the volume out")
         elif volume.name == VOLUME and (volume.csi != _OUR_CSI or volume.host_path is not None):
             yield forbidden("spec.volumes", VOLUME, "this name belongs to the volume that Sluice adds", "another name")
 
 
 def validate_mounts(path: str, container: Container, claim: Claim | None) -> Iterator[Violation]:
-    """Mounts of Sluice's volume by hand, mounts at its path, and those that select devices."""
     field = f"{path}.volumeMounts"
     for mount in container.volume_mounts or ():
         if mount.name == VOLUME:

@@ -1,13 +1,9 @@
 """
 Derive the exact NATS allow-lists of every role from the subject kinds.
 
-Allow-lists only (deny rules were bypassed, see NATS security note 2026-18), and never `$JS.>`. Each user has its own
-inbox: in a shared one, every user could read the others' answers.
-
-A node's agent may write its own node's subjects and use its own durable. It may not create a consumer: one with a
-`deliver_subject` makes the server write elsewhere. So does any reply, because the requester chooses its subject; agents
-therefore have an account of their own (`sluice.runtime.nats_server.users`). Rules that a broker cannot check are not
-here: a guard that does not cover the written subject.
+No deny rules (they were bypassed, see NATS security note 2026-18), and never `$JS.>`. Each user has its own inbox. An
+agent may write its own node's subjects and use its own durable, not create one: with a `deliver_subject` the server
+writes elsewhere. So does any reply: agents have an account of their own (`sluice.runtime.nats_server.users`).
 """
 
 from dataclasses import dataclass

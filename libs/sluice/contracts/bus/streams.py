@@ -115,12 +115,7 @@ SUBJECT_KINDS = tuple(SubjectKind(kind, key, *roles, words, _SAYS[kind]) for kin
 
 @dataclass(frozen=True, slots=True)
 class StreamDeclaration:
-    """
-    One stream. `rebuildable` ones need no sync on every write when a single server keeps them.
-
-    `max_age_s` of 0 means no age limit, `max_bytes` of -1 no size limit; a full stream drops its oldest messages or,
-    with `refuses`, takes no new ones.
-    """
+    """One stream. `max_age_s` 0, `max_bytes` -1: no limit. A full one drops its oldest messages, or `refuses`."""
 
     stream: Stream
     subjects: tuple[str, ...]
@@ -131,12 +126,7 @@ class StreamDeclaration:
     refuses: bool = False
 
     def config(self, *, first_sequence: int, replicas: int) -> dict[str, Any]:
-        """
-        The server's configuration of this stream, in the terms of its JSON API.
-
-        `first_sequence` is the creation time in unix ms: if sequences restarted at 1 after a wipe, a guard from before
-        it could match by accident. Asynchronous persistence exists on a single server only.
-        """
+        """The server's JSON configuration. `first_sequence` is in unix ms: no guard from before a wipe matches."""
         config: dict[str, Any] = {
             "name": self.stream.value,
             "subjects": list(self.subjects),
@@ -176,14 +166,7 @@ STREAMS: tuple[StreamDeclaration, ...] = (
         Stream.STATE, _subjects(Stream.STATE), rebuildable=True, max_bytes=state_bytes(HISTORY_BYTES_MAX), refuses=True
     ),
 )
-"""
-The three streams in the order of creation: HISTORY first, so that it records the first message of the others.
-
-Writers copy accepted messages to HISTORY themselves, except agents: allocators copy theirs. The server's
-RePublish cannot feed it: it keeps the guard headers, and the second stream then refuses all but the first message of a
-subject. Sourcing a last-value stream loses values that are overwritten before they are read (both tried on nats-server
-2.15.1).
-"""
+"""The three streams in the order of creation: HISTORY first, so that it records the first message of the others."""
 SLICES_PER_NODE_MAX = 2_000
 """Slice statuses of one node in STATE: more than twice what MPS shares on 16 GPUs have, those just gone included."""
 AGENTS_MESSAGES = (*_SLICES, m.NodeChanged)

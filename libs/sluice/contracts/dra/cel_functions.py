@@ -8,7 +8,7 @@ pkg/cel/library: quantity.go, semverlib.go; cel-go, ext/strings.go).
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from cel_expr_python import cel
@@ -55,15 +55,12 @@ def _size(value: Tagged) -> Fraction:
     return Fraction(value["quantity"])
 
 
-def _is_valid(read: Callable[[str], object]) -> Callable[[str], bool]:
-    def is_valid(text: str) -> bool:
-        try:
-            read(text)
-        except ValueError:
-            return False
-        return True
-
-    return is_valid
+def _is_valid(read: Callable[[str], object], text: str) -> bool:
+    try:
+        read(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _compared(one: Tagged, other: Tagged) -> int:
@@ -81,11 +78,8 @@ def _version_key(value: Tagged) -> tuple[Any, ...]:
     return (*(int(each) for each in numbers.split(".")), not before, parts)
 
 
-def _part(at: int) -> Callable[[Tagged], int]:
-    def part(value: Tagged) -> int:
-        return min(int(value["semver"].partition("-")[0].split(".")[at]), _INT_MAX)
-
-    return part
+def _part(at: int, value: Tagged) -> int:
+    return min(int(value["semver"].partition("-")[0].split(".")[at]), _INT_MAX)
 
 
 def _as_integer(value: Tagged) -> int:
@@ -144,9 +138,9 @@ def functions() -> list[Any]:
     two = [_TAGGED, _TAGGED]
     return [
         _function("quantity", ([_TEXT], _TAGGED, lambda text: quantity_of(_parsed(text))), is_member=False),
-        _function("isQuantity", ([_TEXT], _BOOL, _is_valid(_parsed)), is_member=False),
+        _function("isQuantity", ([_TEXT], _BOOL, partial(_is_valid, _parsed)), is_member=False),
         _function("semver", ([_TEXT], _TAGGED, semver_of), is_member=False),
-        _function("isSemver", ([_TEXT], _BOOL, _is_valid(semver_of)), is_member=False),
+        _function("isSemver", ([_TEXT], _BOOL, partial(_is_valid, semver_of)), is_member=False),
         _function("compareTo", (two, _INT, _compared)),
         _function("isGreaterThan", (two, _BOOL, lambda one, other: _compared(one, other) > 0)),
         _function("isLessThan", (two, _BOOL, lambda one, other: _compared(one, other) < 0)),
@@ -164,9 +158,9 @@ def functions() -> list[Any]:
             (two, _TAGGED, lambda one, other: quantity_of(_size(one) - _size(other))),
             ([_TAGGED, _INT], _TAGGED, lambda one, less: quantity_of(_size(one) - less)),
         ),
-        _function("major", ([_TAGGED], _INT, _part(0))),
-        _function("minor", ([_TAGGED], _INT, _part(1))),
-        _function("patch", ([_TAGGED], _INT, _part(2))),
+        _function("major", ([_TAGGED], _INT, partial(_part, 0))),
+        _function("minor", ([_TAGGED], _INT, partial(_part, 1))),
+        _function("patch", ([_TAGGED], _INT, partial(_part, 2))),
         _function("lowerAscii", ([_TEXT], _TEXT, lambda text: _ascii(text, str.lower))),
         _function("upperAscii", ([_TEXT], _TEXT, lambda text: _ascii(text, str.upper))),
         _function("trim", ([_TEXT], _TEXT, str.strip)),
@@ -203,7 +197,6 @@ class CelError(Exception):
 
 
 def literals(text: str) -> tuple[str, ...]:
-    """The texts in quotes, each once."""
     return tuple(dict.fromkeys(one or other for one, other in _LITERAL.findall(text)))
 
 

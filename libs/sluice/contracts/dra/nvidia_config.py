@@ -42,8 +42,7 @@ def read_config(parameters: Fields, devices: int) -> Sharing:
     if version != API_VERSION:
         raise parameters.at("apiVersion").invalid("not a version that is read", API_VERSION)
     if kind in _ELSEWHERE:
-        right = f"{GPU_CONFIG} or {MIG_CONFIG}"
-        raise parameters.at("kind").unsupported(_ELSEWHERE[kind], right)
+        raise parameters.at("kind").unsupported(_ELSEWHERE[kind], f"{GPU_CONFIG} or {MIG_CONFIG}")
     parameters.choice("kind", KINDS)
     parameters.only(("apiVersion", "kind", "sharing"))
     sharing = parameters.inside("sharing")
@@ -70,8 +69,7 @@ def _mps(kind: str, config: Fields, devices: int) -> Sharing:
     config.only((share_of, limit, per_device, "multiUser"))
     if config.truth("multiUser"):
         why = "Sluice serves one user with an MPS server"
-        right = "no multiUser, and the same runAsUser in all containers"
-        raise config.at("multiUser").unsupported(why, right)
+        raise config.at("multiUser").unsupported(why, "no multiUser, and the same runAsUser in all containers")
     for key in (share_of, limit, per_device) if kind == MIG_CONFIG else ():
         if config.has(key):
             why = "a MIG device of a named profile has no MPS server: Sluice chooses the instances in which shares live"

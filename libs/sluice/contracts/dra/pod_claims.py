@@ -31,7 +31,6 @@ class PodClaim:
 
 @never_raising
 def read_pod_claims(spec: Mapping[str, Any]) -> tuple[PodClaim, ...]:
-    """The claims that a pod's spec refers to, or what is wrong with them. Never raises."""
     return tuple(_pod_claim(each) for each in Fields("spec", spec).listed("resourceClaims"))
 
 

@@ -113,8 +113,7 @@ def _claim(spec: Fields, context: Context) -> ClaimRequests | NotOurs:
     asked = [each for request in devices.listed("requests") for each in requests_of(request, context.classes)]
     check_kinds(asked)
     if len(asked) > REQUESTS_MAX:
-        why = f"{len(asked)} requests in one claim"
-        raise devices.at("requests").too_large(why, f"at most {REQUESTS_MAX}")
+        raise devices.at("requests").too_large(f"{len(asked)} requests in one claim", f"at most {REQUESTS_MAX}")
     names = check_names(asked, devices)
     config = devices.listed("config")
     for each in config:
@@ -131,8 +130,7 @@ def _claim(spec: Fields, context: Context) -> ClaimRequests | NotOurs:
             raise number.too_large("more than one node has", many.allowed)
     keys = {each.name: f"{context.prefix}{each.name}" for each in asked}
     groups = tuple(tuple(keys[name] for name in group) for group in binding.same_gpu)
-    texts = tuple(context.warnings)
-    return ClaimRequests(ways[0], ways[1:], groups, keys, _options(asked, config), texts)
+    return ClaimRequests(ways[0], ways[1:], groups, keys, _options(asked, config), tuple(context.warnings))
 
 
 def _options(asked: Sequence[Asked], config: Sequence[Fields]) -> Options:

@@ -38,7 +38,6 @@ class Context:
 
 
 def claims_of(asked: Asked, config: Sequence[Fields], context: Context) -> tuple[Claim, ...]:
-    """The claims that may serve a request, best first."""
     request = asked.fields
     if request.truth("adminAccess"):
         why = "Sluice gives no access to devices that others use"
@@ -99,8 +98,7 @@ class _Given:
 
     @property
     def names_it(self) -> bool:
-        said = {str(each.raw) for each in self.fields.texts("requests")}
-        return bool(said & {self.asked.name, self.asked.main})
+        return bool({str(each.raw) for each in self.fields.texts("requests")} & {self.asked.name, self.asked.main})
 
     @property
     def applies(self) -> bool:

@@ -24,7 +24,6 @@ class Asked:
 
 
 def requests_of(request: Fields, classes: Mapping[str, Mapping[str, Any]]) -> list[Asked]:
-    """A request, or the subrequests of a prioritized list in their order."""
     main = request.text("name")
     if not main:
         raise request.at("name").invalid("a request has a name", "for instance gpu")

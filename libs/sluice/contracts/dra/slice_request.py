@@ -132,11 +132,9 @@ def _without_prefix(refusal: Refusal, path: str) -> Refusal:
 @dataclass(frozen=True, slots=True)
 class ClaimRequests:
     """
-    A claim of ours. Its fields are those of AllocationRequested.
+    A claim of ours, with the fields of AllocationRequested.
 
-    `requests` is for its ResourceClaimRef: request, or `request/subrequest`, to the `container` key of its Claim. Of a
-    prioritized list, the granted one is that with a device. `same_gpu` names every subrequest; those without a device
-    do not count.
+    `requests`: its request, or `request/subrequest`, -> the `container` key of its Claim.
     """
 
     claims: tuple[Claim, ...]

@@ -1,30 +1,9 @@
 """
-Read a fleet of simulated nodes from TOML, strictly: every error names node, key, value and cure.
+Read a fleet of simulated nodes from TOML (docs/simulate.md#the-fleet-file), strictly: errors name node, key and cure.
 
-Takes the text, not the file; `[node.faults]` is passed on unchecked, because only the node agent knows its switches.
-
-    [[node]]
-    name = "gpu-1"                            # the only required key
-    count = 4                                 # gpu-1-0 ... gpu-1-3
-    pool = "training"                         # its label sluice.dev/pool
-    cpu_cores = 64
-    memory_mib = 524288
-    pods = 110                                # its limit of pods
-    labels = { zone = "a" }
-    taints = ["dedicated=training:NoSchedule"]
-    resources = { "example.com/nic" = 4 }
-    modes = ["exclusive", "mps", "fractional"]  # modes that its agent supports
-    time_quota = false                        # whether it enforces time quotas
-    timing = { create_ms = 150, destroy_ms = 100 }
-    gpus = [
-        { model = "a100-40gb", count = 4, mig = true, numa = [0, 0, 1, 1], nvlink = [[0, 1], [2, 3]] },
-        { model = "t4" },
-    ]
-
-`layout` (of GPUs with MIG) lists the instances that an administrator made on each: "3g.20gb", or "3g.20gb:4" with its
-first memory slice. Such GPUs have a fixed layout, even an empty one. `numa` has one number per GPU of its entry;
-`nvlink` lists groups of GPUs (counted from 0 within the entry) that are linked each to each. A model that is not in the
-catalog is spelled out (`sluice.contracts.fleet_file.gpu_model_spec`).
+`[node.faults]` is passed on unchecked, because only the node agent knows its switches. GPUs with a `layout`, even an
+empty one, are partitioned by an administrator. `numa` has one number per GPU of its entry; `nvlink` lists groups of
+GPUs (counted from 0 within the entry) that are linked each to each.
 """
 
 import re

@@ -1,11 +1,6 @@
 """
 Resolve the GPU model of a fleet file's entry: a model of the catalog by any name, or one that the entry spells out.
 
-    { model = "NVIDIA X100", count = 2, memory_mib = 98304, multiprocessors = 132, profiles = [
-        { name = "1g.12gb", memory_mib = 11264, multiprocessors = 16, starts = [0, 1, 2, 3, 4, 5, 6], size = 1 },
-        { name = "7g.96gb", memory_mib = 95232, multiprocessors = 132, starts = [0], size = 8 },
-    ] }
-
 A model without profiles has no MIG. The compute slices of a profile are those of its name; the GPU has as many as all
 instances of one profile together.
 """

@@ -25,7 +25,6 @@ class Fields:
 
     @classmethod
     def of(cls, path: str, value: object) -> Self:
-        """A value that must be a mapping."""
         if not isinstance(value, Mapping):
             raise SourceValue(path, value).invalid("not a mapping", "a mapping")
         return cls(path, value)
@@ -42,7 +41,6 @@ class Fields:
         return not is_null(self.values.get(key))
 
     def only(self, known: Sequence[str]) -> None:
-        """Refuse any other field."""
         for key in self.values:
             if key not in known:
                 why = f"there is no such field{did_you_mean(str(key), known)}"

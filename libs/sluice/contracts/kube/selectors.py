@@ -30,7 +30,6 @@ def selector_matches(selector: Iterable[NodeExpression], labels: Mapping[str, st
 
 
 def volumes_reachable(volumes: Iterable[tuple[Selector, ...]], labels: Mapping[str, str]) -> bool:
-    """Whether each of these volumes (`HostNeeds.volumes`) is accessible from a node with these labels."""
     return all(any(selector_matches(term, labels) for term in terms) for terms in volumes)
 
 

@@ -20,7 +20,6 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> list[Taint]:
-    """The taints that keep a pod with these tolerations out."""
     tolerations = tuple(tolerations)
     keeping = (taint for taint in taints if taint.effect in KEEPS_OUT)
     return [taint for taint in keeping if not any(tolerates(each, taint) for each in tolerations)]

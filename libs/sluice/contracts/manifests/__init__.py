@@ -10,12 +10,7 @@ from sluice.contracts.manifests.resource_claims import asking as asking
 from sluice.contracts.manifests.yaml_documents import ManifestLimits as ManifestLimits
 
 LEASED = ".leased.yaml"
-"""
-The end of a manifest's name that counts while a process has a lock (flock) on the file.
-
-A command on a slice locks the manifest that requests it, and so do its children: when the last has ended, the request
-ends. The reader of the folder checks the lock.
-"""
+"""Ends a manifest's name that counts while a command on its slice, or its child, has a lock (flock) on it."""
 
 
 def is_leased(name: str) -> bool:

@@ -34,7 +34,6 @@ class ClusterAdmission:
         return replace(self, namespaces={**self.namespaces, **{each.name: each for each in namespaces}})
 
     def exempts(self, namespace: str) -> bool:
-        """Whether the webhook is not called for pods of a namespace, or ignores them."""
         known = self.namespaces.get(namespace)
         return namespace in self.config.exempt_namespaces or (known is not None and known.is_ignored)
 
@@ -51,13 +50,7 @@ def read_namespace(name: str, labels: Mapping[str, Any]) -> Namespace:
 
 @dataclass(frozen=True, slots=True)
 class PodManifest:
-    """
-    One pod of a text. Neither an `ask` nor a `refusal` means a pod without a request; or, if `skipped`, an object that
-    is not a pod and creates none.
-
-    With a request: its annotations and containers as the parser reads them, its node needs, and its priority with that
-    of the request applied. `defines` is set for a PriorityClass and for a `skipped` Namespace.
-    """
+    """One pod of a text: with an `ask`, with a `refusal`, or without a request; or an object that is `skipped`."""
 
     namespace: str
     name: str

@@ -1,10 +1,9 @@
 """
 Find pod templates in objects of any kind, and how many pods a controller would create from each.
 
-Templates are found by their shape, `...: {spec: {containers: [...]}}` below the object's `spec`. So the kinds of
-Kubernetes (https://kubernetes.io/docs/concepts/workloads/controllers/) and custom resources with templates (Kubeflow's
-jobs and notebooks, RayCluster, JobSet, LeaderWorkerSet, Argo's Rollout, Knative's Service) are read alike. The number
-of pods is the product of the counts beside the templates: `replicas`, or `parallelism` of a Job.
+By their shape, `...: {spec: {containers: [...]}}` below the object's `spec`: so custom resources (Kubeflow, RayCluster,
+JobSet, LeaderWorkerSet, Argo's Rollout, Knative's Service) are read like
+https://kubernetes.io/docs/concepts/workloads/controllers/. Counts beside the templates are multiplied.
 """
 
 import re

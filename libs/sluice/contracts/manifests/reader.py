@@ -92,8 +92,7 @@ def _read(file: str, item: ManifestObject, judge: _Judge) -> Iterator[PodManifes
     where = f"{file}, line {item.line}"
     value = item.value
     if not isinstance(value, dict):
-        why = f"{where}: a manifest is a mapping"
-        yield PodManifest("", "", refusal=not_a_pod(item, "", why, value, "a Pod"))
+        yield PodManifest("", "", refusal=not_a_pod(item, "", f"{where}: a manifest is a mapping", value, "a Pod"))
         return
     metadata = mapping_of(value.get("metadata"))
     name, namespace = _text(metadata.get("name")), _text(metadata.get("namespace")) or "default"
@@ -267,8 +266,7 @@ def _wrong_identity(item: ManifestObject, metadata: Mapping[str, Any]) -> Refusa
     if not isinstance(name, str) or len(name) > POD_NAME_MAX or _POD_NAME.fullmatch(name) is None:
         return wrong(item, "metadata.name", name, "not a valid pod name", f"at most {POD_NAME_MAX} of {NAME_ALLOWED}")
     if not isinstance(namespace, str) or _NAMESPACE.fullmatch(namespace) is None:
-        allowed = "at most 63 of a-z, 0-9 and '-'"
-        return wrong(item, "metadata.namespace", namespace, "not a valid namespace", allowed)
+        return wrong(item, "metadata.namespace", namespace, "not a valid namespace", "at most 63 of a-z, 0-9 and '-'")
     return None
 
 

@@ -1,9 +1,8 @@
 """
 Read YAML into plain values, safely: bounded in depth and size, with the line of every error.
 
-Built on the parser's events instead of its constructor: no recursion, so no text can exhaust the stack; no
-construction, so no tag runs code and no long number takes minutes; aliases count in full, so none can explode; and
-values that are not strings stay as written (`Unquoted`), so a refusal can quote them. Merge keys (`<<`) work.
+Built on the parser's events: no recursion, no constructors, aliases count in full, and values that are not strings stay
+as written (`Unquoted`), so a refusal can quote them. Merge keys (`<<`) work.
 """
 
 from dataclasses import dataclass, field
@@ -118,7 +117,6 @@ class _Builder:
         self._root: tuple[Any, int] | None = None
 
     def take(self, event: Any) -> YamlDocument | None:
-        """Handle one event; returns a document when this was its end."""
         line = event.start_mark.line + 1
         match event:
             case yaml.ScalarEvent():

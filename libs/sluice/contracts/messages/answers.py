@@ -50,12 +50,7 @@ class Bound(Message, frozen=True, kw_only=True):
     """Of the agent's status, so that a lagging allocator overwrites nothing newer (STATE reuses sequences)."""
 
     def is_for(self, held: Held | None) -> bool:
-        """
-        Whether it agrees with the allocation that the source remembers for the pod, if any.
-
-        A pod is bound once. A Bound that disagrees was sent by an older allocator (which names no incarnation) before
-        the broker was wiped, and landed afterwards; the pod's real binding was lost with the broker.
-        """
+        """Whether it agrees with the allocation that the source remembers: an older allocator's may land late."""
         return held is None or held.allocation == self.allocation
 
 

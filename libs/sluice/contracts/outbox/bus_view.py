@@ -48,17 +48,11 @@ class BusView:
         return True
 
     def guard(self, stream: Stream, guard: str) -> int:
-        """The highest known sequence under a guard; 0 when there is none."""
         current = self.current.get(guard)
         return current.sequence if current is not None else self._guards[stream].get(guard, 0)
 
     def started(self, stream: Stream, life: Incarnation) -> bool:
-        """
-        From here on, the observed values are the whole snapshot of this life of the stream.
-
-        True in a new life: numbers of two lives are not ordered (PROTOCOL §1), so what was known of the one before is
-        dropped.
-        """
+        """A reading begins. True in a new life of the stream, whose numbers mean nothing in the old (PROTOCOL §1)."""
         reading = self._of.setdefault(stream, _Reading())
         is_new_life = reading.life not in {"", life}
         reading.number += 1

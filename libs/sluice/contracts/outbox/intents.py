@@ -1,11 +1,8 @@
 """
 What one core wants on the bus, under which guards, and in which order: everything but the sending.
 
-There are two ways to write:
-
-* `keep`: make this message the last value of a subject, and write it again whenever the value differs (a rebuildable
-  stream may forget what it acknowledged).
-* `commit`: write once, if nothing under the guard has changed since the core read it. Ends in exactly one `Settled`.
+`keep` makes a message the last value of a subject, again whenever the value differs; `commit` writes once, if nothing
+under the guard has changed since the core read it, and ends in exactly one `Settled`.
 """
 
 from collections import OrderedDict
@@ -85,7 +82,6 @@ class Intents:
         return self._view.current.get(address.subject)
 
     def knows(self, subject: str) -> bool:
-        """Whether a value is known at `subject`: observed in the last reading, or written since."""
         return subject in self._view.current
 
     def recheck(self) -> None:

@@ -1,8 +1,7 @@
 """
 What one core wants on the bus, turned into guarded writes.
 
-The guard is always the highest sequence observed in order, or the sequence of an own accepted write (nothing can lie
-between it and its expected value, which was observed). It is never fetched and never taken from a refusal.
+The guard is always the highest sequence observed in order, or that of an own accepted write. It is never fetched.
 """
 
 from typing import Literal
@@ -58,6 +57,11 @@ class Outbox(Intents):
         self._out: list[events.BusInstruction] = []
         self.paused = False
         """While set, nothing new is sent; writes in flight are still settled."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no write is in flight."""
+        return not self._in_flight
 
     def handle(self, event: events.BusEvent, now: float) -> list[OutboxReport]:
         """Take in one event of the exchange. Returns events for the core."""

@@ -66,7 +66,7 @@ ADJUST_REFUSAL_QUOTA_EXCEEDED: AdjustRefusal
 ADJUST_REFUSAL_NOT_NOW: AdjustRefusal
 
 class SimulateRequest(_message.Message):
-    __slots__ = ("namespace", "name", "annotations", "containers", "host", "priority", "never_preempts", "labels", "same_gpu", "by_claim")
+    __slots__ = ("namespace", "name", "annotations", "containers", "host", "priority", "never_preempts", "labels", "same_gpu", "by_claim", "next")
     class AnnotationsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +91,7 @@ class SimulateRequest(_message.Message):
     LABELS_FIELD_NUMBER: _ClassVar[int]
     SAME_GPU_FIELD_NUMBER: _ClassVar[int]
     BY_CLAIM_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     name: str
     annotations: _containers.ScalarMap[str, str]
@@ -101,7 +102,8 @@ class SimulateRequest(_message.Message):
     labels: _containers.ScalarMap[str, str]
     same_gpu: _containers.RepeatedCompositeFieldContainer[OneGpu]
     by_claim: bool
-    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., annotations: _Optional[_Mapping[str, str]] = ..., containers: _Optional[_Iterable[_Union[ContainerAsk, _Mapping]]] = ..., host: _Optional[_Union[HostNeeds, _Mapping]] = ..., priority: _Optional[int] = ..., never_preempts: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., same_gpu: _Optional[_Iterable[_Union[OneGpu, _Mapping]]] = ..., by_claim: _Optional[bool] = ...) -> None: ...
+    next: _containers.RepeatedCompositeFieldContainer[SimulateRequest]
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., annotations: _Optional[_Mapping[str, str]] = ..., containers: _Optional[_Iterable[_Union[ContainerAsk, _Mapping]]] = ..., host: _Optional[_Union[HostNeeds, _Mapping]] = ..., priority: _Optional[int] = ..., never_preempts: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., same_gpu: _Optional[_Iterable[_Union[OneGpu, _Mapping]]] = ..., by_claim: _Optional[bool] = ..., next: _Optional[_Iterable[_Union[SimulateRequest, _Mapping]]] = ...) -> None: ...
 
 class OneGpu(_message.Message):
     __slots__ = ("containers",)
@@ -231,7 +233,7 @@ class Toleration(_message.Message):
     def __init__(self, key: _Optional[str] = ..., operator: _Optional[str] = ..., value: _Optional[str] = ..., effect: _Optional[str] = ...) -> None: ...
 
 class SimulateResponse(_message.Message):
-    __slots__ = ("bound", "waits", "refused", "nothing", "decided_by", "waiting", "devices_max")
+    __slots__ = ("bound", "waits", "refused", "nothing", "decided_by", "waiting", "devices_max", "next")
     BOUND_FIELD_NUMBER: _ClassVar[int]
     WAITS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -239,6 +241,7 @@ class SimulateResponse(_message.Message):
     DECIDED_BY_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     DEVICES_MAX_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
     bound: WouldBeBound
     waits: WouldWait
     refused: Refusal
@@ -246,7 +249,8 @@ class SimulateResponse(_message.Message):
     decided_by: str
     waiting: int
     devices_max: int
-    def __init__(self, bound: _Optional[_Union[WouldBeBound, _Mapping]] = ..., waits: _Optional[_Union[WouldWait, _Mapping]] = ..., refused: _Optional[_Union[Refusal, _Mapping]] = ..., nothing: _Optional[_Union[AsksNothing, _Mapping]] = ..., decided_by: _Optional[str] = ..., waiting: _Optional[int] = ..., devices_max: _Optional[int] = ...) -> None: ...
+    next: _containers.RepeatedCompositeFieldContainer[SimulateResponse]
+    def __init__(self, bound: _Optional[_Union[WouldBeBound, _Mapping]] = ..., waits: _Optional[_Union[WouldWait, _Mapping]] = ..., refused: _Optional[_Union[Refusal, _Mapping]] = ..., nothing: _Optional[_Union[AsksNothing, _Mapping]] = ..., decided_by: _Optional[str] = ..., waiting: _Optional[int] = ..., devices_max: _Optional[int] = ..., next: _Optional[_Iterable[_Union[SimulateResponse, _Mapping]]] = ...) -> None: ...
 
 class AsksNothing(_message.Message):
     __slots__ = ()

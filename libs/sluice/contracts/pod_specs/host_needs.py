@@ -1,9 +1,7 @@
 """
-Read the needs of a Pod from its node besides GPUs: resources, labels, tolerations, a certain node.
+Read the needs of a Pod from its node besides GPUs: resources, labels, tolerations, a certain node. Only requirements.
 
-Only requirements are read. Preferences (`preferredDuringScheduling...`, `ScheduleAnyway`) rank several nodes that would
-do, and are left to the scheduler. `read_pod_affinity` reads terms about other pods. Sources:
-https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/,
+Sources: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/,
 https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers,
 https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#pod-level-resource-specification.
 """

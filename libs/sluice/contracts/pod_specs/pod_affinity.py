@@ -1,12 +1,10 @@
 """
-Read a Pod's requirements about other pods and the node's ports: affinity, spreading, host ports. Preferences are
-skipped.
+Read a Pod's requirements about other pods and the node's ports: affinity, spreading, host ports.
 
-A term's own namespace and its `matchLabelKeys` are resolved, as by the API server and the scheduler, so that the
-allocator needs nothing else of the pod. Requirements that depend on other objects are reported (`unknown_demands`).
-Sources: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity,
-https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/,
-https://kubernetes.io/docs/reference/generated/kubernetes-api/v1.34/#containerport-v1-core.
+A term's own namespace and its `matchLabelKeys` are resolved. What depends on other objects is reported
+(`unknown_demands`). Sources:
+https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity,
+https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,10 +1,8 @@
 """
 Read a Pod's Kubernetes priority: its own or its class's, and whether it may preempt others.
 
-At a pod's creation, the API server's plugin `Priority` resolves a class into `spec.priority` and
-`spec.preemptionPolicy`, before any webhook sees it (AllOrderedPlugins in
-https://github.com/kubernetes/kubernetes/blob/master/pkg/kubeapiserver/options/plugins.go). So a pod of a cluster always
-has both. A manifest has what was written: there a PriorityClass beside it is looked up (`with_priority_class`). Source:
+A pod of a cluster always has both (the API server's plugin `Priority`); a manifest has what was written, and a
+PriorityClass beside it is looked up. Source:
 https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/.
 """
 

@@ -31,7 +31,6 @@ class UnreadableError(Exception):
 
 
 def fields_of(value: msgspec.Struct) -> dict[str, Any]:
-    """The fields of a struct as the constructor of its protobuf message takes them."""
     kind = type(value)
     return {name: _plain(getattr(value, name), _NAMES.get((kind, name))) for name in value.__struct_fields__}
 

@@ -1,5 +1,6 @@
 """Parse and check the limits of a namespace as people write them, in a command or a file."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from sluice.contracts.reasons import shorten
 UNLIMITED = "unlimited"
 NAMESPACE_MAX = 63
 """The longest Kubernetes namespace (a DNS label)."""
+_NAMESPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 DIMENSIONS = ("gpus", "memory", "compute-slices")
 """The names of the dimensions, in the order of `Amounts`."""
 PRIORITY_MAX = "priority-max"
@@ -53,9 +55,7 @@ _RIGHT_MEMORY = f"an amount like 64Gi, 65536Mi or 65536 (MiB), or {UNLIMITED}"
 
 def invalid_namespace_reason(namespace: str) -> str:
     """Why no namespace can have this name (its limit would never apply or expire); empty when one can."""
-    plain = namespace.replace("-", "a")
-    right = plain.isascii() and plain.isalnum() and plain == plain.lower() and len(namespace) <= NAMESPACE_MAX
-    if right and not namespace.startswith("-") and not namespace.endswith("-"):
+    if _NAMESPACE.fullmatch(namespace):
         return ""
     return f"{shorten(repr(namespace))} is no namespace: small letters, digits and '-', at most {NAMESPACE_MAX}"
 

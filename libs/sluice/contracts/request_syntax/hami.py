@@ -2,9 +2,7 @@
 HAMi's vocabulary, and Volcano's spelling of it: resources of a container, and annotations of its pod.
 
 Facts from https://github.com/Project-HAMi/HAMi (docs/config.md, docs/develop/scheduler-policy.md) and
-https://github.com/Project-HAMi/volcano-vgpu-device-plugin. As there, limits are read before requests, zero memory is
-unset memory, and `nvidia.com/priority` does not affect scheduling. docs/requests.md lists what HAMi accepts and Sluice
-refuses.
+https://github.com/Project-HAMi/volcano-vgpu-device-plugin; what is refused here is in docs/requests.md.
 """
 
 from collections.abc import Mapping
@@ -112,8 +110,6 @@ def claim_of(
     words: HamiPodOptions,
     limits: RequestLimits,
 ) -> Claim | None:
-    """The claim of a container with at least one of the family's resources; None without any."""
-
     def amount(name: str, most: int, unit: str = "") -> int | None:
         return values.amount(asked[name], 0, most, unit=unit) if name in asked else None
 

@@ -76,7 +76,6 @@ def is_our_annotation(key: str) -> bool:
 
 
 def amount_of(resource: str) -> Amount | None:
-    """What a resource counts; None for one that is not ours."""
     return "instances" if resource.startswith(MIG_RESOURCE) else AMOUNTS.get(resource)
 
 

@@ -1,13 +1,10 @@
 """
 Separate what a LimitRange filled into a pod from what its owner wrote: a default never contradicts a request.
 
-LimitRanger runs before any webhook (AllOrderedPlugins in
-https://github.com/kubernetes/kubernetes/blob/master/pkg/kubeapiserver/options/plugins.go). It writes defaults into
-every container that lacks them, also into pods that use another vocabulary, and lists them in an annotation, as
-`nvidia.com/gpu request for container main; nvidia.com/gpu limit for init container prep`
+LimitRanger runs before any webhook and lists its defaults in an annotation, as `nvidia.com/gpu request for container
+main; nvidia.com/gpu limit for init container prep`
 (https://github.com/kubernetes/kubernetes/blob/master/plugin/pkg/admission/limitranger/admission.go). Written by hand,
-that annotation can only reduce a pod's request. Of several LimitRanges of a namespace it names what the last one filled
-in.
+it can only reduce a pod's request. Of several LimitRanges it names what the last one filled in.
 """
 
 import re
@@ -46,12 +43,7 @@ def filled_in(annotations: Mapping[str, object]) -> FilledDefaults:
 def without_defaults(
     annotations: Mapping[str, object], containers: Sequence[ContainerRequest], *, first: str
 ) -> tuple[ContainerRequest, ...]:
-    """
-    The containers without LimitRange defaults that add nothing to the pod's own request.
-
-    A pod without a request of its own requests its defaults. With one, a default counts only beside a request of the
-    same family that leaves it open (a size beside a number). `first` is the container that unnamed keys apply to.
-    """
+    """The containers without LimitRange defaults that add nothing; unnamed keys are those of `first`."""
     filled = filled_in(annotations)
     if not filled:
         return tuple(containers)

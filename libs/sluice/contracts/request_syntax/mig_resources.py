@@ -1,8 +1,7 @@
 """
 NVIDIA's resources of the mixed MIG strategy: `nvidia.com/mig-<profile>: <count>`, each `+` in the profile written `.`.
 
-Source: https://docs.nvidia.com/datacenter/cloud-native/kubernetes/latest/index.html#mig-support-in-kubernetes and the
-resource names of https://github.com/NVIDIA/k8s-device-plugin. They always mean exclusive instances.
+Source: https://docs.nvidia.com/datacenter/cloud-native/kubernetes/latest/index.html#mig-support-in-kubernetes.
 """
 
 from collections.abc import Mapping
@@ -29,12 +28,7 @@ def meant_profile(text: str) -> str:
 
 
 def check_memory(claim: Claim, given: Mapping[str, SourceValue]) -> None:
-    """
-    Raises RequestSyntaxError for more memory than the name of the claim's profile has, on any GPU.
-
-    `given` are the values as written, by our own keys. A name has GB, rounded up from the instance's memory
-    (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/, "Device Names"); SMs and parts depend on the model.
-    """
+    """Raises RequestSyntaxError for more memory than the name of the claim's profile has, rounded up as on any GPU."""
     if claim.profile is None or claim.memory_mib is None or "memory" not in given:
         return
     most_gib = ProfileName.parse(claim.profile).memory_gb
@@ -44,7 +38,6 @@ def check_memory(claim: Claim, given: Mapping[str, SourceValue]) -> None:
 
 
 def resources_of(container: ContainerRequest) -> dict[str, SourceValue]:
-    """The amounts of MIG profiles that a container requests; limits before requests."""
     asked = requested_amounts(container.limits, container.requests)
     return {name: SourceValue(name, size) for name, size in asked.items() if name.startswith(MIG_RESOURCE)}
 

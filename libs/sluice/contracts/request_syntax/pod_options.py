@@ -45,12 +45,10 @@ def read(written: SourceValue, limits: RequestLimits) -> str:
         raise written.too_large("too long", allowed)
     try:
         return chosen_from(text, limits.driver_capabilities)
-    except driver_capabilities.UnknownCapabilityError as error:
-        raise written.invalid(
-            f"{error}{did_you_mean(error.word, (*driver_capabilities.CAPABILITIES, driver_capabilities.ALL))}", allowed
-        ) from None
-    except driver_capabilities.NotAllowedError as error:
-        raise written.invalid(str(error), allowed) from None
+    except driver_capabilities.CapabilityError as error:
+        known = (*driver_capabilities.CAPABILITIES, driver_capabilities.ALL)
+        near = "" if error.word in known else did_you_mean(error.word, known)
+        raise written.invalid(f"{error}{near}", allowed) from None
 
 
 GROUP_SIZE_MAX = 1000

@@ -33,8 +33,7 @@ def parse_pod(
     reader = _Reader(given, limits)
     for position, container in enumerate(containers):
         reader.read(container, first=position == 0)
-    request = PodRequest(tuple(reader.claims), node_name=reader.node_name)
-    return _with_pod_options(request, given, reader)
+    return _with_pod_options(PodRequest(tuple(reader.claims), node_name=reader.node_name), given, reader)
 
 
 @dataclass(slots=True)

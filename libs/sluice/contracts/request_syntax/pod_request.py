@@ -23,12 +23,7 @@ class ContainerRequest:
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """
-    The checked request of a pod. Without claims there is none.
-
-    An empty policy is the pool's; a chain of GPU policies is separated by commas. `node_name` is the only allowed node;
-    empty is any. Without a `priority`, the pod spec's counts.
-    """
+    """The checked request of a pod, none without claims. An empty policy is the pool's, an empty node any."""
 
     claims: tuple[Claim, ...] = ()
     priority: int | None = None

@@ -167,8 +167,7 @@ def _check_shares(given: SourceValues, modes: tuple[Mode, ...]) -> None:
             why = "shares alone says how much of how many GPUs"
             raise given[key].contradicts(shares, why, f"one of {_listed(('shares', key))}")
     if modes != ("fractional",):
-        why = "shares of GPUs are fractional"
-        raise given["mode"].contradicts(shares, why, "fractional, or no mode")
+        raise given["mode"].contradicts(shares, "shares of GPUs are fractional", "fractional, or no mode")
 
 
 def _check_modes(given: SourceValues, modes: tuple[Mode, ...]) -> None:

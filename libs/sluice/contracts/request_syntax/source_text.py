@@ -53,7 +53,6 @@ def is_blank_amount(value: object) -> bool:
 
 
 def requested_amounts(limits: Mapping[str, object], requests: Mapping[str, object]) -> dict[str, object]:
-    """The set amounts of a container's resources, by name; limits before requests."""
     return {name: size for each in (requests, limits) for name, size in each.items() if not is_blank_amount(size)}
 
 

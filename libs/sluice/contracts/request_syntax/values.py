@@ -129,8 +129,7 @@ def refuse_compute_instance(written: SourceValue, text: str, prefix: str = "") -
 def node_name(written: SourceValue) -> str:
     text = written.text()
     if len(text) > _NODE_NAME_MAX or _NODE_NAME.fullmatch(text) is None:
-        allowed = f"at most {_NODE_NAME_MAX} of a-z, 0-9, '-' and '.'"
-        raise written.invalid("no name of a node", allowed)
+        raise written.invalid("no name of a node", f"at most {_NODE_NAME_MAX} of a-z, 0-9, '-' and '.'")
     return text
 
 

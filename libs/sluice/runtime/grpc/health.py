@@ -56,7 +56,6 @@ class Health(HealthServicer):
             self._parts.setdefault(part, None)
 
     def need(self, why_not: Callable[[], str]) -> None:
-        """Be ready only while this returns an empty text; otherwise it is the reason."""
         self._needs.append(why_not)
 
     @contextmanager
@@ -76,7 +75,6 @@ class Health(HealthServicer):
         return ""
 
     def why_not_ready(self) -> str:
-        """Why this process cannot work now, in words; empty when it can."""
         stuck = self.why_not_alive()
         if stuck:
             return stuck

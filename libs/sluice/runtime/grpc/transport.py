@@ -153,10 +153,7 @@ async def channel(
     server_name: str = "",
     traces: RequestTraces | None = None,
 ) -> AsyncIterator[grpc.aio.Channel]:
-    """
-    A channel to `address`. Unary calls get `deadline_s`; `server_name` is that of its certificate. Raises
-    PlainTextError.
-    """
+    """A channel to `address`. Unary calls get `deadline_s`; `server_name`: of its certificate."""
     interceptors = (TraceUnaryClientInterceptor(deadline_s, traces or RequestTraces()), TraceStreamClientInterceptor())
     if _speaks_tls(address, security) and security.identity is not None:
         named = (("grpc.ssl_target_name_override", server_name),) if server_name else ()

@@ -23,7 +23,6 @@ _WHY_MAX = 200
 
 
 async def ask_agents(addresses: Mapping[str, AgentAddress], security: TransportSecurity) -> dict[str, NodeUsage | str]:
-    """Each agent's answer, or why there is none. Each has at most `ANSWER_WITHIN_S`."""
     slots = asyncio.Semaphore(ASKED_MAX)
 
     async def ask(node: str, address: AgentAddress) -> NodeUsage | str:

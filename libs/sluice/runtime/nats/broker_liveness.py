@@ -13,8 +13,8 @@ from structlog.typing import FilteringBoundLogger
 REPORT_AFTER_S = 5.0
 """Leader election takes up to 8 s in a cluster and none on one server; longer silence is reported."""
 
-CHECK_EVERY_S = 1.0
-"""How often to check that this process runs; the broker's heartbeat has the same interval."""
+CHECK_EVERY_S, CHECKS = 2.0, 3
+"""How often to check that this process runs: not more often, and so often until the deadline."""
 LATE_MAX_S = 1.0
 """A check this late means that the process was paused. A busy event loop is late by a tenth of that."""
 
@@ -28,7 +28,7 @@ class AwakeDeadline:
 
     @property
     def due(self) -> float:
-        return min(self._looked_at + CHECK_EVERY_S, self._over_at)
+        return min(self._looked_at + max(CHECK_EVERY_S, self._bound_s / CHECKS), self._over_at)
 
     def is_over(self, now: float) -> bool:
         """Whether the deadline has passed. It restarts after a check that is far too late: the process was paused."""
@@ -59,7 +59,6 @@ class BrokerLiveness:
 
     @property
     def lasts_s(self) -> float:
-        """How long it has lasted; 0 while writes are answered."""
         return self._clock() - self._deadline.began_at if self._deadline is not None else 0.0
 
     def unanswered(self, *, connected: bool, clustered: bool) -> None:

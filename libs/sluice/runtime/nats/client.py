@@ -23,6 +23,7 @@ with without("aiohttp"):
         MaxPayloadError,
         NoRespondersError,
         OutboundBufferLimitError,
+        StaleConnectionError,
     )
     from nats.errors import TimeoutError as NatsTimeoutError
     from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
@@ -34,10 +35,7 @@ parser.MSG_RE = re.compile(rb"\AMSG[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+(
 parser.HMSG_RE = re.compile(
     rb"\AHMSG[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+(([^ \t\r\n]+)[ \t]+)?(\d+)[ \t]+(\d+)\r\n"
 )
-"""
-nats-py 2.16 also splits at vertical tabs and form feeds. To the server both are valid in a subject: a user who may
-write `a.*` could repeatedly disconnect every reader there.
-"""
+"""nats-py 2.16 also splits at vertical tabs and form feeds: a user who may write `a.*` could disconnect readers."""
 
 CONNECT_S = 2.0
 _LOGIN_ENDED = ("authorization violation", "authentication expired", "authentication revoked", "credentials revoked")
@@ -98,6 +96,16 @@ class Client(_Client):
         hearing = [each._wait_for_msgs_task for each in self._subs.values()]  # noqa: SLF001 - no public API
         return [task for task in (*own, *hearing) if task is not None and not task.done()]
 
+    async def ping(self) -> None:
+        """One ping more than at the interval; the connection is lost when too many were not answered."""
+        if not self.is_connected:
+            return
+        self._pings_outstanding += 1
+        if self._pings_outstanding > self.options["max_outstanding_pings"]:
+            await self._process_op_err(StaleConnectionError())
+        else:
+            await self._send_ping()
+
     async def close(self) -> None:
         """Does nothing before `connect` has created its queue: closing would raise, and hide the cause."""
         if self._flush_queue is not None:
@@ -155,15 +163,11 @@ class Client(_Client):
         self.options["connect_timeout"] = CONNECT_S
         try:
             await super()._process_connect_init()
-        except (OSError, Error, TimeoutError):
+        except BaseException as error:
             self.abandon()
-            raise
-        except Exception as error:
-            self.abandon()
+            if isinstance(error, OSError | Error | TimeoutError) or not isinstance(error, Exception):
+                raise
             raise Error(f"this is no NATS server: {error!r}") from error
-        except BaseException:
-            self.abandon()
-            raise
         finally:  # one transport serves all connections, and must not refer to itself
             vars(self._transport).pop("readline", None)
 

@@ -20,28 +20,26 @@ from sluice.runtime.nats.wire_format import NO_ANSWER, said_in
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.runtime_metrics import DENIED, RECONNECTS
 from sluice.runtime.retry import Backoff
-from sluice.runtime.tls.certificate_files import CHECK_EVERY_S
 
 SERVER_FLOOR = (2, 15, 0)
-"""
-The oldest supported server: CONSUMER.RESET and asynchronous persistence were tried on it, and it holds the fixes of
-every NATS security advisory known when this was written (the latest two of them in 2.14).
-"""
+"""The oldest supported server: CONSUMER.RESET was tried on it, and it holds the fixes of all known advisories."""
 REQUEST_TIMEOUT_S = 5.0
 ASK_TIMEOUT_S = 2.0
 """For JetStream's API, which answers at once or has no leader. Creating something waits for a disk, as a write does."""
-PING_S = 1
+PING_S, QUIET_PING_S = 1, 10
 PINGS_MAX = 2
-"""A frozen server is noticed after about 3 s; the client's default would take minutes."""
+"""
+A frozen server is noticed after about 3 s; the client's default would take minutes. `quiet` connections, of which there
+are many, ping at the longer interval while they await no answer.
+"""
+LOOK_AT_FILES_S = 5.0
+"""How often to look for changed credentials."""
 RECONNECT_WAIT_S = 0.25
 CLOSE_TIMEOUT_S = 2.0
 CANCEL_AGAIN_S = 0.1
 REFUSED_WAIT_MAX_S = 8.0
 REFUSED_MAX_S = 300.0
-"""
-A token may be refused for so long: the broker answers the same when the service that verifies it is late as when it is
-wrong. Then the process ends, which shows.
-"""
+"""A token may be refused for so long: the service that verifies it may be late. Then the process ends."""
 
 _NOT_AUTHORIZED = re.compile(r"authorization violation", re.IGNORECASE)
 _VIOLATION = re.compile(r'permissions violation(?: for (\w+) to "([^"]*)")?', re.IGNORECASE)
@@ -50,8 +48,12 @@ _VIOLATION = re.compile(r'permissions violation(?: for (\w+) to "([^"]*)")?', re
 class Connection:
     """A connection that outlives its server. `changed` callbacks are called after a reconnect and when it fails."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, quiet: bool = False) -> None:
         self.name = name
+        self._quiet = quiet
+        self._next_ping: asyncio.TimerHandle | None = None
+        """While a quiet connection awaits an answer."""
+        self._pinging: asyncio.Task[None] | None = None
         self._client = nats.Client()
         self._fatal: BusError | None = None
         self._closing = False
@@ -75,11 +77,17 @@ class Connection:
 
     @classmethod
     async def open(
-        cls, url: str, *, name: str, credentials: logins.CredentialSource | None = None, within_s: float | None = None
+        cls,
+        url: str,
+        *,
+        name: str,
+        credentials: logins.CredentialSource | None = None,
+        within_s: float | None = None,
+        quiet: bool = False,
     ) -> "Connection":
         """Connect to any of the servers in `url`; waits while none answers, or for `within_s`. Raises BusError."""
         servers = logins.parse_server_urls(url)
-        connection = cls(name)
+        connection = cls(name, quiet=quiet)
         try:
             async with asyncio.timeout(within_s):
                 await connection._connect(servers, credentials or logins.Credentials())
@@ -118,7 +126,7 @@ class Connection:
                 closed_cb=self._on_closed,
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]  # any number of seconds
-                ping_interval=PING_S,
+                ping_interval=QUIET_PING_S if self._quiet else PING_S,
                 max_outstanding_pings=PINGS_MAX,
                 pending_size=0,
                 **logins.connect_options(self._client, source, self.name),
@@ -149,10 +157,7 @@ class Connection:
         headers: dict[str, str] | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> nats.Msg:
-        """
-        One request and its answer. Raises TimeoutError (at once if the connection is lost), BusError (denied, too
-        large).
-        """
+        """One request and its answer. Raises TimeoutError (at once if disconnected), BusError (denied, too large)."""
         self.check()
         if not self._client.is_connected:
             # The client would raise, too, but keep the request without end (nats-py 2.16).
@@ -234,7 +239,6 @@ class Connection:
                 await self._up.wait()
 
     def on_change(self, call: Callable[[], None]) -> None:
-        """Call `call` after each reconnect and when the connection fails, until `off_change`."""
         self._changed[call] = None
 
     def off_change(self, call: Callable[[], None]) -> None:
@@ -243,8 +247,9 @@ class Connection:
     async def close(self) -> None:
         """Flush and disconnect, within CLOSE_TIMEOUT_S; then end whatever is left of the client."""
         self._closing = True
-        if self._looking is not None:
-            await _end(self._looking)
+        if self._next_ping is not None:
+            self._next_ping.cancel()
+        await _end(*(task for task in (self._looking, self._pinging) if task is not None))
         self._fatal = self._fatal or BusError(f"the connection of {self.name} is closed")
         self._give_up_waiting()
         self._tell()
@@ -271,7 +276,7 @@ class Connection:
         the broker may not know the new one yet.
         """
         while not self._failed.is_set():
-            await asyncio.sleep(CHECK_EVERY_S)
+            await asyncio.sleep(LOOK_AT_FILES_S)
             found, shown = self._source.current(), self._shown
             if found is shown:
                 continue
@@ -289,10 +294,21 @@ class Connection:
         """A timeout that also ends at once when the connection is lost."""
         async with asyncio.timeout(timeout_s) as deadline:
             self._deadlines[deadline] = None
+            if self._quiet and self._next_ping is None:
+                self._next_ping = asyncio.get_running_loop().call_later(PING_S, self._ping)
             try:
                 yield
             finally:
                 del self._deadlines[deadline]
+
+    def _ping(self) -> None:
+        """Find out, while an answer is awaited, whether the server lives."""
+        self._next_ping = None
+        if self._deadlines and not self._closing:
+            loop = asyncio.get_running_loop()
+            if self._pinging is None or self._pinging.done():
+                self._pinging = loop.create_task(self._client.ping())
+            self._next_ping = loop.call_later(PING_S, self._ping)
 
     def _give_up_waiting(self) -> None:
         now = asyncio.get_running_loop().time()

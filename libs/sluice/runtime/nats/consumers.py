@@ -12,7 +12,7 @@ from sluice.contracts.bus.events import Stream
 from sluice.contracts.bus.streams import ACKS_PENDING_MAX, consumer_of
 from sluice.contracts.ids import Incarnation, NodeName
 from sluice.runtime.nats.connection import Connection
-from sluice.runtime.nats.reader import Opened
+from sluice.runtime.nats.reader import Opened, Pull
 from sluice.runtime.nats.stream_management import incarnation, incarnation_of_durable
 from sluice.runtime.nats.wire_format import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, ApiError
 
@@ -20,14 +20,18 @@ BATCH = 5_000
 """Messages requested at once: 100,000 last values then take 0.4 s."""
 INACTIVE_S = 30
 """The server deletes an ephemeral consumer without pulls for this long."""
-PULL_EXPIRES_S = 30.0
-SHARED_PULL_EXPIRES_S = 3.0
+PULL_EXPIRES_S = 60.0
+HEARTBEAT_S = 1.0
+TAIL_HEARTBEAT_S, CLUSTER_TAIL_HEARTBEAT_S = 6.0, 2.0
+"""Of an agent at the end of its ledger: mostly it waits. Of a cluster another server may be lost than its own."""
+SHARED_PULL_EXPIRES_S = 3 * HEARTBEAT_S
 """
-For a durable, which the agent's next run pulls from, too.
+For several entries of a durable, which the agent's next run pulls from, too.
 
 Its pulls cross accounts (`nats_server.users`), and then a cluster does not notice that the puller is gone: it sends
 entries there until the pull expires (tried on nats-server 2.15.1; a single server notices). So the next run's reading
-may miss some, and restarts after they expired; an agent that stops in order leaves no pull behind. The server requires
+may miss some, and restarts after they expired; an agent that stops in order leaves no pull behind. At the end of the
+ledger a pull is for one entry, so that an abandoned one takes one only, however long it is open. The server requires
 more than two heartbeats.
 """
 
@@ -35,9 +39,8 @@ more than two heartbeats.
 class StreamConsumer:
     """Everything under some filters of one stream, by a consumer that expires when unused."""
 
-    batch = BATCH
+    messages_max = 2 * BATCH
     acknowledges = False
-    pull_expires_s = PULL_EXPIRES_S
     outlives_reading = False
     tells_missing = False
 
@@ -73,14 +76,17 @@ class StreamConsumer:
         # Checked again after the consumer exists, so that a stream recreated meanwhile is noticed.
         return Opened(name, made["num_pending"], await incarnation(self._connection, self.stream))
 
+    def next_pull(self, behind: int, wanted: int, left_s: float) -> Pull | None:  # noqa: ARG002
+        """Two large ones at a time, so that the server never waits for us."""
+        return Pull(BATCH, PULL_EXPIRES_S, HEARTBEAT_S) if wanted <= BATCH else None
+
 
 class LedgerConsumer:
     """A node's ledger, by the durable of its agent."""
 
     stream = Stream.BOOK
-    batch = ACKS_PENDING_MAX
+    messages_max = ACKS_PENDING_MAX
     acknowledges = True
-    pull_expires_s = SHARED_PULL_EXPIRES_S
     outlives_reading = True
     tells_missing = True
 
@@ -89,7 +95,6 @@ class LedgerConsumer:
         self._name = consumer_of(node)
 
     async def find(self) -> Incarnation | None:
-        """The incarnation that the durable was created in, or None while there is no durable."""
         try:
             info = await self._connection.ask(f"CONSUMER.INFO.{self.stream}.{self._name}")
         except ApiError as error:
@@ -102,3 +107,13 @@ class LedgerConsumer:
         """Reset the durable to the first entry. Its own count of deliveries restarts at 1."""
         info = await self._connection.ask(f"CONSUMER.RESET.{self.stream}.{self._name}", {"seq": 1})
         return Opened(self._name, info["num_pending"], incarnation_of_durable(info))
+
+    def next_pull(self, behind: int, wanted: int, left_s: float) -> Pull | None:
+        """All that is stored, then one entry at a time."""
+        if wanted > 0:
+            return None
+        if behind > 0:
+            return Pull(min(behind, ACKS_PENDING_MAX), SHARED_PULL_EXPIRES_S, HEARTBEAT_S)
+        heartbeat_s = CLUSTER_TAIL_HEARTBEAT_S if self._connection.clustered else TAIL_HEARTBEAT_S
+        expires_s = max(SHARED_PULL_EXPIRES_S, min(left_s, PULL_EXPIRES_S))
+        return Pull(1, expires_s, min(heartbeat_s, expires_s / 3))

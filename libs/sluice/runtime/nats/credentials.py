@@ -57,10 +57,7 @@ class Credentials:
     trusts: bytes = field(default=b"", repr=False)
     """The authorities behind `tls`, to detect a change; empty where they never change."""
     is_token: bool = False
-    """
-    Whether the password is a token that a service verifies for the broker: a refusal may mean that the service is late,
-    and a login ends with its token.
-    """
+    """Whether a service verifies the password: a refusal may mean that it is late, and a login ends with it."""
     nkey: str = ""
     """A public key instead of a password; `sign` signs the broker's challenge."""
     sign: Callable[[str], bytes] | None = field(default=None, repr=False)
@@ -164,7 +161,6 @@ def explain_connect_error(error: Exception) -> str:
 
 
 def is_identity_error(error: Exception) -> bool:
-    """Whether waiting hardly helps: a bad certificate, or plain text."""
     return isinstance(error, ssl.SSLError | PlainTextBrokerError)
 
 

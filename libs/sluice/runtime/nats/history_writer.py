@@ -105,7 +105,6 @@ class HistoryWriter:
                 self._record_soon(write.operation, write.subject, mine.observed, mine)
 
     def seen(self, entry: Entry) -> None:
-        """An entry was observed: perhaps an unanswered write of ours."""
         mine = self._unanswered.get(entry.operation) if self._unanswered else None
         if mine is not None:
             mine.observed = entry.sequence

@@ -90,9 +90,13 @@ class NatsBus:
         refresh_s: float = REFRESH_S,
         within_s: float | None = None,
         records_agents: bool = False,
+        quiet: bool = False,
     ) -> "NatsBus":
-        """As `Connection.open`. `traces` gets what is read; with `records_agents` agents' messages go to HISTORY."""
-        connection = await Connection.open(url, name=name, credentials=credentials, within_s=within_s)
+        """
+        As `Connection.open`. `traces` gets what is read; with `records_agents` agents' messages go to HISTORY; `quiet`
+        ones ping seldom while they await nothing.
+        """
+        connection = await Connection.open(url, name=name, credentials=credentials, within_s=within_s, quiet=quiet)
         return cls(connection, traces, refresh_s, records_agents=records_agents)
 
     async def write(self, write: Write, headers: dict[str, str]) -> Answer:

@@ -11,7 +11,7 @@ import random
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from sluice.contracts.bus.events import Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.ids import Incarnation
@@ -34,13 +34,10 @@ from sluice.runtime.prometheus.metrics import Sample
 from sluice.runtime.prometheus.runtime_metrics import LAG, REDELIVERIES
 from sluice.runtime.retry import Backoff
 
-HEARTBEAT_S = 1.0
-SILENCE_MAX_S = 4.0
-"""Without even a heartbeat for this long, the consumer counts as gone."""
+SILENCE_MAX_S = 3.0
+"""A heartbeat so late means that the consumer is gone."""
 PENDING_MAX_S = 3.0
 """Pending messages that do not arrive within this count as expired (messages may have a TTL)."""
-AHEAD = 2
-"""Open pull requests at a time, so that the server never waits for us."""
 PULL_LATE_S = 0.3
 """How much later than its expiry the server may end a pull."""
 ACK = b"+ACK"
@@ -66,14 +63,21 @@ class Opened:
     incarnation: Incarnation
 
 
+class Pull(NamedTuple):
+    """A request for at most `batch` messages: how long it is open, and the interval of heartbeats meanwhile (s)."""
+
+    batch: int
+    expires_s: float
+    heartbeat_s: float
+
+
 class Consumer(Protocol):
     """How one kind of consumer is found and opened; reading is the same for all."""
 
     stream: Stream
-    batch: int
+    messages_max: int
+    """Of all open pulls together."""
     acknowledges: bool
-    pull_expires_s: float
-    """How long a pull is open: until then, messages may go to a pull whose reader is gone, and are lost."""
     outlives_reading: bool
     """Whether the next reading uses the same consumer, so that pulls of this one still take from it."""
     tells_missing: bool
@@ -84,6 +88,12 @@ class Consumer(Protocol):
 
     async def open(self) -> Opened:
         """Begin at the first entry. Raises TimeoutError, ApiError."""
+
+    def next_pull(self, behind: int, wanted: int, left_s: float) -> Pull | None:
+        """
+        The pull to open now, if one is needed: `behind` messages are stored and not sent, `wanted` are requested and
+        not received, `left_s` is the time until the reading is restarted.
+        """
 
 
 class Reader:
@@ -101,7 +111,8 @@ class Reader:
         self._behind = 0
         """How many messages the broker still had when it sent the last one."""
         self._pulls_end_at = 0.0
-        """When the last pull ends."""
+        """When the last pull ends that may take more than one message."""
+        self._silence_max_s = SILENCE_MAX_S
         self._unread_since: float | None = None
         """Since when there has been no reading; None while there is one."""
         self._log = logs.get("reader", bus=connection.name, stream=consumer.stream.value)
@@ -197,11 +208,13 @@ class Reader:
             if opened.pending == 0:
                 yield [reading.caught_up()]
             ends_at = asyncio.get_running_loop().time() + self._refresh_s * random.uniform(0.9, 1.1)
-            over = False
+            left_s = self._refresh_s
             while not self._stop:
-                while not over and reading.wanted <= self._consumer.batch * (AHEAD - 1):
-                    await self._pull(opened.name, inbox.subject)
-                    reading.wanted += self._consumer.batch
+                wants = self._consumer.next_pull(self._behind, reading.wanted, left_s) if left_s > 0 else None
+                if wants is not None:
+                    await self._pull(opened.name, inbox.subject, wants)
+                    reading.wanted += wants.batch
+                    continue
                 batch, acks = reading.absorb(await self._next(inbox), asyncio.get_running_loop().time())
                 self._behind = reading.behind if reading.behind is not None else self._behind
                 if batch:
@@ -212,35 +225,34 @@ class Reader:
                         await self._connection.publish(reply, ACK)
                 if reading.broken:
                     raise (LostMessagesError if reading.lost else BrokenReadingError)(reading.broken)
-                over = asyncio.get_running_loop().time() > ends_at
-                if over and (reading.wanted <= 0 or not self._consumer.outlives_reading):
+                left_s = ends_at - asyncio.get_running_loop().time()
+                if left_s <= 0 and (reading.wanted <= 0 or not self._consumer.outlives_reading):
                     self.restart("it is time to")
 
-    async def _pull(self, consumer: str, inbox: str) -> None:
+    async def _pull(self, consumer: str, inbox: str, pull: Pull) -> None:
         body = {
-            "batch": self._consumer.batch,
-            "expires": int(self._consumer.pull_expires_s * 1e9),
-            "idle_heartbeat": int(HEARTBEAT_S * 1e9),
+            "batch": pull.batch,
+            "expires": int(pull.expires_s * 1e9),
+            "idle_heartbeat": int(pull.heartbeat_s * 1e9),
         }
-        self._pulls_end_at = asyncio.get_running_loop().time() + self._consumer.pull_expires_s + PULL_LATE_S
+        self._silence_max_s = pull.heartbeat_s + SILENCE_MAX_S
+        if pull.batch > 1:  # one for a single message ends with the message that it takes
+            self._pulls_end_at = asyncio.get_running_loop().time() + pull.expires_s + PULL_LATE_S
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{consumer}"
         await self._connection.publish(subject, json.dumps(body).encode(), reply=inbox)
 
     async def _next(self, inbox: "_Inbox") -> list[Msg]:
-        """
-        Messages that have arrived; waits for some. Raises BrokenReadingError after SILENCE_MAX_S of this process
-        running.
-        """
+        """Messages that have arrived; waits for some. Raises BrokenReadingError if all is silent while this runs."""
         if not inbox.messages and not self._stop:
             self._news.clear()
             loop = asyncio.get_running_loop()
-            deadline = AwakeDeadline(SILENCE_MAX_S, loop.time())
+            deadline = AwakeDeadline(self._silence_max_s, loop.time())
             while not self._news.is_set():
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(deadline.due):
                         await self._news.wait()
                 if not self._news.is_set() and deadline.is_over(loop.time()):
-                    raise BrokenReadingError(f"no heartbeat for {SILENCE_MAX_S:g} s")
+                    raise BrokenReadingError(f"no heartbeat for {self._silence_max_s:g} s")
         arrived, inbox.messages = inbox.messages, []
         return arrived
 
@@ -252,7 +264,7 @@ class Reader:
             inbox.messages.append(message)
             self._news.set()
 
-        messages_max = self._consumer.batch * AHEAD + 1_000
+        messages_max = self._consumer.messages_max + 1_000  # and heartbeats
         subscription = await self._connection.subscribe(inbox.subject, hear, messages_max=messages_max)
         try:
             yield inbox
@@ -318,6 +330,7 @@ class _Position:
                 self.broken, self.lost = f"{int(last) - self._delivered} messages were lost", True
         elif status == "408":
             self.wanted -= int(headers.get(PENDING_MESSAGES, "0"))
+            self.behind = 0  # whatever was left has expired
         else:
             self.broken = f"the server says {status} {headers.get(DESCRIPTION, '')}".rstrip()
 

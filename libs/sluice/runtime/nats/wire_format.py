@@ -13,14 +13,7 @@ from sluice.contracts.bus.subjects import SubjectError, parse
 from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import Envelope
 from sluice.contracts.reasons import shorten
-from sluice.runtime.nats.client import (
-    ConnectionDrainingError,
-    ConnectionReconnectingError,
-    Msg,
-    NatsTimeoutError,
-    NoRespondersError,
-    OutboundBufferLimitError,
-)
+from sluice.runtime.nats import client as nats
 
 DELIVERED = "$JS.ACK."
 """Prefix of the reply subject of every delivered message."""
@@ -36,11 +29,7 @@ EXPECTED_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
 TTL = "Nats-TTL"
 
 AGENTS_WORD_BYTES_MAX = 128_000
-"""
-Limit of an agent's message. Services repeat its content for people, some of it twice, in one message: over
-MESSAGE_BYTES_MAX the bus would refuse that, and its writer would end. Our agents' messages have some kB; a thousand
-holders of a slice are 60.
-"""
+"""Of an agent's message: services repeat its content, and end over MESSAGE_BYTES_MAX. Ours have some kB."""
 AGENTS_KINDS = frozenset({"slice", "node"})
 """The subject kinds that node agents may write. A service publishes the removal of a node there, in a small message."""
 
@@ -55,11 +44,11 @@ CONSUMER_NOT_FOUND = 10014
 CONSUMER_EXISTS = 10148
 
 NO_ANSWER = (
-    NatsTimeoutError,
-    NoRespondersError,
-    OutboundBufferLimitError,
-    ConnectionReconnectingError,
-    ConnectionDrainingError,
+    nats.NatsTimeoutError,
+    nats.NoRespondersError,
+    nats.OutboundBufferLimitError,
+    nats.ConnectionReconnectingError,
+    nats.ConnectionDrainingError,
 )
 """Raised by the client without an answer, or when nothing could be sent: the result of the request is unknown."""
 
@@ -158,7 +147,7 @@ def read_stored(subject: str, sequence: int, data: bytes) -> Read:
     return Read(Entry(subject, sequence, OperationId(envelope.operation), envelope.message), envelope.request)
 
 
-def answer_of(subject: str, answer: Msg) -> int:
+def answer_of(subject: str, answer: nats.Msg) -> int:
     """The sequence of an accepted write. Raises ApiError (refused), TimeoutError (an answer with neither)."""
     if not answer.data:
         raise TimeoutError(f"no answer to {subject}: {status_of(answer)}")
@@ -193,8 +182,7 @@ class WrittenAt:
     broker_s: float
 
 
-def times_of(answer: Msg) -> WrittenAt | None:
-    """Both times of a stored message. None without one, or where they cannot be read."""
+def times_of(answer: nats.Msg) -> WrittenAt | None:
     envelope = decode(answer.data)
     stored = (answer.headers or {}).get(TIME_STAMP, "")
     if isinstance(envelope, Undecodable) or not stored:
@@ -205,7 +193,7 @@ def times_of(answer: Msg) -> WrittenAt | None:
         return None
 
 
-def status_of(message: Msg) -> str:
+def status_of(message: nats.Msg) -> str:
     """The server's status in place of a message, or empty. A stored message may have any header."""
     headers = message.headers
     if message.data or not headers or SEQUENCE in headers or message.reply.startswith(DELIVERED):

@@ -152,7 +152,6 @@ class _Collector:
         self._counts = counts
 
     def describe(self) -> Iterator["Family"]:
-        """Nothing beforehand: a metric without values has no name yet."""
         return iter(())
 
     def collect(self) -> Iterator["Family"]:

@@ -138,11 +138,7 @@ def issue(
 
 
 def self_signed(names: Sequence[str], usages: Iterable[x509.ObjectIdentifier], now: dt.datetime) -> KeyPair:
-    """
-    A certificate for those that trust it and no other of this key.
-
-    Its subject is random: of two with one subject, a peer that trusts the newer could take the older for its issuer.
-    """
+    """A certificate for those that trust it. Its subject is random: no peer takes an older one for its issuer."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"sluice-{secrets.token_hex(8)}")])
     certificate = (

@@ -84,11 +84,7 @@ class within:  # noqa: N801 - a function to those who use it; a generator would 
 
 
 class RequestTraces:
-    """
-    Request id -> its position in its trace, bounded; spans in those traces; steps since the last message.
-
-    Without spans (no endpoint configured) nothing is recorded, and received context is passed on.
-    """
+    """Request id -> its position in its trace, bounded; spans, where an endpoint is configured; recent steps."""
 
     def __init__(self, spans: "Spans | None" = None, *, requests_max: int = REQUESTS_MAX) -> None:
         self._spans = spans

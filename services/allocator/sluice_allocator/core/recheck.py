@@ -80,7 +80,7 @@ def watch_binding(ctx: SchedulerContext, request: RequestId) -> None:
 
 def watch_grant(ctx: SchedulerContext, allocation: AllocationId) -> None:
     """A grant has no request, or a rejected one, or has one again. One that cannot be read counts as one."""
-    entry, conditions = ctx.facts.grant(allocation), ctx.conditions
+    entry, conditions = ctx.facts.granted(allocation), ctx.conditions
     if entry is not None and _is_unrequested(ctx, entry.booking):
         mark = conditions.syncs[entry.booking.source]
         conditions.observe(Condition.GRANT_WITHOUT_REQUEST, allocation, mark=mark)
@@ -117,7 +117,7 @@ def _source_of_answer(ctx: SchedulerContext, request: RequestId) -> SourceName |
 
 def _is_orphan(ctx: SchedulerContext, allocation: AllocationId, watched: Watched) -> bool | None:
     """Agents report before sources have listed: certain only when its source synced after it was found."""
-    entry = ctx.facts.grant(allocation)
+    entry = ctx.facts.granted(allocation)
     if entry is None or not _is_unrequested(ctx, entry.booking):
         return None
     return ctx.conditions.syncs[entry.booking.source] > watched.mark

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         policies = _policies(wanted.policy)
         fleet = _fleet(wanted.fleet)
         _run(fleet, policies, _placing(wanted.placement), wanted)
-    except (_WrongInputError, WorkloadError) as error:
+    except (_WrongInputError, FleetSpecError, PlacementFileError, WorkloadError) as error:
         sys.stderr.write(f"{PROGRAM}: {error}\n")
         return EXIT_WRONG
     except KeyboardInterrupt:
@@ -85,17 +85,12 @@ def _out(wanted: argparse.Namespace) -> Path:
 def _fleet(path: Path) -> FleetSpec:
     try:
         return parse_fleet(read_named_text(path, TOML_BYTES_MAX), origin=str(path))
-    except FleetSpecError as error:
-        raise _WrongInputError(str(error)) from error
     except OSError as error:
         raise _WrongInputError(f"the fleet file {path} cannot be read: {error.strerror or error}") from error
 
 
 def _placing(path: Path | None) -> PlacementConfig:
-    try:
-        return parse_placement(read_text(path), origin=str(path)) if path is not None else PlacementConfig()
-    except PlacementFileError as error:
-        raise _WrongInputError(str(error)) from error
+    return parse_placement(read_text(path), origin=str(path)) if path is not None else PlacementConfig()
 
 
 def _policies(text: str | None) -> Policies:

@@ -29,7 +29,6 @@ from sluice_allocator.shell.decision_counter import DecisionCounter
 from sluice_allocator.shell.metrics import AllocatorMetrics
 from sluice_allocator.shell.server import ROLE, AllocatorServer, ShareResizer
 
-GO_ON_S = 0.02  # how often an unfinished core is given time to continue; other events come between
 LOOK_S = 0.1  # how often the lease is checked: how long a holder may go on deciding after it expired
 PHASES = (SpanPhase("queue wait", "saw AllocationRequested", "decided Grant"),)
 """From a request's arrival to the decision that gives it a place, in traces."""
@@ -69,6 +68,7 @@ async def serve_on(bus: Bus, service: Service[AllocatorSettings], health: Health
         tick_s=settings.tick_s,
         shows=AllocatorMetrics(core).now,
         phases=PHASES,
+        go_on=lambda: Continue() if core.unfinished else None,
     )
     server = AllocatorServer(core, bus, service.run, partial(adjuster.ask, offer=runner.offer))
 
@@ -85,7 +85,6 @@ async def serve_on(bus: Bus, service: Service[AllocatorSettings], health: Health
         history_bytes = settings.history_mib * MIB
         tasks.create_task(_keep_streams(bus, service.clock, history_bytes), name="streams")
         tasks.create_task(freeze_periodically(service.clock), name="garbage")
-        tasks.create_task(_go_on(core, runner, service.clock), name="go on")
         if settings.always_active:
             await runner.offer(LeaseChanged(held=True))
         else:
@@ -107,14 +106,6 @@ async def _work_by_lease(lease: Lease, runner: CoreRunner[Event], clock: Clock) 
                 await clock.sleep(LOOK_S)
     finally:
         await asyncio.shield(lease.release())
-
-
-async def _go_on(core: Allocator, runner: CoreRunner[Event], clock: Clock) -> None:
-    """Let the core continue offering freed places to a long queue, even when no other event comes."""
-    while True:
-        if core.unfinished:
-            await runner.offer(Continue())
-        await clock.sleep(0 if core.unfinished else GO_ON_S)
 
 
 async def _keep_streams(bus: Bus, clock: Clock, history_bytes: int) -> None:

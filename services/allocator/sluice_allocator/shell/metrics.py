@@ -135,7 +135,8 @@ class AllocatorMetrics:
         yield Sample(REQUESTS, bindings[msg.Bound], ("bound",))
         yield Sample(REQUESTS, bindings[msg.Refused], ("refused",))
         yield Sample(REQUESTS, len(world.waiting), ("waiting",))
-        for reason, count in Counter(map(_reason_of, world.waiting.values())).items():
+        firsts = (str(each.reasons[0].reason) if each.reasons else "none" for each in world.waiting.values())
+        for reason, count in Counter(firsts).items():
             yield Sample(WAITING, count, (reason,))
         for kind, count in _types(world.ledger).items():
             yield Sample(GRANTS, count, (kind.__name__,))
@@ -168,7 +169,8 @@ class AllocatorMetrics:
             asked = ctx.facts.wanted(first)
             if asked is None:
                 continue  # withdrawn, about to leave
-            labels = _asked_for(asked)
+            claim = asked.claims[0]  # combinations of all would be too many
+            labels = "/".join(claim.modes), claim.profile or "any"
             yield Sample(QUEUE, group.members.before(group.members.last()) + 1, labels)
             attempt = ctx.backoff.of_request.get(first)
             since = attempt.since_when if attempt is not None else None
@@ -191,13 +193,3 @@ def leaked_slices(world: BusCache) -> int:
 
 def _types(facts: Mapping[Any, object]) -> Counter[type]:
     return Counter(map(type, facts.values()))
-
-
-def _reason_of(pending: msg.Pending) -> str:
-    return str(pending.reasons[0].reason) if pending.reasons else "none"
-
-
-def _asked_for(asked: msg.AllocationRequested) -> tuple[str, str]:
-    """Mode and profile of the first container that asks; combinations of all would be too many."""
-    first = asked.claims[0]
-    return "/".join(first.modes), first.profile or "any"

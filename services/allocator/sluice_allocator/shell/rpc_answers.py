@@ -1,36 +1,34 @@
 """Converts the core's answers to their gRPC form."""
 
 from collections.abc import Iterable
+from typing import Any
 
-from msgspec.structs import asdict
-
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import RequestId, RunId
-from sluice.contracts.messages import (
-    HostNeeds,
-    HostPort,
-    HostRoom,
-    NodeExpression,
-    PodTerm,
-    Share,
-    SpreadTerm,
-    Toleration,
-)
 from sluice.contracts.pb import allocator_pb2 as pb
-from sluice.contracts.proto.bookings import MODES, share_to_proto
+from sluice.contracts.proto.bookings import MODES, fields_of
 from sluice.contracts.reasons import Refusal, shorten
 from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.explain.status import AsksNothing, PodAsked, RequestStatus, Simulated, WouldBind, WouldWait
-from sluice_allocator.core.moves.defragment import Emptied, Moved, Proposal
-from sluice_allocator.core.placement.explain.left_over import LeftOver
-from sluice_allocator.core.placement.explain.reason_table import ReasonsByFilter
+from sluice_allocator.core.moves.defragment import Emptied, Proposal
 from sluice_allocator.core.resize.pending import FIELDS, AdjustRefused, Change, Effect, Outcome
 from sluice_allocator.core.state.grant_facts import DeviceAmount
 
 CONTAINERS_MAX = 1000  # most containers of one pod; an API server takes no object with more
 
 
+TOGETHER_MAX = 200  # pods of one question; each takes milliseconds, in which nothing is decided
+
+
 class QuestionError(ValueError):
     """A question that no pod can be behind. The message names the field, its value and a valid form."""
+
+
+def pods_asked(request: pb.SimulateRequest) -> list[PodAsked]:
+    """The pod to simulate, and those after it. Raises QuestionError."""
+    if len(request.next) >= TOGETHER_MAX or any(each.next for each in request.next):
+        raise QuestionError(f"next: {len(request.next)} pods; at most {TOGETHER_MAX - 1}, without a next of their own")
+    return [pod_asked(each) for each in (request, *request.next)]
 
 
 def pod_asked(request: pb.SimulateRequest) -> PodAsked:
@@ -60,14 +58,14 @@ def change_asked(request: pb.AdjustRequest) -> Change:
     return Change(RequestId(request.request), request.container, values)
 
 
-def _needs(host: pb.HostNeeds) -> HostNeeds:
+def _needs(host: pb.HostNeeds) -> msg.HostNeeds:
     room = host.room
     amounts = {"cpu_milli": room.cpu_milli, "memory_mib": room.memory_mib, **room.resources}
     for name, amount in amounts.items():
         if amount < 0:
             raise QuestionError(f"host.room: {shorten(name)} = {amount}; at least 0")
-    return HostNeeds(
-        room=HostRoom(cpu_milli=room.cpu_milli, memory_mib=room.memory_mib, resources=dict(room.resources)),
+    return msg.HostNeeds(
+        room=msg.HostRoom(cpu_milli=room.cpu_milli, memory_mib=room.memory_mib, resources=dict(room.resources)),
         node_name=host.node_name,
         node_selector=dict(host.node_selector),
         affinity=tuple(tuple(_expression(each) for each in term.expressions) for term in host.affinity),
@@ -75,17 +73,17 @@ def _needs(host: pb.HostNeeds) -> HostNeeds:
         beside=tuple(_pod_term(each) for each in host.beside),
         apart=tuple(_pod_term(each) for each in host.apart),
         spread=tuple(_spread_term(each) for each in host.spread),
-        ports=tuple(HostPort(port=each.port, protocol=each.protocol or "TCP", ip=each.ip) for each in host.ports),
+        ports=tuple(msg.HostPort(port=each.port, protocol=each.protocol or "TCP", ip=each.ip) for each in host.ports),
     )
 
 
-def _pod_term(term: pb.PodTerm) -> PodTerm:
+def _pod_term(term: pb.PodTerm) -> msg.PodTerm:
     selector = tuple(_expression(each) for each in term.selector)
-    return PodTerm(topology_key=term.topology_key, selector=selector, namespaces=tuple(term.namespaces))
+    return msg.PodTerm(topology_key=term.topology_key, selector=selector, namespaces=tuple(term.namespaces))
 
 
-def _spread_term(term: pb.SpreadTerm) -> SpreadTerm:
-    return SpreadTerm(
+def _spread_term(term: pb.SpreadTerm) -> msg.SpreadTerm:
+    return msg.SpreadTerm(
         topology_key=term.topology_key,
         max_skew=max(1, term.max_skew),
         selector=tuple(_expression(each) for each in term.selector),
@@ -95,66 +93,51 @@ def _spread_term(term: pb.SpreadTerm) -> SpreadTerm:
     )
 
 
-def _expression(each: pb.NodeExpression) -> NodeExpression:
+def _expression(each: pb.NodeExpression) -> msg.NodeExpression:
     for operator in ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"):
         if each.operator == operator:
-            return NodeExpression(key=each.key, operator=operator, values=tuple(each.values))
+            return msg.NodeExpression(key=each.key, operator=operator, values=tuple(each.values))
     raise QuestionError(
         f"host.affinity: operator = {shorten(each.operator)!r}; In, NotIn, Exists, DoesNotExist, Gt or Lt"
     )
 
 
-def _toleration(each: pb.Toleration) -> Toleration:
+def _toleration(each: pb.Toleration) -> msg.Toleration:
     for operator in ("Equal", "Exists"):
         if (each.operator or "Equal") == operator:
-            return Toleration(key=each.key, operator=operator, value=each.value, effect=each.effect)
+            return msg.Toleration(key=each.key, operator=operator, value=each.value, effect=each.effect)
     raise QuestionError(f"host.tolerations: operator = {shorten(each.operator)!r}; Equal or Exists")
 
 
-def simulated(found: Simulated, run: RunId, *, waiting: int, devices_max: int) -> pb.SimulateResponse:
-    """What a simulated pod would get, and how many devices one may request."""
-    answer = pb.SimulateResponse(decided_by=run, waiting=waiting, devices_max=devices_max)
+def simulated_together(found: list[Simulated], run: RunId, *, waiting: int, devices_max: int) -> pb.SimulateResponse:
+    """What simulated pods would get, and how many devices one may request."""
+    first, *others = (simulated(each) for each in found)
+    about = pb.SimulateResponse(decided_by=run, waiting=waiting, devices_max=devices_max, next=others)
+    first.MergeFrom(about)
+    return first
+
+
+def simulated(found: Simulated) -> pb.SimulateResponse:
+    answer = pb.SimulateResponse()
     match found:
         case WouldBind():
-            bound = pb.WouldBeBound(
-                node=found.node,
-                devices=_devices(found.devices),
-                left=[_left(each) for each in found.left],
-                others=_steps(found.others),
-                more=found.more,
-                evicts=[pb.EvictedPod(**asdict(each)) for each in found.evicts],
-                instead_of=found.instead_of,
-            )
-            answer.bound.CopyFrom(bound)
+            answer.bound.CopyFrom(pb.WouldBeBound(**_with_devices(found)))
         case WouldWait():
-            answer.waits.CopyFrom(pb.WouldWait(message=found.message, steps=_steps(found.steps), more=found.more))
+            answer.waits.CopyFrom(pb.WouldWait(**fields_of(found)))
         case Refusal():
-            answer.refused.CopyFrom(pb.Refusal(**asdict(found)))
+            answer.refused.CopyFrom(pb.Refusal(**fields_of(found)))
         case AsksNothing():
             answer.nothing.SetInParent()
     return answer
 
 
 def explained(request: str, standing: RequestStatus, run: RunId) -> pb.ExplainResponse:
-    answer = pb.ExplainResponse(
-        request=request,
-        state=f"REQUEST_STATE_{standing.state.name}",
-        message=standing.message,
-        request_revision=standing.revision,
-        node=standing.node,
-        allocation=standing.allocation,
-        devices=_devices(standing.devices),
-        steps=_steps(standing.steps),
-        more=standing.more,
-        decided_by=run,
-    )
-    if standing.turn is not None:
-        answer.turn.CopyFrom(pb.Turn(**asdict(standing.turn)))
+    said = _with_devices(standing)
+    renamed = {"request_revision": said.pop("revision"), "refused": said.pop("refusal"), "proposal": said.pop("plan")}
     if standing.plan is not None:
-        answer.proposal.CopyFrom(_proposal(standing.plan))
-    if standing.refusal is not None:
-        answer.refused.CopyFrom(pb.Refusal(**asdict(standing.refusal)))
-    return answer
+        renamed["proposal"] = _with_devices(standing.plan)
+    state = f"REQUEST_STATE_{standing.state.name}"
+    return pb.ExplainResponse(**{**said, **renamed, "state": state, "request": request, "decided_by": run})
 
 
 _EFFECTS: dict[Effect, str] = {
@@ -168,50 +151,24 @@ def adjusted(outcome: Outcome, run: RunId, *, dry_run: bool) -> pb.AdjustRespons
     answer = pb.AdjustResponse(decided_by=run)
     if isinstance(outcome, AdjustRefused):
         most = [pb.FittingValue(field=name, value=value) for name, value in outcome.most]
-        more = {**asdict(outcome), "reason": f"ADJUST_REFUSAL_{outcome.reason.name}", "most": most}
+        more = {**fields_of(outcome), "reason": f"ADJUST_REFUSAL_{outcome.reason.name}", "most": most}
         answer.refused.CopyFrom(pb.AdjustRefused(**more))
         return answer
-    fields = [pb.AdjustedField(**{**asdict(each), "effect": _EFFECTS[each.effect]}) for each in outcome.fields]
-    done = pb.Adjusted(
-        allocation=outcome.booking.allocation,
-        node=outcome.booking.node,
-        container=outcome.container,
-        revision=outcome.revision,
-        fields=fields,
-        dry_run=dry_run,
-    )
+    fields = [pb.AdjustedField(**{**fields_of(each), "effect": _EFFECTS[each.effect]}) for each in outcome.fields]
+    done = pb.Adjusted(container=outcome.container, revision=outcome.revision, fields=fields, dry_run=dry_run)
+    done.allocation, done.node = outcome.booking.allocation, outcome.booking.node
     answer.adjusted.CopyFrom(done)
     return answer
 
 
-def _devices(devices: Iterable[DeviceAmount]) -> list[pb.PlacedDevice]:
-    return [_device(each, each.grant.share) for each in devices]
+def _with_devices(answer: WouldBind | RequestStatus | Proposal) -> dict[str, Any]:
+    return fields_of(answer) | {"devices": [_device(each) for each in answer.devices]}
 
 
-def _device(amount: DeviceAmount, share: Share | None) -> pb.PlacedDevice:
+def _device(amount: DeviceAmount) -> dict[str, Any]:
     sizes = {"model": amount.model, "memory_mib": amount.memory_mib, "sm_percent": amount.sm_percent}
-    in_proto = share_to_proto(share) if share is not None else None
-    return pb.PlacedDevice(**{**asdict(amount.grant), **sizes, "mode": MODES[amount.mode], "share": in_proto})
+    return {**fields_of(amount.grant), **sizes, "mode": MODES[amount.mode]}
 
 
 def consolidated(nodes: Iterable[Emptied], run: str) -> pb.ConsolidateResponse:
-    found = [pb.EmptiedNode(node=each.node, moves=_moves(each.moves)) for each in nodes]
-    return pb.ConsolidateResponse(nodes=found, allocator_run=run)
-
-
-def _moves(moved: Iterable[Moved]) -> list[pb.MovedPod]:
-    return [pb.MovedPod(**asdict(each)) for each in moved]
-
-
-def _proposal(plan: Proposal) -> pb.MoveProposal:
-    said = {name: getattr(plan, name) for name in ("node", "gains_mib", "moves_mib", "is_done")}
-    return pb.MoveProposal(**said, devices=_devices(plan.devices), moves=_moves(plan.moved))
-
-
-def _left(left: LeftOver) -> pb.LeftOver:
-    homes = [pb.HomeLeft(**asdict(each)) for each in left.homes]
-    return pb.LeftOver(**{**asdict(left), "homes": homes})
-
-
-def _steps(steps: Iterable[ReasonsByFilter]) -> list[pb.Step]:
-    return [pb.Step(filter=each.filter, reasons=[pb.Reason(**asdict(one)) for one in each.reasons]) for each in steps]
+    return pb.ConsolidateResponse(nodes=[pb.EmptiedNode(**fields_of(each)) for each in nodes], allocator_run=run)

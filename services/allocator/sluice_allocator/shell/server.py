@@ -18,12 +18,13 @@ from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceServicer, add
 from sluice.runtime.bus import Bus
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import AdjustAsked, AnswerAdjust
-from sluice_allocator.core.explain.status import how_it_stands, simulate
+from sluice_allocator.core.explain.status import how_it_stands
+from sluice_allocator.core.explain.together import simulate_together
 from sluice_allocator.core.moves.defragment import consolidate
 from sluice_allocator.core.resize.pending import Change, Outcome
 from sluice_allocator.core.resize.resize import adjust
 from sluice_allocator.shell import rpc_answers
-from sluice_allocator.shell.rpc_answers import QuestionError, change_asked, pod_asked
+from sluice_allocator.shell.rpc_answers import QuestionError, change_asked, pods_asked
 
 ANSWER_WITHIN_S = 10.0  # a write settles within tens of milliseconds; a broker that is away may be away for long
 
@@ -73,13 +74,13 @@ class AllocatorServer(AllocatorServiceServicer):
     async def Simulate(self, request: pb.SimulateRequest, context: Any) -> pb.SimulateResponse:  # noqa: N802
         await self._only_when_working(context)
         try:
-            pod = pod_asked(request)
+            pods = pods_asked(request)
         except QuestionError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise AssertionError("abort raises") from error
         ctx = self._core.ctx
-        return rpc_answers.simulated(
-            simulate(ctx, pod), self._run, waiting=len(ctx.queue), devices_max=ctx.rules.max_gpus_per_node
+        return rpc_answers.simulated_together(
+            simulate_together(ctx, pods), self._run, waiting=len(ctx.queue), devices_max=ctx.rules.max_gpus_per_node
         )
 
     async def Explain(self, request: pb.ExplainRequest, context: Any) -> pb.ExplainResponse:  # noqa: N802

@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
@@ -11,7 +11,10 @@ from sluice_console.core.output.sanitize import sanitize
 from sluice_console.shell.errors import CommandError
 
 if TYPE_CHECKING:
+    from cyclopts.completion import CompletionContext
+
     from sluice.runtime.bus import BusError
+    from sluice_console.core.fleet.names import Named
     from sluice_console.shell.output.formats import OutputFormat
 
 EXIT_FAILED = 1
@@ -25,6 +28,18 @@ Server = Annotated[
     str | None, Parameter(help="NATS URL; otherwise SLUICE_NATS_URL, otherwise the running `sluice up`.")
 ]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="One JSON document (docs/json.md).")]
+
+
+def named(kind: "Named") -> "Callable[[CompletionContext], list[str]]":
+    """Completes a name from the running system."""
+
+    def names(context: "CompletionContext") -> list[str]:
+        from sluice_console.shell.live.names import live_names
+
+        return live_names(kind, context)
+
+    return names
+
 
 Documented = Annotated[
     Literal["json", "yaml"] | None,

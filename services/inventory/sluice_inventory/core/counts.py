@@ -9,16 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+import msgspec
+
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import GpuUuid, NodeName
-from sluice.contracts.messages import (
-    DeviceGrant,
-    GpuReport,
-    InstanceReport,
-    NodeInventory,
-    NodeSnapshot,
-    Share,
-    SliceReport,
-)
 
 
 class SlotState(StrEnum):
@@ -46,9 +40,9 @@ class Slot:
     profile: str | None = None  # None for a whole GPU without MIG, and for a quarantined span without an instance
     uuid: str = ""
     allocation: str = ""
-    owner: SliceReport | None = None
+    owner: msg.SliceReport | None = None
     container: str = ""
-    share: Share | None = None
+    share: msg.Share | None = None
     message: str = ""  # why it cannot be granted
 
     @property
@@ -56,11 +50,10 @@ class Slot:
         return self.start, self.size
 
 
-@dataclass(frozen=True, slots=True)
-class GpuUse:
+class GpuUse(msgspec.Struct, frozen=True):
     """One physical GPU: its report and derived counts. `created` are our instances, per profile."""
 
-    gpu: GpuReport
+    gpu: msg.GpuReport
     slots: tuple[Slot, ...]
     slices_total: int
     slices_in_use: int
@@ -78,17 +71,15 @@ class GpuUse:
         return self.slices_in_use / self.slices_total
 
 
-@dataclass(frozen=True, slots=True)
-class NodeUse:
+class NodeUse(msgspec.Struct, frozen=True):
     """One node's inventory and the use of its GPUs, in the order of their index."""
 
     name: NodeName
-    inventory: NodeInventory
+    inventory: msg.NodeInventory
     gpus: tuple[GpuUse, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FleetUse:
+class FleetUse(msgspec.Struct, frozen=True):
     """Sums over nodes. Creatable counts cover healthy GPUs of fresh nodes: what could be created now."""
 
     nodes: int
@@ -107,9 +98,9 @@ class FleetUse:
         return sum(self.creatable.values())
 
 
-def gpu_uses(snapshot: NodeSnapshot) -> tuple[GpuUse, ...]:
+def gpu_uses(snapshot: msg.NodeSnapshot) -> tuple[GpuUse, ...]:
     """The use of each GPU of a node, in the order of index and UUID."""
-    booked: dict[GpuUuid, list[tuple[DeviceGrant, SliceReport]]] = {}
+    booked: dict[GpuUuid, list[tuple[msg.DeviceGrant, msg.SliceReport]]] = {}
     for report in snapshot.slices:
         for device in report.booking.devices:
             booked.setdefault(device.gpu, []).append((device, report))
@@ -117,7 +108,7 @@ def gpu_uses(snapshot: NodeSnapshot) -> tuple[GpuUse, ...]:
     return tuple(gpu_use(gpu, booked.get(gpu.uuid, ())) for gpu in gpus)
 
 
-def gpu_use(gpu: GpuReport, booked: Iterable[tuple[DeviceGrant, SliceReport]]) -> GpuUse:
+def gpu_use(gpu: msg.GpuReport, booked: Iterable[tuple[msg.DeviceGrant, msg.SliceReport]]) -> GpuUse:
     """The use of one GPU, given the devices of the node's journal that lie on it."""
     slots = _slots(gpu, list(booked))
     total = max(1, gpu.memory_slices)
@@ -134,7 +125,7 @@ def gpu_use(gpu: GpuReport, booked: Iterable[tuple[DeviceGrant, SliceReport]]) -
     )
 
 
-def _spans(gpu: GpuReport) -> set[tuple[int, int]]:
+def _spans(gpu: msg.GpuReport) -> set[tuple[int, int]]:
     """The places that are out of use. A shared device is one, however many tenants it has."""
     return {(span.start, span.size) for span in gpu.quarantined}
 
@@ -157,9 +148,9 @@ def fleet_use(nodes: Iterable[NodeUse]) -> FleetUse:
     )
 
 
-def _slots(gpu: GpuReport, booked: list[tuple[DeviceGrant, SliceReport]]) -> tuple[Slot, ...]:
+def _slots(gpu: msg.GpuReport, booked: list[tuple[msg.DeviceGrant, msg.SliceReport]]) -> tuple[Slot, ...]:
     """The slots of a GPU: instances with their owners, bookings without an instance, quarantined spans; by start."""
-    by_place: dict[tuple[str | None, int], list[tuple[DeviceGrant, SliceReport]]] = {}
+    by_place: dict[tuple[str | None, int], list[tuple[msg.DeviceGrant, msg.SliceReport]]] = {}
     for device, report in booked:  # several where containers of one pod share a device
         by_place.setdefault((report.booking.allocation, device.start), []).append((device, report))
     found: list[Slot] = []
@@ -178,7 +169,9 @@ def _slots(gpu: GpuReport, booked: list[tuple[DeviceGrant, SliceReport]]) -> tup
     return tuple(sorted(found, key=lambda slot: (slot.start, slot.size, slot.allocation)))
 
 
-def _of_instance(instance: InstanceReport, owner: tuple[DeviceGrant, SliceReport] | None, *, fixed: bool) -> Slot:
+def _of_instance(
+    instance: msg.InstanceReport, owner: tuple[msg.DeviceGrant, msg.SliceReport] | None, *, fixed: bool
+) -> Slot:
     state = SlotState.FOREIGN if instance.allocation is None else SlotState.IN_USE
     if fixed and instance.allocation is None:
         state = SlotState.UNUSABLE if instance.unusable else SlotState.OFFERED
@@ -198,7 +191,7 @@ def _of_instance(instance: InstanceReport, owner: tuple[DeviceGrant, SliceReport
     )
 
 
-def _of_booking(gpu: GpuReport, device: DeviceGrant, report: SliceReport) -> Slot:
+def _of_booking(gpu: msg.GpuReport, device: msg.DeviceGrant, report: msg.SliceReport) -> Slot:
     """A booked place without an instance of its own: a future one, a lost one, a share, or a whole GPU without MIG."""
     whole = device.profile is None
     uuid = gpu.uuid if whole else _home_of(gpu, device)
@@ -215,14 +208,14 @@ def _of_booking(gpu: GpuReport, device: DeviceGrant, report: SliceReport) -> Slo
     )
 
 
-def _home_of(gpu: GpuReport, device: DeviceGrant) -> str:
+def _home_of(gpu: msg.GpuReport, device: msg.DeviceGrant) -> str:
     """The UUID of the instance that hosts a share; empty when there is none (yet)."""
     span = (device.profile, device.start, device.size)
     made = (instance.uuid for instance in gpu.instances if (instance.profile, instance.start, instance.size) == span)
     return next(made, "") if device.share is not None else ""
 
 
-def _state(report: SliceReport, *, there: bool) -> SlotState:
+def _state(report: msg.SliceReport, *, there: bool) -> SlotState:
     """The state of a place from its journal entry; `there` says whether its device exists."""
     if report.state == "quarantined":
         return SlotState.QUARANTINED

@@ -1,14 +1,13 @@
 """Events and instructions of the inventory's core, besides the exchange that all cores share."""
 
-from dataclasses import dataclass
+import msgspec
 
 from sluice.contracts.bus.events import BusEvent, BusInstruction, Ticked
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import NodeSnapshot
 
 
-@dataclass(frozen=True, slots=True)
-class PullSucceeded:
+class PullSucceeded(msgspec.Struct, frozen=True):
     """The agent of `node` answered. Ends one `Pull`. The core decides whether the answer is usable."""
 
     node: NodeName
@@ -16,8 +15,7 @@ class PullSucceeded:
     observed_at: str = ""  # UTC, for people
 
 
-@dataclass(frozen=True, slots=True)
-class PullFailed:
+class PullFailed(msgspec.Struct, frozen=True):
     """The agent of `node` gave no readable answer. Ends one `Pull`."""
 
     node: NodeName
@@ -27,8 +25,7 @@ class PullFailed:
 Event = BusEvent | Ticked | PullSucceeded | PullFailed
 
 
-@dataclass(frozen=True, slots=True)
-class Pull:
+class Pull(msgspec.Struct, frozen=True):
     """Ask the agent of `node` at `endpoint`. Ends, within a bounded time, in PullSucceeded or PullFailed."""
 
     node: NodeName

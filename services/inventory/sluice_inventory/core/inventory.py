@@ -6,19 +6,9 @@ either, or says that it was removed. Then its snapshot is published once more, w
 
 from msgspec.structs import replace
 
+from sluice.contracts.bus import events as bus
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import (
-    Entry,
-    LastRead,
-    Observed,
-    ReadingCaughtUp,
-    ReadingStarted,
-    Stream,
-    Ticked,
-    WriteAccepted,
-    WriteRefused,
-    WriteUnknown,
-)
+from sluice.contracts.bus.events import BusEvent, Entry, Stream
 from sluice.contracts.ids import Incarnation, NodeName, RunId
 from sluice.contracts.messages import AgentAddress, NodeChanged, NodeInventory, NodeRemoved
 from sluice.contracts.outbox import Outbox
@@ -48,22 +38,14 @@ class Inventory:
     def handle(self, event: Event, now: float) -> list[Instruction]:
         self._changed = {}
         match event:
-            case ReadingStarted():
-                self._start_reading(event, now)
-                self._outbox.handle(event, now)
-            case Observed():
-                self._observe(event, now)
-                self._outbox.handle(event, now)
-            case ReadingCaughtUp():
-                self._catch_up(event)
-                self._outbox.handle(event, now)
-            case WriteAccepted() | WriteRefused() | WriteUnknown() | LastRead():
-                self._outbox.handle(event, now)
             case PullSucceeded() | PullFailed():
                 self._end_pull(event, now)
-            case Ticked():
+            case bus.Ticked():
                 self._tick(now)
                 self._outbox.tick(now)
+            case _:
+                self._exchange_event(event, now)
+                self._outbox.handle(event, now)
         return [*self._begin_pulls(now), *self._outbox.drain()]
 
     @property
@@ -87,11 +69,21 @@ class Inventory:
         node = self._nodes.get(name)
         return node.announcement.address if node is not None and node.announcement is not None else None
 
-    def _start_reading(self, event: ReadingStarted, now: float) -> None:
-        if event.stream is not Stream.STATE:
-            return
-        self._listed = {}
-        self._removed = {}
+    def _exchange_event(self, event: BusEvent, now: float) -> None:
+        match event:
+            case bus.ReadingStarted(stream=Stream.STATE):
+                self._start_reading(event, now)
+            case bus.Observed(stream=Stream.STATE):
+                self._observe(event.entry, now)
+            case bus.ReadingCaughtUp(stream=Stream.STATE):
+                self._ready = True
+                for node in self._nodes.values():
+                    node.listed = node.name in self._listed
+            case _:
+                pass
+
+    def _start_reading(self, event: bus.ReadingStarted, now: float) -> None:
+        self._listed, self._removed = {}, {}
         before, self._incarnation = self._incarnation, event.incarnation
         if before in {"", event.incarnation}:
             return
@@ -103,10 +95,9 @@ class Inventory:
             self._enqueue(node)
             self._publish(node)
 
-    def _observe(self, event: Observed, now: float) -> None:
-        entry = event.entry
+    def _observe(self, entry: Entry, now: float) -> None:
         _, kind, token = entry.subject.split(".", 2)
-        if event.stream is not Stream.STATE or "." in token:
+        if "." in token:
             return
         name = subjects.node_from_token(token)
         if kind == "node" and isinstance(entry.message, NodeChanged) and entry.message.node == name:
@@ -150,13 +141,6 @@ class Inventory:
     def _is_own(self, entry: Entry) -> bool:
         """Whether this process wrote an entry: then it adds nothing, and may be older than what is known."""
         return entry.operation.rpartition("-")[0] == self._run
-
-    def _catch_up(self, event: ReadingCaughtUp) -> None:
-        if event.stream is not Stream.STATE:
-            return
-        self._ready = True
-        for node in self._nodes.values():
-            node.listed = node.name in self._listed
 
     def _publish(self, node: Node) -> None:
         """Keep the node's current snapshot on the bus, and retract an outdated one."""

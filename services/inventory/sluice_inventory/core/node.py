@@ -4,6 +4,7 @@ used: better stale than wrong."""
 
 from dataclasses import dataclass
 
+import msgspec
 from msgspec.structs import replace
 
 from sluice.contracts.ids import Incarnation, NodeName
@@ -15,8 +16,7 @@ NEVER_PULLED = "not pulled yet"
 BUS_RESTARTED = "the bus was recreated, and the node was not read since"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeView(msgspec.Struct, frozen=True):
     """A node for clients: `inventory` is None until the first usable answer, `error` says why."""
 
     name: NodeName

@@ -9,17 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Bound,
-    Closed,
-    Grant,
-    NodeInventory,
-    Refused,
-    RequestRejected,
-    RequestWithdrawn,
-)
+from sluice.contracts import messages as msg
 from sluice.contracts.request_syntax.claim_text import claims_text
 from sluice_inventory.recorder.amounts import MICRO, Amount, GpuFacts, amounts_by_model, facts_of
 
@@ -123,26 +113,26 @@ class UsageRecorder:
         if times:
             self._corrections[series] = self._corrections.get(series, Amount()).plus(amount, times)
 
-    def observe(self, message: AnyMessage, request: str, at: float) -> None:
+    def observe(self, message: msg.AnyMessage, request: str, at: float) -> None:
         """Take in one message about `request`, stored at `at`: within the minute, or after it."""
         match message:
-            case AllocationRequested():
+            case msg.AllocationRequested():
                 self._observe_request(request, message, at)
-            case Bound(allocation=allocation):
+            case msg.Bound(allocation=allocation):
                 self._bind(request, allocation, at)
-            case Refused() | RequestRejected() | RequestWithdrawn():
+            case msg.Refused() | msg.RequestRejected() | msg.RequestWithdrawn():
                 self._end_waiting(request, at)
-            case Grant(booking=booking):
+            case msg.Grant(booking=booking):
                 amounts = amounts_by_model(message.counts or booking.devices, self.gpus)
                 self._run(booking.allocation, Running(request, booking.namespace, booking.node, at, amounts), at)
-            case Closed(allocation=allocation):
+            case msg.Closed(allocation=allocation):
                 self._end(allocation, at)
-            case NodeInventory():
+            case msg.NodeInventory():
                 self.observe_node(message, at)
             case _:
                 pass
 
-    def observe_node(self, inventory: NodeInventory, at: float) -> None:
+    def observe_node(self, inventory: msg.NodeInventory, at: float) -> None:
         """The GPUs of a node: learned, and counted as capacity while the node is there."""
         snapshot = inventory.snapshot
         capacity: dict[str, Amount] = {}
@@ -182,13 +172,13 @@ class UsageRecorder:
             if there is not None and key not in there and at - pod.since > CONFIRM_S:
                 self._end(key, at)
 
-    def _observe_request(self, request: str, asked: AllocationRequested, at: float) -> None:
+    def _observe_request(self, request: str, asked: msg.AllocationRequested, at: float) -> None:
         if asked.held is not None:
             self._end_waiting(request, at)
         elif request in self.waiting or asked.declined is not None or request not in self._granted:
             self._await(request, asked, at)
 
-    def _await(self, request: str, asked: AllocationRequested, at: float) -> None:
+    def _await(self, request: str, asked: msg.AllocationRequested, at: float) -> None:
         before = self.waiting.get(request)
         since = before.since if before is not None else at
         self._set_waiting(request, Waiting(asked.namespace, claims_text(asked.claims)[:WHAT_MAX], since), at)

@@ -1,6 +1,6 @@
 """Convert counts to their gRPC form. The numbers come from `core.counts`."""
 
-from dataclasses import asdict
+from msgspec.structs import asdict
 
 from sluice.contracts.pb import inventory_pb2 as pb
 from sluice.contracts.proto.bookings import share_to_proto

@@ -106,6 +106,19 @@ class Agent:
         """Whether the node was opened for this run: orders are carried out."""
         return self._is_open
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing waits for a time but what is checked every few seconds, however often it ticks."""
+        waits = self._in_flight.busy or self._hand_over.has_waiting or self._garbage or self._orphans
+        if waits or not self._is_open or self._was_forgotten or self._confirm_by is not None:
+            return False
+        if self._publisher.has_news or not self._outbox.is_settled:
+            return False
+        slices, homes = self._state.slices.values(), self._state.homes.values()
+        return all(each.idle and each.record.phase == "ready" for each in slices) and all(
+            each.idle and each.record.phase == "ready" for each in homes
+        )
+
     def request_of(self, token: int) -> str:
         """The request that an instruction in flight is for, in its trace, or empty; of a home, the last tenant's."""
         match self._in_flight.job_of(token):

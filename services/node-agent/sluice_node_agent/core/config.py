@@ -27,7 +27,7 @@ class AgentConfig:
     """How long one call about a GPU may take before the GPU counts as lost: some take 10 s on a busy node."""
     news_every_s: float = 0.5
     """The shortest time between two NodeChanged of an open, busy node: each costs a pull and a whole inventory."""
-    look_s: float = 5.0
+    look_s: float = 12.0
     """How often to check that the bus still has the node's NodeChanged (a broker reports no wipe)."""
     prepare_within_s: float = 40.0
     """How long a call to prepare a claim waits for its slice: a kubelet gives up after 45 s (dra_plugin.go)."""

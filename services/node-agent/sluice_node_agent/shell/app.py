@@ -45,7 +45,7 @@ async def serve(service: Service[NodeAgentSettings]) -> None:
             service.settings, service.settings.nats_user or user_name(Role.NODE_AGENT, node)
         )
         bus = await NatsBus.connect(
-            service.settings.nats_url, name=f"node-agent {node}", traces=service.traces, credentials=who
+            service.settings.nats_url, name=f"node-agent {node}", traces=service.traces, credentials=who, quiet=True
         )
         try:
             yield bus

@@ -11,7 +11,7 @@ import msgspec
 from sluice.contracts.admission.config import AdmissionConfig
 from sluice.contracts.admission.environment import missing_env, replaced_env, sees_all_gpus
 from sluice.contracts.admission.pod_claims import claim_added, lacks_claim
-from sluice.contracts.admission.pod_fields import Container, Pod
+from sluice.contracts.admission.pod_fields import Container, Pod, Spec
 from sluice.contracts.admission.reserved_fields import has_gate
 from sluice.contracts.admission.stored_request import ResolvedRequest, StoredRequest
 from sluice.contracts.admission.volumes import OUR_MOUNT, OUR_VOLUME, lacks_mount, lacks_volume
@@ -62,9 +62,8 @@ def mutations(
         yield {"op": "add", "path": "/spec/runtimeClassName", "value": config.runtime_class}
     if not claim and lacks_volume(spec):
         yield _append("/spec/volumes", spec.volumes, OUR_VOLUME)
-    for path, containers in (("/spec/containers", spec.containers), ("/spec/initContainers", spec.init_containers)):
-        for at, container in enumerate(containers or ()):
-            yield from _container_edits(f"{path}/{at}", container, asked, by_kubelet=bool(claim))
+    for path, container in _containers(spec):
+        yield from _container_edits(path, container, asked, by_kubelet=bool(claim))
 
 
 def waits_by_claims(pod: Pod, stored: StoredRequest) -> Iterator[Operation]:
@@ -85,11 +84,14 @@ def _marks(pod: Pod, stored: StoredRequest) -> Iterator[Operation]:
 
 def hide_gpus(pod: Pod) -> Iterator[Operation]:
     """The patch for a pod that requests no GPU: else the node's runtime would give it those that its images request."""
-    spec = pod.spec
+    for path, container in _containers(pod.spec):
+        if sees_all_gpus(pod.spec, container):
+            yield from _env_edits(path, container, None)
+
+
+def _containers(spec: Spec) -> Iterator[tuple[str, Container]]:
     for path, containers in (("/spec/containers", spec.containers), ("/spec/initContainers", spec.init_containers)):
-        for at, container in enumerate(containers or ()):
-            if sees_all_gpus(spec, container):
-                yield from _env_edits(f"{path}/{at}", container, None)
+        yield from ((f"{path}/{at}", container) for at, container in enumerate(containers or ()))
 
 
 def hide_gpus_from_ephemeral(pod: Pod, added: Collection[str]) -> Iterator[Operation]:

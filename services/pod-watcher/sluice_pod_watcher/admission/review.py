@@ -7,17 +7,10 @@ from typing import Any
 
 import msgspec
 
-from sluice.contracts.admission import pod_claims, pod_warnings, reserved_fields
+from sluice.contracts.admission import pod_claims, pod_warnings, reserved_fields, stored_request
 from sluice.contracts.admission.config import AdmissionConfig
 from sluice.contracts.admission.environment import validate_env
 from sluice.contracts.admission.pod_fields import MalformedReview, Pod, ReviewRequest, decode_pod, decode_review
-from sluice.contracts.admission.stored_request import (
-    decode_stored,
-    is_by_claims,
-    malformed_stored,
-    parse_stored,
-    request_by_claims,
-)
 from sluice.contracts.admission.validation import (
     NewRequest,
     is_exempt,
@@ -34,13 +27,8 @@ from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
 from sluice.contracts.request_syntax.keys import SLUICE
 from sluice.contracts.request_syntax.sluice_keys import POD_KEYS
-from sluice_pod_watcher.admission.mutate import (
-    AdmissionResponse,
-    hide_gpus,
-    hide_gpus_from_ephemeral,
-    mutations,
-    waits_by_claims,
-)
+from sluice_pod_watcher.admission import mutate
+from sluice_pod_watcher.admission.mutate import AdmissionResponse
 
 
 def review_pod(raw: object, config: AdmissionConfig) -> AdmissionResponse | MalformedReview:
@@ -95,7 +83,7 @@ def _review_creation(request: ReviewRequest, pod: Pod, config: AdmissionConfig) 
     )
     warnings = (*advised, *unknown_demands(spec))
     claim = pod_claims.claim_added(pod.spec) if later else claim_name(request.uid) if config.hand_over == "dra" else ""
-    patch = tuple(mutations(pod, ask.stored, ask.asked, config, claim=claim))
+    patch = tuple(mutate.mutations(pod, ask.stored, ask.asked, config, claim=claim))
     return AdmissionResponse(request.uid, patch=patch, warnings=tuple(dict.fromkeys(warnings)))
 
 
@@ -118,8 +106,8 @@ def _as_beside_claims(refusal: Refusal, pod: Pod, spec: Mapping[str, Any], limit
 
 def _is_by_claims(pod: Pod) -> bool:
     """Whether the first review found a pod that may ask by ResourceClaims of its own."""
-    stored = decode_stored((pod.metadata.annotations or {})[ANNOTATION_REQUEST])
-    return not isinstance(stored, Refusal) and is_by_claims(stored) and pod_claims.names_others(pod.spec)
+    stored = stored_request.decode_stored((pod.metadata.annotations or {})[ANNOTATION_REQUEST])
+    return not isinstance(stored, Refusal) and stored_request.is_by_claims(stored) and pod_claims.names_others(pod.spec)
 
 
 def _by_claims(request: ReviewRequest, pod: Pod, spec: Mapping[str, Any], *, later: bool) -> AdmissionResponse:
@@ -127,24 +115,26 @@ def _by_claims(request: ReviewRequest, pod: Pod, spec: Mapping[str, Any], *, lat
     grants = list(reserved_fields.validate_granted_annotations(pod)) if later else []
     if grants:
         return _denied(request, grants)
-    stored = request_by_claims(pod.metadata.annotations or {}, spec)
-    return AdmissionResponse(request.uid, patch=tuple(waits_by_claims(pod, stored)))
+    stored = stored_request.request_by_claims(pod.metadata.annotations or {}, spec)
+    return AdmissionResponse(request.uid, patch=tuple(mutate.waits_by_claims(pod, stored)))
 
 
 def _hidden(request: ReviewRequest, pod: Pod) -> AdmissionResponse:
-    return AdmissionResponse(request.uid, patch=tuple(hide_gpus(pod)), warnings=pod_warnings.no_request_warnings(pod))
+    return AdmissionResponse(
+        request.uid, patch=tuple(mutate.hide_gpus(pod)), warnings=pod_warnings.no_request_warnings(pod)
+    )
 
 
 def _ask_of_later(pod: Pod, spec: Mapping[str, Any], limits: RequestLimits) -> NewRequest | Refusal:
     text = (pod.metadata.annotations or {})[ANNOTATION_REQUEST]
-    stored = decode_stored(text)
+    stored = stored_request.decode_stored(text)
     if isinstance(stored, Refusal):
         return stored
-    asked = parse_stored(stored, spec, limits)
+    asked = stored_request.parse_stored(stored, spec, limits)
     if isinstance(asked, Refusal):
         return asked
     if not asked.pod.claims:
-        return malformed_stored(text, "it requests no GPU, so the pod would wait forever")
+        return stored_request.malformed_stored(text, "it requests no GPU, so the pod would wait forever")
     return NewRequest(stored, stored, asked)
 
 
@@ -176,4 +166,4 @@ def _review_ephemeral(request: ReviewRequest, config: AdmissionConfig) -> Admiss
         problems += reserved_fields.validate_security_context(path, container, config)
     if problems:
         return _denied(request, problems)
-    return AdmissionResponse(request.uid, patch=tuple(hide_gpus_from_ephemeral(pod, added)))
+    return AdmissionResponse(request.uid, patch=tuple(mutate.hide_gpus_from_ephemeral(pod, added)))

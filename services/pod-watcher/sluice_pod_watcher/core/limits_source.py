@@ -8,16 +8,9 @@ from typing import Literal
 
 import msgspec
 
+from sluice.contracts.bus import events as bus_events
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import (
-    BusEvent,
-    BusInstruction,
-    Observed,
-    ReadingCaughtUp,
-    ReadingStarted,
-    Stream,
-    Ticked,
-)
+from sluice.contracts.bus.events import BusEvent, BusInstruction, Stream
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import Incarnation, NodeName, RunId, SourceName
 from sluice.contracts.messages import BY_HAND, AnyMessage, Cordoned, QuotaSet, QuotaUnset, Uncordoned
@@ -55,7 +48,7 @@ class LimitsPublished(msgspec.Struct, frozen=True):
     incarnation: Incarnation  # the incarnation of BOOK for which this holds
 
 
-Event = BusEvent | Ticked | LimitsRead | LimitsUnreadable
+Event = BusEvent | bus_events.Ticked | LimitsRead | LimitsUnreadable
 Instruction = BusInstruction | WriteLogLine | LimitsPublished
 
 
@@ -85,7 +78,7 @@ class LimitsSource:
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         match event:
-            case Ticked():
+            case bus_events.Ticked():
                 self._outbox.tick(now)
                 over = [address for address in self._waiting if now >= self._pauses[address].until]
                 for address in over:
@@ -140,20 +133,20 @@ class LimitsSource:
     def _exchange_event(self, event: BusEvent, now: float) -> None:
         self._outbox.handle(event, now)  # its effects show in the last values
         match event:
-            case ReadingStarted():
+            case bus_events.ReadingStarted():
                 self._reading = self._outbox.paused = True
                 self._heard = {}
                 if event.incarnation != self._incarnation:
                     self._incarnation = event.incarnation
                     self._unsaid = dict.fromkeys(self._wanted or ())
-            case Observed():
+            case bus_events.Observed():
                 address = subjects.parse(event.entry.subject)
                 if address.kind in WRITES:
                     self._heard[address] = None
                     if not self._reading:
                         self._make_way(address, now)
                         self._look_at((address,), now)
-            case ReadingCaughtUp():
+            case bus_events.ReadingCaughtUp():
                 self._reading = self._outbox.paused = False
                 self._look_at((*(self._wanted or ()), *self._heard), now)
             case _:
@@ -177,8 +170,9 @@ class LimitsSource:
         self._log(f"{rival} for {_name(address)}; retrying in {length_s:.0f} s", "warning")
 
     def _look_at(self, addresses: Iterable[Address], now: float) -> None:
-        for address in dict.fromkeys(addresses) if self._wanted is not None and not self._reading else ():
-            self._look(address, self._wanted.get(address), now)
+        if self._wanted is not None and not self._reading:
+            for address in dict.fromkeys(addresses):
+                self._look(address, self._wanted.get(address), now)
 
     def _look(self, address: Address, wanted: LimitMessage | None, now: float) -> None:
         said, pause, entry = self._on_bus(address), self._pauses.get(address), self._outbox.current(address)

@@ -158,17 +158,14 @@ class RequestPublisher:
         for node, facts in hosts.items():
             self.host(node, facts)
 
-    def host(self, node: NodeName, facts: msg.HostFacts) -> None:
-        self._outbox.keep(subjects.host(node), facts)
+    def host(self, node: NodeName, facts: msg.HostFacts, *, expires: bool = False) -> None:
+        """`expires`: with a time to live, as no process will update it. An existing message expires by itself."""
+        self._outbox.keep(subjects.host(node), facts, ttl_s=self._closing_ttl_s if expires else None)
 
     def rewrite_host(self, node: NodeName, facts: msg.HostFacts, ttl_s: int | None = None) -> None:
         """The same, even if already on the bus: it may have a time to live, or shall get one."""
         self._outbox.forget(subjects.host(node))
         self._outbox.commit(subjects.host(node), facts, ttl_s=ttl_s)
-
-    def publish_host_with_ttl(self, node: NodeName, facts: msg.HostFacts) -> None:
-        """The same, with a time to live, as no process will update it. An existing message expires by itself."""
-        self._outbox.keep(subjects.host(node), facts, ttl_s=self._closing_ttl_s)
 
     def node_on_bus(self, node: NodeName) -> msg.AnyMessage | None:
         """The last message about a node that is known to be on the bus: its agent's, or its removal."""
@@ -203,11 +200,9 @@ class RequestPublisher:
             self._publish_some()
         if self._sync_due and self._state_is_read and self._request_source.has_seen_all() and self._all_confirmed():
             self._sync_due = False
-            life, count = self._incarnation, self._request_source.asking()
-            synced = msg.SourceSynced(
-                source=self._name, run=self._run, epoch=self._epoch, count=count, incarnation=life
-            )
-            self._outbox.keep(self._source, synced)
+            life, asking = self._incarnation, self._request_source.asking()
+            said = msg.SourceSynced(source=self._name, run=self._run, epoch=self._epoch, count=asking, incarnation=life)
+            self._outbox.keep(self._source, said)
 
     def _publish_some(self) -> None:
         due, self._request_source.due = self._request_source.due, {}

@@ -19,4 +19,5 @@ def _shared(kind: Any, source: Any) -> tuple[str, ...]:
 
 def like(kind: type[T], source: object, /, **others: Any) -> T:
     """A new dataclass or Struct with the fields that `source` has under the same names, and `others`."""
-    return kind(**{name: getattr(source, name) for name in _shared(kind, type(source))} | others)
+    names = _shared(kind, type(source))  # type: ignore[arg-type]  # classes are hashable
+    return kind(**{name: getattr(source, name) for name in names} | others)

@@ -1,9 +1,13 @@
-"""Workqueue: delayed wake-ups by pod, a bounded rate, exponential backoff. Arithmetic on `now` (s)."""
+"""Workqueue: delayed wake-ups by pod, a bounded rate, backoff, a bounded memory. Arithmetic on `now` (s)."""
 
 import heapq
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from sluice.contracts.ids import RequestId
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(slots=True)
@@ -81,6 +85,14 @@ class FairLine:
             del self._waiting[found[-1]]
         self._called = set(found)
         return found
+
+
+def remember(those: dict[K, V], key: K, value: V, *, at_most: int) -> None:
+    """Set what is the latest now. Of more than `at_most`, the oldest goes; of very many give an OrderedDict."""
+    those.pop(key, None)
+    those[key] = value
+    if len(those) > at_most:
+        del those[next(iter(those))]
 
 
 def backoff_s(failures: int, initial_s: float, max_s: float) -> float:

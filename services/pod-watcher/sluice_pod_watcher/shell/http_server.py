@@ -5,8 +5,8 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass
 
+import msgspec
 from aiohttp import web
 
 from sluice.runtime import logs
@@ -22,16 +22,14 @@ HEALTH, READY = "/healthz", "/readyz"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-@dataclass(frozen=True, slots=True)
-class ListenAddress:
+class ListenAddress(msgspec.Struct, frozen=True):
     """Where to listen. Port 0 picks a free one."""
 
     host: str = "127.0.0.1"  # empty: every address of the machine, as 0.0.0.0 and ::, which must be explicit
     port: int = 9443
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
+class ConnectionLimits(msgspec.Struct, frozen=True):
     """Limits on connections."""
 
     connections_max: int = 512  # Open at once. An API server holds few; more are closed right after their handshake.

@@ -134,7 +134,7 @@ def _named_with_its_alternative(_original: Any, booking: Any, claim: Any) -> Any
     found = prepared_devices(booking, claim)
     granted = {grant.container for grant in booking.devices}
     keys = [key for key, container in sorted(claim.requests.items()) if container in granted]
-    return tuple(replace(each, request=key) for each, key in zip(found, keys, strict=True))
+    return tuple(msgspec.structs.replace(each, request=key) for each, key in zip(found, keys, strict=True))
 
 
 @HAND_OVER_BUGS.plant("one answer to two calls", "claims", HandOver, "prepare", _handing_over)

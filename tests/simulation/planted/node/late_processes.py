@@ -8,6 +8,7 @@ from simulation.plans.plan import Plan, with_late_openers
 from simulation.planted.bug import Bugs, PlantedBug
 from simulation.world.mps_daemons import MPS_ROOT
 
+from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.events import TenantsListed, TenantsUnseen
 from sluice_node_agent.core.instructions import MakeTicket
 from sluice_node_agent.core.slices import destroy
@@ -70,4 +71,11 @@ WRITTEN_ONCE = PlantedBug(
     ("I4",),
     ((SliceController, "tickets_compared", _written_once_is_there),),
 )
-LINGERING_BUGS.extend((EMPTY_IS_ENOUGH,))
+CALM_WHILE_DUE = PlantedBug(
+    "calm while a retry is due",
+    "the place that its predecessor left, for seconds",
+    ("calm",),
+    ((Agent, "is_calm", property(lambda agent: agent.is_open)),),
+    _all_open_late,
+)
+LINGERING_BUGS.extend((CALM_WHILE_DUE, EMPTY_IS_ENOUGH))

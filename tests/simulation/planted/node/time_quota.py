@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace as replace_in
 from simulation.judges.time_quota import with_time
 from simulation.planted.bug import Bugs, PlantedBug, always
 
@@ -26,7 +27,7 @@ def _unnoticed(original: Any, home: Any, found: Any) -> Any:
     """A scheduler that ended by itself is taken for one that serves.
     Loses after a defect no time limit holds until the agent is started again."""
     quota = found.quota
-    return original(home, replace(found, quota=replace(quota, alive=True)) if quota is not None else found)
+    return original(home, replace_in(found, quota=replace_in(quota, alive=True)) if quota is not None else found)
 
 
 @TIME_BUGS.plant("tenant removed from the scheduler before it is gone", "time", quota_tenants, "_is_in_it", with_time)
@@ -39,7 +40,7 @@ def _let_go_first(original: Any, work: Any, device: Any) -> bool:
 @TIME_BUGS.plant("all of the time for every tenant", "time", quota_tenants, "_tenant", with_time)
 def _all_of_it(original: Any, work: Any, grant: Any, state: Any) -> Any:
     """Everybody is sure of all of the time. Loses a greedy neighbour has as much as who was promised more."""
-    return replace(original(work, grant, state), request_permille=1000, limit_permille=1000)
+    return replace_in(original(work, grant, state), request_permille=1000, limit_permille=1000)
 
 
 @TIME_BUGS.plant(

@@ -277,8 +277,8 @@ def test_room_is_only_proposed_where_nobody_wants_it_done():
     bench.settle(bench.request(asked("large", WHOLE)))
     assert messages(passes(bench, 3 * COOLDOWN_S)) == []
     standing = how_it_stands(bench.allocator.ctx, RequestId("large"))
-    assert [(each.name, each.memory_mib) for each in standing.plan.moved] == [("small-1", 4864)]
-    assert (standing.plan.gains_mib, standing.plan.node) == (40320, standing.plan.moved[0].from_node)
+    assert [(each.name, each.memory_mib) for each in standing.plan.moves] == [("small-1", 4864)]
+    assert (standing.plan.gains_mib, standing.plan.node) == (40320, standing.plan.moves[0].from_node)
 
 
 def test_nobody_is_moved_for_a_promise_to_a_request_that_never_preempts():
@@ -340,7 +340,7 @@ def test_the_simulated_answer_is_the_real_one(bench):
     """A simulation has to show that the pod would get a larger profile, and on which node."""
     bench.settle(bench.request(asked("full", WHOLE)))
     keys = {"sluice.dev/profile": "1g.5gb", "sluice.dev/substitute": "true"}
-    found = simulate(bench.allocator.ctx, PodAsked("default", keys, (ContainerRequest("main"),)))
+    found = simulate(bench.allocator.ctx, PodAsked("default", keys, (ContainerRequest("main"),)))[0]
     assert (found.node, found.devices[0].grant.profile, found.instead_of) == ("node-b", "1g.6gb", "1g.5gb")
     (write,) = bench.settle(bench.request(asks("p1", substitute="stay")))
     assert write.message.booking.devices == (found.devices[0].grant,)

@@ -1,7 +1,5 @@
 """Preemption: who is evicted for whom, what is said, and what becomes of evictions that come to nothing."""
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 from factories.scheduling.allocator import (
@@ -23,6 +21,7 @@ from factories.scheduling.preemption import (
     start,
     tick,
 )
+from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
@@ -173,7 +172,7 @@ def test_an_eviction_that_was_carried_out_is_waited_for(bench):
 def ask(bench: Bench, **annotations: str):
     """Simulate a pod of one container with these keys of ours."""
     said = {f"sluice.dev/{key}": value for key, value in annotations.items()}
-    return simulate(bench.allocator.ctx, PodAsked("default", said, (ContainerRequest("main"),)))
+    return simulate(bench.allocator.ctx, PodAsked("default", said, (ContainerRequest("main"),)))[0]
 
 
 def test_a_simulated_pod_has_the_priority_of_its_spec_and_evicts_only_if_it_may(empty):
@@ -182,11 +181,11 @@ def test_a_simulated_pod_has_the_priority_of_its_spec_and_evicts_only_if_it_may(
     run(empty, low("batch", WHOLE, priority=1))
     said = {"sluice.dev/profile": "7g.40gb"}
     pod = PodAsked("default", said, (ContainerRequest("main"),), priority=10)
-    found = simulate(empty.allocator.ctx, pod)
+    found = simulate(empty.allocator.ctx, pod)[0]
     assert [each.name for each in found.evicts] == ["batch"]
-    assert isinstance(simulate(empty.allocator.ctx, replace(pod, preempts=False)), WouldWait)
+    assert isinstance(simulate(empty.allocator.ctx, replace(pod, preempts=False))[0], WouldWait)
     assert isinstance(
-        simulate(empty.allocator.ctx, replace(pod, annotations=said | {"sluice.dev/priority": "1"})), WouldWait
+        simulate(empty.allocator.ctx, replace(pod, annotations=said | {"sluice.dev/priority": "1"}))[0], WouldWait
     ), "the annotation comes before the spec"
 
 

@@ -173,9 +173,9 @@ def test_simulate_answers_as_the_grant_would_be() -> None:
     question = PodAsked(
         "default", {"sluice.dev/profile": "1g.5gb"}, (ContainerRequest("main"),), ONE_PER_HOST, {"app": "llm"}
     )
-    assert isinstance(simulate(bench.allocator.ctx, question), WouldBind)
+    assert isinstance(simulate(bench.allocator.ctx, question)[0], WouldBind)
     assert ask(bench, pod("a", ONE_PER_HOST)) == ["gpu-1"]
-    waits = simulate(bench.allocator.ctx, question)
+    waits = simulate(bench.allocator.ctx, question)[0]
     assert waits.steps[0].reasons[0].reason is WaitReason.NODE_POD_ANTI_AFFINITY
 
 

@@ -10,7 +10,7 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import RequestId
 from sluice.contracts.manifests import ManifestLimits, read_manifests
-from sluice.contracts.messages import DeviceFilter, Grant, RequestRejected, RequestWithdrawn
+from sluice.contracts.messages import Amounts, DeviceFilter, Grant, QuotaSet, RequestRejected, RequestWithdrawn
 from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice.contracts.request_syntax import ContainerRequest, RequestLimits
 from sluice_allocator.core.explain.status import (
@@ -23,6 +23,7 @@ from sluice_allocator.core.explain.status import (
     how_it_stands,
     simulate,
 )
+from sluice_allocator.core.explain.together import simulate_together
 from sluice_allocator.core.placement.explain.reason_table import FILTERS, reasons_by_filter
 from sluice_allocator.shell.rpc_answers import pod_asked
 from sluice_console.core.simulate.questions import question_of
@@ -31,7 +32,7 @@ from sluice_console.core.simulate.questions import question_of
 def ask(bench: Bench, **annotations: str) -> Simulated:
     """Simulate a pod of one container with these keys of ours."""
     said = {f"sluice.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
-    return simulate(bench.allocator.ctx, PodAsked("default", said, (ContainerRequest("main"),)))
+    return simulate(bench.allocator.ctx, PodAsked("default", said, (ContainerRequest("main"),)))[0]
 
 
 def stands(bench: Bench, request: str) -> RequestState | None:
@@ -43,13 +44,43 @@ def test_a_pod_of_somebody_else_is_left_alone(bench):
     assert isinstance(ask(bench), AsksNothing)
 
 
+def together(bench: Bench, *profiles: str) -> list[Simulated]:
+    said = [{"sluice.dev/profile": profile} for profile in profiles]
+    pods = [PodAsked("default", each, (ContainerRequest("main"),)) for each in said]
+    return simulate_together(bench.allocator.ctx, pods)
+
+
+def test_the_pods_of_a_job_take_room_from_each_other(bench):
+    """Each alone would be promised the one place, and all but one would wait."""
+    before = ask(bench, profile="1g.5gb")
+    bench.observe(subjects.quota("default"), QuotaSet(namespace="default", total=Amounts(gpus=3)))
+    found = together(bench, "3g.20gb", "7g.40gb", "1g.5gb", "1g.5gb", "1g.5gb")
+    assert [type(each) for each in found] == [WouldBind, WouldWait, WouldBind, WouldBind, WouldWait]
+    assert len({each.devices[0].grant.start for each in found if isinstance(each, WouldBind)}) == 3
+    assert "may have 3 devices and has 3" in found[-1].message
+    bench.observe(subjects.quota("default"), QuotaSet(namespace="default", total=Amounts()))
+    assert ask(bench, profile="1g.5gb") == before
+
+
+def test_what_would_be_bound_together_is_bound_when_it_is_asked_for(bench):
+    """The prediction books, searches and gives back on the live state: it must stay as it was."""
+    predicted = together(bench, *(["2g.10gb", "1g.5gb", "3g.20gb"] * 2))
+    again = together(bench, *(["2g.10gb", "1g.5gb", "3g.20gb"] * 2))
+    assert again == predicted
+    real = []
+    for number, profile in enumerate(["2g.10gb", "1g.5gb", "3g.20gb"] * 2):
+        writes = bench.settle(bench.request(asked(f"p{number}", claim(profile=profile))))
+        real += [each.message.booking.devices[0].start for each in writes if isinstance(each.message, Grant)]
+    assert real == [each.devices[0].grant.start for each in predicted if isinstance(each, WouldBind)]
+
+
 ALL_MODES = ("exclusive", "mps", "fractional")
 
 
 def share(bench: Bench, **annotations: str) -> WouldBind:
     said = {f"sluice.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
     pod = PodAsked("default", said, (ContainerRequest("main", uid=1000),))
-    found = simulate(bench.allocator.ctx, pod)
+    found = simulate(bench.allocator.ctx, pod)[0]
     assert isinstance(found, WouldBind), found
     return found
 
@@ -152,9 +183,9 @@ def test_a_simulated_pod_with_claims_is_where_its_kubelet_hands_over_and_on_one_
     empty.add_node(snapshot("node-a", tuple(gpu_report("node-a", n) for n in (0, 1)), kubelet_hands_over=True))
     for name in ("p1", "p2"):
         empty.bound(name, claim(profile="3g.20gb", only=DeviceFilter(uuids=(f"GPU-node-a-{int(name[1]) - 1}",))))
-    waits = simulate(empty.allocator.ctx, question)
+    waits = simulate(empty.allocator.ctx, question)[0]
     empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),), kubelet_hands_over=True))
-    found = simulate(empty.allocator.ctx, question)
+    found = simulate(empty.allocator.ctx, question)[0]
 
     assert isinstance(waits, WouldWait)
     assert {each.grant.gpu for each in found.devices} == {"GPU-node-b-0"}

@@ -10,14 +10,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from cyclopts.completion._engine import compute_completions
 
+from sluice.contracts.messages import SliceQuarantined
 from sluice.runtime.bus import DeniedError
 from sluice_console import __main__ as command
 from sluice_console.core.documents import PodDocument, PodsDocument
 from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.shell.cli_options import EXIT_FAILED, EXIT_USAGE, UsageError, agreed, run
+from sluice_console.shell.commands.completion import completion_script
 from sluice_console.shell.commands.run import with_delimiter
 from sluice_console.shell.errors import CommandError
+from sluice_console.shell.live import names
 from sluice_console.shell.operate.quarantine import (
     DeclinedError,
     NoTerminalError,
@@ -240,7 +244,7 @@ def test_every_command_is_in_the_documentation():
 def scripts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("completion")
     for shell in ("bash", "zsh", "fish"):
-        (folder / shell).write_text(command.app.generate_completion(shell=shell), encoding="utf-8")
+        (folder / shell).write_text(completion_script(command.app, shell), encoding="utf-8")
     return folder
 
 
@@ -271,3 +275,41 @@ def test_the_other_shells_understand_their_scripts(scripts, shell, look):
         assert "release-quarantine" in text
         pytest.skip(f"no {shell} here: only looked whether its script names the commands")
     subprocess.run([shell, *look, str(scripts / shell)], capture_output=True, timeout=20, check=True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("explain ", ["default/train"]),
+        ("trace d", ["default/train"]),
+        ("adjust ", ["default/train"]),
+        ("adjust default/train --container ", []),
+        ("cordon --node ", ["gpu-1.example.internal", "gpu-2"]),
+        ("node remove ", ["gpu-1.example.internal", "gpu-2"]),
+        ("drain ", ["gpu-1.example.internal", "gpu-2"]),
+        ("drain gpu-2 --gpu ", []),
+        ("drain gpu-1.example.internal --gpu ", ["GPU-aaaaaaaa-0000"]),
+        ("quota set ", ["default", "lab"]),
+        ("quota list ", ["default", "lab"]),
+        ("pods -n ", ["default", "lab"]),
+        ("run --profile ", ["1g.5gb", "7g.40gb"]),
+        ("release-quarantine ", ["run1-1_alloc_1"]),
+        ("usage ", ["team:default", "team:lab", "node:gpu-1.example.internal", "node:gpu-2", "is:idle"]),
+        ("usage node :", [":gpu-1.example.internal", ":gpu-2"]),  # as bash splits it
+        ("usage node : gpu", ["gpu-1.example.internal", "gpu-2"]),
+        ("top fits:1g", 15),
+    ],
+)
+def test_names_of_the_system_are_offered_where_they_belong(make, monkeypatch, typed, offered):
+    """And none that a shell would run: users name pods."""
+    evil = msgspec.structs.replace(make.asked(), name="$(reboot)", namespace="lab")
+    fleet_state = make.fleet_state(
+        request=make.asked(),
+        inventory=make.inventory(make.gpu_report()),
+        slice=SliceQuarantined(allocation=make.allocation, request=make.request, revision=1, message="y"),
+    )
+    fleet_state.values["sluice.request.r2"] = evil
+    fleet_state.values["sluice.node.gpu-2"] = make.changed()
+    monkeypatch.setattr(names, "_read", lambda _: fleet_state)
+    found = [each.value for each in compute_completions(command.app, typed.split(" "))]
+    assert (len(found) if isinstance(offered, int) else found) == offered

@@ -222,6 +222,28 @@ async def test_time_passes_for_the_core_in_the_middle_of_a_giant_batch(core, bus
     assert [event for event in core.heard if not isinstance(event, Ticked)] == batch
 
 
+async def test_a_calm_core_is_ticked_now_and_then_and_at_every_event(core, running, make_started, monkeypatch):
+    """What is periodic would stop, or what an event began would wait for seconds."""
+    monkeypatch.setattr(core_runner, "CALM_TICK_S", 5e-3)
+    async with running(tick_s=1e-3, is_calm=lambda: True):
+        await core.hears(lambda event: isinstance(event, Ticked), count=2)
+    monkeypatch.setattr(core_runner, "CALM_TICK_S", 3600.0)
+    core.heard.clear()
+    async with running(tick_s=1e-3, is_calm=lambda: True) as runner:
+        await runner.offer(make_started(1))
+        await core.hears(lambda event: isinstance(event, Ticked))
+    assert core.heard == [make_started(1), Ticked()]
+
+
+async def test_unfinished_work_goes_on_behind_all_events_that_wait(core, running, make_started):
+    """Freed places would be offered to a long queue only when something else happens."""
+    left = [make_started(number) for number in (8, 9)]
+    async with running(go_on=lambda: left.pop() if core.heard and left else None) as runner:
+        runner._inbox.add([make_started(number) for number in range(3)])
+        await core.hears(lambda event: event == make_started(8))
+    assert core.heard == [make_started(number) for number in (0, 1, 2, 9, 8)]
+
+
 async def test_readers_wait_while_the_core_is_behind(core, bus, running, make_started):
     async with running(events_max=100) as runner:
         runner._inbox.add([make_started(0)] * 100)

@@ -14,8 +14,8 @@ from sluice.contracts.kube.names import LABEL_HOSTNAME
 from sluice.contracts.messages import PoolDemand
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement import ClusterState, PlaceRequest, find_free
+from sluice_allocator.core.placement.search.trial_pods import TrialPods
 from sluice_allocator.core.placement.spec.place_request import meaning_of
-from sluice_allocator.core.placement.trial_pods import TrialPods
 
 POOL_LABELS = (
     "karpenter.sh/nodepool",

@@ -81,21 +81,19 @@ class AsksNothing(msgspec.Struct, frozen=True):
 Simulated = WouldBind | WouldWait | Refusal | AsksNothing
 
 
-def _only_source(ctx: SchedulerContext) -> SourceName:
-    """The pod's source, if there is only one; with several, its terms match no pods."""
-    return next(iter(ctx.facts.sources)) if len(ctx.facts.sources) == 1 else SourceName("")
-
-
-def simulate(ctx: SchedulerContext, pod: PodAsked) -> Simulated:
+def simulate(ctx: SchedulerContext, pod: PodAsked) -> tuple[Simulated, tuple[Place, PlaceRequest] | None]:
+    """The answer, and the place that is free for it."""
     ask = parse_pod(pod.annotations, pod.containers, limits=RequestLimits(ctx.rules.max_gpus_per_node))
     if isinstance(ask, Refusal):
-        return ask
+        return ask, None
     if not ask.claims:
-        return AsksNothing()
+        return AsksNothing(), None
     host = with_node(pod.host, ask.node_name, "fastgshare/node_name")
     if isinstance(host, Refusal):
-        return host
+        return host, None
     substitute = ask.leeway.substitute != "no"
+    sources = ctx.facts.sources  # with several, its terms match no pods
+    source = next(iter(sources)) if len(sources) == 1 else SourceName("")
     asking = PlaceRequest(
         ask.claims,
         pod.namespace,
@@ -104,13 +102,13 @@ def simulate(ctx: SchedulerContext, pod: PodAsked) -> Simulated:
         ask.gpu_policy,
         substitute,
         labels=dict(pod.labels),
-        source=_only_source(ctx),
+        source=source,
         by_claim=pod.by_claim,
         same_gpu=pod.same_gpu,
     )
     refusal = refuse(ctx.cluster.rules, asking, max_gpus_per_node=ctx.rules.max_gpus_per_node)
     if refusal is not None:
-        return refusal
+        return refusal, None
     limited = why_waits(ctx, None, asking)
     found = limited or find_place(ctx.cluster, asking)
     if not isinstance(found, Place):
@@ -119,15 +117,16 @@ def simulate(ctx: SchedulerContext, pod: PodAsked) -> Simulated:
         may_evict = pod.preempts and ask.group is None
         displacing = find_victims(ctx, None, asking, priority, at_limit=at_limit) if may_evict else None
         if displacing is None:
-            return WouldWait(found.message, reasons_by_filter(found.reasons), found.more)
+            return WouldWait(found.message, reasons_by_filter(found.reasons), found.more), None
         devices = _given(ctx, displacing.place.devices)
         evicts = tuple(_evicted(ctx, victim) for victim in displacing.victims)
-        return WouldBind(displacing.place.node, devices, (), reasons_by_filter(found.reasons), found.more, evicts)
+        others = reasons_by_filter(found.reasons)
+        return WouldBind(displacing.place.node, devices, (), others, found.more, evicts), None
     elsewhere = explain(ctx.cluster, asking)
     others = reasons_by_filter(each for each in elsewhere.reasons if each.reason not in ABOUT_ALL)
     left = left_over(ctx.cluster, found.devices)
-    instead_of = found.instead_of
-    return WouldBind(found.node, _given(ctx, found.devices), left, others, elsewhere.more, instead_of=instead_of)
+    devices, instead_of = _given(ctx, found.devices), found.instead_of
+    return WouldBind(found.node, devices, left, others, elsewhere.more, instead_of=instead_of), (found, asking)
 
 
 def _evicted(ctx: SchedulerContext, victim: Victim) -> WouldEvict:

@@ -273,7 +273,8 @@ def _party(ctx: GangContext, gang: Gang, number: int, members: list[Member]) -> 
         else:
             if number in gang.stuck and gang.stuck[number].member not in party.members:
                 del gang.stuck[number]  # of another party that had this number
-            party.why = gang.stuck[number].why if number in gang.stuck else _not_tried(gang, party)
+            message = f"all {size} pods of group {gang.key[1]} have asked; searching for places for all of them"
+            party.why = gang.stuck[number].why if number in gang.stuck else _why(gang, size, message)
             # the first of a party waits in the queue, at the party's turn, for all of them
             party.leader = party.members[0]
             rank, sequence = party.turn
@@ -285,11 +286,13 @@ def _party(ctx: GangContext, gang: Gang, number: int, members: list[Member]) -> 
     if clock is None or progress > clock.progress:
         clock = PatienceTimer(progress, ctx.now)
     party.clock = clock
-    if _is_given_up(ctx, gang, party, clock, members):
+    if _is_given_up(ctx, gang, party, clock.since, members):
         _all(gang, party, GangStatus.LEAVES)
     else:
         _all(gang, party, GangStatus.JOINS if len(members) == size else GangStatus.WAITS)
-    party.why = _not_ready(gang, party, len(placed), sum(member.ready for member in members))
+    ready = sum(member.ready for member in members)
+    message = f"its place is reserved, and group {gang.key[1]} starts when all of its {size} pods have theirs"
+    party.why = _why(gang, size - ready, f"{message}: {len(placed)} have a place, {ready} a ready slice")
     return party
 
 
@@ -313,10 +316,10 @@ def _party_at_odds(
     named = [next((each.name for each in gang.known.values() if each.size == size), "") for size in sizes]
     said = " and ".join(f"{name} says {size}" for name, size in zip(named, sizes, strict=True))
     message = f"the pods of group {gang.key[1]} disagree on its size: {said}; write the same group-size in all"
-    party.why = Why(message, (_count(WaitReason.GROUP_INCOMPLETE, len(members), gang),))
+    party.why = _why(gang, len(members), message)
     if any(member.placed for member in members):
         party.clock = _clock_of(gang, party) or PatienceTimer(0, ctx.now)
-        if _is_given_up(ctx, gang, party, party.clock, members):
+        if _is_given_up(ctx, gang, party, party.clock.since, members):
             return _all(gang, party, GangStatus.LEAVES)
     return _all(gang, party, GangStatus.WAITS)
 
@@ -326,9 +329,7 @@ def _all(gang: Gang, party: GangInstance, stand: GangStatus) -> GangInstance:
     return party
 
 
-def _is_given_up(
-    ctx: GangContext, gang: Gang, party: GangInstance, clock: PatienceTimer, members: list[Member]
-) -> bool:
+def _is_given_up(ctx: GangContext, gang: Gang, party: GangInstance, since: float, members: list[Member]) -> bool:
     """Whether a party with places releases them: a member published so, or it made no progress for long. Of several
     blocking each other the one with the earliest turn has twice the time."""
     adopted_for = {member.adopted_for for member in members} - {None}
@@ -339,7 +340,7 @@ def _is_given_up(
         return True
     others = (ctx.gangs.of[key] for key in ctx.gangs.timed if key != gang.key and key in ctx.gangs.of)
     later = any(each.turn > party.turn for other in others for each in other.parties if each.clock is not None)
-    return ctx.now - clock.since >= ctx.rules.group_patience_s * (2 if later else 1)
+    return ctx.now - since >= ctx.rules.group_patience_s * (2 if later else 1)
 
 
 def _drop_stale_trial(ctx: GangContext, gang: Gang) -> None:
@@ -358,25 +359,13 @@ def _drop_stale_trial(ctx: GangContext, gang: Gang) -> None:
         trial.party = now
 
 
-def _count(reason: WaitReason, count: int, gang: Gang) -> ReasonCount:
-    return ReasonCount(reason=reason, count=count, of=f"pods of group {gang.key[1]}")
+def _why(gang: Gang, missing: int, message: str) -> Why:
+    of = f"pods of group {gang.key[1]}"
+    return Why(message, (ReasonCount(reason=WaitReason.GROUP_INCOMPLETE, count=missing, of=of),))
 
 
 def _incomplete(gang: Gang, party: GangInstance, there: int) -> Why:
     message = f"{there} of {party.size} pods of group {gang.key[1]} have asked"
     if party.number:
         message = f"group {gang.key[1]} has all of its {party.size} pods already; of the surplus, {message}"
-    return Why(message, (_count(WaitReason.GROUP_INCOMPLETE, party.size - there, gang),))
-
-
-def _not_tried(gang: Gang, party: GangInstance) -> Why:
-    message = f"all {party.size} pods of group {gang.key[1]} have asked; searching for places for all of them"
-    return Why(message, (_count(WaitReason.GROUP_INCOMPLETE, party.size, gang),))
-
-
-def _not_ready(gang: Gang, party: GangInstance, placed: int, ready: int) -> Why:
-    message = (
-        f"its place is reserved, and group {gang.key[1]} starts when all of its {party.size} pods have theirs: "
-        f"{placed} have a place, {ready} a ready slice"
-    )
-    return Why(message, (_count(WaitReason.GROUP_INCOMPLETE, party.size - ready, gang),))
+    return _why(gang, party.size - there, message)

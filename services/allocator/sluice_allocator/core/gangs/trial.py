@@ -6,7 +6,7 @@ from collections import deque
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.messages import AllocationRequested, Booking
+from sluice.contracts.messages import AllocationRequested, DeviceGrant
 from sluice.contracts.quotas.usage import total
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.gangs.gang import Gang, GangContext, GangInstance, StuckMember, Trial, Why
@@ -54,7 +54,7 @@ def begin_trial(ctx: GangContext, leader: RequestId) -> None:
         return
     ctx.gangs.owed.pop(leader, None)
     ctx.queue.group_of(leader).searched_at = ctx.now
-    asked = {request: _asked(ctx, request) for request in party.members}
+    asked = {request: ctx.facts.live(request) for request in party.members}
     revisions = {request: each.revision for request, each in asked.items()}
     ctx.gangs.trial = Trial(gang.key, party, revisions, deque(_in_order(ctx, asked)), heard=ctx.offers.heard)
     _go_on(ctx, ctx.gangs.trial)
@@ -76,7 +76,7 @@ def _go_on(ctx: GangContext, trial: Trial) -> None:
         if not trial.left:
             break
         request = trial.left[0]
-        asked = _asked(ctx, request)
+        asked = ctx.facts.live(request)
         found = _find(ctx, request, asked)
         if not isinstance(found, Place):
             _end_in_vain(ctx, trial, request, found)
@@ -91,32 +91,24 @@ def _go_on(ctx: GangContext, trial: Trial) -> None:
 
 def _find(ctx: GangContext, request: RequestId, asked: AllocationRequested) -> Place | NoPlace:
     """A place for its first claims, or else for an alternative: each member takes its own."""
-    found = _find_first(ctx, request, asked)
+    avoid = ctx.backoff.avoided(request, ctx.now)
+    over = forbids_asking(ctx, request, asked.namespace, asked.claims)
+    found = over or within_limits(ctx, request, asked, find_place(ctx.cluster, place_request_of(asked), avoid))
     if isinstance(found, Place) or not asked.alternatives:
         return found
-    avoid = ctx.backoff.avoided(request, ctx.now)
     other = find_other(ctx, request, asked, lambda asking: find_free(ctx.cluster, asking, avoid))
     return other if other is not None else nor_other(asked, found)
 
 
-def _find_first(ctx: GangContext, request: RequestId, asked: AllocationRequested) -> Place | NoPlace:
-    over = forbids_asking(ctx, request, asked.namespace, asked.claims)
-    if over is not None:
-        return over
-    found = find_place(ctx.cluster, place_request_of(asked), ctx.backoff.avoided(request, ctx.now))
-    return within_limits(ctx, request, asked, found)
-
-
 def _forget_unusable(ctx: GangContext, trial: Trial) -> bool:
-    lost = [booking for booking in trial.found.values() if not _is_usable(ctx, booking)]
+    def is_usable(device: DeviceGrant) -> bool:
+        gpu = ctx.cluster.gpus.get(device.gpu)
+        return gpu is not None and ctx.cluster.why_unusable(gpu) is None
+
+    lost = [booking for booking in trial.found.values() if not all(map(is_usable, booking.devices))]
     for booking in lost:
         ctx.untry(booking)
     return bool(lost)
-
-
-def _is_usable(ctx: GangContext, booking: Booking) -> bool:
-    gpus = [ctx.cluster.gpus.get(device.gpu) for device in booking.devices]
-    return all(gpu is not None and ctx.cluster.why_unusable(gpu) is None for gpu in gpus)
 
 
 def _grant_all(ctx: GangContext, trial: Trial) -> None:
@@ -134,14 +126,14 @@ def _end_in_vain(ctx: GangContext, trial: Trial, request: RequestId, found: NoPl
     placed = len(trial.found)
     ctx.drop_trial()
     gang, party = ctx.gangs.of[trial.key], trial.party
-    asked = _asked(ctx, request)
+    asked = ctx.facts.live(request)
     nth = placed + 1
     last = "th" if nth % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(nth % 10, "th")
     message = f"{placed} of {party.size} pods of group {gang.key[1]} have a place; the {nth}{last}"
     message += f" ({asked.name}): {found.message}"
     if placed and found.reasons and found.reasons[0].reason is WaitReason.QUOTA_EXCEEDED:
         message += " (including the places found for the others)"
-    never = _never(ctx, [_asked(ctx, member) for member in party.members])
+    never = _never(ctx, [ctx.facts.live(member) for member in party.members])
     if never:
         message += f"; {never}"
     missing = ReasonCount(reason=WaitReason.GROUP_NOT_FIT, count=party.size - placed, of=f"pods of group {gang.key[1]}")
@@ -151,7 +143,7 @@ def _end_in_vain(ctx: GangContext, trial: Trial, request: RequestId, found: NoPl
     for member in party.members:
         ctx.gangs.waiting[member] = None
     if party.leader is not None:
-        say_why_group_waits(ctx, party.leader, _asked(ctx, party.leader), party.why)
+        say_why_group_waits(ctx, party.leader, ctx.facts.live(party.leader), party.why)
 
 
 def _rests(ctx: GangContext) -> bool:
@@ -173,13 +165,6 @@ def _in_order(ctx: GangContext, asked: dict[RequestId, AllocationRequested]) -> 
 def _of(ctx: GangContext, leader: RequestId) -> tuple[Gang, GangInstance]:
     gang = ctx.gangs.of[ctx.gangs.member_of[leader]]
     return gang, gang.party_of[leader]
-
-
-def _asked(ctx: GangContext, request: RequestId) -> AllocationRequested:
-    """A member's request. A withdrawn one has ended the trial before (`gangs.reconcile`)."""
-    asked = ctx.facts.requests[request]
-    assert isinstance(asked, AllocationRequested)
-    return asked
 
 
 def _never(ctx: GangContext, asked: list[AllocationRequested]) -> str:

@@ -43,7 +43,7 @@ class Proposal(msgspec.Struct, frozen=True):
 
     node: NodeName
     devices: tuple[DeviceAmount, ...]
-    moved: tuple[Moved, ...]
+    moves: tuple[Moved, ...]
     gains_mib: int
     moves_mib: int
     is_done: bool  # whether this allocator carries it out by itself; otherwise it is only proposed
@@ -81,7 +81,7 @@ def defragment(ctx: MoveContext) -> None:
     for _ in range(min(PROMISES_HELPED, len(ctx.moves.promises))):
         allocation = next(iter(ctx.moves.promises))
         ctx.moves.promises.move_to_end(allocation)
-        promise = ctx.facts.grant(allocation)
+        promise = ctx.facts.granted(allocation)
         if promise is not None and is_promise(ctx, promise):
             _help(ctx, promise)
     if ctx.moves.for_room and may_move_one(ctx):
@@ -113,7 +113,8 @@ def _help(ctx: MoveContext, promise: Grant) -> None:
         return
     movable: list[AllocationId] = []
     for allocation in unfinished(ctx, promise):
-        if isinstance(ctx.facts.ledger.get(allocation), Revoke) or _is_moving(ctx, allocation):
+        is_moving = any(other in ctx.moves.standing for other in ctx.facts.promises.get(allocation, ()))
+        if is_moving or isinstance(ctx.facts.ledger.get(allocation), Revoke):
             continue
         if _asking_of_rested(ctx, allocation) is None:
             return
@@ -127,10 +128,6 @@ def _help(ctx: MoveContext, promise: Grant) -> None:
     place = exact_place(ctx, mover) if mover is not None else None
     if mover is not None and place is not None and book_move(ctx, mover, place):
         ctx.moves.moved_for_room()
-
-
-def _is_moving(ctx: MoveContext, allocation: AllocationId) -> bool:
-    return any(other in ctx.moves.standing for other in ctx.facts.promises.get(allocation, ()))
 
 
 def _plan(ctx: MoveContext, request: RequestId, asked: AllocationRequested, may_move: MayMove) -> MovePlan | None:

@@ -42,7 +42,7 @@ class _Phase(msgspec.Struct, frozen=True):
 
 def count_move(ctx: MoveContext, allocation: AllocationId) -> None:
     """An entry changed: update whether it keeps a place for a moved pod, or waits for others."""
-    grant = ctx.facts.grant(allocation) if not is_gone(ctx, allocation) else None
+    grant = ctx.facts.granted(allocation) if not is_gone(ctx, allocation) else None
     if grant is not None and is_move(grant):
         booking = grant.booking
         ctx.moves.stand(allocation, kin_of(booking.source, booking.namespace, booking.name))
@@ -77,7 +77,7 @@ def look_at_movable(
 
 def mover_of(ctx: MoveContext, allocation: AllocationId) -> Mover | None:
     """The pod with an allocation, if it may be moved: bound, ready, and nothing else is done with it."""
-    entry = ctx.facts.grant(allocation)
+    entry = ctx.facts.granted(allocation)
     if allocation not in ctx.moves.stays_since or entry is None or is_gone(ctx, allocation):
         return None
     request, facts = entry.booking.request, ctx.facts
@@ -178,7 +178,7 @@ def take_over(ctx: MoveContext, request: RequestId, asked: msg.AllocationRequest
     if asked.group is not None or not ctx.moves.kept_for or standing_promise(ctx, request) is not None:
         return False
     for allocation in ctx.moves.kept_for.get(kin_of(asked.source, asked.namespace, asked.name), ()):
-        kept = ctx.facts.grant(allocation)
+        kept = ctx.facts.granted(allocation)
         if kept is None or kept.booking.request == request or _heir(ctx, kept) is not None:
             continue
         asking = replace(place_request_of(asked), substitute=False)
@@ -230,7 +230,7 @@ def _moves_of(ctx: MoveContext, request: RequestId) -> list[msg.Grant]:
 
 def about_moving(ctx: MoveContext, allocation: AllocationId) -> str:
     """What a user should know about a bound pod with more than it requested, or being moved; else empty."""
-    entry = ctx.facts.grant(allocation)
+    entry = ctx.facts.granted(allocation)
     if entry is None:
         return ""
     asked = ctx.facts.wanted(entry.booking.request)

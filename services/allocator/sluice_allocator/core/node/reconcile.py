@@ -195,7 +195,7 @@ def _lived(ctx: SchedulerContext, node: NodeName, snapshot: msg.NodeSnapshot) ->
 
 
 def _was_ready(ctx: SchedulerContext, allocation: AllocationId) -> bool:
-    entry, slice_ = ctx.facts.grant(allocation), ctx.facts.slices.get(allocation)
+    entry, slice_ = ctx.facts.granted(allocation), ctx.facts.slices.get(allocation)
     if entry is None:
         return False
     binding, asked = ctx.facts.bindings.get(entry.booking.request), ctx.facts.wanted(entry.booking.request)

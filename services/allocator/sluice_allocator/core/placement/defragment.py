@@ -13,9 +13,9 @@ from sluice_allocator.core.placement.cluster.cluster_state import ClusterState
 from sluice_allocator.core.placement.reserve import find_reservation
 from sluice_allocator.core.placement.search.context import Place
 from sluice_allocator.core.placement.search.find import find_free, find_place_on
+from sluice_allocator.core.placement.search.trial_pods import TrialPods
 from sluice_allocator.core.placement.spec.place_request import Avoid, PlaceRequest
 from sluice_allocator.core.placement.spec.policies import policy_for
-from sluice_allocator.core.placement.trial_pods import TrialPods
 
 MayMove = Callable[[AllocationId], PlaceRequest | None]  # what to search for a movable pod; None if it may not be moved
 SHAPES_LOOKED_UP_MAX = 64  # most different shapes of pods in the way for which a destination is looked up

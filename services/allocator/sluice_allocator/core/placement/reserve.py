@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from sluice.contracts.ids import AllocationId, NodeName
-from sluice.contracts.messages import DeviceGrant, NodeSnapshot
+from sluice.contracts.messages import NodeSnapshot
 from sluice.mig.layout import Instance
 from sluice.mig.model import Placement, Profile
 from sluice.mig.transition_table import State
@@ -140,7 +140,8 @@ class _ReservationSearch:
     def _spot_at(self, gpu: Gpu, profile: Profile | None, span: Placement) -> _ReservationSpot | None:
         if any(span.mask & each.mask for each in gpu.blocked) or any(span.mask & each.mask for each in gpu.foreign):
             return None
-        there = {key[0]: None for key, grant in gpu.spans.items() if profile is None or span.mask & _mask(grant)}
+        taken = ((key[0], Placement(grant.start, grant.size).mask) for key, grant in gpu.spans.items())
+        there = {allocation: None for allocation, mask in taken if profile is None or span.mask & mask}
         if profile is not None and not _is_made_free(gpu, profile, span, there):
             there = {key[0]: None for key in gpu.spans}  # its engines are used beside the span
             if not _is_made_free(gpu, profile, span, there):
@@ -267,10 +268,6 @@ def _in_bucket(group: NodeClass, kind: str, state: int) -> Iterable[Gpu]:
     bucket = group.states.get(kind, {}).get(State(state))
     nodes = bucket.some(GPUS_LOOKED_AT_MAX) if bucket is not None else []
     return (gpu for node in nodes for gpu in node.gpus if gpu.bucket is bucket)
-
-
-def _mask(grant: DeviceGrant) -> int:
-    return ((1 << grant.size) - 1) << grant.start
 
 
 def _is_made_free(gpu: Gpu, profile: Profile, span: Placement, gone: Mapping[AllocationId, None]) -> bool:

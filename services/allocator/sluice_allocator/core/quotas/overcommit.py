@@ -37,7 +37,7 @@ def look_at_booked(ctx: QuotaContext, allocation: AllocationId, entry: LedgerEnt
 
 def look_at_excess(ctx: QuotaContext, allocation: AllocationId) -> None:
     """A grant was read that may exceed a limit: look again at all unbound ones of its namespace. For speed only."""
-    entry = ctx.facts.grant(allocation)
+    entry = ctx.facts.granted(allocation)
     quota = ctx.facts.quotas.get(entry.booking.namespace) if entry is not None else None
     if entry is None or quota is None or entry.adopted:
         return

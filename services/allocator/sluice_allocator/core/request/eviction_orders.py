@@ -5,17 +5,17 @@ allocator order the same. A pod is evicted only for a valid grant, and a bound o
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId, Incarnation, RequestId
-from sluice.contracts.messages import Bound, EvictionOrdered, EvictionOver, Grant, LedgerEntry
+from sluice.contracts.messages import Bound, EvictionOrdered, EvictionOver, Grant
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.preemption.drain import why_drained
 from sluice_allocator.core.request.grant_validity import why_decline, why_revoke
-from sluice_allocator.core.state.bus_cache import request_of
+from sluice_allocator.core.state.bus_cache import Entries, request_of
 from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.state.facts import why_taken_back
 from sluice_allocator.core.state.grant_facts import is_being_revoked, is_gone, is_move, named, why_moved
 
 
-def reconcile_eviction(ctx: SchedulerContext, request: RequestId, entries: dict[AllocationId, LedgerEntry]) -> None:
+def reconcile_eviction(ctx: SchedulerContext, request: RequestId, entries: Entries) -> None:
     concerns_some = ctx.facts.promises or ctx.facts.cordons or ctx.facts.evictions or ctx.sparing.has_orders
     if not concerns_some and why_taken_back(ctx, request) is None:
         return
@@ -41,7 +41,7 @@ def _say(ctx: SchedulerContext, word: EvictionOrdered | EvictionOver) -> None:
         ctx.outbox.keep(address, word, request=word.request, ttl_s=ttl_s)
 
 
-def why_evict(ctx: SchedulerContext, request: RequestId, entries: dict[AllocationId, LedgerEntry]) -> str | None:
+def why_evict(ctx: SchedulerContext, request: RequestId, entries: Entries) -> str | None:
     if ctx.facts.wanted(request) is None:
         return None
     for allocation, entry in entries.items():
@@ -56,9 +56,7 @@ def why_evict(ctx: SchedulerContext, request: RequestId, entries: dict[Allocatio
     return why_taken_back(ctx, request)
 
 
-def _look_at_those_who_go_for(
-    ctx: SchedulerContext, request: RequestId, entries: dict[AllocationId, LedgerEntry]
-) -> None:
+def _look_at_those_who_go_for(ctx: SchedulerContext, request: RequestId, entries: Entries) -> None:
     """The validity of a grant may have changed with its request: look again at the evictions for it. Not of slices that
     are gone: two requests may each have had a place after the other's, at different times."""
     for entry in entries.values():
@@ -68,7 +66,7 @@ def _look_at_those_who_go_for(
                 ctx.changed_requests[request_of(other)] = None
 
 
-def _is_in_the_way(ctx: SchedulerContext, entries: dict[AllocationId, LedgerEntry]) -> bool:
+def _is_in_the_way(ctx: SchedulerContext, entries: Entries) -> bool:
     """Whether a grant waits for a slice to go whose pod may have gone already: that may take too long as well."""
     left = (allocation for allocation in entries if not is_gone(ctx, allocation))
     return any(_evicting(ctx, allocation) for allocation in left)

@@ -103,4 +103,4 @@ def _by_its_binding(
 def _has_another(ctx: SchedulerContext, asked: RequestFact | None, allocation: AllocationId) -> bool:
     """Whether its source remembers another slice, and that is granted: the pod is there, or nowhere."""
     held = asked.held if isinstance(asked, msg.AllocationRequested) else None
-    return held is not None and held.allocation != allocation and ctx.facts.grant(held.allocation) is not None
+    return held is not None and held.allocation != allocation and ctx.facts.granted(held.allocation) is not None

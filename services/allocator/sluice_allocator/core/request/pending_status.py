@@ -3,6 +3,7 @@ is still being freed, those in backoff, and those of a group."""
 
 from sluice.contracts import messages as msg
 from sluice.contracts.ids import RequestId
+from sluice.contracts.messages import AllocationRequested
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.gangs.reconcile import tell_group_reason
@@ -13,9 +14,7 @@ from sluice_allocator.core.state.context import say_why
 from sluice_allocator.core.state.facts import is_held
 
 
-def tell_own_reason(
-    ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, entries: Entries
-) -> bool:
+def tell_own_reason(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, entries: Entries) -> bool:
     if entries and (_tell_of_loss(ctx, request, asked, entries) or _tell_of_promise(ctx, request, asked, entries)):
         return True
     if is_told_to_rest(ctx, request, entries):
@@ -26,7 +25,7 @@ def tell_own_reason(
     return tell_group_reason(ctx, request, asked)
 
 
-def _tell_of_loss(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, entries: Entries) -> bool:
+def _tell_of_loss(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, entries: Entries) -> bool:
     if isinstance(ctx.facts.answer_to(request), (msg.Bound, msg.Refused, msg.Released)) or request in ctx.committing:
         return False
     slices = (ctx.facts.slices.get(each) for each, entry in entries.items() if isinstance(entry, msg.Grant))
@@ -39,9 +38,7 @@ def _tell_of_loss(ctx: SchedulerContext, request: RequestId, asked: msg.Allocati
     return True
 
 
-def _tell_of_promise(
-    ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, entries: Entries
-) -> bool:
+def _tell_of_promise(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, entries: Entries) -> bool:
     binding = ctx.facts.answer_to(request)
     if not isinstance(binding, msg.Waived | None):
         return False
@@ -63,7 +60,7 @@ def note_taken_back(ctx: SchedulerContext, message: msg.AnyMessage | None) -> No
         ctx.backoff.taken_back(booking.request, ctx.now)
 
 
-def tell_backoff(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested) -> bool:
+def tell_backoff(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> bool:
     if not ctx.backoff.rests(request, ctx.now):
         return False
     if not ctx.gangs.leads(request):  # a member keeps its group's turn; that is not tried meanwhile (`gangs.trial`)

@@ -62,14 +62,13 @@ def why_give_up(ctx: ReservationContext, promised: msg.Grant, revision: int) -> 
 
 def _takes_over(ctx: ReservationContext, promised: msg.Grant) -> bool:
     """Whether it comes after a place that was kept for it and is ending now: its own, whatever is free beside it."""
+
+    def was_kept(entry: msg.LedgerEntry | None) -> bool:
+        was_revoked = isinstance(entry, msg.Revoke) and comes_after_its_own(entry)
+        return was_revoked or (isinstance(entry, msg.Grant) and is_move(entry))
+
     before = (ctx.facts.ledger.get(each) for each in unfinished(ctx, promised))
-    return promised.evict and all(_was_kept(each) for each in before)
-
-
-def _was_kept(entry: msg.LedgerEntry | None) -> bool:
-    """Whether an entry keeps a place for a moved pod, or did until it was revoked."""
-    was_revoked = isinstance(entry, msg.Revoke) and comes_after_its_own(entry)
-    return was_revoked or (isinstance(entry, msg.Grant) and is_move(entry))
+    return promised.evict and all(was_kept(each) for each in before)
 
 
 def _was_made(ctx: ReservationContext, promised: msg.Grant) -> bool:
@@ -114,7 +113,7 @@ def look_at_promises_on(ctx: ReservationContext, node: NodeName) -> None:
     """A node's use changed: look again at the requests with reservations there."""
     known = ctx.cluster.nodes.get(node)
     for allocation in known.taken if known is not None else ():
-        grant = ctx.facts.grant(allocation)
+        grant = ctx.facts.granted(allocation)
         if grant is not None and grant.after:
             ctx.changed_requests[grant.booking.request] = None
             _count(ctx, allocation)
@@ -130,7 +129,7 @@ def is_about_promises(ctx: ReservationContext, allocation: AllocationId, entry: 
 
 def count_promises(ctx: ReservationContext, allocation: AllocationId) -> None:
     """An entry changed: update whether it is a counted reservation, and those that wait for it."""
-    grant = ctx.facts.grant(allocation)
+    grant = ctx.facts.granted(allocation)
     if allocation in ctx.promised or (grant is not None and grant.after):
         _count(ctx, allocation)
     for promise in ctx.facts.promises.get(allocation, ()):

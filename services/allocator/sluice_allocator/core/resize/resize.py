@@ -33,6 +33,7 @@ from sluice_allocator.core.resize.pending import (
 from sluice_allocator.core.state.context import Resizing
 from sluice_allocator.core.state.facts import is_open
 
+Devices = tuple[DeviceGrant, ...]
 WORDS: dict[Field, str] = {
     "memory_mib": "memory (MiB)",
     "sm_partition": "SM partition (percent)",
@@ -139,7 +140,7 @@ def _grant_of(ctx: ResizeContext, change: Change) -> Grant | AdjustRefused:
         return AdjustRefused(AdjustReason.NOT_FOUND, f"there is no request {shorten(request)!r}")
     if facts.wanted(request) is None or not isinstance(binding, Bound):
         return AdjustRefused(AdjustReason.NOT_BOUND, "it has no slice now, so there is nothing to change")
-    grant = facts.grant(binding.allocation)
+    grant = facts.granted(binding.allocation)
     if grant is None:
         return AdjustRefused(AdjustReason.NOT_BOUND, f"its slice on {binding.node} is being revoked, or was lost")
     node = grant.booking.node
@@ -172,9 +173,7 @@ def _container_of(booking: Booking, change: Change) -> str | AdjustRefused:
     return AdjustRefused(AdjustReason.INVALID_VALUE, message, "container")
 
 
-def _with_values(
-    devices: tuple[DeviceGrant, ...], container: str, values: dict[Field, int]
-) -> tuple[DeviceGrant, ...] | AdjustRefused:
+def _with_values(devices: Devices, container: str, values: dict[Field, int]) -> Devices | AdjustRefused:
     found = []
     for device in devices:
         share = device.share
@@ -195,9 +194,7 @@ def _with_values(
     return tuple(found)
 
 
-def _field_change(
-    name: Field, before: tuple[DeviceGrant, ...], after: tuple[DeviceGrant, ...], container: str
-) -> FieldChange:
+def _field_change(name: Field, before: Devices, after: Devices, container: str) -> FieldChange:
     was, becomes = _values_of(name, before, container), _values_of(name, after, container)
     effect: Effect = "unchanged"
     if was != becomes:
@@ -205,14 +202,12 @@ def _field_change(
     return FieldChange(name, max(was), max(becomes), effect)
 
 
-def _values_of(name: Field, devices: tuple[DeviceGrant, ...], container: str) -> list[int]:
+def _values_of(name: Field, devices: Devices, container: str) -> list[int]:
     shares = (device.share for device in devices if device.container == container)
     return [getattr(share, name) for share in shares if share is not None]
 
 
-def _why_not(
-    ctx: ResizeContext, booking: Booking, now: tuple[DeviceGrant, ...], becomes: tuple[DeviceGrant, ...]
-) -> AdjustRefused | None:
+def _why_not(ctx: ResizeContext, booking: Booking, now: Devices, becomes: Devices) -> AdjustRefused | None:
     """Why shares that count `now` may not become others; None when they may. Shrinking always may."""
     after = max_sizes(now, becomes)
     short = _short_of(ctx, booking, becomes, after)
@@ -231,9 +226,7 @@ def _why_not(
     return AdjustRefused(AdjustReason.QUOTA_EXCEEDED, exceeded.sentence()) if exceeded is not None else None
 
 
-def _short_of(
-    ctx: ResizeContext, booking: Booking, becomes: tuple[DeviceGrant, ...], after: tuple[DeviceGrant, ...]
-) -> AdjustRefused | None:
+def _short_of(ctx: ResizeContext, booking: Booking, becomes: Devices, after: Devices) -> AdjustRefused | None:
     """What the homes lack for shares that grow, and then count as in `after`. Several of one home are tried together. A
     share grows against what is booked, also where it counts more than that: another allocator may have admitted others
     into the larger size, having read that it shrank. Not in a home that is closed: a process may be there whose use
@@ -264,7 +257,7 @@ def _short_of(
 
 
 def _most(
-    ctx: ResizeContext, booking: Booking, now: tuple[DeviceGrant, ...], becomes: tuple[DeviceGrant, ...], container: str
+    ctx: ResizeContext, booking: Booking, now: Devices, becomes: Devices, container: str
 ) -> Iterator[tuple[Field, int]]:
     """Per field that grows, the most it could be now, the others as booked, by bisection (some dozen looks)."""
     for name in FIELDS:

@@ -80,7 +80,7 @@ def _tell_those_behind(ctx: SchedulerContext) -> None:
         request, _ = ctx.to_tell.popitem(last=False)
         why = ctx.queue.group_of(request).why if request in ctx.queue else None
         if why is not None and _is_news(ctx, request, why):
-            _say_pending(ctx, request, _asked(ctx, request), why)
+            _say_pending(ctx, request, ctx.facts.live(request), why)
 
 
 def _look_outside(ctx: SchedulerContext) -> None:
@@ -94,7 +94,7 @@ def _look_outside(ctx: SchedulerContext) -> None:
         if request is None:
             return
         if not tell_group(ctx, request):
-            _say_pending(ctx, request, _asked(ctx, request), ctx.queue.why_outside())
+            _say_pending(ctx, request, ctx.facts.live(request), ctx.queue.why_outside())
 
 
 def try_at_once(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, shape: bytes) -> None:
@@ -168,7 +168,7 @@ def end_pauses(ctx: SchedulerContext) -> None:
 
 def _queue(ctx: SchedulerContext, request: RequestId) -> None:
     """Let a request wait in the shape that it has now, and be tried."""
-    asked = _asked(ctx, request)
+    asked = ctx.facts.live(request)
     wait(ctx, request, asked, shape_in_queue(ctx, request, asked))
     ctx.to_try[request] = None
 
@@ -231,7 +231,7 @@ def _look_again(ctx: SchedulerContext, request: RequestId) -> None:
     if ctx.now - group.searched_at >= ctx.rules.pending_refresh_s:
         _try_all_alike(ctx, group.members.first()[2])
     if request in ctx.queue and group.why is not None:
-        _say_pending(ctx, request, _asked(ctx, request), group.why)
+        _say_pending(ctx, request, ctx.facts.live(request), group.why)
 
 
 def _try_on(ctx: SchedulerContext, request: RequestId, node: NodeName) -> bool:
@@ -239,7 +239,7 @@ def _try_on(ctx: SchedulerContext, request: RequestId, node: NodeName) -> bool:
     if ctx.gangs.leads(request):
         offer_to_group(ctx, request, node)
         return False
-    asked = _asked(ctx, request)
+    asked = ctx.facts.live(request)
     over, place = forbids_asking(ctx, request, asked.namespace, asked.claims), None
     if over is None:
         with ctx.cluster.peers.without(ctx.cluster.peers.booked_for(request)):
@@ -287,7 +287,7 @@ def _try_everywhere(ctx: SchedulerContext, request: RequestId) -> bool:
     if ctx.gangs.leads(request):
         begin_trial(ctx, request)
         return False
-    asked = _asked(ctx, request)
+    asked = ctx.facts.live(request)
     group = ctx.queue.group_of(request)
     over = forbids_asking(ctx, request, asked.namespace, asked.claims)
     if over is None:
@@ -376,13 +376,6 @@ def _wait_for_limits(ctx: SchedulerContext, request: RequestId, asked: Allocatio
 def _grant(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, place: Place) -> None:
     ctx.queue.remove(request)
     ctx.grant(ctx.booking_of(request, asked, place))
-
-
-def _asked(ctx: SchedulerContext, request: RequestId) -> AllocationRequested:
-    """A waiting request. Withdrawn ones were removed from the queue before any was tried."""
-    asked = ctx.facts.requests[request]
-    assert isinstance(asked, AllocationRequested)
-    return asked
 
 
 def _say_pending(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, why: NoPlace) -> None:

@@ -105,10 +105,16 @@ class BusCache:
         asked = self.requests.get(request)
         return asked if isinstance(asked, msg.AllocationRequested) else None
 
+    def live(self, request: RequestId) -> msg.AllocationRequested:
+        """A request that waits: withdrawn ones have left the queue, and ended their group's trial, before."""
+        asked = self.requests[request]
+        assert isinstance(asked, msg.AllocationRequested)
+        return asked
+
     def entries_of(self, request: RequestId) -> Entries:
         return {each: self.ledger[each] for each in self.allocations_of.get(request, ())}
 
-    def grant(self, allocation: AllocationId) -> msg.Grant | None:
+    def granted(self, allocation: AllocationId) -> msg.Grant | None:
         entry = self.ledger.get(allocation)
         return entry if isinstance(entry, msg.Grant) else None
 

@@ -144,8 +144,7 @@ class NodeWaits:
         return waited
 
     def longest_held(self, count: int) -> list[RequestId]:
-        requests = []
-        for _ in range(min(count, len(self.node_of))):
-            requests.append(next(iter(self.node_of)))
-            self.node_of.move_to_end(requests[-1])
+        requests = list(islice(self.node_of, count))
+        for request in requests:
+            self.node_of.move_to_end(request)
         return requests

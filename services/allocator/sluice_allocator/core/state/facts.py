@@ -138,7 +138,7 @@ def held_instead(asked: RequestFact | None, binding: msg.Bound) -> msg.Held | No
 def is_found_instead(ctx: Context, allocation: AllocationId, binding: msg.Bound) -> bool:
     """Whether a slice was found on its node, and the one in `binding` (of an earlier incarnation, or never carried out)
     is gone: then its pod has this one, or will."""
-    entry, former = ctx.facts.grant(allocation), ctx.facts.ledger.get(binding.allocation)
+    entry, former = ctx.facts.granted(allocation), ctx.facts.ledger.get(binding.allocation)
     is_there = entry is not None and entry.adopted and isinstance(former, msg.Closed)
     return is_there and not isinstance(ctx.facts.slices.get(allocation), msg.SliceDegraded)
 

@@ -37,6 +37,11 @@ _ABOUT: Mapping[Subject, frozenset[str]] = {
 """Keys and states that say something of each subject."""
 
 
+def states_of(subject: Subject) -> tuple[str, ...]:
+    """The values of `is:` that say something of it."""
+    return tuple(state for state in (*OF_SLICES, *OF_GPUS) if state in _ABOUT[subject])
+
+
 class FilterError(ValueError):
     """A word is no filter. The message names the word and what would be right."""
 

@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from sluice_console.shell.cli_options import EXIT_USAGE, AsJson, Documented, Server, UsageError, form_of, run
+from sluice_console.shell.cli_options import EXIT_USAGE, AsJson, Documented, Server, UsageError, form_of, named, run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cyclopts.completion import CompletionContext
+
     from sluice_console.core.fleet.filters import FleetFilter, Subject
     from sluice_console.shell.inspect.views import FleetView
 
@@ -18,15 +22,30 @@ Output = Annotated[
 ]
 SECONDS_MAX = 100 * 365 * 86400
 """A century: earlier dates cannot be represented, and no history is kept that long."""
-OfNode = Annotated[str, Parameter(name="--node", help="Only what is on this node, as node:NAME.")]
-Words = Annotated[
-    str, Parameter(help="Only what all these match: text, team:, node:, model:, fits:, is: (docs/cli.md).")
+OfNode = Annotated[
+    str, Parameter(name="--node", completer=named("nodes"), help="Only what is on this node, as node:NAME.")
 ]
+_WORDS = "Only what all these match: text, team:, node:, model:, fits:, is: (docs/cli.md)."
+
+
+def _words(subject: "Subject") -> "Callable[[CompletionContext], list[str]]":
+    def words(context: "CompletionContext") -> list[str]:
+        from sluice_console.shell.live.names import live_words
+
+        return live_words(subject, context)
+
+    return words
+
+
+GpuWords = Annotated[str, Parameter(help=_WORDS, completer=_words("gpus"))]
+PodWords = Annotated[str, Parameter(help=_WORDS, completer=_words("pods"))]
+SliceWords = Annotated[str, Parameter(help=_WORDS, completer=_words("slices"))]
 PodName = Annotated[
     str,
     Parameter(
         help="A request id, a pod name, namespace/name, or a manifest file; without one, those that wait are listed.",
         show_default=False,
+        completer=named("pods"),
     ),
 ]
 Watch = Annotated[bool, Parameter(name=["--watch", "-w"], negative="", help="Stay and show every change.")]
@@ -46,7 +65,7 @@ def add_to(app: App) -> None:
 
 
 def gpus_command(
-    *words: Words,
+    *words: GpuWords,
     server: Server = None,
     json: AsJson = False,
     output: Output = None,
@@ -61,7 +80,7 @@ def gpus_command(
 
 
 def nodes_command(
-    *words: Words,
+    *words: GpuWords,
     server: Server = None,
     json: AsJson = False,
     output: Output = None,
@@ -77,13 +96,16 @@ def nodes_command(
 
 
 def pods_command(
-    *words: Words,
+    *words: PodWords,
     server: Server = None,
     json: AsJson = False,
     output: Output = None,
     watch: Watch = False,
     all_: Annotated[bool, Parameter(name="--all", negative="", help="Include ended pods.")] = False,
-    namespace: Annotated[str, Parameter(name=["--namespace", "-n"], help="Only pods of this namespace.")] = "",
+    namespace: Annotated[
+        str,
+        Parameter(name=["--namespace", "-n"], completer=named("namespaces"), help="Only pods of this namespace."),
+    ] = "",
     all_namespaces: Annotated[
         bool, Parameter(name=["--all-namespaces", "-A"], negative="", help="Pods of all namespaces, as without -n.")
     ] = False,
@@ -99,7 +121,7 @@ def pods_command(
     return look_or_watch(looked, server, json=json, output=output, watch=watch)
 
 
-def top_command(*words: Words, server: Server = None) -> int:
+def top_command(*words: GpuWords, server: Server = None) -> int:
     """Show the live map in the terminal; in a pipe, the present state once. q quits; the last line lists the keys."""
     from sluice_console.shell.inspect.top import top
     from sluice_console.shell.live.running_systems import server_url
@@ -108,7 +130,7 @@ def top_command(*words: Words, server: Server = None) -> int:
 
 
 def usage_command(
-    *words: Words,
+    *words: SliceWords,
     server: Server = None,
     json: AsJson = False,
     output: Documented = None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from sluice_console.shell.cli_options import EXIT_USAGE, AsJson, Documented, Server, ask, form_of, run
+from sluice_console.shell.cli_options import EXIT_USAGE, AsJson, Documented, Server, ask, form_of, named, run
 from sluice_console.shell.commands.inspect import Watch, look_or_watch
 from sluice_console.shell.commands.security import app as security_app
 
@@ -24,6 +24,7 @@ streams_app = App(name="streams", help="Declare the streams on a NATS server.")
 node_app = App(name="node", help="Remove nodes that are gone for good (`sluice nodes` lists all).")
 quota_app = App(name="quota", help="Show, set and remove the quotas of namespaces (docs/quotas.md).")
 
+Namespace = Annotated[str, Parameter(completer=named("namespaces"))]
 TakeOver = Annotated[
     bool,
     Parameter(
@@ -46,7 +47,7 @@ def add_to(app: App) -> None:
 
 @quota_app.command(name="list")
 def quota_list_command(
-    namespace: Annotated[str | None, Parameter(help="Only this namespace.")] = None,
+    namespace: Annotated[str | None, Parameter(help="Only this namespace.", completer=named("namespaces"))] = None,
     *,
     server: Server = None,
     json: AsJson = False,
@@ -61,7 +62,7 @@ def quota_list_command(
 
 @quota_app.command(name="set")
 def quota_set_command(
-    namespace: str,
+    namespace: Namespace,
     *,
     gpus: Annotated[str | None, Parameter(help="Devices: instances, shares and whole GPUs.")] = None,
     memory: Annotated[str | None, Parameter(help="GPU memory: 64Gi, or MiB.")] = None,
@@ -103,7 +104,7 @@ def quota_set_command(
 
 
 @quota_app.command(name="unset")
-def quota_unset_command(namespace: str, *, take_over: TakeOver = False, server: Server = None) -> int:
+def quota_unset_command(namespace: Namespace, *, take_over: TakeOver = False, server: Server = None) -> int:
     """Remove all limits and guarantees of a namespace."""
     from sluice_console.shell.live.running_systems import server_url
     from sluice_console.shell.operate.quota import unset_quota
@@ -111,9 +112,12 @@ def quota_unset_command(namespace: str, *, take_over: TakeOver = False, server: 
     return run(unset_quota(server_url(server), namespace, run=_run_id(), take_over=take_over))
 
 
-Node = Annotated[str, Parameter(help="The name of the node, as `sluice nodes` shows it.")]
+Node = Annotated[str, Parameter(help="The name of the node, as `sluice nodes` shows it.", completer=named("nodes"))]
 Gpus = Annotated[
-    tuple[str, ...], Parameter(name="--gpu", negative="", help="Limit to this GPU (UUID or index); repeatable.")
+    tuple[str, ...],
+    Parameter(
+        name="--gpu", negative="", completer=named("gpus"), help="Limit to this GPU (UUID or index); repeatable."
+    ),
 ]
 Why = Annotated[str, Parameter(help="Reason, shown to every pod that waits because of it.")]
 
@@ -205,10 +209,16 @@ def consolidate_command(*, server: Server = None, json: AsJson = False, output: 
 
 def release_quarantine_command(
     allocation: Annotated[
-        str, Parameter(help="The slice, as `sluice gpus -o json` and `sluice pods -o wide` name it.")
+        str,
+        Parameter(
+            help="The slice, as `sluice gpus -o json` and `sluice pods -o wide` name it.",
+            completer=named("quarantined"),
+        ),
     ],
     *,
-    node: Annotated[str, Parameter(help="Node of the slice; by default looked up on the bus.")] = "",
+    node: Annotated[
+        str, Parameter(help="Node of the slice; by default looked up on the bus.", completer=named("nodes"))
+    ] = "",
     data: Annotated[
         Path | None, Parameter(help="The agent's data directory; by default that of the running `sluice up`.")
     ] = None,

@@ -29,7 +29,7 @@ from sluice_console.core.simulate.questions import question_of
 from sluice_console.shell.live.allocator_client import NotAskableError, allocator
 from sluice_console.shell.live.connect import connected
 from sluice_console.shell.output.formats import OutputFormat, is_for_programs, print_document
-from sluice_console.shell.output.printer import console, show_simulated
+from sluice_console.shell.output.printer import console, say, show_simulated
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -37,6 +37,8 @@ EXIT_WOULD_WAIT = 5
 EXIT_WOULD_BE_REFUSED = 6
 STANDARD_INPUT = "-"
 LIMITS = ManifestLimits()
+TOGETHER_MAX = 200
+"""Pods of one question, as the allocator takes them."""
 
 
 class NotReadableError(Exception):
@@ -62,7 +64,9 @@ async def simulate(url: str, files: Sequence[str], *, admission: Path | None = N
             limits = RequestLimits(await _devices_max(asked), cluster.config.driver_capabilities)
             named = [(file, pod) for file, text in texts for pod in _manifests(file, text, limits, cluster)]
             pods = zip((file for file, _ in named), with_classes(pod for _, pod in named), strict=True)
-            answers = [await _answer(asked, file, pod) for file, pod in pods if not pod.skipped and pod.defines is None]
+            judged = [(file, pod) for file, pod in pods if not pod.skipped and pod.defines is None]
+            together = await _together(asked, [pod for _, pod in judged])
+            answers = [await _answer(asked, file, pod, together.get(id(pod))) for file, pod in judged]
         document = SimulatedDocument(pods=tuple(answers))
     except NotReadableError as error:
         sys.stderr.write(f"sluice simulate: {sanitize(str(error))}\n")
@@ -126,14 +130,30 @@ async def _devices_max(asked: AllocatorServiceStub) -> int:
     return about.devices_max or ANY_COUNT.max_gpus_per_node
 
 
-async def _answer(asked: AllocatorServiceStub, file: str, pod: PodManifest) -> SimulatedPodDocument:
+async def _together(asked: AllocatorServiceStub, pods: Sequence[PodManifest]) -> dict[int, pb.SimulateResponse]:
+    """The answers by the pod's identity: of a file's pods, one takes room from the next. Of an older allocator none."""
+    asking = [pod for pod in pods if pod.ask is not None and pod.refusal is None and not pod.problems]
+    if len(asking) < 2:
+        return {}
+    first, *others = (question_of(pod) for pod in asking[:TOGETHER_MAX])
+    first.next.extend(others)
+    answer = await asked.Simulate(first)
+    if len(asking) > TOGETHER_MAX and answer.next:
+        say([f"the pods after the first {TOGETHER_MAX} are judged as if those were not there"])
+    return {id(pod): each for pod, each in zip(asking, (answer, *answer.next), strict=False)} if answer.next else {}
+
+
+async def _answer(
+    asked: AllocatorServiceStub, file: str, pod: PodManifest, answer: pb.SimulateResponse | None
+) -> SimulatedPodDocument:
+    """The answer for one pod; `answer` beside the others, if the allocator gave one."""
     if pod.problems:
         return denied_pod(pod.namespace, pod.name, file, pod.problems)
     if pod.refusal is not None:
         return refused_pod(pod.namespace, pod.name, file, pod.refusal)
     if pod.ask is None:
         return with_warnings(idle_pod(pod.namespace, pod.name, file), pod.warnings)
-    answer = await asked.Simulate(question_of(pod))
+    answer = answer or await asked.Simulate(question_of(pod))
     for claims in pod.alternatives:
         if answer.WhichOneof("outcome") == "bound":
             break

@@ -126,6 +126,11 @@ class HandOver:
         self._compare_at: float | None = 0.0
         """When to compare the files next; None while a comparison is in flight."""
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a call waits for its slice."""
+        return bool(self._waiting)
+
     def drain(self) -> list[instructions.AnswerCall]:
         out, self._answers = self._answers, []
         return out

@@ -50,6 +50,10 @@ class GarbageCollector:
         self._left: dict[str, Garbage] = {}
         """What is not removed yet, by name: names of homes, tickets and claims are unique."""
 
+    def __bool__(self) -> bool:
+        """Whether something is not removed yet."""
+        return bool(self._left)
+
     def clear(self, name: str, order: StopMps | RemoveTicket | RemoveCdi) -> None:
         """Remove a home without a record, with its daemon, or a ticket or CDI file that no slice has."""
         if name not in self._left:
@@ -94,6 +98,10 @@ class OrphanedInstances:
         self._in_flight = in_flight
         self._shared_devices = shared_devices
         self._ones: dict[SharedDeviceKey, OrphanedInstance] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there are some."""
+        return bool(self._ones)
 
     def look(self, found: Discovered, awaited: Collection[SharedDeviceKey], now: float) -> None:
         """All orders were read, and applied unless they wait for their GPUs: list the users of unassigned instances."""

@@ -14,7 +14,7 @@ from sluice_node_agent.simulated import mps_program
 from sluice_node_agent.simulated.backend import SimulatedBackend, SimulatedNodes
 from sluice_node_agent.simulated.hardware_file import HardwareFile
 
-_WATCH = node_backend.WatchTimes(wait_s=0.0, pause_s=1.0)
+_WATCH = node_backend.WatchTimes(wait_s=0.0, pause_s=2.0)
 """Reading a file needs no waiting thread, however many nodes a process has."""
 
 

@@ -167,6 +167,7 @@ class AgentRunner:
                 shows=partial(agent_samples, core),
                 phases=PHASES,
                 predict_read=first_status_subject,
+                is_calm=lambda: core.is_calm,
             )
             await runner.offer(started)
             usage = UsagePoller(

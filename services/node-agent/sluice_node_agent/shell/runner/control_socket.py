@@ -33,6 +33,8 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         self.agents: dict[NodeName, Agent | None] = {}
         """None while the node's journal and devices are read."""
         self.usage: dict[NodeName, UsagePoller] = {}
+        self._answers: dict[NodeName, tuple[NodeSnapshot, node_pb2.NodeSnapshot]] = {}
+        """The last answer for each node, and the snapshot that it was made of."""
 
     def register(self, server: grpc.aio.Server) -> None:
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self, server)
@@ -43,7 +45,11 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         agent = await self._agent(request.node, context)
         if agent is None or not agent.started:
             await _not_yet(request.node, context)
-        return snapshot_to_proto(agent.snapshot())
+        snapshot = agent.snapshot()
+        known = self._answers.get(snapshot.node)
+        if known is None or known[0] is not snapshot:
+            known = self._answers[snapshot.node] = snapshot, snapshot_to_proto(snapshot)
+        return known[1]
 
     async def GetHealth(  # noqa: N802 - the method's name in the contract
         self, request: agent_pb2.GetHealthRequest, context: grpc.aio.ServicerContext

@@ -141,41 +141,17 @@ class StepExecutors:
     def executors(self, request_of: Callable[[int], str] | None = None) -> Mapping[type, Executor[events.Event]]:
         """The executor of each of the core's own instructions; `request_of` maps a token to its request."""
         whose = (lambda order: request_of(order.token)) if request_of is not None else None
-        steps = (
-            instructions.CreateGpuInstance,
-            instructions.CreateComputeInstance,
-            instructions.VerifyInstance,
-            instructions.DestroyComputeInstance,
-            instructions.DestroyGpuInstance,
-            instructions.SetComputeMode,
-        )
-        orders = (
-            instructions.StartMps,
-            instructions.SetMpsLimits,
-            instructions.SetQuotas,
-            instructions.TerminateMpsClients,
-            instructions.StopMps,
-        )
+        about_gpus = instructions.GpuInstruction.__subclasses__()
+        about_daemons = instructions.MpsInstruction.__subclasses__()
+        tickets = (instructions.MakeTicket, instructions.RemoveTicket)
         return {
-            **_each(
-                (*steps, instructions.ReadGpu, instructions.ListHolders),
-                self._on_device,
-                whose,
-                quiet=True,
-                at_once=self._at_device,
-            ),
-            **_each(orders, self._on_daemon, whose),
-            **_each((instructions.WatchMps,), self._on_daemon, quiet=True),
+            **_each(about_gpus, self._on_device, whose, quiet=True, at_once=self._at_device),
+            **_each(about_daemons, self._on_daemon, whose),
+            **_each((instructions.WatchMps,), self._on_daemon, quiet=True),  # instead: a poll is no step of a request
             instructions.SaveJournal: Executor(
                 self._save, request=_request_of, limit=_OUT_MAX, quiet=True, at_once=self._save_at_once
             ),
-            **_each(
-                (instructions.MakeTicket, instructions.RemoveTicket),
-                self._on_ticket,
-                whose,
-                quiet=True,
-                at_once=self._at_ticket,
-            ),
+            **_each(tickets, self._on_ticket, whose, quiet=True, at_once=self._at_ticket),
             **_each((instructions.CompareTickets,), self._on_ticket, quiet=True, at_once=self._at_ticket),
             **_each((instructions.ListTenants,), self._on_pod, quiet=True),
             **_each((instructions.WriteCdi, instructions.RemoveCdi), self._on_cdi, whose, quiet=True, key=_claim_of),

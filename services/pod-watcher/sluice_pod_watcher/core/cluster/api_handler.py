@@ -3,26 +3,12 @@ skip events and reuse a name. So versions are compared by UID, a pod counts as g
 find it, and a pod that leaves our selection has not ended."""
 
 from sluice.contracts.ids import RequestId
+from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.core.cluster.context import ClusterContext
-from sluice_pod_watcher.core.cluster.events import (
-    Done,
-    EvictPod,
-    Failed,
-    Gone,
-    ListingEnded,
-    ListingStarted,
-    ObjectEvent,
-    PodWrite,
-    Raw,
-    ReadClaims,
-    ReadPod,
-    Result,
-    Seen,
-    WritePodCondition,
-)
+from sluice_pod_watcher.core.cluster.events import Raw
 from sluice_pod_watcher.core.cluster.listing import Listing
 from sluice_pod_watcher.core.cluster.pods.pod_view import is_marked, read_pod, uid_of
-from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeClaim, VolumeTopologies, topologies_of
+from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies, topologies_of
 from sluice_pod_watcher.core.workqueue import PendingWrite
 
 RESTORED = (
@@ -40,13 +26,13 @@ class ApiHandler:
         self.listing: Listing[RequestId] = Listing()
         self._went_back = False
 
-    def object_event(self, event: ObjectEvent, now: float) -> None:
+    def object_event(self, event: events.ObjectEvent, now: float) -> None:
         match event:
-            case Seen():
+            case events.Seen():
                 self._seen(event.object, now)
-            case Gone():
+            case events.Gone():
                 self._left(event.object, now)
-            case ListingStarted() | ListingEnded():
+            case events.ListingStarted() | events.ListingEnded():
                 self._listing(event)
 
     def _seen(self, raw: Raw, now: float) -> None:
@@ -98,9 +84,9 @@ class ApiHandler:
         if self._context.pod_store.mark_for_read(uid) is not None:
             self._context.reconcile(uid)
 
-    def _listing(self, event: ListingStarted | ListingEnded) -> None:
+    def _listing(self, event: events.ListingStarted | events.ListingEnded) -> None:
         context = self._context
-        if isinstance(event, ListingStarted):
+        if isinstance(event, events.ListingStarted):
             self.listing.started(event)
             self._went_back = event.went_back
             if event.went_back:
@@ -116,14 +102,14 @@ class ApiHandler:
             context.publisher.listed({})
             context.republish_nodes()
 
-    def read(self, event: Result[ReadPod], now: float) -> None:
+    def read(self, event: events.Result[events.ReadPod], now: float) -> None:
         """What is under the pod's name was read."""
         uid, reconciler = event.wanted.uid, self._context.pod_reconciler
         record = self._context.pod_store.records.get(uid)
         if record is None:
             return
-        if isinstance(event, Failed):
-            reconciler.unreadable(record, now)
+        if isinstance(event, events.Failed):
+            reconciler.failed(record, record.reading, now)
             return
         record.reading = PendingWrite()
         found = read_pod(event.answer) if event.answer is not None else None
@@ -135,45 +121,45 @@ class ApiHandler:
         self._context.pod_store.due[uid] = None
         self._context.reconcile(uid)
 
-    def claims_read(self, event: Result[ReadClaims], now: float) -> None:
+    def claims_read(self, event: events.Result[events.ReadClaims], now: float) -> None:
         """The volume claims of a pod were read, before its request is published."""
         context = self._context
         record = context.pod_store.records.get(event.wanted.uid)
         if record is None:
             return
         places: VolumeTopologies = ()
-        if isinstance(event, Done):
-            places, unknown = topologies_of(tuple(VolumeClaim(*each) for each in event.answer))
+        if isinstance(event, events.Done):
+            places, unknown = topologies_of(events.ClaimObjects(*each) for each in event.answer)
         elif event.status == FORBIDDEN:
             unknown = (f"Sluice is not allowed to read its volumes: {event.message}",)
         else:
-            context.pod_reconciler.claims_unreadable(record, now)
+            context.pod_reconciler.failed(record, record.reading_claims, now)
             return
         context.pod_reconciler.claims_read(record, unknown)
         context.log_change(record, context.pod_store.claims_read(record, places, now))
         context.reconcile(record.uid)
 
-    def patched(self, event: Result[PodWrite], now: float) -> None:
+    def patched(self, event: events.Result[events.PodWrite], now: float) -> None:
         """The answer to a write to a pod."""
         context, uid = self._context, event.wanted.uid
         record = context.pod_store.records.get(uid)
         if record is None:
             return
         context.pod_reconciler.patched(record, event, now)
-        if isinstance(event, Done):
+        if isinstance(event, events.Done):
             self._seen(event.answer, now)
-        if not isinstance(event.wanted, WritePodCondition):
+        if not isinstance(event.wanted, events.WritePodCondition):
             context.pod_store.due[uid] = None  # its message may have waited for this
         context.reconcile(uid)
 
-    def evicted(self, event: Result[EvictPod], now: float) -> None:
+    def evicted(self, event: events.Result[events.EvictPod], now: float) -> None:
         """The answer to an eviction: that of a pod beside others belongs to their request."""
         uid, reconciler = event.wanted.uid, self._context.pod_reconciler
         request = reconciler.evicting_for.pop(uid, uid)
         record = self._context.pod_store.records.get(request)
         if record is None:
             return
-        if isinstance(event, Done):
+        if isinstance(event, events.Done):
             reconciler.evicted(record, uid)
         else:
             reconciler.eviction_refused(record, event, now)

@@ -3,16 +3,8 @@
 from collections.abc import Iterable
 
 from sluice.contracts.ids import RequestId
+from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.core.cluster.context import ClusterContext
-from sluice_pod_watcher.core.cluster.events import (
-    ClaimsServed,
-    ClaimWrite,
-    Done,
-    ListingEnded,
-    ObjectEvent,
-    Result,
-    WriteHandOver,
-)
 
 
 class ClaimHandler:
@@ -21,24 +13,24 @@ class ClaimHandler:
     def __init__(self, context: ClusterContext) -> None:
         self._context = context
 
-    def served(self, event: ClaimsServed, now: float) -> None:
+    def served(self, event: events.ClaimsServed, now: float) -> None:
         claims = self._context.pod_store.claims
         claims.is_served = self._context.hand_over.is_served = event.served
         self._news(claims.all_users(), now)
 
-    def claim_event(self, event: ObjectEvent, now: float) -> None:
+    def claim_event(self, event: events.ObjectEvent, now: float) -> None:
         self._news(self._context.pod_store.claims.handle(event, now), now)
 
-    def class_event(self, event: ObjectEvent, now: float) -> None:
+    def class_event(self, event: events.ObjectEvent, now: float) -> None:
         store = self._context.pod_store
         store.claims.classes.handle(event)
-        if isinstance(event, ListingEnded) or store.claims.classes.was_listed:
+        if isinstance(event, events.ListingEnded) or store.claims.classes.was_listed:
             self._news(store.waiting_for_claims(), now)
 
-    def written(self, event: Result[ClaimWrite], now: float) -> None:
+    def written(self, event: events.Result[events.ClaimWrite], now: float) -> None:
         context, uid = self._context, event.wanted.uid
         record = context.pod_store.records.get(uid) if uid else None
-        if isinstance(event, Done):
+        if isinstance(event, events.Done):
             context.pod_reconciler.claims.written(record, event.wanted)
             self._news(context.pod_store.claims.seen(event.answer, now), now)
         else:
@@ -46,9 +38,9 @@ class ClaimHandler:
         if record is not None:
             context.reconcile(uid)
 
-    def hand_over_written(self, event: Result[WriteHandOver], now: float) -> None:
+    def hand_over_written(self, event: events.Result[events.WriteHandOver], now: float) -> None:
         context, mode = self._context, event.wanted.mode
-        if isinstance(event, Done):
+        if isinstance(event, events.Done):
             context.hand_over.written(mode)
             by = "ResourceClaims, which the kubelet prepares" if mode == "dra" else "tickets in a volume"
             context.log("info", f"new pods get their devices by {by}")

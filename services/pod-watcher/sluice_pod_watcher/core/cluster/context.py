@@ -93,10 +93,7 @@ class ClusterContext:
         for node in self.node_capacity.take_gone():
             self.node_removals.gone(node, self.publisher.node_on_bus(node), now)
         for node, facts in self.node_capacity.due(now):
-            if self.node_removals.is_removed(node):
-                self.publisher.publish_host_with_ttl(node, facts)
-            else:
-                self.publisher.host(node, facts)
+            self.publisher.host(node, facts, expires=self.node_removals.is_removed(node))
         for removed in self.node_removals.due(now):
             if self.publisher.removed(removed, self.node_capacity.no_room):
                 self.log("warning", f"node {removed.node} is removed: {removed.cause}")

@@ -3,7 +3,7 @@ server wrote them (parsed JSON). A listing comes in pieces, so that events do no
 `ListingStarted`, one `...Seen` per object, `ListingEnded`."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -107,7 +107,15 @@ class Failed(msgspec.Struct, Generic[C], frozen=True):
 
 
 Result = Done[C] | Failed[C]
-ClaimObjects = tuple[str, Raw | None, Raw | None, Raw | None]  # the name of a claim; the claim, its volume, its class
+
+
+class ClaimObjects(NamedTuple):
+    """A volume claim, and what was found of it."""
+
+    name: str
+    claim: Raw | None
+    volume: Raw | None
+    storage_class: Raw | None
 
 
 class Continued(msgspec.Struct, frozen=True):

@@ -194,7 +194,7 @@ class PodReconciler:
             case events.Failed(wanted=events.WritePodCondition()):
                 if event.status in WORTH_READING:
                     record.mark_for_read()
-                self._failed(record, record.writing_condition, now, self.config.condition_interval_s)
+                self.failed(record, record.writing_condition, now, self.config.condition_interval_s)
             case events.Done():
                 self._patched(record, was_bound=isinstance(event.wanted, events.BindPod))
             case events.Failed():
@@ -206,9 +206,8 @@ class PodReconciler:
             record.confirm_by, record.sent = "", ()
         bound = record.answer
         if was_bound and isinstance(bound, Bound):
-            self.status_writer.event(
-                record, "SliceBound", f"bound to its slice on {bound.node}: {_devices(bound)}", "Normal"
-            )
+            told = f"bound to its slice on {bound.node}: {_devices(bound)}"
+            self.status_writer.event(record, "SliceBound", told, "Normal")
         elif isinstance(bound, Bound) and record.held is not None:
             made = f"its slice on {bound.node} was created again: {_devices(bound)}"
             self.status_writer.event(record, "SliceMadeAnew", made, "Normal")
@@ -221,7 +220,7 @@ class PodReconciler:
             record.confirm_by = "write"
         elif isinstance(event.wanted, events.BindPod) and event.status in REFUSED_BY_WHAT_IS_THERE:
             record.confirm_by = "read"
-        self._failed(record, record.writing, now, max(self.config.retry_initial_s, event.retry_after_s))
+        self.failed(record, record.writing, now, max(self.config.retry_initial_s, event.retry_after_s))
         if event.status not in NOT_FOR_PEOPLE and record.writing.failures >= TOLD_AFTER:
             why = f"cannot be bound to its slice: the API server refuses the patch ({event.status}: {event.message})"
             self._complain(record, f"{why}; retrying")
@@ -242,9 +241,6 @@ class PodReconciler:
             why = f"{each}. The pod stays unscheduled if its slice is on a node that cannot reach the volume"
             self.status_writer.event(record, "SliceWarning", why)
 
-    def claims_unreadable(self, record: PodRecord, now: float) -> None:
-        self._failed(record, record.reading_claims, now, self.config.retry_initial_s)
-
     def _read(self, record: PodRecord, now: float) -> None:
         if record.needs_read and record.name and self._order(record, record.reading, now, events.ReadPod):
             record.read_too_early = False
@@ -253,9 +249,6 @@ class PodReconciler:
         record.needs_read, record.read_too_early = record.read_too_early, False
         if record.confirm_by == "read" and not record.needs_read:
             record.confirm_by = ""
-
-    def unreadable(self, record: PodRecord, now: float) -> None:
-        self._failed(record, record.reading, now, self.config.retry_initial_s)
 
     def _stuck(self, record: PodRecord, view: PodView, now: float) -> str:
         if view.is_gated or view.has_started or held_by(view) is None:
@@ -344,7 +337,7 @@ class PodReconciler:
             if record.eviction and not record.evicted:  # otherwise its eviction was reported already
                 self.outcomes.append((record.uid, EvictionBlocked(request=record.uid, why=event.message[:1000])))
         writing = record.evicting if is_its_own else record.evicting_beside.setdefault(uid, PendingWrite())
-        self._failed(record, writing, now, self.config.evict_retry_s)
+        self.failed(record, writing, now, self.config.evict_retry_s)
 
     def gone(self, record: PodRecord) -> None:
         """The object was deleted: an ordered eviction of this pod is done."""
@@ -378,7 +371,9 @@ class PodReconciler:
     def _may(self, record: PodRecord, writing: PendingWrite, now: float) -> bool:
         return writing.may_start(record.uid, self.delayed_queue, now)
 
-    def _failed(self, record: PodRecord, writing: PendingWrite, now: float, initial_s: float) -> None:
+    def failed(self, record: PodRecord, writing: PendingWrite, now: float, initial_s: float = 0.0) -> None:
+        """A call about the pod failed. The next one waits, `initial_s` at first."""
+        initial_s = initial_s or self.config.retry_initial_s
         writing.failed(record.uid, self.delayed_queue, now, initial_s=initial_s, max_s=self.config.retry_max_s)
 
 

@@ -12,7 +12,7 @@ from sluice_pod_watcher.core.cluster.events import WriteEvent, WritePodCondition
 from sluice_pod_watcher.core.cluster.pods.pod_problem import NOTE_CHARACTERS_MAX, Level, PodProblem
 from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodCondition, PodView
-from sluice_pod_watcher.core.workqueue import FairLine, TokenBucket
+from sluice_pod_watcher.core.workqueue import FairLine, TokenBucket, remember
 
 EVENTS_REMEMBERED = 16  # per pod: the same Event again extends its series
 NAME_CHARACTERS_MAX = 200  # of the pod's name in an Event's name (253 at most), whose labels end in no dash
@@ -73,10 +73,8 @@ class StatusWriter:
         """Queue an Event about a pod. The same one again extends its series."""
         note = shorten(note, NOTE_CHARACTERS_MAX)
         key = _key(record.uid, record.name, reason, note)
-        count = record.events.pop(key, 0) + 1
-        record.events[key] = count
-        while len(record.events) > EVENTS_REMEMBERED:
-            record.events.pop(next(iter(record.events)))
+        count = record.events.get(key, 0) + 1
+        remember(record.events, key, count, at_most=EVENTS_REMEMBERED)
         said = WriteEvent(record.uid, record.namespace, record.name, key, level, reason, note, count)
         self._queue.append(said)
 

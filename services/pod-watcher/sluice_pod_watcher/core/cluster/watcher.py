@@ -42,9 +42,8 @@ class ClusterWatcher:
         self.config = config
         store, capacity = PodStore(config), NodeCapacity(config)
         publisher = RequestPublisher(run, config.source, config.closing_ttl_s, store)
-        reconciler = PodReconciler(
-            config, StatusWriter(config), capacity, store.avoided_nodes, claim_store=store.claims
-        )
+        about_pods = StatusWriter(config), capacity, store.avoided_nodes
+        reconciler = PodReconciler(config, *about_pods, claim_store=store.claims)
         about_nodes = GpuMirror(config), NodeRemovals(config), HandOverMode(config), Placeholders(config)
         self._context = ClusterContext(config, store, publisher, reconciler, capacity, *about_nodes)
         api = self._api = ApiHandler(self._context)
@@ -57,22 +56,17 @@ class ClusterWatcher:
             "claims": claims.claim_event,
             "classes": claims.class_event,
         }
-        self._results: Mapping[type[events.Call], Handler[Any]] = {
-            events.BindPod: api.patched,
-            events.AnnotatePod: api.patched,
-            events.WritePodCondition: api.patched,
-            events.ReadPod: api.read,
-            events.ReadClaims: api.claims_read,
-            events.EvictPod: api.evicted,
-            events.CreateClaim: claims.written,
-            events.ProtectClaim: claims.written,
-            events.WriteClaimStatus: claims.written,
-            events.WriteHandOver: claims.hand_over_written,
-            events.MirrorGpu: self._mirrored,
-            events.UnmirrorGpu: self._mirrored,
-            events.CreatePlaceholder: self._placeholder_written,
-            events.DeletePlaceholder: self._placeholder_written,
-        }
+        results: tuple[tuple[Handler[Any], tuple[type[events.Call], ...]], ...] = (
+            (api.patched, (events.BindPod, events.AnnotatePod, events.WritePodCondition)),
+            (api.read, (events.ReadPod,)),
+            (api.claims_read, (events.ReadClaims,)),
+            (api.evicted, (events.EvictPod,)),
+            (claims.written, (events.CreateClaim, events.ProtectClaim, events.WriteClaimStatus)),
+            (claims.hand_over_written, (events.WriteHandOver,)),
+            (self._mirrored, (events.MirrorGpu, events.UnmirrorGpu)),
+            (self._placeholder_written, (events.CreatePlaceholder, events.DeletePlaceholder)),
+        )
+        self._results = {kind: handler for handler, kinds in results for kind in kinds}
         self._continues = False
 
     def handle(self, event: events.Event, now: float) -> list[events.Instruction]:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from sluice.contracts import messages as msg
 from sluice.contracts.bus.events import BusEvent, BusInstruction, Ticked
 from sluice.contracts.driver_capabilities import CAPABILITIES
@@ -75,22 +77,19 @@ class IdentityRecord:
     held: msg.Held | None = None  # Its last slice. Kept here because the bus may forget it.
 
 
-@dataclass(frozen=True, slots=True)
-class IdentitiesLoaded:
+class IdentitiesLoaded(msgspec.Struct, frozen=True):
     """The content of the identities file, before anything is decided; empty when there was no file."""
 
     records: tuple[IdentityRecord, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class IdentitiesSaved:
+class IdentitiesSaved(msgspec.Struct, frozen=True):
     """The records of `SaveIdentities(version)` will survive a crash of the machine."""
 
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestFile:
+class ManifestFile(msgspec.Struct, frozen=True):
     """One file: its name (no path) and text, or why there is none: `too_large` (file_bytes_max) or `error`."""
 
     name: str
@@ -99,27 +98,23 @@ class ManifestFile:
     too_large: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FolderListed:
+class FolderListed(msgspec.Struct, frozen=True):
     """Everything in the folder, at one moment after the listing was requested. What is missing does not exist."""
 
     files: tuple[ManifestFile, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FolderUnlistable:
+class FolderUnlistable(msgspec.Struct, frozen=True):
     """The folder could not be listed, which shows nothing about its content."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class FolderChanged:
+class FolderChanged(msgspec.Struct, frozen=True):
     """Something in the folder changed (a hint: it is listed again anyway, from time to time)."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostsKnown:
+class HostsKnown(msgspec.Struct, frozen=True):
     """The resources of the nodes besides GPUs."""
 
     hosts: tuple[tuple[NodeName, msg.HostFacts], ...]
@@ -137,21 +132,18 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SaveIdentities:
+class SaveIdentities(msgspec.Struct, frozen=True):
     """Replace the records on disk by these; answered by `IdentitiesSaved`. One at a time."""
 
     version: int
     records: tuple[IdentityRecord, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ListFolder:
+class ListFolder(msgspec.Struct, frozen=True):
     """List the folder; answered by `FolderListed` or `FolderUnlistable`. One at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class WriteLogLine:
+class WriteLogLine(msgspec.Struct, frozen=True):
     """One log line: what changed."""
 
     level: Literal["info", "warning"]

@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from sluice.contracts.manifests import ManifestLimits, PodManifest, read_manifests, too_large
 from sluice.contracts.messages import Claim
 from sluice.contracts.pod_specs import NO_PRIORITY, PodPriority, PriorityClass, unknown_class, with_priority_class
@@ -45,9 +47,8 @@ def parse_file(file: ManifestFile, config: FolderConfig) -> ParsedFile:
     limits = ManifestLimits(config.file_bytes_max, config.documents_max, config.nesting_max, config.nodes_max)
     if file.too_large:
         return ParsedFile(broken=too_large(file.name, limits))
-    found = read_manifests(
-        file.name, file.text, limits=limits, asks=RequestLimits(config.max_gpus_per_node, config.driver_capabilities)
-    )
+    asks = RequestLimits(config.max_gpus_per_node, config.driver_capabilities)
+    found = read_manifests(file.name, file.text, limits=limits, asks=asks)
     if isinstance(found, Refusal):
         return ParsedFile(broken=found)
     classes = tuple(each.defines for each in found if isinstance(each.defines, PriorityClass))
@@ -117,8 +118,7 @@ def duplicate(pod: str, file: str) -> Refusal:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class FolderView:
+class FolderView(msgspec.Struct, frozen=True):
     """One listing: documents with a request (or a refusal), broken files, pods without a request."""
 
     wanted: Mapping[DocumentKey, ManifestPod]

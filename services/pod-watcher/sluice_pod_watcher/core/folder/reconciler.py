@@ -130,27 +130,23 @@ class FolderReconciler:
             return found
         elif last.claims and self._has_slice(record):
             if _takes_the_same(last, found):
-                # Once the slice is bound, its placement policy no longer counts, but labels that others' terms match
-                # do.
+                # Once it is bound, its placement policy no longer counts, but labels that others' terms match do.
                 host = msgspec.structs.replace(last.terms.host, **_of_pods(found.terms.host))
                 followed = replace(last.terms, host=host, labels=found.terms.labels)
                 if followed != last.terms:
-                    self.identities.say(record.uid, RequestRevision(last.revision + 1, last.claims, None, followed))
+                    self.identities.say(record.uid, replace(last, revision=last.revision + 1, terms=followed))
                 self.due[record.uid] = None
                 return None
             self._end(record, "was changed after it got its slice: it is a new pod now")
             self._begin(place, found)
         else:
-            self._say(record, RequestRevision(last.revision + 1, found.claims, found.refusal, found.terms))
+            ask = like(RequestRevision, found, revision=last.revision + 1)
+            self._tell_ask(self.identities.say(record.uid, ask))
         return None
 
     def _begin(self, place: DocumentKey, found: ManifestPod) -> None:
-        ask = RequestRevision(1, found.claims, found.refusal, found.terms)
-        record = self.identities.begin(place, found.namespace, found.name, ask)
-        self._tell_ask(record)
-
-    def _say(self, record: IdentityRecord, ask: RequestRevision) -> None:
-        self._tell_ask(self.identities.say(record.uid, ask))
+        ask = like(RequestRevision, found, revision=1)
+        self._tell_ask(self.identities.begin(place, found.namespace, found.name, ask))
 
     def _tell_ask(self, record: IdentityRecord) -> None:
         self.due[record.uid] = None
@@ -261,16 +257,15 @@ class FolderReconciler:
     def _ended_by_other(self, record: IdentityRecord, message: msg.RequestWithdrawn) -> None:
         if record.ended is not None:
             return
+        self.told.append(log_lines.ended(record, "was withdrawn by another process"))
         if message.closing:
-            self.told.append(log_lines.ended(record, "was withdrawn by another process"))
             self.drop(record.uid)
             return
         last = record.asks[-1]
         if message.revision != last.revision:
-            self.identities.say(record.uid, RequestRevision(message.revision, last.claims, last.refusal, last.terms))
+            self.identities.say(record.uid, replace(last, revision=message.revision))
         self.identities.end(record.uid, message.cause)
         self.due[record.uid] = None
-        self.told.append(log_lines.ended(record, "was withdrawn by another process"))
 
     def _asked_anew(self, uid: RequestId, message: msg.RequestMessage) -> IdentityRecord | None:
         """The request, with the same slice, that was made for its pod while a lagging server hid this one from a
@@ -307,16 +302,9 @@ class FolderReconciler:
         if other is not None and was_hidden and not self._has_slice(other):
             self._end(other, "has its slice under another id, which a lagging server did not show")
             other = None
-        record = IdentityRecord(
-            uid,
-            *_place(message),
-            message.namespace,
-            message.name,
-            (_ask(message),),
-            "pod gone" if other is not None else None,
-            held,
-        )
-        self.identities.adopt(record)
+        ended: msg.WithdrawCause | None = "pod gone" if other is not None else None
+        who = (*_place(message), message.namespace, message.name)
+        self.identities.adopt(IdentityRecord(uid, *who, (_ask(message),), ended, held))
         self.due[uid] = None
         return True
 
@@ -333,7 +321,7 @@ def _ask(message: msg.AllocationRequested | msg.RequestRejected) -> RequestRevis
 
 
 def _found(record: IdentityRecord, ask: RequestRevision) -> ManifestPod:
-    return ManifestPod(record.document, record.namespace, record.name, ask.claims, ask.refusal, ask.terms)
+    return like(ManifestPod, ask, document=record.document, namespace=record.namespace, name=record.name)
 
 
 def _takes_the_same(one: RequestRevision, other: RequestRevision | ManifestPod) -> bool:

@@ -9,19 +9,8 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import BusEvent, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked
 from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice_pod_watcher.core import log_lines
-from sluice_pod_watcher.core.folder.events import (
-    Event,
-    FolderChanged,
-    FolderConfig,
-    FolderListed,
-    FolderUnlistable,
-    HostsKnown,
-    IdentitiesLoaded,
-    IdentitiesSaved,
-    Instruction,
-    ListFolder,
-    WriteLogLine,
-)
+from sluice_pod_watcher.core.folder import events
+from sluice_pod_watcher.core.folder.events import Event, FolderConfig, Instruction, WriteLogLine
 from sluice_pod_watcher.core.folder.identities import Identities
 from sluice_pod_watcher.core.folder.manifests import ParsedFolder
 from sluice_pod_watcher.core.folder.reconciler import FolderReconciler
@@ -65,16 +54,16 @@ class FolderWatcher:
             case Ticked():
                 self._publisher.tick(now)
                 self._list_when_due(now)
-            case FolderListed() | FolderUnlistable() | FolderChanged():
+            case events.FolderListed() | events.FolderUnlistable() | events.FolderChanged():
                 self._folder_event(event, now)
-            case IdentitiesLoaded():
+            case events.IdentitiesLoaded():
                 self._identities.load(event.records)
                 self._loaded = True
                 self._list()
-            case IdentitiesSaved():
+            case events.IdentitiesSaved():
                 self._identities.saved(event.version)
                 self._publisher.saved()
-            case HostsKnown():
+            case events.HostsKnown():
                 self._hosts = dict(event.hosts)
             case _:
                 self._exchange_event(event, now)
@@ -202,18 +191,20 @@ class FolderWatcher:
             self._evict_all()
             self._out.append(ReadAgain(Stream.BOOK))  # their answers were skipped as those of another source
 
-    def _folder_event(self, event: FolderListed | FolderUnlistable | FolderChanged, now: float) -> None:
-        if isinstance(event, FolderChanged):
+    def _folder_event(
+        self, event: events.FolderListed | events.FolderUnlistable | events.FolderChanged, now: float
+    ) -> None:
+        if isinstance(event, events.FolderChanged):
             self._list()
             return
         self._list_at = now + self.config.relist_s
-        why = event.why if isinstance(event, FolderUnlistable) else ""
+        why = event.why if isinstance(event, events.FolderUnlistable) else ""
         if why and why != self._unlistable:
             self._told.append(WriteLogLine("warning", f"{why}; its pods stay as they are until it can be listed"))
         elif self._unlistable and not why:
             self._told.append(WriteLogLine("info", "the folder can be listed again"))
         self._unlistable = why
-        if isinstance(event, FolderListed):
+        if isinstance(event, events.FolderListed):
             self._folder.listed(event.files)
             self._was_listed = True
             if self._ready:
@@ -241,4 +232,4 @@ class FolderWatcher:
             self._list_again = True
             return
         self._listing_asked = True
-        self._out.append(ListFolder())
+        self._out.append(events.ListFolder())

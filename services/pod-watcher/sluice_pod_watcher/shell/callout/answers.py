@@ -3,7 +3,6 @@ the first answer, so one that hangs or cannot ask the API server costs nothing: 
 answers. A question that no replica answers is refused by the broker after its timeout, and the client tries again."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
 from sluice.contracts.reasons import shorten
@@ -13,6 +12,7 @@ from sluice.runtime.nats.client import Msg
 from sluice.runtime.nats.connection import Connection
 from sluice.runtime.prometheus import metrics
 from sluice_pod_watcher.core.bus_access import Namespaces, rights_on_bus
+from sluice_pod_watcher.core.workqueue import remember
 from sluice_pod_watcher.shell.callout.claims import NotAQuestionError, Question, admitted, read_question, refused
 from sluice_pod_watcher.shell.callout.nkeys import NKey, NotAKeyError
 from sluice_pod_watcher.shell.kube.client import KubeError
@@ -40,7 +40,7 @@ class Answers:
         self._reviews, self._where, self._clock = reviews, where, clock
         self._issuers, self._curve = issuers, curve
         self._open: set[asyncio.Task[None]] = set()
-        self._said: OrderedDict[str, float] = OrderedDict()
+        self._said: dict[str, float] = {}
         self._log = logs.get("callout")
         self.serving = asyncio.Event()  # the broker knows this replica
 
@@ -100,8 +100,5 @@ class Answers:
         now = self._clock.monotonic()
         if now - self._said.get(user, -SAY_AGAIN_S) < SAY_AGAIN_S:
             return
-        self._said[user] = now
-        self._said.move_to_end(user)
-        if len(self._said) > SAID_MAX:
-            self._said.popitem(last=False)
+        remember(self._said, user, now, at_most=SAID_MAX)
         self._log.warning("a login is refused" if user else "trouble with logins", user=user, why=why)

@@ -11,16 +11,8 @@ from typing import Literal
 import msgspec
 
 from sluice_pod_watcher.shell.callout.nkeys import KeyKind, NKey
-from sluice_pod_watcher.shell.webhook.cert_generations import (
-    CertificateConfig,
-    Generation,
-    alive,
-    bundle,
-    is_due,
-    make_generation,
-    shown,
-    with_new,
-)
+from sluice_pod_watcher.shell.webhook import cert_generations
+from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig, Generation
 
 ROTATION = CertificateConfig(validity=timedelta(days=365), renew_before=timedelta(days=60))
 """Each change of what the broker has is a rolling restart of it, so there are few."""
@@ -55,22 +47,22 @@ def renewed(kept: BusKeys | None, names: Sequence[str], now: datetime) -> BusKey
     """`kept`, or with a new generation when one is due."""
     if kept is None:
         kept = BusKeys(generations=(), user=NKey.make(KeyKind.USER).seed, curve=NKey.make(KeyKind.CURVE).seed)
-    if not is_due(kept.tls, names, now, ROTATION):
+    if not cert_generations.is_due(kept.tls, names, now, ROTATION):
         return kept
-    tls = make_generation(names, now, ROTATION.validity, of="bus", calls=True)
+    tls = cert_generations.make_generation(names, now, ROTATION.validity, of="bus", calls=True)
     new = BusGeneration(tls=tls, issuer=NKey.make(KeyKind.ACCOUNT).seed)
-    keep = with_new(kept.tls, tls, now).generations
+    keep = cert_generations.with_new(kept.tls, tls, now).generations
     return msgspec.structs.replace(kept, generations=tuple(g for g in (*kept.generations, new) if g.tls in keep))
 
 
 def trusted(keys: BusKeys, now: datetime) -> str:
     """The authorities that clients trust, PEM."""
-    return bundle(keys.tls, now)
+    return cert_generations.bundle(keys.tls, now)
 
 
 def broker_files(keys: BusKeys, names: Sequence[str], now: datetime, *, published: str) -> dict[str, str] | None:
     """The broker's files, while clients trust `published`; None if no certificate is valid."""
-    tls = shown(keys.tls, names, now, ROTATION, published=published)
+    tls = cert_generations.shown(keys.tls, names, now, ROTATION, published=published)
     if tls is None:
         return None
     issuer = next(each.issuer for each in keys.generations if each.tls == tls)
@@ -82,7 +74,7 @@ def broker_files(keys: BusKeys, names: Sequence[str], now: datetime, *, publishe
     return {
         "tls.crt": tls.certificate_pem,
         "tls.key": tls.key_pem,
-        "ca.crt": "".join(each.authority_pem for each in alive(keys.tls, now)),
+        "ca.crt": "".join(each.authority_pem for each in cert_generations.alive(keys.tls, now)),
         "keys.conf": "".join(f"{name}: {key}\n" for name, key in public.items()),
     }
 

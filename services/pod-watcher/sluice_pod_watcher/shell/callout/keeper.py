@@ -9,7 +9,6 @@ import binascii
 import json
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from sluice_pod_watcher.shell.callout.nkeys import KeyKind, NKey, NotAKeyError
 from sluice_pod_watcher.shell.callout.rpc_identities import AUTHORITY, CA, SERVICES, authority_of, of_services
 from sluice_pod_watcher.shell.kube.client import MERGE, STRATEGIC_MERGE, KubeApi, KubeError
 from sluice_pod_watcher.shell.kube.webhook_certificates import SecretStore
-from sluice_pod_watcher.shell.webhook.cert_stores import StoreUnavailableError
+from sluice_pod_watcher.shell.webhook.cert_sources import StoreUnavailableError
 
 REFRESH_S, RETRY_S = 30.0, 2.0  # between two rounds; while something fails
 ANNOTATION = "sluice.dev/bus-keys"
@@ -38,8 +37,7 @@ KEYS = "keys.json"
 _ATTEMPTS_MAX = 4
 
 
-@dataclass(frozen=True, slots=True)
-class BusObjects:
+class BusObjects(msgspec.Struct, frozen=True):
     """Where everything is. Without a StatefulSet the broker is restarted by someone else."""
 
     namespace: str
@@ -205,8 +203,7 @@ def _context(trusts: bytes, ca_file: Path | None) -> ssl.SSLContext:
         raise invalid_ca_error("nats_ca_file", ca_file or Path("ca.crt"), error) from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class _Held(msgspec.Struct, frozen=True):
     path: str
     found: _Object
 

@@ -18,16 +18,8 @@ from sluice.runtime.service import Service
 from sluice.runtime.text_files import read_named_text
 from sluice.runtime.tracing.core_spans import SpanPhase
 from sluice.runtime.tracing.request_traces import RequestTraces
-from sluice_pod_watcher.core.folder.events import (
-    Event,
-    FolderChanged,
-    HostsKnown,
-    IdentitiesLoaded,
-    IdentitiesSaved,
-    ListFolder,
-    SaveIdentities,
-    WriteLogLine,
-)
+from sluice_pod_watcher.core.folder import events
+from sluice_pod_watcher.core.folder.events import Event, HostsKnown, IdentitiesSaved, SaveIdentities, WriteLogLine
 from sluice_pod_watcher.core.folder.watcher import READS, FolderWatcher
 from sluice_pod_watcher.settings import PodWatcherSettings
 from sluice_pod_watcher.shell.folder.identity_file import IdentityFile
@@ -45,10 +37,8 @@ async def serve_folder(service: Service[PodWatcherSettings]) -> None:
     await asyncio.to_thread(folder.check)
     hosts = await asyncio.to_thread(_hosts, service.settings.fleet_file)
     with IdentityFile(service.settings.data_dir / "pods") as identities:
-        who = credentials_from_settings(service.settings)
-        bus = await NatsBus.connect(
-            service.settings.nats_url, name=service.name, traces=service.traces, credentials=who
-        )
+        who, url = credentials_from_settings(service.settings), service.settings.nats_url
+        bus = await NatsBus.connect(url, name=service.name, traces=service.traces, credentials=who)
         try:
             await serve_on(bus, service, folder, identities, hosts)
         finally:
@@ -69,17 +59,17 @@ async def serve_on(
         traces=service.traces,
         readings=READS,
         execute={
-            ListFolder: Executor(lambda _wanted: folder.list(), quiet=True),
+            events.ListFolder: Executor(lambda _wanted: folder.list(), quiet=True),
             SaveIdentities: Executor(_saver(identities, service.traces), quiet=True),
             WriteLogLine: log_writer(),
         },
         tick_s=service.settings.tick_s,
-        shows=lambda: pods_of(core),
+        shows=lambda: pods_of(core.phases()),
         phases=(SpanPhase("request seen to bound", "decided AllocationRequested", "saw Bound"),),
         begins=first.begins if service.settings.limits_file is not None else None,
     )
     await runner.offer(hosts)
-    await runner.offer(IdentitiesLoaded(await asyncio.to_thread(identities.load)))
+    await runner.offer(events.IdentitiesLoaded(await asyncio.to_thread(identities.load)))
     async with asyncio.TaskGroup() as tasks:
         limits = publish_limits(bus, service, service.run, service.settings.config().source, first)
         tasks.create_task(limits, name="limits")
@@ -89,7 +79,7 @@ async def serve_on(
 
 async def _pass_on_changes(folder: ManifestFolder, runner: CoreRunner[Event]) -> None:
     async for _ in folder.changes():
-        await runner.offer(FolderChanged())
+        await runner.offer(events.FolderChanged())
 
 
 def _hosts(fleet_file: Path | None) -> HostsKnown:

@@ -68,9 +68,8 @@ class IdentityFile:
         except NOT_READABLE as error:
             raise ServiceError(f"{self.path} {_CURE}: {shorten(str(error), 300)}") from error
         if document.format != FORMAT or not all(record.asks for record in document.identities):
-            raise ServiceError(
-                f"{self.path} {_CURE}: its format is {document.format}, not {FORMAT}, or it is incomplete"
-            )
+            why = f"its format is {document.format}, not {FORMAT}, or it is incomplete"
+            raise ServiceError(f"{self.path} {_CURE}: {why}")
         return document.identities
 
     def save(self, records: tuple[IdentityRecord, ...]) -> None:
@@ -79,13 +78,10 @@ class IdentityFile:
         data = _BEGINS + b",\n".join([line for _, line in self._lines.values()]) + _ENDS
         new = self.folder / "identities.json.new"
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            left = memoryview(data)
-            while left:
-                left = left[os.write(descriptor, left) :]
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
         new.replace(self.path)
         folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

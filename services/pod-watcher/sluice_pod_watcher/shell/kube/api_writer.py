@@ -10,14 +10,7 @@ from typing import Any, NamedTuple
 from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.bus.trace_headers import trace_id
 from sluice.contracts.ids import RunId
-from sluice.contracts.kube.names import (
-    ANNOTATION_TRACE,
-    CONDITION_READY,
-    CONFIG_HAND_OVER,
-    CRD_GROUP,
-    CRD_PLURAL,
-    KEY_HAND_OVER,
-)
+from sluice.contracts.kube import names
 from sluice.contracts.reasons import shorten
 from sluice.runtime import logs
 from sluice.runtime.clock import Clock
@@ -44,8 +37,8 @@ GONE, ALREADY_THERE = 404, 409
 AS_LONG_AS_IT_LASTS = frozenset({GONE, ALREADY_THERE})  # for an Event: it or its namespace is gone, or it was written
 NOT_SENT = "not sent: the lease expired, and another pod-watcher may be active"
 RESOURCE_V1 = "/apis/resource.k8s.io/v1"
-GPU_VERSION = f"{CRD_GROUP}/v1alpha1"
-GPUS = f"/apis/{GPU_VERSION}/{CRD_PLURAL}"
+GPU_VERSION = f"{names.CRD_GROUP}/v1alpha1"
+GPUS = f"/apis/{GPU_VERSION}/{names.CRD_PLURAL}"
 
 
 class _Write(NamedTuple):
@@ -63,7 +56,7 @@ def write_of(wanted: events.Call, now: datetime) -> _Write:
             return _Write("PATCH", _pod(wanted), list(wanted.patch), JSON_PATCH)
         case events.WritePodCondition():
             condition = {
-                "type": CONDITION_READY,
+                "type": names.CONDITION_READY,
                 "status": wanted.status,
                 "reason": wanted.reason,
                 "message": wanted.message,
@@ -85,8 +78,8 @@ def write_of(wanted: events.Call, now: datetime) -> _Write:
             return _Write("PATCH", f"{_claim(wanted)}/status", _stamped(wanted.body, now), MERGE)
         case events.WriteHandOver():
             # The ConfigMap is shipped empty: a right to create could not be limited to its name.
-            path = f"/api/v1/namespaces/{wanted.namespace}/configmaps/{CONFIG_HAND_OVER}"
-            return _Write("PATCH", path, {"data": {KEY_HAND_OVER: wanted.mode}}, MERGE)
+            path = f"/api/v1/namespaces/{wanted.namespace}/configmaps/{names.CONFIG_HAND_OVER}"
+            return _Write("PATCH", path, {"data": {names.KEY_HAND_OVER: wanted.mode}}, MERGE)
         case events.CreatePlaceholder():
             return _Write("POST", f"/api/v1/namespaces/{wanted.namespace}/pods", wanted.body)
         case events.DeletePlaceholder():
@@ -161,7 +154,7 @@ class ApiWriter:
             volume = await self._object(f"/api/v1/persistentvolumes/{volume_name}") if volume_name else None
             late = claim is not None and not volume_name and class_name
             path = f"/apis/storage.k8s.io/v1/storageclasses/{class_name}"
-            found.append((name, claim, volume, await self._object(path) if late else None))
+            found.append(events.ClaimObjects(name, claim, volume, await self._object(path) if late else None))
         return tuple(found)
 
     async def _object(self, path: str) -> Raw | None:
@@ -205,7 +198,7 @@ class ApiWriter:
 
     def _new_event(self, wanted: events.WriteEvent, now: str) -> dict[str, Any]:
         ids = request_traces.ids_of(request_traces.current())
-        traced = {ANNOTATION_TRACE: ids[0] if ids else trace_id(wanted.uid)}
+        traced = {names.ANNOTATION_TRACE: ids[0] if ids else trace_id(wanted.uid)}
         pod = {"apiVersion": "v1", "kind": "Pod"}
         return {
             "apiVersion": "events.k8s.io/v1",

@@ -106,7 +106,7 @@ async def watch_cluster(
         },
         tick_s=tick_s,
         events_max=EVENTS_MAX,
-        shows=lambda: pods_of(core),
+        shows=lambda: pods_of(core.phases()),
         phases=(SpanPhase("pod seen to gate open", "decided AllocationRequested", "did BindPod"),),
         begins=begins,
     )

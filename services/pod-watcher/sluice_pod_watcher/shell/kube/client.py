@@ -138,9 +138,8 @@ class KubeApi:
                     _, response = await send(session)
                 async with response:
                     if response.status >= BAD:
-                        raise KubeError(
-                            response.status, _message(await response.read()), retry_after_s=_retry_after_s(response)
-                        )
+                        why = _message(await response.read())
+                        raise KubeError(response.status, why, retry_after_s=_retry_after_s(response))
                     yield response
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             metrics.count(KUBE_REQUESTS, method, NO_ANSWER)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from types import GenericAlias
 from typing import Any
 
 import msgspec
@@ -33,6 +34,10 @@ def _only(**kinds: Any) -> Any:
     return msgspec.defstruct("Only", fields, omit_defaults=True)
 
 
+def _each(kind: Any) -> Any:
+    return GenericAlias(list, (kind,))
+
+
 class _Granted(msgspec.Struct, omit_defaults=True):
     allocation: str = msgspec.field(default="", name=GRANTED_ALLOCATION)
 
@@ -41,22 +46,22 @@ _AMOUNTS = dict[str, str | int | float]
 _META = {"uid": str, "name": str, "resourceVersion": str, "deletionTimestamp": str, "labels": dict[str, str]}
 _RESOURCES = _only(limits=_AMOUNTS, requests=_AMOUNTS)
 _PORT = _only(containerPort=int, hostPort=int, hostIP=str, protocol=str)
-_CONTAINERS = list[_only(resources=_RESOURCES, ports=list[_PORT], restartPolicy=str)]  # type: ignore[misc]
+_CONTAINERS = _each(_only(resources=_RESOURCES, ports=_each(_PORT), restartPolicy=str))
 _POD_SPEC = _only(
     hostNetwork=bool,
     affinity=_only(podAntiAffinity=_only(**{REQUIRED: list[dict[str, Any]]})),
     nodeName=str,
-    schedulingGates=list[_only(name=str)],  # type: ignore[misc]
+    schedulingGates=_each(_only(name=str)),
     containers=_CONTAINERS,
     initContainers=_CONTAINERS,
     resources=_RESOURCES,
     overhead=_AMOUNTS,
 )
-_NODE_SPEC = _only(taints=list[_only(key=str, value=str, effect=str)], unschedulable=bool)  # type: ignore[misc]
+_NODE_SPEC = _only(taints=_each(_only(key=str, value=str, effect=str)), unschedulable=bool)
 
 
 def _reader(*required: tuple[str, Any], **others: Any) -> Callable[[bytes | msgspec.Raw], Raw]:
-    fields = [*required, *((key, kind | None, None) for key, kind in others.items())]
+    fields: list[Any] = [*required, *((key, kind | None, None) for key, kind in others.items())]
     decoder = msgspec.json.Decoder(msgspec.defstruct("Read", fields, omit_defaults=True))
 
     def read(raw: bytes | msgspec.Raw) -> Raw:

@@ -97,6 +97,10 @@ class Reflector:
     _outage_told: bool = False
     _whole: bool = False  # the last listing took longer than its pages were kept: the next one is not paged
 
+    @property
+    def _log(self) -> Any:
+        return logs.get("kube", what=self.what)
+
     async def run(self) -> None:
         list_at = float("-inf")
         while True:
@@ -118,16 +122,15 @@ class Reflector:
             if not self._version or error.status == GONE:
                 raise
             pause_s = max(RETRY_RESYNC_S, error.retry_after_s)
-            logs.get("kube", what=self.what).warning(
-                "the resync failed: the watch continues, and the resync is retried", why=error.message, pause_s=pause_s
-            )
+            event = "the resync failed: the watch continues, and the resync is retried"
+            self._log.warning(event, why=error.message, pause_s=pause_s)
             return self.clock.monotonic() + pause_s
         return self.clock.monotonic() + self.resync_s * self.rng.uniform(0.8, 1.2)
 
     def _pause_s(self, error: Exception) -> float:
         metrics.count(KUBE_TROUBLES, self.what)
         self._tell_outage()
-        log, pause_s = logs.get("kube", what=self.what), self.backoff.next_s()
+        log, pause_s = self._log, self.backoff.next_s()
         if not isinstance(error, KubeError):
             self._version = ""
             why = shorten(str(error), 300)
@@ -137,12 +140,8 @@ class Reflector:
             self._version = ""
         pause_s = max(pause_s, error.retry_after_s * self.rng.uniform(1.0, 1.2))
         if error.status in FORBIDDEN:
-            log.warning(
-                "listing and watching is not allowed; check the RBAC rules",
-                why=error.message,
-                status=error.status,
-                pause_s=pause_s,
-            )
+            about = {"why": error.message, "status": error.status, "pause_s": pause_s}
+            log.warning("listing and watching is not allowed; check the RBAC rules", **about)
         else:
             log.info("watches again", why=error.message, status=error.status, pause_s=round(pause_s, 3))
         return pause_s
@@ -153,7 +152,7 @@ class Reflector:
             self._failing_since = now
         elif not self._outage_told and now - self._failing_since >= OUTAGE_S:
             self._outage_told = True
-            logs.get("kube", what=self.what).error(
+            self._log.error(
                 "the API server does not answer: new pods are not seen, and slices of ended pods are not freed; "
                 "running pods continue",
                 for_s=round(now - self._failing_since),
@@ -163,7 +162,7 @@ class Reflector:
     def _answers(self) -> None:
         if self._outage_told and self._failing_since is not None:
             lasted_s = round(self.clock.monotonic() - self._failing_since)
-            logs.get("kube", what=self.what).warning("the API server answers again", after_s=lasted_s)
+            self._log.warning("the API server answers again", after_s=lasted_s)
         self._failing_since, self._outage_told = None, False
 
     async def _list(self) -> None:
@@ -207,14 +206,8 @@ class Reflector:
         if seconds <= 0:
             return
         asked_s = max(1, round(seconds))
-        query = self._query(
-            {
-                "watch": "true",
-                "allowWatchBookmarks": "true",
-                "resourceVersion": self._version,
-                "timeoutSeconds": str(asked_s),
-            }
-        )
+        asked = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(asked_s)}
+        query = self._query(asked | {"resourceVersion": self._version})
         try:
             async with self.api.stream(
                 self.path, query, asked_s + CLOSING_S, silent_s=SILENT_S, gather_s=self.gather_s

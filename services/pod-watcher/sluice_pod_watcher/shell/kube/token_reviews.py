@@ -3,8 +3,6 @@ published keys (JWKS): only the API server knows that the token's pod has been d
 
 import asyncio
 import hashlib
-from collections import OrderedDict
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -13,6 +11,7 @@ from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.reasons import shorten
 from sluice.runtime.clock import Clock
 from sluice_pod_watcher.core.bus_access import TokenOwner
+from sluice_pod_watcher.core.workqueue import remember
 from sluice_pod_watcher.shell.callout.claims import payload_of
 from sluice_pod_watcher.shell.kube.client import KubeApi, KubeError
 
@@ -56,7 +55,7 @@ class TokenReviews:
     def __init__(self, api: KubeApi, audience: str, clock: Clock) -> None:
         self._api, self._audience, self._clock = api, audience, clock
         self._turn = asyncio.Semaphore(REVIEWS_MAX)
-        self._kept: OrderedDict[bytes, tuple[float, TokenOwner]] = OrderedDict()
+        self._kept: dict[bytes, tuple[float, TokenOwner]] = {}
 
     async def owner_of(self, token: str) -> TokenOwner:
         """Raises TokenRefusedError; KubeError or TimeoutError when the API server has not answered."""
@@ -67,10 +66,7 @@ class TokenReviews:
             return found[1]
         async with asyncio.timeout(REVIEW_S), self._turn:
             owner = await self._review(token, until)
-        self._kept[key] = (self._clock.monotonic() + REMEMBER_S, owner)
-        self._kept.move_to_end(key)
-        if len(self._kept) > REMEMBER_MAX:
-            self._kept.popitem(last=False)
+        remember(self._kept, key, (self._clock.monotonic() + REMEMBER_S, owner), at_most=REMEMBER_MAX)
         return owner
 
     def _until(self, token: str) -> int:
@@ -78,9 +74,8 @@ class TokenReviews:
         try:
             claims = msgspec.json.decode(payload_of(token), type=_Claims)
         except (*NOT_READABLE, ValueError):
-            raise TokenRefusedError(
-                "the password is no token of a ServiceAccount; set SLUICE_NATS_TOKEN_FILE"
-            ) from None
+            why = "the password is no token of a ServiceAccount; set SLUICE_NATS_TOKEN_FILE"
+            raise TokenRefusedError(why) from None
         audiences = [claims.aud] if isinstance(claims.aud, str) else claims.aud
         if self._audience not in audiences:
             shown = shorten(", ".join(audiences) or "none")
@@ -101,14 +96,8 @@ class TokenReviews:
         except NOT_READABLE as error:
             raise KubeError(0, f"the answer to {PATH} is no TokenReview: {shorten(str(error), 300)}") from error
         if not status.authenticated or status.user is None or self._audience not in (status.audiences or ()):
-            raise TokenRefusedError(
-                f"the API server does not accept the token: {shorten(status.error, 300) or 'no reason given'}"
-            )
+            why = shorten(status.error, 300) or "no reason given"
+            raise TokenRefusedError(f"the API server does not accept the token: {why}")
         extra = status.user.extra or {}
-
-        def bound_to(what: str) -> str:
-            with suppress(KeyError, IndexError):
-                return extra[f"{_EXTRA}{what}-name"][0]
-            return ""
-
-        return TokenOwner(status.user.username, bound_to("pod"), bound_to("node"), until)
+        pod, node = ((extra.get(f"{_EXTRA}{what}-name") or [""])[0] for what in ("pod", "node"))
+        return TokenOwner(status.user.username, pod, node, until)

@@ -75,17 +75,11 @@ class Uninstall(msgspec.Struct, frozen=True):
             await self._wait("gates to be opened", self._open_gates, "these pods are still gated, run this again")
             if self.only_gates:
                 return
-            await self._wait(
-                "pods with slices to end",
-                self._pods_with_slices,
-                "these pods still have slices, or a volume for one; delete them, then run this again",
-            )
+            problem = "these pods still have slices, or a volume for one; delete them, then run this again"
+            await self._wait("pods with slices to end", self._pods_with_slices, problem)
             if not self.leave_slices:
-                await self._wait(
-                    "slices to be taken off GPUs",
-                    self._slices,
-                    "these GPUs still have slices of ours; run this again, or leave them there (uninstall.leaveSlices)",
-                )
+                problem = "these GPUs still have slices of ours; run this again, or leave them there"
+                await self._wait("slices to be taken off GPUs", self._slices, f"{problem} (uninstall.leaveSlices)")
             await self._clean_nodes()
         except KubeError as error:
             raise ServiceError(f"cannot see or change what is left, run this again: {error}") from error
@@ -153,9 +147,8 @@ class Uninstall(msgspec.Struct, frozen=True):
         """One that has ended holds no device, and the kubelet needs no driver for it any more."""
         running = "status.phase!=Succeeded,status.phase!=Failed"
         pods = await self._list("/api/v1/pods", labelSelector=LABEL_MANAGED, fieldSelector=running)
-        return [
-            f"{about.get('namespace')} {about.get('name')}" for pod in pods if (about := mapping_in(pod, "metadata"))
-        ]
+        found = (mapping_in(pod, "metadata") for pod in pods)
+        return [f"{about.get('namespace')} {about.get('name')}" for about in found if about]
 
     async def _slices(self) -> list[str]:
         """What is ours on each GPU, as the mirror shows it. Without a mirror none is known."""

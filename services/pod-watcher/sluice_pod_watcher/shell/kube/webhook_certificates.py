@@ -13,7 +13,7 @@ from sluice.contracts.reasons import shorten
 from sluice.runtime import logs
 from sluice_pod_watcher.shell.kube.client import JSON_PATCH, MERGE, KubeApi, KubeError
 from sluice_pod_watcher.shell.webhook.cert_rotator import NotPublishedError
-from sluice_pod_watcher.shell.webhook.cert_stores import StoredCertificates, StoreUnavailableError
+from sluice_pod_watcher.shell.webhook.cert_sources import StoredCertificates, StoreUnavailableError
 
 KEY = "certificates.json"
 ABSENT, CONFLICT = 404, 409
@@ -47,9 +47,8 @@ class SecretStore(msgspec.Struct, frozen=True):
             why = "it comes with the manifests, and may be empty" if error.status == ABSENT else "it cannot be read"
             raise StoreUnavailableError(f"{self._shown}: {why}: {error}") from error
         except (*NOT_READABLE, binascii.Error) as error:
-            raise StoreUnavailableError(
-                f"{self._shown}: the API server's answer is not a Secret: {shorten(str(error), 300)}"
-            ) from error
+            why = f"the API server's answer is not a Secret: {shorten(str(error), 300)}"
+            raise StoreUnavailableError(f"{self._shown}: {why}") from error
         return StoredCertificates(text, found.metadata.resource_version)
 
     async def save(self, text: str, *, replaces: str | None) -> bool:
@@ -110,9 +109,8 @@ class ConfiguredBundle(msgspec.Struct, frozen=True):
             why = "it comes with the manifests" if error.status == ABSENT else "it cannot be updated"
             raise NotPublishedError(f"{shown}: {why}: {error}") from error
         except NOT_READABLE as error:
-            raise NotPublishedError(
-                f"{shown}: the API server's answer is not one: {shorten(str(error), 300)}"
-            ) from error
+            why = f"the API server's answer is not one: {shorten(str(error), 300)}"
+            raise NotPublishedError(f"{shown}: {why}") from error
 
 
 def _patch(webhooks: list[_Webhook], wanted: str) -> list[dict[str, Any]]:

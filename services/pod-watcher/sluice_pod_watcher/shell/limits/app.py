@@ -97,14 +97,11 @@ class LimitsGate:
         self._life = reading.incarnation
         try:
             async with asyncio.timeout(FIRST_S):
-                await self._said_by_now()
+                backoff = Backoff(initial_s=0.01, max_s=0.2)
+                while not await self._is_said():
+                    await self._clock.sleep(backoff.next_s())
         except TimeoutError:
             self._log.warning("requests are published before the limits, which are late", waited_s=FIRST_S)
-
-    async def _said_by_now(self) -> None:
-        backoff = Backoff(initial_s=0.01, max_s=0.2)
-        while not await self._is_said():
-            await self._clock.sleep(backoff.next_s())
 
     async def _is_said(self) -> bool:
         try:

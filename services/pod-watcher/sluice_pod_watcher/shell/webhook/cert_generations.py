@@ -4,7 +4,6 @@ long before the old one ends, and served once API servers have had time to learn
 the wall clock is an argument."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -34,8 +33,7 @@ class Generations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     generations: tuple[Generation, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CertificateConfig:
+class CertificateConfig(msgspec.Struct, frozen=True):
     """Validity and renewal. Raises ValueError when a certificate could end before its successor is served."""
 
     validity: timedelta = timedelta(days=90)

@@ -1,4 +1,5 @@
-"""Where certificates come from: made and rotated here, or mounted by cert-manager. The rotator polls both."""
+"""Where certificates come from: made and rotated here, or mounted by cert-manager. The rotator polls both. Those made
+here are kept so that all replicas and later restarts serve the same (`shell.kube.webhook_certificates`: a Secret)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,18 +12,32 @@ from cryptography import x509
 
 from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.reasons import shorten
-from sluice_pod_watcher.shell.webhook.cert_generations import (
-    CertificateConfig,
-    Generations,
-    bundle,
-    is_due,
-    make_generation,
-    shown,
-    with_new,
-)
-from sluice_pod_watcher.shell.webhook.cert_stores import CertificateStore, StoreUnavailableError
+from sluice_pod_watcher.shell.webhook import cert_generations
+from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig, Generations
 
 _ATTEMPTS_MAX = 4  # to replace the stored certificates while other replicas do the same; then the next refresh
+
+
+class StoreUnavailableError(Exception):
+    """The store cannot be read or written now. Its text is a sentence."""
+
+
+class StoredCertificates(msgspec.Struct, frozen=True):
+    """The content of a store, and its version: any text that differs once the content does."""
+
+    text: str
+    version: str
+
+
+class CertificateStore(Protocol):
+    """Keeps one text, which holds private keys."""
+
+    async def load(self) -> StoredCertificates | None:
+        """The stored text; None if there is none. Raises StoreUnavailableError."""
+
+    async def save(self, text: str, *, replaces: str | None) -> bool:
+        """Replace the version `replaces` (None: nothing). False when it has changed since: read again. Raises
+        StoreUnavailableError; the write may have happened all the same."""
 
 
 class CertificateUnavailableError(Exception):
@@ -58,20 +73,20 @@ class RotatingCertificates(msgspec.Struct, frozen=True):
             kept = await self._kept(now)
         except StoreUnavailableError as error:
             raise CertificateUnavailableError(str(error)) from error
-        found = shown(kept.generations, self.names, now, self.config, published=published)
+        found = cert_generations.shown(kept.generations, self.names, now, self.config, published=published)
         if found is None:
             raise CertificateUnavailableError(f"no certificate for {', '.join(self.names)} is kept, and none could be")
-        trusted = bundle(kept.generations, now)
+        trusted = cert_generations.bundle(kept.generations, now)
         return ServedCertificate(found.certificate_pem.encode(), found.key_pem.encode(), found.expires, trusted)
 
     async def _kept(self, now: datetime) -> Generations:
         for _ in range(_ATTEMPTS_MAX):
             loaded = await self.store.load()
             kept = _decoded(loaded.text) if loaded is not None else Generations()
-            if not is_due(kept.generations, self.names, now, self.config):
+            if not cert_generations.is_due(kept.generations, self.names, now, self.config):
                 return kept
-            made = await asyncio.to_thread(make_generation, self.names, now, self.config.validity)
-            new = with_new(kept.generations, made, now)
+            made = await asyncio.to_thread(cert_generations.make_generation, self.names, now, self.config.validity)
+            new = cert_generations.with_new(kept.generations, made, now)
             text = msgspec.json.encode(new).decode()
             if await self.store.save(text, replaces=loaded.version if loaded is not None else None):
                 return new
@@ -84,9 +99,9 @@ def _decoded(text: str) -> Generations:
     try:
         return msgspec.json.decode(text, type=Generations)
     except NOT_READABLE as error:
-        raise CertificateUnavailableError(
-            f"the stored certificates are damaged; empty the Secret, and new ones are made ({shorten(str(error), 300)})"
-        ) from error
+        right = "empty the Secret, and new ones are made"
+        why = f"the stored certificates are damaged; {right} ({shorten(str(error), 300)})"
+        raise CertificateUnavailableError(why) from error
 
 
 class MountedCertificates(msgspec.Struct, frozen=True):
@@ -105,9 +120,8 @@ class MountedCertificates(msgspec.Struct, frozen=True):
         except OSError as error:
             raise CertificateUnavailableError(f"{error.filename}: {error.strerror or error}") from error
         except ValueError as error:
-            raise CertificateUnavailableError(
-                f"{self.folder / 'tls.crt'} is not a valid certificate: {error}"
-            ) from error
+            why = f"is not a valid certificate: {error}"
+            raise CertificateUnavailableError(f"{self.folder / 'tls.crt'} {why}") from error
         if expires <= now:
             raise CertificateUnavailableError(f"{self.folder / 'tls.crt'} expired at {expires:%Y-%m-%d %H:%M} UTC")
         return ServedCertificate(certificate, key, expires)

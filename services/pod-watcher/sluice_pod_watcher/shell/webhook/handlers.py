@@ -58,8 +58,7 @@ MUTATE = "/mutate"
 HandOver = Callable[[], str]  # how new pods get their devices now: one of HAND_OVERS
 
 
-@dataclass(frozen=True, slots=True)
-class ServingLimits(ConnectionLimits):
+class ServingLimits(ConnectionLimits, frozen=True):
     """Limits for one caller."""
 
     body_bytes_max: int = 8 * 1024 * 1024  # objects have up to 3 MiB, and an update's review holds two of them

@@ -14,6 +14,7 @@ from sluice_allocator.core.placement.affinity.term_counts import (
     SpreadDomains,
     TermCount,
     Terms,
+    label_pairs,
 )
 
 
@@ -110,12 +111,9 @@ class Census:
             term_count.kinds.pop(kind, None)
 
     def _kinds_near(self, parts: tuple[Part, ...]) -> Iterable[PodKind]:
-        for _, selector in parts:
-            for each in selector:
-                if each.operator == "In":
-                    pairs = ((each.key, value) for value in each.values)
-                    return list(dict.fromkeys(kind for pair in pairs for kind in self._kinds_by.get(pair, ())))
-        return self._kinds.values()
+        pairs = label_pairs(parts)
+        near = dict.fromkeys(kind for pair in pairs for kind in self._kinds_by.get(pair, ()))
+        return list(near) if pairs else self._kinds.values()
 
     def _forget_terms(self, terms: Terms) -> None:
         for term_count in self._term_counts_of.pop(terms, {}):

@@ -171,13 +171,13 @@ class LabelIndex(Generic[T]):
         return bool(self._by_pair or self._rest)
 
     def add(self, item: T, parts: tuple[Part, ...]) -> None:
-        for pair in _pairs(parts):
+        for pair in label_pairs(parts):
             put(self._by_pair, pair, item)
-        if not _pairs(parts):
+        if not label_pairs(parts):
             self._rest[item] = None
 
     def remove(self, item: T, parts: tuple[Part, ...]) -> None:
-        for pair in _pairs(parts):
+        for pair in label_pairs(parts):
             drop(self._by_pair, pair, item)
         self._rest.pop(item, None)
 
@@ -192,7 +192,7 @@ class LabelIndex(Generic[T]):
         yield from self._rest
 
 
-def _pairs(parts: tuple[Part, ...]) -> list[tuple[str, str]]:
+def label_pairs(parts: tuple[Part, ...]) -> list[tuple[str, str]]:
     """Label and value pairs of which a matching pod has one; none if it need not have any."""
     for _, selector in parts:
         for each in selector:

@@ -18,7 +18,7 @@ from sluice_allocator.core.placement.index.device_index import DeviceIndex
 from sluice_allocator.core.placement.index.victim_index import Victim
 from sluice_allocator.core.placement.nodes import gpu as gpus
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpecs
-from sluice_allocator.core.placement.nodes.gpu import Gpu, GpuModels, span_of
+from sluice_allocator.core.placement.nodes.gpu import Gpu, GpuModels, SharedDeviceOnGpu, span_of
 from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.core.placement.nodes.shared_device import DeviceKey
 from sluice_allocator.core.placement.spec.config import PlacementConfig
@@ -228,10 +228,7 @@ class ClusterState:
                 self.tenancy.contest(there, gpu, grant)
                 gpu.step(grant, booked=True)
                 self.index.changed(there, gpu)
-            if at_home is not None:
-                self.index.home_changed(there, at_home)
-            self.index.look_at_victims(there, gpu)
-            self._settle_elsewhere(node, there)
+            self._settle_gpu(node, there, gpu, at_home)
         self.index.settle(node, more_room=False)
         return known is not None and known.devices != booking.devices
 
@@ -263,13 +260,15 @@ class ClusterState:
                 self.index.home_changed(there, at_home)
             for mixed in [other for other in gpu.homes.values() if other.home.mixed]:
                 self.tenancy.resolve_mixed(there, gpu, mixed)
-            self.index.look_at_victims(there, gpu)
-            self._settle_elsewhere(node, there)
+            self._settle_gpu(node, there, gpu)
         self.index.settle(node, more_room=booking.room.cpu_milli > 0 or booking.room.memory_mib > 0 or node.pods == 1)
         return True
 
-    def _settle_elsewhere(self, node: Node, there: Node) -> None:
+    def _settle_gpu(self, node: Node, there: Node, gpu: Gpu, at_home: SharedDeviceOnGpu | None = None) -> None:
         """A card that moved to another machine while booked in the first one's ledger counts where it is."""
+        if at_home is not None:
+            self.index.home_changed(there, at_home)
+        self.index.look_at_victims(there, gpu)
         if there is not node:
             self.index.settle(there, more_room=False)
 

@@ -1,6 +1,6 @@
 """Every usable device in the bucket where searches look for its kind. A booking updates one node's buckets."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 from sluice.contracts.ids import GpuUuid, NodeName
@@ -92,7 +92,9 @@ class DeviceIndex:
             self._take(node, group, gpu)
             for at_home in gpu.homes.values():
                 self._take_home(node, group, at_home)
-            self._take_out(gpu)
+            out = self._out_of.pop(gpu.report.uuid, None)
+            if out is not None:
+                drop(self._out, out, gpu.report.uuid)
             self.victims.forget(gpu)
         node.gpus = ()
         if node.shape is not None:
@@ -257,11 +259,6 @@ class DeviceIndex:
         self._out.setdefault(key, {})[gpu.report.uuid] = gpu
         self._out_of[gpu.report.uuid] = key
 
-    def _take_out(self, gpu: Gpu) -> None:
-        key = self._out_of.pop(gpu.report.uuid, None)
-        if key is not None:
-            drop(self._out, key, gpu.report.uuid)
-
     def out_of_use(self) -> Iterator[tuple[NodeClass, WaitReason, Gpu, int]]:
         """Unusable GPUs: class of nodes, reason, one of them, and how many."""
         numbered = {each.number: each for each in self.classes.values()}
@@ -363,8 +360,10 @@ class DeviceIndex:
         if found is None:
             rules = self._rules.pool(pool)
             kept = [taint for taint in taints if meaning_of(taint) not in PASSING]
-            words = _words(pool, labels, [f"{taint.key}={taint.value}:{taint.effect}" for taint in kept])
-            found = NodeClass(self._numbered, key, words, rules, *alike, labels, taints)
+            words = [f"pool {pool}"] if pool != DEFAULT_POOL else []
+            words += [f"{name}={value}" for name, value in sorted(labels.items())]
+            words += [f"tainted {taint.key}={taint.value}:{taint.effect}" for taint in kept]
+            found = NodeClass(self._numbered, key, ", ".join(words), rules, *alike, labels, taints)
             self._numbered += 1
             self.classes[key] = found
             if rules.node_policy not in {"fragmentation", "first-fit"}:
@@ -383,10 +382,3 @@ def _count_in(node: Node, group: NodeClass) -> None:
 
 def _homes_key(at_home: SharedDeviceOnGpu) -> SharedDevicesKey:
     return (at_home.home.domain, at_home.home.mode, at_home.gpu.kind, at_home.key[0])
-
-
-def _words(pool: str, labels: Mapping[str, str], taints: list[str]) -> str:
-    parts = [f"pool {pool}"] if pool != DEFAULT_POOL else []
-    parts += [f"{key}={value}" for key, value in sorted(labels.items())]
-    parts += [f"tainted {taint}" for taint in taints]
-    return ", ".join(parts)

@@ -15,7 +15,7 @@ from sluice_pod_watcher.core.cluster.claims.claim_view import ClaimKey, ClaimVie
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
-from sluice_pod_watcher.core.workqueue import DelayedQueue, PendingWrite
+from sluice_pod_watcher.core.workqueue import DelayedQueue, PendingWrite, remember
 
 CHANGED_MEANWHILE = frozenset({0, 404, 409})  # after these the watch shows what is so
 INVALID = 422
@@ -89,9 +89,8 @@ class ClaimReconciler:
         elif claim.dying:
             if claim.is_reserved_for(record.uid) and not record.binding_unknown:
                 self._let_go(record, claim, now)
-            self._tell_if_late(
-                record, f"its ResourceClaim {claim.name} is being deleted, and is created again after that", now
-            )
+            why = f"its ResourceClaim {claim.name} is being deleted, and is created again after that"
+            self._tell_if_late(record, why, now)
         elif not record.writing_claim.failures:
             record.claims_are_fine()
 
@@ -214,9 +213,7 @@ class ClaimReconciler:
         why = f"its ResourceClaim {wanted.name} cannot be {doing} ({event.status}: {event.message}); retrying"
         if wanted.step == "protect" and event.status == INVALID and claim is not None:
             # No JSON patch of a claim is accepted whose opaque parameters were sent with spaces (tried on 1.37.2).
-            self._unprotected[claim.uid] = None
-            while len(self._unprotected) > UNPROTECTED_MAX:
-                self._unprotected.pop(next(iter(self._unprotected)))
+            remember(self._unprotected, claim.uid, None, at_most=UNPROTECTED_MAX)
         if event.status in CHANGED_MEANWHILE:
             self._tell_if_late(record, why, now)
         else:

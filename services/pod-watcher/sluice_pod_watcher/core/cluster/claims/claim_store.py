@@ -7,16 +7,9 @@ from typing import Any
 from sluice.contracts.dra.names import DEVICE_CLASS
 from sluice.contracts.ids import RequestId
 from sluice.contracts.kube.names import LABEL_MANAGED, MANAGED
+from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.core.cluster.claims.claim_view import ClaimKey, ClaimView, read_claim_object
-from sluice_pod_watcher.core.cluster.events import (
-    Gone,
-    ListingEnded,
-    ListingStarted,
-    ObjectEvent,
-    Raw,
-    Seen,
-    mapping_in,
-)
+from sluice_pod_watcher.core.cluster.events import Raw, mapping_in
 from sluice_pod_watcher.core.cluster.listing import Listing
 
 
@@ -32,15 +25,15 @@ class ClassStore:
     def was_listed(self) -> bool:
         return self._listing.was_listed
 
-    def handle(self, event: ObjectEvent) -> None:
+    def handle(self, event: events.ObjectEvent) -> None:
         match event:
-            case Seen():
+            case events.Seen():
                 self._seen(event.object)
-            case Gone():
+            case events.Gone():
                 self._drop(event.object["metadata"]["name"])
-            case ListingStarted():
+            case events.ListingStarted():
                 self._listing.started(event)
-            case ListingEnded():
+            case events.ListingEnded():
                 for name in self._listing.ended(event, ((name, 0) for name in self._specs)):
                     self._drop(name)
 
@@ -101,20 +94,20 @@ class ClaimStore:
         if not users:
             self._users.pop(key, None)
 
-    def handle(self, event: ObjectEvent, now: float) -> list[RequestId]:
+    def handle(self, event: events.ObjectEvent, now: float) -> list[RequestId]:
         match event:
-            case Seen():
+            case events.Seen():
                 return self.seen(event.object, now)
-            case Gone():
+            case events.Gone():
                 claim = read_claim_object(event.object)
                 known = self._claims.get(claim.key) if claim is not None else None
                 return [] if claim is None or known is None or known.uid != claim.uid else self._drop(claim.key)
-            case ListingStarted():
+            case events.ListingStarted():
                 self._listing.started(event)
                 if event.went_back:
                     self._claims = {key: replace(claim, version=0) for key, claim in self._claims.items()}
                 return []
-            case ListingEnded():
+            case events.ListingEnded():
                 return self._listing_ended(event)
 
     def seen(self, raw: Raw, now: float) -> list[RequestId]:
@@ -138,7 +131,7 @@ class ClaimStore:
         self.unused.pop(key, None)
         return list(self.users(key))
 
-    def _listing_ended(self, event: ListingEnded) -> list[RequestId]:
+    def _listing_ended(self, event: events.ListingEnded) -> list[RequestId]:
         was_listed, known = self.was_listed, ((key, claim.version) for key, claim in self._claims.items())
         news = {uid: None for key in self._listing.ended(event, known) for uid in self._drop(key)}
         if self.was_listed and not was_listed:

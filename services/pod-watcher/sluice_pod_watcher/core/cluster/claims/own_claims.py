@@ -17,6 +17,7 @@ from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore, Class
 from sluice_pod_watcher.core.cluster.claims.claim_view import ClaimView
 from sluice_pod_watcher.core.cluster.events import Raw
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
+from sluice_pod_watcher.core.same_fields import like
 
 
 class OwnClaims(msgspec.Struct, frozen=True):
@@ -70,15 +71,7 @@ def read_own_claims(view: PodView, spec: Raw, store: ClaimStore, limits: Request
 
 def resolved(asked: ClaimRequests) -> ResolvedRequest:
     """The same in the form of a request in other words."""
-    said = asked.options
-    return ResolvedRequest(
-        PodRequest(
-            asked.claims, said.priority, said.node_policy, said.gpu_policy, leeway=said.leeway, group=said.group
-        ),
-        {},
-        {},
-        (),
-    )
+    return ResolvedRequest(like(PodRequest, asked.options, claims=asked.claims), {}, {}, ())
 
 
 def shared_and_more(claim: str, pod: str) -> Refusal:

@@ -204,12 +204,12 @@ class GpuMirror:
         """Whether the object has to be written for more than its age. One under way is compared when it is done."""
         if name in self._under_way:
             return
-        wanted, written = self._wanted.get(name), self._written.get(name)
-        if wanted is None:
-            differs = written is not None
-        else:
-            differs = written is None or {**wanted, OBSERVED: ""} != {**written[0], OBSERVED: ""}
-        if differs:
+        written = self._written.get(name)
+        if _without_age(self._wanted.get(name)) != _without_age(written[0] if written is not None else None):
             self._changed[name] = None
         else:
             self._changed.pop(name, None)
+
+
+def _without_age(status: Status | None) -> Status | None:
+    return {**status, OBSERVED: ""} if status is not None else None

@@ -1,7 +1,7 @@
 """Track nodes besides GPUs: allocatable, less the requests of pods that are not ours, as sums. A node is published at
 most once per `host_interval_s`, and only after pods and nodes were both listed; earlier it would promise too much."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -66,21 +66,6 @@ class _PodUsage:
 
 
 @dataclass(slots=True)
-class _NodeUsage:
-    cpu_milli: int = 0
-    memory_mib: int = 0
-    pods: int = 0
-    resources: dict[str, int] = field(default_factory=dict)
-
-    def add(self, room: HostRoom, sign: int) -> None:
-        self.cpu_milli += sign * room.cpu_milli
-        self.memory_mib += sign * room.memory_mib
-        self.pods += sign
-        for name, size in room.resources.items():
-            self.resources[name] = self.resources.get(name, 0) + sign * size
-
-
-@dataclass(slots=True)
 class NodeCapacity:
     """Every node, the usage by other pods, and which nodes have to be published."""
 
@@ -88,7 +73,7 @@ class NodeCapacity:
     affinity_index: AffinityIndex = field(default_factory=AffinityIndex)  # the terms of pods
     _nodes: dict[NodeName, _NodeFacts] = field(default_factory=dict)
     _taking: dict[str, _PodUsage] = field(default_factory=dict)
-    _taken: dict[NodeName, _NodeUsage] = field(default_factory=dict)
+    _taken: dict[NodeName, Counter[str]] = field(default_factory=dict)  # what pods take, and how many they are
     _dirty: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
     _needs: dict[str, HostNeeds] = field(default_factory=dict)  # parsed needs, by what the pods' specs contain
     _gone: dict[NodeName, None] = field(default_factory=dict)
@@ -98,9 +83,7 @@ class NodeCapacity:
     _cut: dict[NodeName, None] = field(default_factory=dict)  # with more kinds of pods, or ports, than published
     newly_cut: list[NodeName] = field(default_factory=list)  # nodes that just became so, for the log
     _said_at: dict[NodeName, float] = field(default_factory=dict)
-    _listings: dict[events.ListedKind, Listing[str]] = field(
-        default_factory=lambda: {"others": Listing(), "nodes": Listing()}
-    )
+    _listings: dict[str, Listing[str]] = field(default_factory=lambda: {"others": Listing(), "nodes": Listing()})
 
     def handle(self, event: events.ObjectEvent) -> None:
         """An event about nodes, or about pods that are not ours."""
@@ -145,7 +128,7 @@ class NodeCapacity:
             known.version = version
             return
         node = _read_node(told, version)
-        if known is None or _facts(known, _NodeUsage()) != _facts(node, _NodeUsage()):
+        if known is None or _facts(known) != _facts(node):
             self._dirty[name] = None
         if known is not None and (known.cordoned, known.taints) != (node.cordoned, node.taints):
             self._urgent[name] = None
@@ -169,9 +152,8 @@ class NodeCapacity:
 
     def heard(self, name: NodeName, facts: HostFacts) -> None:
         """The bus shows a node. Track one of ours that no longer exists, so that its stale capacity is withdrawn."""
-        if facts.source == self.config.source and name not in self._nodes:
-            self._unproven[name] = None
-            self._unproven_are_gone()
+        if facts.source == self.config.source:
+            self.named(name)
 
     @property
     def no_room(self) -> HostFacts:
@@ -197,10 +179,8 @@ class NodeCapacity:
             self._dirty.move_to_end(name, last=False)
         for _ in range(min(self.config.hosts_per_tick, len(self._dirty))):
             name = next(iter(self._dirty))
-            if (
-                self._urgent.pop(name, True) is not None
-                and now - self._said_at.get(name, float("-inf")) < self.config.host_interval_s
-            ):
+            is_early = now - self._said_at.get(name, float("-inf")) < self.config.host_interval_s
+            if self._urgent.pop(name, True) is not None and is_early:
                 self._dirty.move_to_end(name)
                 continue
             del self._dirty[name]
@@ -238,7 +218,7 @@ class NodeCapacity:
     def _said(self, name: NodeName, node: _NodeFacts) -> HostFacts:
         """A node whose pods cannot all be published counts as full: an unpublished one may forbid a place."""
         ports, others = self.affinity_index.ports(name), self.affinity_index.others(name)
-        facts = replace(_facts(node, self._taken.get(name, _NodeUsage())), source=self.config.source)
+        facts = replace(_facts(node, self._taken.get(name, _NOTHING_TAKEN)), source=self.config.source)
         if len(ports) > PORTS_MAX or len(others) > OTHERS_MAX:
             if name not in self._cut:
                 self.newly_cut.append(name)
@@ -256,7 +236,7 @@ class NodeCapacity:
         node = self._nodes.get(name)
         if node is None:
             return ""
-        why = blocking_predicate(_facts(node, _NodeUsage()), tolerations)
+        why = blocking_predicate(_facts(node), tolerations)
         return why or ("" if volumes_reachable(volumes, node.labels) else "cannot reach a volume of the pod")
 
     def say_again(self, missing: Iterable[NodeName]) -> None:
@@ -302,22 +282,25 @@ class NodeCapacity:
         for each, sign in ((before, -1), (taking, 1)):
             if each is None:
                 continue
-            taken = self._taken.setdefault(each.node, _NodeUsage())
-            taken.add(each.room, sign)
+            taken, room = self._taken.setdefault(each.node, Counter()), each.room
+            amounts = {"cpu": room.cpu_milli, "memory": room.memory_mib, "pods": 1, **room.resources}
+            taken.update({name: sign * amount for name, amount in amounts.items()})
             self.affinity_index.count(each.node, each.kind, each.ports, sign)
-            if not taken.pods:
+            if not taken["pods"]:
                 del self._taken[each.node]
             if each.node in self._nodes:
                 self._dirty[each.node] = None
 
 
-def _facts(node: _NodeFacts, taken: _NodeUsage) -> HostFacts:
-    left = {name: max(0, size - taken.resources.get(name, 0)) for name, size in node.room.resources.items()}
+_NOTHING_TAKEN: Counter[str] = Counter()
+
+
+def _facts(node: _NodeFacts, taken: Counter[str] = _NOTHING_TAKEN) -> HostFacts:
     return HostFacts(
-        cpu_cores=max(0, node.room.cpu_milli - taken.cpu_milli) / 1000,
-        memory_mib=max(0, node.room.memory_mib - taken.memory_mib),
-        pods_free=max(0, node.pods - taken.pods),
-        resources=left,
+        cpu_cores=max(0, node.room.cpu_milli - taken["cpu"]) / 1000,
+        memory_mib=max(0, node.room.memory_mib - taken["memory"]),
+        pods_free=max(0, node.pods - taken["pods"]),
+        resources={name: max(0, size - taken[name]) for name, size in node.room.resources.items()},
         labels=node.labels,
         taints=node.taints,
         cordoned=node.cordoned,
@@ -340,15 +323,14 @@ def _read_node(told: tuple[object, ...], version: int) -> _NodeFacts:
     assert isinstance(labels, Mapping)
     assert isinstance(allocatable, Mapping)
     amounts = {name: _amount(str(text)) for name, text in allocatable.items()}
+    others = {name: int(size) for name, size in sorted(amounts.items()) if "/" in name and not is_gpu_resource(name)}
     return _NodeFacts(
         version=version,
         told=told,
         room=HostRoom(
             cpu_milli=int(amounts.get("cpu", _NOTHING) * 1000),
             memory_mib=int(amounts.get("memory", _NOTHING) / _MIB),
-            resources={
-                name: int(size) for name, size in sorted(amounts.items()) if "/" in name and not is_gpu_resource(name)
-            },
+            resources=others,
         ),
         pods=int(amounts.get("pods", _NOTHING)),
         labels={str(key): str(text) for key, text in labels.items()},

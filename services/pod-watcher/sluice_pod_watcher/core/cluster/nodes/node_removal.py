@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import AnyMessage, NodeChanged, NodeInventory, NodeRemoved
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
+from sluice_pod_watcher.core.workqueue import remember
 
 WHY = "its Node object was deleted"
 
@@ -17,7 +18,7 @@ class NodeRemovals:
     """Missing nodes, and what the bus shows of them."""
 
     config: ClusterConfig
-    missing: OrderedDict[NodeName, float] = field(default_factory=OrderedDict)  # since when; the longest first
+    missing: dict[NodeName, float] = field(default_factory=dict)  # since when; the longest first
     _removed: OrderedDict[NodeName, float] = field(default_factory=OrderedDict)  # published removals, latest last
     _answers: dict[NodeName, None] = field(default_factory=dict)  # whose agents answer, by the inventory
 
@@ -76,6 +77,4 @@ class NodeRemovals:
 
     def _bury(self, node: NodeName, now: float) -> None:
         self.missing.pop(node, None)
-        self._removed[node] = now
-        if len(self._removed) > self.config.tombstones_max:
-            self._removed.popitem(last=False)
+        remember(self._removed, node, now, at_most=self.config.tombstones_max)

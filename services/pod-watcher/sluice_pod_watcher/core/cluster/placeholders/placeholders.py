@@ -1,7 +1,6 @@
 """Reconciles placeholder pods with the nodes that the allocator finds missing: an autoscaler adds a node for each,
 where it stays while the node's agent starts. It goes when pods have slices there, or when that node serves nothing."""
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -10,20 +9,11 @@ from typing import Any
 from sluice.contracts.ids import NodeName
 from sluice.contracts.kube.names import LABEL_CAPACITY, LABEL_HOSTNAME, LABEL_MANAGED, MANAGED
 from sluice.contracts.messages import NodeInventory, PoolDemand, Taint
+from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
-from sluice_pod_watcher.core.cluster.events import (
-    CreatePlaceholder,
-    DeletePlaceholder,
-    Done,
-    Gone,
-    ListingEnded,
-    ListingStarted,
-    ObjectEvent,
-    Raw,
-    Seen,
-    mapping_in,
-)
+from sluice_pod_watcher.core.cluster.events import Raw, mapping_in
 from sluice_pod_watcher.core.cluster.listing import Listing
+from sluice_pod_watcher.core.workqueue import remember
 
 PREFIX = "sluice-capacity-"
 PRIORITY_CLASS = "sluice-capacity"
@@ -103,7 +93,7 @@ class Placeholders:
     _listing: Listing[str] = field(default_factory=Listing)
     _under_way: dict[str, str] = field(default_factory=dict)  # placeholders being created (their pools) or deleted
     _answers: dict[NodeName, float] = field(default_factory=dict)  # nodes whose agents answer, and since when
-    _useless: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
+    _useless: dict[NodeName, None] = field(default_factory=dict)
     _not_before: float = float("-inf")
 
     def pool(self, demand: PoolDemand) -> None:
@@ -129,20 +119,20 @@ class Placeholders:
         self._answers.pop(node, None)
         self._useless.pop(node, None)
 
-    def handle(self, event: ObjectEvent, now: float) -> None:
+    def handle(self, event: events.ObjectEvent, now: float) -> None:
         """An event about pods that are not ours: placeholders are among them."""
         match event:
-            case Seen():
+            case events.Seen():
                 self._seen(event.object, now)
-            case Gone(object=raw):
+            case events.Gone(object=raw):
                 meta = mapping_in(raw, "metadata")
                 name = str(meta.get("name", ""))
                 known = self._here.get(name)
                 if is_placeholder(raw, self.config.namespace) and known is not None and known.uid == meta.get("uid"):
                     del self._here[name]
-            case ListingStarted():
+            case events.ListingStarted():
                 self._listing.started(event)
-            case ListingEnded():
+            case events.ListingEnded():
                 for name in self._listing.ended(event, ((name, 0) for name in self._here)):
                     if name not in self._under_way:
                         del self._here[name]
@@ -162,10 +152,10 @@ class Placeholders:
             self._here[name] = _Placeholder(uid, str(mapping_in(meta, "labels")[LABEL_CAPACITY]), node, now)
         self._here[name].leaves = self._here[name].leaves or bool(meta.get("deletionTimestamp"))
 
-    def written(self, event: Done[CreatePlaceholder | DeletePlaceholder], now: float) -> None:
+    def written(self, event: events.Done[events.CreatePlaceholder | events.DeletePlaceholder], now: float) -> None:
         name = event.wanted.name
         self._under_way.pop(name, None)
-        if isinstance(event.wanted, CreatePlaceholder):
+        if isinstance(event.wanted, events.CreatePlaceholder):
             self._seen(event.answer, now)
         elif name in self._here:
             self._here[name].leaves = True
@@ -175,7 +165,7 @@ class Placeholders:
         self._under_way.pop(name, None)
         self._not_before = now + self.config.placeholder_retry_s
 
-    def due(self, now: float) -> Iterator[CreatePlaceholder | DeletePlaceholder]:
+    def due(self, now: float) -> Iterator[events.CreatePlaceholder | events.DeletePlaceholder]:
         if self._reading is not None or not self._listing.was_listed or now < self._not_before:
             return
         left = self.config.placeholders_max
@@ -186,10 +176,7 @@ class Placeholders:
             standing = {name: each for name, each in self._here.items() if each.pool == pool and not each.leaves}
             for name, each in list(standing.items()):
                 if missing and self._is_useless(each, now):
-                    node = each.node
-                    self._useless[node] = None
-                    if len(self._useless) > USELESS_MAX:
-                        self._useless.popitem(last=False)
+                    remember(self._useless, each.node, None, at_most=USELESS_MAX)
                     del standing[name]
                     yield from self._delete(name, each)
             surplus = sorted(standing, key=lambda name: (self._worth(standing[name]), name))
@@ -208,7 +195,7 @@ class Placeholders:
             return 1
         return 2 if placeholder.node in self._answers else 0
 
-    def _create(self, demand: PoolDemand, wanted: int) -> Iterator[CreatePlaceholder]:
+    def _create(self, demand: PoolDemand, wanted: int) -> Iterator[events.CreatePlaceholder]:
         started = sum(pool == demand.pool for pool in self._under_way.values())
         for number in count():
             if started >= wanted:
@@ -217,12 +204,12 @@ class Placeholders:
             if name not in self._here and name not in self._under_way:
                 self._under_way[name] = demand.pool
                 started += 1
-                yield CreatePlaceholder(self.config.namespace, name, body)
+                yield events.CreatePlaceholder(self.config.namespace, name, body)
 
-    def _delete(self, name: str, placeholder: _Placeholder) -> Iterator[DeletePlaceholder]:
+    def _delete(self, name: str, placeholder: _Placeholder) -> Iterator[events.DeletePlaceholder]:
         if name not in self._under_way:
             self._under_way[name] = ""
-            yield DeletePlaceholder(self.config.namespace, name, placeholder.uid)
+            yield events.DeletePlaceholder(self.config.namespace, name, placeholder.uid)
 
 
 def is_placeholder(raw: Raw, namespace: str) -> bool:

@@ -2,7 +2,6 @@
 slice idles comes with the inventory of its node. A warning is remembered by this process alone, so a pod is warned
 again after a restart, and never evicted without the whole time since."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sluice.contracts import idle_rules
@@ -40,10 +39,7 @@ class IdlePods:
     def clock(self, unix_s: float) -> list[RequestId]:
         """Time passes. The requests to look at: those that idle, and those that were warned."""
         self.unix_s = unix_s
-        return list(dict.fromkeys([*self._warned, *self._idle()]))
-
-    def _idle(self) -> Iterable[RequestId]:
-        return (uid for found in self._since.values() for uid in found)
+        return list(dict.fromkeys([*self._warned, *(uid for found in self._since.values() for uid in found)]))
 
     def forget(self, uid: RequestId) -> None:
         """Its pod is over."""

@@ -1,6 +1,5 @@
 """The facts about one pod of ours, which `pod_store` changes, and the message that the bus shall hold."""
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,7 +11,7 @@ from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 from sluice_pod_watcher.core.cluster.pods.request_terms import RequestTerms
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
 from sluice_pod_watcher.core.same_fields import like
-from sluice_pod_watcher.core.workqueue import PendingWrite
+from sluice_pod_watcher.core.workqueue import PendingWrite, remember
 
 AnsweredAt = tuple[Incarnation, int]  # the position of an answer: its incarnation of BOOK, and its sequence
 ConfirmBy = Literal["", "read", "write"]
@@ -113,9 +112,8 @@ class PodRecord:
         if not self.active or self.held is None:
             return False
         told = self.view.condition if self.view is not None else None
-        return isinstance(self.answer, msg.Released) or (
-            self.answer is None and told is not None and told.reason == LOST
-        )
+        is_told = told is not None and told.reason == LOST
+        return isinstance(self.answer, msg.Released) or (self.answer is None and is_told)
 
     @property
     def is_passed_over(self) -> bool:
@@ -159,16 +157,12 @@ class AvoidedNodes:
     """Nodes, by the UID of a controller, on which the scheduler could not place its pods: the next ones avoid them. The
     scheduler's message is not parsed. A restart loses this; then the next pod may try such a node once more."""
 
-    _of: OrderedDict[str, dict[NodeName, float]] = field(default_factory=OrderedDict)
+    _of: dict[str, dict[NodeName, float]] = field(default_factory=dict)
 
     def add(self, owner: str, node: NodeName, now: float) -> None:
-        nodes = self._of.setdefault(owner, {})
-        nodes[node] = now + AVOIDED_S
-        self._of.move_to_end(owner)
-        if len(nodes) > NODES_MAX:
-            del nodes[min(nodes, key=lambda each: nodes[each])]
-        if len(self._of) > OWNERS_MAX:
-            self._of.popitem(last=False)
+        nodes = self._of.get(owner, {})
+        remember(nodes, node, now + AVOIDED_S, at_most=NODES_MAX)
+        remember(self._of, owner, nodes, at_most=OWNERS_MAX)
 
     def nodes(self, owner: str, now: float) -> tuple[NodeName, ...]:
         """Nodes that the next pod of this owner uses only as a last resort."""

@@ -27,6 +27,7 @@ from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 from sluice_pod_watcher.core.cluster.pods.request_terms import RequestTerms, terms_followed, terms_of, terms_of_pod
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
 from sluice_pod_watcher.core.publisher import phase_of
+from sluice_pod_watcher.core.workqueue import remember
 
 Change = Literal["", "new", "changed", "ended"]
 _OF_WHO_HAS_IT = RequestLimits(max_gpus_per_node=GPUS_MAX)  # a pod that has a slice may have it under another limit
@@ -438,9 +439,7 @@ class PodStore:
 
     def bury(self, uid: RequestId) -> None:
         """The pod is gone. An API server that shows it again is lagging: no UID lives twice."""
-        self._gone[uid] = None
-        while len(self._gone) > self.config.tombstones_max:
-            self._gone.popitem(last=False)
+        remember(self._gone, uid, None, at_most=self.config.tombstones_max)
 
     def _forget(self, record: PodRecord) -> None:
         for name in record.view.resource_claims.values() if record.view is not None else ():

@@ -4,20 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from sluice.contracts.dra.names import POD_CLAIM
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, is_token
-from sluice.contracts.kube.names import (
-    ANNOTATION_REQUEST,
-    CONDITION_READY,
-    GATE,
-    GRANTED_ALLOCATION,
-    GRANTED_DECLINED,
-    KEEPS_NODE,
-    LABEL_IGNORE,
-    LABEL_MANAGED,
-    is_claim_name,
-    is_granted,
-)
+from sluice.contracts.kube import names
 from sluice.contracts.pod_specs import unknown_demands
 from sluice_pod_watcher.core.cluster.events import Raw, mapping_in, mappings_in
 from sluice_pod_watcher.core.cluster.pods.volume_claims import claims_of
@@ -27,8 +18,7 @@ _EDITABLE = ("nodeSelector", "affinity", "tolerations")  # while gated (Kubernet
 _VERSION_MAX = 20  # digits of a resourceVersion: the store counts in 64 bits
 
 
-@dataclass(frozen=True, slots=True)
-class PodCondition:
+class PodCondition(msgspec.Struct, frozen=True):
     """Our condition on a pod."""
 
     status: str
@@ -36,8 +26,7 @@ class PodCondition:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodePin:
+class NodePin(msgspec.Struct, frozen=True):
     """The node terms of a pod's spec, as a pin depends on them. `terms`: the node that each required term names (empty:
     none); None without any. `has_...`: whether those objects exist."""
 
@@ -90,21 +79,21 @@ class PodView:
     @property
     def is_left_to_others(self) -> bool:
         """Whether it has none of our marks: neither label nor gate nor slice."""
-        return LABEL_MANAGED not in self.labels and not self.is_gated and not self.granted
+        return names.LABEL_MANAGED not in self.labels and not self.is_gated and not self.granted
 
     @property
     def is_gated(self) -> bool:
-        return GATE in self.gates
+        return names.GATE in self.gates
 
     @property
     def others_gates(self) -> tuple[str, ...]:
         """Other scheduling gates; while there are any, ours stays closed."""
-        return tuple(gate for gate in self.gates if gate != GATE)
+        return tuple(gate for gate in self.gates if gate != names.GATE)
 
     @property
     def declined(self) -> AllocationId | None:
         """The last slice that it declined, by its own annotation."""
-        text = self.granted.get(GRANTED_DECLINED, "")
+        text = self.granted.get(names.GRANTED_DECLINED, "")
         return AllocationId(text) if is_token(text) else None
 
     @property
@@ -120,7 +109,7 @@ def read_pod(raw: Raw) -> PodView | None:
         return None
     annotations = mapping_in(meta, "annotations")
     conditions = {str(each.get("type")): each for each in mappings_in(status, "conditions")}
-    scheduled, ours = conditions.get("PodScheduled", {}), conditions.get(CONDITION_READY)
+    scheduled, ours = conditions.get("PodScheduled", {}), conditions.get(names.CONDITION_READY)
     dying = bool(meta.get("deletionTimestamp"))
     generation = counted if isinstance(counted := meta.get("generation"), int) else 0
     owner = next((each for each in mappings_in(meta, "ownerReferences") if each.get("controller")), {})
@@ -138,11 +127,11 @@ def read_pod(raw: Raw) -> PodView | None:
         pod_claim=_pod_claim(spec),
         resource_claims=_resource_claims(spec, status),
         unknown=unknown_demands(spec),
-        is_ignored=LABEL_IGNORE in mapping_in(meta, "labels"),
+        is_ignored=names.LABEL_IGNORE in mapping_in(meta, "labels"),
         gates=tuple(str(each.get("name")) for each in mappings_in(spec, "schedulingGates")),
-        request=str(annotations.get(ANNOTATION_REQUEST, "")),
-        keeps_node=frozenset(KEEPS_NODE.keys() & annotations.keys()),
-        granted={key: str(text) for key, text in annotations.items() if is_granted(key)},
+        request=str(annotations.get(names.ANNOTATION_REQUEST, "")),
+        keeps_node=frozenset(names.KEEPS_NODE.keys() & annotations.keys()),
+        granted={key: str(text) for key, text in annotations.items() if names.is_granted(key)},
         node=NodeName(str(spec.get("nodeName") or "")),
         pinning=_pinning(spec),
         controller="" if owner.get("kind") == "Node" else str(owner.get("kind", "")),
@@ -150,15 +139,17 @@ def read_pod(raw: Raw) -> PodView | None:
         has_ended=containers_ended(spec, status, dying=dying),
         has_started=any("running" in each or "terminated" in each for each in _states(status)),
         unschedulable=_unschedulable(scheduled),
-        condition=_condition(ours) if ours is not None else None,
+        condition=PodCondition(*(str(ours.get(key) or "") for key in ("status", "reason", "message")))
+        if ours
+        else None,
     )
 
 
 def is_marked(raw: Raw) -> bool:
     """Whether a pod has our gate or our granted annotations. Cheap: called for all pods of a cluster."""
-    if mapping_in(mapping_in(raw, "metadata"), "annotations").get(GRANTED_ALLOCATION):
+    if mapping_in(mapping_in(raw, "metadata"), "annotations").get(names.GRANTED_ALLOCATION):
         return True
-    return any(each.get("name") == GATE for each in mappings_in(mapping_in(raw, "spec"), "schedulingGates"))
+    return any(each.get("name") == names.GATE for each in mappings_in(mapping_in(raw, "spec"), "schedulingGates"))
 
 
 def uid_of(raw: Raw) -> str:
@@ -203,7 +194,7 @@ def _statuses(status: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
 def _pod_claim(spec: Mapping[str, Any]) -> str:
     for entry in mappings_in(spec, "resourceClaims"):
         name = str(entry.get("resourceClaimName") or "")
-        if entry.get("name") == POD_CLAIM and is_claim_name(name):
+        if entry.get("name") == POD_CLAIM and names.is_claim_name(name):
             return name
     return ""
 
@@ -249,7 +240,3 @@ def _unschedulable(scheduled: Mapping[str, Any]) -> str:
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         return str(scheduled.get("message") or "the scheduler gave no reason")
     return ""
-
-
-def _condition(written: Mapping[str, Any]) -> PodCondition:
-    return PodCondition(*(str(written.get(key) or "") for key in ("status", "reason", "message")))

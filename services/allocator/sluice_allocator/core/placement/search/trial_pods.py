@@ -49,3 +49,8 @@ class TrialPods:
             room=request.host.room,
         )
         trial.book(booking)
+
+    def unbook(self, cluster: ClusterState) -> None:
+        """Undo what was booked, in a cluster that lives on."""
+        for number in range(self.taken):
+            cluster.unbook(AllocationId(_name(number)))
