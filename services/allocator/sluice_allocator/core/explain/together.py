@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.explain.status import PodAsked, Simulated, simulate
-from sluice_allocator.core.placement.trial_pods import TrialPods
+from sluice_allocator.core.placement.search.trial_pods import TrialPods
 
 
 def simulate_together(ctx: SchedulerContext, pods: Sequence[PodAsked]) -> list[Simulated]:
