@@ -1,5 +1,6 @@
 """A fleet that changes under waiting requests: every fact goes to the engine and to the judges' truth, in order."""
 
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -47,7 +48,7 @@ class ChangingFleet(RuleBasedStateMachine):
 
     def _tell(self, what: str, *args: Any) -> None:
         self.history.append((what, args))
-        getattr(self.fleet, what)(*args)
+        attrgetter(what)(self.fleet)(*args)
 
     def _reports(self) -> list[GpuReport]:
         return [gpu for node in self.truth.nodes.values() for gpu in node.snapshot.gpus]

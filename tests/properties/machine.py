@@ -1,6 +1,7 @@
 """A fleet to which everything happens in any order; the engine only asked through its face, judged by `judges`."""
 
 from collections import Counter
+from operator import attrgetter
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -123,7 +124,7 @@ class FleetMachine(ChangingFleet):
         )
         self.truth.bookings[booking.allocation] = booking
         self.truth.pods[booking.allocation] = (booking.node, asking)
-        self._tell("know", booking.request, peer(asking))
+        self._tell("peers.know", booking.request, peer(asking))
         self.asked[booking.allocation] = asking
         self._tell("book", booking)
 
@@ -175,7 +176,7 @@ class FleetMachine(ChangingFleet):
         """A pod has ended, and its slice is there still: it keeps no pod out any more."""
         allocation = data.draw(st.sampled_from(sorted(self.truth.pods)))
         del self.truth.pods[allocation]
-        self._tell("know", RequestId(f"r{allocation[1:]}"), None)
+        self._tell("peers.know", RequestId(f"r{allocation[1:]}"), None)
 
     # -- evictions -------------------------------------------------------------------------------------------------
 
@@ -287,7 +288,7 @@ class FleetMachine(ChangingFleet):
             elif what == "look":
                 find_place(fleet, args[0])  # nodes are named apart, by the labels that anybody has asked for
             else:
-                getattr(fleet, what)(*args)
+                attrgetter(what)(fleet)(*args)
         assert answers == self.answers
 
     def _fill(self, name: str, gpu: GpuReport) -> None:
