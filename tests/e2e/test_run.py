@@ -281,19 +281,23 @@ async def test_who_waits_is_told_why_and_may_give_up(shared, tmp_path):
     await free(shared, tidy=False)
 
 
-def test_a_run_that_cannot_be_ends_before_anybody_is_asked(shared):
-    """With the shell's exit code, and nothing on its output."""
-    done = shared.sluice("run", "--profile", "1g.5gb", "--", "no-such-command-here")
-    assert done.returncode == 127, done.stderr
-    assert done.stderr == "sluice run: no-such-command-here: there is no such command\n"
-    assert not done.stdout
-
-
-def test_what_the_system_refuses_is_told_in_options(shared):
-    """The limit of GPUs per node is known there; a user of `--gpus` knows no annotation."""
-    done = shared.sluice("run", "--gpus", "99", "--", "true")
-    assert done.returncode == 125, done.stderr
-    assert "refused: --gpus = '99': " in done.stderr
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (
+            ("--profile", "1g.5gb", "--", "no-such-command"),
+            127,
+            "sluice run: no-such-command: there is no such command\n",
+        ),
+        (("--gpus", "99", "--", "true"), 125, "refused: --gpus = '99': "),
+    ],
+    ids=["before-asking", "by-the-system"],
+)
+def test_a_run_that_cannot_be_ends_with_a_sentence_in_options(shared, words, code, sentence):
+    """With the shell's exit code, and nothing on its output; a user of `--gpus` knows no annotation."""
+    done = shared.sluice("run", *words)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert sentence in done.stderr
 
 
 async def test_a_drain_ends_the_command(shared, tmp_path):

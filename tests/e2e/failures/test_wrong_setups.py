@@ -137,16 +137,17 @@ def test_no_driver(data):
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("fault", "code", "words"),
     [
-        (DRIVER_NOT_LOADED, "the NVIDIA driver is not loaded"),
-        (NO_PERMISSION, "no permission"),
-        (LIB_RM_VERSION_MISMATCH, "of different versions"),
+        ("init_error", DRIVER_NOT_LOADED, "the NVIDIA driver is not loaded"),
+        ("init_error", NO_PERMISSION, "no permission"),
+        ("init_error", LIB_RM_VERSION_MISMATCH, "of different versions"),
+        ("no_permission", ALWAYS, "no permission"),
     ],
 )
-def test_a_driver_that_does_not_let_the_agent_in(data, machine, code, words):
-    """Not loaded, not allowed, or upgraded without a reboot."""
-    machine.fault("init_error", code)
+def test_a_driver_that_does_not_let_the_agent_in(data, machine, fault, code, words):
+    """Not loaded, not allowed, upgraded without a reboot; or it shows no instances, which must be known before."""
+    machine.fault(fault, code)
     ended = run(real(data, machine))
     assert ended.code == EXIT_CONFIG
     assert words in ended.sentence()
@@ -214,15 +215,6 @@ async def test_mig_pending_a_reset_and_no_mps(data, machine, tmp_path):
     assert "MIG" in problems(variables)["gpus"]
 
 
-def test_no_permission_to_see_instances(data, machine):
-    """What is on the GPUs must be known before anything is made there."""
-    machine.fault("no_permission", ALWAYS)
-    ended = run(real(data, machine))
-    assert ended.code == EXIT_CONFIG
-    assert "no permission" in ended.sentence()
-    assert "no permission" in problems(real(data, machine))["library"]
-
-
 async def test_no_permission_to_create_instances(data, machine):
     """The slice fails with the sentence that says what right is missing; the agent lives on."""
     machine.fail("nvmlDeviceCreateGpuInstanceWithPlacement", NO_PERMISSION, ALWAYS)
@@ -238,9 +230,6 @@ async def test_no_permission_to_create_instances(data, machine):
 
     assert (await told_by_agent(data, real(data, machine), order))["gpus"][0]["instances"] == []
     assert "Traceback" not in (data / "agent.log").read_text()
-
-
-# -- MPS ----------------------------------------------------------------------------------------------------------
 
 
 # -- journal and directories --------------------------------------------------------------------------------------
