@@ -13,12 +13,10 @@ from sluice.mig.transition_table import PlacementChoice, State, StateFacts, Tran
 
 
 class FixedLayoutTable(TransitionTable):
-    """
-    The states of one fixed layout of one model.
+    """The states of one fixed layout of one model.
 
     A state is a bit mask of slices that cannot be granted. One more bit is set when the GPU holds anything, so that
-    `empty` means a GPU without a user.
-    """
+    `empty` means a GPU without a user."""
 
     def __init__(self, model: GpuModel, layout: Layout) -> None:
         """For instances of profiles that the model has. Raises UnknownProfileError for any other."""

@@ -62,12 +62,10 @@ def scarce_budget_of(model: GpuModel) -> InstanceBudget:
 
 
 def _most_used(model: GpuModel, resources: InstanceBudget, at: int, limits: Sequence[int]) -> int:
-    """
-    The most of resource `at` that any layout within the budgets of `limits` can use.
+    """The most of resource `at` that any layout within the budgets of `limits` can use.
 
     Walks the memory slices from left to right. A layout is the sequence of its placements; of those that end at the
-    same slice and have used the same of `limits`, only the one that used most of `at` matters.
-    """
+    same slice and have used the same of `limits`, only the one that used most of `at` matters."""
     starting: dict[int, list[tuple[int, int, tuple[int, ...]]]] = {}
     for profile in model.profiles:
         use = resources.use[profile.name]

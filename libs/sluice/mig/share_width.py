@@ -4,13 +4,11 @@ FULL_WIDTH_PERCENT = 100
 
 
 def width_percent(sm_partition: int, sms: int, gpu_sms: int) -> int:
-    """
-    The percentage of a device's SMs that a share takes: `sm_partition` itself on a device with all SMs of its GPU.
+    """The percentage of a device's SMs that a share takes: `sm_partition` itself on a device with all SMs of its GPU.
 
     `sms` are the device's, `gpu_sms` the GPU's, to which `sm_partition` refers. On a MIG instance the share is rounded
     up to whole SMs, and those to whole percents of the instance; more than 100 when the instance is too small. A share
-    without a bound (0) may use every SM, and counts as all.
-    """
+    without a bound (0) may use every SM, and counts as all."""
     if not sm_partition:
         return FULL_WIDTH_PERCENT
     if sms >= gpu_sms:

@@ -60,8 +60,7 @@ class StateFacts:
 
 
 class TransitionTable:
-    """
-    What can be placed where, and the resulting states, for one model.
+    """What can be placed where, and the resulting states, for one model.
 
     A place's rank is, in this order: free memory slices on the GPU before (fill used GPUs first); growth of the
     unusable slices, that is of the free slices left on the GPU whenever the next request does not fit there, weighted
@@ -70,8 +69,7 @@ class TransitionTable:
 
     `weights` gives how often each profile is requested, on any scale; missing profiles are never requested. Without it
     all are requested equally. Raises UnknownProfileError for a weight of an unknown profile, ValueError for a negative
-    one.
-    """
+    one."""
 
     def __init__(self, model: GpuModel, weights: Mapping[str, float] | None = None) -> None:
         self.model = model

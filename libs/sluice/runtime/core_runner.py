@@ -51,12 +51,10 @@ class Core(Protocol[E_contra, I_co]):
 
 @dataclass(frozen=True, slots=True)
 class Executor(Generic[E]):
-    """
-    How one type of instruction is carried out.
+    """How one type of instruction is carried out.
 
     `run` returns the event with the result, or None. Instructions with equal `key` run one after another, across all
-    types; without a key at once, up to `limit`. `request` is for its trace. `quiet` ones are logged at debug.
-    """
+    types; without a key at once, up to `limit`. `request` is for its trace. `quiet` ones are logged at debug."""
 
     run: Callable[[Any], Awaitable[E | None]]
     key: Callable[[Any], Hashable] | None = None
@@ -90,16 +88,14 @@ class _Answer:
 
 
 class CoreRunner(Generic[E]):
-    """
-    Runs one core until cancelled.
+    """Runs one core until cancelled.
 
     Reads the streams in `readings` (each with its filters; none means all of the stream) or the `ledger` of a node.
     `execute` carries out the core's own instructions: an `Executor`, or just its function. `shows` exports the core's
     state as metrics. `phases` name its phases in traces. `begins` is awaited when a reading begins, before anything
     else of it is passed on; it must bound itself. `predict_read` guesses the core's next single reads from its events.
     While the core `is_calm`, it ticks more rarely than every `tick_s`. `go_on` returns an event that continues
-    unfinished work, or None; asked when no other event waits.
-    """
+    unfinished work, or None; asked when no other event waits."""
 
     def __init__(
         self,

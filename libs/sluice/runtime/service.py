@@ -65,13 +65,11 @@ def run(
     words: Sequence[str] = (),
     drain_s: float = DRAIN_S,
 ) -> int:
-    """
-    Run `main` until it returns, fails, or SIGTERM or SIGINT comes. Returns the exit code: 0 or one of EXIT_*.
+    """Run `main` until it returns, fails, or SIGTERM or SIGINT comes. Returns the exit code: 0 or one of EXIT_*.
 
     `words` is the command line: `--version` alone is answered, anything else is refused (code 2). `settings` may be a
     function that loads them. After a signal `main` is cancelled and has `drain_s` to end, and its tasks and threads as
-    long again; then, or at a second signal, the process ends at once (code 1).
-    """
+    long again; then, or at a second signal, the process ends at once (code 1)."""
     if words:
         return _answer(words, name)
     try:

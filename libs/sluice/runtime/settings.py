@@ -52,10 +52,8 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     nats_password_file: Path | None = None
     """File with that user's password. Read again when it changes."""
     nats_token_file: Path | None = None
-    """
-    File with a Kubernetes ServiceAccount token for the broker (audience `sluice-bus`), instead of a password. Read
-    again when it changes.
-    """
+    """File with a Kubernetes ServiceAccount token for the broker (audience `sluice-bus`), instead of a password. Read
+    again when it changes."""
     nats_ca_file: Path | None = None
     """CA certificates (PEM) for the broker's. If set, the connection must be TLS."""
     nats_server_name: str = ""
@@ -65,9 +63,7 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     nats_key_file: Path | None = None
     """Its key (PEM); may be the same file."""
     grpc_certificate_file: Path | None = None
-    """
-    Certificate (PEM) for gRPC, server and client. If set, all but Unix sockets is TLS. Read again when it changes.
-    """
+    """Certificate (PEM) for gRPC, server and client. If set, all but Unix sockets is TLS. Reread when it changes."""
     grpc_key_file: Path | None = None
     """Its key (PEM); may be the same file."""
     grpc_ca_file: Path | None = None

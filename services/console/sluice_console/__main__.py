@@ -145,12 +145,10 @@ def simulate_command(
     no_queue: Annotated[bool, Parameter(negative="", help="Refuse pods that do not fit now.")] = False,
     seed: Annotated[int, Parameter(help="Shuffle arrivals of equal time; 0 keeps the file's order.")] = 0,
 ) -> int:
-    """
-    Predict what happens to pods: a manifest on the live fleet (-f), or a workload on a fleet file.
+    """Predict what happens to pods: a manifest on the live fleet (-f), or a workload on a fleet file.
 
     -f changes nothing. Exit code 0: all would be bound now; 5: one would wait; 6: one would be refused. --fleet,
-    --workload and --out run the allocator's own code on virtual time, without a cluster.
-    """
+    --workload and --out run the allocator's own code on virtual time, without a cluster."""
     from sluice_console.shell.live.running_systems import server_url
     from sluice_console.shell.simulate.live import simulate
     from sluice_console.shell.simulate.offline import OfflineRun, become_simulation
@@ -189,11 +187,9 @@ def doctor_command(
     json: AsJson = False,
     output: Documented = None,
 ) -> int:
-    """
-    Check that everything runs and is configured well; changes nothing.
+    """Check that everything runs and is configured well; changes nothing.
 
-    Exit code 0: nothing must be fixed; 1: something must; 2: something could not be checked.
-    """
+    Exit code 0: nothing must be fixed; 1: something must; 2: something could not be checked."""
     from sluice_console.shell.doctor.doctor import DoctorOptions, doctor
     from sluice_console.shell.web.listen_address import NotAnAddressError, host_and_port
 
@@ -235,11 +231,9 @@ def adjust_command(
     json: AsJson = False,
     output: Documented = None,
 ) -> int:
-    """
-    Resize the shares of a running pod (docs/adjust.md). Sizes that are not named stay.
+    """Resize the shares of a running pod (docs/adjust.md). Sizes that are not named stay.
 
-    Exit code 0: booked, or would be; 4: no such pod; 6: refused, with the reason.
-    """
+    Exit code 0: booked, or would be; 4: no such pod; 6: refused, with the reason."""
     from sluice_console.core.operate.resize import SizeChange
     from sluice_console.shell.live.running_systems import server_url
     from sluice_console.shell.operate.adjust import adjust

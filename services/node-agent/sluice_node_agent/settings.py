@@ -56,14 +56,10 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
     role: Literal["all", "agent", "csi"] = "all"
     """Agent and CSI driver together, or one. Apart, pods start and end while the agent is down."""
     fixed_layout: tuple[str, ...] = ()
-    """
-    GPUs that an administrator partitions (docs/fixed-layouts.md): `all`, node names, `<node>:<index>`, UUIDs. Other
-    nodes' entries are ignored.
-    """
+    """GPUs that an administrator partitions (docs/fixed-layouts.md): `all`, node names, `<node>:<index>`, UUIDs. Other
+    nodes' entries are ignored."""
     quota_library: str = ""
-    """
-    Absolute path of `libsluice-quota.so` (docs/time-quota.md); `off` sums up SMs instead. Empty is the image's own.
-    """
+    """Absolute path of `libsluice-quota.so` (docs/time-quota.md); `off` sums up SMs instead. Empty: the image's own."""
     keep_warm_s: float = 0.0
     """Keep an idle GPU instance for the next grant of its profile and place; 0 keeps none."""
     watch_mps_s: float = 5.0

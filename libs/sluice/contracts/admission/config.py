@@ -52,12 +52,10 @@ HOST_DIRECTORIES = (
 """Of tickets, sockets, journals, MPS pipes, credentials and pods' volumes; of drivers' registry and CDI files."""
 
 ENV_ALLOWED = ("NVIDIA_API_KEY", "NVIDIA_DISABLE_REQUIRE", "NVIDIA_REQUIRE_CUDA", "NVIDIA_TF32_OVERRIDE")
-"""
-Variables that charts set and that select no device: the key of NVIDIA's services (https://docs.nvidia.com/nim/), the
+"""Variables that charts set and that select no device: the key of NVIDIA's services (https://docs.nvidia.com/nim/), the
 driver that an image needs and whether to check it
-(https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/ docker-specialized.html#constraints), and how
-cuBLAS computes (https://docs.nvidia.com/cuda/cublas/).
-"""
+(https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html#constraints), and how
+cuBLAS computes (https://docs.nvidia.com/cuda/cublas/)."""
 GPUS_MAX = 64
 _NEVER_ALLOWED = frozenset(variable for variable, _ in ENV_ALWAYS)
 

@@ -109,13 +109,11 @@ def missing_env(container: Container, claim: Claim | None, *, by_kubelet: bool =
 
 
 def sees_all_gpus(spec: Spec, container: Container) -> bool:
-    """
-    Whether a container of a pod without a request may see every GPU of its node: its image decides.
+    """Whether a container of a pod without a request may see every GPU of its node: its image decides.
 
     A runtime class may be NVIDIA's, and CUDA images set `all`
     (https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html). Devices of
-    another plugin or of a ResourceClaim are left alone.
-    """
+    another plugin or of a ResourceClaim are left alone."""
     others = any(name.startswith("nvidia.com/") and not is_gpu_resource(name) for name in container.asked())
     named = any(entry.name == names.ENV_VISIBLE_DEVICES for entry in container.env or ())
     return bool(spec.runtime_class_name) and not (others or named)

@@ -22,12 +22,10 @@ _DIGITS = 16
 
 
 def device_names(allocation: AllocationId, claims: Iterable[ResourceClaimRef]) -> Mapping[tuple[str, str], str]:
-    """
-    (UID of a claim, its request) -> the name of its device in pool `<node>`.
+    """(UID of a claim, its request) -> the name of its device in pool `<node>`.
 
     No other allocation ever has the same: the scheduler's set of devices in use is keyed by name, and frees one with
-    the first claim that ends (k8s.io/kubernetes, plugins/dynamicresources/allocateddevices.go).
-    """
+    the first claim that ends (k8s.io/kubernetes, plugins/dynamicresources/allocateddevices.go)."""
     begins = sha256(allocation.encode()).hexdigest()[:_DIGITS]
     wanted = [(claim.uid, request) for claim in claims for request in sorted(claim.requests)]
     return {each: f"{begins}-{number}" for number, each in enumerate(wanted)}

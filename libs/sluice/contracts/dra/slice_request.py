@@ -131,11 +131,9 @@ def _without_prefix(refusal: Refusal, path: str) -> Refusal:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequests:
-    """
-    A claim of ours, with the fields of AllocationRequested.
+    """A claim of ours, with the fields of AllocationRequested.
 
-    `requests`: its request, or `request/subrequest`, -> the `container` key of its Claim.
-    """
+    `requests`: its request, or `request/subrequest`, -> the `container` key of its Claim."""
 
     claims: tuple[Claim, ...]
     alternatives: tuple[tuple[Claim, ...], ...] = ()

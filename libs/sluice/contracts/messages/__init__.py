@@ -27,12 +27,10 @@ AnyMessage = _OfSources | _OfAllocators | _OfEvictions | _OfNodes | _OfOperators
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    Fields around each message.
+    """Fields around each message.
 
     `operation` names the guarded write over all its attempts, `id` one attempt. `time` is information only: no decision
-    uses another host's clock.
-    """
+    uses another host's clock."""
 
     id: str
     operation: str

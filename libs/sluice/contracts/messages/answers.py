@@ -55,11 +55,9 @@ class Bound(Message, frozen=True, kw_only=True):
 
 
 class Refused(Message, frozen=True, kw_only=True):
-    """
-    The request is wrong in itself, or exceeds the configured limits.
+    """The request is wrong in itself, or exceeds the configured limits.
 
-    Older allocators also refused what no known model could serve; a newer one waives that.
-    """
+    Older allocators also refused what no known model could serve; a newer one waives that."""
 
     request: RequestId
     request_revision: int

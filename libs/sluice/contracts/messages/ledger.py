@@ -21,12 +21,10 @@ class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DeviceGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """
-    One booked place: a span of memory slices of one GPU, for one container.
+    """One booked place: a span of memory slices of one GPU, for one container.
 
     `profile` is None for a whole GPU without MIG (then `start` is 0 and `size` its memory slices, at least 1). With a
-    `share` the span is a shared device: every grant of a share on it names the same span.
-    """
+    `share` the span is a shared device: every grant of a share on it names the same span."""
 
     container: str
     gpu: GpuUuid
@@ -70,11 +68,9 @@ class NodeOpened(Message, frozen=True, kw_only=True):
 
 
 class NodeClosed(Message, frozen=True, kw_only=True):
-    """
-    A node was removed; it is unused until adopted again. Replaces `NodeOpened`, with a TTL.
+    """A node was removed; it is unused until adopted again. Replaces `NodeOpened`, with a TTL.
 
-    Only under this message are grants closed that no agent reported gone.
-    """
+    Only under this message are grants closed that no agent reported gone."""
 
     node: NodeName
     incarnation: Incarnation

@@ -25,13 +25,11 @@ ANY_DEVICE = DeviceFilter()
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """
-    The request of one container: `gpus` devices of one shape on one node.
+    """The request of one container: `gpus` devices of one shape on one node.
 
     Any of `profile`, `sm_count`, `sm_percentage`, `memory_mib`, `memory_percentage`, `sm_partition` may be set; all set
     ones must hold. Without any, each device is a whole GPU. `shares_percent` is instead an amount over several devices:
-    hundredths of a GPU, split as evenly as whole hundredths allow (then `gpus` is 1 and ignored).
-    """
+    hundredths of a GPU, split as evenly as whole hundredths allow (then `gpus` is 1 and ignored)."""
 
     container: str
     gpus: int = 1

@@ -30,12 +30,10 @@ class BusView:
         self._of: dict[Stream, _Reading] = {}
 
     def learn(self, stream: Stream, address: Address, entry: Entry, expected: int = 0) -> bool:
-        """
-        Record a value at its subject. False when a newer one is known.
+        """Record a value at its subject. False when a newer one is known.
 
         For an own write, `expected` is its guard value. If that is beyond this reading (a lagging server serves it),
-        the values between are unknown: the guard stays where it is until they are read.
-        """
+        the values between are unknown: the guard stays where it is until they are read."""
         if address.guard != address.subject:
             guards = self._guards[stream]
             known_upto = guards.get(address.guard, 0)

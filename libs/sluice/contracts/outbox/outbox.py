@@ -43,12 +43,10 @@ OutboxReport = Settled | Contested
 
 
 class Outbox(Intents):
-    """
-    What one core wants on the bus, and the progress of its writes.
+    """What one core wants on the bus, and the progress of its writes.
 
     `kinds` are the subject kinds this core writes. With `reading="stream"` guards come from `Observed`; with
-    `reading="last"` (agents, which may not read the stream of their own statuses) from `ReadLast`.
-    """
+    `reading="last"` (agents, which may not read the stream of their own statuses) from `ReadLast`."""
 
     def __init__(self, run: RunId, kinds: frozenset[str], *, reading: Literal["stream", "last"] = "stream") -> None:
         super().__init__(run, reading)

@@ -34,8 +34,7 @@ NOTHING = Usage()
 
 
 def usage_of_device(grant: DeviceGrant, model: GpuModel | None) -> Usage:
-    """
-    What one device counts, on a GPU of `model`.
+    """What one device counts, on a GPU of `model`.
 
     An instance counts the memory and the compute slices of its profile. A whole GPU counts its memory, and the compute
     slices of its largest profile; one that cannot be partitioned has one compute slice. A share counts the memory that
@@ -43,8 +42,7 @@ def usage_of_device(grant: DeviceGrant, model: GpuModel | None) -> Usage:
     where it has a bound, else the part of the memory, rounded up to a thousandth. Time quotas do not count.
 
     Without a `model` (the GPU is gone), an instance counts what its profile's name says, a whole GPU counts as one
-    device only, and a share without a bound of its SMs counts no compute.
-    """
+    device only, and a share without a bound of its SMs counts no compute."""
     if grant.share is not None:
         return Usage(1, grant.share.memory_mib, _compute_of_share(grant, grant.share, model))
     if model is None:

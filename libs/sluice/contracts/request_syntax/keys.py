@@ -58,11 +58,9 @@ def _amounts(family: VgpuNames) -> dict[str, Amount]:
 AMOUNTS: Mapping[str, Amount] = {**_amounts(HAMI), **_amounts(VOLCANO)}
 """Every resource of ours except those of MIG profiles."""
 _IN_QUOTAS = ("requests.", "limits.")
-"""
-Prefixes of a resource in a ResourceQuota, besides the bare name. Kubernetes counts only `requests.` of an extended
+"""Prefixes of a resource in a ResourceQuota, besides the bare name. Kubernetes counts only `requests.` of an extended
 resource (https://kubernetes.io/docs/concepts/policy/resource-quotas/#quota-for-extended-resources), HAMi `limits.`
-(https://project-hami.io/docs/userguide/nvidia-device/using-resourcequota/), and the API server takes all three.
-"""
+(https://project-hami.io/docs/userguide/nvidia-device/using-resourcequota/), and the API server takes all three."""
 
 
 def is_sluice_key(key: str) -> bool:

@@ -68,8 +68,7 @@ __all__ = [
 
 
 class Client(_Client):
-    """
-    nats-py's client without some faults of version 2.16.
+    """nats-py's client without some faults of version 2.16.
 
     - A retry forgets the previous transport, whose socket stays open. Its own `close` never ends after a failed TLS
       handshake.
@@ -82,8 +81,7 @@ class Client(_Client):
       is delivered without that header.
     - It takes any first line after its login for the server's PONG, and stays unconnected if that was a PING or INFO,
       as after a slow login.
-    - It closes for good when the server ends a login: at its expiry, and of a login by token at each reload.
-    """
+    - It closes for good when the server ends a login: at its expiry, and of a login by token at each reload."""
 
     login_s = CONNECT_S
     """How long the server may take to answer a login; longer if it asks another service."""

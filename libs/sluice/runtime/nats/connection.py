@@ -269,12 +269,10 @@ class Connection:
             self._client.abandon()  # a try that a cancellation met, or a close that was cut off, leaves its connection
 
     async def _watch_credentials(self) -> None:
-        """
-        Use changed credential files at the next connection, until cancelled.
+        """Use changed credential files at the next connection, until cancelled.
 
         New authorities or a new token reconnect at once. With another certificate or password the connection goes on:
-        the broker may not know the new one yet.
-        """
+        the broker may not know the new one yet."""
         while not self._failed.is_set():
             await asyncio.sleep(LOOK_AT_FILES_S)
             found, shown = self._source.current(), self._shown

@@ -25,15 +25,13 @@ HEARTBEAT_S = 1.0
 TAIL_HEARTBEAT_S, CLUSTER_TAIL_HEARTBEAT_S = 6.0, 2.0
 """Of an agent at the end of its ledger: mostly it waits. Of a cluster another server may be lost than its own."""
 SHARED_PULL_EXPIRES_S = 3 * HEARTBEAT_S
-"""
-For several entries of a durable, which the agent's next run pulls from, too.
+"""For several entries of a durable, which the agent's next run pulls from, too.
 
 Its pulls cross accounts (`nats_server.users`), and then a cluster does not notice that the puller is gone: it sends
 entries there until the pull expires (tried on nats-server 2.15.1; a single server notices). So the next run's reading
 may miss some, and restarts after they expired; an agent that stops in order leaves no pull behind. At the end of the
 ledger a pull is for one entry, so that an abandoned one takes one only, however long it is open. The server requires
-more than two heartbeats.
-"""
+more than two heartbeats."""
 
 
 class StreamConsumer:

@@ -90,10 +90,8 @@ class Consumer(Protocol):
         """Begin at the first entry. Raises TimeoutError, ApiError."""
 
     def next_pull(self, behind: int, wanted: int, left_s: float) -> Pull | None:
-        """
-        The pull to open now, if one is needed: `behind` messages are stored and not sent, `wanted` are requested and
-        not received, `left_s` is the time until the reading is restarted.
-        """
+        """The pull to open now, if one is needed: `behind` messages are stored and not sent, `wanted` are requested and
+        not received, `left_s` is the time until the reading is restarted."""
 
 
 class Reader:

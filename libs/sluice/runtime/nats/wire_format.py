@@ -80,12 +80,10 @@ class Delivery:
 
 
 def delivery_of(reply: str) -> Delivery | None:
-    """
-    Parse the reply subject of a delivered message; None when it is not one.
+    """Parse the reply subject of a delivered message; None when it is not one.
 
     `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<time>.<pending>`, or with domain and account
-    after `ACK` and one token more at the end (NATS ADR-15, ADR-53).
-    """
+    after `ACK` and one token more at the end (NATS ADR-15, ADR-53)."""
     tokens = reply.split(".")
     if tokens[:2] != ["$JS", "ACK"] or len(tokens) < 9:
         return None

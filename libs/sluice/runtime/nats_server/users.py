@@ -24,10 +24,8 @@ PULL_SILENCE = "30s"
 DENY_ALL = "sluice.none"
 """A subject without listeners and writers."""
 API_INFO = "$JS.API.INFO"
-"""
-Without importing it, an account without JetStream gets the whole API imported by the broker: each request would have
-two replies, the first one an error (nats-server, `enableJetStreamInfoServiceImportOnly`; tried).
-"""
+"""Without importing it, an account without JetStream gets the whole API imported by the broker: each request would have
+two replies, the first one an error (nats-server, `enableJetStreamInfoServiceImportOnly`; tried)."""
 
 _PASSWORD = re.compile(r"[A-Za-z0-9_-]{8,}")
 

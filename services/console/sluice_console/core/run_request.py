@@ -56,11 +56,9 @@ class RunRequest:
 
 
 def manifest_of(ask: RunRequest, *, namespace: str, name: str, uid: int, node: str, environ: Mapping[str, str]) -> str:
-    """
-    The requesting pod as JSON (which is YAML). `node` is where it must be; empty is anywhere.
+    """The requesting pod as JSON (which is YAML). `node` is where it must be; empty is anywhere.
 
-    Of the caller's variables only the one that selects driver capabilities is passed on.
-    """
+    Of the caller's variables only the one that selects driver capabilities is passed on."""
     said = [{"name": name, "value": environ[name]} for name in (ENV_DRIVER_CAPABILITIES,) if environ.get(name)]
     pod = {
         "apiVersion": "v1",
@@ -127,11 +125,9 @@ def environment_on(devices: ContainerDevices, environ: Mapping[str, str], *, req
 
 
 def may_start(fleet_state: FleetState, pod: PodDocument) -> bool:
-    """
-    Whether a pod may start: its source remembers the binding, as a gate of Kubernetes is opened by its source.
+    """Whether a pod may start: its source remembers the binding, as a gate of Kubernetes is opened by its source.
 
-    Before that, a wiped broker would lose the binding, and the pod would get another slice (ADR 0005).
-    """
+    Before that, a wiped broker would lose the binding, and the pod would get another slice (ADR 0005)."""
     asked = fleet_state.at("request", AllocationRequested, pod.request)
     held = asked.held if asked is not None else None
     return pod.state == "bound" and held is not None and held.allocation == pod.allocation

@@ -432,10 +432,8 @@ class Agent:
         self._homes_due.update(dict.fromkeys(work.homes))
 
     def _is_forgotten(self, event: BusEvent) -> bool:
-        """
-        Whether the bus lost a NodeChanged that it had acknowledged, or a message declares this node absent. A wiped
-        broker starts no reading, and the allocator learns of the node only from that NodeChanged.
-        """
+        """Whether the bus lost a NodeChanged that it had acknowledged, or a message declares this node absent. A wiped
+        broker starts no reading, and the allocator learns of the node only from that NodeChanged."""
         snapshots = subjects.node(self._node)
         if not isinstance(event, LastRead) or event.subject != snapshots.subject:
             return False

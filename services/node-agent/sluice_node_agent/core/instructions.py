@@ -52,10 +52,8 @@ class CreateComputeInstance(GpuInstruction, frozen=True):
 
 
 class VerifyInstance(GpuInstruction, frozen=True):
-    """
-    Read back profile, placement and MIG device -> InstanceVerified. Refused with NOT_FOUND when no instance of this
-    profile is at this place, with DIFFERENT when its MIG device is another one or gone.
-    """
+    """Read back profile, placement and MIG device -> InstanceVerified. Refused with NOT_FOUND when no instance of this
+    profile is at this place, with DIFFERENT when its MIG device is another one or gone."""
 
     gi_id: int
     profile_id: int
@@ -90,10 +88,8 @@ class ListHolders(GpuInstruction, frozen=True):
 
 
 class ListTenants(OwnInstruction, frozen=True):
-    """
-    List all processes of the pod with UID `owner`, also those without a device -> TenantsListed, or TenantsUnseen.
-    `claims` are UIDs of ResourceClaims of other pods too: the processes of all their containers are listed.
-    """
+    """List all processes of the pod with UID `owner`, also those without a device -> TenantsListed, or TenantsUnseen.
+    `claims` are UIDs of ResourceClaims of other pods too: the processes of all their containers are listed."""
 
     owner: str
     claims: tuple[str, ...] = ()

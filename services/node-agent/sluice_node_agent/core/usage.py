@@ -118,11 +118,9 @@ class UsageTracker:
         return NodeUsage(node=snapshot.node, every_s=every_s, slices=slices)
 
     def idle_since(self, snapshot: NodeSnapshot, now: float, unix_s: float) -> dict[AllocationId, int]:
-        """
-        Of slices whose devices have all idled for `IDLE_TOLD_S`: since when, in unix seconds.
+        """Of slices whose devices have all idled for `IDLE_TOLD_S`: since when, in unix seconds.
 
-        A time that was given stays the same while the slice idles, whatever the wall clock does.
-        """
+        A time that was given stays the same while the slice idles, whatever the wall clock does."""
         quiet: dict[AllocationId, float | None] = {}
         for place in self._there(snapshot):
             watched, allocation = self._watched.get(place.key), place.booking.allocation

@@ -138,11 +138,9 @@ async def driver(
     processes: Processes | None = None,
     within_s: float = WITHIN_S,
 ) -> AsyncIterator[None]:
-    """
-    Serve the kubelet of `kubelet_root` within the `async with`. Raises PluginSocketError, and CsiError for what only
+    """Serve the kubelet of `kubelet_root` within the `async with`. Raises PluginSocketError, and CsiError for what only
     another pod would fix. While the pods' directories cannot be kept, each call is refused with the reason, which the
-    pod's Events show. `within_s`: how long unpublishing waits for the pod's processes to end.
-    """
+    pod's Events show. `within_s`: how long unpublishing waits for the pod's processes to end."""
     processes = processes or Processes()
     log = logs.get("csi", node=node)
     _check(kubelet_root, processes)

@@ -82,10 +82,8 @@ class PodExitWait:
         self._next: asyncio.Task[PodPids] | None = None
 
     async def left_of(self, uid: str, *, within_s: float = WITHIN_S) -> tuple[int, ...]:
-        """
-        The processes of a pod that are left after `within_s`, or none as soon as two scans find none: one may miss a
-        child created meanwhile. Raises OSError without /proc.
-        """
+        """The processes of a pod that are left after `within_s`, or none as soon as two scans find none: one may miss a
+        child created meanwhile. Raises OSError without /proc."""
         clock = asyncio.get_running_loop().time
         until, pause_s, free = clock() + within_s, _PAUSE_FIRST_S, 0
         while True:

@@ -124,10 +124,8 @@ _MAY_NOT = {errno.EPERM, errno.EACCES}
 
 
 def make_view(place: Path, container: ContainerDevices, *, aside: Path) -> None:
-    """
-    Show a container's home at `place`, which must not exist yet. Raises OSError. `aside` is for a temporary mount.
-    Without the right to mount, links are created: they work on the node, but not in a container.
-    """
+    """Show a container's home at `place`, which must not exist yet. Raises OSError. `aside` is for a temporary mount.
+    Without the right to mount, links are created: they work on the node, but not in a container."""
     pipe, log = Path(container.mps_pipe_directory), Path(container.mps_log_directory)
     if (pipe.name, log) != (PIPE, pipe.parent / LOG):
         text = f"the MPS directories {pipe} and {log} of container {container.container!r} are not of one home"
@@ -184,10 +182,8 @@ def remove_views(directory: Path, ticket: str = "") -> None:
 
 
 def _bind_sealed(home: Path, place: Path, aside: Path) -> None:
-    """
-    Bind by way of `aside`, where the mount is sealed: a volume must never show it open. Programs in it may run: a
-    container preloads the time quota's library from there, and a loader maps no code from a `noexec` mount.
-    """
+    """Bind by way of `aside`, where the mount is sealed: a volume must never show it open. Programs in it may run: a
+    container preloads the time quota's library from there, and a loader maps no code from a `noexec` mount."""
     aside.mkdir(mode=0o700, exist_ok=True)
     detach_all(aside)  # left by a killed process
     bind(home, aside, deep=False)

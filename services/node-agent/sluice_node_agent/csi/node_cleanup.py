@@ -22,10 +22,8 @@ _OWN_FOLDER = "sluice"
 
 
 def clean_node(pods_dir: Path, mps_dir: Path, kubelet_root: Path, claims: Collection[str] = ()) -> list[str]:
-    """
-    Remove directories, mounts and sockets. Returns one sentence per thing that stays. `claims`: UIDs of the
-    ResourceClaims with a CDI file. Blocks; raises OSError where something could not be removed.
-    """
+    """Remove directories, mounts and sockets. Returns one sentence per thing that stays. `claims`: UIDs of the
+    ResourceClaims with a CDI file. Blocks; raises OSError where something could not be removed."""
     registry, own = Path(registration_socket(kubelet_root, CSI_DRIVER)), Path(volumes_socket(kubelet_root))
     kept = [*_sockets(registry, own), *_claims(kubelet_root, claims), *_pods(pods_dir), *_mps(mps_dir)]
     if not kept and pods_dir.parent.name == _OWN_FOLDER:

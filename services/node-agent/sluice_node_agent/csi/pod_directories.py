@@ -138,10 +138,8 @@ class PodDirectories:
                 raise
 
     def show_sealed(self) -> bool:
-        """
-        Create or restore the sealed view of the root that volumes are parts of. Returns whether the root was on a
-        shared mount: a mount in a pod's directory must appear in its volume, so a private root is bound onto itself.
-        """
+        """Create or restore the sealed view of the root that volumes are parts of. Returns whether the root was on a
+        shared mount: a mount in a pod's directory must appear in its volume, so a private root is bound onto itself."""
         was_shared = mounts.is_shared(self.root)
         if not was_shared:
             mounts.bind(self.root, self.root)

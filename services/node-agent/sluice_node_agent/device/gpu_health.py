@@ -73,10 +73,8 @@ _RESET_HELPS = frozenset({None, 0, 1, _DRAIN})
 
 @dataclass(frozen=True, slots=True)
 class HealthFacts:
-    """
-    Health facts of a GPU. `mig_now`, `mig_next`: MIG mode now, and after the next reset. `recovery` is the recovery
-    action (0: none needed; None: not reported). `uncorrected` counts ECC errors since the last reset.
-    """
+    """Health facts of a GPU. `mig_now`, `mig_next`: MIG mode now, and after the next reset. `recovery` is the recovery
+    action (0: none needed; None: not reported). `uncorrected` counts ECC errors since the last reset."""
 
     mig_now: bool
     mig_next: bool

@@ -243,10 +243,8 @@ _READ_BYTES = 64 * 1024
 def communicate(
     command: Sequence[str | Path], said: bytes, environment: Mapping[str, str], timeout_s: float, *, bytes_max: int
 ) -> tuple[int, bytes]:
-    """
-    Run a program with `said` on stdin; returns its exit status and output. One that prints more than `bytes_max` is
-    killed; its output is then longer than that. Raises OSError when it cannot be run, and TimeoutError.
-    """
+    """Run a program with `said` on stdin; returns its exit status and output. One that prints more than `bytes_max` is
+    killed; its output is then longer than that. Raises OSError when it cannot be run, and TimeoutError."""
     until = time.monotonic() + max(timeout_s, _LOOK_S)
     with subprocess.Popen(  # noqa: S603 - a program that an operator configured
         [*command],

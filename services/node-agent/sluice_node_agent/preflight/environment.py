@@ -13,10 +13,8 @@ TOOLKIT_FLOORS: tuple[tuple[str, str, str], ...] = (
     ("1.17.8", "CVE-2025-23266", "problem"),
     ("1.19.1", "CVE-2026-24260", "warning"),
 )
-"""
-The first version with the fix of a container escape, and the level of a node without it (CVEProject/cvelistV5). The
-third is a warning: its version (NVIDIA bulletin 5850) is from a second-hand source.
-"""
+"""The first version with the fix of a container escape, and the level of a node without it (CVEProject/cvelistV5). The
+third is a warning: its version (NVIDIA bulletin 5850) is from a second-hand source."""
 MANAGERS: dict[str, str] = {
     "nvidia-mig-manager": "it creates and destroys GPU instances by node label",
     "nvidia-mig-parted": "it creates and destroys GPU instances",

@@ -26,10 +26,8 @@ DRIVER_FLOORS: tuple[tuple[str, str], ...] = (
     ("RTX PRO 5000", "575.57.08"),
     ("RTX PRO 4500", "575.64"),
 )
-"""
-The oldest driver with MIG on a model, by the first entry that matches (NVIDIA MIG User Guide (R620), "Deployment
-Considerations"): https://docs.nvidia.com/datacenter/tesla/mig-user-guide/620/deployment-considerations.html
-"""
+"""The oldest driver with MIG on a model, by the first entry that matches (NVIDIA MIG User Guide (R620), "Deployment
+Considerations"): https://docs.nvidia.com/datacenter/tesla/mig-user-guide/620/deployment-considerations.html"""
 _KERNEL_VERSION = re.compile(r"\b(\d{3,}(?:\.\d+){1,2})\b")
 
 

@@ -65,12 +65,10 @@ def replay_of(
     agents: Mapping[str, int],
     began_s: float,
 ) -> list[ReplayMessage]:
-    """
-    The notes of a run.
+    """The notes of a run.
 
     `history` is every message with its size, `requests` the start time of each request (s after the start), `agents`
-    the process of each node (by its token in subjects), and `began_s` the start of the run (Unix).
-    """
+    the process of each node (by its token in subjects), and `began_s` the start of the run (Unix)."""
     notes: list[ReplayMessage] = []
     newest: dict[tuple[str, str], int] = {}
     bound: set[str] = set()

@@ -159,11 +159,9 @@ def spread(times_s: Sequence[float]) -> SpreadDocument:
 
 
 def overcommitted(bookings: Iterable[Booking]) -> int:
-    """
-    Memory slices that two exclusive places have at once, counted slice by slice.
+    """Memory slices that two exclusive places have at once, counted slice by slice.
 
-    Shares of one device are one place.
-    """
+    Shares of one device are one place."""
     taken: dict[tuple[str, str, int], set[str]] = {}
     for booking in bookings:
         for number, device in enumerate(booking.devices):
@@ -175,11 +173,9 @@ def overcommitted(bookings: Iterable[Booking]) -> int:
 
 
 def overcommitted_ever(history: Iterable[HistoryMessage]) -> int:
-    """
-    The most memory slices allocated twice at any moment of a run, by ledger messages in order.
+    """The most memory slices allocated twice at any moment of a run, by ledger messages in order.
 
-    A reservation (a grant that comes after others) is no second place.
-    """
+    A reservation (a grant that comes after others) is no second place."""
     words = [
         (int(each.headers[LANDED_AT]), each.envelope.message)
         for each in history

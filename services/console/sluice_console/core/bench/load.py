@@ -60,11 +60,9 @@ def mix_of(text: str) -> dict[str, int]:
 
 
 def even(run: str, *, requests: int, mix: str, rate: float, burst: int) -> list[BenchPod]:
-    """
-    `requests` pods of a mix, evenly mixed: all at once (`rate` 0), or `rate` a second, `burst` of them at a time.
+    """`requests` pods of a mix, evenly mixed: all at once (`rate` 0), or `rate` a second, `burst` of them at a time.
 
-    Raises LoadError.
-    """
+    Raises LoadError."""
     _check_requests(requests)
     if not 0 <= rate < inf or burst < 1:
         raise LoadError(f"--rate {rate:g} --burst {burst}: a rate from 0 (all at once), a burst from 1")
@@ -88,11 +86,9 @@ def _check_requests(requests: int) -> None:
 
 
 def replayed(run: str, lines: Iterable[str], *, speed: float, requests: int) -> list[BenchPod]:
-    """
-    The first `requests` arrivals of a workload (docs/simulate.md), `speed` times as fast. Raises LoadError.
+    """The first `requests` arrivals of a workload (docs/simulate.md), `speed` times as fast. Raises LoadError.
 
-    What a line asks for is not judged here: a wrong ask is refused by the system, and counted so.
-    """
+    What a line asks for is not judged here: a wrong ask is refused by the system, and counted so."""
     if not 0 < speed < inf:
         raise LoadError(f"--speed {speed:g}: must be more than 0")
     _check_requests(requests)

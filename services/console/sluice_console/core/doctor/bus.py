@@ -48,11 +48,9 @@ class WriteTimes:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAnswer:
-    """
-    A service's answer: `problem` is empty when it answered, then `said` has the answer.
+    """A service's answer: `problem` is empty when it answered, then `said` has the answer.
 
-    `unasked`: why it was not queried, a property of this machine and not of the service.
-    """
+    `unasked`: why it was not queried, a property of this machine and not of the service."""
 
     problem: str = ""
     said: str = ""
@@ -100,12 +98,10 @@ def check_bus(seen: ObservedBus) -> list[FindingDocument]:
 
 
 def _broker(seen: ObservedBus) -> FindingDocument:
-    """
-    A broker can answer and yet store nothing: its disk is full, or was (it keeps the error until restarted).
+    """A broker can answer and yet store nothing: its disk is full, or was (it keeps the error until restarted).
 
     Only a local broker reports that. Otherwise it shows by what is missing: lease holders write every second or two, so
-    all leases expire.
-    """
+    all leases expire."""
     if seen.trouble:
         return problem(Check.BROKER, seen.trouble, "free some space there; the broker is started again by itself")
     idle = seen.unstored_s is not None and seen.unstored_s > STORES_NOTHING_S
@@ -393,11 +389,9 @@ def _clocks(seen: ObservedBus) -> Iterator[FindingDocument]:
 
 
 def _age_s(seen: ObservedBus, subject: str) -> float | None:
-    """
-    Seconds since a value was stored, by the broker's clock.
+    """Seconds since a value was stored, by the broker's clock.
 
-    The newest value stands for now: a lease is renewed every two seconds.
-    """
+    The newest value stands for now: a lease is renewed every two seconds."""
     times = seen.written.get(subject)
     if times is None:
         return None

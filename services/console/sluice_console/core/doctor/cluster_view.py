@@ -18,11 +18,9 @@ APPLY = "kubectl apply -k, with your overlay (docs/install.md)"
 
 @dataclass(frozen=True, slots=True)
 class AdmissionTrial:
-    """
-    The API server's answer to the dry run of a pod that asks for a GPU.
+    """The API server's answer to the dry run of a pod that asks for a GPU.
 
-    `problem` is empty if the pod would be created; `pod` is then the result.
-    """
+    `problem` is empty if the pod would be created; `pod` is then the result."""
 
     namespace: str
     problem: str = ""
@@ -31,11 +29,9 @@ class AdmissionTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedCluster:
-    """
-    All data that was read. Kinds that could not be read are not in `lists`; `problems` says why.
+    """All data that was read. Kinds that could not be read are not in `lists`; `problems` says why.
 
-    `now_s` is the local clock in unix seconds.
-    """
+    `now_s` is the local clock in unix seconds."""
 
     where: str
     lists: Mapping[str, Sequence[Object]]

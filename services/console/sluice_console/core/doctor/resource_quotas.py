@@ -188,12 +188,10 @@ def _bounds(limits: Sequence[Object], *parts: str) -> list[str]:
 
 
 def _amounts(limits: Sequence[Object]) -> dict[str, str]:
-    """
-    GPU defaults, as `team-a/limits: nvidia.com/gpu`.
+    """GPU defaults, as `team-a/limits: nvidia.com/gpu`.
 
     The API server also derives a default from `max` and a default request from `min`, and keeps both when the bound is
-    removed.
-    """
+    removed."""
     return {
         f"{full_name(each)}: {resource}": str(amount)
         for each in limits

@@ -37,11 +37,9 @@ class DaemonDocument(Document, frozen=True, kw_only=True):
 
 
 class InstanceDocument(Document, frozen=True, kw_only=True):
-    """
-    One span of a GPU's memory slices that is taken or ordered.
+    """One span of a GPU's memory slices that is taken or ordered.
 
-    Of a fixed layout every instance is one: `free` if available, `unusable` if never offered.
-    """
+    Of a fixed layout every instance is one: `free` if available, `unusable` if never offered."""
 
     profile: str
     """Or `whole GPU`."""

@@ -130,11 +130,9 @@ class FleetFilter:
                 raise FilterError(f"{word}: says nothing of {subject}; it is for {' and '.join(others)}")
 
     def lit(self, gpu: GpuDocument, node: FleetNodeDocument | None, warnings: Sequence[str]) -> set[str] | None:
-        """
-        The slots that are meant, as `START` or `START/REQUEST` of a share; None if the GPU is not meant.
+        """The slots that are meant, as `START` or `START/REQUEST` of a share; None if the GPU is not meant.
 
-        Without a term about slices, all of them.
-        """
+        Without a term about slices, all of them."""
         slots = dict(_slots(gpu))
         of_slices = []
         text = _gpu_text(gpu, node)

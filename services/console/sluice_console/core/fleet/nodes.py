@@ -55,10 +55,8 @@ class NodesDocument(Document, frozen=True, kw_only=True):
 
 
 def nodes_document(fleet_state: FleetState, since: Mapping[str, str], *, idle_only: bool = False) -> NodesDocument:
-    """
-    Every node by name, a removed one until its last slice is given up. `since`: since when idle ones are idle
-    (`last_given_back`).
-    """
+    """Every node by name, a removed one until its last slice is given up. `since`: since when idle ones are idle
+    (`last_given_back`)."""
     by_node: dict[str, list[GpuDocument]] = {}
     for gpu in gpus_document(fleet_state).gpus:
         by_node.setdefault(gpu.node, []).append(gpu)

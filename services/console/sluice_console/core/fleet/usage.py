@@ -18,12 +18,10 @@ COLUMNS = ("OWNER", "NODE", "WHAT", "BUSY", "SMS", "MEMORY", "PROCESSES", "IDLE 
 
 
 class UsageDocument(Document, frozen=True, kw_only=True):
-    """
-    One device of one slice, and its usage. Null is what the driver does not report, never zero.
+    """One device of one slice, and its usage. Null is what the driver does not report, never zero.
 
     `busy_percent`: of the time in which a kernel ran. `sm_percent`: of the device's SMs that were busy.
-    `memory_busy_percent`: of the time (on Hopper and newer: of the bandwidth) in which its memory was used.
-    """
+    `memory_busy_percent`: of the time (on Hopper and newer: of the bandwidth) in which its memory was used."""
 
     request: str
     allocation: str

@@ -58,11 +58,9 @@ def concerns(request: str, happened: HistoryMessage) -> bool:
 def evicted_before(
     pod: PodDocument, pods: Iterable[PodDocument], history: Sequence[HistoryMessage]
 ) -> EarlierDocument | None:
-    """
-    The evicted request of the same pod name that preceded this one.
+    """The evicted request of the same pod name that preceded this one.
 
-    None if it was not evicted, or the history no longer has it.
-    """
+    None if it was not evicted, or the history no longer has it."""
     key = (pod.source, pod.namespace, pod.name)
     kin = {each.request for each in pods if pod.name and (each.source, each.namespace, each.name) == key}
     before = ""

@@ -87,10 +87,8 @@ class PartDocument(Document, frozen=True, kw_only=True):
     """One trace of a request; of `running`, one occasion."""
 
     part: TracePart
-    """
-    `request`: until the gate opens; `release`: from its end; `running`: one for each occasion between, such as a
-    restart of an agent.
-    """
+    """`request`: until the gate opens; `release`: from its end; `running`: one for each occasion between, such as a
+    restart of an agent."""
     trace_id: str
     """As at a collector."""
     began: str
@@ -144,13 +142,11 @@ def _parts(words: Sequence[_Word]) -> Iterator[tuple[TracePart, list[_Word]]]:
 
 
 def _sorted_out(words: Sequence[_Word]) -> dict[TracePart, list[_Word]]:
-    """
-    Assign messages to parts.
+    """Assign messages to parts.
 
     Release begins at the first withdrawal, running at the first binding, each by position or by time: services record
     their own messages slightly late and by their own clocks. The first part ends when the wait is over and the source
-    knows the binding.
-    """
+    knows the binding."""
     ends = next((at for at, each in words if isinstance(each.envelope.message, RequestWithdrawn)), None)
     told: dict[TracePart, list[_Word]] = {"request": [], "running": [], "release": []}
     bound: datetime | None = None

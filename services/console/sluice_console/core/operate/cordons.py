@@ -35,11 +35,9 @@ class UnknownTargetError(CordonError):
 
 
 def named_gpus(fleet_state: FleetState, node: str, wanted: Iterable[str]) -> tuple[GpuUuid, ...]:
-    """
-    The GPUs of a node named by UUID or index, ordered by index.
+    """The GPUs of a node named by UUID or index, ordered by index.
 
-    Raises UnknownTargetError for an unknown node or GPU.
-    """
+    Raises UnknownTargetError for an unknown node or GPU."""
     inventory = fleet_state.inventories().get(node)
     if inventory is None:
         known = ", ".join(sorted(fleet_state.inventories())[:8]) or "none"
@@ -67,11 +65,9 @@ def check_by_hand(last: AnyMessage | None, *, take_over: bool) -> None:
 def cordon_word(
     node: NodeName, last: AnyMessage | None, gpus: tuple[GpuUuid, ...], *, why: str, drain: bool
 ) -> Cordoned:
-    """
-    The message that follows `last`: GPUs are added to those already cordoned; a whole node stays whole.
+    """The message that follows `last`: GPUs are added to those already cordoned; a whole node stays whole.
 
-    An empty `why` keeps the previous reason. A cordon never ends a drain: `uncordon` does. Raises CordonError.
-    """
+    An empty `why` keeps the previous reason. A cordon never ends a drain: `uncordon` does. Raises CordonError."""
     if len(why) > WHY_MAX:
         raise CordonError(
             f"--why of {len(why)} characters: at most {WHY_MAX} are allowed: every waiting pod shows them"
@@ -88,11 +84,9 @@ def cordon_word(
 
 
 def _only_drained(node: str, before: Cordoned, gpus: tuple[GpuUuid, ...]) -> tuple[GpuUuid, ...]:
-    """
-    A node has one cordon message: draining some GPUs of an otherwise cordoned node would drain or free the others.
+    """A node has one cordon message: draining some GPUs of an otherwise cordoned node would drain or free the others.
 
-    Raises CordonError then.
-    """
+    Raises CordonError then."""
     if not gpus or before.gpus == gpus or (before.gpus and set(before.gpus) <= set(gpus)):
         return gpus
     what = "as a whole" if not before.gpus else ", ".join(before.gpus)

@@ -137,11 +137,9 @@ class QuotaChange:
     compute_slices: str | None = None
 
     def amounts(self, before: Amounts, option: str) -> Amounts:
-        """
-        The typed amounts over those before. `option` is the prefix of the options' names.
+        """The typed amounts over those before. `option` is the prefix of the options' names.
 
-        Raises QuotaError.
-        """
+        Raises QuotaError."""
         return Amounts(
             gpus=_amount(option, "gpus", self.gpus, before.gpus),
             memory_mib=_amount(option, "memory", self.memory, before.memory_mib),
@@ -166,12 +164,10 @@ def quota_word(
     priority_max: str | None = None,
     take_over: bool = False,
 ) -> QuotaSet:
-    """
-    The limits of a namespace with the typed changes.
+    """The limits of a namespace with the typed changes.
 
     Raises QuotaError for an invalid amount, a guarantee above its limit, or limits set by a limits file (unless
-    `take_over`).
-    """
+    `take_over`)."""
     _not_of_a_file(before, take_over=take_over)
     known = before if isinstance(before, QuotaSet) else QuotaSet(namespace=namespace)
     word = replace(

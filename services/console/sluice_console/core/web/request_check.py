@@ -29,11 +29,9 @@ class Denied:
 def denied(
     *, method: str, path: str, headers: Mapping[str, str], hosts: Collection[str], is_data: bool
 ) -> Denied | None:
-    """
-    None if it may be answered. `headers` by lower-case name; `hosts` are further names of this server.
+    """None if it may be answered. `headers` by lower-case name; `hosts` are further names of this server.
 
-    `is_data`: it asks for more than the page's own files.
-    """
+    `is_data`: it asks for more than the page's own files."""
     if method not in METHODS:
         return Denied(405, f"method {method[:20]!r}: this server only shows; GET and HEAD are answered")
     if len(path) > PATH_BYTES_MAX:

@@ -31,11 +31,9 @@ class BareBrokerError(CommandError):
 
 
 async def ceiling(notes: Sequence[ReplayMessage], *, within_s: float) -> tuple[CeilingDocument, list[float]]:
-    """
-    Replay messages on a fresh broker configured as ours; the figures, and each request's time in s.
+    """Replay messages on a fresh broker configured as ours; the figures, and each request's time in s.
 
-    Raises BareBrokerError if it takes longer than `within_s`, BusError.
-    """
+    Raises BareBrokerError if it takes longer than `within_s`, BusError."""
     names = sorted({note.sender for note in notes} | {note.consumer for note in notes})
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
         file = Path(folder) / "score.json"

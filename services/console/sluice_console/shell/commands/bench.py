@@ -38,11 +38,9 @@ def bench_command(
     json: AsJson = False,
     output: Documented = None,
 ) -> int:
-    """
-    Measure how fast pods get slices, and compare with the same messages on a bare broker (docs/bench.md).
+    """Measure how fast pods get slices, and compare with the same messages on a bare broker (docs/bench.md).
 
-    Exit code 0: every pod was bound or refused, nothing was allocated twice, everything was released; 1 otherwise.
-    """
+    Exit code 0: every pod was bound or refused, nothing was allocated twice, everything was released; 1 otherwise."""
     from sluice_console.shell.bench.bench import BenchOptions
     from sluice_console.shell.bench.show import bench_and_show
     from sluice_console.shell.process.system import agent_processes

@@ -26,11 +26,9 @@ def add_to(app: App) -> None:
     def completion_command(
         shell: Annotated[Shell, Parameter(help="Which shell: bash, zsh or fish.")],
     ) -> int:
-        """
-        Print a script that completes commands, options and names; docs/cli.md says where each shell looks for it.
+        """Print a script that completes commands, options and names; docs/cli.md says where each shell looks for it.
 
-        For this shell only: source <(sluice completion bash)
-        """
+        For this shell only: source <(sluice completion bash)"""
         sys.stdout.write(completion_script(app, shell))
         return 0
 

@@ -77,11 +77,9 @@ def quota_set_command(
     take_over: TakeOver = False,
     server: Server = None,
 ) -> int:
-    """
-    Set the quota of a namespace: 0 blocks, `unlimited` removes a limit, limits that are not named stay.
+    """Set the quota of a namespace: 0 blocks, `unlimited` removes a limit, limits that are not named stay.
 
-    It applies at once to everything not granted yet; granted slices stay.
-    """
+    It applies at once to everything not granted yet; granted slices stay."""
     from sluice_console.core.operate.quotas import QuotaChange
     from sluice_console.shell.live.running_systems import server_url
     from sluice_console.shell.operate.quota import set_quota
@@ -177,11 +175,9 @@ def drain_command(
     json: AsJson = False,
     output: Documented = None,
 ) -> int:
-    """
-    Cordon a node or GPUs, and evict the pods there as disruption budgets allow (docs/draining.md).
+    """Cordon a node or GPUs, and evict the pods there as disruption budgets allow (docs/draining.md).
 
-    Exit code 1: not confirmed; 7: pods are still there after --wait.
-    """
+    Exit code 1: not confirmed; 7: pods are still there after --wait."""
     from sluice.contracts.ids import NodeName
     from sluice_console.shell.live.running_systems import server_url
     from sluice_console.shell.operate.cordon import CordonTarget, drain
@@ -228,11 +224,9 @@ def release_quarantine_command(
     yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask.")] = False,
     server: Server = None,
 ) -> int:
-    """
-    Retry to free a quarantined slice at once; run it on the node, as the user of its agent (docs/node.md).
+    """Retry to free a quarantined slice at once; run it on the node, as the user of its agent (docs/node.md).
 
-    Exit code 0: retried; 1: refused by the agent, no agent here, or not confirmed; 4: no such slice.
-    """
+    Exit code 0: retried; 1: refused by the agent, no agent here, or not confirmed; 4: no such slice."""
     from sluice_console.shell.operate.quarantine import QuarantineRelease, check, release
 
     wanted = QuarantineRelease(allocation=allocation, node=node, data_dir=data, ignore_holders=ignore_holders, yes=yes)
@@ -256,11 +250,9 @@ def node_remove_command(
     server: Server = None,
     yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask.")] = False,
 ) -> int:
-    """
-    Declare a node gone for good: its bookings are given up, and its pods lose their slices.
+    """Declare a node gone for good: its bookings are given up, and its pods lose their slices.
 
-    A node whose agent answers is not removed. A node that comes back is adopted with the slices it still has.
-    """
+    A node whose agent answers is not removed. A node that comes back is adopted with the slices it still has."""
     from sluice_console.shell.live.running_systems import server_url
     from sluice_console.shell.operate.node_remove import remove_node
 

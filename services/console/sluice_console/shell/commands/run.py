@@ -20,12 +20,10 @@ def add_to(app: App) -> None:
 
 
 def with_delimiter(app: App, words: list[str]) -> list[str]:
-    """
-    The arguments with `--` inserted before the command, so that its options are not parsed as ours.
+    """The arguments with `--` inserted before the command, so that its options are not parsed as ours.
 
     The command begins at the first argument that is no option of ours. An unknown option is left for the parser to
-    reject.
-    """
+    reject."""
     if words[:1] != [NAME]:
         return words
     takes_value = {
@@ -71,11 +69,9 @@ def run_command(
     ] = None,
     quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], negative="", help="Print failures only.")] = False,
 ) -> int:
-    """
-    Run a command on a GPU slice of this machine, and release the slice when it ends (docs/run.md).
+    """Run a command on a GPU slice of this machine, and release the slice when it ends (docs/run.md).
 
-    The exit code is the command's (128 + signal, 126 and 127 as in a shell); 125 if it did not run.
-    """
+    The exit code is the command's (128 + signal, 126 and 127 as in a shell); 125 if it did not run."""
     from sluice_console.core.run_request import RunRequest
     from sluice_console.shell.live.running_systems import SERVER_VARIABLE
     from sluice_console.shell.run import signals

@@ -54,11 +54,9 @@ def add_node_command(
     listen: Annotated[str | None, Parameter(help=f"{LISTENS}; by default as given to init.")] = None,
     at: Annotated[str | None, Parameter(help=f"{FILES_LIE}; by default as given to init.")] = None,
 ) -> int:
-    """
-    Add nodes; of the other files only the broker's list of users changes.
+    """Add nodes; of the other files only the broker's list of users changes.
 
-    Existing nodes keep their files; with --listen or --at their sluice.env is rewritten.
-    """
+    Existing nodes keep their files; with --listen or --at their sluice.env is rewritten."""
     from sluice_console.shell.security.installation import InstallationOptions
 
     _named(node)

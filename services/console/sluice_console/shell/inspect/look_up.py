@@ -193,11 +193,9 @@ def with_past(known: PodsDocument, history: list[HistoryMessage]) -> list[PodDoc
 
 
 def matching(pods: list[PodDocument], wanted: str) -> list[PodDocument]:
-    """
-    The requests that `wanted` matches: an id, `namespace/name`, a pod name, or the end of a file's path.
+    """The requests that `wanted` matches: an id, `namespace/name`, a pod name, or the end of a file's path.
 
-    Live requests win over ended ones; of ended ones the last in `pods` wins.
-    """
+    Live requests win over ended ones; of ended ones the last in `pods` wins."""
     found = [pod for pod in pods if pod.request == wanted]
     found = found or [pod for pod in pods if wanted in {f"{pod.namespace}/{pod.name}", pod.name}]
     found = found or [pod for pod in pods if _is_file(pod, wanted)]

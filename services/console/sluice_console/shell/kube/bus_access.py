@@ -158,11 +158,9 @@ def _port_of(process: subprocess.Popen[str]) -> int:
 
 @contextmanager
 def bus_of_cluster(kubectl: KubectlRunner, system_namespace: str, user: str) -> Iterator[dict[str, str]]:
-    """
-    The environment in which this process's commands reach the bus as `user`. Raises ClusterError.
+    """The environment in which this process's commands reach the bus as `user`. Raises ClusterError.
 
-    Credentials are in files of this user alone, which are removed at the end.
-    """
+    Credentials are in files of this user alone, which are removed at the end."""
     token, ca = kubectl.token(f"sluice-{user}"), kubectl.authorities()
     with TemporaryDirectory(prefix="kubectl-sluice-") as folder, kubectl.forwarded() as port:
         files = {"token": token.encode(), "ca.crt": ca.encode()}

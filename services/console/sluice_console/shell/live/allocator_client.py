@@ -34,12 +34,10 @@ def trusted() -> TransportSecurity:
 
 @asynccontextmanager
 async def allocator(bus: Bus) -> AsyncIterator[AllocatorServiceStub]:
-    """
-    A stub for the active allocator, during the context.
+    """A stub for the active allocator, during the context.
 
     Raises NotAskableError if no allocator is active, and for every failed call in the context; NoCertificateError if
-    this machine would need a certificate.
-    """
+    this machine would need a certificate."""
     async with _channel(bus, "allocator", Caller.ALLOCATOR) as opened:
         yield AllocatorServiceStub(opened)
 

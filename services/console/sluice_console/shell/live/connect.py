@@ -54,11 +54,9 @@ class StoredTimes:
 async def connected(
     url: str, *, within_s: float | None = CONNECT_WITHIN_S, times: StoredTimes | None = None
 ) -> AsyncIterator[NatsBus]:
-    """
-    A bus during the context, configured by the environment. Raises BusError if no server answers in time.
+    """A bus during the context, configured by the environment. Raises BusError if no server answers in time.
 
-    `within_s` None waits without limit. `times` gets those of what is read.
-    """
+    `within_s` None waits without limit. `times` gets those of what is read."""
     who = user_of_the_bus(url)
     try:
         bus = await NatsBus.connect(url, name="console", credentials=who, within_s=within_s, traces=times)

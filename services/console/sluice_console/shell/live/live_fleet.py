@@ -26,11 +26,9 @@ class NotAnsweringError(CommandError):
 
 
 class LiveFleet:
-    """
-    Follows both streams of last values. `fleet_state` is complete once `caught_up` is set.
+    """Follows both streams of last values. `fleet_state` is complete once `caught_up` is set.
 
-    Filled by `following`.
-    """
+    Filled by `following`."""
 
     def __init__(self, heard: Heard | None = None) -> None:
         """Start empty. `heard` gets complete readings only."""
@@ -104,11 +102,9 @@ class LiveFleet:
                 heard(subject, message)
 
     async def until(self, condition: Callable[[FleetState], T | None], *, within_s: float, what: str) -> T:
-        """
-        The value of `condition` as soon as it is neither None nor False; evaluated after every change.
+        """The value of `condition` as soon as it is neither None nor False; evaluated after every change.
 
-        Raises NotAnsweringError after `within_s`, naming `what`.
-        """
+        Raises NotAnsweringError after `within_s`, naming `what`."""
         try:
             async with asyncio.timeout(within_s), self._changed:
                 while True:

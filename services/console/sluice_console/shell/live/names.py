@@ -22,11 +22,9 @@ def live_names(named: Named, context: CompletionContext) -> list[str]:
 
 
 def live_words(subject: Subject, context: CompletionContext) -> list[str]:
-    """
-    All words of a filter. Raises as `live_names`.
+    """All words of a filter. Raises as `live_names`.
 
-    Bash makes three words of `node:gpu-1`, and completes the last.
-    """
+    Bash makes three words of `node:gpu-1`, and completes the last."""
     found = filter_words(subject, _read(context))
     typed = context["words"].raw_tokens
     if context.incomplete == ":" and typed:

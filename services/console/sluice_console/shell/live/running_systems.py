@@ -55,11 +55,9 @@ def this_node() -> str:
 
 
 def pointers_dir() -> Path:
-    """
-    Folder that lists this user's systems: the runtime directory, or one of ours in the temporary directory.
+    """Folder that lists this user's systems: the runtime directory, or one of ours in the temporary directory.
 
-    `su` and `sudo -E` keep another user's runtime directory in the environment; that one is not used.
-    """
+    `su` and `sudo -E` keep another user's runtime directory in the environment; that one is not used."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     with contextlib.suppress(OSError):
         if runtime and Path(runtime).is_dir() and Path(runtime).stat().st_uid == os.getuid():
@@ -110,11 +108,9 @@ def running_systems() -> Iterator[RunningSystem]:
 
 
 def find_running() -> RunningSystem:
-    """
-    The newest running `sluice up` of this user; if there are several, stderr says which.
+    """The newest running `sluice up` of this user; if there are several, stderr says which.
 
-    Raises NothingRunningError.
-    """
+    Raises NothingRunningError."""
     found = list(running_systems())
     if not found:
         raise NothingRunningError(

@@ -20,11 +20,9 @@ WITHIN_S = 15.0
 
 
 async def adjust(url: str, wanted: str, container: str, sizes: SizeChange, *, dry_run: bool, form: OutputFormat) -> int:
-    """
-    Resize the shares of the pod that `wanted` names, or show the outcome. Returns the exit code.
+    """Resize the shares of the pod that `wanted` names, or show the outcome. Returns the exit code.
 
-    0: booked, or would be; 4: no such pod; 6: refused. Raises BusError.
-    """
+    0: booked, or would be; 4: no such pod; 6: refused. Raises BusError."""
     try:
         question_of("", container, sizes, dry_run=dry_run)
         async with connected(url) as bus:

@@ -77,11 +77,9 @@ async def drain(
     run: RunId,
     ask: Callable[[str], bool],
 ) -> int:
-    """
-    `sluice drain`: place nothing new there, and evict the pods there.
+    """`sluice drain`: place nothing new there, and evict the pods there.
 
-    `ask` gets a confirmation, unless `yes`. With `wait_s` it waits at most so long until all pods have left.
-    """
+    `ask` gets a confirmation, unless `yes`. With `wait_s` it waits at most so long until all pods have left."""
     try:
         if not yes and not await _person_agrees(url, target, ask):
             tell(["nothing was changed"])
@@ -99,11 +97,9 @@ async def drain(
 
 
 async def _person_agrees(url: str, target: CordonTarget, ask: Callable[[str], bool]) -> bool:
-    """
-    Whether there is no pod, or the operator confirms the evictions.
+    """Whether there is no pod, or the operator confirms the evictions.
 
-    No connection is open during the question: the server closes silent ones.
-    """
+    No connection is open during the question: the server closes silent ones."""
     async with connected(url) as bus:
         _, there = await _who_is_there(bus, target)
     if not there:
@@ -158,11 +154,9 @@ async def _say(
 async def wait_until_left(
     bus: Bus, node: NodeName, gpus: tuple[GpuUuid, ...], wait_s: float
 ) -> tuple[DrainedPodDocument, ...]:
-    """
-    The pods still there after `wait_s`; returns as soon as all have left. Prints each change.
+    """The pods still there after `wait_s`; returns as soon as all have left. Prints each change.
 
-    On Ctrl-C it prints that the drain goes on.
-    """
+    On Ctrl-C it prints that the drain goes on."""
     try:
         async with following(bus) as live:
             try:

@@ -34,12 +34,10 @@ async def update_guarded(
     run: RunId,
     ttl_s: int | None = None,
 ) -> AnyMessage:
-    """
-    Write `word_after(last message)` unless it equals the last message. Returns the last message afterwards.
+    """Write `word_after(last message)` unless it equals the last message. Returns the last message afterwards.
 
     Raises BusError if the server denies it or does not answer, or after FASTER_MAX conflicts. Errors of `word_after`
-    pass through; then nothing is written.
-    """
+    pass through; then nothing is written."""
     for number in range(FASTER_MAX):
         last = await last_message(bus, address)
         word = word_after(last.message)
@@ -70,12 +68,10 @@ async def last_message(bus: Bus, address: Address) -> LastMessage:
 async def publish_if_unchanged(
     bus: Bus, address: Address, last: LastMessage, word: AnyMessage, *, operation: OperationId, ttl_s: int | None
 ) -> bool:
-    """
-    Publish over exactly `last`; False if another message came in between.
+    """Publish over exactly `last`; False if another message came in between.
 
     Without an answer the same write is repeated, never settled by a read (PROTOCOL W3). Raises BusError after
-    ATTEMPTS_MAX.
-    """
+    ATTEMPTS_MAX."""
     write = Write(
         operation=operation,
         attempt=1,
@@ -101,12 +97,10 @@ async def publish_if_unchanged(
 
 
 async def _has_landed(bus: Bus, write: Write, upto: int) -> bool:
-    """
-    Whether an unanswered attempt of this write is what refused the next one by the sequence `upto`.
+    """Whether an unanswered attempt of this write is what refused the next one by the sequence `upto`.
 
     A server may lag, so it is read until that sequence is visible (PROTOCOL W3). Raises BusError if it does not become
-    so.
-    """
+    so."""
     for _ in range(LOOKS_MAX):
         with contextlib.suppress(TimeoutError):
             entry = await bus.last(write.stream, write.subject)

@@ -30,11 +30,9 @@ CAUSE = "an operator removed it"
 
 
 async def remove_node(url: str, node: str, *, yes: bool, asked: bool, run: RunId) -> int:
-    """
-    Declare a node gone. Without `yes` it asks for confirmation on a terminal (`asked`).
+    """Declare a node gone. Without `yes` it asks for confirmation on a terminal (`asked`).
 
-    Raises BusError, and NotAnsweringError if the bus has no values.
-    """
+    Raises BusError, and NotAnsweringError if the bus has no values."""
     try:
         address = subjects.node(NodeName(node))
     except SubjectError as error:

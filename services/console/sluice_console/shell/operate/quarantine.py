@@ -52,11 +52,9 @@ class QuarantineRelease:
 
 
 def check(wanted: QuarantineRelease, *, is_terminal: bool, ask: Callable[[str], bool]) -> None:
-    """
-    Ignoring processes on the device needs a confirmation.
+    """Ignoring processes on the device needs a confirmation.
 
-    Raises NoTerminalError without a terminal and DeclinedError for a no, which differ in the exit code.
-    """
+    Raises NoTerminalError without a terminal and DeclinedError for a no, which differ in the exit code."""
     if not wanted.ignore_holders or wanted.yes:
         return
     if not is_terminal:

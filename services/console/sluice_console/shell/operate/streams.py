@@ -15,11 +15,9 @@ _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.1, 2.0
 
 
 async def ensure(url: str) -> int:
-    """
-    Declare missing streams; HISTORY gets the size in SLUICE_HISTORY_MIB.
+    """Declare missing streams; HISTORY gets the size in SLUICE_HISTORY_MIB.
 
-    Raises BusError if one exists with other settings.
-    """
+    Raises BusError if one exists with other settings."""
     history_bytes = settings_of_console().history_mib * MIB
     async with connected(url) as bus:
         try:
@@ -32,11 +30,9 @@ async def ensure(url: str) -> int:
 
 
 async def declared(bus: NatsBus, *, history_bytes: int, within_s: float, resize: bool = False) -> None:
-    """
-    Declare missing streams as soon as the broker can, HISTORY with so many bytes of disk.
+    """Declare missing streams as soon as the broker can, HISTORY with so many bytes of disk.
 
-    With `resize` an existing HISTORY gets that size. Raises BusError, and TimeoutError.
-    """
+    With `resize` an existing HISTORY gets that size. Raises BusError, and TimeoutError."""
     pause_s = _PAUSE_FIRST_S
     async with asyncio.timeout(within_s):
         while True:

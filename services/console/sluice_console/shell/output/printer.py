@@ -48,11 +48,9 @@ def said(text: str, style: str = "") -> Text:
 def show_table(
     out: Console, columns: Sequence[str], rows: Sequence[tuple[Text, ...]], *, fold_last: bool = False
 ) -> None:
-    """
-    A table; the last column is folded on request. Names and numbers are never shortened.
+    """A table; the last column is folded on request. Names and numbers are never shortened.
 
-    A row wider than the terminal wraps; where lines are cut (`sluice top`) columns shrink.
-    """
+    A row wider than the terminal wraps; where lines are cut (`sluice top`) columns shrink."""
     table = Table(box=None, pad_edge=False, show_edge=False)
     for number, column in enumerate(columns, 1):
         folds = fold_last and number == len(columns)

@@ -46,23 +46,19 @@ class Terminal:
         return max(SMALLEST[0], columns or 80), max(SMALLEST[1], lines or 24)
 
     def draw(self, lines: list[str]) -> None:
-        """
-        Show these lines from the top, and nothing below; cut to the screen's size.
+        """Show these lines from the top, and nothing below; cut to the screen's size.
 
         A line is erased before it is written: after the last column the cursor stays on it, so a later erase would
-        remove the last character (DEC STD 070, autowrap off).
-        """
+        remove the last character (DEC STD 070, autowrap off)."""
         columns, count = self.size()
         body = "\r\n".join(f"{_ERASE_LINE}{cut(line, columns)}\x1b[0m" for line in lines[:count])
         _write(self.screen, f"{_BEGIN}{_HOME}{body}{_ERASE_BELOW}{_END}")
 
     @asynccontextmanager
     async def taken(self, typed: Callable[[str], None], resized: Callable[[], None]) -> AsyncIterator[None]:
-        """
-        Take the terminal during the context, except while stopped by Ctrl-Z.
+        """Take the terminal during the context, except while stopped by Ctrl-Z.
 
-        `typed` gets input at once and unechoed. `resized` redraws.
-        """
+        `typed` gets input at once and unechoed. `resized` redraws."""
         loop = asyncio.get_running_loop()
         before = termios.tcgetattr(self.keys)
         can_stop = signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN

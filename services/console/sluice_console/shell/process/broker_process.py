@@ -16,13 +16,11 @@ def store_of(data_dir: Path) -> Path:
 def broker_spec(
     name: str, port: int, data_dir: Path, log: Path, *, monitor_port: int = 0, owner: tuple[str, str] | None = None
 ) -> ChildSpec:
-    """
-    Write the configuration, and return how to run the server. Raises BusError without nats-server.
+    """Write the configuration, and return how to run the server. Raises BusError without nats-server.
 
     `owner`: user and password of its one user; None lets everybody in.
     The store is `nats/` in the data directory with the configuration beside it: deleting the store of a running system
-    loses the broker's data, but nothing needed to restart.
-    """
+    loses the broker's data, but nothing needed to restart."""
     config = data_dir / "nats-server.conf"
     plan = NatsServerConfig("sluice", store_of(data_dir), port, monitor_port=monitor_port, owner=owner)
     config.touch(mode=0o600)

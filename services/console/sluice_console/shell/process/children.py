@@ -65,12 +65,10 @@ GivenUp = Callable[[Child, int], bool]
 
 
 class Children:
-    """
-    All children of one `sluice up`, in start order.
+    """All children of one `sluice up`, in start order.
 
     `say` gets a line per death. `given_up` is called at each death and returns why a restart is useless, or empty.
-    `reborn` runs after a restart, beside the supervision, until the child's next death.
-    """
+    `reborn` runs after a restart, beside the supervision, until the child's next death."""
 
     def __init__(self, say: Say, reborn: Reborn, given_up: GivenUp) -> None:
         """Start without children."""
@@ -147,11 +145,9 @@ class Children:
         await _stop(self._children[name])
 
     async def stop(self, names: tuple[str, ...]) -> list[str]:
-        """
-        Stop the named children together; no other one is restarted from now on.
+        """Stop the named children together; no other one is restarted from now on.
 
-        Returns the names of those that had to be killed. Takes at most about TERM_GRACE_S.
-        """
+        Returns the names of those that had to be killed. Takes at most about TERM_GRACE_S."""
         for child in self._children.values():
             child.stopping = True
         members = [self._children[name] for name in names if name in self._children]

@@ -45,11 +45,9 @@ def temporary_directory(prefix: str) -> Path:
 
 
 def lock_data_directory(path: Path) -> IO[str]:
-    """
-    Lock a data directory by a file in it. Raises NotStartedError.
+    """Lock a data directory by a file in it. Raises NotStartedError.
 
-    After an `up` was killed it stays locked until its daemons have ended, which is waited for.
-    """
+    After an `up` was killed it stays locked until its daemons have ended, which is waited for."""
     try:
         file = path.open("a+")
     except OSError as error:
@@ -71,11 +69,9 @@ def lock_data_directory(path: Path) -> IO[str]:
 
 
 def short_mps_dir(data_dir: Path, nodes: tuple[str, ...]) -> str:
-    """
-    The folder of MPS sockets if the data directory's path is too long; else empty.
+    """The folder of MPS sockets if the data directory's path is too long; else empty.
 
-    The same at each start. Raises NotStartedError.
-    """
+    The same at each start. Raises NotStartedError."""
     longest = max(len(os.fsencode(node)) for node in nodes)
     if len(os.fsencode(data_dir)) + longest <= MPS_PATH_ROOM:
         return ""

@@ -19,12 +19,10 @@ class StoppedError(CommandError):
 
 @contextlib.contextmanager
 def ended_by_signal(left: str) -> Iterator[None]:
-    """
-    SIGTERM and SIGHUP cancel this task as Ctrl-C does, so that it cleans up. Raises StoppedError then.
+    """SIGTERM and SIGHUP cancel this task as Ctrl-C does, so that it cleans up. Raises StoppedError then.
 
     Only the first one counts: an ending session sends both, and the second would interrupt the cleanup. A signal that
-    the parent ignored (nohup) stays ignored.
-    """
+    the parent ignored (nohup) stays ignored."""
     task = asyncio.current_task()
     assert task is not None
     came: list[signal.Signals] = []

@@ -357,11 +357,9 @@ def _check_settings() -> None:
 
 
 def quota_library() -> str:
-    """
-    The library that `make quota` built beside this source, unless the environment names another, or none.
+    """The library that `make quota` built beside this source, unless the environment names another, or none.
 
-    Empty if there is none: the agents then use the path of our image.
-    """
+    Empty if there is none: the agents then use the path of our image."""
     if QUOTA_LIBRARY_VARIABLE in os.environ or not QUOTA_BUILT.is_file():
         return ""
     return str(QUOTA_BUILT)

@@ -15,12 +15,10 @@ READY_WITHIN_S = 60.0
 
 
 async def up(options: SystemOptions, *, page: str = sidecar.OFF, ready_within_s: float = READY_WITHIN_S) -> int:
-    """
-    Start everything, print the addresses, run until SIGINT or SIGTERM, stop everything.
+    """Start everything, print the addresses, run until SIGINT or SIGTERM, stop everything.
 
     `page` is the web page's address (HOST:PORT), empty for the usual one, `off` for none. Raises NotStartedError,
-    NotServedError, NotAnsweringError, BusError; none leaves anything running.
-    """
+    NotServedError, NotAnsweringError, BusError; none leaves anything running."""
     taken = sidecar.take(page)
     try:
         system = System(options, lambda line: say([line]))

@@ -20,12 +20,10 @@ from sluice_console.shell.run.errors import RunError
 async def slice_of(
     bus: Bus, file: str, *, within_s: float, progress: Callable[[str], None], nodes: int = 0
 ) -> PodDocument:
-    """
-    The pod of the manifest `file` once it has its slice. `progress` gets its state whenever that changes.
+    """The pod of the manifest `file` once it has its slice. `progress` gets its state whenever that changes.
 
     Raises RunError if it is refused, has no slice after `within_s`, or can never be served by `nodes`, if those are all
-    nodes there will be (0: others may join, so it waits).
-    """
+    nodes there will be (0: others may join, so it waits)."""
     last: PodDocument | None = None
 
     def look(fleet_state: FleetState) -> PodDocument | None:

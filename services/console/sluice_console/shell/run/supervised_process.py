@@ -95,11 +95,9 @@ class SupervisedProcess:
                 raise RunError(f"the supervisor sent {word!r}, which this version does not know")
 
     async def wait(self) -> int:
-        """
-        The exit code as in a shell, once the command and all its processes have ended.
+        """The exit code as in a shell, once the command and all its processes have ended.
 
-        Unkillable processes are left to the supervisor, with the slice. Raises RunError.
-        """
+        Unkillable processes are left to the supervisor, with the slice. Raises RunError."""
         await self._ended.wait()
         if self.code is not None:
             try:

@@ -176,11 +176,9 @@ def _has_gpus() -> bool:
 
 
 def _check_nobody_hands_them_out(proc: Path = Path("/proc")) -> None:
-    """
-    Raises RunError if a node agent serves this machine's GPUs: two would allocate the same ones.
+    """Raises RunError if a node agent serves this machine's GPUs: two would allocate the same ones.
 
-    An agent with an unreadable environment counts; agents of simulated nodes do not.
-    """
+    An agent with an unreadable environment counts; agents of simulated nodes do not."""
     for each in proc.iterdir():
         if not each.name.isdecimal():
             continue

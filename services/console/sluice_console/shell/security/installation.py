@@ -52,11 +52,9 @@ ROTATION = (
 
 @dataclass(frozen=True, slots=True)
 class InstallationOptions:
-    """
-    Settings in the files: where the broker listens, and where the files are installed.
+    """Settings in the files: where the broker listens, and where the files are installed.
 
-    None keeps the values of `init`, and the defaults without.
-    """
+    None keeps the values of `init`, and the defaults without."""
 
     listen: str | None = None
     at: str | None = None
@@ -91,11 +89,9 @@ class Installation:
         given: KeyPair | None,
         force: bool,
     ) -> None:
-        """
-        Create everything. `hosts`: names of the broker.
+        """Create everything. `hosts`: names of the broker.
 
-        Raises CredentialsError; for invalid arguments before anything is removed.
-        """
+        Raises CredentialsError; for invalid arguments before anything is removed."""
         check_hosts(hosts)
         where.check()
         listen, at = LISTEN if where.listen is None else where.listen, where.at or ""
@@ -111,11 +107,9 @@ class Installation:
         self.folder.write(f"{BROKER}/{CONFIG}", _config(listen, self._at(BROKER, at)))
 
     def add(self, nodes: Sequence[str], where: InstallationOptions) -> None:
-        """
-        Add nodes; existing ones keep their files, except for settings given in `where`.
+        """Add nodes; existing ones keep their files, except for settings given in `where`.
 
-        Raises CredentialsError.
-        """
+        Raises CredentialsError."""
         where.check()
         asked, hosts, whole = _members([*self.nodes(), *nodes]), self._hosts(), InstallationOptions(*self._whole(where))
         self._lay(asked, hosts, whole, rewritten=nodes if where.is_said else ())

@@ -19,11 +19,9 @@ class KeyFolder:
     root: Path
 
     def create(self, *, replace: tuple[str, ...] = ()) -> None:
-        """
-        Create it, or take an empty one; `replace` are the entries that may exist, and are removed.
+        """Create it, or take an empty one; `replace` are the entries that may exist, and are removed.
 
-        Raises CredentialsError.
-        """
+        Raises CredentialsError."""
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             there = {each.name for each in self.root.iterdir()} - set(replace)

@@ -46,12 +46,10 @@ class NotReadableError(Exception):
 
 
 async def simulate(url: str, files: Sequence[str], *, admission: Path | None = None, form: OutputFormat) -> int:
-    """
-    Simulate every pod of these files (`-` is standard input). Returns the exit code.
+    """Simulate every pod of these files (`-` is standard input). Returns the exit code.
 
     `admission` is the settings file of the cluster's pod-watcher; without one the defaults apply. 0: all would be bound
-    now, or request nothing; 5: one would wait; 6: one would be refused. Raises BusError.
-    """
+    now, or request nothing; 5: one would wait; 6: one would be refused. Raises BusError."""
     try:
         if files.count(STANDARD_INPUT) > 1:
             raise NotReadableError("standard input can be read once: name - once")

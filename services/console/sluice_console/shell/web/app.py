@@ -81,11 +81,9 @@ def make_app(
     hosts: Collection[str] = (),
     trace_viewer: str = "",
 ) -> ASGIApp:
-    """
-    The ASGI application. `hosts` are further names of this server besides `localhost` and addresses.
+    """The ASGI application. `hosts` are further names of this server besides `localhost` and addresses.
 
-    `trace_viewer`: where traces are viewed, with `{trace_id}`; empty for nowhere.
-    """
+    `trace_viewer`: where traces are viewed, with `{trace_id}`; empty for nowhere."""
     answers = _Answers(board, hub, stories, usages, reports, trace_viewer)
     routes = [
         Route("/", answers.page),
@@ -241,11 +239,9 @@ class _Answers:
 
 
 def span_of(query: Mapping[str, str]) -> int | Span:
-    """
-    The span of `?since=7d` or `?from=...&until=...` in unix seconds.
+    """The span of `?since=7d` or `?from=...&until=...` in unix seconds.
 
-    Raises ValueError, which names the field and what would be right.
-    """
+    Raises ValueError, which names the field and what would be right."""
     if "from" not in query:
         since = query.get("since", "24h")
         found = span_s(since)

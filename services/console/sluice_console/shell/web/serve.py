@@ -19,11 +19,9 @@ from sluice_console.shell.web.usage import Usages
 
 
 async def web(url: str, address: str, hosts: Collection[str]) -> int:
-    """
-    Serve the page at `address` from the broker at `url`, also while that is away; end at SIGINT or SIGTERM.
+    """Serve the page at `address` from the broker at `url`, also while that is away; end at SIGINT or SIGTERM.
 
-    Raises NotServedError, and BusError if waiting would not help.
-    """
+    Raises NotServedError, and BusError if waiting would not help."""
     trace_viewer = settings_of_console().trace_viewer
     names = frozenset(map(name_of_host, hosts))
     taken = listen(address)

@@ -144,11 +144,9 @@ class BoundedProtocol(H11Protocol):
 
 
 def _acked(transport: Any) -> bytes:
-    """
-    Bytes acknowledged by the client, as the kernel counts them; None if it does not.
+    """Bytes acknowledged by the client, as the kernel counts them; None if it does not.
 
-    Shows a slow reader long before the send buffer fills, which takes megabytes.
-    """
+    Shows a slow reader long before the send buffer fills, which takes megabytes."""
     try:
         told = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     except OSError:

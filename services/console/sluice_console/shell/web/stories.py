@@ -57,11 +57,9 @@ class Stories:
             return waterfall(pod, await self._words(pod))
 
     async def past(self, request: str, known: PodDocument | None) -> PodDocument | None:
-        """
-        A pod that the bus has lost, or lost the name of, by its request in the history; None if that has none.
+        """A pod that the bus has lost, or lost the name of, by its request in the history; None if that has none.
 
-        Raises BusError, TimeoutError.
-        """
+        Raises BusError, TimeoutError."""
         if known is not None and (known.state != "ended" or known.name):
             return known
         async with asyncio.timeout(WITHIN_S), self._turns:

@@ -246,10 +246,8 @@ class HandOver:
         return [work for work in slices if any(each.uid == claim for each in work.record.booking.resource_claims)]
 
     def _is_wanted(self, claim: ResourceClaimRef, work: SliceTask) -> bool:
-        """
-        Whether a claim's file is to be there, with this slice's devices. Of two slices of a claim one is taken back,
-        and the kubelet does not tell which its pod has: the call waits until one is left, and no file of the other.
-        """
+        """Whether a claim's file is to be there, with this slice's devices. Of two slices of a claim one is taken back,
+        and the kubelet does not tell which its pod has: the call waits until one is left, and no file of the other."""
         if claim.uid in work.record.prepared:
             return True
         others = [other.record for other in self._slices_of(claim.uid) if other is not work]

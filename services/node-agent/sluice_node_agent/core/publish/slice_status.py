@@ -274,10 +274,8 @@ class Tombstones(dict[AllocationId, Tombstone]):
                 self._said.pop(allocation, None)
 
     def closed_anew(self, allocation: AllocationId) -> None:
-        """
-        The ledger repeats that a gone slice is closed: the bus has lost what followed, so publish its closing status
-        again.
-        """
+        """The ledger repeats that a gone slice is closed: the bus has lost what followed, so publish its closing status
+        again."""
         self._said.pop(allocation, None)
 
     def put(self, stone: Tombstone) -> None:

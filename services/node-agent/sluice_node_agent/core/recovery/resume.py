@@ -67,11 +67,9 @@ def planned_after_others(order: Grant | Revoke) -> SliceRecord:
 
 
 def can_only_belong_to(booking: Booking, others: list[Booking], state: NodeState, found: Discovered) -> bool:
-    """
-    Whether a device exists that can only have been created for this booking, not for `others` that may have devices
+    """Whether a device exists that can only have been created for this booking, not for `others` that may have devices
     already. That is an instance at exactly its place, or a daemon of its trust domain on a whole GPU. An instance
-    without a compute instance proves nothing: it may be warm, from a slice that is gone.
-    """
+    without a compute instance proves nothing: it may be warm, from a slice that is gone."""
     theirs = {_place_of(grant) for other in others for grant in other.devices}
     served = {_served_of(other, grant) for other in others for grant in other.devices}
     for grant in booking.devices:
@@ -87,11 +85,9 @@ def can_only_belong_to(booking: Booking, others: list[Booking], state: NodeState
 
 
 def adopt_slice(entry: Grant | Revoke, state: NodeState, found: Discovered) -> SliceRecord:
-    """
-    The record for an order that the journal does not know. The homes of its shares were adopted before. After a lost
+    """The record for an order that the journal does not know. The homes of its shares were adopted before. After a lost
     journal, an instance of ours at exactly a granted place belongs to the grant, and so does the one ticket of the
-    allocation: with that it was handed out and may be in use.
-    """
+    allocation: with that it was handed out and may be in use."""
     booking = entry.booking
     theirs = tuple(ticket for ticket in found.tickets if is_ticket_of(ticket, booking.allocation))
     may_live = bool(theirs) or isinstance(entry, Revoke)
@@ -127,11 +123,9 @@ def as_lived_in(record: SliceRecord) -> SliceRecord:
 def adopt_shared_device(
     booking: Booking, grant: DeviceGrant, state: NodeState, found: Discovered, *, name: HomeId
 ) -> SharedDeviceRecord | None:
-    """
-    The record of a home that the journal does not know; None when nothing of it exists: no instance at exactly its
+    """The record of a home that the journal does not know; None when nothing of it exists: no instance at exactly its
     place, no daemon of this device and trust domain, no whole GPU set to serve one. `name` is for a home without a
-    daemon.
-    """
+    daemon."""
     assert grant.share is not None
     is_fixed = grant.profile is not None and state.devices.is_fixed(grant.gpu)
     if is_fixed:

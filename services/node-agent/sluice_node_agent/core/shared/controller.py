@@ -63,10 +63,8 @@ class SharedDeviceController:
         return found
 
     def out_of_use(self) -> list[tuple[GpuUuid, PlacementReport]]:
-        """
-        Places that are closed to new tenants: a home that cannot be destroyed, is out of order, or inherited; and a
-        whole GPU that serves a daemon without a tenant, as no instance shows that it is not free.
-        """
+        """Places that are closed to new tenants: a home that cannot be destroyed, is out of order, or inherited; and a
+        whole GPU that serves a daemon without a tenant, as no instance shows that it is not free."""
         return [
             (home.record.gpu, PlacementReport(start=home.record.start, size=home.record.size))
             for home in self._state.homes.values()

@@ -90,10 +90,8 @@ _WHOLE_PERMILLE = 1000
 
 
 def tenants_of(state: NodeState, key: SharedDeviceKey) -> tuple[QuotaTenant, ...]:
-    """
-    The tenants of a home by name, one per container, until they are gone; none where no time is enforced. Several
-    shares of a container count together, with the width and memory of the first one, which its environment has.
-    """
+    """The tenants of a home by name, one per container, until they are gone; none where no time is enforced. Several
+    shares of a container count together, with the width and memory of the first one, which its environment has."""
     if not state.time_quota:
         return ()
     found: dict[str, QuotaTenant] = {}

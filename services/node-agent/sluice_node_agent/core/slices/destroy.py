@@ -110,11 +110,9 @@ def _to_close(record: SliceRecord, token: int) -> instructions.OwnInstruction | 
 
 
 def _to_empty(work: SliceTask, number: int, state: NodeState, token: int) -> instructions.OwnInstruction | None:
-    """
-    The next check that no process of the pod is left, and none on this device; None when both are known. Listing the
+    """The next check that no process of the pod is left, and none on this device; None when both are known. Listing the
     pod's processes costs less, so it comes first, except that a server disconnects clients of a shared device before:
-    they would compute until their process ends.
-    """
+    they would compute until their process ends."""
     booking = work.record.booking
     grant, look = booking.devices[number], instructions.ListTenants(token, booking.owner, shared_claims(booking))
     looks_for_pod = _may_run(work, state) and not work.deserted and not _lives_on(work, state)
@@ -239,10 +237,8 @@ def _is_in_the_way(holder: events.Holder, record: SliceRecord, grant: DeviceGran
 
 
 def _has_home(grant: DeviceGrant, state: NodeState) -> bool:
-    """
-    Whether an MPS server there belongs to a home: of its shares, or of the next tenant. After a lost journal a whole
-    GPU may be in use by shares since: their server would keep the old booking.
-    """
+    """Whether an MPS server there belongs to a home: of its shares, or of the next tenant. After a lost journal a whole
+    GPU may be in use by shares since: their server would keep the old booking."""
     return grant.share is not None or (grant.profile is None and shared_device_key(grant) in state.homes)
 
 

@@ -197,11 +197,9 @@ def is_elsewhere(place: DevicePlacement, device: DeviceRecord, devices: Devices)
 def resumed(
     place: DevicePlacement, device: DeviceRecord, devices: Devices, claimed: dict[InstanceKey, None], *, making: bool
 ) -> DeviceRecord:
-    """
-    A record of an earlier run, in line with a GPU that answers. `claimed` are other records' instances. If only the
+    """A record of an earlier run, in line with a GPU that answers. `claimed` are other records' instances. If only the
     intent was saved, an instance at exactly this place that may be ours is, unless it has a compute instance: ours gets
-    one only after its id is in the journal (`is_another`).
-    """
+    one only after its id is in the journal (`is_another`)."""
     if is_kept(place, device, devices):
         return resumed_kept(place, device, devices, making=making)
     if device.gi_id is None:

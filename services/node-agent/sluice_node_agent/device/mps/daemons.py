@@ -167,11 +167,9 @@ class MpsDaemons:
 
     @as_mps_error()
     def terminate_clients(self, order: TerminateMpsClients) -> None:
-        """
-        Have the servers disconnect clients, each once. Raises MpsError; a dead daemon has no clients. A client is
+        """Have the servers disconnect clients, each once. Raises MpsError; a dead daemon has no clients. A client is
         listed, with its memory, until its process ends (seen with 580.159). A stopped one is skipped, and reported
-        after the others: asked for it, the daemon answers no request until it ends.
-        """
+        after the others: asked for it, the daemon answers no request until it ends."""
         deadline = Deadline(self._timeout_s)
         directory, control = self._home(order.home)
         stopped = []
@@ -266,11 +264,9 @@ class MpsDaemons:
     def _launch(
         self, directory: HomeDirectory, control: MpsControl, owner: HomeOwner, deadline: Deadline
     ) -> MpsProcess:
-        """
-        Start a daemon and wait until it answers, as one process: its forks look like it at first. A killed agent may
+        """Start a daemon and wait until it answers, as one process: its forks look like it at first. A killed agent may
         leave a launcher that cannot be recognised yet; then two daemons share one directory: both are ended, and one is
-        started.
-        """
+        started."""
         control.launch(owner.device, deadline.left_s)
         why = "it has no process"
         several = Deadline(_FORKING_S)

@@ -57,10 +57,8 @@ def mps_clients_max() -> int:
 
 
 def memory_bytes(device: Handle) -> int:
-    """
-    The GPU's total memory, as nvidia-smi's memory.total; 0 where it has none of its own, as GB10. Any other error is
-    raised: an unknown size would look like another model.
-    """
+    """The GPU's total memory, as nvidia-smi's memory.total; 0 where it has none of its own, as GB10. Any other error is
+    raised: an unknown size would look like another model."""
     memory = told_or(_UNTOLD, None, pynvml.nvmlDeviceGetMemoryInfo, device)
     return int(memory.total) if memory is not None else 0
 
@@ -123,10 +121,8 @@ def files(device: Handle) -> GpuFiles:
 
 
 def links(own: Wiring, others: Mapping[GpuUuid, Wiring]) -> dict[GpuUuid, int]:
-    """
-    The weight of each linked GPU, 100 per NVLink. Behind NVSwitches every GPU reaches every other one with all links
-    that both have there (as `NV18` in `nvidia-smi topo -m`).
-    """
+    """The weight of each linked GPU, 100 per NVLink. Behind NVSwitches every GPU reaches every other one with all links
+    that both have there (as `NV18` in `nvidia-smi topo -m`)."""
     found = {}
     for uuid, other in others.items():
         if own.mig or other.mig or own.pci is None or other.pci is None or other.pci == own.pci:

@@ -149,10 +149,8 @@ class NvmlBackend(GpuInventory):
         self._on(gpu, f"setting compute mode {name}", change)
 
     def troubled(self, timeout_s: float) -> tuple[GpuUuid, ...]:
-        """
-        Wait for the driver's events; returns the GPUs to read, and those that can read their UUID by now. A critical
-        Xid makes its GPU unhealthy until a reset or the end of this process.
-        """
+        """Wait for the driver's events; returns the GPUs to read, and those that can read their UUID by now. A critical
+        Xid makes its GPU unhealthy until a reset or the end of this process."""
         handles = self.handles.all()
         found: dict[GpuUuid, None] = {}
         for trouble in self._events.wait(handles, timeout_s):

@@ -49,10 +49,8 @@ class GpuHandles:
             self._renewed(gpu)
 
     def on(self, gpu: GpuUuid, doing: str, action: Callable[[Handle], T]) -> T:
-        """
-        Call `action` with a GPU's handle; once more with a new one when that was stale. Raises DeviceError, with
-        `doing`. The UUID is compared first, so that no action reaches another GPU.
-        """
+        """Call `action` with a GPU's handle; once more with a new one when that was stale. Raises DeviceError, with
+        `doing`. The UUID is compared first, so that no action reaches another GPU."""
         what = f"{gpu}: {doing}"
         handle = self._valid(gpu)
         try:

@@ -142,10 +142,8 @@ def mig_uuids(device: Handle) -> dict[tuple[int, int], str]:
 
 
 def instances(device: Handle, known: tuple[ProfileReport, ...], *, fixed: bool) -> tuple[InstanceReport, ...]:
-    """
-    All GPU instances by placement, also those without compute instance. Needs the right to manage MIG. On a `fixed`
-    layout, instances that cannot be assigned get the reason.
-    """
+    """All GPU instances by placement, also those without compute instance. Needs the right to manage MIG. On a `fixed`
+    layout, instances that cannot be assigned get the reason."""
     uuids = _lowest(mig_uuids(device))
     names = {profile.profile_id: profile.name for profile in known}
     found = []
@@ -196,10 +194,8 @@ def mig_device(device: Handle, uuid: str) -> MigDevice | None:
 def create_gpu_instance(
     device: Handle, known: tuple[ProfileReport, ...], profile_id: int, start: int, size: int
 ) -> int:
-    """
-    Create at exactly this placement; returns the id, or destroys what has none. Raises InvalidArgumentError for a
-    profile or placement that is not listed: NVML's own "insufficient resources" would be retried without end.
-    """
+    """Create at exactly this placement; returns the id, or destroys what has none. Raises InvalidArgumentError for a
+    profile or placement that is not listed: NVML's own "insufficient resources" would be retried without end."""
     profile = next((profile for profile in known if profile.profile_id == profile_id), None)
     if profile is None:
         raise InvalidArgumentError(f"the GPU has no GPU instance profile {profile_id}")
@@ -215,10 +211,8 @@ def create_gpu_instance(
 
 
 def create_compute_instance(device: Handle, gi_id: int, known: tuple[ProfileReport, ...]) -> str:
-    """
-    Create the compute instance that fills a GPU instance; returns the MIG device's UUID, or destroys what has none.
-    Raises NotSupportedError when no compute instance profile fits.
-    """
+    """Create the compute instance that fills a GPU instance; returns the MIG device's UUID, or destroys what has none.
+    Raises NotSupportedError when no compute instance profile fits."""
     handle = gpu_instance(device, gi_id)
     profile_id = _filling_profile(handle, known)
     made = pynvml.nvmlGpuInstanceCreateComputeInstance(handle, profile_id)

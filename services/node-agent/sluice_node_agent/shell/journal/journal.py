@@ -35,10 +35,8 @@ class Journal:
     """An open, locked journal. For one thread at a time, except `write` beside `sync`."""
 
     def __init__(self, directory: Path, node: NodeName) -> None:
-        """
-        Open or create the journal in `directory`, and lock it until `close`. `problem` says why it could not be
-        trusted; `is_new` while no agent has written to it. Raises JournalError.
-        """
+        """Open or create the journal in `directory`, and lock it until `close`. `problem` says why it could not be
+        trusted; `is_new` while no agent has written to it. Raises JournalError."""
         self.node = node
         self.is_new = False
         self.problem = ""
@@ -70,10 +68,8 @@ class Journal:
             self.rewrite()
 
     def write(self, records: Sequence[Record]) -> None:
-        """
-        Write records, all or none, without waiting for the disk: they survive the agent, but maybe not the node. Not
-        while `rewrite` runs in another thread. Raises JournalError as `append` does.
-        """
+        """Write records, all or none, without waiting for the disk: they survive the agent, but maybe not the node. Not
+        while `rewrite` runs in another thread. Raises JournalError as `append` does."""
         self._check()
         packed = [(record, pack(record)) for record in records]
         with self._refusals():

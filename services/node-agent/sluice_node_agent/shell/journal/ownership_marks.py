@@ -135,10 +135,8 @@ class OwnershipMarks:
         self._places = _Places(directory / "places", boot_id)
 
     def found(self, gpus: Iterable[GpuReport], *, all_told: bool = True) -> tuple[OwnershipMark, ...]:
-        """
-        The marks with an instance, or maybe one; others are removed. Raises OSError. `gpus` are all of the node if
-        `all_told`: without a file and an instance on any of them, every later one has a mark.
-        """
+        """The marks with an instance, or maybe one; others are removed. Raises OSError. `gpus` are all of the node if
+        `all_told`: without a file and an instance on any of them, every later one has a mark."""
         gpus = tuple(gpus)
         some = any(gpu.lost or (gpu.instances and not gpu.fixed_layout) for gpu in gpus)
         if self._places.was_missing and gpus and all_told and not some:
@@ -192,10 +190,8 @@ class OwnershipMarks:
 
 
 def _refuse_taken(backend: GpuBackend, order: CreateGpuInstance) -> None:
-    """
-    Raises InsufficientResourcesError if such an instance exists, as the driver would: a later unclear error, or the
-    agent's death, would give an administrator's instance our mark.
-    """
+    """Raises InsufficientResourcesError if such an instance exists, as the driver would: a later unclear error, or the
+    agent's death, would give an administrator's instance our mark."""
     there = backend.instance_at(order.gpu, order.profile_id, order.start, order.size)
     if there is not None:
         raise InsufficientResourcesError(f"{order.gpu}: GPU instance {there} is at {order.start}:{order.size} already")

@@ -47,10 +47,8 @@ def monotonic_us() -> int:
 
 
 class QuotaServer:
-    """
-    The time quota of one home. Thread-safe; every method blocks for at most 10 s, and raises QuotaServerError, those
-    about a tenant ValueError, too.
-    """
+    """The time quota of one home. Thread-safe; every method blocks for at most 10 s, and raises QuotaServerError, those
+    about a tenant ValueError, too."""
 
     def __init__(
         self, home: str, *, config: QuotaConfig | None = None, clock: Callable[[], int] = monotonic_us, epoch: int = 0

@@ -53,10 +53,8 @@ class RateLimit:
 
 
 def listen(path: Path) -> socket.socket:
-    """
-    A socket that listens at `path`, in place of an earlier agent's, bound within its open directory: the path may be
-    longer than the 107 bytes of an address (unix(7)). Raises OSError.
-    """
+    """A socket that listens at `path`, in place of an earlier agent's, bound within its open directory: the path may be
+    longer than the 107 bytes of an address (unix(7)). Raises OSError."""
     with opened(path.parent, os.O_PATH | os.O_DIRECTORY) as directory:
         name = f"/proc/self/fd/{directory}/{path.name}"
         if len(os.fsencode(name)) > SOCKET_PATH_BYTES_MAX:

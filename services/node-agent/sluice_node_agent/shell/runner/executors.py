@@ -91,11 +91,9 @@ class StepExecutors:
         files: ClaimFiles | None = None,
         calls: KubeletCalls | None = None,
     ) -> None:
-        """
-        Opens and closes nothing but threads. Calls about `instant` GPUs use none. Without `mps` all orders about
+        """Opens and closes nothing but threads. Calls about `instant` GPUs use none. Without `mps` all orders about
         daemons are refused; those to start one also if `no_shares` has a reason. Without `quotas` no time is enforced,
-        without `pods` no pod has processes here, without `files` no CDI file is written; `calls` are the kubelet's.
-        """
+        without `pods` no pod has processes here, without `files` no CDI file is written; `calls` are the kubelet's."""
         self._files = files
         self._answer_call = calls
         self._quotas = quotas
