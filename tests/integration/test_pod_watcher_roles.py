@@ -294,6 +294,7 @@ async def test_the_watch_that_works_says_the_limits_of_its_file_and_says_them_ag
         await works.line("works")
         async with site.watcher("all", LIMITS_FILE=str(limits)) as stands_by:
             await until(said, 4)
+            await stands_by.port("health")  # so that it is to stop, and not still to start
             (server,) = site.broker.servers
             await server.kill()
             server.wipe()
