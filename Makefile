@@ -124,6 +124,7 @@ overload: setup # Ask for ten times as much as can be served for SECONDS=60: mem
 perf: setup packing trace decisions ##measure: Measure everything: packing, decisions, a running system, start-up after much history
 	$(BIN)/python tests/perf
 	$(BIN)/python tests/perf closing
+	$(BIN)/python tests/perf idle
 	$(BIN)/python tests/perf node_agent
 	$(BIN)/python tests/perf admission
 	$(BIN)/python tests/perf enrolment

@@ -122,12 +122,14 @@ class Running:
 
 
 @contextlib.contextmanager
-def up(folder: Path, fleet: str, *options: str, environment: dict[str, str] | None = None) -> Iterator[Running]:
+def up(
+    folder: Path, fleet: str, *options: str, environment: dict[str, str] | None = None, python: str = sys.executable
+) -> Iterator[Running]:
     """`sluice up`, ready; stopped at the end, and checked to have left no process."""
     pods, data, log = folder / "pods", folder / "data", folder / "up.log"
     pods.mkdir(parents=True)
     (folder / "fleet.toml").write_text(fleet)
-    command = [sys.executable, "-m", "sluice_console", "up", "--fleet", str(folder / "fleet.toml")]
+    command = [python, "-m", "sluice_console", "up", "--fleet", str(folder / "fleet.toml")]
     command += ["--pods", str(pods), "--data", str(data), "--web", "off", *options]
     own = {key: value for key, value in os.environ.items() if not key.startswith("SLUICE_")}
     own |= {"SLUICE_NODE_AGENT_QUOTA_LIBRARY": "off"} | (environment or {})  # not by whether a C compiler is here

@@ -14,6 +14,7 @@ FOLDERS = ("admission", "burst", "decisions", "enrolment", "kubernetes", "node_a
 MODULES = {
     "system": "perf.system",
     "closing": "perf.closing",
+    "idle": "perf.idle",
     "moves": "perf.packing.moves",
     **{name: f"perf.{name}.command" for name in FOLDERS},
 }

@@ -4,23 +4,19 @@ What an idle fleet costs: CPU of every process, and messages that the broker car
 `--against CHECKOUT` runs another checkout beside this one: read the ratio, because milliseconds vary with the machine.
 """
 
-import argparse
 import contextlib
 import json
-import os
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
-from figures import FLEET, end_in_order, machine, wait_until_up, write_section
+from factories.system import fleet_text, up
+from perf.figures import conclude, options_of
 
 SETTLE_S = 20.0
 """After the start: adoption, first pulls, and the first round of everything that is periodic."""
@@ -31,8 +27,14 @@ MESSAGES, ALL = "messages a node a second", "all"
 
 def measure(checkouts: list[Path], nodes: int, gpus: int, seconds: float) -> list[Costs]:
     """Start a system of each checkout, let them settle, watch all for the same `seconds`, stop them."""
-    with contextlib.ExitStack() as systems:
-        started = [systems.enter_context(_system(checkout, nodes, gpus)) for checkout in checkouts]
+    fleet = fleet_text(nodes, gpus, create_ms=0)
+    with tempfile.TemporaryDirectory(prefix="sluice-perf-") as folder, contextlib.ExitStack() as systems:
+        started = []
+        for number, checkout in enumerate(checkouts):
+            own = up(Path(folder) / str(number), fleet, python=str(checkout / ".venv/bin/python"))
+            running = systems.enter_context(own)
+            monitor = json.loads((running.data / "up.json").read_text())["monitor"]
+            started.append((running.process.pid, monitor))
         time.sleep(SETTLE_S)
         before, began = [_read(*system) for system in started], time.monotonic()
         time.sleep(seconds)
@@ -44,29 +46,6 @@ def measure(checkouts: list[Path], nodes: int, gpus: int, seconds: float) -> lis
 def _costs(spent: Counter[str], nodes: int, passed_s: float) -> Costs:
     costs = {name: amount / passed_s * (1 / nodes if name == MESSAGES else 1e3) for name, amount in spent.items()}
     return costs | {ALL: sum(amount for name, amount in costs.items() if name != MESSAGES)}
-
-
-@contextlib.contextmanager
-def _system(checkout: Path, nodes: int, gpus: int) -> Iterator[tuple[int, str]]:
-    """The process of a system of `checkout`, and its broker's monitor."""
-    with tempfile.TemporaryDirectory(prefix="sluice-perf-") as folder:
-        root = Path(folder)
-        (root / "pods").mkdir()
-        (root / "fleet.toml").write_text(FLEET.format(nodes=nodes, gpus=gpus))
-        command = [str(checkout / ".venv/bin/python"), "-m", "sluice_console", "up", "--web", "off"]
-        command += ["--fleet", str(root / "fleet.toml"), "--pods", str(root / "pods"), "--data", str(root / "data")]
-        with (root / "up.log").open("w") as log:
-            up = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, cwd=root)
-        try:
-            wait_until_up(root / "data", up, root / "up.log")
-            yield up.pid, json.loads((root / "data" / "up.json").read_text())["monitor"]
-        finally:
-            up.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                up.wait(30)
-            if up.poll() is None:
-                os.killpg(up.pid, signal.SIGKILL)
-                up.wait(5)
 
 
 def _read(parent: int, monitor: str) -> Counter[str]:
@@ -97,24 +76,16 @@ def report(nodes: int, own: list[Costs], others: list[Costs]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
-    end_in_order()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments: Sequence[str]) -> int:
+    parser = options_of("idle", __doc__)
     parser.add_argument("--nodes", type=int, default=200)
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="another checkout, with a .venv of its own")
-    parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     checkouts = [Path(__file__).resolve().parents[2], *([options.against.resolve()] if options.against else [])]
     rounds = [measure(checkouts, options.nodes, options.gpus, options.seconds) for _ in range(options.rounds)]
     section = report(options.nodes, [each[0] for each in rounds], [beside for _, *rest in rounds for beside in rest])
-    sys.stdout.write(f"{machine()}\n\n{section}\n")
-    if options.write:
-        write_section("idle", section)
+    conclude("idle", section, write=options.write)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -20,7 +20,7 @@ CALLOUT_TIMEOUT_S = 10
 PULLED = "$JS.API.CONSUMER.MSG.NEXT."
 """Requests with more than one reply: messages, and heartbeats while there are none."""
 PULL_SILENCE = "30s"
-"""An import drops a pull after this long without a reply. Open pulls are silent for a second at most."""
+"""An import drops a pull after this long without a reply. Open pulls are silent for 6 s at most."""
 DENY_ALL = "sluice.none"
 """A subject without listeners and writers."""
 API_INFO = "$JS.API.INFO"
