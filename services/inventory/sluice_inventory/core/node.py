@@ -90,7 +90,6 @@ class Node:
         return not self._is_announced(snapshot) or self.announcement.generation > snapshot.generation
 
     def may_pull(self, now: float) -> bool:
-        """Whether a pull is due, and an agent is known."""
         return not self.pulling and self.announcement is not None and self.next_pull_at <= now
 
     def pull(self) -> Pull:
@@ -151,7 +150,6 @@ class Node:
         self.next_pull_at = now + pause_s
 
     def is_silent(self, now: float, config: InventoryConfig) -> bool:
-        """Whether no usable answer came for too long."""
         return now - self.last_seen_at >= config.stale_after_s
 
     def mark_stale(self, now: float, config: InventoryConfig) -> bool:

@@ -148,7 +148,6 @@ class UsageRecorder:
             self._set_capacity(node, {}, at)
 
     def add_use(self, namespace: str, node: str, model: str, *, micro_gpus: int, is_idle: bool) -> None:
-        """What a pod's device really used during this minute, on average; or that it was idle."""
         amount = Amount(0, micro_gpus, 0)
         kind = "idle" if is_idle else "used"
         self._correct(Series(kind, namespace, "", model), amount, MINUTE_S)

@@ -77,16 +77,13 @@ class UsageStore:
         self._db.close()
 
     def position(self) -> Position | None:
-        """Where to continue; None for a new file."""
         row = self._db.execute("SELECT stream_created, sequence, minute FROM position").fetchone()
         return Position(*row) if row is not None else None
 
     def open_pods(self) -> dict[str, Running]:
-        """What was running at the position."""
         return {key: msgspec.msgpack.decode(value, type=Running) for key, value in self._open("running")}
 
     def open_requests(self) -> dict[str, Waiting]:
-        """What was waiting at the position."""
         return {key: msgspec.msgpack.decode(value, type=Waiting) for key, value in self._open("waiting")}
 
     def _open(self, kind: str) -> Iterable[tuple[str, bytes]]:

@@ -39,7 +39,6 @@ class Reports:
     """Answers reports from one file. Each reads it in a thread, with a connection of its own; one at a time."""
 
     def __init__(self, path: Path) -> None:
-        """The file may still be missing."""
         self._path = path
         self._turn = asyncio.Semaphore(1)
 

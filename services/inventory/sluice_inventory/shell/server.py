@@ -117,7 +117,6 @@ class InventoryServer(InventoryServiceServicer):
 
     @asynccontextmanager
     async def _page(self, request: Any) -> AsyncGenerator[tuple[Page, AsyncIterator[NodeUse]]]:
-        """The requested page, and the nodes from it on. Raises PageError."""
         page = Page(request)
         async with aclosing(self._nodes(request.nodes, page.after)) as nodes:
             yield page, nodes
@@ -144,7 +143,6 @@ class InventoryServer(InventoryServiceServicer):
 
 @asynccontextmanager
 async def _refused_in_words(context: Any) -> AsyncGenerator[None]:
-    """An invalid request ends the call with the reason."""
     try:
         yield
     except PageError as error:

@@ -40,7 +40,6 @@ class Watcher:
         self._something.set()
 
     def skip(self, name: NodeName) -> None:
-        """A node's last state is being sent anyway."""
         self._pending.pop(name, None)
 
     async def next(self) -> NodeName | None:

@@ -9,6 +9,7 @@ import binascii
 import json
 import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ KEYS = "keys.json"
 _ATTEMPTS_MAX = 4
 
 
-class BusObjects(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class BusObjects:
     """Where everything is. Without a StatefulSet the broker is restarted by someone else."""
 
     namespace: str
