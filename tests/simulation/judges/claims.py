@@ -218,8 +218,20 @@ class ClaimJudge:
         books = self._books
         told = books.told_devices.get(process.device, {})
         owners = {books.bookings[each].owner for each in told}
-        if process.owner in self.by_claim() and told and process.owner not in owners:
+        may = process.owner in owners or self._shares(machine, process)
+        if process.owner in self.by_claim() and told and not may:
             books.fail("claims", f"{process} has opened a device of {sorted(owners)}")
+
+    def _shares(self, machine: Machine, process: Process) -> bool:
+        """Whether its pod shares the device: its claim may be prepared before its own `SliceReady` is stored."""
+        gpu = machine.gpu_with(process.device)
+        span = gpu.span_of(process.device) if gpu is not None else None
+        return gpu is not None and any(
+            device.share is not None and (device.gpu, (device.start, device.size)) == (gpu.uuid, span)
+            for allocation, booking in self._books.bookings.items()
+            if (booking.node, booking.owner) == (machine.node, process.owner) and allocation not in self._books.gone
+            for device in booking.devices
+        )
 
     def lets(self, pod: Pod, node: str) -> bool:
         """Whether a pod may be on a node, as far as its claims go."""
