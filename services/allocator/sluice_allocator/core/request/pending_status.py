@@ -74,6 +74,6 @@ def tell_backoff(ctx: SchedulerContext, request: RequestId, asked: AllocationReq
 
 def is_told_to_rest(ctx: SchedulerContext, request: RequestId, entries: Entries) -> bool:
     """Whether a request's backoff reason still holds: no grant or binding followed."""
-    followed = any(isinstance(entry, msg.Grant) for entry in entries.values())
-    followed = followed or isinstance(ctx.facts.answer_to(request), msg.Bound | msg.Refused | msg.Released)
-    return ctx.backoff.rests(request, ctx.now) and not followed
+    if not ctx.backoff.rests(request, ctx.now) or any(isinstance(entry, msg.Grant) for entry in entries.values()):
+        return False
+    return not isinstance(ctx.facts.answer_to(request), msg.Bound | msg.Refused | msg.Released)
