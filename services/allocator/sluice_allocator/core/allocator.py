@@ -13,7 +13,6 @@ from sluice_allocator.core.events import (
     AdjustAsked,
     AgentEnsured,
     AnswerAdjust,
-    Continue,
     EnsureAgent,
     Event,
     Instruction,
@@ -51,19 +50,16 @@ class Allocator:
         ctx.now = now
         own: list[Instruction] = []
         ticked = isinstance(event, Ticked)
-        match event:
-            case Ticked():
-                ctx.outbox.tick(now)
-            case LeaseChanged():
-                self._lease(held=event.held)
-            case AgentEnsured():
-                consumer_made(ctx, event.node)
-            case AdjustAsked():
-                ask(ctx, event.number, event.change)
-            case Continue():
-                pass
-            case _:
-                own = self._exchange(event, now)
+        if isinstance(event, BusEvent):
+            own = self._exchange(event, now)
+        elif isinstance(event, Ticked):
+            ctx.outbox.tick(now)
+        elif isinstance(event, LeaseChanged):
+            self._lease(held=event.held)
+        elif isinstance(event, AgentEnsured):
+            consumer_made(ctx, event.node)
+        elif isinstance(event, AdjustAsked):
+            ask(ctx, event.number, event.change)
         if ctx.sparing.look:
             look_at_victims(ctx)
         if self._works:
@@ -71,8 +67,9 @@ class Allocator:
             own += self._asks() if ticked else []
         if ctx.adjustments.again:
             ask_again(ctx)
-        own += [AnswerAdjust(number, outcome) for number, outcome in ctx.adjustments.answers]
-        ctx.adjustments.answers.clear()
+        if ctx.adjustments.answers:
+            own += [AnswerAdjust(number, outcome) for number, outcome in ctx.adjustments.answers]
+            ctx.adjustments.answers.clear()
         return [*own, *ctx.outbox.drain()]
 
     def _asks(self) -> list[Instruction]:

@@ -80,8 +80,8 @@ def _lost_with(ctx: PreemptionContext, namespace: str, allocations: Iterable[All
 def note_victim(ctx: PreemptionContext, allocation: AllocationId, entry: msg.LedgerEntry | None) -> None:
     """An allocation changed: look at it again if its pod is evictable or was; or if it is moving, waits for others or
     is resized, and its namespace may have a guarantee, for which it then does not count."""
-    known = (ctx.sparing.leaving_of, ctx.cluster.index.victims.known, ctx.facts.promises)
-    concerned = any(allocation in each for each in known)
+    concerned = allocation in ctx.sparing.leaving_of or allocation in ctx.cluster.index.victims.known
+    concerned |= allocation in ctx.facts.promises
     if isinstance(entry, msg.Grant):
         asked = ctx.facts.wanted(entry.booking.request)
         concerned |= bool(entry.after or entry.counts) or allocation in ctx.resizing

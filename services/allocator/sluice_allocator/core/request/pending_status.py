@@ -28,8 +28,11 @@ def tell_own_reason(ctx: SchedulerContext, request: RequestId, asked: Allocation
 def _tell_of_loss(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, entries: Entries) -> bool:
     if isinstance(ctx.facts.answer_to(request), (msg.Bound, msg.Refused, msg.Released)) or request in ctx.committing:
         return False
-    slices = (ctx.facts.slices.get(each) for each, entry in entries.items() if isinstance(entry, msg.Grant))
-    lost = next((slice_ for slice_ in slices if isinstance(slice_, msg.SliceDegraded)), None)
+    lost = None
+    for allocation, entry in entries.items():
+        slice_ = ctx.facts.slices.get(allocation)
+        if lost is None and isinstance(slice_, msg.SliceDegraded) and isinstance(entry, msg.Grant):
+            lost = slice_
     if lost is None or not is_held(asked, lost.allocation):
         return False
     node = ctx.facts.slice_nodes[lost.allocation]
@@ -74,6 +77,6 @@ def tell_backoff(ctx: SchedulerContext, request: RequestId, asked: AllocationReq
 
 def is_told_to_rest(ctx: SchedulerContext, request: RequestId, entries: Entries) -> bool:
     """Whether a request's backoff reason still holds: no grant or binding followed."""
-    followed = any(isinstance(entry, msg.Grant) for entry in entries.values())
-    followed = followed or isinstance(ctx.facts.answer_to(request), msg.Bound | msg.Refused | msg.Released)
-    return ctx.backoff.rests(request, ctx.now) and not followed
+    if not ctx.backoff.rests(request, ctx.now) or any(isinstance(entry, msg.Grant) for entry in entries.values()):
+        return False
+    return not isinstance(ctx.facts.answer_to(request), msg.Bound | msg.Refused | msg.Released)

@@ -52,7 +52,8 @@ def serve(ctx: SchedulerContext) -> None:
         _offer_to_namespaces(ctx)
     if ctx.cluster.peers.woken:
         _try_where_pods_have_changed(ctx)
-    _try_those_who_are_new(ctx)
+    if ctx.to_try:
+        _try_those_who_are_new(ctx)
     if ctx.to_tell and not ctx.offers.offers_everything:
         _tell_those_behind(ctx)
 

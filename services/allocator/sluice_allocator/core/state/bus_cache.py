@@ -112,7 +112,8 @@ class BusCache:
         return asked
 
     def entries_of(self, request: RequestId) -> Entries:
-        return {each: self.ledger[each] for each in self.allocations_of.get(request, ())}
+        there = self.allocations_of.get(request)
+        return {each: self.ledger[each] for each in there} if there else {}
 
     def granted(self, allocation: AllocationId) -> msg.Grant | None:
         entry = self.ledger.get(allocation)
@@ -123,7 +124,8 @@ class BusCache:
         return [entry for each in allocations if isinstance(entry := self.ledger.get(each), msg.Grant)]
 
     def grants_of(self, request: RequestId) -> list[msg.Grant]:
-        return self.grants(self.allocations_of.get(request, ()))
+        there = self.allocations_of.get(request)
+        return self.grants(there) if there else []
 
     def answer_to(self, request: RequestId) -> BindingFact | None:
         """The binding of a request as it is now: a refusal of what it was before an edit does not count."""
