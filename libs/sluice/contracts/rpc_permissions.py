@@ -1,10 +1,8 @@
-"""
-Which caller may use which gRPC method: the names in certificates, and one table of rights.
+"""Which caller may use which gRPC method: the names in certificates, and one table of rights.
 
 A certificate identifies its owner by a DNS name in its subject alternative names, which a TLS client checks inside the
 handshake (RFC 6125): `inventory.sluice.internal`, or `gpu-1.node.sluice.internal` for the agent of node `gpu-1`.
-`internal` is reserved for private use (ICANN resolution 2024.07.29.06).
-"""
+`internal` is reserved for private use (ICANN resolution 2024.07.29.06)."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum

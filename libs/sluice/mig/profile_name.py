@@ -1,8 +1,6 @@
-"""
-The grammar of MIG profile names: `[<c>c.]<g>g.<memory>gb[<attributes>]`, for instance `1c.3g.20gb+me`.
+"""The grammar of MIG profile names: `[<c>c.]<g>g.<memory>gb[<attributes>]`, for instance `1c.3g.20gb+me`.
 
-Source: NVIDIA MIG user guide, "GPU Instance Profiles". Memory and SMs depend on the model.
-"""
+Source: NVIDIA MIG user guide, "GPU Instance Profiles". Memory and SMs depend on the model."""
 
 import re
 from dataclasses import dataclass

@@ -1,9 +1,7 @@
-"""
-The life of one service process: logging, traces, signals, an orderly end within a bounded time, an exit code.
+"""The life of one service process: logging, traces, signals, an orderly end within a bounded time, an exit code.
 
 Each service is assembled in its `__main__`: `run(main, lambda: load(AllocatorSettings, service="allocator"),
-"allocator")`.
-"""
+"allocator")`."""
 
 import asyncio
 import os

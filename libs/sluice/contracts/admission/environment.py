@@ -1,10 +1,8 @@
-"""
-Set the environment of a GPU pod's containers, and refuse variables that only Sluice may set.
+"""Set the environment of a GPU pod's containers, and refuse variables that only Sluice may set.
 
 A list may hold a name twice, and the kubelet takes the last; an entry in `env` overrides those of `envFrom`, which are
 not visible here (https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#environment-variables).
-A literal entry equal to the grant is replaced by ours, as the kubelet does for device plugins.
-"""
+A literal entry equal to the grant is replaced by ours, as the kubelet does for device plugins."""
 
 from collections.abc import Iterator
 from typing import Any

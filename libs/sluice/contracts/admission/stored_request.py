@@ -1,9 +1,7 @@
-"""
-Read a pod's request from its stored form, and decide which containers share devices.
+"""Read a pod's request from its stored form, and decide which containers share devices.
 
 The request is stored at the pod's creation as it was written, before parsing: one stored by hand is worth no more than
-the keys in it. Users and names come from the spec, which can no longer change.
-"""
+the keys in it. Users and names come from the spec, which can no longer change."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

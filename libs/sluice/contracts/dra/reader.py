@@ -1,8 +1,6 @@
-"""
-Read the spec of a ResourceClaim into claims, in our words (class `sluice.dev`) or in NVIDIA's.
+"""Read the spec of a ResourceClaim into claims, in our words (class `sluice.dev`) or in NVIDIA's.
 
-Sources: k8s.io/api/resource/v1 (types.go), kubernetes-sigs/dra-driver-nvidia-gpu.
-"""
+Sources: k8s.io/api/resource/v1 (types.go), kubernetes-sigs/dra-driver-nvidia-gpu."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,9 +1,7 @@
-"""
-Turn the CEL selectors of a request into shapes that the allocator understands: profiles, and filters of models.
+"""Turn the CEL selectors of a request into shapes that the allocator understands: profiles, and filters of models.
 
 The selectors are evaluated on every virtual device, and a shape admits none that they exclude. Among many profiles only
-the smallest of each model is asked for.
-"""
+the smallest of each model is asked for."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,10 +1,9 @@
-"""
-Read a fleet of simulated nodes from TOML (docs/simulate.md#the-fleet-file), strictly: errors name node, key and cure.
+"""Read a fleet of simulated nodes from TOML (docs/simulate.md#the-fleet-file), strictly: errors name node, key and
+cure.
 
 `[node.faults]` is passed on unchecked, because only the node agent knows its switches. GPUs with a `layout`, even an
 empty one, are partitioned by an administrator. `numa` has one number per GPU of its entry; `nvlink` lists groups of
-GPUs (counted from 0 within the entry) that are linked each to each.
-"""
+GPUs (counted from 0 within the entry) that are linked each to each."""
 
 import re
 from dataclasses import dataclass, field, replace

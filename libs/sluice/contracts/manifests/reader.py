@@ -1,9 +1,7 @@
-"""
-Read one text of manifests into its pods, each with its request or the reason why that is invalid.
+"""Read one text of manifests into its pods, each with its request or the reason why that is invalid.
 
 An error in the whole text (not YAML, too large) breaks it; one in an object refuses that object. An object with pod
-templates yields the pods that its controller would create; any other kind is only listed.
-"""
+templates yields the pods that its controller would create; any other kind is only listed."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,8 +1,6 @@
-"""
-The ResourceClaims, templates and DeviceClasses of a text of manifests, and the pods that refer to them.
+"""The ResourceClaims, templates and DeviceClasses of a text of manifests, and the pods that refer to them.
 
-A claim of several pods is asked for once, with the first of them.
-"""
+A claim of several pods is asked for once, with the first of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,9 +1,7 @@
-"""
-Read YAML into plain values, safely: bounded in depth and size, with the line of every error.
+"""Read YAML into plain values, safely: bounded in depth and size, with the line of every error.
 
 Built on the parser's events: no recursion, no constructors, aliases count in full, and values that are not strings stay
-as written (`Unquoted`), so a refusal can quote them. Merge keys (`<<`) work.
-"""
+as written (`Unquoted`), so a refusal can quote them. Merge keys (`<<`) work."""
 
 from dataclasses import dataclass, field
 from typing import Any

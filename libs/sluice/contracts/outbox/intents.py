@@ -1,9 +1,7 @@
-"""
-What one core wants on the bus, under which guards, and in which order: everything but the sending.
+"""What one core wants on the bus, under which guards, and in which order: everything but the sending.
 
 `keep` makes a message the last value of a subject, again whenever the value differs; `commit` writes once, if nothing
-under the guard has changed since the core read it, and ends in exactly one `Settled`.
-"""
+under the guard has changed since the core read it, and ends in exactly one `Settled`."""
 
 from collections import OrderedDict
 from typing import Literal

@@ -1,10 +1,8 @@
-"""
-FaST-GShare's vocabulary: annotations `fastgshare/<key>` of a pod, which apply to its main container.
+"""FaST-GShare's vocabulary: annotations `fastgshare/<key>` of a pod, which apply to its main container.
 
 Facts from https://github.com/KontonGu/FaST-GShare and https://github.com/ishworgiri1999/FaST-GShare
 (pkg/apis/fastgshare.caps.in.tum/v1/types.go). Memory is in bytes; a number of SMs goes before a percentage. A key that
-its mode does not use is refused unless it is zero.
-"""
+its mode does not use is refused unless it is zero."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,9 +1,7 @@
-"""
-HAMi's vocabulary, and Volcano's spelling of it: resources of a container, and annotations of its pod.
+"""HAMi's vocabulary, and Volcano's spelling of it: resources of a container, and annotations of its pod.
 
 Facts from https://github.com/Project-HAMi/HAMi (docs/config.md, docs/develop/scheduler-policy.md) and
-https://github.com/Project-HAMi/volcano-vgpu-device-plugin; what is refused here is in docs/requests.md.
-"""
+https://github.com/Project-HAMi/volcano-vgpu-device-plugin; what is refused here is in docs/requests.md."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

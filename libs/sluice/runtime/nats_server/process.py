@@ -1,7 +1,5 @@
-"""
-Real nats-server processes on this machine, for `sluice up` and for tests: one, or three as a cluster, on loopback
-ports.
-"""
+"""Real nats-server processes on this machine, for `sluice up` and for tests: one, or three as a cluster, on loopback
+ports."""
 
 import asyncio
 import contextlib

@@ -1,9 +1,7 @@
-"""
-A certificate, its key and the trusted authorities: files, read again when they change, and verified at once.
+"""A certificate, its key and the trusted authorities: files, read again when they change, and verified at once.
 
 A TLS handshake with ourselves in memory tries them, so that a bad file is an error at the start. If files turn bad at
-run time, the last good ones stay in use.
-"""
+run time, the last good ones stay in use."""
 
 import datetime as dt
 import ssl

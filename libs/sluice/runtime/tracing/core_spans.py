@@ -1,8 +1,6 @@
-"""
-Spans of one runner's turns in the traces of its requests: messages read, decisions, steps, messages written.
+"""Spans of one runner's turns in the traces of its requests: messages read, decisions, steps, messages written.
 
-It inspects the input and output of a core after each turn. Without an exporter it only times decisions.
-"""
+It inspects the input and output of a core after each turn. Without an exporter it only times decisions."""
 
 import time
 from collections.abc import Iterator, Sequence
