@@ -88,7 +88,7 @@ def read(container: ContainerRequest, given: SourceValues) -> FastPod:
         only=DeviceFilter(models=_models(given), uuids=_uuids(given)),
         uid=container.uid if mode != "exclusive" else None,
     )
-    return FastPod(claim, _node_name(given))
+    return FastPod(claim, values.node_name(given["node_name"]) if "node_name" in given else "")
 
 
 def _mode(given: SourceValues) -> Mode:
@@ -153,8 +153,3 @@ def _uuids(given: SourceValues) -> tuple[GpuUuid, ...]:
         why = "the id of an instance; Sluice makes the instance, so only a GPU can be named"
         raise written.invalid(why, "the UUID of a GPU, GPU-...")
     return values.uuids(SourceValue(written.field, ",".join(listed)))
-
-
-def _node_name(given: SourceValues) -> str:
-    written = given.get("node_name")
-    return values.node_name(written) if written is not None else ""
