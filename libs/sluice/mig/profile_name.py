@@ -27,11 +27,9 @@ class ProfileNameError(ValueError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class ProfileName:
-    """
-    A parsed profile name: `slices` is the `g`, `compute_slices` the `c` (or the `g`), `memory_gb` the rounded figure.
+    """A parsed name: `slices` is the `g`, `compute_slices` the `c` (or the `g`), `memory_gb` the rounded figure.
 
-    `attributes` keep their sign and order: `("+me",)`, `("-me",)`, `("+me.all",)`.
-    """
+    `attributes` keep their sign and order: `("+me",)`, `("-me",)`, `("+me.all",)`."""
 
     slices: int
     memory_gb: int
