@@ -1,10 +1,8 @@
-"""
-Parse and compare driver capabilities: the values of NVIDIA_DRIVER_CAPABILITIES, and what devices imply.
+"""Parse and compare driver capabilities: the values of NVIDIA_DRIVER_CAPABILITIES, and what devices imply.
 
 They choose libraries and device nodes that the NVIDIA runtime mounts, never which GPU
 (https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html#driver-capabilities,
-https://github.com/NVIDIA/nvidia-container-toolkit/blob/main/internal/config/image/capabilities.go).
-"""
+https://github.com/NVIDIA/nvidia-container-toolkit/blob/main/internal/config/image/capabilities.go)."""
 
 from collections.abc import Iterable, Sequence
 

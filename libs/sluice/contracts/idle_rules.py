@@ -1,8 +1,6 @@
-"""
-When a pod whose slice idles may be evicted: what its owner or an operator writes, and the decision.
+"""When a pod whose slice idles may be evicted: what its owner or an operator writes, and the decision.
 
-Times are unix seconds. A protected window is a text such as `mon-fri 08:00-18:00 +02:00`, several separated by `;`.
-"""
+Times are unix seconds. A protected window is a text such as `mon-fri 08:00-18:00 +02:00`, several separated by `;`."""
 
 import re
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
-"""
-Types of ids, so that a node name is never passed where a request id belongs.
+"""Types of ids, so that a node name is never passed where a request id belongs.
 
-Ids of requests and allocations are tokens of NATS subjects; decoders check them, or a reader would crash on one.
-"""
+Ids of requests and allocations are tokens of NATS subjects; decoders check them, or a reader would crash on one."""
 
 import re
 from typing import Annotated, NewType

@@ -1,9 +1,7 @@
-"""
-Why a request is refused or waits, as data: a code for machines, a sentence for people.
+"""Why a request is refused or waits, as data: a code for machines, a sentence for people.
 
 Refused is what is invalid on any fleet: syntax, contradictions, a profile name that cannot exist, more than the
-configured limits. Everything else waits, even if no known node could serve it: a node that joins later may.
-"""
+configured limits. Everything else waits, even if no known node could serve it: a node that joins later may."""
 
 import difflib
 import re

@@ -1,9 +1,7 @@
-"""
-What a share counts while it is resized: the larger of both sizes in every dimension (PROTOCOL §4).
+"""What a share counts while it is resized: the larger of both sizes in every dimension (PROTOCOL §4).
 
 One being shrunk keeps its size until its agent confirms that nothing more is used; one being enlarged is booked before
-it may use more.
-"""
+it may use more."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

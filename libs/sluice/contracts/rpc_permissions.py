@@ -1,10 +1,8 @@
-"""
-Which caller may use which gRPC method: the names in certificates, and one table of rights.
+"""Which caller may use which gRPC method: the names in certificates, and one table of rights.
 
 A certificate identifies its owner by a DNS name in its subject alternative names, which a TLS client checks inside the
 handshake (RFC 6125): `inventory.sluice.internal`, or `gpu-1.node.sluice.internal` for the agent of node `gpu-1`.
-`internal` is reserved for private use (ICANN resolution 2024.07.29.06).
-"""
+`internal` is reserved for private use (ICANN resolution 2024.07.29.06)."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -13,7 +11,6 @@ from types import MappingProxyType
 from sluice.contracts.ids import NodeName
 
 DOMAIN = "sluice.internal"
-_NODE_SUFFIX = f".node.{DOMAIN}"
 
 
 class Caller(StrEnum):
@@ -34,11 +31,10 @@ def dns_name(caller: Caller) -> str:
 
 
 def node_dns_name(node: NodeName) -> str:
-    return f"{node}{_NODE_SUFFIX}"
+    return f"{node}.node.{DOMAIN}"
 
 
 _PEOPLE = frozenset({Caller.CONSOLE, Caller.OPERATOR})
-_EVERYONE = frozenset(Caller)
 
 ALLOWED_CALLERS: Mapping[str, frozenset[Caller]] = MappingProxyType(
     {
@@ -56,7 +52,7 @@ ALLOWED_CALLERS: Mapping[str, frozenset[Caller]] = MappingProxyType(
         "/sluice.v1.AllocatorService/Explain": _PEOPLE,
         "/sluice.v1.AllocatorService/Adjust": _PEOPLE,
         "/sluice.v1.AllocatorService/Consolidate": _PEOPLE,
-        "/grpc.health.v1.Health/Check": _EVERYONE,
+        "/grpc.health.v1.Health/Check": frozenset(Caller),
     }
 )
 """The callers allowed per method over TLS. Methods that are not listed are denied."""

@@ -1,8 +1,6 @@
-"""
-Usage of slices, as an agent answers it. Not on the bus: nothing is decided from it (ADR 0041).
+"""Usage of slices, as an agent answers it. Not on the bus: nothing is decided from it (ADR 0041).
 
-What slices count against quotas is `sluice.contracts.quotas.usage`.
-"""
+What slices count against quotas is `sluice.contracts.quotas.usage`."""
 
 import msgspec
 

@@ -1,10 +1,8 @@
-"""
-Which directory of its pod's volume a container mounts, and where it finds its MPS daemon there.
+"""Which directory of its pod's volume a container mounts, and where it finds its MPS daemon there.
 
 A kubelet binds that one directory, and nothing mounted below it (kubernetes/kubernetes,
 pkg/volume/util/subpath/subpath_linux.go, doBindSubPath: option `bind`, not `rbind`). So a container with a share mounts
-its daemon's own directory.
-"""
+its daemon's own directory."""
 
 from functools import lru_cache
 from hashlib import sha256

@@ -1,8 +1,7 @@
-"""
-GPU models known without asking a GPU. A live GPU's own report always wins: sizes and even names depend on the driver.
+"""GPU models known without asking a GPU. A live GPU's own report always wins: sizes and even names depend on the
+driver.
 
-The facts and their public sources are in `catalog.toml`.
-"""
+The facts and their public sources are in `catalog.toml`."""
 
 import re
 import tomllib

@@ -1,8 +1,6 @@
-"""
-The transition table of a fixed layout: only existing instances that are free can be granted.
+"""The transition table of a fixed layout: only existing instances that are free can be granted.
 
-Across GPUs an existing instance comes before one that would have to be created: it can serve nothing else.
-"""
+Across GPUs an existing instance comes before one that would have to be created: it can serve nothing else."""
 
 from collections.abc import Iterable
 from functools import lru_cache

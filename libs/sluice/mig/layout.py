@@ -1,9 +1,7 @@
-"""
-Layouts: the instances on one GPU, whether they may exist together, and how many more of each profile fit.
+"""Layouts: the instances on one GPU, whether they may exist together, and how many more of each profile fit.
 
 Spans of memory slices do not overlap, and counted resources (compute slices, engines, a profile's maximum) stay within
-the GPU's budget (NVIDIA MIG user guide; the counts are those of nvidia-smi -lgip).
-"""
+the GPU's budget (NVIDIA MIG user guide; the counts are those of nvidia-smi -lgip)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,9 +1,7 @@
-"""
-GPU models as plain values: profiles, where each may start, and what each uses.
+"""GPU models as plain values: profiles, where each may start, and what each uses.
 
 A *memory slice* is the unit of placement (8 on most models, 12 on some), a *compute slice* is the `g` of a profile's
-name. Never mix the two.
-"""
+name. Never mix the two."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

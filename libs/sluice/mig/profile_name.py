@@ -1,8 +1,6 @@
-"""
-The grammar of MIG profile names: `[<c>c.]<g>g.<memory>gb[<attributes>]`, for instance `1c.3g.20gb+me`.
+"""The grammar of MIG profile names: `[<c>c.]<g>g.<memory>gb[<attributes>]`, for instance `1c.3g.20gb+me`.
 
-Source: NVIDIA MIG user guide, "GPU Instance Profiles". Memory and SMs depend on the model.
-"""
+Source: NVIDIA MIG user guide, "GPU Instance Profiles". Memory and SMs depend on the model."""
 
 import re
 from dataclasses import dataclass
@@ -29,11 +27,9 @@ class ProfileNameError(ValueError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class ProfileName:
-    """
-    A parsed profile name: `slices` is the `g`, `compute_slices` the `c` (or the `g`), `memory_gb` the rounded figure.
+    """A parsed name: `slices` is the `g`, `compute_slices` the `c` (or the `g`), `memory_gb` the rounded figure.
 
-    `attributes` keep their sign and order: `("+me",)`, `("-me",)`, `("+me.all",)`.
-    """
+    `attributes` keep their sign and order: `("+me",)`, `("-me",)`, `("+me.all",)`."""
 
     slices: int
     memory_gb: int

@@ -1,9 +1,7 @@
-"""
-A model's layouts as a table of few states, so that a decision is a look-up, not a search.
+"""A model's layouts as a table of few states, so that a decision is a look-up, not a search.
 
 Two layouts are one state when they occupy the same memory slices and use the same of each scarce resource. An A100 has
-2319 layouts and 382 states. States and choices are computed on first use and cached.
-"""
+2319 layouts and 382 states. States and choices are computed on first use and cached."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

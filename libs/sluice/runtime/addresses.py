@@ -1,9 +1,7 @@
-"""
-Parse HOST:PORT addresses, and open the sockets that servers listen on.
+"""Parse HOST:PORT addresses, and open the sockets that servers listen on.
 
 A manifest cannot know the family of its pod's address: brackets around an IPv4 address are removed, and a wildcard host
-means both families.
-"""
+means both families."""
 
 import socket
 from ipaddress import ip_address

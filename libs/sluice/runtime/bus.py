@@ -1,8 +1,6 @@
-"""
-The port between a service and the bus, implemented by the NATS bus and by the tests' memory bus.
+"""The port between a service and the bus, implemented by the NATS bus and by the tests' memory bus.
 
-It only transports. A write without an answer is reported as unknown, not retried: the outbox settles it.
-"""
+It only transports. A write without an answer is reported as unknown, not retried: the outbox settles it."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager

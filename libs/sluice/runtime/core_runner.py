@@ -1,9 +1,7 @@
-"""
-Runs a core: feeds it observations, results and ticks, and carries out its instructions.
+"""Runs a core: feeds it observations, results and ticks, and carries out its instructions.
 
 One task owns the core. An exception anywhere ends the runner and with it the service: a core that has missed the result
-of one of its instructions cannot continue.
-"""
+of one of its instructions cannot continue."""
 
 import asyncio
 import os

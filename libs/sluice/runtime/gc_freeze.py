@@ -1,9 +1,7 @@
-"""
-Exempts the core's long-lived state from Python's cyclic garbage collector.
+"""Exempts the core's long-lived state from Python's cyclic garbage collector.
 
 A full collection walks millions of small objects and would stop every decision for a second (docs/performance.md). So
-old objects are frozen at intervals: only cycles among them leak.
-"""
+old objects are frozen at intervals: only cycles among them leak."""
 
 import gc
 

@@ -1,8 +1,6 @@
-"""
-The queue in front of a core: in order of arrival, bounded, and ticks pass it.
+"""The queue in front of a core: in order of arrival, bounded, and ticks pass it.
 
-`ReadingStarted` explains every answer that arrived before it, so an answer may not overtake it.
-"""
+`ReadingStarted` explains every answer that arrived before it, so an answer may not overtake it."""
 
 import asyncio
 from collections import deque

@@ -1,9 +1,7 @@
-"""
-Leader election for a role: a hint that saves double work, never the lock (PROTOCOL §9).
+"""Leader election for a role: a hint that saves double work, never the lock (PROTOCOL §9).
 
 One subject, compare-and-set and a TTL. A standby also probes the holder: where that has ended or hangs, it takes the
-lease before the TTL is over. With two holders everything is still right: every decision is guarded by itself.
-"""
+lease before the TTL is over. With two holders everything is still right: every decision is guarded by itself."""
 
 import asyncio
 import contextlib

@@ -1,8 +1,6 @@
-"""
-Logs: one JSON object per line on stderr (text on a terminal), with service, run, and trace if any; bounded.
+"""Logs: one JSON object per line on stderr (text on a terminal), with service, run, and trace if any; bounded.
 
-Records of the standard library come out the same way. Without a reader of stderr lines are lost and work goes on.
-"""
+Records of the standard library come out the same way. Without a reader of stderr lines are lost and work goes on."""
 
 import logging
 import sys

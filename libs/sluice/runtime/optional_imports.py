@@ -1,8 +1,7 @@
-"""
-Imports a library without its optional dependencies, which would cost each start more than all our own modules.
+"""Imports a library without its optional dependencies, which would cost each start more than all our own modules.
 
-The NATS client imports a web client, the logging library a traceback formatter, if installed. Before there are threads.
-"""
+The NATS client imports a web client, the logging library a traceback formatter, if installed. Before there are
+threads."""
 
 import sys
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
-"""
-Reads last values before the core asks for them, to save a pod the wait before a first write (`ReadLast`).
+"""Reads last values before the core asks for them, to save a pod the wait before a first write (`ReadLast`).
 
-A prefetched value is used once, and never after a new reading has begun: as if its answer had come late.
-"""
+A prefetched value is used once, and never after a new reading has begun: as if its answer had come late."""
 
 import asyncio
 from collections.abc import Callable, Iterable

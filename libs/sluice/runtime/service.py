@@ -1,9 +1,7 @@
-"""
-The life of one service process: logging, traces, signals, an orderly end within a bounded time, an exit code.
+"""The life of one service process: logging, traces, signals, an orderly end within a bounded time, an exit code.
 
 Each service is assembled in its `__main__`: `run(main, lambda: load(AllocatorSettings, service="allocator"),
-"allocator")`.
-"""
+"allocator")`."""
 
 import asyncio
 import os
@@ -89,7 +87,8 @@ def run(
         code = asyncio.run(_until_signal(main, service, watchdog))
     finally:
         traces.close()
-        if not _others_alive():
+        others = (thread for thread in threading.enumerate() if thread is not threading.main_thread())
+        if all(thread.daemon for thread in others):  # else the interpreter waits for one, perhaps without end
             watchdog.cancel()
     if code == 0:
         log.info("stopped")
@@ -155,11 +154,6 @@ async def _shown(main: Callable[[Service[S]], Awaitable[None]], service: Service
     async with serving_metrics(service.settings.metrics_address):  # also while the broker is awaited
         with metrics.collecting_from(own):
             await main(service)
-
-
-def _others_alive() -> bool:
-    """Whether the interpreter would wait for another thread, perhaps without end: then the watchdog stays."""
-    return any(not thread.daemon and thread is not threading.main_thread() for thread in threading.enumerate())
 
 
 def _end_now(why: str) -> None:

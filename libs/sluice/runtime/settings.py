@@ -1,10 +1,8 @@
-"""
-Settings of a service: one TOML file and the environment (which wins), read once, into one frozen object.
+"""Settings of a service: one TOML file and the environment (which wins), read once, into one frozen object.
 
 The file has common fields at its top level and each service's own in a table of its name. In the environment a common
 field is `SLUICE_<FIELD>`, one for a service alone `SLUICE_<SERVICE>_<FIELD>`. An unknown key or a wrong value ends the
-start with a sentence that names it. No other module reads the environment.
-"""
+start with a sentence that names it. No other module reads the environment."""
 
 import math
 import os

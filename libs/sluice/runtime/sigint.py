@@ -1,8 +1,6 @@
-"""
-Let Ctrl-C end a process without a traceback while it imports its modules. Import this module first.
+"""Let Ctrl-C end a process without a traceback while it imports its modules. Import this module first.
 
-Until a service's event loop handles the signal, or a command calls `restore`, its default action ends the process.
-"""
+Until a service's event loop handles the signal, or a command calls `restore`, its default action ends the process."""
 
 import signal
 import sys

@@ -2,8 +2,6 @@
 
 import functools
 
-DISTRIBUTION = "sluice-gpu"
-
 
 @functools.cache
 def sluice_version() -> str:
@@ -11,6 +9,6 @@ def sluice_version() -> str:
     import importlib.metadata  # noqa: PLC0415 - slow to load, and most processes never say their version
 
     try:
-        return importlib.metadata.version(DISTRIBUTION)
+        return importlib.metadata.version("sluice-gpu")
     except importlib.metadata.PackageNotFoundError:
         return ""

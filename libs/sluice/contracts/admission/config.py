@@ -8,8 +8,6 @@ from sluice.contracts.driver_capabilities import CAPABILITIES, why_no_capabiliti
 from sluice.contracts.kube.names import CSI_DRIVER, DEFAULT_MODES, ENV_ALWAYS, HAND_OVERS
 from sluice.contracts.request_syntax import RequestLimits
 
-_SELF = frozenset({"self", "thread-self"})
-
 
 def parts_of(path: str) -> tuple[str, ...]:
     """The components of an absolute path as the kernel walks them, with `/var/run` as `/run`."""
@@ -27,7 +25,7 @@ def parts_of(path: str) -> tuple[str, ...]:
 def leads_to(path: str, directories: Sequence[str]) -> str:
     """The first of `directories` that is at, below or above `path`; `/proc` for its processes; else empty."""
     parts = parts_of(path)
-    if parts == ("proc",) or (parts[:1] == ("proc",) and (parts[1].isdecimal() or parts[1] in _SELF)):
+    if parts == ("proc",) or (parts[:1] == ("proc",) and (parts[1].isdecimal() or parts[1] in {"self", "thread-self"})):
         return "/proc"
     for directory in directories:
         ours = parts_of(directory)

@@ -1,10 +1,8 @@
-"""
-Set the environment of a GPU pod's containers, and refuse variables that only Sluice may set.
+"""Set the environment of a GPU pod's containers, and refuse variables that only Sluice may set.
 
 A list may hold a name twice, and the kubelet takes the last; an entry in `env` overrides those of `envFrom`, which are
 not visible here (https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#environment-variables).
-A literal entry equal to the grant is replaced by ours, as the kubelet does for device plugins.
-"""
+A literal entry equal to the grant is replaced by ours, as the kubelet does for device plugins."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,9 +20,7 @@ _NONE = frozenset({names.NO_DEVICES, "none"})
 """Values of NVIDIA_VISIBLE_DEVICES that select no device."""
 _CUDA_DEVICES = "CUDA_VISIBLE_DEVICES"
 _NAMES = frozenset({_CUDA_DEVICES, names.ENV_TICKET, names.ENV_QUOTA_SOCKET})
-_CUDA_NONE = frozenset({"", "-1"})
 _MPS = "CUDA_MPS_"
-_PREFIXES = ("NVIDIA_", _MPS)
 _ALLOWED = f"leave it out; {names.ENV_VISIBLE_DEVICES} may be {names.NO_DEVICES!r} in a container without a GPU"
 _ALLOWED_WITH_GPU = {
     names.ENV_DRIVER_CAPABILITIES: f"a literal value, or the annotation {SLUICE}/{DRIVER_CAPABILITIES}",
@@ -58,7 +54,7 @@ def validate_env(
     """Variables that only Sluice may set. `later`: the request was stored before; `by_kubelet`: with a claim."""
     ours = field_paths(container.name, claim)
     for entry in container.env or ():
-        reserved = entry.name.startswith(_PREFIXES) or entry.name in _NAMES
+        reserved = entry.name.startswith(("NVIDIA_", _MPS)) or entry.name in _NAMES
         if _is_ours(entry, ours) or not (entry.name in ours or (reserved and entry.name not in config.env_allowed)):
             continue
         if _says_what_is_granted(entry, claim):
@@ -71,7 +67,7 @@ def validate_env(
             yield forbidden(f"{path}.env[{entry.name}]", entry.value or "(from elsewhere)", why, right)
             continue
         field, value = f"{path}.env[{entry.name}]", entry.value if entry.value is not None else "(from elsewhere)"
-        if not _asks_for_none(entry):
+        if entry.name != names.ENV_VISIBLE_DEVICES or entry.value_from is not None or entry.value not in _NONE:
             allowed = _ALLOWED_WITH_GPU.get(entry.name, _ALLOWED) if claim is not None else _ALLOWED
             yield forbidden(field, value, "Sluice sets this from what the pod is granted", allowed)
         elif claim is not None and not by_kubelet:
@@ -123,7 +119,7 @@ def chooses_devices(entry: EnvVar) -> bool:
     """Whether a variable of the pod selects devices; one read from elsewhere may (policy `sluice-no-side-door`)."""
     if entry.name not in {names.ENV_VISIBLE_DEVICES, _CUDA_DEVICES}:
         return entry.name.startswith(_MPS)
-    hides = _NONE if entry.name == names.ENV_VISIBLE_DEVICES else _CUDA_NONE
+    hides = _NONE if entry.name == names.ENV_VISIBLE_DEVICES else {"", "-1"}
     return entry.value_from is not None or (entry.value or "") not in hides
 
 
@@ -169,7 +165,3 @@ def _is_ours(entry: EnvVar, ours: dict[str, str]) -> bool:
     if entry.value or entry.value_from is None or entry.value_from.field_ref is None:
         return False
     return entry.name in ours and entry.value_from.field_ref.field_path == ours[entry.name]
-
-
-def _asks_for_none(entry: EnvVar) -> bool:
-    return entry.name == names.ENV_VISIBLE_DEVICES and entry.value_from is None and entry.value in _NONE

@@ -1,8 +1,6 @@
-"""
-The ResourceClaim that admission adds to a pod, with a request for each container that has devices of its own.
+"""The ResourceClaim that admission adds to a pod, with a request for each container that has devices of its own.
 
-The pod-watcher makes the object. `spec.resourceClaims` never changes after the pod's creation.
-"""
+The pod-watcher makes the object. `spec.resourceClaims` never changes after the pod's creation."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,9 +1,7 @@
-"""
-The fields of an AdmissionReview and of a Pod that admission reads; all others are skipped.
+"""The fields of an AdmissionReview and of a Pod that admission reads; all others are skipped.
 
 Field names and meanings: https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/ and
-the API reference of Pod v1.
-"""
+the API reference of Pod v1."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

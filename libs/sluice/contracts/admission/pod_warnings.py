@@ -16,12 +16,13 @@ from sluice.contracts.request_syntax.sluice_keys import MODES
 from sluice.contracts.request_syntax.source_text import source_text_of
 
 _NAMED_MAX = 5
-HAMI_SCHEDULER = "hami-scheduler"
-"""The name that HAMi's own webhook writes (https://github.com/Project-HAMi/HAMi, charts/hami/values.yaml)."""
-
-
-SLURM_BRIDGE = "slurm-bridge-scheduler"
-"""Of Slinky, whose admission sets it on the pods of its namespaces (https://github.com/SlinkyProject/slurm-bridge)."""
+_SCHEDULERS = {
+    "hami-scheduler": "that scheduler starts the pod, so it must be running",
+    "slurm-bridge-scheduler": "Slurm would choose a node and count its GPUs, too, independently of Sluice: leave "
+    "schedulerName out, or leave the pod to Slurm with the label sluice.dev/ignore",
+}
+"""By the names that their own admission writes: HAMi's webhook (https://github.com/Project-HAMi/HAMi,
+charts/hami/values.yaml), and Slinky's on the pods of its namespaces (https://github.com/SlinkyProject/slurm-bridge)."""
 
 
 def new_pod_warnings(pod: Pod, before: StoredRequest, stored: StoredRequest, asked: ResolvedRequest) -> Iterator[str]:
@@ -49,13 +50,8 @@ def new_pod_warnings(pod: Pod, before: StoredRequest, stored: StoredRequest, ask
 
 def _on_scheduler(pod: Pod) -> Iterator[str]:
     name = pod.spec.scheduler_name
-    if name == HAMI_SCHEDULER:
-        yield f"spec.schedulerName = {name!r}: that scheduler starts the pod, so it must be running"
-    if name == SLURM_BRIDGE:
-        yield (
-            f"spec.schedulerName = {name!r}: Slurm would choose a node and count its GPUs, too, independently "
-            "of Sluice: leave schedulerName out, or leave the pod to Slurm with the label sluice.dev/ignore"
-        )
+    if name in _SCHEDULERS:
+        yield f"spec.schedulerName = {name!r}: {_SCHEDULERS[name]}"
 
 
 def _on_main_container(pod: Pod, stored: StoredRequest) -> Iterator[str]:

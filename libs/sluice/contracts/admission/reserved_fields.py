@@ -1,7 +1,5 @@
-"""
-Fields that only Sluice may put on a pod (a copied mark would pass for a grant), and fields that a gated pod may not
-have.
-"""
+"""Fields that only Sluice may put on a pod (a copied mark would pass for a grant), and fields that a gated pod may not
+have."""
 
 from collections.abc import Iterator
 

@@ -1,9 +1,7 @@
-"""
-Read a pod's request from its stored form, and decide which containers share devices.
+"""Read a pod's request from its stored form, and decide which containers share devices.
 
 The request is stored at the pod's creation as it was written, before parsing: one stored by hand is worth no more than
-the keys in it. Users and names come from the spec, which can no longer change.
-"""
+the keys in it. Users and names come from the spec, which can no longer change."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,19 +14,9 @@ from sluice.contracts.kube.names import ANNOTATION_REQUEST, ENV_DRIVER_CAPABILIT
 from sluice.contracts.messages import Claim
 from sluice.contracts.pod_specs import literal_variable, main_container, read_containers
 from sluice.contracts.reasons import Refusal, shorten
-from sluice.contracts.request_syntax import (
-    ContainerRequest,
-    PodRequest,
-    RequestLimits,
-    claim_modes,
-    claim_sizes,
-    hami,
-    is_gpu_resource,
-    is_our_annotation,
-    parse_pod,
-    source_text,
-)
-from sluice.contracts.request_syntax.keys import FASTGSHARE, SLUICE
+from sluice.contracts.request_syntax import ContainerRequest, PodRequest, RequestLimits, hami, parse_pod, source_text
+from sluice.contracts.request_syntax.claim_text import claim_modes, claim_sizes
+from sluice.contracts.request_syntax.keys import FASTGSHARE, SLUICE, is_gpu_resource, is_our_annotation
 from sluice.contracts.request_syntax.limit_ranges import without_defaults
 from sluice.contracts.request_syntax.sluice_keys import DRIVER_CAPABILITIES, POD_KEYS
 

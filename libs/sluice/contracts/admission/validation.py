@@ -6,18 +6,11 @@ from typing import Any
 
 import msgspec
 
-from sluice.contracts.admission import pod_claims, reserved_fields
+from sluice.contracts.admission import pod_claims, reserved_fields, stored_request
 from sluice.contracts.admission.config import AdmissionConfig
 from sluice.contracts.admission.environment import validate_env
 from sluice.contracts.admission.pod_fields import Container, Pod, Spec
-from sluice.contracts.admission.stored_request import (
-    ResolvedRequest,
-    StoredRequest,
-    parse_stored,
-    requests_gpus,
-    stored_from,
-    with_variables,
-)
+from sluice.contracts.admission.stored_request import ResolvedRequest, StoredRequest, parse_stored
 from sluice.contracts.admission.violations import Violation, forbidden, invalid, refused
 from sluice.contracts.admission.volumes import validate_mounts, validate_volumes
 from sluice.contracts.dra.names import class_of_resource
@@ -129,13 +122,13 @@ def read_new_request(
     annotations: Mapping[str, object], spec: Mapping[str, Any], limits: RequestLimits, *, default_mode: str = ""
 ) -> NewRequest | None:
     """The request of a pod that was not reviewed before; None when it requests no GPU. Never raises."""
-    written = accepted(stored_from(annotations, spec))
-    if not requests_gpus(written):
+    written = accepted(stored_request.stored_from(annotations, spec))
+    if not stored_request.requests_gpus(written):
         return None
     asked = accepted(parse_stored(written, spec, limits))
     if not asked.pod.claims:
         return None
-    before = with_variables(written, asked, spec)
+    before = stored_request.with_variables(written, asked, spec)
     again = parse_stored(before, spec, limits)
     asked = accepted(_as_its_variable(again, written, before) if isinstance(again, Refusal) else again)
     return NewRequest(before, *with_default_mode(before, asked, spec, limits, default_mode))

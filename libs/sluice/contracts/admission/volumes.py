@@ -13,7 +13,6 @@ OUR_VOLUME: dict[str, Any] = {"name": VOLUME, "csi": {"driver": CSI_DRIVER, "rea
 OUR_MOUNT: dict[str, Any] = {"name": VOLUME, "mountPath": MOUNT_PATH, "subPathExpr": TICKET_SUB_PATH, "readOnly": True}
 DEVICE_LIST = "nvidia-container-devices"
 """NVIDIA's runtime may read devices from mounts at /var/run/nvidia-container-devices/<device>."""
-_OUR_CSI = CsiVolume(driver=CSI_DRIVER, read_only=True)
 
 
 def validate_volumes(spec: Spec, config: AdmissionConfig) -> Iterator[Violation]:
@@ -26,7 +25,9 @@ def validate_volumes(spec: Spec, config: AdmissionConfig) -> Iterator[Violation]
                 yield forbidden(f"{field}.hostPath.path", volume.host_path.path, why, "other directories of the host")
         if volume.csi is not None and volume.csi.driver == CSI_DRIVER and volume.name != VOLUME:
             yield forbidden(f"{field}.csi.driver", CSI_DRIVER, "Sluice adds its volume itself", "leave the volume out")
-        elif volume.name == VOLUME and (volume.csi != _OUR_CSI or volume.host_path is not None):
+        elif volume.name == VOLUME and (
+            volume.csi != CsiVolume(driver=CSI_DRIVER, read_only=True) or volume.host_path is not None
+        ):
             yield forbidden("spec.volumes", VOLUME, "this name belongs to the volume that Sluice adds", "another name")
 
 

@@ -1,7 +1,5 @@
-"""
-Encode and decode messages as JSON, so that a person can read the bus. What cannot be decoded comes back as
-`Undecodable`.
-"""
+"""Encode and decode messages as JSON, so that a person can read the bus. What cannot be decoded comes back as
+`Undecodable`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

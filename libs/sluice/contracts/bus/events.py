@@ -1,9 +1,7 @@
-"""
-The events and instructions that every service's core exchanges with the bus.
+"""The events and instructions that every service's core exchanges with the bus.
 
 A reader's shell turns a stream into `ReadingStarted`, `Observed`..., `ReadingCaughtUp`, `Observed`...; a writer's
-answers each `Write` by exactly one of `WriteAccepted`, `WriteRefused`, `WriteUnknown`.
-"""
+answers each `Write` by exactly one of `WriteAccepted`, `WriteRefused`, `WriteUnknown`."""
 
 from enum import StrEnum
 

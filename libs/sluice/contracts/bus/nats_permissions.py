@@ -1,10 +1,8 @@
-"""
-Derive the exact NATS allow-lists of every role from the subject kinds.
+"""Derive the exact NATS allow-lists of every role from the subject kinds.
 
 No deny rules (they were bypassed, see NATS security note 2026-18), and never `$JS.>`. Each user has its own inbox. An
 agent may write its own node's subjects and use its own durable, not create one: with a `deliver_subject` the server
-writes elsewhere. So does any reply: agents have an account of their own (`sluice.runtime.nats_server.users`).
-"""
+writes elsewhere. So does any reply: agents have an account of their own (`sluice.runtime.nats_server.users`)."""
 
 from dataclasses import dataclass
 

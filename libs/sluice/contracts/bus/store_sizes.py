@@ -1,9 +1,7 @@
-"""
-How much disk the broker's streams may take.
+"""How much disk the broker's streams may take.
 
 HISTORY is for people and loses its oldest messages; STATE, which agents write, refuses new ones. BOOK has no limit:
-what the two leave of the store is its room, so no agent can stop the ledger.
-"""
+what the two leave of the store is its room, so no agent can stop the ledger."""
 
 MIB = 1024**2
 

@@ -1,8 +1,6 @@
-"""
-The bus as data: subject kinds with their writers and readers, the streams that hold them, the agents' durables.
+"""The bus as data: subject kinds with their writers and readers, the streams that hold them, the agents' durables.
 
-Documents, NATS permissions (`nats_permissions`) and declared streams (the runtime) are derived from it.
-"""
+Documents, NATS permissions (`nats_permissions`) and declared streams (the runtime) are derived from it."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,9 +1,7 @@
-"""
-Every subject on the bus: typed builders and one parser.
+"""Every subject on the bus: typed builders and one parser.
 
 One function, `guarded`, makes a subject and the filter that guards its writes: the server silently accepts a filter
-that does not cover the subject, and then nothing is guarded (tried, see docs/adr/0002).
-"""
+that does not cover the subject, and then nothing is guarded (tried, see docs/adr/0002)."""
 
 from collections.abc import Callable
 from functools import lru_cache, partial

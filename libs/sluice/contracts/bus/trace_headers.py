@@ -1,8 +1,6 @@
-"""
-Trace ids of requests, and the headers that carry timed steps with a message. No decision may depend on them.
+"""Trace ids of requests, and the headers that carry timed steps with a message. No decision may depend on them.
 
-Trace ids are derived from the request's id: every process can compute them, and a wiped bus loses none.
-"""
+Trace ids are derived from the request's id: every process can compute them, and a wiped bus loses none."""
 
 import hashlib
 from collections.abc import Sequence

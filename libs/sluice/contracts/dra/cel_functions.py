@@ -1,9 +1,7 @@
-"""
-What Kubernetes adds to CEL for selectors of devices: quantities, versions, and the functions on texts.
+"""What Kubernetes adds to CEL for selectors of devices: quantities, versions, and the functions on texts.
 
 A quantity is a map `{"quantity": <exact number>}`, a version `{"semver": <text>}`, compared by value (k8s.io/apiserver,
-pkg/cel/library: quantity.go, semverlib.go; cel-go, ext/strings.go).
-"""
+pkg/cel/library: quantity.go, semverlib.go; cel-go, ext/strings.go)."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -1,9 +1,7 @@
-"""
-NVIDIA's configuration of a device in a ResourceClaim or DeviceClass: how the containers of the claim share it.
+"""NVIDIA's configuration of a device in a ResourceClaim or DeviceClass: how the containers of the claim share it.
 
 `GpuConfig` and `MigDeviceConfig` of resource.nvidia.com/v1beta1 (kubernetes-sigs/dra-driver-nvidia-gpu,
-api/nvidia.com/resource/v1beta1: sharing.go, validate.go).
-"""
+api/nvidia.com/resource/v1beta1: sharing.go, validate.go)."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,6 @@
-"""
-Read the spec of a ResourceClaim into claims, in our words (class `sluice.dev`) or in NVIDIA's.
+"""Read the spec of a ResourceClaim into claims, in our words (class `sluice.dev`) or in NVIDIA's.
 
-Sources: k8s.io/api/resource/v1 (types.go), kubernetes-sigs/dra-driver-nvidia-gpu.
-"""
+Sources: k8s.io/api/resource/v1 (types.go), kubernetes-sigs/dra-driver-nvidia-gpu."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -92,13 +90,11 @@ def read_claim(
     limits: RequestLimits = DEFAULT_LIMITS,
     uid: int | None = None,
 ) -> ClaimRequests | NotOurs:
-    """
-    The claims of a ResourceClaim's `spec` (resource.k8s.io/v1 or v1beta2; v1beta1's flat requests, too). Never raises.
+    """Claims of a ResourceClaim's `spec` (resource.k8s.io/v1 or v1beta2; v1beta1's flat requests, too). Never raises.
 
     `classes` are the specs of the DeviceClasses that exist, by name. A Claim's `container` is `<prefix><request>`, of a
     prioritized list `<prefix><request>/<subrequest>`. `path` begins the field of a refusal (`spec.spec` in a template).
-    `models` are the known GPUs (default: the catalog). `uid` is the user of the pod, for shares.
-    """
+    `models` are the known GPUs (default: the catalog). `uid` is the user of the pod, for shares."""
     known = models if models is not None else catalog()
     return _claim(Fields(path, spec), Context(classes, known, limits, prefix, uid))
 

@@ -56,7 +56,8 @@ def claims_of(asked: Asked, config: Sequence[Fields], context: Context) -> tuple
         return (_slice_claim(asked, base, configs, own, context),)
     least = _least(request)
     selectors = (*asked.device_class.selectors, *own)
-    said = own[-1] if own else _first_capacity(request) or request.at("deviceClassName")
+    wanted = request.inside("capacity").inside("requests")
+    said = own[-1] if own else next(map(wanted.at, wanted.values), request.at("deviceClassName"))
     shapes = shapes_of(selectors, least, context.models, said)
     if "memory" in least and any(shape.profile is None for shape in shapes):
         context.warnings[
@@ -83,11 +84,6 @@ def opaque_parameters(config: Fields, driver: str) -> Fields | None:
     opaque = config.inside("opaque")
     opaque.only(("driver", "parameters"))
     return opaque.inside("parameters") if opaque.text("driver") == driver else None
-
-
-def _first_capacity(request: Fields) -> SourceValue | None:
-    wanted = request.inside("capacity").inside("requests")
-    return next((wanted.at(key) for key in wanted.values), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,7 @@
-"""
-Turn the CEL selectors of a request into shapes that the allocator understands: profiles, and filters of models.
+"""Turn the CEL selectors of a request into shapes that the allocator understands: profiles, and filters of models.
 
 The selectors are evaluated on every virtual device, and a shape admits none that they exclude. Among many profiles only
-the smallest of each model is asked for.
-"""
+the smallest of each model is asked for."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +35,8 @@ def filter_for(wanted: frozenset[str], others: frozenset[str], models: tuple[Gpu
     for names in (keys, tuple(sorted(wanted))):
         astray = tuple(sorted(each for each in others if any(is_meant(each, name) for name in names)))
         found = DeviceFilter(models=names, not_models=astray)
-        if len(names) <= LIST_MAX and len(astray) <= LIST_MAX and _is_exact(found, wanted, others):
+        exact = all(admits(found, each) for each in wanted) and not any(admits(found, each) for each in others)
+        if len(names) <= LIST_MAX and len(astray) <= LIST_MAX and exact:
             return found
     return None
 
@@ -46,10 +45,6 @@ def admits(only: DeviceFilter, product: str) -> bool:
     if any(is_meant(product, part) for part in only.not_models):
         return False
     return not only.models or any(is_meant(product, part) for part in only.models)
-
-
-def _is_exact(only: DeviceFilter, wanted: frozenset[str], others: Iterable[str]) -> bool:
-    return all(admits(only, each) for each in wanted) and not any(admits(only, each) for each in others)
 
 
 SELECTORS_MAX = 16 * 1024
@@ -99,10 +94,9 @@ def shapes_of(
         why = f"the selectors of this request have {size} characters, counted for each UUID in them"
         raise asked.too_large(why, f"at most {SELECTORS_MAX}")
     named = tuple(chain.from_iterable(literals(text) for text in texts))
-    pool = (
-        *virtual_devices.virtual_devices(models),
-        *(virtual_devices.unlisted(each) for each in _unlisted_profiles(named, models)),
-    )
+    known = {profile.name for model in models for profile in model.profiles}
+    unlisted = dict.fromkeys(each for each in named if each not in known and _is_profile(each))
+    pool = (*virtual_devices.virtual_devices(models), *map(virtual_devices.unlisted, unlisted))
     asked_least = tuple(sorted(least.items()))
     found = {uuid: _on_gpu(pool, tuple(texts), asked_least, uuid, named) for uuid in (_ANOTHER, *uuids)}
     matching, only = _by_uuid(found, asked)
@@ -122,11 +116,6 @@ def _check_words(text: str, written: SourceValue) -> None:
         why = "a UUID can only be compared as a whole"
         right = "uuid == 'GPU-...', !=, or in ['GPU-...', 'GPU-...']; parentUUID for MIG devices"
         raise written.unsupported(why, right)
-
-
-def _unlisted_profiles(named: Iterable[str], models: tuple[GpuModel, ...]) -> tuple[str, ...]:
-    known = {profile.name for model in models for profile in model.profiles}
-    return tuple(dict.fromkeys(each for each in named if each not in known and _is_profile(each)))
 
 
 def _is_profile(text: str) -> bool:
@@ -189,16 +178,12 @@ def _refuse_nothing(
         raise texts[wrong].wrong(*_about(error))
     named = [each for text in texts for each in literals(text)]
     models_near = [f"; did you mean {alike[0]}?" for each in named if (alike := suggestions(each, models))]
-    profiles = [profile.name for model in models for profile in model.profiles]
-    near = [_near_profile(each, profiles) for each in named if "gb" in each.casefold()]
+    profiles = tuple(dict.fromkeys(profile.name for model in models for profile in model.profiles))
+    asked_for = [each for each in named if "gb" in each.casefold() and each not in profiles]
+    near = [did_you_mean(each.casefold(), profiles) for each in asked_for]
     why = f"no GPU that Sluice knows has such a device{next(filter(None, (*near, *models_near)), '')}"
     right = "a profile or productName of docs/models.md; GPUs that are not in it by class sluice.dev and gpu-model"
     raise asked.wrong(RefusalReason.UNKNOWN_PROFILE, why, right)
-
-
-def _near_profile(text: str, profiles: Sequence[str]) -> str:
-    near = dict.fromkeys(profiles)
-    return "" if text in near else did_you_mean(text.casefold(), tuple(near))
 
 
 def _about(error: CelError) -> tuple[RefusalReason, str, str]:

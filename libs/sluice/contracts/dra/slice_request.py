@@ -1,8 +1,6 @@
-"""
-Our own parameters of a ResourceClaim, `apiVersion: sluice.dev/v1, kind: SliceRequest`: the keys of the annotations.
+"""Our own parameters of a ResourceClaim, `apiVersion: sluice.dev/v1, kind: SliceRequest`: the keys of the annotations.
 
-Values may be text, numbers or booleans. Keys of the whole pod hold for the whole claim.
-"""
+Values may be text, numbers or booleans. Keys of the whole pod hold for the whole claim."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

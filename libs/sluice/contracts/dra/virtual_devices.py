@@ -1,9 +1,7 @@
-"""
-The devices that selectors are evaluated on: every product of the catalog, whole and as each of its MIG profiles.
+"""The devices that selectors are evaluated on: every product of the catalog, whole and as each of its MIG profiles.
 
 Attributes and capacities are NVIDIA's driver's (kubernetes-sigs/dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin:
-deviceinfo.go, mig.go, partitions.go), as far as they follow from the model; the rest is in `UNKNOWN`.
-"""
+deviceinfo.go, mig.go, partitions.go), as far as they follow from the model; the rest is in `UNKNOWN`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

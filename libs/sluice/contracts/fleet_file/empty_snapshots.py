@@ -1,8 +1,6 @@
-"""
-What the nodes of a fleet file report when nothing runs on them, as inventory would show it: a fleet without agents.
+"""What the nodes of a fleet file report when nothing runs on them, as inventory would show it: a fleet without agents.
 
-GPUs are named after their node (`GPU-<node>-<index>`), so that equal files give equal answers.
-"""
+GPUs are named after their node (`GPU-<node>-<index>`), so that equal files give equal answers."""
 
 from sluice.contracts.fleet_file.fleet_spec import GpuGroupSpec, NodeSpec
 from sluice.contracts.gpu_reports import profile_reports

@@ -1,10 +1,9 @@
-"""
-Read a fleet of simulated nodes from TOML (docs/simulate.md#the-fleet-file), strictly: errors name node, key and cure.
+"""Read a fleet of simulated nodes from TOML (docs/simulate.md#the-fleet-file), strictly: errors name node, key and
+cure.
 
 `[node.faults]` is passed on unchecked, because only the node agent knows its switches. GPUs with a `layout`, even an
 empty one, are partitioned by an administrator. `numa` has one number per GPU of its entry; `nvlink` lists groups of
-GPUs (counted from 0 within the entry) that are linked each to each.
-"""
+GPUs (counted from 0 within the entry) that are linked each to each."""
 
 import re
 from dataclasses import dataclass, field, replace
@@ -34,26 +33,12 @@ PODS_DEFAULT = 110
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _NODE_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 
-_FLEET_KEYS = ("node",)
 _NODE_KEYS = (
-    "name",
-    "count",
-    "cpu_cores",
-    "memory_mib",
-    "labels",
-    "gpus",
-    "timing",
-    "faults",
-    "pool",
-    "taints",
-    "resources",
-    "pods",
-    "modes",
-    "time_quota",
+    *("name", "count", "cpu_cores", "memory_mib", "labels", "gpus", "timing", "faults", "pool", "taints", "resources"),
+    *("pods", "modes", "time_quota"),
 )
 _GPU_KEYS = (*MODEL_KEYS, "count", "mig", "numa", "nvlink", "layout")
 _TAINT = re.compile(r"(?P<key>[^=:\s]+)(?:=(?P<value>[^=:\s]*))?:(?P<effect>NoSchedule|PreferNoSchedule|NoExecute)")
-_TIMING_KEYS = ("create_ms", "destroy_ms")
 
 
 class FleetSpecError(TableError):
@@ -106,7 +91,7 @@ class FleetSpec:
 def parse_fleet(text: str, *, origin: str) -> FleetSpec:
     """Read a fleet from TOML; errors name `origin`. Raises FleetSpecError at the first mistake."""
     top = read_toml(text, origin=origin, error=FleetSpecError)
-    top.only(_FLEET_KEYS)
+    top.only(("node",))
     nodes: dict[str, NodeSpec] = {}
     for number, entry in enumerate(top.tables("node"), start=1):
         for node in _nodes(entry, number):
@@ -126,7 +111,7 @@ def _nodes(entry: Table, number: int) -> list[NodeSpec]:
     entry.only(_NODE_KEYS)
     count = entry.whole("count", 1, 1, NODES_MAX)
     timing, table = entry.table("timing"), entry.table("resources")
-    timing.only(_TIMING_KEYS)
+    timing.only(("create_ms", "destroy_ms"))
     template = NodeSpec(
         name=NodeName(name),
         cpu_cores=entry.number("cpu_cores", 64, 0.001, 100_000),

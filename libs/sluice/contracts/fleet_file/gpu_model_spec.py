@@ -1,9 +1,7 @@
-"""
-Resolve the GPU model of a fleet file's entry: a model of the catalog by any name, or one that the entry spells out.
+"""Resolve the GPU model of a fleet file's entry: a model of the catalog by any name, or one that the entry spells out.
 
 A model without profiles has no MIG. The compute slices of a profile are those of its name; the GPU has as many as all
-instances of one profile together.
-"""
+instances of one profile together."""
 
 from sluice.contracts.toml_tables import Table
 from sluice.mig.catalog import find_model, mig_models

@@ -6,14 +6,8 @@ from typing import Any, Self
 
 from sluice.contracts.kube.quantities import NotANumber, parse_quantity, parse_whole
 from sluice.contracts.reasons import shorten
-from sluice.contracts.request_syntax.source_text import (
-    RequestSyntaxError,
-    SourceValue,
-    Unquoted,
-    did_you_mean,
-    is_null,
-    source_text_of,
-)
+from sluice.contracts.request_syntax import source_text
+from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue, Unquoted, did_you_mean, is_null
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +97,7 @@ class Fields:
         value = self.values.get(key)
         if is_null(value):
             return None
-        size = parse_quantity(source_text_of(value))
+        size = parse_quantity(source_text.source_text_of(value))
         if isinstance(size, NotANumber) or size < 0:
             why = size.why if isinstance(size, NotANumber) else "less than zero"
             raise self.wrong(key, why, "a quantity, for instance 10Gi")

@@ -1,10 +1,8 @@
-"""
-Parse numbers in manifests exactly: whole numbers, decimals, quantities, and memory in MiB.
+"""Parse numbers in manifests exactly: whole numbers, decimals, quantities, and memory in MiB.
 
 `parse_quantity` reads what the API server reads
 (https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/); for `parse_memory_mib` a whole
-number without a unit is MiB, not bytes. Invalid text comes back as `NotANumber`, however long or strange it is.
-"""
+number without a unit is MiB, not bytes. Invalid text comes back as `NotANumber`, however long or strange it is."""
 
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
-"""
-Match labels of nodes and pods against selectors
-(https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors).
-"""
+"""Match labels of nodes and pods against selectors
+(https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors)."""
 
 from collections.abc import Iterable, Mapping
 

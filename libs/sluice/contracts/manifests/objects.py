@@ -33,9 +33,6 @@ def as_api_value(value: Any) -> Any:
             return value
 
 
-LIST_KINDS = frozenset({"List", "PodList"})
-
-
 @dataclass(frozen=True, slots=True)
 class ManifestObject:
     """One object of a file: a document, or an item of a List. `path` leads to it within its document."""
@@ -48,7 +45,7 @@ class ManifestObject:
 def objects_of(value: Any, line: int, path: str = "") -> Iterator[ManifestObject]:
     """The document itself, or the items of a List as `kubectl` splits it. A null item is left out."""
     kind = value.get("kind") if isinstance(value, dict) else None
-    if isinstance(kind, str) and kind in LIST_KINDS and isinstance(value.get("items"), list):
+    if isinstance(kind, str) and kind in {"List", "PodList"} and isinstance(value.get("items"), list):
         for at, item in enumerate(value["items"]):
             if not is_null(item):
                 yield from objects_of(item, line, f"{path}items[{at}].")

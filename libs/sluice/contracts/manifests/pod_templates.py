@@ -1,10 +1,8 @@
-"""
-Find pod templates in objects of any kind, and how many pods a controller would create from each.
+"""Find pod templates in objects of any kind, and how many pods a controller would create from each.
 
 By their shape, `...: {spec: {containers: [...]}}` below the object's `spec`: so custom resources (Kubeflow, RayCluster,
 JobSet, LeaderWorkerSet, Argo's Rollout, Knative's Service) are read like
-https://kubernetes.io/docs/concepts/workloads/controllers/. Counts beside the templates are multiplied.
-"""
+https://kubernetes.io/docs/concepts/workloads/controllers/. Counts beside the templates are multiplied."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,9 +1,7 @@
-"""
-Read one text of manifests into its pods, each with its request or the reason why that is invalid.
+"""Read one text of manifests into its pods, each with its request or the reason why that is invalid.
 
 An error in the whole text (not YAML, too large) breaks it; one in an object refuses that object. An object with pod
-templates yields the pods that its controller would create; any other kind is only listed.
-"""
+templates yields the pods that its controller would create; any other kind is only listed."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -98,7 +96,8 @@ def _read(file: str, item: ManifestObject, judge: _Judge) -> Iterator[PodManifes
     name, namespace = _text(metadata.get("name")), _text(metadata.get("namespace")) or "default"
     kind, version = value.get("kind"), value.get("apiVersion")
     right_kind, right_version = meant(kind, version)
-    if not isinstance(kind, str) or not kind or right_kind or (kind != "Pod" and _is_shaped_as_a_pod(value)):
+    is_podlike = isinstance(mapping_of(value.get("spec")).get("containers"), list)
+    if not isinstance(kind, str) or not kind or right_kind or (kind != "Pod" and is_podlike):
         why = f"{where}: {'Kubernetes has no such kind' if right_kind else 'no Kubernetes kind that is known here'}"
         yield PodManifest(namespace, name, refusal=not_a_pod(item, "kind", why, kind, right_kind or "Pod"))
     elif right_version:
@@ -119,10 +118,6 @@ def _read(file: str, item: ManifestObject, judge: _Judge) -> Iterator[PodManifes
             skipped = f"{where}: {shorten(kind, 63)} {name or '(no name)'} is skipped: {what}"
             defines = read_namespace(name, mapping_of(metadata.get("labels"))) if kind == "Namespace" else None
             yield PodManifest(namespace, name, skipped=skipped, defines=defines)
-
-
-def _is_shaped_as_a_pod(value: Mapping[str, Any]) -> bool:
-    return isinstance(mapping_of(value.get("spec")).get("containers"), list)
 
 
 def _made(

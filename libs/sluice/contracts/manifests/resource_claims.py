@@ -1,8 +1,6 @@
-"""
-The ResourceClaims, templates and DeviceClasses of a text of manifests, and the pods that refer to them.
+"""The ResourceClaims, templates and DeviceClasses of a text of manifests, and the pods that refer to them.
 
-A claim of several pods is asked for once, with the first of them.
-"""
+A claim of several pods is asked for once, with the first of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,18 +15,11 @@ from sluice.contracts.manifests.pod_manifest import PodManifest
 from sluice.contracts.messages import Claim
 from sluice.contracts.pod_specs import read_host_needs, read_pod_labels, read_priority, unknown_demands
 from sluice.contracts.reasons import Refusal, shorten
-from sluice.contracts.request_syntax import PodRequest, RequestLimits
+from sluice.contracts.request_syntax import PodRequest, RequestLimits, source_text
 from sluice.contracts.request_syntax.claim_text import written_claims
 from sluice.contracts.request_syntax.keys import SLUICE
-from sluice.contracts.request_syntax.source_text import (
-    RequestSyntaxError,
-    SourceValue,
-    accepted,
-    did_you_mean,
-    mapping_of,
-)
+from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue, accepted, mapping_of
 
-_GROUP = "resource.k8s.io/"
 _CLAIM, _TEMPLATE, _CLASS = "ResourceClaim", "ResourceClaimTemplate", "DeviceClass"
 _Name = tuple[str, str]
 """Namespace and name."""
@@ -48,7 +39,7 @@ class FileClaims:
 def is_of_claims(value: Mapping[str, Any]) -> bool:
     """Whether an object is one that pods' claims are read from: it is no pod, and not passed over either."""
     version, kind = value.get("apiVersion"), value.get("kind")
-    return isinstance(version, str) and version.startswith(_GROUP) and kind in {_CLAIM, _TEMPLATE, _CLASS}
+    return isinstance(version, str) and version.startswith("resource.k8s.io/") and kind in {_CLAIM, _TEMPLATE, _CLASS}
 
 
 def claims_in(objects: Iterable[ManifestObject]) -> FileClaims:
@@ -79,15 +70,12 @@ class AskedByClaims:
     refusal: Refusal | None = None
 
 
-NO_CLAIMS = AskedByClaims()
-
-
 def asked_by_claims(
     known: FileClaims | None, pod: _Name, spec: Mapping[str, Any], limits: RequestLimits
 ) -> AskedByClaims:
     """What a pod asks for by its claims, as far as the text has them (None: not read); each claim only once."""
     if known is None:
-        return NO_CLAIMS
+        return AskedByClaims()
     try:
         read = [_read_one(known, pod, spec, each, limits) for each in accepted(read_pod_claims(spec))]
         found = [each for each in read if not isinstance(each, str)]
@@ -181,7 +169,7 @@ def _not_there(known: FileClaims, namespace: str, each: PodClaim) -> str:
     kind, listed, name = (
         (_CLAIM, known.claims, each.claim) if each.claim else (_TEMPLATE, known.templates, each.template)
     )
-    near = did_you_mean(name, [other for where, other in listed if where == namespace])
+    near = source_text.did_you_mean(name, [other for where, other in listed if where == namespace])
     return (
         f"{each.path}: this file has no {kind} {shorten(name, 63)!r} in namespace {namespace}, so it is not read{near}"
     )

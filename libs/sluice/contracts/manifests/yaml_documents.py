@@ -1,9 +1,7 @@
-"""
-Read YAML into plain values, safely: bounded in depth and size, with the line of every error.
+"""Read YAML into plain values, safely: bounded in depth and size, with the line of every error.
 
 Built on the parser's events: no recursion, no constructors, aliases count in full, and values that are not strings stay
-as written (`Unquoted`), so a refusal can quote them. Merge keys (`<<`) work.
-"""
+as written (`Unquoted`), so a refusal can quote them. Merge keys (`<<`) work."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +14,6 @@ from sluice.contracts.request_syntax.source_text import is_null
 _STRING = "tag:yaml.org,2002:str"
 _STRINGS = frozenset({_STRING, "tag:yaml.org,2002:value"})
 """A lone `=` has a type of its own in YAML, but people mean a string."""
-_TAB = "the line is indented with a tab; YAML allows only spaces: replace the tab"
 _MERGE = "tag:yaml.org,2002:merge"
 _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
 
@@ -40,10 +37,7 @@ class YamlDocument:
     """One document: its first line (counted from 1) and its value. Mappings have string keys only."""
 
     line: int
-    value: "YamlValue"
-
-
-YamlValue = dict[str, Any] | list[Any] | str | Unquoted
+    value: dict[str, Any] | list[Any] | str | Unquoted
 
 
 class YamlError(ValueError):
@@ -74,7 +68,8 @@ def read_documents(text: str, limits: ManifestLimits) -> list[YamlDocument]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         if mark is not None and _indents_with_tab(text, mark.line):
-            raise YamlError(_TAB, mark.line + 1) from None
+            why = "the line is indented with a tab; YAML allows only spaces: replace the tab"
+            raise YamlError(why, mark.line + 1) from None
         why = " ".join(part for part in (error.context, error.problem) if part)
         raise YamlError(why or "cannot be parsed", mark.line + 1 if mark is not None else 0) from None
     except yaml.YAMLError as error:  # characters that YAML forbids
@@ -101,10 +96,6 @@ class _Open:
     """The mapping's key whose value comes next."""
     merges: list[Any] = field(default_factory=list)
     merging: bool = False
-
-    @property
-    def expects_key(self) -> bool:
-        return isinstance(self.value, dict) and self.key is None and not self.merging
 
 
 class _Builder:
@@ -192,13 +183,13 @@ class _Builder:
             raise YamlError(f"more than {self._limits.nodes_max} values, aliases expanded", line, too_large=True)
 
     def _put(self, value: Any, line: int, weight: int) -> None:
-        is_key = bool(self._open) and self._open[-1].expects_key
+        inside = self._open[-1] if self._open else None
+        is_key = inside is not None and isinstance(inside.value, dict) and inside.key is None and not inside.merging
         if isinstance(value, _Merge) and not is_key:
             value = "<<"
-        if not self._open:
+        if inside is None:
             self._root = (value, line)
             return
-        inside = self._open[-1]
         inside.weight += weight
         if isinstance(inside.value, list):
             inside.value.append(value)

@@ -1,9 +1,7 @@
-"""
-Every message on the bus.
+"""Every message on the bus.
 
 Each is self-contained, frozen, and tagged with its type's name. Unknown fields are ignored, so a newer writer may add
-some; those with a default may be missing. Units: MiB, percent, SMs, memory slices; times are for people only.
-"""
+some; those with a default may be missing. Units: MiB, percent, SMs, memory slices; times are for people only."""
 
 import msgspec
 

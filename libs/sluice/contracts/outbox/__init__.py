@@ -1,9 +1,7 @@
-"""
-The rules of writing (PROTOCOL §2): what a core wants on the bus becomes guarded writes, one in flight per guard.
+"""The rules of writing (PROTOCOL §2): what a core wants on the bus becomes guarded writes, one in flight per guard.
 
 An unanswered write is settled by writing again, never by a read. The core decides whether a contested value is worth
-fighting for (`Contested`).
-"""
+fighting for (`Contested`)."""
 
 from sluice.contracts.outbox.guard_queue import IN_FLIGHT_MAX as IN_FLIGHT_MAX
 from sluice.contracts.outbox.outbox import EXPLAIN_TIMEOUT_S as EXPLAIN_TIMEOUT_S

@@ -1,9 +1,7 @@
-"""
-What one core wants on the bus, under which guards, and in which order: everything but the sending.
+"""What one core wants on the bus, under which guards, and in which order: everything but the sending.
 
 `keep` makes a message the last value of a subject, again whenever the value differs; `commit` writes once, if nothing
-under the guard has changed since the core read it, and ends in exactly one `Settled`.
-"""
+under the guard has changed since the core read it, and ends in exactly one `Settled`."""
 
 from collections import OrderedDict
 from typing import Literal
@@ -104,9 +102,7 @@ class Intents:
         return queue
 
     def _guard_of(self, stream: Stream, guard: str) -> int | None:
-        if self._reading == "last":
-            return None
-        return self._view.guard(stream, guard)
+        return self._view.guard(stream, guard) if self._reading == "stream" else None
 
     def _new_write(
         self, address: Address, message: AnyMessage, request: str, ttl_s: int | None, kind: Literal["commit", "keep"]
@@ -128,18 +124,14 @@ class Intents:
                 continue
             if current is None or current.message != kept.message or not self._is_last(kept, current):
                 return self._new_write(kept.address, kept.message, kept.request, kept.ttl_s, "keep")
-            self._done_keeping(kept)
+            if kept.ttl_s is not None:
+                del self._kept[subject]  # a closing message has landed
         return None
 
     def _is_last(self, kept: KeptValue, current: Entry) -> bool:
         """Whether a value found is the last: a direct read proves nothing (servers lag), an own write does."""
         is_own = self._landed.get(kept.address.subject) == current.operation
         return self._reading == "stream" or kept.ttl_s is not None or is_own
-
-    def _done_keeping(self, kept: KeptValue) -> None:
-        """A closing message has landed; the subject need not be kept any more."""
-        if kept.ttl_s is not None and self._kept.get(kept.address.subject) == kept:
-            del self._kept[kept.address.subject]
 
     def _end_committing(self, subject: str) -> None:
         self._committing[subject] -= 1

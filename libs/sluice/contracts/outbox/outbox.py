@@ -1,8 +1,6 @@
-"""
-What one core wants on the bus, turned into guarded writes.
+"""What one core wants on the bus, turned into guarded writes.
 
-The guard is always the highest sequence observed in order, or that of an own accepted write. It is never fetched.
-"""
+The guard is always the highest sequence observed in order, or that of an own accepted write. It is never fetched."""
 
 from typing import Literal
 

@@ -1,8 +1,7 @@
-"""
-Read the scheduling part of a Pod's spec: its containers, its node needs besides GPUs, and its priority.
+"""Read the scheduling part of a Pod's spec: its containers, its node needs besides GPUs, and its priority.
 
-Validates what it reads as the API server would. GPU requests are passed on unread (`sluice.contracts.request_syntax`).
-"""
+Validates what it reads as the API server would. GPU requests are passed on unread
+(`sluice.contracts.request_syntax`)."""
 
 from sluice.contracts.pod_specs.containers import MainContainer as MainContainer
 from sluice.contracts.pod_specs.containers import literal_variable as literal_variable

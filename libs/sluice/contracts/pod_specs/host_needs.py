@@ -1,10 +1,9 @@
-"""
-Read the needs of a Pod from its node besides GPUs: resources, labels, tolerations, a certain node. Only requirements.
+"""Read the needs of a Pod from its node besides GPUs: resources, labels, tolerations, a certain node. Only
+requirements.
 
 Sources: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/,
 https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers,
-https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#pod-level-resource-specification.
-"""
+https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#pod-level-resource-specification."""
 
 from collections.abc import Mapping
 from fractions import Fraction

@@ -1,11 +1,9 @@
-"""
-Read a Pod's requirements about other pods and the node's ports: affinity, spreading, host ports.
+"""Read a Pod's requirements about other pods and the node's ports: affinity, spreading, host ports.
 
 A term's own namespace and its `matchLabelKeys` are resolved. What depends on other objects is reported
 (`unknown_demands`). Sources:
 https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity,
-https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/.
-"""
+https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal

@@ -1,10 +1,8 @@
-"""
-Read a Pod's Kubernetes priority: its own or its class's, and whether it may preempt others.
+"""Read a Pod's Kubernetes priority: its own or its class's, and whether it may preempt others.
 
 A pod of a cluster always has both (the API server's plugin `Priority`); a manifest has what was written, and a
 PriorityClass beside it is looked up. Source:
-https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/.
-"""
+https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

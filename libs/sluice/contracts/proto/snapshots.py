@@ -1,8 +1,6 @@
-"""
-Convert a node's snapshot, its inventory and the usage of its slices to protobuf and back.
+"""Convert a node's snapshot, its inventory and the usage of its slices to protobuf and back.
 
-Invalid data is returned as `Undecodable`. Numbers beyond a field's width raise ValueError on their way out.
-"""
+Invalid data is returned as `Undecodable`. Numbers beyond a field's width raise ValueError on their way out."""
 
 from sluice.contracts.bus.codec import Undecodable
 from sluice.contracts.messages import NodeInventory, NodeSnapshot

@@ -1,9 +1,7 @@
-"""
-Read a limits file: its limits of namespaces and cordons of nodes, as messages for the bus.
+"""Read a limits file: its limits of namespaces and cordons of nodes, as messages for the bus.
 
 An error names file, table, key, value and cure; then nothing of the file applies, because half of an operator's limits
-are not what the operator wrote.
-"""
+are not what the operator wrote."""
 
 from collections.abc import Iterator, Mapping
 

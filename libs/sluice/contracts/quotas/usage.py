@@ -9,7 +9,6 @@ from sluice.mig.model import GpuModel
 from sluice.mig.profile_name import ProfileName, ProfileNameError
 
 PERMILLE = 1000
-MIB_PER_GIB = 1024
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -79,4 +78,4 @@ def _by_name(profile: str | None) -> Usage:
         name = ProfileName.parse(profile or "")
     except ProfileNameError:
         return Usage(1)
-    return Usage(1, name.memory_gb * MIB_PER_GIB, name.slices * PERMILLE)
+    return Usage(1, name.memory_gb * 1024, name.slices * PERMILLE)

@@ -1,8 +1,6 @@
-"""
-Parse a pod's GPU request: one interface for every vocabulary that Sluice understands, each in its own file.
+"""Parse a pod's GPU request: one interface for every vocabulary that Sluice understands, each in its own file.
 
-A pod's annotations and its containers' resources become claims, or one clear refusal. Nothing is dropped silently.
-"""
+A pod's annotations and its containers' resources become claims, or one clear refusal. Nothing is dropped silently."""
 
 from sluice.contracts.request_syntax.claim_text import claim_modes as claim_modes
 from sluice.contracts.request_syntax.claim_text import claim_sizes as claim_sizes

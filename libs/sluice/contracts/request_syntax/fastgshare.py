@@ -1,10 +1,8 @@
-"""
-FaST-GShare's vocabulary: annotations `fastgshare/<key>` of a pod, which apply to its main container.
+"""FaST-GShare's vocabulary: annotations `fastgshare/<key>` of a pod, which apply to its main container.
 
 Facts from https://github.com/KontonGu/FaST-GShare and https://github.com/ishworgiri1999/FaST-GShare
 (pkg/apis/fastgshare.caps.in.tum/v1/types.go). Memory is in bytes; a number of SMs goes before a percentage. A key that
-its mode does not use is refused unless it is zero.
-"""
+its mode does not use is refused unless it is zero."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -90,7 +88,7 @@ def read(container: ContainerRequest, given: SourceValues) -> FastPod:
         only=DeviceFilter(models=_models(given), uuids=_uuids(given)),
         uid=container.uid if mode != "exclusive" else None,
     )
-    return FastPod(claim, _node_name(given))
+    return FastPod(claim, values.node_name(given["node_name"]) if "node_name" in given else "")
 
 
 def _mode(given: SourceValues) -> Mode:
@@ -155,8 +153,3 @@ def _uuids(given: SourceValues) -> tuple[GpuUuid, ...]:
         why = "the id of an instance; Sluice makes the instance, so only a GPU can be named"
         raise written.invalid(why, "the UUID of a GPU, GPU-...")
     return values.uuids(SourceValue(written.field, ",".join(listed)))
-
-
-def _node_name(given: SourceValues) -> str:
-    written = given.get("node_name")
-    return values.node_name(written) if written is not None else ""

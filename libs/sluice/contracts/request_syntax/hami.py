@@ -1,9 +1,7 @@
-"""
-HAMi's vocabulary, and Volcano's spelling of it: resources of a container, and annotations of its pod.
+"""HAMi's vocabulary, and Volcano's spelling of it: resources of a container, and annotations of its pod.
 
 Facts from https://github.com/Project-HAMi/HAMi (docs/config.md, docs/develop/scheduler-policy.md) and
-https://github.com/Project-HAMi/volcano-vgpu-device-plugin; what is refused here is in docs/requests.md.
-"""
+https://github.com/Project-HAMi/volcano-vgpu-device-plugin; what is refused here is in docs/requests.md."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +27,6 @@ ANNOTATIONS = frozenset(
 VGPU_MODES = ("mig", "hami-core")
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE = ("0", "f", "F", "false", "FALSE", "False")
-_WEIGHT_NAMES = ("slot", "core", "memory")
 _WEIGHTS_ALLOWED = "slot=, core= and memory= with whole numbers, not all zero: for instance slot=1,core=1,memory=3"
 _WEIGHT_CHARACTERS_MAX = 100
 
@@ -93,7 +90,7 @@ def _check_weights(written: SourceValue) -> None:
     """Check a pod's weights, so that a typo in them is not ignored; the pool's weights apply."""
     parts = [part.partition("=") for part in written.text()[:_WEIGHT_CHARACTERS_MAX].split(",")]
     names = sorted(name.strip() for name, _, _ in parts)
-    if names != sorted(_WEIGHT_NAMES):
+    if names != ["core", "memory", "slot"]:
         raise written.invalid("not exactly the three weights", _WEIGHTS_ALLOWED)
     try:
         weights = [values.whole(SourceValue(written.field, text.strip()), 0, WHOLE_MAX) for _, _, text in parts]

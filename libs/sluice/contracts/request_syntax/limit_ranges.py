@@ -1,11 +1,9 @@
-"""
-Separate what a LimitRange filled into a pod from what its owner wrote: a default never contradicts a request.
+"""Separate what a LimitRange filled into a pod from what its owner wrote: a default never contradicts a request.
 
 LimitRanger runs before any webhook and lists its defaults in an annotation, as `nvidia.com/gpu request for container
 main; nvidia.com/gpu limit for init container prep`
 (https://github.com/kubernetes/kubernetes/blob/master/plugin/pkg/admission/limitranger/admission.go). Written by hand,
-it can only reduce a pod's request. Of several LimitRanges it names what the last one filled in.
-"""
+it can only reduce a pod's request. Of several LimitRanges it names what the last one filled in."""
 
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence

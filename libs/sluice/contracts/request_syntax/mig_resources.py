@@ -1,8 +1,7 @@
-"""
-NVIDIA's resources of the mixed MIG strategy: `nvidia.com/mig-<profile>: <count>`, each `+` in the profile written `.`.
+"""NVIDIA's resources of the mixed MIG strategy: `nvidia.com/mig-<profile>: <count>`, each `+` in the profile written
+`.`.
 
-Source: https://docs.nvidia.com/datacenter/cloud-native/kubernetes/latest/index.html#mig-support-in-kubernetes.
-"""
+Source: https://docs.nvidia.com/datacenter/cloud-native/kubernetes/latest/index.html#mig-support-in-kubernetes."""
 
 from collections.abc import Mapping
 

@@ -8,15 +8,8 @@ import msgspec
 from sluice.contracts.kube.quantities import WHOLE_MAX
 from sluice.contracts.messages import Claim
 from sluice.contracts.reasons import RefusalReason
-from sluice.contracts.request_syntax import (
-    device_limit,
-    fastgshare,
-    hami,
-    mig_resources,
-    pod_options,
-    sluice_keys,
-    values,
-)
+from sluice.contracts.request_syntax import fastgshare, hami, mig_resources, pod_options, sluice_keys, values
+from sluice.contracts.request_syntax.device_limit import too_many
 from sluice.contracts.request_syntax.keys import FASTGSHARE, HAMI, SLUICE, VOLCANO, VgpuNames, is_sluice_key
 from sluice.contracts.request_syntax.pod_request import ContainerRequest, PodRequest, RequestLimits
 from sluice.contracts.request_syntax.source_text import SourceValue, is_blank, never_raising
@@ -120,7 +113,9 @@ class _Reader:
         vgpus = {names.count: (names, hami.resources_of(container, names)) for names in (HAMI, VOLCANO)}
         migs = mig_resources.resources_of(container)
         spoken = [own, fast, *(asked for _, asked in vgpus.values()), migs]
-        self._check_one_vocabulary([next(iter(each.values())) for each in spoken if each])
+        firsts = [next(iter(each.values())) for each in spoken if each]
+        if len(firsts) > 1:
+            raise firsts[1].contradicts(firsts[0], "these are two vocabularies for one container", "one of them")
         claim: Claim | None = None
         if own:
             claim = sluice_keys.claim_of(container, own, self._limits)
@@ -139,11 +134,6 @@ class _Reader:
             claim = msgspec.structs.replace(claim, driver_capabilities=chosen) if chosen else claim
             self._add(claim, next(each for each in spoken if each))
 
-    @staticmethod
-    def _check_one_vocabulary(spoken: list[SourceValue]) -> None:
-        if len(spoken) > 1:
-            raise spoken[1].contradicts(spoken[0], "these are two vocabularies for one container", "one of them")
-
     def _words(self, names: VgpuNames) -> hami.HamiPodOptions:
         words = hami.pod_options_of(self._given.hami, names)
         self.words = words
@@ -154,7 +144,7 @@ class _Reader:
         given_field = given.get("gpus", given.get("shares", next(iter(given.values()))))
         if self.first_field is None:
             self.first_field = given_field
-        many = device_limit.too_many(self.claims, self._limits.max_gpus_per_node)
+        many = too_many(self.claims, self._limits.max_gpus_per_node)
         if many is not None:
             why = f"with this container the pod asks for {many.asked} devices on one node"
             raise given_field.too_large(why, many.allowed)

@@ -1,8 +1,6 @@
-"""
-Our own vocabulary: `sluice.dev/<key>` for the pod's main container, `<container>.sluice.dev/<key>` for another one.
+"""Our own vocabulary: `sluice.dev/<key>` for the pod's main container, `<container>.sluice.dev/<key>` for another one.
 
-Pod-level keys (`POD_KEYS`) are only recognised here and parsed by `pod_options` and `pod_parser`.
-"""
+Pod-level keys (`POD_KEYS`) are only recognised here and parsed by `pod_options` and `pod_parser`."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar

@@ -1,8 +1,6 @@
-"""
-Values as a person wrote them, and their refusal: the field as spelled, the value as it stood, and what is allowed.
+"""Values as a person wrote them, and their refusal: the field as spelled, the value as it stood, and what is allowed.
 
-`RequestSyntaxError` carries a refusal out of readers, and never leaves the contracts.
-"""
+`RequestSyntaxError` carries a refusal out of readers, and never leaves the contracts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,9 +1,8 @@
-"""
-Liveness and readiness of this process: `grpc.health.v1`, as kubelets probe it.
+"""Liveness and readiness of this process: `grpc.health.v1`, as kubelets probe it.
 
 Alive: the event loop answers and every core ran lately. Ready: alive, connected to the bus, and caught up with it once.
-An absent broker does not affect liveness: a restart would only lose what is known. The reason is logged, not answered.
-"""
+An absent broker does not affect liveness: a restart would only lose what is known. The reason is logged, not
+answered."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

@@ -1,9 +1,7 @@
-"""
-This process's gRPC certificate and the authorities it trusts. Rights are in `sluice.contracts.rpc_permissions`.
+"""This process's gRPC certificate and the authorities it trusts. Rights are in `sluice.contracts.rpc_permissions`.
 
 An agent may make its certificate itself (`self_made_identity`): callers trust the one in the agent's last message on
-the bus.
-"""
+the bus."""
 
 import asyncio
 from abc import ABC, abstractmethod

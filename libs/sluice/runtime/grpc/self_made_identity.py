@@ -1,7 +1,5 @@
-"""
-A gRPC server's certificate that it makes itself at its start. Apart, because it needs `cryptography`, which not every
-service has.
-"""
+"""A gRPC server's certificate that it makes itself at its start. Apart, because it needs `cryptography`, which not
+every service has."""
 
 import datetime as dt
 from collections.abc import Sequence

@@ -1,9 +1,7 @@
-"""
-gRPC servers and channels for all services: bounded in size and time, kept alive, within the caller's trace.
+"""gRPC servers and channels for all services: bounded in size and time, kept alive, within the caller's trace.
 
 With a certificate everything is mutual TLS, and a server admits callers by their rights; without one only the loopback
-is allowed, unless the operator declares the network trusted. Unix sockets are always plain.
-"""
+is allowed, unless the operator declares the network trusted. Unix sockets are always plain."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

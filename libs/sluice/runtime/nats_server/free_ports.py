@@ -1,9 +1,7 @@
-"""
-Choose loopback ports for servers that other processes will start and restart.
+"""Choose loopback ports for servers that other processes will start and restart.
 
 While such a server is down its port is free, so these are outside the range that the system assigns by itself
-(ip_local_port_range in Linux's ip-sysctl.rst).
-"""
+(ip_local_port_range in Linux's ip-sysctl.rst)."""
 
 import contextlib
 import random

@@ -1,7 +1,5 @@
-"""
-Real nats-server processes on this machine, for `sluice up` and for tests: one, or three as a cluster, on loopback
-ports.
-"""
+"""Real nats-server processes on this machine, for `sluice up` and for tests: one, or three as a cluster, on loopback
+ports."""
 
 import asyncio
 import contextlib
@@ -53,7 +51,7 @@ class NatsServerConfig:
     """The HTTP port of `/healthz`; 0 for none."""
 
     def config(self) -> str:
-        store = _quoted(self.directory / "store")
+        store = str(self.directory / "store").replace("\\", "\\\\").replace('"', '\\"')
         lines = [
             f"server_name: {self.name}",
             f'listen: "{LOOPBACK}:{self.port}"',
@@ -301,7 +299,3 @@ async def _until(asked: Callable[[], Awaitable[bool]]) -> None:
         if await asked():
             return
         await asyncio.sleep(POLL_S)
-
-
-def _quoted(path: Path) -> str:
-    return str(path).replace("\\", "\\\\").replace('"', '\\"')

@@ -1,10 +1,8 @@
-"""
-The users of a broker, their rights and accounts, as text of its configuration.
+"""The users of a broker, their rights and accounts, as text of its configuration.
 
 A user may name any subject for a reply, and the broker does not check that: a JetStream reply to `sluice.ledger...` is
 stored in BOOK (tried on nats-server 2.15.1). So agents are in an account without streams, where replies stay, which
-imports what agents may write. With a `Callout` the broker asks a service about every other user.
-"""
+imports what agents may write. With a `Callout` the broker asks a service about every other user."""
 
 import json
 import re

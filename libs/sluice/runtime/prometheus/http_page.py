@@ -1,9 +1,7 @@
-"""
-Serves the metrics of this process at `/metrics` over plain HTTP, as Prometheus scrapes them.
+"""Serves the metrics of this process at `/metrics` over plain HTTP, as Prometheus scrapes them.
 
 One GET per connection, within a time and a size: the client library's server uses threads, which may not read a core.
-`Host` is checked against DNS rebinding. prometheus-client writes the page; it is imported only when needed.
-"""
+`Host` is checked against DNS rebinding. prometheus-client writes the page; it is imported only when needed."""
 
 import asyncio
 import socket

@@ -1,11 +1,9 @@
-"""
-Metrics of this process, for operators of a fleet (docs/metrics.md).
+"""Metrics of this process, for operators of a fleet (docs/metrics.md).
 
 Counting is a dictionary's addition on the event loop; never call it from another thread. Cores do not count: their
 runners do, and the cores' state is read at each scrape (`collecting_from`).
 
-A label has few values that are known beforehand, never an id or a text from outside: each is kept for good.
-"""
+A label has few values that are known beforehand, never an id or a text from outside: each is kept for good."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,9 +1,7 @@
-"""
-A certificate, its key and the trusted authorities: files, read again when they change, and verified at once.
+"""A certificate, its key and the trusted authorities: files, read again when they change, and verified at once.
 
 A TLS handshake with ourselves in memory tries them, so that a bad file is an error at the start. If files turn bad at
-run time, the last good ones stay in use.
-"""
+run time, the last good ones stay in use."""
 
 import datetime as dt
 import ssl
@@ -18,8 +16,6 @@ from typing import Any, Generic, TypeVar
 from sluice.runtime import logs
 from sluice.runtime.errors import ServiceError
 
-_NOT_FOR_OTHERS = stat.S_IRWXO | stat.S_IWGRP
-
 
 def warn_if_open(setting: str, path: Path) -> None:
     """Warn when others than owner and group may read the secret in `path`, or others than its owner may change it."""
@@ -27,7 +23,7 @@ def warn_if_open(setting: str, path: Path) -> None:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:
         return  # its reader reports the error
-    if mode & _NOT_FOR_OTHERS:
+    if mode & (stat.S_IRWXO | stat.S_IWGRP):
         why = "others may read the secret in it, or change it" if mode & stat.S_IRWXO else "its group may change it"
         logs.get("secrets").warning(
             "a secret is not private", setting=setting, file=str(path), mode=f"{mode:04o}", why=why, cure="chmod 600"

@@ -1,8 +1,6 @@
-"""
-Spans of one runner's turns in the traces of its requests: messages read, decisions, steps, messages written.
+"""Spans of one runner's turns in the traces of its requests: messages read, decisions, steps, messages written.
 
-It inspects the input and output of a core after each turn. Without an exporter it only times decisions.
-"""
+It inspects the input and output of a core after each turn. Without an exporter it only times decisions."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -53,8 +51,9 @@ class CoreSpans:
 
     def turn(self, event: object, cause: str, doing: Sequence[tuple[object, str]], took_s: float) -> str:
         """A turn on `event` (caused by `cause`) led to `doing`. Returns the span for what has no request."""
-        if isinstance(event, Observed) and isinstance(event.entry.message, AllocationRequested):
-            self._already_runs(event.entry)
+        read = event.entry if isinstance(event, Observed) else None
+        if read is not None and isinstance(read.message, AllocationRequested) and _ends_start(read.message):
+            self._traces.runs(read.subject.rpartition(".")[2])  # of a pod that runs: as a new process reads it, too
         writes = [each for each, request in doing if request and isinstance(each, Write)]
         for write in writes:
             self._begin(write, took_s)
@@ -64,8 +63,8 @@ class CoreSpans:
             return cause
         ended_ns = time.time_ns()
         began_ns = ended_ns - int(took_s * _NS)
-        if isinstance(event, Observed):
-            cause = self._handled(event.entry, began_ns, doing=bool(doing))
+        if read is not None:
+            cause = self._handled(read, began_ns, doing=bool(doing))
         for request, words in _published_about(writes):
             because = (cause,) if cause and cause[:35] != self._traces.at(request)[:35] else ()
             self._traces.past(
@@ -81,11 +80,6 @@ class CoreSpans:
             kind = type(each.message if isinstance(each, Write) else each).__name__
             self.signal(f"decided {kind}", request, ended_ns)
         return cause
-
-    def _already_runs(self, entry: Entry) -> None:
-        """A source remembers a pod's binding; a process that just started reads it, too."""
-        if _ends_start(entry.message):
-            self._traces.runs(entry.subject.rpartition(".")[2])
 
     def _begin(self, write: Write, ago_s: float) -> None:
         if type(write.message) in _BEGINNINGS:

@@ -26,10 +26,6 @@ class BoundedDict(OrderedDict[K, V], Generic[K, V]):
             self.popitem(last=False)
 
 
-ARRIVED_MAX = 20_000
-TAKEN_MAX = 10_000
-
-
 @dataclass(frozen=True, slots=True)
 class InboundMessage:
     """One message for the core. Times are Unix, ns."""
@@ -45,8 +41,8 @@ class InboundMessages:
     """Messages read and not handled yet, and the spans in which relevant ones were handled."""
 
     def __init__(self) -> None:
-        self._waiting: BoundedDict[tuple[str, int], InboundMessage] = BoundedDict(ARRIVED_MAX)
-        self._taken: BoundedDict[tuple[str, int], str] = BoundedDict(TAKEN_MAX)
+        self._waiting: BoundedDict[tuple[str, int], InboundMessage] = BoundedDict(20_000)
+        self._taken: BoundedDict[tuple[str, int], str] = BoundedDict(10_000)
 
     def put(self, subject: str, sequence: int, request: str, traceparent: str, stored_ns: int) -> None:
         self._waiting.put((subject, sequence), InboundMessage(request, traceparent, stored_ns, time.time_ns()))

@@ -1,8 +1,6 @@
-"""
-Spans as the OpenTelemetry SDK records and exports them. Imported only where an endpoint is configured.
+"""Spans as the OpenTelemetry SDK records and exports them. Imported only where an endpoint is configured.
 
-A span is a child of a `traceparent`, never of the SDK's "current span". What does not fit the queue is dropped.
-"""
+A span is a child of a `traceparent`, never of the SDK's "current span". What does not fit the queue is dropped."""
 
 import logging
 import threading

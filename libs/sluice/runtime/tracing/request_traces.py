@@ -1,9 +1,7 @@
-"""
-Traces of requests, as W3C trace context on bus messages (NATS headers) and calls (gRPC metadata).
+"""Traces of requests, as W3C trace context on bus messages (NATS headers) and calls (gRPC metadata).
 
 Spans are created and exported (OTLP over HTTP) only when an endpoint is configured, and only then is the OpenTelemetry
-SDK imported. Nothing here may block or fail a service: an absent collector costs dropped spans.
-"""
+SDK imported. Nothing here may block or fail a service: an absent collector costs dropped spans."""
 
 import re
 import time

@@ -1,8 +1,6 @@
-"""
-Attributes of spans, by OpenTelemetry's semantic conventions (messaging, k8s, hw, rpc) where they have a name.
+"""Attributes of spans, by OpenTelemetry's semantic conventions (messaging, k8s, hw, rpc) where they have a name.
 
-Only what is named here leaves the process: no annotation, environment, ticket, password or text of a person.
-"""
+Only what is named here leaves the process: no annotation, environment, ticket, password or text of a person."""
 
 from sluice.contracts import messages as m
 from sluice.runtime.tracing.request_traces import Attributes

@@ -18,8 +18,7 @@ from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceServicer, add
 from sluice.runtime.bus import Bus
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import AdjustAsked, AnswerAdjust
-from sluice_allocator.core.explain.status import how_it_stands
-from sluice_allocator.core.explain.together import simulate_together
+from sluice_allocator.core.explain.status import how_it_stands, simulate_together
 from sluice_allocator.core.moves.defragment import consolidate
 from sluice_allocator.core.resize.pending import Change, Outcome
 from sluice_allocator.core.resize.resize import adjust

@@ -22,8 +22,8 @@ from sluice_allocator.core.explain.status import (
     WouldWait,
     how_it_stands,
     simulate,
+    simulate_together,
 )
-from sluice_allocator.core.explain.together import simulate_together
 from sluice_allocator.core.placement.explain.reason_table import FILTERS, reasons_by_filter
 from sluice_allocator.shell.rpc_answers import pod_asked
 from sluice_console.core.simulate.questions import question_of

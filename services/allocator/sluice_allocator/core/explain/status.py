@@ -20,6 +20,7 @@ from sluice_allocator.core.moves.move import about_moving
 from sluice_allocator.core.placement import Place, PlaceRequest, Victim, explain, find_place, place_request_of, refuse
 from sluice_allocator.core.placement.explain.left_over import LeftOver, left_over
 from sluice_allocator.core.placement.explain.reason_table import ReasonsByFilter, reasons_by_filter
+from sluice_allocator.core.placement.search.trial_pods import TrialPods
 from sluice_allocator.core.preemption.candidates import find_victims
 from sluice_allocator.core.preemption.drain import with_cordons
 from sluice_allocator.core.quotas.alternatives import nor_other
@@ -127,6 +128,26 @@ def simulate(ctx: SchedulerContext, pod: PodAsked) -> tuple[Simulated, tuple[Pla
     left = left_over(ctx.cluster, found.devices)
     devices, instead_of = _given(ctx, found.devices), found.instead_of
     return WouldBind(found.node, devices, left, others, elsewhere.more, instead_of=instead_of), (found, asking)
+
+
+def simulate_together(ctx: SchedulerContext, pods: Sequence[PodAsked]) -> list[Simulated]:
+    """Each beside those before it that would be bound; one that would evict others takes nothing from the next."""
+    answers: list[Simulated] = []
+    refused: PodAsked | None = None
+    with TrialPods(ctx.cluster.peers) as trial:
+        try:
+            for pod in pods:
+                if pod == refused:  # nothing was taken since
+                    answers.append(answers[-1])
+                    continue
+                answer, place = simulate(ctx, pod)
+                answers.append(answer)
+                refused = pod if place is None else None
+                if place is not None:
+                    trial.book(ctx.cluster, *place)
+        finally:
+            trial.unbook(ctx.cluster)
+    return answers
 
 
 def _evicted(ctx: SchedulerContext, victim: Victim) -> WouldEvict:

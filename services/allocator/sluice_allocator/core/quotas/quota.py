@@ -100,7 +100,8 @@ def forbids(
         return None
     others = usage(ctx, namespace) - counts + usage_unbooked(ctx, namespace, None)
     before = granted if granted is not None else counts
-    grows = {name for (name, _, had), (_, _, has) in _pairs(before, after) if has > had}
+    rows = zip(_by_dimension(NO_AMOUNTS, before), _by_dimension(NO_AMOUNTS, after), strict=True)
+    grows = {name for (name, _, had), (_, _, has) in rows if has > had}
     return next((each for each in _exceeded(quota, others, after) if each.dimension in grows), None)
 
 
@@ -205,10 +206,6 @@ def _by_dimension(limits: Amounts, usage_: Usage) -> Iterator[tuple[str, int | N
     yield DEVICES, limits.gpus, usage_.gpus
     yield MEMORY, limits.memory_mib, usage_.memory_mib
     yield COMPUTE, slices * PERMILLE if slices is not None else None, usage_.compute_permille
-
-
-def _pairs(one: Usage, other: Usage) -> Iterator[tuple[tuple[str, int | None, int], tuple[str, int | None, int]]]:
-    return zip(_by_dimension(NO_AMOUNTS, one), _by_dimension(NO_AMOUNTS, other), strict=True)
 
 
 def _booked(ctx: QuotaContext, namespace: str, allocations: Iterable[AllocationId]) -> Iterator[Usage]:

@@ -11,20 +11,12 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Pending
 from sluice.contracts.reasons import WaitReason
+from sluice_allocator.core import placement
 from sluice_allocator.core.capacity.demand import with_nodes_asked_for
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.gangs.reconcile import joins_group, refresh_groups, shape_of_group, tell_group, turn_of
 from sluice_allocator.core.gangs.trial import begin_trial, go_on_with_trials, offer_to_group
-from sluice_allocator.core.placement import (
-    NoPlace,
-    Place,
-    PlaceRequest,
-    explain,
-    find_free,
-    find_place_on,
-    place_request_of,
-    wait_for_pods,
-)
+from sluice_allocator.core.placement import NoPlace, Place, PlaceRequest, find_free, find_place_on, place_request_of
 from sluice_allocator.core.preemption.candidates import find_victims
 from sluice_allocator.core.preemption.drain import with_cordons
 from sluice_allocator.core.queue.pending_queue import shape_of, singleton_shape
@@ -331,8 +323,8 @@ def _search(ctx: SchedulerContext, request: RequestId, asked: AllocationRequeste
         if exchange_promise(ctx, request, asked) or _evict_for(ctx, request, asked):
             return None
         with ctx.cluster.peers.without(ctx.cluster.peers.booked_for(request)):
-            wait_for_pods(ctx.cluster, asking, request)
-            why = explain(ctx.cluster, asking, avoid)
+            placement.wait_for_pods(ctx.cluster, asking, request)
+            why = placement.explain(ctx.cluster, asking, avoid)
         return nor_other(asked, with_cordons(ctx, with_promises(ctx, why)))
     within = within_limits(ctx, request, asked, free)
     return within if isinstance(within, Place) else _instead(ctx, request, asked, within)
