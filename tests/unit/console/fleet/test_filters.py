@@ -1,7 +1,10 @@
 """The words that pick slices, in commands and on the page."""
 
+import io
+
 import msgspec
 import pytest
+from rich.console import Console
 
 from sluice.contracts.slice_usage import NodeUsage, SliceUsage
 from sluice_console.core.fleet.filters import FilterError, FleetFilter, Term, parse_filter
@@ -152,3 +155,12 @@ def test_usage_is_picked_by_owner_model_and_idleness(make):
 def test_pods_are_found_in_the_fleet_that_the_words_are_tried_on(make):
     """Else the tables above would prove nothing."""
     assert [pod.state for pod in pods_document(_world(make)).pods] == ["bound"]
+
+
+@pytest.mark.parametrize("view", ["gpus", "nodes", "usage"])
+def test_a_filter_that_nothing_matches_is_no_empty_fleet(make, view):
+    """`no GPU is known yet` sends its reader to the agents' logs."""
+    looked, out = FleetView(view, filter=FleetFilter(parse_filter("node:elsewhere"))), io.StringIO()
+    fleet_state = _world(make)
+    looked.show(Console(file=out), looked.document(fleet_state, {}), fleet_state, wide=False)
+    assert out.getvalue() == "nothing matches the filter\n"

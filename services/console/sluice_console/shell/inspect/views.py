@@ -127,6 +127,8 @@ class FleetView:
     ) -> None:
         """Print it for people. `usages`: if agents were asked; `lines`: of each node's last minutes."""
         match document:
+            case GpusDocument(gpus=()) | NodesDocument(nodes=()) | UsagesDocument(slices=()) if self.is_part:
+                out.print("nothing matches the filter")
             case GpusDocument() if wide:
                 out.print(Text(columns_text(GPU_COLUMNS, gpu_rows(document))))
             case GpusDocument():
