@@ -148,7 +148,8 @@ def _strangers_server() -> None:
     record = _Plain({"namespace": "red", "uid": 1, "profile": "3g.20gb", "phase": "making"})
     home = _Plain({"record": record, "failures": 0, "trouble": ""})
     rules = _Plain({"quarantine_after": 3})
-    why = create._why_not_in(grant, "red", home, _Plain({"devices": None}), rules)
+    wanted = _Plain({"booking": _Plain({"namespace": "red"})})
+    why = create._why_not_in(wanted, grant, home, _Plain({"devices": None}), rules)
     assert "cannot join" in why, "two users share one MPS server"
 
 
@@ -188,7 +189,7 @@ CONTROLS = (
     Control(
         "debug containers get no GPU",
         _debug_container,
-        patched("sluice_pod_watcher.admission.review.hide_gpus_from_ephemeral", lambda *_: ()),
+        patched("sluice_pod_watcher.admission.review.mutate.hide_gpus_from_ephemeral", lambda *_: ()),
     ),
     Control(
         "the scheduler sets the least patience",
