@@ -21,14 +21,7 @@ from sluice.contracts.kube.names import CSI_DRIVER
 from sluice.contracts.pb import csi_pb2, csi_pb2_grpc
 from sluice.runtime import logs
 from sluice.runtime.errors import ServiceError
-from sluice_node_agent.csi.kubelet_paths import (
-    WITHIN_S,
-    NoTarget,
-    PodExitWait,
-    Target,
-    target_of,
-    why_unseen,
-)
+from sluice_node_agent.csi.kubelet_paths import WITHIN_S, NoTarget, PodExitWait, Target, target_of, why_unseen
 from sluice_node_agent.csi.pod_directories import PodDirectories
 from sluice_node_agent.csi.volumes import Volumes
 from sluice_node_agent.device.processes import Processes

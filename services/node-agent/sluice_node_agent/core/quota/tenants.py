@@ -9,13 +9,7 @@ own, for use beyond a token: it holds over any stretch of time.
 from collections import deque
 from dataclasses import dataclass, field
 
-from sluice_node_agent.core.quota.events import (
-    LEAST_REQUEST_PPM,
-    WHOLE_PPM,
-    Connection,
-    QuotaConfig,
-    TenantSet,
-)
+from sluice_node_agent.core.quota.events import LEAST_REQUEST_PPM, WHOLE_PPM, Connection, QuotaConfig, TenantSet
 from sluice_node_agent.core.quota.wire import Ask, Quota
 
 _INTERVALS_MAX = 256
