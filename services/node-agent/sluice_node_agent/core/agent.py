@@ -1,8 +1,6 @@
-"""
-The node agent's core: reconciles the ledger's orders with the journal and the devices, all again after every event. It
-acts only while the head of its ledger names this run; before that it reads and publishes what it has (PROTOCOL §5, §6).
-Only a Revoke destroys; absence from the ledger is never an order.
-"""
+"""The node agent's core: reconciles the ledger's orders with the journal and the devices, all again after every event.
+It acts only while the head of its ledger names this run; before that it reads and publishes what it has (PROTOCOL §5,
+§6). Only a Revoke destroys; absence from the ledger is never an order."""
 
 from msgspec.structs import replace
 
@@ -422,11 +420,9 @@ class Agent:
         return self._is_of_before(event.entry, known)
 
     def _is_of_before(self, entry: bus_events.Entry, known: bus_events.Entry) -> bool:
-        """
-        Whether an older NodeChanged than ours has arrived late on an empty subject. A later one of another run is of an
-        agent that took over; an older one of our own comes from a lagging server, before the last that we published
-        there.
-        """
+        """Whether an older NodeChanged than ours has arrived late on an empty subject. A later one of another run is of
+        an agent that took over; an older one of our own comes from a lagging server, before the last that we published
+        there."""
         theirs, ours = entry.message, known.message
         if not isinstance(theirs, NodeChanged) or not isinstance(ours, NodeChanged) or ours.agent_run != self._run:
             return False

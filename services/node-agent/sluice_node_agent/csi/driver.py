@@ -1,8 +1,6 @@
-"""
-The CSI driver, without which no pod with a GPU starts or ends: it needs neither a GPU nor the bus. Any pod gets its
+"""The CSI driver, without which no pod with a GPU starts or ends: it needs neither a GPU nor the bus. Any pod gets its
 volume, at once: a kubelet resolves a container's environment from the object that it started with, so changes while it
-waits come too late. The ticket is what holds a container.
-"""
+waits come too late. The ticket is what holds a container."""
 
 import asyncio
 import contextlib

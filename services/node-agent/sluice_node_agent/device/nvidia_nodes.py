@@ -1,9 +1,7 @@
-"""
-The device nodes of a real GPU and its instances, and the driver's part of a CDI file (`nvidia-ctk cdi generate`). A MIG
-device is opened through its GPU's file and the capability files of its two instances; /proc/driver/nvidia/capabilities
-has their minor numbers (NVIDIA MIG User Guide, "Device Nodes and Capabilities"). Of the toolkit's file only the common
-edits are used, which are the same for all GPUs of a driver.
-"""
+"""The device nodes of a real GPU and its instances, and the driver's part of a CDI file (`nvidia-ctk cdi generate`). A
+MIG device is opened through its GPU's file and the capability files of its two instances;
+/proc/driver/nvidia/capabilities has their minor numbers (NVIDIA MIG User Guide, "Device Nodes and Capabilities"). Of
+the toolkit's file only the common edits are used, which are the same for all GPUs of a driver."""
 
 import os
 import re
@@ -247,10 +245,9 @@ class NvidiaNodes:
         root: Path = Path("/"),
         host: Path = Path("/proc/1/root"),
     ) -> None:
-        """
-        `any_gpu`: one that answers, or None. `root` has the machine's proc and sys; `host` the same as the node's first
-        process sees it: NVIDIA's runtime shows a container only the capabilities that existed when it was started.
-        """
+        """`any_gpu`: one that answers, or None. `root` has the machine's proc and sys; `host` the same as the node's
+        first process sees it: NVIDIA's runtime shows a container only the capabilities that existed when it was
+        started."""
         self._files_of = files_of
         self._any_gpu = any_gpu
         self._driver_version = driver_version

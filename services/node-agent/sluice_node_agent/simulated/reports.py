@@ -1,7 +1,5 @@
-"""
-Reads simulated GPUs: reports, processes, errors; and what they refuse to create, by the driver's rules for every MIG
-model (NVIDIA MIG user guide), independent of the allocator's placement code.
-"""
+"""Reads simulated GPUs: reports, processes, errors; and what they refuse to create, by the driver's rules for every MIG
+model (NVIDIA MIG user guide), independent of the allocator's placement code."""
 
 from collections.abc import Collection, Iterable
 

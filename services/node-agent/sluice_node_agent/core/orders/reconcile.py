@@ -1,7 +1,5 @@
-"""
-The ledger of this node, and what its orders change: each is compared with its slice's record. An order counts as absent
-only after a complete reading, and absence is never an order.
-"""
+"""The ledger of this node, and what its orders change: each is compared with its slice's record. An order counts as
+absent only after a complete reading, and absence is never an order."""
 
 from collections.abc import Iterable, Iterator
 
@@ -260,20 +258,17 @@ class OrderReconciler:
         self._slices.save(record)
 
     def _newest(self, order: Grant | Revoke | None, record: SliceRecord) -> Grant | Revoke | None:
-        """
-        The order that stands for a slice of the journal; a Closed ends one that is being created, too: an earlier run
-        published that it is gone, then the journal was lost, and its Grant was read from a lagging server (ADR 0051).
-        """
+        """The order that stands for a slice of the journal; a Closed ends one that is being created, too: an earlier
+        run published that it is gone, then the journal was lost, and its Grant was read from a lagging server (ADR
+        0051)."""
         if order is not None or record.phase not in {"planned", "making"}:
             return order
         return self._ledger.order_to_end(record.booking)
 
     def _was_begun(self, order: Grant | Revoke) -> bool:
-        """
-        Whether creation began for an order although its predecessors at the place are not known to be gone. Usually it
-        did not, and what is there belongs to them. But after a lost journal, an order with a ticket was begun; so was
-        one with a device that can only be its own.
-        """
+        """Whether creation began for an order although its predecessors at the place are not known to be gone. Usually
+        it did not, and what is there belongs to them. But after a lost journal, an order with a ticket was begun; so
+        was one with a device that can only be its own."""
         if any(is_ticket_of(ticket, order.booking.allocation) for ticket in self.found.tickets):
             return True
         entries = [self._ledger.entries.get(other) for other in order.after]

@@ -1,8 +1,6 @@
-"""
-The status of a slice on the bus, and its report in a pull: derived, never stored. Tombstones keep the closing status of
-a gone slice until its readers have it, and are remembered longer than any closing message, so that a late order can
-never bring it back (PROTOCOL §5, §8).
-"""
+"""The status of a slice on the bus, and its report in a pull: derived, never stored. Tombstones keep the closing status
+of a gone slice until its readers have it, and are remembered longer than any closing message, so that a late order can
+never bring it back (PROTOCOL §5, §8)."""
 
 from typing import Any
 

@@ -1,10 +1,8 @@
-"""
-Destroy what no slice can claim: orphans, and tickets, CDI files and home directories without a record. An orphan is an
-instance of a slice in transition when journal and ledger were lost: a mark at its place, or a home around its daemon,
-shows that it is ours. Once all orders and tickets were read and no process uses it, it is destroyed as a home is. While
-a ticket is doubted it is shown as foreign; one without a mark, or of a fixed layout, is never touched. A refusal is
-retried with backoff, and nothing of this is in the journal: the next run finds what is left.
-"""
+"""Destroy what no slice can claim: orphans, and tickets, CDI files and home directories without a record. An orphan is
+an instance of a slice in transition when journal and ledger were lost: a mark at its place, or a home around its
+daemon, shows that it is ours. Once all orders and tickets were read and no process uses it, it is destroyed as a home
+is. While a ticket is doubted it is shown as foreign; one without a mark, or of a fixed layout, is never touched. A
+refusal is retried with backoff, and nothing of this is in the journal: the next run finds what is left."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,9 +1,8 @@
-"""
-How a slice is created: intent saved, GPU instance, saved, compute instance, saved, verified, ticket, ready. Pure:
+"""How a slice is created: intent saved, GPU instance, saved, compute instance, saved, verified, ticket, ready. Pure:
 `next_step` returns what is needed now, `take_result` the record that follows. A step is saved before it is taken, so
 after a crash either the intent or the result is found. Devices are created one after another; if one fails, all are
-undone in reverse (`destroy`). A shared device is created by its home (`shared.lifecycle`): the slice waits and joins.
-"""
+undone in reverse (`destroy`). A shared device is created by its home (`shared.lifecycle`): the slice waits and
+joins."""
 
 from msgspec.structs import replace
 
@@ -150,10 +149,8 @@ def _step_to_make(record: SliceRecord, number: int, state: NodeState, token: int
 
 
 def _announce_next(record: SliceRecord, state: NodeState, ticket: str) -> SliceRecord:
-    """
-    Save the next intent together with the last result: the next device's, or the ticket's name. Not on a GPU that does
-    not answer: an instance found later would pass for ours.
-    """
+    """Save the next intent together with the last result: the next device's, or the ticket's name. Not on a GPU that
+    does not answer: an instance found later would pass for ours."""
     for number, grant, device in tasks.numbered_devices(record):
         if device.step == "planned" and grant.profile is not None and grant.share is None:
             if state.devices.is_dark(grant.gpu):

@@ -1,12 +1,10 @@
-"""
-How a slice is destroyed, by a Revoke (which ends in a tombstone) or after a failed creation: ticket and CDI files, the
-pod's processes, then each device in reverse: the tenant's processes, compute instance, GPU instance; each result saved.
-A share leaves its home, and is gone when that is destroyed or has other tenants. No process of the pod, or of another
-one with its claim, may be left, with or without a device: it could open one later, and the same device file may be a
-new instance then. An unprepared claim does not prove that: a kubelet unprepares claims of pods whose objects are gone,
-although their containers still run (pkg/kubelet/cm/dra/manager.go, reconcileLoop; seen with 1.37). Pure; the caller
-retries without end, because only the device frees a place.
-"""
+"""How a slice is destroyed, by a Revoke (which ends in a tombstone) or after a failed creation: ticket and CDI files,
+the pod's processes, then each device in reverse: the tenant's processes, compute instance, GPU instance; each result
+saved. A share leaves its home, and is gone when that is destroyed or has other tenants. No process of the pod, or of
+another one with its claim, may be left, with or without a device: it could open one later, and the same device file may
+be a new instance then. An unprepared claim does not prove that: a kubelet unprepares claims of pods whose objects are
+gone, although their containers still run (pkg/kubelet/cm/dra/manager.go, reconcileLoop; seen with 1.37). Pure; the
+caller retries without end, because only the device frees a place."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,6 @@
-"""
-One MIG instance, of a slice or of a home: its next step, and what a result means for its `DeviceRecord`. On a GPU whose
-layout an administrator fixed, existing instances are handed out, none is created or destroyed. Two facts protect them,
-and either is enough: `Devices.is_fixed`, and `DeviceRecord.found` after the GPU was returned to Sluice.
-"""
+"""One MIG instance, of a slice or of a home: its next step, and what a result means for its `DeviceRecord`. On a GPU
+whose layout an administrator fixed, existing instances are handed out, none is created or destroyed. Two facts protect
+them, and either is enough: `Devices.is_fixed`, and `DeviceRecord.found` after the GPU was returned to Sluice."""
 
 from collections.abc import Iterable, Mapping
 

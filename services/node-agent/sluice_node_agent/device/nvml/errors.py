@@ -1,8 +1,6 @@
-"""
-Translates NVML's errors to those of `device.port`, in one table (NVML API reference, `nvmlReturn_t`). No exception of
-pynvml gets past it: they cannot be hashed, and comparing one with another exception raises (nvidia-ml-py 13). Nor does
-its UnicodeDecodeError for text of the driver that is not UTF-8, which is no NVMLError.
-"""
+"""Translates NVML's errors to those of `device.port`, in one table (NVML API reference, `nvmlReturn_t`). No exception
+of pynvml gets past it: they cannot be hashed, and comparing one with another exception raises (nvidia-ml-py 13). Nor
+does its UnicodeDecodeError for text of the driver that is not UTF-8, which is no NVMLError."""
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager

@@ -1,8 +1,6 @@
-"""
-The lines of a journal, and the records that they add up to: a checksum (8 hex digits), a space and a record as JSON.
+"""The lines of a journal, and the records that they add up to: a checksum (8 hex digits), a space and a record as JSON.
 The checksum continues that of the line before: a missing, doubled or moved line is as wrong as a flipped bit. A
-watermark beside it notes how much was synced.
-"""
+watermark beside it notes how much was synced."""
 
 import os
 import struct

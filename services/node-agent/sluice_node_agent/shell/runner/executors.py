@@ -1,9 +1,7 @@
-"""
-Carries out a node's instructions on devices, MPS daemons, journal and tickets, and returns their results. A record is
-written at once, and waits for the disk only if it must survive the node's own crash (ADR 0042). Blocking calls run in
-threads, as many as GPUs; other kinds have threads of their own, so that a record does not wait for a slow GPU, nor a
-slice for a daemon that does not answer.
-"""
+"""Carries out a node's instructions on devices, MPS daemons, journal and tickets, and returns their results. A record
+is written at once, and waits for the disk only if it must survive the node's own crash (ADR 0042). Blocking calls run
+in threads, as many as GPUs; other kinds have threads of their own, so that a record does not wait for a slow GPU, nor a
+slice for a daemon that does not answer."""
 
 import asyncio
 import contextlib
