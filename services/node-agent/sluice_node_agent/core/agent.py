@@ -227,7 +227,10 @@ class Agent:
         self._outbox.handle(event, now)
         was_open = self._is_open
         changed = self._ledger.handle(event)
-        self._expect_gpus_of(changed, now)
+        orders = (order for each in changed if (order := self._ledger.order(each)) is not None)
+        for order in orders:
+            for grant in order.booking.devices:  # of GPUs, too, that could not read their UUID at the start
+                self._expect(grant.gpu, now)
         self._see_whether_open()
         if isinstance(event, bus_events.ReadingStarted) or forgotten:
             self._outbox.recheck()
@@ -243,13 +246,6 @@ class Agent:
             everything = (*self._state.slices, *self._tombstones.open_ones(), *self._standing_first())
             self._due.update(dict.fromkeys(everything))
             self._homes_due.update(dict.fromkeys(self._state.homes))
-
-    def _expect_gpus_of(self, allocations: list[AllocationId], now: float) -> None:
-        """Orders may name GPUs that could not read their UUID at the start; their content is unknown."""
-        orders = (order for each in allocations if (order := self._ledger.order(each)) is not None)
-        for order in orders:
-            for grant in order.booking.devices:
-                self._expect(grant.gpu, now)
 
     def _expect(self, gpu: GpuUuid, now: float) -> None:
         """Register a GPU that a record, an order or the GPU itself names: lost until it is read."""
@@ -292,7 +288,7 @@ class Agent:
         elif (
             isinstance(result, events.DeviceRefused)
             and isinstance(sent, instructions.GpuInstruction)
-            and not _is_look(sent, job)
+            and not (job is None and isinstance(sent, instructions.ListHolders))  # each reading lists them again
         ):
             self._read(sent.gpu)  # the devices differ from our records: read them
 
@@ -483,7 +479,8 @@ class Agent:
                 del self._homes_due[key]
                 if self._is_open and self._shared_devices.advance(key, now):
                     self._look_at_home(key)
-                self._publisher.say_home(key)
+                for work, _, _ in self._state.tenants(key):
+                    self._publisher.say(work)
 
     def _settle_slice(self, allocation: AllocationId, now: float) -> None:
         if self._is_open:
@@ -497,8 +494,3 @@ class Agent:
         if work.homes:
             self._homes_due.update(dict.fromkeys(work.homes))
         self._publisher.say(work)
-
-
-def _is_look(sent: instructions.OwnInstruction, job: Task | None) -> bool:
-    """Whether it only listed an instance's users: every reading lists them again, so no reading follows from it."""
-    return job is None and isinstance(sent, instructions.ListHolders)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor as Threads
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path, PurePath
 from typing import NoReturn, TypeVar
 
@@ -151,10 +152,7 @@ async def driver(
         )
         plugin = Plugin("CSIPlugin", CSI_DRIVER, str(volumes_socket(kubelet_root)), VERSIONS)
         registration = Registration(plugin, "no pod with a GPU starts or ends on this node", log)
-
-        def register_node(server: grpc.aio.Server) -> None:
-            csi_pb2_grpc.add_NodeServicer_to_server(served, server)
-
+        register_node = partial(csi_pb2_grpc.add_NodeServicer_to_server, served)
         async with plugin_registered(kubelet_root, registration, register_node):
             log.info("serving volumes", driver=CSI_DRIVER, kubelet_root=kubelet_root, pods=sources.root)
             renewing = asyncio.create_task(_keep_shown(volumes, volume_threads, node))

@@ -105,7 +105,8 @@ def why_no_edits(edits: object) -> str:
 
 def version_of(parts: Sequence[Edits], *, kind: str, names: Sequence[str], at_least: str = "") -> str:
     """The lowest `cdiVersion` with all that a file uses (specs-go, version.go)."""
-    needed = [_as_numbers(at_least), (0, 3, 0)]
+    least = tuple(int(part) for part in at_least.removeprefix("v").split(".") if part.isdecimal())
+    needed = [least, (0, 3, 0)]
     needed += [(0, 6, 0)] if "." in kind.partition("/")[2] else []
     needed += [(0, 5, 0)] if any(name[:1].isdecimal() for name in names) else []
     needed += [number for part in parts for number in _needed_by(part)]
@@ -122,10 +123,6 @@ def _needed_by(edits: Edits) -> Iterator[tuple[int, ...]]:
         yield 0, 5, 0
     if any("type" in mount for mount in edits.get("mounts", ())):
         yield 0, 4, 0
-
-
-def _as_numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.removeprefix("v").split(".") if part.isdecimal())
 
 
 def _lacks(entry: object, keys: Sequence[str]) -> bool:

@@ -82,7 +82,7 @@ def report(hardware: Hardware, gpu: Gpu) -> GpuReport:
         memory_slices=model.memory_slices,
         compute_slices=model.compute_slices,
         profiles=profile_reports(model),
-        instances=() if lost else tuple(instance_report(instance) for instance in instances),
+        instances=() if lost else msgspec.convert(instances, tuple[InstanceReport, ...], from_attributes=True),
         creatable={},
         healthy=not message,
         health_message=message,
@@ -91,10 +91,6 @@ def report(hardware: Hardware, gpu: Gpu) -> GpuReport:
         links={peer.uuid: LINK_SCORE for peer in peers},
         fixed_layout=gpu.fixed,
     )
-
-
-def instance_report(instance: Instance) -> InstanceReport:
-    return msgspec.convert(instance, InstanceReport, from_attributes=True)
 
 
 def holders(gpu: Gpu, device: str) -> tuple[Holder, ...]:

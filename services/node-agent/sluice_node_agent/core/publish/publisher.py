@@ -15,7 +15,7 @@ from sluice_node_agent.core.shared.controller import SharedDeviceController
 from sluice_node_agent.core.state.devices import ShownFacts
 from sluice_node_agent.core.state.in_flight import InFlight
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.core.state.tasks import SharedDeviceKey, SliceTask, numbered_devices
+from sluice_node_agent.core.state.tasks import SliceTask, numbered_devices
 from sluice_node_agent.core.state.warm_pool import WarmPool
 
 _WARNINGS_MAX = 8
@@ -177,11 +177,6 @@ class Publisher:
             self._outbox.forget(address)
         else:
             self._outbox.keep(address, word, request=word.request)
-
-    def say_home(self, key: SharedDeviceKey) -> None:
-        """A home changed: publish the status of all its tenants again."""
-        for work, _, _ in self._state.tenants(key):
-            self.say(work)
 
     def say_gone(self, allocation: AllocationId, now: float, *, is_closed: bool) -> None:
         """Publish the last status of a slice: for good, or until its readers have acknowledged it (`is_closed`)."""

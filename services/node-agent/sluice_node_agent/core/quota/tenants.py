@@ -86,11 +86,6 @@ class UsedTime:
             self._intervals.popleft()
 
 
-def limit_window_us(window_us: int, least_us: int, limit_ppm: int) -> int:
-    """The window for a limit: longer where the usual one has no room for the shortest token."""
-    return max(window_us, -(-least_us * WHOLE_PPM // max(1, limit_ppm)))
-
-
 @dataclass(slots=True, eq=False)
 class HeldToken:
     """A turn of one process: a token, and those that extended it without a pause."""
@@ -271,4 +266,5 @@ class Tenant:
 
     @property
     def _limit_window_us(self) -> int:
-        return limit_window_us(self.config.window_us, self.config.least_us, self.limit_ppm)
+        """Longer than the usual window where that has no room for the shortest token."""
+        return max(self.config.window_us, -(-self.config.least_us * WHOLE_PPM // max(1, self.limit_ppm)))

@@ -140,6 +140,7 @@ class StepExecutors:
         about_gpus = instructions.GpuInstruction.__subclasses__()
         about_daemons = instructions.MpsInstruction.__subclasses__()
         tickets = (instructions.MakeTicket, instructions.RemoveTicket)
+        cdi_files = (instructions.WriteCdi, instructions.RemoveCdi)
         return {
             **_each(about_gpus, self._on_device, whose, quiet=True, at_once=self._at_device),
             **_each(about_daemons, self._on_daemon, whose),
@@ -150,7 +151,7 @@ class StepExecutors:
             **_each(tickets, self._on_ticket, whose, quiet=True, at_once=self._at_ticket),
             **_each((instructions.CompareTickets,), self._on_ticket, quiet=True, at_once=self._at_ticket),
             **_each((instructions.ListTenants,), self._on_pod, quiet=True),
-            **_each((instructions.WriteCdi, instructions.RemoveCdi), self._on_cdi, whose, quiet=True, key=_claim_of),
+            **_each(cdi_files, self._on_cdi, whose, quiet=True, key=lambda order: f"claim {order.claim}"),
             **_each((instructions.CompareCdi,), self._on_cdi, quiet=True),
             **_each((instructions.AnswerCall,), self._on_call, quiet=True),
         }
@@ -338,11 +339,6 @@ def _each(
     key: Callable[[Any], str] | None = None,
 ) -> dict[type, Executor[events.Event]]:
     return {kind: Executor(run, key, whose, limit=_OUT_MAX, quiet=quiet, at_once=at_once) for kind in kinds}
-
-
-def _claim_of(order: instructions.WriteCdi | instructions.RemoveCdi) -> str:
-    """The files of one claim change in the order of the instructions."""
-    return f"claim {order.claim}"
 
 
 def _request_of(order: instructions.SaveJournal) -> str:
