@@ -1,47 +1,22 @@
-"""
-The node agent's core: reconciles the ledger's orders with the journal and the devices, all again after every event. It
-acts only while the head of its ledger names this run; before that it reads and publishes what it has (PROTOCOL §5, §6).
-Only a Revoke destroys; absence from the ledger is never an order.
-"""
+"""The node agent's core: reconciles the ledger's orders with the journal and the devices, all again after every event.
+It acts only while the head of its ledger names this run; before that it reads and publishes what it has (PROTOCOL §5,
+§6). Only a Revoke destroys; absence from the ledger is never an order."""
 
 from msgspec.structs import replace
 
+from sluice.contracts.bus import events as bus_events
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import (
-    BusEvent,
-    Entry,
-    LastRead,
-    ReadingCaughtUp,
-    ReadingStarted,
-    ReadLast,
-    Stream,
-    Ticked,
-)
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
 from sluice.contracts.messages import Closed, NodeChanged, NodeRemoved, NodeSnapshot, Revoke
 from sluice.contracts.outbox import Outbox
-from sluice_node_agent.core import events, instructions
+from sluice_node_agent.core import events, instructions, journal_records
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.hand_over.controller import DeviceHealth, HandOver, device_health
-from sluice_node_agent.core.journal_records import (
-    ForgottenTombstone,
-    NodeRecord,
-    SharedDeviceGone,
-    SharedDeviceRecord,
-    SliceRecord,
-    Tombstone,
-    WarmRecord,
-)
 from sluice_node_agent.core.orders.reconcile import LedgerView, OrderReconciler
 from sluice_node_agent.core.publish.publisher import Publisher, SnapshotVersions
 from sluice_node_agent.core.publish.slice_status import Tombstones, stuck_on
+from sluice_node_agent.core.recovery import orphaned_instances
 from sluice_node_agent.core.recovery.discovered import discover, named_gpus
-from sluice_node_agent.core.recovery.orphaned_instances import (
-    Garbage,
-    GarbageCollector,
-    OrphanedInstance,
-    OrphanedInstances,
-)
 from sluice_node_agent.core.recovery.resume import claims_of, has_changed, resume
 from sluice_node_agent.core.shared import lifecycle
 from sluice_node_agent.core.shared.controller import SharedDeviceController
@@ -70,7 +45,7 @@ class Agent:
         self._in_flight = InFlight()
         self._hung_drivers = HungDrivers(self._in_flight, config)
         self._warm = WarmPool(self._in_flight, config)
-        self._garbage = GarbageCollector(config, self._in_flight)
+        self._garbage = orphaned_instances.GarbageCollector(config, self._in_flight)
         self._slices = SliceController(run, config, self._state, self._in_flight, self._warm)
         self._shared_devices = SharedDeviceController(run, config, self._state, self._in_flight, self._warm)
         self._hand_over = HandOver(config, self._state, self._in_flight)
@@ -82,7 +57,7 @@ class Agent:
         self._reconciler = OrderReconciler(
             self._ledger, self._tombstones, self._slices, self._shared_devices, self._publisher, garbage=self._garbage
         )
-        self._orphans = OrphanedInstances(config, self._state, self._in_flight, self._shared_devices)
+        self._orphans = orphaned_instances.OrphanedInstances(config, self._state, self._in_flight, self._shared_devices)
         self._due: dict[AllocationId, None] = {}
         self._homes_due: dict[SharedDeviceKey, None] = {}
         self._read_at: dict[GpuUuid, float] = {}
@@ -143,7 +118,7 @@ class Agent:
 
     def handle(self, event: events.Event, now: float) -> list[instructions.Instruction]:
         changed = False
-        if isinstance(event, Ticked):
+        if isinstance(event, bus_events.Ticked):
             self._tick(now)
         elif isinstance(event, events.Result):
             self._take_result(event, now)
@@ -205,8 +180,8 @@ class Agent:
         event = replace(event, gpus=tuple(state.devices.reports.values()))
         state.has_pods, state.time_quota = event.has_pods, event.time_quota
         self._read_at = dict.fromkeys(state.devices.reports, now + self._config.read_devices_s)
-        slices = [record for record in event.records if isinstance(record, SliceRecord)]
-        lived_in = [record for record in event.records if isinstance(record, SharedDeviceRecord)]
+        slices = [record for record in event.records if isinstance(record, journal_records.SliceRecord)]
+        lived_in = [record for record in event.records if isinstance(record, journal_records.SharedDeviceRecord)]
         claimed = claims_of(slices, lived_in, state.devices)
         for record in slices:
             resumed = resume(record, state.devices, event.boot_id, claimed)
@@ -220,14 +195,14 @@ class Agent:
             resumed_home = lifecycle.resume(home, state.devices, event.boot_id, claimed)
             housed = self._shared_devices.enter_resumed(home, lifecycle.held_against(resumed_home, event.homes))
             claimed.update(claims_of([], [housed.record], state.devices))
-        warm = [record for record in event.records if isinstance(record, WarmRecord)]
+        warm = [record for record in event.records if isinstance(record, journal_records.WarmRecord)]
         self._warm.resume(warm, state.devices, event.boot_id, claimed, now)
         for stone in event.records:
-            if isinstance(stone, Tombstone):
+            if isinstance(stone, journal_records.Tombstone):
                 self._tombstones.put(stone)
         self._reconciler.found = discover(event, slices, lived_in, claimed.keys() | self._warm.keys())
         self._stop(self._reconciler.found.useless(state.devices))
-        before = next((record for record in event.records if isinstance(record, NodeRecord)), None)
+        before = next((record for record in event.records if isinstance(record, journal_records.NodeRecord)), None)
         self._snapshots.start(event, before.generation_upto if before is not None else 0)
         if event.hand_over and before is not None and before.hands_over and before.boot_id == event.boot_id:
             self._snapshots.hands_over = True
@@ -247,17 +222,20 @@ class Agent:
         for home in homes:
             self._garbage.clear(home.home, instructions.StopMps(0, home.home, home.pid, home.started_at))
 
-    def _read_ledger(self, event: BusEvent, now: float) -> None:
+    def _read_ledger(self, event: bus_events.BusEvent, now: float) -> None:
         forgotten = self._is_forgotten(event)
         self._outbox.handle(event, now)
         was_open = self._is_open
         changed = self._ledger.handle(event)
-        self._expect_gpus_of(changed, now)
+        orders = (order for each in changed if (order := self._ledger.order(each)) is not None)
+        for order in orders:
+            for grant in order.booking.devices:  # of GPUs, too, that could not read their UUID at the start
+                self._expect(grant.gpu, now)
         self._see_whether_open()
-        if isinstance(event, ReadingStarted) or forgotten:
+        if isinstance(event, bus_events.ReadingStarted) or forgotten:
             self._outbox.recheck()
             self._tombstones.recheck(now)
-        self._was_forgotten = forgotten or (self._was_forgotten and not isinstance(event, ReadingCaughtUp))
+        self._was_forgotten = forgotten or (self._was_forgotten and not isinstance(event, bus_events.ReadingCaughtUp))
         for allocation in changed:
             if isinstance(self._ledger.entries.get(allocation), Closed):
                 self._tombstones.closed_anew(allocation)
@@ -268,13 +246,6 @@ class Agent:
             everything = (*self._state.slices, *self._tombstones.open_ones(), *self._standing_first())
             self._due.update(dict.fromkeys(everything))
             self._homes_due.update(dict.fromkeys(self._state.homes))
-
-    def _expect_gpus_of(self, allocations: list[AllocationId], now: float) -> None:
-        """Orders may name GPUs that could not read their UUID at the start; their content is unknown."""
-        orders = (order for each in allocations if (order := self._ledger.order(each)) is not None)
-        for order in orders:
-            for grant in order.booking.devices:
-                self._expect(grant.gpu, now)
 
     def _expect(self, gpu: GpuUuid, now: float) -> None:
         """Register a GPU that a record, an order or the GPU itself names: lost until it is read."""
@@ -317,7 +288,7 @@ class Agent:
         elif (
             isinstance(result, events.DeviceRefused)
             and isinstance(sent, instructions.GpuInstruction)
-            and not _is_look(sent, job)
+            and not (job is None and isinstance(sent, instructions.ListHolders))  # each reading lists them again
         ):
             self._read(sent.gpu)  # the devices differ from our records: read them
 
@@ -347,9 +318,9 @@ class Agent:
                 self._slices.take_result(job, sent, result, now)
             case SharedDeviceTask():
                 self._shared_devices.take_result(job, sent, result, now)
-            case OrphanedInstance():
+            case orphaned_instances.OrphanedInstance():
                 self._orphans.take_result(job, result, self._reconciler.found, self._reconciler.awaited(), now)
-            case Garbage():
+            case orphaned_instances.Garbage():
                 self._garbage.take_result(job, result, now)
             case WarmInstance():
                 self._warm.take_result(job, result, now)
@@ -363,16 +334,16 @@ class Agent:
 
     def _saved(self, sent: instructions.SaveJournal, now: float) -> None:
         match sent.record:
-            case NodeRecord(generation_upto=upto):
+            case journal_records.NodeRecord(generation_upto=upto):
                 self._snapshots.reserved(upto)
-            case Tombstone() as stone:
+            case journal_records.Tombstone() as stone:
                 self._state.leave(stone.allocation)
                 self._tombstones.put(stone)
                 self._due[stone.allocation] = None
                 self._look_again_at_planned()
-            case SliceRecord(phase="degraded") as record:
+            case journal_records.SliceRecord(phase="degraded") as record:
                 self._state.slices[record.booking.allocation].retry_at = now + self._config.remake_retry_s
-            case SharedDeviceGone() as gone:
+            case journal_records.SharedDeviceGone() as gone:
                 key = self._shared_devices.gone(gone)
                 if key is not None:
                     self._look_at_home(key)
@@ -431,11 +402,11 @@ class Agent:
         self._due[work.allocation] = None
         self._homes_due.update(dict.fromkeys(work.homes))
 
-    def _is_forgotten(self, event: BusEvent) -> bool:
+    def _is_forgotten(self, event: bus_events.BusEvent) -> bool:
         """Whether the bus lost a NodeChanged that it had acknowledged, or a message declares this node absent. A wiped
         broker starts no reading, and the allocator learns of the node only from that NodeChanged."""
         snapshots = subjects.node(self._node)
-        if not isinstance(event, LastRead) or event.subject != snapshots.subject:
+        if not isinstance(event, bus_events.LastRead) or event.subject != snapshots.subject:
             return False
         known = self._outbox.current(snapshots)
         if known is None:
@@ -444,12 +415,10 @@ class Agent:
             return True
         return self._is_of_before(event.entry, known)
 
-    def _is_of_before(self, entry: Entry, known: Entry) -> bool:
-        """
-        Whether an older NodeChanged than ours has arrived late on an empty subject. A later one of another run is of an
-        agent that took over; an older one of our own comes from a lagging server, before the last that we published
-        there.
-        """
+    def _is_of_before(self, entry: bus_events.Entry, known: bus_events.Entry) -> bool:
+        """Whether an older NodeChanged than ours has arrived late on an empty subject. A later one of another run is of
+        an agent that took over; an older one of our own comes from a lagging server, before the last that we published
+        there."""
         theirs, ours = entry.message, known.message
         if not isinstance(theirs, NodeChanged) or not isinstance(ours, NodeChanged) or ours.agent_run != self._run:
             return False
@@ -460,7 +429,7 @@ class Agent:
         self._outbox.tick(now)
         if self.started and self._look_at <= now:
             self._look_at = now + self._config.look_s
-            self._looks.append(ReadLast(Stream.STATE, subjects.node(self._node).subject))
+            self._looks.append(bus_events.ReadLast(bus_events.Stream.STATE, subjects.node(self._node).subject))
         for allocation, work in self._state.slices.items():
             if work.retry_at is not None and work.retry_at <= now:
                 work.retry_at = None
@@ -481,7 +450,7 @@ class Agent:
         for gpu in [gpu for gpu, at in self._read_at.items() if at <= now]:
             self._read(gpu)
         for allocation in self._tombstones.forget_old(now):
-            self._in_flight.save(ForgottenTombstone(allocation=allocation), None)
+            self._in_flight.save(journal_records.ForgottenTombstone(allocation=allocation), None)
 
     def _compare_tickets(self, now: float) -> None:
         if self._compare_at is None or self._compare_at > now or not self._config.compare_tickets_s:
@@ -510,7 +479,8 @@ class Agent:
                 del self._homes_due[key]
                 if self._is_open and self._shared_devices.advance(key, now):
                     self._look_at_home(key)
-                self._publisher.say_home(key)
+                for work, _, _ in self._state.tenants(key):
+                    self._publisher.say(work)
 
     def _settle_slice(self, allocation: AllocationId, now: float) -> None:
         if self._is_open:
@@ -524,8 +494,3 @@ class Agent:
         if work.homes:
             self._homes_due.update(dict.fromkeys(work.homes))
         self._publisher.say(work)
-
-
-def _is_look(sent: instructions.OwnInstruction, job: Task | None) -> bool:
-    """Whether it only listed an instance's users: every reading lists them again, so no reading follows from it."""
-    return job is None and isinstance(sent, instructions.ListHolders)

@@ -110,14 +110,12 @@ class QuotaSeen(msgspec.Struct, frozen=True):
 
 
 class AgentStarted(msgspec.Struct, frozen=True):
-    """
-    The first event of every run: what the journal contains and what is on the devices now. `journal_problem`: why the
-    journal is missing or untrusted (`records` are then empty). `gpus` carry all instances found, with `allocation` None
-    and `creatable` empty. `tickets` are those found, `found_tickets` their content where the journal was lost. `homes`
-    are below `mps_root`, each with `pipe` and `log`. `marks` are the places where instances are ours; `unmarked` those
-    where one may be ours without a mark, None where that is any. `nameless` are GPUs that could not read their UUID:
-    index to reason.
-    """
+    """The first event of every run: what the journal contains and what is on the devices now. `journal_problem`: why
+    the journal is missing or untrusted (`records` are then empty). `gpus` carry all instances found, with `allocation`
+    None and `creatable` empty. `tickets` are those found, `found_tickets` their content where the journal was lost.
+    `homes` are below `mps_root`, each with `pipe` and `log`. `marks` are the places where instances are ours;
+    `unmarked` those where one may be ours without a mark, None where that is any. `nameless` are GPUs that could not
+    read their UUID: index to reason."""
 
     boot_id: str
     endpoint: str
@@ -308,10 +306,8 @@ class QuotasSet(Result, frozen=True):
 
 
 class MpsSeen(Result, frozen=True):
-    """
-    The state of a daemon. `alive`: its process runs; one that does not answer is MpsRefused. `fault`: its server's, or
-    empty. `waiting` are uids whose clients wait for it although it serves another uid.
-    """
+    """The state of a daemon. `alive`: its process runs; one that does not answer is MpsRefused. `fault`: its server's,
+    or empty. `waiting` are uids whose clients wait for it although it serves another uid."""
 
     alive: bool
     fault: str = ""

@@ -1,8 +1,6 @@
-"""
-Instructions of a node agent's core to its shell, one type per step, besides those that all cores share. The result of
-each comes back as one event with the same `token`. At most one instruction per `gpu` and per `home` is in flight, so an
-executor needs no lock.
-"""
+"""Instructions of a node agent's core to its shell, one type per step, besides those that all cores share. The result
+of each comes back as one event with the same `token`. At most one instruction per `gpu` and per `home` is in flight, so
+an executor needs no lock."""
 
 import msgspec
 
@@ -96,19 +94,15 @@ class ListTenants(OwnInstruction, frozen=True):
 
 
 class SetComputeMode(GpuInstruction, frozen=True):
-    """
-    Put a whole GPU in compute mode EXCLUSIVE_PROCESS, or back in DEFAULT -> ComputeModeSet. In the first only the MPS
-    server has a context: a client without its daemon would run beside it, without limits.
-    """
+    """Put a whole GPU in compute mode EXCLUSIVE_PROCESS, or back in DEFAULT -> ComputeModeSet. In the first only the
+    MPS server has a context: a client without its daemon would run beside it, without limits."""
 
     exclusive_process: bool
 
 
 class StartMps(MpsInstruction, frozen=True):
-    """
-    Start the daemon of a home, or find it running -> MpsStarted. `device` is a GPU's or MIG device's UUID. Limits are
-    read back and the server for `uid` is started before any client is served.
-    """
+    """Start the daemon of a home, or find it running -> MpsStarted. `device` is a GPU's or MIG device's UUID. Limits
+    are read back and the server for `uid` is started before any client is served."""
 
     gpu: GpuUuid
     device: str

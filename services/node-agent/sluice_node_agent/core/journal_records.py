@@ -1,8 +1,6 @@
-"""
-Records of a node agent's journal: what it needs to continue after a crash, and what devices and ledger do not tell
+"""Records of a node agent's journal: what it needs to continue after a crash, and what devices and ledger do not tell
 better. A record is saved before the device step that it announces, and again with that step's result. What must survive
-the node's own crash is synced to disk before anything follows from it (`must_outlive_boot`, ADR 0042).
-"""
+the node's own crash is synced to disk before anything follows from it (`must_outlive_boot`, ADR 0042)."""
 
 from typing import Literal
 
@@ -15,10 +13,8 @@ DeviceStep = Literal["planned", "intended", "made"]
 """`intended`: an instance may exist on the GPU from now on. `made`: it was read back as ordered."""
 
 Phase = Literal["planned", "making", "ready", "undoing", "failed", "degraded", "unmaking"]
-"""
-planned -> making -> ready; making -> undoing -> failed, or degraded when it had been ready before; a Revoke leads from
-every phase to unmaking, which ends in a tombstone.
-"""
+"""planned -> making -> ready; making -> undoing -> failed, or degraded when it had been ready before; a Revoke leads
+from every phase to unmaking, which ends in a tombstone."""
 
 
 SharedDevicePhase = Literal["making", "ready", "undoing", "failed", "unmaking"]
@@ -143,10 +139,8 @@ class SharedDeviceRecord(msgspec.Struct, frozen=True, kw_only=True, tag="home"):
     """The limits last set and read back; None while they change."""
     restarts: int = 0
     inherited: bool = False
-    """
-    Its daemon was taken over without a journal: until a poll finds clients of known tenants only, no tenant joins and
-    the daemon is not stopped. A slice that was being destroyed then has no ticket to name its pod.
-    """
+    """Its daemon was taken over without a journal: until a poll finds clients of known tenants only, no tenant joins
+    and the daemon is not stopped. A slice that was being destroyed then has no ticket to name its pod."""
     error: str = ""
     message: str = ""
 
@@ -207,10 +201,8 @@ Record = SliceRecord | Tombstone | NodeRecord | SharedDeviceRecord | WarmRecord 
 
 
 def must_outlive_boot(record: Record) -> bool:
-    """
-    Whether others act on a record, so that it must be synced before anything follows from it: a slice is ready, failed,
-    degraded or gone, or generations were published. The progress of devices concerns this boot alone.
-    """
+    """Whether others act on a record, so that it must be synced before anything follows from it: a slice is ready,
+    failed, degraded or gone, or generations were published. The progress of devices concerns this boot alone."""
     match record:
         case SliceRecord(phase=phase):
             return phase in {"ready", "failed", "degraded"}

@@ -1,7 +1,5 @@
-"""
-The use of a node's slices, and since when each idles, from samples of its devices. It starts empty:
-"idle for an hour" means watched for an hour. From it follows only whether an idle pod is evicted.
-"""
+"""The use of a node's slices, and since when each idles, from samples of its devices. It starts empty: "idle for an
+hour" means watched for an hour. From it follows only whether an idle pod is evicted."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

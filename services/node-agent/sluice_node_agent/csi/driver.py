@@ -1,8 +1,6 @@
-"""
-The CSI driver, without which no pod with a GPU starts or ends: it needs neither a GPU nor the bus. Any pod gets its
+"""The CSI driver, without which no pod with a GPU starts or ends: it needs neither a GPU nor the bus. Any pod gets its
 volume, at once: a kubelet resolves a container's environment from the object that it started with, so changes while it
-waits come too late. The ticket is what holds a container.
-"""
+waits come too late. The ticket is what holds a container."""
 
 import asyncio
 import contextlib
@@ -10,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor as Threads
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path, PurePath
 from typing import NoReturn, TypeVar
 
@@ -21,14 +20,7 @@ from sluice.contracts.kube.names import CSI_DRIVER
 from sluice.contracts.pb import csi_pb2, csi_pb2_grpc
 from sluice.runtime import logs
 from sluice.runtime.errors import ServiceError
-from sluice_node_agent.csi.kubelet_paths import (
-    WITHIN_S,
-    NoTarget,
-    PodExitWait,
-    Target,
-    target_of,
-    why_unseen,
-)
+from sluice_node_agent.csi.kubelet_paths import WITHIN_S, NoTarget, PodExitWait, Target, target_of, why_unseen
 from sluice_node_agent.csi.pod_directories import PodDirectories
 from sluice_node_agent.csi.volumes import Volumes
 from sluice_node_agent.device.processes import Processes
@@ -160,10 +152,7 @@ async def driver(
         )
         plugin = Plugin("CSIPlugin", CSI_DRIVER, str(volumes_socket(kubelet_root)), VERSIONS)
         registration = Registration(plugin, "no pod with a GPU starts or ends on this node", log)
-
-        def register_node(server: grpc.aio.Server) -> None:
-            csi_pb2_grpc.add_NodeServicer_to_server(served, server)
-
+        register_node = partial(csi_pb2_grpc.add_NodeServicer_to_server, served)
         async with plugin_registered(kubelet_root, registration, register_node):
             log.info("serving volumes", driver=CSI_DRIVER, kubelet_root=kubelet_root, pods=sources.root)
             renewing = asyncio.create_task(_keep_shown(volumes, volume_threads, node))

@@ -1,8 +1,6 @@
-"""
-A kubelet's pods: their volume paths, and the wait until no process of a pod is left. No other path is ever touched:
+"""A kubelet's pods: their volume paths, and the wait until no process of a pod is left. No other path is ever touched:
 root mounts and removes there. A kubelet may unpublish a volume a second before its processes end (seen with v1.36.2);
-all waiting calls share one scan of /proc.
-"""
+all waiting calls share one scan of /proc."""
 
 import asyncio
 import re

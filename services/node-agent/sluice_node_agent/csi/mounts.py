@@ -1,8 +1,6 @@
-"""
-Mounts, as in mount(2), and the views of MPS homes in pods' volumes: a home as a container sees it, read-only. The home
-is mounted, not its parts: a restarted daemon creates its `pipe` again. Removal never descends, so nothing behind a
-mount can be lost. Pass a path that others could change through an open directory (`/proc/self/fd/<n>`).
-"""
+"""Mounts, as in mount(2), and the views of MPS homes in pods' volumes: a home as a container sees it, read-only. The
+home is mounted, not its parts: a restarted daemon creates its `pipe` again. Removal never descends, so nothing behind a
+mount can be lost. Pass a path that others could change through an open directory (`/proc/self/fd/<n>`)."""
 
 import contextlib
 import ctypes
@@ -38,11 +36,9 @@ def bind(source: str | Path, place: str | Path, *, deep: bool = True) -> None:
 
 
 def seal(place: str | Path, *, may_run: bool = False) -> None:
-    """
-    Forbid writing, programs and setuid below the mount at `place`; with `may_run`, allow programs, even where the file
-    system forbids them (`/run` is `noexec` on many nodes). Raises OSError. Flags do not propagate (mount(2), MS_REMOUNT
-    with MS_BIND): bind from a mount that is sealed already.
-    """
+    """Forbid writing, programs and setuid below the mount at `place`; with `may_run`, allow programs, even where the
+    file system forbids them (`/run` is `noexec` on many nodes). Raises OSError. Flags do not propagate (mount(2),
+    MS_REMOUNT with MS_BIND): bind from a mount that is sealed already."""
     _mount("none", place, _REMOUNT | _BIND | (_SEALED & ~_NOEXEC if may_run else _SEALED))
 
 

@@ -1,7 +1,5 @@
-"""
-Removes what agent and CSI driver keep on a node outside their data directory, after both have ended for good. What may
-still be in use stays, and is named.
-"""
+"""Removes what agent and CSI driver keep on a node outside their data directory, after both have ended for good. What
+may still be in use stays, and is named."""
 
 import errno
 import os

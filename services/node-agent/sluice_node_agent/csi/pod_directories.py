@@ -1,8 +1,6 @@
-"""
-One directory per pod, shown in the pod's volume: the agent creates tickets in it, the driver mounts it. Both change it,
-so every change takes one file lock. A directory is removed when neither a ticket nor a mount needs it. Nothing survives
-a reboot: an old ticket would let a container start with a device that is gone.
-"""
+"""One directory per pod, shown in the pod's volume: the agent creates tickets in it, the driver mounts it. Both change
+it, so every change takes one file lock. A directory is removed when neither a ticket nor a mount needs it. Nothing
+survives a reboot: an old ticket would let a container start with a device that is gone."""
 
 import contextlib
 import errno

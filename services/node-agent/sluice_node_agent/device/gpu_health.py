@@ -1,8 +1,6 @@
-"""
-Whether a GPU may get new slices, from its driver's health facts. No NVML here. Most Xids are an application's own fault
-and take no GPU out: a faulty job would take out one after the other. The driver's *recovery action* (R565 and newer)
-outlives this process and ends with the reset, so it takes precedence over what is remembered here.
-"""
+"""Whether a GPU may get new slices, from its driver's health facts. No NVML here. Most Xids are an application's own
+fault and take no GPU out: a faulty job would take out one after the other. The driver's *recovery action* (R565 and
+newer) outlives this process and ends with the reset, so it takes precedence over what is remembered here."""
 
 import threading
 from collections.abc import Mapping
@@ -88,11 +86,9 @@ def is_critical(xid: int) -> bool:
 
 
 def reset_of(gpu: GpuUuid, before: str = "end what runs on the GPU") -> str:
-    """
-    How an operator resets one GPU. `before`: what to do while the agent still runs. A driver does not reset a GPU that
-    a process holds, as the agent does; a pod with a slice can end only while it runs. Without -i nvidia-smi resets all
-    GPUs.
-    """
+    """How an operator resets one GPU. `before`: what to do while the agent still runs. A driver does not reset a GPU
+    that a process holds, as the agent does; a pod with a slice can end only while it runs. Without -i nvidia-smi resets
+    all GPUs."""
     return (
         f"{before}, stop the node's agent (remove its label sluice.dev/agent) and run"
         f" nvidia-smi --gpu-reset -i {gpu}, or reboot the node"
@@ -100,10 +96,8 @@ def reset_of(gpu: GpuUuid, before: str = "end what runs on the GPU") -> str:
 
 
 def why_unhealthy(facts: HealthFacts, xids: tuple[int, ...], gpu: GpuUuid) -> str:
-    """
-    Why a GPU that answers gets no new slices, and the remedy; empty when it may get some. No reset is advised where the
-    driver asks for something else: it would not help, and would end what runs there.
-    """
+    """Why a GPU that answers gets no new slices, and the remedy; empty when it may get some. No reset is advised where
+    the driver asks for something else: it would not help, and would end what runs there."""
     reasons = []
     if facts.mig_now != facts.mig_next:
         now, after = _on_off(on=facts.mig_now), _on_off(on=facts.mig_next)

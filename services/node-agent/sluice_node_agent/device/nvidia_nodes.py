@@ -1,9 +1,7 @@
-"""
-The device nodes of a real GPU and its instances, and the driver's part of a CDI file (`nvidia-ctk cdi generate`). A MIG
-device is opened through its GPU's file and the capability files of its two instances; /proc/driver/nvidia/capabilities
-has their minor numbers (NVIDIA MIG User Guide, "Device Nodes and Capabilities"). Of the toolkit's file only the common
-edits are used, which are the same for all GPUs of a driver.
-"""
+"""The device nodes of a real GPU and its instances, and the driver's part of a CDI file (`nvidia-ctk cdi generate`). A
+MIG device is opened through its GPU's file and the capability files of its two instances;
+/proc/driver/nvidia/capabilities has their minor numbers (NVIDIA MIG User Guide, "Device Nodes and Capabilities"). Of
+the toolkit's file only the common edits are used, which are the same for all GPUs of a driver."""
 
 import os
 import re
@@ -107,7 +105,8 @@ def why_no_edits(edits: object) -> str:
 
 def version_of(parts: Sequence[Edits], *, kind: str, names: Sequence[str], at_least: str = "") -> str:
     """The lowest `cdiVersion` with all that a file uses (specs-go, version.go)."""
-    needed = [_as_numbers(at_least), (0, 3, 0)]
+    least = tuple(int(part) for part in at_least.removeprefix("v").split(".") if part.isdecimal())
+    needed = [least, (0, 3, 0)]
     needed += [(0, 6, 0)] if "." in kind.partition("/")[2] else []
     needed += [(0, 5, 0)] if any(name[:1].isdecimal() for name in names) else []
     needed += [number for part in parts for number in _needed_by(part)]
@@ -124,10 +123,6 @@ def _needed_by(edits: Edits) -> Iterator[tuple[int, ...]]:
         yield 0, 5, 0
     if any("type" in mount for mount in edits.get("mounts", ())):
         yield 0, 4, 0
-
-
-def _as_numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.removeprefix("v").split(".") if part.isdecimal())
 
 
 def _lacks(entry: object, keys: Sequence[str]) -> bool:
@@ -247,10 +242,9 @@ class NvidiaNodes:
         root: Path = Path("/"),
         host: Path = Path("/proc/1/root"),
     ) -> None:
-        """
-        `any_gpu`: one that answers, or None. `root` has the machine's proc and sys; `host` the same as the node's first
-        process sees it: NVIDIA's runtime shows a container only the capabilities that existed when it was started.
-        """
+        """`any_gpu`: one that answers, or None. `root` has the machine's proc and sys; `host` the same as the node's
+        first process sees it: NVIDIA's runtime shows a container only the capabilities that existed when it was
+        started."""
         self._files_of = files_of
         self._any_gpu = any_gpu
         self._driver_version = driver_version

@@ -1,8 +1,6 @@
-"""
-The port to a node's GPUs, implemented by NVML and by simulated devices. Every call blocks, is about one GPU, and
+"""The port to a node's GPUs, implemented by NVML and by simulated devices. Every call blocks, is about one GPU, and
 returns or raises a DeviceError. A GPU instance (GI) holds memory slices, a compute instance (CI) in it makes it a MIG
-device with a UUID; they are created in this order and destroyed in reverse.
-"""
+device with a UUID; they are created in this order and destroyed in reverse."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -82,12 +80,10 @@ class GpuBackend(Protocol):
         """As the driver reports it."""
 
     def read(self) -> tuple[GpuReport, ...]:
-        """
-        All GPUs in index order, each with every GPU instance on it; `allocation` is None and `creatable` empty. A GPU
-        that does not answer is `lost` and not healthy, without instances; one that must get no new slices is not
+        """All GPUs in index order, each with every GPU instance on it; `allocation` is None and `creatable` empty. A
+        GPU that does not answer is `lost` and not healthy, without instances; one that must get no new slices is not
         healthy, with its instances and the reason. A fixed layout is marked so, its instances that cannot be assigned
-        have the reason (`unusable`), and calls that would change it raise NotSupportedError.
-        """
+        have the reason (`unusable`), and calls that would change it raise NotSupportedError."""
 
     def nameless(self) -> dict[int, str]:
         """The GPUs that `read` left out, because they could not read their UUID: index to reason."""
@@ -117,16 +113,12 @@ class GpuBackend(Protocol):
         """Compute mode EXCLUSIVE_PROCESS, or DEFAULT. Raises NotSupportedError on a GPU in MIG mode."""
 
     def uses(self, gpu: GpuUuid, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
-        """
-        The use of devices of a GPU (its own UUID, or those of MIG devices); missing ones are left out, as a whole GPU
-        in MIG mode. A value that the driver does not report is None, not an error.
-        """
+        """The use of devices of a GPU (its own UUID, or those of MIG devices); missing ones are left out, as a whole
+        GPU in MIG mode. A value that the driver does not report is None, not an error."""
 
     def troubled(self, timeout_s: float) -> tuple[GpuUuid, ...]:
-        """
-        Wait up to `timeout_s` for errors that the driver reports by itself (Xid); returns the GPUs to read, also those
-        that were `nameless` and can read their UUID now. The only call that may overlap others.
-        """
+        """Wait up to `timeout_s` for errors that the driver reports by itself (Xid); returns the GPUs to read, also
+        those that were `nameless` and can read their UUID now. The only call that may overlap others."""
 
     def close(self) -> None:
         """Close the driver. No call may follow."""

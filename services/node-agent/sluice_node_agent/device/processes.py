@@ -1,8 +1,6 @@
-"""
-Processes as the kernel shows them, and programs that are run for one answer (`communicate`). The `/proc` must be the
+"""Processes as the kernel shows them, and programs that are run for one answer (`communicate`). The `/proc` must be the
 host's, or an agent would miss tenants' processes. A process that vanishes while it is read counts as absent; a failure
-to read is an OSError, never an empty result: mistaking one for the other would end what still runs.
-"""
+to read is an OSError, never an empty result: mistaking one for the other would end what still runs."""
 
 import contextlib
 import errno
@@ -118,11 +116,9 @@ class Processes:
         return self.owner_of(self._own_pid())
 
     def with_open(self, paths: Collection[str]) -> tuple[int, ...]:
-        """
-        The other processes that have one of these device files open, under any name. One whose files may not be read is
-        skipped (without CAP_SYS_PTRACE those of other users), and so is a mere mapping. Raises OSError when there is no
-        /proc, and when more than FDS_MAX files are open.
-        """
+        """The other processes that have one of these device files open, under any name. One whose files may not be read
+        is skipped (without CAP_SYS_PTRACE those of other users), and so is a mere mapping. Raises OSError when there is
+        no /proc, and when more than FDS_MAX files are open."""
         wanted = frozenset(paths)
         devices = frozenset(device for path in wanted if (device := _device(path)) is not None)
         left = FDS_MAX
@@ -138,10 +134,8 @@ class Processes:
         return tuple(found)
 
     def with_mounted(self, names: Collection[str]) -> tuple[int, ...]:
-        """
-        The processes of pods that have a file of one of these names mounted (proc(5), `mountinfo`), even if it is gone
-        by now. Raises OSError when there is no /proc, or a list of mounts is too long.
-        """
+        """The processes of pods that have a file of one of these names mounted (proc(5), `mountinfo`), even if it is
+        gone by now. Raises OSError when there is no /proc, or a list of mounts is too long."""
         return tuple(
             pid
             for pid in sorted(self.pids())

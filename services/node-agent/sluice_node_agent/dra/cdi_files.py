@@ -36,10 +36,8 @@ class HandedOver:
 
 
 def cdi_spec(claim: str, devices: Sequence[HandedOver], common: CommonEdits, mark: str = "") -> dict[str, Any]:
-    """
-    The CDI file of the claim with this UID, as JSON. `mark` is its own path where several pods use the claim: mounted
-    into each container, it shows whose processes are there (`Processes.with_mounted`).
-    """
+    """The CDI file of the claim with this UID, as JSON. `mark` is its own path where several pods use the claim:
+    mounted into each container, it shows whose processes are there (`Processes.with_mounted`)."""
     prefix = f"{CDI_KIND}="
     names = [cdi_device(claim, device.name).removeprefix(prefix) for device in devices]
     own = [_edits(device) for device in devices]

@@ -46,10 +46,8 @@ class PluginSocketError(ServiceError):
 
 @asynccontextmanager
 async def plugin_socket(path: Path, register: Callable[[grpc.aio.Server], None]) -> AsyncIterator[None]:
-    """
-    Serve at `path`, for root alone. Raises PluginSocketError. The socket is renamed once it listens, and only our own
-    is removed at the end. A kubelet ignores names that begin with a dot (pluginwatcher/plugin_watcher.go).
-    """
+    """Serve at `path`, for root alone. Raises PluginSocketError. The socket is renamed once it listens, and only our
+    own is removed at the end. A kubelet ignores names that begin with a dot (pluginwatcher/plugin_watcher.go)."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     _make_way(path, draft)
     async with transport.serve(register, address=f"unix:{draft}"):

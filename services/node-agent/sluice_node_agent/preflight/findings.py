@@ -1,7 +1,5 @@
-"""
-What can be wrong with a node before an agent runs on it, each with its remedy. Each check looks at one part of a
-`Machine` and returns findings, never an exception. It starts no daemon, takes no lock, writes no file.
-"""
+"""What can be wrong with a node before an agent runs on it, each with its remedy. Each check looks at one part of a
+`Machine` and returns findings, never an exception. It starts no daemon, takes no lock, writes no file."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -125,7 +125,7 @@ def check_directories(machine: Machine) -> list[Finding]:
             inside = "" if there == place else f", and {place} is to be made in it"
             remedy = f"give {there} to that user, or set SLUICE_DATA_DIR to a directory of its own"
             found.append(_bad(f"{there} cannot be written by user {machine.uid}{inside}", remedy))
-        elif _others_may_write(there):
+        elif there.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:  # a sticky one, as /tmp, keeps ours
             what = f"all users may write in {there}, so a tenant could replace the agent's files"
             found.append(_bad(what, f"chmod o-w {there}"))
     above = [place for place in reversed((machine.mps_root, *machine.mps_root.parents)) if is_seen(place)]
@@ -186,9 +186,3 @@ def _bad(what: str, remedy: str) -> Finding:
 
 def _mig_config(machine: Machine) -> Path:
     return machine.root / "proc/driver/nvidia/capabilities/mig/config"
-
-
-def _others_may_write(place: Path) -> bool:
-    """A sticky directory, as /tmp, lets others create files, but not replace ours."""
-    mode = place.stat().st_mode
-    return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX

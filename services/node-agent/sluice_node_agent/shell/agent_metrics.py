@@ -1,7 +1,5 @@
-"""
-Metrics of an agent's node: slices by state and use, GPU health, and whether the journal was lost. Read from the served
-snapshot and the last usage sample; `runtime.runtime_metrics` counts instructions (`sluice_action_seconds`).
-"""
+"""Metrics of an agent's node: slices by state and use, GPU health, and whether the journal was lost. Read from the
+served snapshot and the last usage sample; `runtime.runtime_metrics` counts instructions (`sluice_action_seconds`)."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator

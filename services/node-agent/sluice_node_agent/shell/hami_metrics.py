@@ -1,8 +1,6 @@
-"""
-HAMi's metrics under HAMi's names and labels, for existing dashboards; off by default (`hami_metrics`). Names and units
-are those of HAMi's reference (Project-HAMi/HAMi, pkg/metrics/catalog): a `_ratio` is mostly 0 to 100 there. Metrics of
-its library inside containers, and the use of whole GPUs, are missing: DCGM's exporter has the latter.
-"""
+"""HAMi's metrics under HAMi's names and labels, for existing dashboards; off by default (`hami_metrics`). Names and
+units are those of HAMi's reference (Project-HAMi/HAMi, pkg/metrics/catalog): a `_ratio` is mostly 0 to 100 there.
+Metrics of its library inside containers, and the use of whole GPUs, are missing: DCGM's exporter has the latter."""
 
 from collections.abc import Iterator
 

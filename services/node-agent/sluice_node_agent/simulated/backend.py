@@ -1,7 +1,5 @@
-"""
-Simulated GPUs, as strict as real ones: they refuse what NVML refuses, with the same kinds of errors. The state is in
-the hardware file. Device nodes are `/dev/null` under the names of real ones, so that CDI files have their form.
-"""
+"""Simulated GPUs, as strict as real ones: they refuse what NVML refuses, with the same kinds of errors. The state is in
+the hardware file. Device nodes are `/dev/null` under the names of real ones, so that CDI files have their form."""
 
 import random
 import threading

@@ -1,8 +1,6 @@
-"""
-The simulated hardware of one node as a file, so that it outlives every process as hardware does. Each change is one
+"""The simulated hardware of one node as a file, so that it outlives every process as hardware does. Each change is one
 locked read-modify-write. If `<file>.log` exists, each change appends a line to it: the time (unix ns) and all the
-hardware.
-"""
+hardware."""
 
 import os
 import time

@@ -1,9 +1,7 @@
-"""
-A client of the MPS stand-in, for tests and simulated tenants: connects as a CUDA program would, and holds memory.
+"""A client of the MPS stand-in, for tests and simulated tenants: connects as a CUDA program would, and holds memory.
 `nvidia-cuda-mps-control client [--uid U] [--owner POD_UID] [--memory MIB] [--percentage P]` prints its progress as one
 JSON object per line, then reads numbers of MiB from stdin to allocate (negative: to free) until its end, or the
-server's. Its limits may only lower the server's. With SLUICE_QUOTA_SOCKET it sends HELLO, and asks for no token.
-"""
+server's. Its limits may only lower the server's. With SLUICE_QUOTA_SOCKET it sends HELLO, and asks for no token."""
 
 import argparse
 import contextlib

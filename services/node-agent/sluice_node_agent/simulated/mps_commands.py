@@ -1,8 +1,6 @@
-"""
-The commands of the MPS stand-in's control daemon, except `quit`, as observed with 535.261 and 550.163: an invalid value
-is ignored, memory of a GiB and more is printed in whole GiB, an unknown server is reported in text with exit status 0.
-`terminate_client` behaves as seen with 580.159 (docs/hardware).
-"""
+"""The commands of the MPS stand-in's control daemon, except `quit`, as observed with 535.261 and 550.163: an invalid
+value is ignored, memory of a GiB and more is printed in whole GiB, an unknown server is reported in text with exit
+status 0. `terminate_client` behaves as seen with 580.159 (docs/hardware)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 # ruff: noqa: PTH101, PTH108, PTH123
-"""
-The control daemon of the MPS stand-in: starts servers, passes clients to them, answers commands. Its answers, its
-control.log and the files it leaves are as observed with releases 535.261 and 550.163.
-"""
+"""The control daemon of the MPS stand-in: starts servers, passes clients to them, answers commands. Its answers, its
+control.log and the files it leaves are as observed with releases 535.261 and 550.163."""
 
 import contextlib
 import fcntl

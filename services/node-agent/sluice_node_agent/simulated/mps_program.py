@@ -1,12 +1,10 @@
 # ruff: noqa: PLC0415, PTH100, PTH120
-"""
-A stand-in for `nvidia-cuda-mps-control`, so that MPS homes run as real processes without a GPU: its command line
+"""A stand-in for `nvidia-cuda-mps-control`, so that MPS homes run as real processes without a GPU: its command line
 (docs.nvidia.com/deploy/mps, the manual page), texts, exit codes, files and modes of releases 535.261 and 550.163. A
 wrong limit is ignored silently, a daemon's files outlive it, a client of another user waits. Its client protocol is its
 own. Each start imports only what it needs (hence no pathlib). Run as `python -I -S mps_program.py [-d|-f]`, or
 installed under the real one's name. `SLUICE_SIMULATED_HARDWARE` names the hardware file that its processes appear in;
-`SLUICE_MPS_STAND_IN` a JSON file of switches that make it fail (`SWITCHES`), read whenever one matters.
-"""
+`SLUICE_MPS_STAND_IN` a JSON file of switches that make it fail (`SWITCHES`), read whenever one matters."""
 
 import os
 import sys

@@ -1,10 +1,8 @@
 # ruff: noqa: PTH100, PTH118, PTH120, PTH123
-"""
-The server of the MPS stand-in: a process per user that holds the clients, whose connections the daemon passes to it:
+"""The server of the MPS stand-in: a process per user that holds the clients, whose connections the daemon passes to it:
 they outlive the daemon and die with the server. Limits are those when a client connected, at most 48 clients, and a
 fault (SIGUSR1) ends them all. A disconnected client keeps its memory until its process ends (seen with 580.159). It
-never ends by itself when its daemon dies: the worst case of a real one.
-"""
+never ends by itself when its daemon dies: the worst case of a real one."""
 
 import contextlib
 import json

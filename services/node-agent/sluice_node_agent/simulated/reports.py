@@ -1,7 +1,5 @@
-"""
-Reads simulated GPUs: reports, processes, errors; and what they refuse to create, by the driver's rules for every MIG
-model (NVIDIA MIG user guide), independent of the allocator's placement code.
-"""
+"""Reads simulated GPUs: reports, processes, errors; and what they refuse to create, by the driver's rules for every MIG
+model (NVIDIA MIG user guide), independent of the allocator's placement code."""
 
 from collections.abc import Collection, Iterable
 
@@ -84,7 +82,7 @@ def report(hardware: Hardware, gpu: Gpu) -> GpuReport:
         memory_slices=model.memory_slices,
         compute_slices=model.compute_slices,
         profiles=profile_reports(model),
-        instances=() if lost else tuple(instance_report(instance) for instance in instances),
+        instances=() if lost else msgspec.convert(instances, tuple[InstanceReport, ...], from_attributes=True),
         creatable={},
         healthy=not message,
         health_message=message,
@@ -93,10 +91,6 @@ def report(hardware: Hardware, gpu: Gpu) -> GpuReport:
         links={peer.uuid: LINK_SCORE for peer in peers},
         fixed_layout=gpu.fixed,
     )
-
-
-def instance_report(instance: Instance) -> InstanceReport:
-    return msgspec.convert(instance, InstanceReport, from_attributes=True)
 
 
 def holders(gpu: Gpu, device: str) -> tuple[Holder, ...]:

@@ -1,9 +1,7 @@
-"""
-Hands devices over: prepares a ResourceClaim when the kubelet asks, and takes it back when its pods have ended. A claim
-is noted in the journal, its CDI file written, then the kubelet answered: so the journal names every claim that a pod
-may have. While it is prepared, its file is written again by each run and after a resize. A call for a slice that is not
-ready waits, and every wait ends with an answer.
-"""
+"""Hands devices over: prepares a ResourceClaim when the kubelet asks, and takes it back when its pods have ended. A
+claim is noted in the journal, its CDI file written, then the kubelet answered: so the journal names every claim that a
+pod may have. While it is prepared, its file is written again by each run and after a resize. A call for a slice that is
+not ready waits, and every wait ends with an answer."""
 
 from dataclasses import dataclass
 from typing import Literal

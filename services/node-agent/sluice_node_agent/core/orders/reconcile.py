@@ -1,7 +1,5 @@
-"""
-The ledger of this node, and what its orders change: each is compared with its slice's record. An order counts as absent
-only after a complete reading, and absence is never an order.
-"""
+"""The ledger of this node, and what its orders change: each is compared with its slice's record. An order counts as
+absent only after a complete reading, and absence is never an order."""
 
 from collections.abc import Iterable, Iterator
 
@@ -20,16 +18,9 @@ from sluice_node_agent.core.instructions import RemoveCdi, RemoveTicket
 from sluice_node_agent.core.journal_records import SliceRecord
 from sluice_node_agent.core.publish.publisher import Publisher
 from sluice_node_agent.core.publish.slice_status import Tombstones
+from sluice_node_agent.core.recovery import resume
 from sluice_node_agent.core.recovery.discovered import Discovered
 from sluice_node_agent.core.recovery.orphaned_instances import GarbageCollector
-from sluice_node_agent.core.recovery.resume import (
-    adopt_shared_device,
-    adopt_slice,
-    as_lived_in,
-    can_only_belong_to,
-    claims_of,
-    planned_after_others,
-)
 from sluice_node_agent.core.recovery.ticket_proofs import TicketRejected, newest_first, verify_ticket
 from sluice_node_agent.core.shared.controller import SharedDeviceController
 from sluice_node_agent.core.slices import create
@@ -224,25 +215,27 @@ class OrderReconciler:
         is_next = self._are_gone(order.after) and not (isinstance(order, Grant) and self._serves_a_daemon(booking))
         was_begun = not is_next and self._was_begun(order)
         if not is_next and not was_begun:
-            self._slices.save(self._as_it_was(planned_after_others(order)))
+            self._slices.save(self._as_it_was(resume.planned_after_others(order)))
             return
         for grant in booking.devices:
             if grant.share is not None and shared_device_key(grant) not in self._state.homes:
-                home = adopt_shared_device(booking, grant, self._state, found, name=self._shared_devices.new_name())
+                home = resume.adopt_shared_device(
+                    booking, grant, self._state, found, name=self._shared_devices.new_name()
+                )
                 if home is not None:
                     found.claim(home)
                     self._shared_devices.begin(home)
-        record = with_found_claims(self._as_it_was(adopt_slice(order, self._state, found)), found)
+        record = with_found_claims(self._as_it_was(resume.adopt_slice(order, self._state, found)), found)
         if record.phase == "planned" and (is_next or was_begun):
             record = create.begin(record, self._state, self._slices.new_ticket(booking.allocation))
-        for key in claims_of([record], [], self._state.devices):
+        for key in resume.claims_of([record], [], self._state.devices):
             found.unclaimed.pop(key, None)
         found.forget_tickets(record.stale_tickets if not record.ticket else (record.ticket, *record.stale_tickets))
         self._slices.save(record)
 
     def _as_it_was(self, record: SliceRecord) -> SliceRecord:
         """A slice that was ready, as the head says, is not one that was never created: its pod keeps its place."""
-        return as_lived_in(record) if self._ledger.has_lived(record.booking.allocation) else record
+        return resume.as_lived_in(record) if self._ledger.has_lived(record.booking.allocation) else record
 
     def _take_newer(self, work: SliceTask, order: Grant | Revoke) -> None:
         """Revoked stays revoked. Places never move: a Grant at another place is ignored. Shares may change size."""
@@ -265,20 +258,17 @@ class OrderReconciler:
         self._slices.save(record)
 
     def _newest(self, order: Grant | Revoke | None, record: SliceRecord) -> Grant | Revoke | None:
-        """
-        The order that stands for a slice of the journal; a Closed ends one that is being created, too: an earlier run
-        published that it is gone, then the journal was lost, and its Grant was read from a lagging server (ADR 0051).
-        """
+        """The order that stands for a slice of the journal; a Closed ends one that is being created, too: an earlier
+        run published that it is gone, then the journal was lost, and its Grant was read from a lagging server (ADR
+        0051)."""
         if order is not None or record.phase not in {"planned", "making"}:
             return order
         return self._ledger.order_to_end(record.booking)
 
     def _was_begun(self, order: Grant | Revoke) -> bool:
-        """
-        Whether creation began for an order although its predecessors at the place are not known to be gone. Usually it
-        did not, and what is there belongs to them. But after a lost journal, an order with a ticket was begun; so was
-        one with a device that can only be its own.
-        """
+        """Whether creation began for an order although its predecessors at the place are not known to be gone. Usually
+        it did not, and what is there belongs to them. But after a lost journal, an order with a ticket was begun; so
+        was one with a device that can only be its own."""
         if any(is_ticket_of(ticket, order.booking.allocation) for ticket in self.found.tickets):
             return True
         entries = [self._ledger.entries.get(other) for other in order.after]
@@ -288,7 +278,7 @@ class OrderReconciler:
         others = [entry for entry in self._ledger.entries.values() if isinstance(entry, (Grant, Revoke))]
         # Those that come after this one have nothing yet.
         older = [each.booking for each in others if each.booking.allocation != mine and mine not in each.after]
-        return can_only_belong_to(order.booking, older, self._state, self.found)
+        return resume.can_only_belong_to(order.booking, older, self._state, self.found)
 
     def is_next(self, record: SliceRecord) -> bool:
         """Whether everything that a planned slice comes after is gone, orphaned instances included."""

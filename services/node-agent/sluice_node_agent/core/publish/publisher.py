@@ -2,35 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 
+from sluice.contracts import messages
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
-from sluice.contracts.messages import (
-    Closed,
-    GpuCounts,
-    GpuReport,
-    NodeChanged,
-    NodeSnapshot,
-    PlacementReport,
-    SliceReport,
-)
 from sluice.contracts.outbox import Outbox
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import AgentStarted
 from sluice_node_agent.core.journal_records import NodeRecord, SliceRecord
-from sluice_node_agent.core.publish.slice_status import (
-    Tombstones,
-    gone_message,
-    slice_report,
-    slice_state,
-    status_message,
-    stuck_on,
-)
+from sluice_node_agent.core.publish import slice_status
 from sluice_node_agent.core.recovery.discovered import Discovered
 from sluice_node_agent.core.shared.controller import SharedDeviceController
 from sluice_node_agent.core.state.devices import ShownFacts
 from sluice_node_agent.core.state.in_flight import InFlight
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.core.state.tasks import SharedDeviceKey, SliceTask, numbered_devices
+from sluice_node_agent.core.state.tasks import SliceTask, numbered_devices
 from sluice_node_agent.core.state.warm_pool import WarmPool
 
 _WARNINGS_MAX = 8
@@ -51,7 +36,7 @@ class SnapshotVersions:
         self._generation = 0
         self._asked_upto = 0
         self._reserved_upto = 0
-        self.snapshot: NodeSnapshot | None = None
+        self.snapshot: messages.NodeSnapshot | None = None
 
     def start(self, event: AgentStarted, generation: int) -> None:
         """A new run: no generation up to `generation` may be used again."""
@@ -87,7 +72,10 @@ class SnapshotVersions:
         self._reserved_upto = max(self._reserved_upto, upto)
 
     def tells(
-        self, gpus: tuple[GpuReport, ...], slices: tuple[SliceReport, ...], doubtful_tickets: tuple[str, ...]
+        self,
+        gpus: tuple[messages.GpuReport, ...],
+        slices: tuple[messages.SliceReport, ...],
+        doubtful_tickets: tuple[str, ...],
     ) -> bool:
         """Whether the snapshot already shows exactly this."""
         told = self.snapshot
@@ -96,15 +84,18 @@ class SnapshotVersions:
         return (told.gpus, told.slices, told.doubtful_tickets) == (gpus, slices, doubtful_tickets)
 
     def update(
-        self, gpus: tuple[GpuReport, ...], slices: tuple[SliceReport, ...], doubtful_tickets: tuple[str, ...] = ()
-    ) -> NodeChanged | None:
+        self,
+        gpus: tuple[messages.GpuReport, ...],
+        slices: tuple[messages.SliceReport, ...],
+        doubtful_tickets: tuple[str, ...] = (),
+    ) -> messages.NodeChanged | None:
         """Apply the current state. Returns a NodeChanged when a pull would show a difference."""
         if self.tells(gpus, slices, doubtful_tickets):
             return None
         if self._generation >= self._reserved_upto:
             return None  # published when the journal holds the next block
         self._generation += 1
-        self.snapshot = NodeSnapshot(
+        self.snapshot = messages.NodeSnapshot(
             node=self._node,
             boot_id=self._start.boot_id,
             agent_run=self._run,
@@ -119,7 +110,7 @@ class SnapshotVersions:
             kubelet_hands_over=self.hands_over,
             doubtful_tickets=doubtful_tickets,
         )
-        return NodeChanged(
+        return messages.NodeChanged(
             node=self._node,
             endpoint=self._start.endpoint,
             boot_id=self._start.boot_id,
@@ -135,8 +126,8 @@ class SnapshotVersions:
         return (*self._warnings, *why)
 
 
-def _counts(gpu: GpuReport) -> GpuCounts:
-    return GpuCounts(
+def _counts(gpu: messages.GpuReport) -> messages.GpuCounts:
+    return messages.GpuCounts(
         uuid=gpu.uuid,
         model=gpu.model,
         instances=len(gpu.instances),
@@ -149,7 +140,12 @@ class Publisher:
     """The agent's outbox on the bus, and the snapshot for pulls."""
 
     def __init__(
-        self, node: NodeName, outbox: Outbox, snapshots: SnapshotVersions, tombstones: Tombstones, state: NodeState
+        self,
+        node: NodeName,
+        outbox: Outbox,
+        snapshots: SnapshotVersions,
+        tombstones: slice_status.Tombstones,
+        state: NodeState,
     ) -> None:
         self._node = node
         self._config = snapshots.config
@@ -159,14 +155,14 @@ class Publisher:
         self._state = state
         self._untold = False
         """Whether the node may differ from the snapshot."""
-        self._unsaid: NodeChanged | None = None
+        self._unsaid: messages.NodeChanged | None = None
         """The NodeChanged of the snapshot that was not published yet."""
         self._unsaid_since = 0.0
         self._say_at = 0.0
         """When the next NodeChanged of an open node may be published."""
-        self._reported: dict[AllocationId, tuple[SliceRecord, SliceReport]] = {}
+        self._reported: dict[AllocationId, tuple[SliceRecord, messages.SliceReport]] = {}
         """The last report of each slice, and the record that it was made from."""
-        self._reports_last: tuple[SliceReport, ...] = ()
+        self._reports_last: tuple[messages.SliceReport, ...] = ()
         self._hands_over_saved = False
         self._told_last: tuple[object, ...] | None = None
         """The inputs of the current snapshot; None where it is incomplete."""
@@ -176,16 +172,11 @@ class Publisher:
         if work.saving:
             return
         address = subjects.slice_(self._node, work.allocation)
-        word = status_message(work, self._state, self._config)
+        word = slice_status.status_message(work, self._state, self._config)
         if word is None:
             self._outbox.forget(address)
         else:
             self._outbox.keep(address, word, request=word.request)
-
-    def say_home(self, key: SharedDeviceKey) -> None:
-        """A home changed: publish the status of all its tenants again."""
-        for work, _, _ in self._state.tenants(key):
-            self.say(work)
 
     def say_gone(self, allocation: AllocationId, now: float, *, is_closed: bool) -> None:
         """Publish the last status of a slice: for good, or until its readers have acknowledged it (`is_closed`)."""
@@ -194,9 +185,9 @@ class Publisher:
             gone, ttl_s = word
             self._outbox.keep(subjects.slice_(self._node, allocation), gone, request=gone.request, ttl_s=ttl_s)
 
-    def say_closed(self, closed: Closed) -> None:
+    def say_closed(self, closed: messages.Closed) -> None:
         """Closed, and no record of it: remove its leftover status from the bus."""
-        gone = gone_message(closed, closing=True)
+        gone = slice_status.gone_message(closed, closing=True)
         address = subjects.slice_(self._node, closed.allocation)
         self._outbox.keep(address, gone, request=gone.request, ttl_s=self._config.closing_ttl_s)
 
@@ -232,7 +223,7 @@ class Publisher:
         if made_of == self._told_last:  # usually the same objects
             self._untold = False
             return
-        quarantined: dict[GpuUuid, tuple[PlacementReport, ...]] = {}
+        quarantined: dict[GpuUuid, tuple[messages.PlacementReport, ...]] = {}
         for gpu, span in [*self._stuck(), *shared_devices.out_of_use(), *warm.stuck(), *self._served(found)]:
             if span not in quarantined.get(gpu, ()):
                 quarantined[gpu] = (*quarantined.get(gpu, ()), span)
@@ -279,32 +270,32 @@ class Publisher:
         if not self._untold:
             self._unsaid_since = now
 
-    def _reports(self) -> tuple[SliceReport, ...]:
+    def _reports(self) -> tuple[messages.SliceReport, ...]:
         slices, reported = self._state.slices, self._reported
         changed = len(slices) != len(reported)
         for allocation, work in slices.items():
-            record, state = work.record, slice_state(work, self._state, self._config)
+            record, state = work.record, slice_status.slice_state(work, self._state, self._config)
             known, idle_since = reported.get(allocation), self._state.idle_since.get(allocation, 0)
             if known is None or known[0] is not record or (known[1].state, known[1].idle_since) != (state, idle_since):
-                reported[allocation] = record, slice_report(record, state, idle_since)
+                reported[allocation] = record, slice_status.slice_report(record, state, idle_since)
                 changed = True
         if changed:
             self._reported = {allocation: reported[allocation] for allocation in slices}
             self._reports_last = tuple(report for _, report in self._reported.values())
         return self._reports_last
 
-    def _served(self, found: Discovered) -> Iterator[tuple[GpuUuid, PlacementReport]]:
+    def _served(self, found: Discovered) -> Iterator[tuple[GpuUuid, messages.PlacementReport]]:
         """Whole GPUs with a daemon of an unknown tenant: no instance shows that they are not free."""
         homed = {gpu for gpu, _, _ in self._state.homes}
         for gpu in found.served_gpus():
             report = self._state.devices.reports.get(gpu)
             if report is not None and gpu not in homed:
-                yield gpu, PlacementReport(start=0, size=max(1, report.memory_slices))
+                yield gpu, messages.PlacementReport(start=0, size=max(1, report.memory_slices))
 
-    def _stuck(self) -> list[tuple[GpuUuid, PlacementReport]]:
+    def _stuck(self) -> list[tuple[GpuUuid, messages.PlacementReport]]:
         return [
-            (grant.gpu, PlacementReport(start=grant.start, size=grant.size))
+            (grant.gpu, messages.PlacementReport(start=grant.start, size=grant.size))
             for work in self._state.slices.values()
-            if work.failures and stuck_on(work, self._state, self._config) is work
+            if work.failures and slice_status.stuck_on(work, self._state, self._config) is work
             for _, grant, _ in numbered_devices(work.record)
         ]

@@ -1,48 +1,25 @@
-"""
-The status of a slice on the bus, and its report in a pull: derived, never stored. Tombstones keep the closing status of
-a gone slice until its readers have it, and are remembered longer than any closing message, so that a late order can
-never bring it back (PROTOCOL §5, §8).
-"""
+"""The status of a slice on the bus, and its report in a pull: derived, never stored. Tombstones keep the closing status
+of a gone slice until its readers have it, and are remembered longer than any closing message, so that a late order can
+never bring it back (PROTOCOL §5, §8)."""
 
 from typing import Any
 
 from msgspec import convert
 from msgspec.structs import replace
 
+from sluice.contracts import messages
 from sluice.contracts.ids import AllocationId, GpuUuid
-from sluice.contracts.messages import (
-    Closed,
-    DaemonState,
-    DeviceState,
-    MpsDaemonReport,
-    SliceDegraded,
-    SliceFailed,
-    SliceGone,
-    SliceMessage,
-    SliceQuarantined,
-    SliceReady,
-    SliceReport,
-    SliceState,
-)
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.journal_records import SliceRecord, Tombstone
 from sluice_node_agent.core.shared.mps_limits import containers_of, unheld_clients
+from sluice_node_agent.core.state import tasks
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.core.state.tasks import (
-    SharedDeviceTask,
-    SliceTask,
-    Task,
-    is_stuck,
-    numbered_devices,
-    shared_device_key,
-    shared_devices_of,
-)
 
 _NAMED_MAX = 5
 """How many processes a warning names."""
 
 
-def status_message(work: SliceTask, state: NodeState, config: AgentConfig) -> SliceMessage | None:
+def status_message(work: tasks.SliceTask, state: NodeState, config: AgentConfig) -> messages.SliceMessage | None:
     """The status to publish; None while the last one stands."""
     record = work.record
     stuck = stuck_on(work, state, config)
@@ -50,28 +27,28 @@ def status_message(work: SliceTask, state: NodeState, config: AgentConfig) -> Sl
         message = f"its devices vanished, and the rest of them cannot be removed: {stuck.trouble}"
         return _degraded(record, message)
     if stuck is not None:
-        return SliceQuarantined(**_about(record), message=stuck.trouble, holders=stuck.holders)
+        return messages.SliceQuarantined(**_about(record), message=stuck.trouble, holders=stuck.holders)
     if record.phase == "ready":
         return _ready_message(record, state, work.trouble if work.ticket_is_wrong else "")
     if record.phase == "making" and (record.lost or any(state.devices.is_dark(gpu) for gpu in _gpus_of(record))):
         return _fault_message(record, state)
     if record.phase == "failed":
         shrinking = _is_shrinking(record)
-        return SliceFailed(**_about(record), error=record.error, message=record.message, shrinking=shrinking)
+        return messages.SliceFailed(**_about(record), error=record.error, message=record.message, shrinking=shrinking)
     if record.phase == "degraded":
         message = f"its devices vanished and could not be created again: {record.error}: {record.message}"
         return _degraded(record, message)
     return None
 
 
-def gone_message(tombstone: Tombstone | Closed, *, closing: bool) -> SliceGone:
+def gone_message(tombstone: Tombstone | messages.Closed, *, closing: bool) -> messages.SliceGone:
     """The last status of a slice."""
-    return replace(convert(tombstone, SliceGone, from_attributes=True), closing=closing)
+    return replace(convert(tombstone, messages.SliceGone, from_attributes=True), closing=closing)
 
 
-def slice_report(record: SliceRecord, state: SliceState, idle_since: int) -> SliceReport:
+def slice_report(record: SliceRecord, state: messages.SliceState, idle_since: int) -> messages.SliceReport:
     """A slice's report in a pull."""
-    return SliceReport(
+    return messages.SliceReport(
         booking=record.booking,
         revision=record.revision,
         state=state,
@@ -83,10 +60,10 @@ def slice_report(record: SliceRecord, state: SliceState, idle_since: int) -> Sli
     )
 
 
-def daemon_report(home: SharedDeviceTask) -> MpsDaemonReport:
+def daemon_report(home: tasks.SharedDeviceTask) -> messages.MpsDaemonReport:
     """The report of a home's MPS daemon in a pull."""
     record = home.record
-    return MpsDaemonReport(
+    return messages.MpsDaemonReport(
         profile=record.profile,
         start=record.start,
         size=record.size,
@@ -100,24 +77,24 @@ def daemon_report(home: SharedDeviceTask) -> MpsDaemonReport:
     )
 
 
-def stuck_on(work: SliceTask, state: NodeState, config: AgentConfig) -> Task | None:
+def stuck_on(work: tasks.SliceTask, state: NodeState, config: AgentConfig) -> tasks.Task | None:
     """What keeps a slice from being destroyed: itself, or the home that it leaves last or that has its place."""
     if work.record.phase not in {"undoing", "unmaking"}:
         return None
-    if is_stuck(work, config):
+    if tasks.is_stuck(work, config):
         return work
-    places = map(shared_device_key, work.record.booking.devices)
+    places = map(tasks.shared_device_key, work.record.booking.devices)
     homes = (state.homes[place] for place in places if place in state.homes)
     going = (home for home in homes if is_going(home) or home.record.inherited)
-    return next((home for home in going if is_stuck(home, config)), None)
+    return next((home for home in going if tasks.is_stuck(home, config)), None)
 
 
-def is_going(home: SharedDeviceTask) -> bool:
+def is_going(home: tasks.SharedDeviceTask) -> bool:
     """Whether a home is being destroyed."""
     return home.record.phase in {"undoing", "unmaking"}
 
 
-def is_out_of_order(home: SharedDeviceTask) -> bool:
+def is_out_of_order(home: tasks.SharedDeviceTask) -> bool:
     """Whether no new tenant may join a home now."""
     return bool(_why_out_of_order(home))
 
@@ -125,23 +102,27 @@ def is_out_of_order(home: SharedDeviceTask) -> bool:
 def what_is_wrong(record: SliceRecord, state: NodeState) -> list[str]:
     """What is wrong with a slice that its pod has, in sentences."""
     wrong = [f"{gpu}: {why}" for gpu in _gpus_of(record) if (why := state.devices.why_unhealthy(gpu))]
-    homes = [state.homes[key] for key in dict.fromkeys(shared_devices_of(record)) if key in state.homes]
+    homes = [state.homes[key] for key in dict.fromkeys(tasks.shared_devices_of(record)) if key in state.homes]
     return wrong + [f"{home.record.device.uuid}: {why}" for home in homes if (why := _why_out_of_order(home))]
 
 
-def _ready_message(record: SliceRecord, state: NodeState, no_ticket: str) -> SliceReady | SliceDegraded | None:
+def _ready_message(
+    record: SliceRecord, state: NodeState, no_ticket: str
+) -> messages.SliceReady | messages.SliceDegraded | None:
     booking = record.booking
     wrong = _fault_message(record, state)
     if wrong is not None:
         return wrong
     if record.adjusting is not None and not record.adjusting.told:
         return None  # the last status stands: the new sizes do not hold yet
-    return SliceReady(
+    return messages.SliceReady(
         **_about(record),
         ticket="" if booking.resource_claims else record.ticket,  # its containers mount none
         devices=tuple(
-            DeviceState(gpu=grant.gpu, profile=grant.profile, start=grant.start, size=grant.size, uuid=device.uuid)
-            for _, grant, device in numbered_devices(record)
+            messages.DeviceState(
+                gpu=grant.gpu, profile=grant.profile, start=grant.start, size=grant.size, uuid=device.uuid
+            )
+            for _, grant, device in tasks.numbered_devices(record)
         ),
         containers=containers_of(record, state),
         warnings=(*_warnings(record, state), *((f"its containers cannot start: {no_ticket}",) if no_ticket else ())),
@@ -149,15 +130,15 @@ def _ready_message(record: SliceRecord, state: NodeState, no_ticket: str) -> Sli
     )
 
 
-def _fault_message(record: SliceRecord, state: NodeState) -> SliceDegraded | None:
+def _fault_message(record: SliceRecord, state: NodeState) -> messages.SliceDegraded | None:
     """The problem of a slice that its pod has, or had; None when there is none."""
     if not _is_wrong(record, state):
         return None
     return _degraded(record, "; ".join(what_is_wrong(record, state)))
 
 
-def _degraded(record: SliceRecord, message: str) -> SliceDegraded:
-    return SliceDegraded(**_about(record), message=message, shrinking=_is_shrinking(record))
+def _degraded(record: SliceRecord, message: str) -> messages.SliceDegraded:
+    return messages.SliceDegraded(**_about(record), message=message, shrinking=_is_shrinking(record))
 
 
 def _about(record: SliceRecord) -> dict[str, Any]:
@@ -180,13 +161,13 @@ def _is_wrong(record: SliceRecord, state: NodeState) -> bool:
     for grant in record.booking.devices:
         if state.devices.why_unhealthy(grant.gpu):
             return True
-        home = state.homes.get(shared_device_key(grant)) if grant.share is not None else None
+        home = state.homes.get(tasks.shared_device_key(grant)) if grant.share is not None else None
         if home is not None and _why_out_of_order(home):
             return True
     return False
 
 
-def _why_out_of_order(home: SharedDeviceTask) -> str:
+def _why_out_of_order(home: tasks.SharedDeviceTask) -> str:
     """The problem of the MPS daemon of a home that had been ready; empty when there is none."""
     if home.record.phase == "making" and home.record.restarts:
         return "its MPS daemon died, and is being started again"
@@ -197,8 +178,8 @@ def _why_out_of_order(home: SharedDeviceTask) -> str:
 
 def _warnings(record: SliceRecord, state: NodeState) -> list[str]:
     found: list[str] = []
-    for _, grant, device in numbered_devices(record):
-        home = state.homes.get(shared_device_key(grant)) if grant.share is not None else None
+    for _, grant, device in tasks.numbered_devices(record):
+        home = state.homes.get(tasks.shared_device_key(grant)) if grant.share is not None else None
         if home is None:
             continue
         died = home.record.restarts - device.daemon_restarts
@@ -219,7 +200,7 @@ def _warnings(record: SliceRecord, state: NodeState) -> list[str]:
 def _unheld(record: SliceRecord, state: NodeState) -> list[str]:
     """Processes that compute without the time quota: linked statically, or started without its variables."""
     found = []
-    for key in dict.fromkeys(shared_devices_of(record)) if state.time_quota else ():
+    for key in dict.fromkeys(tasks.shared_devices_of(record)) if state.time_quota else ():
         pids = unheld_clients(record.booking.owner, state, key)
         if pids:
             named = ", ".join(map(str, pids[:_NAMED_MAX])) + (" and more" if len(pids) > _NAMED_MAX else "")
@@ -230,7 +211,7 @@ def _unheld(record: SliceRecord, state: NodeState) -> list[str]:
     return found
 
 
-def slice_state(work: SliceTask, state: NodeState, config: AgentConfig) -> SliceState:
+def slice_state(work: tasks.SliceTask, state: NodeState, config: AgentConfig) -> messages.SliceState:
     """The state of a slice in a pull."""
     phase = work.record.phase
     if phase == "ready":
@@ -240,7 +221,7 @@ def slice_state(work: SliceTask, state: NodeState, config: AgentConfig) -> Slice
     return "making" if phase == "undoing" else phase
 
 
-def _daemon_state(home: SharedDeviceTask) -> DaemonState:
+def _daemon_state(home: tasks.SharedDeviceTask) -> messages.DaemonState:
     match home.record.phase:
         case "making":
             return "down" if home.record.restarts else "starting"
@@ -282,7 +263,9 @@ class Tombstones(dict[AllocationId, Tombstone]):
         """A slice is gone."""
         self[stone.allocation] = stone
 
-    def word(self, allocation: AllocationId, *, closed: bool, now: float) -> tuple[SliceGone, int | None] | None:
+    def word(
+        self, allocation: AllocationId, *, closed: bool, now: float
+    ) -> tuple[messages.SliceGone, int | None] | None:
         """The status of a gone slice and its lifetime in seconds; None when it was published already."""
         stone = self[allocation]
         if not closed:

@@ -1,9 +1,7 @@
-"""
-The token scheduler of one home: events in, instructions out. A process asks, gets a token when its tenant's turn comes,
-and returns it. Time is charged by the scheduler's clock, and nothing that a client sends decides its identity: one that
-lies or stalls pays with its own share. An event costs as much as the home has tenants. `selection` chooses the next
-turn, and `tenants` counts what was used.
-"""
+"""The token scheduler of one home: events in, instructions out. A process asks, gets a token when its tenant's turn
+comes, and returns it. Time is charged by the scheduler's clock, and nothing that a client sends decides its identity:
+one that lies or stalls pays with its own share. An event costs as much as the home has tenants. `selection` chooses the
+next turn, and `tenants` counts what was used."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -1,9 +1,7 @@
-"""
-Choose which waiting tenants may run beside those that run. First, in each lane, the entitled tenant with the largest
+"""Choose which waiting tenants may run beside those that run. First, in each lane, the entitled tenant with the largest
 shortfall, if none of its lane runs by right: a lane is as wide as its widest tenant and lanes sum up to the home
 (docs/sharing.md), so all of these fit side by side. The rest of the SMs goes to any tenant within its limit, so that no
-wanted SM idles. Pure.
-"""
+wanted SM idles. Pure."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,21 +1,13 @@
-"""
-One tenant of a home: its size, what it has used, what it is owed, and which of its processes wait. Its **credit** is
+"""One tenant of a home: its size, what it has used, what it is owed, and which of its processes wait. Its **credit** is
 the part of its request that it has not had: it grows with time, up to one window's worth (or one token's), and shrinks
 while a token is held. A tenant with credit is *entitled*. Credit goes below zero only while an entitled tenant waits
 for the same SMs: a kernel's overrun is paid back, and what no other tenant wanted is free. The limit has a debt of its
-own, for use beyond a token: it holds over any stretch of time.
-"""
+own, for use beyond a token: it holds over any stretch of time."""
 
 from collections import deque
 from dataclasses import dataclass, field
 
-from sluice_node_agent.core.quota.events import (
-    LEAST_REQUEST_PPM,
-    WHOLE_PPM,
-    Connection,
-    QuotaConfig,
-    TenantSet,
-)
+from sluice_node_agent.core.quota.events import LEAST_REQUEST_PPM, WHOLE_PPM, Connection, QuotaConfig, TenantSet
 from sluice_node_agent.core.quota.wire import Ask, Quota
 
 _INTERVALS_MAX = 256
@@ -55,10 +47,8 @@ class UsedTime:
         self._window_us = window_us
 
     def room_us(self, now_us: int, allowed_us: int, most_us: int) -> int:
-        """
-        The longest token that may begin now, at most `most_us`, so that no window holds more than `allowed_us`: while a
-        token is held, use of a window ago is free again.
-        """
+        """The longest token that may begin now, at most `most_us`, so that no window holds more than `allowed_us`:
+        while a token is held, use of a window ago is free again."""
         self._forget(now_us)
         left = allowed_us - self._used_us
         if left < 0:
@@ -94,11 +84,6 @@ class UsedTime:
             if first[0] < first[1]:
                 return
             self._intervals.popleft()
-
-
-def limit_window_us(window_us: int, least_us: int, limit_ppm: int) -> int:
-    """The window for a limit: longer where the usual one has no room for the shortest token."""
-    return max(window_us, -(-least_us * WHOLE_PPM // max(1, limit_ppm)))
 
 
 @dataclass(slots=True, eq=False)
@@ -244,10 +229,8 @@ class Tenant:
         return Quota(*told, config.patience_us, is_news=is_news)
 
     def pass_time(self, since_us: int, now_us: int, *, is_excused: bool) -> None:
-        """
-        Count time used and waited since then. `is_excused`: another tenant's stalled token may cause an overrun here,
-        which is not charged, and the token ends later.
-        """
+        """Count time used and waited since then. `is_excused`: another tenant's stalled token may cause an overrun
+        here, which is not charged, and the token ends later."""
         passed = now_us - since_us
         if self.hold is None and not self.stalled:
             self.usage.waited_us += passed if self.asks else 0
@@ -283,4 +266,5 @@ class Tenant:
 
     @property
     def _limit_window_us(self) -> int:
-        return limit_window_us(self.config.window_us, self.config.least_us, self.limit_ppm)
+        """Longer than the usual window where that has no room for the shortest token."""
+        return max(self.config.window_us, -(-self.config.least_us * WHOLE_PPM // max(1, self.limit_ppm)))

@@ -1,7 +1,5 @@
-"""
-The messages between scheduler and client library: packets of 64 bytes, little-endian (docs/time-quota.md;
-`native/quota` has them in C). Strict, since tenants write them: a packet is exactly one of ours or a `WireError`.
-"""
+"""The messages between scheduler and client library: packets of 64 bytes, little-endian (docs/time-quota.md;
+`native/quota` has them in C). Strict, since tenants write them: a packet is exactly one of ours or a `WireError`."""
 
 import struct
 

@@ -1,10 +1,8 @@
-"""
-Instances, tickets and homes found at the start without a record: ours perhaps, if the journal was lost. An instance
+"""Instances, tickets and homes found at the start without a record: ours perhaps, if the journal was lost. An instance
 belongs to a slice only if the ledger or a ticket names its exact place and, where marks are complete, a mark shows that
 we created it. An unassigned one with a mark is ours still (`orphaned_instances`); one without is foreign and never
 touched. A home's directory and daemon are ours. A GPU that did not answer is unknown: seeing nothing there proves
-nothing.
-"""
+nothing."""
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -127,11 +125,9 @@ class Discovered:
         return self._forget([home for home in self.homes.values() if _is_gone(home.gpu, home.device, devices)])
 
     def deserted(self, awaited: Collection[SharedDeviceKey]) -> list[FoundMpsHome]:
-        """
-        Homes without a daemon that no order has claimed, once all orders were read. They are dropped here. Before that
-        a container may have to find the directory. One on an unseen GPU, or at the place of a waiting order
-        (`awaited`), may still be claimed.
-        """
+        """Homes without a daemon that no order has claimed, once all orders were read. They are dropped here. Before
+        that a container may have to find the directory. One on an unseen GPU, or at the place of a waiting order
+        (`awaited`), may still be claimed."""
         kept = {*self.unseen, *(gpu for gpu, _, _ in awaited)}
         return self._forget([home for home in self.homes.values() if not home.pid and home.gpu not in kept])
 

@@ -1,10 +1,8 @@
-"""
-Destroy what no slice can claim: orphans, and tickets, CDI files and home directories without a record. An orphan is an
-instance of a slice in transition when journal and ledger were lost: a mark at its place, or a home around its daemon,
-shows that it is ours. Once all orders and tickets were read and no process uses it, it is destroyed as a home is. While
-a ticket is doubted it is shown as foreign; one without a mark, or of a fixed layout, is never touched. A refusal is
-retried with backoff, and nothing of this is in the journal: the next run finds what is left.
-"""
+"""Destroy what no slice can claim: orphans, and tickets, CDI files and home directories without a record. An orphan is
+an instance of a slice in transition when journal and ledger were lost: a mark at its place, or a home around its
+daemon, shows that it is ours. Once all orders and tickets were read and no process uses it, it is destroyed as a home
+is. While a ticket is doubted it is shown as foreign; one without a mark, or of a fixed layout, is never touched. A
+refusal is retried with backoff, and nothing of this is in the journal: the next run finds what is left."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,17 +10,8 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from sluice.contracts.ids import GpuUuid, HomeId
+from sluice_node_agent.core import events
 from sluice_node_agent.core.config import AgentConfig
-from sluice_node_agent.core.events import (
-    CdiRefused,
-    DeviceRefused,
-    FoundMpsHome,
-    HoldersListed,
-    MpsRefused,
-    OwnershipMark,
-    Result,
-    TicketRefused,
-)
 from sluice_node_agent.core.instructions import ListHolders, RemoveCdi, RemoveTicket, StopMps
 from sluice_node_agent.core.journal_records import DeviceRecord, SharedDeviceRecord
 from sluice_node_agent.core.recovery.discovered import Discovered
@@ -60,8 +49,8 @@ class GarbageCollector:
             self._left[name] = Garbage(name=name, order=order)
             self._send(self._left[name])
 
-    def take_result(self, garbage: Garbage, result: Result, now: float) -> None:
-        if isinstance(result, (MpsRefused, TicketRefused, CdiRefused)):
+    def take_result(self, garbage: Garbage, result: events.Result, now: float) -> None:
+        if isinstance(result, (events.MpsRefused, events.TicketRefused, events.CdiRefused)):
             back_off(garbage, result.message, self._config, now)
         else:
             self._left.pop(garbage.name, None)
@@ -76,7 +65,7 @@ class GarbageCollector:
         self._in_flight.send(replace(garbage.order, token=self._in_flight.next_token), garbage)
 
 
-DaemonHomes = Mapping[tuple[GpuUuid, str], FoundMpsHome]
+DaemonHomes = Mapping[tuple[GpuUuid, str], events.FoundMpsHome]
 """Homes with a daemon by their GPU and device."""
 
 
@@ -122,19 +111,24 @@ class OrphanedInstances:
                 self._unmake(one, found)  # without a compute instance there is nothing to run on
 
     def take_result(
-        self, one: OrphanedInstance, result: Result, found: Discovered, awaited: Collection[SharedDeviceKey], now: float
+        self,
+        one: OrphanedInstance,
+        result: events.Result,
+        found: Discovered,
+        awaited: Collection[SharedDeviceKey],
+        now: float,
     ) -> None:
         """Its users were listed. If an order claimed it meanwhile, it is no orphan any more."""
         if shared_device_key(one.record) not in self._there(found, awaited):
             return
         match result:
-            case HoldersListed(holders=holders):
+            case events.HoldersListed(holders=holders):
                 users = tuple(f"{each.name or 'process'} {each.pid}" for each in holders if each.kind == "compute")
                 if users:
                     back_off(one, f"it is used by {', '.join(users)}", self._config, now, users)
                 else:
                     self._unmake(one, found)
-            case DeviceRefused(kind=kind, message=message):
+            case events.DeviceRefused(kind=kind, message=message):
                 back_off(one, f"{kind}: {message}", self._config, now)
             case _:
                 raise AssertionError(f"{result} answers no look at who uses a device")
@@ -161,7 +155,7 @@ class OrphanedInstances:
             if instance is None or instance.uuid != uuid or (gpu, gi_id) in claimed:
                 continue
             home = homes.get((gpu, uuid)) if uuid else None
-            place = OwnershipMark(gpu, instance.start, instance.size)
+            place = events.OwnershipMark(gpu, instance.start, instance.size)
             if home is not None or place in self._state.devices.marks:
                 device = DeviceRecord(step="intended", gi_id=gi_id, uuid=uuid)
                 yield self._to_unmake(place, instance.profile, device, home)
@@ -179,7 +173,7 @@ class OrphanedInstances:
             if report is None or gpu in homed or gpu in taken:
                 continue
             device = DeviceRecord(step="made", uuid=str(gpu))
-            place = OwnershipMark(gpu, 0, max(1, report.memory_slices))
+            place = events.OwnershipMark(gpu, 0, max(1, report.memory_slices))
             yield self._to_unmake(place, None, device, homes.get((gpu, str(gpu))))
 
     def _on_fixed_layouts(self, homes: DaemonHomes) -> Iterator[SharedDeviceRecord]:
@@ -191,10 +185,12 @@ class OrphanedInstances:
             if instance is None or (gpu, instance.gi_id) in claimed:
                 continue
             device = DeviceRecord(step="intended", gi_id=instance.gi_id, uuid=uuid, found=True)
-            yield self._to_unmake(OwnershipMark(gpu, instance.start, instance.size), instance.profile, device, home)
+            yield self._to_unmake(
+                events.OwnershipMark(gpu, instance.start, instance.size), instance.profile, device, home
+            )
 
     def _to_unmake(
-        self, place: OwnershipMark, profile: str | None, device: DeviceRecord, home: FoundMpsHome | None
+        self, place: events.OwnershipMark, profile: str | None, device: DeviceRecord, home: events.FoundMpsHome | None
     ) -> SharedDeviceRecord:
         record = SharedDeviceRecord(
             home=HomeId(""),

@@ -1,8 +1,6 @@
-"""
-Recover slices from tickets when the journal was lost. A ticket exists exactly while its slice is ready, and only the
+"""Recover slices from tickets when the journal was lost. A ticket exists exactly while its slice is ready, and only the
 agent can write it. It is trusted if its devices are at exactly their places and assigned to no other slice, or on a GPU
-that does not answer. Otherwise it becomes a warning. What happens to a slice is decided by the ledger.
-"""
+that does not answer. Otherwise it becomes a warning. What happens to a slice is decided by the ledger."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
-"""
-How a home is created, kept and destroyed: the device, then its MPS daemon; and in reverse. Pure steps over one record,
-as in `slices.create`. The caller passes what the tenants need.
-"""
+"""How a home is created, kept and destroyed: the device, then its MPS daemon; and in reverse. Pure steps over one
+record, as in `slices.create`. The caller passes what the tenants need."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

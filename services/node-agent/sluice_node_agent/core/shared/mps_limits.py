@@ -1,8 +1,6 @@
-"""
-The limits of shares that containers and MPS servers get, and the tenants of a home's token scheduler. A server's limits
-are those of its largest tenant; smaller shares get lower ones through their containers' environment (NVIDIA MPS,
-"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" and "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").
-"""
+"""The limits of shares that containers and MPS servers get, and the tenants of a home's token scheduler. A server's
+limits are those of its largest tenant; smaller shares get lower ones through their containers' environment (NVIDIA MPS,
+"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" and "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -51,10 +49,8 @@ def covers(limits: MpsLimits | None, needed: MpsLimits) -> bool:
 
 
 def containers_of(record: SliceRecord, state: NodeState) -> tuple[ContainerDevices, ...]:
-    """
-    What each container gets, in the order of the booking. A CUDA process can talk to one MPS daemon only: a container
-    with several shares gets the first one's.
-    """
+    """What each container gets, in the order of the booking. A CUDA process can talk to one MPS daemon only: a
+    container with several shares gets the first one's."""
     told: dict[str, ContainerDevices] = {}
     for _, grant, device in numbered_devices(record):
         name = grant.container

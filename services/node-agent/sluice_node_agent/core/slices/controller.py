@@ -14,13 +14,7 @@ from sluice_node_agent.core.slices import create, destroy, resize
 from sluice_node_agent.core.slices.mig_instance import NO_DEVICE
 from sluice_node_agent.core.state.in_flight import InFlight
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.core.state.tasks import (
-    SliceTask,
-    back_off,
-    numbered_devices,
-    wait_for_end,
-    with_device,
-)
+from sluice_node_agent.core.state.tasks import SliceTask, back_off, numbered_devices, wait_for_end, with_device
 from sluice_node_agent.core.state.warm_pool import WarmPool
 
 

@@ -1,12 +1,10 @@
-"""
-How a slice is destroyed, by a Revoke (which ends in a tombstone) or after a failed creation: ticket and CDI files, the
-pod's processes, then each device in reverse: the tenant's processes, compute instance, GPU instance; each result saved.
-A share leaves its home, and is gone when that is destroyed or has other tenants. No process of the pod, or of another
-one with its claim, may be left, with or without a device: it could open one later, and the same device file may be a
-new instance then. An unprepared claim does not prove that: a kubelet unprepares claims of pods whose objects are gone,
-although their containers still run (pkg/kubelet/cm/dra/manager.go, reconcileLoop; seen with 1.37). Pure; the caller
-retries without end, because only the device frees a place.
-"""
+"""How a slice is destroyed, by a Revoke (which ends in a tombstone) or after a failed creation: ticket and CDI files,
+the pod's processes, then each device in reverse: the tenant's processes, compute instance, GPU instance; each result
+saved. A share leaves its home, and is gone when that is destroyed or has other tenants. No process of the pod, or of
+another one with its claim, may be left, with or without a device: it could open one later, and the same device file may
+be a new instance then. An unprepared claim does not prove that: a kubelet unprepares claims of pods whose objects are
+gone, although their containers still run (pkg/kubelet/cm/dra/manager.go, reconcileLoop; seen with 1.37). Pure; the
+caller retries without end, because only the device frees a place."""
 
 from dataclasses import dataclass
 
@@ -17,28 +15,19 @@ from sluice_node_agent.core import events, instructions
 from sluice_node_agent.core.journal_records import DeviceRecord, SliceRecord, Tombstone
 from sluice_node_agent.core.slices import mig_instance
 from sluice_node_agent.core.slices.mig_instance import NO_DEVICE
+from sluice_node_agent.core.state import tasks
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.core.state.tasks import (
-    NextStep,
-    SharedDeviceKey,
-    SliceTask,
-    is_shared,
-    numbered_devices,
-    shared_claims,
-    shared_device_key,
-    with_device,
-    without_device,
-)
+from sluice_node_agent.core.state.tasks import shared_claims
 
 _NAMED_MAX = 5
 
 
-def next_step(work: SliceTask, state: NodeState, token: int) -> NextStep:
+def next_step(work: tasks.SliceTask, state: NodeState, token: int) -> tasks.NextStep:
     record = work.record
     step = _to_close(record, token)
     if step is not None:
         return step
-    for number, grant, device in reversed(numbered_devices(record)):
+    for number, grant, device in reversed(tasks.numbered_devices(record)):
         if device.step == "made" and record.lost and not record.revoked:
             continue  # its pod may still use the rest: only what is missing is retried
         if record.revoked and not record.ignores_holders:
@@ -46,12 +35,14 @@ def next_step(work: SliceTask, state: NodeState, token: int) -> NextStep:
             if step is not None:
                 return step
         if grant.share is not None and device.step == "made":
-            return without_device(record, number)
+            return tasks.without_device(record, number)
         kept = mig_instance.is_kept(grant, device, state.devices)
         step = mig_instance.step_to_unmake(grant, device, token) if not kept else None
         if step is not None:
             return step
-    if record.revoked and any(_is_being_unmade(state, shared_device_key(grant)) for grant in record.booking.devices):
+    if record.revoked and any(
+        _is_being_unmade(state, tasks.shared_device_key(grant)) for grant in record.booking.devices
+    ):
         return None  # its home, or what `orphaned_instances` destroys
     return _ended(record)
 
@@ -96,7 +87,7 @@ def take_result(
             return Outcome(trouble=f"{kind}: {message}")
     number = _number_of(record, sent)
     device = mig_instance.unmade(record.devices[number], sent, result)
-    return Outcome(trouble=device) if isinstance(device, str) else Outcome(with_device(record, number, device))
+    return Outcome(trouble=device) if isinstance(device, str) else Outcome(tasks.with_device(record, number, device))
 
 
 def _to_close(record: SliceRecord, token: int) -> instructions.OwnInstruction | None:
@@ -109,7 +100,7 @@ def _to_close(record: SliceRecord, token: int) -> instructions.OwnInstruction | 
     return None
 
 
-def _to_empty(work: SliceTask, number: int, state: NodeState, token: int) -> instructions.OwnInstruction | None:
+def _to_empty(work: tasks.SliceTask, number: int, state: NodeState, token: int) -> instructions.OwnInstruction | None:
     """The next check that no process of the pod is left, and none on this device; None when both are known. Listing the
     pod's processes costs less, so it comes first, except that a server disconnects clients of a shared device before:
     they would compute until their process ends."""
@@ -123,21 +114,23 @@ def _to_empty(work: SliceTask, number: int, state: NodeState, token: int) -> ins
     return look if step is None and looks_for_pod else step
 
 
-def _may_run(work: SliceTask, state: NodeState) -> bool:
+def _may_run(work: tasks.SliceTask, state: NodeState) -> bool:
     """Whether processes of its pod may be here: not without a kubelet, which every hand-over by claim needs."""
     booking = work.record.booking
     return (state.has_pods or bool(booking.resource_claims)) and bool(booking.owner)
 
 
-def _lives_on(work: SliceTask, state: NodeState) -> bool:
+def _lives_on(work: tasks.SliceTask, state: NodeState) -> bool:
     """Whether the same pod has another standing slice here, which its processes may belong to."""
     owner = work.record.booking.owner
     others = (other for other in state.slices.values() if other is not work and other.record.booking.owner == owner)
     return any(_stands(other.record) for other in others)
 
 
-def _to_empty_device(work: SliceTask, number: int, state: NodeState, token: int) -> instructions.OwnInstruction | None:
-    _, grant, device = numbered_devices(work.record)[number]
+def _to_empty_device(
+    work: tasks.SliceTask, number: int, state: NodeState, token: int
+) -> instructions.OwnInstruction | None:
+    _, grant, device = tasks.numbered_devices(work.record)[number]
     if grant.share is not None:
         home = state.home_of(grant)
         if device.step != "made" or home is None or home.device.uuid != device.uuid:
@@ -154,12 +147,12 @@ def _to_empty_device(work: SliceTask, number: int, state: NodeState, token: int)
     return instructions.ListHolders(token, grant.gpu, device.uuid) if device.uuid else None
 
 
-def _has_another(work: SliceTask, grant: DeviceGrant, state: NodeState) -> bool:
+def _has_another(work: tasks.SliceTask, grant: DeviceGrant, state: NodeState) -> bool:
     """Whether the same pod has another standing share there. One that is being created was never ready."""
     owner = work.record.booking.owner
     return any(
         other is not work and other.record.booking.owner == owner and _stands(other.record) and device.step == "made"
-        for other, _, device in state.tenants(shared_device_key(grant))
+        for other, _, device in state.tenants(tasks.shared_device_key(grant))
     )
 
 
@@ -167,7 +160,7 @@ def _stands(record: SliceRecord) -> bool:
     return record.phase == "ready" or (record.lost and not record.revoked)
 
 
-def _is_being_unmade(state: NodeState, key: SharedDeviceKey) -> bool:
+def _is_being_unmade(state: NodeState, key: tasks.SharedDeviceKey) -> bool:
     """Whether a home is being or must be destroyed: its last tenant is gone only when the home is."""
     home = state.homes.get(key)
     return home is not None and (home.record.phase not in {"making", "ready"} or not state.wants_home(key))
@@ -187,7 +180,7 @@ def _ended(record: SliceRecord) -> SliceRecord | Tombstone:
 
 def _number_of(record: SliceRecord, sent: instructions.OwnInstruction) -> int:
     """The device that an instruction was about: the last one that exists, since they are destroyed in reverse."""
-    for number, grant, device in reversed(numbered_devices(record)):
+    for number, grant, device in reversed(tasks.numbered_devices(record)):
         gpu = getattr(sent, "gpu", None)
         uuid = getattr(sent, "uuid", None)
         gi_id = getattr(sent, "gi_id", None)
@@ -231,7 +224,7 @@ def _is_in_the_way(holder: events.Holder, record: SliceRecord, grant: DeviceGran
         return False  # the home's own server; a tenant may call itself like one
     if _was_to_come_later(record) and holder.owner != record.booking.owner:
         return False  # it belongs to slices that come before it
-    if grant.share is None and is_shared(record.booking):
+    if grant.share is None and tasks.is_shared(record.booking):
         return holder.kind != "file"  # of any of its pods
     return holder.owner == record.booking.owner or (not holder.owner and holder.kind != "file")
 
@@ -239,7 +232,7 @@ def _is_in_the_way(holder: events.Holder, record: SliceRecord, grant: DeviceGran
 def _has_home(grant: DeviceGrant, state: NodeState) -> bool:
     """Whether an MPS server there belongs to a home: of its shares, or of the next tenant. After a lost journal a whole
     GPU may be in use by shares since: their server would keep the old booking."""
-    return grant.share is not None or (grant.profile is None and shared_device_key(grant) in state.homes)
+    return grant.share is not None or (grant.profile is None and tasks.shared_device_key(grant) in state.homes)
 
 
 def _was_to_come_later(record: SliceRecord) -> bool:

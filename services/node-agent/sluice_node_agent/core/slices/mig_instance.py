@@ -1,8 +1,6 @@
-"""
-One MIG instance, of a slice or of a home: its next step, and what a result means for its `DeviceRecord`. On a GPU whose
-layout an administrator fixed, existing instances are handed out, none is created or destroyed. Two facts protect them,
-and either is enough: `Devices.is_fixed`, and `DeviceRecord.found` after the GPU was returned to Sluice.
-"""
+"""One MIG instance, of a slice or of a home: its next step, and what a result means for its `DeviceRecord`. On a GPU
+whose layout an administrator fixed, existing instances are handed out, none is created or destroyed. Two facts protect
+them, and either is enough: `Devices.is_fixed`, and `DeviceRecord.found` after the GPU was returned to Sluice."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,17 +8,7 @@ from msgspec.structs import replace
 
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import InstanceReport
-from sluice_node_agent.core.events import (
-    ComputeInstanceCreated,
-    ComputeInstanceDestroyed,
-    DeviceErrorKind,
-    DeviceRefused,
-    GpuInstanceCreated,
-    GpuInstanceDestroyed,
-    Holder,
-    InstanceVerified,
-    Result,
-)
+from sluice_node_agent.core import events
 from sluice_node_agent.core.instructions import (
     CreateComputeInstance,
     CreateGpuInstance,
@@ -59,16 +47,16 @@ def taken(
 ) -> DeviceRecord | Refusal:
     """The record of an instance after its users were listed; it is verified once that is saved. Or why it failed."""
     if strangers:
-        return str(DeviceErrorKind.IN_USE), f"{uuid} on {place.gpu} is used by {', '.join(strangers)}"
+        return str(events.DeviceErrorKind.IN_USE), f"{uuid} on {place.gpu} is used by {', '.join(strangers)}"
     found = _instance_for(place, devices, claims)
     if not isinstance(found, InstanceReport):
         return found
     if found.uuid != uuid:
-        return str(DeviceErrorKind.NOT_FOUND), f"{uuid} on {place.gpu} went while it was being taken"
+        return str(events.DeviceErrorKind.NOT_FOUND), f"{uuid} on {place.gpu} went while it was being taken"
     return DeviceRecord(step="intended", gi_id=found.gi_id, uuid=uuid, found=True)
 
 
-def strangers_of(holders: Iterable[Holder], owner: str = "") -> tuple[str, ...]:
+def strangers_of(holders: Iterable[events.Holder], owner: str = "") -> tuple[str, ...]:
     """Processes on a device that are not of the given pod. Those that only have its files open do not count."""
     return tuple(
         f"{each.name or 'process'} {each.pid}"
@@ -100,13 +88,15 @@ def _instance_for(place: DevicePlacement, devices: Devices, claims: Claims) -> I
     found, where = devices.instance_at(place), f"{place.gpu} {place.start}:{place.size}"
     if found is None:
         cure = "its administrator has to make one"
-        return str(DeviceErrorKind.NOT_FOUND), f"{where}: this GPU's fixed layout has no {place.profile} there; {cure}"
+        return str(
+            events.DeviceErrorKind.NOT_FOUND
+        ), f"{where}: this GPU's fixed layout has no {place.profile} there; {cure}"
     if (place.gpu, found.gi_id) in claims:
         owner = claims[place.gpu, found.gi_id] or "a home without tenants"
-        return str(DeviceErrorKind.IN_USE), f"{where}: the {place.profile} there is {owner}'s still"
+        return str(events.DeviceErrorKind.IN_USE), f"{where}: the {place.profile} there is {owner}'s still"
     if not is_offered(found):
         why = devices.why_unusable(found)
-        return str(DeviceErrorKind.NOT_SUPPORTED), f"{where}: the {place.profile} there cannot be had: {why}"
+        return str(events.DeviceErrorKind.NOT_SUPPORTED), f"{where}: the {place.profile} there cannot be had: {why}"
     return found
 
 
@@ -117,16 +107,18 @@ def why_impossible(place: DevicePlacement, devices: Devices) -> tuple[str, str] 
     """Why this can never be created here: error and message."""
     report = devices.reports.get(place.gpu)
     if report is None:
-        return str(DeviceErrorKind.GPU_LOST), f"this node has no GPU {place.gpu}"
+        return str(events.DeviceErrorKind.GPU_LOST), f"this node has no GPU {place.gpu}"
     if place.profile is None:
         whole = "MIG is enabled, so it cannot be granted whole" if report.mig_enabled else None
-        return (str(DeviceErrorKind.NOT_SUPPORTED), f"{place.gpu}: {whole}") if whole else None
+        return (str(events.DeviceErrorKind.NOT_SUPPORTED), f"{place.gpu}: {whole}") if whole else None
     if devices.is_unknown(place.gpu):
-        return str(DeviceErrorKind.GPU_LOST), report.health_message
+        return str(events.DeviceErrorKind.GPU_LOST), report.health_message
     if not report.mig_enabled:
-        return str(DeviceErrorKind.NOT_SUPPORTED), f"{place.gpu}: MIG is not enabled"
+        return str(events.DeviceErrorKind.NOT_SUPPORTED), f"{place.gpu}: MIG is not enabled"
     if devices.profile(place) is None:
-        return str(DeviceErrorKind.INVALID_ARGUMENT), f"{place.gpu} ({report.model}) has no profile {place.profile!r}"
+        return str(
+            events.DeviceErrorKind.INVALID_ARGUMENT
+        ), f"{place.gpu} ({report.model}) has no profile {place.profile!r}"
     return None
 
 
@@ -141,20 +133,20 @@ def step_to_make(place: DevicePlacement, device: DeviceRecord, devices: Devices,
     return VerifyInstance(token, place.gpu, device.gi_id, profile.profile_id, place.start, place.size, device.uuid)
 
 
-def made(device: DeviceRecord, result: Result) -> DeviceRecord:
+def made(device: DeviceRecord, result: events.Result) -> DeviceRecord:
     match result:
-        case GpuInstanceCreated(gi_id=gi_id):
+        case events.GpuInstanceCreated(gi_id=gi_id):
             return replace(device, gi_id=gi_id)
-        case ComputeInstanceCreated(uuid=uuid):
+        case events.ComputeInstanceCreated(uuid=uuid):
             return replace(device, uuid=uuid)
-        case InstanceVerified():
+        case events.InstanceVerified():
             return replace(device, step="made")
     raise AssertionError(f"{result} answers no step of making an instance")
 
 
-def after_refusal(device: DeviceRecord, sent: OwnInstruction, kind: DeviceErrorKind) -> DeviceRecord:
+def after_refusal(device: DeviceRecord, sent: OwnInstruction, kind: events.DeviceErrorKind) -> DeviceRecord:
     """What exists after a refused step: a refused creation leaves nothing; one that differs may be ours."""
-    is_gone = kind is DeviceErrorKind.NOT_FOUND and isinstance(sent, (CreateComputeInstance, VerifyInstance))
+    is_gone = kind is events.DeviceErrorKind.NOT_FOUND and isinstance(sent, (CreateComputeInstance, VerifyInstance))
     if isinstance(sent, CreateGpuInstance) or is_gone:
         return NO_DEVICE
     return device
@@ -168,17 +160,17 @@ def step_to_unmake(place: DevicePlacement, device: DeviceRecord, token: int) -> 
     return DestroyGpuInstance(token, place.gpu, device.gi_id, place.start, place.size)
 
 
-def unmade(device: DeviceRecord, sent: OwnInstruction, result: Result) -> DeviceRecord | str:
+def unmade(device: DeviceRecord, sent: OwnInstruction, result: events.Result) -> DeviceRecord | str:
     match result:
-        case ComputeInstanceDestroyed():
+        case events.ComputeInstanceDestroyed():
             return replace(device, uuid="")
-        case GpuInstanceDestroyed():
+        case events.GpuInstanceDestroyed():
             return NO_DEVICE
-        case DeviceRefused(kind=DeviceErrorKind.NOT_FOUND) if isinstance(sent, DestroyComputeInstance):
+        case events.DeviceRefused(kind=events.DeviceErrorKind.NOT_FOUND) if isinstance(sent, DestroyComputeInstance):
             return replace(device, uuid="")
-        case DeviceRefused(kind=DeviceErrorKind.NOT_FOUND | DeviceErrorKind.DIFFERENT):
+        case events.DeviceRefused(kind=events.DeviceErrorKind.NOT_FOUND | events.DeviceErrorKind.DIFFERENT):
             return NO_DEVICE  # what exists there, if anything, is not ours
-        case DeviceRefused(kind=kind, message=message):
+        case events.DeviceRefused(kind=kind, message=message):
             return f"{kind}: {message}"
     raise AssertionError(f"{result} answers no step of unmaking an instance")
 

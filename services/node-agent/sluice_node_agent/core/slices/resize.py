@@ -1,10 +1,8 @@
-"""
-How a ready share is resized: limits of its server, environment of its containers, and the end of the old size's use.
+"""How a ready share is resized: limits of its server, environment of its containers, and the end of the old size's use.
 Pure, as `create`. The slice keeps all that it has meanwhile, and failures are retried. `shared.lifecycle` sets a home's
 limits to those of its largest tenant; once they cover this one, its containers get their new values. Limits hold for
 clients that connect afterwards (NVIDIA MPS, "nvidia-cuda-mps-control"). So a share that shrinks gets a new ticket, and
-counts with its old size until every process that was a client when the old ticket was removed has ended.
-"""
+counts with its old size until every process that was a client when the old ticket was removed has ended."""
 
 from collections.abc import Iterable
 
@@ -78,10 +76,8 @@ def _homes_used_more(record: SliceRecord, state: NodeState) -> list[SharedDevice
 
 
 def _note_clients(work: SliceTask, homes: list[SharedDeviceTask]) -> None:
-    """
-    For each home that was polled since: every process of the tenant that was a client then. A poll in flight may have
-    begun too early. Later clients do not count: their container got the new values.
-    """
+    """For each home that was polled since: every process of the tenant that was a client then. A poll in flight may
+    have begun too early. Later clients do not count: their container got the new values."""
     owners = {work.record.booking.owner, ""}
     for home in homes:
         if home.key in work.clients:

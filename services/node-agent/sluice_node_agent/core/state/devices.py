@@ -5,16 +5,9 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from sluice.contracts import messages
 from sluice.contracts.gpu_reports import model_from_report
 from sluice.contracts.ids import AllocationId, GpuUuid
-from sluice.contracts.messages import (
-    DeviceGrant,
-    GpuReport,
-    InstanceReport,
-    MpsDaemonReport,
-    PlacementReport,
-    ProfileReport,
-)
 from sluice.mig.layout import Instance
 from sluice.mig.model import Placement
 from sluice.mig.transition_table import table_of
@@ -25,7 +18,7 @@ InstanceKey = tuple[GpuUuid, int]
 """A GPU instance by its GPU and its id there."""
 
 
-DevicePlacement = DeviceGrant | SharedDeviceRecord
+DevicePlacement = messages.DeviceGrant | SharedDeviceRecord
 """Where an instance is, or will be: a granted device, or a home. `start` and `size` are memory slices."""
 
 
@@ -34,19 +27,19 @@ class Devices:
 
     def __init__(
         self,
-        reports: Iterable[GpuReport] = (),
+        reports: Iterable[messages.GpuReport] = (),
         marks: Iterable[OwnershipMark] = (),
         unmarked: Iterable[OwnershipMark] | None = None,
         nameless: Mapping[int, str] | None = None,
     ) -> None:
-        self.reports: dict[GpuUuid, GpuReport] = {report.uuid: report for report in reports}
+        self.reports: dict[GpuUuid, messages.GpuReport] = {report.uuid: report for report in reports}
         self.marks = frozenset(mark for mark in marks if mark.size)
         self._unmarked = frozenset(unmarked) if unmarked is not None else None
         self._nameless = dict(nameless or {})
         self._users: dict[str, tuple[str, ...]] = {}
         """Of fixed layouts: the processes on unassigned MIG devices."""
         self._creatable: dict[tuple[object, ...], dict[str, int]] = {}
-        self._told: dict[GpuUuid, tuple[tuple[object, ...], GpuReport]] = {}
+        self._told: dict[GpuUuid, tuple[tuple[object, ...], messages.GpuReport]] = {}
         """The inputs of each GPU's last report, the reading first, and that report: most events change none."""
 
     def known(self) -> tuple[object, ...]:
@@ -86,21 +79,21 @@ class Devices:
         """Whether an administrator owns the GPU's layout: nothing is created or destroyed there."""
         return gpu in self.reports and self.reports[gpu].fixed_layout
 
-    def why_unusable(self, instance: InstanceReport) -> str:
+    def why_unusable(self, instance: messages.InstanceReport) -> str:
         """Why an unassigned instance of a fixed layout cannot be assigned; empty when it can."""
         if not instance.uuid:
             return instance.unusable or "it has no compute instance; its administrator has to create it"
         users = self._users.get(instance.uuid, ())
         return instance.unusable or (f"it is used by {', '.join(users)}, which Sluice did not start" if users else "")
 
-    def instance(self, gpu: GpuUuid, gi_id: int | None) -> InstanceReport | None:
+    def instance(self, gpu: GpuUuid, gi_id: int | None) -> messages.InstanceReport | None:
         return next((i for i in self._instances(gpu) if i.gi_id == gi_id), None)
 
-    def instance_at(self, place: DevicePlacement) -> InstanceReport | None:
+    def instance_at(self, place: DevicePlacement) -> messages.InstanceReport | None:
         wanted = (place.profile, place.start, place.size)
         return next((i for i in self._instances(place.gpu) if (i.profile, i.start, i.size) == wanted), None)
 
-    def profile(self, place: DevicePlacement) -> ProfileReport | None:
+    def profile(self, place: DevicePlacement) -> messages.ProfileReport | None:
         report = self.reports.get(place.gpu)
         return next((p for p in report.profiles if p.name == place.profile), None) if report is not None else None
 
@@ -110,7 +103,7 @@ class Devices:
             return profile.memory_mib
         return self.reports[place.gpu].memory_mib if place.gpu in self.reports else 0
 
-    def _instances(self, gpu: GpuUuid) -> tuple[InstanceReport, ...]:
+    def _instances(self, gpu: GpuUuid) -> tuple[messages.InstanceReport, ...]:
         report = self.reports.get(gpu)
         return report.instances if report is not None else ()
 
@@ -127,7 +120,7 @@ class Devices:
         self.reports = dict(sorted(known.items(), key=lambda each: each[1].index))
         return True
 
-    def read(self, report: GpuReport) -> None:
+    def read(self, report: messages.GpuReport) -> None:
         """A GPU was read. A lost one shows no instances, so the last known ones stay."""
         known = self.reports.get(report.uuid)
         if known is not None and report.lost:
@@ -166,7 +159,7 @@ class Devices:
             self.reports[gpu] = replace(self.reports[gpu], healthy=False, lost=True, health_message=message)
 
     def add(self, place: DevicePlacement, gi_id: int) -> None:
-        made = InstanceReport(gi_id=gi_id, profile=place.profile or "", start=place.start, size=place.size)
+        made = messages.InstanceReport(gi_id=gi_id, profile=place.profile or "", start=place.start, size=place.size)
         others = (i for i in self._instances(place.gpu) if i.gi_id != gi_id)  # a foreign one, now gone, had this id
         self._set(place.gpu, (*others, made))
 
@@ -178,16 +171,16 @@ class Devices:
     def remove(self, gpu: GpuUuid, gi_id: int) -> None:
         self._set(gpu, tuple(i for i in self._instances(gpu) if i.gi_id != gi_id))
 
-    def _set(self, gpu: GpuUuid, instances: tuple[InstanceReport, ...]) -> None:
+    def _set(self, gpu: GpuUuid, instances: tuple[messages.InstanceReport, ...]) -> None:
         if gpu in self.reports:
             ordered = tuple(sorted(instances, key=lambda i: (i.start, i.gi_id)))
             self.reports[gpu] = replace(self.reports[gpu], instances=ordered)
 
-    def shown(self, seen: "ShownFacts") -> tuple[GpuReport, ...]:
+    def shown(self, seen: "ShownFacts") -> tuple[messages.GpuReport, ...]:
         """The reports of all GPUs: with the owner of each instance, and what more could be created."""
         return tuple(self._shown_again(uuid, report, seen) for uuid, report in self.reports.items())
 
-    def _shown_again(self, uuid: GpuUuid, report: GpuReport, seen: "ShownFacts") -> GpuReport:
+    def _shown_again(self, uuid: GpuUuid, report: messages.GpuReport, seen: "ShownFacts") -> messages.GpuReport:
         made_of = (
             report,
             tuple((seen.claims.get((uuid, i.gi_id)), (uuid, i.gi_id) in seen.warm) for i in report.instances),
@@ -200,7 +193,7 @@ class Devices:
             told = self._told[uuid] = made_of, self._shown(uuid, report, seen)
         return told[1]
 
-    def _shown(self, uuid: GpuUuid, report: GpuReport, seen: "ShownFacts") -> GpuReport:
+    def _shown(self, uuid: GpuUuid, report: messages.GpuReport, seen: "ShownFacts") -> messages.GpuReport:
         there = tuple(i for i in report.instances if (uuid, i.gi_id) not in seen.warm)
         instances = tuple(replace(i, allocation=seen.claims.get((uuid, i.gi_id))) for i in there)
         if report.fixed_layout:
@@ -216,7 +209,7 @@ class Devices:
             daemons=seen.daemons.get(uuid, ()),
         )
 
-    def _creatable_on(self, report: GpuReport) -> dict[str, int]:
+    def _creatable_on(self, report: messages.GpuReport) -> dict[str, int]:
         if not report.mig_enabled:
             return {}
         layout = tuple(sorted((i.profile, i.start, i.size) for i in report.instances))
@@ -234,8 +227,8 @@ class ShownFacts:
     """What the reports show beyond the readings."""
 
     claims: Mapping[InstanceKey, AllocationId | None]
-    quarantined: Mapping[GpuUuid, tuple[PlacementReport, ...]]
-    daemons: Mapping[GpuUuid, tuple[MpsDaemonReport, ...]]
+    quarantined: Mapping[GpuUuid, tuple[messages.PlacementReport, ...]]
+    daemons: Mapping[GpuUuid, tuple[messages.MpsDaemonReport, ...]]
     warm: Collection[InstanceKey]
     """Warm instances that block no grant: not shown."""
 
@@ -243,9 +236,9 @@ class ShownFacts:
 _LAYOUTS_REMEMBERED = 256
 
 
-def never_read(gpu: GpuUuid, index: int, why: str, *, fixed: bool = False) -> GpuReport:
+def never_read(gpu: GpuUuid, index: int, why: str, *, fixed: bool = False) -> messages.GpuReport:
     """A GPU that could not be read yet: only its existence is known. A node without it would look empty."""
-    return GpuReport(
+    return messages.GpuReport(
         uuid=gpu,
         index=index,
         model="",
@@ -264,12 +257,12 @@ def never_read(gpu: GpuUuid, index: int, why: str, *, fixed: bool = False) -> Gp
     )
 
 
-def is_offered(instance: InstanceReport) -> bool:
+def is_offered(instance: messages.InstanceReport) -> bool:
     """Whether an instance of a fixed layout can be assigned in principle, whatever its owner and users now."""
     return bool(instance.uuid) and not instance.unusable
 
 
-def _offered(report: GpuReport, instances: Iterable[InstanceReport]) -> dict[str, int]:
+def _offered(report: messages.GpuReport, instances: Iterable[messages.InstanceReport]) -> dict[str, int]:
     counts = dict.fromkeys((profile.name for profile in report.profiles), 0) if report.mig_enabled else {}
     for instance in instances:
         if instance.profile in counts and instance.allocation is None and not instance.unusable:
@@ -277,7 +270,7 @@ def _offered(report: GpuReport, instances: Iterable[InstanceReport]) -> dict[str
     return counts
 
 
-def _creatable(report: GpuReport) -> dict[str, int]:
+def _creatable(report: messages.GpuReport) -> dict[str, int]:
     """How many more fit, per profile. An instance of a profile that the GPU does not list blocks its span."""
     table = table_of(model_from_report(report))
     listed = {profile.name for profile in report.profiles}

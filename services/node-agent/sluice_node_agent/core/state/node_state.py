@@ -101,7 +101,11 @@ def apply_result(
         case instructions.ListHolders(gpu=gpu, uuid=uuid), events.HoldersListed(holders=holders) if devices.is_fixed(
             gpu
         ):
-            _note_users(state, uuid, holders, job)
+            if job is None or (
+                isinstance(job, tasks.SliceTask | tasks.SharedDeviceTask) and job.record.phase == "making"
+            ):
+                owner = job.record.booking.owner if isinstance(job, tasks.SliceTask) else ""
+                devices.note_users(uuid, strangers_of(holders, owner))  # later it has a tenant, and maybe its server
         case _, events.GpuRead(report=report):
             devices.read(report)
         case instructions.ReadGpu(gpu=gpu), events.DeviceRefused(message=message):
@@ -112,16 +116,6 @@ def apply_result(
             devices.lose(sent.gpu, message)
         case _:
             pass
-
-
-def _note_users(state: NodeState, uuid: str, holders: tuple[events.Holder, ...], job: tasks.Task | None) -> None:
-    """Note the processes on an unassigned device of a fixed layout: else they are the tenant's and its server's."""
-    if job is None:
-        state.devices.note_users(uuid, strangers_of(holders))
-    elif isinstance(job, tasks.SliceTask) and job.record.phase == "making":
-        state.devices.note_users(uuid, strangers_of(holders, job.record.booking.owner))
-    elif isinstance(job, tasks.SharedDeviceTask) and job.record.phase == "making":
-        state.devices.note_users(uuid, strangers_of(holders))
 
 
 def _place_of(sent: instructions.CreateGpuInstance, job: tasks.Task | None) -> DevicePlacement:

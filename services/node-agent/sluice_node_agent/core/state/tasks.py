@@ -1,7 +1,5 @@
-"""
-Work in progress: a slice or a home of shares, what it waits for, how often it failed, and when it is retried. Retries
-never end, because only success frees a place.
-"""
+"""Work in progress: a slice or a home of shares, what it waits for, how often it failed, and when it is retried.
+Retries never end, because only success frees a place."""
 
 from dataclasses import dataclass, field
 from math import log2

@@ -1,8 +1,6 @@
-"""
-The warm pool: idle GPU instances of ours, kept for the next grant of exactly the same profile and placement, without a
-compute instance: a MIG UUID never passes from one tenant to the next. One blocks no grant: it is destroyed when another
-is created over it, and when its time is over. One that cannot be destroyed is reported.
-"""
+"""The warm pool: idle GPU instances of ours, kept for the next grant of exactly the same profile and placement, without
+a compute instance: a MIG UUID never passes from one tenant to the next. One blocks no grant: it is destroyed when
+another is created over it, and when its time is over. One that cannot be destroyed is reported."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -113,10 +111,8 @@ class WarmPool:
         return bool(in_the_way)
 
     def may_be_why(self, job: Task, place: DevicePlacement, sent: OwnInstruction, result: Result) -> bool:
-        """
-        Whether warm instances may be why a creation was refused, such as by the last media engine: they are destroyed,
-        and `job`, whose creation it was, is retried.
-        """
+        """Whether warm instances may be why a creation was refused, such as by the last media engine: they are
+        destroyed, and `job`, whose creation it was, is retried."""
         lacks = isinstance(result, DeviceRefused) and result.kind is DeviceErrorKind.INSUFFICIENT_RESOURCES
         if not (lacks and isinstance(sent, CreateGpuInstance) and self.make_room(place, all_of_it=True)):
             return False

@@ -1,7 +1,5 @@
-"""
-Talks to one home's control daemon through the control binary, and finds the home's processes. Its answers are unmarked,
-so one conversation only asks for answers that differ in form. It kills nothing.
-"""
+"""Talks to one home's control daemon through the control binary, and finds the home's processes. Its answers are
+unmarked, so one conversation only asks for answers that differ in form. It kills nothing."""
 
 import re
 import subprocess
@@ -108,10 +106,9 @@ class MpsControl:
             raise MpsError(f"home {self._directory.home}: {failed}: {words}")
 
     def ask(self, commands: tuple[str, ...], timeout_s: float) -> list[str]:
-        """
-        The lines that commands are answered with. Raises NoDaemonError, NoAnswerError, MpsError. A broken conversation
-        is repeated once, except `quit` and `terminate_client`: 535.261 drops it when a server ends at that moment.
-        """
+        """The lines that commands are answered with. Raises NoDaemonError, NoAnswerError, MpsError. A broken
+        conversation is repeated once, except `quit` and `terminate_client`: 535.261 drops it when a server ends at that
+        moment."""
         try:
             return self._ask(commands, timeout_s)
         except _BrokenError:
@@ -204,11 +201,9 @@ class MpsControl:
     def processes(
         self, device: str, pods: frozenset[str], pids: tuple[int, ...] | None = None
     ) -> tuple[MpsProcess, ...]:
-        """
-        The processes of this home, daemons first: by name, and by our directory in their environment. `device` is the
-        daemon's visible device, or empty. `pods` are those that it may be in: a tenant may use these names, but cannot
-        leave its cgroup. Raises MpsError when one of `pids` cannot be read: it may be the daemon.
-        """
+        """The processes of this home, daemons first: by name, and by our directory in their environment. `device` is
+        the daemon's visible device, or empty. `pods` are those that it may be in: a tenant may use these names, but
+        cannot leave its cgroup. Raises MpsError when one of `pids` cannot be read: it may be the daemon."""
         found = []
         wanted = {f"CUDA_MPS_PIPE_DIRECTORY={self._directory.pipe}".encode()}
         if device:

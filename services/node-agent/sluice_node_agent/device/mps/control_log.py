@@ -1,7 +1,5 @@
-"""
-Facts that a control daemon only logs: which clients wait, and which servers became ready or ended; as releases 535.261
-and 550.163 write them (NVIDIA MPS, "Logging"). Every command adds lines, so a long log is truncated.
-"""
+"""Facts that a control daemon only logs: which clients wait, and which servers became ready or ended; as releases
+535.261 and 550.163 write them (NVIDIA MPS, "Logging"). Every command adds lines, so a long log is truncated."""
 
 import os
 import re

@@ -1,8 +1,6 @@
-"""
-The MPS daemons of one node's homes: started with their limits read back, polled, and ended completely. A daemon
+"""The MPS daemons of one node's homes: started with their limits read back, polled, and ended completely. A daemon
 outlives its agent, and counts only if it answers on its own pipe directory; files outlive it. Processes that were not
-started for the home are never touched. Calls block, each at most `timeout_s`, for different homes in parallel.
-"""
+started for the home are never touched. Calls block, each at most `timeout_s`, for different homes in parallel."""
 
 import os
 import threading
@@ -49,10 +47,8 @@ class MpsDaemons:
         timeout_s: float = 10.0,
         environment: Mapping[str, str] = {},
     ) -> None:
-        """
-        Keep homes below `root`, run the binary `control`; `environment` is added to its own. Raises MpsError when our
-        own process cannot be read: without its pod the agent recognises none of its daemons.
-        """
+        """Keep homes below `root`, run the binary `control`; `environment` is added to its own. Raises MpsError when
+        our own process cannot be read: without its pod the agent recognises none of its daemons."""
         self.root = root.absolute()
         self._control = control
         self._processes = processes

@@ -1,7 +1,5 @@
-"""
-The directories of one home of shares: only its trust domain can reach the daemon, and they are removed as a whole.
-`home.json` names that domain before a daemon starts. `pipe` holds the daemon's sockets, `log` its logs.
-"""
+"""The directories of one home of shares: only its trust domain can reach the daemon, and they are removed as a whole.
+`home.json` names that domain before a daemon starts. `pipe` holds the daemon's sockets, `log` its logs."""
 
 import errno
 import os
@@ -174,10 +172,8 @@ class HomeDirectory:
 
 
 def _admit(directory: Path, uid: int) -> None:
-    """
-    Let one more user pass a directory, by a POSIX access list: it stays ours. The daemon's sockets are open to all, so
-    the directory is the gate. Layout: linux/posix_acl_xattr.h, version 2, then tag, permissions, id per entry.
-    """
+    """Let one more user pass a directory, by a POSIX access list: it stays ours. The daemon's sockets are open to all,
+    so the directory is the gate. Layout: linux/posix_acl_xattr.h, version 2, then tag, permissions, id per entry."""
     if uid == os.geteuid():
         return
     no_id = 0xFFFFFFFF

@@ -1,7 +1,5 @@
-"""
-Reads what a GPU is from NVML, whose errors are raised unchanged. A fact that is not reported is returned as unknown; a
-lost GPU is never mistaken for one that does not report it.
-"""
+"""Reads what a GPU is from NVML, whose errors are raised unchanged. A fact that is not reported is returned as unknown;
+a lost GPU is never mistaken for one that does not report it."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -64,11 +62,9 @@ def memory_bytes(device: Handle) -> int:
 
 
 def multiprocessors(device: Handle, name: str, profiles: tuple[ProfileReport, ...]) -> int:
-    """
-    All SMs of a whole GPU; 0 when they cannot be determined: NVML has no call for it, and the largest profile can have
-    fewer (98 of 108 on an A100). So the catalog's number; else CUDA cores over cores per SM; never below the largest
-    profile's.
-    """
+    """All SMs of a whole GPU; 0 when they cannot be determined: NVML has no call for it, and the largest profile can
+    have fewer (98 of 108 on an A100). So the catalog's number; else CUDA cores over cores per SM; never below the
+    largest profile's."""
     least = max((profile.multiprocessors for profile in profiles), default=0)
     model = find_model(name)
     if model is not None and model.multiprocessors >= least:

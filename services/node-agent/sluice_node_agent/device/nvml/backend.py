@@ -1,7 +1,5 @@
-"""
-The GPUs of a real node, through NVML: a `GpuBackend`. A lost GPU never hides the others; nothing here decides, retries
-or waits. Only the modules `device.nvml*` touch pynvml, and none of its errors leaves them.
-"""
+"""The GPUs of a real node, through NVML: a `GpuBackend`. A lost GPU never hides the others; nothing here decides,
+retries or waits. Only the modules `device.nvml*` touch pynvml, and none of its errors leaves them."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -37,10 +35,8 @@ class NvmlBackend(GpuInventory):
         uuids: Collection[str] = (),
         fixed: port.FixedLayoutSelector = port.FixedLayoutSelector(),  # noqa: B008  # frozen
     ) -> None:
-        """
-        With `uuids` only these GPUs count; the layout of `fixed` ones is never changed. Raises BackendError. A GPU that
-        cannot read its UUID is left out, logged, and `nameless`.
-        """
+        """With `uuids` only these GPUs count; the layout of `fixed` ones is never changed. Raises BackendError. A GPU
+        that cannot read its UUID is left out, logged, and `nameless`."""
         self._processes = processes
         self._log = logs.get("nvml")
         try:

@@ -1,8 +1,6 @@
-"""
-Translates NVML's errors to those of `device.port`, in one table (NVML API reference, `nvmlReturn_t`). No exception of
-pynvml gets past it: they cannot be hashed, and comparing one with another exception raises (nvidia-ml-py 13). Nor does
-its UnicodeDecodeError for text of the driver that is not UTF-8, which is no NVMLError.
-"""
+"""Translates NVML's errors to those of `device.port`, in one table (NVML API reference, `nvmlReturn_t`). No exception
+of pynvml gets past it: they cannot be hashed, and comparing one with another exception raises (nvidia-ml-py 13). Nor
+does its UnicodeDecodeError for text of the driver that is not UTF-8, which is no NVMLError."""
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -11,57 +9,51 @@ from typing import Any, TypeVar
 import pynvml  # type: ignore[import-untyped]
 
 from sluice.contracts.ids import GpuUuid
+from sluice_node_agent.device import port
 from sluice_node_agent.device.gpu_health import reset_of
-from sluice_node_agent.device.port import (
-    BackendError,
-    DeviceError,
-    DriverMismatchError,
-    GpuLostError,
-    InsufficientResourcesError,
-    InUseError,
-    InvalidArgumentError,
-    NoPermissionError,
-    NotFoundError,
-    NotSupportedError,
-    TimedOutError,
-)
 
 T = TypeVar("T")
 
 _VERSIONS = "update the driver, or reboot the node if it was updated under a running kernel"
 
-_MEANINGS: dict[int, tuple[type[DeviceError], str]] = {
-    pynvml.NVML_ERROR_UNINITIALIZED: (DeviceError, "NVML is not initialized"),
-    pynvml.NVML_ERROR_INVALID_ARGUMENT: (InvalidArgumentError, "the driver rejects an argument as invalid"),
-    pynvml.NVML_ERROR_NOT_SUPPORTED: (NotSupportedError, "the GPU does not support it, or MIG is off"),
+_MEANINGS: dict[int, tuple[type[port.DeviceError], str]] = {
+    pynvml.NVML_ERROR_UNINITIALIZED: (port.DeviceError, "NVML is not initialized"),
+    pynvml.NVML_ERROR_INVALID_ARGUMENT: (port.InvalidArgumentError, "the driver rejects an argument as invalid"),
+    pynvml.NVML_ERROR_NOT_SUPPORTED: (port.NotSupportedError, "the GPU does not support it, or MIG is off"),
     pynvml.NVML_ERROR_NO_PERMISSION: (
-        NoPermissionError,
+        port.NoPermissionError,
         "no permission: the agent must run as root with CAP_SYS_ADMIN, or hold the MIG capability mig/config",
     ),
-    pynvml.NVML_ERROR_NOT_FOUND: (NotFoundError, "there is none"),
-    pynvml.NVML_ERROR_INSUFFICIENT_SIZE: (DeviceError, "there was more than could be read at once"),
-    pynvml.NVML_ERROR_INSUFFICIENT_POWER: (GpuLostError, "the GPU's external power is not connected"),
-    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (DeviceError, "the NVIDIA driver is not loaded"),
-    pynvml.NVML_ERROR_TIMEOUT: (TimedOutError, "the driver did not answer in time"),
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: (DriverMismatchError, f"this driver does not know the call; {_VERSIONS}"),
-    pynvml.NVML_ERROR_GPU_IS_LOST: (GpuLostError, "the GPU does not answer"),
-    pynvml.NVML_ERROR_RESET_REQUIRED: (GpuLostError, "the GPU must be reset before it answers again"),
+    pynvml.NVML_ERROR_NOT_FOUND: (port.NotFoundError, "there is none"),
+    pynvml.NVML_ERROR_INSUFFICIENT_SIZE: (port.DeviceError, "there was more than could be read at once"),
+    pynvml.NVML_ERROR_INSUFFICIENT_POWER: (port.GpuLostError, "the GPU's external power is not connected"),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (port.DeviceError, "the NVIDIA driver is not loaded"),
+    pynvml.NVML_ERROR_TIMEOUT: (port.TimedOutError, "the driver did not answer in time"),
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: (
+        port.DriverMismatchError,
+        f"this driver does not know the call; {_VERSIONS}",
+    ),
+    pynvml.NVML_ERROR_GPU_IS_LOST: (port.GpuLostError, "the GPU does not answer"),
+    pynvml.NVML_ERROR_RESET_REQUIRED: (port.GpuLostError, "the GPU must be reset before it answers again"),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
-        DriverMismatchError,
+        port.DriverMismatchError,
         f"the library and the kernel's driver are of different versions; {_VERSIONS}",
     ),
-    pynvml.NVML_ERROR_IN_USE: (InUseError, "in use by another client"),
-    pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES: (InsufficientResourcesError, "no room there, or an engine is used up"),
+    pynvml.NVML_ERROR_IN_USE: (port.InUseError, "in use by another client"),
+    pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES: (
+        port.InsufficientResourcesError,
+        "no room there, or an engine is used up",
+    ),
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: (
-        DriverMismatchError,
+        port.DriverMismatchError,
         f"this driver has another version of the call; {_VERSIONS}",
     ),
-    pynvml.NVML_ERROR_GPU_NOT_FOUND: (GpuLostError, "the GPU is not on this node"),
-    pynvml.NVML_ERROR_UNKNOWN: (DeviceError, "the driver failed without saying why"),
+    pynvml.NVML_ERROR_GPU_NOT_FOUND: (port.GpuLostError, "the GPU is not on this node"),
+    pynvml.NVML_ERROR_UNKNOWN: (port.DeviceError, "the driver failed without saying why"),
 }
 
 _RESET_HELPS = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
-_LOST = frozenset(code for code, (kind, _) in _MEANINGS.items() if kind is GpuLostError)
+_LOST = frozenset(code for code, (kind, _) in _MEANINGS.items() if kind is port.GpuLostError)
 MISSING = frozenset({pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH})
 """The driver does not know the call, or has another version of it."""
 
@@ -87,9 +79,9 @@ _NO_BACKEND: dict[int, str] = {
 }
 
 
-def meaning(doing: str, code: int, gpu: GpuUuid | None = None) -> DeviceError:
+def meaning(doing: str, code: int, gpu: GpuUuid | None = None) -> port.DeviceError:
     """NVML's return code as our error. A reset is advised only for a `gpu`: an index may be another GPU's soon."""
-    kind, words = _MEANINGS.get(code, (DeviceError, "the driver failed"))
+    kind, words = _MEANINGS.get(code, (port.DeviceError, "the driver failed"))
     if code in _RESET_HELPS:
         words = f"{words}; {reset_of(gpu) if gpu else 'reboot the node'}"
     return kind(f"{doing}: {words} (NVML error {code})")
@@ -103,7 +95,7 @@ def told(doing: str, gpu: GpuUuid | None = None) -> Iterator[None]:
     except pynvml.NVMLError as error:
         raise meaning(doing, error.value, gpu) from None
     except UnicodeDecodeError:
-        raise DeviceError(f"{doing}: the driver's answer is not valid text") from None
+        raise port.DeviceError(f"{doing}: the driver's answer is not valid text") from None
 
 
 def known_or(default: T, call: Callable[..., T], *arguments: Any) -> T:
@@ -138,10 +130,10 @@ def older(call: Callable[[], T], instead: Callable[[], T]) -> T:
         raise
 
 
-def no_backend(code: int) -> BackendError:
+def no_backend(code: int) -> port.BackendError:
     """Why the GPUs of this node cannot be used, as one sentence with the remedy."""
     words = _NO_BACKEND.get(code)
     if words is None:
-        _, cause = _MEANINGS.get(code, (DeviceError, "the driver failed"))
+        _, cause = _MEANINGS.get(code, (port.DeviceError, "the driver failed"))
         words = f"NVML could not be initialized ({cause}): see whether nvidia-smi answers on this node"
-    return BackendError(f"{words} (NVML error {code})")
+    return port.BackendError(f"{words} (NVML error {code})")

@@ -1,8 +1,6 @@
-"""
-NVML's handles and events. A handle is kept by UUID: after a reset or a change of MIG mode it is stale, and its pointer
-may be another GPU's (nvml.h). GPUs are registered in the event set before each wait, because a reset removes them from
-it. One without events is left out; the agent's own readings cover it.
-"""
+"""NVML's handles and events. A handle is kept by UUID: after a reset or a change of MIG mode it is stale, and its
+pointer may be another GPU's (nvml.h). GPUs are registered in the event set before each wait, because a reset removes
+them from it. One without events is left out; the agent's own readings cover it."""
 
 import threading
 import time

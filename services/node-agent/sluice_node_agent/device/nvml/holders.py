@@ -1,7 +1,5 @@
-"""
-Which processes are on a GPU or MIG device: those that NVML lists, and those that only hold its device files, which keep
-it busy too (NVIDIA/DCGM issues 95 and 276, Project-HAMi/HAMi issue 1088).
-"""
+"""Which processes are on a GPU or MIG device: those that NVML lists, and those that only hold its device files, which
+keep it busy too (NVIDIA/DCGM issues 95 and 276, Project-HAMi/HAMi issue 1088)."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -33,10 +31,8 @@ def whole_gpu_files(device: Handle) -> tuple[str, ...]:
 
 
 def mig_files(device: Handle, gi_id: int, ci_id: int) -> tuple[str, ...]:
-    """
-    The capability files of a MIG device's two instances. Minor numbers (NVIDIA/open-gpu-kernel-modules, nv-caps.c): 1
-    and 2 are mig/config and monitor, then 15 GPU instances per GPU with 8 compute instances each.
-    """
+    """The capability files of a MIG device's two instances. Minor numbers (NVIDIA/open-gpu-kernel-modules, nv-caps.c):
+    1 and 2 are mig/config and monitor, then 15 GPU instances per GPU with 8 compute instances each."""
     minor = told_or(_UNSUPPORTED, None, pynvml.nvmlDeviceGetMinorNumber, device)
     if minor is None:
         return ()
@@ -45,10 +41,8 @@ def mig_files(device: Handle, gi_id: int, ci_id: int) -> tuple[str, ...]:
 
 
 def using(handle: Handle, *, is_instance: bool = False) -> dict[int, None]:
-    """
-    Pids with a context on a GPU or MIG device: compute, compute over MPS, and graphics; on a GPU in MIG mode those of
-    all instances that we may see. Raises NVML's errors: an unavailable list is not an empty one.
-    """
+    """Pids with a context on a GPU or MIG device: compute, compute over MPS, and graphics; on a GPU in MIG mode those
+    of all instances that we may see. Raises NVML's errors: an unavailable list is not an empty one."""
     return dict.fromkeys(memory_of(handle, is_instance=is_instance))
 
 

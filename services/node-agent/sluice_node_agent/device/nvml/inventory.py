@@ -1,8 +1,6 @@
-"""
-The node's GPUs: the last reading of each, and for a lost GPU, what was known before. A GPU that cannot be read never
+"""The node's GPUs: the last reading of each, and for a lost GPU, what was known before. A GPU that cannot be read never
 hides the others: it is reported lost (or `nameless`) until a reading succeeds. If the driver had reported it gone, it
-was reset, and its errors are over; if it was only slow, it still has them.
-"""
+was reset, and its errors are over; if it was only slow, it still has them."""
 
 import threading
 import time

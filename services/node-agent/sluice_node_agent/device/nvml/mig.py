@@ -1,9 +1,7 @@
-"""
-MIG through NVML: profiles, placements and instances of one device handle; NVML's errors are raised unchanged. Traps
+"""MIG through NVML: profiles, placements and instances of one device handle; NVML's errors are raised unchanged. Traps
 (nvml.h, nvidia-ml-py 13): a profile's id is not the number it is queried by; a GPU instance's id does not determine its
 placement; placements are passed by reference (by value the interpreter crashes); the index of MIG devices has holes; a
-GPU instance without compute instance is in no list of devices.
-"""
+GPU instance without compute instance is in no list of devices."""
 
 from collections.abc import Callable, Mapping
 from ctypes import Array, byref, c_uint
@@ -93,11 +91,9 @@ def mode(device: Handle) -> Mode:
 
 
 def profiles(device: Handle, total_bytes: int) -> tuple[ProfileReport, ...]:
-    """
-    All GPU instance profiles with their placements, smallest first; empty without MIG. In the catalog's order, not by
-    NVML's enum: it is one of the facts that identify a model (`sluice.contracts.gpu_reports`). `total_bytes`: the
-    GPU's.
-    """
+    """All GPU instance profiles with their placements, smallest first; empty without MIG. In the catalog's order, not
+    by NVML's enum: it is one of the facts that identify a model (`sluice.contracts.gpu_reports`). `total_bytes`: the
+    GPU's."""
     found: dict[int, ProfileReport] = {}
     for enum in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         info = _profile_info(pynvml.nvmlDeviceGetGpuInstanceProfileInfo, device, enum)
@@ -270,10 +266,8 @@ def _compute_profile_infos(gpu_instance: Handle) -> list[Any]:
 
 
 def _filling_profile(gpu_instance: Handle, known: tuple[ProfileReport, ...]) -> int:
-    """
-    The compute instance profile that fills the GPU instance: same slices and SMs, else the largest with as many slices.
-    By lookup: the double-memory 1g of Hopper is filled by another profile than the 1g.
-    """
+    """The compute instance profile that fills the GPU instance: same slices and SMs, else the largest with as many
+    slices. By lookup: the double-memory 1g of Hopper is filled by another profile than the 1g."""
     wanted = pynvml.nvmlGpuInstanceGetInfo(gpu_instance).profileId
     profile = next((profile for profile in known if profile.profile_id == wanted), None)
     if profile is None:
@@ -286,10 +280,9 @@ def _filling_profile(gpu_instance: Handle, known: tuple[ProfileReport, ...]) -> 
 
 
 def _uuid_of(device: Handle, gi_id: int, info: Any) -> str:
-    """
-    UUID of the MIG device of a compute instance. Drivers put it into `device` of its info, though nvml.h calls that the
-    parent; it counts if NVML says that it is a MIG device. Searching all can take ten seconds (NVIDIA's DRA driver).
-    """
+    """UUID of the MIG device of a compute instance. Drivers put it into `device` of its info, though nvml.h calls that
+    the parent; it counts if NVML says that it is a MIG device. Searching all can take ten seconds (NVIDIA's DRA
+    driver)."""
     uuid = str(known_or("", pynvml.nvmlDeviceGetUUID, info.device)) if info.device else ""
     return uuid if uuid.startswith(MIG_PREFIX) else mig_uuids(device).get((gi_id, info.id), "")
 

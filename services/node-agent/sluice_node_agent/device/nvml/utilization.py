@@ -1,10 +1,8 @@
-"""
-The use of devices as NVML reports it; what it does not report is None. From the NVML API reference and nvml.h:
+"""The use of devices as NVML reports it; what it does not report is None. From the NVML API reference and nvml.h:
 `nvmlDeviceGetUtilizationRates` and `nvmlDeviceGetProcessUtilization` do not support MIG mode. GPM (Hopper and newer)
 reports GPUs and GPU instances as the difference of two samples. Memory of a process may be "not available".
 `nvmlDeviceGetProcessUtilization` is "not found" when no process did something, and under MPS a driver may count all
-clients as their server: then each client's use is unknown.
-"""
+clients as their server: then each client's use is unknown."""
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress

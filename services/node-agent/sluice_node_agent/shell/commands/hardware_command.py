@@ -1,7 +1,5 @@
-"""
-`sluice-node-agent hardware`: changes a simulated node behind the agent's back, for operators and tests: only the
-hardware file, with the same refusals as the agent gets.
-"""
+"""`sluice-node-agent hardware`: changes a simulated node behind the agent's back, for operators and tests: only the
+hardware file, with the same refusals as the agent gets."""
 
 import argparse
 import os

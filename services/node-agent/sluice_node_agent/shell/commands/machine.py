@@ -1,7 +1,5 @@
-"""
-This machine, as the commands on a node see it, and its agent, over the control socket. Read-only: no lock is taken, no
-daemon started. A socket that refuses connections was left by a killed agent.
-"""
+"""This machine, as the commands on a node see it, and its agent, over the control socket. Read-only: no lock is taken,
+no daemon started. A socket that refuses connections was left by a killed agent."""
 
 import asyncio
 import os

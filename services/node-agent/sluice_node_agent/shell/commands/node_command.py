@@ -1,7 +1,5 @@
-"""
-`sluice-node-agent check | show | release-quarantine | clean-node`: what an operator can do on the node itself. Exit
-codes: 0 success, 1 something must be fixed or failed, 2 a wrong command.
-"""
+"""`sluice-node-agent check | show | release-quarantine | clean-node`: what an operator can do on the node itself. Exit
+codes: 0 success, 1 something must be fixed or failed, 2 a wrong command."""
 
 import argparse
 import os

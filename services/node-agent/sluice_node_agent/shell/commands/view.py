@@ -1,7 +1,5 @@
-"""
-The content of `show`, from the agent's snapshot, or from journal and devices. Owners of instances come from the journal
-first, which has homes and warm ones. Pure.
-"""
+"""The content of `show`, from the agent's snapshot, or from journal and devices. Owners of instances come from the
+journal first, which has homes and warm ones. Pure."""
 
 from collections.abc import Sequence
 from typing import Literal, TypeVar

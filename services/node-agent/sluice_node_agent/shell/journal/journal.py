@@ -1,11 +1,9 @@
-"""
-The journal of one node: what its agent needs after a crash. Append-only, one record per line; the last one of a slice
-counts, and the file is rewritten when most of it is obsolete. A record is in the file before the step that it
+"""The journal of one node: what its agent needs after a crash. Append-only, one record per line; the last one of a
+slice counts, and the file is rewritten when most of it is obsolete. A record is in the file before the step that it
 announces, and synced before what must survive the node's own crash is published (ADR 0042). A torn end was never
 published and is dropped; with any other damage (`lines`) the journal is set aside and a new one begun: an older record
 mistaken for the last one could give a place away twice. After a failed write nothing more is written, and the agent
-ends.
-"""
+ends."""
 
 import errno
 import fcntl

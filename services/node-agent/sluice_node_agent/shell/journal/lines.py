@@ -1,8 +1,6 @@
-"""
-The lines of a journal, and the records that they add up to: a checksum (8 hex digits), a space and a record as JSON.
+"""The lines of a journal, and the records that they add up to: a checksum (8 hex digits), a space and a record as JSON.
 The checksum continues that of the line before: a missing, doubled or moved line is as wrong as a flipped bit. A
-watermark beside it notes how much was synced.
-"""
+watermark beside it notes how much was synced."""
 
 import os
 import struct
@@ -14,21 +12,10 @@ import msgspec
 
 from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.reasons import shorten
-from sluice_node_agent.core.journal_records import (
-    ForgottenTombstone,
-    Gone,
-    NodeRecord,
-    Record,
-    SharedDeviceGone,
-    SharedDeviceRecord,
-    SliceRecord,
-    Tombstone,
-    WarmGone,
-    WarmRecord,
-)
+from sluice_node_agent.core import journal_records
 
 pack = msgspec.json.Encoder().encode
-_decode: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+_decode: msgspec.json.Decoder[journal_records.Record] = msgspec.json.Decoder(journal_records.Record)
 unpack = _decode.decode
 
 
@@ -43,13 +30,13 @@ class Lines:
     kept: dict[str, bytes] = field(default_factory=dict)
     chain: int = 0
 
-    def records(self) -> tuple[Record, ...]:
+    def records(self) -> tuple[journal_records.Record, ...]:
         return tuple(unpack(line) for line in self.kept.values())
 
-    def keep(self, record: Record, line: bytes) -> None:
+    def keep(self, record: journal_records.Record, line: bytes) -> None:
         key = _key(record)
         self.kept.pop(key, None)
-        if not isinstance(record, Gone):
+        if not isinstance(record, journal_records.Gone):
             self.kept[key] = line
 
     def rewritten(self) -> bytes:
@@ -86,18 +73,20 @@ def read_lines(data: bytes, *, told: int = 0) -> Lines:
     return lines
 
 
-def _key(record: Record) -> str:
+def _key(record: journal_records.Record) -> str:
     """Records with equal keys replace one another: a tombstone replaces its slice's record."""
     match record:
-        case NodeRecord():
+        case journal_records.NodeRecord():
             return ""
-        case SliceRecord(booking=booking):
+        case journal_records.SliceRecord(booking=booking):
             return booking.allocation
-        case Tombstone(allocation=allocation) | ForgottenTombstone(allocation=allocation):
+        case (
+            journal_records.Tombstone(allocation=allocation) | journal_records.ForgottenTombstone(allocation=allocation)
+        ):
             return allocation
-        case SharedDeviceRecord(home=home) | SharedDeviceGone(home=home):
+        case journal_records.SharedDeviceRecord(home=home) | journal_records.SharedDeviceGone(home=home):
             return f"home {home}"
-        case WarmRecord(gpu=gpu, gi_id=gi_id) | WarmGone(gpu=gpu, gi_id=gi_id):
+        case journal_records.WarmRecord(gpu=gpu, gi_id=gi_id) | journal_records.WarmGone(gpu=gpu, gi_id=gi_id):
             return f"warm {gpu} {gi_id}"
 
 

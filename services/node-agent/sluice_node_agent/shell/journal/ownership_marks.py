@@ -1,8 +1,6 @@
-"""
-Ownership marks: which instances on a node's GPUs are ours, for an agent that lost its journal together with the ledger.
-A mark is a place. It exists from before an instance is created until it is gone. Nothing is synced: an instance does
-not survive what a mark would not. None is added where an instance exists: it would claim a foreign one.
-"""
+"""Ownership marks: which instances on a node's GPUs are ours, for an agent that lost its journal together with the
+ledger. A mark is a place. It exists from before an instance is created until it is gone. Nothing is synced: an instance
+does not survive what a mark would not. None is added where an instance exists: it would claim a foreign one."""
 
 import errno
 import os
@@ -198,10 +196,8 @@ def _refuse_taken(backend: GpuBackend, order: CreateGpuInstance) -> None:
 
 
 def _ends_mark(order: GpuInstruction, refusal: DeviceErrorKind, *, begins: bool, is_new: bool) -> bool:
-    """
-    Whether nothing of ours exists there after a refused step. After a refused creation nothing does, and a mark would
-    claim a foreign instance; unless the reason leaves it open. One with a mark before (not `is_new`) is ours.
-    """
+    """Whether nothing of ours exists there after a refused step. After a refused creation nothing does, and a mark
+    would claim a foreign instance; unless the reason leaves it open. One with a mark before (not `is_new`) is ours."""
     if not begins:
         return refusal in _NOT_OURS
     return is_new and (isinstance(order, CreateGpuInstance) or refusal not in _UNCLEAR)

@@ -1,7 +1,5 @@
-"""
-A node at the start of a run: its opened GPUs, its modes, and the programs that it runs. `simulated_node` and
-`real_node` are imported only where needed: a real node loads no simulator.
-"""
+"""A node at the start of a run: its opened GPUs, its modes, and the programs that it runs. `simulated_node` and
+`real_node` are imported only where needed: a real node loads no simulator."""
 
 import os
 import re

@@ -1,7 +1,5 @@
-"""
-The event loop of a quota server: sockets, a `TokenScheduler`, and its packets. Only its own thread calls it. Every
-queue is bounded, a flooding connection is read more slowly, and one that lies or does not read is closed.
-"""
+"""The event loop of a quota server: sockets, a `TokenScheduler`, and its packets. Only its own thread calls it. Every
+queue is bounded, a flooding connection is read more slowly, and one that lies or does not read is closed."""
 
 import heapq
 import selectors

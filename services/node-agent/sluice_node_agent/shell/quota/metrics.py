@@ -1,7 +1,5 @@
-"""
-Metrics of a node's token schedulers per tenant: time granted, used, waited and overrun. Values are those of the last
-poll of each home, some seconds ago. They restart with the agent.
-"""
+"""Metrics of a node's token schedulers per tenant: time granted, used, waited and overrun. Values are those of the last
+poll of each home, some seconds ago. They restart with the agent."""
 
 from collections.abc import Iterator
 from functools import partial

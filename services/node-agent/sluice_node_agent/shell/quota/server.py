@@ -1,7 +1,5 @@
-"""
-Serves the time quota of one home: a thread around a `QuotaLoop`, so that nothing of the agent delays tokens. The
-agent's calls run in that thread, one after the other, so the scheduler needs no lock.
-"""
+"""Serves the time quota of one home: a thread around a `QuotaLoop`, so that nothing of the agent delays tokens. The
+agent's calls run in that thread, one after the other, so the scheduler needs no lock."""
 
 import os
 import socket
@@ -98,10 +96,9 @@ class QuotaServer:
         memory_bytes: int = 0,
         admits: Callable[[int], bool] = lambda _: True,
     ) -> None:
-        """
-        Serve a tenant's processes, which run as `uid` or as root, at `socket_path`. `admits` says whether a pid may
-        belong to it. `request` and `limit` are parts of the time, 0 to 1. Raises OSError, ValueError, QuotaServerError.
-        """
+        """Serve a tenant's processes, which run as `uid` or as root, at `socket_path`. `admits` says whether a pid may
+        belong to it. `request` and `limit` are parts of the time, 0 to 1. Raises OSError, ValueError,
+        QuotaServerError."""
         order = _order(name, request, limit, width_percent, memory_bytes)
         self._call(lambda: self._loop.add(order, TenantSocket(name, socket_path, uid, admits)))
 

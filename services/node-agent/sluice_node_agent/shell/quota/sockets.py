@@ -1,7 +1,5 @@
-"""
-The sockets of the time quota: a listening one per tenant, and a connection per process (docs/time-quota.md). A flooding
-tenant is read more slowly, and a peer that does not read is disconnected.
-"""
+"""The sockets of the time quota: a listening one per tenant, and a connection per process (docs/time-quota.md). A
+flooding tenant is read more slowly, and a peer that does not read is disconnected."""
 
 import errno
 import os

@@ -1,7 +1,5 @@
-"""
-Runs one node's agent: reads the node's state, feeds the core, and carries out its instructions. After a reboot of a
-simulated node a new run begins; any other failure ends the process.
-"""
+"""Runs one node's agent: reads the node's state, feeds the core, and carries out its instructions. After a reboot of a
+simulated node a new run begins; any other failure ends the process."""
 
 import asyncio
 import os

@@ -1,7 +1,5 @@
-"""
-Serves a node's ResourceClaims within one run of its agent, and reports whether the kubelet can hand devices over: once
-it has registered the plugin and CDI files can be written.
-"""
+"""Serves a node's ResourceClaims within one run of its agent, and reports whether the kubelet can hand devices over:
+once it has registered the plugin and CDI files can be written."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,8 +1,6 @@
-"""
-The gRPC services of an agent: `AgentService` answers the inventory's pulls, and `NodeControlService` serves operators
-on the node, on a Unix socket that only its owner can open. A killed agent's socket is replaced: the holder of the
-journal's lock is the only agent.
-"""
+"""The gRPC services of an agent: `AgentService` answers the inventory's pulls, and `NodeControlService` serves
+operators on the node, on a Unix socket that only its owner can open. A killed agent's socket is replaced: the holder of
+the journal's lock is the only agent."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,9 +1,7 @@
-"""
-Carries out a node's instructions on devices, MPS daemons, journal and tickets, and returns their results. A record is
-written at once, and waits for the disk only if it must survive the node's own crash (ADR 0042). Blocking calls run in
-threads, as many as GPUs; other kinds have threads of their own, so that a record does not wait for a slow GPU, nor a
-slice for a daemon that does not answer.
-"""
+"""Carries out a node's instructions on devices, MPS daemons, journal and tickets, and returns their results. A record
+is written at once, and waits for the disk only if it must survive the node's own crash (ADR 0042). Blocking calls run
+in threads, as many as GPUs; other kinds have threads of their own, so that a record does not wait for a slow GPU, nor a
+slice for a daemon that does not answer."""
 
 import asyncio
 import contextlib
@@ -142,6 +140,7 @@ class StepExecutors:
         about_gpus = instructions.GpuInstruction.__subclasses__()
         about_daemons = instructions.MpsInstruction.__subclasses__()
         tickets = (instructions.MakeTicket, instructions.RemoveTicket)
+        cdi_files = (instructions.WriteCdi, instructions.RemoveCdi)
         return {
             **_each(about_gpus, self._on_device, whose, quiet=True, at_once=self._at_device),
             **_each(about_daemons, self._on_daemon, whose),
@@ -152,7 +151,7 @@ class StepExecutors:
             **_each(tickets, self._on_ticket, whose, quiet=True, at_once=self._at_ticket),
             **_each((instructions.CompareTickets,), self._on_ticket, quiet=True, at_once=self._at_ticket),
             **_each((instructions.ListTenants,), self._on_pod, quiet=True),
-            **_each((instructions.WriteCdi, instructions.RemoveCdi), self._on_cdi, whose, quiet=True, key=_claim_of),
+            **_each(cdi_files, self._on_cdi, whose, quiet=True, key=lambda order: f"claim {order.claim}"),
             **_each((instructions.CompareCdi,), self._on_cdi, quiet=True),
             **_each((instructions.AnswerCall,), self._on_call, quiet=True),
         }
@@ -340,11 +339,6 @@ def _each(
     key: Callable[[Any], str] | None = None,
 ) -> dict[type, Executor[events.Event]]:
     return {kind: Executor(run, key, whose, limit=_OUT_MAX, quiet=quiet, at_once=at_once) for kind in kinds}
-
-
-def _claim_of(order: instructions.WriteCdi | instructions.RemoveCdi) -> str:
-    """The files of one claim change in the order of the instructions."""
-    return f"claim {order.claim}"
 
 
 def _request_of(order: instructions.SaveJournal) -> str:

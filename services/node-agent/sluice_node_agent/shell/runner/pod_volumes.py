@@ -1,8 +1,6 @@
-"""
-What depends on a kubelet: where tickets and marks are kept, the volumes and processes of its pods, and whether the
+"""What depends on a kubelet: where tickets and marks are kept, the volumes and processes of its pods, and whether the
 folders that are shared with the node are still its own. A request that is no pod of a kubelet has no pod's cgroup: its
-processes are those on its device.
-"""
+processes are those on its device."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

@@ -1,7 +1,5 @@
-"""
-Watches one node's devices: waits for the driver's errors, and samples the use of slices at an interval. A GPU with a
-step in flight is skipped until the next time, and no decision depends on it.
-"""
+"""Watches one node's devices: waits for the driver's errors, and samples the use of slices at an interval. A GPU with a
+step in flight is skipped until the next time, and no decision depends on it."""
 
 import asyncio
 import random
@@ -111,10 +109,8 @@ _DEAF_S = 10.0
 async def watch_xids(
     backend: GpuBackend, watch: WatchTimes, offer: Callable[[GpuTroubled], Awaitable[None]], *, node: NodeName
 ) -> None:
-    """
-    Pass on the driver's events until cancelled: then wait for its thread, at most about `watch.wait_s`; 0 needs none.
-    Raises RebootedError, as the backend does.
-    """
+    """Pass on the driver's events until cancelled: then wait for its thread, at most about `watch.wait_s`; 0 needs
+    none. Raises RebootedError, as the backend does."""
     log = logs.get("troubles", node=node)
     threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="troubles")
     try:

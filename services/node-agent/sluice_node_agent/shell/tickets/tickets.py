@@ -1,12 +1,10 @@
-"""
-Tickets: directories with unique names that exist only while their slice is ready: no container that mounts one starts
-before, or after the slice was created again. `slice.json` inside is for people, and, with a checksum, for an agent that
-has lost its journal. With a kubelet, a pod's tickets are in the directory that its volume shows
+"""Tickets: directories with unique names that exist only while their slice is ready: no container that mounts one
+starts before, or after the slice was created again. `slice.json` inside is for people, and, with a checksum, for an
+agent that has lost its journal. With a kubelet, a pod's tickets are in the directory that its volume shows
 (`csi.pod_directories`), and a container with a share has its daemon's home beside the ticket
 (`sluice.contracts.ticket_paths`). All others are in one directory, with links `<ticket>/<container>/pipe` and
 `.../log`; a slice with ResourceClaims has only its document there. Removal follows no link, and enters no mount: behind
-both may be the sockets of a daemon that other pods use.
-"""
+both may be the sockets of a daemon that other pods use."""
 
 import errno
 import os
