@@ -19,9 +19,7 @@ from sluice.contracts.reasons import shorten
 from sluice_inventory.core.counts import GpuUse, NodeUse, fleet_use, gpu_uses
 from sluice_inventory.core.inventory import Inventory
 from sluice_inventory.recorder.usage_report import NothingRecordedError
-from sluice_inventory.shell import responses
-from sluice_inventory.shell.pagination import Page, PageError
-from sluice_inventory.shell.recorder import Reports
+from sluice_inventory.shell import pagination, recorder, responses
 from sluice_inventory.shell.watchers import TooManyWatchersError, Watchers
 
 NODES_AT_ONCE = 50  # nodes answered before yielding to the event loop: some milliseconds
@@ -30,7 +28,7 @@ NODES_AT_ONCE = 50  # nodes answered before yielding to the event loop: some mil
 class InventoryServer(InventoryServiceServicer):
     """`sluice.v1.InventoryService` over one core."""
 
-    def __init__(self, core: Inventory, watchers: Watchers, reports: Reports | None = None) -> None:
+    def __init__(self, core: Inventory, watchers: Watchers, reports: recorder.Reports | None = None) -> None:
         """Read `core`, which does not know of the server. Without `reports`, no use over time is recorded here."""
         self._core, self._reports, self._watchers = core, reports, watchers
         self._counted: dict[NodeName, tuple[NodeSnapshot, tuple[GpuUse, ...]]] = {}
@@ -116,9 +114,9 @@ class InventoryServer(InventoryServiceServicer):
         return pb.WatchResponse(forgotten=name) if self._core.view(name) is None else None
 
     @asynccontextmanager
-    async def _page(self, request: Any) -> AsyncGenerator[tuple[Page, AsyncIterator[NodeUse]]]:
+    async def _page(self, request: Any) -> AsyncGenerator[tuple[pagination.Page, AsyncIterator[NodeUse]]]:
         """The requested page, and the nodes from it on. Raises PageError."""
-        page = Page(request)
+        page = pagination.Page(request)
         async with aclosing(self._nodes(request.nodes, page.after)) as nodes:
             yield page, nodes
 
@@ -147,5 +145,5 @@ async def _refused_in_words(context: Any) -> AsyncGenerator[None]:
     """An invalid request ends the call with the reason."""
     try:
         yield
-    except PageError as error:
+    except pagination.PageError as error:
         await context.abort(error.code, str(error))

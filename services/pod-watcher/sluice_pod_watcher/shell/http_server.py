@@ -9,9 +9,7 @@ from contextlib import asynccontextmanager, closing
 import msgspec
 from aiohttp import web
 
-from sluice.runtime import logs
-from sluice.runtime.addresses import joined, listening_at
-from sluice.runtime.errors import ServiceError
+from sluice.runtime import addresses, errors, logs
 
 DRAIN_S = 3.0  # how long running requests may take when the server stops; within the time a service has to end
 KEEP_ALIVE_S = 120.0
@@ -54,15 +52,15 @@ async def serving(
         try:
             server = await asyncio.get_running_loop().create_server(
                 connections.of(runner.server),
-                **listening_at(address.host, address.port),
+                **addresses.listening_at(address.host, address.port),
                 ssl=context,
                 ssl_handshake_timeout=limits.silence_s if context is not None else None,
                 ssl_shutdown_timeout=DRAIN_S if context is not None else None,
                 backlog=128,
             )
         except OSError as error:
-            where = joined(address.host or "*", address.port)
-            raise ServiceError(f"the {what} cannot listen on {where}: {error.strerror or error}") from error
+            where = addresses.joined(address.host or "*", address.port)
+            raise errors.ServiceError(f"the {what} cannot listen on {where}: {error.strerror or error}") from error
         with closing(server):
             port: int = server.sockets[0].getsockname()[1]
             logs.get(what).info("listening", port=port)

@@ -3,10 +3,9 @@ skip events and reuse a name. So versions are compared by UID, a pod counts as g
 find it, and a pod that leaves our selection has not ended."""
 
 from sluice.contracts.ids import RequestId
-from sluice_pod_watcher.core.cluster import events
+from sluice_pod_watcher.core.cluster import events, listed_objects
 from sluice_pod_watcher.core.cluster.context import ClusterContext
 from sluice_pod_watcher.core.cluster.events import Raw
-from sluice_pod_watcher.core.cluster.listed_objects import Listing
 from sluice_pod_watcher.core.cluster.pods.pod_view import is_marked, read_pod, uid_of
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies, topologies_of
 from sluice_pod_watcher.core.workqueue import PendingWrite
@@ -23,7 +22,7 @@ class ApiHandler:
 
     def __init__(self, context: ClusterContext) -> None:
         self._context = context
-        self.listing: Listing[RequestId] = Listing()
+        self.listing: listed_objects.Listing[RequestId] = listed_objects.Listing()
         self._went_back = False
 
     def object_event(self, event: events.ObjectEvent, now: float) -> None:

@@ -16,9 +16,8 @@ import msgspec
 
 from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.reasons import shorten
-from sluice.runtime import logs
+from sluice.runtime import errors, logs
 from sluice.runtime.clock import Clock
-from sluice.runtime.errors import ServiceError
 from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.tls.certificate_authority import CredentialsError
 from sluice.runtime.tls.certificate_files import CertificateError, invalid_ca_error, read_pem_file
@@ -180,7 +179,7 @@ class BusKeeper:
 
     def _use(self, keys: BusKeys) -> None:
         if self._keys is not None and (keys.user, keys.curve) != (self._keys.user, self._keys.curve):
-            raise ServiceError("the keys of the bus were replaced: starting again with the new ones")
+            raise errors.ServiceError("the keys of the bus were replaced: starting again with the new ones")
         self._keys, self._issuers = keys, keys.issuers()
         ca_file = self._objects.ca_file
         ours = trusted(keys, self._clock.utc()).encode()

@@ -15,13 +15,12 @@ import msgspec
 
 from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.reasons import shorten
-from sluice.runtime.errors import ServiceError
-from sluice.runtime.optional_imports import without
+from sluice.runtime import errors, optional_imports
 from sluice.runtime.prometheus import metrics
 from sluice_pod_watcher.shell.kube.credentials import KubeCredentials, Session
 from sluice_pod_watcher.shell.metrics import KUBE_REQUESTS, NO_ANSWER
 
-with without("kubernetes_validate"):  # for its synchronous client, which it imports as well
+with optional_imports.without("kubernetes_validate"):  # for its synchronous client, which it imports as well
     from kubernetes.aio.config.config_exception import ConfigException
 
 T = TypeVar("T")
@@ -144,7 +143,7 @@ class KubeApi:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             metrics.count(KUBE_REQUESTS, method, NO_ANSWER)
             raise KubeError(0, f"no answer to {method} {path}: {error or type(error).__name__}") from error
-        except (ConfigException, ServiceError) as error:
+        except (ConfigException, errors.ServiceError) as error:
             raise KubeError(0, f"no credentials for {method} {path}: {error}") from error
 
 

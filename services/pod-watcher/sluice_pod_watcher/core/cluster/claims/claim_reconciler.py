@@ -9,8 +9,7 @@ from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import Bound, ResourceClaimRef
 from sluice_pod_watcher.core.cluster import events
-from sluice_pod_watcher.core.cluster.claims import claim_objects
-from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
+from sluice_pod_watcher.core.cluster.claims import claim_objects, claim_store
 from sluice_pod_watcher.core.cluster.claims.claim_view import ClaimKey, ClaimView, Device
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
@@ -41,7 +40,7 @@ class ClaimReconciler:
     """Reconciles the claims of pods, one pod at a time. Instructions go to `out`."""
 
     config: ClusterConfig
-    store: ClaimStore
+    store: claim_store.ClaimStore
     delayed_queue: DelayedQueue
     out: list[events.Own] = field(default_factory=list)
     _watch_wanted: bool = False
