@@ -149,7 +149,6 @@ def fleet_use(nodes: Iterable[NodeUse]) -> FleetUse:
 
 
 def _slots(gpu: msg.GpuReport, booked: list[tuple[msg.DeviceGrant, msg.SliceReport]]) -> tuple[Slot, ...]:
-    """The slots of a GPU: instances with their owners, bookings without an instance, quarantined spans; by start."""
     by_place: dict[tuple[str | None, int], list[tuple[msg.DeviceGrant, msg.SliceReport]]] = {}
     for device, report in booked:  # several where containers of one pod share a device
         by_place.setdefault((report.booking.allocation, device.start), []).append((device, report))
@@ -209,7 +208,6 @@ def _of_booking(gpu: msg.GpuReport, device: msg.DeviceGrant, report: msg.SliceRe
 
 
 def _home_of(gpu: msg.GpuReport, device: msg.DeviceGrant) -> str:
-    """The UUID of the instance that hosts a share; empty when there is none (yet)."""
     span = (device.profile, device.start, device.size)
     made = (instance.uuid for instance in gpu.instances if (instance.profile, instance.start, instance.size) == span)
     return next(made, "") if device.share is not None else ""

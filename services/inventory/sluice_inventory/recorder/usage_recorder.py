@@ -176,12 +176,9 @@ class UsageRecorder:
         if asked.held is not None:
             self._end_waiting(request, at)
         elif request in self.waiting or asked.declined is not None or request not in self._granted:
-            self._await(request, asked, at)
-
-    def _await(self, request: str, asked: msg.AllocationRequested, at: float) -> None:
-        before = self.waiting.get(request)
-        since = before.since if before is not None else at
-        self._set_waiting(request, Waiting(asked.namespace, claims_text(asked.claims)[:WHAT_MAX], since), at)
+            before = self.waiting.get(request)
+            since = before.since if before is not None else at
+            self._set_waiting(request, Waiting(asked.namespace, claims_text(asked.claims)[:WHAT_MAX], since), at)
 
     def _bind(self, request: str, allocation: str, at: float) -> None:
         """The end of a wait. Copies of two writers may be stored in another order: a grant before its request."""

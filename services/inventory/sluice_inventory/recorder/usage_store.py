@@ -126,7 +126,6 @@ class UsageStore:
         return found
 
     def _close_quarter(self, end: int) -> None:
-        """Sum up the quarter of an hour that ends here, and drop what has been kept long enough."""
         span = {"start": end - QUARTER_S, "end": end}
         self._db.execute(
             "INSERT OR REPLACE INTO usage SELECT 900, :start, series, SUM(pods_s), SUM(micro_gpu_s), SUM(mib_s) "

@@ -52,9 +52,6 @@ class _AgentChannel:
     agent: AgentServiceStub
     shown: CertificateMaterial | None  # the certificate that we use on this channel
 
-    def goes_to(self, pull: Pull) -> bool:
-        return (self.endpoint, self.certificate) == (pull.endpoint, pull.certificate)
-
 
 class Puller:
     """Pulls nodes, each over its own channel that stays open while it works."""
@@ -102,7 +99,6 @@ class Puller:
         return self._judge(pull, answer)
 
     def _refuse(self, pull: Pull, why: str) -> PullFailed:
-        """A pull that fails until a person acts: logged once."""
         why = shorten(why, WHY_MAX)
         if self._refused.get(pull.node) != why:
             self._refused[pull.node] = why
@@ -112,7 +108,6 @@ class Puller:
         return _failed(pull, why)
 
     def _judge(self, pull: Pull, answer: node_pb2.NodeSnapshot) -> PullSucceeded | PullFailed:
-        """Whether an answer is readable and small enough."""
         found = self._readable(pull.node, answer)
         if isinstance(found, Undecodable):
             why = shorten(found.why, WHY_MAX)
@@ -142,10 +137,13 @@ class Puller:
             await channel.stack.aclose()
 
     async def _take_channel(self, pull: Pull) -> _AgentChannel:
-        """The node's channel, for the time of one call, protected from being closed."""
         channel = self._channels.pop(pull.node, None)
         shown = self._security.current()
-        if channel is not None and channel.goes_to(pull) and channel.shown is shown:
+        if (
+            channel is not None
+            and (channel.endpoint, channel.certificate) == (pull.endpoint, pull.certificate)
+            and channel.shown is shown
+        ):
             return channel
         if channel is not None:
             await channel.stack.aclose()

@@ -110,7 +110,6 @@ class InventoryServer(InventoryServiceServicer):
         return pb.WatchResponse(node=inventory_to_proto(view.inventory))
 
     def _forgotten(self, name: NodeName) -> pb.WatchResponse | None:
-        """For a removed node; not for one that was never pulled."""
         return pb.WatchResponse(forgotten=name) if self._core.view(name) is None else None
 
     @asynccontextmanager
@@ -121,7 +120,6 @@ class InventoryServer(InventoryServiceServicer):
             yield page, nodes
 
     async def _nodes(self, wanted: Any, after: str) -> AsyncGenerator[NodeUse]:
-        """The pulled nodes among `wanted` (none means all) whose names come after `after`, by name."""
         chosen = frozenset(wanted)
         names = self._core.names()
         for gone in self._counted.keys() - names:
@@ -142,7 +140,6 @@ class InventoryServer(InventoryServiceServicer):
 
 @asynccontextmanager
 async def _refused_in_words(context: Any) -> AsyncGenerator[None]:
-    """An invalid request ends the call with the reason."""
     try:
         yield
     except pagination.PageError as error:

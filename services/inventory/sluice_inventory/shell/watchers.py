@@ -21,7 +21,6 @@ class Watcher:
     """One watcher: the nodes it still has to get."""
 
     def __init__(self, nodes: frozenset[str], pending_max: int) -> None:
-        """Watch `nodes`; none means all."""
         self._nodes, self._pending_max = nodes, pending_max
         self._pending: dict[NodeName, None] = {}
         self._something = asyncio.Event()

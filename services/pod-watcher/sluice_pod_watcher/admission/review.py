@@ -101,7 +101,6 @@ def _as_beside_claims(refusal: Refusal, pod: Pod, spec: Mapping[str, Any], limit
 
 
 def _is_by_claims(pod: Pod) -> bool:
-    """Whether the first review found a pod that may ask by ResourceClaims of its own."""
     stored = stored_request.decode_stored((pod.metadata.annotations or {})[ANNOTATION_REQUEST])
     return not isinstance(stored, Refusal) and stored_request.is_by_claims(stored) and pod_claims.names_others(pod.spec)
 

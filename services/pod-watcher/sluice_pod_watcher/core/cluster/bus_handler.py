@@ -144,7 +144,6 @@ class BusHandler:
                     context.mirror.inventory(message)
 
     def _heard_of_slices(self, uids: Iterable[RequestId], now: float) -> None:
-        """A slice is being created or no longer is, which counts as an answer; or its health changed."""
         for uid in uids:
             self._context.reconcile(uid)
             record = self._records.get(uid)

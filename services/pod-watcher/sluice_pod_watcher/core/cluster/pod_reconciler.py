@@ -227,7 +227,6 @@ class PodReconciler:
         return True
 
     def _reads_claims_again(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> bool:
-        """Whether to read its claims once more: one may have been bound elsewhere since its place was chosen."""
         return bool(view.claims) and record.places_for != bound.allocation and self._read_claims(record, view, now)
 
     def claims_read(self, record: PodRecord, unknown: Iterable[str]) -> None:
@@ -285,7 +284,6 @@ class PodReconciler:
         return "its slice was lost (see its condition)" if record.is_lost else ""
 
     def _evict(self, record: PodRecord, cause: str, now: float, *, alone: bool = False) -> None:
-        """Evict the pod, and those beside it that have its slice by the same ResourceClaim."""
         if self._stays(record) and self._order(record, record.evicting, now, events.EvictPod, cause):
             self.status_writer.event(record, "Evicting", f"evicting the pod: {cause}")
         for uid, name in () if alone else self.claims.beside(record):
@@ -303,7 +301,6 @@ class PodReconciler:
         return view is not None and not view.dying and not record.over and not record.is_going
 
     def _see_whether_gone(self, record: PodRecord) -> None:
-        """Report an ordered eviction once that of each pod was accepted."""
         stay = self._stays(record) or any(uid not in record.going for uid, _ in self.claims.beside(record))
         if record.evicted or stay:
             return
@@ -349,7 +346,6 @@ class PodReconciler:
             self.delayed_queue.at(record.uid, at)
 
     def _complain(self, record: PodRecord, why: str) -> None:
-        """A problem that only this process knows: logged once, and shown as an Event."""
         if record.complaint != why:
             record.complaint = why
             self.out.append(WriteLogLine("warning", f"{record.namespace}/{record.name} {why}", record.uid))

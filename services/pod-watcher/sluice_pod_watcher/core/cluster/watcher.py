@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 from sluice.contracts.bus.events import Stream, Ticked
 from sluice.contracts.ids import RunId
-from sluice_pod_watcher.core.cluster import bus_handler, claim_handler, events, pod_reconciler, status_writer
-from sluice_pod_watcher.core.cluster.api_handler import ApiHandler
+from sluice_pod_watcher.core.cluster import bus_handler, events, pod_reconciler, status_writer
+from sluice_pod_watcher.core.cluster.api_handler import ApiHandler, ClaimHandler
 from sluice_pod_watcher.core.cluster.claims.hand_over import HandOverMode
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.context import ClusterContext
@@ -41,7 +41,7 @@ class ClusterWatcher:
         about_nodes = GpuMirror(config), node_removal.NodeRemovals(config), HandOverMode(config), Placeholders(config)
         self._context = ClusterContext(config, store, publisher, reconciler, capacity, *about_nodes)
         api = self._api = ApiHandler(self._context)
-        claims = self._claims = claim_handler.ClaimHandler(self._context)
+        claims = self._claims = ClaimHandler(self._context)
         self._bus = bus_handler.BusHandler(self._context)
         self._objects: Mapping[events.ListedKind, Handler[events.ObjectEvent]] = {
             "pods": api.object_event,

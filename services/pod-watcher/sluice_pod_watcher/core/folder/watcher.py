@@ -142,7 +142,6 @@ class FolderWatcher:
                 pass
 
     def _evict_all(self) -> None:
-        """Carry out orders that were just read, or whose requests are known only now."""
         for uid, cause in self._orders.items():
             self._pods.evict(uid, cause)
 

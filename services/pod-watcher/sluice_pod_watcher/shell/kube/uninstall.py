@@ -117,7 +117,6 @@ class Uninstall(msgspec.Struct, frozen=True):
         await unless(self.api.call("DELETE", path, body=body), ABSENT)
 
     async def _open_gates(self) -> list[str]:
-        """Open every gate of ours once, also one that was written by hand. The pods whose gate stays."""
         log = logs.get("uninstall")
         left = []
         for pod in await self._list("/api/v1/pods"):

@@ -50,7 +50,6 @@ def _layout(gpu: GpuReport) -> Iterator[str]:
 
 
 def _health(word: NodeInventory, gpu: GpuReport) -> tuple[str, list[str]]:
-    """The state in one word, and all problems, most serious first."""
     why = [] if gpu.healthy else [gpu.health_message]
     why += [f"{_span(place.start, place.size)} quarantined" for place in gpu.quarantined]
     for daemon in gpu.daemons:

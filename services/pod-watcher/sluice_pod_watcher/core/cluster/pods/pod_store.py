@@ -220,9 +220,6 @@ class PodStore:
             return ""
         return self._read_terms(record, raw, now)
 
-    def waiting_for_claims(self) -> list[RequestId]:
-        return [uid for uid, record in self.records.items() if record.unclaimed is not None]
-
     def take_freed(self) -> list[RequestId]:
         """Pods whose ResourceClaim has no request any more: one of them asks next."""
         freed, self.claim_requests.freed = self.claim_requests.freed, {}
@@ -329,7 +326,6 @@ class PodStore:
         return self._ask(record, view, raw, own, now)
 
     def _read_words(self, record: PodRecord, view: PodView, spec: Raw) -> Refusal | None:
-        """Read what admission stored, once; or why that cannot be parsed."""
         if record.asked is not None or record.by_own_claims or not view.request:
             return None
         asked = read_stored(view.request, spec, self._limits_of(record))
@@ -453,7 +449,6 @@ class PodStore:
 
 
 def _counts(record: PodRecord, word: msg.AllocationRequested | msg.RequestRejected) -> bool:
-    """Whether the request on the bus counts, rather than the pod's spec."""
     if isinstance(word, msg.RequestRejected) and record.held is not None:
         return False  # a pod with a slice has a request
     if record.terms is None:
