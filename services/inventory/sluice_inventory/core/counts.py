@@ -31,8 +31,7 @@ class SlotState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Slot:
     """A span (memory slices) of a GPU that is not free, and its owner. `owner` is None when unknown. In a fixed layout,
-    free instances are slots, too (`OFFERED`). Shares of one shared device are slots of the same span, each with its
-    `share`."""
+    free instances are slots, too (`OFFERED`). Tenants of a shared device are slots of one span."""
 
     start: int
     size: int

@@ -1,6 +1,5 @@
 """One node as the inventory knows it: its announcement, its snapshot, and when to pull again. An announcement is only a
-reason to pull; the snapshot is the authority. An answer that contradicts the announcement of the same agent is not
-used: better stale than wrong."""
+reason to pull; the snapshot is the authority. An answer that contradicts the announcement of its agent is not used."""
 
 from dataclasses import dataclass
 

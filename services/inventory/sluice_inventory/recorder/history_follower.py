@@ -1,6 +1,5 @@
 """Feeds the recorder: follows HISTORY from where its file ends, looks at the nodes every minute, and saves each minute.
-HISTORY holds a week, so an outage of the recorder within it loses nothing. What HISTORY lost with a broker is found by
-comparing with the snapshots of nodes and with what sources publish again."""
+HISTORY holds a week. What it lost with a broker is found by snapshots of nodes and what sources publish again."""
 
 import asyncio
 import time

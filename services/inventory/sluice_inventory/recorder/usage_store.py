@@ -1,6 +1,5 @@
 """The recorder's file: rollups of a minute and of a quarter of an hour, what is open, and the position in the history.
-SQLite, because one file that a person can open, with transactions that survive a kill at any moment, is all this needs
-(ADR 0066). Everything of one minute is one transaction. Times are unix seconds."""
+SQLite (ADR 0066). Everything of one minute is one transaction. Times are unix seconds."""
 
 import math
 import sqlite3

@@ -32,8 +32,7 @@ from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
 
 SNAPSHOT_BYTES_MAX = MESSAGE_BYTES_MAX - AGENTS_WORD_BYTES_MAX - 10_000
-"""Fits into one bus message with the reason for being stale (which quotes the agent's announcement) and its
-envelope."""
+"""Fits into one bus message with its envelope and the reason for being stale, which quotes an announcement."""
 NAME_MAX = 253
 """Of a name in a snapshot: Kubernetes' own limit. Others repeat names in messages that must fit on the bus."""
 WHY_MAX = 400  # of the reason of a failed pull, also published with its inventory: much of it is the agent's own text
@@ -139,11 +138,8 @@ class Puller:
     async def _take_channel(self, pull: Pull) -> _AgentChannel:
         channel = self._channels.pop(pull.node, None)
         shown = self._security.current()
-        if (
-            channel is not None
-            and (channel.endpoint, channel.certificate) == (pull.endpoint, pull.certificate)
-            and channel.shown is shown
-        ):
+        to = (channel.endpoint, channel.certificate) if channel is not None else None
+        if channel is not None and to == (pull.endpoint, pull.certificate) and channel.shown is shown:
             return channel
         if channel is not None:
             await channel.stack.aclose()

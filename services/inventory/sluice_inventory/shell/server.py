@@ -1,6 +1,5 @@
 """Serves the core's state over gRPC. It asks no agent and changes nothing: answers are as old as the last pull. Counts
-of a node are computed once per snapshot. A long answer yields to the event loop between nodes, because the bus must be
-answered meanwhile."""
+of a node are computed once per snapshot. A long answer yields to the event loop between nodes."""
 
 import asyncio
 from bisect import bisect_right

@@ -1,6 +1,5 @@
-"""Watchers of the fleet, with the changed nodes each still has to get. Only names are queued, each once however often
-its node changes: the node's last state is sent. A watcher that does not read has its queue cut off at a limit and must
-start again; it never holds up the core or the others."""
+"""Watchers of the fleet, with the changed nodes each still has to get. Only names are queued, each once: the node's
+last state is sent. A watcher that does not read has its queue cut off, and must start again."""
 
 import asyncio
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,5 @@
 """The patch that makes a pod one of ours: adds only what is missing, removes only what Sluice provides itself. So a
-second review of the same pod changes nothing. Operations are of RFC 6902, and every path exists when its turn comes: an
-absent list or map is added whole."""
+second review of the same pod changes nothing. Operations are of RFC 6902; an absent list or map is added whole."""
 
 import base64
 from collections.abc import Collection, Iterator, Mapping, Sequence

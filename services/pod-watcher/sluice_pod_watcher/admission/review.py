@@ -1,6 +1,5 @@
-"""Review one pod: is it ours, is it valid, and what makes it wait for its slice? The API server calls again, without
-saying so, after another webhook changed the pod: so the first review stores the request and the way of handing over,
-and later ones read only those."""
+"""Review one pod: is it ours, is it valid, and what makes it wait for its slice? The API server calls again after
+another webhook changed the pod: so the first review stores the request and the hand-over; later ones read those."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,6 +1,5 @@
 """Run the roles of a cluster: `watch` (bus and API server), `webhook` (neither), both in one process, or `uninstall`.
-They share only the process and the client of the API server: reviews continue without the bus, and pods are followed
-without a certificate."""
+They share the process and the client: reviews continue without the bus, pods are followed without a certificate."""
 
 import asyncio
 import itertools

@@ -1,5 +1,4 @@
-"""Serve an aiohttp application (the Kubernetes client depends on it anyway), with bounds on connections and silence:
-the webhook over TLS, health in plain HTTP."""
+"""Serve an aiohttp application with bounds on connections and silence: the webhook by TLS, health in plain HTTP."""
 
 import asyncio
 import ssl
@@ -39,8 +38,7 @@ async def serving(
     what: str, app: web.Application, address: ListenAddress, context: ssl.SSLContext | None, limits: ConnectionLimits
 ) -> AsyncIterator[int]:
     """Listen, and yield the port. At the end all connections are closed, and requests that had started are answered.
-    `what` names the server in log lines and errors; without a `context` it is plain HTTP. Raises ServiceError when the
-    port is not available."""
+    `what` names the server in log lines and errors; without a `context` it is plain HTTP. Raises ServiceError."""
     connections = _Connections(limits)
     app.middlewares.insert(0, connections.heard)
     runner = web.AppRunner(

@@ -25,8 +25,7 @@ class BusHandler:
         self._read_answers: dict[RequestId, tuple[msg.BindingMessage, AnsweredAt]] = {}
         self._read_words: dict[RequestId, None] = {}
         self._read_notes: dict[tuple[RequestId, bool], _Note] = {}
-        """What the present reading shows: answers, our own requests, and per request its wait reason and its eviction.
-        Applied when the reading is complete."""
+        """What this reading shows (wait reason and eviction per request), applied when it is complete."""
         self._read_orders: dict[RequestId, None] = {}  # with an eviction order, as far as this reading shows
 
     @property

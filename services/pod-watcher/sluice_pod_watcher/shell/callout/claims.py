@@ -1,6 +1,5 @@
 """The broker's question about a user, and the signed answer (NATS ADR-26, auth callout). Both are JWTs with NATS's own
-algorithm, `ed25519-nkey`. The question is not verified: only the broker can publish in the account of the callout, and
-it seals what it asks."""
+algorithm, `ed25519-nkey`. The question is not verified: only the broker can publish in that account."""
 
 import base64
 import binascii

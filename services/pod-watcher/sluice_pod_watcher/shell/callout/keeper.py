@@ -1,7 +1,6 @@
 """Keep the keys of the bus in one Secret, and give the broker and its clients what they need of them; and likewise the
-certificates of services and people for gRPC. The objects come with the manifests, empty, and are neither created nor
-deleted here: RBAC cannot limit `create` to a name. An outage of the API server does no harm while the certificate is
-valid: it is logged, and retried in the next round."""
+certificates of services and people for gRPC. The objects come with the manifests, empty, and are never created here:
+RBAC cannot limit `create` to a name. An outage of the API server does no harm while the certificate is valid."""
 
 import asyncio
 import base64

@@ -57,8 +57,7 @@ class KubeApi:
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None) -> "KubeApi":
-        """Connect with a kubeconfig, or None for the service account of this pod. Raises ServiceError when there
-        are no usable credentials."""
+        """Connect with a kubeconfig, or None for the service account of this pod. Raises ServiceError."""
         credentials = KubeCredentials(kubeconfig)
         await credentials.connect()
         return cls(credentials)
@@ -164,8 +163,7 @@ def _retry_after_s(response: aiohttp.ClientResponse) -> float:
 
 async def _break_off(transport: asyncio.BaseTransport | None) -> None:
     """End a connection on which an answer was still arriving, and wait until its socket is closed. aiohttp only begins
-    to close it; with TLS that takes turns of the loop, and a session that is closed meanwhile leaves the transport
-    behind."""
+    to close it: a session that is closed meanwhile leaves the TLS transport behind."""
     socket = transport.get_extra_info("socket") if transport is not None else None
     if not isinstance(transport, asyncio.WriteTransport) or socket is None:
         return

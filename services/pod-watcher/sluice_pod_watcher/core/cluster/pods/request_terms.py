@@ -56,8 +56,7 @@ def terms_of_pod(
 ) -> RequestTerms:
     """The terms of a pod: its request, what its spec needs of a node, and its priority. The API server has resolved the
     pod's PriorityClass into its spec; the pod's own annotation takes precedence. `by_claims`: `asked` is what its own
-    ResourceClaims say. A pod with a slice stays where it is, even if its edited spec fits no node: a refusal would
-    leave its slice without a request."""
+    ResourceClaims say. A pod with a slice stays where it is, even if its edited spec fits no node."""
     pod = asked.pod
     needs = read_host_needs(spec, view.namespace, view.labels)
     if not isinstance(needs, Refusal):
