@@ -8,9 +8,9 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
 from sluice.contracts.ids import GpuUuid, Incarnation, NodeName, OperationId, RunId
 from sluice.contracts.messages import AnyMessage, GpuReport, NodeChanged, NodeInventory, NodeSnapshot
-from sluice_inventory.core.config import InventoryConfig
 from sluice_inventory.core.events import Event, Instruction
 from sluice_inventory.core.inventory import Inventory
+from sluice_inventory.core.node import InventoryConfig
 
 RUN = RunId("inv1")
 NODE = NodeName("gpu-1.example.internal")

@@ -4,7 +4,7 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest_asyncio
 from cryptography import x509
 from factories.waiting import until
 from fake_kube.server import FakeKube
+from msgspec.structs import replace
 
 from sluice.contracts.bus.nats_permissions import permissions_of
 from sluice.contracts.bus.streams import Role
@@ -27,8 +28,7 @@ from sluice.runtime.settings import CommonSettings
 from sluice.runtime.tls.certificate_authority import new_authority
 from sluice_pod_watcher.core.bus_access import AGENT, Namespaces
 from sluice_pod_watcher.shell.callout.answers import Answers
-from sluice_pod_watcher.shell.callout.keeper import ANNOTATION, KEYS, BusKeeper, BusObjects
-from sluice_pod_watcher.shell.callout.rpc_identities import AUTHORITY, CA, SERVICES
+from sluice_pod_watcher.shell.callout.keeper import ANNOTATION, AUTHORITY, CA, KEYS, SERVICES, BusKeeper, BusObjects
 from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.token_reviews import TokenReviews
 

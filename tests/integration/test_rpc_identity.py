@@ -33,7 +33,7 @@ from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.free_ports import free_ports
 from sluice.runtime.nats_server.process import Broker
 from sluice.runtime.tls.certificate_authority import AS_SERVER, issue
-from sluice_pod_watcher.shell.callout.rpc_identities import authority_of, of_services
+from sluice_pod_watcher.shell.callout.keeper import authority_of, of_services
 
 NODE, OTHER = NodeName("gpu-1.example.internal"), NodeName("gpu-2")
 FLEET = """

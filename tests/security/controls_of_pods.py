@@ -189,7 +189,7 @@ CONTROLS = (
     Control(
         "debug containers get no GPU",
         _debug_container,
-        patched("sluice_pod_watcher.admission.review.mutate.hide_gpus_from_ephemeral", lambda *_: ()),
+        patched("sluice_pod_watcher.admission.mutate.hide_gpus_from_ephemeral", lambda *_: ()),
     ),
     Control(
         "the scheduler sets the least patience",

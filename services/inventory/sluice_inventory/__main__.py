@@ -6,16 +6,15 @@ from sluice.runtime import sigint  # noqa: F401 - the first import, so that Ctrl
 import os
 import sys
 
-from sluice.runtime.service import run
-from sluice.runtime.settings import load
+from sluice.runtime import service, settings
 from sluice_inventory.settings import InventorySettings
 from sluice_inventory.shell.app import serve
 
 
 def main() -> int:
-    return run(
+    return service.run(
         serve,
-        lambda: load(InventorySettings, service="inventory", config=None, environ=os.environ),
+        lambda: settings.load(InventorySettings, service="inventory", config=None, environ=os.environ),
         "inventory",
         words=sys.argv[1:],
     )

@@ -1,9 +1,10 @@
 """What the inventory may be told."""
 
+from dataclasses import fields
 from pathlib import Path
 
 from sluice.runtime.settings import TICK_MAX_S, CommonSettings
-from sluice_inventory.core.config import InventoryConfig
+from sluice_inventory.core.node import InventoryConfig
 
 
 class InventorySettings(CommonSettings, frozen=True, kw_only=True):
@@ -41,7 +42,6 @@ class InventorySettings(CommonSettings, frozen=True, kw_only=True):
     """Timer interval; at most 10."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that would stop the inventory from working."""
         times = (self.pull_interval_s, self.pull_timeout_s, self.retry_first_s, self.retry_max_s, self.tick_s)
         if min(times) <= 0:
             raise ValueError("pull_interval_s, pull_timeout_s, retry_first_s, retry_max_s and tick_s are more than 0")
@@ -61,11 +61,5 @@ class InventorySettings(CommonSettings, frozen=True, kw_only=True):
 
     def config(self) -> InventoryConfig:
         """The part that the core takes."""
-        return InventoryConfig(
-            pull_interval_s=self.pull_interval_s,
-            stale_after_s=self.stale_after_s,
-            retry_first_s=self.retry_first_s,
-            retry_max_s=self.retry_max_s,
-            pulls_max=self.pulls_max,
-            retries_max=self.retries_max,
-        )
+        names = [each.name for each in fields(InventoryConfig) if hasattr(self, each.name)]
+        return InventoryConfig(**{name: getattr(self, name) for name in names})

@@ -6,16 +6,15 @@ from sluice.runtime import sigint  # noqa: F401 - the first import, so that Ctrl
 import os
 import sys
 
-from sluice.runtime.service import run
-from sluice.runtime.settings import load
+from sluice.runtime import service, settings
 from sluice_pod_watcher.settings import PodWatcherSettings
 from sluice_pod_watcher.shell.app import serve
 
 
 def main() -> int:
-    return run(
+    return service.run(
         serve,
-        lambda: load(PodWatcherSettings, service="pod-watcher", config=None, environ=os.environ),
+        lambda: settings.load(PodWatcherSettings, service="pod-watcher", config=None, environ=os.environ),
         "pod-watcher",
         words=sys.argv[1:],
     )

@@ -8,8 +8,7 @@ from sluice.contracts import idle_rules
 from sluice.contracts.admission.config import ENV_ALLOWED, HOST_DIRECTORIES
 from sluice.contracts.driver_capabilities import CAPABILITIES
 from sluice.contracts.ids import SourceName, is_token
-from sluice.runtime.addresses import host_and_port
-from sluice.runtime.settings import CommonSettings
+from sluice.runtime import addresses, settings
 from sluice_pod_watcher.admission import AdmissionConfig
 from sluice_pod_watcher.core.cluster.config import CLUSTER, ClusterConfig
 from sluice_pod_watcher.core.folder.events import FOLDER, FolderConfig
@@ -37,7 +36,7 @@ _OBJECTS = (
 """Settings that are names of objects."""
 
 
-class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
+class PodWatcherSettings(settings.CommonSettings, frozen=True, kw_only=True):
     """Its role, its pods, its API server, and the tunables of each role."""
 
     role: Role = "folder"
@@ -255,6 +254,6 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
 def address_of(text: str, name: str) -> tuple[str, int]:
     """Host and port of HOST:PORT. Raises ValueError, naming the setting `name`."""
     try:
-        return host_and_port(text)
+        return addresses.host_and_port(text)
     except ValueError as error:
         raise ValueError(f"{name} = {text!r}: {error}") from error

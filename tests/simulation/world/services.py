@@ -19,7 +19,7 @@ from sluice.contracts.ids import NodeName, RunId
 from sluice_allocator.core import config as allocator_rules
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import AgentEnsured, AnswerAdjust, EnsureAgent, LeaseChanged
-from sluice_inventory.core import config as inventory_rules
+from sluice_inventory.core import node as inventory_rules
 from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
 from sluice_inventory.core.inventory import Inventory
 from sluice_pod_watcher.core.folder import events as watcher_rules

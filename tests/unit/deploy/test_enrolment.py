@@ -41,8 +41,7 @@ from sluice_pod_watcher.settings import PodWatcherSettings
 from sluice_pod_watcher.shell.callout.answers import Answers
 from sluice_pod_watcher.shell.callout.app import objects_of
 from sluice_pod_watcher.shell.callout.bus_keys import broker_files, renewed, trusted
-from sluice_pod_watcher.shell.callout.keeper import BusKeeper
-from sluice_pod_watcher.shell.callout.rpc_identities import authority_of, of_services
+from sluice_pod_watcher.shell.callout.keeper import BusKeeper, authority_of, of_services
 from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.token_reviews import TokenReviews
 

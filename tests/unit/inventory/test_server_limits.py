@@ -13,9 +13,9 @@ from sluice.contracts.messages import AnyMessage, GpuCounts, NodeChanged, NodeRe
 from sluice.contracts.pb import inventory_pb2 as pb
 from sluice.runtime.nats.wire_format import AGENTS_WORD_BYTES_MAX, envelope_bytes
 from sluice.runtime.settings import SettingsError, load
-from sluice_inventory.core.config import InventoryConfig
 from sluice_inventory.core.events import Pull, PullSucceeded
 from sluice_inventory.core.inventory import Inventory
+from sluice_inventory.core.node import InventoryConfig
 from sluice_inventory.settings import InventorySettings
 from sluice_inventory.shell.puller import NAME_MAX, SNAPSHOT_BYTES_MAX
 from sluice_inventory.shell.server import InventoryServer

@@ -31,8 +31,7 @@ class SlotState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Slot:
     """A span (memory slices) of a GPU that is not free, and its owner. `owner` is None when unknown. In a fixed layout,
-    free instances are slots, too (`OFFERED`). Shares of one shared device are slots of the same span, each with its
-    `share`."""
+    free instances are slots, too (`OFFERED`). Tenants of a shared device are slots of one span."""
 
     start: int
     size: int
@@ -149,7 +148,6 @@ def fleet_use(nodes: Iterable[NodeUse]) -> FleetUse:
 
 
 def _slots(gpu: msg.GpuReport, booked: list[tuple[msg.DeviceGrant, msg.SliceReport]]) -> tuple[Slot, ...]:
-    """The slots of a GPU: instances with their owners, bookings without an instance, quarantined spans; by start."""
     by_place: dict[tuple[str | None, int], list[tuple[msg.DeviceGrant, msg.SliceReport]]] = {}
     for device, report in booked:  # several where containers of one pod share a device
         by_place.setdefault((report.booking.allocation, device.start), []).append((device, report))
@@ -209,7 +207,6 @@ def _of_booking(gpu: msg.GpuReport, device: msg.DeviceGrant, report: msg.SliceRe
 
 
 def _home_of(gpu: msg.GpuReport, device: msg.DeviceGrant) -> str:
-    """The UUID of the instance that hosts a share; empty when there is none (yet)."""
     span = (device.profile, device.start, device.size)
     made = (instance.uuid for instance in gpu.instances if (instance.profile, instance.start, instance.size) == span)
     return next(made, "") if device.share is not None else ""

@@ -12,9 +12,8 @@ from sluice.contracts.bus.events import BusEvent, Entry, Stream
 from sluice.contracts.ids import Incarnation, NodeName, RunId
 from sluice.contracts.messages import AgentAddress, NodeChanged, NodeInventory, NodeRemoved
 from sluice.contracts.outbox import Outbox
-from sluice_inventory.core.config import InventoryConfig
 from sluice_inventory.core.events import Event, Instruction, Pull, PullFailed, PullSucceeded
-from sluice_inventory.core.node import Node, NodeView
+from sluice_inventory.core.node import InventoryConfig, Node, NodeView
 
 WRITES = frozenset({"inventory"})  # the subject kinds that the inventory writes
 
@@ -100,6 +99,7 @@ class Inventory:
         if "." in token:
             return
         name = subjects.node_from_token(token)
+        is_own = entry.operation.rpartition("-")[0] == self._run  # then it may be older than what is known
         if kind == "node" and isinstance(entry.message, NodeChanged) and entry.message.node == name:
             self._listed[name] = None
             self._removed.pop(name, None)
@@ -108,7 +108,7 @@ class Inventory:
             self._enqueue(node)
         elif kind == "node" and isinstance(entry.message, NodeRemoved):
             self._remove(name, entry.message.cause)
-        elif kind == "inventory" and isinstance(entry.message, NodeInventory) and not self._is_own(entry):
+        elif kind == "inventory" and isinstance(entry.message, NodeInventory) and not is_own:
             self._observe_inventory(name, entry.message, now)
 
     def _observe_inventory(self, name: NodeName, theirs: NodeInventory, now: float) -> None:
@@ -134,16 +134,10 @@ class Inventory:
             self._publish_removed(node.inventory, cause)
 
     def _publish_removed(self, last: NodeInventory, cause: str) -> None:
-        """The last message about a removed node."""
         said = replace(last, stale=True, stale_message=f"the node was removed: {cause}", removed=True)
         self._outbox.keep(subjects.inventory(last.snapshot.node), said, ttl_s=self._config.closing_ttl_s)
 
-    def _is_own(self, entry: Entry) -> bool:
-        """Whether this process wrote an entry: then it adds nothing, and may be older than what is known."""
-        return entry.operation.rpartition("-")[0] == self._run
-
     def _publish(self, node: Node) -> None:
-        """Keep the node's current snapshot on the bus, and retract an outdated one."""
         self._changed[node.name] = None
         address = subjects.inventory(node.name)
         if node.inventory is not None and (node.current or node.inventory.stale):
@@ -212,7 +206,6 @@ class Inventory:
                 self._enqueue(node)
 
     def _may_forget(self, node: Node, now: float) -> bool:
-        """Neither the bus nor the node itself shows it any more."""
         if node.listed or node.pulling or not self._ready or not node.is_silent(now, self._config):
             return False
         return self._outbox.current(subjects.inventory(node.name)) is None

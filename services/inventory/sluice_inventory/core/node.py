@@ -1,6 +1,5 @@
 """One node as the inventory knows it: its announcement, its snapshot, and when to pull again. An announcement is only a
-reason to pull; the snapshot is the authority. An answer that contradicts the announcement of the same agent is not
-used: better stale than wrong."""
+reason to pull; the snapshot is the authority. An answer that contradicts the announcement of its agent is not used."""
 
 from dataclasses import dataclass
 
@@ -9,11 +8,26 @@ from msgspec.structs import replace
 
 from sluice.contracts.ids import Incarnation, NodeName
 from sluice.contracts.messages import NodeChanged, NodeInventory, NodeSnapshot
-from sluice_inventory.core.config import InventoryConfig
 from sluice_inventory.core.events import Pull
 
 NEVER_PULLED = "not pulled yet"
 BUS_RESTARTED = "the bus was recreated, and the node was not read since"
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryConfig:
+    """Times in seconds of the caller's clock."""
+
+    pull_interval_s: float = 15.0
+    """A node without announcements is pulled this often: it covers lost announcements and detects a dead node."""
+    stale_after_s: float = 30.0
+    """Without a usable answer for this long a node is marked stale: two rounds, so that one lost answer is no alarm."""
+    closing_ttl_s: int = 4 * 3600  # how long the last message about a removed node stays on the bus
+    retry_first_s: float = 0.5  # the pause after a failed pull, then twice as long, ...
+    retry_max_s: float = 10.0  # ... up to this. A node is retried for as long as the bus lists it.
+    pulls_max: int = 64  # unanswered pulls at a time, over all nodes; one for each node
+    retries_max: int = 16
+    """Of these, for nodes whose last pull failed: nodes that never answer must not hold up those that do."""
 
 
 class NodeView(msgspec.Struct, frozen=True):

@@ -1,25 +1,21 @@
 """Feeds the recorder: follows HISTORY from where its file ends, looks at the nodes every minute, and saves each minute.
-HISTORY holds a week, so an outage of the recorder within it loses nothing. What HISTORY lost with a broker is found by
-comparing with the snapshots of nodes and with what sources publish again."""
+HISTORY holds a week. What it lost with a broker is found by snapshots of nodes and what sources publish again."""
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 
-from sluice.contracts.bus.codec import Undecodable
-from sluice.contracts.bus.subjects import HISTORY_PREFIX
+from sluice.contracts.bus import codec, subjects
 from sluice.contracts.slice_usage import NodeUsage
-from sluice.runtime import logs
-from sluice.runtime.bus import BusError
+from sluice.runtime import bus, logs, retry
 from sluice.runtime.clock import Clock
 from sluice.runtime.nats.history import HistoryRecord, NatsHistory
-from sluice.runtime.retry import Backoff
 from sluice_inventory.core.inventory import Inventory
 from sluice_inventory.recorder.usage_recorder import CONFIRM_S, MINUTE_S, MinuteRecord, Running, UsageRecorder, Waiting
 from sluice_inventory.recorder.usage_store import Position, UsageStore
 
-FILTERS = tuple(f"{HISTORY_PREFIX}sluice.{kind}.>" for kind in ("request", "binding", "ledger", "inventory"))
+FILTERS = tuple(f"{subjects.HISTORY_PREFIX}sluice.{kind}.>" for kind in ("request", "binding", "ledger", "inventory"))
 """What matters of HISTORY."""
 LATE_S = 2.0  # a minute is closed so long after its end: copies that are under way belong to it
 RECENT_S = 120.0
@@ -56,12 +52,12 @@ class HistoryFollower:
 
     async def run(self) -> None:
         """Follow until cancelled. Raises UsageFileError."""
-        backoff = Backoff()
+        backoff = retry.Backoff()
         while True:
             try:
                 async with self._opening() as history:
                     await self._follow(history)
-            except BusError as error:
+            except bus.BusError as error:
                 self._log.warning("the history cannot be read", why=str(error))
             await self._clock.sleep(backoff.next_s())
 
@@ -86,7 +82,7 @@ class HistoryFollower:
             self._recorder.minute = int(record.stored_at) // MINUTE_S * MINUTE_S
         await self._complete(record.stored_at)
         self._position = self._position._replace(sequence=record.sequence)
-        if not isinstance(record.envelope, Undecodable):
+        if not isinstance(record.envelope, codec.Undecodable):
             self._recorder.observe(record.envelope.message, record.envelope.request, record.stored_at)
 
     async def _complete(self, until: float) -> None:

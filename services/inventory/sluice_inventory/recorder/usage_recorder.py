@@ -1,8 +1,7 @@
 """The pure core of the recorder: turns the bus's history into amounts per minute. It takes messages in the order in
 which the server stored them, with the server's times, and keeps what is open: pods with slices, requests that wait,
-GPUs of nodes. A change of the rate of a series within a minute is one correction, so the cost of a minute is that of
-its series and changes, whatever the number of pods. State is consistent at the end of a minute only: there it is saved,
-together with the position in the history, and a restart continues from it."""
+GPUs of nodes. A change of a rate within a minute is one correction, so a minute costs its series and changes, whatever
+the number of pods. State is saved at the end of a minute with the position in the history."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -175,12 +174,9 @@ class UsageRecorder:
         if asked.held is not None:
             self._end_waiting(request, at)
         elif request in self.waiting or asked.declined is not None or request not in self._granted:
-            self._await(request, asked, at)
-
-    def _await(self, request: str, asked: msg.AllocationRequested, at: float) -> None:
-        before = self.waiting.get(request)
-        since = before.since if before is not None else at
-        self._set_waiting(request, Waiting(asked.namespace, claims_text(asked.claims)[:WHAT_MAX], since), at)
+            before = self.waiting.get(request)
+            since = before.since if before is not None else at
+            self._set_waiting(request, Waiting(asked.namespace, claims_text(asked.claims)[:WHAT_MAX], since), at)
 
     def _bind(self, request: str, allocation: str, at: float) -> None:
         """The end of a wait. Copies of two writers may be stored in another order: a grant before its request."""

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from sluice_inventory.recorder.amounts import MICRO
-from sluice_inventory.recorder.usage_recorder import MINUTE_S
+from sluice_inventory.recorder import amounts, usage_recorder
 from sluice_inventory.recorder.usage_store import QUARTER_S, connect, wait_of
 
 Key = Literal["", "namespace", "model", "node"]
@@ -27,7 +26,7 @@ class Span(NamedTuple):
     @property
     def point_s(self) -> int:
         """The length of one point: steps are joined so that there are at most POINTS_MAX."""
-        step = MINUTE_S if self.cut == self.start else QUARTER_S
+        step = usage_recorder.MINUTE_S if self.cut == self.start else QUARTER_S
         return step * -(-(self.end - self.start) // (step * POINTS_MAX))
 
 
@@ -50,7 +49,7 @@ class Row:
         return self.hours("allocated")
 
     def hours(self, kind: str) -> float:
-        return self.micro_gpu_s.get(kind, 0) / MICRO / HOUR_S
+        return self.micro_gpu_s.get(kind, 0) / amounts.MICRO / HOUR_S
 
     @property
     def bound(self) -> int:
@@ -92,7 +91,7 @@ def _span(db: sqlite3.Connection, start: int, end: int) -> Span:
         raise NothingRecordedError("nothing is recorded yet: a minute is recorded when it is over")
     oldest = min(first_minute, first_quarter if first_quarter is not None else first_minute)
     if max(start, first_minute) <= max(start, oldest):
-        begin = max(start // MINUTE_S * MINUTE_S, first_minute)
+        begin = max(start // usage_recorder.MINUTE_S * usage_recorder.MINUTE_S, first_minute)
         span = Span(begin, begin, min(end, position[0]))
     else:
         begin = max(start // QUARTER_S * QUARTER_S, first_quarter)

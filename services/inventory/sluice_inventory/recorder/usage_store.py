@@ -1,6 +1,5 @@
 """The recorder's file: rollups of a minute and of a quarter of an hour, what is open, and the position in the history.
-SQLite, because one file that a person can open, with transactions that survive a kill at any moment, is all this needs
-(ADR 0066). Everything of one minute is one transaction. Times are unix seconds."""
+SQLite (ADR 0066). Everything of one minute is one transaction. Times are unix seconds."""
 
 import math
 import sqlite3
@@ -123,7 +122,6 @@ class UsageStore:
         return found
 
     def _close_quarter(self, end: int) -> None:
-        """Sum up the quarter of an hour that ends here, and drop what has been kept long enough."""
         span = {"start": end - QUARTER_S, "end": end}
         self._db.execute(
             "INSERT OR REPLACE INTO usage SELECT 900, :start, series, SUM(pods_s), SUM(micro_gpu_s), SUM(mib_s) "

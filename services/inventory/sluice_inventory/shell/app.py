@@ -4,12 +4,10 @@ import asyncio
 
 import grpc.aio
 
-from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Stream
+from sluice.contracts.bus import events, subjects
 from sluice.contracts.rpc_permissions import Caller, dns_name
-from sluice.runtime import logs
+from sluice.runtime import core_runner, logs
 from sluice.runtime.bus import Bus
-from sluice.runtime.core_runner import CoreRunner, Executor
 from sluice.runtime.grpc import transport
 from sluice.runtime.grpc.health import Health
 from sluice.runtime.grpc.security import security_from_settings
@@ -19,9 +17,8 @@ from sluice.runtime.service import Service
 from sluice_inventory.core.events import Event, Pull
 from sluice_inventory.core.inventory import Inventory
 from sluice_inventory.settings import InventorySettings
-from sluice_inventory.shell.metrics import FleetMetrics
+from sluice_inventory.shell import metrics, recorder
 from sluice_inventory.shell.puller import Puller, channels_max
-from sluice_inventory.shell.recorder import Recording
 from sluice_inventory.shell.server import InventoryServer
 from sluice_inventory.shell.watchers import NotifyingInventory, Watchers
 
@@ -53,24 +50,24 @@ async def serve_on(bus: Bus, service: Service[InventorySettings], health: Health
         security=security,
         traces=service.traces,
     )
-    pulls: Executor[Event] = Executor(
+    pulls: core_runner.Executor[Event] = core_runner.Executor(
         puller.pull,
         within=lambda pull: service.traces.at_once(subjects.node(pull.node).subject),
         limit=settings.pulls_max,
         quiet=True,
     )
-    runner: CoreRunner[Event] = CoreRunner(
+    runner: core_runner.CoreRunner[Event] = core_runner.CoreRunner(
         name=service.name,
         core=NotifyingInventory(core, watchers),
         bus=bus,
         clock=service.clock,
         traces=service.traces,
-        readings=[(Stream.STATE, READS)],
+        readings=[(events.Stream.STATE, READS)],
         execute={Pull: pulls},
         tick_s=settings.tick_s,
-        shows=FleetMetrics(core, service.clock).now,
+        shows=metrics.FleetMetrics(core, service.clock).now,
     )
-    recording = Recording(service, core, security) if settings.record_file is not None else None
+    recording = recorder.Recording(service, core, security) if settings.record_file is not None else None
     server = InventoryServer(core, watchers, recording.reports if recording is not None else None)
 
     def register(on: grpc.aio.Server) -> None:

@@ -11,8 +11,7 @@ from sluice.runtime.clock import Clock
 from sluice.runtime.prometheus.metrics import SERIES_MAX, Metric, Sample
 from sluice_inventory.core.counts import SlotState, gpu_uses
 from sluice_inventory.core.inventory import Inventory
-from sluice_inventory.recorder.amounts import MICRO
-from sluice_inventory.recorder.usage_recorder import MINUTE_S, MinuteRecord
+from sluice_inventory.recorder import amounts, usage_recorder
 
 NODES = Metric(
     "sluice_inventory_nodes", "gauge", "Nodes by state: fresh, stale (no answer), unread (never pulled).", ("state",)
@@ -103,7 +102,7 @@ class UseMetrics:
         self._summed: dict[tuple[Metric, tuple[str, ...]], float] = {}
         self._waiting: Counter[str] = Counter()
 
-    def add(self, minute: MinuteRecord) -> None:
+    def add(self, minute: usage_recorder.MinuteRecord) -> None:
         """Add a minute. Of too many series only those that are in it stay: namespaces come and go."""
         self._waiting.clear()
         now = dict[tuple[Metric, tuple[str, ...]], float]()
@@ -114,11 +113,11 @@ class UseMetrics:
                 self._waiting[series.namespace] += amount.pods
             else:
                 key = (_SUMMED[series.kind], (series.namespace, series.what))
-                now[key] = self._summed.get(key, 0.0) + amount.micro_gpus / MICRO
+                now[key] = self._summed.get(key, 0.0) + amount.micro_gpus / amounts.MICRO
         self._summed = (self._summed if len(self._summed) < SERIES_MAX else {}) | now
 
     def now(self) -> Iterator[Sample]:
         for (metric, labels), value in self._summed.items():
             yield Sample(metric, value, labels)
         for namespace, pods_s in self._waiting.items():
-            yield Sample(TEAM_WAITS, pods_s / MINUTE_S, (namespace,))
+            yield Sample(TEAM_WAITS, pods_s / usage_recorder.MINUTE_S, (namespace,))

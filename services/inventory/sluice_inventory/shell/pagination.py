@@ -1,6 +1,5 @@
 """Pages of the fleet: one answer holds all of it, or one page. A page ends between nodes, which are sorted by name, so
-the name of its last node is the token of the next page. The server keeps no state per client: a node that comes or goes
-meanwhile neither hides another nor appears twice."""
+the name of its last node is the token of the next page. The server keeps no state per client."""
 
 from collections.abc import Collection
 

@@ -32,8 +32,7 @@ from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
 
 SNAPSHOT_BYTES_MAX = MESSAGE_BYTES_MAX - AGENTS_WORD_BYTES_MAX - 10_000
-"""Fits into one bus message with the reason for being stale (which quotes the agent's announcement) and its
-envelope."""
+"""Fits into one bus message with its envelope and the reason for being stale, which quotes an announcement."""
 NAME_MAX = 253
 """Of a name in a snapshot: Kubernetes' own limit. Others repeat names in messages that must fit on the bus."""
 WHY_MAX = 400  # of the reason of a failed pull, also published with its inventory: much of it is the agent's own text
@@ -51,9 +50,6 @@ class _AgentChannel:
     stack: AsyncExitStack
     agent: AgentServiceStub
     shown: CertificateMaterial | None  # the certificate that we use on this channel
-
-    def goes_to(self, pull: Pull) -> bool:
-        return (self.endpoint, self.certificate) == (pull.endpoint, pull.certificate)
 
 
 class Puller:
@@ -102,7 +98,6 @@ class Puller:
         return self._judge(pull, answer)
 
     def _refuse(self, pull: Pull, why: str) -> PullFailed:
-        """A pull that fails until a person acts: logged once."""
         why = shorten(why, WHY_MAX)
         if self._refused.get(pull.node) != why:
             self._refused[pull.node] = why
@@ -112,7 +107,6 @@ class Puller:
         return _failed(pull, why)
 
     def _judge(self, pull: Pull, answer: node_pb2.NodeSnapshot) -> PullSucceeded | PullFailed:
-        """Whether an answer is readable and small enough."""
         found = self._readable(pull.node, answer)
         if isinstance(found, Undecodable):
             why = shorten(found.why, WHY_MAX)
@@ -142,10 +136,10 @@ class Puller:
             await channel.stack.aclose()
 
     async def _take_channel(self, pull: Pull) -> _AgentChannel:
-        """The node's channel, for the time of one call, protected from being closed."""
         channel = self._channels.pop(pull.node, None)
         shown = self._security.current()
-        if channel is not None and channel.goes_to(pull) and channel.shown is shown:
+        to = (channel.endpoint, channel.certificate) if channel is not None else None
+        if channel is not None and to == (pull.endpoint, pull.certificate) and channel.shown is shown:
             return channel
         if channel is not None:
             await channel.stack.aclose()

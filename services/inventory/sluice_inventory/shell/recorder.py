@@ -5,23 +5,19 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from sluice.contracts.ids import NodeName
+from sluice.contracts import ids, slice_usage
 from sluice.contracts.messages import AgentAddress, NodeInventory
 from sluice.contracts.pb import inventory_pb2 as pb
-from sluice.contracts.slice_usage import NodeUsage
 from sluice.runtime.bus import Bus
 from sluice.runtime.grpc.security import TransportSecurity
 from sluice.runtime.grpc.usage_client import ask_agents
 from sluice.runtime.lease import Lease
-from sluice.runtime.nats.credential_files import credentials_from_settings
-from sluice.runtime.nats.history import open_history
+from sluice.runtime.nats import credential_files, history
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.service import Service
 from sluice_inventory.core.inventory import Inventory
-from sluice_inventory.recorder.amounts import MICRO
-from sluice_inventory.recorder.history_follower import HistoryFollower
+from sluice_inventory.recorder import amounts, history_follower, usage_store
 from sluice_inventory.recorder.usage_report import HOUR_S, Key, Row, Span, report
-from sluice_inventory.recorder.usage_store import Kept, UsageStore
 from sluice_inventory.settings import InventorySettings
 from sluice_inventory.shell.metrics import UseMetrics
 
@@ -62,22 +58,23 @@ class Recording:
         settings = service.settings
         assert settings.record_file is not None, "asked for"
         self._service, self._core, self._security = service, core, security
-        self._store = UsageStore(
-            settings.record_file, Kept(settings.record_minutes_h * HOUR_S, settings.record_days * 24 * HOUR_S)
+        self._store = usage_store.UsageStore(
+            settings.record_file,
+            usage_store.Kept(settings.record_minutes_h * HOUR_S, settings.record_days * 24 * HOUR_S),
         )
         self.reports = Reports(settings.record_file)
-        self._usage: dict[str, NodeUsage] = {}
+        self._usage: dict[str, slice_usage.NodeUsage] = {}
 
     async def run(self, bus: Bus, endpoint: str) -> None:
         """Record until cancelled. `endpoint` is where reports are answered. Raises UsageFileError, BusError."""
         service = self._service
         shown = UseMetrics()
-        who = credentials_from_settings(service.settings)
-        follower = HistoryFollower(
+        who = credential_files.credentials_from_settings(service.settings)
+        follower = history_follower.HistoryFollower(
             self._store,
             self._core,
             service.clock,
-            lambda: open_history(service.settings.nats_url, name=service.name, credentials=who),
+            lambda: history.open_history(service.settings.nats_url, name=service.name, credentials=who),
             usage=lambda: self._usage,
             recent=shown.add,
         )
@@ -96,12 +93,12 @@ class Recording:
         while True:
             await self._service.clock.sleep(MEASURE_S)
             found = await ask_agents(self._addresses(), self._security)
-            self._usage = {node: usage for node, usage in found.items() if isinstance(usage, NodeUsage)}
+            self._usage = {node: usage for node, usage in found.items() if isinstance(usage, slice_usage.NodeUsage)}
 
     def _addresses(self) -> dict[str, AgentAddress]:
         return {name: address for name in self._core.names() if (address := self._address_with_slices(name))}
 
-    def _address_with_slices(self, name: NodeName) -> AgentAddress | None:
+    def _address_with_slices(self, name: ids.NodeName) -> AgentAddress | None:
         view = self._core.view(name)
         inventory: NodeInventory | None = view.inventory if view is not None else None
         has_slices = inventory is not None and not inventory.stale and bool(inventory.snapshot.slices)
@@ -122,13 +119,13 @@ def _row(row: Row, span: Span) -> pb.ReportRow:
         wait_p50_s=row.wait_s(50),
         wait_p95_s=row.wait_s(95),
         wait_max_s=row.wait_s(100),
-        gpu_hours_by_model={model: micro / MICRO / HOUR_S for model, micro in row.by_model.items()},
+        gpu_hours_by_model={model: micro / amounts.MICRO / HOUR_S for model, micro in row.by_model.items()},
         points=[_point(start, row.points[start], span.point_s) for start in sorted(row.points)],
     )
 
 
 def _point(start: int, sums: Mapping[str, int], step_s: int) -> pb.ReportPoint:
-    gpus = {kind: sums.get(kind, 0) / MICRO / step_s for kind in ("allocated", "used", "capacity")}
+    gpus = {kind: sums.get(kind, 0) / amounts.MICRO / step_s for kind in ("allocated", "used", "capacity")}
     return pb.ReportPoint(
         start_unix=start,
         allocated_gpus=gpus["allocated"],

@@ -6,6 +6,10 @@ from sluice.contracts.pb import inventory_pb2 as pb
 from sluice.contracts.proto.bookings import share_to_proto
 from sluice_inventory.core.counts import FleetUse, GpuUse, NodeUse, Slot
 
+OF_GPU = "uuid", "index", "model", "mig_enabled", "healthy", "health_message", "memory_mib", "creatable"
+OF_USE = "slices_total", "slices_in_use", "allocated_fraction", "created", "foreign", "quarantined"
+OF_SLOT = "start", "size", "profile", "uuid", "allocation", "container", "message"
+OF_BOOKING = "request", "namespace", "name"
 COUNT_MAX = 2**31 - 1
 """The largest count in an answer. Agents choose the summands: an overflow would fail the whole answer."""
 
@@ -33,23 +37,10 @@ def _count(number: int) -> int:
 
 
 def _summary(node: NodeUse, use: GpuUse) -> pb.GpuSummary:
-    gpu = use.gpu
     return pb.GpuSummary(
-        uuid=gpu.uuid,
+        **{name: getattr(use.gpu, name) for name in OF_GPU},
+        **{name: getattr(use, name) for name in OF_USE},
         node=node.name,
-        index=gpu.index,
-        model=gpu.model,
-        mig_enabled=gpu.mig_enabled,
-        healthy=gpu.healthy,
-        health_message=gpu.health_message,
-        memory_mib=gpu.memory_mib,
-        slices_total=use.slices_total,
-        slices_in_use=use.slices_in_use,
-        allocated_fraction=use.allocated_fraction,
-        created=use.created,
-        foreign=use.foreign,
-        quarantined=use.quarantined,
-        creatable=gpu.creatable,
         creatable_total=_count(use.creatable_total),
         stale=node.inventory.stale,
         observed_at=node.inventory.observed_at,
@@ -69,16 +60,8 @@ def _allocation(node: NodeUse, use: GpuUse) -> pb.GpuAllocation:
 def _slot(slot: Slot) -> pb.Slot:
     booking = slot.owner.booking if slot.owner is not None else None
     return pb.Slot(
-        start=slot.start,
-        size=slot.size,
-        profile=slot.profile,
-        uuid=slot.uuid,
+        **{name: getattr(slot, name) for name in OF_SLOT},
+        **{name: getattr(booking, name) for name in OF_BOOKING if booking is not None},
         state=f"SLOT_STATE_{slot.state.name}",
-        allocation=slot.allocation,
-        request=booking.request if booking is not None else "",
-        namespace=booking.namespace if booking is not None else "",
-        name=booking.name if booking is not None else "",
-        container=slot.container,
-        message=slot.message,
         share=share_to_proto(slot.share) if slot.share is not None else None,
     )

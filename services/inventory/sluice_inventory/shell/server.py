@@ -1,6 +1,5 @@
 """Serves the core's state over gRPC. It asks no agent and changes nothing: answers are as old as the last pull. Counts
-of a node are computed once per snapshot. A long answer yields to the event loop between nodes, because the bus must be
-answered meanwhile."""
+of a node are computed once per snapshot. A long answer yields to the event loop between nodes."""
 
 import asyncio
 from bisect import bisect_right
@@ -19,9 +18,7 @@ from sluice.contracts.reasons import shorten
 from sluice_inventory.core.counts import GpuUse, NodeUse, fleet_use, gpu_uses
 from sluice_inventory.core.inventory import Inventory
 from sluice_inventory.recorder.usage_report import NothingRecordedError
-from sluice_inventory.shell import responses
-from sluice_inventory.shell.pagination import Page, PageError
-from sluice_inventory.shell.recorder import Reports
+from sluice_inventory.shell import pagination, recorder, responses
 from sluice_inventory.shell.watchers import TooManyWatchersError, Watchers
 
 NODES_AT_ONCE = 50  # nodes answered before yielding to the event loop: some milliseconds
@@ -30,7 +27,7 @@ NODES_AT_ONCE = 50  # nodes answered before yielding to the event loop: some mil
 class InventoryServer(InventoryServiceServicer):
     """`sluice.v1.InventoryService` over one core."""
 
-    def __init__(self, core: Inventory, watchers: Watchers, reports: Reports | None = None) -> None:
+    def __init__(self, core: Inventory, watchers: Watchers, reports: recorder.Reports | None = None) -> None:
         """Read `core`, which does not know of the server. Without `reports`, no use over time is recorded here."""
         self._core, self._reports, self._watchers = core, reports, watchers
         self._counted: dict[NodeName, tuple[NodeSnapshot, tuple[GpuUse, ...]]] = {}
@@ -112,17 +109,16 @@ class InventoryServer(InventoryServiceServicer):
         return pb.WatchResponse(node=inventory_to_proto(view.inventory))
 
     def _forgotten(self, name: NodeName) -> pb.WatchResponse | None:
-        """For a removed node; not for one that was never pulled."""
         return pb.WatchResponse(forgotten=name) if self._core.view(name) is None else None
 
     @asynccontextmanager
-    async def _page(self, request: Any) -> AsyncGenerator[tuple[Page, AsyncIterator[NodeUse]]]:
-        page = Page(request)
+    async def _page(self, request: Any) -> AsyncGenerator[tuple[pagination.Page, AsyncIterator[NodeUse]]]:
+        """The requested page, and the nodes from it on. Raises PageError."""
+        page = pagination.Page(request)
         async with aclosing(self._nodes(request.nodes, page.after)) as nodes:
             yield page, nodes
 
     async def _nodes(self, wanted: Any, after: str) -> AsyncGenerator[NodeUse]:
-        """The pulled nodes among `wanted` (none means all) whose names come after `after`, by name."""
         chosen = frozenset(wanted)
         names = self._core.names()
         for gone in self._counted.keys() - names:
@@ -145,5 +141,5 @@ class InventoryServer(InventoryServiceServicer):
 async def _refused_in_words(context: Any) -> AsyncGenerator[None]:
     try:
         yield
-    except PageError as error:
+    except pagination.PageError as error:
         await context.abort(error.code, str(error))

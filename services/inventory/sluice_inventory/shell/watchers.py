@@ -1,6 +1,5 @@
-"""Watchers of the fleet, with the changed nodes each still has to get. Only names are queued, each once however often
-its node changes: the node's last state is sent. A watcher that does not read has its queue cut off at a limit and must
-start again; it never holds up the core or the others."""
+"""Watchers of the fleet, with the changed nodes each still has to get. Only names are queued, each once: the node's
+last state is sent. A watcher that does not read has its queue cut off, and must start again."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,6 @@ class Watcher:
     """One watcher: the nodes it still has to get."""
 
     def __init__(self, nodes: frozenset[str], pending_max: int) -> None:
-        """Watch `nodes`; none means all."""
         self._nodes, self._pending_max = nodes, pending_max
         self._pending: dict[NodeName, None] = {}
         self._something = asyncio.Event()

@@ -1,6 +1,5 @@
 """Review a pod at its creation: an AdmissionReview in; a patch, a denial or nothing out. Pure. It parses requests as
-the folder and `sluice simulate` do (`sluice.contracts.request_syntax`), and grants nothing: the watcher opens the
-gate."""
+the folder does (`sluice.contracts.request_syntax`), and grants nothing: the watcher opens the gate."""
 
 from sluice.contracts.admission.config import AdmissionConfig
 from sluice.contracts.admission.pod_fields import MalformedReview

@@ -1,6 +1,5 @@
 """The patch that makes a pod one of ours: adds only what is missing, removes only what Sluice provides itself. So a
-second review of the same pod changes nothing. Operations are of RFC 6902, and every path exists when its turn comes: an
-absent list or map is added whole."""
+second review of the same pod changes nothing. Operations are of RFC 6902; an absent list or map is added whole."""
 
 import base64
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -8,13 +7,11 @@ from typing import Any
 
 import msgspec
 
+from sluice.contracts.admission import environment, pod_claims, reserved_fields, volumes
 from sluice.contracts.admission.config import AdmissionConfig
-from sluice.contracts.admission.environment import missing_env, replaced_env, sees_all_gpus
-from sluice.contracts.admission.pod_claims import claim_added, lacks_claim
+from sluice.contracts.admission.environment import sees_all_gpus
 from sluice.contracts.admission.pod_fields import Container, Pod, Spec
-from sluice.contracts.admission.reserved_fields import has_gate
 from sluice.contracts.admission.stored_request import ResolvedRequest, StoredRequest
-from sluice.contracts.admission.volumes import OUR_MOUNT, OUR_VOLUME, lacks_mount, lacks_volume
 from sluice.contracts.dra.names import POD_CLAIM
 from sluice.contracts.kube.names import ANNOTATION_REQUEST, GATE, LABEL_MANAGED, MANAGED
 from sluice.contracts.messages import Claim
@@ -55,13 +52,13 @@ def mutations(
     hands its devices over; else a volume with a ticket does."""
     spec = pod.spec
     yield from _marks(pod, stored)
-    if claim and not claim_added(spec):
+    if claim and not pod_claims.claim_added(spec):
         entry = {"name": POD_CLAIM, "resourceClaimName": claim}
         yield _append("/spec/resourceClaims", spec.resource_claims, entry)
     if not claim and config.runtime_class and not spec.runtime_class_name:
         yield {"op": "add", "path": "/spec/runtimeClassName", "value": config.runtime_class}
-    if not claim and lacks_volume(spec):
-        yield _append("/spec/volumes", spec.volumes, OUR_VOLUME)
+    if not claim and volumes.lacks_volume(spec):
+        yield _append("/spec/volumes", spec.volumes, volumes.OUR_VOLUME)
     for path, container in _containers(spec):
         yield from _container_edits(path, container, asked, by_kubelet=bool(claim))
 
@@ -78,7 +75,7 @@ def _marks(pod: Pod, stored: StoredRequest) -> Iterator[Operation]:
         yield _put("/metadata/annotations", metadata.annotations, ANNOTATION_REQUEST, stored.as_text())
     if LABEL_MANAGED not in (metadata.labels or {}):
         yield _put("/metadata/labels", metadata.labels, LABEL_MANAGED, MANAGED)
-    if not has_gate(pod.spec):
+    if not reserved_fields.has_gate(pod.spec):
         yield _append("/spec/schedulingGates", pod.spec.scheduling_gates, {"name": GATE})
 
 
@@ -111,11 +108,11 @@ def _container_edits(
             if is_gpu_resource(name):
                 yield {"op": "remove", "path": f"{path}/resources/{part}/{_escaped(name)}"}
     claim = asked.claim_for(container.name)
-    if claim is not None and by_kubelet and lacks_claim(container):
+    if claim is not None and by_kubelet and pod_claims.lacks_claim(container):
         yield _claim_edit(path, container, {"name": POD_CLAIM, "request": claim.container})
     yield from _env_edits(path, container, claim, by_kubelet=by_kubelet)
-    if claim is not None and not by_kubelet and lacks_mount(container):
-        yield _append(f"{path}/volumeMounts", container.volume_mounts, OUR_MOUNT)
+    if claim is not None and not by_kubelet and volumes.lacks_mount(container):
+        yield _append(f"{path}/volumeMounts", container.volume_mounts, volumes.OUR_MOUNT)
 
 
 def _claim_edit(path: str, container: Container, use: dict[str, str]) -> Operation:
@@ -127,9 +124,9 @@ def _claim_edit(path: str, container: Container, use: dict[str, str]) -> Operati
 def _env_edits(
     path: str, container: Container, claim: Claim | None, *, by_kubelet: bool = False
 ) -> Iterator[Operation]:
-    for at, entry in replaced_env(container, claim, by_kubelet=by_kubelet):
+    for at, entry in environment.replaced_env(container, claim, by_kubelet=by_kubelet):
         yield {"op": "replace", "path": f"{path}/env/{at}", "value": entry}
-    missing = missing_env(container, claim, by_kubelet=by_kubelet)
+    missing = environment.missing_env(container, claim, by_kubelet=by_kubelet)
     if missing and not container.env:
         yield {"op": "add", "path": f"{path}/env", "value": missing}
     else:

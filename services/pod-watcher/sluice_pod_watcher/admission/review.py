@@ -1,15 +1,13 @@
-"""Review one pod: is it ours, is it valid, and what makes it wait for its slice? The API server calls again, without
-saying so, after another webhook changed the pod: so the first review stores the request and the way of handing over,
-and later ones read only those."""
+"""Review one pod: is it ours, is it valid, and what makes it wait for its slice? The API server calls again after
+another webhook changed the pod: so the first review stores the request and the hand-over; later ones read those."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from sluice.contracts.admission import pod_claims, pod_warnings, reserved_fields, stored_request
+from sluice.contracts.admission import environment, pod_claims, pod_warnings, reserved_fields, stored_request, volumes
 from sluice.contracts.admission.config import AdmissionConfig
-from sluice.contracts.admission.environment import validate_env
 from sluice.contracts.admission.pod_fields import MalformedReview, Pod, ReviewRequest, decode_pod, decode_review
 from sluice.contracts.admission.validation import (
     NewRequest,
@@ -20,13 +18,10 @@ from sluice.contracts.admission.validation import (
     validate_stored_pod,
 )
 from sluice.contracts.admission.violations import Violation, denial_of, refused
-from sluice.contracts.admission.volumes import validate_mounts
 from sluice.contracts.kube.names import ANNOTATION_REQUEST, LABEL_MANAGED, claim_name
 from sluice.contracts.pod_specs import unknown_demands
 from sluice.contracts.reasons import Refusal
-from sluice.contracts.request_syntax import RequestLimits
-from sluice.contracts.request_syntax.keys import SLUICE
-from sluice.contracts.request_syntax.sluice_keys import POD_KEYS
+from sluice.contracts.request_syntax import RequestLimits, keys, sluice_keys
 from sluice_pod_watcher.admission import mutate
 from sluice_pod_watcher.admission.mutate import AdmissionResponse
 
@@ -95,17 +90,16 @@ def _may_ask_by_claims(pod: Pod, config: AdmissionConfig) -> bool:
 def _as_beside_claims(refusal: Refusal, pod: Pod, spec: Mapping[str, Any], limits: RequestLimits) -> Refusal:
     """Keys that only say how to use a GPU belong into the claim of a pod that asks by claims."""
     annotations = pod.metadata.annotations or {}
-    options = [key for key in annotations if key.removeprefix(f"{SLUICE}/") in POD_KEYS]
+    options = [key for key in annotations if key.removeprefix(f"{keys.SLUICE}/") in sluice_keys.POD_KEYS]
     rest = {key: value for key, value in annotations.items() if key not in options}
     if refusal.field not in options or read_new_request(rest, spec, limits) is not None:
         return refusal
     why = "the pod asks by ResourceClaims, whose parameters say how"
-    right = f"{refusal.field.removeprefix(f'{SLUICE}/')} in the claim's SliceRequest"
+    right = f"{refusal.field.removeprefix(f'{keys.SLUICE}/')} in the claim's SliceRequest"
     return msgspec.structs.replace(refusal, message=why, allowed=right)
 
 
 def _is_by_claims(pod: Pod) -> bool:
-    """Whether the first review found a pod that may ask by ResourceClaims of its own."""
     stored = stored_request.decode_stored((pod.metadata.annotations or {})[ANNOTATION_REQUEST])
     return not isinstance(stored, Refusal) and stored_request.is_by_claims(stored) and pod_claims.names_others(pod.spec)
 
@@ -161,8 +155,8 @@ def _review_ephemeral(request: ReviewRequest, config: AdmissionConfig) -> Admiss
     problems: list[Violation] = []
     for name, container in added.items() if LABEL_MANAGED in (pod.metadata.labels or {}) else ():
         path = f"spec.ephemeralContainers[{name}]"
-        problems += validate_env(path, container, None, config)
-        problems += validate_mounts(path, container, None)
+        problems += environment.validate_env(path, container, None, config)
+        problems += volumes.validate_mounts(path, container, None)
         problems += reserved_fields.validate_security_context(path, container, config)
     if problems:
         return _denied(request, problems)

@@ -4,10 +4,9 @@ from types import MappingProxyType
 
 import msgspec
 
+from sluice.contracts import ids, reasons
 from sluice.contracts.bus.nats_permissions import Permissions, permissions_of
 from sluice.contracts.bus.streams import Role
-from sluice.contracts.ids import NodeName
-from sluice.contracts.reasons import shorten
 
 AGENT = "sluice-node-agent"
 ROLES = MappingProxyType(
@@ -54,7 +53,7 @@ def rights_on_bus(owner: TokenOwner, asked: str, where: Namespaces) -> Permissio
         return f"the token of {account} is bound to no pod; it must be a projected token of the pod that uses it"
     if role is Role.NODE_AGENT and not owner.node:
         return f"the token of {account} names no node; Kubernetes 1.30 or newer writes it into projected tokens"
-    rights = permissions_of(role, NodeName(owner.node) if role is Role.NODE_AGENT else None)
+    rights = permissions_of(role, ids.NodeName(owner.node) if role is Role.NODE_AGENT else None)
     if asked != rights.user:
-        return f"the token is that of user {rights.user}, and asks for {shorten(asked)!r}"
+        return f"the token is that of user {rights.user}, and asks for {reasons.shorten(asked)!r}"
     return rights

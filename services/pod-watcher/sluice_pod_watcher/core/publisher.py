@@ -239,7 +239,6 @@ class RequestPublisher:
         return True
 
     def _is_confirmed(self, uid: RequestId) -> bool:
-        """Whether our present message is on the bus, or a rival's that stands for now."""
         address = subjects.request(uid)
         if uid in self._to_republish:
             return False
@@ -264,7 +263,6 @@ class RequestPublisher:
                 self._request_source.drop(uid)
 
     def _let_expire(self, address: Address) -> None:
-        """A blocked eviction is over: publish it again with a time to live."""
         self._outbox.forget(address)
         blocked = self._on_bus(address)
         if isinstance(blocked, msg.EvictionBlocked):

@@ -1,6 +1,5 @@
 """Run the roles of a cluster: `watch` (bus and API server), `webhook` (neither), both in one process, or `uninstall`.
-They share only the process and the client of the API server: reviews continue without the bus, and pods are followed
-without a certificate."""
+They share the process and the client: reviews continue without the bus, pods are followed without a certificate."""
 
 import asyncio
 import itertools
@@ -16,20 +15,9 @@ from sluice.runtime.service import Service
 from sluice_pod_watcher.core.cluster.config import CLUSTER
 from sluice_pod_watcher.settings import PodWatcherSettings, address_of
 from sluice_pod_watcher.shell.http_server import ListenAddress, serving_health
-from sluice_pod_watcher.shell.kube.app import WatchStatus, watch_by_lease, watch_cluster
-from sluice_pod_watcher.shell.kube.client import KubeApi
-from sluice_pod_watcher.shell.kube.uninstall import Uninstall
-from sluice_pod_watcher.shell.kube.webhook_certificates import ConfiguredBundle, SecretStore
+from sluice_pod_watcher.shell.kube import app, client, uninstall, webhook_certificates
 from sluice_pod_watcher.shell.limits.app import LimitsGate, publish_limits
-from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig
-from sluice_pod_watcher.shell.webhook.cert_rotator import (
-    BundlePublisher,
-    CertificateRotator,
-    NoBundlePublisher,
-    new_context,
-)
-from sluice_pod_watcher.shell.webhook.cert_sources import CertificateSource, MountedCertificates, RotatingCertificates
-from sluice_pod_watcher.shell.webhook.handlers import HandOverFile, serve_webhook
+from sluice_pod_watcher.shell.webhook import cert_generations, cert_rotator, cert_sources, handlers
 
 LEASE = "pod-watcher"  # the lease on the bus: of several watches of one source, one is active
 PROBE_S = 1.0  # timeout of a probe of the bus
@@ -41,11 +29,11 @@ async def serve_cluster(service: Service[PodWatcherSettings]) -> None:
     async with AsyncExitStack() as open_things, asyncio.TaskGroup() as tasks:
         api = None
         if settings.role != "webhook" or settings.certificate_dir is None:
-            api = await KubeApi.connect(settings.kubeconfig)
+            api = await client.KubeApi.connect(settings.kubeconfig)
             open_things.push_async_callback(api.close)
         if settings.role == "uninstall":
             assert api is not None
-            await Uninstall(
+            await uninstall.Uninstall(
                 api,
                 service.clock,
                 configuration=settings.webhook_configuration,
@@ -61,33 +49,33 @@ async def serve_cluster(service: Service[PodWatcherSettings]) -> None:
             tasks.create_task(_Watching(service, api).serve(), name="watching")
 
 
-async def _serve_webhook(service: Service[PodWatcherSettings], api: KubeApi | None) -> None:
+async def _serve_webhook(service: Service[PodWatcherSettings], api: client.KubeApi | None) -> None:
     settings = service.settings
-    source: CertificateSource
-    publisher: BundlePublisher
+    source: cert_sources.CertificateSource
+    publisher: cert_rotator.BundlePublisher
     if settings.certificate_dir is not None:
-        source, publisher = MountedCertificates(settings.certificate_dir), NoBundlePublisher()
+        source, publisher = cert_sources.MountedCertificates(settings.certificate_dir), cert_rotator.NoBundlePublisher()
     else:
         assert api is not None
-        store = SecretStore(api, settings.namespace, settings.tls_secret)
+        store = webhook_certificates.SecretStore(api, settings.namespace, settings.tls_secret)
         name = f"{settings.webhook_service}.{settings.namespace}.svc"
-        source = RotatingCertificates(store, (name,), CertificateConfig())
-        publisher = ConfiguredBundle(api, settings.webhook_configuration)
-    context = new_context()
-    keeper = CertificateRotator(context, source, publisher, service.clock)
+        source = cert_sources.RotatingCertificates(store, (name,), cert_generations.CertificateConfig())
+        publisher = webhook_certificates.ConfiguredBundle(api, settings.webhook_configuration)
+    context = cert_rotator.new_context()
+    keeper = cert_rotator.CertificateRotator(context, source, publisher, service.clock)
     address = ListenAddress(*address_of(settings.webhook_address, "webhook_address"))
     file = settings.hand_over_file
-    hand_over = HandOverFile(file) if settings.hand_over == "auto" and file is not None else None
-    await serve_webhook(settings.admission_config(), context, keeper, address, hand_over=hand_over)
+    hand_over = handlers.HandOverFile(file) if settings.hand_over == "auto" and file is not None else None
+    await handlers.serve_webhook(settings.admission_config(), context, keeper, address, hand_over=hand_over)
 
 
 class _Watching:
     """The watch of one process: active while it holds the lease; reports its readiness."""
 
-    def __init__(self, service: Service[PodWatcherSettings], api: KubeApi) -> None:
+    def __init__(self, service: Service[PodWatcherSettings], api: client.KubeApi) -> None:
         self._service, self._api = service, api
         self._bus: Bus | None = None
-        self._status = WatchStatus(service.clock, service.settings.resync_s)
+        self._status = app.WatchStatus(service.clock, service.settings.resync_s)
         self._turns = itertools.count(1)
 
     async def serve(self) -> None:
@@ -103,7 +91,7 @@ class _Watching:
             source = settings.cluster_config().source
             role = LEASE if source == CLUSTER else f"{LEASE}-{source}"  # two clusters on one bus have a lease each
             lease = Lease(bus, service.clock, role=role, run=service.run, ttl_s=settings.lease_ttl_s)
-            await watch_by_lease(lease, service.clock, lambda: self._watch(bus, lease))
+            await app.watch_by_lease(lease, service.clock, lambda: self._watch(bus, lease))
 
     async def _watch(self, bus: Bus, lease: Lease) -> None:
         """One turn with the lease. Each core counts operations from zero, so each has a run id of its own."""
@@ -112,7 +100,7 @@ class _Watching:
         first = LimitsGate(bus, service.clock)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(publish_limits(bus, service, run, config.source, first), name="limits")
-            pods = watch_cluster(
+            pods = app.watch_cluster(
                 bus,
                 self._api,
                 run=run,

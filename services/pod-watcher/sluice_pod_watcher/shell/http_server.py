@@ -1,5 +1,4 @@
-"""Serve an aiohttp application (the Kubernetes client depends on it anyway), with bounds on connections and silence:
-the webhook over TLS, health in plain HTTP."""
+"""Serve an aiohttp application with bounds on connections and silence: the webhook by TLS, health in plain HTTP."""
 
 import asyncio
 import ssl
@@ -9,9 +8,7 @@ from contextlib import asynccontextmanager, closing
 import msgspec
 from aiohttp import web
 
-from sluice.runtime import logs
-from sluice.runtime.addresses import joined, listening_at
-from sluice.runtime.errors import ServiceError
+from sluice.runtime import addresses, errors, logs
 
 DRAIN_S = 3.0  # how long running requests may take when the server stops; within the time a service has to end
 KEEP_ALIVE_S = 120.0
@@ -41,8 +38,7 @@ async def serving(
     what: str, app: web.Application, address: ListenAddress, context: ssl.SSLContext | None, limits: ConnectionLimits
 ) -> AsyncIterator[int]:
     """Listen, and yield the port. At the end all connections are closed, and requests that had started are answered.
-    `what` names the server in log lines and errors; without a `context` it is plain HTTP. Raises ServiceError when the
-    port is not available."""
+    `what` names the server in log lines and errors; without a `context` it is plain HTTP. Raises ServiceError."""
     connections = _Connections(limits)
     app.middlewares.insert(0, connections.heard)
     runner = web.AppRunner(
@@ -54,15 +50,15 @@ async def serving(
         try:
             server = await asyncio.get_running_loop().create_server(
                 connections.of(runner.server),
-                **listening_at(address.host, address.port),
+                **addresses.listening_at(address.host, address.port),
                 ssl=context,
                 ssl_handshake_timeout=limits.silence_s if context is not None else None,
                 ssl_shutdown_timeout=DRAIN_S if context is not None else None,
                 backlog=128,
             )
         except OSError as error:
-            where = joined(address.host or "*", address.port)
-            raise ServiceError(f"the {what} cannot listen on {where}: {error.strerror or error}") from error
+            where = addresses.joined(address.host or "*", address.port)
+            raise errors.ServiceError(f"the {what} cannot listen on {where}: {error.strerror or error}") from error
         with closing(server):
             port: int = server.sockets[0].getsockname()[1]
             logs.get(what).info("listening", port=port)

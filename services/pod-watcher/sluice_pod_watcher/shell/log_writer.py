@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from sluice.runtime import logs
-from sluice.runtime.core_runner import Executor
+from sluice.runtime import core_runner, logs
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 
 
-def log_writer() -> Executor[Any]:
+def log_writer() -> core_runner.Executor[Any]:
     log = logs.get("pods")
 
     async def tell(wanted: WriteLogLine) -> None:
@@ -17,4 +16,4 @@ def log_writer() -> Executor[Any]:
         else:
             line(wanted.sentence)
 
-    return Executor(tell, key=lambda _: "log", request=lambda wanted: wanted.request, quiet=True)
+    return core_runner.Executor(tell, key=lambda _: "log", request=lambda wanted: wanted.request, quiet=True)

@@ -2,11 +2,12 @@
 skip events and reuse a name. So versions are compared by UID, a pod counts as gone only after a read by name did not
 find it, and a pod that leaves our selection has not ended."""
 
+from collections.abc import Iterable
+
 from sluice.contracts.ids import RequestId
-from sluice_pod_watcher.core.cluster import events
+from sluice_pod_watcher.core.cluster import events, listed_objects
 from sluice_pod_watcher.core.cluster.context import ClusterContext
 from sluice_pod_watcher.core.cluster.events import Raw
-from sluice_pod_watcher.core.cluster.listed_objects import Listing
 from sluice_pod_watcher.core.cluster.pods.pod_view import is_marked, read_pod, uid_of
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies, topologies_of
 from sluice_pod_watcher.core.workqueue import PendingWrite
@@ -23,7 +24,7 @@ class ApiHandler:
 
     def __init__(self, context: ClusterContext) -> None:
         self._context = context
-        self.listing: Listing[RequestId] = Listing()
+        self.listing: listed_objects.Listing[RequestId] = listed_objects.Listing()
         self._went_back = False
 
     def object_event(self, event: events.ObjectEvent, now: float) -> None:
@@ -162,3 +163,52 @@ class ApiHandler:
         else:
             reconciler.eviction_refused(record, event, now)
         self._context.reconcile(request)
+
+
+class ClaimHandler:
+    """Handles events about ResourceClaims, and about the ConfigMap that admission reads."""
+
+    def __init__(self, context: ClusterContext) -> None:
+        self._context = context
+
+    def served(self, event: events.ClaimsServed, now: float) -> None:
+        claims = self._context.pod_store.claims
+        claims.is_served = self._context.hand_over.is_served = event.served
+        self._news(claims.all_users(), now)
+
+    def claim_event(self, event: events.ObjectEvent, now: float) -> None:
+        self._news(self._context.pod_store.claims.handle(event, now), now)
+
+    def class_event(self, event: events.ObjectEvent, now: float) -> None:
+        store = self._context.pod_store
+        store.claims.classes.handle(event)
+        if isinstance(event, events.ListingEnded) or store.claims.classes.was_listed:
+            self._news([uid for uid, record in store.records.items() if record.unclaimed is not None], now)
+
+    def written(self, event: events.Result[events.ClaimWrite], now: float) -> None:
+        context, uid = self._context, event.wanted.uid
+        record = context.pod_store.records.get(uid) if uid else None
+        if isinstance(event, events.Done):
+            context.pod_reconciler.claims.written(record, event.wanted)
+            self._news(context.pod_store.claims.seen(event.answer, now), now)
+        else:
+            context.pod_reconciler.claims.refused(record, event, now)
+        if record is not None:
+            context.reconcile(uid)
+
+    def hand_over_written(self, event: events.Result[events.WriteHandOver], now: float) -> None:
+        context, mode = self._context, event.wanted.mode
+        if isinstance(event, events.Done):
+            context.hand_over.written(mode)
+            by = "ResourceClaims, which the kubelet prepares" if mode == "dra" else "tickets in a volume"
+            context.log("info", f"new pods get their devices by {by}")
+        else:
+            context.hand_over.failed(now)
+            context.log("warning", f"admission is not updated: {event.why}")
+
+    def _news(self, uids: Iterable[RequestId], now: float) -> None:
+        context = self._context
+        for uid in uids:
+            if (record := context.pod_store.records.get(uid)) is not None:
+                context.log_change(record, context.pod_store.claim_changed(record, now))
+                context.reconcile(uid)

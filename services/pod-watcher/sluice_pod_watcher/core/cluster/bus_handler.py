@@ -25,8 +25,7 @@ class BusHandler:
         self._read_answers: dict[RequestId, tuple[msg.BindingMessage, AnsweredAt]] = {}
         self._read_words: dict[RequestId, None] = {}
         self._read_notes: dict[tuple[RequestId, bool], _Note] = {}
-        """What the present reading shows: answers, our own requests, and per request its wait reason and its eviction.
-        Applied when the reading is complete."""
+        """What this reading shows (wait reason and eviction per request), applied when it is complete."""
         self._read_orders: dict[RequestId, None] = {}  # with an eviction order, as far as this reading shows
 
     @property
@@ -144,7 +143,6 @@ class BusHandler:
                     context.mirror.inventory(message)
 
     def _heard_of_slices(self, uids: Iterable[RequestId], now: float) -> None:
-        """A slice is being created or no longer is, which counts as an answer; or its health changed."""
         for uid in uids:
             self._context.reconcile(uid)
             record = self._records.get(uid)

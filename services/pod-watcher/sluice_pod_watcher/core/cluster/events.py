@@ -1,6 +1,5 @@
 """Events and instructions of the cluster core, besides those of the bus that all cores share. Objects come as the API
-server wrote them (parsed JSON). A listing comes in pieces, so that events do not grow with the cluster:
-`ListingStarted`, one `...Seen` per object, `ListingEnded`."""
+server wrote them (parsed JSON). A listing is `ListingStarted`, one `Seen` per object, `ListingEnded`."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar

@@ -14,10 +14,7 @@ from sluice_pod_watcher.core.cluster.claims.claim_reconciler import ClaimReconci
 from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.nodes.node_capacity import NodeCapacity
-from sluice_pod_watcher.core.cluster.pods import pod_patches
-from sluice_pod_watcher.core.cluster.pods.granted_annotations import allocation_of, annotations_of, held_by
-from sluice_pod_watcher.core.cluster.pods.idle_pods import IdlePods
-from sluice_pod_watcher.core.cluster.pods.pod_problem import SliceHealth, loss_cause, problem_of
+from sluice_pod_watcher.core.cluster.pods import granted_annotations, idle_pods, pod_patches, pod_problem
 from sluice_pod_watcher.core.cluster.pods.pod_record import AvoidedNodes, PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 from sluice_pod_watcher.core.cluster.status_writer import StatusWriter
@@ -46,8 +43,8 @@ class PodReconciler:
     node_capacity: NodeCapacity
     avoided_nodes: AvoidedNodes = field(default_factory=AvoidedNodes)  # replacements of pods avoid them
     delayed_queue: DelayedQueue = field(default_factory=DelayedQueue)
-    slice_health: SliceHealth = field(default_factory=SliceHealth)
-    idle: IdlePods = field(init=False)
+    slice_health: pod_problem.SliceHealth = field(default_factory=pod_problem.SliceHealth)
+    idle: idle_pods.IdlePods = field(init=False)
     answers_are_old: bool = False  # of an older incarnation than the requests, and being read again
     claim_store: ClaimStore = field(default_factory=ClaimStore)
     claims: ClaimReconciler = field(init=False)  # by which kubelets hand devices over; it writes to `out` too
@@ -56,7 +53,7 @@ class PodReconciler:
     evicting_for: dict[RequestId, RequestId] = field(default_factory=dict)  # pods beside others; whose claim it is
 
     def __post_init__(self) -> None:
-        self.idle = IdlePods(self.config)
+        self.idle = idle_pods.IdlePods(self.config)
         self.claims = ClaimReconciler(self.config, self.claim_store, self.delayed_queue, self.out)
 
     def take_out(self) -> list[events.Own]:
@@ -130,8 +127,8 @@ class PodReconciler:
     def _annotations(self, record: PodRecord, view: PodView, bound: Bound) -> dict[str, str] | str:
         if record.asked is None:
             assert record.terms is not None
-            return allocation_of(bound, record.terms.ways)
-        return annotations_of(bound, record.asked, by_claim=bool(view.pod_claim))
+            return granted_annotations.allocation_of(bound, record.terms.ways)
+        return granted_annotations.annotations_of(bound, record.asked, by_claim=bool(view.pod_claim))
 
     def _goes_without(self, record: PodRecord, view: PodView, now: float) -> bool:
         """Handle a pod without a slice of its own (beside another pod, or not ours). Whether that is all about it."""
@@ -230,7 +227,6 @@ class PodReconciler:
         return True
 
     def _reads_claims_again(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> bool:
-        """Whether to read its claims once more: one may have been bound elsewhere since its place was chosen."""
         return bool(view.claims) and record.places_for != bound.allocation and self._read_claims(record, view, now)
 
     def claims_read(self, record: PodRecord, unknown: Iterable[str]) -> None:
@@ -250,7 +246,7 @@ class PodReconciler:
             record.confirm_by = ""
 
     def _stuck(self, record: PodRecord, view: PodView, now: float) -> str:
-        if view.is_gated or view.has_started or held_by(view) is None:
+        if view.is_gated or view.has_started or granted_annotations.held_by(view) is None:
             record.opened_at = None
             return ""
         if record.opened_at is None:
@@ -284,11 +280,10 @@ class PodReconciler:
         if not self.config.evict_lost:
             return ""
         if isinstance(record.answer, Released):
-            return f"its slice was lost: {loss_cause(record.answer)}"
+            return f"its slice was lost: {pod_problem.loss_cause(record.answer)}"
         return "its slice was lost (see its condition)" if record.is_lost else ""
 
     def _evict(self, record: PodRecord, cause: str, now: float, *, alone: bool = False) -> None:
-        """Evict the pod, and those beside it that have its slice by the same ResourceClaim."""
         if self._stays(record) and self._order(record, record.evicting, now, events.EvictPod, cause):
             self.status_writer.event(record, "Evicting", f"evicting the pod: {cause}")
         for uid, name in () if alone else self.claims.beside(record):
@@ -306,7 +301,6 @@ class PodReconciler:
         return view is not None and not view.dying and not record.over and not record.is_going
 
     def _see_whether_gone(self, record: PodRecord) -> None:
-        """Report an ordered eviction once that of each pod was accepted."""
         stay = self._stays(record) or any(uid not in record.going for uid, _ in self.claims.beside(record))
         if record.evicted or stay:
             return
@@ -345,14 +339,13 @@ class PodReconciler:
 
     def _tell(self, record: PodRecord, stuck: str, now: float) -> None:
         ails = self.slice_health.why(record.uid, record.held.node) if record.held is not None else ""
-        problem = problem_of(record, stuck, ails, self.slice_health.made_on(record.uid))
+        problem = pod_problem.problem_of(record, stuck, ails, self.slice_health.made_on(record.uid))
         written, later = self.status_writer.tell(record, problem, now)
         self.out += written
         for at in later:
             self.delayed_queue.at(record.uid, at)
 
     def _complain(self, record: PodRecord, why: str) -> None:
-        """A problem that only this process knows: logged once, and shown as an Event."""
         if record.complaint != why:
             record.complaint = why
             self.out.append(WriteLogLine("warning", f"{record.namespace}/{record.name} {why}", record.uid))

@@ -5,18 +5,16 @@ import hashlib
 from collections import deque
 from typing import Literal
 
-from sluice.contracts.ids import RequestId
-from sluice.contracts.reasons import shorten
+from sluice.contracts import ids, reasons
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import WriteEvent, WritePodCondition
+from sluice_pod_watcher.core.cluster.pods import pod_record, pod_view
 from sluice_pod_watcher.core.cluster.pods.pod_problem import NOTE_CHARACTERS_MAX, Level, PodProblem
-from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
-from sluice_pod_watcher.core.cluster.pods.pod_view import PodCondition, PodView
 from sluice_pod_watcher.core.workqueue import FairLine, TokenBucket, remember
 
 EVENTS_REMEMBERED = 16  # per pod: the same Event again extends its series
 NAME_CHARACTERS_MAX = 200  # of the pod's name in an Event's name (253 at most), whose labels end in no dash
-READY = PodCondition("True", "SliceReady", "")
+READY = pod_view.PodCondition("True", "SliceReady", "")
 
 
 class StatusWriter:
@@ -30,7 +28,7 @@ class StatusWriter:
         self._queue: deque[WriteEvent] = deque(maxlen=config.events_max)  # Events; a full one drops the oldest
 
     def tell(
-        self, record: PodRecord, problem: PodProblem | None, now: float
+        self, record: pod_record.PodRecord, problem: PodProblem | None, now: float
     ) -> tuple[list[WritePodCondition], list[float]]:
         """The condition to write now, if any, and when to look again. Events wait for `due`."""
         view = record.view
@@ -47,11 +45,11 @@ class StatusWriter:
         written, later = self._condition(record, view, problem, now)
         return written, [again, *later]
 
-    def turns(self, now: float) -> list[RequestId]:
+    def turns(self, now: float) -> list[ids.RequestId]:
         return self._line.turns(now)
 
     def _condition(
-        self, record: PodRecord, view: PodView, problem: PodProblem | None, now: float
+        self, record: pod_record.PodRecord, view: pod_view.PodView, problem: PodProblem | None, now: float
     ) -> tuple[list[WritePodCondition], list[float]]:
         written, writing = view.condition, record.writing_condition
         wanted = problem.condition if problem is not None else None
@@ -68,22 +66,22 @@ class StatusWriter:
         about = record.uid, record.namespace, record.name
         return [WritePodCondition(*about, status=status, reason=wanted.reason, message=wanted.message)], []
 
-    def event(self, record: PodRecord, reason: str, note: str, level: Level = "Warning") -> None:
+    def event(self, record: pod_record.PodRecord, reason: str, note: str, level: Level = "Warning") -> None:
         """Queue an Event about a pod. The same one again extends its series."""
-        note = shorten(note, NOTE_CHARACTERS_MAX)
+        note = reasons.shorten(note, NOTE_CHARACTERS_MAX)
         key = _key(record.uid, record.name, reason, note)
         count = record.events.get(key, 0) + 1
         remember(record.events, key, count, at_most=EVENTS_REMEMBERED)
         said = WriteEvent(record.uid, record.namespace, record.name, key, level, reason, note, count)
         self._queue.append(said)
 
-    def evicting_beside(self, namespace: str, uid: RequestId, name: str, note: str) -> None:
+    def evicting_beside(self, namespace: str, uid: ids.RequestId, name: str, note: str) -> None:
         """Queue an Event about a pod that has no record: it is evicted with another one."""
-        note = shorten(note, NOTE_CHARACTERS_MAX)
+        note = reasons.shorten(note, NOTE_CHARACTERS_MAX)
         key = _key(uid, name, "Evicting", note)
         self._queue.append(WriteEvent(uid, namespace, name, key, "Warning", "Evicting", note))
 
-    def _remind(self, record: PodRecord, problem: PodProblem, now: float) -> float:
+    def _remind(self, record: pod_record.PodRecord, problem: PodProblem, now: float) -> float:
         """Write an Event when the problem is new, and again before that one expires. Returns when to look again."""
         told = record.event_told
         if told is None and record.view is not None and record.view.condition == problem.condition:
@@ -105,6 +103,6 @@ class StatusWriter:
         return found
 
 
-def _key(uid: RequestId, name: str, reason: str, note: str) -> str:
+def _key(uid: ids.RequestId, name: str, reason: str, note: str) -> str:
     digest = hashlib.sha256(f"{uid}/{reason}/{note}".encode()).hexdigest()[:16]
     return f"{name[:NAME_CHARACTERS_MAX].rstrip('-.')}.{digest}"  # before a dot comes a letter or a digit

@@ -6,21 +6,15 @@ from typing import Any, TypeVar
 
 from sluice.contracts.bus.events import Stream, Ticked
 from sluice.contracts.ids import RunId
-from sluice_pod_watcher.core.cluster import events
-from sluice_pod_watcher.core.cluster.api_handler import ApiHandler
-from sluice_pod_watcher.core.cluster.bus_handler import BusHandler
-from sluice_pod_watcher.core.cluster.claim_handler import ClaimHandler
+from sluice_pod_watcher.core.cluster import bus_handler, events, pod_reconciler, status_writer
+from sluice_pod_watcher.core.cluster.api_handler import ApiHandler, ClaimHandler
 from sluice_pod_watcher.core.cluster.claims.hand_over import HandOverMode
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.context import ClusterContext
 from sluice_pod_watcher.core.cluster.gpu_objects.mirror import GpuMirror
-from sluice_pod_watcher.core.cluster.nodes.node_capacity import NodeCapacity
-from sluice_pod_watcher.core.cluster.nodes.node_removal import NodeRemovals
+from sluice_pod_watcher.core.cluster.nodes import node_capacity, node_removal
 from sluice_pod_watcher.core.cluster.placeholders.placeholders import Placeholders
-from sluice_pod_watcher.core.cluster.pod_reconciler import PodReconciler
-from sluice_pod_watcher.core.cluster.pods.pod_store import PodStore
-from sluice_pod_watcher.core.cluster.pods.pod_view import node_name_of
-from sluice_pod_watcher.core.cluster.status_writer import StatusWriter
+from sluice_pod_watcher.core.cluster.pods import pod_store, pod_view
 from sluice_pod_watcher.core.publisher import RequestPublisher
 
 _NOUNS = ("request", "source", "host", "node", "waiting", "eviction", "evicted", "inventory", "pool")
@@ -40,15 +34,15 @@ class ClusterWatcher:
 
     def __init__(self, run: RunId, config: ClusterConfig) -> None:
         self.config = config
-        store, capacity = PodStore(config), NodeCapacity(config)
+        store, capacity = pod_store.PodStore(config), node_capacity.NodeCapacity(config)
         publisher = RequestPublisher(run, config.source, config.closing_ttl_s, store)
-        about_pods = StatusWriter(config), capacity, store.avoided_nodes
-        reconciler = PodReconciler(config, *about_pods, claim_store=store.claims)
-        about_nodes = GpuMirror(config), NodeRemovals(config), HandOverMode(config), Placeholders(config)
+        about_pods = status_writer.StatusWriter(config), capacity, store.avoided_nodes
+        reconciler = pod_reconciler.PodReconciler(config, *about_pods, claim_store=store.claims)
+        about_nodes = GpuMirror(config), node_removal.NodeRemovals(config), HandOverMode(config), Placeholders(config)
         self._context = ClusterContext(config, store, publisher, reconciler, capacity, *about_nodes)
         api = self._api = ApiHandler(self._context)
         claims = self._claims = ClaimHandler(self._context)
-        self._bus = BusHandler(self._context)
+        self._bus = bus_handler.BusHandler(self._context)
         self._objects: Mapping[events.ListedKind, Handler[events.ObjectEvent]] = {
             "pods": api.object_event,
             "others": self._other_event,
@@ -102,10 +96,10 @@ class ClusterWatcher:
         context.node_capacity.handle(event)
         match event:
             case events.Seen():
-                context.node_removals.here(node_name_of(event.object))
-                context.hand_over.here(node_name_of(event.object))
+                context.node_removals.here(pod_view.node_name_of(event.object))
+                context.hand_over.here(pod_view.node_name_of(event.object))
             case events.Gone():
-                node = node_name_of(event.object)
+                node = pod_view.node_name_of(event.object)
                 context.mirror.node_gone(node)
                 context.hand_over.gone(node)
                 context.placeholders.node_gone(node)

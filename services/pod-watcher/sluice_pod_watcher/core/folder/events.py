@@ -6,22 +6,21 @@ from typing import Literal
 
 import msgspec
 
+from sluice.contracts import ids, reasons
 from sluice.contracts import messages as msg
 from sluice.contracts.bus.events import BusEvent, BusInstruction, Ticked
 from sluice.contracts.driver_capabilities import CAPABILITIES
-from sluice.contracts.ids import NodeName, RequestId, SourceName
 from sluice.contracts.manifests import ManifestLimits
-from sluice.contracts.reasons import Refusal
 
 DEFAULT_LIMITS = ManifestLimits()
-FOLDER = SourceName("folder")
+FOLDER = ids.SourceName("folder")
 
 
 @dataclass(frozen=True, slots=True)
 class FolderConfig:
     """Times in seconds of the caller's clock."""
 
-    source: SourceName = FOLDER  # each folder needs its own: a source withdraws what it does not list
+    source: ids.SourceName = FOLDER  # each folder needs its own: a source withdraws what it does not list
     max_gpus_per_node: int = 8  # requests above this are refused: no node has so many GPUs
     driver_capabilities: tuple[str, ...] = CAPABILITIES  # the driver capabilities that a container may choose
     relist_s: float = 5.0  # at least this often, whatever the file system tells; each listing is a heartbeat
@@ -58,7 +57,7 @@ class RequestRevision:
 
     revision: int
     claims: tuple[msg.Claim, ...] = ()
-    refusal: Refusal | None = None
+    refusal: reasons.Refusal | None = None
     terms: ManifestTerms = NO_TERMS
 
 
@@ -67,7 +66,7 @@ class IdentityRecord:
     """One document of one file as the request `uid`. `document`: `namespace/name`, empty for a problem of the whole
     file. `asks`: the last revisions, newest last, never empty. `ended`: for good."""
 
-    uid: RequestId
+    uid: ids.RequestId
     file: str
     document: str
     namespace: str
@@ -117,7 +116,7 @@ class FolderChanged(msgspec.Struct, frozen=True):
 class HostsKnown(msgspec.Struct, frozen=True):
     """The resources of the nodes besides GPUs."""
 
-    hosts: tuple[tuple[NodeName, msg.HostFacts], ...]
+    hosts: tuple[tuple[ids.NodeName, msg.HostFacts], ...]
 
 
 Event = (

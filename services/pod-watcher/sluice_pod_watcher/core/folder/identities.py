@@ -1,7 +1,6 @@
 """Map each document of each file to its request, for as long as the document exists. A request's id must outlive this
 process and the broker (a running pod's node knows it by that id), but not the document (a recreated file is a new pod).
-So the records are kept on disk, and each change is saved before it is published: `saved` tells what may be published.
-"""
+So the records are kept on disk, and each change is saved before it is published (`saved`)."""
 
 from collections.abc import Iterable
 from dataclasses import replace

@@ -170,7 +170,6 @@ class FolderReconciler:
         return False
 
     def _leave_alone(self, asking_nothing: Mapping[DocumentKey, ManifestPod]) -> None:
-        """Log each pod without a request once, and its warnings whenever they change."""
         for place, found in asking_nothing.items():
             before = self._left_alone.get(place)
             if before is None or before.terms.warnings != found.terms.warnings:

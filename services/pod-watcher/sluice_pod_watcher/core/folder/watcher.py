@@ -8,13 +8,9 @@ from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import BusEvent, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked
 from sluice.contracts.ids import NodeName, RequestId, RunId
-from sluice_pod_watcher.core import log_lines
-from sluice_pod_watcher.core.folder import events
+from sluice_pod_watcher.core import log_lines, publisher
+from sluice_pod_watcher.core.folder import events, identities, manifests, reconciler
 from sluice_pod_watcher.core.folder.events import Event, FolderConfig, Instruction, WriteLogLine
-from sluice_pod_watcher.core.folder.identities import Identities
-from sluice_pod_watcher.core.folder.manifests import ParsedFolder
-from sluice_pod_watcher.core.folder.reconciler import FolderReconciler
-from sluice_pod_watcher.core.publisher import RequestPublisher, phase_of
 
 _NOUNS = ("request", "source", "host", "waiting", "eviction", "evicted")
 READS: tuple[tuple[Stream, tuple[str, ...]], ...] = (
@@ -29,10 +25,10 @@ class FolderWatcher:
 
     def __init__(self, run: RunId, config: FolderConfig) -> None:
         self.config = config
-        self._identities = Identities(run)
-        self._pods = FolderReconciler(config, self._identities)
-        self._publisher = RequestPublisher(run, config.source, config.closing_ttl_s, self._pods)
-        self._folder = ParsedFolder(config)
+        self._identities = identities.Identities(run)
+        self._pods = reconciler.FolderReconciler(config, self._identities)
+        self._publisher = publisher.RequestPublisher(run, config.source, config.closing_ttl_s, self._pods)
+        self._folder = manifests.ParsedFolder(config)
         self._hosts: dict[NodeName, msg.HostFacts] = {}
         self._reading: dict[Stream, bool] = dict.fromkeys((Stream.BOOK, Stream.STATE), True)
         self._loaded = False
@@ -79,7 +75,7 @@ class FolderWatcher:
 
     def phases(self) -> Mapping[str, int]:
         return Counter(
-            phase_of(
+            publisher.phase_of(
                 self._pods.answers.get(record.uid),
                 wanted=record.ended is None,
                 understood=record.asks[-1].refusal is None,
@@ -146,7 +142,6 @@ class FolderWatcher:
                 pass
 
     def _evict_all(self) -> None:
-        """Carry out orders that were just read, or whose requests are known only now."""
         for uid, cause in self._orders.items():
             self._pods.evict(uid, cause)
 

@@ -11,12 +11,10 @@ from sluice.runtime.clock import Clock
 from sluice.runtime.nats.client import Msg
 from sluice.runtime.nats.connection import Connection
 from sluice.runtime.prometheus import metrics
-from sluice_pod_watcher.core.bus_access import Namespaces, rights_on_bus
-from sluice_pod_watcher.core.workqueue import remember
+from sluice_pod_watcher.core import bus_access, workqueue
 from sluice_pod_watcher.shell.callout.claims import NotAQuestionError, Question, admitted, read_question, refused
 from sluice_pod_watcher.shell.callout.nkeys import NKey, NotAKeyError
-from sluice_pod_watcher.shell.kube.client import KubeError
-from sluice_pod_watcher.shell.kube.token_reviews import TokenRefusedError, TokenReviews
+from sluice_pod_watcher.shell.kube import client, token_reviews
 from sluice_pod_watcher.shell.metrics import BUS_LOGINS
 
 SUBJECT = "$SYS.REQ.USER.AUTH"
@@ -30,8 +28,8 @@ class Answers:
 
     def __init__(
         self,
-        reviews: TokenReviews,
-        where: Namespaces,
+        reviews: token_reviews.TokenReviews,
+        where: bus_access.Namespaces,
         clock: Clock,
         issuers: Callable[[], Mapping[str, NKey]],
         curve: NKey,
@@ -77,7 +75,7 @@ class Answers:
                 return
             answer = await self._answer(question, issuer)
             await connection.publish(message.reply, self._curve.seal(answer, sender) if sender else answer)
-        except (NotAQuestionError, NotAKeyError, KubeError, TimeoutError) as error:
+        except (NotAQuestionError, NotAKeyError, client.KubeError, TimeoutError) as error:
             metrics.count(BUS_LOGINS, "unanswered")
             self._say("", f"a login is not answered: {error or 'the API server is too slow'}")
 
@@ -85,8 +83,8 @@ class Answers:
         now = int(self._clock.utc().timestamp())
         try:
             owner = await self._reviews.owner_of(question.token)
-            found = rights_on_bus(owner, question.user, self._where)
-        except TokenRefusedError as error:
+            found = bus_access.rights_on_bus(owner, question.user, self._where)
+        except token_reviews.TokenRefusedError as error:
             owner, found = None, str(error)
         if owner is None or isinstance(found, str):
             metrics.count(BUS_LOGINS, "refused")
@@ -100,5 +98,5 @@ class Answers:
         now = self._clock.monotonic()
         if now - self._said.get(user, -SAY_AGAIN_S) < SAY_AGAIN_S:
             return
-        remember(self._said, user, now, at_most=SAID_MAX)
+        workqueue.remember(self._said, user, now, at_most=SAID_MAX)
         self._log.warning("a login is refused" if user else "trouble with logins", user=user, why=why)

@@ -10,15 +10,14 @@ from sluice_pod_watcher.settings import PodWatcherSettings, address_of
 from sluice_pod_watcher.shell.callout.answers import Answers
 from sluice_pod_watcher.shell.callout.keeper import BusKeeper, BusObjects
 from sluice_pod_watcher.shell.http_server import ListenAddress, serving_health
-from sluice_pod_watcher.shell.kube.client import KubeApi
-from sluice_pod_watcher.shell.kube.token_reviews import TokenReviews
+from sluice_pod_watcher.shell.kube import client, token_reviews
 
 
 async def serve_callout(service: Service[PodWatcherSettings]) -> None:
     """Run until cancelled. Raises ServiceError or BusError."""
     settings = service.settings
     async with AsyncExitStack() as open_things, asyncio.TaskGroup() as tasks:
-        api = await KubeApi.connect(settings.kubeconfig)
+        api = await client.KubeApi.connect(settings.kubeconfig)
         open_things.push_async_callback(api.close)
         answers: Answers | None = None
 
@@ -33,7 +32,7 @@ async def serve_callout(service: Service[PodWatcherSettings]) -> None:
         await keeper.ready.wait()
         connection = await Connection.open(settings.nats_url, name="callout", credentials=keeper)
         open_things.push_async_callback(connection.close)
-        reviews = TokenReviews(api, settings.token_audience, service.clock)
+        reviews = token_reviews.TokenReviews(api, settings.token_audience, service.clock)
         where = Namespaces(settings.namespace, settings.nodes_namespace)
         answers = Answers(reviews, where, service.clock, keeper.issuers, keeper.curve())
         await answers.serve(connection)

@@ -1,6 +1,5 @@
 """The broker's question about a user, and the signed answer (NATS ADR-26, auth callout). Both are JWTs with NATS's own
-algorithm, `ed25519-nkey`. The question is not verified: only the broker can publish in the account of the callout, and
-it seals what it asks."""
+algorithm, `ed25519-nkey`. The question is not verified: only the broker can publish in that account."""
 
 import base64
 import binascii
@@ -10,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from sluice.contracts.bus.codec import NOT_READABLE
-from sluice.contracts.bus.nats_permissions import Permissions
+from sluice.contracts.bus import codec, nats_permissions
 from sluice_pod_watcher.shell.callout.nkeys import NKey
 
 _HEADER = b'{"typ":"JWT","alg":"ed25519-nkey"}'
@@ -57,7 +55,7 @@ def read_question(data: bytes) -> Question:
     """Raises NotAQuestionError."""
     try:
         asked = msgspec.json.decode(payload_of(data.decode("ascii")), type=_Question)
-    except (*NOT_READABLE, ValueError) as error:
+    except (*codec.NOT_READABLE, ValueError) as error:
         raise NotAQuestionError("this is no question of a broker about a user") from error
     options = asked.nats.connect_opts
     return Question(asked.sub, asked.nats.server_id.id, asked.nats.user_nkey, options.user, options.password)
@@ -74,7 +72,7 @@ def payload_of(token: str) -> bytes:
         raise ValueError("this is no JWT") from error
 
 
-def admitted(question: Question, rights: Permissions, issuer: NKey, *, now: int, until: int) -> bytes:
+def admitted(question: Question, rights: nats_permissions.Permissions, issuer: NKey, *, now: int, until: int) -> bytes:
     """The answer that lets the user in with these rights, until `until` (unix seconds, as `now`)."""
     user = {
         "type": "user",

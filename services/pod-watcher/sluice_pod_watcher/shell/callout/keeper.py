@@ -1,11 +1,11 @@
 """Keep the keys of the bus in one Secret, and give the broker and its clients what they need of them; and likewise the
-certificates of services and people for gRPC. The objects come with the manifests, empty, and are neither created nor
-deleted here: RBAC cannot limit `create` to a name. An outage of the API server does no harm while the certificate is
-valid: it is logged, and retried in the next round."""
+certificates of services and people for gRPC. The objects come with the manifests, empty, and are never created here:
+RBAC cannot limit `create` to a name. An outage of the API server does no harm while the certificate is valid."""
 
 import asyncio
 import base64
 import binascii
+import datetime as dt
 import json
 import ssl
 from collections.abc import Mapping
@@ -17,15 +17,14 @@ import msgspec
 
 from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.reasons import shorten
-from sluice.runtime import logs
+from sluice.contracts.rpc_permissions import dns_name
+from sluice.runtime import errors, logs
 from sluice.runtime.clock import Clock
-from sluice.runtime.errors import ServiceError
 from sluice.runtime.nats.credentials import Credentials
-from sluice.runtime.tls.certificate_authority import CredentialsError
+from sluice.runtime.tls.certificate_authority import USAGES, CredentialsError, KeyPair, kept_pair, new_authority
 from sluice.runtime.tls.certificate_files import CertificateError, invalid_ca_error, read_pem_file
 from sluice_pod_watcher.shell.callout.bus_keys import BusKeys, broker_files, fingerprint, renewed, trusted
 from sluice_pod_watcher.shell.callout.nkeys import KeyKind, NKey, NotAKeyError
-from sluice_pod_watcher.shell.callout.rpc_identities import AUTHORITY, CA, SERVICES, authority_of, of_services
 from sluice_pod_watcher.shell.kube.client import MERGE, STRATEGIC_MERGE, KubeApi, KubeError
 from sluice_pod_watcher.shell.kube.webhook_certificates import SecretStore
 from sluice_pod_watcher.shell.webhook.cert_sources import StoreUnavailableError
@@ -35,7 +34,11 @@ ANNOTATION = "sluice.dev/bus-keys"
 """On the broker's pods: changed with their files, so that they are started again one after another. On the Secret of
 these files: the first ones, without which no broker can have started."""
 KEYS = "keys.json"
+Data = Mapping[str, bytes]
 _ATTEMPTS_MAX = 4
+AUTHORITY, CA = "sluice-grpc-authority", "sluice-grpc-ca"
+SERVICES = tuple(f"sluice-grpc-{caller.value}" for caller in USAGES)
+"""For gRPC, one authority, not the bus's, signs the certificates of services and people. Agents make their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +185,7 @@ class BusKeeper:
 
     def _use(self, keys: BusKeys) -> None:
         if self._keys is not None and (keys.user, keys.curve) != (self._keys.user, self._keys.curve):
-            raise ServiceError("the keys of the bus were replaced: starting again with the new ones")
+            raise errors.ServiceError("the keys of the bus were replaced: starting again with the new ones")
         self._keys, self._issuers = keys, keys.issuers()
         ca_file = self._objects.ca_file
         ours = trusted(keys, self._clock.utc()).encode()
@@ -222,7 +225,6 @@ def _text(data: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def _decoded(text: str) -> BusKeys | None:
-    """The stored keys; None when the Secret is empty, as a newly installed one is."""
     return _read(text.encode(), BusKeys, "its content") if text.strip() else None
 
 
@@ -234,3 +236,21 @@ def _read(data: bytes, kind: type[Any], where: str) -> Any:
             f"the keys of the bus: {where} is damaged ({shorten(str(error), 300)}); empty the Secret, and new ones are "
             "made"
         ) from error
+
+
+def authority_of(kept: Data, now: dt.datetime) -> KeyPair:
+    if kept.get("ca.crt") and kept.get("ca.key"):
+        return KeyPair(kept["ca.crt"], kept["ca.key"])
+    return new_authority("Sluice gRPC", now)
+
+
+def of_services(authority: KeyPair, kept: Mapping[str, Data], now: dt.datetime) -> dict[str, Data]:
+    """Certificate and key of each service and kind of person, by Secret."""
+    made: dict[str, Data] = {}
+    for caller, usages in USAGES.items():
+        secret = f"sluice-grpc-{caller.value}"
+        old = kept.get(secret, {})
+        known = KeyPair(old["tls.crt"], old["tls.key"]) if old.get("tls.crt") and old.get("tls.key") else None
+        pair = kept_pair(known, authority, (dns_name(caller),), usages, now)
+        made[secret] = {"tls.crt": pair.certificate, "tls.key": pair.key}
+    return made

@@ -4,23 +4,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from sluice.contracts import ids, toml_tables
 from sluice.contracts.fleet_file.empty_snapshots import host_facts
 from sluice.contracts.fleet_file.fleet_spec import FleetSpecError, parse_fleet
-from sluice.contracts.ids import RequestId
-from sluice.contracts.toml_tables import TOML_BYTES_MAX
+from sluice.runtime import errors, retry, text_files
 from sluice.runtime.bus import Bus
 from sluice.runtime.core_runner import CoreRunner, Executor
-from sluice.runtime.errors import ServiceError
-from sluice.runtime.nats.credential_files import credentials_from_settings
-from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.retry import retrying
+from sluice.runtime.nats import credential_files, jetstream_bus
 from sluice.runtime.service import Service
-from sluice.runtime.text_files import read_named_text
 from sluice.runtime.tracing.core_spans import SpanPhase
 from sluice.runtime.tracing.request_traces import RequestTraces
-from sluice_pod_watcher.core.folder import events
+from sluice_pod_watcher.core.folder import events, watcher
 from sluice_pod_watcher.core.folder.events import Event, HostsKnown, IdentitiesSaved, SaveIdentities, WriteLogLine
-from sluice_pod_watcher.core.folder.watcher import READS, FolderWatcher
 from sluice_pod_watcher.settings import PodWatcherSettings
 from sluice_pod_watcher.shell.folder.identity_file import IdentityFile
 from sluice_pod_watcher.shell.folder.manifest_folder import ManifestFolder
@@ -37,8 +32,8 @@ async def serve_folder(service: Service[PodWatcherSettings]) -> None:
     await asyncio.to_thread(folder.check)
     hosts = await asyncio.to_thread(_hosts, service.settings.fleet_file)
     with IdentityFile(service.settings.data_dir / "pods") as identities:
-        who, url = credentials_from_settings(service.settings), service.settings.nats_url
-        bus = await NatsBus.connect(url, name=service.name, traces=service.traces, credentials=who)
+        who, url = credential_files.credentials_from_settings(service.settings), service.settings.nats_url
+        bus = await jetstream_bus.NatsBus.connect(url, name=service.name, traces=service.traces, credentials=who)
         try:
             await serve_on(bus, service, folder, identities, hosts)
         finally:
@@ -49,7 +44,7 @@ async def serve_on(
     bus: Bus, service: Service[PodWatcherSettings], folder: ManifestFolder, identities: IdentityFile, hosts: HostsKnown
 ) -> None:
     """Run on an open bus, with the identities locked, until cancelled. The bus is not closed."""
-    core = FolderWatcher(service.run, service.settings.config())
+    core = watcher.FolderWatcher(service.run, service.settings.config())
     first = LimitsGate(bus, service.clock)
     runner: CoreRunner[Event] = CoreRunner(
         name=service.name,
@@ -57,7 +52,7 @@ async def serve_on(
         bus=bus,
         clock=service.clock,
         traces=service.traces,
-        readings=READS,
+        readings=watcher.READS,
         execute={
             events.ListFolder: Executor(lambda _wanted: folder.list(), quiet=True),
             SaveIdentities: Executor(_saver(identities, service.traces), quiet=True),
@@ -86,16 +81,16 @@ def _hosts(fleet_file: Path | None) -> HostsKnown:
     if fleet_file is None:
         return HostsKnown(())
     try:
-        fleet = parse_fleet(read_named_text(fleet_file, TOML_BYTES_MAX), origin=str(fleet_file))
+        fleet = parse_fleet(text_files.read_named_text(fleet_file, toml_tables.TOML_BYTES_MAX), origin=str(fleet_file))
     except FleetSpecError as error:
-        raise ServiceError(str(error)) from error
+        raise errors.ServiceError(str(error)) from error
     except OSError as error:
-        raise ServiceError(f"the fleet file {fleet_file} cannot be read: {error}") from error
+        raise errors.ServiceError(f"the fleet file {fleet_file} cannot be read: {error}") from error
     return HostsKnown(tuple((node.name, host_facts(node)) for node in fleet.nodes))
 
 
 def _saver(identities: IdentityFile, traces: RequestTraces) -> Callable[[SaveIdentities], Awaitable[IdentitiesSaved]]:
-    begun: set[RequestId] = set()  # requests wanted at the last save: each change saves thousands of unchanged ones
+    begun: set[ids.RequestId] = set()  # requests wanted at the last save: each change saves thousands of unchanged ones
 
     async def save(wanted: SaveIdentities) -> IdentitiesSaved:
         nonlocal begun
@@ -105,11 +100,11 @@ def _saver(identities: IdentityFile, traces: RequestTraces) -> Callable[[SaveIde
                 about = {"k8s.namespace.name": record.namespace, "k8s.pod.name": record.name}
                 traces.start(record.uid, "request seen", attributes=about)
         try:
-            async for attempt in retrying(OSError):
+            async for attempt in retry.retrying(OSError):
                 with attempt:
                     await asyncio.to_thread(identities.save, wanted.records)
         except OSError as error:
-            raise ServiceError(f"{identities.path} cannot be written: {error.strerror or error}") from error
+            raise errors.ServiceError(f"{identities.path} cannot be written: {error.strerror or error}") from error
         return IdentitiesSaved(wanted.version)
 
     return save

@@ -11,9 +11,8 @@ from pathlib import Path
 import watchfiles
 
 from sluice.contracts.manifests import is_leased
-from sluice.runtime import logs
+from sluice.runtime import errors, logs
 from sluice.runtime.clock import Clock
-from sluice.runtime.errors import ServiceError
 from sluice.runtime.text_files import NotTextError, TooLargeError, open_to_read, read_text
 from sluice_pod_watcher.core.folder.events import FolderListed, FolderUnlistable, ManifestFile
 
@@ -69,7 +68,7 @@ class ManifestFolder:
         """Raises ServiceError when the folder does not exist, or cannot be listed."""
         listed = self._list()
         if isinstance(listed, FolderUnlistable):
-            raise ServiceError(f"{listed.why} (SLUICE_POD_WATCHER_PODS_DIR names the folder of Pod manifests)")
+            raise errors.ServiceError(f"{listed.why} (SLUICE_POD_WATCHER_PODS_DIR names the folder of Pod manifests)")
 
     async def list(self) -> FolderListed | FolderUnlistable:
         return await asyncio.to_thread(self._list)

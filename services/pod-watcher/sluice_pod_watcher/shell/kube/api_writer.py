@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from sluice.contracts.bus.codec import NOT_READABLE
-from sluice.contracts.bus.trace_headers import trace_id
+from sluice.contracts.bus import codec, trace_headers
 from sluice.contracts.ids import RunId
 from sluice.contracts.kube import names
 from sluice.contracts.reasons import shorten
@@ -165,7 +164,7 @@ class ApiWriter:
         """The existing objects of GPUs; none when they cannot be listed, and then leftovers stay."""
         try:
             items = as_it_is(await self.api.call("GET", GPUS)).get("items") or []
-        except (KubeError, *NOT_READABLE) as error:
+        except (KubeError, *codec.NOT_READABLE) as error:
             logs.get("kube").warning("the objects of gpus.sluice.dev cannot be listed", why=shorten(str(error), 300))
             return events.GpusListed(())
         return events.GpusListed(tuple(str(item["metadata"]["name"]) for item in items))
@@ -198,7 +197,7 @@ class ApiWriter:
 
     def _new_event(self, wanted: events.WriteEvent, now: str) -> dict[str, Any]:
         ids = request_traces.ids_of(request_traces.current())
-        traced = {names.ANNOTATION_TRACE: ids[0] if ids else trace_id(wanted.uid)}
+        traced = {names.ANNOTATION_TRACE: ids[0] if ids else trace_headers.trace_id(wanted.uid)}
         pod = {"apiVersion": "v1", "kind": "Pod"}
         return {
             "apiVersion": "events.k8s.io/v1",
@@ -228,7 +227,7 @@ def _reporting(
             return events.Done(wanted, await run(wanted))
         except KubeError as error:
             return events.Failed(wanted, error.status, error.message, error.retry_after_s)
-        except NOT_READABLE as error:
+        except codec.NOT_READABLE as error:
             return events.Failed(wanted, 0, f"the answer is not JSON: {shorten(str(error), 300)}")
 
     return Executor(report, request=_request, limit=limit, quiet=quiet)

@@ -8,20 +8,16 @@ from typing import Any
 
 from sluice.contracts.bus.events import ReadingStarted
 from sluice.contracts.ids import RunId
-from sluice.runtime import logs
+from sluice.runtime import core_runner, gc_freeze, logs
 from sluice.runtime.bus import Bus
 from sluice.runtime.clock import Clock
-from sluice.runtime.core_runner import CoreRunner, Executor
-from sluice.runtime.gc_freeze import freeze_periodically
 from sluice.runtime.lease import Lease
-from sluice.runtime.tracing.core_spans import SpanPhase
-from sluice.runtime.tracing.request_traces import RequestTraces
+from sluice.runtime.tracing import core_spans, request_traces
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import Continue, Continued, Event, ListedKind, ListingEnded, WallClock
 from sluice_pod_watcher.core.cluster.watcher import READS, ClusterWatcher
 from sluice_pod_watcher.core.folder.events import WriteLogLine
-from sluice_pod_watcher.shell.kube.api_writer import ApiWriter
-from sluice_pod_watcher.shell.kube.client import KubeApi
+from sluice_pod_watcher.shell.kube import api_writer, client
 from sluice_pod_watcher.shell.kube.informers import ClaimInformer, informers
 from sluice_pod_watcher.shell.log_writer import log_writer
 from sluice_pod_watcher.shell.metrics import pods_of
@@ -73,12 +69,12 @@ EVENTS_MAX = 2_000  # queued objects for the core; beyond that the watches wait,
 
 async def watch_cluster(
     bus: Bus,
-    api: KubeApi,
+    api: client.KubeApi,
     *,
     run: RunId,
     config: ClusterConfig,
     clock: Clock,
-    traces: RequestTraces,
+    traces: request_traces.RequestTraces,
     resync_s: float = 300.0,
     tick_s: float = 0.5,
     status: WatchStatus | None = None,
@@ -88,26 +84,22 @@ async def watch_cluster(
     """Run on an open bus and API server, until cancelled. Neither is closed. `status` is kept up to date. `begins` is
     awaited before a stream is read. Pods are written to while `holds` is true: this process has the lease."""
     status = status if status is not None else WatchStatus(clock, resync_s)
-    writer = ApiWriter(api, clock, run, holds)
+    writer = api_writer.ApiWriter(api, clock, run, holds)
     if config.hand_over != "tickets":
         writer.claims_wanted.set()
     core = ClusterWatcher(run, config)
-    runner: CoreRunner[Event] = CoreRunner(
+    runner: core_runner.CoreRunner[Event] = core_runner.CoreRunner(
         name="pod-watcher",
         core=core,
         bus=bus,
         clock=clock,
         traces=traces,
         readings=READS,
-        execute={
-            **writer.executors(),
-            WriteLogLine: log_writer(),
-            Continue: Executor(_go_on, quiet=True),
-        },
+        execute={**writer.executors(), WriteLogLine: log_writer(), Continue: core_runner.Executor(_go_on, quiet=True)},
         tick_s=tick_s,
         events_max=EVENTS_MAX,
         shows=lambda: pods_of(core.phases()),
-        phases=(SpanPhase("pod seen to gate open", "decided AllocationRequested", "did BindPod"),),
+        phases=(core_spans.SpanPhase("pod seen to gate open", "decided AllocationRequested", "did BindPod"),),
         begins=begins,
     )
 
@@ -126,7 +118,7 @@ async def watch_cluster(
             tasks.create_task(claims.run(), name="watch claims")
             tasks.create_task(runner.run(), name="core")
             tasks.create_task(_tell_time(clock, runner.offer), name="wall clock")
-            tasks.create_task(freeze_periodically(clock), name="garbage")
+            tasks.create_task(gc_freeze.freeze_periodically(clock), name="garbage")
     finally:
         status.ends()
 

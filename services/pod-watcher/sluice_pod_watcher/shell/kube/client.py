@@ -15,13 +15,12 @@ import msgspec
 
 from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.reasons import shorten
-from sluice.runtime.errors import ServiceError
-from sluice.runtime.optional_imports import without
+from sluice.runtime import errors, optional_imports
 from sluice.runtime.prometheus import metrics
 from sluice_pod_watcher.shell.kube.credentials import KubeCredentials, Session
 from sluice_pod_watcher.shell.metrics import KUBE_REQUESTS, NO_ANSWER
 
-with without("kubernetes_validate"):  # for its synchronous client, which it imports as well
+with optional_imports.without("kubernetes_validate"):  # for its synchronous client, which it imports as well
     from kubernetes.aio.config.config_exception import ConfigException
 
 T = TypeVar("T")
@@ -58,8 +57,7 @@ class KubeApi:
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None) -> "KubeApi":
-        """Connect with a kubeconfig, or None for the service account of this pod. Raises ServiceError when there
-        are no usable credentials."""
+        """Connect with a kubeconfig, or None for the service account of this pod. Raises ServiceError."""
         credentials = KubeCredentials(kubeconfig)
         await credentials.connect()
         return cls(credentials)
@@ -144,7 +142,7 @@ class KubeApi:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             metrics.count(KUBE_REQUESTS, method, NO_ANSWER)
             raise KubeError(0, f"no answer to {method} {path}: {error or type(error).__name__}") from error
-        except (ConfigException, ServiceError) as error:
+        except (ConfigException, errors.ServiceError) as error:
             raise KubeError(0, f"no credentials for {method} {path}: {error}") from error
 
 
@@ -165,8 +163,7 @@ def _retry_after_s(response: aiohttp.ClientResponse) -> float:
 
 async def _break_off(transport: asyncio.BaseTransport | None) -> None:
     """End a connection on which an answer was still arriving, and wait until its socket is closed. aiohttp only begins
-    to close it; with TLS that takes turns of the loop, and a session that is closed meanwhile leaves the transport
-    behind."""
+    to close it: a session that is closed meanwhile leaves the TLS transport behind."""
     socket = transport.get_extra_info("socket") if transport is not None else None
     if not isinstance(transport, asyncio.WriteTransport) or socket is None:
         return

@@ -14,13 +14,11 @@ import yaml
 
 from sluice.contracts.manifests import ManifestLimits
 from sluice.contracts.manifests.yaml_documents import YamlError, read_documents
-from sluice.runtime import logs
+from sluice.runtime import logs, optional_imports, text_files
 from sluice.runtime.errors import ServiceError
-from sluice.runtime.optional_imports import without
-from sluice.runtime.text_files import read_named_text
 from sluice.runtime.tls.certificate_files import Signature, file_signature
 
-with without("kubernetes_validate"):  # for its synchronous client, which it imports as well
+with optional_imports.without("kubernetes_validate"):  # for its synchronous client, which it imports as well
     from kubernetes.aio import client, config
     from kubernetes.aio.config.config_exception import ConfigException
 
@@ -188,7 +186,7 @@ def _children() -> set[int]:
 def _check(kubeconfig: Path) -> None:
     """Check a kubeconfig before the client reads it: the client takes a missing file for an empty one, and its YAML
     parser has no bounds. Ten lines of aliases or merged keys would keep it busy forever. Raises OSError, YamlError."""
-    read_documents(read_named_text(kubeconfig, LIMITS.file_bytes_max), LIMITS)
+    read_documents(text_files.read_named_text(kubeconfig, LIMITS.file_bytes_max), LIMITS)
 
 
 def _told(error: Exception) -> str:

@@ -13,12 +13,10 @@ import msgspec
 
 from sluice.contracts.kube.names import GRANTED_ALLOCATION, LABEL_MANAGED, MANAGED
 from sluice.contracts.pod_specs.pod_affinity import REQUIRED
-from sluice.runtime import logs
+from sluice.runtime import logs, retry
 from sluice.runtime.clock import Clock
-from sluice.runtime.retry import Backoff
 from sluice_pod_watcher.core.cluster.events import ClaimsServed, Raw
-from sluice_pod_watcher.shell.kube.api_writer import RESOURCE_V1
-from sluice_pod_watcher.shell.kube.client import KubeApi, KubeError, unless
+from sluice_pod_watcher.shell.kube import api_writer, client
 from sluice_pod_watcher.shell.kube.reflector import Offer, Reflector
 
 ABSENT = 404
@@ -78,7 +76,7 @@ node_capacity_only = _reader(("metadata", _only(**_META)), spec=_NODE_SPEC, stat
 """The fields of a node for its identity and its allocatable resources."""
 
 
-def informers(api: KubeApi, clock: Clock, offer: Offer, resync_s: float) -> tuple[Reflector, ...]:
+def informers(api: client.KubeApi, clock: Clock, offer: Offer, resync_s: float) -> tuple[Reflector, ...]:
     nodes = Reflector(api, clock, "nodes", NODES, "", offer, node_capacity_only, resync_s, GATHER_S)
     others = Reflector(api, clock, "others", PODS, OTHERS, offer, pod_usage_only, resync_s, GATHER_S)
     return nodes, others, Reflector(api, clock, "pods", PODS, OURS, offer, resync_s=resync_s)
@@ -89,20 +87,20 @@ class ClaimInformer:
     """ResourceClaims and DeviceClasses, from the moment `wanted` is set, where the API server has them in v1 (1.34 and
     newer). All claims are watched: a user's own has no label of ours. The core keeps a few fields of each."""
 
-    api: KubeApi
+    api: client.KubeApi
     clock: Clock
     offer: Offer
     resync_s: float
     wanted: asyncio.Event
-    backoff: Backoff = field(default_factory=lambda: Backoff(0.2, 30.0))
+    backoff: retry.Backoff = field(default_factory=lambda: retry.Backoff(0.2, 30.0))
 
     async def run(self) -> None:
         await self.wanted.wait()
         while not await self._is_served():
             await self.clock.sleep(ASK_AGAIN_S)
         about = partial(Reflector, self.api, self.clock, resync_s=self.resync_s)
-        claims = about("claims", f"{RESOURCE_V1}/resourceclaims", "", self.offer)
-        classes = about("classes", f"{RESOURCE_V1}/deviceclasses", "", self.offer)
+        claims = about("claims", f"{api_writer.RESOURCE_V1}/resourceclaims", "", self.offer)
+        classes = about("classes", f"{api_writer.RESOURCE_V1}/deviceclasses", "", self.offer)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(claims.run(), name="watch resourceclaims")
             tasks.create_task(classes.run(), name="watch deviceclasses")
@@ -110,8 +108,8 @@ class ClaimInformer:
     async def _is_served(self) -> bool:
         while True:
             try:
-                served = await unless(self.api.call("GET", RESOURCE_V1), ABSENT) is not None
-            except KubeError as error:
+                served = await client.unless(self.api.call("GET", api_writer.RESOURCE_V1), ABSENT) is not None
+            except client.KubeError as error:
                 pause_s = max(self.backoff.next_s(), error.retry_after_s)
                 log = logs.get("kube", what="claims")
                 log.info("asks again for ResourceClaims", why=error.message, pause_s=pause_s)

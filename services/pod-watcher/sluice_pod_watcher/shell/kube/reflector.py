@@ -13,10 +13,9 @@ import msgspec
 
 from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.reasons import shorten
-from sluice.runtime import logs
+from sluice.runtime import logs, retry
 from sluice.runtime.clock import Clock
 from sluice.runtime.prometheus import metrics
-from sluice.runtime.retry import Backoff
 from sluice_pod_watcher.core.cluster.events import Event, Gone, ListedKind, ListingEnded, ListingStarted, Raw, Seen
 from sluice_pod_watcher.core.cluster.pods.pod_view import version_of
 from sluice_pod_watcher.shell.kube.client import LIST_S, KubeApi, KubeError
@@ -89,7 +88,7 @@ class Reflector:
     resync_s: float = 300.0
     gather_s: float = 0.0  # how long a change may be batched
     watch_s: float = WATCH_S
-    backoff: Backoff = field(default_factory=lambda: Backoff(0.2, 30.0))
+    backoff: retry.Backoff = field(default_factory=lambda: retry.Backoff(0.2, 30.0))
     rng: random.Random = field(default_factory=random.Random)
     _version: str = ""
     _highest: int = 0  # the newest version ever seen of this API server's storage

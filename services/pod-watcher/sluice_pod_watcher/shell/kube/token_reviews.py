@@ -10,8 +10,7 @@ import msgspec
 from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.reasons import shorten
 from sluice.runtime.clock import Clock
-from sluice_pod_watcher.core.bus_access import TokenOwner
-from sluice_pod_watcher.core.workqueue import remember
+from sluice_pod_watcher.core import bus_access, workqueue
 from sluice_pod_watcher.shell.callout.claims import payload_of
 from sluice_pod_watcher.shell.kube.client import KubeApi, KubeError
 
@@ -55,9 +54,9 @@ class TokenReviews:
     def __init__(self, api: KubeApi, audience: str, clock: Clock) -> None:
         self._api, self._audience, self._clock = api, audience, clock
         self._turn = asyncio.Semaphore(REVIEWS_MAX)
-        self._kept: dict[bytes, tuple[float, TokenOwner]] = {}
+        self._kept: dict[bytes, tuple[float, bus_access.TokenOwner]] = {}
 
-    async def owner_of(self, token: str) -> TokenOwner:
+    async def owner_of(self, token: str) -> bus_access.TokenOwner:
         """Raises TokenRefusedError; KubeError or TimeoutError when the API server has not answered."""
         until = self._until(token)
         key = hashlib.sha256(token.encode()).digest()
@@ -66,7 +65,7 @@ class TokenReviews:
             return found[1]
         async with asyncio.timeout(REVIEW_S), self._turn:
             owner = await self._review(token, until)
-        remember(self._kept, key, (self._clock.monotonic() + REMEMBER_S, owner), at_most=REMEMBER_MAX)
+        workqueue.remember(self._kept, key, (self._clock.monotonic() + REMEMBER_S, owner), at_most=REMEMBER_MAX)
         return owner
 
     def _until(self, token: str) -> int:
@@ -84,7 +83,7 @@ class TokenReviews:
             raise TokenRefusedError("the token has expired; the kubelet renews projected tokens")
         return claims.exp
 
-    async def _review(self, token: str, until: int) -> TokenOwner:
+    async def _review(self, token: str, until: int) -> bus_access.TokenOwner:
         body: dict[str, Any] = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenReview",
@@ -100,4 +99,4 @@ class TokenReviews:
             raise TokenRefusedError(f"the API server does not accept the token: {why}")
         extra = status.user.extra or {}
         pod, node = ((extra.get(f"{_EXTRA}{what}-name") or [""])[0] for what in ("pod", "node"))
-        return TokenOwner(status.user.username, pod, node, until)
+        return bus_access.TokenOwner(status.user.username, pod, node, until)

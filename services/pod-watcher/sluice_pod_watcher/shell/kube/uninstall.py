@@ -9,13 +9,11 @@ import msgspec
 
 from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.kube.names import GATE, LABEL_MANAGED
-from sluice.runtime import logs
+from sluice.runtime import errors, logs
 from sluice.runtime.clock import Clock
-from sluice.runtime.errors import ServiceError
 from sluice_pod_watcher.core.cluster.events import mapping_in, mappings_in
-from sluice_pod_watcher.shell.kube.api_writer import GPUS
+from sluice_pod_watcher.shell.kube import api_writer, reflector
 from sluice_pod_watcher.shell.kube.client import LIST_S, STRATEGIC_MERGE, KubeApi, KubeError, unless
-from sluice_pod_watcher.shell.kube.reflector import as_it_is
 from sluice_pod_watcher.shell.kube.webhook_certificates import ABSENT, CONFIGURATIONS
 
 LOOK_S = 1.0  # how often it looks whether something is gone
@@ -82,16 +80,16 @@ class Uninstall(msgspec.Struct, frozen=True):
                 await self._wait("slices to be taken off GPUs", self._slices, f"{problem} (uninstall.leaveSlices)")
             await self._clean_nodes()
         except KubeError as error:
-            raise ServiceError(f"cannot see or change what is left, run this again: {error}") from error
+            raise errors.ServiceError(f"cannot see or change what is left, run this again: {error}") from error
         except NOT_READABLE as error:
-            raise ServiceError(f"an answer of the API server cannot be read: {error}") from error
+            raise errors.ServiceError(f"an answer of the API server cannot be read: {error}") from error
 
     async def _wait(self, what: str, look: Callable[[], Awaitable[list[str]]], problem: str) -> None:
         """Raises ServiceError with the problem and what is left after `wait_s`."""
         left = await self._until_none(what, look)
         if left:
             more = [f"and {len(left) - NAMED_MAX} more"] if len(left) > NAMED_MAX else []
-            raise ServiceError("\n".join([f"{problem}:", *left[:NAMED_MAX], *more]))
+            raise errors.ServiceError("\n".join([f"{problem}:", *left[:NAMED_MAX], *more]))
 
     async def _until_none(self, what: str, look: Callable[[], Awaitable[list[str]]]) -> list[str]:
         end = self.clock.monotonic() + self.wait_s
@@ -108,7 +106,7 @@ class Uninstall(msgspec.Struct, frozen=True):
         more = ""
         while True:
             asked = {**query, "limit": str(PAGE), **({"continue": more} if more else {})}
-            page = as_it_is(await self.api.call("GET", path, query=asked, timeout_s=LIST_S))
+            page = reflector.as_it_is(await self.api.call("GET", path, query=asked, timeout_s=LIST_S))
             found += mappings_in(page, "items")
             more = str(mapping_in(page, "metadata").get("continue") or "")
             if not more:
@@ -119,7 +117,6 @@ class Uninstall(msgspec.Struct, frozen=True):
         await unless(self.api.call("DELETE", path, body=body), ABSENT)
 
     async def _open_gates(self) -> list[str]:
-        """Open every gate of ours once, also one that was written by hand. The pods whose gate stays."""
         log = logs.get("uninstall")
         left = []
         for pod in await self._list("/api/v1/pods"):
@@ -152,7 +149,7 @@ class Uninstall(msgspec.Struct, frozen=True):
 
     async def _slices(self) -> list[str]:
         """What is ours on each GPU, as the mirror shows it. Without a mirror none is known."""
-        gpus = await unless(self._list(GPUS), ABSENT)
+        gpus = await unless(self._list(api_writer.GPUS), ABSENT)
         return [
             f"{mapping_in(gpu, 'metadata').get('name')} {each.get('place')}"
             for gpu in gpus or ()
@@ -167,7 +164,7 @@ class Uninstall(msgspec.Struct, frozen=True):
             return
 
         async def uncleaned() -> list[str]:
-            status = mapping_in(as_it_is(await self.api.call("GET", path)), "status")
+            status = mapping_in(reflector.as_it_is(await self.api.call("GET", path)), "status")
             pods = await self._list(f"/api/v1/namespaces/{self.nodes_namespace}/pods", labelSelector=AGENTS)
             clean = [_node_of(pod) for pod in pods if _is_clean(pod)]
             if len(clean) >= int(status.get("desiredNumberScheduled") or 0):

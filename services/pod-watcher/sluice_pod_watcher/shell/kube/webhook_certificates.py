@@ -1,6 +1,5 @@
 """Keep the webhook's certificates in a Secret, and publish their authorities in the webhook configuration. Both objects
-come with the manifests, and are neither created nor deleted here: RBAC cannot limit `create` to a name. The rotator
-retries in its next round."""
+come with the manifests, and are neither created nor deleted here: RBAC cannot limit `create` to a name."""
 
 import base64
 import binascii

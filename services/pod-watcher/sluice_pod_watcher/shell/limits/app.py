@@ -11,13 +11,10 @@ import msgspec
 from sluice.contracts.bus.events import ReadingStarted, Stream
 from sluice.contracts.ids import Incarnation, RunId, SourceName
 from sluice.contracts.quotas.limits_file import BYTES_MAX
-from sluice.runtime import logs
+from sluice.runtime import core_runner, logs, retry, text_files
 from sluice.runtime.bus import Bus, BusError
 from sluice.runtime.clock import Clock
-from sluice.runtime.core_runner import CoreRunner, Executor
-from sluice.runtime.retry import Backoff
 from sluice.runtime.service import Service
-from sluice.runtime.text_files import NotTextError, open_to_read, read_text
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 from sluice_pod_watcher.core.limits_source import (
     READS,
@@ -62,16 +59,16 @@ class LimitsFile(msgspec.Struct, frozen=True):
 
     def look(self) -> LimitsRead | LimitsUnreadable:
         try:
-            descriptor = open_to_read(self.path)
+            descriptor = text_files.open_to_read(self.path)
             try:
-                return LimitsRead(read_text(descriptor, os.fstat(descriptor).st_mode, BYTES_MAX))
+                return LimitsRead(text_files.read_text(descriptor, os.fstat(descriptor).st_mode, BYTES_MAX))
             finally:
                 os.close(descriptor)
         except FileNotFoundError:
             return LimitsUnreadable(f"there is no limits file {self.path}", missing=True)
         except OSError as error:
             return LimitsUnreadable(f"the limits file {self.path} cannot be read: {error.strerror or error}")
-        except NotTextError as error:
+        except text_files.NotTextError as error:
             return LimitsUnreadable(f"the limits file {self.path} cannot be read: {error}")
 
 
@@ -97,7 +94,7 @@ class LimitsGate:
         self._life = reading.incarnation
         try:
             async with asyncio.timeout(FIRST_S):
-                backoff = Backoff(initial_s=0.01, max_s=0.2)
+                backoff = retry.Backoff(initial_s=0.01, max_s=0.2)
                 while not await self._is_said():
                     await self._clock.sleep(backoff.next_s())
         except TimeoutError:
@@ -120,14 +117,14 @@ async def publish_limits(
     if path is None:
         return
     origin, ttl_s = str(path), settings.closing_ttl_s
-    runner: CoreRunner[Event] = CoreRunner(
+    runner: core_runner.CoreRunner[Event] = core_runner.CoreRunner(
         name="limits",
         core=LimitsSource(RunId(f"{run}-limits"), source, origin=origin, closing_ttl_s=ttl_s),
         bus=bus,
         clock=service.clock,
         traces=service.traces,
         readings=READS,
-        execute={WriteLogLine: log_writer(), LimitsPublished: Executor(first.said, quiet=True)},
+        execute={WriteLogLine: log_writer(), LimitsPublished: core_runner.Executor(first.said, quiet=True)},
         tick_s=settings.tick_s,
     )
     async with asyncio.TaskGroup() as tasks:
@@ -135,6 +132,6 @@ async def publish_limits(
         tasks.create_task(runner.run(), name="limits")
 
 
-async def _pass_on(file: LimitsFile, runner: CoreRunner[Event]) -> None:
+async def _pass_on(file: LimitsFile, runner: core_runner.CoreRunner[Event]) -> None:
     async for event in file.changes():
         await runner.offer(event)

@@ -1,7 +1,6 @@
 """Decide when to renew the webhook's certificate, which to serve, and which authorities its callers trust. A
 *generation* is a certificate with an authority of its own, whose key is dropped after signing it. A new one is made
-long before the old one ends, and served once API servers have had time to learn its authority. Pure but for randomness:
-the wall clock is an argument."""
+long before the old one ends, and served once API servers know its authority. Pure but for randomness."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -96,8 +95,7 @@ def bundle(kept: Sequence[Generation], now: datetime) -> str:
 def shown(
     kept: Sequence[Generation], names: Sequence[str], now: datetime, config: CertificateConfig, *, published: str
 ) -> Generation | None:
-    """The generation to serve: the newest for these names whose authority was `published` (the caBundle in effect) long
-    enough ago; else the oldest for these names."""
+    """The generation to serve: the newest for these names that was `published` long enough ago; else their oldest."""
     fitting = [each for each in _begun(alive(kept, now), now) if each.names == tuple(names)]
     ripe = [each for each in fitting if each.authority_pem in published and now - each.made >= config.overlap]
     if ripe:

@@ -1,6 +1,5 @@
-"""Keep the server's certificate valid: refresh it from its source, serve new ones, and publish their authorities. An
-outage of the store or of the API server does no harm while the served certificate is valid: it is logged, and retried
-in the next round. Certificates expire by the wall clock, so only this module decides by it."""
+"""Keep the server's certificate valid: refresh it, serve new ones, publish their authorities. An outage of the store or
+of the API server does no harm while the served one is valid. Only this module decides by the wall clock."""
 
 import os
 import ssl

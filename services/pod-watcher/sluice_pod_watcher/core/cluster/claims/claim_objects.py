@@ -84,7 +84,6 @@ def allocated(
 def _of_classes(
     claim: ClaimView, devices: Mapping[str, Device], classes: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Mapping[str, Any]]:
-    """The configurations of the classes of the requests that got a device, each once with its requests."""
     requests: dict[str, list[str]] = {}
     for request, name in claim.classes.items():
         if request in devices:
@@ -95,7 +94,6 @@ def _of_classes(
 
 
 def _of_claim(claim: ClaimView, devices: Mapping[str, Device]) -> Iterator[Mapping[str, Any]]:
-    """The claim's own configurations that are for all requests, or for one that got a device."""
     for each in claim.configs:
         said = each.get("requests") or ()
         if not said or any(request in said or request.partition("/")[0] in said for request in devices):

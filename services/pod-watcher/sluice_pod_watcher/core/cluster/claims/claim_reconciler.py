@@ -9,8 +9,7 @@ from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import Bound, ResourceClaimRef
 from sluice_pod_watcher.core.cluster import events
-from sluice_pod_watcher.core.cluster.claims import claim_objects
-from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
+from sluice_pod_watcher.core.cluster.claims import claim_objects, claim_store
 from sluice_pod_watcher.core.cluster.claims.claim_view import ClaimKey, ClaimView, Device
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
@@ -41,7 +40,7 @@ class ClaimReconciler:
     """Reconciles the claims of pods, one pod at a time. Instructions go to `out`."""
 
     config: ClusterConfig
-    store: ClaimStore
+    store: claim_store.ClaimStore
     delayed_queue: DelayedQueue
     out: list[events.Own] = field(default_factory=list)
     _watch_wanted: bool = False
@@ -134,7 +133,6 @@ class ClaimReconciler:
         return False
 
     def _may_be_replaced(self, record: PodRecord, claim: ClaimView, now: float) -> bool:
-        """Whether an allocation that does not belong to the pod's slice may be taken back."""
         why = "is still used by other pods" if claim.is_used_beside(record.uid) else ""
         if not claim.is_of_our_driver:
             whose = next((driver for driver, _, _ in claim.devices.values() if driver != DRIVER), "")
@@ -220,7 +218,6 @@ class ClaimReconciler:
             record.claim_problem = why
 
     def _tell_if_late(self, record: PodRecord, why: str, now: float) -> None:
-        """Show `why` once the claim has been late for `claim_told_after_s`; else look again then."""
         since = record.claim_late_since = now if record.claim_late_since is None else record.claim_late_since
         if now >= since + self.config.claim_told_after_s:
             record.claim_problem = why

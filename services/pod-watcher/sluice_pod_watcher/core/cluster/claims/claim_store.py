@@ -7,10 +7,9 @@ from typing import Any
 from sluice.contracts.dra.names import DEVICE_CLASS
 from sluice.contracts.ids import RequestId
 from sluice.contracts.kube.names import LABEL_MANAGED, MANAGED
-from sluice_pod_watcher.core.cluster import events
+from sluice_pod_watcher.core.cluster import events, listed_objects
 from sluice_pod_watcher.core.cluster.claims.claim_view import ClaimKey, ClaimView, read_claim_object
 from sluice_pod_watcher.core.cluster.events import Raw, mapping_in
-from sluice_pod_watcher.core.cluster.listed_objects import Listing
 
 
 @dataclass(slots=True)
@@ -19,7 +18,7 @@ class ClassStore:
 
     _specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _labelled: dict[str, None] = field(default_factory=dict)
-    _listing: Listing[str] = field(default_factory=Listing)
+    _listing: listed_objects.Listing[str] = field(default_factory=listed_objects.Listing)
 
     @property
     def was_listed(self) -> bool:
@@ -69,7 +68,7 @@ class ClaimStore:
     classes: ClassStore = field(default_factory=ClassStore)
     _claims: dict[ClaimKey, ClaimView] = field(default_factory=dict)
     _users: dict[ClaimKey, dict[RequestId, None]] = field(default_factory=dict)
-    _listing: Listing[ClaimKey] = field(default_factory=Listing)
+    _listing: listed_objects.Listing[ClaimKey] = field(default_factory=listed_objects.Listing)
     unused: dict[ClaimKey, float] = field(default_factory=dict)  # allocated by us, reserved for none, and since when
 
     @property

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import msgspec
 
 from sluice.contracts.admission.stored_request import ResolvedRequest
+from sluice.contracts.dra import reader, requested
 from sluice.contracts.dra.names import POD_CLAIM
 from sluice.contracts.dra.pod_claims import PodClaim, combined, uid_of, unknown_request
-from sluice.contracts.dra.reader import read_claim
-from sluice.contracts.dra.requested import classes_named
 from sluice.contracts.dra.slice_request import ClaimRequests, NotOurs
 from sluice.contracts.messages import ResourceClaimRef
 from sluice.contracts.reasons import Refusal, RefusalReason, shorten
@@ -112,7 +111,7 @@ def _read(
 ) -> ClaimRequests | NotOurs | Refusal | _Missing:
     if not classes.was_listed:
         return _Missing("DeviceClasses cannot be listed: an administrator finds why in the pod-watcher's log")
-    names = tuple(classes_named(claim.spec))
+    names = tuple(requested.classes_named(claim.spec))
     others = [name for name in names if not classes.is_ours(name)]
     if len(others) == len(names):
         unknown = next((name for name in names if not classes.exists(name)), "")
@@ -136,5 +135,5 @@ def _read(
             allowed="a ResourceClaim of your own, or a template",
         )
     prefix, uid = f"{each.name}.", uid_of(spec, each.name)
-    read = read_claim(claim.spec, classes.ours, prefix=prefix, path=path, limits=limits, uid=uid)
+    read = reader.read_claim(claim.spec, classes.ours, prefix=prefix, path=path, limits=limits, uid=uid)
     return unknown_request(spec, each.name, read) or read if isinstance(read, ClaimRequests) else read

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluice.contracts.ids import NodeName
+from sluice.contracts import ids, reasons
 from sluice.contracts.messages import GpuReport, NodeInventory, SliceReport
-from sluice.contracts.reasons import shorten
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import MirrorGpu, UnmirrorGpu
 from sluice_pod_watcher.core.workqueue import TokenBucket
@@ -28,12 +27,12 @@ def status_of(word: NodeInventory, gpu: GpuReport) -> Status:
         "index": gpu.index,
         "uuid": str(gpu.uuid),
         "model": gpu.model[:128],
-        "layout": shorten(" ".join(_layout(gpu)), TEXT_CHARACTERS_MAX),
+        "layout": reasons.shorten(" ".join(_layout(gpu)), TEXT_CHARACTERS_MAX),
         "creatableTotal": sum(gpu.creatable.values()),
         "creatable": dict(sorted(gpu.creatable.items())[:64]),
         "used": _used(gpu, slices),
         "health": health,
-        "message": shorten("; ".join(why), TEXT_CHARACTERS_MAX),
+        "message": reasons.shorten("; ".join(why), TEXT_CHARACTERS_MAX),
         "slices": list(_slices(gpu, slices))[:SLICES_MAX],
     }
     if word.observed_at:
@@ -51,7 +50,6 @@ def _layout(gpu: GpuReport) -> Iterator[str]:
 
 
 def _health(word: NodeInventory, gpu: GpuReport) -> tuple[str, list[str]]:
-    """The state in one word, and all problems, most serious first."""
     why = [] if gpu.healthy else [gpu.health_message]
     why += [f"{_span(place.start, place.size)} quarantined" for place in gpu.quarantined]
     for daemon in gpu.daemons:
@@ -107,7 +105,7 @@ def _slices(gpu: GpuReport, slices: list[SliceReport]) -> Iterator[dict[str, str
 LOOKED_AT_MAX = 500  # objects checked per turn for a stale observation time
 
 
-def name_of(node: NodeName, index: int) -> str:
+def name_of(node: ids.NodeName, index: int) -> str:
     """The object's name, in lower case as node names are (a GPU's UUID is not always)."""
     return f"{node}-{index}"
 
@@ -119,7 +117,7 @@ class GpuMirror:
     config: ClusterConfig
     _wanted: dict[str, Status] = field(default_factory=dict)
     _written: OrderedDict[str, tuple[Status, float]] = field(default_factory=OrderedDict)  # by time, oldest first
-    _of_node: dict[NodeName, tuple[str, ...]] = field(default_factory=dict)
+    _of_node: dict[ids.NodeName, tuple[str, ...]] = field(default_factory=dict)
     _changed: OrderedDict[str, None] = field(default_factory=OrderedDict)  # in more than the time, not under way
     _under_way: dict[str, Status | None] = field(default_factory=dict)
     _not_before: float = float("-inf")
@@ -141,7 +139,7 @@ class GpuMirror:
             self._wanted[name] = status
             self._compare(name)
 
-    def node_gone(self, node: NodeName) -> None:
+    def node_gone(self, node: ids.NodeName) -> None:
         for name in self._of_node.pop(node, ()):
             self._drop(name)
 

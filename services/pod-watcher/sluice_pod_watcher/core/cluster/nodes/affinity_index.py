@@ -1,6 +1,5 @@
 """Choose which pods without slices to publish per node: those that a term of ours matches or that repel others, and
-host ports. Labels only if a term uses them, so pods alike are one entry with a count. The allocator evaluates the
-terms."""
+host ports. Labels only if a term uses them: pods alike are one entry. The allocator evaluates terms."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

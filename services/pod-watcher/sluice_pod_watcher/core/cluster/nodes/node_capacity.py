@@ -12,8 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from sluice.contracts.ids import NodeName
-from sluice.contracts.kube.quantities import NotANumber, parse_quantity
-from sluice.contracts.kube.selectors import volumes_reachable
+from sluice.contracts.kube import quantities, selectors
 from sluice.contracts.kube.taints import blocking_predicate
 from sluice.contracts.messages import NO_NEEDS, HostFacts, HostNeeds, HostPort, HostRoom, Taint, Toleration
 from sluice.contracts.pod_specs import read_host_needs
@@ -237,7 +236,7 @@ class NodeCapacity:
         if node is None:
             return ""
         why = blocking_predicate(_facts(node), tolerations)
-        return why or ("" if volumes_reachable(volumes, node.labels) else "cannot reach a volume of the pod")
+        return why or ("" if selectors.volumes_reachable(volumes, node.labels) else "cannot reach a volume of the pod")
 
     def say_again(self, missing: Iterable[NodeName]) -> None:
         """Compare everything with the bus again, including that nothing fits on the missing nodes."""
@@ -345,5 +344,5 @@ def _read_node(told: tuple[object, ...], version: int) -> _NodeFacts:
 
 @lru_cache(maxsize=KEPT_MAX)
 def _amount(text: str) -> Fraction:
-    size = parse_quantity(text)
-    return _NOTHING if isinstance(size, NotANumber) else size
+    size = quantities.parse_quantity(text)
+    return _NOTHING if isinstance(size, quantities.NotANumber) else size

@@ -9,10 +9,9 @@ from typing import Any
 from sluice.contracts.ids import NodeName
 from sluice.contracts.kube.names import LABEL_CAPACITY, LABEL_HOSTNAME, LABEL_MANAGED, MANAGED
 from sluice.contracts.messages import NodeInventory, PoolDemand, Taint
-from sluice_pod_watcher.core.cluster import events
+from sluice_pod_watcher.core.cluster import events, listed_objects
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import Raw, mapping_in
-from sluice_pod_watcher.core.cluster.listed_objects import Listing
 from sluice_pod_watcher.core.workqueue import remember
 
 PREFIX = "sluice-capacity-"
@@ -90,7 +89,7 @@ class Placeholders:
     _pools: dict[str, PoolDemand] = field(default_factory=dict)
     _reading: dict[str, PoolDemand] | None = field(default_factory=dict)  # pools that it has shown; None: no reading
     _here: dict[str, _Placeholder] = field(default_factory=dict)
-    _listing: Listing[str] = field(default_factory=Listing)
+    _listing: listed_objects.Listing[str] = field(default_factory=listed_objects.Listing)
     _under_way: dict[str, str] = field(default_factory=dict)  # placeholders being created (their pools) or deleted
     _answers: dict[NodeName, float] = field(default_factory=dict)  # nodes whose agents answer, and since when
     _useless: dict[NodeName, None] = field(default_factory=dict)

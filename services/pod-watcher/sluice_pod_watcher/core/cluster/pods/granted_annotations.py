@@ -19,8 +19,7 @@ _WORDS = re.compile(r"[A-Za-z0-9_.,=-]{0,1000}")
 def annotations_of(bound: Bound, asked: ResolvedRequest, *, by_claim: bool = False) -> dict[str, str] | str:
     """Every granted annotation of a pod, with a neutral value where a mode does not use it; or why there is none. The
     binding is validated once more: a ticket named `.` would mount the whole volume, and a container without its value
-    would start with that of its image. `by_claim`: the kubelet hands the devices over, so the pod names only its
-    allocation."""
+    would start with that of its image. `by_claim`: the pod names only its allocation."""
     devices = {each.container: each for each in bound.containers}
     found = {names.GRANTED_ALLOCATION: str(bound.allocation)}
     served = {claim.container: claim.container for claim in asked.pod.claims} | dict(asked.served_by)

@@ -1,6 +1,5 @@
 """Which pods are evicted as their slices idle: opted in by annotation, or by a default of their namespace. Since when a
-slice idles comes with the inventory of its node. A warning is remembered by this process alone, so a pod is warned
-again after a restart, and never evicted without the whole time since."""
+slice idles comes with the inventory of its node. After a restart a pod is warned again."""
 
 from dataclasses import dataclass, field
 

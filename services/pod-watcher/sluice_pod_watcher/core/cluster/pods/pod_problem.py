@@ -6,10 +6,9 @@ from typing import Literal
 
 import msgspec
 
+from sluice.contracts import reason_hints, reasons
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import Bound, DeviceGrant, GpuReport, NodeInventory, Pending, Refused, Released, WaitOver
-from sluice.contracts.reason_hints import hint_for
-from sluice.contracts.reasons import Refusal, WaitReason, shorten
 from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodCondition, PodView
 
@@ -77,7 +76,7 @@ def _what_ails(device: DeviceGrant, gpu: GpuReport | None) -> str:
 
 
 def _because(message: str) -> str:
-    return f" ({shorten(message, 300)})" if message else ""
+    return f" ({reasons.shorten(message, 300)})" if message else ""
 
 
 NOTE_CHARACTERS_MAX = 900  # an Event's note holds 1,024 (tried)
@@ -147,7 +146,7 @@ def _of_bound(bound: Bound, view: PodView, complaint: str, stuck: str, ails: str
     return None
 
 
-def _refused(reason: str, refusal: Refusal, view: PodView) -> PodProblem:
+def _refused(reason: str, refusal: reasons.Refusal, view: PodView) -> PodProblem:
     mend = "fix its template" if view.controller else "create it again with that fixed"
     words = f"{refusal.sentence()}. This pod can never start: delete it, and {mend}."
     return _said(str(refusal.reason), words, reason=reason)
@@ -180,12 +179,12 @@ def _waiting(pending: Pending | WaitOver | None, made_on: str) -> PodProblem:
     if lead is None:
         return _said(WAITS, pending.message, level="Normal", patience="a moment")
     known = f", elsewhere {lead.known_as}" if lead.known_as not in {"", lead.reason} else ""
-    words = f"{pending.message}. {hint_for(pending.reasons)} [{lead.reason}{known}]"
-    level: Level = "Warning" if lead.reason is WaitReason.NO_NODE_CAN_FIT else "Normal"
+    words = f"{pending.message}. {reason_hints.hint_for(pending.reasons)} [{lead.reason}{known}]"
+    level: Level = "Warning" if lead.reason is reasons.WaitReason.NO_NODE_CAN_FIT else "Normal"
     return _said(WAITS, words, reason=str(lead.reason), level=level, patience="a moment")
 
 
 def _said(
     event: str, words: str, *, reason: str = "", level: Level = "Warning", patience: Patience = "none"
 ) -> PodProblem:
-    return PodProblem(reason or event, event, shorten(words, NOTE_CHARACTERS_MAX), level, patience)
+    return PodProblem(reason or event, event, reasons.shorten(words, NOTE_CHARACTERS_MAX), level, patience)

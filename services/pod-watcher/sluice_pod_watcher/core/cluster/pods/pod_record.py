@@ -7,9 +7,7 @@ from sluice.contracts import messages as msg
 from sluice.contracts.admission.stored_request import ResolvedRequest
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, SourceName
 from sluice_pod_watcher.core.cluster.events import Patch, Raw
-from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
-from sluice_pod_watcher.core.cluster.pods.request_terms import RequestTerms
-from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
+from sluice_pod_watcher.core.cluster.pods import pod_view, request_terms, volume_claims
 from sluice_pod_watcher.core.same_fields import like
 from sluice_pod_watcher.core.workqueue import PendingWrite, remember
 
@@ -29,9 +27,9 @@ class PodRecord:
     name: str
     since: float  # when it was first seen, or made its request: other gates may have held it before
     quiet_since: float  # the time of its request, or of its last answer
-    view: PodView | None = None
+    view: pod_view.PodView | None = None
     asked: ResolvedRequest | None = None
-    terms: RequestTerms | None = None  # the content of its request; None while there is none
+    terms: request_terms.RequestTerms | None = None  # the content of its request; None while there is none
     revision: int = 1
     claims_revision: int = 1  # since this revision its request names the ResourceClaims that it names now
     ended: msg.WithdrawCause | None = None
@@ -51,7 +49,7 @@ class PodRecord:
     evicting: PendingWrite = field(default_factory=PendingWrite)
     evicting_beside: dict[RequestId, PendingWrite] = field(default_factory=dict)  # other pods with its claim
     reading_claims: PendingWrite = field(default_factory=PendingWrite)
-    places: VolumeTopologies | None = None  # the topologies of its volumes; None before they were read
+    places: volume_claims.VolumeTopologies | None = None  # the topologies of its volumes; None before they were read
     places_for: AllocationId | None = None  # the slice for which they were last read; None before it has one
     unread: Raw | None = None  # its object, while parsing its request waits for that
     unclaimed: Raw | None = None  # its object, while the request waits for its claims or follows its own

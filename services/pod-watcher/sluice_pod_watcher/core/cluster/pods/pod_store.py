@@ -16,8 +16,8 @@ from sluice.contracts.kube.names import is_claim_name
 from sluice.contracts.manifests.resource_claims import two_vocabularies
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
-from sluice_pod_watcher.core.cluster.claims.claim_request_index import ClaimRequestIndex
-from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
+from sluice_pod_watcher.core import publisher, workqueue
+from sluice_pod_watcher.core.cluster.claims import claim_request_index, claim_store
 from sluice_pod_watcher.core.cluster.claims.own_claims import OwnClaims, read_own_claims, resolved, shared_and_more
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import Raw, mapping_in
@@ -26,8 +26,6 @@ from sluice_pod_watcher.core.cluster.pods.pod_record import AvoidedNodes, PodRec
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 from sluice_pod_watcher.core.cluster.pods.request_terms import RequestTerms, terms_followed, terms_of, terms_of_pod
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
-from sluice_pod_watcher.core.publisher import phase_of
-from sluice_pod_watcher.core.workqueue import remember
 
 Change = Literal["", "new", "changed", "ended"]
 _OF_WHO_HAS_IT = RequestLimits(max_gpus_per_node=GPUS_MAX)  # a pod that has a slice may have it under another limit
@@ -48,8 +46,8 @@ class PodStore:
         self._unknown: dict[RequestId, None] = {}  # may have a slice, with a request that is nowhere to be read
         self.others_were_listed = False  # whether our pods outside the selection are known
         self.wait_for_nodes = True  # whether pods that terms of requests match have yet to be published
-        self.claims = ClaimStore()  # the ResourceClaims that our pods name
-        self.claim_requests = ClaimRequestIndex()  # the request that stands for each ResourceClaim
+        self.claims = claim_store.ClaimStore()  # the ResourceClaims that our pods name
+        self.claim_requests = claim_request_index.ClaimRequestIndex()  # the request that stands for each ResourceClaim
 
     def all_requests(self) -> Iterable[RequestId]:
         return [uid for uid, record in self.records.items() if not record.closed]
@@ -63,7 +61,7 @@ class PodStore:
 
     def phases(self) -> Counter[str]:
         return Counter(
-            phase_of(
+            publisher.phase_of(
                 record.answer,
                 wanted=record.active,
                 understood=record.terms is None or record.terms.refusal is None,
@@ -222,9 +220,6 @@ class PodStore:
             return ""
         return self._read_terms(record, raw, now)
 
-    def waiting_for_claims(self) -> list[RequestId]:
-        return [uid for uid, record in self.records.items() if record.unclaimed is not None]
-
     def take_freed(self) -> list[RequestId]:
         """Pods whose ResourceClaim has no request any more: one of them asks next."""
         freed, self.claim_requests.freed = self.claim_requests.freed, {}
@@ -331,7 +326,6 @@ class PodStore:
         return self._ask(record, view, raw, own, now)
 
     def _read_words(self, record: PodRecord, view: PodView, spec: Raw) -> Refusal | None:
-        """Read what admission stored, once; or why that cannot be parsed."""
         if record.asked is not None or record.by_own_claims or not view.request:
             return None
         asked = read_stored(view.request, spec, self._limits_of(record))
@@ -438,7 +432,7 @@ class PodStore:
 
     def bury(self, uid: RequestId) -> None:
         """The pod is gone. An API server that shows it again is lagging: no UID lives twice."""
-        remember(self._gone, uid, None, at_most=self.config.tombstones_max)
+        workqueue.remember(self._gone, uid, None, at_most=self.config.tombstones_max)
 
     def _forget(self, record: PodRecord) -> None:
         for name in record.view.resource_claims.values() if record.view is not None else ():
@@ -455,7 +449,6 @@ class PodStore:
 
 
 def _counts(record: PodRecord, word: msg.AllocationRequested | msg.RequestRejected) -> bool:
-    """Whether the request on the bus counts, rather than the pod's spec."""
     if isinstance(word, msg.RequestRejected) and record.held is not None:
         return False  # a pod with a slice has a request
     if record.terms is None:

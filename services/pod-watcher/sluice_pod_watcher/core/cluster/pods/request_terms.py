@@ -12,8 +12,7 @@ from sluice.contracts.dra.slice_request import ClaimRequests
 from sluice.contracts.ids import NodeName
 from sluice.contracts.pod_specs import NO_PRIORITY, read_host_needs, read_priority, with_node, with_priority_class
 from sluice.contracts.reasons import Refusal
-from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
-from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
+from sluice_pod_watcher.core.cluster.pods import pod_view, volume_claims
 from sluice_pod_watcher.core.same_fields import like
 
 
@@ -47,18 +46,17 @@ def terms_of(word: msg.AllocationRequested | msg.RequestRejected) -> RequestTerm
 def terms_of_pod(
     asked: ResolvedRequest,
     spec: dict[str, Any],
-    view: PodView,
+    view: pod_view.PodView,
     *,
     held: msg.Held | None,
-    places: VolumeTopologies = (),
+    places: volume_claims.VolumeTopologies = (),
     shun: tuple[NodeName, ...] = (),
     resource_claims: tuple[msg.ResourceClaimRef, ...] = (),
     by_claims: ClaimRequests | None = None,
 ) -> RequestTerms:
     """The terms of a pod: its request, what its spec needs of a node, and its priority. The API server has resolved the
     pod's PriorityClass into its spec; the pod's own annotation takes precedence. `by_claims`: `asked` is what its own
-    ResourceClaims say. A pod with a slice stays where it is, even if its edited spec fits no node: a refusal would
-    leave its slice without a request."""
+    ResourceClaims say. A pod with a slice stays where it is, even if its edited spec fits no node."""
     pod = asked.pod
     needs = read_host_needs(spec, view.namespace, view.labels)
     if not isinstance(needs, Refusal):
@@ -86,7 +84,7 @@ def terms_of_pod(
     )
 
 
-def terms_followed(terms: RequestTerms, view: PodView, spec: Mapping[str, Any]) -> RequestTerms:
+def terms_followed(terms: RequestTerms, view: pod_view.PodView, spec: Mapping[str, Any]) -> RequestTerms:
     """The terms of a pod that has its slice, as others' terms match it: labels may be edited while it runs."""
     now = read_host_needs(spec, view.namespace, view.labels)
     if isinstance(now, Refusal) or terms.refusal is not None:
