@@ -148,6 +148,27 @@ def test_the_granted_subrequest_is_the_one_that_the_claim_names(dra):
     assert dra.api.opened == ["u1"]
 
 
+def test_claims_of_templates_are_waited_for_and_granted_together(dra):
+    """A slice for one of two claims would hold a device that no container can use."""
+    entries = [{"name": each, "resourceClaimTemplateName": "one"} for each in ("left", "right")]
+    dra.show(dra.api.store(pod("train", "u1", *entries)))
+    assert dra.word("u1") is None
+    put(dra, claim("train-left", owner="u1"))
+    put(dra, claim("train-right", owner="u1"))
+    assert dra.word("u1") is None
+    dra.change("u1", status={"resourceClaimStatuses": [{"name": "left", "resourceClaimName": "train-left"}]})
+    assert dra.word("u1") is None
+    both = [{"name": each, "resourceClaimName": f"train-{each}"} for each in ("left", "right")]
+    dra.change("u1", status={"resourceClaimStatuses": both})
+    word = dra.word("u1")
+    assert [each.container for each in word.claims] == ["left.gpu", "right.gpu"]
+    assert [dict(each.requests) for each in word.resource_claims] == [{"gpu": "left.gpu"}, {"gpu": "right.gpu"}]
+    assert not any(each.shared for each in word.resource_claims)
+    grant(dra, "u1", "left.gpu", "right.gpu")
+    assert dra.api.claims.writes == ["allocate", "allocate"]
+    assert dra.api.opened == ["u1"]
+
+
 def test_a_request_that_the_claim_does_not_have_is_refused(dra):
     put(dra, claim("mine"))
     made = pod()

@@ -230,6 +230,22 @@ def test_a_last_word_that_the_bus_forgot_is_said_again(bench, pod, read, forgott
     assert [word for subject, word in bench.words[words:] if subject == "sluice.request.u1"][-1].closing
 
 
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"terminated": {}}}]},
+        {"phase": "Failed", "containerStatuses": [{"name": "main", "state": {"running": {}}}]},
+    ],
+    ids=["restarts", "written-by-others"],
+)
+def test_a_status_that_proves_nothing_ends_nothing(bench, status):
+    """A slice would be given to a second pod while the first uses it."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=status)
+    assert isinstance(bench.word("u1"), msg.AllocationRequested)
+
+
 def test_replayed_old_versions_change_nothing(bench):
     """A pod would be bound twice, or a dead one asked for again."""
     bench.create("train", "u1")
