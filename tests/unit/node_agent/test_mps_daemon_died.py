@@ -143,6 +143,30 @@ def out_of_use(node, place):
 
 
 @PLACES
+def test_nobody_is_put_beside_a_process_of_which_nothing_tells(node, place):
+    """Two pods would have one part of a GPU: one gets it, and the other still computes there."""
+    _, daemon = lose_both_while_one_leaves(node, place)
+    assert out_of_use(node, place) == [(place[2], place[3])]
+    node.open()
+    node.order(node.grant(node.share("a3", place, owner="pod-3")))
+    node.work()
+    for _ in range(5):
+        node.tick(2.0)
+    word = node.word("a3")
+    assert isinstance(word, SliceFailed)
+    assert word.error == "InUse"
+    assert f"used by process {LEAVING} of no known slice" in word.message
+    assert out_of_use(node, place) == [(place[2], place[3])]
+    assert isinstance(node.word("a1"), SliceReady)
+    ends(node, daemon, LEAVING)
+    assert out_of_use(node, place) == []
+    node.order(node.grant(node.share("a4", place, owner="pod-4")))
+    node.work()
+    assert isinstance(node.word("a4"), SliceReady)
+    assert node.mps.started == 1
+
+
+@PLACES
 def test_a_home_is_not_stopped_under_a_process_of_which_nothing_tells(node, place):
     """It would lose what it computes, and its place would be called free."""
     stays, daemon = lose_both_while_one_leaves(node, place)
