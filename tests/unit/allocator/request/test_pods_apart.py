@@ -155,6 +155,21 @@ def test_the_first_of_pods_that_want_to_be_together_is_not_kept_waiting_for_itse
     assert ask(bench, *(pod(name, together) for name in "abc")) == ["gpu-1"] * 3
 
 
+def test_a_host_port_is_given_once_on_a_node() -> None:
+    """Of ours and of others' pods; another address or protocol is another port."""
+    tcp, udp = msg.HostPort(port=8080), msg.HostPort(port=8080, protocol="UDP")
+    bench = bench_of(**{"gpu-1": facts(ports=(msg.HostPort(port=9000, ip="10.0.0.1"),)), "gpu-2": facts()})
+    places = ask(
+        bench,
+        pod("a", msg.HostNeeds(ports=(tcp,))),
+        pod("b", msg.HostNeeds(ports=(tcp,))),
+        pod("c", msg.HostNeeds(ports=(tcp,))),
+        pod("d", msg.HostNeeds(ports=(udp,))),
+        pod("e", msg.HostNeeds(ports=(msg.HostPort(port=9000),))),
+    )
+    assert places == ["gpu-1", "gpu-2", WaitReason.NODE_HOST_PORT_TAKEN, "gpu-1", "gpu-2"]
+
+
 def test_pods_that_are_not_ours_keep_ours_out_as_well() -> None:
     """What their source says of them counts: matched by our term, or wanting ours apart."""
     theirs = msg.OtherPods(namespace="default", labels={"app": "llm"})
