@@ -205,6 +205,40 @@ def test_claims_of_ours_beside_a_request_in_other_words_are_refused(dra):
     assert dra.api.claims.writes == []
 
 
+@pytest.mark.parametrize("gates", [("sluice.dev/slice",), ("sluice.dev/slice", "other.example/gate")])
+def test_a_pod_of_another_driver_is_let_go_without_a_trace(dra, gates):
+    """It neither waits for us nor counts as ours: its resources would be missing on its node."""
+    dra.handle(e.Seen("classes", device_class("nic.example", managed=False)))
+    put(dra, claim("card", request("nic", "nic.example")))
+    made = pod("train", "u1", {"name": "nic", "resourceClaimName": "card"})
+    made["spec"]["schedulingGates"] = [{"name": each} for each in gates]
+    dra.automatic = False
+    dra.show(dra.api.store(made))
+    path, left = "/spec/schedulingGates", [{"name": each} for each in gates[1:]]
+    opened = {"op": "replace", "path": path, "value": left} if left else {"op": "remove", "path": path}
+    assert dra.calls == [
+        e.AnnotatePod(
+            "u1",
+            "ns",
+            "train",
+            (
+                {"op": "test", "path": "/metadata/uid", "value": "u1"},
+                {"op": "test", "path": path, "value": [{"name": each} for each in gates]},
+                opened,
+                {"op": "remove", "path": "/metadata/annotations/sluice.dev~1request"},
+                {"op": "remove", "path": "/metadata/labels/sluice.dev~1managed"},
+            ),
+        )
+    ]
+    dra.automatic = True
+    dra.handle(*dra.carry_out(dra.calls.pop()))
+    gone = dra.api.find("u1")
+    dra.handle(e.Gone("pods", gone))  # it left our selection
+    dra.pass_time(70)
+    assert (dra.word("u1"), dra.api.events, dra.api.conditions) == (None, [], [])
+    assert dra.api.object_writes["u1"] == 1
+
+
 def test_nvidias_classes_are_theirs_where_they_are_not_labelled_as_ours(dra):
     dra.handle(e.Seen("classes", device_class(GPU, managed=False)))
     put(dra, claim("mine", request(of=GPU)))

@@ -74,6 +74,39 @@ def test_a_source_has_synced_only_after_pods_were_listed(new):
     assert bench.bus["sluice.source.cluster"].epoch == 2
 
 
+def test_a_pod_is_bound_in_one_write(bench):
+    """A second write would be a second chance to go wrong, and load on etcd."""
+    bench.create("train", "u1")
+    bench.automatic = False
+    bench.bind("u1")
+    (call,) = bench.calls
+    assert isinstance(call, e.BindPod)
+    assert call.patch[0] == {"op": "test", "path": "/metadata/uid", "value": "u1"}
+    assert call.patch[1] == {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": "sluice.dev/slice"}]}
+    assert call.patch[-1] == {"op": "remove", "path": "/spec/schedulingGates"}
+    bench.automatic = True
+    bench.handle(*bench.carry_out(bench.calls.pop()))
+    assert bench.annotations("u1") == {
+        "granted.sluice.dev/allocation": "u1_r_1",
+        "granted.sluice.dev/trace-id": "d7ba87f882f4247909442296daf6de9f",
+        "main.granted.sluice.dev/visible-devices": "MIG-1",
+        "main.granted.sluice.dev/ticket": "t-1",
+        "main.granted.sluice.dev/driver-capabilities": "compute,utility",
+        "main.granted.sluice.dev/mps-pipe-directory": "",
+        "main.granted.sluice.dev/active-thread-percentage": "100",
+        "main.granted.sluice.dev/pinned-memory-limit": "",
+        "main.granted.sluice.dev/quota-socket": "",
+        "main.granted.sluice.dev/quota-preload": "",
+    }
+    assert terms_of(bench, "u1") == [{"matchFields": pin()}]
+    bench.pass_time(30)
+    bench.list()
+    assert bench.api.object_writes == {"u1": 1}
+    assert bench.api.conditions == []
+    assert [(each.reason, each.count) for each in bench.api.events] == [("SliceBound", 1)]
+    assert bench.word("u1").held == msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
+
+
 @pytest.mark.parametrize(
     ("affinity", "left"),
     [
