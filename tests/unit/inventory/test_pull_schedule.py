@@ -98,6 +98,19 @@ def test_an_announcement_of_another_node_than_its_subjects_is_ignored(bench):
     assert bench.core.names() == []
 
 
+def test_nodes_that_never_answer_do_not_hold_up_the_others(bench):
+    """Retries have fewer places than pulls: a living node's announcement is pulled beside them."""
+    dead = [NodeName("d1"), NodeName("d2")]
+    for node in dead:
+        assert bench.hear(news(node=node)) == [Pull(node, ENDPOINT)]
+    for node in dead:
+        assert bench.feed(PullFailed(node, "away")) == []
+    assert bench.at(1.0) == [Pull(dead[0], ENDPOINT)]
+    assert bench.at(1.5) == []
+    assert bench.hear(news()) == [ASK]
+    assert bench.feed(PullFailed(dead[0], "away")) == [Pull(dead[1], ENDPOINT)]
+
+
 def test_an_answer_for_another_node_is_refused_loudly(bench):
     """The wrong node's devices are never shown under this name, and the reason is."""
     assert bench.hear(news()) == [ASK]

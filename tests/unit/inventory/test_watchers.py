@@ -22,6 +22,17 @@ async def test_a_node_that_changes_often_waits_once():
         assert [await watcher.next(), await watcher.next()] == [A, B]
 
 
+async def test_a_watcher_that_does_not_read_is_ended():
+    """More changed nodes than may be queued: it ends, and the others do not."""
+    watchers = Watchers(watchers_max=2, pending_max=2)
+    with watchers.watch(frozenset()) as slow, watchers.watch(frozenset({"c"})) as other:
+        for name in (A, B, C):
+            watchers.tell(name)
+        assert slow.too_slow
+        assert await slow.next() is None
+        assert await other.next() == C
+
+
 async def test_a_waiting_watcher_is_woken():
     """`next` returns when something happens, not on a timer."""
     watchers = Watchers(watchers_max=1, pending_max=2)

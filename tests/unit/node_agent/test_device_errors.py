@@ -137,6 +137,27 @@ def test_a_slice_in_use_is_tried_ever_more_slowly_then_quarantined_and_freed_whe
     assert node.agent.snapshot().gpus[0].quarantined == ()
 
 
+def test_a_whole_gpu_is_free_only_when_the_tenants_processes_are_gone(node):
+    """Two tenants are never on one GPU, although nothing has to be destroyed between them."""
+    node.live()
+    booking = node.booking("a1", (2, None, 0, 8))
+    node.order(node.grant(booking))
+    node.work()
+    assert node.word("a1").devices[0].uuid == node.gpus[2]
+    _process(node, 2, node.gpus[2])
+    node.order(node.revoke(booking))
+    node.work()
+    other = node.booking("a2", (2, None, 0, 8), owner="pod-2")
+    node.order(node.grant(other))
+    node.work()
+    assert not isinstance(node.word("a1"), SliceGone)
+    assert isinstance(node.word("a2"), SliceFailed)
+    assert "python 7" in node.word("a2").message
+    _no_processes(node)
+    node.tick(1.0)
+    assert isinstance(node.word("a1"), SliceGone)
+
+
 def test_a_foreign_instance_is_reported_subtracted_and_never_touched(node):
     gpu = node.gpus[0]
     node.start()
@@ -231,6 +252,48 @@ def test_a_lost_gpu_is_unhealthy_its_slices_degraded_and_both_come_back(node):
     assert isinstance(node.word("a1"), SliceGone)
     assert before.devices[1].uuid
     assert (node.instances(0), node.instances(1)) == ([], [])
+
+
+@pytest.mark.parametrize("damage", ["removed", "emptied", "flipped"])
+@pytest.mark.parametrize("crash_at", [0, 1, 2, 3])
+def test_a_lost_journal_is_rebuilt_from_devices_and_ledger(node, damage, crash_at):
+    """A broken disk block takes no slice from a running pod and leaks none: also when the rebuilding is cut short."""
+    node.live()
+    booking, whole = node.booking("a1", *TWO), node.booking("a2", (2, None, 0, 8), owner="pod-2")
+    node.order(node.grant(booking))
+    node.order(node.grant(whole))
+    node.work()
+    before = [node.word("a1"), node.word("a2")]
+    node.stop()
+    path = node.tmp_path / "agent" / "journal"
+    if damage == "removed":
+        path.unlink()
+    elif damage == "emptied":
+        path.write_bytes(b"")
+    else:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 4
+        path.write_bytes(data)
+    node.start()
+    assert node.work(own_max=0) is False
+    if crash_at:
+        node.work(own_max=crash_at - 1)
+        node.open()
+        node.work(own_max=crash_at)
+        node.start()
+    node.work()
+    node.open()
+    node.work()
+    assert [node.word("a1"), node.word("a2")] == before
+    assert node.tickets.names() == tuple(sorted(word.ticket for word in before))
+    owners = [i.allocation for gpu in node.agent.snapshot().gpus for i in gpu.instances]
+    assert owners == ["a1", "a1"]
+    for each in (booking, whole):
+        node.order(node.revoke(each))
+    node.work()
+    assert isinstance(node.word("a1"), SliceGone)
+    assert isinstance(node.word("a2"), SliceGone)
+    assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ())
 
 
 def test_a_grant_that_failed_is_tried_again_when_it_is_ordered_anew(node):

@@ -7,10 +7,11 @@ import pynvml
 import pytest
 
 from sluice.contracts.ids import GpuUuid, NodeName
+from sluice.mig.catalog import catalog
 from sluice_node_agent.core.events import DeviceErrorKind, GpuTroubled
 from sluice_node_agent.device.gpu_health import APPLICATION_XIDS, HealthFacts, XidHistory, is_critical, why_unhealthy
 from sluice_node_agent.device.nvml.errors import known_or, meaning, no_backend, older, told
-from sluice_node_agent.device.nvml.mig import profile_name
+from sluice_node_agent.device.nvml.mig import built_name, profile_name
 from sluice_node_agent.device.port import DeviceError, GpuLostError, InUseError, NotSupportedError, RebootedError
 from sluice_node_agent.shell.nodes.node_backend import WatchTimes
 from sluice_node_agent.shell.runner import usage_poller as xid_watch
@@ -272,3 +273,16 @@ async def test_a_reboot_noticed_here_begins_a_new_life():
     """The agent of a node that was rebooted does not go on with what it knew of the old boot."""
     with pytest.raises(RebootedError):
         await asyncio.wait_for(_watch(Driver(RebootedError("rebooted")), []), PATIENCE_S)
+
+
+@pytest.mark.parametrize("model", catalog(), ids=lambda model: model.key)
+def test_profiles_are_found_by_the_same_name_on_old_drivers(model):
+    """A driver that does not tell the names of profiles: a grant of `3g.20gb` must still find it."""
+    for profile in model.profiles:
+        built = built_name(
+            enum=profile.nvml_enum,
+            compute_slices=profile.compute_slices,
+            memory_mib=profile.memory_mib,
+            total_bytes=model.memory_mib * 1024**2,
+        )
+        assert built == profile.name

@@ -49,6 +49,23 @@ def _steps(node):
     return [type(step) for step in node.own_done if not isinstance(step, do.SaveJournal)]
 
 
+def test_a_claim_is_noted_then_its_file_written_then_the_kubelet_answered(node):
+    """A crash at any point leaves a journal that names every claim a pod may have."""
+    booking = _booking(node)
+    _ready(node, booking)
+    assert node.word("a1").ticket == "", "its containers mount none"
+    call = node.prepare("u1")
+    node.work()
+    (instance,) = node.hardware.read().gpus[0].instances
+    container = node.word("a1").containers[0]
+    part = do.CdiPart(node.gpus[0], instance.uuid, instance.gi_id)
+    saved, written = node.own_done
+    assert isinstance(saved, do.SaveJournal)
+    assert (saved.record.prepared, saved.record.cdi_files) == (("u1",), ("u1",))
+    assert written == do.WriteCdi(written.token, "u1", (do.CdiDevice(_name(booking), container, (part,)),))
+    assert node.answers == {call: _answer(call, booking)}
+
+
 def test_a_call_waits_while_its_slice_is_made_and_is_answered_when_it_is_ready(node):
     """An error would cost the pod a minute: a kubelet tries again only then."""
     booking = _booking(node)
@@ -60,6 +77,17 @@ def test_a_call_waits_while_its_slice_is_made_and_is_answered_when_it_is_ready(n
     during = node.prepare("u1")
     node.work()
     assert node.answers == {call: _answer(call, booking) for call in (early, during)}
+
+
+def test_a_call_for_an_unknown_claim_ends_with_a_reason_before_the_kubelet_gives_up(node):
+    call = node.prepare("u9")
+    node.tick(node.config.prepare_within_s - 1)
+    assert node.answers == {}
+    node.tick(1)
+    assert node.answers[call].error == (
+        "ResourceClaim default/of-u9: no slice is booked for it on this node; look at the pod's events, and at its "
+        "claim's status"
+    )
 
 
 def test_a_call_for_a_slice_that_does_not_come_up_says_why(node):
@@ -199,6 +227,17 @@ def test_a_lost_device_takes_its_file_away_before_it_is_made_again(node):
     assert steps == [do.RemoveTicket, do.RemoveCdi, do.CreateGpuInstance, do.MakeTicket, do.WriteCdi]
 
 
+def test_files_of_no_slice_are_removed_once_all_orders_are_read(node):
+    """A claim that ended while the agent was away leaves nothing behind, and one that may be ordered stays."""
+    node.cdi["u7"] = ()
+    node.start()
+    node.work()
+    assert list(node.cdi) == ["u7"]
+    node.open()
+    node.work()
+    assert node.cdi == {}
+
+
 def test_a_slice_found_after_a_lost_journal_is_taken_back_only_when_its_pod_has_ended(node):
     booking = _booking(node)
     _ready(node, booking)
@@ -213,6 +252,31 @@ def test_a_slice_found_after_a_lost_journal_is_taken_back_only_when_its_pod_has_
     assert not isinstance(node.word("a1"), SliceGone)
     node.pods.clear()
     node.tick()
+    assert isinstance(node.word("a1"), SliceGone)
+
+
+def test_a_pod_deleted_by_force_keeps_its_device_although_the_kubelet_has_ended_its_use(node):
+    """Its process ignores TERM: the next pod would compute beside it. A kubelet looks once a minute."""
+    booking = _booking(node)
+    _ready(node, booking)
+    node.prepare("u1")
+    node.work()
+    node.own_done.clear()
+    node.pods["pod-1"] = LEFT
+    node.order(node.revoke(booking))
+    node.work()
+    for _ in range(3):
+        node.tick()
+    assert _steps(node)[:3] == [do.RemoveTicket, do.RemoveCdi, do.ListTenants]
+    assert do.DestroyComputeInstance not in _steps(node)
+    call = node.unprepare("u1")
+    node.work()
+    node.tick()
+    assert node.answers[call] == do.AnswerCall(call)
+    assert not isinstance(node.word("a1"), SliceGone)
+    del node.pods["pod-1"]
+    for _ in range(3):
+        node.tick()
     assert isinstance(node.word("a1"), SliceGone)
 
 

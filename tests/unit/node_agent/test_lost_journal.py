@@ -3,7 +3,8 @@
 import pytest
 
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceReady
-from sluice_node_agent.core.instructions import MakeTicket
+from sluice_node_agent.core.instructions import MakeTicket, SaveJournal
+from sluice_node_agent.core.journal_records import NodeRecord
 
 SMALL = (0, "2g.10gb", 4, 2)
 
@@ -17,6 +18,43 @@ def _devices(node):
     """What is there that a tenant could use, and would miss."""
     daemons = [(daemon.order.home, daemon.pid) for daemon in node.mps.living()]
     return node.instances(0), node.tickets.names(), daemons
+
+
+@pytest.mark.parametrize("restarts", [0, 1], ids=["once", "started again meanwhile"])
+@pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])
+def test_an_instance_on_a_gpu_that_is_silent_when_the_journal_is_lost_stays_with_its_pod(node, restarts, shared):
+    """Its ticket would be removed, its instance orphaned, and another created beside it."""
+    node.live()
+    node.order(node.grant(node.share("a1", SMALL) if shared else node.booking("a1", SMALL)))
+    node.work()
+    before, there = node.word("a1"), _devices(node)
+    node.lose_journal()
+    _silent(node, 0)
+    node.live()
+    unseen = [
+        step.record.unseen
+        for step in node.own_done
+        if isinstance(step, SaveJournal) and isinstance(step.record, NodeRecord)
+    ]
+    assert unseen[-1] == (node.gpus[0],)
+    for _ in range(restarts):
+        node.live()
+    node.own_done.clear()
+    node.open()
+    assert [each for each in node.waiting if hasattr(each, "token")] == []
+    node.work()
+    assert _devices(node) == there
+    assert node.word("a1") == before
+    _silent(node, -1)
+    for _ in range(3):
+        node.tick(60.0)
+    assert _devices(node) == there
+    assert node.word("a1") == before
+    node.order(node.revoke(node.share("a1", SMALL) if shared else node.booking("a1", SMALL)))
+    node.work()
+    node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert _devices(node) == ([], (), [])
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])

@@ -2,6 +2,7 @@
 
 from factories.gpus.shared_devices import ON_MIG, PLACES, WHOLE, is_clean, live_with
 
+from sluice.contracts.bus.events import Ticked
 from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceQuarantined, SliceReady
 from sluice_node_agent.core.events import QuarantineReleased
 from sluice_node_agent.core.instructions import RemoveTicket, SetComputeMode, StartMps, WatchMps
@@ -143,6 +144,30 @@ def out_of_use(node, place):
 
 
 @PLACES
+def test_nobody_is_put_beside_a_process_of_which_nothing_tells(node, place):
+    """Two pods would have one part of a GPU: one gets it, and the other still computes there."""
+    _, daemon = lose_both_while_one_leaves(node, place)
+    assert out_of_use(node, place) == [(place[2], place[3])]
+    node.open()
+    node.order(node.grant(node.share("a3", place, owner="pod-3")))
+    node.work()
+    for _ in range(5):
+        node.tick(2.0)
+    word = node.word("a3")
+    assert isinstance(word, SliceFailed)
+    assert word.error == "InUse"
+    assert f"used by process {LEAVING} of no known slice" in word.message
+    assert out_of_use(node, place) == [(place[2], place[3])]
+    assert isinstance(node.word("a1"), SliceReady)
+    ends(node, daemon, LEAVING)
+    assert out_of_use(node, place) == []
+    node.order(node.grant(node.share("a4", place, owner="pod-4")))
+    node.work()
+    assert isinstance(node.word("a4"), SliceReady)
+    assert node.mps.started == 1
+
+
+@PLACES
 def test_a_home_is_not_stopped_under_a_process_of_which_nothing_tells(node, place):
     """It would lose what it computes, and its place would be called free."""
     stays, daemon = lose_both_while_one_leaves(node, place)
@@ -177,3 +202,29 @@ def test_an_operator_vouches_for_a_process_of_which_nothing_tells(node, place):
     node.work()
     assert isinstance(node.word("a1"), SliceGone)
     assert node.mps.homes == {}
+
+
+@PLACES
+def test_a_daemon_that_dies_is_started_again_and_its_tenants_are_told(node, place):
+    """A tenant would hang on a device that it has lost, without a word."""
+    live_with(node, node.share("a1", place), node.share("a2", place, owner="pod-2"))
+    (daemon,) = node.mps.living()
+    node.mps.die(daemon)
+    device, ticket = node.word("a1").containers[0].visible_devices, node.word("a1").ticket
+    node.now += 6.0
+    node.handle(Ticked())
+    while not isinstance(node.word("a1"), SliceDegraded):
+        assert not node.work(own_max=1)
+    assert "died" in node.word("a1").message
+    assert node.agent.snapshot().gpus[place[0]].quarantined  # it takes no new tenant
+    node.work()
+    for allocation in ("a1", "a2"):
+        word = node.word(allocation)
+        assert isinstance(word, SliceReady)
+        assert (word.containers[0].visible_devices, len(word.warnings)) == (device, 1)
+        assert "died once" in word.warnings[0]
+    assert node.word("a1").ticket == ticket
+    assert len(node.mps.living()) == 1
+    node.order(node.grant(node.share("a3", place, owner="pod-3")))
+    node.work()
+    assert node.word("a3").warnings == ()  # it never knew the old one

@@ -2,6 +2,7 @@
 
 import os
 import struct
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ from sluice_node_agent.core.events import MpsClient
 from sluice_node_agent.core.instructions import WatchMps
 from sluice_node_agent.core.journal_records import MpsLimits
 from sluice_node_agent.device.mps import control_log
-from sluice_node_agent.device.mps.control import MpsControl, limits_in
+from sluice_node_agent.device.mps.control import MpsControl, MpsProcess, limits_in
 from sluice_node_agent.device.mps.control_log import ControlLog
 from sluice_node_agent.device.mps.daemons import MpsDaemons
 from sluice_node_agent.device.mps.home_directory import HomeDirectory, HomeOwner, MpsError
+from sluice_node_agent.device.mps.termination import Deadline, HomeTermination
 from sluice_node_agent.device.processes import Processes
 
 OWNER = HomeOwner(gpu=GpuUuid("GPU-1"), device="MIG-1", namespace="a", uid=1000)
@@ -41,6 +43,27 @@ def test_a_limit_counts_only_as_it_reads(lines: list[str], memory_mib: int, wron
     """535.261 and 550.163 print whole GiB, rounded down; a limit that was not taken must still show."""
     ordered = MpsLimits(active_thread_percentage=30, memory_mib=memory_mib)
     assert limits_in(lines).mismatch(ordered) == wrong
+
+
+def test_a_pid_that_is_another_process_by_now_is_not_killed() -> None:
+    """Between finding a process and killing it, it may end and its pid be given to anybody."""
+    processes = Processes()
+    bystander = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+    assert bystander.stdin is not None
+    assert bystander.stdout is not None
+    try:
+        ending, started_at = HomeTermination(processes), processes.started_at(bystander.pid)
+        earlier = MpsProcess(bystander.pid, started_at - 1, is_server=False)
+        ending.end(HomeId("h"), (earlier, MpsProcess(GONE_PID, 5, is_server=True)), Deadline(5.0))
+        bystander.stdin.write(b"still here\n")
+        assert bystander.stdout.readline() == b"still here\n"
+        ending.end(HomeId("h"), (MpsProcess(bystander.pid, started_at, is_server=False),), Deadline(5.0))
+        assert processes.started_at(bystander.pid) == 0
+    finally:
+        bystander.kill()
+        bystander.wait()
+        bystander.stdin.close()
+        bystander.stdout.close()
 
 
 def test_a_client_whose_first_thread_has_ended_is_of_its_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

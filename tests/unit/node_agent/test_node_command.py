@@ -13,13 +13,13 @@ import pytest
 from factories.agent_driver import short_folder
 
 from sluice.contracts import messages as msg
-from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, NodeName, RequestId, SourceName
+from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, NodeName, RequestId, RunId, SourceName
 from sluice_node_agent.core.journal_records import DeviceRecord, NodeRecord, SharedDeviceRecord, SliceRecord, WarmRecord
 from sluice_node_agent.shell import paths
 from sluice_node_agent.shell.commands.machine import NoAgentError, RefusedError, ask_snapshot, run_program
 from sluice_node_agent.shell.commands.node_command import run_command
 from sluice_node_agent.shell.commands.text import aligned, shown_text
-from sluice_node_agent.shell.commands.view import shown_by_journal
+from sluice_node_agent.shell.commands.view import shown_by_agent, shown_by_journal
 from sluice_node_agent.shell.journal.journal import Journal
 from sluice_node_agent.simulated.hardware_file import HardwareFile
 
@@ -157,9 +157,59 @@ def test_the_page_names_everything_a_person_needs():
     ]
 
 
+def test_what_an_agent_says_is_shown_with_the_homes_of_its_journal():
+    """Quarantine, faults and client counts are known to the agent alone; the names of homes to the journal."""
+    daemon = msg.MpsDaemonReport(
+        profile="1g.5gb", start=1, size=1, device="MIG-8", namespace="team", uid=1000, state="fault", pid=4711,
+        clients=3, message="its server does not serve",
+    )  # fmt: skip
+    gpus = (
+        report(daemons=(daemon,), quarantined=(msg.PlacementReport(start=4, size=4),)),
+        report(uuid=GpuUuid("GPU-0b"), index=4, instances=(), healthy=False, lost=True, health_message="Xid 79"),
+    )
+    snapshot = msg.NodeSnapshot(
+        node=NODE,
+        boot_id="boot-1",
+        agent_run=RunId("run"),
+        generation=12,
+        driver_version="580",
+        gpus=gpus,
+        slices=(msg.SliceReport(booking=booking("alone"), revision=1, state="quarantined", revoked=True),),
+        modes=("exclusive", "mps"),
+        toolkit_version="1.20.0",
+        warnings=("the journal was lost",),
+    )
+    lines = shown_text(shown_by_agent(snapshot, RECORDS)).splitlines()
+    assert lines[0] == "node n1.example, from its agent (run run, generation 12)"
+    assert lines[1] == "boot boot-1  driver 580  toolkit 1.20.0  modes exclusive, mps"
+    assert "3    1g.5gb   1   run-h1  team uid 1000  fault   4711  3" in lines
+    assert "alone_a_1   alone    team/alone  quarantined  GPU 3 1g.5gb@0" in lines
+    assert lines[-4:] == [
+        "! GPU 4 is lost: Xid 79",
+        "! GPU 3 has 4 memory slices from 4 in quarantine",
+        "! home run-h1: its server does not serve",
+        "! the journal was lost",
+    ]
+
+
 def test_columns_stay_below_each_other():
     assert aligned([("a", "bb"), ("ccc", "d")]) == ["a    bb", "ccc  d"]
     assert aligned([]) == []
+
+
+def test_a_node_is_shown_from_its_journal_without_touching_it(data, capsys):
+    """It is asked in an emergency: it must not lock out an agent, nor change what it shows."""
+    HardwareFile(paths.hardware_path(data, NODE)).make(_fleet_node(data))
+    directory = paths.agent_directory(data, NODE)
+    journal = Journal(directory, NODE)
+    journal.append(list(RECORDS))
+    before = {path: path.read_bytes() for path in directory.iterdir()}
+    assert run_command(["show", "--json"]) == 0  # the lock is held meanwhile
+    journal.close()
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["node"], shown["source"], len(shown["gpus"])) == (NODE, "journal", 2)
+    assert [each["allocation"] for each in shown["slices"]] == ["alone_a_1", "shared_a_1"]
+    assert {path: path.read_bytes() for path in directory.iterdir()} == before
 
 
 def _fleet_node(data: Path):

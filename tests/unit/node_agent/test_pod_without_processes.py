@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from factories.cluster.pod_cgroups import CGROUPS, names_of, pod_cgroups
 
-from sluice.contracts.messages import SliceGone, SliceReady
+from sluice.contracts.messages import SliceGone, SliceQuarantined, SliceReady
 from sluice_node_agent.core import instructions as do
 from sluice_node_agent.core.events import PodProcess, QuarantineReleased
 from sluice_node_agent.device.processes import Processes
@@ -39,6 +39,43 @@ def _ready(node, *bookings):
 
 def _steps(node):
     return [type(step) for step in node.own_done if not isinstance(step, do.SaveJournal)]
+
+
+def _bookings(node):
+    return [node.booking("a1", INSTANCE), node.booking("a1", WHOLE), node.share("a1", HOME)]
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2], ids=["instance", "whole GPU", "share"])
+def test_a_device_is_kept_while_a_process_of_its_pod_lives_that_holds_nothing(node, mode):
+    booking = _bookings(node)[mode]
+    _ready(node, booking)
+    node.pods["pod-1"] = LEFT[:1]
+    node.order(node.revoke(booking))
+    node.work()
+    for _ in range(100):
+        node.tick(0.25)
+    assert not {do.DestroyComputeInstance, do.DestroyGpuInstance, do.StopMps} & set(_steps(node))
+    assert node.word("a1").message == "processes of its pod still run: python 41"
+    assert node.word("a1").holders == ("python 41",)
+    assert isinstance(node.word("a1"), SliceQuarantined)
+
+    node.pods.clear()
+    node.tick(node.config.look_for_tenants_s)
+    assert isinstance(node.word("a1"), SliceGone), "it is given back with the next look"
+    assert node.instances() == []
+
+
+def test_where_processes_cannot_be_looked_for_nothing_is_given_back_and_it_is_said(node):
+    booking = node.booking("a1", INSTANCE)
+    _ready(node, booking)
+    node.unseen = "only its own; set hostPID: true in the agent's pod"
+    node.order(node.revoke(booking))
+    node.work()
+    for _ in range(40):
+        node.tick()
+    assert isinstance(node.word("a1"), SliceQuarantined)
+    assert "set hostPID: true" in node.word("a1").message
+    assert do.DestroyComputeInstance not in _steps(node)
 
 
 def test_an_agent_that_sees_no_processes_of_pods_warns_when_it_starts(make_node):

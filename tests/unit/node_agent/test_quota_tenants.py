@@ -55,6 +55,27 @@ def test_what_a_scheduler_refused_is_tried_again(timed):
     assert _told(timed) == {"a1/main": (300, 1000)}
 
 
+def test_a_process_without_a_hello_is_reported(timed):
+    """A program that is linked statically takes all of the time, silently."""
+    live_with(timed, _timed_share(timed, "a1", WHOLE))
+    timed.tick(60)
+    timed.work()
+    (daemon,) = timed.mps.living()
+    daemon.clients = {500: "pod-1", 501: "pod-1"}
+    timed.mps.greeted = (501,)
+    timed.tick(60)
+    timed.work()
+    assert timed.word("a1").warnings == ()  # it may just have begun
+    timed.tick(60)
+    timed.work()
+    (warning,) = timed.word("a1").warnings
+    assert warning.startswith("QuotaNotEnforced: process 500 on GPU-"), warning
+    timed.mps.greeted = (500, 501)
+    timed.tick(60)
+    timed.work()
+    assert timed.word("a1").warnings == ()
+
+
 def test_what_was_counted_is_shown_of_slices_that_are_there_and_of_no_others(timed):
     """No metric shows what waits for the GPU; or metrics of every past pod fill the memory of a Prometheus."""
     live_with(timed, _timed_share(timed, "a1", WHOLE))

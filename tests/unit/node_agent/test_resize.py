@@ -98,6 +98,79 @@ def test_a_change_may_not_move_a_share(node):
     assert node.word("a1") == before
 
 
+def _counts(node, allocation="a1"):
+    report = next(r for r in node.agent.snapshot().slices if r.booking.allocation == allocation)
+    return [device.share.memory_mib for device in report.counts or report.booking.devices]
+
+
+@PLACES
+@pytest.mark.parametrize("steps", range(8))
+def test_an_agent_that_dies_anywhere_in_between_finishes_the_change(node, place, steps):
+    """After a restart a share would be half changed: booked one way, limited another."""
+    booking = node.share("a1", place, memory_mib=3000)
+    _live_with(node, booking)
+    _client(node)
+    node.order(_adjusted(node, booking, memory_mib=1000))
+    node.work(own_max=steps)
+    node.live()
+    for _ in range(3):
+        node.tick(6.0)
+    assert _told(node) == (2, 1000, True)
+    assert _counts(node) == [3000]
+    _ends(node)
+    node.tick(6.0)
+    assert _told(node) == (2, 1000, False)
+    assert node.mps.living()[0].limits.memory_mib == 1000
+
+
+@pytest.mark.parametrize("journal", ["kept", "lost"])
+def test_a_reboot_ends_every_process_and_keeps_the_new_size(node, journal):
+    """After it the pod would get what it had before it was changed."""
+    booking = node.share("a1", WHOLE, memory_mib=3000)
+    _live_with(node, booking)
+    _client(node)
+    node.order(_adjusted(node, booking, memory_mib=1000))
+    node.work()
+    node.stop()
+    node.hardware.reboot()
+    node.mps.reboot()
+    for file in (node.tmp_path / "agent").iterdir() if journal == "lost" else ():
+        file.unlink()
+    node.live()
+    assert _told(node) == (2, 1000, False)
+    assert _counts(node) == [1000]
+    _client(node)  # it starts as soon as it can: before its home is looked at
+    for _ in range(3):
+        node.tick(6.0)
+    assert (_told(node), _counts(node)) == ((2, 1000, False), [1000])
+
+
+@PLACES
+@pytest.mark.parametrize("ledger", [True, False], ids=["journal lost", "journal and ledger lost"])
+def test_what_was_used_once_does_not_count_again_when_the_journal_is_lost(node, place, ledger):
+    """That memory would be lost for as long as the pod runs, although it is not used."""
+    booking = node.share("a1", place, memory_mib=4000)
+    _live_with(node, booking)
+    _client(node)
+    order = _adjusted(node, booking, memory_mib=1000)
+    node.order(order)
+    node.work()
+    _ends(node)
+    _client(node, pid=501)
+    node.tick(6.0)
+    before = node.word("a1")
+    assert _told(node) == (2, 1000, False)
+    node.stop()
+    (node.tmp_path / "agent" / "journal").unlink()
+    if not ledger:
+        node.ledger.clear()
+    node.live()
+    for _ in range(3):
+        node.tick(6.0)
+    assert _counts(node) == [1000]
+    assert node.word("a1") == before
+
+
 def test_a_ticket_that_cannot_be_written_is_tried_again(node, monkeypatch):
     """A full disk for a moment would end a running share, or leave its change undone for ever."""
     booking = node.share("a1", WHOLE, memory_mib=1000)

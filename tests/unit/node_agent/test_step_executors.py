@@ -241,6 +241,25 @@ async def test_devices_that_wait_for_nothing_are_not_asked_in_threads(journal, m
         assert await _do(step_executors, do.SetComputeMode(2, GPU, exclusive_process=True)) == ev.ComputeModeSet(2)
 
 
+async def test_orders_about_daemons_are_carried_out_and_answered(journal, threads, tmp_path, marks):
+    """A home gets its daemon, its limits and its end, and the core hears how each went."""
+    daemons = Daemons()
+    async with StepExecutors(
+        Backend(), journal, Tickets(tmp_path / "t"), marks, threads, mps=daemons
+    ) as step_executors:
+        said = [await _do(step_executors, order) for order in _mps_orders(HOME)]
+        refused = [await _do(step_executors, order) for order in _mps_orders(HomeId("bad"))]
+    assert said == [
+        ev.MpsStarted(1, 7, 70),
+        ev.MpsLimitsSet(2),
+        ev.MpsSeen(3, alive=True, waiting=(5,)),
+        ev.MpsClientsTerminated(4),
+        ev.MpsStopped(5),
+    ]
+    assert daemons.asked == _mps_orders(HOME)
+    assert refused == [ev.MpsRefused(token, "the daemon of home bad does not answer") for token in range(1, 6)]
+
+
 async def test_a_node_that_hands_out_no_shares_refuses_them_in_words(journal, threads, tmp_path, marks):
     """A share that cannot be had fails with the reason, and does not run unbounded; old daemons can still be ended."""
     start, *others = _mps_orders(HOME)

@@ -44,12 +44,65 @@ def test_a_file_that_holds_no_pods_is_refused_by_name_and_place(bench, manifest,
     assert [each.name for each in bench.requests().values() if isinstance(each, AllocationRequested)] == ["good"]
 
 
+CHART = """\
+apiVersion: v1
+kind: Service
+metadata:
+  name: web
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  template:
+    metadata: {annotations: {sluice.dev/profile: 1g.5gb}}
+    spec: {containers: [{name: main}]}
+"""
+
+
+def test_a_chart_is_read_as_the_pods_that_its_controllers_would_make(bench):
+    """What is no pod is passed over with a line, and what makes pods asks for each of them."""
+    bench.files["chart.yaml"] = CHART
+    bench.list()
+    assert sorted(each.name for each in bench.requests().values()) == ["web-0", "web-1"]
+    assert "chart.yaml, line 1: Service web is skipped: it has no pod template" in bench.told
+    bench.files["chart.yaml"] = CHART.replace("replicas: 2", "replicas: 1")
+    bench.list()
+    bench.list(after_s=2.0)
+    wanted = [each.name for each in bench.requests().values() if isinstance(each, AllocationRequested)]
+    assert wanted == ["web-0"]
+
+
 def test_a_guess_about_whom_a_key_speaks_for_is_said(bench, manifest):
     bench.files["a.yaml"] = manifest("a", containers=("one", "two"))
     bench.list()
     (warning,) = [line for line in bench.told if "applies to container" in line]
     assert "container one" in warning
     assert "one.sluice.dev/profile" in warning
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason", "field", "value"),
+    [
+        ({"profile": "three slices"}, RefusalReason.UNKNOWN_PROFILE, "sluice.dev/profile", "three slices"),
+        ({"gpus": "0"}, RefusalReason.OUT_OF_RANGE, "sluice.dev/gpus", "0"),
+        ({"gpus": "9"}, RefusalReason.OUT_OF_RANGE, "sluice.dev/gpus", "9"),
+        ({"sm_percentage": "0"}, RefusalReason.OUT_OF_RANGE, "sluice.dev/sm-percentage", "0"),
+        ({"sm_percentage": "101"}, RefusalReason.OUT_OF_RANGE, "sluice.dev/sm-percentage", "101"),
+        ({"sm_count": "many"}, RefusalReason.INVALID_VALUE, "sluice.dev/sm-count", "many"),
+        ({"profile": "1g.5gb", "memory": "10Gi"}, RefusalReason.CONTRADICTION, "sluice.dev/memory", "10Gi"),
+    ],
+)
+def test_a_mistake_in_a_pod_is_refused_with_file_field_and_value(bench, manifest, keys, reason, field, value):
+    """One clear sentence; the pod beside it in the same file is served."""
+    bench.files["bad.yaml"] = manifest("bad", **keys) + "---\n" + manifest("good")
+    bench.list()
+    message = rejected(bench)["bad.yaml"]
+    assert (message.namespace, message.name) == ("default", "bad")
+    assert (message.refusal.reason, message.refusal.field, message.refusal.value) == (reason, field, value)
+    assert message.refusal.allowed
+    assert [each.name for each in bench.requests().values() if isinstance(each, AllocationRequested)] == ["good"]
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,21 @@ def test_a_wiped_broker_is_told_the_same_ids_again_and_then_that_it_is_all(bench
     assert bench.bus["sluice.source.folder"].count == 2
 
 
+def test_a_pod_that_has_its_slice_is_not_moved_to_another_by_a_late_word(bench, manifest):
+    """A binding of before the broker was wiped has landed late: what the pod runs on would be taken from it."""
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    bench.bound("w1-1")
+    before = bench.requests()
+
+    bound = bench.bus["sluice.binding.w1-1"]
+    late = msgspec.structs.replace(bound, allocation=AllocationId("w1-1_r_2"), node=NodeName("node-b"))
+    bench.observe(subjects.binding(RequestId("w1-1")), late)
+
+    assert bench.requests() == before
+    assert bench.told[-1] == "default/a (a.yaml) keeps slice w1-1_r_1 on node-a: slice w1-1_r_2 was withdrawn"
+
+
 def test_lost_identities_are_taken_from_the_bus(new, manifest):
     """A damaged disk alone must not disturb a running pod."""
     bench = new("w2")
@@ -234,6 +249,31 @@ def test_a_late_echo_of_our_own_word_brings_nothing_back(bench, manifest):
     withdrawn = RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone")
     entry = bus.Entry("sluice.request.w1-1", 1002, OperationId("w1-3"), withdrawn)
     assert bench.step(bus.Observed(bus.Stream.STATE, entry)) == []
+    assert bench.disk == ()
+
+
+def test_a_closing_word_that_the_broker_forgot_is_said_again(bench, manifest):
+    """A killed broker may lose what it acknowledged last; the withdrawn request must not stay for ever."""
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    bench.files.clear()
+    bench.list()
+    bench.list(after_s=2)
+    withdrawn = bench.only()
+    bench.released("w1-1")
+    bench.handle(bus.Ticked())
+    assert bench.disk == ()
+    bench.bus["sluice.request.w1-1"] = withdrawn
+    bench.handle(bus.ReadingStarted(bus.Stream.STATE, Incarnation("1000")))
+    bench.handle(bus.Observed(bus.Stream.STATE, bus.Entry("sluice.request.w1-1", 1003, OperationId("w1-4"), withdrawn)))
+    instructions = bench.step(bus.ReadingCaughtUp(bus.Stream.STATE))
+    assert bus.ReadAgain(bus.Stream.BOOK) in instructions
+    bench.carry_out([each for each in instructions if not isinstance(each, bus.ReadAgain)])
+    bench.handle(bus.ReadingStarted(bus.Stream.BOOK, Incarnation("1000")))
+    bench.released("w1-1")
+    bench.handle(bus.ReadingCaughtUp(bus.Stream.BOOK))
+    assert bench.requests()["w1-1"].closing
+    bench.handle(bus.Ticked())
     assert bench.disk == ()
 
 

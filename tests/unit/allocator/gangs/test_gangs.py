@@ -178,6 +178,31 @@ def test_a_place_that_is_lost_costs_the_others_of_its_job_nothing(lose: Callable
     assert sorted(bound(ready(bench, again))) == ["a", "b", "c"]
 
 
+def test_a_pod_that_is_deleted_before_its_job_began_is_waited_for_only_so_long():
+    """A controller makes it again within seconds; if none does, the others' places are not kept for ever."""
+    bench = fleet(3)
+    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
+    ready(bench, granted["a"])
+    withdraw(bench, "b")
+    again = grants(ask(bench, member("c", WHOLE)))
+    assert sorted(again) == ["c"]
+    assert sorted(bound(ready(bench, again["c"]))) == ["a", "c"]
+
+
+def test_an_allocator_that_finds_half_a_job_granted_completes_it():
+    """A crash in the middle of sixteen grants: its successor goes on where it stopped, from the ledger alone."""
+    bench = fleet(2)
+    a, b = member("a", WHOLE), member("b", WHOLE)
+    ask(bench, a)
+    half = grant_of("a", "node-0", a)
+    everything(bench, bench.observe(subjects.ledger(half.booking.node, half.booking.allocation), half))
+    granted = grants(ask(bench, b))
+    assert sorted(granted) == ["b"]
+    assert granted["b"].booking.node == "node-1"
+    ready(bench, granted["b"])
+    assert sorted(bound(ready(bench, half))) == ["a", "b"]
+
+
 def test_a_place_that_was_waived_is_never_bound():
     """`Waived` and `Bound` are written under one guard: an allocator that reads one does not write the other."""
     bench = fleet(2)
@@ -189,6 +214,17 @@ def test_a_place_that_was_waived_is_never_bound():
     everything(bench, bench.observe(subjects.binding(RequestId("a")), word))
     said = ask(bench, b) + ready(bench, mine)
     assert not bound(said)
+
+
+def test_pods_of_a_running_job_are_bound_again_after_a_wipe():
+    """Their source remembers what they are bound to: no pod waits for a group that runs already."""
+    bench = fleet(2)
+    a = member("a", WHOLE)
+    half = msgspec.structs.replace(grant_of("a", "node-0", a), adopted=True)
+    everything(bench, bench.observe(subjects.ledger(half.booking.node, half.booking.allocation), half))
+    everything(bench, bench.ready(half))
+    held = msgspec.structs.replace(a, held=msg.Held(node=half.booking.node, allocation=half.booking.allocation))
+    assert bound(ask(bench, held)) == ["a"]
 
 
 def test_a_running_job_gives_nothing_back_before_its_source_has_said_what_it_has():
@@ -212,3 +248,15 @@ def test_groups_of_two_namespaces_do_not_know_each_other():
     said = ask(bench, member("a", WHOLE), member("b", WHOLE, namespace="other"))
     assert not grants(said)
     assert waits(said)["b"].message == "1 of 2 pods of group train have asked"
+
+
+def test_nothing_is_held_for_a_job_whose_pods_have_not_all_asked():
+    """Half a job that holds GPUs while its rest may never come starves the others."""
+    bench = fleet(2)
+    said = ask(bench, member("a", WHOLE, size=3), member("b", WHOLE, size=3))
+
+    assert not grants(said)
+    (reason,) = waits(said)["b"].reasons
+    assert (reason.reason, reason.count, reason.of) == (WaitReason.GROUP_INCOMPLETE, 1, "pods of group train")
+    assert waits(said)["b"].message == "2 of 3 pods of group train have asked"
+    assert grants(ask(bench, asked("other", WHOLE)))

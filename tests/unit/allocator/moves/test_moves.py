@@ -281,6 +281,14 @@ def test_room_is_only_proposed_where_nobody_wants_it_done():
     assert (standing.plan.gains_mib, standing.plan.node) == (40320, standing.plan.moves[0].from_node)
 
 
+def test_nobody_is_moved_for_a_request_that_never_preempts(tidy):
+    """A move evicts somebody, and such a request has said that it only waits."""
+    tidy.settle(tidy.request(msgspec.structs.replace(asked("large", WHOLE), preempts=False)))
+    assert messages(passes(tidy, 3 * COOLDOWN_S)) == []
+    standing = how_it_stands(tidy.allocator.ctx, RequestId("large"))
+    assert standing.plan is None
+
+
 def test_nobody_is_moved_for_a_promise_to_a_request_that_never_preempts():
     """What waits longest is promised a place, which its tenants leave when they are done."""
     bench = tidied(SchedulerConfig(closing_ttl_s=3600, promise_after_s=60, defragment=True, defragment_arrivals=2))

@@ -124,6 +124,18 @@ def test_every_agent_gets_its_durable_in_each_incarnation(bench):
     assert asked_for() == []
 
 
+def test_an_agent_is_not_left_saying_gone_for_ever(bench):
+    """SliceGone of something that no ledger knows (any more) is answered by Closed, with a TTL."""
+    gone = msg.SliceGone(allocation=AllocationId("p8_old_1"), request=RequestId("p8"), revision=2, cause="pod gone")
+
+    (write,) = bench.observe(subjects.slice_(NODE, gone.allocation), gone)
+
+    assert write.message == msg.Closed(
+        revision=2, allocation=gone.allocation, request=RequestId("p8"), node=NODE, cause="pod gone"
+    )
+    assert write.ttl_s == 3600
+
+
 def test_what_a_head_says_was_adopted_is_waited_for_whatever_a_server_that_lags_shows(empty):
     """Its reading ends before the head; what follows that has not been read by then either."""
     held = msg.Held(node=NODE, allocation=living().booking.allocation)

@@ -3,7 +3,7 @@
 from factories.scheduling.allocator import INCARNATION, gpu_report, snapshot
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Write
+from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import Incarnation, NodeName, RunId
 from sluice.contracts.messages import NodeOpened, NodeRemoved
 from sluice_allocator.core.state.conditions import Condition
@@ -23,6 +23,27 @@ def heads(instructions) -> list:
 def written_over(empty, other: NodeOpened) -> list:
     """Somebody else says it over ours. Returns what is said at once."""
     return heads(empty.observe(subjects.head(NODE), other))
+
+
+def said_after(empty, seconds: int) -> list[int]:
+    """The seconds after which it was repeated, each time landing; another one overwrites it at once."""
+    at = []
+    for second in range(seconds):
+        empty.now += 1
+        for write in heads(empty.handle(Ticked())):
+            at.append(second + 1)
+            empty.land(write)
+            assert written_over(empty, head("another")) == []
+    return at
+
+
+def test_what_another_has_opened_for_another_run_is_opened_again_after_growing_pauses(empty):
+    """Every process reads each round, and between two heads the node is closed."""
+    empty.add_node(SEEN)
+
+    assert written_over(empty, head("another")) == []
+
+    assert said_after(empty, 32) == [1, 3, 7, 15, 23, 31]
 
 
 def test_a_head_of_another_life_of_the_broker_is_replaced_at_once(empty):

@@ -7,9 +7,10 @@ from factories.scheduling.gangs import ask, everything, grants, tick
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Ticked
+from sluice.contracts.bus.events import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId
-from sluice.contracts.messages import NodeRemoved
+from sluice.contracts.messages import NodeInventory, NodeRemoved, Pending, Revoke, SliceGone, WaitOver, Waived
+from sluice_allocator.core.events import EnsureAgent
 from sluice_allocator.core.placement import (
     ClusterState,
     PlacementConfig,
@@ -35,6 +36,28 @@ def wait(bench, seconds: float):
 
 def kinds(writes) -> list:
     return [type(write.message) for write in writes]
+
+
+def test_its_head_is_closed_first_and_its_grants_some_time_later(bench):
+    """A node that is only looked at as gone must not be open for anybody while its grants go."""
+    grant = bench.bound("p1")
+    (head,) = remove(bench)
+    assert head.message == msg.NodeClosed(node=NODE, incarnation=INCARNATION, cause=REMOVED.cause)
+    assert (head.subject, head.guard, head.ttl_s) == ("sluice.ledger.node-a.head", "sluice.ledger.node-a.>", 3600)
+    assert wait(bench, GRACE_S - 1) == []
+    closed, released = wait(bench, 2)
+    cause = "node-a was removed: its Node object was deleted"
+    assert closed.message == msg.Closed(
+        revision=1,
+        allocation=grant.booking.allocation,
+        request=grant.booking.request,
+        node=NODE,
+        cause=cause,
+        removed=True,
+        incarnation=INCARNATION,
+    )
+    assert closed.ttl_s == 3600
+    assert released.message == msg.Released(request=grant.booking.request, cause=f"slice lost: {cause}")
 
 
 def test_a_node_that_another_allocator_has_opened_since_has_all_of_its_time_again(bench):
@@ -65,6 +88,50 @@ def test_its_time_begins_anew_when_the_bus_is_read_again(bench):
     assert msg.Closed in kinds(wait(bench, 2))
 
 
+def test_what_its_agent_still_has_is_entered_before_the_node_is_used(bench):
+    """Its place would be given to somebody else while its processes run."""
+    grant = bench.bound("p1", claim(profile="7g.40gb"))
+    remove(bench)
+    wait(bench, GRACE_S + 1)
+    bench.request(asked("p2"))
+    report = msg.SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False)
+    gpus = (gpu_report("node-a", 0),)
+    written = bench.add_node(snapshot("node-a", gpus, slices=(report,), agent_run=RunId("agent-2"), generation=2))
+    said = [w.message for w in written if not isinstance(w.message, msg.Pending)]
+    assert [type(message) for message in said] == [msg.Grant, msg.NodeOpened, msg.Revoke]
+    assert said[0].adopted
+    assert said[1].adopted == (grant.booking.allocation,)
+    assert said[2].cause.startswith("released: slice lost")
+
+
+def test_a_grant_does_not_follow_a_head_that_is_being_closed(bench):
+    """Its agent speaks before the write is answered: the node looks open, and the grant would land behind the end."""
+    news = msg.NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-1"), generation=1, gpus=())
+    (closing,) = [w for w in bench.observe(subjects.node(NODE), REMOVED) if isinstance(w, Write)]
+    bench.observe(subjects.node(NODE), news)
+    bench.land_all(bench.request(asked("p2")))
+    followed = bench.land_all([closing])
+    landed = kinds(followed)
+    assert landed.index(msg.NodeOpened) < landed.index(msg.Grant)
+
+
+def test_a_head_that_another_closed_is_opened_only_on_what_was_read_since(bench):
+    """What is known of its node is of before the removal: what was made there since would be lost."""
+    head = msg.NodeClosed(node=NODE, incarnation=INCARNATION, cause=REMOVED.cause)
+    assert bench.observe(subjects.head(NODE), head) == []
+    assert bench.handle(Ticked()) == [EnsureAgent(NODE), ReadAgain(Stream.STATE)]
+    assert bench.handle(Ticked()) == []
+    seen = snapshot("node-a", (gpu_report("node-a", 0),), agent_run=RunId("agent-2"))
+    news = msg.NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-2"), generation=1, gpus=())
+    bench.handle(ReadingStarted(Stream.STATE, INCARNATION))
+    bench.observe(subjects.node(NODE), news)
+    bench.observe(subjects.inventory(NODE), msg.NodeInventory(snapshot=seen, stale=False))
+    (opened,) = bench.handle(ReadingCaughtUp(Stream.STATE))
+    assert opened.message == msg.NodeOpened(
+        node=NODE, incarnation=INCARNATION, boot_id="boot-1", agent_run=RunId("agent-2"), adopted=()
+    )
+
+
 def test_a_pod_that_was_there_is_released_when_the_broker_was_wiped(bench):
     """Nothing but its source knows where it was. It is pinned there, and a slice elsewhere would serve no pod."""
     grant = bench.bound("p1")
@@ -92,6 +159,48 @@ def test_a_slice_that_its_pod_does_not_remember_is_surplus(bench):
     written += bench.land_all(bench.ready(entry))
     assert kinds(written) == [msg.Revoke]
     assert written[0].message.cause.startswith("surplus")
+
+
+WHY = "no usable answer for 30 s: UNAVAILABLE"
+
+
+CAUSE = f"its slice was never reported, and its node does not answer: {WHY}"
+
+
+def told(bench, *, stale):
+    """What the inventory says of node-a, and all that follows until nothing does; without who waits."""
+    seen = snapshot("node-a", (gpu_report("node-a", 0),))
+    known = NodeInventory(snapshot=seen, stale=stale, stale_message=WHY if stale else "")
+    landed = bench.land_all(bench.observe(subjects.inventory(NODE), known))
+    return [each.message for each in landed if not isinstance(each.message, (Pending, WaitOver))]
+
+
+def waiver(grant):
+    """What is published before an unbound grant is revoked."""
+    booking = grant.booking
+    return Waived(
+        request=booking.request,
+        request_revision=booking.request_revision,
+        allocations=(booking.allocation,),
+        incarnation=INCARNATION,
+        cause=CAUSE,
+        source=booking.source,
+        alone=True,
+    )
+
+
+def test_a_place_on_a_dead_node_is_nobody_elses_until_its_agent_has_spoken(bench):
+    """What was ordered there may have been made: it is given again when the agent says that it is gone."""
+    grant = bench.granted("p1", claim(profile="7g.40gb"))
+    assert told(bench, stale=True) == [
+        waiver(grant),
+        Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause=CAUSE),
+    ]
+    assert told(bench, stale=False) == []
+    gone = SliceGone(allocation=grant.booking.allocation, request=grant.booking.request, revision=2, cause="never made")
+    landed = bench.land_all(bench.observe(subjects.slice_(NODE, grant.booking.allocation), gone))
+    said = [each.message for each in landed if not isinstance(each.message, WaitOver)]
+    assert [type(message).__name__ for message in said] == ["Closed", "Grant"]
 
 
 WHOLE = claim(profile="7g.40gb")

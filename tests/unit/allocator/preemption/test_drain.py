@@ -55,6 +55,16 @@ def tick(bench: Bench, seconds: float) -> list:
     return written
 
 
+def test_uncordon_takes_the_orders_back(pair):
+    """A pod that was blocked by its budget would be evicted hours after the work was called off."""
+    run(pair, asked("one", WHOLE))
+    cordon(pair, drain=True)
+    blocked = msg.EvictionBlocked(request=RequestId("one"), why="the budget allows none")
+    pair.land_all(pair.observe(subjects.evicted(RequestId("one")), blocked))
+    assert tick(pair, 600) == []
+    assert uncordon(pair) == [msg.EvictionOver(request=RequestId("one"))]
+
+
 def test_a_pod_that_is_gone_is_ordered_to_go_no_more(pair):
     one = run(pair, asked("one", WHOLE))
     cordon(pair, drain=True)
@@ -63,6 +73,14 @@ def test_a_pod_that_is_gone_is_ordered_to_go_no_more(pair):
     assert [type(each) for each in said] == [msg.Revoke, msg.EvictionOver]
     said = [each.message for each in pair.land_all(pair.gone(one))]
     assert [type(each) for each in said] == [msg.Closed, msg.Released]
+
+
+def test_a_slice_that_is_being_made_is_bound_first_and_then_sent_away(pair):
+    (write,) = pair.land_all(pair.request(asked("one", WHOLE)))
+    grant = write.message
+    assert cordon(pair, drain=True) == []
+    said = [each.message for each in pair.land_all(pair.ready(grant))]
+    assert [type(each) for each in said] == [msg.Bound, msg.EvictionOrdered]
 
 
 def read_book_again(bench: Bench, *, lags: bool) -> list:

@@ -1,13 +1,13 @@
 """Waiting ends, and those who wait are tried in turn."""
 
 import pytest
-from factories.scheduling.allocator import Bench, asked, claim, working_allocator
+from factories.scheduling.allocator import Bench, asked, claim, order, working_allocator
 from factories.scheduling.preemption import WHOLE, high, low, promise_for, run
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import AllocationId, RequestId, RunId
-from sluice.contracts.messages import Grant, Pending, WaitOver
+from sluice.contracts.messages import AnyMessage, EvictionOrdered, EvictionOver, Grant, Pending, WaitOver
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
@@ -44,6 +44,32 @@ def test_a_request_waits_until_its_grant_has_landed(bench):
 
     assert bench.observe(subjects.waiting(P1), OTHERS_WORD) == []
     assert [write.message for write in bench.land_all([grant])][1:] == [WaitOver(request=P1)]
+
+
+BATCH = RequestId("batch")
+
+
+OVER = EvictionOver(request=BATCH)
+
+
+def others_order(bench: Bench, word: EvictionOrdered | EvictionOver) -> list[AnyMessage | None]:
+    """Another allocator says whether batch has to go; returns what this one says to that."""
+    return [write.message for write in bench.land_all(bench.observe(subjects.eviction(BATCH), word))]
+
+
+def later(bench: Bench, seconds: float) -> list[AnyMessage | None]:
+    bench.now += seconds
+    return [write.message for write in bench.land_all(bench.handle(Ticked()))]
+
+
+def test_whoever_knows_why_a_pod_has_to_go_does_not_answer_without_end(bench):
+    """The other one has not read the grant; the order stands again when it has."""
+    run(bench, low("batch", WHOLE))
+    promise_for(bench, high("service", WHOLE))
+
+    assert [others_order(bench, OVER) for _ in range(20)] == [[]] * 20
+    assert later(bench, 1.0) == []
+    assert later(bench, 1.5) == [order("batch", "its place is needed for default/service")]
 
 
 def test_two_who_wait_for_others_differently_do_not_answer_each_other_without_end(bench):

@@ -106,6 +106,15 @@ def test_every_kind_of_ask_counts_what_its_place_takes(bench, shape, counts):
     assert used(bench) == counts
 
 
+def test_a_raised_quota_serves_those_who_wait_for_it_in_their_turn(bench):
+    """Priority first, then who asked first; nothing else has to happen."""
+    limit(bench, gpus=0)
+    for name, priority in (("p1", 0), ("p2", 0), ("p3", 5)):
+        all_of(bench, bench.request(asks(name, SMALL, priority=priority)))
+    assert grants(limit(bench, gpus=2)) == ["p3", "p1"]
+    assert grants(all_of(bench, bench.observe(subjects.quota("lab"), msg.QuotaUnset(namespace="lab")))) == ["p2"]
+
+
 @pytest.mark.parametrize("lifted", [False, True])
 def test_who_found_only_a_place_that_takes_too_much_is_served_when_the_limit_is_raised(empty, lifted):
     """It is not set aside, for another place may take less; it would not be looked at again for long."""

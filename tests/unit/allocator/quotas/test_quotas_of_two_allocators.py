@@ -63,6 +63,20 @@ def written_at(bench: Bench, grant: msg.Grant) -> int:
     return bench.allocator.ctx.facts.sequences[subjects.ledger(grant.booking.node, grant.booking.allocation).subject]
 
 
+def test_of_two_grants_at_once_the_later_is_taken_back(pair):
+    """Whichever allocator wrote it; the earlier one is left alone by both."""
+    mine = granted(pair, "p1", SMALL)
+    pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
+    next(pair.sequence)
+    later = of_another(pair, "p2", "node-b", 5)
+    writes = all_of(pair, read_grant(pair, later, written_at(pair, mine) + 1))
+    (revoke,) = [write.message for write in writes if isinstance(write.message, msg.Revoke)]
+    assert (revoke.booking, revoke.cause) == (
+        later.booking,
+        "an earlier grant used up the quota of namespace lab for devices",
+    )
+
+
 def test_an_own_grant_is_taken_back_when_an_earlier_one_is_read_after_it(pair):
     """A process knows its own writes first: order is the ledger's, and not that of hearing."""
     next(pair.sequence)

@@ -67,6 +67,24 @@ def late(empty, allocation: AllocationId = LATE, node: NodeName = OTHER) -> list
     return [write.message for write in empty.land_all(heard) if not isinstance(write.message, msg.Pending)]
 
 
+def test_a_late_word_that_nobody_asks_for_is_released_when_its_source_has_told_all(empty):
+    """It would stand for ever, and count as a pod that is bound."""
+    empty.read_all(incarnation=LIFE)
+    opened(empty, OTHER)
+    empty.tick()
+    gone = [write.message for write in empty.land_all(empty.gone(grant(LATE, OTHER)))]
+    assert [type(each) for each in gone] == [msg.Closed]
+    empty.observe(subjects.ledger(OTHER, LATE), None)
+    assert late(empty) == []
+    synced = msg.SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0)
+    empty.observe(subjects.source(FOLDER), synced)
+    empty.now += 1
+    empty.tick()
+    empty.now += 31
+
+    assert words(empty.tick()) == [msg.Released(request=P1, cause="its request is gone")]
+
+
 def closed_and_late(empty) -> None:
     """The surplus slice is taken back after the wipe; then the binding to it lands, and its source is silent."""
     empty.read_all(incarnation=LIFE)

@@ -213,6 +213,14 @@ def test_a_pod_goes_whose_slice_is_being_taken_back_when_its_source_does_not_kno
     assert later == [msg.EvictionOver(request=RequestId("p1"))]
 
 
+def test_a_pod_waits_while_its_node_is_not_open(empty):
+    """It runs there, perhaps: it would lose its slice for a node that is late."""
+    news = msg.NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-1"), generation=1, gpus=())
+    empty.observe(subjects.node(NODE), news)
+    assert said(empty.request(replace(asked("p1"), held=HELD))) == []
+    assert said(tick(empty, 100.0)) == []
+
+
 def test_a_pod_whose_ticket_cannot_be_believed_waits_and_is_told(empty):
     """It may be running on an instance of an unknown owner: ended, or given a second one."""
     ticket = ticket_name(OLD, RunId("run-1"), 1)

@@ -155,6 +155,44 @@ def test_the_first_of_pods_that_want_to_be_together_is_not_kept_waiting_for_itse
     assert ask(bench, *(pod(name, together) for name in "abc")) == ["gpu-1"] * 3
 
 
+def test_a_host_port_is_given_once_on_a_node() -> None:
+    """Of ours and of others' pods; another address or protocol is another port."""
+    tcp, udp = msg.HostPort(port=8080), msg.HostPort(port=8080, protocol="UDP")
+    bench = bench_of(**{"gpu-1": facts(ports=(msg.HostPort(port=9000, ip="10.0.0.1"),)), "gpu-2": facts()})
+    places = ask(
+        bench,
+        pod("a", msg.HostNeeds(ports=(tcp,))),
+        pod("b", msg.HostNeeds(ports=(tcp,))),
+        pod("c", msg.HostNeeds(ports=(tcp,))),
+        pod("d", msg.HostNeeds(ports=(udp,))),
+        pod("e", msg.HostNeeds(ports=(msg.HostPort(port=9000),))),
+    )
+    assert places == ["gpu-1", "gpu-2", WaitReason.NODE_HOST_PORT_TAKEN, "gpu-1", "gpu-2"]
+
+
+def test_pods_that_are_not_ours_keep_ours_out_as_well() -> None:
+    """What their source says of them counts: matched by our term, or wanting ours apart."""
+    theirs = msg.OtherPods(namespace="default", labels={"app": "llm"})
+    proud = msg.OtherPods(
+        namespace="web", labels={"app": "db"}, apart=(msg.PodTerm(topology_key=HOSTNAME, namespaces=("*",)),)
+    )
+    bench = bench_of(**{"gpu-1": facts(others=(theirs,)), "gpu-2": facts(others=(proud,)), "gpu-3": facts()})
+    assert ask(bench, pod("a", ONE_PER_HOST)) == ["gpu-3"]
+    bench.observe(subjects.host(NodeName("gpu-1")), facts())
+    assert ask(bench, pod("b", ONE_PER_HOST)) == ["gpu-1"]
+
+
+def test_a_volume_in_one_zone_takes_its_pod_there() -> None:
+    """And where no node could have it, that is said as something that does not pass by itself."""
+    in_b = (msg.NodeExpression(key=ZONE, operator="In", values=("b",)),)
+    bench = bench_of(**{"a-1": facts("a"), "b-1": facts("b")})
+    assert ask(bench, pod("p", msg.HostNeeds(volumes=((in_b,),)))) == ["b-1"]
+    in_c = (msg.NodeExpression(key=ZONE, operator="In", values=("c",)),)
+    said = bench.words(bench.request(pod("q", msg.HostNeeds(volumes=((in_c,),)))))
+    reasons = [each.reason for each in next(m for m in said if isinstance(m, msg.Pending)).reasons]
+    assert reasons[:2] == [WaitReason.NO_NODE_CAN_FIT, WaitReason.NODE_VOLUME_ELSEWHERE]
+
+
 def test_nobody_is_evicted_for_a_place_that_the_scheduler_would_refuse() -> None:
     """A victim counts until it is gone, so one that is wanted apart is not evicted for the pod that wants it so."""
     bench = bench_of(**{"gpu-1": facts()})

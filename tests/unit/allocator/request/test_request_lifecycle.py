@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, Ticked, Write, WriteRefused
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RequestId
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RequestId, SourceName
 from sluice.contracts.reasons import RefusalReason, WaitReason
 
 NODE = NodeName("node-a")
@@ -68,6 +68,22 @@ def test_a_container_has_of_the_driver_what_it_chose_or_what_its_profile_is_made
     assert [each.driver_capabilities for each in bound.containers] == [expected]
 
 
+def test_a_pod_that_ends_gives_its_place_back_in_the_right_order(bench):
+    """Revoke, then (after SliceGone) Closed and Released, each once, closing words with a TTL."""
+    grant = bench.bound("p1")
+
+    (revoke,) = bench.land_all(bench.observe(subjects.request(P1), withdrawn()))
+    assert revoke.message == msg.Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause="pod gone")
+
+    closed, released = bench.land_all(bench.gone(grant))
+    assert closed.message == msg.Closed(
+        revision=2, allocation=grant.booking.allocation, request=P1, node=NODE, cause="pod gone"
+    )
+    assert closed.ttl_s == 3600
+    assert released.message == msg.Released(request=P1, cause="pod gone")
+    assert released.ttl_s == 3600
+
+
 def test_what_the_settings_allow_nobody_is_refused_not_left_pending(bench):
     """More GPUs than one pod may have: Refused, naming field, value and what is allowed."""
     (refused,) = messages(bench.request(asked("p1", claim(gpus=57))))
@@ -118,6 +134,16 @@ def test_what_is_on_its_way_is_decided_before_its_request_is_released(bench):
     assert messages(decided) == [msg.Released(request=P1, cause="slice lost: its GPU was lost")]
 
 
+def test_a_rebooted_node_gives_the_pod_its_new_strings(bench):
+    """The same grant ready again under a new ticket: Bound with revision 2."""
+    grant = bench.bound("p1")
+
+    address = subjects.slice_(NODE, grant.booking.allocation)
+    (bound,) = messages(bench.observe(address, ready_of(grant, ticket="ticket-2")))
+
+    assert (bound.revision, bound.ticket) == (2, "ticket-2")
+
+
 def test_the_same_word_twice_changes_nothing(bench):
     """Duplicates of a request, a slice's word and a binding cause no instruction."""
     grant = bench.bound("p1")
@@ -160,6 +186,21 @@ def test_a_pod_is_told_its_new_devices_at_once_where_the_bus_gives_its_numbers_o
     assert (told.message.slice_operation, told.message.slice_sequence) == (by, 500)
 
 
+def test_a_pod_is_told_what_became_of_the_daemon_it_shares_and_when_that_is_over(bench):
+    """A restarted MPS daemon has ended the tenant's processes: unreported, users suspect their own code."""
+    grant = bench.bound("p1")
+    address = subjects.slice_(NODE, grant.booking.allocation)
+    restarted = "its MPS daemon died and was started again"
+    troubled = msgspec.structs.replace(ready_of(grant), warnings=(restarted,))
+
+    (warned,) = bench.land_all(bench.observe(address, troubled))
+    (calm,) = bench.land_all(bench.observe(address, ready_of(grant)))
+
+    assert (warned.message.revision, warned.message.warnings) == (2, (restarted,))
+    assert (calm.message.revision, calm.message.warnings) == (3, ())
+    assert warned.message.containers == calm.message.containers
+
+
 def test_an_agents_word_that_tells_a_pod_nothing_new_writes_no_binding(bench):
     """Else every word of an agent would be a guarded write, and pods be told of nothing again and again."""
     grant = bench.granted("p1")
@@ -169,3 +210,20 @@ def test_an_agents_word_that_tells_a_pod_nothing_new_writes_no_binding(bench):
     bench.land_all(bench.observe(address, troubled))
 
     assert bench.observe(address, msgspec.structs.replace(troubled)) == []
+
+
+def withdrawn(*, closing: bool = False) -> msg.RequestWithdrawn:
+    return msg.RequestWithdrawn(revision=2, source=SourceName("folder"), cause="pod gone", closing=closing)
+
+
+def test_a_bound_that_lands_when_all_is_over_is_released_again(bench):
+    """A first write of before the broker was wiped passes its guard for ever: the pod's binding would never end."""
+    grant = bench.bound("p1")
+    late = bench.allocator.ctx.facts.bindings[P1]
+    bench.land_all(bench.observe(subjects.request(P1), withdrawn()))
+    bench.land_all(bench.gone(grant))
+    bench.land_all(bench.observe(subjects.request(P1), withdrawn(closing=True)))
+
+    again = messages(bench.observe(subjects.binding(P1), late))
+
+    assert again == [msg.Released(request=P1, cause="its request is gone")]

@@ -10,6 +10,7 @@ from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
 from sluice.contracts.ids import AllocationId, Incarnation, RequestId, RunId
+from sluice.contracts.reasons import WaitReason
 from sluice.contracts.ticket_paths import ticket_name
 from sluice_allocator.core.events import Instruction
 
@@ -30,6 +31,33 @@ def taken_back(bench: Bench, grant: msg.Grant, cause: str = "pod gone") -> list[
     address = subjects.ledger(grant.booking.node, grant.booking.allocation)
     revoke = msg.Revoke(revision=2, incarnation=grant.incarnation, booking=grant.booking, cause=cause)
     return [write.message for write in bench.land_all(bench.observe(address, revoke))]
+
+
+def after(bench: Bench, seconds: float) -> list[msg.AnyMessage]:
+    """Time passes, tick by tick; what is written meanwhile."""
+    written: list[msg.AnyMessage] = []
+    for _ in range(round(seconds * 2)):
+        bench.now += 0.5
+        written += [write.message for write in bench.land_all(bench.handle(Ticked()))]
+    return written
+
+
+def test_it_rests_longer_each_time_and_is_told_so(pair: Bench):
+    """Else two allocators write as fast as the bus carries it, and each round makes and unmakes a slice."""
+    grant = pair.granted("p")
+    (told,) = taken_back(pair, grant)
+    assert isinstance(told, msg.Pending)
+    assert told.message == "another allocator revoked its last place; it is retried within 30 s"
+    assert [(reason.reason, reason.count) for reason in told.reasons] == [(WaitReason.GPU_AVOIDED, 1)]
+
+    assert after(pair, 0.5) == []
+    grant, over = after(pair, 1.0)
+    assert isinstance(grant, msg.Grant)
+    assert over == msg.WaitOver(request=grant.booking.request)
+
+    assert [type(word) for word in taken_back(pair, grant)] == [msg.Pending]
+    assert after(pair, 1.5) == []
+    assert [type(word) for word in after(pair, 1.0)] == [msg.Grant, msg.WaitOver]
 
 
 def test_a_slice_that_failed_is_tried_on_another_gpu_at_once_whoever_took_it_back(pair: Bench):

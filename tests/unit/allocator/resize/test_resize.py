@@ -33,9 +33,10 @@ from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import AllocationId, RequestId
-from sluice_allocator.core.events import AdjustAsked, LeaseChanged
+from sluice.contracts.resize import max_sizes
+from sluice_allocator.core.events import AdjustAsked, AnswerAdjust, LeaseChanged
 from sluice_allocator.core.quotas.quota import usage
-from sluice_allocator.core.resize.pending import ASKED_MAX, Adjusted, AdjustReason
+from sluice_allocator.core.resize.pending import ASKED_MAX, Adjusted, AdjustReason, FieldChange
 from sluice_allocator.core.resize.resize import adjust
 
 
@@ -43,6 +44,34 @@ from sluice_allocator.core.resize.resize import adjust
 def bench(empty: Bench) -> Bench:
     """An allocator with node-a open: one A100-40GB without MIG, which may be shared."""
     return with_gpus(empty, gpu_report("node-a", 0, mig=False))
+
+
+def test_a_change_is_one_order_and_is_answered_when_the_ledger_has_it(bench):
+    """A caller that reads "done" before that may read wrong."""
+    before = bench.bound("p1", fractional(20, 4000))
+
+    (write,) = bench.handle(
+        AdjustAsked(3, change(memory_mib=8000, quota_limit_permille=900, quota_request_permille=500))
+    )
+
+    share = replace(
+        before.booking.devices[0].share, memory_mib=8000, quota_request_permille=500, quota_limit_permille=900
+    )
+    after = replace(before.booking, devices=(replace(before.booking.devices[0], share=share),))
+    counts = max_sizes(before.booking.devices, after.devices)
+    assert write.message == msg.Grant(revision=2, incarnation=INCARNATION, booking=after, counts=counts)
+    assert write.subject == subjects.ledger(NODE, after.allocation).subject
+
+    said_then = bench.land(write)
+
+    (answer,) = [each for each in said_then if isinstance(each, AnswerAdjust)]
+    assert (answer.number, answer.outcome.revision, answer.outcome.booking) == (3, 2, after)
+    assert answer.outcome.fields == (
+        FieldChange("memory_mib", 4000, 8000, "next process start"),
+        FieldChange("sm_partition", 20, 20, "unchanged"),
+        FieldChange("quota_request_permille", 1000, 500, "now"),
+        FieldChange("quota_limit_permille", 1000, 900, "now"),
+    )
 
 
 def test_a_dry_run_says_the_same_and_leaves_no_trace(bench):

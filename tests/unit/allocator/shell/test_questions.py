@@ -16,6 +16,7 @@ from sluice.contracts.request_syntax import ContainerRequest, RequestLimits
 from sluice_allocator.core.explain.status import (
     AsksNothing,
     PodAsked,
+    QueuePosition,
     RequestState,
     Simulated,
     WouldBind,
@@ -126,6 +127,18 @@ def test_each_moment_of_a_requests_life_has_its_word(bench):
     assert stands(bench, "p1") is RequestState.ENDING
     bench.land_all(bench.gone(grant))
     assert stands(bench, "p1") is RequestState.RELEASED
+
+
+def test_a_waiting_request_is_told_its_turn_and_the_reasons_of_this_moment(bench):
+    """Two of one shape wait, and a more important one of another: the second learns that both are before it."""
+    bench.bound("p0", claim(profile="7g.40gb"))
+    bench.land_all(bench.request(msgspec.structs.replace(asked("high", claim(profile="4g.20gb")), priority=9)))
+    for name in ("p1", "p2"):
+        bench.land_all(bench.request(asked(name, claim(profile="3g.20gb"))))
+    found = how_it_stands(bench.allocator.ctx, RequestId("p2"))
+    assert found.turn is not None
+    assert (found.state, found.turn) == (RequestState.QUEUED, QueuePosition(0, before=1, waiting=3, ahead=2))
+    assert [step.filter for step in found.steps] == ["room"]
 
 
 def test_a_refused_request_is_told_with_its_refusal(bench):

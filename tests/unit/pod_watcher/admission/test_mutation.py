@@ -10,12 +10,13 @@ from factories.cluster.admission import (
     gpu,
     patched,
     pod,
+    review_of,
     sent_patch,
     taken,
 )
 
 from sluice.contracts.request_syntax import RequestLimits
-from sluice_pod_watcher.admission import AdmissionConfig, ResolvedRequest, read_stored
+from sluice_pod_watcher.admission import AdmissionConfig, ResolvedRequest, read_stored, review_pod
 
 MOUNT = {"name": "sluice-slice", "mountPath": "/run/sluice/slice", "subPathExpr": "$(SLUICE_TICKET)", "readOnly": True}
 VOLUME = {"name": "sluice-slice", "csi": {"driver": "slice.sluice.dev", "readOnly": True}}
@@ -223,6 +224,29 @@ def test_only_the_creation_of_pods_is_reviewed():
     assert untouched(ASKS, operation="DELETE", object=None)
     assert untouched(ASKS, kind={"group": "apps", "version": "v1", "kind": "Deployment"})
     assert untouched(ASKS, subResource="status", operation="UPDATE")
+
+
+def test_what_is_no_review_of_a_pod_is_said_and_never_raised():
+    """A webhook that breaks refuses every pod of the cluster."""
+    for raw in (None, [], {}, {"kind": "Pod"}, review_of({}), review_of({"metadata": [], "spec": {}})):
+        assert "why" in dir(review_pod(raw, AdmissionConfig())), raw
+    wrong_version = review_of(ASKS) | {"apiVersion": "admission.k8s.io/v1beta1"}
+    assert review_pod(wrong_version, AdmissionConfig()).why == (
+        "admission.k8s.io/v1beta1 AdmissionReview is not an admission.k8s.io/v1 AdmissionReview"
+    )
+
+
+def test_the_default_mode_of_a_namespace_is_written_down_where_it_fits():
+    """It must be seen afterwards why a pod was given a share, and must not change when the namespace does."""
+    config = AdmissionConfig(default_mode="mps")
+    made = pod(annotations={"sluice.dev/memory": "4Gi"})
+    assert stored(taken(made, config))["annotations"] == {"main.sluice.dev/mode": "mps", "sluice.dev/memory": "4Gi"}
+    assert asked(taken(made, config)).pod.claims[0].modes == ("mps",)
+    assert answer(made, config).warnings == (
+        "main.sluice.dev/mode = 'mps': the default of this namespace, because the pod names no mode",
+    )
+    vgpu = pod(container(resources=gpu(gpu="1", gpumem="4000")))
+    assert asked(taken(vgpu, config)).pod.claims[0].modes == ("mps",)
 
 
 def test_a_default_mode_never_refuses_a_pod_nor_overrules_one():

@@ -182,3 +182,21 @@ def test_a_pod_that_is_on_a_node_already_is_left_as_it_is():
     """The API server takes no gate of such a pod."""
     made = pod(container(resources=USES), resourceClaims=[CLAIM], nodeName="n1")
     assert sent_patch(answer(made, DRA)) == []
+
+
+@pytest.mark.parametrize("runtime", ["nvidia", "nvidia-cdi", "my-gpu-runtime"])
+@pytest.mark.parametrize("resources", [None, ZERO])
+def test_an_image_that_asks_for_all_gpus_gets_none_without_an_ask(runtime, resources):
+    """`nvidia/cuda` says NVIDIA_VISIBLE_DEVICES=all, and would see the slices of everybody on the node."""
+    main = container(**({"resources": resources} if resources else {}))
+    made = pod(main, init=[container("prep")], runtimeClassName=runtime)
+    response = answer(made)
+    after = patched(made, sent_patch(response))
+    assert (env_of(after, "main"), env_of(after, "prep")) == (VOID, VOID)
+    assert "schedulingGates" not in after["spec"]
+    (warning,) = response.warnings
+    assert warning == (
+        f"spec.runtimeClassName = {runtime!r}: the pod requests no GPU, so its containers get none "
+        "(NVIDIA_VISIBLE_DEVICES=void)"
+    )
+    assert sent_patch(answer(after)) == []

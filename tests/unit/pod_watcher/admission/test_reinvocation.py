@@ -31,6 +31,22 @@ def test_a_container_put_before_the_first_does_not_take_over_its_ask():
     assert env_of(again, "train")["SLUICE_TICKET"] == from_grant("train", "ticket")
 
 
+def test_a_limit_range_does_not_change_what_was_asked():
+    """It puts its default (2) into the pod again after we took 3 out; the user asked for 3."""
+    made = taken(pod(container(resources=gpu(gpu="3"))))
+    made["spec"]["containers"][0]["resources"] = gpu(gpu="2")
+    made["spec"]["containers"].append(container("proxy", resources=gpu(gpu="2")))
+    response = answer(made)
+    again = patched(made, sent_patch(response))
+    assert claims_of(again)["main"].gpus == 3
+    assert "proxy" not in claims_of(again)
+    for each in again["spec"]["containers"]:
+        assert each["resources"] == {"limits": {}, "requests": {}}
+    assert response.warnings == (
+        "container proxy: nvidia.com/gpu was added after the pod's request was stored, and is removed: it gets no GPU",
+    )
+
+
 def test_what_another_webhook_took_away_is_put_back():
     """A container without its variables would start with the image's."""
     made = taken(pod(container(resources=gpu(gpu="1", gpumem="4000"), env=[{"name": "A", "value": "1"}])))

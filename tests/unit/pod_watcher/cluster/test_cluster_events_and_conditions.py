@@ -3,12 +3,14 @@
 import re
 
 import pytest
+from api_model import new_pod
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.kube.names import GATE
-from sluice.contracts.messages import Pending, Refused, Waived
+from sluice.contracts.messages import Pending, Refused, Released, WaitOver, Waived
 from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
+from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.core.workqueue import FairLine, TokenBucket
 
 RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
@@ -88,6 +90,19 @@ def test_nobody_is_told_of_an_allocator_that_is_only_busy(bench):
     assert [each.reason for each in bench.api.events] == ["NotYetLookedAt", "WaitsForSlice"]
 
 
+@pytest.mark.parametrize("waited_s", [40, 300])
+def test_a_pod_that_has_waited_long_is_not_told_of_a_dead_allocator_when_it_is_granted(bench, waited_s):
+    """Between grant and binding people would be sent to look for an allocator that has just served them."""
+    bench.create("train", "u1")
+    pending(bench, "u1", "3 A100 are full")
+    bench.pass_time(waited_s)
+    bench.observe(subjects.waiting(RequestId("u1")), WaitOver(request=RequestId("u1")))
+    bench.pass_time(29)
+    assert {each.reason for each in bench.api.events} == {"WaitsForSlice"}
+    bench.bind("u1")
+    assert [each.reason for each in bench.api.events] == ["WaitsForSlice", "SliceBound"]
+
+
 def test_a_pod_whose_slice_takes_long_to_make_is_told_so(bench, sick_node):
     bench.create("train", "u1")
     bench.observe(subjects.inventory(NodeName("node-a")), sick_node("making"))
@@ -111,6 +126,45 @@ def test_a_pod_that_others_held_back_is_given_the_same_patience_when_it_asks(ben
     assert {each.reason for each in bench.api.events} == {"OtherGates"}
     bench.pass_time(3)
     assert bench.api.events[-1].reason == "NotYetLookedAt"
+
+
+def test_a_refusal_of_the_api_server_is_told_when_it_lasts(bench):
+    """A pod would stay gated in silence; a short trouble needs no Event."""
+    bench.create("train", "u1")
+    bench.automatic = False
+    bench.bind("u1")
+    (call,) = bench.calls
+    for refused in range(1, 6):
+        assert [each.reason for each in bench.api.events] == []
+        bench.pass_time(20)
+        bench.calls.clear()
+        bench.handle(e.Failed(call, 422, f"no {refused}"))
+    bench.pass_time(1)
+    (said,) = bench.api.events
+    assert (said.reason, said.note) == (
+        "SliceNotUsable",
+        "the pod cannot be bound to its slice: the API server refuses the patch (422: no 5); retrying",
+    )
+    bench.calls.clear()
+    bench.automatic = True
+    bench.handle(e.Done(e.ReadPod(RequestId("u1"), "ns", "train"), bench.api.find("u1")))
+    bench.pass_time(120)
+    assert bench.api.opened == ["u1"]
+
+
+@pytest.mark.parametrize("owner", ["", "Job"])
+def test_a_lost_slice_says_what_to_do(new, owner):
+    bench = new(evict_lost=False)
+    bench.start()
+    bench.show(bench.api.store(new_pod("train", "u1", owner=owner)))
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    released = Released(request=RequestId("u1"), cause="slice lost: node-a was removed")
+    bench.observe(subjects.binding(RequestId("u1")), released)
+    bench.pass_time(1)
+    again = "its Job recreates it" if owner else "create it again"
+    note = f"its slice was lost (node-a was removed), and it gets no other: delete the pod, and {again}."
+    assert (bench.api.events[-1].reason, bench.api.events[-1].note) == ("SliceLost", note)
 
 
 def test_a_line_is_served_in_its_order():

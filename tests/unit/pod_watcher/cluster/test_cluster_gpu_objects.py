@@ -91,6 +91,42 @@ def say(bench, word):
     bench.observe(subjects.inventory(NODE), word)
 
 
+def test_a_gpu_is_shown_with_its_slices_and_their_pods(seen):
+    """People who live in kubectl would not see the fleet."""
+    device = msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile="3g.20gb", start=4, size=4)
+    mine = msg.InstanceReport(
+        gi_id=1, profile="3g.20gb", start=4, size=4, uuid="MIG-1", allocation=AllocationId("u1_r_1")
+    )
+    foreign = msg.InstanceReport(gi_id=2, profile="1g.5gb", start=0, size=1, uuid="MIG-2")
+    say(seen, inventory(device, instances=(mine, foreign)))
+    seen.pass_time(2)
+    assert seen.gpus["node-a-0"] == {
+        "node": "node-a",
+        "index": 0,
+        "uuid": "GPU-0",
+        "model": "A100",
+        "layout": "1g.5gb@0 3g.20gb@4",
+        "creatableTotal": 5,
+        "creatable": {"1g.5gb": 4, "3g.20gb": 1},
+        "used": "3/7",
+        "health": "Healthy",
+        "message": "",
+        "observedAt": "2026-11-21T10:00:00Z",
+        "slices": [
+            {
+                "place": "3g.20gb@4",
+                "uuid": "MIG-1",
+                "state": "Ready",
+                "namespace": "ns",
+                "pod": "train",
+                "container": "main",
+            },
+            {"place": "1g.5gb@0", "uuid": "MIG-2", "state": "Foreign"},
+        ],
+    }
+    assert (seen.gpus["node-a-1"]["used"], seen.gpus["node-a-1"]["slices"]) == ("0/7", [])
+
+
 @pytest.mark.parametrize(
     ("share", "used", "place"),
     [
@@ -167,6 +203,19 @@ def test_a_slice_that_cannot_be_unmade_shows_as_quarantined(seen):
     status = seen.gpus["node-a-0"]
     assert (status["health"], status["message"]) == ("Healthy", "memory slices 4 to 7 quarantined")
     assert status["slices"][0]["state"] == "Quarantined"
+
+
+def test_what_is_gone_is_not_shown(seen):
+    seen.handle(e.GpusListed(("node-a-0", "left-over-0")))
+    say(seen, inventory(gpus=2))
+    seen.pass_time(3)
+    say(seen, inventory(gpus=1))
+    seen.pass_time(3)
+    assert list(seen.gpus) == ["node-a-0"]
+    assert e.UnmirrorGpu("left-over-0") in seen.writes
+    seen.handle(e.Gone("nodes", {"metadata": {"name": "node-a"}}))
+    seen.pass_time(3)
+    assert seen.gpus == {}
 
 
 def test_a_missing_resource_is_not_hammered(seen):

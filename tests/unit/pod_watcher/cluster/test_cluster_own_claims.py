@@ -148,6 +148,27 @@ def test_the_granted_subrequest_is_the_one_that_the_claim_names(dra):
     assert dra.api.opened == ["u1"]
 
 
+def test_claims_of_templates_are_waited_for_and_granted_together(dra):
+    """A slice for one of two claims would hold a device that no container can use."""
+    entries = [{"name": each, "resourceClaimTemplateName": "one"} for each in ("left", "right")]
+    dra.show(dra.api.store(pod("train", "u1", *entries)))
+    assert dra.word("u1") is None
+    put(dra, claim("train-left", owner="u1"))
+    put(dra, claim("train-right", owner="u1"))
+    assert dra.word("u1") is None
+    dra.change("u1", status={"resourceClaimStatuses": [{"name": "left", "resourceClaimName": "train-left"}]})
+    assert dra.word("u1") is None
+    both = [{"name": each, "resourceClaimName": f"train-{each}"} for each in ("left", "right")]
+    dra.change("u1", status={"resourceClaimStatuses": both})
+    word = dra.word("u1")
+    assert [each.container for each in word.claims] == ["left.gpu", "right.gpu"]
+    assert [dict(each.requests) for each in word.resource_claims] == [{"gpu": "left.gpu"}, {"gpu": "right.gpu"}]
+    assert not any(each.shared for each in word.resource_claims)
+    grant(dra, "u1", "left.gpu", "right.gpu")
+    assert dra.api.claims.writes == ["allocate", "allocate"]
+    assert dra.api.opened == ["u1"]
+
+
 def test_a_request_that_the_claim_does_not_have_is_refused(dra):
     put(dra, claim("mine"))
     made = pod()
@@ -182,6 +203,40 @@ def test_claims_of_ours_beside_a_request_in_other_words_are_refused(dra):
         "ResourceClaims alone, or none)"
     )
     assert dra.api.claims.writes == []
+
+
+@pytest.mark.parametrize("gates", [("sluice.dev/slice",), ("sluice.dev/slice", "other.example/gate")])
+def test_a_pod_of_another_driver_is_let_go_without_a_trace(dra, gates):
+    """It neither waits for us nor counts as ours: its resources would be missing on its node."""
+    dra.handle(e.Seen("classes", device_class("nic.example", managed=False)))
+    put(dra, claim("card", request("nic", "nic.example")))
+    made = pod("train", "u1", {"name": "nic", "resourceClaimName": "card"})
+    made["spec"]["schedulingGates"] = [{"name": each} for each in gates]
+    dra.automatic = False
+    dra.show(dra.api.store(made))
+    path, left = "/spec/schedulingGates", [{"name": each} for each in gates[1:]]
+    opened = {"op": "replace", "path": path, "value": left} if left else {"op": "remove", "path": path}
+    assert dra.calls == [
+        e.AnnotatePod(
+            "u1",
+            "ns",
+            "train",
+            (
+                {"op": "test", "path": "/metadata/uid", "value": "u1"},
+                {"op": "test", "path": path, "value": [{"name": each} for each in gates]},
+                opened,
+                {"op": "remove", "path": "/metadata/annotations/sluice.dev~1request"},
+                {"op": "remove", "path": "/metadata/labels/sluice.dev~1managed"},
+            ),
+        )
+    ]
+    dra.automatic = True
+    dra.handle(*dra.carry_out(dra.calls.pop()))
+    gone = dra.api.find("u1")
+    dra.handle(e.Gone("pods", gone))  # it left our selection
+    dra.pass_time(70)
+    assert (dra.word("u1"), dra.api.events, dra.api.conditions) == (None, [], [])
+    assert dra.api.object_writes["u1"] == 1
 
 
 def test_nvidias_classes_are_theirs_where_they_are_not_labelled_as_ours(dra):

@@ -74,6 +74,39 @@ def test_a_source_has_synced_only_after_pods_were_listed(new):
     assert bench.bus["sluice.source.cluster"].epoch == 2
 
 
+def test_a_pod_is_bound_in_one_write(bench):
+    """A second write would be a second chance to go wrong, and load on etcd."""
+    bench.create("train", "u1")
+    bench.automatic = False
+    bench.bind("u1")
+    (call,) = bench.calls
+    assert isinstance(call, e.BindPod)
+    assert call.patch[0] == {"op": "test", "path": "/metadata/uid", "value": "u1"}
+    assert call.patch[1] == {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": "sluice.dev/slice"}]}
+    assert call.patch[-1] == {"op": "remove", "path": "/spec/schedulingGates"}
+    bench.automatic = True
+    bench.handle(*bench.carry_out(bench.calls.pop()))
+    assert bench.annotations("u1") == {
+        "granted.sluice.dev/allocation": "u1_r_1",
+        "granted.sluice.dev/trace-id": "d7ba87f882f4247909442296daf6de9f",
+        "main.granted.sluice.dev/visible-devices": "MIG-1",
+        "main.granted.sluice.dev/ticket": "t-1",
+        "main.granted.sluice.dev/driver-capabilities": "compute,utility",
+        "main.granted.sluice.dev/mps-pipe-directory": "",
+        "main.granted.sluice.dev/active-thread-percentage": "100",
+        "main.granted.sluice.dev/pinned-memory-limit": "",
+        "main.granted.sluice.dev/quota-socket": "",
+        "main.granted.sluice.dev/quota-preload": "",
+    }
+    assert terms_of(bench, "u1") == [{"matchFields": pin()}]
+    bench.pass_time(30)
+    bench.list()
+    assert bench.api.object_writes == {"u1": 1}
+    assert bench.api.conditions == []
+    assert [(each.reason, each.count) for each in bench.api.events] == [("SliceBound", 1)]
+    assert bench.word("u1").held == msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
+
+
 @pytest.mark.parametrize(
     ("affinity", "left"),
     [
@@ -228,6 +261,22 @@ def test_a_last_word_that_the_bus_forgot_is_said_again(bench, pod, read, forgott
         bench.delete("u1", **ENDED)
         bench.pass_time(1)
     assert [word for subject, word in bench.words[words:] if subject == "sluice.request.u1"][-1].closing
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"terminated": {}}}]},
+        {"phase": "Failed", "containerStatuses": [{"name": "main", "state": {"running": {}}}]},
+    ],
+    ids=["restarts", "written-by-others"],
+)
+def test_a_status_that_proves_nothing_ends_nothing(bench, status):
+    """A slice would be given to a second pod while the first uses it."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=status)
+    assert isinstance(bench.word("u1"), msg.AllocationRequested)
 
 
 def test_replayed_old_versions_change_nothing(bench):

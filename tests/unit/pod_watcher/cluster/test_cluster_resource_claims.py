@@ -125,6 +125,27 @@ def test_a_claim_that_the_api_server_refuses_is_tried_again_and_told(dra):
     assert dra.api.opened == ["u1"]
 
 
+def test_allocation_and_reservation_are_one_write_and_the_gate_opens_after_it(dra):
+    """The scheduler would take back a claim that is reserved for none, and start no pod with an unallocated one."""
+    create(dra)
+    version = claim(dra)["metadata"]["resourceVersion"]
+    dra.automatic = False
+    dra.bind("u1")
+    body = {
+        "metadata": {"uid": "claim-1", "resourceVersion": version},
+        "status": {"allocation": allocation(), "reservedFor": RESERVED},
+    }
+    assert dra.calls == [e.WriteClaimStatus("u1", "ns", CLAIM, "allocate", body)]
+    dra.handle(*dra.carry_out(dra.calls.pop()))
+    (bind,) = dra.calls
+    assert isinstance(bind, e.BindPod)
+    dra.automatic = True
+    dra.handle(*dra.carry_out(dra.calls.pop()))
+    assert dra.api.opened == ["u1"]
+    assert set(dra.annotations("u1")) == {"granted.sluice.dev/allocation", "granted.sluice.dev/trace-id"}
+    assert dra.word("u1").held.node == "node-a"
+
+
 def test_a_write_without_an_answer_is_not_repeated_over_what_it_did(dra):
     """It landed: the version guard refuses the second one, and the watch shows the first."""
     create(dra)

@@ -153,6 +153,30 @@ def test_an_outage_does_not_pile_up_writes() -> None:
     assert len(desk.tell(bus_events.WriteAccepted(FIRST, 1))) == 1
 
 
+def test_a_write_without_an_answer_is_written_again_with_the_same_guard_and_operation() -> None:
+    """W3: also when something else was read meanwhile; a fresh guard could let both attempts land."""
+    desk = Desk(entry(A, 5))
+    desk.outbox.commit(B, word("grant"))
+    desk.outbox.drain()
+    assert desk.tell(bus_events.WriteUnknown(FIRST)) == [write(FIRST, B, 5, word("grant"), attempt=2)]
+    assert desk.see(entry(A, 6)) == []
+    assert desk.tell(bus_events.WriteUnknown(FIRST)) == [write(FIRST, B, 5, word("grant"), attempt=3)]
+    assert desk.tell(bus_events.WriteAccepted(FIRST, 7)) == []
+    assert desk.reports == [settled(FIRST, B, word("grant"), landed=True)]
+
+
+def test_a_write_whose_answer_was_lost_is_found_to_have_landed() -> None:
+    """W3: the second attempt is refused by the first; the operation shows that it is the same."""
+    desk = Desk(entry(A, 5))
+    desk.outbox.commit(B, word("grant"))
+    desk.outbox.drain()
+    desk.tell(bus_events.WriteUnknown(FIRST))
+    assert desk.tell(bus_events.WriteRefused(FIRST, 6)) == []
+    assert desk.reports == []
+    desk.see(entry(B, 6, FIRST, word("grant")))
+    assert desk.reports == [settled(FIRST, B, word("grant"), landed=True)]
+
+
 def test_a_write_that_is_seen_before_its_answer_is_settled_once() -> None:
     desk = Desk(entry(A, 5))
     desk.outbox.commit(B, word("grant"))
