@@ -33,6 +33,11 @@ def is_ask(write: Write) -> bool:
     return isinstance(write.message, msg.AllocationRequested)
 
 
+def node_of(scene: Scene) -> str:
+    bound = scene.bound("first")
+    return bound.node
+
+
 def test_who_is_not_heard_and_who_hears_nothing_is_not_taken_for_heard() -> None:
     """The fault would be none if words came through: only what a process says that hears nothing arrives."""
     scene = with_a_running_pod()

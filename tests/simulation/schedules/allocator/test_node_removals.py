@@ -21,6 +21,7 @@ from simulation.schedules.unanswered import its_agent_speaks_while_the_end_of_it
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus.events import Stream
+from sluice.contracts.ids import OperationId
 
 
 def closed_with_node(writes) -> list[str]:
@@ -277,6 +278,25 @@ def one_has_not_heard_that_a_node_is_back() -> None:
 def test_a_pod_is_not_released_by_who_has_not_heard_that_its_node_is_back() -> None:
     """Its slice is there, and so is its ledger entry: a late reader must be refused."""
     assert_played(one_has_not_heard_that_a_node_is_back, REMOVED_HAS_NOTHING)
+
+
+@pytest.mark.parametrize("is_said_again", [False, True])
+def test_the_judge_knows_that_a_pod_is_released_again_as_it_was(is_said_again: bool) -> None:
+    """A node is silent when its pod is released; that is unanswered, and is repeated when the agent is back."""
+    scene = Scene(MIG_NODE)
+    scene.pod("a", sliced("1g.5gb"))
+    scene.until(lambda: scene.runs("a"))
+    scene.wait(LIVING_S)
+    judge, bound = scene.world.judge, scene.bound("a")
+    judge.removed[bound.node] = None
+    del judge.ledger[bound.node][bound.allocation]  # a wipe, say
+    released, operation = msg.Released(request=bound.request, cause="pod gone"), OperationId("r")
+    if is_said_again:
+        judge.decided_in[operation] = "life"
+        judge._answering(released, operation, "life")
+    else:
+        with pytest.raises(ViolationError, match="whose agent lives"):
+            judge._answering(released, operation, "life")
 
 
 def test_a_removed_node_is_no_host_to_spread_over() -> None:

@@ -1,6 +1,11 @@
 """Evictions for a place: the interleavings that a simpler rule would lose, each played once on purpose."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import msgspec
 import pytest
+from factories.words import booking_of
 from simulation.judges.judge import ViolationError
 from simulation.judges.preemptions import PREEMPTIBLE, PRIORITY
 from simulation.judges.quotas import QuotaSaid
@@ -9,8 +14,12 @@ from simulation.planted.allocator.preemptions import COUNTED_ON_TWICE, PROMISED_
 from simulation.planted.bug import planted
 from simulation.schedules.scene import A30_NODE, MIG_NODE, Scene, sliced
 
-from sluice.contracts.bus.events import Observed, Stream, Write
-from sluice.contracts.messages import Grant, Pending, Revoke
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, Observed, Stream, Write
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId
+from sluice.contracts.messages import Amounts, DeviceGrant, Grant, Pending, QuotaSet, Revoke
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.state.context import Unsent
 
 VICTIMS = ("left", "right")
 RAISED_AT = 20.0
@@ -207,3 +216,123 @@ def test_the_judge_sees_that_what_is_promised_is_taken_for_had() -> None:
     with planted(PROMISED_IS_HAD), pytest.raises(ViolationError) as found:
         two_have_to_go_one_after_the_other()
     assert found.value.rule == "guaranteed"
+
+
+def _booked(name: str, namespace: str, *, instead_of: str = "") -> Grant:
+    """One device on the only node; for whose place another is evicted."""
+    booking = booking_of(
+        name,
+        "node-0",
+        (DeviceGrant(container="main", gpu="GPU-node-0-0", profile="1g.5gb", start=0, size=1),),
+        namespace=namespace,
+    )
+    after = (AllocationId(instead_of),) if instead_of else ()
+    return Grant(revision=1, incarnation=Incarnation("1"), booking=booking, after=after, evict=bool(after))
+
+
+def test_the_judge_lets_count_again_who_was_to_go_for_a_grant_that_was_given_up() -> None:
+    """It stays after all when another is evicted; that grant is late, and its own namespace gives it up meanwhile."""
+    scene = Scene(MIG_NODE, quotas=(QuotaSaid(0.0, "den", guaranteed=(1, None, None)),))
+    judge, books, allocator = scene.world.guarantees, scene.world.judge, scene.host("allocator-a")
+
+    numbers: dict[AllocationId, int] = {}
+
+    def write(message: Grant | Revoke) -> Write:
+        address = subjects.ledger(NodeName("node-0"), message.booking.allocation)
+        number = numbers.setdefault(message.booking.allocation, len(numbers))
+        return Write(OperationId(f"o-{number}"), 1, Stream.BOOK, address.subject, address.guard, 0, message, "")
+
+    def land(message: Grant | Revoke) -> None:
+        books.ledger.setdefault("node-0", {})[message.booking.allocation] = message
+        books.bookings[message.booking.allocation] = message.booking
+        books.after[message.booking.allocation] = message.after
+        judge.landed(write(message), 1)
+
+    def decide(message: Grant | Revoke) -> Grant | Revoke:
+        judge.instructed(allocator, write(message))
+        return message
+
+    for name in ("one", "two"):
+        land(_booked(name, "den"))
+    blocked = _booked("blocked", "lab", instead_of="one")
+    land(decide(blocked))
+    land(
+        decide(Revoke(revision=2, incarnation=Incarnation("1"), booking=blocked.booking, cause="", after=blocked.after))
+    )
+    late = decide(_booked("late", "lab", instead_of="two"))
+    land(decide(_booked("own", "den", instead_of="one")))
+    land(late)
+    with pytest.raises(ViolationError, match="den has 0 devices left of 1"):
+        land(decide(_booked("again", "lab", instead_of="two")))
+
+
+@pytest.mark.parametrize("was_first", [True, False])
+def test_the_judge_goes_by_the_order_in_which_one_allocator_has_decided(was_first: bool) -> None:
+    """What waits behind its guard is sent after what was decided later: a namespace gives up one for itself."""
+    scene = Scene(MIG_NODE, quotas=(QuotaSaid(0.0, "den", guaranteed=(1, None, None)),))
+    land = _landing(scene)
+    for number, name in enumerate(("one", "two")):
+        land(_booked(name, "den"), number)
+    land(_booked("own", "den", instead_of="one"), 5)
+    with nullcontext() if was_first else pytest.raises(ViolationError, match="den has 0 devices left of 1"):
+        land(_booked("waited", "lab", instead_of="two"), 4 if was_first else 6)
+
+
+@pytest.mark.parametrize("was_first", [True, False])
+def test_a_guarantee_that_is_said_again_after_a_wipe_binds_what_is_decided_after_it_was_heard(was_first: bool) -> None:
+    """What waited behind its guard meanwhile was decided without it (seed 2920002922)."""
+    scene = Scene(MIG_NODE, quotas=(QuotaSaid(0.0, "den", guaranteed=(1, None, None)),))
+    judge, allocator, land = scene.world.guarantees, scene.host("allocator-a"), _landing(scene)
+    judge.wiped()
+    land(_booked("one", "den"), 5)
+    said, address = QuotaSet(namespace="den", guaranteed=Amounts(gpus=1)), subjects.quota("den")
+    judge.landed(Write(OperationId("operator-2"), 1, Stream.BOOK, address.subject, address.guard, 0, said, ""), 2)
+    entry = Entry(address.subject, 2, OperationId("operator-2"), said)
+    assert isinstance(allocator.core, Allocator)
+    waited = OperationId("o-7")
+    if was_first:
+        allocator.core.ctx.undecided[waited] = Unsent(address, waited, said)
+    judge.listener(allocator)(Observed(Stream.BOOK, entry))
+    with nullcontext() if was_first else pytest.raises(ViolationError, match="den has 0 devices left of 1"):
+        land(_booked("waited", "lab", instead_of="one"), 7)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_only_a_place_that_is_kept_for_a_moved_pod_goes_to_who_is_less_important(is_kept: bool) -> None:
+    """No pod is there; what its pod said of moves may have been edited since, and its grant have landed late."""
+    scene = Scene(MIG_NODE, A30_NODE)
+    scene.pod("moved", ranked("1g.5gb", 1, preemptible=True))
+    scene.pod("comes", ranked("1g.6gb", 0))
+    scene.until(lambda: scene.runs("moved") and scene.runs("comes"))
+    books, moved, comes = scene.world.judge, scene.bound("moved"), scene.bound("comes")
+
+    def land(name: str, request: RequestId, after: AllocationId) -> None:
+        grant = _booked(name, "lab", instead_of=after)
+        grant = msgspec.structs.replace(grant, booking=msgspec.structs.replace(grant.booking, request=request))
+        books.bookings[grant.booking.allocation] = grant.booking
+        books.after[grant.booking.allocation] = grant.after
+        address = subjects.ledger(NodeName("node-0"), grant.booking.allocation)
+        write = Write(OperationId(f"o-{name}"), 1, Stream.BOOK, address.subject, address.guard, 0, grant, "")
+        scene.world.preemptions.landed(write, 1)
+
+    land("kept", moved.request, moved.allocation)
+    with nullcontext() if is_kept else pytest.raises(ViolationError, match=f"{moved.request} of 1 goes for"):
+        land("taken", comes.request, AllocationId("kept") if is_kept else moved.allocation)
+
+
+def _landing(scene: Scene) -> Callable[[Grant, int], None]:
+    """Have an allocator decide something, by the number of its decision, and the judge see it land."""
+    judge, books, allocator = scene.world.guarantees, scene.world.judge, scene.host("allocator-a")
+
+    def write(message: Grant, number: int) -> Write:
+        address = subjects.ledger(NodeName("node-0"), message.booking.allocation)
+        return Write(OperationId(f"o-{number}"), 1, Stream.BOOK, address.subject, address.guard, 0, message, "")
+
+    def land(message: Grant, number: int) -> None:
+        judge.instructed(allocator, write(message, number))
+        books.ledger.setdefault("node-0", {})[message.booking.allocation] = message
+        books.bookings[message.booking.allocation] = message.booking
+        books.after[message.booking.allocation] = message.after
+        judge.landed(write(message, number), 1)
+
+    return land

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from factories.words import booking_of
 from simulation.judges.judge import ViolationError
 from simulation.judges.preemptions import PREEMPTIBLE, PRIORITY
 from simulation.judges.quotas import HEARD_AFTER_S, NO_LIMITS, QuotaSaid
@@ -13,7 +14,8 @@ from simulation.schedules.scene import A30_NODE, MIG_NODE, Scene, sliced
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Stream
+from sluice.contracts.bus.events import Stream, Write
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId
 from sluice.contracts.reasons import WaitReason
 
 ONE = (1, None, None)
@@ -188,6 +190,46 @@ def test_a_grant_without_an_answer_counts_until_it_was_read_whatever_a_server_th
         "it was released before its slice was gone"
     )
     scene.finish()
+
+
+@pytest.mark.parametrize("limit_gpus", [3, 2])
+def test_the_judge_counts_a_promise_or_the_place_that_was_free_earlier(limit_gpus: int) -> None:
+    """A request that was promised a place and got another keeps both for a moment, and has one: the rest is free."""
+    scene = Scene(MIG_NODE)
+    judge, books = scene.world.limits, scene.world.judge
+    judge.landed(_write(subjects.quota("den"), QuotaSaid(0.0, "den", (limit_gpus, None, None)).message), 1)
+    scene.wait(HEARD_AFTER_S + 1.0)
+    entries = {
+        "promise": _grant("waits", "promise", 2, after=(AllocationId("of another namespace"),)),
+        "free": _grant("waits", "free", 2),
+        "late": _grant("late", "late", 1),
+    }
+    books.ledger["node-0"] = dict(entries)  # type: ignore[arg-type]
+    books.after["promise"] = ("of another namespace",)
+    landing = _write(subjects.ledger(NodeName("node-0"), AllocationId("late")), entries["late"])
+    if limit_gpus == 3:
+        judge.landed(landing, 2)
+        assert judge.checks
+    else:
+        with pytest.raises(ViolationError, match="3 of 2 devices"):
+            judge.landed(landing, 2)
+
+
+def _grant(request: str, allocation: str, devices: int, after: tuple[AllocationId, ...] = ()) -> msg.Grant:
+    """So many devices on the only node, by the only allocator."""
+    booking = booking_of(
+        allocation,
+        "node-0",
+        (msg.DeviceGrant(container="main", gpu="GPU-node-0-0", profile="1g.5gb", start=0, size=1),) * devices,
+        request=request,
+        namespace="den",
+    )
+    return msg.Grant(revision=1, incarnation=Incarnation("1"), booking=booking, after=after)
+
+
+def _write(address: subjects.Address, message: msg.AnyMessage) -> Write:
+    stream = Stream.BOOK if address.kind == "ledger" else Stream.STATE
+    return Write(OperationId("o"), 1, stream, address.subject, address.guard, 0, message, "")
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,74 @@
 """What a node does about shares, one story each: homes, daemons, limits, and instances that are kept warm."""
 
+from contextlib import nullcontext
+
+import pytest
+from factories.words import write_of
+from msgspec.structs import replace
+from simulation.judges.judge import Judge, ViolationError
+from simulation.plans.pods import mps
 from simulation.schedules.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
-from simulation.world.hardware import OPERATOR, Machine, Process
+from simulation.world.hardware import OPERATOR, DeviceRefusedError, Machine, Process
+from simulation.world.mps_daemons import Daemon
 from simulation.world.weather import Fate
 
 from sluice.contracts.bus.events import Write
+from sluice.contracts.bus.subjects import slice_
+from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import Revoke, SliceFailed, SliceGone, SliceReady
+from sluice_node_agent.core.instructions import CreateGpuInstance
+from sluice_node_agent.core.journal_records import SliceRecord
 
 
 def machine_of(scene: Scene) -> Machine:
     """The only node."""
     return scene.world.machines["node-0"]
+
+
+def daemons_of(scene: Scene) -> list[Daemon]:
+    return [daemon for daemon in machine_of(scene).mps.listed.values() if daemon.alive]
+
+
+def runs(scene: Scene, *names: str) -> bool:
+    return all(scene.runs(name) for name in names)
+
+
+@pytest.mark.parametrize("of_this_boot", [False, True])
+def test_the_judge_knows_whose_client_may_be_let_go(of_this_boot: bool) -> None:
+    """A forgotten share that the pod had there before a reboot has no client now."""
+    scene = Scene()
+    scene.pod("a", mps(1500), lingers_s=8.0)
+    scene.until(lambda: runs(scene, "a"))
+    judge, bound = scene.world.judge, scene.bound("a")
+    earlier = AllocationId("earlier")
+    judge.bookings[earlier] = replace(judge.bookings[bound.allocation], allocation=earlier)
+    judge.ready[earlier] = replace(judge.ready[bound.allocation], allocation=earlier)
+    judge.ready_in[earlier] = judge.ready_in[bound.allocation] - (not of_this_boot)
+    (daemon,) = scene.world.machines["node-0"].mps.listed.values()
+    judge.revoked[bound.allocation] = None
+    if of_this_boot:
+        with pytest.raises(ViolationError, match="its share is not revoked"):
+            judge.terminated(scene.world.machines["node-0"], daemon, judge.bookings[earlier].owner)
+    else:
+        judge.terminated(scene.world.machines["node-0"], daemon, judge.bookings[earlier].owner)
+
+
+@pytest.mark.parametrize("had_it", [False, True])
+def test_the_judge_knows_on_whose_device_a_process_runs(had_it: bool) -> None:
+    """Of two slices of one pod that overlap, a promise and what it was exchanged for, one alone had the device."""
+    scene = Scene(MIG_NODE)
+    scene.pod("a", sliced("1g.10gb"), lingers_s=8.0)
+    scene.until(lambda: runs(scene, "a"))
+    judge, bound = scene.world.judge, scene.bound("a")
+    booking, promised = judge.bookings[bound.allocation], AllocationId("promised")
+    judge.bookings[promised] = replace(booking, allocation=promised)
+    judge.after[promised] = (bound.allocation,)
+    if had_it:
+        judge.told_devices[judge.ready[bound.allocation].devices[0].uuid][promised] = None
+        with pytest.raises(ViolationError, match="promised is said to be gone and Process"):
+            judge.check_gone(machine_of(scene), promised)
+    else:
+        judge.check_gone(machine_of(scene), promised)
 
 
 def test_that_a_slice_is_gone_is_said_when_its_pod_has_the_gpu_again() -> None:
@@ -64,3 +122,60 @@ def test_that_a_slice_is_gone_is_said_while_another_is_made_there_of_which_no_le
     assert [instance.uuid for instance in gpu.instances.values()] == [""], "it is made by then: the story tells nothing"
     scene.until(lambda: scene.runs("b"), longest_s=60.0)
     scene.finish()
+
+
+@pytest.mark.parametrize("was_refused", [False, True])
+def test_the_judge_knows_for_whom_an_idle_instance_was_in_the_way(was_refused: bool) -> None:
+    """The former tenant left before the retry: the next one fails for a reason of its own."""
+    scene = Scene(keep_warm_s=30.0)
+    machine, judge = machine_of(scene), scene.world.judge
+    (gpu,) = machine.gpus.values()
+    scene.pod("a", sliced("1g.5gb+me"))
+    scene.until(lambda: scene.runs("a"))
+    scene.remove("a")
+    scene.until(lambda: not judge.held("node-0"))
+    (idle,) = gpu.instances.values()
+    start = next(span[0] for span in idle.profile.placements if span != idle.span)
+    bound = judge.bound[scene.request("a")]
+    (device,) = judge.bookings[bound.allocation].devices
+    booked = replace(judge.bookings[bound.allocation], devices=(replace(device, start=start),))
+    before, after = AllocationId("before"), AllocationId("after")
+    judge.bookings[before] = replace(booked, allocation=before)
+    create = CreateGpuInstance(1, device.gpu, idle.profile.profile_id, start, device.size)
+    judge.refused(machine, gpu, create, DeviceRefusedError("InsufficientResources", "its engines are taken"))
+    judge.said_gone[before] = None
+    judge.bookings[after] = replace(booked, allocation=after)
+    fails(judge, before if was_refused else after, caught=was_refused)
+
+
+@pytest.mark.parametrize("is_taken_up_again", [False, True])
+def test_the_judge_leaves_a_daemon_to_who_is_given_back_again_after_a_lost_journal(is_taken_up_again: bool) -> None:
+    """`a` was said to be gone, its agent read the order to revoke it once more, and the home ends with that."""
+    scene = Scene()
+    machine, judge = machine_of(scene), scene.world.judge
+    scene.pod("b", mps(1500))
+    scene.until(lambda: scene.runs("b"))
+    gone, before = judge.bound[scene.request("b")].allocation, AllocationId("before")
+    judge.bookings[before] = replace(judge.bookings[gone], allocation=before, owner="a")
+    judge.said_gone[before] = None
+    scene.strike("journal lost", "node-0", lasts_s=60.0)
+    if is_taken_up_again:
+        machine.journal.append(SliceRecord(booking=judge.bookings[before], revision=2, phase="unmaking", devices=()))
+    (gpu,) = machine.gpus.values()
+    machine.tickets.clear()
+    gpu.processes.clear()
+    assert daemons_of(scene), "there is no daemon that could be left"
+    with nullcontext() if is_taken_up_again else pytest.raises(ViolationError, match="the last of its home"):
+        judge.check_gone(machine, gone)
+
+
+def fails(judge: Judge, allocation: AllocationId, *, caught: bool) -> None:
+    """An agent says that a slice has failed, which the judge blames on an idle instance or does not."""
+    booking = judge.bookings[allocation]
+    address = slice_(booking.node, allocation)
+    failed = SliceFailed(
+        allocation=allocation, request=booking.request, revision=1, error="Unknown", message="create_ci failed by plan"
+    )
+    write = write_of(address, failed, None, "fails", request=booking.request)
+    with pytest.raises(ViolationError, match="warm in the way") if caught else nullcontext():
+        judge.landed(write, 1)
