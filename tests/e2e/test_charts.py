@@ -10,7 +10,7 @@ FLEET = """
 [[node]]
 name = "gpu-1"
 labels = { "nvidia.com/gpu" = "true" }
-gpus = [ { model = "NVIDIA A100-SXM4-40GB", mig = true, count = 2 } ]
+gpus = [ { model = "NVIDIA A100-SXM4-40GB", mig = true, count = 16 } ]
 """
 LEFT_ALONE = {"ollama-dra-0", "ray-serve-llm-head-0", "stack-router-0"}
 GIVEN = {

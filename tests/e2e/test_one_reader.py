@@ -9,6 +9,14 @@ from factories.cluster.webhook_cluster import webhook_cluster
 from sluice.contracts.request_syntax import RequestLimits
 from sluice_pod_watcher.admission import ResolvedRequest, read_stored
 
+MORE = """
+[[node]]
+name = "gpu-{number}"
+cpu_cores = 64
+memory_mib = 524288
+gpus = [{{ model = "NVIDIA A100-SXM4-40GB", count = 2, mig = true }}]
+"""
+EXAMPLES = Path(__file__).parents[2] / "examples"
 CORPUS = sorted((Path(__file__).parent / "one_reader").glob("*.yaml"))
 DENIED = 'admission webhook "pods.sluice.dev" denied the request: '
 
@@ -59,6 +67,9 @@ async def test_every_pod_of_the_corpus_has_one_answer(up, tmp_path):
                 expected[name] = labels["expect"], labels.get("folder", labels["expect"])
                 webhook[name] = await answer_of_the_webhook(kube, pod)
     assert {name: answer for name, (answer, _, _) in webhook.items()} == {n: each for n, (each, _) in expected.items()}
+    up.fleet = tmp_path / "fleet.toml"  # with room for all of them beside each other
+    fleet = (EXAMPLES / "fleet.toml").read_text(encoding="utf-8")
+    up.fleet.write_text(fleet + "".join(MORE.format(number=number) for number in range(3, 15)))
     up.start()
     await up.ready()
     done = up.sluice("simulate", *(word for file in CORPUS for word in ("-f", str(file))), "--json")

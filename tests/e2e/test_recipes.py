@@ -251,7 +251,11 @@ async def team(scene: Scene, recipe: Recipe) -> None:
     await create(scene, document)
     pods = await running(scene, 8)
     await all_have(scene, pods, {"main": ["1g.5gb"]})
-    (ninth,) = set(await scene.pods()) - set(pods)
+
+    async def look() -> set[str]:
+        return set(await scene.pods()) - set(pods)
+
+    (ninth,) = await scene.until(look, "the ninth pod to be made")
     await waits(scene, ninth, WaitReason.QUOTA_EXCEEDED)
     await scale(scene, document["metadata"]["name"], 8)
     await scene.delete(*list(pods)[:1])

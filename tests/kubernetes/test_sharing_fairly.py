@@ -252,8 +252,7 @@ async def test_who_is_over_the_quota_of_its_namespace_reads_the_numbers(at, read
         assert said == Said(
             "Normal",
             "WaitsForSlice",
-            f"namespace {scene.namespace} may have 1 device and has 1; this one asks for 1, and nothing more would "
-            "fit now. "
+            f"namespace {scene.namespace} may have 1 device and has 1; this one asks for 1, and none is left. "
             "It starts when pods of its namespace end, or when its quota is raised (sluice quota); asking for less "
             "helps. [QuotaExceeded, elsewhere ResourceQuotaNotFit]",
         )
