@@ -30,6 +30,8 @@ TIMES = 10
 WAITING_MAX = 150
 """Requests that may wait: of the allocator, by its settings. So few that a short flood reaches it, too."""
 SETTINGS = {"SLUICE_ALLOCATOR_WAITING_MAX": str(WAITING_MAX)}
+FLOOD_MIN = 4
+"""The least that is asked for, in times what may wait: a short flood on a slow machine has to reach the limit."""
 AT_ONCE = 24
 """Requests that are under way while it is measured what can be sustained; there are places for more."""
 WRITES_AT_ONCE = 64
@@ -182,7 +184,8 @@ async def flood(system: System, seconds: float, say: Callable[[str], None]) -> O
             outcome.before_p99_s = _percentile(await _probe_for(source, max(3.0, seconds / 10)), 99)
             outcome.sustained_per_s = await _sustained(source, max(3.0, seconds / 6))
             say(f"sustains {outcome.sustained_per_s:.0f}/s; a request takes {outcome.before_p99_s:.2f} s (p99)")
-            await _flood(source, TIMES * outcome.sustained_per_s, seconds, outcome)
+            rate_per_s = max(TIMES * outcome.sustained_per_s, FLOOD_MIN * WAITING_MAX / seconds)
+            await _flood(source, rate_per_s, seconds, outcome)
             say(f"{outcome.offered} offered, {outcome.bound} bound, {len(source.told_full)} told to wait outside")
             await source.withdraw_all()
             ended = time.monotonic()  # until here more came than could be served, and be it withdrawals

@@ -181,7 +181,7 @@ async def test_a_caller_that_breaks_off_is_no_defect_of_ours():
 
 async def test_a_connection_that_says_nothing_is_closed():
     """Else idle connections use up the files of the process."""
-    async with webhook(silence_s=0.2) as caller:
+    async with webhook(silence_s=2.0) as caller:
         for trust in (None, caller.trust()):
             reader, writer = await asyncio.open_connection("127.0.0.1", caller.port, ssl=trust)
             async with asyncio.timeout(BOUND_S):
