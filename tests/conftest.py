@@ -1,5 +1,6 @@
 """What every test leaves as it found it, and the same examples for everybody who runs the properties."""
 
+import asyncio
 import gc
 import logging
 import os
@@ -50,6 +51,25 @@ def tmp_path(tmp_path):
         for target in left:
             subprocess.run(["umount", "--lazy", target], check=True)
         pytest.fail(f"mounts left behind: {', '.join(os.path.relpath(target, tmp_path) for target in left)}")
+
+
+@pytest.fixture(autouse=True)
+def sockets_closed(monkeypatch):
+    """
+    Fails a test that ends a loop with an open socket.
+
+    The collector would name the test that happens to run when it finds the socket.
+    """
+    close, left = asyncio.SelectorEventLoop.close, []
+
+    def noted(loop):
+        left.extend(repr(each) for each in list(loop._transports.values()) if each._sock is not None)
+        close(loop)
+
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "close", noted)
+    yield
+    if left:
+        pytest.fail(f"sockets left open: {', '.join(left)}")
 
 
 @pytest.fixture(autouse=True)

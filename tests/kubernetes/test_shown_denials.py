@@ -384,8 +384,6 @@ async def test_a_deployments_owner_reads_it_in_the_event_of_its_replica_set(tmp_
         assert (condition["reason"], condition["message"]) == ("FailedCreate", f"{DENIED}{denial.sentence}")
 
 
-# It allocates so much that it collects what earlier tests of this process left: an unclosed socket is theirs.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_person_reads_what_a_pod_that_is_taken_does_not_do(tmp_path):
     """A key that says nothing here would be believed to count."""
     async with admitting(tmp_path) as cluster:
