@@ -13,13 +13,14 @@ from sluice.runtime.clock import Clock
 from sluice.runtime.nats.history import HistoryRecord, NatsHistory
 from sluice_inventory.core.inventory import Inventory
 from sluice_inventory.recorder.usage_recorder import CONFIRM_S, MINUTE_S, MinuteRecord, Running, UsageRecorder, Waiting
-from sluice_inventory.recorder.usage_store import Position, UsageStore
+from sluice_inventory.recorder.usage_store import Position, UsageFileError, UsageStore
 
 FILTERS = tuple(f"{subjects.HISTORY_PREFIX}sluice.{kind}.>" for kind in ("request", "binding", "ledger", "inventory"))
 """What matters of HISTORY."""
 LATE_S = 2.0  # a minute is closed so long after its end: copies that are under way belong to it
 RECENT_S = 120.0
 """Nodes are looked at for minutes that ended within this; older ones are caught up with from HISTORY alone."""
+SAVE_AGAIN_MAX_S = 10.0  # longest pause between two tries to save, on a full disk for one
 IDLE_S = 1800.0  # a slice that nothing has used for so long counts as idle
 
 UsageNow = Callable[[], Mapping[str, NodeUsage]]  # the latest usage of the nodes that answer
@@ -51,7 +52,7 @@ class HistoryFollower:
         self._confirm_by: float | None = None
 
     async def run(self) -> None:
-        """Follow until cancelled. Raises UsageFileError."""
+        """Follow until cancelled."""
         backoff = retry.Backoff()
         while True:
             try:
@@ -107,7 +108,16 @@ class HistoryFollower:
             changed[kind, key] = (recorder.running if kind == "running" else recorder.waiting).get(key)
         recorder.changed.clear()
         self._position = self._position._replace(minute=recorder.minute)
-        await asyncio.to_thread(self._store.save, minute, changed, self._position)
+        backoff = retry.Backoff(max_s=SAVE_AGAIN_MAX_S)
+        is_told = False
+        while True:
+            try:
+                return await asyncio.to_thread(self._store.save, minute, changed, self._position)
+            except UsageFileError as error:  # the minute is kept, and HISTORY has what comes meanwhile
+                if not is_told:
+                    self._log.warning("cannot save; trying until it can", why=str(error))
+                    is_told = True
+            await self._clock.sleep(backoff.next_s())
 
     def _look_at_nodes(self, at: float) -> None:
         booked: dict[str, set[str]] = {}

@@ -70,7 +70,8 @@ class UsageStore:
                 f"the usage file {path} has format {version}, and this Sluice writes {SCHEMA_VERSION}; "
                 "use the Sluice that wrote it, or move the file away to begin again"
             )
-        self._ids = self._known_series()
+        self._ids: dict[Series, int] | None = None
+        """Ids of series; None when the file has to be asked: a transaction that failed took some back."""
 
     def close(self) -> None:
         self._db.close()
@@ -104,6 +105,7 @@ class UsageStore:
                 if position.minute % QUARTER_S == 0:
                     self._close_quarter(position.minute)
         except sqlite3.Error as error:
+            self._ids = None
             raise UsageFileError(f"the usage file cannot be written: {error}") from error
 
     def _add_rollups(self, record: MinuteRecord) -> None:
@@ -115,6 +117,8 @@ class UsageStore:
         )
 
     def _id(self, series: Series) -> int:
+        if self._ids is None:
+            self._ids = self._known_series()
         found = self._ids.get(series)
         if found is None:
             cursor = self._db.execute("INSERT INTO series (kind, namespace, node, what) VALUES (?, ?, ?, ?)", series)
@@ -138,7 +142,7 @@ class UsageStore:
             self._db.execute("DELETE FROM waits WHERE step = ? AND start < ?", (step, end - kept_s))
         if end % DAY_S == 0:
             self._db.execute("DELETE FROM series WHERE id NOT IN (SELECT DISTINCT series FROM usage)")
-            self._ids = self._known_series()
+            self._ids = None
 
     def _known_series(self) -> dict[Series, int]:
         rows = self._db.execute("SELECT id, kind, namespace, node, what FROM series")

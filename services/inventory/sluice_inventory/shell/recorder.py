@@ -66,7 +66,7 @@ class Recording:
         self._usage: dict[str, slice_usage.NodeUsage] = {}
 
     async def run(self, bus: Bus, endpoint: str) -> None:
-        """Record until cancelled. `endpoint` is where reports are answered. Raises UsageFileError, BusError."""
+        """Record until cancelled. `endpoint` is where reports are answered. Raises BusError."""
         service = self._service
         shown = UseMetrics()
         who = credential_files.credentials_from_settings(service.settings)

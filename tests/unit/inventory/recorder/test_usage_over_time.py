@@ -1,18 +1,38 @@
 """What a team lead reads next week: GPU hours and waits, whatever happened to the recorder or the broker meanwhile."""
 
+import asyncio
 import random
 from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from factories.inventory import NODE, gpu_report, known
 from factories.scheduling.allocator import asked
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
-from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, RequestId, SourceName
-from sluice.contracts.messages import Booking, Bound, Claim, Closed, DeviceGrant, Grant, RequestWithdrawn, Share
+from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, RequestId, RunId, SourceName
+from sluice.contracts.messages import (
+    AnyMessage,
+    Booking,
+    Bound,
+    Claim,
+    Closed,
+    DeviceGrant,
+    Envelope,
+    Grant,
+    RequestWithdrawn,
+    Share,
+)
+from sluice.runtime.clock import SystemClock
+from sluice.runtime.nats.history import HistoryRecord
 from sluice.runtime.prometheus.metrics import SERIES_MAX
+from sluice_inventory.core.inventory import Inventory
+from sluice_inventory.core.node import InventoryConfig
 from sluice_inventory.recorder.amounts import Amount
+from sluice_inventory.recorder.history_follower import HistoryFollower
 from sluice_inventory.recorder.usage_recorder import CONFIRM_S, MINUTE_S, MinuteRecord, Series, UsageRecorder
 from sluice_inventory.recorder.usage_report import NothingRecordedError, report
 from sluice_inventory.recorder.usage_store import Kept, Position, UsageFileError, UsageStore
@@ -253,6 +273,66 @@ def test_a_file_that_is_not_the_recorders_is_named(tmp_path):
     (tmp_path / "usage.db").write_text("not a database, but long enough to be taken for one " * 40)
     with pytest.raises(UsageFileError, match=r"usage\.db cannot be used: file is not a database"):
         UsageStore(tmp_path / "usage.db")
+
+
+def record(sequence: int, message: AnyMessage, request: str, at: float) -> HistoryRecord:
+    envelope = Envelope(id="e", operation="o", request=request, schema=1, time="", message=message)
+    return HistoryRecord("", sequence, envelope, {}, at)
+
+
+class PlayedHistory:
+    """HISTORY as a follower reads it. `is_read` is set when it asks for more than there is."""
+
+    def __init__(self, records: list[HistoryRecord]) -> None:
+        self._records = records
+        self.is_read = asyncio.Event()
+
+    async def created(self) -> str:
+        return "life-1"
+
+    async def read(self, **_) -> AsyncIterator[list[HistoryRecord]]:
+        yield self._records
+        self.is_read.set()
+        await asyncio.Future()
+
+
+async def test_a_full_disk_delays_the_record_and_loses_nothing_of_it(recording, tmp_path):
+    """The inventory would end with its recorder, and with it the page; or a team's hours would be another's."""
+    recording.hear(grant("before"), "before", BEGIN)
+    recording.until(BEGIN + 60)
+    database = recording.store._db
+    (pages,) = database.execute("PRAGMA page_count").fetchone()
+    database.execute(f"PRAGMA max_page_count = {pages}")
+    pauses_s: list[float] = []
+
+    class Freeing(SystemClock):
+        """At the third pause somebody frees the disk."""
+
+        async def sleep(self, duration_s: float) -> None:
+            pauses_s.append(duration_s)
+            if len(pauses_s) == 3:
+                database.execute("PRAGMA max_page_count = 100000")
+
+    messages = [(grant(f"p{n}", WHOLE, f"team-{n:03}"), f"p{n}", BEGIN + 60.0) for n in range(200)]
+    messages.append((asks("late"), "late", BEGIN + 180.0))
+    history = PlayedHistory([record(2 + at, *each) for at, each in enumerate(messages)])
+    inventory = Inventory(RunId("i"), InventoryConfig())
+    follower = HistoryFollower(
+        recording.store, inventory, Freeing(), lambda: nullcontext(history), usage=dict, recent=lambda _: None
+    )
+    with capture_logs() as logged:
+        following = asyncio.create_task(follower.run())
+        async with asyncio.timeout(30):
+            await history.is_read.wait()
+        following.cancel()
+        await asyncio.wait({following})
+    (warning,) = (each for each in logged if each["log_level"] == "warning")
+    assert warning["event"] == "cannot save; trying until it can"
+    assert warning["why"] == "the usage file cannot be written: database or disk is full"
+    assert len(pauses_s) == 3
+    rows = recording.rows("namespace")
+    assert [rows[f"team-{n:03}"].gpu_hours for n in range(200)] == [pytest.approx(2 / 60)] * 200
+    assert rows["lab"].gpu_hours == pytest.approx(0.5 * 3 / 60)
 
 
 def test_profiles_without_a_size_count_by_their_slices(recording):
