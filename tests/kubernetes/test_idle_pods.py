@@ -8,6 +8,8 @@ from factories.cluster.cluster_system import ClusterSystem, whole_on
 from factories.cluster.kubernetes import Cluster
 from factories.cluster.scenes import Scene, scene_on, user_pod
 
+from sluice_console.shell.inspect.look_up import fleet_state_at
+from sluice_console.shell.inspect.usage import usages_at
 from sluice_node_agent.shell.commands.hardware_command import change_hardware
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -76,6 +78,7 @@ async def test_a_pod_whose_slice_idles_is_warned_and_evicted_and_its_neighbours_
         (device,) = scene.devices(pods["works"])
         command = ["hardware", "--data", str(system.data), NODE, "start-process", device, "--memory-mib", "700"]
         assert change_hardware(command) == 0
+        await scene.until(lambda: only_one_works(scene), "the slices to be measured")
         for name in pods:
             assert not await notes(scene, name, "SliceIdle")
 
@@ -94,6 +97,13 @@ async def test_a_pod_whose_slice_idles_is_warned_and_evicted_and_its_neighbours_
         for name in ("works", "never-asked"):
             assert not await notes(scene, name, "SliceIdle")
         assert change_hardware([*command[:4], "stop-process", capsys.readouterr().out.split()[-1]]) == 0
+
+
+async def only_one_works(scene: Scene) -> bool:
+    """Whether the agent has measured that; time jumps from there."""
+    measured = (await usages_at(await fleet_state_at(scene.system.url))).slices
+    busy = {each.owner.rpartition("/")[2] for each in measured if each.idle_s is None}
+    return len(measured) == 3 and busy == {"works"}
 
 
 async def is_gone(scene: Scene, name: str) -> bool:
