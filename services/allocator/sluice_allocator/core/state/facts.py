@@ -100,14 +100,13 @@ def why_lost(ctx: Context, request: RequestId, held: msg.Held) -> str | None:
     return f"{held.node} no longer has it" if is_known else None
 
 
-def why_taken_back(ctx: Context, request: RequestId) -> str | None:
+def why_taken_back(ctx: Context, request: RequestId, asked: RequestFact | None) -> str | None:
     """Why a pod has to go whose source remembers a slice that is being revoked; None when it need not. Its slice was
     lost, and the broker was wiped before its source read that (ADR 0034): the pod would keep using a revoked slice, and
     the slice's agent would wait for it to end. A slice revoked in this incarnation is known to its source, or was
     withdrawn by it. A `Bound` is no proof of that: it is older, and landed late. Or it was surplus: a patch of a former
     pod-watcher landed when its pod was bound elsewhere."""
-    asked = ctx.facts.wanted(request)
-    held = asked.held if asked is not None else None
+    held = asked.held if isinstance(asked, msg.AllocationRequested) else None
     if held is None or isinstance(ctx.facts.bindings.get(request), msg.Released):
         return None
     entry = ctx.facts.ledger.get(held.allocation)

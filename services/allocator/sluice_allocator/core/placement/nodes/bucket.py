@@ -86,12 +86,16 @@ class _NodeRow:
         self._blocks[node.number >> _SHIFT].raise_to(node)
 
     def first(self, need: HostRoom, accept: Accept[T]) -> tuple[Node, T] | None:
-        cpu_milli, memory_mib = need.cpu_milli, need.memory_mib
+        nodes, cpu_milli, memory_mib = self._nodes, need.cpu_milli, need.memory_mib
         for at in self.ids:
             block = self._blocks[at]
             if block.cpu_milli < cpu_milli or block.memory_mib < memory_mib:
                 continue
-            for node in self._members(at, block):
+            members, before = block.members, (at << _SHIFT) - 1
+            while members:  # as `_members`, without a generator: this is most of a search
+                lowest = members & -members
+                members ^= lowest
+                node = nodes[before + lowest.bit_length()]
                 found = accept(node) if node.has_room(need) else None
                 if found is not None:
                     return node, found
@@ -191,6 +195,8 @@ class Bucket:
     ) -> tuple[Node, T] | None:
         """The best node in this order that has room and that `accept` turns into a result."""
         rows = self._rows
+        if len(rows) == 1 and order in {"any", "first"}:
+            return next(iter(rows.values())).first(need, accept)
         if order == "any" and cpu_per_gpu != ANY_CPU_PER_GPU:
             nearest_first = sorted(rows, key=lambda have: (abs(have - cpu_per_gpu), have))
             found = (rows[each].first(need, accept) for each in nearest_first)
