@@ -198,9 +198,14 @@ class Bucket:
         if len(rows) == 1 and order in {"any", "first"}:
             return next(iter(rows.values())).first(need, accept)
         if order == "any" and cpu_per_gpu != ANY_CPU_PER_GPU:
-            nearest_first = sorted(rows, key=lambda have: (abs(have - cpu_per_gpu), have))
-            found = (rows[each].first(need, accept) for each in nearest_first)
-            return next((each for each in found if each is not None), None)
+            keys = sorted(rows)
+            at = bisect.bisect_left(keys, cpu_per_gpu)
+            while keys:  # the nearest first; of two the poorer
+                at -= at == len(keys) or (at > 0 and cpu_per_gpu - keys[at - 1] <= keys[at] - cpu_per_gpu)
+                found = rows[keys.pop(at)].first(need, accept)
+                if found is not None:
+                    return found
+            return None
         if order in {"any", "first"}:
             every = [row.first(need, accept) for row in rows.values()]
             return min((each for each in every if each is not None), key=lambda each: each[0].number, default=None)
