@@ -4,8 +4,6 @@ Without waiting for that node, a running pod would get a second slice elsewhere,
 revoked as surplus (LAW 4); and `Released` would be published for a slice that still exists. If the slice turns out to
 be gone, it is lost: its pod stays where it was, so it gets no other (ADR 0034)."""
 
-from itertools import chain
-
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
@@ -60,11 +58,10 @@ def unbooked_slice(ctx: Context, request: RequestId, held: msg.Held | None) -> m
     """A slice of `request` that may exist without an entry: reported by an agent or an inventory (even of an adopted
     node), named by a head, or remembered by a source until its node is adopted."""
     facts = ctx.facts
-    told = chain(
-        ((each, facts.slice_nodes[each]) for each in facts.slices_of.get(request, ())),
-        facts.reported_of.get(request, {}).items(),
-        ((each, node) for each, node in facts.on_their_way.items() if each.startswith(f"{request}_")),
-    )
+    told = [(each, facts.slice_nodes[each]) for each in facts.slices_of.get(request, ())]
+    told += facts.reported_of.get(request, {}).items()
+    if facts.on_their_way:
+        told += [(each, node) for each, node in facts.on_their_way.items() if each.startswith(f"{request}_")]
     for allocation, node in told:
         if _is_unbooked(ctx, allocation, node):
             return msg.Held(node=node, allocation=allocation)

@@ -113,7 +113,7 @@ class SearchContext(msgspec.Struct, eq=False):
         def may_serve(group: NodeClass) -> bool:
             return self.why_not(group) is None and self.kept_out(group) is None
 
-        used = (group for group in self.cluster.index.classes.values() if group.nodes)
+        used = [group for group in self.cluster.index.classes.values() if group.nodes]
         return [each for each in used if not (selects_some or each.taints) or may_serve(each)]
 
     def why_not(self, group: NodeClass) -> WaitReason | None:
