@@ -92,8 +92,8 @@ class CoreRunner(Generic[E]):
     `execute` carries out the core's own instructions: an `Executor`, or just its function. `shows` exports the core's
     state as metrics. `phases` name its phases in traces. `begins` is awaited when a reading begins, before anything
     else of it is passed on; it must bound itself. `predict_read` guesses the core's next single reads from its events.
-    While the core `is_calm`, it ticks more rarely than every `tick_s`. `go_on` returns an event that continues
-    unfinished work, or None; asked when no other event waits."""
+    While the core `is_calm`, it ticks every `calm_tick_s` where that is longer than `tick_s`. `go_on` returns an event
+    that continues unfinished work, or None; asked when no other event waits."""
 
     def __init__(
         self,
@@ -114,6 +114,7 @@ class CoreRunner(Generic[E]):
         begins: Callable[[events.ReadingStarted], Awaitable[None]] | None = None,
         predict_read: PredictRead | None = None,
         is_calm: Callable[[], bool] = lambda: False,
+        calm_tick_s: float = CALM_TICK_S,
         go_on: Callable[[], E | None] = lambda: None,
     ) -> None:
         self._name = name
@@ -126,7 +127,7 @@ class CoreRunner(Generic[E]):
         self._spans = CoreSpans(traces, phases)
         self._readings = tuple(readings)
         self._ledger = ledger
-        self._tick_s = tick_s
+        self._tick_s, self._calm_tick_s = tick_s, max(tick_s, calm_tick_s)
         self._drain_s = drain_s
         self._shows = shows
         self._begins = begins
@@ -147,7 +148,7 @@ class CoreRunner(Generic[E]):
         self._unread = len(self._readings) + (ledger is not None)
         """Readings that have not caught up for the first time."""
         self.turned_at = clock.monotonic()
-        """When the core last ran: at least every `tick_s`, CALM_TICK_S while it is calm, unless it hangs."""
+        """When the core last ran: at least every `tick_s`, or `calm_tick_s` while it is calm, unless it hangs."""
 
     async def run(self) -> None:
         """Run until cancelled; then running writes have `drain_s`. Raises what executors, bus or core raised."""
@@ -214,7 +215,7 @@ class CoreRunner(Generic[E]):
             if self._is_calm():
                 self._stirred.clear()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(max(self._tick_s, CALM_TICK_S)):
+                    async with asyncio.timeout(self._calm_tick_s):
                         await self._stirred.wait()
             else:
                 await self._clock.sleep(self._tick_s)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from sluice.contracts.ids import NodeName
+from sluice.contracts.kube.names import DNS_SUBDOMAIN
 from sluice.runtime.settings import TICK_MAX_S, CommonSettings
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.device.port import parse_selector
@@ -15,9 +16,7 @@ QUOTA_OFF = "off"
 """As `quota_library`: enforce no time quota."""
 _USAGE_EVERY_MIN_S, _USAGE_EVERY_MAX_S = 0.2, 600.0
 """GPM's samples are at least 0.1 s apart (nvml.h); a sample older than ten minutes is useless."""
-_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-_NODE_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
-"""A DNS subdomain (https://kubernetes.io/docs/concepts/overview/working-with-objects/names/)."""
+_NODE_NAME = re.compile(DNS_SUBDOMAIN)
 
 
 class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):

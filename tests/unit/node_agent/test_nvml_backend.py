@@ -515,7 +515,7 @@ def test_a_gpu_that_tells_its_uuid_at_last_is_to_be_read(library, begin, monkeyp
     gpu.error = 0
     assert gpus.troubled(0.01) == ()  # it was asked just now
     monkeypatch.setattr(inventory, "NAMES_EVERY_S", 0.0)
-    gpus._ask_names_at = 0.0
+    gpus._inventory._ask_names_at = 0.0
     assert gpus.troubled(0.01) == (gpu.uuid,)
     assert gpus.troubled(0.01) == ()
     assert gpus.read_gpu(gpu.uuid).healthy

@@ -11,6 +11,7 @@ from typing import get_args
 
 from sluice.contracts.fleet_file.gpu_model_spec import MEMORY_MIB_MAX, MODEL_KEYS, has_mig, layout_of, model_of
 from sluice.contracts.ids import NodeName
+from sluice.contracts.kube.names import DNS_SUBDOMAIN
 from sluice.contracts.messages import Mode, Taint
 from sluice.contracts.reasons import shorten
 from sluice.contracts.toml_tables import Table, TableError, read_toml
@@ -30,8 +31,7 @@ NODE_NAME_MAX = 253
 COUNT_MAX = 1_000_000
 PODS_DEFAULT = 110
 """A kubelet's default (https://kubernetes.io/docs/setup/best-practices/cluster-large/)."""
-_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-_NODE_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_NODE_NAME = re.compile(DNS_SUBDOMAIN)
 
 _NODE_KEYS = (
     *("name", "count", "cpu_cores", "memory_mib", "labels", "gpus", "timing", "faults", "pool", "taints", "resources"),

@@ -13,7 +13,7 @@ from sluice.contracts import pod_specs
 from sluice.contracts.admission import AdmissionConfig, pod_warnings, validation
 from sluice.contracts.admission.pod_fields import MalformedReview, Pod, decode_pod
 from sluice.contracts.admission.violations import Violation, refused
-from sluice.contracts.kube.names import NVIDIA_CLASSES, NVIDIA_NAMESPACES
+from sluice.contracts.kube.names import DNS_LABEL, DNS_SUBDOMAIN, NVIDIA_CLASSES, NVIDIA_NAMESPACES
 from sluice.contracts.manifests import resource_claims
 from sluice.contracts.manifests.objects import ManifestObject, in_file, not_a_pod, objects_of, wrong
 from sluice.contracts.manifests.pod_manifest import ClusterAdmission, PodManifest, read_namespace
@@ -23,9 +23,7 @@ from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 from sluice.contracts.request_syntax import RequestLimits
 from sluice.contracts.request_syntax.source_text import RequestSyntaxError, accepted, mapping_of
 
-_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-_NAMESPACE = re.compile(_LABEL)
-_POD_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_NAMESPACE, _POD_NAME = re.compile(DNS_LABEL), re.compile(DNS_SUBDOMAIN)
 POD_NAME_MAX = 253
 NAME_ALLOWED = "a-z, 0-9, '-' and '.', beginning and ending with a letter or digit"
 PRIORITY_CLASS = "PriorityClass"

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from sluice.contracts.bus.codec import NOT_READABLE
-from sluice.contracts.kube.names import ENV_DRIVER_CAPABILITIES
+from sluice.contracts.kube.names import DNS_LABEL, ENV_DRIVER_CAPABILITIES
 from sluice.contracts.kube.object_fields import PodFields
 from sluice.contracts.kube.quantities import NotANumber, parse_whole
 from sluice.contracts.request_syntax.pod_request import ContainerRequest
@@ -76,7 +76,7 @@ def _istio_containers(status: object) -> frozenset[str]:
 
 UID_MAX = 2**31 - 1
 _UID_ALLOWED = f"a whole number from 0 to {UID_MAX}, without quotes"
-_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_NAME = re.compile(DNS_LABEL)
 
 
 @never_raising

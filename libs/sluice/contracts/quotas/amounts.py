@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sluice.contracts.kube.names import DNS_LABEL
 from sluice.contracts.kube.quantities import WHOLE_MAX, NotANumber, parse_int32, parse_quantity, parse_whole
 from sluice.contracts.messages import Amounts
 from sluice.contracts.reasons import shorten
@@ -11,7 +12,7 @@ from sluice.contracts.reasons import shorten
 UNLIMITED = "unlimited"
 NAMESPACE_MAX = 63
 """The longest Kubernetes namespace (a DNS label)."""
-_NAMESPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_NAMESPACE = re.compile(DNS_LABEL)
 DIMENSIONS = ("gpus", "memory", "compute-slices")
 """The names of the dimensions, in the order of `Amounts`."""
 PRIORITY_MAX = "priority-max"

@@ -37,7 +37,9 @@ from sluice_allocator.core.state.conditions import Condition
 
 def value_changed(ctx: SchedulerContext, address: Address) -> None:
     """The value at this address changed or is gone: mark what has to be looked at again."""
-    match address.kind:
+    match address.kind:  # what comes most often first
+        case "ledger" | "slice":
+            _entry_changed(ctx, NodeName(address.key[0]), AllocationId(address.key[1]))
         case "request" | "waiting" | "eviction" | "evicted":
             _request_changed(ctx, RequestId(address.key[0]))
             if address.kind == "evicted":
@@ -46,8 +48,6 @@ def value_changed(ctx: SchedulerContext, address: Address) -> None:
             _request_changed(ctx, RequestId(address.key[0]))
             look_at_binding(ctx, RequestId(address.key[0]))
             watch_binding(ctx, RequestId(address.key[0]))
-        case "ledger" | "slice":
-            _entry_changed(ctx, NodeName(address.key[0]), AllocationId(address.key[1]))
         case "node" | "inventory" | "host" | "cordon":
             node = NodeName(address.key[0])
             ctx.changed_nodes[node] = None
@@ -81,7 +81,7 @@ def _request_changed(ctx: SchedulerContext, request: RequestId) -> None:
         ctx.cluster.peers.know(request, peer_of(asked) if asked is not None else None)
     else:
         ctx.cluster.peers.lose_sight(request)
-    look_at_held(ctx, request)
+    look_at_held(ctx, request, asked)
     if ctx.gangs.member_of:
         ctx.gangs.touch(request)
     watch_request(ctx, request)
@@ -98,7 +98,8 @@ def _entry_changed(ctx: SchedulerContext, node: NodeName, allocation: Allocation
     if is_head or node in ctx.unopened or node in ctx.facts.removed or ctx.facts.unreadable:
         ctx.changed_nodes[node] = None
     if not is_head and (ctx.over_quota.unbooked.claims_of or allocation not in ctx.facts.ledger):
-        look_at_held(ctx, request_named(allocation))
+        request = request_named(allocation)
+        look_at_held(ctx, request, ctx.facts.wanted(request))
     if not is_head and rebook(ctx, allocation) and ctx.queue:
         ctx.offers.freed(node)
 
@@ -107,6 +108,7 @@ def rebook(ctx: SchedulerContext, allocation: AllocationId) -> bool:
     """An allocation is booked until its agent reports it gone (LAW 3), as the ledger says. True when freed."""
     freed = False
     entry = ctx.facts.ledger.get(allocation)
+    request = request_of(entry) if entry is not None else request_named(allocation)
     gone = isinstance(ctx.facts.slices.get(allocation), SliceGone)
     watch_status(ctx, allocation)
     if entry is None:
@@ -116,10 +118,10 @@ def rebook(ctx: SchedulerContext, allocation: AllocationId) -> bool:
             ctx.strays[allocation] = None
         if allocation in ctx.facts.slices:
             ctx.changed_requests[ctx.facts.slices[allocation].request] = None
-        watch_answer(ctx, request_named(allocation))
+        watch_answer(ctx, request)
     elif isinstance(entry, Closed) or gone:
         freed = ctx.cluster.unbook(allocation)
-        watch_answer(ctx, request_of(entry))
+        watch_answer(ctx, request)
     else:
         booking = ctx.counted(entry)
         freed = ctx.cluster.book(booking)
@@ -130,7 +132,7 @@ def rebook(ctx: SchedulerContext, allocation: AllocationId) -> bool:
             look_at_excess(ctx, allocation)
     watch_grant(ctx, allocation)
     if entry is not None:
-        ctx.changed_requests[request_of(entry)] = None
+        ctx.changed_requests[request] = None
     note_victim(ctx, allocation, entry)
     if is_about_promises(ctx, allocation, entry):
         look_at_promises(ctx, allocation)

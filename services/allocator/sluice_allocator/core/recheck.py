@@ -80,11 +80,11 @@ def watch_binding(ctx: SchedulerContext, request: RequestId) -> None:
 
 def watch_grant(ctx: SchedulerContext, allocation: AllocationId) -> None:
     """A grant has no request, or a rejected one, or has one again. One that cannot be read counts as one."""
-    entry, conditions = ctx.facts.granted(allocation), ctx.conditions
-    if entry is not None and _is_unrequested(ctx, entry.booking):
+    entry, conditions = ctx.facts.ledger.get(allocation), ctx.conditions
+    if isinstance(entry, msg.Grant) and _is_unrequested(ctx, entry.booking):
         mark = conditions.syncs[entry.booking.source]
         conditions.observe(Condition.GRANT_WITHOUT_REQUEST, allocation, mark=mark)
-    elif conditions.clear(Condition.GRANT_WITHOUT_REQUEST, allocation) and entry is not None:
+    elif conditions.clear(Condition.GRANT_WITHOUT_REQUEST, allocation) and isinstance(entry, msg.Grant):
         address = subjects.ledger(entry.booking.node, allocation)
         if ctx.outbox.busy(address):
             ctx.take_back(address.guard)  # a Revoke that waits for its turn is not sent
@@ -111,8 +111,8 @@ def _source_of_answer(ctx: SchedulerContext, request: RequestId) -> SourceName |
     asked, is_released = ctx.facts.requests.get(request), isinstance(ctx.facts.bindings[request], msg.Released)
     if isinstance(asked, msg.RequestWithdrawn) and not asked.closing and is_released:
         return asked.source
-    answer = answer_without_slice(ctx, request)
-    return answer.source if answer is not None and not ctx.facts.speaks_of(request) else None
+    answer = answer_without_slice(ctx, request) if not ctx.facts.speaks_of(request) else None
+    return answer.source if answer is not None else None
 
 
 def _is_orphan(ctx: SchedulerContext, allocation: AllocationId, watched: Watched) -> bool | None:

@@ -128,38 +128,38 @@ class AllocatorMetrics:
 
     def now(self) -> Iterator[Sample]:
         """For `sluice.runtime.prometheus.metrics.collecting_from`."""
-        world = self._core.ctx.facts
-        requests, bindings = _types(world.requests), _types(world.bindings)
+        facts = self._core.ctx.facts
+        requests, bindings = _types(facts.requests), _types(facts.bindings)
         yield Sample(REQUESTS, requests[msg.AllocationRequested], ("asked",))
         yield Sample(REQUESTS, requests[msg.RequestRejected], ("rejected",))
         yield Sample(REQUESTS, bindings[msg.Bound], ("bound",))
         yield Sample(REQUESTS, bindings[msg.Refused], ("refused",))
-        yield Sample(REQUESTS, len(world.waiting), ("waiting",))
-        firsts = (str(each.reasons[0].reason) if each.reasons else "none" for each in world.waiting.values())
+        yield Sample(REQUESTS, len(facts.waiting), ("waiting",))
+        firsts = (str(each.reasons[0].reason) if each.reasons else "none" for each in facts.waiting.values())
         for reason, count in Counter(firsts).items():
             yield Sample(WAITING, count, (reason,))
-        for kind, count in _types(world.ledger).items():
+        for kind, count in _types(facts.ledger).items():
             yield Sample(GRANTS, count, (kind.__name__,))
-        for kind, count in _types(world.slices).items():
+        for kind, count in _types(facts.slices).items():
             yield Sample(SLICES, count, (kind.__name__.removeprefix("Slice").lower(),))
-        yield Sample(STREAMS_KNOWN, world.settled)
+        yield Sample(STREAMS_KNOWN, facts.settled)
         yield Sample(WORKS, not self._core.ctx.outbox.paused)
-        yield Sample(LEAKED, leaked_slices(world))
+        yield Sample(LEAKED, leaked_slices(facts))
         yield from self._nodes()
         yield from self._queue()
         for labels, count in pending_devices(self._core.ctx).items():
             yield Sample(PENDING_DEVICES, count, labels)
 
     def _nodes(self) -> Iterator[Sample]:
-        world, unopened = self._core.ctx.facts, self._core.ctx.unopened
-        known = [inventory for inventory in world.inventories.values() if not inventory.removed]
+        facts, unopened = self._core.ctx.facts, self._core.ctx.unopened
+        known = [inventory for inventory in facts.inventories.values() if not inventory.removed]
         stale = sum(inventory.stale for inventory in known)
         closed = sum(inventory.snapshot.node in unopened for inventory in known if not inventory.stale)
         yield Sample(NODES, len(known) - stale - closed, ("open",))
         yield Sample(NODES, closed, ("unopened",))
         yield Sample(NODES, stale, ("stale",))
-        yield Sample(NODES, len(world.removed), ("removed",))
-        yield Sample(NODES, len(world.cordons), ("cordoned",))
+        yield Sample(NODES, len(facts.removed), ("removed",))
+        yield Sample(NODES, len(facts.cordons), ("cordoned",))
 
     def _queue(self) -> Iterator[Sample]:
         ctx = self._core.ctx
@@ -183,10 +183,10 @@ class AllocatorMetrics:
 _OPEN = frozenset({msg.Grant, msg.Revoke})  # ledger entries under which an agent may have a slice
 
 
-def leaked_slices(world: BusCache) -> int:
+def leaked_slices(facts: BusCache) -> int:
     """Slices of the pulled nodes without a ledger entry. Nodes that do not answer count none."""
-    ledger, inventories = world.ledger, world.inventories
-    reported = (each for of_request in world.reported_of.values() for each in of_request.items())
+    ledger, inventories = facts.ledger, facts.inventories
+    reported = (each for of_request in facts.reported_of.values() for each in of_request.items())
     unknown = [node for allocation, node in reported if type(ledger.get(allocation)) not in _OPEN]
     return sum(node in inventories and not inventories[node].stale for node in unknown)
 

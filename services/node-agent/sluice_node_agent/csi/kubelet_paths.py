@@ -8,13 +8,13 @@ from concurrent.futures import Executor as Threads
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from sluice.contracts.kube.names import DNS_LABEL
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.preflight.permissions import INITIAL_PID_NAMESPACE, KUBELETS
 
 _UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
 """A UUID, or a kubelet's hash for a static pod (kubernetes/kubernetes, pkg/kubelet/config/common.go)."""
-_VOLUME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
-"""A DNS label, as every volume's name."""
+_VOLUME = re.compile(DNS_LABEL)
 _SHOWN = 300
 VOLUMES = ("volumes", "kubernetes.io~csi")
 """Between a pod's directory and the volume's (a '/' in a plugin's name becomes '~')."""

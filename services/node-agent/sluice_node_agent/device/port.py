@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from sluice.contracts.ids import GpuUuid, NodeName
+from sluice.contracts.kube.names import DNS_SUBDOMAIN
 from sluice.contracts.messages import GpuReport
 from sluice_node_agent.core.events import DeviceErrorKind, Holder
 from sluice_node_agent.core.usage import DeviceUse
@@ -126,8 +127,7 @@ class GpuBackend(Protocol):
 
 ALL = "all"
 _UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-_NODE = re.compile(rf"(?P<node>{_LABEL}(?:\.{_LABEL})*)(?::(?P<index>\d{{1,3}}))?")
+_NODE = re.compile(rf"(?P<node>{DNS_SUBDOMAIN})(?::(?P<index>\d{{1,3}}))?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,4 @@
-# ruff: noqa: PTH105, PTH123 - as in `mps_program`
-# ruff: noqa: PTH110, PTH123 - as in `mps_program`
+# ruff: noqa: PTH105, PTH110, PTH123 - as in `mps_program`
 """The file format of simulated hardware: a line per state; the last complete line is the current one. Replacing the
 file for each change takes fifty times as long. Readers need no lock: a line without an end is not there yet, and the
 next writer removes it. A file that has grown too long is replaced by one with its last line. Standard library only: the

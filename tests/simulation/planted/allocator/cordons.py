@@ -51,15 +51,15 @@ def _everybody_there(original: Any, ctx: Any, grant: Any) -> Any:
     "reconcile_eviction",
     _all_cordoning,
 )
-def _ordered_for_ever(original: Any, ctx: Any, request: Any, entries: Any) -> None:
+def _ordered_for_ever(original: Any, ctx: Any, request: Any, asked: Any, entries: Any) -> None:
     """What was ordered because of a drain stays ordered. Loses a pod of a node that is in use again."""
     ordered = ctx.facts.evictions.get(request)
     if (
         ordered is None
         or "drained" not in ordered.cause
-        or eviction_orders.why_evict(ctx, request, entries) is not None
+        or eviction_orders.why_evict(ctx, request, asked, entries) is not None
     ):
-        original(ctx, request, entries)
+        original(ctx, request, asked, entries)
 
 
 @CORDON_BUGS.plant("drained by revokes", "undisturbed", grant_validity, "_why_revoke_place", _all_cordoning)

@@ -34,14 +34,13 @@ def _compute_only(_original: Any, self: Any, profile: Any) -> bool:
 
 
 @MOVE_BUGS.plant("evicted before booked", "booked first", eviction_orders, "why_evict", _all_moving)
-def _evicted_first(original: Any, ctx: Any, request: Any, entries: Any) -> str | None:
+def _evicted_first(original: Any, ctx: Any, request: Any, asked: Any, entries: Any) -> str | None:
     """A pod that has a larger profile is evicted in the hope that its own will be free when it comes again.
     Loses a restart, for nothing."""
-    asked = ctx.facts.requests.get(request)
     larger = any(isinstance(entry, Grant) and entry.booking.instead_of for entry in entries.values())
     if larger and isinstance(asked, AllocationRequested) and asked.leeway.substitute == "return":
         return "it has more than it asked for"
-    found: str | None = original(ctx, request, entries)
+    found: str | None = original(ctx, request, asked, entries)
     return found
 
 

@@ -61,15 +61,14 @@ def _waits_for_nobody(
 @PREEMPTION_BUGS.plant(
     "evicted before booked for others", ("place first", "booked first"), eviction_orders, "why_evict", _all_preempting
 )
-def _evicted_first(original: Any, ctx: Any, request: Any, entries: Any) -> Any:
+def _evicted_first(original: Any, ctx: Any, request: Any, asked: Any, entries: Any) -> Any:
     """A pod is evicted for a more important waiting one, in the hope that its place fits. Loses a pod, for nothing."""
-    asked = ctx.facts.requests.get(request)
     head = ctx.queue.head_after(None)
     if getattr(asked, "leeway", None) is not None and asked.leeway.preemptible and entries and head is not None:
         waits = ctx.facts.requests.get(head[2])
         if getattr(waits, "priority", 0) > asked.priority:
             return f"its place is needed for {waits.namespace}/{waits.name}"
-    return original(ctx, request, entries)
+    return original(ctx, request, asked, entries)
 
 
 @PREEMPTION_BUGS.plant("preempted place given away", ("I1", "I2"), changes, "rebook", _all_preempting)

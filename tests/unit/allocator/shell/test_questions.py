@@ -1,6 +1,8 @@
 """Questions to the allocator: what would become of a pod, and how a request stands. Asking leaves no trace."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -8,11 +10,21 @@ from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_repo
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
-from sluice.contracts.ids import RequestId
+from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice.contracts.manifests import ManifestLimits, read_manifests
-from sluice.contracts.messages import Amounts, DeviceFilter, Grant, QuotaSet, RequestRejected, RequestWithdrawn
+from sluice.contracts.messages import (
+    Amounts,
+    DeviceFilter,
+    Grant,
+    HostFacts,
+    QuotaSet,
+    RequestRejected,
+    RequestWithdrawn,
+    SourceSynced,
+)
 from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice.contracts.request_syntax import ContainerRequest, RequestLimits
+from sluice.mig.transition_table import TransitionTable
 from sluice_allocator.core.explain.status import (
     AsksNothing,
     PodAsked,
@@ -26,6 +38,8 @@ from sluice_allocator.core.explain.status import (
     simulate_together,
 )
 from sluice_allocator.core.placement.explain.reason_table import FILTERS, reasons_by_filter
+from sluice_allocator.core.placement.index.layout_order import LayoutOrders
+from sluice_allocator.core.placement.nodes.device_spec import DeviceSpecs
 from sluice_allocator.shell.rpc_answers import pod_asked
 from sluice_console.core.simulate.questions import question_of
 
@@ -76,6 +90,55 @@ def test_what_would_be_bound_together_is_bound_when_it_is_asked_for(bench):
 
 
 ALL_MODES = ("exclusive", "mps", "fractional")
+DEEPEST = 9
+"""So many objects deep a state is looked at: beyond are the same nodes and GPUs again."""
+COMPUTED = (TransitionTable, LayoutOrders, DeviceSpecs)
+"""What searches have worked out so far of models and claims, true whatever is booked."""
+
+
+def state_of(thing: object, path: str = "", above: tuple[int, ...] = ()) -> Iterator[tuple[str, str]]:
+    """Every value that can be reached from it, by its path."""
+    attributes = {*getattr(thing, "__dict__", ()), *getattr(type(thing), "__slots__", ())}
+    if id(thing) in above or len(above) > DEEPEST or callable(thing) or isinstance(thing, COMPUTED):
+        return
+    if isinstance(thing, (Mapping, list, tuple)):
+        members = thing.items() if isinstance(thing, Mapping) else enumerate(thing)
+        for key, value in members:
+            name = getattr(key, "name", type(key).__name__ if type(key).__eq__ is object.__eq__ else repr(key))
+            yield from state_of(value, f"{path}[{name}]", (*above, id(thing)))
+    elif isinstance(thing, msgspec.Struct) or not attributes:
+        yield path, repr(thing)
+    else:
+        for name in attributes:
+            yield from state_of(getattr(thing, name, None), f"{path}.{name}", (*above, id(thing)))
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["answers", "fails"])
+def test_a_question_about_several_pods_leaves_the_allocator_as_it_was(empty, monkeypatch, fails):
+    """They are booked on the live cluster; pods that wait for their quota were tried again after every question."""
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1, mig=False)), modes=ALL_MODES))
+    empty.observe(subjects.host(NodeName("node-a")), HostFacts(cpu_cores=16.0, memory_mib=65_536, pods_free=20))
+    empty.observe(subjects.quota("default"), QuotaSet(namespace="default", total=Amounts(gpus=4)))
+    empty.observe(subjects.source(FOLDER), SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0))
+    empty.granted("p1", claim(profile=None, modes=("fractional",), sm_partition=30, memory_mib=10_000, uid=1000))
+    empty.request(asked("waits", claim(gpus=4)))
+    said = [
+        {"profile": "2g.10gb"},
+        {"mode": "fractional", "sm-partition": "40", "memory": "4Gi"},
+        {"profile": "1g.5gb"},
+    ]
+    keys = [{f"sluice.dev/{key}": value for key, value in each.items()} for each in said]
+    pods = [PodAsked("default", each, (ContainerRequest("main", uid=1000),), labels={"app": "a"}) for each in keys]
+    ctx = empty.allocator.ctx
+    assert all(place for _, place in [simulate(ctx, pod) for pod in pods])  # what pods take at least is computed once
+    before = sorted(state_of(ctx))
+    if fails:
+        monkeypatch.setattr("sluice_allocator.core.explain.status.left_over", Mock(side_effect=[(), (), KeyError]))
+        with pytest.raises(KeyError):
+            simulate_together(ctx, pods)
+    else:
+        assert [type(each) for each in simulate_together(ctx, pods)] == [WouldBind] * 3
+    assert sorted(state_of(ctx)) == before
 
 
 def share(bench: Bench, **annotations: str) -> WouldBind:

@@ -222,14 +222,12 @@ async def test_time_passes_for_the_core_in_the_middle_of_a_giant_batch(core, bus
     assert [event for event in core.heard if not isinstance(event, Ticked)] == batch
 
 
-async def test_a_calm_core_is_ticked_now_and_then_and_at_every_event(core, running, make_started, monkeypatch):
+async def test_a_calm_core_is_ticked_now_and_then_and_at_every_event(core, running, make_started):
     """What is periodic would stop, or what an event began would wait for seconds."""
-    monkeypatch.setattr(core_runner, "CALM_TICK_S", 5e-3)
-    async with running(tick_s=1e-3, is_calm=lambda: True):
+    async with running(tick_s=1e-3, is_calm=lambda: True, calm_tick_s=5e-3):
         await core.hears(lambda event: isinstance(event, Ticked), count=2)
-    monkeypatch.setattr(core_runner, "CALM_TICK_S", 3600.0)
     core.heard.clear()
-    async with running(tick_s=1e-3, is_calm=lambda: True) as runner:
+    async with running(tick_s=1e-3, is_calm=lambda: True, calm_tick_s=3600.0) as runner:
         await runner.offer(make_started(1))
         await core.hears(lambda event: isinstance(event, Ticked))
     assert core.heard == [make_started(1), Ticked()]

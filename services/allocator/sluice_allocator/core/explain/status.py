@@ -1,6 +1,6 @@
 """Answers to questions: what would become of a pod if it asked now, and the status of a request. Computed between two
-events of the core, from the facts and with the search that real requests use. Nothing is booked, queued or written, so
-a question leaves no trace."""
+events of the core, from the facts and with the search that real requests use. Nothing is queued or written, and what is
+booked to try one pod beside another is unbooked before the answer, so a question leaves no trace."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum

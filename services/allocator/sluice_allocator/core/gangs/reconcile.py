@@ -49,14 +49,16 @@ def know_group(ctx: GangContext, request: RequestId, asked: RequestFact | None) 
 
 
 def is_held_back(ctx: GangContext, request: RequestId) -> bool:
-    is_free = {GangStatus.STARTS, GangStatus.ALONE}
-    return request in ctx.gangs.member_of and ctx.gangs.stand_of(request) not in is_free
+    if request not in ctx.gangs.member_of:
+        return False
+    return ctx.gangs.stand_of(request) not in {GangStatus.STARTS, GangStatus.ALONE}
 
 
 def waits_with_group(ctx: GangContext, request: RequestId) -> bool:
     """Whether a pod without a place does not search by itself."""
-    searches = {GangStatus.JOINS, GangStatus.ALONE}
-    return request in ctx.gangs.member_of and ctx.gangs.stand_of(request) not in searches
+    if request not in ctx.gangs.member_of:
+        return False
+    return ctx.gangs.stand_of(request) not in {GangStatus.JOINS, GangStatus.ALONE}
 
 
 def joins_group(ctx: GangContext, request: RequestId) -> bool:

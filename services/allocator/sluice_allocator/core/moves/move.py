@@ -19,7 +19,7 @@ from sluice.contracts.ids import AllocationId, RequestId, request_named
 from sluice_allocator.core.moves.state import MoveContext
 from sluice_allocator.core.placement import Place, find_place, place_request_of
 from sluice_allocator.core.quotas.quota import forbids_place
-from sluice_allocator.core.state.bus_cache import RequestFact
+from sluice_allocator.core.state.bus_cache import Entries, RequestFact
 from sluice_allocator.core.state.facts import is_too_late
 from sluice_allocator.core.state.grant_facts import is_earlier, is_gone, is_move, is_promise, kin_of, standing_promise
 
@@ -55,9 +55,7 @@ def count_move(ctx: MoveContext, allocation: AllocationId) -> None:
         ctx.moves.promises.pop(allocation, None)
 
 
-def look_at_movable(
-    ctx: MoveContext, request: RequestId, asked: RequestFact | None, entries: dict[AllocationId, msg.LedgerEntry]
-) -> None:
+def look_at_movable(ctx: MoveContext, request: RequestId, asked: RequestFact | None, entries: Entries) -> None:
     """A request changed: update which of its allocations is a movable pod's, and since when it stays there."""
     leeway = asked.leeway if isinstance(asked, msg.AllocationRequested) else None
     if leeway is None or not (leeway.movable or leeway.substitute == "return"):

@@ -176,9 +176,9 @@ def no_place(over: tuple[Exceeded, ...]) -> NoPlace | None:
 def within_limits(
     ctx: QuotaContext, request: RequestId, asked: AllocationRequested, found: Place | NoPlace
 ) -> Place | NoPlace:
-    devices = found.devices if isinstance(found, Place) else ()
-    over = forbids_place(ctx, request, asked.namespace, devices) if devices else ()
-    return no_place(over) or found
+    if not isinstance(found, Place) or asked.namespace not in ctx.facts.quotas:
+        return found
+    return no_place(forbids_place(ctx, request, asked.namespace, found.devices)) or found
 
 
 def beyond(limits: Amounts, used: Usage) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sluice.contracts.ids import RequestId, SourceName
-from sluice.contracts.messages import Claim
+from sluice.contracts.messages import AllocationRequested, Claim
 from sluice.contracts.quotas.usage import NOTHING, Usage, total
 from sluice_allocator.core.key_index import drop
 from sluice_allocator.core.placement import least_usage
@@ -122,11 +122,11 @@ class QuotaContext(Context):
         return not self.over_quota.woken and super().nothing_else_to_do
 
 
-def look_at_held(ctx: QuotaContext, request: RequestId) -> None:
+def look_at_held(ctx: QuotaContext, request: RequestId, asked: AllocationRequested | None) -> None:
     """A request or its slice's entry changed: note a slice that its source remembers and the ledger lacks. A limit
     counts bookings, and after a wipe nodes are opened one after another: without this the first of them would be filled
     with pods of namespaces that have all they may on the others. Until a source has synced, their usage is unknown."""
-    asked, unbooked = ctx.facts.wanted(request), ctx.over_quota.unbooked
+    unbooked = ctx.over_quota.unbooked
     if asked is not None and asked.held is not None and asked.held.allocation not in ctx.facts.ledger:
         unbooked.put(request, asked.namespace, asked.claims)
         return

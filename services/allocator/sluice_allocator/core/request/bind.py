@@ -143,8 +143,9 @@ def waived_for(
     ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, causes: dict[AllocationId, str]
 ) -> msg.Waived | None:
     """The waiver of places, each for its cause; None where there are none."""
-    cause = "; ".join(dict.fromkeys(causes.values()))
-    return waived(ctx, request, asked, list(causes), cause, alone=True) if causes else None
+    if not causes:
+        return None
+    return waived(ctx, request, asked, list(causes), "; ".join(dict.fromkeys(causes.values())), alone=True)
 
 
 WHOLE_PERMILLE = 1000

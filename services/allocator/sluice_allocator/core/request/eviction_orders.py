@@ -5,22 +5,22 @@ allocator order the same. A pod is evicted only for a valid grant, and a bound o
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId, Incarnation, RequestId
-from sluice.contracts.messages import Bound, EvictionOrdered, EvictionOver, Grant
+from sluice.contracts.messages import AllocationRequested, Bound, EvictionOrdered, EvictionOver, Grant
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.preemption.drain import why_drained
 from sluice_allocator.core.request.grant_validity import why_decline, why_revoke
-from sluice_allocator.core.state.bus_cache import Entries, request_of
+from sluice_allocator.core.state.bus_cache import Entries, RequestFact, request_of
 from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.state.facts import why_taken_back
 from sluice_allocator.core.state.grant_facts import is_being_revoked, is_gone, is_move, named, why_moved
 
 
-def reconcile_eviction(ctx: SchedulerContext, request: RequestId, entries: Entries) -> None:
+def reconcile_eviction(ctx: SchedulerContext, request: RequestId, asked: RequestFact | None, entries: Entries) -> None:
     concerns_some = ctx.facts.promises or ctx.facts.cordons or ctx.facts.evictions or ctx.sparing.has_orders
-    if not concerns_some and why_taken_back(ctx, request) is None:
+    if not concerns_some and why_taken_back(ctx, request, asked) is None:
         return
     _look_at_those_who_go_for(ctx, request, entries)
-    cause = why_evict(ctx, request, entries)
+    cause = why_evict(ctx, request, asked, entries)
     if cause is not None or _is_in_the_way(ctx, entries):
         ctx.sparing.awaited(request, ctx.now)
     else:
@@ -41,8 +41,8 @@ def _say(ctx: SchedulerContext, word: EvictionOrdered | EvictionOver) -> None:
         ctx.outbox.keep(address, word, request=word.request, ttl_s=ttl_s)
 
 
-def why_evict(ctx: SchedulerContext, request: RequestId, entries: Entries) -> str | None:
-    if ctx.facts.wanted(request) is None:
+def why_evict(ctx: SchedulerContext, request: RequestId, asked: RequestFact | None, entries: Entries) -> str | None:
+    if not isinstance(asked, AllocationRequested):
         return None
     for allocation, entry in entries.items():
         if not isinstance(entry, Grant) or is_gone(ctx, allocation):
@@ -53,7 +53,7 @@ def why_evict(ctx: SchedulerContext, request: RequestId, entries: Entries) -> st
         drained = why_drained(ctx, entry)
         if drained is not None:
             return drained
-    return why_taken_back(ctx, request)
+    return why_taken_back(ctx, request, asked)
 
 
 def _look_at_those_who_go_for(ctx: SchedulerContext, request: RequestId, entries: Entries) -> None:

@@ -49,7 +49,7 @@ def reconcile_request(ctx: SchedulerContext, request: RequestId) -> None:
     know_group(ctx, request, asked)
     entries = ctx.facts.entries_of(request)
     judged = reconcile_entries(ctx, entries, asked)
-    reconcile_eviction(ctx, request, entries)
+    reconcile_eviction(ctx, request, asked, entries)
     look_at_movable(ctx, request, asked, entries)
     if isinstance(asked, msg.AllocationRequested):
         _settle_asked(ctx, request, asked, entries, judged)
@@ -229,9 +229,10 @@ def _refuse_or_queue(ctx: SchedulerContext, request: RequestId, asked: msg.Alloc
 def _end_waiting(ctx: SchedulerContext, request: RequestId) -> None:
     if not (ctx.facts.waiting or ctx.outbox.keeps_anything):
         return
-    waits = (ctx.queue, ctx.queue.outside, ctx.node_waits.node_of, ctx.committing)  # what is committing may fail
-    if any(request in each for each in waits):
+    if request in ctx.queue or request in ctx.queue.outside or request in ctx.node_waits.node_of:
         return
+    if request in ctx.committing:
+        return  # that may fail: it is removed when the grant is there
     address = subjects.waiting(request)
     mine = ctx.outbox.kept(address)
     said = mine or ctx.facts.waiting.get(request)

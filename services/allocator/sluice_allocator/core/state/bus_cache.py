@@ -1,7 +1,7 @@
 """Caches the last value of every noun that the allocator reads, and nothing derived from two of them. It follows
 snapshots: a value not observed again between `ReadingStarted` and `ReadingCaughtUp` is gone."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeGuard, TypeVar
 
@@ -22,7 +22,8 @@ BINDING = (msg.Bound, msg.Refused, msg.Released, msg.Waived)
 
 RequestFact = msg.AllocationRequested | msg.RequestRejected | msg.RequestWithdrawn
 BindingFact = msg.Bound | msg.Refused | msg.Released | msg.Waived
-Entries = dict[AllocationId, msg.LedgerEntry]
+Entries = Mapping[AllocationId, msg.LedgerEntry]
+_NO_ENTRIES: Entries = {}
 SliceFact = msg.SliceReady | msg.SliceFailed | msg.SliceDegraded | msg.SliceQuarantined | msg.SliceGone
 _PLAIN: dict[str, tuple[str, type | tuple[type, ...]]] = {
     "cordon": ("cordons", msg.Cordoned),
@@ -51,7 +52,7 @@ class BusCache:
     requests: dict[RequestId, RequestFact] = field(default_factory=dict)
     bindings: dict[RequestId, BindingFact] = field(default_factory=dict)
     ledger: dict[AllocationId, msg.LedgerEntry] = field(default_factory=dict)
-    allocations_of: dict[RequestId, dict[AllocationId, None]] = field(default_factory=dict)
+    allocations_of: dict[RequestId, dict[AllocationId, msg.LedgerEntry]] = field(default_factory=dict)
     heads: dict[NodeName, msg.NodeOpened] = field(default_factory=dict)
     closed_heads: dict[NodeName, msg.NodeClosed] = field(default_factory=dict)  # of removed nodes, not opened since
     on_their_way: dict[AllocationId, NodeName] = field(default_factory=dict)
@@ -112,8 +113,7 @@ class BusCache:
         return asked
 
     def entries_of(self, request: RequestId) -> Entries:
-        there = self.allocations_of.get(request)
-        return {each: self.ledger[each] for each in there} if there else {}
+        return self.allocations_of.get(request, _NO_ENTRIES)
 
     def granted(self, allocation: AllocationId) -> msg.Grant | None:
         entry = self.ledger.get(allocation)
@@ -124,8 +124,7 @@ class BusCache:
         return [entry for each in allocations if isinstance(entry := self.ledger.get(each), msg.Grant)]
 
     def grants_of(self, request: RequestId) -> list[msg.Grant]:
-        there = self.allocations_of.get(request)
-        return self.grants(there) if there else []
+        return [entry for entry in self.entries_of(request).values() if isinstance(entry, msg.Grant)]
 
     def answer_to(self, request: RequestId) -> BindingFact | None:
         """The binding of a request as it is now: a refusal of what it was before an edit does not count."""
@@ -340,7 +339,8 @@ class BusCache:
 
     def _put_ledger(self, address: Address, message: msg.AnyMessage | None) -> None:
         node, token = NodeName(address.key[0]), address.key[1]
-        drop(self.unreadable, node, address.subject)
+        if self.unreadable:
+            drop(self.unreadable, node, address.subject)
         if message is None and address.subject in self.sequences:
             put(self.unreadable, node, address.subject)
         if token == "head":  # noqa: S105  # a subject's token, not a secret
@@ -359,7 +359,7 @@ class BusCache:
         for other in entry.after if isinstance(entry, msg.Grant) else ():
             put(self.promises, other, allocation)
         if entry is not None:
-            put(self.allocations_of, request_of(entry), allocation)
+            self.allocations_of.setdefault(request_of(entry), {})[allocation] = entry
             self.lost.pop(allocation, None)
             self.on_their_way.pop(allocation, None)
             put(self.allocations_on, node, allocation)

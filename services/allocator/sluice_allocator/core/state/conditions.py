@@ -60,10 +60,9 @@ class Conditions:
             self._young[condition][key] = Watched(due, mark)
 
     def clear(self, condition: Condition, key: str) -> bool:
-        young, mature = self._young[condition], self._mature[condition]
-        if not (young or mature):
-            return False
-        return young.pop(key, None) is not None or mature.pop(key, None) is not None
+        if not self._young[condition] and not self._mature[condition]:
+            return False  # nearly always
+        return (self._young[condition].pop(key, None) or self._mature[condition].pop(key, None)) is not None
 
     def clear_all(self, condition: Condition) -> None:
         self._young[condition].clear()

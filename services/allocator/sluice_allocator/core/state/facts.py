@@ -4,8 +4,6 @@ Without waiting for that node, a running pod would get a second slice elsewhere,
 revoked as surplus (LAW 4); and `Released` would be published for a slice that still exists. If the slice turns out to
 be gone, it is lost: its pod stays where it was, so it gets no other (ADR 0034)."""
 
-from itertools import chain
-
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
@@ -60,11 +58,10 @@ def unbooked_slice(ctx: Context, request: RequestId, held: msg.Held | None) -> m
     """A slice of `request` that may exist without an entry: reported by an agent or an inventory (even of an adopted
     node), named by a head, or remembered by a source until its node is adopted."""
     facts = ctx.facts
-    told = chain(
-        ((each, facts.slice_nodes[each]) for each in facts.slices_of.get(request, ())),
-        facts.reported_of.get(request, {}).items(),
-        ((each, node) for each, node in facts.on_their_way.items() if each.startswith(f"{request}_")),
-    )
+    told = [(each, facts.slice_nodes[each]) for each in facts.slices_of.get(request, ())]
+    told += facts.reported_of.get(request, {}).items()
+    if facts.on_their_way:
+        told += [(each, node) for each, node in facts.on_their_way.items() if each.startswith(f"{request}_")]
     for allocation, node in told:
         if _is_unbooked(ctx, allocation, node):
             return msg.Held(node=node, allocation=allocation)
@@ -100,14 +97,13 @@ def why_lost(ctx: Context, request: RequestId, held: msg.Held) -> str | None:
     return f"{held.node} no longer has it" if is_known else None
 
 
-def why_taken_back(ctx: Context, request: RequestId) -> str | None:
+def why_taken_back(ctx: Context, request: RequestId, asked: RequestFact | None) -> str | None:
     """Why a pod has to go whose source remembers a slice that is being revoked; None when it need not. Its slice was
     lost, and the broker was wiped before its source read that (ADR 0034): the pod would keep using a revoked slice, and
     the slice's agent would wait for it to end. A slice revoked in this incarnation is known to its source, or was
     withdrawn by it. A `Bound` is no proof of that: it is older, and landed late. Or it was surplus: a patch of a former
     pod-watcher landed when its pod was bound elsewhere."""
-    asked = ctx.facts.wanted(request)
-    held = asked.held if asked is not None else None
+    held = asked.held if isinstance(asked, msg.AllocationRequested) else None
     if held is None or isinstance(ctx.facts.bindings.get(request), msg.Released):
         return None
     entry = ctx.facts.ledger.get(held.allocation)

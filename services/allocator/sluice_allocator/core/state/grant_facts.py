@@ -36,8 +36,10 @@ def is_being_revoked(ctx: Context, grant: msg.Grant) -> bool:
 
 def standing_promise(ctx: Context, request: RequestId) -> msg.Grant | None:
     """A request's reservation that waits for others to end (not to be evicted); None when it has none."""
-    grants = ctx.facts.grants_of(request)
-    return next((grant for grant in grants if not grant.evict and is_promise(ctx, grant)), None)
+    for entry in ctx.facts.entries_of(request).values():
+        if isinstance(entry, msg.Grant) and not entry.evict and is_promise(ctx, entry):
+            return entry
+    return None
 
 
 def is_exchange(grant: msg.Grant) -> bool:

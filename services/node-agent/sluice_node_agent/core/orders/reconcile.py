@@ -174,8 +174,8 @@ class OrderReconciler:
         """Places of orders that wait for a GPU with unknown content: what is there may be theirs."""
         if not self.found.unseen:
             return frozenset()
-        known = (*self._state.slices, *self._tombstones)
-        untaken = (each for each in self._ledger.entries if each not in known)
+        slices, tombstones = self._state.slices, self._tombstones
+        untaken = (each for each in self._ledger.entries if each not in slices and each not in tombstones)
         orders = (order for each in untaken if (order := self._ledger.order(each)) is not None)
         waiting = (order.booking for order in orders if self.found.hides(order.booking))
         return frozenset(shared_device_key(grant) for booking in waiting for grant in booking.devices)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pynvml  # type: ignore[import-untyped]
 
 from sluice.contracts.ids import GpuUuid
+from sluice.contracts.messages import GpuReport
 from sluice.runtime import logs
 from sluice_node_agent.core.events import Holder
 from sluice_node_agent.core.usage import DeviceUse
@@ -25,8 +26,8 @@ from sluice_node_agent.device.processes import Processes
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-class NvmlBackend(GpuInventory):
-    """The GPUs of this node in NVML (a `GpuBackend`): those that were read, and what changes them."""
+class NvmlBackend:
+    """The GPUs of this node in NVML (a `GpuBackend`)."""
 
     def __init__(
         self,
@@ -48,8 +49,8 @@ class NvmlBackend(GpuInventory):
         try:
             self._boot_id = BOOT_ID.read_text(encoding="ascii").strip()
             self._driver_version = str(pynvml.nvmlSystemGetDriverVersion())
-            super().__init__(self._events, only=uuids, fixed=fixed)
-            self._on = self.handles.on
+            self._inventory = GpuInventory(self._events, only=uuids, fixed=fixed)
+            self._on = self._inventory.handles.on
             found = {report.uuid for report in self.read()}
         except (pynvml.NVMLError, UnicodeDecodeError, port.DeviceError, OSError) as error:
             self.close()
@@ -63,6 +64,15 @@ class NvmlBackend(GpuInventory):
 
     def driver_version(self) -> str:
         return self._driver_version
+
+    def read(self) -> tuple[GpuReport, ...]:
+        return self._inventory.read()
+
+    def nameless(self) -> dict[int, str]:
+        return self._inventory.nameless()
+
+    def read_gpu(self, gpu: GpuUuid) -> GpuReport:
+        return self._inventory.read_gpu(gpu)
 
     def instance_at(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int | None:
         doing = f"looking for a GPU instance of profile {profile_id} at {start}:{size}"
@@ -87,14 +97,16 @@ class NvmlBackend(GpuInventory):
                 words = "MIG mode is off" if not mode.now else "MIG mode will be off after the next reset"
                 raise port.NotSupportedError(f"{gpu}: {words}")
             self._refuse_fixed(gpu, "creating a GPU instance")
-            return nvml_mig.create_gpu_instance(device, self.profiles_of(gpu, device), profile_id, start, size)
+            return nvml_mig.create_gpu_instance(
+                device, self._inventory.profiles_of(gpu, device), profile_id, start, size
+            )
 
         return self._on(gpu, f"creating a GPU instance of profile {profile_id} at {start}:{size}", create)
 
     def create_compute_instance(self, gpu: GpuUuid, gi_id: int) -> str:
         def create(device: Handle) -> str:
             self._refuse_fixed(gpu, "creating a compute instance")
-            return nvml_mig.create_compute_instance(device, gi_id, self.profiles_of(gpu, device))
+            return nvml_mig.create_compute_instance(device, gi_id, self._inventory.profiles_of(gpu, device))
 
         return self._on(gpu, f"creating the compute instance of GPU instance {gi_id}", create)
 
@@ -147,7 +159,7 @@ class NvmlBackend(GpuInventory):
     def troubled(self, timeout_s: float) -> tuple[GpuUuid, ...]:
         """Wait for the driver's events; returns the GPUs to read, and those that can read their UUID by now. A critical
         Xid makes its GPU unhealthy until a reset or the end of this process."""
-        handles = self.handles.all()
+        handles = self._inventory.handles.all()
         found: dict[GpuUuid, None] = {}
         for trouble in self._events.wait(handles, timeout_s):
             if trouble.xid or trouble.gpu is None:  # else it may be an instance of our own
@@ -157,10 +169,10 @@ class NvmlBackend(GpuInventory):
             elif trouble.gpu in handles:
                 critical = trouble.xid != 0 and is_critical(trouble.xid)
                 if critical:
-                    self.xids.add(trouble.gpu, trouble.xid)
+                    self._inventory.xids.add(trouble.gpu, trouble.xid)
                 if critical or trouble.xid in {0, RECOVERY_CHANGED}:
                     found[trouble.gpu] = None
-        return tuple(found | dict.fromkeys(self.named_by_now()))
+        return tuple(found | dict.fromkeys(self._inventory.named_by_now()))
 
     def close(self) -> None:
         self._events.close()
@@ -169,7 +181,7 @@ class NvmlBackend(GpuInventory):
             pynvml.nvmlShutdown()
 
     def _refuse_fixed(self, gpu: GpuUuid, doing: str) -> None:
-        if self.is_fixed(gpu):
+        if self._inventory.is_fixed(gpu):
             raise port.NotSupportedError(port.refusal(gpu, doing))
 
     def _holders(self, gpu: GpuUuid, device: Handle, uuid: str) -> tuple[Holder, ...]:

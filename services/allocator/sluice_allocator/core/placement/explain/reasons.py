@@ -169,10 +169,11 @@ def _profiles(spec: DeviceSpec, group: NodeClass, sample: Gpu) -> list[str]:
 
 def _why_no_node(context: SearchContext, spec: DeviceSpec, bucket: Bucket) -> Iterator[tuple[WaitReason, int]]:
     """The device would fit; its nodes, or the claim's lists of GPUs, exclude it."""
-    reasons = (_why_not_node(context, spec, node, bucket) for node in bucket.some(_NODES_LOOKED_AT))
-    reason = next((reason for reason in reasons if reason is not None), None)
-    if reason is not None:
-        yield reason, bucket.devices
+    for node in bucket.some(_NODES_LOOKED_AT):
+        reason = _why_not_node(context, spec, node, bucket)
+        if reason is not None:
+            yield reason, bucket.devices
+            return
 
 
 def _why_not_node(context: SearchContext, spec: DeviceSpec, node: Node, bucket: Bucket) -> WaitReason | None:

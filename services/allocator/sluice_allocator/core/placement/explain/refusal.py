@@ -26,8 +26,11 @@ def refuse(rules: PlacementConfig, request: PlaceRequest, *, max_gpus_per_node: 
     if why is not None:
         field, value = "gpu-policy" if request.gpu_policy else "node-policy", request.gpu_policy or request.node_policy
         return Refusal(reason=RefusalReason.INVALID_VALUE, message=why, field=field, value=value)
-    refusals = (_refuse_share(claim, rules) for claim in request.claims)
-    return next((refusal for refusal in refusals if refusal is not None), None) or _refuse_together(request)
+    for claim in request.claims:
+        refusal = _refuse_share(claim, rules)
+        if refusal is not None:
+            return refusal
+    return _refuse_together(request) if request.same_gpu else None
 
 
 def _refuse_together(request: PlaceRequest) -> Refusal | None:

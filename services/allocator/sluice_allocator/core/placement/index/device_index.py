@@ -186,7 +186,9 @@ class DeviceIndex:
                 bucket = states[gpu.state] = Bucket(self.nodes)
             gpu.bucket_state = gpu.state
         elif gpu.free_whole:
-            bucket = group.whole.setdefault(gpu.kind, Bucket(self.nodes))
+            bucket = group.whole.get(gpu.kind)
+            if bucket is None:
+                bucket = group.whole[gpu.kind] = Bucket(self.nodes)
         else:
             put(group.booked_whole, gpu.kind, gpu)
             return

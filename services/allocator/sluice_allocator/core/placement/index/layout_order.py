@@ -32,7 +32,9 @@ class LayoutOrders:
     def of(self, gpu: Gpu, profile: Profile, policy: Policy) -> list[LayoutChoice]:
         """The states in which GPUs of this kind have a place for the profile, best first."""
         key = (gpu.kind, profile.name, policy.name)
-        order = self._orders.setdefault(key, _Order())
+        order = self._orders.get(key)
+        if order is None:
+            order = self._orders[key] = _Order()
         seen = self._seen[gpu.kind]
         if order.known < len(seen):
             for state in list(seen)[order.known :]:

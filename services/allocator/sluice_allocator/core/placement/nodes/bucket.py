@@ -86,12 +86,16 @@ class _NodeRow:
         self._blocks[node.number >> _SHIFT].raise_to(node)
 
     def first(self, need: HostRoom, accept: Accept[T]) -> tuple[Node, T] | None:
-        cpu_milli, memory_mib = need.cpu_milli, need.memory_mib
+        nodes, cpu_milli, memory_mib = self._nodes, need.cpu_milli, need.memory_mib
         for at in self.ids:
             block = self._blocks[at]
             if block.cpu_milli < cpu_milli or block.memory_mib < memory_mib:
                 continue
-            for node in self._members(at, block):
+            members, before = block.members, (at << _SHIFT) - 1
+            while members:  # as `_members`, without a generator: this is most of a search
+                lowest = members & -members
+                members ^= lowest
+                node = nodes[before + lowest.bit_length()]
                 found = accept(node) if node.has_room(need) else None
                 if found is not None:
                     return node, found
@@ -191,10 +195,17 @@ class Bucket:
     ) -> tuple[Node, T] | None:
         """The best node in this order that has room and that `accept` turns into a result."""
         rows = self._rows
+        if len(rows) == 1 and order in {"any", "first"}:
+            return next(iter(rows.values())).first(need, accept)
         if order == "any" and cpu_per_gpu != ANY_CPU_PER_GPU:
-            nearest_first = sorted(rows, key=lambda have: (abs(have - cpu_per_gpu), have))
-            found = (rows[each].first(need, accept) for each in nearest_first)
-            return next((each for each in found if each is not None), None)
+            keys = sorted(rows)
+            at = bisect.bisect_left(keys, cpu_per_gpu)
+            while keys:  # the nearest first; of two the poorer
+                at -= at == len(keys) or (at > 0 and cpu_per_gpu - keys[at - 1] <= keys[at] - cpu_per_gpu)
+                found = rows[keys.pop(at)].first(need, accept)
+                if found is not None:
+                    return found
+            return None
         if order in {"any", "first"}:
             every = [row.first(need, accept) for row in rows.values()]
             return min((each for each in every if each is not None), key=lambda each: each[0].number, default=None)

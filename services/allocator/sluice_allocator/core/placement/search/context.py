@@ -113,7 +113,7 @@ class SearchContext(msgspec.Struct, eq=False):
         def may_serve(group: NodeClass) -> bool:
             return self.why_not(group) is None and self.kept_out(group) is None
 
-        used = (group for group in self.cluster.index.classes.values() if group.nodes)
+        used = [group for group in self.cluster.index.classes.values() if group.nodes]
         return [each for each in used if not (selects_some or each.taints) or may_serve(each)]
 
     def why_not(self, group: NodeClass) -> WaitReason | None:
@@ -131,9 +131,11 @@ class SearchContext(msgspec.Struct, eq=False):
         return WaitReason.NODE_VOLUME_ELSEWHERE if is_far else None
 
     def kept_out(self, group: NodeClass) -> WaitReason | None:
-        told = (each for each in self.pod_filters if self.cluster.index.tells_apart(each.key))
-        reasons = (each.why_not(group.labels.get(each.key)) for each in told)
-        return next((why for why in reasons if why is not None), None)
+        for each in self.pod_filters:
+            why = each.why_not(group.labels.get(each.key)) if self.cluster.index.tells_apart(each.key) else None
+            if why is not None:
+                return why
+        return None
 
     def admits(self, node: Node) -> bool:
         """Whether a node of such a class may serve it, room aside."""

@@ -250,10 +250,15 @@ def _name_of(context: SearchContext, spec: DeviceSpec) -> str:
 def _count_on(cluster: ClusterState, node: Node, gpu: Gpu, spec: DeviceSpec) -> int:
     most = 0
     for mode in spec.claim.modes:
-        if mode in node.modes:
-            is_exclusive = mode == "exclusive"
-            there = gpu.count(spec.profile_on(gpu)) if is_exclusive else int(_hosts_one(cluster, gpu, spec, mode))
-            most = max(most, there)
+        if mode not in node.modes:
+            continue
+        shape = spec.shape_on(gpu) if mode == "exclusive" else None
+        if isinstance(shape, Profile):
+            most = max(most, gpu.table.count(gpu.state, shape.name))
+        elif shape is None:
+            most = max(most, int(_hosts_one(cluster, gpu, spec, mode)))
+        elif isinstance(shape, WholeGpu):
+            most = max(most, int(gpu.free_whole))
     return most
 
 

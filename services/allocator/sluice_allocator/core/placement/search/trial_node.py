@@ -67,8 +67,9 @@ class TrialNode:
     def told_apart(self) -> bool:
         """Whether GPUs in the same state still differ: by links, NUMA nodes, a claim's list or homes on one GPU."""
         claims, together = self.context.request.claims, self.context.together
-        is_picky = bool(self.preferred or self.on_numa) or any(spec.picky for spec in self.context.specs)
-        return is_picky or not all(is_exclusive(claims[number]) for number in together)
+        if self.preferred or self.on_numa or any(spec.picky for spec in self.context.specs):
+            return True
+        return bool(together) and not all(is_exclusive(claims[number]) for number in together)
 
     def homes_on(self, gpu: Gpu) -> dict[Span, SharedDevice]:
         return gpu.open_homes() | {span: home for (other, span), home in self.homes.items() if other is gpu}

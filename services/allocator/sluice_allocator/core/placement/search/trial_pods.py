@@ -51,6 +51,9 @@ class TrialPods:
         trial.book(booking)
 
     def unbook(self, cluster: ClusterState) -> None:
-        """Undo what was booked, in a cluster that lives on."""
+        """Undo what was booked, in a cluster that lives on. That gives no namespace anything back."""
+        usage = cluster.namespace_usage
+        given_back = dict(usage.given_back)
         for number in range(self.taken):
             cluster.unbook(AllocationId(_name(number)))
+        usage.given_back = given_back
