@@ -69,7 +69,7 @@ else
 	SLUICE_TEST_KUBECONFIG="$(abspath $(KUBECONFIG))" $(BIN)/pytest tests/kubernetes
 endif
 
-cluster: setup ##test: Start a real Kubernetes on this machine (Linux, root, Go), and say where its kubeconfig is
+cluster: setup ##test: Start a real Kubernetes on this machine (Linux, root, Go, buildah or Docker), and say where its kubeconfig is
 	@$(BIN)/python tests/cluster up --images --kubernetes $(KUBERNETES) --workers $(WORKERS)
 
 cluster-down: setup # Remove the cluster of `make cluster`

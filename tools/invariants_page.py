@@ -95,6 +95,7 @@ def _kind(variant: Variant) -> str:
 
 def _case(case: Case) -> str:
     places = [f"`{case.test}`"] if case.test else _unique(place for name in case.bugs for place in _played_in(name))
+    assert places, f"{case.id}: nothing plays {case.bugs}"
     return f"| {case.id} | {case.rule} | {case.words} | {', '.join(case.bugs)} | {', '.join(places)} |"
 
 
@@ -137,7 +138,7 @@ def _constants() -> dict[str, list[str]]:
     for module in tuple(sys.modules.values()):
         if getattr(module, "__name__", "").startswith("simulation."):
             for constant, value in vars(module).items():
-                bugs = value if isinstance(value, tuple) else (value,)
+                bugs = value if isinstance(value, tuple | list) else (value,)
                 if constant not in WHOLE and bugs and all(isinstance(bug, PlantedBug) for bug in bugs):
                     found[constant] = [bug.name for bug in bugs]
     return found

@@ -47,7 +47,8 @@ _NAMES_WIDTH_MAX = 40
 def schemas() -> str:
     """The text of docs/json-schema.json: every schema, by its command."""
     every = {command: schema(document) for command, document in COMMANDS.items()}
-    return msgspec.json.format(msgspec.json.encode(every), indent=1).decode() + "\n"
+    text = msgspec.json.encode(every).decode().replace(r"\n    ", r"\n")  # what indents a docstring
+    return msgspec.json.format(text, indent=1) + "\n"
 
 
 def page() -> str:

@@ -168,6 +168,47 @@ async def test_a_click_counts_although_the_map_is_drawn_again_while_the_button_i
         await until(tab, "() => document.querySelector('#detail').innerText.includes('asks for 3g.20gb')")
 
 
+DRAWN_AGAIN = (
+    ("<button data-request=r>1 min</button>", "<button data-request=r>2 min</button>", 1),
+    ("<button>Close</button>", "<button>Drain</button>", 0),
+    ("<button id=kept><b>1</b></button>", "<b>2</b>", 1),
+    ("<svg><rect /></svg>", "<svg><rect /></svg>", 0),
+    ("<p>1</p>", "<p>2</p>", 0),
+)
+DRAW = """html => {
+  const around = document.querySelector("#kept") ?? document.body;
+  if (window.clicks) around.lastElementChild.remove();
+  else addEventListener("click", (event) => { if (event.target !== document.body) window.clicks.push(event.target); });
+  window.clicks ??= [];
+  around.insertAdjacentHTML("beforeend", html);
+  for (const each of [around.lastElementChild, ...around.lastElementChild.children])
+    each.style.cssText = "position: fixed; z-index: 9; inset: 0; width: 200px; height: 200px";
+}"""
+
+
+@pytest.mark.parametrize("finger", [False, True])
+async def test_a_press_on_what_is_drawn_again_is_at_most_one_click(opened, finger):
+    """A second one would undo the first, and one on something else was not meant. A finger clicks what is there."""
+    async with page() as here:
+        tab = await opened(here.url, has_touch=finger)
+        hand = await tab.context.new_cdp_session(tab)
+        at = {"x": 50, "y": 50, "button": "left", "clickCount": 1}
+        down, up = [("Input.dispatchMouseEvent", {"type": f"mouse{each}"} | at) for each in ("Pressed", "Released")]
+        if finger:
+            down = ("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [at]})
+            up = ("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+        for before, after, clicks in DRAWN_AGAIN:
+            await tab.evaluate(DRAW, before)
+            await hand.send(*down)
+            await tab.evaluate(DRAW, after)
+            await hand.send(*up)
+            if finger:
+                await until(tab, "() => window.clicks.length")
+            seen = await tab.evaluate("() => new Promise((done) => setTimeout(() => done(window.clicks.length)))")
+            assert seen == (1 if finger else clicks), before
+            await tab.reload()
+
+
 async def _half_busy(endpoints: Mapping[str, str]) -> dict[str, NodeUsage]:
     """What the agents of nodes say of the first slice there."""
     first = SliceUsage(

@@ -151,7 +151,7 @@ async def test_a_demo_that_cannot_run_is_refused_with_the_field_of_its_template(
     await apply(scene, "gpu-test6")
     found = await words(scene, 4, 4, RequestRejected)
     assert {each.refusal.message for each in found.values()} == {
-        "no device has the attribute index: NVIDIA's driver publishes it no more"
+        "no device has the attribute index: NVIDIA's driver no longer publishes it"
     }
     assert all(each.refusal.field.startswith("ResourceClaimTemplate ") for each in found.values())
 

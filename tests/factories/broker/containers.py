@@ -73,7 +73,7 @@ class ContainerProcess:
         return self._ended.result() if self._ended.done() else None
 
     def send_signal(self, signal: int, /) -> None:
-        """Send it a signal. Raises ProcessLookupError when it is no more."""
+        """Send it a signal. Raises ProcessLookupError when it has ended."""
         from docker.errors import APIError  # noqa: PLC0415
 
         try:

@@ -1,7 +1,9 @@
 """The keys of the bus over the years: nothing that runs is cut off, and the broker is restarted rarely."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+import msgspec
 import pytest
 from cryptography import x509
 
@@ -10,6 +12,8 @@ from sluice_pod_watcher.shell.callout.nkeys import KeyKind, NKey, NotAKeyError
 
 NAMES = ("sluice-nats.sluice-system.svc", "*.sluice-nats-servers.sluice-system.svc")
 START = datetime(2026, 11, 29, tzinfo=UTC)
+OLD = Path(__file__).parents[2] / "data" / "keys" / "bus-of-ba0d82fa.json"
+"""Made at START by the code of that commit."""
 LATE = timedelta(minutes=10)
 """A kubelet shows changed files after a minute or two."""
 
@@ -33,6 +37,7 @@ def test_over_three_years_every_client_trusts_the_broker_and_every_issuer_is_kno
             signers = x509.load_pem_x509_certificates(behind.encode())
             (signer,) = [each for each in signers if each.subject == leaf.issuer]
             leaf.verify_directly_issued_by(signer)
+            assert signer.not_valid_after_utc == leaf.not_valid_after_utc, "it signs nothing else"
             assert leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc - timedelta(days=1)
         issuer = files["keys.conf"].split()[1]
         assert issuer in keys.issuers()
@@ -41,6 +46,23 @@ def test_over_three_years_every_client_trusts_the_broker_and_every_issuer_is_kno
         now += timedelta(hours=24) if keys.tls[-1].made + timedelta(hours=3) < now else LATE
     assert len(issuers) == 4
     assert restarts <= 3 * 3
+
+
+def test_keys_that_an_older_version_made_stay_until_they_are_due_and_are_trusted_until_they_end():
+    """An upgrade restarts no broker; clients that know the old authority alone follow to the next."""
+    old = msgspec.json.decode(OLD.read_bytes(), type=BusKeys)
+    due = START + ROTATION.validity - ROTATION.renew_before
+    assert renewed(old, NAMES, due - LATE) is old
+    keys = renewed(old, NAMES, due)
+    assert (keys.user, keys.curve, keys.generations[:-1]) == (old.user, old.curve, old.generations)
+    before, at_once, later = (
+        broker_files(each, NAMES, when, published=trusted(each, when))
+        for each, when in ((old, due), (keys, due), (keys, due + ROTATION.overlap))
+    )
+    assert fingerprint(before) == "bb2b76dfd77856aa", "what that version says of these files"
+    assert at_once == {**before, "ca.crt": trusted(keys, due)}
+    assert (later["tls.crt"], later["ca.crt"]) == (keys.tls[-1].certificate_pem, trusted(keys, due))
+    assert trusted(keys, START + ROTATION.validity) == keys.tls[-1].authority_pem
 
 
 def test_what_the_broker_gets_holds_no_seed():

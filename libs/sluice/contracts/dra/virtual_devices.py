@@ -17,8 +17,8 @@ ATTRIBUTES = ("type", "uuid", "parentUUID", "profile", "productName", "architect
 CAPACITIES = ("memory", "multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")
 _NODE = "Sluice chooses the device before the node is known"
 UNKNOWN: Mapping[str, tuple[str, str]] = {
-    "index": ("NVIDIA's driver publishes it no more", "uuid (parentUUID of a MIG device), or no such condition"),
-    "minor": ("NVIDIA's driver publishes it no more", "uuid (parentUUID of a MIG device), or no such condition"),
+    "index": ("NVIDIA's driver no longer publishes it", "uuid (parentUUID of a MIG device), or no such condition"),
+    "minor": ("NVIDIA's driver no longer publishes it", "uuid (parentUUID of a MIG device), or no such condition"),
     "brand": ("it does not follow from the model", "productName or architecture"),
     "driverVersion": (_NODE, "a node selector on the pod, by a label such as nvidia.com/cuda.driver-version.full"),
     "cudaDriverVersion": (_NODE, "a node selector on the pod, by a label such as nvidia.com/cuda.runtime-version.full"),

@@ -162,7 +162,11 @@ class Client(_Client):
         try:
             await super()._process_connect_init()
         except BaseException as error:
+            reader = getattr(self._transport, "_io_reader", None)
             self.abandon()
+            alert = reader.exception() if reader is not None else None
+            if alert is not None and isinstance(error, ConnectionError):
+                raise alert from error  # why the broker hung up: `drain` raises only that it did
             if isinstance(error, OSError | Error | TimeoutError) or not isinstance(error, Exception):
                 raise
             raise Error(f"this is no NATS server: {error!r}") from error

@@ -98,12 +98,14 @@ def _signer(authority: KeyPair) -> ec.EllipticCurvePrivateKey:
     return signer
 
 
-def new_authority(common_name: str, now: dt.datetime) -> KeyPair:
+def new_authority(
+    common_name: str, now: dt.datetime, *, lasts: dt.timedelta = dt.timedelta(days=AUTHORITY_DAYS)
+) -> KeyPair:
     """An authority that may sign certificates, and no further authorities."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
     certificate = (
-        _certificate(name, name, key.public_key(), now, dt.timedelta(days=AUTHORITY_DAYS))
+        _certificate(name, name, key.public_key(), now, lasts)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)

@@ -100,4 +100,4 @@ class NotifyingInventory:
             self._log.warning("a node is stale", node=name, why=inventory.stale_message)
         elif not stale and name in self._stale:
             del self._stale[name]
-            self._log.info("a node is stale no more", node=name, known=view is not None)
+            self._log.info("a node is fresh again", node=name, known=view is not None)

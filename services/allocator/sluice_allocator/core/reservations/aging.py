@@ -111,7 +111,7 @@ class ReservationContext(PreemptionContext):
             self.promised.count(booking.allocation, self.cluster.models_of(booking))
 
     def roll_back(self, message: Grant) -> None:
-        """It is reserved no more, unless the ledger says otherwise."""
+        """It is no longer reserved, unless the ledger says otherwise."""
         super().roll_back(message)
         if message.booking.allocation not in self.facts.ledger:
             self.promised.forget(message.booking.allocation)

@@ -96,7 +96,7 @@ class Stop(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """The scheduler serves this connection no more."""
+    """The scheduler no longer serves this connection."""
 
     reason: int
 

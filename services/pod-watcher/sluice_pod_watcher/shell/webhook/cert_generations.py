@@ -57,7 +57,7 @@ def make_generation(
     if not names:
         raise ValueError("a certificate needs at least one name")
     made = made.replace(microsecond=0)
-    authority = new_authority(f"Sluice {of} {made:%Y-%m-%dT%H:%M:%SZ}", made)
+    authority = new_authority(f"Sluice {of} {made:%Y-%m-%dT%H:%M:%SZ}", made, lasts=validity)
     pair = issue(authority, names, (AS_SERVER, AS_CLIENT) if calls else (AS_SERVER,), made, lasts=validity)
     return Generation(
         authority_pem=authority.certificate.decode(),

@@ -333,7 +333,7 @@ IN_DOCS = "a profile or productName of docs/models.md; GPUs that are not in it b
         (
             claim(request("r", GPU, "A.index == 0")),
             CEL,
-            "no device has the attribute index: NVIDIA's driver publishes it no more",
+            "no device has the attribute index: NVIDIA's driver no longer publishes it",
             "uuid (parentUUID of a MIG device), or no such condition",
         ),
         (

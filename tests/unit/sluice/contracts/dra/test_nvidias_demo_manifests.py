@@ -31,7 +31,7 @@ def pods_of(name: str) -> list[PodManifest]:
         (
             "gpu-test6",
             "selectors[0].cel.expression",
-            "no device has the attribute index: NVIDIA's driver publishes it no more",
+            "no device has the attribute index: NVIDIA's driver no longer publishes it",
         ),
         ("vfio", "deviceClassName", "Sluice does not hand GPUs to virtual machines (vfio)"),
     ],

@@ -58,24 +58,38 @@ export function at(id) {
 }
 
 /**
- * Keep clicks on what is drawn again between press and release: the browser sends none, as the pressed element is gone,
- * so its successor under the pointer gets it.
+ * Keep clicks of a mouse on what is drawn again between press and release: most browsers send none where the pressed
+ * element is gone, so its successor under the pointer gets it. A finger's click goes to what is there at the end.
  */
 export function keepClicks() {
   /** @type {Element | null} */
   let pressed = null;
+  /** @type {HTMLElement | null} */
+  let before = null;
+  /** @type {HTMLElement | null} */
+  let owed = null;
   addEventListener("pointerdown", (event) => {
-    pressed = event.isPrimary && event.button === 0 ? /** @type {Element} */ (event.target) : null;
+    pressed = event.pointerType === "mouse" && event.button === 0 ? /** @type {Element} */ (event.target) : null;
+    before = taker(pressed);
   }, true);
   addEventListener("pointerup", (event) => {
-    const now = document.elementFromPoint(event.clientX, event.clientY);
-    if (pressed && !pressed.isConnected && now && meant(pressed) === meant(now)) /** @type {HTMLElement} */ (now).click();
+    const now = pressed?.isConnected === false ? taker(document.elementFromPoint(event.clientX, event.clientY)) : null;
+    owed = now && before && (now === before || topic(now) === topic(before)) ? now : null;
     pressed = null;
+    setTimeout(() => owed?.dispatchEvent(new MouseEvent("click", event)));
+  }, true);
+  addEventListener("click", (event) => {
+    if (taker(/** @type {Element} */ (event.target)) === owed) owed = null;
   }, true);
 }
 
-/** What a click there is about: a request, a GPU, or a button by its text. @param {Element} element */
-function meant(element) {
-  const found = /** @type {HTMLElement | null} */ (element.closest("[data-request], [data-key], button, a"));
-  return found && JSON.stringify([found.tagName, found.dataset, found.matches("button, a") && found.textContent]);
+/** What takes a click there. @param {Element | null} element @returns {HTMLElement | null} */
+function taker(element) {
+  return element?.closest("[data-request], [data-key], button, a") ?? null;
+}
+
+/** What it is about: its data, as its text may change, or else its text. @param {HTMLElement} element */
+function topic(element) {
+  const data = Object.entries(element.dataset);
+  return JSON.stringify([element.tagName, data.length ? data : element.textContent]);
 }

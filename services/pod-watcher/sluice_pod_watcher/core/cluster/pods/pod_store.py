@@ -125,7 +125,7 @@ class PodStore:
         return record, change
 
     def left(self, view: PodView) -> bool:
-        """Whether this version of a pod has our marks no more, and there is nothing about it to remember."""
+        """Whether this version of a pod no longer has our marks, and there is nothing about it to remember."""
         record = self.records.get(view.uid)
         is_over = record is not None and record.terms is None and not record.on_bus
         if record is None or not is_over or not view.is_left_to_others:
