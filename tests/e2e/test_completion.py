@@ -35,7 +35,9 @@ def environment(given: dict[str, str], home: Path) -> dict[str, str]:
     return given | {"PATH": path, "HOME": str(home), "ZDOTDIR": str(home), "TERM": "dumb", "XDG_CONFIG_HOME": str(home)}
 
 
-def printed(shell: str, scripts: Path, typed: str, env: dict[str, str]) -> tuple[set[str], str]:
+def printed(
+    shell: str, scripts: Path, typed: str, env: dict[str, str], within_s: float = WITHIN_ALL_S
+) -> tuple[set[str], str]:
     """What bash or fish offers, and what it prints besides."""
     words = typed.split(" ")
     quoted = " ".join(f"'{word}'" for word in words)
@@ -47,7 +49,7 @@ def printed(shell: str, scripts: Path, typed: str, env: dict[str, str]) -> tuple
         "fish": f"source '{scripts}/fish'; complete -C '{typed}'",
     }[shell]
     done = subprocess.run(
-        [shell, "-c", program], capture_output=True, text=True, timeout=WITHIN_ALL_S, check=False, env=env
+        [shell, "-c", program], capture_output=True, text=True, timeout=within_s, check=False, env=env
     )
     return {line.partition("\t")[0] for line in done.stdout.splitlines() if line}, done.stderr
 
@@ -134,4 +136,4 @@ def test_without_a_broker_tab_shows_nothing_and_soon(scripts, tmp_path, shell, s
             env["SLUICE_NATS_URL"] = f"nats://127.0.0.1:{listening.getsockname()[1]}"
         if server == "refuses":
             listening.close()
-        assert printed(shell, scripts, "sluice drain g", env) == (set(), "")
+        assert printed(shell, scripts, "sluice drain g", env, within_s=15) == (set(), "")

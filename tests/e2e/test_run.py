@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -21,8 +22,8 @@ from sluice_console.shell.live.live_fleet import NotAnsweringError, following
 from sluice_console.shell.live.running_systems import RunningSystem
 
 RUN = (sys.executable, "-m", "sluice_console", "run", "--profile", "1g.5gb")
-FREE_WITHIN_S = 25.0
-"""A bound for machines with much to do; docs/run.md promises 5 s after kill -9."""
+FREE_WITHIN_S = 15.0
+"""Three times what docs/run.md promises after kill -9, for machines with much to do."""
 DONE_WITHIN_S = 60.0
 
 
@@ -287,9 +288,9 @@ async def test_who_waits_is_told_why_and_may_give_up(shared, tmp_path):
         (
             ("--profile", "1g.5gb", "--", "no-such-command"),
             127,
-            "sluice run: no-such-command: there is no such command\n",
+            r"sluice run: no-such-command: there is no such command\n",
         ),
-        (("--gpus", "99", "--", "true"), 125, "refused: --gpus = '99': "),
+        (("--gpus", "99", "--", "true"), 125, r"(.*\n)?sluice run: refused: --gpus = '99': .*\n"),
     ],
     ids=["before-asking", "by-the-system"],
 )
@@ -297,7 +298,7 @@ def test_a_run_that_cannot_be_ends_with_a_sentence_in_options(shared, words, cod
     """With the shell's exit code, and nothing on its output; a user of `--gpus` knows no annotation."""
     done = shared.sluice("run", *words)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
-    assert sentence in done.stderr
+    assert re.fullmatch(sentence, done.stderr)
 
 
 async def test_a_drain_ends_the_command(shared, tmp_path):

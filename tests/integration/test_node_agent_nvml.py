@@ -156,7 +156,7 @@ async def test_an_xid_makes_a_gpu_unhealthy_at_once_and_says_why(folder, machine
                 snapshot = await pull(news.endpoint, NODE)
                 return None if snapshot.gpus[1].healthy else snapshot
 
-            snapshot = await until(sick, "the Xid is reported")
+            snapshot = await until(sick, "the Xid is reported", within_s=15)
             assert "79" in snapshot.gpus[1].health_message
             assert [gpu.healthy for gpu in snapshot.gpus] == [True, False, True]
         finally:

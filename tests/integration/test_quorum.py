@@ -24,7 +24,7 @@ from sluice.runtime.prometheus.runtime_metrics import SILENT
 from sluice_console.shell.doctor.doctor import DoctorOptions, doctor
 from sluice_console.shell.operate import streams
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 LOST_QUORUM_S, ELECTION_S, ROUNDS = 10.0, 9.0, 4
 """
 Of nats-server (raft.go): a leader steps down after so long without a majority, and a round of an election takes 4 to 9

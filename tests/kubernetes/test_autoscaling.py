@@ -22,7 +22,7 @@ from fake_kube.server import FakeKube
 
 from sluice.contracts.messages import NodeInventory, PoolDemand
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 SYSTEM = "/api/v1/namespaces/sluice-system/pods"
 LABELS = {"sluice.dev/pool": "a100"}
 GPUS, PER_NODE = 2, 14

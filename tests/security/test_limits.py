@@ -222,7 +222,7 @@ def test_what_a_daemons_program_leaves_behind_delays_nothing(tmp_path: Path):
     """A child that holds the output open is not waited for: the answer is complete."""
     control = tmp_path / "control"
     control.write_text(
-        "#!/bin/sh\ncat >/dev/null\nsleep 60 &\necho $! >left\necho 17\n".replace(">left", f">{tmp_path / 'left'}")
+        "#!/bin/sh\ncat >/dev/null\nsleep 600 &\necho $! >left\necho 17\n".replace(">left", f">{tmp_path / 'left'}")
     )
     control.chmod(0o700)
     asked = MpsControl(HomeDirectory(tmp_path, HomeId("h1")), control, Processes(), {"PATH": "/usr/bin:/bin"})

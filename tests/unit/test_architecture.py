@@ -108,6 +108,14 @@ def test_no_module_is_a_place_for_anything():
     assert [path for path in modules if path.stem in ANYTHING_NAMES] == []
 
 
+def test_production_imports_nothing_that_only_tests_need():
+    """Tests are on the path here; where it is installed a service would end at once."""
+    folders = "|".join(path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name != "kubernetes")
+    of_tests = re.compile(rf"^\s*(?:from|import) (?:{folders})\b", re.MULTILINE)
+    modules = [path for folder in SOURCES for path in (ROOT / folder).rglob("*.py")]
+    assert [path for path in modules if of_tests.search(path.read_text(encoding="utf-8"))] == []
+
+
 def test_every_package_is_checked():
     """A new service cannot grow outside of the contracts."""
     checked = CONTRACTS["importlinter"]["root_packages"].split()

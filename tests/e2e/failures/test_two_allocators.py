@@ -15,6 +15,7 @@ SETTLE_S = 150.0
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_two_allocators_bind_no_request_twice_and_give_no_place_twice(tmp_path):
     """More requests than have a place, among them some that fit on exactly two nodes."""
     environment = {"SLUICE_ALLOCATOR_ALWAYS_ACTIVE": "true"}

@@ -28,7 +28,7 @@ def test_a_program_that_is_killed_runs_again_at_once(tmp_path: Path) -> None:
     with kept(tmp_path, "exec sleep 60") as process:
         wait_until(lambda: len(pids(tmp_path)) == 1, "it runs")
         os.kill(pids(tmp_path)[0], signal.SIGKILL)
-        wait_until(lambda: len(pids(tmp_path)) == 2, "it runs again")
+        wait_until(lambda: len(pids(tmp_path)) == 2, "it runs again", within_s=20)
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 128 + signal.SIGTERM
     assert not Path(f"/proc/{pids(tmp_path)[1]}").exists()

@@ -71,6 +71,27 @@ def test_the_judge_knows_on_whose_device_a_process_runs(had_it: bool) -> None:
         judge.check_gone(machine_of(scene), promised)
 
 
+@pytest.mark.parametrize("who", ["b", "elsewhere", "b, once its share is gone"])
+def test_the_judge_knows_who_shares_a_device_of_which_another_was_told_first(who: str) -> None:
+    """A tenant may start by its claim before its own `SliceReady` is stored; a pod without a share there may not."""
+    scene = Scene(MIG_NODE)
+    for name, ask in (("a", mps(1500)), ("b", mps(1500)), ("elsewhere", mps(10000))):
+        scene.pod(name, ask)
+    scene.until(lambda: runs(scene, "a", "b", "elsewhere"))
+    judge, claims, theirs = scene.world.judge, scene.world.claims, scene.bound(who.partition(",")[0]).allocation
+    (device,) = {each.uuid for name in ("a", "b") for each in judge.ready[scene.bound(name).allocation].devices}
+    judge.told_devices[device] = {scene.bound("a").allocation: None}
+    claims.by_claim = lambda: {judge.bookings[theirs].owner}
+    process = Process(77, judge.bookings[theirs].owner, device)
+    if who == "b":
+        claims.started(machine_of(scene), process)
+        return
+    if who != "elsewhere":
+        judge.gone[theirs] = None
+    with pytest.raises(ViolationError, match="has opened a device of"):
+        claims.started(machine_of(scene), process)
+
+
 def test_that_a_slice_is_gone_is_said_when_its_pod_has_the_gpu_again() -> None:
     """A slice failed, its words wait unanswered, the broker is wiped, and its pod gets the GPU."""
     scene = Scene(WHOLE_NODE)

@@ -1,6 +1,7 @@
 """What a large fleet, and a long history, cost in memory: what recurs is there once, what has ended is not there."""
 
 import gc
+import statistics
 import tracemalloc
 
 import msgspec
@@ -89,7 +90,7 @@ def test_a_gpu_costs_less_than_two_kibibytes():
     finally:
         tracemalloc.stop()
 
-    assert min(added) / (20 * GPUS_PER_NODE) < BYTES_PER_GPU_MAX
+    assert statistics.median(added) / (20 * GPUS_PER_NODE) < BYTES_PER_GPU_MAX
 
 
 def test_of_a_new_snapshot_only_what_changed_is_new(bench):

@@ -133,7 +133,7 @@ async def test_a_standby_takes_over_before_the_lease_expires(way):
             kept.cancel()
         else:
             broker.answering["alive.allocator.one"].frozen = True
-        await until(lambda: is_held(standby))
+        await until(lambda: is_held(standby), within_s=20)
     assert standby.epoch > 1
 
 
