@@ -1,6 +1,7 @@
 """`sluice up` and `sluice demo` on disks that are small, or full: real brokers on a tmpfs that each test mounts."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -88,6 +89,8 @@ async def test_a_disk_that_was_full_costs_nobody_a_slice_and_all_goes_on_by_itse
         up.add("by-profile")
         before = await watching.bound("by-profile")
         await page_says(page, '"state":"live"')
+        (stream,) = folder.rglob("HISTORY/meta.inf")
+        assert json.loads(stream.read_text())["max_bytes"] <= 300 * 2**20 // 4, "history alone would fill the disk"
         broker = up.child("nats-server").pid
         with filled(folder):
             up.add("two-containers")
