@@ -40,7 +40,8 @@ def everybody(truth: Truth, *, leaving: bool = True) -> Iterator[There]:
         host = node.host
         if host is None:
             continue
-        yield name, PlaceRequest((), "", HostNeeds(ports=host.ports), source=host.source)
+        if host.ports:  # of a pod of which no more is said
+            yield name, PlaceRequest((), "", HostNeeds(ports=host.ports), source=host.source)
         for each in host.others:
             pod = PlaceRequest((), each.namespace, HostNeeds(apart=each.apart), labels=each.labels, source=host.source)
             yield from [(name, pod)] * (each.count if leaving or not each.leaving else 0)

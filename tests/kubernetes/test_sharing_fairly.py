@@ -127,6 +127,10 @@ async def test_the_pods_of_a_job_start_together_or_hold_nothing(at, reader: Read
         await scene.delete("first-1")
         pods = await scene.started(4)
         assert sorted(pods) == ["first-2", "first-3", "second-0", "second-1"]
+        await scene.delete("first-2")
+        await scene.apply(member("second-2", "second", 2))  # a Deployment's update brings one more before one goes
+        pods = await scene.started(4)
+        assert sorted(pods) == ["first-3", "second-0", "second-1", "second-2"]
 
 
 async def test_a_job_that_can_never_fit_says_so(at, reader: Reader) -> None:

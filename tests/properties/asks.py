@@ -225,6 +225,14 @@ TENANTS = st.sampled_from(SHARED).map(
     lambda shape: PlaceRequest((msg.Claim(container="main", **shape),), host=TOLERANT, source=SourceName("folder"))
 )
 """Shares of one trust domain and few sizes, so that homes fill up to the last percent, MiB, turn and tenant."""
+PEERS = st.builds(
+    PlaceRequest,
+    st.just((msg.Claim(container="main", profile="1g.5gb"),)),
+    host=needs_of_others(TOLERANT),
+    labels=st.sampled_from(APPS),
+    source=st.just(SourceName("folder")),
+)
+"""Small pods, for which only terms about other pods decide."""
 NEEDS = st.just(TOLERANT) | st.just(TOLERANT) | st.just(msg.HostNeeds(room=msg.HostRoom(cpu_milli=100))) | DEMANDING
 """What the node must be like; mostly anything."""
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from factories.processes import heeding_ctrl_c
 
 PROGRAMS = (
     "sluice_console",
@@ -32,15 +33,16 @@ def test_ctrl_c_while_a_program_starts_shows_no_traceback(tmp_path: Path, progra
     """The first tenths of a second are imports, and a person who has mistyped something presses Ctrl-C just then."""
     (tmp_path / "sitecustomize.py").write_text(PROBE.format(at=at))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-    done = subprocess.run(
-        [sys.executable, "-m", program, "--no-such-option"],
-        env=environment | {"PYTHONPATH": str(tmp_path)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    with heeding_ctrl_c():
+        done = subprocess.run(
+            [sys.executable, "-m", program, "--no-such-option"],
+            env=environment | {"PYTHONPATH": str(tmp_path)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
     assert "Traceback" not in done.stderr
     assert "KeyboardInterrupt" not in done.stderr
     if done.returncode != -signal.SIGINT:

@@ -1,12 +1,20 @@
 """`sluice up` and `sluice demo` on disks that are small, or full: real brokers on a tmpfs that each test mounts."""
 
 import asyncio
+import json
 import os
 import subprocess
+import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from factories.broker.bus_rigs import raw
+from factories.waiting import until
+
+from sluice.runtime.nats.wire_format import ApiError
+from sluice.runtime.nats_server.free_ports import free_ports
+from sluice.runtime.nats_server.process import NatsServer, NatsServerConfig
 
 pytestmark = pytest.mark.timeout(180)
 GOES_ON_WITHIN_S = 30.0
@@ -81,6 +89,8 @@ async def test_a_disk_that_was_full_costs_nobody_a_slice_and_all_goes_on_by_itse
         up.add("by-profile")
         before = await watching.bound("by-profile")
         await page_says(page, '"state":"live"')
+        (stream,) = folder.rglob("HISTORY/meta.inf")
+        assert json.loads(stream.read_text())["max_bytes"] <= 300 * 2**20 // 4, "history alone would fill the disk"
         broker = up.child("nats-server").pid
         with filled(folder):
             up.add("two-containers")
@@ -107,6 +117,67 @@ async def test_a_disk_that_was_full_costs_nobody_a_slice_and_all_goes_on_by_itse
     assert "the broker is started again" in up.said()
     healed = up.sluice("doctor")
     assert healed.returncode == 0, healed.stdout
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+async def test_a_broker_of_a_cluster_is_ended_only_once_its_full_disk_has_room(disk, tmp_path, servers):
+    """While its disk is full it could not start again, and its kubelet would wait up to five minutes for each try."""
+    full = disk(100)
+    monitor, *ports = free_ports(1 + 2 * servers)
+    routes = tuple(ports[servers:]) if servers > 1 else ()
+    folders = [full / "data", *(tmp_path / f"broker-{number}" for number in range(1, servers))]
+    plans = [
+        NatsServerConfig(f"n{at}", folder, ports[at], ports[servers + at], routes, monitor_port=0 if at else monitor)
+        for at, folder in enumerate(folders)
+    ]
+    brokers = [NatsServer(plan) for plan in plans]
+    pid_file, log = tmp_path / "nats.pid", tmp_path / "storage.log"
+    words = ("streams", "restart-when-storable", f"127.0.0.1:{monitor}", str(full), str(pid_file))
+    beside = None
+    try:
+        for broker in brokers:
+            await broker.start()
+        with log.open("wb") as out:
+            beside = await asyncio.create_subprocess_exec(sys.executable, "-m", "sluice_console", *words, stderr=out)
+        pid_file.write_text(f"{brokers[0].process.pid}\n")
+        await until(lambda: _answers(plans[-1].port), "the broker listens")
+        async with raw(brokers[-1].url) as connection:
+            stream = {"name": "A", "subjects": ["a"], "storage": "file", "num_replicas": servers}
+
+            async def created():
+                return await connection.ask("STREAM.CREATE.A", stream)
+
+            async def is_full():
+                with suppress(TimeoutError):
+                    await connection.request("a", bytes(400), timeout_s=0.5)
+                return "is full" in log.read_text()
+
+            await until(created, "the stream is made", yet=(TimeoutError, ApiError))
+            with filled(full):
+                await until(is_full, "the full disk to be noticed", within_s=NOTICED_WITHIN_S)
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(brokers[0].process.wait(), 6.0)
+            await asyncio.wait_for(brokers[0].process.wait(), GOES_ON_WITHIN_S)
+            await brokers[0].start()
+
+            async def stored():
+                return b'"seq"' in (await connection.request("a", b"again", timeout_s=0.5)).data
+
+            await until(stored, "it stores again", within_s=GOES_ON_WITHIN_S, yet=(TimeoutError,))
+    finally:
+        if beside is not None:
+            beside.kill()
+            await beside.wait()
+        for broker in brokers:
+            await broker.kill()
+
+
+async def _answers(port):
+    with suppress(OSError):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+        return True
+    return False
 
 
 async def test_the_demo_works_with_500_mb(up, disk):

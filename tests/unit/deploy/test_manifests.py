@@ -189,12 +189,23 @@ def test_what_is_probed_and_served_is_listened_at(rendered: Rendering, overlay):
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_a_broker_whose_disk_was_full_is_started_again(rendered: Rendering, overlay):
-    """Of a single server only the whole question sees it; one of three would be ended for what the others do."""
-    broker = named(rendered(overlay), "StatefulSet", "sluice-nats")
-    (container,) = broker["spec"]["template"]["spec"]["containers"]
-    alone = broker["spec"]["replicas"] == 1
-    path = container["livenessProbe"]["httpGet"]["path"]
-    assert path == ("/healthz" if alone else "/healthz?js-enabled-only=true")
+    """A probe that sees it would end it while the disk is full; what ends it later must reach its process."""
+    spec = named(rendered(overlay), "StatefulSet", "sluice-nats")["spec"]["template"]["spec"]
+    broker, beside = spec["containers"]
+    assert broker["livenessProbe"]["httpGet"]["path"] == "/healthz?js-server-only=true"
+    (config,) = (
+        each["data"]["nats.conf"]
+        for each in rendered(overlay)
+        if each["kind"] == "ConfigMap" and each["metadata"]["name"].startswith("sluice-nats")
+    )
+    *_, monitor, data, pid_file = beside["args"]
+    assert spec["shareProcessNamespace"] is True
+    assert f'http: "0.0.0.0:{monitor.removeprefix("127.0.0.1:")}"\n' in config
+    assert f'store_dir: "{data}"\n' in config
+    assert f'pid_file: "{pid_file}"\n' in config
+    of_broker = {mount["mountPath"]: mount["name"] for mount in broker["volumeMounts"]}
+    mounts = {mount["mountPath"]: mount["name"] for mount in beside["volumeMounts"]}
+    assert mounts == {path: of_broker[path] for path in (data, pid_file.rpartition("/")[0])}
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

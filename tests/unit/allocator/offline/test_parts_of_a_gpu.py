@@ -1,4 +1,4 @@
-"""Half a GPU twice is the whole GPU, on every model with MIG: percents of memory are of its slices.
+"""Half a GPU twice is the whole GPU, and every profile is had by its resource, on every model with MIG.
 
 What each model can hold is read from the catalog's file, with no code of `sluice.mig`.
 """
@@ -75,6 +75,35 @@ def test_a_profile_has_the_part_that_its_slices_are(model):
     half = max(p["size"] for p in model["profiles"]) // 2
     name = next(p["name"] for p in model["profiles"] if p["size"] == half and "+" not in p["name"])
     assert on_one_card(model, [({}, {"profile": name, "memory": "50%"})]) == [name]
+
+
+@every_model
+def test_every_profile_is_had_by_its_resource_in_as_many_as_eight_cards_hold(model):
+    """A pod with nine instances would be refused, and `.me.all` be read as another profile."""
+    fleet = fleet_of(model=model["key"], gpus=8)
+    for profile in model["profiles"]:
+        resource = f"nvidia.com/mig-{profile['name'].replace('+', '.')}"
+        answers, _ = read_answers(simulated(fleet, [arrive(0, "p", {resource: 8 * profile["max_instances"]})]))
+        given = [device["profile"] for device in answers[0]["devices"]]
+        assert given == [profile["name"]] * 8 * profile["max_instances"]
+
+
+@every_model
+def test_a_profile_of_another_model_is_answered_with_the_nearest_of_this_one(model):
+    """A person would read four lines of profiles, and look for the right one."""
+    here = {profile["name"]: slices_in(profile["name"]) for profile in model["profiles"]}
+    foreign = {profile["name"] for each in MODELS for profile in each["profiles"]} - set(here)
+    lines = [arrive(0, name, profile=name) for name in sorted(foreign)]
+    answers, _ = read_answers(simulated(fleet_of(model=model["key"]), lines, queue=False))
+    for answer in answers:
+        wanted = slices_in(answer["id"])
+        begins, closest = answer["reasons"][0]["message"].partition(" (")[0].split(". Closest: ")
+        assert begins == f"no GPU here has {answer['id']}"
+        assert abs(here[closest] - wanted) == min(abs(slices - wanted) for slices in here.values())
+
+
+def slices_in(name):
+    return int(name.partition("g")[0])
 
 
 def test_a_slip_in_a_models_name_is_answered_with_the_nearest():

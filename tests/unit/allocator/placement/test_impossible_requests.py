@@ -243,8 +243,8 @@ def test_what_no_node_offers_is_named_with_the_most_that_there_is(room, sentence
 
 def test_what_others_take_now_is_waited_for():
     shop = hosted(Shop(node("n", 1)), free=msg.HostRoom(cpu_milli=1000, memory_mib=GIB))
-    assert why(answer(shop, host=needs(memory_mib=100 * GIB))) == [WaitReason.NODE_INSUFFICIENT_MEMORY]
-    assert why(answer(shop, host=needs(cpu_milli=32_000))) == [WaitReason.NODE_INSUFFICIENT_CPU]
+    assert why(answer(shop, host=needs(memory_mib=503 * GIB))) == [WaitReason.NODE_INSUFFICIENT_MEMORY]
+    assert why(answer(shop, host=needs(cpu_milli=64_000))) == [WaitReason.NODE_INSUFFICIENT_CPU]
     assert why(answer(shop, host=needs(resources={"rdma/shared_mlx5": 2}))) == [WaitReason.NODE_INSUFFICIENT_RESOURCE]
 
 

@@ -71,6 +71,7 @@ def test_a_limit_range_that_gives_gpus_to_everybody_is_named(part):
         ("volcano.sh/vgpu-number", "4", {"gpus": 4}),
         ("volcano.sh/vgpu-memory", "20000", {"memory_mib": 20000}),
         ("nvidia.com/mig-3g.20gb", "2", {"compute_slices": 6, "memory_mib": 2 * 20 * 1024}),
+        ("nvidia.com/mig-1g.24gb.me.all", "3", {"compute_slices": 3, "memory_mib": 3 * 24 * 1024}),
     ],
 )
 def test_a_quota_is_translated_however_it_is_spelled(prefix, resource, amount, expected):

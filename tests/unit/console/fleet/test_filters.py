@@ -52,9 +52,9 @@ def test_a_word_that_says_nothing_of_what_is_shown_is_refused(subject, text, els
         FleetFilter(parse_filter(text)).check(subject)
 
 
-def _world(make):
+def _world(make, **creatable):
     """One node, one GPU with a 3g.20gb of default/train at 4, and room for three 1g.5gb."""
-    report = make.gpu_report(instances=(make.made(),), creatable={"1g.5gb": 3, "7g.40gb": 0})
+    report = make.gpu_report(instances=(make.made(),), creatable={"1g.5gb": 3, "7g.40gb": 0, **creatable})
     return make.fleet_state(
         inventory=make.inventory(report, make.slice()),
         head=make.opened(),
@@ -86,6 +86,12 @@ MEANT = {
     "-node:gpu-*": False,
     "-a100": False,
 }
+
+
+def test_room_means_that_something_fits(make):
+    """Full GPUs would be listed among those with room: with seven slices taken, the eighth is of no use."""
+    state = _world(make, **{"1g.5gb": 0})
+    assert not FleetView("gpus", filter=FleetFilter(parse_filter("is:room"))).document(state, {}).gpus
 
 
 @pytest.mark.parametrize("view", ["gpus", "nodes"])

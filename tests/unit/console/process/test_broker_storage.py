@@ -73,6 +73,10 @@ def test_a_broker_that_was_well_for_a_while_is_started_again_at_once():
             "no space",
         ),
         (b'HTTP/1.0 503 X\r\n\r\n{"status":"unavailable","error":"stream could not be recovered"}', ""),
+        (
+            b'HTTP/1.0 503 X\r\n\r\n{"status":"unavailable","error":"JetStream not enabled (10076)"}',
+            "JetStream not enabled (10076)",
+        ),
         (b"HTTP/1.0 200 OK\r\n\r\n<html>", None),
         (b"", None),
         (None, None),

@@ -243,6 +243,16 @@ def streams_ensure_command(*, server: Server = None) -> int:
     return run(ensure(server_url(server)))
 
 
+@streams_app.command(name="restart-when-storable")
+def streams_restart_command(monitor: str, data: Path, pid_file: Path) -> int:
+    """End the broker in the same pod once its full disk has room again; its kubelet restarts it.
+
+    Parameters: HOST:PORT of its monitoring, its data folder, and the file with its process id."""
+    from sluice_console.shell.operate.streams import end_when_there_is_room
+
+    return run(end_when_there_is_room(monitor, data, pid_file))
+
+
 @node_app.command(name="remove")
 def node_remove_command(
     node: Node,

@@ -1,13 +1,19 @@
-"""`sluice streams ensure`: needs the administrator's rights on the server, and no running service."""
+"""`sluice streams`: `ensure` needs the administrator's rights on the server, and no running service."""
 
 import asyncio
+import contextlib
+import os
+import signal
 import sys
+from pathlib import Path
 
 from sluice.contracts.bus.store_sizes import MIB
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats.broker_liveness import broker_hint
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice_console.shell.live.connect import connected, settings_of_console
+from sluice_console.shell.output.printer import say
+from sluice_console.shell.process.broker_storage import keep_storing
 
 WITHIN_S = 30.0
 """A new cluster elects a leader within some seconds."""
@@ -27,6 +33,22 @@ async def ensure(url: str) -> int:
             raise BusError(f"the broker at {url} does not declare streams within {WITHIN_S:g} s: {hint}") from None
     sys.stdout.write("the streams BOOK, STATE and HISTORY are there\n")
     return 0
+
+
+async def end_when_there_is_room(monitor: str, data: Path, pid_file: Path) -> int:
+    """End the broker beside this process, for its kubelet to restart, once its full disk has room. Until cancelled.
+
+    A probe would end it while the disk is full: nats-server then cannot start, and the kubelet's pause before each
+    restart grows to five minutes."""
+    await keep_storing(
+        monitor, data, say=lambda line: say([line]), start_again=lambda: asyncio.to_thread(_end, pid_file)
+    )
+    return 0
+
+
+def _end(pid_file: Path) -> None:
+    with contextlib.suppress(OSError):  # it has ended by itself
+        os.kill(int(pid_file.read_text(encoding="ascii")), signal.SIGTERM)
 
 
 async def declared(bus: NatsBus, *, history_bytes: int, within_s: float, resize: bool = False) -> None:

@@ -2,8 +2,8 @@
 Check the disk under the broker of a `sluice up`: its free space, and whether the broker can store.
 
 The broker reports that at its monitoring port, by `/healthz` (https://docs.nats.io/running-a-nats-service/nats_admin/monitoring):
-of a single server that names each stream with a write error. Its variants `js-enabled-only` and `js-server-only` do not
-look at streams, and say `ok` on a full disk (tried on nats-server 2.15.1).
+of a single server that names each stream with a write error; one of three switches JetStream off. `js-server-only` sees
+neither, and says `ok` on a full disk (tried on nats-server 2.15.1).
 """
 
 import asyncio
@@ -23,6 +23,7 @@ LOOK_S = 2.0
 ANSWERS_WITHIN_S = 2.0
 ANSWER_BYTES_MAX = 64 * 1024
 _WRITE_ERROR = "write error: "
+_SWITCHED_OFF = "JetStream not enabled"
 
 
 class _BrokerHealth(msgspec.Struct):
@@ -70,7 +71,7 @@ async def write_error(monitor: str) -> str | None:
         health = msgspec.json.decode(answer.partition(b"\r\n\r\n")[2], type=_BrokerHealth)
     except (OSError, TimeoutError, *NOT_READABLE):
         return None
-    return health.error.partition(_WRITE_ERROR)[2]
+    return health.error if health.error.startswith(_SWITCHED_OFF) else health.error.partition(_WRITE_ERROR)[2]
 
 
 async def trouble_at(url: str) -> str:
