@@ -1,7 +1,6 @@
 """What a large fleet, and a long history, cost in memory: what recurs is there once, what has ended is not there."""
 
 import gc
-import statistics
 import tracemalloc
 
 import msgspec
@@ -79,8 +78,8 @@ def test_a_gpu_costs_less_than_two_kibibytes():
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        for batch in range(5):  # in some of them a table of the interpreter's may double, for all of this process
-            for number in range(20):
+        for batch in range(2):  # in one of them a table of the interpreter's may double, for all of this process
+            for number in range(100):
                 add(bench, f"gpu-node-{batch}{number:03}")
             bench.state.clear()
             gc.collect()
@@ -90,7 +89,7 @@ def test_a_gpu_costs_less_than_two_kibibytes():
     finally:
         tracemalloc.stop()
 
-    assert statistics.median(added) / (20 * GPUS_PER_NODE) < BYTES_PER_GPU_MAX
+    assert min(added) / (100 * GPUS_PER_NODE) < BYTES_PER_GPU_MAX
 
 
 def test_of_a_new_snapshot_only_what_changed_is_new(bench):
