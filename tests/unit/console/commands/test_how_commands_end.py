@@ -13,14 +13,14 @@ from factories.processes import heeding_ctrl_c
 from sluice_console.shell.cli_options import EXIT_FAILED
 
 
-def _ended(words, *, stdout, **more):
-    """How a command ends that writes to `stdout` as a shell starts it, and what it says besides."""
+def _ended(words, *, stdout=None, closed=""):
+    """How a command ends that a shell starts, on `stdout` or with a stream `closed`, and what it says besides."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     program = f"import sys; from sluice_console.__main__ import main; main({words!r})"
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", program]
     done = subprocess.run(
-        [sys.executable, "-c", program], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=30, check=False,
-        env=environment, **more,
-    )  # fmt: skip
+        command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=30, check=False, env=environment
+    )
     return done.returncode, done.stderr
 
 
@@ -45,15 +45,15 @@ def test_a_full_disk_is_a_sentence_and_a_failure(words):
 @pytest.mark.parametrize(
     ("closed", "words", "code", "says"),
     [
-        (1, ["version"], 0, ""),
-        (1, ["gpus", "--json", "-o", "yaml"], 2, "sluice: --json contradicts -o yaml: name one of them\n"),
-        (0, ["drain", "gpu-1"], 2, "sluice drain: no terminal to confirm on; use --yes\n"),
-        (0, ["security", "remove-node", "keys", "gpu-1"], 2, "sluice: no terminal to confirm on; use --yes\n"),
+        (">&-", ["version"], 0, ""),
+        (">&-", ["gpus", "--json", "-o", "yaml"], 2, "sluice: --json contradicts -o yaml: name one of them\n"),
+        ("<&-", ["drain", "gpu-1"], 2, "sluice drain: no terminal to confirm on; use --yes\n"),
+        ("<&-", ["security", "remove-node", "keys", "gpu-1"], 2, "sluice: no terminal to confirm on; use --yes\n"),
     ],
 )
 def test_a_stream_that_was_closed_is_one_that_nobody_reads_or_types_at(closed, words, code, says):
     """A daemon or a script that says `<&-` or `>&-`: no traceback, and the exit code that it looks for."""
-    assert _ended(words, stdout=None, preexec_fn=lambda: os.close(closed)) == (code, says)
+    assert _ended(words, closed=closed) == (code, says)
 
 
 _ASKS = """
