@@ -281,6 +281,7 @@ def whole_on(
     the pods that tests create are reviewed before they are sent.
     """
     fake, settings = cluster.fake, dict(watcher or {})
+    folder.mkdir(exist_ok=True)
     if fake is None:
         found = asyncio.run(_nodes_of(cluster))[: len(nodes)]
         own = {"MIRROR_GPUS": "false", **settings}
