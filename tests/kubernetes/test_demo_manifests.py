@@ -38,11 +38,16 @@ def reviewed(server: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest_asyncio.fixture
 async def scene(reviewed: Cluster, kube: Cluster, namespace: str, tmp_path: Path) -> AsyncIterator[ClaimScene]:
+    own = []
     for file in (COMPONENTS / "resource-claims/added.yaml", COMPONENTS / "nvidia-classes/added.yaml"):
         for document in yaml.safe_load_all(file.read_text()):
-            assert (await kube.post(CLASSES, document)).code in {201, 409}
+            answer = await kube.post(CLASSES, document)
+            assert answer.code in {201, 409}
+            own += [document["metadata"]["name"]] * (answer.code == 201)
     async with claim_scene(kube, namespace, tmp_path, HAND_OVER="dra") as made:
         yield made
+    for name in own:  # a cluster that has none of them is compared, later, with what it was
+        await kube.delete(f"{CLASSES}/{name}")
 
 
 def documents(name: str) -> Iterator[Json]:
