@@ -8,8 +8,9 @@ from factories.cluster.cluster_system import ClusterSystem, whole_on
 from factories.cluster.kubernetes import Cluster
 from factories.cluster.scenes import Scene, scene_on, user_pod
 
-from sluice_console.shell.inspect.look_up import fleet_state_at
-from sluice_console.shell.inspect.usage import usages_at
+from sluice.contracts.slice_usage import NodeUsage
+from sluice.runtime.grpc.security import LOOPBACK
+from sluice.runtime.grpc.usage_client import ask_agents
 from sluice_node_agent.shell.commands.hardware_command import change_hardware
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -101,9 +102,14 @@ async def test_a_pod_whose_slice_idles_is_warned_and_evicted_and_its_neighbours_
 
 async def only_one_works(scene: Scene) -> bool:
     """Whether the agent has measured that; time jumps from there."""
-    measured = (await usages_at(await fleet_state_at(scene.system.url))).slices
-    busy = {each.owner.rpartition("/")[2] for each in measured if each.idle_s is None}
-    return len(measured) == 3 and busy == {"works"}
+    address = scene.live.fleet_state.news()[NODE].address
+    (measured,) = (await ask_agents({NODE: address}, LOOPBACK)).values()
+    assert isinstance(measured, NodeUsage), measured
+    return {each.name: each.idle_s is None for each in measured.slices} == {
+        "notebook": False,
+        "works": True,
+        "never-asked": False,
+    }
 
 
 async def is_gone(scene: Scene, name: str) -> bool:

@@ -66,6 +66,8 @@ class ClusterSystem:
     watcher: Mapping[str, str] = field(default_factory=dict)
     others: Mapping[str, str] = field(default_factory=dict)
     """More settings of every process, with their whole names."""
+    plays_nodes: bool = False
+    """Whether a test is the kubelet of these nodes of a real cluster: pods run there."""
     has_sessions: bool = False
     """Whether each process has a session of its own (see `Process`)."""
     pods: Path | None = None
@@ -286,13 +288,15 @@ def whole_on(
         found = asyncio.run(_nodes_of(cluster))[: len(nodes)]
         own = {"MIRROR_GPUS": "false", **settings}
         with contextlib.ExitStack() as stack:
-            if own_nodes or not found:
+            if is_played := own_nodes or not found:
                 stack.enter_context(played_nodes(cluster, nodes, labels or {}))
                 found = list(nodes)
             if asyncio.run(_is_here(cluster)):
                 stack.enter_context(played_webhook(cluster, folder))
             yield stack.enter_context(
-                ClusterSystem(folder, cluster.kubeconfig, found, role="watch", watcher=own, **more)
+                ClusterSystem(
+                    folder, cluster.kubeconfig, found, role="watch", watcher=own, plays_nodes=is_played, **more
+                )
             )
         return
     for node in nodes:

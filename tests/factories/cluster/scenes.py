@@ -203,8 +203,9 @@ class Scene:
     def _has_started(self, pod: Json) -> bool:
         if pod["metadata"].get("deletionTimestamp") or not pod["spec"].get("nodeName"):
             return False
-        wanted = {each["name"] for each in pod["spec"]["containers"]}
-        return self.cluster.fake is None or wanted <= set(self._running(pod))
+        if self.cluster.fake is None:
+            return not self.system.plays_nodes or pod["status"].get("phase") == "Running"
+        return {each["name"] for each in pod["spec"]["containers"]} <= set(self._running(pod))
 
     async def _sync_kubelets(self) -> None:
         if self.cluster.fake is None or time.monotonic() < self._synced_at + KUBELET_SYNC_S:
