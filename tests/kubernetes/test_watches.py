@@ -224,6 +224,8 @@ async def test_a_limit_is_ignored_where_the_cache_answers(kube: Cluster, pods: s
     """resourceVersion=0 brings everything at once."""
     for name in ("a", "b"):
         await kube.post(pods, pod(name))
+    # A real server's cache follows what was written a moment later.
+    await kube.until(lambda: kube.get(pods, resourceVersion=0), lambda reply: len(reply.items) == 2)
     assert len((await kube.get(pods, limit=1, resourceVersion=0)).items) == 2
 
 
