@@ -71,6 +71,10 @@ async def _play(
         finally:
             await kube.delete(f"{PATH}/{name}")
             await runner.cleanup()
+    # A server's connection that is still in its TLS handshake is not one of the runner's, and would stay open.
+    for transport in list(asyncio.get_running_loop()._transports.values()):
+        transport.abort()
+    await asyncio.sleep(0)
 
 
 async def _review(config: AdmissionConfig, request: web.Request) -> web.Response:
