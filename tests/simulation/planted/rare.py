@@ -16,6 +16,7 @@ from sluice_allocator.core.request import eviction_orders
 from sluice_allocator.core.serve import offers
 from sluice_node_agent.core import agent
 from sluice_node_agent.core.journal_records import NodeRecord, SharedDeviceRecord, SliceRecord
+from sluice_node_agent.core.orders.reconcile import OrderReconciler
 from sluice_node_agent.core.recovery import ticket_proofs
 from sluice_node_agent.core.shared import lifecycle
 from sluice_node_agent.core.slices import resize
@@ -87,6 +88,12 @@ OPENED_BEFORE_IT_IS_CLOSED = PlantedBug(
 )
 RARE_BUGS.extend(
     (
+        PlantedBug(
+            "server's limits believed after a lost journal",
+            "memory that its share was given: the journal was lost while its server had another size's limits",
+            ("MPS",),
+            ((OrderReconciler, "_is_served", always(True)),),
+        ),
         PlantedBug(
             "reservation never swapped",
             "a place that is free, to a pod that was promised another; and its rest, to a pod that is moved for it",

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from sluice.contracts.bus.events import BusEvent, Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.bus.subjects import parse
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RunId
-from sluice.contracts.messages import AnyMessage, Booking, Closed, Grant, LedgerEntry, NodeOpened, Revoke
+from sluice.contracts.messages import AnyMessage, Booking, Closed, DeviceGrant, Grant, LedgerEntry, NodeOpened, Revoke
 from sluice.contracts.reasons import shorten
 from sluice.contracts.resize import same_places
 from sluice.contracts.ticket_paths import is_ticket_of
@@ -246,8 +246,9 @@ class OrderReconciler:
             record = replace(record, phase="unmaking", revision=order.revision, cause=cause, ignores_holders=others)
         elif same_places(order.booking.devices, record.booking.devices):
             phase = "planned" if record.phase == "failed" else record.phase
-            if order.booking.devices != record.booking.devices:
-                record = replace(record, adjusting=begin(record, order.booking.devices, order.counts))
+            devices = order.booking.devices
+            if devices != record.booking.devices or (record.phase == "ready" and not self._is_served(devices)):
+                record = replace(record, adjusting=begin(record, devices, order.counts))
             record = replace(record, phase=phase, revision=order.revision, booking=order.booking)
             record = replace(record, after=order.after, evict=order.evict)
         else:
@@ -256,6 +257,10 @@ class OrderReconciler:
         work.looks.clear()
         work.clients.clear()
         self._slices.save(record)
+
+    def _is_served(self, devices: tuple[DeviceGrant, ...]) -> bool:
+        """Whether servers are known to allow these shares: a ticket found after a lost journal does not prove it."""
+        return all(create.is_served(grant, self._state) for grant in devices)
 
     def _newest(self, order: Grant | Revoke | None, record: SliceRecord) -> Grant | Revoke | None:
         """The order that stands for a slice of the journal; a Closed ends one that is being created, too: an earlier
