@@ -252,11 +252,12 @@ def _count_on(cluster: ClusterState, node: Node, gpu: Gpu, spec: DeviceSpec) -> 
     for mode in spec.claim.modes:
         if mode not in node.modes:
             continue
-        shape = spec.shape_on(gpu) if mode == "exclusive" else None
+        if mode != "exclusive":
+            most = max(most, int(_hosts_one(cluster, gpu, spec, mode)))
+            continue
+        shape = spec.shape_on(gpu)
         if isinstance(shape, Profile):
             most = max(most, gpu.table.count(gpu.state, shape.name))
-        elif shape is None:
-            most = max(most, int(_hosts_one(cluster, gpu, spec, mode)))
         elif isinstance(shape, WholeGpu):
             most = max(most, int(gpu.free_whole))
     return most
