@@ -15,6 +15,7 @@ from cluster.images.build import build
 
 REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy/kubernetes"
+IMAGES = "SLUICE_CLUSTER_IMAGES"
 ROLLED_OUT_S = 180
 GPUS_PER_WORKER = 2
 """Simulated, as fleet.toml of the overlay says."""
@@ -36,10 +37,14 @@ TAGS = {
 Json = dict[str, Any]
 
 
+def images() -> Path:
+    """The archive of every image that the manifests and examples name: SLUICE_CLUSTER_IMAGES, or the one built here."""
+    named = os.environ.get(IMAGES)
+    return Path(named) if named else build("auto", say=print).path
+
+
 def bring_images(cluster: Cluster) -> None:
-    """Every image that the manifests and examples name: of the archive that SLUICE_CLUSTER_IMAGES names, or built."""
-    named = os.environ.get("SLUICE_CLUSTER_IMAGES")
-    cluster.import_images(Path(named) if named else build("auto", say=print).path, TAGS)
+    cluster.import_images(images(), TAGS)
 
 
 def install(cluster: Cluster, *, overlay: str = "simulated", components: Sequence[str] = ()) -> None:

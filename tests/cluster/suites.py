@@ -21,7 +21,8 @@ from cluster.harness import cgroups
 from cluster.harness import cluster as clusters
 from cluster.harness.binaries import EXTRAS, GO, VERSIONS, build_all
 from cluster.harness.cluster import Cluster
-from cluster.images.build import build
+from cluster.product import IMAGES
+from cluster.product import images as images_of_product
 
 REPOSITORY = Path(__file__).parents[2]
 RECORD = REPOSITORY / "docs/cluster-runs.json"
@@ -59,9 +60,7 @@ def run(minor: str, *, product: Sequence[str], is_recorded: bool) -> int:
     is_long = product == ALL
     if is_long:
         build_all(minor, EXTRAS)
-    images = os.environ.get("SLUICE_CLUSTER_IMAGES")
-    if product and not images:  # takes longer than a test may
-        images = str(build("auto", say=print).path)
+    images = str(images_of_product()) if product else ""  # they take longer than a test may
     # The API server's tests play the nodes of a cluster that has none.
     with clusters.running("suites", minor=minor, workers=2, runs_pods=bool(product)) as cluster:
         # In the API server's network, where it reaches the webhooks that these tests serve on the loopback.
@@ -69,8 +68,7 @@ def run(minor: str, *, product: Sequence[str], is_recorded: bool) -> int:
         api = {"SLUICE_TEST_KUBECONFIG": str(cluster.control_plane.kubeconfig)}
         outcomes = [_pytest("API server", ["tests/kubernetes"], api, near)]
         if product:
-            named = {"SLUICE_CLUSTER_NAME": cluster.folder.name, "SLUICE_CLUSTER_KUBERNETES": minor}
-            named["SLUICE_CLUSTER_IMAGES"] = str(images)
+            named = {"SLUICE_CLUSTER_NAME": cluster.folder.name, "SLUICE_CLUSTER_KUBERNETES": minor, IMAGES: images}
             outcomes.append(_pytest("product", ["-m", "cluster", *product], named))
             if is_long:
                 outcomes.append(_pytest("API server, Sluice installed", ["tests/kubernetes"], api, near))
