@@ -1,5 +1,6 @@
 """Options that commands share, and how commands end."""
 
+import select
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from sluice_console.core.fleet.names import Named
     from sluice_console.shell.output.formats import OutputFormat
 
+INTERRUPT_S = 0.2  # the latest that a question notices Ctrl-C
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 OPERATORS_ALONE = (
@@ -74,6 +76,9 @@ def answered(question: str) -> str:
     try:
         sys.stderr.write(question)
         sys.stderr.flush()
+        # A signal that comes just before a system call does not end it: no call here is without an end.
+        while not select.select([sys.stdin], [], [], INTERRUPT_S)[0]:
+            pass
         return sys.stdin.readline().strip()
     finally:
         signal.signal(signal.SIGINT, before)

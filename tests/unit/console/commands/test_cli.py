@@ -1,6 +1,8 @@
 """What all commands have in common: exit codes, forms, questions before anybody is hurt, completion."""
 
 import io
+import os
+import pty
 import re
 import shutil
 import signal
@@ -159,11 +161,13 @@ def test_nobody_vouches_for_processes_without_being_asked():
 
 def test_only_a_yes_is_a_yes(monkeypatch, capsys):
     """A line that was meant for something else must not cut a node off."""
-    for typed, expected in (("y\n", True), ("YES\n", True), ("\n", False), ("node-1\n", False), ("", False)):
-        answer = io.StringIO(typed)
-        answer.isatty = lambda: True
-        monkeypatch.setattr(sys, "stdin", answer)
-        assert agreed("cut it off?", yes=False) is expected
+    ours, theirs = pty.openpty()
+    answers = ((b"y\n", True), (b"YES\n", True), (b"\n", False), (b"node-1\n", False), (b"\x04", False))  # Ctrl-D
+    with os.fdopen(ours, "wb", buffering=0) as person, os.fdopen(theirs) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        for typed, expected in answers:
+            person.write(typed)
+            assert agreed("cut it off?", yes=False) is expected
     assert capsys.readouterr().err.count("cut it off? [y/N] ") == 5
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     with pytest.raises(UsageError, match="no terminal"):

@@ -1,7 +1,6 @@
 """`sluice node remove` writes over exactly what a person was shown."""
 
 import contextlib
-import io
 import sys
 
 import pytest
@@ -67,12 +66,15 @@ async def test_no_connection_waits_for_a_person(make, monkeypatch):
         (False, 2, "sluice node remove: no terminal to confirm on, and nothing was done; use --yes\n"),
     ],
 )
-async def test_a_no_and_nobody_to_ask_are_told_apart(make, monkeypatch, capsys, asked, code, said):
+async def test_a_no_and_nobody_to_ask_are_told_apart(make, monkeypatch, tmp_path, capsys, asked, code, said):
     """By the exit codes of docs/cli.md: a script that calls again with --yes must not do so over somebody's no."""
     bus = MemoryBroker().bus("operator")
     await speaks(bus, make.changed(), after=0)
     monkeypatch.setattr(node_remove, "connected", lambda _url: contextlib.nullcontext(bus))
-    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
-    assert await node_remove.remove_node("", NODE, yes=False, asked=asked, run=RunId("typed")) == code
+    typed = tmp_path / "typed"
+    typed.write_text("n\n")
+    with typed.open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert await node_remove.remove_node("", NODE, yes=False, asked=asked, run=RunId("typed")) == code
     assert capsys.readouterr().err == said
     assert (await last_message(bus, WORD)).message == make.changed()
