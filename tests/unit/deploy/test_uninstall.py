@@ -255,7 +255,6 @@ class Agents:
         about = {"name": f"agent-{node}", "namespace": "sluice-nodes", "labels": ours}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": about}
         pod["spec"] = {"nodeName": node, "containers": [{"name": "csi", "image": "sluice-node-agent:1"}]}
-        self.cluster.kube.nodes.add(node)
         self.cluster.kubectl("create", "--validate=false", "-f", "-", given=pod)
 
 
@@ -263,6 +262,7 @@ def test_nodes_are_cleaned_before_the_last_that_could_clean_them_goes(cluster: C
     """Mounts, sockets and folders stayed on every node."""
     agents = Agents(cluster)
     agents.create()
+    cluster.kube.nodes.add("n1")
     agents.pod("n1", **{"sluice.dev/cleans-node": "true"})
 
     stopped = cluster.uninstall("all", KUBECTL="false")
@@ -285,13 +285,42 @@ def test_a_node_that_was_not_cleaned_is_named_and_holds_nothing_up(cluster: Clus
     """A node that is down for good would keep Sluice in the cluster."""
     agents = Agents(cluster)
     agents.create()
+    cluster.kube.nodes.add("n-down")
     agents.pod("n-down")
 
     done = cluster.uninstall("all")
 
     assert done.returncode == 0, done.stdout
     assert "these nodes were not cleaned: there, unmount what is below /run/sluice" in done.stdout
-    assert "n-down" in done.stdout
+    assert "n-down (its agent has not ended)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("state", "said", "why"),
+    [
+        ({}, "", "not yet"),
+        ({"reason": "ImagePullBackOff", "message": "Back-off pulling image x:1"}, "", "Back-off pulling image x:1"),
+        (
+            {"reason": "CrashLoopBackOff"},
+            "earlier\nnode-agent: kept: /run/sluice is busy\n",
+            "kept: /run/sluice is busy",
+        ),
+    ],
+    ids=["slow", "without-image", "in-use"],
+)
+def test_what_keeps_a_node_from_being_cleaned_is_named(cluster: Cluster, state: Json, said: str, why: str) -> None:
+    """Afterwards no pod is left that could be asked."""
+    agents = Agents(cluster)
+    agents.create()
+    agents.pod("n1", **{"sluice.dev/cleans-node": "true"})
+    ended = {"lastState": {"terminated": {"exitCode": 1, "message": said}}} if said else {}
+    status = {"containerStatuses": [{"name": "csi", "state": {"waiting": state}, **ended}]}
+    words = ("--namespace=sluice-nodes", "--subresource=status", "--type=merge", "--patch")
+    cluster.kubectl("patch", "pod", "agent-n1", *words, json.dumps({"status": status}))
+
+    stopped = cluster.uninstall("all", KUBECTL="false")
+
+    assert re.search(rf"n1 \([^)]*{why}\)", stopped.stdout)
 
 
 def test_nothing_happens_without_being_told_what(cluster: Cluster) -> None:

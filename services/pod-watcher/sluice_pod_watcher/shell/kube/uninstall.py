@@ -22,9 +22,10 @@ NAMED_MAX = 50  # pods that an error names
 CLEANS = "sluice.dev/cleans-node"
 _OF_OTHERS = ("Foreign", "Quarantined")  # states of instances that stay on a GPU
 _CLEAN = (
-    'trap "exit 0" TERM; until /opt/sluice/bin/run clean-node --of-process 1; do sleep 5 & wait $!; done; '
-    ": > /tmp/cleaned; while :; do sleep 3600 & wait $!; done"
+    'trap "exit 0" TERM; for try in 1 2 3 4; do if /opt/sluice/bin/run clean-node --of-process 1; then '
+    ": > /tmp/cleaned; while :; do sleep 3600 & wait $!; done; fi; sleep 5 & wait $!; done; exit 1"
 )
+"""Ends after some tries: then the pod's status says what could not be removed."""
 CLEANER: Mapping[str, Any] = {
     "spec": {
         "updateStrategy": {"rollingUpdate": {"maxUnavailable": "100%"}},
@@ -38,6 +39,7 @@ CLEANER: Mapping[str, Any] = {
                     {
                         "name": "csi",
                         "livenessProbe": None,
+                        "terminationMessagePolicy": "FallbackToLogsOnError",
                         "command": ["/bin/sh", "-c", _CLEAN],
                         "readinessProbe": {
                             "grpc": None,
@@ -170,14 +172,15 @@ class Uninstall(msgspec.Struct, frozen=True):
             if len(clean) >= int(status.get("desiredNumberScheduled") or 0):
                 return []
             # Between an agent's end and the next pod a node has none.
-            return [_node_of(pod) for pod in pods if not _is_clean(pod)] or ["(a node without a pod of Sluice)"]
+            unclean = [f"{_node_of(pod)} ({_why_unclean(pod)})" for pod in pods if not _is_clean(pod)]
+            return unclean or ["(a node without a pod of Sluice)"]
 
         left = await self._until_none("nodes to be cleaned", uncleaned)
         if left:
             logs.get("uninstall").warning(
                 "these nodes were not cleaned: there, unmount what is below /run/sluice, and remove it and "
                 "slice.sluice.dev*, gpu.sluice.dev* in the kubelet's plugins and plugins_registry",
-                nodes=", ".join(left),
+                nodes="; ".join(left),
             )
 
 
@@ -189,3 +192,14 @@ def _is_clean(pod: Mapping[str, Any]) -> bool:
     conditions = mappings_in(mapping_in(pod, "status"), "conditions")
     labels = mapping_in(mapping_in(pod, "metadata"), "labels")
     return CLEANS in labels and any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+
+
+def _why_unclean(pod: Mapping[str, Any]) -> str:
+    if CLEANS not in mapping_in(mapping_in(pod, "metadata"), "labels"):
+        return "its agent has not ended"
+    for container in mappings_in(mapping_in(pod, "status"), "containerStatuses"):
+        waits = mapping_in(mapping_in(container, "state"), "waiting")
+        ended = mapping_in(mapping_in(container, "lastState"), "terminated")
+        if said := str(ended.get("message") or waits.get("message") or waits.get("reason") or "").strip():
+            return said.splitlines()[-1]
+    return "not yet"
