@@ -132,7 +132,9 @@ def main(arguments: Sequence[str]) -> int:
     if options.waiting < 1:
         parser.error(f"--waiting {options.waiting}: at least one pod has to wait")
     sizes = [size for size in SIZES if size <= options.most]
-    costs = {name: alone(compared, SCENES[name], sizes) for name in options.scenes}
+    beside = ["MIG instances"] if set(options.scenes) & set(BESIDE_ONE_INSTANCE) else []
+    scenes = dict.fromkeys([*beside, *options.scenes])
+    costs = {name: alone(compared, SCENES[name], sizes) for name in scenes}
     waits = (freed_for_equals, freed_for_all_different, given_back_to_a_quota)
     waking = [alone(wait, options.waiting) for wait in waits]
     held = [alone(memory, sizes[-1])]
