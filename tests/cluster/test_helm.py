@@ -1,82 +1,30 @@
 """The chart on a real cluster: installed, tried, upgraded and uninstalled by Helm, on simulated GPUs."""
 
 import secrets
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from cluster import product, remains
-from cluster.harness.binaries import BuildError, NotFetchedError, build_extra
 from cluster.harness.cluster import Cluster
+from cluster.helm import CHART, NAMESPACE, Helm, installed
 from cluster.objects import PROFILE, apply, devices, free_volumes, is_gated, listed, pod, wait_for, wait_for_no_slice
 from cluster.waiting import until
 
-NAMESPACE = "sluice-system"
-CHART = product.REPOSITORY / "deploy/helm/sluice"
-HELM_S = 400
 NOWHERE = {**PROFILE, "sluice.dev/gpu-model": "H100"}
 LATE = "test.example/not-yet"
 """A taint of a node that takes no agent when Sluice is installed."""
 OPTIONS = ("--set=simulated.enabled=true", "--set=deviceClasses.sluice=true", f"--namespace={NAMESPACE}")
 
 
-class Helm:
-    """Helm as the administrator of a cluster."""
-
-    def __init__(self, cluster: Cluster, program: str) -> None:
-        """`program`: its file."""
-        self._cluster, self._program = cluster, program
-
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Its end, with stderr in stdout."""
-        return subprocess.run(
-            [self._program, f"--kubeconfig={self._cluster.kubeconfig}", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=HELM_S,
-            check=False,
-        )
-
-    def done(self, *words: str) -> str:
-        """What it says; the test fails where it fails."""
-        ended = self.run(*words)
-        assert ended.returncode == 0, f"helm {' '.join(words)}:\n{ended.stdout}"
-        return ended.stdout
-
-
 @pytest.fixture(scope="module")
 def helm(cluster: Cluster) -> Iterator[Helm]:
-    """
-    The cluster with Sluice by Helm, which is all that is typed; afterwards as other tests expect it: by kustomize where
-    it was.
-    """
-    try:
-        program = build_extra("helm").executables["helm"]
-    except NotFetchedError as error:
-        pytest.skip(str(error))
-    except BuildError as error:
-        pytest.skip(f"there is no Helm: {error}")
-    was_installed = bool(cluster.kubectl("get", "namespace", NAMESPACE, "--ignore-not-found"))
-    if was_installed:
-        _forget_volumes(cluster, lambda: product.uninstall(cluster))
-    else:
-        product.bring_images(cluster)
-        remains.keep(cluster)
-    helm = Helm(cluster, str(program))
+    """The cluster with Sluice by Helm, which is all that is typed."""
     cluster.kubectl("taint", "node", cluster.workers[-1].name, f"{LATE}=true:NoSchedule")
     try:
-        said = helm.done("install", "sluice", str(CHART), *OPTIONS, "--create-namespace", "--wait", "--timeout=180s")
-        assert f" is in {NAMESPACE}, on simulated GPUs" in said
-        product.wait(cluster)
-        yield helm
+        with installed(cluster, *OPTIONS) as helm:
+            yield helm
     finally:
         cluster.kubectl("taint", "node", cluster.workers[-1].name, f"{LATE}-", check=False)
-        helm.run("uninstall", "sluice", f"--namespace={NAMESPACE}", "--no-hooks", "--ignore-not-found")
-        namespaces = ("delete", "namespace", NAMESPACE, "sluice-nodes", "--ignore-not-found", "--timeout=120s")
-        _forget_volumes(cluster, lambda: cluster.kubectl(*namespaces, timeout_s=130))
-        if was_installed:
-            product.install(cluster, components=["resource-claims"])
 
 
 @pytest.fixture(scope="module")
@@ -159,13 +107,6 @@ def _container(cluster: Cluster, space: str) -> object:
     return next(each for each in listed(cluster, space) if each["metadata"]["name"] == "runs")["status"][
         "containerStatuses"
     ]
-
-
-def _forget_volumes(cluster: Cluster, remove: Callable[[], object]) -> None:
-    """Remove, and offer the volumes again that it leaves."""
-    claims = listed(cluster, NAMESPACE, "persistentvolumeclaims")
-    remove()
-    free_volumes(cluster, [each["spec"]["volumeName"] for each in claims])
 
 
 def _bundle(cluster: Cluster) -> str:

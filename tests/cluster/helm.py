@@ -1,0 +1,80 @@
+"""Sluice by its chart, as an administrator installs and removes it."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from cluster import product, remains
+from cluster.harness.binaries import BuildError, NotFetchedError, build_extra
+from cluster.harness.cluster import Cluster
+from cluster.objects import free_volumes, listed
+
+NAMESPACE = "sluice-system"
+CHART = product.REPOSITORY / "deploy/helm/sluice"
+HELM_S = 400
+
+
+class Helm:
+    """Helm as the administrator of a cluster."""
+
+    def __init__(self, cluster: Cluster, program: str) -> None:
+        """`program`: its file."""
+        self._cluster, self._program = cluster, program
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Its end, with stderr in stdout."""
+        return subprocess.run(
+            [self._program, f"--kubeconfig={self._cluster.kubeconfig}", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=HELM_S,
+            check=False,
+        )
+
+    def done(self, *words: str) -> str:
+        """What it says; the test fails where it fails."""
+        ended = self.run(*words)
+        assert ended.returncode == 0, f"helm {' '.join(words)}:\n{ended.stdout}"
+        return ended.stdout
+
+
+@contextmanager
+def installed(cluster: Cluster, *options: str) -> Iterator[Helm]:
+    """
+    Sluice by Helm with these options; afterwards as other tests expect it: by kustomize where it was.
+
+    Skips the tests where there is no Helm.
+    """
+    try:
+        program = build_extra("helm").executables["helm"]
+    except NotFetchedError as error:
+        pytest.skip(str(error))
+    except BuildError as error:
+        pytest.skip(f"there is no Helm: {error}")
+    was_installed = bool(cluster.kubectl("get", "namespace", NAMESPACE, "--ignore-not-found"))
+    if was_installed:
+        _forget_volumes(cluster, lambda: product.uninstall(cluster))
+    else:
+        product.bring_images(cluster)
+        remains.keep(cluster)
+    helm = Helm(cluster, str(program))
+    try:
+        said = helm.done("install", "sluice", str(CHART), *options, "--create-namespace", "--wait", "--timeout=180s")
+        assert f" is in {NAMESPACE}, on simulated GPUs" in said
+        product.wait(cluster)
+        yield helm
+    finally:
+        helm.run("uninstall", "sluice", f"--namespace={NAMESPACE}", "--no-hooks", "--ignore-not-found")
+        namespaces = ("delete", "namespace", NAMESPACE, "sluice-nodes", "--ignore-not-found", "--timeout=120s")
+        _forget_volumes(cluster, lambda: cluster.kubectl(*namespaces, timeout_s=130))
+        if was_installed:
+            product.install(cluster, components=["resource-claims"])
+
+
+def _forget_volumes(cluster: Cluster, remove: Callable[[], object]) -> None:
+    """Remove, and offer the volumes again that it leaves."""
+    claims = listed(cluster, NAMESPACE, "persistentvolumeclaims")
+    remove()
+    free_volumes(cluster, [each["spec"]["volumeName"] for each in claims])
