@@ -29,7 +29,7 @@ from sluice_node_agent.core.quota import wire
 from sluice_node_agent.core.recovery.discovered import Discovered
 from sluice_node_agent.core.recovery.ticket_proofs import verify_ticket
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.csi.mounts import mounted_below
+from sluice_node_agent.device.mounts import mounted_below
 from sluice_node_agent.device.mps.control import answers_in, limits_in, numbers_in
 from sluice_node_agent.device.mps.control_log import ControlLog
 from sluice_node_agent.device.mps.home_directory import HomeDirectory, MpsError

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -17,12 +17,14 @@ import pytest
 import yaml
 from deploy_check import DEPLOY, ROOT, problem_of_image
 
+from sluice.contracts.ids import GpuUuid, HomeId
 from sluice.runtime.nats_server.process import server_binary
 from sluice.runtime.settings import SERVICES, CommonSettings, load
 from sluice_allocator.settings import AllocatorSettings
 from sluice_console.__main__ import app
 from sluice_console.shell.web.listen_address import host_and_port
 from sluice_inventory.settings import InventorySettings
+from sluice_node_agent.device.mps.home_directory import HomeDirectory, HomeOwner
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_pod_watcher.settings import PodWatcherSettings
 
@@ -260,35 +262,56 @@ def own_groups() -> list[Path]:
 
 
 @pytest.fixture
-def control(tmp_path: Path) -> dict[str, str]:
+def control(tmp_path: Path) -> Iterator[dict[str, str]]:
     """An environment in which the host's control program says where it runs; skips where that cannot be tried."""
     program = tmp_path / "nvidia-cuda-mps-control"
-    program.write_text('#!/bin/sh\necho "said $*"\ncat /proc/self/cgroup\n')
+    program.write_text(
+        '#!/bin/sh\necho "said $*"\ncat /proc/self/cgroup\n[ "${1:-}" != -d ] || : > /dev/shm/cuda.shm.0\n'
+    )
     program.chmod(0o755)
     probe = ["nsenter", "--target", str(os.getpid()), "--mount", "--cgroup", "--", "true"]
     if shutil.which("nsenter") is None or subprocess.run(probe, capture_output=True, check=False).returncode != 0:
         pytest.skip("namespaces cannot be entered here (nsenter)")
     if own_groups():
         pytest.skip("there is a control group sluice-mps on this machine, which is somebody's")
-    return {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOST_PROCESS": str(os.getpid())}
+    home = HomeDirectory(tmp_path / "homes", HomeId("h1"))
+    home.prepare(HomeOwner(gpu=GpuUuid("GPU-1"), device="GPU-1", namespace="team", uid=os.geteuid()))
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOST_PROCESS": str(os.getpid())}
+    yield {**variables, "CUDA_MPS_PIPE_DIRECTORY": str(home.pipe)}
+    home.remove()
+    assert not home.path.exists()
+    for group in own_groups():
+        group.rmdir()
+
+
+def start_on_host(control: dict[str, str]) -> list[str]:
+    """What a daemon says that the wrapper starts; skips where it may not."""
+    wrapper = DEPLOY / "docker" / "mps-on-host"
+    done = subprocess.run([wrapper, "-d"], env=control, capture_output=True, text=True, timeout=20, check=False)
+    if "ermission denied" in done.stderr or "Read-only" in done.stderr:
+        pytest.skip(f"control groups or mounts cannot be made here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 def test_a_daemon_is_in_no_control_group_of_the_agents(control):
     """When the agent's container ends, all that is in its groups is killed, and tenants' work with it."""
-    wrapper = DEPLOY / "docker" / "mps-on-host"
-    try:
-        done = subprocess.run([wrapper, "-d"], env=control, capture_output=True, text=True, timeout=20, check=False)
-        if "Permission denied" in done.stderr or "Read-only" in done.stderr:
-            pytest.skip(f"control groups cannot be made here: {done.stderr.strip()}")
-    finally:
-        for group in own_groups():
-            group.rmdir()
-
-    assert done.returncode == 0, done.stderr
-    said, *groups = done.stdout.splitlines()
+    said, *groups = start_on_host(control)
     assert said == "said -d"
     assert groups
     assert {group.partition("::")[2] or group.rpartition(":")[2] for group in groups} == {"/sluice-mps"}
+
+
+def test_a_daemon_shares_memory_with_its_clients_and_with_nobody_else(control):
+    """Clients in containers have a /dev/shm of their own: they would not find what the daemon put into the host's."""
+    shared = Path(control["CUDA_MPS_PIPE_DIRECTORY"]).parent / "shm"
+    of_host = set(Path("/dev/shm").iterdir())
+    start_on_host(control)
+    started_at = (shared / "cuda.shm.0").stat().st_mtime_ns
+    start_on_host(control)  # as after a crash: running clients keep this mount
+    assert (shared / "cuda.shm.0").stat().st_mtime_ns > started_at
+    assert Path("/proc/self/mountinfo").read_text().count(f" {shared} ") == 1
+    assert set(Path("/dev/shm").iterdir()) == of_host
 
 
 def test_a_question_to_a_daemon_stays_where_it_is(control):

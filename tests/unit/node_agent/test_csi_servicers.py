@@ -14,11 +14,11 @@ from sluice.contracts.ids import NodeName
 from sluice.contracts.pb import csi_pb2, csi_pb2_grpc
 from sluice.runtime.grpc import transport
 from sluice_node_agent.csi import kubelet_paths as pod_exit
-from sluice_node_agent.csi import mounts
 from sluice_node_agent.csi.driver import CsiError, Node, driver
 from sluice_node_agent.csi.kubelet_paths import PodExitWait, all_of, why_unseen
 from sluice_node_agent.csi.pod_directories import PodDirectories
 from sluice_node_agent.csi.volumes import Volumes
+from sluice_node_agent.device import mounts
 from sluice_node_agent.device.processes import Processes
 
 UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"

@@ -17,8 +17,8 @@ from sluice.contracts.ids import AllocationId, RunId
 from sluice.contracts.kube.names import is_ticket_name
 from sluice.contracts.messages import ContainerDevices
 from sluice.contracts.ticket_paths import is_ticket_of, pipe_directory_in, ticket_name, ticket_of
-from sluice_node_agent.csi import mounts as mounting
 from sluice_node_agent.csi.pod_directories import PodDirectories
+from sluice_node_agent.device import mounts as mounting
 from sluice_node_agent.shell.tickets.tickets import Tickets
 
 TICKET = "a1-run-1"

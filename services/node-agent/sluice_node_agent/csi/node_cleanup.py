@@ -11,8 +11,8 @@ from pathlib import Path
 
 from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.kube.names import CSI_DRIVER
-from sluice_node_agent.csi import mounts
 from sluice_node_agent.csi.pod_directories import PodDirectories
+from sluice_node_agent.device import mounts
 from sluice_node_agent.kubelet.sockets import claims_socket, registration_socket, volumes_socket
 
 _OWN_FOLDER = "sluice"

@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from sluice_node_agent.csi import mounts
 from sluice_node_agent.csi.kubelet_paths import Target, is_pod_uid
-from sluice_node_agent.csi.mounts import remove_views
+from sluice_node_agent.device import mounts
+from sluice_node_agent.device.mounts import remove_views
 from sluice_node_agent.device.opened_files import opened
 
 DIRECTORY_MODE = 0o711

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sluice.contracts.kube.names import VOLUME
-from sluice_node_agent.csi import mounts
 from sluice_node_agent.csi.kubelet_paths import MOUNT, VOLUMES, Target, target_of
-from sluice_node_agent.csi.mounts import remove_views
 from sluice_node_agent.csi.pod_directories import PodDirectories
+from sluice_node_agent.device import mounts
+from sluice_node_agent.device.mounts import remove_views
 from sluice_node_agent.device.opened_files import opened
 
 _OPEN = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC

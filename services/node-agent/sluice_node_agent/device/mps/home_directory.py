@@ -1,5 +1,6 @@
 """The directories of one home of shares: only its trust domain can reach the daemon, and they are removed as a whole.
-`home.json` names that domain before a daemon starts. `pipe` holds the daemon's sockets, `log` its logs."""
+`home.json` names that domain before a daemon starts. `pipe` holds the daemon's sockets, `log` its logs. `shm`, a mount,
+is its shared memory where `deploy/docker/mps-on-host` starts it."""
 
 import errno
 import os
@@ -15,6 +16,7 @@ import msgspec
 from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.ids import GpuUuid, HomeId
 from sluice.contracts.reasons import shorten
+from sluice_node_agent.device import mounts
 from sluice_node_agent.device.opened_files import sync_directory
 from sluice_node_agent.device.processes import SHORT, Processes
 
@@ -139,6 +141,7 @@ class HomeDirectory:
                 if path == self._owner_file:
                     continue
                 if path.is_dir() and not path.is_symlink():
+                    mounts.detach_all(path)
                     shutil.rmtree(path)
                 else:
                     path.unlink()

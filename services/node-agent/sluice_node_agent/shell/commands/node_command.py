@@ -14,8 +14,8 @@ from sluice.contracts.messages import GpuReport
 from sluice.runtime import logs
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.settings import load
-from sluice_node_agent.csi import mounts
 from sluice_node_agent.csi.node_cleanup import clean_node
+from sluice_node_agent.device import mounts
 from sluice_node_agent.device.port import BackendError, DeviceError
 from sluice_node_agent.dra.cdi_files import CdiFiles
 from sluice_node_agent.preflight.environment import check_machine

@@ -1,5 +1,5 @@
 """The time quota of a node's homes: one server each, with sockets and the client library in the home's directory, which
-all its containers see read-only (`csi.mounts`). A process belongs to the tenant of the socket that it connected to,
+all its containers see read-only (`device.mounts`). A process belongs to the tenant of the socket that it connected to,
 under a name that cannot be guessed; if its cgroup names a pod, that must match."""
 
 import os

@@ -15,9 +15,9 @@ from sluice.runtime import logs
 from sluice.runtime.errors import NewContainerError
 from sluice.runtime.grpc.health import Health
 from sluice_node_agent.core.events import PodProcess
-from sluice_node_agent.csi import mounts
 from sluice_node_agent.csi.kubelet_paths import PodExitWait, is_pod_uid, why_unseen
 from sluice_node_agent.csi.pod_directories import PodDirectories
+from sluice_node_agent.device import mounts
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.dra.cdi_files import file_name
 from sluice_node_agent.kubelet.sockets import claims_socket, registration_socket

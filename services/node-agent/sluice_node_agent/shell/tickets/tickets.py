@@ -25,8 +25,8 @@ from sluice_node_agent.core.events import FoundTicket
 from sluice_node_agent.core.instructions import MakeTicket
 from sluice_node_agent.core.journal_records import TicketRecord
 from sluice_node_agent.csi.kubelet_paths import is_pod_uid
-from sluice_node_agent.csi.mounts import leads_home, make_view, mounted_below, remove_view, remove_views, shows_home
 from sluice_node_agent.csi.pod_directories import PodDirectories
+from sluice_node_agent.device.mounts import leads_home, make_view, mounted_below, remove_view, remove_views, shows_home
 
 DOCUMENT_MAX = 256 * 1024
 """Bytes. One of a pod with a device in each of 64 containers has some 30 KiB."""
