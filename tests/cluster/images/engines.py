@@ -12,7 +12,7 @@ from cluster.images import pip_settings
 from cluster.images.archive import Image, read_archive
 from cluster.images.base import SETTINGS
 from cluster.images.commands import CONTAINED, run
-from cluster.images.errors import ImageError
+from cluster.images.errors import ImageError, NoEngineError
 from cluster.images.layers import Layer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -179,12 +179,12 @@ ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Buildah, 
 
 
 def engine_of(asked: str) -> type[Engine]:
-    """The engine for a word of the command line; `auto` takes the first that works. Raises ImageError."""
+    """The engine for a word of the command line; `auto` takes the first that works, or raises NoEngineError."""
     if asked == "auto":
         problems = {name: _missing(name) for name in ENGINES}
         if found := next((engine for name, engine in ENGINES.items() if not problems[name]), None):
             return found
-        raise ImageError("; ".join(f"engine {name} cannot be used: {why}" for name, why in problems.items()))
+        raise NoEngineError("; ".join(f"engine {name} cannot be used: {why}" for name, why in problems.items()))
     if asked not in ENGINES:
         raise ImageError(f"engine {asked!r} is not known (auto, {', '.join(ENGINES)})")
     if missing := _missing(asked):

@@ -3,3 +3,7 @@
 
 class ImageError(Exception):
     """No image can be made: what is wrong, and what helps."""
+
+
+class NoEngineError(ImageError):
+    """This machine has no program that builds images."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from cluster import cache
 from cluster.images import base, commands, engines, pip_settings
-from cluster.images.errors import ImageError
+from cluster.images.errors import ImageError, NoEngineError
 
 DEBIAN = 'PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n'
 
@@ -121,6 +121,15 @@ def test_an_engine_that_is_not_there_is_named():
     """With what can be asked for."""
     with pytest.raises(ImageError, match=r"engine 'dokcer' is not known \(auto, buildah, docker\)"):
         engines.engine_of("dokcer")
+
+
+def test_a_machine_without_an_engine_can_still_run_the_other_suites(tmp_path, monkeypatch):
+    """They skip what needs images by this error, and a build that failed on a machine with an engine is no skip."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        NoEngineError, match=r"engine buildah cannot be used: .*; engine docker cannot be used: there is no"
+    ):
+        engines.engine_of("auto")
 
 
 def test_a_program_has_a_bound_and_its_password_is_not_shown():
