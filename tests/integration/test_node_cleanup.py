@@ -39,6 +39,7 @@ def clean(node, **settings):
 @pytest.mark.parametrize("node", ["host", "container"], indirect=True)
 async def test_mounts_sockets_and_directories_go_also_after_a_driver_that_was_killed(node):
     """A mount and a socket stayed on every node, and a kubelet called a driver that was gone."""
+    (node.folder / "mps" / NODE).mkdir(parents=True)  # as after the last share of a node
     await node.publish(UID)
     await node.unpublish(UID)
     assert str(node.pods / ".sealed") in node.all_mounts()
@@ -47,6 +48,7 @@ async def test_mounts_sockets_and_directories_go_also_after_a_driver_that_was_ki
     assert (done.returncode, done.stderr) == (0, "")
     assert node.all_mounts() == [str(node.root)]
     assert not node.seen(node.pods).exists()
+    assert not (node.folder / "mps").exists()
     assert not node.socket.parent.exists()
     assert list((node.root / "plugins_registry").iterdir()) == []
     assert clean(node).returncode == 0, "a node that is clean already"
@@ -54,7 +56,7 @@ async def test_mounts_sockets_and_directories_go_also_after_a_driver_that_was_ki
 
 async def test_what_may_be_in_use_stays_and_is_named(node):
     """A pod's slice, a running driver, an MPS daemon: taking them away would break what runs."""
-    (node.folder / "mps" / "home").mkdir(parents=True)
+    (node.folder / "mps" / NODE / "home").mkdir(parents=True)
     running = clean(node)
     assert running.returncode == 1
     assert f"a driver still answers at {node.registration}: stop it" in running.stderr

@@ -73,6 +73,10 @@ def _pods(root: Path) -> Iterator[str]:
 
 
 def _mps(directory: Path) -> Iterator[str]:
+    """Remove the folder of each node's homes, where no home is left in it."""
+    for of_node in directory.iterdir() if directory.is_dir() else ():
+        if of_node.is_dir():
+            _remove_empty(of_node)
     if not _remove_empty(directory):
         yield f"{directory} holds the files of MPS daemons, which may run"
 
