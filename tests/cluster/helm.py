@@ -36,7 +36,8 @@ class Helm:
     def done(self, *words: str) -> str:
         """What it says; the test fails where it fails."""
         ended = self.run(*words)
-        assert ended.returncode == 0, f"helm {' '.join(words)}:\n{ended.stdout}"
+        if ended.returncode:
+            pytest.fail(f"helm {' '.join(words)}:\n{ended.stdout}\n{product.state_of_pods(self._cluster)}")
         return ended.stdout
 
 
@@ -77,4 +78,4 @@ def _forget_volumes(cluster: Cluster, remove: Callable[[], object]) -> None:
     """Remove, and offer the volumes again that it leaves."""
     claims = listed(cluster, NAMESPACE, "persistentvolumeclaims")
     remove()
-    free_volumes(cluster, [each["spec"]["volumeName"] for each in claims])
+    free_volumes(cluster, [name for each in claims if (name := each["spec"].get("volumeName"))])

@@ -71,9 +71,14 @@ def wait(cluster: Cluster, *, without: str = "") -> None:
                 f"--namespace={namespace}", "rollout", "status", workload, f"--timeout={left}s", timeout_s=left + 10
             )
         except BoxError as error:
-            pods = cluster.kubectl("get", "pods", "--all-namespaces", "--output=wide")
-            events = cluster.kubectl("get", "events", "--all-namespaces", "--field-selector=type=Warning", check=False)
-            raise BoxError(f"{workload} is not ready: {error}\n{pods}\n{events[-4000:]}") from None
+            raise BoxError(f"{workload} is not ready: {error}\n{state_of_pods(cluster)}") from None
+
+
+def state_of_pods(cluster: Cluster) -> str:
+    """All pods, and the last warnings."""
+    pods = cluster.kubectl("get", "pods", "--all-namespaces", "--output=wide")
+    events = cluster.kubectl("get", "events", "--all-namespaces", "--field-selector=type=Warning", check=False)
+    return f"{pods}\n{events[-4000:]}"
 
 
 def uninstall(cluster: Cluster, what: str = "all", *, wait_s: int = 120) -> str:

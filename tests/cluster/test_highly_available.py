@@ -10,7 +10,13 @@ from cluster.harness.cluster import Cluster
 from cluster.helm import NAMESPACE, Helm, installed
 from cluster.objects import apply, devices, pod, read, wait_for, wait_for_no_slice
 
-OPTIONS = ("--set=simulated.enabled=true", "--set=replicas=ha", f"--namespace={NAMESPACE}")
+SERVICES = ("allocator", "callout", "inventory", "nats", "podWatcher", "webhook")
+OPTIONS = (
+    "--set=simulated.enabled=true",
+    "--set=replicas=ha",
+    *(f"--set={service}.resources.requests.cpu=50m" for service in SERVICES),  # machines here may have two cores
+    f"--namespace={NAMESPACE}",
+)
 BROKERS = 3
 DECIDING = ("allocator", "pod-watcher", "callout", "webhook")
 SERVED_S = 60
