@@ -59,7 +59,7 @@ def run(minor: str, *, product: Sequence[str], is_recorded: bool) -> int:
     """Exit status: 0 where everything that ran has passed. Without tests of the `product` its machines run no pods."""
     is_long = product == ALL
     if is_long:
-        build_all(minor, EXTRAS)
+        build_all(minor, EXTRAS.keys() & PINNED.keys())
     images = str(images_of_product()) if product else ""  # they take longer than a test may
     # The API server's tests play the nodes of a cluster that has none.
     with clusters.running("suites", minor=minor, workers=2, runs_pods=bool(product)) as cluster:
