@@ -30,7 +30,7 @@ OPTIONS = (
     "--disable-component-update",
     "--disable-sync",
 )
-SIZE = {"width": 1440, "height": 840}
+SIZE = {"width": 1440, "height": 900}
 BYTES_MAX = 200_000
 READY_S = 60.0
 SETTLED_S = 60.0

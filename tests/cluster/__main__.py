@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from cluster import product, suites
 from cluster.cache import CacheError
 from cluster.harness import cluster as clusters
-from cluster.harness.binaries import EXTRAS, NEWEST, VERSIONS, BuildError, NotFetchedError, build_all
+from cluster.harness.binaries import EXTRAS, NEWEST, VERSIONS, BuildError, NotFetchedError, build_all, build_extra
 from cluster.harness.box import BoxError
 from cluster.images.errors import ImageError
 
@@ -42,7 +42,7 @@ def main() -> int:
     up.add_argument("--workers", type=int, default=2, help="nodes beside the control plane; 0: one machine for all")
     up.add_argument("--images", action="store_true", help="build the images of Sluice and import them")
     up.add_argument("--network-policies", action="store_true", help="enforce NetworkPolicy objects, by kube-router")
-    build.add_argument("--extra", action="append", default=[], choices=sorted(EXTRAS), help="also build")
+    build.add_argument("--extra", action="append", default=[], choices=sorted(EXTRAS), help="build this instead")
     for verb in (up, down, shell):
         verb.add_argument("--name", default="default", help="of the cluster")
     shell.add_argument("node")
@@ -64,7 +64,10 @@ def main() -> int:
 def _run(options: argparse.Namespace) -> int:
     match options.verb:
         case "build":
-            build_all(options.kubernetes, options.extra)
+            for name in options.extra:
+                build_extra(name)
+            if not options.extra:
+                build_all(options.kubernetes)
         case "test":
             return suites.run(
                 options.kubernetes,

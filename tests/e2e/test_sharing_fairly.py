@@ -11,8 +11,9 @@ from factories.waiting import until
 
 from sluice.contracts.ids import RunId
 from sluice.contracts.messages import Cordoned
-from sluice_console.shell.inspect.look_up import explain, fleet_state_at
+from sluice_console.shell.inspect.look_up import explain, fleet_state_at, story_now
 from sluice_console.shell.operate.cordon import CordonTarget, cordon, uncordon
+from sluice_console.shell.output.answer import once
 
 FLEET = """\
 [[node]]
@@ -107,7 +108,7 @@ class Here:
 
         async def is_told() -> bool:
             nonlocal story
-            code, story, err = await typed(explain(self.up.running.nats_url, name, form="text"))
+            code, story, err = await typed(once(story_now(self.up.running.nats_url, name, explain), "text"))
             assert code == 0, err
             return not untold(story, sentences)
 

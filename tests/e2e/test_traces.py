@@ -1,10 +1,13 @@
 """A pod's traces over real processes: a trace viewer shows its whole way as one tree."""
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from cluster.harness.binaries import EXTRAS, BuildError, kept
 from factories.collector import Collector, Span, collecting
+from factories.jaeger import Jaeger, jaeger_in
 from factories.system import Running, fleet_text, standing, up, wait_for
 from factories.trace_attributes import KEYS
 
@@ -13,6 +16,8 @@ from sluice.contracts.bus.trace_headers import trace_id
 EXPORT_S = 25.0
 """Exporters send in batches, every few seconds."""
 SERVICES = {"sluice-pod-watcher", "sluice-allocator", "sluice-node-agent", "sluice-inventory"}
+OF_CLOCKS = "clock skew adjustment disabled"
+"""What Jaeger notes at each span that ends after its parent, as the handling of a message does."""
 PULL = "sluice.v1.AgentService/GetInventory"
 
 
@@ -81,7 +86,7 @@ def test_a_pods_way_is_one_connected_tree_and_its_release_another(tmp_path):
     assert set(collector.traces) == {trace_id(request), trace_id(request, "release")}
 
 
-def when_whole(running: Running, collector: Collector, trace: str, wanted: set[str]) -> list[Span]:
+def when_whole(running: Running, collector: Collector | Jaeger, trace: str, wanted: set[str]) -> list[Span]:
     """A trace once all that is wanted is there, both sides of calls, and every span's parent."""
     found: list[Span] = []
 
@@ -99,6 +104,38 @@ def roots(trace: list[Span]) -> list[Span]:
     """The spans whose parent is not in the trace."""
     known = {span.own for span in trace}
     return [span for span in trace if span.parent not in known]
+
+
+@pytest.fixture
+def jaeger(tmp_path) -> Iterator[Jaeger]:
+    try:
+        program = kept(EXTRAS["jaeger"]) / "jaeger"
+    except BuildError as error:
+        pytest.skip(str(error))
+    with jaeger_in(tmp_path, program) as running:
+        yield running
+
+
+@pytest.mark.slow
+def test_a_real_jaeger_shows_a_pods_way_over_all_services_as_one_trace(tmp_path, jaeger):
+    """Our own collector keeps whatever it is sent; a viewer drops, splits or repairs what it does not understand."""
+    with _collected(tmp_path, jaeger) as running:
+        running.write("pod")
+        wait_for(lambda: standing(running).bound, EXPORT_S, running)
+        (request,) = standing(running).bound
+        first = when_whole(running, jaeger, trace_id(request), {"request seen", "queue wait", PULL, "publish Bound"})
+        running.remove("pod")
+        second = when_whole(running, jaeger, trace_id(request, "release"), {"request given back", "publish Released"})
+        shown = jaeger.ask("services")
+        (trace,) = jaeger.ask(f"traces/{trace_id(request)}")
+        warned = {text for span in trace["spans"] for text in span["warnings"] or () if not text.startswith(OF_CLOCKS)}
+    assert {span.service for span in first} == SERVICES == set(shown)
+    assert warned == set()
+    (root,) = roots(first)
+    assert (root.service, root.name, root.parent) == ("sluice-pod-watcher", "request seen", b"")
+    assert "pod" in {span.attributes.get("k8s.pod.name") for span in first}
+    (root,) = roots(second)
+    assert (root.name, root.links) == ("request given back", (trace_id(request),))
 
 
 @pytest.mark.slow
@@ -126,7 +163,7 @@ def test_a_restarted_agent_makes_the_trace_of_a_pod_no_longer(tmp_path):
     assert max(span.ended_ns for span in again) < min(span.began_ns for span in later)
 
 
-def _collected(folder: Path, collector: Collector) -> AbstractContextManager[Running]:
+def _collected(folder: Path, collector: Collector | Jaeger) -> AbstractContextManager[Running]:
     return up(folder, fleet_text(1, 1), environment={"SLUICE_OTLP_ENDPOINT": collector.endpoint})
 
 

@@ -331,6 +331,28 @@ async def test_a_thousand_nodes_cost_the_document_what_is_in_sight(opened):
         assert await tab.locator(".node[data-node=gpu-0]").count() == 0
 
 
+async def test_a_pod_that_leaves_the_queue_moves_the_others_and_draws_none_again(opened):
+    """Two thousand waiting pods, of which one starts: drawing them all again took the browser ten frames."""
+    async with page() as here:
+        here.stored_at |= {f"sluice.request.w{number}": 1.7e9 + number for number in range(300)}
+        for number in range(300):
+            here.hear(waiting_values(number))
+        tab = await opened(here.url)
+        await until(tab, "() => document.querySelectorAll('#requests > li').length === 200")
+        await tab.evaluate("() => { window.rows = [...document.querySelectorAll('#requests > li')]; }")
+        await tab.locator("[data-request=w2]").focus()
+        here.hear(dict.fromkeys(waiting_values(0)))
+        changed = waiting_values(2)
+        pending = changed["sluice.waiting.w2"]
+        here.hear(changed | {"sluice.waiting.w2": msgspec.structs.replace(pending, message="for another reason")})
+        await until(tab, "() => document.querySelector('[data-request=w2] p').textContent === 'for another reason'")
+        rows = "[...document.querySelectorAll('#requests > li')]"
+        assert await tab.evaluate(f"() => {rows}.every((row, at) => at === 199 || row === window.rows[at + 1])")
+        turns = await tab.evaluate(f"() => {rows}.map((row) => row.querySelector('.turn').textContent)")
+        assert turns == [f"{turn}." for turn in range(1, 201)]
+        assert await tab.evaluate("() => document.activeElement.dataset.request") == "w2"
+
+
 async def test_light_and_dark_follow_the_system_until_somebody_chooses(opened):
     """And the choice stays."""
     async with page() as here:

@@ -75,13 +75,9 @@ def up_command(
 
     for name, value in (("--processes", processes), ("--allocators", allocators), ("--closing-ttl-s", closing_ttl_s)):
         if value is not None and value < 1:
-            sys.stderr.write(f"{name} {value}: must be at least 1\n")
-            return EXIT_USAGE
+            raise UsageError(f"{name} {value}: must be at least 1")
     if fleet is None and data is None:
-        sys.stderr.write(
-            "sluice up: --fleet FILE simulates GPUs; this machine's own need --data DIR, which keeps what is on them\n"
-        )
-        return EXIT_USAGE
+        raise UsageError("--fleet FILE simulates GPUs; this machine's own need --data DIR, which keeps what is on them")
     options = SystemOptions(fleet, pods, data, processes, allocators, closing_ttl_s, limits_file=limits)
     return run(up(options, page=web))
 
@@ -166,11 +162,7 @@ def simulate_command(
         and out is not None
     ):
         become_simulation(OfflineRun(fleet, workload, out, placement, policy, queue=not no_queue, seed=seed))
-    sys.stderr.write(
-        "sluice simulate: needs either -f FILE [--admission FILE] [--server URL] [--json], "
-        "or --fleet, --workload and --out\n"
-    )
-    return EXIT_USAGE
+    raise UsageError("simulate needs either -f FILE [--admission FILE] [--server URL] [--json], or --fleet, --workload and --out")
 
 
 @app.command(name="doctor")
@@ -194,8 +186,7 @@ def doctor_command(
     from sluice_console.shell.web.listen_address import NotAnAddressError, host_and_port
 
     if no_cluster and (kubeconfig is not None or in_cluster):
-        sys.stderr.write("sluice doctor: --no-cluster contradicts --kubeconfig and --in-cluster\n")
-        return EXIT_USAGE
+        raise UsageError("--no-cluster contradicts --kubeconfig and --in-cluster")
     if inventory and not inventory.startswith("unix:"):
         try:
             host_and_port(inventory)
@@ -210,8 +201,7 @@ def doctor_command(
         cluster=not no_cluster,
     )
     if no_bus and not look.at_cluster:
-        sys.stderr.write("sluice doctor: nothing to check: give --kubeconfig or --in-cluster, or leave out --no-bus\n")
-        return EXIT_USAGE
+        raise UsageError("nothing to check: give --kubeconfig or --in-cluster, or leave out --no-bus")
     return run(doctor(look, form=form_of(output, json=json)))
 
 

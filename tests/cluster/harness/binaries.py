@@ -67,6 +67,7 @@ class Module:
 
 EXTRAS = {
     "helm": Module("helm", executable="helm"),
+    "jaeger": Module("jaeger", executable="jaeger"),
     "karpenter": Module(
         "karpenter", executable="karpenter", manifests=("sigs.k8s.io/karpenter", "pkg/apis/crds", "kwok/apis/crds")
     ),

@@ -26,6 +26,8 @@ BATCH_MAX = 512
 BATCH_EVERY_MS = 1000
 TOLD_EVERY_S = 60.0
 """An absent collector is logged once in this time, not with every batch."""
+MOMENT_NS = 1
+"""Jaeger warns of a span without duration, as of one that ended before it began."""
 _LOGGERS = ("opentelemetry.exporter.otlp.proto.http.trace_exporter", "opentelemetry.sdk._shared_internal")
 _NS = 1_000_000_000
 
@@ -97,7 +99,7 @@ class Spans:
         ago_s: float = 0.0,
         attributes: Attributes = NO_ATTRIBUTES,
     ) -> None:
-        """The first span of a trace, without duration: a request outlives the process that began it."""
+        """The first span of a trace, a moment: a request outlives the process that began it."""
         found = ids_of(root)
         if found is None:
             return
@@ -106,7 +108,7 @@ class Spans:
         span = self._tracer.start_span(
             name, context=Context(), start_time=began_ns, links=_links(links), attributes=dict(attributes)
         )
-        span.end(began_ns)
+        span.end(began_ns + MOMENT_NS)
 
     def past(
         self,
@@ -128,7 +130,7 @@ class Spans:
             links=_links(links),
             attributes=dict(attributes),
         )
-        span.end(max(began_ns, ended_ns))
+        span.end(max(began_ns + MOMENT_NS, ended_ns))
         return _traceparent_of(span)
 
     @contextmanager

@@ -88,12 +88,20 @@ def typed(monkeypatch, tmp_path):
     signal.pthread_sigmask(signal.SIG_SETMASK, heard)
 
 
+WATCHED = [
+    (*words.split(), "--watch")
+    for words in ("gpus", "nodes", "pods", "usage", "quota list", "report", "explain a", "trace a", "consolidate")
+]
+"""Every command that shows what changes, besides `top` and `events -f`."""
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
         (("gpus",), 3, "nothing is running"),
         (("pods", "-o", "yaml"), 3, "nothing is running"),
-        (("nodes", "--watch"), 3, "nothing is running"),
+        *((words, 3, "nothing is running") for words in WATCHED),
+        (("explain", "--watch"), 2, "--watch needs a pod; `sluice pods --waiting --watch` shows all that wait"),
         (("pods", "--server", "nats://127.0.0.1:PORT"), 1, "has a port that is no number from 1 to 65535"),
         (("top",), 3, "nothing is running"),
         (("release-quarantine", "a"), 3, "nothing is running"),

@@ -47,7 +47,7 @@ def test_a_full_disk_is_a_sentence_and_a_failure(words):
     [
         (">&-", ["version"], 0, ""),
         (">&-", ["gpus", "--json", "-o", "yaml"], 2, "sluice: --json contradicts -o yaml: name one of them\n"),
-        ("<&-", ["drain", "gpu-1"], 2, "sluice drain: no terminal to confirm on; use --yes\n"),
+        ("<&-", ["drain", "gpu-1"], 2, "sluice: no terminal to confirm on; use --yes\n"),
         ("<&-", ["security", "remove-node", "keys", "gpu-1"], 2, "sluice: no terminal to confirm on; use --yes\n"),
     ],
 )

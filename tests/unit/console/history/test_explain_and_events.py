@@ -6,10 +6,12 @@ import pytest
 from sluice.contracts.bus.codec import Undecodable
 from sluice.contracts.messages import Envelope
 from sluice_console.core.documents import PodDocument, PodsDocument
+from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.history.events import EventDocument, event_document
 from sluice_console.core.history.sentences import HistoryMessage, RequestNames
 from sluice_console.shell.inspect import look_up, trace
 from sluice_console.shell.inspect.look_up import event_line, matching, with_past
+from sluice_console.shell.output.answer import once
 
 
 def pod(request, name="train", state="bound", origin="jobs/train.yaml"):
@@ -63,21 +65,16 @@ def test_of_pods_that_have_ended_the_newest_one_is_explained(make):
 async def test_several_pods_are_a_document_a_line_for_programs(command, monkeypatch, capsys):
     """A file with two pods: two documents over many lines are no JSON that a program reads."""
 
-    async def nothing(*_):
-        return []
-
     async def none(*_):
         return None
 
     for module in (look_up, trace):
         monkeypatch.setattr(module, "pods_document", lambda *_, **__: PodsDocument(pods=(pod("r1"), pod("r2"))))
-        monkeypatch.setattr(module, "fleet_state_at", none)
-        monkeypatch.setattr(module, "all_history", nothing)
     monkeypatch.setattr(look_up, "_standing", none)
-    assert await command("", "train", form="json") == 0
+    assert await once(command("", "train", FleetState(), []), "json") == 0
     told = [msgspec.json.decode(line) for line in capsys.readouterr().out.splitlines()]
     assert [each.get("request") or each["pod"]["request"] for each in told] == ["r1", "r2"]
-    assert await command("", "r1", form="json") == 0
+    assert await once(command("", "r1", FleetState(), []), "json") == 0
     assert capsys.readouterr().out.startswith("{\n")
 
 
@@ -106,9 +103,9 @@ async def test_who_names_no_pod_is_shown_those_that_can_be_explained(monkeypatch
     )
     monkeypatch.setattr(look_up, "pods_document", lambda *_: PodsDocument(pods=pods))
     monkeypatch.setattr(look_up, "fleet_state_at", none)
-    assert await look_up.choices("", "explain", "json") == 0
+    assert await once(look_up.choices("", "explain", "json"), "json") == 0
     assert [each["name"] for each in msgspec.json.decode(capsys.readouterr().out)["pods"]] == shown
-    assert await look_up.choices("", "explain", "text") == 0
+    assert await once(look_up.choices("", "explain", "text"), "text") == 0
     out, err = capsys.readouterr()
     assert [row.split()[0] for row in out.splitlines()[1:]] == [f"default/{name}" for name in shown]
     assert "`sluice explain NAMESPACE/NAME` for one" in err

@@ -142,7 +142,7 @@ def test_nothing_else_that_is_printed_is_obeyed(make, capsys, monkeypatch):
     trace.show(WaterfallDocument(request=EVIL, namespace="n", name=EVIL, state="bound", parts=(part,)))
     check(capsys.readouterr().out)
     there = DrainedPodDocument(request="r", namespace="n", name=EVIL, state="blocked", message=EVIL)
-    cordon._show(CordonDocument(node="n", cordoned=True, drain=True, why=EVIL, pods=(there,)), form="text")
+    cordon._show(CordonDocument(node="n", cordoned=True, drain=True, why=EVIL, pods=(there,)))
     check(capsys.readouterr().out)
     doctor._show(DoctorDocument(findings=(warning(Check.BROKER, EVIL, EVIL),)))
     check(capsys.readouterr().out)

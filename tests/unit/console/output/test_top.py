@@ -33,6 +33,7 @@ from sluice_console.shell.cli_options import UsageError, form_of
 from sluice_console.shell.inspect import watch
 from sluice_console.shell.inspect.top import Beside, top_on
 from sluice_console.shell.inspect.views import FleetView
+from sluice_console.shell.output import answer
 from sluice_console.shell.output.formats import as_text
 from sluice_console.shell.output.terminal import Terminal
 
@@ -265,7 +266,7 @@ async def test_a_signal_gives_the_terminal_back_too(make):
 
 async def test_watching_in_a_pipe_tells_each_change_once(make, monkeypatch, capsys):
     """A program reads line by line; the same twice would be taken for something that happened."""
-    monkeypatch.setattr(watch, "PAUSE_S", 0.0)
+    monkeypatch.setattr(answer, "PAUSE_S", 0.0)
     bus = MemoryBus(MemoryBroker())
     await ensured(bus)
 
@@ -298,7 +299,7 @@ async def test_watching_in_a_pipe_tells_each_change_once(make, monkeypatch, caps
 
 async def test_what_pods_are_used_for_is_told_again_when_it_changes(make, monkeypatch, capsys):
     """It is not on the bus: a slice that fell idle would stand there as busy for as long as nothing else happens."""
-    monkeypatch.setattr(watch, "PAUSE_S", 0.0)
+    monkeypatch.setattr(answer, "PAUSE_S", 0.0)
     monkeypatch.setattr(watch, "ASK_EVERY_S", 0.0)
     bus = MemoryBus(MemoryBroker())
     await ensured(bus)
@@ -348,7 +349,7 @@ async def test_every_list_can_be_watched_and_idle_is_measured_again(
     make, fleet_state, monkeypatch, capsys, looked, expected
 ):
     """A list that shows what was once is no watch."""
-    monkeypatch.setattr(watch, "PAUSE_S", 0.0)
+    monkeypatch.setattr(answer, "PAUSE_S", 0.0)
     monkeypatch.setattr(watch, "ASK_EVERY_S", 0.0)
     bus = MemoryBus(MemoryBroker())
     await ensured(bus)
@@ -384,7 +385,7 @@ async def test_every_list_can_be_watched_and_idle_is_measured_again(
 
 
 async def test_watching_ends_when_agents_can_no_longer_be_asked_by_a_fault_of_ours(make, monkeypatch):
-    monkeypatch.setattr(watch, "PAUSE_S", 0.0)
+    monkeypatch.setattr(answer, "PAUSE_S", 0.0)
     monkeypatch.setattr(watch, "ASK_EVERY_S", 0.0)
     bus = MemoryBus(MemoryBroker())
     await ensured(bus)

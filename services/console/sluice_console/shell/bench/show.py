@@ -11,7 +11,7 @@ from sluice_console.core.bench.figures import BenchDocument, SpreadDocument
 from sluice_console.core.history.waterfall import duration
 from sluice_console.shell.bench.bench import BenchOptions, bench
 from sluice_console.shell.errors import CommandError
-from sluice_console.shell.output.formats import OutputFormat, is_for_programs, print_document
+from sluice_console.shell.output.formats import OutputFormat, print_document
 from sluice_console.shell.output.printer import console, say
 
 
@@ -23,10 +23,7 @@ async def bench_and_show(asked: BenchOptions, *, svg: Path | None, form: OutputF
     if svg is not None:
         text = picture_of(result.document, result.ours_s, result.bare_s)
         await asyncio.to_thread(_write, svg, text)
-    if is_for_programs(form):
-        print_document(result.document, form)
-    else:
-        show(result.document)
+    print_document(result.document, form, show)
     return 0 if is_fine(result.document) else 1
 
 

@@ -1,20 +1,23 @@
 """Commands that inspect the fleet and the history of pods."""
 
-import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from sluice_console.shell.cli_options import EXIT_USAGE, AsJson, Documented, Server, UsageError, form_of, named, run
+from sluice_console.shell.cli_options import AsJson, Documented, Server, UsageError, form_of, named, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from cyclopts.completion import CompletionContext
 
     from sluice_console.core.fleet.filters import FleetFilter, Subject
+    from sluice_console.shell.inspect.look_up import StoryTeller
     from sluice_console.shell.inspect.views import FleetView
+    from sluice_console.shell.output.answer import Answer
+    from sluice_console.shell.output.formats import OutputFormat
 
 Output = Annotated[
     Literal["wide", "json", "yaml"] | None,
@@ -142,8 +145,8 @@ def usage_command(
     from sluice_console.core.fleet.usage import IDLE_S
     from sluice_console.shell.inspect.views import FleetView
 
-    if idle_s is not None and not _are_seconds("--idle-s", idle_s):
-        return EXIT_USAGE
+    if idle_s is not None:
+        _check_seconds("--idle-s", idle_s)
     wanted_s = idle_s if idle_s is not None else IDLE_S if idle else None
     looked = FleetView("usage", idle_s=wanted_s, filter=_filter("slices", words))
     return look_or_watch(looked, server, json=json, output=output, watch=watch)
@@ -163,20 +166,20 @@ def report_command(
     csv: Annotated[bool, Parameter(negative="", help="Comma-separated values.")] = False,
     json: AsJson = False,
     output: Documented = None,
+    watch: Watch = False,
 ) -> int:
     """Show GPU hours, use, waits and cost over time, by team, model or node (docs/report.md)."""
     from sluice_console.core.fleet.report import span_s
     from sluice_console.shell.inspect.report import report
-    from sluice_console.shell.live.running_systems import server_url
 
     since_s = span_s(since)
     if since_s is None or since_s > SECONDS_MAX:
-        sys.stderr.write(f"--since {since}: must be a number with a unit, such as 90m, 24h, 7d or 4w\n")
-        return EXIT_USAGE
+        raise UsageError(f"--since {since}: must be a number with a unit, such as 90m, 24h, 7d or 4w")
     form = form_of(output, json=json)
     if csv and form != "text":
         raise UsageError(f"--csv contradicts the output form {form}: name one of them")
-    return run(report(server_url(server), since_s=since_s, by=by, points=points, prices=prices, form=form, as_csv=csv))
+    asked = partial(report, since_s=since_s, by=by, points=points, prices=prices, as_csv=csv)
+    return answer_or_watch(asked, server, form, watch=watch)
 
 
 def explain_command(
@@ -185,15 +188,12 @@ def explain_command(
     server: Server = None,
     json: AsJson = False,
     output: Documented = None,
+    watch: Watch = False,
 ) -> int:
     """Tell the story of one pod: requested, waited for what, granted where, bound, released."""
-    from sluice_console.shell.inspect.look_up import choices, explain
-    from sluice_console.shell.live.running_systems import server_url
+    from sluice_console.shell.inspect.look_up import explain
 
-    form = form_of(output, json=json)
-    return run(
-        explain(server_url(server), request, form=form) if request else choices(server_url(server), "explain", form)
-    )
+    return _tell_or_watch(explain, request, server, form_of(output, json=json), watch=watch)
 
 
 def trace_command(
@@ -202,14 +202,12 @@ def trace_command(
     server: Server = None,
     json: AsJson = False,
     output: Documented = None,
+    watch: Watch = False,
 ) -> int:
     """Show one pod's timeline as a waterfall: how long each step took, from the bus's own records (docs/traces.md)."""
-    from sluice_console.shell.inspect.look_up import choices
     from sluice_console.shell.inspect.trace import trace
-    from sluice_console.shell.live.running_systems import server_url
 
-    form = form_of(output, json=json)
-    return run(trace(server_url(server), request, form=form) if request else choices(server_url(server), "trace", form))
+    return _tell_or_watch(trace, request, server, form_of(output, json=json), watch=watch)
 
 
 def events_command(
@@ -224,8 +222,7 @@ def events_command(
     from sluice_console.shell.inspect.look_up import events
     from sluice_console.shell.live.running_systems import server_url
 
-    if not _are_seconds("--since-s", since_s):
-        return EXIT_USAGE
+    _check_seconds("--since-s", since_s)
     form = form_of(output, json=json)
     return run(events(server_url(server), follow=follow, since_s=since_s, form=form))
 
@@ -253,12 +250,10 @@ def _filter(
     return found
 
 
-def _are_seconds(option: str, value_s: float) -> bool:
-    """Whether the value is a usable length of time; prints the error if not."""
-    if 0 <= value_s <= SECONDS_MAX:
-        return True
-    sys.stderr.write(f"{option} {value_s:g}: must be 0 or more seconds, and at most {SECONDS_MAX}\n")
-    return False
+def _check_seconds(option: str, value_s: float) -> None:
+    """Raises UsageError if the value is no usable length of time."""
+    if not 0 <= value_s <= SECONDS_MAX:
+        raise UsageError(f"{option} {value_s:g}: must be 0 or more seconds, and at most {SECONDS_MAX}")
 
 
 def look_or_watch(
@@ -272,3 +267,29 @@ def look_or_watch(
     form = form_of(output, json=json)
     url = server_url(server)
     return run(watched(url, looked, form) if watch else look(url, looked, form))
+
+
+def _tell_or_watch(tell: "StoryTeller", request: str, server: str | None, form: "OutputFormat", *, watch: bool) -> int:
+    """Tell of a request once, or until the user ends it; of none, list those that there are."""
+    from sluice_console.shell.inspect.look_up import choices, story_now
+    from sluice_console.shell.inspect.watch import watch_story
+    from sluice_console.shell.live.running_systems import server_url
+    from sluice_console.shell.output.answer import once
+
+    if watch and not request:
+        raise UsageError("--watch needs a pod; `sluice pods --waiting --watch` shows all that wait")
+    url = server_url(server)
+    if not request:
+        return run(once(choices(url, tell.__name__, form), form))
+    return run(watch_story(url, request, tell, form) if watch else once(story_now(url, request, tell), form))
+
+
+def answer_or_watch(
+    ask: "Callable[[str], Awaitable[Answer]]", server: str | None, form: "OutputFormat", *, watch: bool
+) -> int:
+    """Ask a service once, or until the user ends it."""
+    from sluice_console.shell.live.running_systems import server_url
+    from sluice_console.shell.output.answer import once, repeated
+
+    asked = partial(ask, server_url(server))
+    return run(repeated(asked, form) if watch else once(asked(), form))

@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from sluice_console.shell.cli_options import EXIT_USAGE, AsJson, Documented, Server, ask, form_of, named, run
-from sluice_console.shell.commands.inspect import Watch, look_or_watch
+from sluice_console.shell.cli_options import (
+    AsJson,
+    Documented,
+    Server,
+    UsageError,
+    ask,
+    form_of,
+    named,
+    run,
+)
+from sluice_console.shell.commands.inspect import Watch, answer_or_watch, look_or_watch
 from sluice_console.shell.commands.security import app as security_app
 
 if TYPE_CHECKING:
@@ -183,11 +192,9 @@ def drain_command(
     from sluice_console.shell.operate.cordon import CordonTarget, drain
 
     if wait is not None and not 0 < wait <= DRAIN_WAIT_MAX_S:
-        sys.stderr.write(f"sluice drain: --wait {wait:g}: more than 0 and at most {DRAIN_WAIT_MAX_S} seconds\n")
-        return EXIT_USAGE
+        raise UsageError(f"--wait {wait:g}: more than 0 and at most {DRAIN_WAIT_MAX_S} seconds")
     if not yes and not sys.stdin.isatty():
-        sys.stderr.write("sluice drain: no terminal to confirm on; use --yes\n")
-        return EXIT_USAGE
+        raise UsageError("no terminal to confirm on; use --yes")
     target = CordonTarget(NodeName(node), gpu, why, take_over)
     work = drain(
         server_url(server), target, yes=yes, wait_s=wait, form=form_of(output, json=json), run=_run_id(), ask=ask
@@ -195,12 +202,13 @@ def drain_command(
     return run(work)
 
 
-def consolidate_command(*, server: Server = None, json: AsJson = False, output: Documented = None) -> int:
+def consolidate_command(
+    *, server: Server = None, json: AsJson = False, output: Documented = None, watch: Watch = False
+) -> int:
     """Name the nodes that would be empty if movable pods started elsewhere (docs/autoscaling.md). Moves nothing."""
-    from sluice_console.shell.live.running_systems import server_url
     from sluice_console.shell.operate.consolidate import consolidate
 
-    return run(consolidate(server_url(server), form_of(output, json=json)))
+    return answer_or_watch(consolidate, server, form_of(output, json=json), watch=watch)
 
 
 def release_quarantine_command(

@@ -54,7 +54,7 @@ from sluice_console.shell.live.allocator_client import NoCertificateError, NotAs
 from sluice_console.shell.live.connect import connected
 from sluice_console.shell.live.live_fleet import NotAnsweringError, read_fleet_state
 from sluice_console.shell.live.running_systems import NothingRunningError, running_at, server_url
-from sluice_console.shell.output.formats import OutputFormat, is_for_programs, print_document
+from sluice_console.shell.output.formats import OutputFormat, print_document
 from sluice_console.shell.output.printer import console, said
 from sluice_console.shell.process.broker_storage import trouble_at
 
@@ -119,10 +119,7 @@ async def doctor(look: DoctorOptions, *, form: OutputFormat) -> int:
         of_cluster, quotas = await _look_at_cluster(look)
         findings += of_cluster
     document = DoctorDocument(findings=tuple(in_order(findings)), quotas=tuple(quotas))
-    if is_for_programs(form):
-        print_document(document, form)
-    else:
-        _show(document)
+    print_document(document, form, _show)
     return EXIT_CODES[worst(document.findings)]
 
 

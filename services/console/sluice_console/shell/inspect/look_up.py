@@ -2,44 +2,55 @@
 
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from sluice.contracts.bus.codec import Undecodable
 from sluice.contracts.bus.subjects import HISTORY_PREFIX
 from sluice.contracts.messages import AllocationRequested, RequestRejected
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats.history import EVERYTHING, HistoryRecord, open_history
-from sluice_console.core.documents import PodDocument, PodsDocument, StandingDocument, StoryDocument
+from sluice.runtime.nats.history import EVERYTHING, open_history
+from sluice_console.core.documents import Document, PodDocument, PodsDocument, StandingDocument, StoryDocument
 from sluice_console.core.fleet.filters import WITHOUT_SLICE
 from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.fleet.pending_releases import being_freed
 from sluice_console.core.fleet.pods import pods_document
-from sluice_console.core.fleet.usage import silent_lines
+from sluice_console.core.fleet.usage import UsagesDocument, silent_lines, use_by_request
 from sluice_console.core.history.ended import ended_pod, named_by
 from sluice_console.core.history.events import EventDocument, event_document
 from sluice_console.core.history.sentences import HistoryMessage, RequestNames
 from sluice_console.core.history.timeline import evicted_before, steps_of
 from sluice_console.core.output.sanitize import sanitize
 from sluice_console.core.simulate.answers import standing
+from sluice_console.shell.errors import CommandError
 from sluice_console.shell.inspect.nodes import HISTORY_WITHIN_S, IdleSince
 from sluice_console.shell.inspect.views import UNASKED, FleetView
 from sluice_console.shell.live.connect import StoredTimes, connected, user_of_the_bus
+from sluice_console.shell.live.history import all_history
 from sluice_console.shell.live.live_fleet import read_fleet_state
-from sluice_console.shell.output.formats import OutputFormat, as_text, is_for_programs, print_document
+from sluice_console.shell.output.answer import Answer
+from sluice_console.shell.output.formats import OutputFormat, as_text, is_for_programs
 from sluice_console.shell.output.printer import console, say, short_time, show_pods, show_story
 
 if TYPE_CHECKING:
     from sluice_console.shell.inspect.usage import Ask
 
 EXIT_NOT_FOUND = 4
+StoryTeller = Callable[[str, str, FleetState, list[HistoryMessage]], Awaitable[Answer]]
+"""`explain` or `trace`: server, request, last values, the whole history."""
 PastRequests = dict[str, AllocationRequested | RequestRejected]
 """By subject."""
 CHOICES_MAX = 20
 """Pods listed where one has to be named."""
 STANDING_WITHIN_S = 2.0
 """How long a story waits for the allocator's answer."""
+
+
+class NotFoundError(CommandError):
+    """No request matches."""
+
+    exit_code = EXIT_NOT_FOUND
 
 
 async def fleet_state_at(url: str) -> FleetState:
@@ -57,14 +68,26 @@ async def look(url: str, looked: FleetView, form: OutputFormat) -> int:
     ask = asking(looked, form)
     usages = await ask(fleet_state) if ask is not None else None
     since = await IdleSince(url).of(fleet_state) if looked.view == "nodes" else {}
-    document = looked.document(fleet_state, since, usages or UNASKED)
-    if is_for_programs(form):
-        print_document(document, form)
-    else:
-        looked.show(console(), document, fleet_state, wide=form == "wide", usages=usages)
+    view_answer(looked, fleet_state, since, usages, form).print(form)
     if usages is not None and not (looked.view == "usage" and is_for_programs(form)):  # the document names them
         say(silent_lines(usages))
     return 0
+
+
+def view_answer(
+    looked: FleetView,
+    fleet_state: FleetState,
+    since: dict[str, str],
+    usages: UsagesDocument | None,
+    form: OutputFormat,
+) -> Answer:
+    """A view of a fleet's state."""
+
+    def show(document: Document) -> None:
+        looked.show(console(), document, fleet_state, wide=form == "wide", usages=usages)
+
+    beside = use_by_request(usages) if looked.view == "pods" and usages is not None else None
+    return Answer((looked.document(fleet_state, since, usages or UNASKED),), show, beside=beside)
 
 
 def asking(looked: FleetView, form: OutputFormat) -> "Ask | None":
@@ -76,16 +99,16 @@ def asking(looked: FleetView, form: OutputFormat) -> "Ask | None":
     return usages_at if looked.needs_usage else usages_or_why
 
 
-async def explain(url: str, wanted: str, *, form: OutputFormat) -> int:
-    """`sluice explain`: the story of every request that `wanted` matches."""
-    fleet_state = await fleet_state_at(url)
-    known = pods_document(fleet_state, with_ended=True)
-    history = await all_history(url)
-    everybody = with_past(known, history)
-    found = matching(everybody, wanted)
-    if not found:
-        return not_found(wanted)
-    for pod in found:
+async def story_now(url: str, wanted: str, tell: StoryTeller) -> Answer:
+    """What it tells now. Raises BusError, NotFoundError."""
+    return await tell(url, wanted, await fleet_state_at(url), await all_history(url))
+
+
+async def explain(url: str, wanted: str, fleet_state: FleetState, history: list[HistoryMessage]) -> Answer:
+    """The story of every request that `wanted` matches. Raises NotFoundError."""
+    everybody = with_past(pods_document(fleet_state, with_ended=True), history)
+    stories = []
+    for pod in found_among(everybody, wanted):
         now = await _standing(url, pod)
         story = StoryDocument(
             pod=pod,
@@ -94,35 +117,33 @@ async def explain(url: str, wanted: str, *, form: OutputFormat) -> int:
             standing=now,
             freeing=being_freed(fleet_state, now),
         )
-        if is_for_programs(form):
-            print_document(story, form, one_line=len(found) > 1)
-        else:
-            show_story(console(), story)
-    return 0
+        stories.append(story)
+    return Answer(tuple(stories), lambda story: show_story(console(), story))
 
 
-async def choices(url: str, verb: str, form: OutputFormat) -> int:
+async def choices(url: str, verb: str, form: OutputFormat) -> Answer:
     """`sluice explain` of no pod: those that it can explain, waiting ones if there are some, the latest first."""
     pods = pods_document(await fleet_state_at(url)).pods
     waiting = [pod for pod in pods if pod.state in WITHOUT_SLICE]
     latest = sorted(waiting or pods, key=lambda pod: pod.asked_at, reverse=True)
-    shown = PodsDocument(pods=tuple(latest[:CHOICES_MAX]))
-    if is_for_programs(form):
-        print_document(shown, form)
-        return 0
-    show_pods(console(), shown)
     more = f"{len(latest) - CHOICES_MAX} more: `sluice pods`; " if len(latest) > CHOICES_MAX else ""
-    say([f"{more}`sluice {verb} NAMESPACE/NAME` for one, ended pods too (`sluice pods --all`)"])
-    return 0
-
-
-def not_found(wanted: str) -> int:
-    """Report that no request matches."""
-    sys.stderr.write(
-        f"there is no request {wanted!r}: not as an id, a pod name, namespace/name or file; "
-        "`sluice pods --all` lists them\n"
+    note = f"{more}`sluice {verb} NAMESPACE/NAME` for one, ended pods too (`sluice pods --all`)"
+    return Answer(
+        (PodsDocument(pods=tuple(latest[:CHOICES_MAX])),),
+        lambda shown: show_pods(console(), shown),
+        notes=() if is_for_programs(form) else (note,),
     )
-    return EXIT_NOT_FOUND
+
+
+def found_among(pods: list[PodDocument], wanted: str) -> list[PodDocument]:
+    """The requests that `wanted` matches. Raises NotFoundError if there is none."""
+    found = matching(pods, wanted)
+    if not found:
+        raise NotFoundError(
+            f"there is no request {wanted!r}: not as an id, a pod name, namespace/name or file; "
+            "`sluice pods --all` lists them"
+        )
+    return found
 
 
 async def _standing(url: str, pod: PodDocument) -> StandingDocument | None:
@@ -138,12 +159,6 @@ async def _standing(url: str, pod: PodDocument) -> StandingDocument | None:
             return standing(await asked.Explain(request, timeout=STANDING_WITHIN_S))
     except NotAskableError:
         return None
-
-
-async def all_history(url: str, filters: tuple[str, ...] = EVERYTHING) -> list[HistoryMessage]:
-    """The whole history, or what is under `filters`, in order. Raises BusError."""
-    async with open_history(url, name="console", credentials=user_of_the_bus(url)) as history:
-        return [happened async for batch in history.read(filters=filters) for happened in _readable(batch)]
 
 
 async def past_requests(url: str) -> PastRequests:
@@ -163,14 +178,6 @@ async def past_requests(url: str) -> PastRequests:
         why = f"cannot be read: {error}"
     say([f"the history {why}; ended pods are shown without their names"])
     return {}
-
-
-def _readable(batch: list[HistoryRecord]) -> list[HistoryMessage]:
-    return [
-        HistoryMessage(recorded.subject, recorded.envelope, recorded.headers)
-        for recorded in batch
-        if not isinstance(recorded.envelope, Undecodable)
-    ]
 
 
 def with_past(known: PodsDocument, history: list[HistoryMessage]) -> list[PodDocument]:

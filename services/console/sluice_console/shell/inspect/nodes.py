@@ -2,22 +2,19 @@
 
 import asyncio
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rich.console import Console
 
-from sluice.contracts.bus.codec import Undecodable
 from sluice.contracts.bus.subjects import HISTORY_PREFIX, ledger_filter
 from sluice.contracts.ids import NodeName
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats.history import open_history
 from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.fleet.nodes import COLUMNS, NodesDocument, last_given_back, node_cells, nodes_document
-from sluice_console.core.history.sentences import HistoryMessage
 from sluice_console.core.output.node_shares import HEADING
 from sluice_console.core.output.sanitize import sanitize
-from sluice_console.shell.live.connect import user_of_the_bus
+from sluice_console.shell.live.history import all_history
 from sluice_console.shell.output.printer import said, show_table
 
 FILTERS_MAX = 32
@@ -50,22 +47,12 @@ async def _since(url: str, idle: list[NodeName]) -> dict[str, str]:
     ledgers = [ledger_filter(node) for node in idle] if len(idle) <= FILTERS_MAX else ["sluice.ledger.>"]
     try:
         async with asyncio.timeout(HISTORY_WITHIN_S):
-            return last_given_back(await _history(url, tuple(f"{HISTORY_PREFIX}{each}" for each in ledgers)))
+            return last_given_back(await all_history(url, tuple(f"{HISTORY_PREFIX}{each}" for each in ledgers)))
     except TimeoutError:
         sys.stderr.write(f"sluice nodes: the history takes over {HISTORY_WITHIN_S:g} s to read; shown without it\n")
     except BusError as error:
         sys.stderr.write(f"sluice nodes: the history cannot be read; shown without it: {sanitize(str(error))}\n")
     return {}
-
-
-async def _history(url: str, filters: tuple[str, ...]) -> Iterable[HistoryMessage]:
-    async with open_history(url, name="console", credentials=user_of_the_bus(url)) as history:
-        return [
-            HistoryMessage(recorded.subject, recorded.envelope)
-            async for batch in history.read(filters=filters)
-            for recorded in batch
-            if not isinstance(recorded.envelope, Undecodable)
-        ]
 
 
 def show_nodes(

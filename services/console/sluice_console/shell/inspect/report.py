@@ -20,10 +20,10 @@ from sluice_console.core.fleet.report import (
     unpriced_models,
 )
 from sluice_console.shell.errors import CommandError
-from sluice_console.shell.live.allocator_client import NotAskableError, recorder
+from sluice_console.shell.live.allocator_client import recorder
 from sluice_console.shell.live.connect import connected
-from sluice_console.shell.output.formats import OutputFormat, is_for_programs, print_document
-from sluice_console.shell.output.printer import console, said, say, show_table
+from sluice_console.shell.output.answer import Answer
+from sluice_console.shell.output.printer import console, said, show_table
 
 ANSWER_WITHIN_S = 30.0
 KEYS = {
@@ -38,24 +38,13 @@ class PricesError(CommandError):
     """The price table cannot be used. One sentence."""
 
 
-async def report(
-    url: str, *, since_s: int, by: str, points: bool, prices: Path | None, form: OutputFormat, as_csv: bool
-) -> int:
-    """`sluice report`. Raises BusError, PricesError, CommandError."""
+async def report(url: str, *, since_s: int, by: str, points: bool, prices: Path | None, as_csv: bool) -> Answer:
+    """`sluice report`. Raises BusError, PricesError, NotAskableError."""
     table = read_prices(prices) if prices is not None else {}
-    try:
-        async with connected(url) as bus:
-            document = await asked_report(bus, since_s=since_s, by=by, points=points, prices=table)
-    except NotAskableError as error:
-        raise CommandError(str(error)) from error
-    if as_csv:
-        csv.writer(sys.stdout, lineterminator="\n").writerows(report_table(document))
-    elif is_for_programs(form):
-        print_document(document, form)
-    else:
-        _show(document)
-    say([f"no price for {model} in {prices}: it counts as 0" for model in unpriced_models(document, table)])
-    return 0
+    async with connected(url) as bus:
+        document = await asked_report(bus, since_s=since_s, by=by, points=points, prices=table)
+    notes = (f"no price for {model} in {prices}: it counts as 0" for model in unpriced_models(document, table))
+    return Answer((document,), _write_csv if as_csv else _show, tuple(notes))
 
 
 async def asked_report(
@@ -86,6 +75,10 @@ def read_prices(path: Path) -> dict[str, float]:
         if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price < float("inf"):
             raise PricesError(f"--prices {path}: {model} = {price!r} must be a number per GPU hour, 0 or more")
     return {str(model): float(price) for model, price in prices.items()}
+
+
+def _write_csv(document: ReportDocument) -> None:
+    csv.writer(sys.stdout, lineterminator="\n").writerows(report_table(document))
 
 
 def _show(document: ReportDocument) -> None:

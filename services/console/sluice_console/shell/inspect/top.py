@@ -25,7 +25,7 @@ from sluice_console.shell.inspect.look_up import PastRequests, asking
 from sluice_console.shell.inspect.nodes import IdleSince
 from sluice_console.shell.inspect.views import UNASKED, FleetView
 from sluice_console.shell.live.connect import StoredTimes, connected
-from sluice_console.shell.live.live_fleet import READ_TIMEOUT_S, UNREAD_MAX_S, LiveFleet, following, read_fleet_state
+from sluice_console.shell.live.live_fleet import UNREAD_MAX_S, LiveFleet, caught_up, read_fleet_state
 from sluice_console.shell.output.printer import console, said, say
 from sluice_console.shell.output.terminal import Terminal
 
@@ -103,10 +103,7 @@ _MAP = FleetView("gpus")
 async def top_on(bus: Bus, terminal: Terminal, beside: Beside, first: FleetView = _MAP) -> None:
     """Show a bus on a terminal, starting with one view."""
     changed = asyncio.Event()
-    async with following(bus, lambda _subject, _message: changed.set()) as live:
-        await live.until(
-            lambda fleet_state: fleet_state, within_s=READ_TIMEOUT_S, what="the bus to show its last values"
-        )
+    async with caught_up(bus, changed) as live:
         live.fleet_state.stored_at = beside.times.at
         live.fleet_state.past |= beside.past
         shown = _Shown(bus, live, terminal, beside, changed, first, TopView(first.view))

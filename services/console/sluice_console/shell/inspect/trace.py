@@ -3,11 +3,13 @@
 import shutil
 import sys
 
+from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.fleet.pods import pods_document
+from sluice_console.core.history.sentences import HistoryMessage
 from sluice_console.core.history.waterfall import WaterfallDocument, bars, duration, waterfall
 from sluice_console.core.output.sanitize import sanitize
-from sluice_console.shell.inspect.look_up import all_history, fleet_state_at, matching, not_found, with_past
-from sluice_console.shell.output.formats import OutputFormat, is_for_programs, print_document
+from sluice_console.shell.inspect.look_up import found_among, with_past
+from sluice_console.shell.output.answer import Answer
 from sluice_console.shell.output.printer import PIPE_WIDTH, console, said
 
 _STYLES = {"wait": "dim", "step": "cyan", "word": "green"}
@@ -20,20 +22,10 @@ _TITLES = {
 }
 
 
-async def trace(url: str, wanted: str, *, form: OutputFormat) -> int:
-    """`sluice trace`."""
-    known = pods_document(await fleet_state_at(url), with_ended=True)
-    history = await all_history(url)
-    found = matching(with_past(known, history), wanted)
-    if not found:
-        return not_found(wanted)
-    for pod in found:
-        document = waterfall(pod, history)
-        if is_for_programs(form):
-            print_document(document, form, one_line=len(found) > 1)
-        else:
-            show(document)
-    return 0
+async def trace(_url: str, wanted: str, fleet_state: FleetState, history: list[HistoryMessage]) -> Answer:
+    """The waterfall of every request that `wanted` matches. Raises NotFoundError."""
+    everybody = with_past(pods_document(fleet_state, with_ended=True), history)
+    return Answer(tuple(waterfall(pod, history) for pod in found_among(everybody, wanted)), show)
 
 
 def show(document: WaterfallDocument) -> None:

@@ -2,30 +2,29 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
 from sluice.runtime.bus import Bus
-from sluice_console.core.documents import Document
-from sluice_console.core.fleet.fleet_state import FleetState
-from sluice_console.core.fleet.usage import UsagesDocument, silent_lines, use_by_request
-from sluice_console.shell.inspect.look_up import PastRequests, asking, past_requests
+from sluice.runtime.nats.history import open_history
+from sluice_console.core.fleet.usage import UsagesDocument, silent_lines
+from sluice_console.core.history.sentences import HistoryMessage
+from sluice_console.shell.inspect.look_up import PastRequests, StoryTeller, asking, past_requests, view_answer
 from sluice_console.shell.inspect.nodes import IdleSince
 from sluice_console.shell.inspect.top import ASK_EVERY_S, Beside, Since, top_on
 from sluice_console.shell.inspect.views import UNASKED, FleetView
-from sluice_console.shell.live.connect import StoredTimes, connected
-from sluice_console.shell.live.live_fleet import READ_TIMEOUT_S, LiveFleet, following
-from sluice_console.shell.output.formats import OutputFormat, as_text, is_for_programs
-from sluice_console.shell.output.printer import console, say
+from sluice_console.shell.live.connect import StoredTimes, connected, user_of_the_bus
+from sluice_console.shell.live.history import readable
+from sluice_console.shell.live.live_fleet import LiveFleet, caught_up
+from sluice_console.shell.output.answer import Answer, repeated
+from sluice_console.shell.output.formats import OutputFormat
+from sluice_console.shell.output.printer import say
 from sluice_console.shell.output.terminal import Terminal
 
 if TYPE_CHECKING:
     from sluice_console.shell.inspect.usage import Ask
-
-PAUSE_S = 0.5
-"""Minimum between two blocks: a busy fleet is shown twice a second."""
 
 
 async def watch(url: str, looked: FleetView, form: OutputFormat) -> int:
@@ -54,26 +53,48 @@ async def watch_on(
 ) -> NoReturn:
     """Print a bus, block by block; with `ask` also when usage changes."""
     changed = asyncio.Event()
-    shown: tuple[Document, dict[str, str]] | None = None
-    async with following(bus, lambda _subject, _message: changed.set()) as live:
-        await live.until(
-            lambda fleet_state: fleet_state, within_s=READ_TIMEOUT_S, what="the bus to show its last values"
-        )
+    async with caught_up(bus, changed) as live:
         if times is not None:
             live.fleet_state.stored_at = times.at
         live.fleet_state.past |= past or {}
         async with _using(live, ask, changed) as use:
-            while True:
-                changed.clear()
+
+            async def now() -> Answer:
                 idle = await since(live.fleet_state) if looked.view == "nodes" else {}
-                usages = use()
-                document = looked.document(live.fleet_state, idle, usages or UNASKED)
-                now = (document, use_by_request(usages) if looked.view == "pods" and usages is not None else {})
-                if now != shown:
-                    _show(looked, document, form, live.fleet_state, usages=usages, first=shown is None)
-                    shown = now
-                await asyncio.sleep(PAUSE_S)
-                await changed.wait()
+                return view_answer(looked, live.fleet_state, idle, use(), form)
+
+            await repeated(now, form, changed)
+
+
+async def watch_story(url: str, wanted: str, tell: StoryTeller, form: OutputFormat) -> NoReturn:
+    """Tell of requests again whenever the bus or its history has more of them. Raises BusError, NotFoundError."""
+    changed, times = asyncio.Event(), StoredTimes()
+    who = user_of_the_bus(url)
+    async with (
+        connected(url, times=times) as bus,
+        caught_up(bus, changed) as live,
+        open_history(url, name="console", credentials=who) as history,
+    ):
+        live.fleet_state.stored_at = times.at
+        told: list[HistoryMessage] = []
+        last = 0
+        async for batch in history.read():
+            told += readable(batch)
+            last = batch[-1].sequence
+
+        async def keep() -> None:
+            async for more in history.read(after=last, follow=True):
+                told.extend(readable(more))
+                if more:
+                    changed.set()
+
+        async with _kept(keep(), changed) as check:
+
+            async def now() -> Answer:
+                check()
+                return await tell(url, wanted, live.fleet_state, told)
+
+            await repeated(now, form, changed)
 
 
 @dataclass(slots=True)
@@ -114,35 +135,27 @@ async def _using(
         return
     use = _Use(live, ask, changed)
     await use.look()
-    keeping = asyncio.ensure_future(use.keep())
+    async with _kept(use.keep(), changed) as check:
+
+        def last() -> UsagesDocument:
+            check()
+            return use.now
+
+        yield last
+
+
+@asynccontextmanager
+async def _kept(work: Coroutine[None, None, None], changed: asyncio.Event) -> AsyncIterator[Callable[[], None]]:
+    """Keep something current in the background, and say whether it failed: then `changed` is set, for a look at it."""
+    keeping = asyncio.ensure_future(work)
     keeping.add_done_callback(lambda _: changed.set())
 
-    def last() -> UsagesDocument:
+    def check() -> None:
         if keeping.done():
             keeping.result()  # our own error ends this, and is reported
-        return use.now
 
     try:
-        yield last
+        yield check
     finally:
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
-
-
-def _show(
-    looked: FleetView,
-    document: Document,
-    form: OutputFormat,
-    fleet_state: FleetState,
-    *,
-    usages: UsagesDocument | None,
-    first: bool,
-) -> None:
-    if is_for_programs(form):
-        sys.stdout.write(as_text(document, form, one_line=True))
-    else:
-        out = console()
-        if not first:
-            out.print()
-        looked.show(out, document, fleet_state, wide=form == "wide", usages=usages)
-    sys.stdout.flush()

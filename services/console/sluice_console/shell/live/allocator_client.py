@@ -17,9 +17,10 @@ from sluice.runtime.grpc.security import TransportSecurity, security_from_settin
 from sluice.runtime.settings import SettingsError, load
 from sluice.runtime.tls.certificate_files import CertificateError
 from sluice_console.settings import ConsoleSettings
+from sluice_console.shell.errors import CommandError
 
 
-class NotAskableError(Exception):
+class NotAskableError(CommandError):
     """None answers, or it cannot answer this. One sentence."""
 
 

@@ -148,8 +148,16 @@ async def following(bus: Bus, heard: Heard | None = None) -> AsyncIterator[LiveF
         raise
 
 
+@asynccontextmanager
+async def caught_up(bus: Bus, changed: asyncio.Event) -> AsyncIterator[LiveFleet]:
+    """`following` from when all last values are there; `changed` is set whenever one changes."""
+    async with following(bus, lambda _subject, _message: changed.set()) as live:
+        what = "the bus to show its last values; run `sluice doctor` to find out why it does not"
+        await live.until(lambda fleet_state: fleet_state, within_s=READ_TIMEOUT_S, what=what)
+        yield live
+
+
 async def read_fleet_state(bus: Bus) -> FleetState:
     """All last values. Raises NotAnsweringError if the bus does not answer."""
-    async with following(bus) as live:
-        what = "the bus to show its last values; run `sluice doctor` to find out why it does not"
-        return await live.until(lambda fleet_state: fleet_state, within_s=READ_TIMEOUT_S, what=what)
+    async with caught_up(bus, asyncio.Event()) as live:
+        return live.fleet_state

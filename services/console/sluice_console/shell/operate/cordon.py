@@ -29,8 +29,9 @@ from sluice_console.core.output.sanitize import sanitize
 from sluice_console.shell.live.connect import connected
 from sluice_console.shell.live.live_fleet import LiveFleet, NotAnsweringError, following, read_fleet_state
 from sluice_console.shell.operate.guarded_write import update_guarded
-from sluice_console.shell.output.formats import OutputFormat, is_for_programs, print_document
+from sluice_console.shell.output.formats import OutputFormat, print_document
 from sluice_console.shell.output.printer import say as tell
+from sluice_console.shell.output.printer import write_lines
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -92,7 +93,7 @@ async def drain(
                 left = await wait_until_left(bus, target.node, gpus, wait_s)
     except CordonError as error:
         return _wrong("drain", error)
-    _show(_document(target.node, said, left), form=form)
+    print_document(_document(target.node, said, left), form, _show)
     return EXIT_STILL_THERE if left and wait_s is not None else 0
 
 
@@ -137,7 +138,7 @@ async def _change(
         except CordonError as error:
             return _wrong("uncordon" if ttl_s else "cordon", error)
         of = tuple(said.gpus) if isinstance(said, Cordoned) else gpus
-        _show(_document(target.node, said, pods_on(fleet_state, target.node, of)), form=form)
+        print_document(_document(target.node, said, pods_on(fleet_state, target.node, of)), form, _show)
         return 0
 
 
@@ -196,17 +197,12 @@ def _document(node: NodeName, said: AnyMessage, there: tuple[DrainedPodDocument,
     return CordonDocument(node=node, cordoned=True, gpus=tuple(said.gpus), why=said.why, drain=said.drain, pods=there)
 
 
-def _show(document: CordonDocument, *, form: OutputFormat) -> None:
-    if is_for_programs(form):
-        print_document(document, form)
-        return
+def _show(document: CordonDocument) -> None:
     how = "may be used again"
     if document.cordoned:
         how = ("is drained" if document.drain else "is cordoned") + (f": {document.why}" if document.why else "")
     what = f"{document.node} ({', '.join(document.gpus)})" if document.gpus else document.node
-    sys.stdout.write(sanitize(f"{what} {how}") + "\n")
-    if document.cordoned:
-        sys.stdout.write("".join(f"{sanitize(line)}\n" for line in _lines(document.pods)))
+    write_lines([f"{what} {how}", *(_lines(document.pods) if document.cordoned else [])])
 
 
 def _lines(pods: tuple[DrainedPodDocument, ...]) -> list[str]:

@@ -14,13 +14,12 @@ from sluice_console.core.operate.quotas import (
     quotas_document,
     unset_word,
 )
-from sluice_console.core.output.sanitize import sanitize
+from sluice_console.shell.cli_options import UsageError
 from sluice_console.shell.live.connect import connected
 from sluice_console.shell.live.live_fleet import read_fleet_state
 from sluice_console.shell.operate.guarded_write import update_guarded
 from sluice_console.shell.output.printer import console, show_quotas
 
-EXIT_USAGE = 2
 UNSET_TTL_S = 4 * 3600
 """How long a `QuotaUnset` stays: as long as other final messages (PROTOCOL W5)."""
 
@@ -38,8 +37,7 @@ async def set_quota(
 ) -> int:
     """`sluice quota set`: change the named limits. With `take_over` also those set by a limits file."""
     if total == request == guaranteed == QuotaChange() and priority_max is None:
-        sys.stderr.write("sluice quota set: name at least one limit, --gpus 4 for instance\n")
-        return EXIT_USAGE
+        raise UsageError("name at least one limit, --gpus 4 for instance")
 
     def word_after(last: AnyMessage | None) -> QuotaSet:
         changes = {"total": total, "request": request, "guaranteed": guaranteed}
@@ -52,8 +50,7 @@ async def set_quota(
             await update_guarded(bus, subjects.quota(namespace), word_after, run=run)
             document = quotas_document(await read_fleet_state(bus))
     except QuotaError as error:
-        sys.stderr.write(f"sluice quota set: {sanitize(str(error))}\n")
-        return EXIT_USAGE
+        raise UsageError(str(error)) from error
     own = QuotasDocument(quotas=tuple(each for each in document.quotas if each.namespace == namespace))
     show_quotas(console(), own, namespace)
     return 0
@@ -70,7 +67,6 @@ async def unset_quota(url: str, namespace: str, *, run: RunId, take_over: bool =
         async with connected(url) as bus:
             await update_guarded(bus, subjects.quota(namespace), word_after, run=run, ttl_s=UNSET_TTL_S)
     except QuotaError as error:
-        sys.stderr.write(f"sluice quota unset: {sanitize(str(error))}\n")
-        return EXIT_USAGE
+        raise UsageError(str(error)) from error
     sys.stdout.write(f"namespace {namespace} has no limits\n")
     return 0

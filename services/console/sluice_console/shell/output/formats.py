@@ -1,13 +1,15 @@
 """Print a document: as text for people, or as JSON or YAML for programs."""
 
 import sys
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, TypeVar
 
 import msgspec
 
 from sluice_console.core.documents import Document
 
 OutputFormat = Literal["text", "wide", "json", "yaml"]
+DocumentT = TypeVar("DocumentT", bound=Document)
 
 
 def as_text(document: Document, form: OutputFormat, *, one_line: bool = False) -> str:
@@ -27,6 +29,11 @@ def is_for_programs(form: OutputFormat) -> bool:
     return form in {"json", "yaml"}
 
 
-def print_document(document: Document, form: OutputFormat, *, one_line: bool = False) -> None:
-    """Print a document; `one_line` if it is one of several."""
-    sys.stdout.write(as_text(document, form, one_line=one_line))
+def print_document(
+    document: DocumentT, form: OutputFormat, show: Callable[[DocumentT], None], *, one_line: bool = False
+) -> None:
+    """Print a document for a program, `one_line` if it is one of several; or show it to a person."""
+    if is_for_programs(form):
+        sys.stdout.write(as_text(document, form, one_line=one_line))
+    else:
+        show(document)

@@ -168,6 +168,11 @@ def show_simulated(out: Console, document: SimulatedDocument) -> None:
         out.print("there is no pod in it")
 
 
+def write_lines(lines: Iterable[str]) -> None:
+    """Plain lines to standard output."""
+    sys.stdout.write("".join(f"{sanitize(line)}\n" for line in lines))
+
+
 def short_time(time: str) -> str:
     """`12:34:56.789` of an ISO 8601 time."""
     return (time.partition("T")[2][:12] or time).rstrip("Z").ljust(12)

@@ -26,13 +26,12 @@ from sluice_console.core.output.sanitize import sanitize
 from sluice_console.core.simulate.admission import denied_pod, with_warnings
 from sluice_console.core.simulate.answers import idle_pod, refused_pod, simulated_pod, with_group
 from sluice_console.core.simulate.questions import question_of
-from sluice_console.shell.live.allocator_client import NotAskableError, allocator
+from sluice_console.shell.cli_options import UsageError
+from sluice_console.shell.live.allocator_client import allocator
 from sluice_console.shell.live.connect import connected
-from sluice_console.shell.output.formats import OutputFormat, is_for_programs, print_document
+from sluice_console.shell.output.formats import OutputFormat, print_document
 from sluice_console.shell.output.printer import console, say, show_simulated
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
 EXIT_WOULD_WAIT = 5
 EXIT_WOULD_BE_REFUSED = 6
 STANDARD_INPUT = "-"
@@ -67,18 +66,11 @@ async def simulate(url: str, files: Sequence[str], *, admission: Path | None = N
             answers = [await _answer(asked, file, pod, together.get(id(pod))) for file, pod in judged]
         document = SimulatedDocument(pods=tuple(answers))
     except NotReadableError as error:
-        sys.stderr.write(f"sluice simulate: {sanitize(str(error))}\n")
-        return EXIT_USAGE
-    except NotAskableError as error:
-        sys.stderr.write(f"sluice simulate: {sanitize(str(error))}\n")
-        return EXIT_FAILED
+        raise UsageError(str(error)) from error
     for _, pod in named:
         if pod.skipped:
             sys.stderr.write(f"{sanitize(pod.skipped)}\n")
-    if is_for_programs(form):
-        print_document(document, form)
-    else:
-        show_simulated(console(), document)
+    print_document(document, form, lambda document: show_simulated(console(), document))
     return exit_code(document)
 
 

@@ -21,6 +21,7 @@ from sluice_console.core.history.sentences import HistoryMessage
 from sluice_console.core.history.timeline import steps_of
 from sluice_console.core.history.waterfall import WaterfallDocument, waterfall
 from sluice_console.shell.live.connect import user_of_the_bus
+from sluice_console.shell.live.history import readable
 from sluice_console.shell.web.answers import AnswerCache
 
 AT_ONCE = 4
@@ -87,11 +88,7 @@ class Stories:
             aclosing(history.read(filters=(LEDGERS,), since_s=hours * 3600.0)) as batches,
         ):
             async for batch in batches:
-                found += [
-                    HistoryMessage(recorded.subject, recorded.envelope, recorded.headers)
-                    for recorded in batch
-                    if not isinstance(recorded.envelope, Undecodable)
-                ]
+                found += readable(batch)
                 if len(found) >= LEDGER_WORDS_MAX:
                     break
         pods = ended_pods(found)

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { groupOf, match } from "../static/filter.js";
 import { grid, idOf, inSight, place, sizeFor } from "../static/layout.js";
-import { age, longest, matching, offered, reasons, turns } from "../static/queue_view.js";
+import { age, inTurn, longest, matching, offered, reasons, turns } from "../static/queue_view.js";
 import { standing } from "../static/head_view.js";
 import { after } from "../static/detail_view.js";
 import { moments, stacked, ticks } from "../static/time_view.js";
@@ -105,7 +105,7 @@ const row = (name, state, reason) => ({ request: name, namespace: "ns", name, st
 
 test("who waits comes first, and reasons are counted by request", () => {
   const all = [row("b", "refused"), row("a10", "waiting", "GpuLayoutFull"), row("a9", "waiting", "GpuLayoutFull"), row("c", "waiting", "QuotaExceeded")];
-  assert.deepEqual(matching(all, [], "").map((each) => each.name), ["a9", "a10", "c", "b"]);
+  assert.deepEqual(matching(inTurn(all), [], "").map((each) => each.name), ["a9", "a10", "c", "b"]);
   assert.deepEqual(matching(all, terms("a1"), "").map((each) => each.name), ["a10"]);
   assert.deepEqual(matching(all, terms("is:room"), "QuotaExceeded").map((each) => each.name), ["c"]);
   assert.deepEqual(reasons(all), [["GpuLayoutFull", 2], ["QuotaExceeded", 1]]);
@@ -157,7 +157,7 @@ test("two minutes are not a minute and sixty seconds", () => {
 test("turns follow priority, then age, and the longest wait is found whatever its turn", () => {
   const all = [["young", 0, "2026-01-01T11:00:00Z"], ["old", 0, "2026-01-01T01:00:00Z"], ["urgent", 5, "2026-01-01T12:00:00Z"]]
     .map(([name, priority, asked_at]) => ({ ...row(name, "waiting"), priority, asked_at }));
-  assert.deepEqual([...turns(all)], [["urgent", 1], ["old", 2], ["young", 3]]);
+  assert.deepEqual([...turns(inTurn(all))], [["urgent", 1], ["old", 2], ["young", 3]]);
   assert.equal(longest(all).name, "old");
   assert.equal(age("2026-01-01T01:00:00Z", Date.parse("2026-01-01T03:30:00Z")), "2 h 30 min");
 });

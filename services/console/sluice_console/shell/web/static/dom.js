@@ -58,6 +58,20 @@ export function at(id) {
 }
 
 /**
+ * Put elements into a list in this order. Those that stay are not touched: they keep the focus, and what they cost.
+ * @param {HTMLElement} list @param {HTMLElement[]} elements
+ */
+export function arrange(list, elements) {
+  const stay = new Set(elements);
+  for (const child of [...list.children]) if (!stay.has(/** @type {HTMLElement} */ (child))) child.remove();
+  let next = list.firstElementChild;
+  for (const element of elements) {
+    if (element === next) next = next.nextElementSibling;
+    else list.insertBefore(element, next);
+  }
+}
+
+/**
  * Keep clicks of a mouse on what is drawn again between press and release: most browsers send none where the pressed
  * element is gone, so its successor under the pointer gets it. A finger's click goes to what is there at the end.
  */

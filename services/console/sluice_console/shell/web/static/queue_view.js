@@ -4,7 +4,7 @@
  * @import {RequestRow} from "./store.js"
  * @import {Term} from "./filter.js"
  */
-import { at, make } from "./dom.js";
+import { arrange, at, make } from "./dom.js";
 import { picksRequest } from "./filter.js";
 import { reasonText } from "./reasons.js";
 import { lasting } from "./use_view.js";
@@ -12,10 +12,24 @@ import { lasting } from "./use_view.js";
 /** Rows drawn at most; the filter finds the others. */
 const SHOWN_MAX = 200;
 const OFFERED_MAX = 8;
+/** One for all: to make one costs more than to compare. */
+const NAMES = new Intl.Collator("en", { numeric: true });
 const ORDER = ["waiting", "requested", "refused", "making", "ending"];
 
+/** The requests in turn: the waiting ones first, by priority, then age. @param {RequestRow[]} requests */
+export function inTurn(requests) {
+  return [...requests].sort((one, other) => ORDER.indexOf(one.state) - ORDER.indexOf(other.state) ||
+    (other.priority ?? 0) - (one.priority ?? 0) || byAge(one.asked_at ?? "", other.asked_at ?? "") ||
+    NAMES.compare(`${one.namespace}/${one.name}`, `${other.namespace}/${other.name}`));
+}
+
+/** @param {string} one @param {string} other times of one form */
+function byAge(one, other) {
+  return one < other ? -1 : Number(one > other);
+}
+
 /**
- * The requests that match, in turn: priority, then age.
+ * Those that match.
  * @param {RequestRow[]} requests
  * @param {Term[]} terms
  * @param {string} reason only requests that wait for it; empty for all
@@ -23,19 +37,12 @@ const ORDER = ["waiting", "requested", "refused", "making", "ending"];
 export function matching(requests, terms, reason) {
   return requests
     .filter((row) => !reason || (row.reasons ?? []).some((each) => each.reason === reason))
-    .filter((row) => picksRequest(terms, row))
-    .sort((one, other) => ORDER.indexOf(one.state) - ORDER.indexOf(other.state) || inTurn(one, other));
+    .filter((row) => picksRequest(terms, row));
 }
 
-/** @param {RequestRow} one @param {RequestRow} other */
-function inTurn(one, other) {
-  return (other.priority ?? 0) - (one.priority ?? 0) || (one.asked_at ?? "").localeCompare(other.asked_at ?? "") ||
-    `${one.namespace}/${one.name}`.localeCompare(`${other.namespace}/${other.name}`, "en", { numeric: true });
-}
-
-/** The turn of each waiting request in the whole queue, from 1. @param {RequestRow[]} requests @returns {Map<string, number>} */
-export function turns(requests) {
-  const waiting = requests.filter((row) => row.state === "waiting").sort(inTurn);
+/** The turn of each waiting request, from 1. @param {RequestRow[]} sorted @returns {Map<string, number>} */
+export function turns(sorted) {
+  const waiting = sorted.filter((row) => row.state === "waiting");
   return new Map(waiting.map((row, index) => [row.request, index + 1]));
 }
 
@@ -85,6 +92,8 @@ export class QueueView {
     /** @type {Term[]} */
     this._terms = [];
     this._unlisted = 0;
+    /** What is drawn of each request, and when it has to be drawn again. @type {Map<string, {row: RequestRow, waited: string, element: HTMLElement}>} */
+    this._drawn = new Map();
     at("reasons").addEventListener("click", (/** @type {any} */ event) => {
       const button = event.target.closest("button");
       if (!button) return;
@@ -95,7 +104,7 @@ export class QueueView {
 
   /** @param {RequestRow[]} requests @param {Term[]} terms @param {number} unlisted */
   show(requests, terms, unlisted) {
-    this._requests = requests;
+    this._requests = inTurn(requests);
     this._terms = terms;
     this._unlisted = unlisted;
     this.draw();
@@ -114,27 +123,44 @@ export class QueueView {
     at("reasons").replaceChildren(...offered(counted, this._reason).map(([reason, count]) => make("li", {},
       make("button", { type: "button", title: reason, "data-reason": reason, "aria-pressed": String(reason === this._reason) },
         reasonText(reason), make("small", {}, String(count))))));
-    at("requests").replaceChildren(...found.slice(0, SHOWN_MAX).map((row) => element(row, turn.get(row.request))));
+    arrange(at("requests"), found.slice(0, SHOWN_MAX).map((row) => this._element(row, turn.get(row.request))));
+    for (const [request, { element }] of this._drawn) if (!element.isConnected) this._drawn.delete(request);
     const more = Math.max(0, found.length - SHOWN_MAX) + this._unlisted;
     at("queue-note").textContent = this._requests.length === 0
       ? "No request waits: each has its slice."
       : found.length === 0 ? "No request matches the filter."
         : more ? `and ${more} more; narrow them down with the filter.` : "";
-    if (focused) at("requests").querySelector(`[data-request="${CSS.escape(focused)}"]`)?.focus();
+    if (focused) at("requests").querySelector(`[data-request="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+  }
+
+  /** Of one that has not changed only its turn is written. @param {RequestRow} row @param {number | undefined} turn */
+  _element(row, turn) {
+    const waited = age(row.asked_at);
+    const before = this._drawn.get(row.request);
+    const element = before?.element ?? make("li", {}, make("button", { type: "button", "data-request": row.request }));
+    if (before?.row !== row || before.waited !== waited) {
+      const button = /** @type {HTMLElement} */ (element.firstElementChild);
+      button.className = row.state;
+      button.replaceChildren(...parts(row, waited));
+      this._drawn.set(row.request, { row, waited, element });
+    }
+    const place = element.querySelector(".turn");
+    if (place && place.textContent !== `${turn}.`) place.textContent = `${turn}.`;
+    return element;
   }
 }
 
-/** @param {RequestRow} row @param {number | undefined} turn */
-function element(row, turn) {
-  const waited = age(row.asked_at);
-  return make("li", {}, make("button", { type: "button", class: row.state, "data-request": row.request },
+/** What a row shows. @param {RequestRow} row @param {string} waited */
+function parts(row, waited) {
+  return [
     make("span", { class: "line" },
-      turn !== undefined && make("span", { class: "turn", title: "its turn in the queue" }, `${turn}.`),
+      row.state === "waiting" && make("span", { class: "turn", title: "its turn in the queue" }),
       make("b", {}, make("span", { class: "ns" }, row.namespace ? `${row.namespace}/` : ""), row.name || row.request),
       row.state !== "waiting" && make("span", { class: "tag" }, row.state),
       row.reserved && make("span", { class: "tag good", title: "it starts there when the pods on it have ended" }, "place reserved"),
       waited && make("time", { datetime: row.asked_at, title: `asked ${row.asked_at}` }, waited)),
     make("span", { class: "asks" }, [row.ask && `asks for ${row.ask}`, row.priority && `priority ${row.priority}`].filter(Boolean).join(", ")),
     make("p", {}, row.message.replace(/^(waits|refused): /, "")),
-    row.helps && row.state === "waiting" && make("p", { class: "helps" }, row.helps)));
+    ...(row.helps && row.state === "waiting" ? [make("p", { class: "helps" }, row.helps)] : []),
+  ];
 }

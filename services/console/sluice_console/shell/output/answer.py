@@ -1,0 +1,66 @@
+"""What a reading command answers: printed once, or again whenever it has changed (`--watch`)."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from sluice_console.core.documents import Document
+from sluice_console.shell.output.formats import OutputFormat, is_for_programs, print_document
+from sluice_console.shell.output.printer import console, say
+
+PAUSE_S = 0.5
+"""Minimum between two answers: a busy fleet is shown twice a second."""
+SHARE_MAX = 0.1
+"""Of the time, for answers that take long."""
+ASK_EVERY_S = 60.0
+"""Between two questions to a service about what the bus does not show: the recorder sums up every minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Documents, and how a person is shown one of them."""
+
+    documents: tuple[Document, ...]
+    show: Callable[[Any], None] = field(compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """For standard error."""
+    beside: object = None
+    """What is shown and is in no document."""
+
+    def print(self, form: OutputFormat, *, one_line: bool = False) -> None:
+        """Print it; `one_line` if others follow."""
+        for document in self.documents:
+            print_document(document, form, self.show, one_line=one_line or len(self.documents) > 1)
+        sys.stdout.flush()
+        say(self.notes)
+
+
+async def once(answer: Awaitable[Answer], form: OutputFormat) -> int:
+    """Print it. Returns the exit code."""
+    (await answer).print(form)
+    return 0
+
+
+async def repeated(
+    ask: Callable[[], Awaitable[Answer]], form: OutputFormat, changed: asyncio.Event | None = None
+) -> NoReturn:
+    """Print the answer, and again when another one comes: asked for after `changed`, without it every minute."""
+    shown: Answer | None = None
+    while True:
+        if changed is not None:
+            changed.clear()
+        began = time.monotonic()
+        answer = await ask()
+        took_s = time.monotonic() - began
+        if answer != shown:
+            if shown is not None and not is_for_programs(form):
+                out = console()
+                out.clear() if out.is_terminal else out.print()
+            answer.print(form, one_line=True)
+            shown = answer
+        await asyncio.sleep(max(PAUSE_S, took_s * (1 / SHARE_MAX - 1)) if changed is not None else ASK_EVERY_S)
+        if changed is not None:
+            await changed.wait()
