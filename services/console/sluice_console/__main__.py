@@ -162,7 +162,9 @@ def simulate_command(
         and out is not None
     ):
         become_simulation(OfflineRun(fleet, workload, out, placement, policy, queue=not no_queue, seed=seed))
-    raise UsageError("simulate needs either -f FILE [--admission FILE] [--server URL] [--json], or --fleet, --workload and --out")
+    raise UsageError(
+        "simulate needs either -f FILE [--admission FILE] [--server URL] [--json], or --fleet, --workload and --out"
+    )
 
 
 @app.command(name="doctor")
