@@ -124,30 +124,17 @@ def test_a_thread_that_never_ends_does_not_keep_a_service_alive(start):
     assert (code, log[-1]["event"]) == (1, "ended without finishing")
 
 
-def test_a_thread_that_never_ends_does_not_keep_a_failed_service_alive(start):
-    """A service that failed beside a hanging device call ends, so that its supervisor can restart it."""
-    process = start(
-        """
-        async def main(service):
-            threading.Thread(target=threading.Event().wait).start()
-            raise ServiceError("the journal cannot be written")
-        """,
-        drain_s=0.3,
-    )
-    code, _, log = finish(process)
-    assert code == 1
-    assert [line["event"] for line in log[-2:]] == ["the journal cannot be written", "ended without finishing"]
-
-
+@pytest.mark.parametrize("error", ["BusError", "ServiceError"])
 @pytest.mark.parametrize(
     "left",
     [
+        pytest.param("threading.Thread(target=threading.Event().wait).start()", id="a thread of its own"),
         pytest.param("asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)", id="a thread"),
         pytest.param("asyncio.ensure_future(never_ending())", id="a task"),
     ],
 )
-def test_what_a_failed_service_has_left_behind_does_not_keep_it_alive(start, left):
-    """A pod-watcher whose folder hangs (NFS) and whose bus has failed ends, and can be restarted."""
+def test_what_a_failed_service_has_left_behind_does_not_keep_it_alive(start, left, error):
+    """Beside a hanging device call or folder (NFS) it ends, so that its supervisor can restart it."""
     process = start(
         f"""
         async def never_ending():
@@ -160,7 +147,7 @@ def test_what_a_failed_service_has_left_behind_does_not_keep_it_alive(start, lef
         async def main(service):
             left = {left}
             await asyncio.sleep(0.05)
-            raise BusError("the broker denies it")
+            raise {error}("the broker denies it")
         """,
         drain_s=0.3,
     )
