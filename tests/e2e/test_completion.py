@@ -88,8 +88,7 @@ class Zsh:
 
 async def test_names_of_the_running_system_are_completed_in_each_shell(up, scripts, tmp_path):
     """Else a user copies them from another window, and cordons the neighbour."""
-    up.start()
-    await up.ready()
+    await up.started()
     up.add("by-profile")
     async with up.watching() as watching:
         await watching.bound("by-profile")
