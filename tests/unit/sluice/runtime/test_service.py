@@ -57,6 +57,13 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, list[dict]]:
     return process.returncode, out, [json.loads(line) for line in err.splitlines()]
 
 
+def told_to_end(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> tuple[int, str, list[dict]]:
+    """How it ends when it gets a signal once it is ready."""
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    return finish(process)
+
+
 def test_a_service_that_is_done_ends_well(start):
     """A service that ends by itself has not failed; each run has a name."""
     code, out, log = finish(start("async def main(service): say(service.name)"))
@@ -77,9 +84,7 @@ def test_a_signal_stops_a_service_in_order(start, number):
                 await asyncio.sleep(0.05)
                 say("put away")
     """)
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(number)
-    code, out, log = finish(process)
+    code, out, log = told_to_end(process, number)
     assert (code, out) == (0, "put away\n")
     assert [line["event"] for line in log] == ["starting", "stopping", "stopped"]
 
@@ -118,9 +123,7 @@ def test_a_thread_that_never_ends_does_not_keep_a_service_alive(start):
         """,
         drain_s=0.3,
     )
-    assert process.stdout.readline() == "ready\n"
-    process.terminate()
-    code, _, log = finish(process)
+    code, _, log = told_to_end(process)
     assert (code, log[-1]["event"]) == (1, "ended without finishing")
 
 
@@ -222,9 +225,7 @@ def test_an_error_while_stopping_is_a_failure(start):
             finally:
                 raise ServiceError("the journal could not be closed")
     """)
-    assert process.stdout.readline() == "ready\n"
-    process.terminate()
-    code, _, log = finish(process)
+    code, _, log = told_to_end(process)
     assert (code, log[-1]["event"]) == (EXIT_CONFIG, "the journal could not be closed")
 
 
