@@ -63,8 +63,8 @@ def test_a_daemon_that_cannot_be_looked_at_is_not_dead(place: Place) -> None:
 
 
 @LOOKED_AT
-@pytest.mark.parametrize("order", [start_order(), stop_order()], ids=["started anew", "ended"])
-def test_a_daemon_that_cannot_be_looked_at_is_not_started_anew_nor_taken_for_ended(
+@pytest.mark.parametrize("order", [start_order(), stop_order()], ids=["started again", "ended"])
+def test_a_daemon_that_cannot_be_looked_at_is_not_started_again_nor_taken_for_ended(
     place: Place, refuse: Callable[[str], None], file: str, order: StartMps | StopMps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A restarted agent would kill it under its tenants; or its directory would go, and it keep its GPU, forgotten."""

@@ -202,7 +202,7 @@ def allocated(driver: str = DRIVER, *, reserved: tuple[str, ...] = ("u1",)) -> D
     return {"allocation": {"devices": {"results": results}}, "reservedFor": consumers}
 
 
-NEW, NOBODY = {"operation": "CREATE", "namespace": "team"}, {"may_bind": False}
+NEW, A_USER = {"operation": "CREATE", "namespace": "team"}, {"may_bind": False}
 REFUSED = {
     "makes one that looks like ours": (
         {"object": claim(), "request": {"operation": "CREATE", "namespace": "team"}},
