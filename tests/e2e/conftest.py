@@ -72,6 +72,10 @@ class Up:
         remember(Path(self.running.data_dir), self.running.nats_url)
         return self.running
 
+    async def started(self, *options: str) -> RunningSystem:
+        self.start(*options)
+        return await self.ready()
+
     def said(self) -> str:
         return self.log.read_text(encoding="utf-8")
 

@@ -43,8 +43,7 @@ async def test_pods_of_public_charts_work_or_say_what_to_change(up, tmp_path):
     """Otherwise only the source of a chart would show why its pod does not start."""
     up.fleet = tmp_path / "fleet.toml"
     up.fleet.write_text(FLEET)
-    up.start()
-    await up.ready()
+    await up.started()
     done = up.sluice("simulate", *(word for file in CHARTS for word in ("-f", str(file))), "--json")
     pods = {pod["name"]: pod for pod in json.loads(done.stdout)["pods"]}
     given = {

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -88,8 +89,7 @@ class Zsh:
 
 async def test_names_of_the_running_system_are_completed_in_each_shell(up, scripts, tmp_path):
     """Else a user copies them from another window, and cordons the neighbour."""
-    up.start()
-    await up.ready()
+    await up.started()
     up.add("by-profile")
     async with up.watching() as watching:
         await watching.bound("by-profile")
@@ -114,13 +114,10 @@ async def test_names_of_the_running_system_are_completed_in_each_shell(up, scrip
         (f"{start}; source '{scripts}/zsh'", [*lines, ("sluice gpus fits:7", {"fits:7g.40gb"})]),
         (f"fpath=('{scripts}' $fpath); {start}", lines[:1]),
     ):
-        zsh = Zsh(setup, env)
-        try:
+        with closing(Zsh(setup, env)) as zsh:
             for line, expected in cases:
                 shown = zsh.until(*expected, again=f"{line}\t")
                 assert all(each in shown for each in expected), (line, shown)
-        finally:
-            zsh.close()
 
 
 @pytest.mark.parametrize("server", ["absent", "refuses", "silent"])

@@ -69,8 +69,7 @@ async def test_a_system_that_works_is_well_and_one_that_lost_its_allocator_is_no
     ports = dict(zip(SHOWN, free_ports(len(SHOWN)), strict=True))
     for service, port in ports.items():
         up.environment[f"SLUICE_{service.replace('-', '_').upper()}_METRICS_ADDRESS"] = f"127.0.0.1:{port}"
-    up.start("--processes", "1")
-    running = await up.ready()
+    running = await up.started("--processes", "1")
     code, levels = await doctor(up)
     assert (code, set(levels)) == (0, {"ok"}), levels
     said = {finding["check"]: finding["what"] for finding in levels["ok"]}

@@ -70,8 +70,7 @@ async def test_every_pod_of_the_corpus_has_one_answer(up, tmp_path):
     up.fleet = tmp_path / "fleet.toml"  # with room for all of them beside each other
     fleet = (EXAMPLES / "fleet.toml").read_text(encoding="utf-8")
     up.fleet.write_text(fleet + "".join(MORE.format(number=number) for number in range(3, 15)))
-    up.start()
-    await up.ready()
+    await up.started()
     done = up.sluice("simulate", *(word for file in CORPUS for word in ("-f", str(file))), "--json")
     assert {pod["name"]: answer_of_simulate(pod) for pod in json.loads(done.stdout)["pods"]} == webhook
     for file in CORPUS:
@@ -87,8 +86,7 @@ async def test_every_pod_of_the_corpus_has_one_answer(up, tmp_path):
 
 async def test_a_chart_is_simulated_as_the_pods_it_would_make(up, tmp_path):
     """Deployments and Jobs are what people have; a Service among them is no mistake."""
-    up.start()
-    await up.ready()
+    await up.started()
     chart = tmp_path / "chart.yaml"
     chart.write_text(
         """

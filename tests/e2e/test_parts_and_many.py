@@ -60,8 +60,7 @@ async def test_a_pod_is_given_all_gpus_of_a_node_of_sixteen(up, tmp_path):
     """Ten whole GPUs would be refused where the fleet has a node of sixteen."""
     up.fleet = tmp_path / "fleet.toml"
     up.fleet.write_text('[[node]]\nname = "n"\ngpus = [{ model = "t4", count = 16 }]\n', encoding="utf-8")
-    up.start()
-    await up.ready()
+    await up.started()
     async with up.watching() as watching:
         limits = '{limits: {"nvidia.com/gpu": 10}}'
         up.write("ten.yaml", INSTANCES.format(name="ten", containers=f"{{name: m, image: x, resources: {limits}}}"))

@@ -280,8 +280,7 @@ async def test_a_gpu_without_mig_is_shared_whole_and_strangers_wait(up, tmp_path
     """The daemon's GPU would be given to another namespace, or stay shut after its last tenant."""
     up.fleet = tmp_path / "fleet.toml"
     up.fleet.write_text(WHOLE_GPU)
-    up.start()
-    await up.ready()
+    await up.started()
     async with up.watching() as watching:
         shares = Shares(up, watching)
         shares.ask("one")
@@ -310,8 +309,7 @@ async def test_time_is_shared_where_it_is_enforced_and_an_adjusted_part_is_told_
     up.environment["SLUICE_NODE_AGENT_QUOTA_LIBRARY"] = str(library)
     up.fleet = tmp_path / "fleet.toml"
     up.fleet.write_text(WHOLE_GPU)
-    up.start()
-    await up.ready()
+    await up.started()
     async with up.watching() as watching:
         shares = Shares(up, watching)
         for name, request in (("one", "0.3"), ("two", "0.6")):
@@ -347,8 +345,7 @@ async def closed(path: Path) -> None:
 
 async def test_killing_up_leaves_no_daemon(up):
     """A daemon is not tied to its agent: each killed `sluice up` would leave one for every home."""
-    up.start()
-    await up.ready()
+    await up.started()
     async with up.watching() as watching:
         shares = Shares(up, watching)
         shares.ask("one")

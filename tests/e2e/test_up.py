@@ -108,8 +108,7 @@ async def test_ctrl_c_leaves_no_process_and_no_file(up):
 
 async def test_killing_up_leaves_no_process(up):
     """Kill -9, not Ctrl-C: no service is orphaned, and no command finds a dead system."""
-    up.start()
-    await up.ready()
+    await up.started()
     with leaves_no_process(up):
         up.process.kill()
     assert up.sluice("pods").returncode == 3
@@ -117,15 +116,13 @@ async def test_killing_up_leaves_no_process(up):
 
 async def test_a_slice_survives_stopping_and_starting_everything(up):
     """With --data, a reboot of the control plane is not felt by a running pod."""
-    up.start()
-    await up.ready()
+    await up.started()
     up.add("by-percentage")
     async with up.watching() as watching:
         before = await watching.bound("by-percentage")
     assert up.interrupt() == 0, up.said()
     up.log.unlink()
-    up.start()
-    await up.ready()
+    await up.started()
     async with up.watching() as watching:
         after = await watching.bound("by-percentage")
         assert (after.request, after.containers) == (before.request, before.containers)
@@ -144,8 +141,7 @@ async def test_a_second_up_on_the_same_data_is_refused_and_the_first_goes_on(sha
 
 async def test_many_nodes_share_processes_and_two_allocators_share_the_work(up):
     """`--processes` and `--allocators`."""
-    up.start("--processes", "1", "--allocators", "2")
-    await up.ready()
+    await up.started("--processes", "1", "--allocators", "2")
     lines = [" ".join(child.cmdline()) for child in up.children()]
     assert sum("sluice_node_agent" in line for line in lines) == 1
     assert sum("sluice_allocator" in line for line in lines) == 2

@@ -32,8 +32,7 @@ async def answers(host: str, port: int) -> None:
 @pytest.mark.skipif(not CHROMIUM.exists(), reason=WHY_NO_CHROMIUM)
 async def test_a_person_without_kubernetes_or_gpus_sees_pods_come_and_go(up):
     """The first thing people look at; and what it says when it loses the broker, or its own server."""
-    up.start("--web", "127.0.0.1:0")
-    await up.ready()
+    await up.started("--web", "127.0.0.1:0")
     host, port = page_of(up.said())
     await answers(host, port)
     async with async_playwright() as playwright:

@@ -4,7 +4,7 @@ import asyncio
 import http.client
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -253,13 +253,10 @@ class Page:
         return await asyncio.to_thread(self._ask, path, method, headers)
 
     def _ask(self, path: str, method: str, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
-        try:
+        with closing(http.client.HTTPConnection(self.host, self.port, timeout=60)) as connection:
             connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
             answer = connection.getresponse()
             return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
-        finally:
-            connection.close()
 
 
 @asynccontextmanager

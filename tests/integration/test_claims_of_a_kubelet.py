@@ -5,6 +5,7 @@ import json
 
 import pytest
 from factories.agent_driver import AgentDriver, kill, pull, short_folder, start_agent
+from factories.broker.bus_rigs import broker_and_bus
 from factories.cluster.claim_kubelet import ClaimKubelet
 from factories.waiting import WITHIN_S
 from factories.words import booking_of
@@ -15,8 +16,6 @@ from sluice.contracts.bus.events import Stream
 from sluice.contracts.dra.names import DRIVER, cdi_device, device_names
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import DeviceGrant, Grant, ResourceClaimRef, Share
-from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker
 
 NODE = NodeName("gpu-1.example")
 POD = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
@@ -96,17 +95,14 @@ async def scene(request, tmp_path):
         (folder / "fleet.toml").write_text(FLEET)
         (folder / "pods").mkdir()
         kubelet = ClaimKubelet(folder / "kubelet", *(OLD if getattr(request, "param", "v1") == "v1beta1" else ()))
-        async with Broker(tmp_path / "nats") as broker:
-            bus = await NatsBus.connect(broker.url, name="desk")
+        async with broker_and_bus(tmp_path) as (broker, bus):
             there = Scene(folder, broker, bus, kubelet)
             try:
-                await bus.ensure_streams()
                 await there.start()
                 yield there
             finally:
                 if there.agent is not None:
                     await kill(there.agent)
-                await bus.close()
 
 
 async def _snapshot(scene, right):

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import signal
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import grpc
@@ -31,22 +32,16 @@ BOTH = pytest.mark.parametrize("node", ["host", "container"], indirect=True)
 @pytest.fixture
 def node(request):
     """A node with a running driver, in a privileged container or on the host."""
-    there = KubeletNode(getattr(request, "param", "container"))
-    try:
+    with closing(KubeletNode(getattr(request, "param", "container"))) as there:
         there.start()
         yield there
-    finally:
-        there.close()
 
 
 @pytest.fixture
 def bare():
     """A node without a driver."""
-    there = KubeletNode()
-    try:
+    with closing(KubeletNode()) as there:
         yield there
-    finally:
-        there.close()
 
 
 def _sharing(home, name="main"):

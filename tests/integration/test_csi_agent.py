@@ -4,6 +4,7 @@ import signal
 
 import pytest
 from factories.agent_driver import AgentDriver, daemons_below
+from factories.broker.bus_rigs import broker_and_bus
 from factories.cluster.kubelet_node import NODE, KubeletNode, can_connect, in_time
 from factories.waiting import wait_until
 from factories.words import booking_of
@@ -14,8 +15,6 @@ from sluice.contracts.ids import NodeName
 from sluice.contracts.kube.names import is_ticket_name
 from sluice.contracts.messages import DeviceGrant, Grant, Share
 from sluice.contracts.ticket_paths import ticket_of
-from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker
 
 UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
 FLEET = f"""
@@ -70,34 +69,29 @@ async def _grant(desk, allocation, *, share=None):
 
 async def test_a_pods_container_reaches_its_share_through_its_volume(node, tmp_path):
     """A pod with a share has its daemon, also after the agent was killed, and leaves nothing behind."""
-    async with Broker(tmp_path / "nats") as broker:
-        bus = await NatsBus.connect(broker.url, name="desk")
-        try:
-            await bus.ensure_streams()
-            number = _start(node, broker.url, node.roles)
-            desk = AgentDriver(bus, node.folder)
-            news = await desk.open(NodeName(NODE))
-            booking = await _grant(desk, "a1_R_1", share=Share(mode="mps", uid=0, memory_mib=4096))
-            word = await desk.ready(NodeName(NODE), "a1_R_1")
-            ticket = ticket_of(word.ticket, word.containers[0])
-            assert is_ticket_name(ticket)
-            await node.publish(UID)
-            assert can_connect(node.start_container(UID, "main", ticket) / "pipe" / "control")
-            node.stop(number, signal.SIGKILL)
-            _start(node, broker.url, node.roles[-1:])
-            await desk.open(NodeName(NODE), known_run=news.agent_run)
-            await node.publish(UID)
-            assert can_connect(node.start_container(UID, "again", ticket) / "pipe" / "control")
-            await desk.revoke(booking)
-            await desk.gone(NodeName(NODE), "a1_R_1")
-            assert list(node.seen(node.target(UID)).iterdir()) == []
-            for name in ("main", "again"):
-                node.run("umount", str(node.root / "pods" / UID / "c" / name))
-            await in_time(node.unpublish(UID))
-            assert not (node.pods / UID).exists()
-            wait_until(lambda: not daemons_below(node.folder), "the daemon ends with its last tenant")
-        finally:
-            await bus.close()
+    async with broker_and_bus(tmp_path) as (broker, bus):
+        number = _start(node, broker.url, node.roles)
+        desk = AgentDriver(bus, node.folder)
+        news = await desk.open(NodeName(NODE))
+        booking = await _grant(desk, "a1_R_1", share=Share(mode="mps", uid=0, memory_mib=4096))
+        word = await desk.ready(NodeName(NODE), "a1_R_1")
+        ticket = ticket_of(word.ticket, word.containers[0])
+        assert is_ticket_name(ticket)
+        await node.publish(UID)
+        assert can_connect(node.start_container(UID, "main", ticket) / "pipe" / "control")
+        node.stop(number, signal.SIGKILL)
+        _start(node, broker.url, node.roles[-1:])
+        await desk.open(NodeName(NODE), known_run=news.agent_run)
+        await node.publish(UID)
+        assert can_connect(node.start_container(UID, "again", ticket) / "pipe" / "control")
+        await desk.revoke(booking)
+        await desk.gone(NodeName(NODE), "a1_R_1")
+        assert list(node.seen(node.target(UID)).iterdir()) == []
+        for name in ("main", "again"):
+            node.run("umount", str(node.root / "pods" / UID / "c" / name))
+        await in_time(node.unpublish(UID))
+        assert not (node.pods / UID).exists()
+        wait_until(lambda: not daemons_below(node.folder), "the daemon ends with its last tenant")
 
 
 def test_volumes_are_served_before_anything_of_the_agent_and_their_end_is_clean(node):

@@ -68,6 +68,16 @@ class Watching:
     def start(self) -> None:
         self.task = asyncio.create_task(self.reflector.run())
 
+    async def stop(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.task
+
+    async def start_knowing(self) -> None:
+        self.start()
+        await self.until_known()
+
     @property
     def listings(self) -> int:
         return sum(isinstance(each, ListingStarted) for each in self.events)
@@ -87,6 +97,11 @@ class Watching:
             each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in self.kube.all("pods")
         }
         await self.until(lambda: self.listed is None and self.known == has(), f"what the server has: {has()}")
+
+    async def sees_another(self, cluster: Cluster) -> None:
+        """A fourth pod is created, and seen."""
+        await make(cluster, "d")
+        await self.until_known()
 
     async def until_watching(self) -> None:
         """Wait until its watch is open."""
@@ -112,10 +127,7 @@ async def seen(kube: FakeKube, cluster: Cluster, tmp_path: Path) -> AsyncIterato
     api = await KubeApi.connect(kube.kubeconfig(tmp_path / "config"))
     made = Watching(kube, api)
     yield made
-    if made.task is not None:
-        made.task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await made.task
+    await made.stop()
     await api.close()
 
 
@@ -139,20 +151,17 @@ async def test_a_listing_whose_pages_expire_ends_all_the_same(
     """A large cluster on a slow day would never be listed: each try would find its continue token expired."""
     monkeypatch.setattr(module, "PAGE", 1)
     seen.on_event = lambda event: kube.faults.expire_pages() if isinstance(event, Seen) else None
-    seen.start()
-    await seen.until_known()
+    await seen.start_knowing()
     assert seen.listings == 2
     assert len(seen.clock.pauses) == 1
 
 
 async def test_a_torn_line_loses_nothing_and_lists_nothing(seen: Watching, kube: FakeKube, cluster: Cluster) -> None:
     """Half an event would be taken for one, or skipped."""
-    seen.start()
-    await seen.until_known()
+    await seen.start_knowing()
     await seen.until_watching()
     assert kube.faults.tear_watches() == 1
-    await make(cluster, "d")
-    await seen.until_known()
+    await seen.sees_another(cluster)
     assert seen.listings == 1
 
 
@@ -160,20 +169,17 @@ async def test_a_watch_that_is_too_old_lists_anew_after_a_pause(
     seen: Watching, kube: FakeKube, cluster: Cluster
 ) -> None:
     """The normal case after an API server was restarted."""
-    seen.start()
-    await seen.until_known()
+    await seen.start_knowing()
     await seen.until_watching()
     kube.faults.restart()
-    await make(cluster, "d")
-    await seen.until_known()
+    await seen.sees_another(cluster)
     await seen.until(lambda: seen.listings == 2, "a second listing")
     assert seen.clock.pauses
 
 
 async def test_a_restored_backup_is_noticed_at_once_and_told(seen: Watching, kube: FakeKube, cluster: Cluster) -> None:
     """Its versions are smaller: an older watch stays silent, and every object looks older than it is."""
-    seen.start()
-    await seen.until_known()
+    await seen.start_knowing()
     backup = kube.faults.backup()
     await make(cluster, "later", "later-too")
     await cluster.delete(f"{PATH}/a", {"gracePeriodSeconds": 0})
@@ -195,16 +201,14 @@ async def test_a_server_that_is_busy_says_when_to_come_again(
     kube.faults.fail(1, code=429, verb=verb, path="pods", retry_after_s=7)
     seen.start()
     await seen.until_watching()
-    await make(cluster, "d")
-    await seen.until_known()
+    await seen.sees_another(cluster)
     (pause_s,) = seen.clock.pauses
     assert 7.0 <= pause_s <= 7.0 * 1.2
 
 
 async def test_a_rotated_token_is_read_anew(seen: Watching, kube: FakeKube, tmp_path: Path, cluster: Cluster) -> None:
     """The watch would stop for good when its first token expires."""
-    seen.start()
-    await seen.until_known()
+    await seen.start_knowing()
     await seen.until_watching()
     old, kube.admin_token = kube.admin_token, kube.call(lambda: kube.access.token(ADMIN))
     kube.kubeconfig(tmp_path / "config")
@@ -243,16 +247,13 @@ async def test_without_the_right_to_watch_it_says_so_and_keeps_asking_slowly(
     assert 'cannot list resource "pods"' in refused[0]["why"]
     assert seen.clock.pauses[-1] >= 15.0
     assert max(seen.clock.pauses) <= LONGEST_S
-    seen.task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await seen.task
+    await seen.stop()
     await api.close()
 
 
 async def test_watches_that_end_at_once_are_not_asked_for_at_once(seen: Watching, kube: FakeKube) -> None:
     """An orderly end is no error: without a pause this would be the fastest loop there is."""
-    seen.start()
-    await seen.until_known()
+    await seen.start_knowing()
 
     def ended() -> bool:
         if kube.front.watches:
@@ -268,14 +269,12 @@ async def test_a_resync_that_fails_does_not_end_the_watch(seen: Watching, kube: 
     """An API server that cannot list just now can still report every change."""
     seen.reflector.resync_s = 0.3
     with capture_logs() as logs:
-        seen.start()
-        await seen.until_known()
+        await seen.start_knowing()
         kube.faults.fail(1, code=500, verb="list", path="pods")
         failed = lambda: any(each["event"].startswith("the resync failed") for each in logs)  # noqa: E731
         await seen.until(failed, "a listing that fails")
     await seen.until_watching()
-    await make(cluster, "d")
-    await seen.until_known()
+    await seen.sees_another(cluster)
     assert seen.listings == 1
 
 
@@ -297,12 +296,10 @@ async def test_a_connection_that_is_dead_without_a_word_is_found_out(
 ) -> None:
     """With a router that forgot it every pod would wait, without an error."""
     monkeypatch.setattr(module, "SILENT_S", 0.2)
-    seen.start()
-    await seen.until_known()
+    await seen.start_knowing()
     await seen.until(lambda: seen.clock.pauses, "the silence is noticed")
     monkeypatch.setattr(module, "SILENT_S", 20.0)
-    await make(cluster, "d")
-    await seen.until_known()
+    await seen.sees_another(cluster)
     assert seen.listings == 1
 
 
@@ -315,8 +312,7 @@ async def test_an_api_server_that_stays_away_is_told_once_with_what_follows(
     before, troubles = failed(), metrics.value(KUBE_TROUBLES, "pods")
     kube.faults.fail(25, code=503)
     with capture_logs() as lines:
-        seen.start()
-        await seen.until_known()
+        await seen.start_knowing()
     told = [line for line in lines if "API server" in line["event"]]
     assert [(line["log_level"], line["event"].partition(":")[0]) for line in told] == [
         ("error", "the API server does not answer"),

@@ -66,8 +66,7 @@ def test_a_server_that_cannot_start_is_said_with_its_own_words(place: Place) -> 
     said = refusal_of(lambda: place.daemons.start(start_order()))
     assert "its server for uid 1000 ended at its start" in said
     assert "Invalid CUDA_VISIBLE_DEVICES" in said
-    place.daemons.stop(stop_order())
-    assert place.left() == []
+    place.stop()
 
 
 @AS_ROOT
@@ -82,8 +81,7 @@ def test_a_server_that_is_never_ready_is_given_up(place: Place) -> None:
     """A start must end."""
     place.switch("never_ready")
     assert "was not ready within 3 s" in refusal_of(lambda: place.hurried().start(start_order()))
-    place.daemons.stop(stop_order())
-    assert place.left() == []
+    place.stop()
 
 
 # -- ending -----------------------------------------------------------------------------------------------------------
@@ -124,8 +122,7 @@ def test_a_daemon_that_does_not_quit_is_killed(place: Place, how: str) -> None:
 def test_the_server_of_a_dead_daemon_is_ended(place: Place) -> None:
     """It would hold the device, unnoticed."""
     pid, started_at = place.daemons.start(start_order())
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: place.processes.started_at(pid) == 0, "the daemon dies")
+    place.kill(pid)
     assert len(place.left()) == 1
     place.reborn().stop(stop_order(H1, pid, started_at))
     assert place.left() == []
@@ -163,8 +160,7 @@ def test_a_home_whose_owner_is_unreadable_can_be_stopped(place: Place) -> None:
     """A disk error must not make a daemon immortal."""
     place.daemons.start(start_order())
     (place.root / H1 / "home.json").write_text("\0\0\0")
-    place.daemons.stop(stop_order())
-    assert place.left() == []
+    place.stop()
     assert not (place.root / H1).exists()
 
 

@@ -10,6 +10,7 @@ import pytest
 from factories.descriptors import no_descriptor_left
 from factories.gpus.mps import H1, Place, PodProcesses, mps_place, refusal_of, start_order, stop_order
 
+from sluice_node_agent.core.instructions import StartMps, StopMps
 from sluice_node_agent.device.mps.control import MpsProcess
 from sluice_node_agent.device.mps.home_directory import MpsError
 from sluice_node_agent.device.mps.termination import HomeTermination
@@ -52,11 +53,6 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return begin
 
 
-def _is_untouched(place: Place, pid: int, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.undo()
-    return pid in [process.pid for process in place.left()] and (place.root / H1 / "home.json").is_file()
-
-
 def test_a_daemon_that_cannot_be_looked_at_is_not_dead(place: Place) -> None:
     """All pods of a shared device would lose their slices because the agent had 1024 files open."""
     running = place.daemons.start(start_order())
@@ -67,28 +63,20 @@ def test_a_daemon_that_cannot_be_looked_at_is_not_dead(place: Place) -> None:
 
 
 @LOOKED_AT
-def test_a_daemon_that_cannot_be_looked_at_is_not_started_anew(
-    place: Place, refuse: Callable[[str], None], file: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("order", [start_order(), stop_order()], ids=["started again", "ended"])
+def test_a_daemon_that_cannot_be_looked_at_is_not_started_again_nor_taken_for_ended(
+    place: Place, refuse: Callable[[str], None], file: str, order: StartMps | StopMps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A restarted agent would kill the daemon under its tenants."""
+    """A restarted agent would kill it under its tenants; or its directory would go, and it keep its GPU, forgotten."""
     running = place.daemons.start(start_order())
     refuse(file)
-    assert "Too many open files" in refusal_of(lambda: place.daemons.start(start_order()))
-    assert _is_untouched(place, running[0], monkeypatch)
+    with_it = place.daemons.start if isinstance(order, StartMps) else place.daemons.stop
+    assert "Too many open files" in refusal_of(lambda: with_it(order))
+    monkeypatch.undo()
+    assert running[0] in [process.pid for process in place.left()]
+    assert (place.root / H1 / "home.json").is_file()
     assert place.daemons.start(start_order()) == running
-
-
-@LOOKED_AT
-def test_a_daemon_that_cannot_be_looked_at_has_not_ended(
-    place: Place, refuse: Callable[[str], None], file: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its directory would be removed under it, and it would keep its GPU, forgotten."""
-    running = place.daemons.start(start_order())
-    refuse(file)
-    assert "Too many open files" in refusal_of(lambda: place.daemons.stop(stop_order()))
-    assert _is_untouched(place, running[0], monkeypatch)
-    place.daemons.stop(stop_order())
-    assert place.left() == []
+    place.stop()
 
 
 @LOOKED_AT

@@ -202,16 +202,14 @@ def test_an_agent_killed_at_any_step_of_a_start_leaves_what_the_next_one_can_use
         assert sum(process.pid == pid for process in place.left()) == 1
         assert len(place.left()) == 2
         assert place.client().hear()["memory_mib"] == 1500
-    place.daemons.stop(stop_order())
-    assert place.left() == []
+    place.stop()
     assert place.daemons.found() == ()
 
 
 def test_a_dead_daemon_is_not_taken_for_a_running_one(place: Place) -> None:
     """Its sockets and pid file stay when it is killed, and some stay when it quits: files are no proof (defect 3)."""
     pid, started_at = place.daemons.start(start_order())
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: place.processes.started_at(pid) == 0, "the daemon dies")
+    place.kill(pid)
     assert (place.root / H1 / "pipe" / "control").exists()
     assert [(home.home, home.pid) for home in place.reborn().found()] == [(H1, 0)]
     assert not place.seen((pid, started_at)).alive
@@ -223,8 +221,7 @@ def test_a_daemon_that_was_killed_is_started_again(place: Place) -> None:
     client = place.client()
     assert client.hear()["served"]
     orphan = next(process for process in place.left() if process.pid != pid)
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: place.processes.started_at(pid) == 0, "the daemon dies")
+    place.kill(pid)
     assert orphan.is_running(), "the server outlives its daemon: it has to be found"
     again = place.daemons.start(start_order())
     assert again != (pid, started_at)

@@ -4,14 +4,13 @@ import asyncio
 
 import pytest
 from factories.agent_driver import AgentDriver, daemons_below, kill, pull, runs, short_folder, start_agent
+from factories.broker.bus_rigs import broker_and_bus
 from factories.gpus.nvml import NvmlMachine
 from factories.waiting import until
 from nvml.build import NoCompilerError, build
 
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Share
-from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker
 from sluice_node_agent.simulated.mps_program import install
 
 NODE = NodeName("gpu-1.example")
@@ -71,9 +70,7 @@ async def _start(folder, machine, broker, **variables):
 
 async def test_an_agent_on_nvml_makes_keeps_and_unmakes_slices(folder, machine, tmp_path):
     """On real interfaces a slice is created as booked, survives a killed agent untouched, and leaves nothing behind."""
-    async with Broker(tmp_path / "nats") as broker:
-        bus = await NatsBus.connect(broker.url, name="desk")
-        await bus.ensure_streams()
+    async with broker_and_bus(tmp_path) as (broker, bus):
         desk = NvmlDesk(bus, folder, machine.uuids)
         process = await _start(folder, machine, broker)
         try:
@@ -115,18 +112,15 @@ async def test_an_agent_on_nvml_makes_keeps_and_unmakes_slices(folder, machine, 
             assert await asyncio.wait_for(process.wait(), 60) == 0
         finally:
             await kill(process)
-            await bus.close()
 
 
 async def test_a_gpu_whose_memory_is_not_told_is_given_whole(folder, library, tmp_path):
     """A GB10 shares the machine's memory: its driver reports none, and that is no fault."""
     machine = NvmlMachine(library, folder / "gb10", state=folder / "gb10.state")
     uuid = machine.add_plain_gpu("NVIDIA GB10", memory_mib=0, multiprocessors=48)
-    async with Broker(tmp_path / "nats") as broker:
-        bus = await NatsBus.connect(broker.url, name="desk")
+    async with broker_and_bus(tmp_path) as (broker, bus):
         process = None
         try:
-            await bus.ensure_streams()
             process = await _start(folder, machine, broker)
             desk = NvmlDesk(bus, folder, [uuid])
             await desk.open(NODE)
@@ -138,14 +132,11 @@ async def test_a_gpu_whose_memory_is_not_told_is_given_whole(folder, library, tm
         finally:
             if process is not None:
                 await kill(process)
-            await bus.close()
 
 
 async def test_an_xid_makes_a_gpu_unhealthy_at_once_and_says_why(folder, machine, tmp_path):
     """No pod gets a GPU that the driver has given up, and people read which error it was."""
-    async with Broker(tmp_path / "nats") as broker:
-        bus = await NatsBus.connect(broker.url, name="desk")
-        await bus.ensure_streams()
+    async with broker_and_bus(tmp_path) as (broker, bus):
         desk = NvmlDesk(bus, folder, machine.uuids)
         process = await _start(folder, machine, broker, SLUICE_NODE_AGENT_READ_DEVICES_S=1000)
         try:
@@ -161,7 +152,6 @@ async def test_an_xid_makes_a_gpu_unhealthy_at_once_and_says_why(folder, machine
             assert [gpu.healthy for gpu in snapshot.gpus] == [True, False, True]
         finally:
             await kill(process)
-            await bus.close()
 
 
 @pytest.mark.parametrize(

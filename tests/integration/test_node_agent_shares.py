@@ -5,13 +5,12 @@ import os
 import psutil
 import pytest
 from factories.agent_driver import AgentDriver, daemons_below, kill, pull, short_folder, start_agent
+from factories.broker.bus_rigs import broker_and_bus
 from factories.waiting import until
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import Share, SliceReady
-from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker
 
 NODE = NodeName("n1")
 FLEET = """
@@ -85,16 +84,13 @@ class Machine:
 async def machine(tmp_path):
     with short_folder() as folder:
         (folder / "fleet.toml").write_text(FLEET)
-        async with Broker(tmp_path / "nats") as broker:
-            bus = await NatsBus.connect(broker.url, name="desk")
-            await bus.ensure_streams()
+        async with broker_and_bus(tmp_path) as (broker, bus):
             made = Machine(folder, broker, bus)
             try:
                 yield made
             finally:
                 if made.process is not None:
                     await kill(made.process)
-                await bus.close()
 
 
 async def test_a_simulated_reboot_ends_daemons_and_makes_shares_again(machine):

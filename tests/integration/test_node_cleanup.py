@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 from factories.cluster.kubelet_node import NODE, KubeletNode
@@ -15,12 +16,9 @@ TICKET = "5f1c-run-1"
 @pytest.fixture
 def node(request):
     """A node with a running driver, which keeps its directories in a folder of their own."""
-    there = KubeletNode(getattr(request, "param", "container"))
-    try:
+    with closing(KubeletNode(getattr(request, "param", "container"))) as there:
         there.start()
         yield there
-    finally:
-        there.close()
 
 
 def clean(node, **settings):

@@ -8,14 +8,13 @@ import sys
 
 import pytest
 from factories.agent_driver import AgentDriver, kill, running, short_folder, start_agent
+from factories.broker.bus_rigs import broker_and_bus
 from factories.broker.memory_bus import MemoryBroker
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RunId
 from sluice.contracts.messages import Share
 from sluice.runtime.clock import SystemClock
-from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker
 from sluice.runtime.service import Service
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_node_agent.settings import NodeAgentSettings
@@ -169,9 +168,7 @@ async def test_a_check_beside_a_running_agent_disturbs_nothing(desk):
 
 async def test_a_killed_agents_node_is_shown_from_journal_and_devices(data, tmp_path):
     """When the agent does not come up, the journal is left; its stale socket misleads no command."""
-    async with Broker(tmp_path / "nats") as broker:
-        bus = await NatsBus.connect(broker.url, name="desk")
-        await bus.ensure_streams()
+    async with broker_and_bus(tmp_path) as (broker, bus):
         desk = AgentDriver(bus, data)
         process = await start_agent(data, SLUICE_NATS_URL=broker.url, SLUICE_NODE_AGENT_FLEET_FILE=data / "fleet.toml")
         try:
@@ -184,7 +181,6 @@ async def test_a_killed_agents_node_is_shown_from_journal_and_devices(data, tmp_
             killed_says = await shown(data)
         finally:
             await kill(process)
-            await bus.close()
     assert (running_says["source"], killed_says["source"]) == ("agent", "journal")
     (instance,) = killed_says["gpus"][1]["instances"]
     assert (instance["uuid"], instance["of"]) == (word.devices[0].uuid, "a1")

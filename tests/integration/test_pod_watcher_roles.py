@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 from factories import waiting
+from factories.broker.bus_rigs import broker_and_bus
 from factories.cluster.cluster_system import SERVICE, install
 from factories.cluster.kubernetes import Cluster
 from factories.cluster.watcher_process import WAIT_S, WatcherProcess, watcher
@@ -98,13 +99,8 @@ async def site(tmp_path):
         kube.nodes.add("n1", cpu="64", memory="512Gi")
         cluster = Cluster(kube.kubeconfig(tmp_path / "config"), kube)
         await install(cluster)
-        async with Broker(tmp_path / "nats") as broker, cluster.opened() as opened:
-            bus = await NatsBus.connect(broker.url, name="test")
-            try:
-                await bus.ensure_streams()
-                yield Site(kube, opened, broker, bus, tmp_path)
-            finally:
-                await bus.close()
+        async with broker_and_bus(tmp_path) as (broker, bus), cluster.opened() as opened:
+            yield Site(kube, opened, broker, bus, tmp_path)
 
 
 async def probe(port: int, path: str = "/readyz") -> tuple[int, str]:

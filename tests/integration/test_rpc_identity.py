@@ -13,6 +13,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 import pytest_asyncio
+from factories.broker.bus_rigs import broker_and_bus
 from factories.credentials import Authority, Files
 from factories.inventory import news
 from factories.waiting import until
@@ -31,7 +32,6 @@ from sluice.runtime.grpc.security import TlsIdentity, TransportSecurity
 from sluice.runtime.grpc.usage_client import ask_agents
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.free_ports import free_ports
-from sluice.runtime.nats_server.process import Broker
 from sluice.runtime.tls.certificate_authority import AS_SERVER, issue
 from sluice_pod_watcher.shell.callout.keeper import authority_of, of_services
 
@@ -156,13 +156,8 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
         both = {"identity.pem": pair.certificate + pair.key, "ca.crt": authority.certificate}
         _lay(tmp_path / "made" / node, both)
     ports = dict(zip(("allocator", "inventory", "node-agent", "serving"), free_ports(4), strict=True))
-    async with Broker(tmp_path / "nats") as broker:
-        bus = await NatsBus.connect(broker.url, name="test")
-        try:
-            await bus.ensure_streams()
-            yield Rig(broker.url, bus, tmp_path, ports)
-        finally:
-            await bus.close()
+    async with broker_and_bus(tmp_path) as (broker, bus):
+        yield Rig(broker.url, bus, tmp_path, ports)
 
 
 def _lay(folder: Path, content: Mapping[str, bytes]) -> None:

@@ -110,6 +110,8 @@ async def accounts(deployed: Cluster) -> AsyncIterator[Callable[[str], Any]]:
 POD = "/api/v1/namespaces/default/pods/sluice-test-absent"
 NODE = "/api/v1/nodes/sluice-test-absent"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+TOKEN = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/sluice-webhook/token"
+DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpus.sluice.dev"
 ASKS: dict[str, tuple[str, str, str]] = {
     "read all secrets": ("GET", "/api/v1/secrets", ""),
     "list the secrets beside its own": ("GET", f"/api/v1/namespaces/{SYSTEM}/secrets", ""),
@@ -135,22 +137,14 @@ ASKS: dict[str, tuple[str, str, str]] = {
     "delete a namespace": ("DELETE", "/api/v1/namespaces/sluice-test-absent", ""),
     "give rights": ("POST", f"/apis/{RBAC}/v1/clusterrolebindings", ""),
     "change rights": ("PATCH", f"/apis/{RBAC}/v1/clusterroles/sluice-pod-watcher", MERGE),
-    "have a token of another account": (
-        "POST",
-        f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/sluice-webhook/token",
-        "",
-    ),
+    "have a token of another account": ("POST", TOKEN, ""),
     "change another webhook": ("PATCH", f"{ADMISSION}/mutatingwebhookconfigurations/sluice-test-absent", JSON_PATCH),
     "add a webhook": ("POST", f"{ADMISSION}/mutatingwebhookconfigurations", ""),
     "delete its webhook": ("DELETE", f"{ADMISSION}/mutatingwebhookconfigurations/sluice", ""),
     "change a policy": ("PATCH", f"{ADMISSION}/validatingadmissionpolicies/sluice-keep", MERGE),
     "take others' leases": ("PATCH", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/x", MERGE),
     "run a workload": ("POST", "/apis/apps/v1/namespaces/default/deployments", ""),
-    "change what a resource is": (
-        "PATCH",
-        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpus.sluice.dev",
-        MERGE,
-    ),
+    "change what a resource is": ("PATCH", DEFINITION, MERGE),
 }
 KEEPS = {"read the broker's key", "read the keys of the bus"}
 """What the callout does."""

@@ -17,6 +17,7 @@ from factories.cluster.admission import answer, container, gpu, pod, taken
 from factories.cluster.described_pods import kubectl, kubectl_is_there
 from factories.cluster.kubernetes import Cluster, Json
 from factories.cluster.memory_store import MemoryStore
+from factories.text_rows import text_rows
 from fake_kube.server import FakeKube
 
 from sluice.contracts.admission import AdmissionConfig, environment, reserved_fields, validation, volumes
@@ -61,193 +62,146 @@ def with_env(name: str, value: str) -> Json:
 LEAVE_OUT = "(allowed: leave it out)"
 NOT_PRIVILEGED = "(allowed: false, or a cluster that allows privileged GPU pods)"
 REQUEST = "spec.containers[main].resources.requests[nvidia.com/gpu] = '1': "
-DENIALS = {
-    "a list of devices": Denial(
-        403,
-        with_env("NVIDIA_VISIBLE_DEVICES", "0,1"),
-        "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = '0,1': Sluice sets this from what the pod is granted "
-        "(allowed: leave it out, or 'all', for all devices of the container)",
-    ),
-    "capabilities twice": Denial(
+BODIES = {
+    "a list of devices": (403, with_env("NVIDIA_VISIBLE_DEVICES", "0,1")),
+    "capabilities twice": (
         422,
         pod(
             container(resources=GPU, env=[{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "video"}]),
             annotations={"main.sluice.dev/driver-capabilities": "compute"},
         ),
-        "spec.containers[main].env[NVIDIA_DRIVER_CAPABILITIES] = 'video': the pod's annotations set 'compute' for this "
-        "container (allowed: only one of them, or the same in both)",
     ),
-    "a slip in the capabilities": Denial(
-        422,
-        with_env("NVIDIA_DRIVER_CAPABILITIES", "compute,vidoe"),
-        "spec.containers[main].env[NVIDIA_DRIVER_CAPABILITIES] = 'compute,vidoe': 'vidoe' is not a driver capability; "
-        "did you mean video? (allowed: compute, compat32, display, graphics, ngx, utility, video, or all)",
-    ),
-    "a gpu and none": Denial(
-        422,
-        with_env("NVIDIA_VISIBLE_DEVICES", "void"),
-        "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = 'void': the container requests a GPU, and this hides all "
-        "GPUs (allowed: one of the two)",
-    ),
-    "a second preload": Denial(
+    "a slip in the capabilities": (422, with_env("NVIDIA_DRIVER_CAPABILITIES", "compute,vidoe")),
+    "a gpu and none": (422, with_env("NVIDIA_VISIBLE_DEVICES", "void")),
+    "a second preload": (
         403,
         pod(
             container(env=[{"name": "LD_PRELOAD", "value": "/a.so"}]),
             annotations={"sluice.dev/sm-partition": "50", "sluice.dev/memory": "4Gi"},
         ),
-        "spec.containers[main].env[LD_PRELOAD] = '/a.so': a fractional share preloads the library of its time quota "
-        "here, and a second entry would replace it (allowed: preload yours in the image (/etc/ld.so.preload), or use "
-        "a mode without a time quota)",
     ),
-    "a path of the host": Denial(
-        403,
-        with_volume(name="h", hostPath={"path": "/run/sluice"}),
-        "spec.volumes[h].hostPath.path = '/run/sluice': leads to /run/sluice of the node, which gives access to the "
-        "slices of other pods (allowed: other directories of the host)",
-    ),
-    "our driver": Denial(
-        403,
-        with_volume(name="mine", csi={"driver": "slice.sluice.dev"}),
-        "spec.volumes[mine].csi.driver = 'slice.sluice.dev': Sluice adds its volume itself "
-        "(allowed: leave the volume out)",
-    ),
-    "our volume": Denial(
-        403,
-        with_volume(name="sluice-slice", emptyDir={}),
-        "spec.volumes = 'sluice-slice': this name belongs to the volume that Sluice adds (allowed: another name)",
-    ),
-    "our mount": Denial(
-        403,
-        with_mount("sluice-slice", "/all"),
-        "spec.containers[main].volumeMounts = 'sluice-slice at /all': Sluice mounts its volume itself, each container "
-        "its own part of it (allowed: leave the mount out)",
-    ),
-    "the place of our mount": Denial(
-        403,
-        with_mount("data", "/run/sluice/slice"),
-        "spec.containers[main].volumeMounts = 'data at /run/sluice/slice': Sluice mounts the container's ticket at "
-        "/run/sluice/slice (allowed: another mountPath)",
-    ),
-    "a mount of a list of devices": Denial(
-        403,
-        with_mount("data", "/var/run/nvidia-container-devices/all"),
-        "spec.containers[main].volumeMounts = 'data at /var/run/nvidia-container-devices/all': NVIDIA's runtime reads "
-        "devices from mounts there, and Sluice sets them from what the pod is granted (allowed: leave the mount out)",
-    ),
-    "our annotation": Denial(
-        403,
-        pod(annotations={"sluice.dev/request": "{}"}),
-        "metadata.annotations[sluice.dev/request] = '{}': Sluice writes this when the pod is created " + LEAVE_OUT,
-    ),
-    "our label": Denial(
-        403,
-        pod(labels={"sluice.dev/managed": "true"}),
-        "metadata.labels[sluice.dev/managed] = 'true': Sluice sets this label on its pods " + LEAVE_OUT,
-    ),
-    "our gate": Denial(
-        403,
-        pod(schedulingGates=[{"name": "sluice.dev/slice"}]),
-        "spec.schedulingGates = 'sluice.dev/slice': Sluice sets its gate itself; one set by hand may never be opened "
-        + LEAVE_OUT,
-    ),
-    "a grant": Denial(
-        403,
-        pod(annotations={"main.granted.sluice.dev/visible-devices": "all"}),
-        "metadata.annotations[main.granted.sluice.dev/visible-devices] = 'all': Sluice writes this with a grant "
-        + LEAVE_OUT,
-    ),
-    "a node": Denial(
-        403,
-        pod(container(resources=GPU), nodeName="gpu-1"),
-        "spec.nodeName = 'gpu-1': a pod that is already on a node cannot wait for a slice "
-        "(allowed: nodeSelector or node affinity)",
-    ),
-    "the host's processes": Denial(
-        403,
-        pod(container(resources=GPU), hostPID=True),
-        "spec.hostPID = 'true': a GPU pod that sees the processes of its node can reach the slices of others through "
-        "them " + NOT_PRIVILEGED,
-    ),
-    "the host's memory": Denial(
-        403,
-        pod(annotations={"sluice.dev/memory": "4Gi", "sluice.dev/mode": "mps"}, hostIPC=True),
-        "spec.hostIPC = 'true': a pod on a shared GPU could write into the shared memory of its neighbours "
-        "(allowed: false, or an emptyDir with medium Memory at /dev/shm)",
-    ),
-    "privileges": Denial(
-        403,
-        pod(container(resources=GPU, securityContext={"privileged": True})),
-        "spec.containers[main].securityContext.privileged = 'true': a privileged container of a GPU pod sees every GPU "
-        "of its node " + NOT_PRIVILEGED,
-    ),
-    "the resource of a class": Denial(
+    "a path of the host": (403, with_volume(name="h", hostPath={"path": "/run/sluice"})),
+    "our driver": (403, with_volume(name="mine", csi={"driver": "slice.sluice.dev"})),
+    "our volume": (403, with_volume(name="sluice-slice", emptyDir={})),
+    "our mount": (403, with_mount("sluice-slice", "/all")),
+    "the place of our mount": (403, with_mount("data", "/run/sluice/slice")),
+    "a mount of a list of devices": (403, with_mount("data", "/var/run/nvidia-container-devices/all")),
+    "our annotation": (403, pod(annotations={"sluice.dev/request": "{}"})),
+    "our label": (403, pod(labels={"sluice.dev/managed": "true"})),
+    "our gate": (403, pod(schedulingGates=[{"name": "sluice.dev/slice"}])),
+    "a grant": (403, pod(annotations={"main.granted.sluice.dev/visible-devices": "all"})),
+    "a node": (403, pod(container(resources=GPU), nodeName="gpu-1")),
+    "the host's processes": (403, pod(container(resources=GPU), hostPID=True)),
+    "the host's memory": (403, pod(annotations={"sluice.dev/memory": "4Gi", "sluice.dev/mode": "mps"}, hostIPC=True)),
+    "privileges": (403, pod(container(resources=GPU, securityContext={"privileged": True}))),
+    "the resource of a class": (
         403,
         pod(container(resources={"limits": {"deviceclass.resource.kubernetes.io/sluice.dev": "1"}})),
-        "spec.containers[main].resources.limits[deviceclass.resource.kubernetes.io/sluice.dev] = '1': the scheduler "
-        "itself would allocate sluice.dev for it, past Sluice (allowed: a ResourceClaimTemplate of class sluice.dev, "
-        "or nvidia.com/gpu)*",
     ),
-    "a request alone": Denial(
-        422,
-        pod(container(resources={"requests": {"nvidia.com/gpu": "1"}})),
-        REQUEST + "a GPU resource needs a limit, and has only a request (allowed: the same under limits)",
-    ),
-    "a request beside another limit": Denial(
+    "a request alone": (422, pod(container(resources={"requests": {"nvidia.com/gpu": "1"}}))),
+    "a request beside another limit": (
         422,
         pod(container(resources={"requests": {"nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "2"}})),
-        REQUEST + "differs from its limit '2' (allowed: equal request and limit, or the limit alone)",
     ),
-    "InvalidValue": Denial(
-        422,
-        pod(container(resources=gpu(gpu="500m"))),
-        "nvidia.com/gpu = '500m': not a whole number (allowed: a whole number from 0 to 8)",
-    ),
-    "OutOfRange": Denial(
-        422,
-        pod(annotations={"sluice.dev/sm-percentage": "140"}),
-        "sluice.dev/sm-percentage = '140': out of range (allowed: a whole number from 1 to 100)",
-    ),
-    "Contradiction": Denial(
-        422,
-        pod(container(resources=GPU), annotations={"sluice.dev/memory": "4Gi"}),
-        "nvidia.com/gpu = '1': contradicts sluice.dev/memory = '4Gi': these are two vocabularies for one container "
-        "(allowed: one of them)",
-    ),
-    "UnknownKey": Denial(
-        422,
-        pod(annotations={"sluice.dev/profil": "1g.5gb"}),
-        "sluice.dev/profil = '1g.5gb': there is no such key; did you mean sluice.dev/profile? (allowed: *)",
-    ),
-    "UnsupportedKey": Denial(
+    "InvalidValue": (422, pod(container(resources=gpu(gpu="500m")))),
+    "OutOfRange": (422, pod(annotations={"sluice.dev/sm-percentage": "140"})),
+    "Contradiction": (422, pod(container(resources=GPU), annotations={"sluice.dev/memory": "4Gi"})),
+    "UnknownKey": (422, pod(annotations={"sluice.dev/profil": "1g.5gb"})),
+    "UnsupportedKey": (
         422,
         pod(container(resources=gpu(gpu="1", gpumem="8000")), init=[container("prep", resources=GPU)]),
-        "nvidia.com/gpu = '1 x a whole GPU, exclusive': the init container 'prep' uses the devices of a container "
-        "with the same request, and there is none "
-        "(allowed: the same request and runAsUser as another container of the pod, or none)",
     ),
-    "UnknownContainer": Denial(
-        422,
-        pod(annotations={"maim.sluice.dev/profile": "1g.5gb"}),
-        "maim.sluice.dev/profile = '1g.5gb': the pod has no container 'maim'; did you mean main? (allowed: main)",
-    ),
-    "UnknownProfile": Denial(
-        422,
-        pod(annotations={"sluice.dev/profile": "big"}),
-        "sluice.dev/profile = 'big': not the name of a MIG profile (allowed: *)",
-    ),
-    "TooLarge": Denial(
-        422,
-        pod(container(resources=gpu(gpu="5")), container("second", resources=gpu(gpu="5"))),
-        "nvidia.com/gpu = '*(allowed: 1 to 8 over all containers)",
-    ),
-    "two at once": Denial(
-        403,
-        pod(container(resources=GPU), hostPID=True, nodeName="gpu-1"),
-        "spec.nodeName = 'gpu-1': a pod that is already on a node cannot wait for a slice (allowed: nodeSelector or "
-        "node affinity); spec.hostPID = 'true': a GPU pod that sees the processes of its node can reach the slices of "
-        "others through them " + NOT_PRIVILEGED,
-    ),
+    "UnknownContainer": (422, pod(annotations={"maim.sluice.dev/profile": "1g.5gb"})),
+    "UnknownProfile": (422, pod(annotations={"sluice.dev/profile": "big"})),
+    "TooLarge": (422, pod(container(resources=gpu(gpu="5")), container("second", resources=gpu(gpu="5")))),
+    "two at once": (403, pod(container(resources=GPU), hostPID=True, nodeName="gpu-1")),
 }
+SENTENCES = f"""
+a list of devices
+  spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = '0,1': Sluice sets this from what the pod is granted (allowed:
+    leave it out, or 'all', for all devices of the container)
+capabilities twice
+  spec.containers[main].env[NVIDIA_DRIVER_CAPABILITIES] = 'video': the pod's annotations set 'compute' for this
+    container (allowed: only one of them, or the same in both)
+a slip in the capabilities
+  spec.containers[main].env[NVIDIA_DRIVER_CAPABILITIES] = 'compute,vidoe': 'vidoe' is not a driver capability; did
+    you mean video? (allowed: compute, compat32, display, graphics, ngx, utility, video, or all)
+a gpu and none
+  spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = 'void': the container requests a GPU, and this hides all GPUs
+    (allowed: one of the two)
+a second preload
+  spec.containers[main].env[LD_PRELOAD] = '/a.so': a fractional share preloads the library of its time quota here,
+    and a second entry would replace it (allowed: preload yours in the image (/etc/ld.so.preload), or use a mode
+    without a time quota)
+a path of the host
+  spec.volumes[h].hostPath.path = '/run/sluice': leads to /run/sluice of the node, which gives access to the slices
+    of other pods (allowed: other directories of the host)
+our driver
+  spec.volumes[mine].csi.driver = 'slice.sluice.dev': Sluice adds its volume itself (allowed: leave the volume out)
+our volume
+  spec.volumes = 'sluice-slice': this name belongs to the volume that Sluice adds (allowed: another name)
+our mount
+  spec.containers[main].volumeMounts = 'sluice-slice at /all': Sluice mounts its volume itself, each container its
+    own part of it (allowed: leave the mount out)
+the place of our mount
+  spec.containers[main].volumeMounts = 'data at /run/sluice/slice': Sluice mounts the container's ticket at
+    /run/sluice/slice (allowed: another mountPath)
+a mount of a list of devices
+  spec.containers[main].volumeMounts = 'data at /var/run/nvidia-container-devices/all': NVIDIA's runtime reads
+    devices from mounts there, and Sluice sets them from what the pod is granted (allowed: leave the mount out)
+our annotation
+  metadata.annotations[sluice.dev/request] = '{{}}': Sluice writes this when the pod is created {LEAVE_OUT}
+our label
+  metadata.labels[sluice.dev/managed] = 'true': Sluice sets this label on its pods {LEAVE_OUT}
+our gate
+  spec.schedulingGates = 'sluice.dev/slice': Sluice sets its gate itself; one set by hand may never be opened
+    {LEAVE_OUT}
+a grant
+  metadata.annotations[main.granted.sluice.dev/visible-devices] = 'all': Sluice writes this with a grant {LEAVE_OUT}
+a node
+  spec.nodeName = 'gpu-1': a pod that is already on a node cannot wait for a slice (allowed: nodeSelector or node
+    affinity)
+the host's processes
+  spec.hostPID = 'true': a GPU pod that sees the processes of its node can reach the slices of others through them
+    {NOT_PRIVILEGED}
+the host's memory
+  spec.hostIPC = 'true': a pod on a shared GPU could write into the shared memory of its neighbours (allowed: false,
+    or an emptyDir with medium Memory at /dev/shm)
+privileges
+  spec.containers[main].securityContext.privileged = 'true': a privileged container of a GPU pod sees every GPU of
+    its node {NOT_PRIVILEGED}
+the resource of a class
+  spec.containers[main].resources.limits[deviceclass.resource.kubernetes.io/sluice.dev] = '1': the scheduler itself
+    would allocate sluice.dev for it, past Sluice (allowed: a ResourceClaimTemplate of class sluice.dev, or
+    nvidia.com/gpu)*
+a request alone
+  {REQUEST}a GPU resource needs a limit, and has only a request (allowed: the same under limits)
+a request beside another limit
+  {REQUEST}differs from its limit '2' (allowed: equal request and limit, or the limit alone)
+InvalidValue
+  nvidia.com/gpu = '500m': not a whole number (allowed: a whole number from 0 to 8)
+OutOfRange
+  sluice.dev/sm-percentage = '140': out of range (allowed: a whole number from 1 to 100)
+Contradiction
+  nvidia.com/gpu = '1': contradicts sluice.dev/memory = '4Gi': these are two vocabularies for one container (allowed:
+    one of them)
+UnknownKey
+  sluice.dev/profil = '1g.5gb': there is no such key; did you mean sluice.dev/profile? (allowed: *)
+UnsupportedKey
+  nvidia.com/gpu = '1 x a whole GPU, exclusive': the init container 'prep' uses the devices of a container with the
+    same request, and there is none (allowed: the same request and runAsUser as another container of the pod, or none)
+UnknownContainer
+  maim.sluice.dev/profile = '1g.5gb': the pod has no container 'maim'; did you mean main? (allowed: main)
+UnknownProfile
+  sluice.dev/profile = 'big': not the name of a MIG profile (allowed: *)
+TooLarge
+  nvidia.com/gpu = '*(allowed: 1 to 8 over all containers)
+two at once
+  spec.nodeName = 'gpu-1': a pod that is already on a node cannot wait for a slice (allowed: nodeSelector or node
+    affinity); spec.hostPID = 'true': a GPU pod that sees the processes of its node can reach the slices of others
+    through them {NOT_PRIVILEGED}
+"""
+DENIALS = {title: Denial(*BODIES[title], sentence) for title, sentence in text_rows(SENTENCES)}
 WARNINGS = {
     "priority": (
         pod(container(resources=gpu(gpu="1", priority="1"))),

@@ -8,6 +8,7 @@ import pytest
 from factories.cluster.described_pods import NODE, RULES, Described, DescribeStage, Said, staged
 from factories.scheduling.allocator import gpu_report, snapshot
 from factories.scheduling.placement import claim
+from factories.text_rows import text_rows
 from factories.words import booking_of
 
 from sluice.contracts.bus import subjects
@@ -130,75 +131,56 @@ LOST = (
     "its slice was lost (gpu-1 was removed: its Node object was deleted), and it gets no other: "
     "delete the pod, and create it again."
 )
-BOUND = Said("Normal", "SliceBound", f"bound to its slice on gpu-1: main: {MIG}")
+BOUND = f"Normal SliceBound bound to its slice on gpu-1: main: {MIG}"
+TOLD = f"""
+good
+  no condition
+  {BOUND}
+waited
+  True
+  Normal WaitsForSlice all is full
+  {BOUND}
+other-gates
+  False
+  Normal OtherGates it waits for other scheduling gates before it requests a slice: kueue.x-k8s.io/admission
+bad-ticket
+  False
+  Warning SliceNotUsable the pod cannot be given its slice: the ticket of 'main' cannot be mounted: only a-z, 0-9 and
+    '-' are valid
+lost
+  False
+  {BOUND}
+  Warning SliceLost {LOST}
+gpu-sick
+  False
+  {BOUND}
+  Warning SliceDegraded its slice on gpu-1 is unhealthy: its GPU 0 is unhealthy (Xid 79: the GPU has fallen off the
+    bus). The pod keeps it. {ONCE_MORE}
+daemon-died
+  False
+  {BOUND}
+  Warning SliceDegraded its slice on gpu-1 is unhealthy: its MPS daemon died, and is being started again.
+    The pod keeps it. {ONCE_MORE}
+warned
+  no condition
+  Warning SliceWarning container 'main' has several MIG devices; one CUDA process uses only the first;
+    QuotaNotEnforced: container 'other' asks for 30 % to 80 % of the time, and nothing on its node enforces that: it may
+    use its SMs all the time, and they are reserved for it
+  Normal SliceBound bound to its slice on gpu-1: main: MIG-1,MIG-2
+rebooted
+  no condition
+  {BOUND}
+  Normal SliceMadeAnew its slice on gpu-1 was created again: main: MIG-77
+unreadable
+  False
+  Warning InvalidValue sluice.dev/request = '{{}}': * {CAN_NEVER}
+"""
 SEEN: dict[str, tuple[str | None, tuple[Said, ...]]] = {
-    "good": (None, (BOUND,)),
-    "waited": ("True", (Said("Normal", "WaitsForSlice", "all is full"), BOUND)),
-    "other-gates": (
-        "False",
-        (
-            Said(
-                "Normal",
-                "OtherGates",
-                "it waits for other scheduling gates before it requests a slice: kueue.x-k8s.io/admission",
-            ),
-        ),
-    ),
-    "bad-ticket": (
-        "False",
-        (
-            Said(
-                "Warning",
-                "SliceNotUsable",
-                "the pod cannot be given its slice: the ticket of 'main' cannot be mounted: only a-z, 0-9 and "
-                "'-' are valid",
-            ),
-        ),
-    ),
-    "lost": ("False", (BOUND, Said("Warning", "SliceLost", LOST))),
-    "gpu-sick": (
-        "False",
-        (
-            BOUND,
-            Said(
-                "Warning",
-                "SliceDegraded",
-                "its slice on gpu-1 is unhealthy: its GPU 0 is unhealthy (Xid 79: the GPU has fallen off the bus). "
-                f"The pod keeps it. {ONCE_MORE}",
-            ),
-        ),
-    ),
-    "daemon-died": (
-        "False",
-        (
-            BOUND,
-            Said(
-                "Warning",
-                "SliceDegraded",
-                "its slice on gpu-1 is unhealthy: its MPS daemon died, and is being started again. "
-                f"The pod keeps it. {ONCE_MORE}",
-            ),
-        ),
-    ),
-    "warned": (
-        None,
-        (
-            Said(
-                "Warning",
-                "SliceWarning",
-                "container 'main' has several MIG devices; one CUDA process uses only the first; "
-                "QuotaNotEnforced: container 'other' asks for 30 % to 80 % of the time, and nothing on its node "
-                "enforces that: it may use its SMs all the time, and they are reserved for it",
-            ),
-            Said("Normal", "SliceBound", "bound to its slice on gpu-1: main: MIG-1,MIG-2"),
-        ),
-    ),
-    "rebooted": (None, (BOUND, Said("Normal", "SliceMadeAnew", "its slice on gpu-1 was created again: main: MIG-77"))),
-    "unreadable": ("False", (Said("Warning", "InvalidValue", f"sluice.dev/request = '{{}}': * {CAN_NEVER}"),)),
-    **{
-        f"refused-{reason.lower()}": ("False", (Said("Warning", str(reason), f"{found.sentence}* {CAN_NEVER}"),))
-        for reason, found in REFUSALS.items()
-    },
+    name: (None if condition == "no condition" else condition, tuple(Said(*each.split(" ", 2)) for each in events))
+    for name, condition, *events in text_rows(TOLD)
+} | {
+    f"refused-{reason.lower()}": ("False", (Said("Warning", str(reason), f"{found.sentence}* {CAN_NEVER}"),))
+    for reason, found in REFUSALS.items()
 }
 """The condition of each pod, and its events in their order; a `*` stands for anything."""
 

@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 import pytest
 from factories.cluster.described_pods import RULES, Described, Said, staged
@@ -19,6 +18,7 @@ from factories.scheduling.waiting_pods import (
     over_its_quota,
     whose_place_is_being_freed,
 )
+from factories.text_rows import text_rows
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import GpuUuid, NodeName
@@ -147,284 +147,214 @@ def fixed(asked: Claim, *, given: bool) -> Place | NoPlace:
     return shop.ask(asked)
 
 
-HALF_THE_TIME = {"quota_request_permille": 600, "quota_limit_permille": 800}
+HALF_THE_TIME = fractional(100, quota_request_permille=600, quota_limit_permille=800)
 HELPS_NEVER = "It starts when a node joins that can serve it; asking for what exists is quicker."
 
 
-class Scene(NamedTuple):
-    """How a reason comes about, and what a person then reads."""
-
-    play: Callable[[], Place | NoPlace | Pending]
-    sentence: str
-
-
-SCENES = {
-    WaitReason.NO_NODES: Scene(
-        lambda: Shop().ask(SMALL),
-        "no node with GPUs is known yet; 1g.5gb is a profile of A100-40GB. "
-        "Ask the cluster's operators whether the node agents run. [NoNodes]",
-    ),
-    WaitReason.NO_NODE_CAN_FIT: Scene(
-        lambda: Shop(node("gpu-1", 2, model="a30")).ask(SMALL),
-        f"no GPU here has 1g.5gb. Closest: 1g.6gb (A30-24GB). A100-40GB has it. {HELPS_NEVER} [NoNodeCanFit]",
-    ),
-    WaitReason.NODE_NOT_OPEN: Scene(
-        lambda: unusable(WaitReason.NODE_NOT_OPEN),
-        f"2 x {A100}: their node is not open yet. "
-        "This lasts a moment; if it does not, the node's agent has to be looked at. [NodeNotOpen]",
-    ),
-    WaitReason.NODE_STALE: Scene(
-        lambda: unusable(WaitReason.NODE_STALE),
-        f"2 x {A100}: the agent of their node does not answer. "
-        "It starts when the node's agent answers again, or elsewhere when there is room. [NodeStale]",
-    ),
-    WaitReason.NODE_CORDONED: Scene(
-        lambda: unusable(WaitReason.NODE_CORDONED),
-        f"2 x {A100}: cordoned. It starts when the cordon is lifted, or elsewhere when there is room. "
-        "[NodeCordoned, elsewhere CardCordoned]",
-    ),
-    WaitReason.NODE_NOT_NAMED: Scene(
-        lambda: empty(host=HostNeeds(node_name="gpu-7")),
-        f"no node with GPUs here is named gpu-7. {HELPS_NEVER} [NoNodeCanFit]",
-    ),
-    WaitReason.NODE_SELECTOR_MISMATCH: Scene(
-        lambda: on_host(selector={"zone": "b"}, labels={"zone": "a"}),
-        f"no node here has the label zone=b; there is zone=a. {HELPS_NEVER} "
-        "Compare its nodeSelector and affinity with kubectl get nodes --show-labels. [NoNodeCanFit]",
-    ),
-    WaitReason.NODE_TAINTED: Scene(
-        lambda: on_host(taints=(Taint(key="team", value="x"),)),
-        f"it does not tolerate the taints of the nodes here: team=x:NoSchedule. {HELPS_NEVER} "
-        "Give the pod a toleration for that taint, if it may run there. [NoNodeCanFit]",
-    ),
-    WaitReason.NODE_NOT_READY: Scene(
-        lambda: on_host(taints=(Taint(key="node.kubernetes.io/not-ready"),)),
-        "1 node: not ready. It starts when its node is ready (again), or elsewhere when there is room. [NodeNotReady]",
-    ),
-    WaitReason.NODE_UNDER_PRESSURE: Scene(
-        lambda: on_host(taints=(Taint(key="node.kubernetes.io/disk-pressure"),)),
-        "1 node: short of memory, disk or process ids. It starts when the node has memory, disk and "
-        "process ids to spare again, or elsewhere when there is room. [NodeUnderPressure]",
-    ),
-    WaitReason.NODE_LEAVING: Scene(
-        lambda: on_host(taints=(Taint(key="ToBeDeletedByClusterAutoscaler"),)),
-        "1 node: being removed by an autoscaler. "
-        "It starts on another such node, or on the one that an autoscaler adds in its place. [NodeLeaving]",
-    ),
-    WaitReason.NODE_WITHOUT_HAND_OVER: Scene(
-        lambda: empty(by_claim=True),
-        "1 node: their kubelet does not hand over devices by ResourceClaim. A node serves it once its agent is "
-        "registered with its kubelet, which needs Kubernetes 1.34 and CDI; a pod without ResourceClaims needs "
-        "neither. [NodeWithoutHandOver]",
-    ),
-    WaitReason.NODE_INSUFFICIENT_CPU: Scene(
-        lambda: on_host(HostRoom(cpu_milli=8000), cpu_cores=1.0),
-        f"2 x {A100}: not enough CPU left on their node. "
-        "It starts when CPU is free on a node with a free slice; requesting less helps. [NodeInsufficientCpu]",
-    ),
-    WaitReason.NODE_INSUFFICIENT_MEMORY: Scene(
-        lambda: on_host(HostRoom(memory_mib=8000), memory_mib=100),
-        f"2 x {A100}: not enough memory left on their node. "
-        "It starts when memory is free on a node with a free slice; requesting less helps. [NodeInsufficientMemory]",
-    ),
-    WaitReason.NODE_INSUFFICIENT_PODS: Scene(
-        lambda: on_host(pods_free=0),
-        f"2 x {A100}: their node takes no more pods. It starts when another pod on such a node ends. "
-        "[NodeInsufficientPods]",
-    ),
-    WaitReason.NODE_INSUFFICIENT_RESOURCE: Scene(
-        lambda: on_host(HostRoom(resources={"rdma/hca": 1})),
-        f"2 x {A100}: not enough of another resource left on their node. It starts when all else that the "
-        f"pod requests "
-        "(resources.requests) is free on a node with a free slice. [NodeInsufficientResource]",
-    ),
-    WaitReason.NODE_POD_ANTI_AFFINITY: Scene(
-        lambda: beside(HostNeeds(apart=(ON_HOST,)), others=(LLM,)),
-        f"2 x {A100}: a required podAntiAffinity keeps it apart from a pod there. It starts when such a "
-        "pod ends, or a node without one is added; a preferred podAntiAffinity waits for none. "
-        "[NodePodAntiAffinity]",
-    ),
-    WaitReason.NODE_POD_AFFINITY: Scene(
-        lambda: beside(HostNeeds(beside=(ON_HOST,))),
-        f"2 x {A100}: no pod that its required podAffinity selects is there. It starts when a pod that its "
-        "podAffinity names is where a slice is free; a preferred one does not wait. [NodePodAffinity]",
-    ),
-    WaitReason.NODE_TOPOLOGY_SPREAD: Scene(
-        lambda: beside(HostNeeds(spread=(EVENLY,)), others=(LLM, LLM)),
-        "1 node (zone=a): one more there would exceed the maxSkew of its topologySpreadConstraints. It starts "
-        "when the domain with fewest of its pods has a free slice; a larger maxSkew or ScheduleAnyway helps. "
-        "[NodeTopologySpread]",
-    ),
-    WaitReason.NODE_TOPOLOGY_LABEL_MISSING: Scene(
-        lambda: beside(HostNeeds(spread=(SpreadTerm(topology_key="rack"),))),
-        f"no node with GPUs here has the label rack, which a topologyKey of the pod names. {HELPS_NEVER} Label the "
-        "nodes (kubectl label node), or name a topologyKey that kubectl get nodes --show-labels shows. "
-        "[NoNodeCanFit]",
-    ),
-    WaitReason.NODE_HOST_PORT_TAKEN: Scene(
-        lambda: beside(HostNeeds(ports=(HostPort(port=80),)), ports=(HostPort(port=80),)),
-        f"2 x {A100}: another pod on their node has the hostPort that it needs. It starts when the pod with that "
-        "hostPort ends; leaving hostPort out, behind a Service, does not wait. [NodeHostPortTaken]",
-    ),
-    WaitReason.NODE_VOLUME_ELSEWHERE: Scene(
-        lambda: beside(HostNeeds(volumes=((IN_B,),))),
-        f"no node with GPUs here can reach all of its volumes. {HELPS_NEVER} It starts when a slice "
-        "is free where its volumes are: compare kubectl describe pv with the nodes' labels. [NoNodeCanFit]",
-    ),
-    WaitReason.GPU_UNHEALTHY: Scene(
-        lambda: Shop(node("gpu-1", 2, healthy=False, health_message="Xid 79")).ask(SMALL),
-        f"2 x {A100}: unhealthy. It starts when the GPU is mended, or elsewhere when there is room. "
-        "[GpuUnhealthy, elsewhere CardNotHealth]",
-    ),
-    WaitReason.GPU_MODE_NOT_FIT: Scene(
-        lambda: Shop(node("gpu-1", 2, modes=("exclusive",))).ask(mps(4096)),
-        f"no node here serves the mode that it asks for (mps). {HELPS_NEVER} "
-        "A profile needs a GPU with MIG on, a share needs a node that serves mps or fractional: ask for "
-        "another mode. "
-        "[NoNodeCanFit]",
-    ),
-    WaitReason.GPU_MEMORY_UNKNOWN: Scene(
-        lambda: Shop(node("gpu-1", 1, model="gb10", mig=False)).ask(mps(4096)),
-        f"the driver does not report the memory of GB10, so it can only be granted whole. {HELPS_NEVER} "
-        "The driver does not tell how much memory such a GPU has: ask for a whole one (sluice.dev/gpus), or for "
-        "another model. [NoNodeCanFit]",
-    ),
-    WaitReason.GPU_MODEL_MISMATCH: Scene(
-        lambda: empty(claim(profile="1g.5gb", only=DeviceFilter(models=("H100",)))),
-        f"no GPU here is of a model that it asks for (H100); there is A100-40GB. {HELPS_NEVER} [NoNodeCanFit]",
-    ),
-    WaitReason.GPU_UUID_MISMATCH: Scene(
-        lambda: empty(claim(profile="1g.5gb", only=DeviceFilter(uuids=(GpuUuid("GPU-7"),)))),
-        f"no GPU here is GPU-7. {HELPS_NEVER} [NoNodeCanFit]",
-    ),
-    WaitReason.GPU_NO_SUCH_PROFILE: Scene(
-        another_model_is_full,
-        f"1 x {A100}: has no such profile, or none that is large enough; 1 x NVIDIA A30: no free place of "
-        f"that size. "
-        "Ask for a profile or for sizes that one of these GPUs can have. "
-        "[GpuNoSuchProfile, elsewhere CardTypeMismatch]",
-    ),
-    WaitReason.GPU_LAYOUT_FULL: Scene(
-        lambda: taken(claim(profile="4g.20gb"), claim(profile="4g.20gb")),
-        f"1 x {A100}: no free place of that size. "
-        "It starts when a pod with a slice there ends; a smaller slice may start sooner. "
-        "[GpuLayoutFull, elsewhere CardMigTopologyInfeasible]",
-    ),
-    WaitReason.GPU_ENGINES_USED_UP: Scene(
-        lambda: taken(claim(profile="1g.5gb+me"), claim(profile="1g.5gb+me")),
-        f"1 x {A100}: the media engines that it needs are in use. "
-        "It starts when a pod with media engines ends; a profile without them may fit. "
-        "[GpuEnginesUsedUp, elsewhere CardMigTopologyInfeasible]",
-    ),
-    WaitReason.GPU_NOT_IDLE: Scene(
-        lambda: taken(WHOLE, WHOLE, mig=False),
-        f"1 x {A100}: in use, and an idle one is needed. "
-        "It starts when the last pod on such a GPU ends; a slice of one may start sooner. "
-        "[GpuNotIdle, elsewhere ExclusiveDeviceAllocateConflict]",
-    ),
-    WaitReason.GPU_INSUFFICIENT_MEMORY: Scene(
-        lambda: taken(mps(30000), mps(30000), mig=False),
-        f"1 x {A100}: not enough GPU memory left. "
-        "It starts when a pod on such a GPU ends; a share of less memory may fit now. "
-        "[GpuInsufficientMemory, elsewhere CardInsufficientMemory]",
-    ),
-    WaitReason.GPU_INSUFFICIENT_SMS: Scene(
-        lambda: taken(fractional(60), fractional(60), mig=False),
-        f"1 x {A100}: not enough SMs left. "
-        "It starts when a pod on such a GPU ends; a share with a smaller sm-partition may fit now. "
-        "[GpuInsufficientSms, elsewhere CardInsufficientCore]",
-    ),
-    WaitReason.GPU_TIME_USED_UP: Scene(
-        lambda: taken(fractional(100, **HALF_THE_TIME), fractional(100, **HALF_THE_TIME), mig=False, time_quota=True),
-        f"1 x {A100}: not enough of their compute time left. "
-        "It starts when a pod on such a GPU ends; a smaller quota-request may fit now. "
-        "[GpuTimeUsedUp, elsewhere CardComputeUnitsExhausted]",
-    ),
-    WaitReason.GPU_TENANTS_USED_UP: Scene(
-        lambda: taken(mps(1000), mps(1000), mig=False, mps_clients_max=1),
-        f"1 x {A100}: already shared by as many pods as MPS serves. It starts when a pod on such a GPU ends. "
-        "[GpuTenantsUsedUp, elsewhere CardTimeSlicingExhausted]",
-    ),
-    WaitReason.GPU_OTHER_TRUST_DOMAIN: Scene(
-        lambda: taken(mps(1000), mps(1000), namespace="other", mig=False),
-        f"1 x {A100}: shared by pods of another namespace or user, or in another mode. "
-        "It starts when those pods end. Only pods of one namespace, runAsUser and mode share a GPU. "
-        "[GpuOtherTrustDomain, elsewhere ExclusiveDeviceAllocateConflict]",
-    ),
-    WaitReason.GPU_AVOIDED: Scene(
-        avoided,
-        f"1 x {A100}: this pod's slice failed there recently. "
-        "It is tried there again by itself, after longer each time. [GpuAvoided]",
-    ),
-    WaitReason.ONE_GPU_NOT_FIT: Scene(
-        one_gpu_for_two,
-        "no GPU has room for all of a, b. It starts when one GPU has room for all of them; smaller ones, or "
-        "leaving out the constraint, may be quicker. [OneGpuNotFit]",
-    ),
-    WaitReason.NUMA_NOT_FIT: Scene(
-        far_apart, f"it asks for 2 GPUs on one NUMA node, and the most is 1. {HELPS_NEVER} [NoNodeCanFit]"
-    ),
-    WaitReason.TOO_FEW_GPUS_ON_NODE: Scene(
-        spread_over_nodes,
-        "2 nodes: not enough of the requested GPUs are free there. "
-        "It starts when one node has all of them free; asking for fewer helps. "
-        "[TooFewGpusOnNode, elsewhere AllocatedCardsInsufficientRequest]",
-    ),
-    WaitReason.NODE_PODS_AT_LIMIT: Scene(
-        at_its_limit_of_pods,
-        f"2 x {A100}: their node has as many pods with slices as its operator allows. "
-        "It starts when a pod with a slice on such a node ends, or when its operator raises the limit. "
-        "[NodePodsAtLimit]",
-    ),
-    WaitReason.GPU_NOT_IN_LAYOUT: Scene(
-        lambda: fixed(SMALL, given=False),
-        f"no GPU here has 1g.5gb in its fixed layout. Closest: 3g.20gb (A100-40GB). {HELPS_NEVER} "
-        "Ask for an instance of a size that is there, or allow a larger one (sluice.dev/substitute). "
-        "[NoNodeCanFit]",
-    ),
-    WaitReason.GPU_INSTANCES_TAKEN: Scene(
-        lambda: fixed(claim(profile="3g.20gb"), given=True),
-        f"1 x {A100}: no free instance of that size in the layout that its administrator fixed. "
-        "It starts when a pod with such an instance ends; allowing a larger one (sluice.dev/substitute) may "
-        "be quicker. "
-        "[GpuInstancesTaken, elsewhere CardMigTopologyInfeasible]",
-    ),
-    WaitReason.QUOTA_EXCEEDED: Scene(
-        over_its_quota,
-        "namespace default may have 25000 MiB of memory and has 20096; this one asks for 20096, and 4904 are left. "
-        "It starts when pods of its namespace end, or when its quota is raised (sluice quota); asking for less "
-        "helps. "
-        "[QuotaExceeded, elsewhere ResourceQuotaNotFit]",
-    ),
-    WaitReason.GROUP_INCOMPLETE: Scene(
-        of_a_group_that_is_not_complete,
-        "1 of 3 pods of group trainer-42 have asked. "
-        "It starts when as many pods have asked as sluice.dev/group-size says. [GroupIncomplete]",
-    ),
-    WaitReason.GROUP_NOT_FIT: Scene(
-        of_a_group_without_room,
-        f"1 of 2 pods of group trainer-42 have a place; the 2nd (worker-1): 1 x {A100}: no free place of that "
-        "size; even an empty fleet could not hold it: it takes 2 GPUs at least, and 1 could serve it. "
-        "It starts when all pods of the group fit at once; fewer or smaller ones may start now. [GroupNotFit]",
-    ),
-    WaitReason.PLACE_BEING_FREED: Scene(
-        whose_place_is_being_freed,
-        "its place on gpu-1 is reserved and waits for default/batch to be evicted for it. "
-        "It starts when the pods that still hold the place have left it. [PlaceBeingFreed]",
-    ),
-    WaitReason.PLACE_PROMISED: Scene(
-        behind_somebody_who_was_promised_the_place,
-        f"1 x {A100}: no free place of that size; 1 x {A100}: reserved for pods ahead in the queue. "
-        "It starts when a pod with a slice there ends; a smaller slice may start sooner. "
-        "[GpuLayoutFull, elsewhere CardMigTopologyInfeasible]",
-    ),
-    WaitReason.QUEUE_FULL: Scene(
-        outside_of_a_full_queue,
-        "the queue is full: 2 requests wait, and 1 more outside of it; this one enters it in its turn when others "
-        "have a place or are withdrawn (the limit is the allocator's waiting_max). "
-        "It gets its turn when other waiting pods have left the queue; nothing has to be done. [QueueFull]",
-    ),
+PLAYS: dict[WaitReason, Callable[[], Place | NoPlace | Pending]] = {
+    WaitReason.NO_NODES: lambda: Shop().ask(SMALL),
+    WaitReason.NO_NODE_CAN_FIT: lambda: Shop(node("gpu-1", 2, model="a30")).ask(SMALL),
+    WaitReason.NODE_NOT_OPEN: lambda: unusable(WaitReason.NODE_NOT_OPEN),
+    WaitReason.NODE_STALE: lambda: unusable(WaitReason.NODE_STALE),
+    WaitReason.NODE_CORDONED: lambda: unusable(WaitReason.NODE_CORDONED),
+    WaitReason.NODE_NOT_NAMED: lambda: empty(host=HostNeeds(node_name="gpu-7")),
+    WaitReason.NODE_SELECTOR_MISMATCH: lambda: on_host(selector={"zone": "b"}, labels={"zone": "a"}),
+    WaitReason.NODE_TAINTED: lambda: on_host(taints=(Taint(key="team", value="x"),)),
+    WaitReason.NODE_NOT_READY: lambda: on_host(taints=(Taint(key="node.kubernetes.io/not-ready"),)),
+    WaitReason.NODE_UNDER_PRESSURE: lambda: on_host(taints=(Taint(key="node.kubernetes.io/disk-pressure"),)),
+    WaitReason.NODE_LEAVING: lambda: on_host(taints=(Taint(key="ToBeDeletedByClusterAutoscaler"),)),
+    WaitReason.NODE_WITHOUT_HAND_OVER: lambda: empty(by_claim=True),
+    WaitReason.NODE_INSUFFICIENT_CPU: lambda: on_host(HostRoom(cpu_milli=8000), cpu_cores=1.0),
+    WaitReason.NODE_INSUFFICIENT_MEMORY: lambda: on_host(HostRoom(memory_mib=8000), memory_mib=100),
+    WaitReason.NODE_INSUFFICIENT_PODS: lambda: on_host(pods_free=0),
+    WaitReason.NODE_INSUFFICIENT_RESOURCE: lambda: on_host(HostRoom(resources={"rdma/hca": 1})),
+    WaitReason.NODE_POD_ANTI_AFFINITY: lambda: beside(HostNeeds(apart=(ON_HOST,)), others=(LLM,)),
+    WaitReason.NODE_POD_AFFINITY: lambda: beside(HostNeeds(beside=(ON_HOST,))),
+    WaitReason.NODE_TOPOLOGY_SPREAD: lambda: beside(HostNeeds(spread=(EVENLY,)), others=(LLM, LLM)),
+    WaitReason.NODE_TOPOLOGY_LABEL_MISSING: lambda: beside(HostNeeds(spread=(SpreadTerm(topology_key="rack"),))),
+    WaitReason.NODE_HOST_PORT_TAKEN: lambda: beside(HostNeeds(ports=(HostPort(port=80),)), ports=(HostPort(port=80),)),
+    WaitReason.NODE_VOLUME_ELSEWHERE: lambda: beside(HostNeeds(volumes=((IN_B,),))),
+    WaitReason.GPU_UNHEALTHY: lambda: Shop(node("gpu-1", 2, healthy=False, health_message="Xid 79")).ask(SMALL),
+    WaitReason.GPU_MODE_NOT_FIT: lambda: Shop(node("gpu-1", 2, modes=("exclusive",))).ask(mps(4096)),
+    WaitReason.GPU_MEMORY_UNKNOWN: lambda: Shop(node("gpu-1", 1, model="gb10", mig=False)).ask(mps(4096)),
+    WaitReason.GPU_MODEL_MISMATCH: lambda: empty(claim(profile="1g.5gb", only=DeviceFilter(models=("H100",)))),
+    WaitReason.GPU_UUID_MISMATCH: lambda: empty(claim(profile="1g.5gb", only=DeviceFilter(uuids=(GpuUuid("GPU-7"),)))),
+    WaitReason.GPU_NO_SUCH_PROFILE: another_model_is_full,
+    WaitReason.GPU_LAYOUT_FULL: lambda: taken(claim(profile="4g.20gb"), claim(profile="4g.20gb")),
+    WaitReason.GPU_ENGINES_USED_UP: lambda: taken(claim(profile="1g.5gb+me"), claim(profile="1g.5gb+me")),
+    WaitReason.GPU_NOT_IDLE: lambda: taken(WHOLE, WHOLE, mig=False),
+    WaitReason.GPU_INSUFFICIENT_MEMORY: lambda: taken(mps(30000), mps(30000), mig=False),
+    WaitReason.GPU_INSUFFICIENT_SMS: lambda: taken(fractional(60), fractional(60), mig=False),
+    WaitReason.GPU_TIME_USED_UP: lambda: taken(HALF_THE_TIME, HALF_THE_TIME, mig=False, time_quota=True),
+    WaitReason.GPU_TENANTS_USED_UP: lambda: taken(mps(1000), mps(1000), mig=False, mps_clients_max=1),
+    WaitReason.GPU_OTHER_TRUST_DOMAIN: lambda: taken(mps(1000), mps(1000), namespace="other", mig=False),
+    WaitReason.GPU_AVOIDED: avoided,
+    WaitReason.ONE_GPU_NOT_FIT: one_gpu_for_two,
+    WaitReason.NUMA_NOT_FIT: far_apart,
+    WaitReason.TOO_FEW_GPUS_ON_NODE: spread_over_nodes,
+    WaitReason.NODE_PODS_AT_LIMIT: at_its_limit_of_pods,
+    WaitReason.GPU_NOT_IN_LAYOUT: lambda: fixed(SMALL, given=False),
+    WaitReason.GPU_INSTANCES_TAKEN: lambda: fixed(claim(profile="3g.20gb"), given=True),
+    WaitReason.QUOTA_EXCEEDED: over_its_quota,
+    WaitReason.GROUP_INCOMPLETE: of_a_group_that_is_not_complete,
+    WaitReason.GROUP_NOT_FIT: of_a_group_without_room,
+    WaitReason.PLACE_BEING_FREED: whose_place_is_being_freed,
+    WaitReason.PLACE_PROMISED: behind_somebody_who_was_promised_the_place,
+    WaitReason.QUEUE_FULL: outside_of_a_full_queue,
 }
+"""How a reason comes about."""
+
+SENTENCES = f"""
+NO_NODES
+  no node with GPUs is known yet; 1g.5gb is a profile of A100-40GB. Ask the cluster's operators whether the node
+    agents run. [NoNodes]
+NO_NODE_CAN_FIT
+  no GPU here has 1g.5gb. Closest: 1g.6gb (A30-24GB). A100-40GB has it. {HELPS_NEVER} [NoNodeCanFit]
+NODE_NOT_OPEN
+  2 x {A100}: their node is not open yet. This lasts a moment; if it does not, the node's agent has to be looked at.
+    [NodeNotOpen]
+NODE_STALE
+  2 x {A100}: the agent of their node does not answer. It starts when the node's agent answers again, or elsewhere
+    when there is room. [NodeStale]
+NODE_CORDONED
+  2 x {A100}: cordoned. It starts when the cordon is lifted, or elsewhere when there is room. [NodeCordoned,
+    elsewhere CardCordoned]
+NODE_NOT_NAMED
+  no node with GPUs here is named gpu-7. {HELPS_NEVER} [NoNodeCanFit]
+NODE_SELECTOR_MISMATCH
+  no node here has the label zone=b; there is zone=a. {HELPS_NEVER} Compare its nodeSelector and affinity with
+    kubectl get nodes --show-labels. [NoNodeCanFit]
+NODE_TAINTED
+  it does not tolerate the taints of the nodes here: team=x:NoSchedule. {HELPS_NEVER} Give the pod a toleration for
+    that taint, if it may run there. [NoNodeCanFit]
+NODE_NOT_READY
+  1 node: not ready. It starts when its node is ready (again), or elsewhere when there is room. [NodeNotReady]
+NODE_UNDER_PRESSURE
+  1 node: short of memory, disk or process ids. It starts when the node has memory, disk and process ids to spare
+    again, or elsewhere when there is room. [NodeUnderPressure]
+NODE_LEAVING
+  1 node: being removed by an autoscaler. It starts on another such node, or on the one that an autoscaler adds in
+    its place. [NodeLeaving]
+NODE_WITHOUT_HAND_OVER
+  1 node: their kubelet does not hand over devices by ResourceClaim. A node serves it once its agent is registered
+    with its kubelet, which needs Kubernetes 1.34 and CDI; a pod without ResourceClaims needs neither.
+    [NodeWithoutHandOver]
+NODE_INSUFFICIENT_CPU
+  2 x {A100}: not enough CPU left on their node. It starts when CPU is free on a node with a free slice; requesting
+    less helps. [NodeInsufficientCpu]
+NODE_INSUFFICIENT_MEMORY
+  2 x {A100}: not enough memory left on their node. It starts when memory is free on a node with a free slice;
+    requesting less helps. [NodeInsufficientMemory]
+NODE_INSUFFICIENT_PODS
+  2 x {A100}: their node takes no more pods. It starts when another pod on such a node ends. [NodeInsufficientPods]
+NODE_INSUFFICIENT_RESOURCE
+  2 x {A100}: not enough of another resource left on their node. It starts when all else that the pod requests
+    (resources.requests) is free on a node with a free slice. [NodeInsufficientResource]
+NODE_POD_ANTI_AFFINITY
+  2 x {A100}: a required podAntiAffinity keeps it apart from a pod there. It starts when such a pod ends, or a node
+    without one is added; a preferred podAntiAffinity waits for none. [NodePodAntiAffinity]
+NODE_POD_AFFINITY
+  2 x {A100}: no pod that its required podAffinity selects is there. It starts when a pod that its podAffinity names
+    is where a slice is free; a preferred one does not wait. [NodePodAffinity]
+NODE_TOPOLOGY_SPREAD
+  1 node (zone=a): one more there would exceed the maxSkew of its topologySpreadConstraints. It starts when the
+    domain with fewest of its pods has a free slice; a larger maxSkew or ScheduleAnyway helps. [NodeTopologySpread]
+NODE_TOPOLOGY_LABEL_MISSING
+  no node with GPUs here has the label rack, which a topologyKey of the pod names. {HELPS_NEVER} Label the nodes
+    (kubectl label node), or name a topologyKey that kubectl get nodes --show-labels shows. [NoNodeCanFit]
+NODE_HOST_PORT_TAKEN
+  2 x {A100}: another pod on their node has the hostPort that it needs. It starts when the pod with that hostPort
+    ends; leaving hostPort out, behind a Service, does not wait. [NodeHostPortTaken]
+NODE_VOLUME_ELSEWHERE
+  no node with GPUs here can reach all of its volumes. {HELPS_NEVER} It starts when a slice is free where its volumes
+    are: compare kubectl describe pv with the nodes' labels. [NoNodeCanFit]
+GPU_UNHEALTHY
+  2 x {A100}: unhealthy. It starts when the GPU is mended, or elsewhere when there is room. [GpuUnhealthy, elsewhere
+    CardNotHealth]
+GPU_MODE_NOT_FIT
+  no node here serves the mode that it asks for (mps). {HELPS_NEVER} A profile needs a GPU with MIG on, a share needs
+    a node that serves mps or fractional: ask for another mode. [NoNodeCanFit]
+GPU_MEMORY_UNKNOWN
+  the driver does not report the memory of GB10, so it can only be granted whole. {HELPS_NEVER} The driver does not
+    tell how much memory such a GPU has: ask for a whole one (sluice.dev/gpus), or for another model. [NoNodeCanFit]
+GPU_MODEL_MISMATCH
+  no GPU here is of a model that it asks for (H100); there is A100-40GB. {HELPS_NEVER} [NoNodeCanFit]
+GPU_UUID_MISMATCH
+  no GPU here is GPU-7. {HELPS_NEVER} [NoNodeCanFit]
+GPU_NO_SUCH_PROFILE
+  1 x {A100}: has no such profile, or none that is large enough; 1 x NVIDIA A30: no free place of that size. Ask for
+    a profile or for sizes that one of these GPUs can have. [GpuNoSuchProfile, elsewhere CardTypeMismatch]
+GPU_LAYOUT_FULL
+  1 x {A100}: no free place of that size. It starts when a pod with a slice there ends; a smaller slice may start
+    sooner. [GpuLayoutFull, elsewhere CardMigTopologyInfeasible]
+GPU_ENGINES_USED_UP
+  1 x {A100}: the media engines that it needs are in use. It starts when a pod with media engines ends; a profile
+    without them may fit. [GpuEnginesUsedUp, elsewhere CardMigTopologyInfeasible]
+GPU_NOT_IDLE
+  1 x {A100}: in use, and an idle one is needed. It starts when the last pod on such a GPU ends; a slice of one may
+    start sooner. [GpuNotIdle, elsewhere ExclusiveDeviceAllocateConflict]
+GPU_INSUFFICIENT_MEMORY
+  1 x {A100}: not enough GPU memory left. It starts when a pod on such a GPU ends; a share of less memory may fit
+    now. [GpuInsufficientMemory, elsewhere CardInsufficientMemory]
+GPU_INSUFFICIENT_SMS
+  1 x {A100}: not enough SMs left. It starts when a pod on such a GPU ends; a share with a smaller sm-partition may
+    fit now. [GpuInsufficientSms, elsewhere CardInsufficientCore]
+GPU_TIME_USED_UP
+  1 x {A100}: not enough of their compute time left. It starts when a pod on such a GPU ends; a smaller quota-request
+    may fit now. [GpuTimeUsedUp, elsewhere CardComputeUnitsExhausted]
+GPU_TENANTS_USED_UP
+  1 x {A100}: already shared by as many pods as MPS serves. It starts when a pod on such a GPU ends.
+    [GpuTenantsUsedUp, elsewhere CardTimeSlicingExhausted]
+GPU_OTHER_TRUST_DOMAIN
+  1 x {A100}: shared by pods of another namespace or user, or in another mode. It starts when those pods end. Only
+    pods of one namespace, runAsUser and mode share a GPU. [GpuOtherTrustDomain, elsewhere
+    ExclusiveDeviceAllocateConflict]
+GPU_AVOIDED
+  1 x {A100}: this pod's slice failed there recently. It is tried there again by itself, after longer each time.
+    [GpuAvoided]
+ONE_GPU_NOT_FIT
+  no GPU has room for all of a, b. It starts when one GPU has room for all of them; smaller ones, or leaving out the
+    constraint, may be quicker. [OneGpuNotFit]
+NUMA_NOT_FIT
+  it asks for 2 GPUs on one NUMA node, and the most is 1. {HELPS_NEVER} [NoNodeCanFit]
+TOO_FEW_GPUS_ON_NODE
+  2 nodes: not enough of the requested GPUs are free there. It starts when one node has all of them free; asking for
+    fewer helps. [TooFewGpusOnNode, elsewhere AllocatedCardsInsufficientRequest]
+NODE_PODS_AT_LIMIT
+  2 x {A100}: their node has as many pods with slices as its operator allows. It starts when a pod with a slice on
+    such a node ends, or when its operator raises the limit. [NodePodsAtLimit]
+GPU_NOT_IN_LAYOUT
+  no GPU here has 1g.5gb in its fixed layout. Closest: 3g.20gb (A100-40GB). {HELPS_NEVER} Ask for an instance of a
+    size that is there, or allow a larger one (sluice.dev/substitute). [NoNodeCanFit]
+GPU_INSTANCES_TAKEN
+  1 x {A100}: no free instance of that size in the layout that its administrator fixed. It starts when a pod with
+    such an instance ends; allowing a larger one (sluice.dev/substitute) may be quicker. [GpuInstancesTaken, elsewhere
+    CardMigTopologyInfeasible]
+QUOTA_EXCEEDED
+  namespace default may have 25000 MiB of memory and has 20096; this one asks for 20096, and 4904 are left. It starts
+    when pods of its namespace end, or when its quota is raised (sluice quota); asking for less helps. [QuotaExceeded,
+    elsewhere ResourceQuotaNotFit]
+GROUP_INCOMPLETE
+  1 of 3 pods of group trainer-42 have asked. It starts when as many pods have asked as sluice.dev/group-size says.
+    [GroupIncomplete]
+GROUP_NOT_FIT
+  1 of 2 pods of group trainer-42 have a place; the 2nd (worker-1): 1 x {A100}: no free place of that size; even an
+    empty fleet could not hold it: it takes 2 GPUs at least, and 1 could serve it. It starts when all pods of the group
+    fit at once; fewer or smaller ones may start now. [GroupNotFit]
+PLACE_BEING_FREED
+  its place on gpu-1 is reserved and waits for default/batch to be evicted for it. It starts when the pods that still
+    hold the place have left it. [PlaceBeingFreed]
+PLACE_PROMISED
+  1 x {A100}: no free place of that size; 1 x {A100}: reserved for pods ahead in the queue. It starts when a pod with
+    a slice there ends; a smaller slice may start sooner. [GpuLayoutFull, elsewhere CardMigTopologyInfeasible]
+QUEUE_FULL
+  the queue is full: 2 requests wait, and 1 more outside of it; this one enters it in its turn when others have a
+    place or are withdrawn (the limit is the allocator's waiting_max). It gets its turn when other waiting pods have
+    left the queue; nothing has to be done. [QueueFull]
+"""
+"""What a person then reads."""
+
+SENTENCE_OF = {WaitReason[name]: sentence for name, sentence in text_rows(SENTENCES)}
 
 
 def name_of(reason: WaitReason) -> str:
@@ -432,7 +362,7 @@ def name_of(reason: WaitReason) -> str:
 
 
 def no_place(reason: WaitReason) -> NoPlace | Pending:
-    found = SCENES[reason].play()
+    found = PLAYS[reason]()
     assert isinstance(found, NoPlace | Pending), f"{reason}: there is a place, {found}"
     return found
 
@@ -443,7 +373,7 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Described]:
 
     async def tell_all() -> dict[str, Described]:
         async with staged(tmp_path_factory.mktemp("seen")) as stage:
-            names = {reason: name_of(reason) for reason in SCENES}
+            names = {reason: name_of(reason) for reason in PLAYS}
             uids = await stage.create(*names.values())
             for reason, name in names.items():
                 found, uid = no_place(reason), uids[name]
@@ -464,7 +394,7 @@ def waits(found: dict) -> bool:
 
 def test_every_reason_has_its_words():
     """A reason without a sentence and a remedy is a code that its reader cannot act on."""
-    assert set(SCENES) == set(WaitReason) == set(HINTS)
+    assert set(PLAYS) == set(SENTENCE_OF) == set(WaitReason) == set(HINTS)
 
 
 @pytest.mark.parametrize("reason", list(WaitReason))
@@ -479,7 +409,7 @@ def test_a_person_sees_why_a_pod_waits_and_what_would_help(described, reason):
     never = no_place(reason).reasons[0].reason is WaitReason.NO_NODE_CAN_FIT
     level = "Warning" if never else "Normal"
     seen = described[name_of(reason)]
-    assert seen.events == (Said(level, "WaitsForSlice", SCENES[reason].sentence),)
+    assert seen.events == (Said(level, "WaitsForSlice", SENTENCE_OF[reason]),)
     assert seen.conditions["sluice.dev/SliceReady"] == "False"
 
 
@@ -526,5 +456,5 @@ def test_a_description_ends_like_this(described):
         "Events:",
         "  Type    Reason         Age   From                    Message",
         "  ----    ------         ----  ----                    -------",
-        f"  Normal  WaitsForSlice  AGE  sluice.dev/pod-watcher  {SCENES[WaitReason.GPU_AVOIDED].sentence}",
+        f"  Normal  WaitsForSlice  AGE  sluice.dev/pod-watcher  {SENTENCE_OF[WaitReason.GPU_AVOIDED]}",
     ]

@@ -30,8 +30,7 @@ MISTAKES = {
 
 async def test_every_mistake_in_a_manifest_is_refused_in_words_and_disturbs_no_other_pod(up):
     """`sluice pods --json` names field and value; a correct pod beside them is served."""
-    up.start()
-    await up.ready()
+    await up.started()
     for name, (key, value) in MISTAKES.items():
         up.write(f"{name}.yaml", POD.format(name=name, key=key, value=value))
     up.write("not-yaml.yaml", "metadata: [unclosed\n")
@@ -64,8 +63,7 @@ async def test_every_mistake_in_a_manifest_is_refused_in_words_and_disturbs_no_o
 
 async def test_a_mended_manifest_is_served(up):
     """The same file, corrected."""
-    up.start()
-    await up.ready()
+    await up.started()
     async with up.watching() as watching:
         up.write("train.yaml", POD.format(name="train", key="sluice.dev/profile", value='"three"'))
         await watching.until(lambda pods, gpus: "train" in pods and pods["train"].state == "refused", "the refusal")

@@ -82,8 +82,7 @@ async def test_a_disk_that_was_full_costs_nobody_a_slice_and_all_goes_on_by_itse
     """nats-server keeps its error: without a new life of the broker nothing would be granted for ever."""
     folder = disk(300)
     up.data_dir = folder / "data"
-    up.start("--web", "127.0.0.1:0")
-    await up.ready()
+    await up.started("--web", "127.0.0.1:0")
     (page,) = (line.split()[1] for line in up.said().splitlines() if line.startswith("  page"))
     async with up.watching() as watching:
         up.add("by-profile")

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -173,11 +174,8 @@ class NvmlDesk(AgentDriver):
         with self.machine.loaded():
             from sluice_node_agent.device.nvml.backend import NvmlBackend  # noqa: PLC0415 - after the library is there
 
-            gpus = NvmlBackend(self.machine.processes)
-            try:
+            with closing(NvmlBackend(self.machine.processes)) as gpus:
                 return [report.uuid for report in gpus.read()]
-            finally:
-                gpus.close()
 
 
 async def told_by_agent(data: Path, variables: dict[str, str], order) -> dict:

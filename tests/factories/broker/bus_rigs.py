@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from factories.broker.memory_bus import MemoryBroker
@@ -131,6 +132,18 @@ async def raw(url: str) -> AsyncIterator[Connection]:
         yield connection
     finally:
         await connection.close()
+
+
+@asynccontextmanager
+async def broker_and_bus(folder: Path) -> AsyncIterator[tuple[Broker, NatsBus]]:
+    """A broker with its data below `folder`, and a bus whose streams are declared."""
+    async with Broker(folder / "nats") as broker:
+        bus = await NatsBus.connect(broker.url, name="test")
+        try:
+            await bus.ensure_streams()
+            yield broker, bus
+        finally:
+            await bus.close()
 
 
 async def ensured(bus: Bus) -> None:

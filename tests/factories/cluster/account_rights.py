@@ -27,54 +27,39 @@ class Right:
     namespace: str = EVERYWHERE
 
 
+def rights(verbs: str, resource: str, group: str = "", name: str = "", namespace: str = EVERYWHERE) -> set[Right]:
+    return {Right(verb, resource, group, name, namespace) for verb in verbs.split()}
+
+
 NEEDED = {
-    "pod-watcher": {
-        Right("list", "pods"),
-        Right("watch", "pods"),
-        Right("patch", "pods"),
-        Right("patch", "pods/status"),
-        Right("create", "pods/eviction"),
-        Right("list", "nodes"),
-        Right("watch", "nodes"),
-        Right("get", "persistentvolumeclaims"),
-        Right("get", "persistentvolumes"),
-        Right("get", "storageclasses", "storage.k8s.io"),
-        Right("create", "events", "events.k8s.io"),
-        Right("patch", "events", "events.k8s.io"),
-        Right("list", "resourceclaims", CLAIMS),
-        Right("watch", "resourceclaims", CLAIMS),
-        Right("list", "deviceclasses", CLAIMS),
-        Right("watch", "deviceclasses", CLAIMS),
-        Right("create", "resourceclaims", CLAIMS),
-        Right("patch", "resourceclaims", CLAIMS),
-        Right("patch", "resourceclaims/status", CLAIMS),
-        Right("patch", "resourceclaims/binding", CLAIMS),
-        Right("patch", "configmaps", "", "sluice-hand-over", "sluice-system"),
-        Right("list", "gpus", "sluice.dev"),
-        Right("create", "gpus", "sluice.dev"),
-        Right("delete", "gpus", "sluice.dev"),
-        Right("patch", "gpus/status", "sluice.dev"),
-        Right("bind", "slices", "sluice.dev"),
+    "pod-watcher": rights("list watch patch", "pods")
+    | rights("patch", "pods/status")
+    | rights("create", "pods/eviction")
+    | rights("list watch", "nodes")
+    | rights("get", "persistentvolumeclaims")
+    | rights("get", "persistentvolumes")
+    | rights("get", "storageclasses", "storage.k8s.io")
+    | rights("create patch", "events", "events.k8s.io")
+    | rights("list watch create patch", "resourceclaims", CLAIMS)
+    | rights("list watch", "deviceclasses", CLAIMS)
+    | rights("patch", "resourceclaims/status", CLAIMS)
+    | rights("patch", "resourceclaims/binding", CLAIMS)
+    | rights("patch", "configmaps", "", "sluice-hand-over", "sluice-system")
+    | rights("list create delete", "gpus", "sluice.dev")
+    | rights("patch", "gpus/status", "sluice.dev")
+    | rights("bind", "slices", "sluice.dev"),
+    "callout": rights("create", "tokenreviews", "authentication.k8s.io")
+    | rights("get patch", "statefulsets", "apps", "sluice-nats", "sluice-system")
+    | {right for name in KEPT for right in rights("get patch", "secrets", "", name, "sluice-system")}
+    | {
+        right
+        for name in ("sluice-bus-authorities", "sluice-grpc-ca")
+        for space in ("sluice-system", "sluice-nodes")
+        for right in rights("get patch", "configmaps", "", name, space)
     },
-    "callout": {
-        Right("create", "tokenreviews", "authentication.k8s.io"),
-        *(Right(verb, "secrets", "", name, "sluice-system") for verb in ("get", "patch") for name in KEPT),
-        *(
-            Right(verb, "configmaps", "", name, space)
-            for verb in ("get", "patch")
-            for name in ("sluice-bus-authorities", "sluice-grpc-ca")
-            for space in ("sluice-system", "sluice-nodes")
-        ),
-        Right("get", "statefulsets", "apps", "sluice-nats", "sluice-system"),
-        Right("patch", "statefulsets", "apps", "sluice-nats", "sluice-system"),
-    },
-    "webhook": {
-        Right("get", "mutatingwebhookconfigurations", ADMISSION, "sluice"),
-        Right("patch", "mutatingwebhookconfigurations", ADMISSION, "sluice"),
-        Right("get", "secrets", "", "sluice-webhook-tls", "sluice-system"),
-        Right("patch", "secrets", "", "sluice-webhook-tls", "sluice-system"),
-    },
+    "webhook": rights("get patch", "mutatingwebhookconfigurations", ADMISSION, "sluice")
+    | rights("get patch", "secrets", "", "sluice-webhook-tls", "sluice-system"),
 }
 """By account; the others have none."""
-PLACEHOLDERS = {Right(verb, "pods", "", "", "sluice-system") for verb in ("create", "delete")}
+PLACEHOLDERS = rights("create delete", "pods", "", "", "sluice-system")
 """More of the pod-watcher, with the component `autoscaling`."""

@@ -5,7 +5,15 @@ import copy
 import json
 from typing import Any
 
-from sluice_pod_watcher.admission import AdmissionConfig, AdmissionResponse, MalformedReview, review_pod
+from sluice.contracts.request_syntax import RequestLimits
+from sluice_pod_watcher.admission import (
+    AdmissionConfig,
+    AdmissionResponse,
+    MalformedReview,
+    ResolvedRequest,
+    read_stored,
+    review_pod,
+)
 
 Json = dict[str, Any]
 TOKEN_MOUNT = {
@@ -129,3 +137,10 @@ def env_of(made: Json, name: str) -> dict[str, str]:
 def from_grant(name: str, key: str) -> str:
     """The field path of a granted annotation."""
     return f"metadata.annotations['{name}.granted.sluice.dev/{key}']"
+
+
+def asked_by(made: Json) -> ResolvedRequest:
+    """The request that was stored in a pod as it was taken."""
+    found = read_stored(made["metadata"]["annotations"]["sluice.dev/request"], made["spec"], RequestLimits())
+    assert isinstance(found, ResolvedRequest), found
+    return found

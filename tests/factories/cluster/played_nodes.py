@@ -8,8 +8,9 @@ ones end after their object says so. Nothing is started: what containers would s
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from factories.cluster.kubernetes import LABEL_TEST, MERGE, Cluster, Json, Reply
@@ -26,20 +27,30 @@ _ENDED = {"Succeeded", "Failed"}
 @contextlib.contextmanager
 def played_nodes(cluster: Cluster, names: Sequence[str], labels: Mapping[str, Mapping[str, str]]) -> Iterator[None]:
     """These nodes, with more labels by name, while the context lasts; at its end they are removed."""
+    play = partial(_play, Cluster(cluster.kubeconfig), names, labels)
+    with played(play, "the nodes did not become ready", within_s=READY_WITHIN_S * 2):
+        yield
+
+
+@contextlib.contextmanager
+def played(
+    play: Callable[[threading.Event, threading.Event], Coroutine[Any, Any, None]], late: str, *, within_s: float
+) -> Iterator[None]:
+    """Run in a thread what sets the first event when it is ready and ends after the second; raises what it raised."""
     ready, ending = threading.Event(), threading.Event()
     failed: list[BaseException] = []
 
-    def play() -> None:
+    def run() -> None:
         try:
-            asyncio.run(_play(Cluster(cluster.kubeconfig), names, labels, ready, ending))
+            asyncio.run(play(ready, ending))
         except BaseException as error:  # noqa: BLE001 - the test's thread raises it
             failed.append(error)
             ready.set()
 
-    thread = threading.Thread(target=play, name="played nodes")
+    thread = threading.Thread(target=run, name="played")
     thread.start()
     try:
-        assert ready.wait(READY_WITHIN_S * 2), "the nodes did not become ready"
+        assert ready.wait(within_s), late
         if not failed:
             yield
     finally:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from aiohttp import web
 from factories.cluster.kubernetes import LABEL_TEST, Cluster, Json, pod
+from factories.cluster.played_nodes import played
 from fake_kube import certificates
 
 from sluice_pod_watcher.admission import AdmissionConfig, MalformedReview, review_pod
@@ -25,27 +26,9 @@ _ASKS = {"sluice.dev/profile": "1g.5gb"}
 def played_webhook(cluster: Cluster, folder: Path, config: AdmissionConfig | None = None) -> Iterator[None]:
     """Pods of the tests' namespaces are admitted as by Sluice while the context lasts."""
     admission = config if config is not None else AdmissionConfig()
-    ready, ending = threading.Event(), threading.Event()
-    failed: list[BaseException] = []
-
-    def play() -> None:
-        try:
-            asyncio.run(_play(Cluster(cluster.kubeconfig, cluster.fake), folder, admission, ready, ending))
-        except BaseException as error:  # noqa: BLE001 - the test's thread raises it
-            failed.append(error)
-            ready.set()
-
-    thread = threading.Thread(target=play, name="played webhook")
-    thread.start()
-    try:
-        assert ready.wait(READY_WITHIN_S), "the webhook is not in effect"
-        if not failed:
-            yield
-    finally:
-        ending.set()
-        thread.join()
-        if failed:
-            raise failed[0]
+    play = partial(_play, Cluster(cluster.kubeconfig, cluster.fake), folder, admission)
+    with played(play, "the webhook is not in effect", within_s=READY_WITHIN_S):
+        yield
 
 
 async def _play(

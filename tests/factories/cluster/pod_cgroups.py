@@ -5,6 +5,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -62,11 +63,8 @@ class PodCgroups:
 
 @contextlib.contextmanager
 def pod_cgroups() -> Iterator[PodCgroups]:
-    there = PodCgroups()
-    try:
+    with closing(PodCgroups()) as there:
         yield there
-    finally:
-        there.close()
 
 
 def _remove(cgroup: Path) -> None:

@@ -175,6 +175,16 @@ class Place:
     def left(self) -> list[psutil.Process]:
         return mps_processes(self.path)
 
+    def kill(self, pid: int) -> None:
+        """A daemon is killed, and dead."""
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: self.processes.started_at(pid) == 0, "the daemon dies")
+
+    def stop(self) -> None:
+        """The home is stopped, and nothing of it is left."""
+        self.daemons.stop(stop_order())
+        assert self.left() == []
+
 
 @contextlib.contextmanager
 def mps_place() -> Iterator[Place]:

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from factories.words import booking_of
 
 from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RequestId, RunId, SourceName
@@ -22,17 +23,8 @@ class Builder:
 
     def booking(self, *, profile: str | None = "3g.20gb", start: int = 4, size: int = 4) -> msg.Booking:
         """One device, by default the upper half of the GPU."""
-        return msg.Booking(
-            allocation=ALLOCATION,
-            request=REQUEST,
-            request_revision=1,
-            source=SOURCE,
-            owner="uid",
-            namespace="default",
-            name="train",
-            node=NODE,
-            devices=(msg.DeviceGrant(container="main", gpu=GPU, profile=profile, start=start, size=size),),
-        )
+        device = msg.DeviceGrant(container="main", gpu=GPU, profile=profile, start=start, size=size)
+        return booking_of(ALLOCATION, NODE, (device,), request=REQUEST, source=SOURCE, owner="uid", name="train")
 
     def shared(self, allocation: str, name: str, *, uid: int = 1000) -> msg.Booking:
         share = msg.Share(mode="fractional", uid=uid, memory_mib=4096, sm_partition=20, quota_request_permille=300)

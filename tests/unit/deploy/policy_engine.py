@@ -124,3 +124,8 @@ def policy_of(rendered: Rendering, name: str, components: Any = ()) -> Document:
     assert policy["spec"]["failurePolicy"] == "Fail"
     assert all(rule["reason"] == "Forbidden" for rule in policy["spec"]["validations"])
     return policy
+
+
+def refused(rendered: Rendering, policy: str, made: Document, components: Any = ()) -> list[str]:
+    """What a policy, as these components render it, says against the creation of an object."""
+    return denials(policy_of(rendered, policy, components), {"object": made, "request": {"operation": "CREATE"}})

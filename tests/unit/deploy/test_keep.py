@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from deploy_check import Document
 from factories.cluster import admission
-from unit.deploy.policy_engine import GATED, OURS, Rendering, denials, evaluate, pod, policy_of
+from unit.deploy.policy_engine import GATED, OURS, Rendering, denials, evaluate, pod, policy_of, refused
 
 from sluice.contracts.dra.names import DEVICE_CLASS, DRIVER
 from sluice.contracts.kube import names
@@ -20,33 +20,34 @@ def changed(before: Document, after: Document, *, may_bind: bool = False) -> dic
     return {"oldObject": before, "object": after, "request": request, "authorizer": {"may_bind": may_bind}}
 
 
-def with_annotations(**more: str) -> Document:
-    """The metadata of a pod of ours with further annotations."""
-    return {**MANAGED, "annotations": {**MANAGED["annotations"], **more}}
+def gated(**metadata: Any) -> Document:
+    """A pod of ours that waits behind its gate, with other metadata."""
+    return pod(metadata={**MANAGED, **metadata}, **GATED)
 
 
-WAITING = pod(metadata=MANAGED, **GATED)
+def annotated(**more: str) -> Document:
+    return gated(annotations={**MANAGED["annotations"], **more})
+
+
+WAITING = gated()
 CHANGES = {
     "opens the gate": (pod(metadata=MANAGED), NO_OPENING),
-    "writes a grant": (pod(metadata=with_annotations(**{OURS: "GPU-1"}), **GATED), f"{NO_CHANGE}{OURS}"),
+    "writes a grant": (annotated(**{OURS: "GPU-1"}), f"{NO_CHANGE}{OURS}"),
     "asks for something else": (
-        pod(metadata=with_annotations(**{names.ANNOTATION_REQUEST: '{"x":1}'}), **GATED),
+        annotated(**{names.ANNOTATION_REQUEST: '{"x":1}'}),
         f"{NO_CHANGE}{names.ANNOTATION_REQUEST}",
     ),
-    "takes the ask back": (
-        pod(metadata={**MANAGED, "annotations": {}}, **GATED),
-        f"{NO_CHANGE}{names.ANNOTATION_REQUEST}",
-    ),
+    "takes the ask back": (gated(annotations={}), f"{NO_CHANGE}{names.ANNOTATION_REQUEST}"),
     "writes which allocation it has": (
-        pod(metadata=with_annotations(**{names.GRANTED_ALLOCATION: "u_r_1"}), **GATED),
+        annotated(**{names.GRANTED_ALLOCATION: "u_r_1"}),
         f"{NO_CHANGE}{names.GRANTED_ALLOCATION}",
     ),
     "has it ignored": (
-        pod(metadata={**MANAGED, "labels": {**MANAGED["labels"], names.LABEL_IGNORE: ""}}, **GATED),
+        gated(labels={**MANAGED["labels"], names.LABEL_IGNORE: ""}),
         "a pod of Sluice cannot get the label sluice.dev/ignore: delete it and create it with that label",
     ),
     "takes the label off": (
-        pod(metadata={**MANAGED, "labels": {}}, **GATED),
+        gated(labels={}),
         "the label sluice.dev/managed is set by Sluice and stays as long as the pod",
     ),
 }
@@ -65,8 +66,8 @@ def test_only_who_binds_slices_changes_what_is_ours(rendered: Rendering, what):
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (WAITING, pod(metadata=with_annotations(other="x"), **GATED)),
-        (WAITING, pod(metadata={**MANAGED, "labels": {**MANAGED["labels"], "app": "x"}}, **GATED)),
+        (WAITING, annotated(other="x")),
+        (WAITING, gated(labels={**MANAGED["labels"], "app": "x"})),
         (WAITING, {**WAITING, "status": {"phase": "Running"}}),
         (pod(), pod(metadata={"name": "p", "labels": {"app": "x"}})),
         (pod(), pod(metadata={"name": "p", "labels": {names.LABEL_IGNORE: ""}})),
@@ -91,12 +92,11 @@ def test_a_grant_does_not_come_in_by_a_binding(rendered: Rendering):
 @pytest.mark.parametrize("label", [names.LABEL_MANAGED, names.LABEL_IGNORE])
 def test_our_label_does_not_go_by_a_binding(rendered: Rendering, label):
     """A Binding's labels are copied over the pod's (from 1.35): it would leave the watch as if deleted."""
-    policy = policy_of(rendered, "sluice-bindings")
     brings = {"metadata": {"name": "p", "labels": {label: "false", "topology.kubernetes.io/zone": "a"}}}
     said = "a Binding may not bring labels of sluice.dev onto its pod"
-    assert denials(policy, {"object": brings, "request": {"operation": "CREATE"}}) == [said]
+    assert refused(rendered, "sluice-bindings", brings) == [said]
     del brings["metadata"]["labels"][label]
-    assert denials(policy, {"object": brings, "request": {"operation": "CREATE"}}) == []
+    assert refused(rendered, "sluice-bindings", brings) == []
 
 
 ASKS = {
@@ -170,11 +170,10 @@ MADE_BY_THE_WEBHOOK = {
 def test_what_the_webhook_makes_passes_the_policies(rendered: Rendering, what):
     """Policies run after it: one that refuses its work refuses every GPU pod of the cluster."""
     manifest = admission.taken(MADE_BY_THE_WEBHOOK[what])
-    policy = policy_of(rendered, "sluice-no-side-door")
 
     assert is_sent(rendered, MADE_BY_THE_WEBHOOK[what])
     assert is_sent(rendered, manifest), "it is asked again when another webhook has changed the pod"
-    assert denials(policy, {"object": manifest, "request": {"operation": "CREATE"}}) == []
+    assert refused(rendered, "sluice-no-side-door", manifest) == []
 
 
 OWNERS = [{"kind": "Pod", "name": "train", "uid": "u1", "controller": True}]
@@ -203,22 +202,16 @@ def allocated(driver: str = DRIVER, *, reserved: tuple[str, ...] = ("u1",)) -> D
     return {"allocation": {"devices": {"results": results}}, "reservedFor": consumers}
 
 
-def update(before: Document, after: Document, *, may_bind: bool = False) -> dict[str, Any]:
-    request = {"operation": "UPDATE", "namespace": "team"}
-    return {"oldObject": before, "object": after, "request": request, "authorizer": {"may_bind": may_bind}}
-
-
-def creation(after: Document, *, may_bind: bool = False) -> dict[str, Any]:
-    request = {"operation": "CREATE", "namespace": "team"}
-    return {"object": after, "request": request, "authorizer": {"may_bind": may_bind}}
-
-
+NEW, A_USER = {"operation": "CREATE", "namespace": "team"}, {"may_bind": False}
 REFUSED = {
-    "makes one that looks like ours": (creation(claim()), ONLY_OURS),
-    "takes the label off": (update(claim(), claim(managed=False)), ONLY_OURS),
-    "marks another's": (update(claim(managed=False, owners=[]), claim(owners=[])), ONLY_OURS),
-    "moves it to another pod": (update(claim(), claim(owners=[{"kind": "Pod", "uid": "u2"}])), ONE_OWNER),
-    "allocates our devices": (update(claim(managed=False), claim(managed=False, **allocated())), ONE_DRIVER),
+    "makes one that looks like ours": (
+        {"object": claim(), "request": {"operation": "CREATE", "namespace": "team"}},
+        ONLY_OURS,
+    ),
+    "takes the label off": (changed(claim(), claim(managed=False)), ONLY_OURS),
+    "marks another's": (changed(claim(managed=False, owners=[]), claim(owners=[])), ONLY_OURS),
+    "moves it to another pod": (changed(claim(), claim(owners=[{"kind": "Pod", "uid": "u2"}])), ONE_OWNER),
+    "allocates our devices": (changed(claim(managed=False), claim(managed=False, **allocated())), ONE_DRIVER),
 }
 
 
@@ -235,7 +228,10 @@ def test_only_who_binds_slices_makes_and_allocates_claims_of_ours(rendered: Rend
 def test_a_claim_of_one_pod_is_reserved_for_no_other(rendered: Rendering, may_bind):
     """The scheduler reserves a claim for every pod that names it, and both would get the device."""
     before, after = claim(**allocated()), claim(**allocated(reserved=("u1", "u2")))
-    assert denials(policy_of(rendered, "sluice-claims"), update(before, after, may_bind=may_bind)) == [ONE_POD]
+    assert denials(policy_of(rendered, "sluice-claims"), changed(before, after, may_bind=may_bind)) == [ONE_POD]
+
+
+USERS = {"managed": False, "owners": []}
 
 
 @pytest.mark.parametrize(
@@ -243,34 +239,27 @@ def test_a_claim_of_one_pod_is_reserved_for_no_other(rendered: Rendering, may_bi
     [
         (claim(**allocated()), claim()),
         (claim(**allocated()), claim(**allocated(reserved=()))),
-        (
-            claim(managed=False, owners=[], **allocated()),
-            claim(managed=False, owners=[], **allocated(reserved=("a", "b"))),
-        ),
-        (claim(managed=False, owners=[]), claim(managed=False, owners=[], **allocated("nic.example.com"))),
+        (claim(**USERS, **allocated()), claim(**USERS, **allocated(reserved=("a", "b")))),
+        (claim(**USERS), claim(**USERS, **allocated("nic.example.com"))),
     ],
     ids=["deallocated", "unreserved", "a user's own for two pods", "of another driver"],
 )
 def test_what_the_controllers_of_a_cluster_do_passes(rendered: Rendering, before, after):
     """A claim that could not be let go would hold its device forever."""
-    assert denials(policy_of(rendered, "sluice-claims"), update(before, after)) == []
+    assert denials(policy_of(rendered, "sluice-claims"), changed(before, after)) == []
+
+
+OURS_CLASS, ALL = {"deviceClassName": DEVICE_CLASS}, {"allocationMode": "All"}
+MAY_NOT_SET = "a request of the class sluice.dev may not set"
+SHOWS_OTHERS, SET_COUNT = "which shows others' devices: leave it out", "set count to the number of devices"
 
 
 @pytest.mark.parametrize(
     ("request_", "sentence"),
     [
-        (
-            {"exactly": {"deviceClassName": DEVICE_CLASS, "adminAccess": True}},
-            "a request of the class sluice.dev may not set adminAccess, which shows others' devices: leave it out",
-        ),
-        (
-            {"exactly": {"deviceClassName": DEVICE_CLASS, "allocationMode": "All"}},
-            "a request of the class sluice.dev may not set allocationMode All: set count to the number of devices",
-        ),
-        (
-            {"firstAvailable": [{"name": "a", "deviceClassName": DEVICE_CLASS, "allocationMode": "All"}]},
-            "a request of the class sluice.dev may not set allocationMode All: set count to the number of devices",
-        ),
+        ({"exactly": OURS_CLASS | {"adminAccess": True}}, f"{MAY_NOT_SET} adminAccess, {SHOWS_OTHERS}"),
+        ({"exactly": OURS_CLASS | ALL}, f"{MAY_NOT_SET} allocationMode All: {SET_COUNT}"),
+        ({"firstAvailable": [OURS_CLASS | ALL | {"name": "a"}]}, f"{MAY_NOT_SET} allocationMode All: {SET_COUNT}"),
         ({"exactly": {"deviceClassName": DEVICE_CLASS, "count": 2}}, ""),
         ({"exactly": {"deviceClassName": "nic.example.com", "adminAccess": True}}, ""),
     ],
@@ -285,7 +274,7 @@ def test_what_a_claim_may_not_ask_for_is_refused_with_what_to_write(rendered: Re
 
 
 @pytest.mark.parametrize(
-    ("made", "refused"),
+    ("made", "expected"),
     [
         (pod(resourceClaims=[{"name": "x", "resourceClaimName": CLAIM_NAME}]), [NO_SHARING]),
         (pod(resourceClaims=[{"name": "x", "resourceClaimName": CLAIM_NAME}], **GATED), [NO_SHARING]),
@@ -294,7 +283,6 @@ def test_what_a_claim_may_not_ask_for_is_refused_with_what_to_write(rendered: Re
         (pod(resourceClaims=[{"name": "x", "resourceClaimTemplateName": "t"}]), []),
     ],
 )
-def test_a_claim_of_one_pod_is_named_by_no_other(rendered: Rendering, made, refused):
+def test_a_claim_of_one_pod_is_named_by_no_other(rendered: Rendering, made, expected):
     """Also by pods that ask for no GPU, which the webhook never sees."""
-    policy = policy_of(rendered, "sluice-no-side-door")
-    assert denials(policy, {"object": made, "request": {"operation": "CREATE"}}) == refused
+    assert refused(rendered, "sluice-no-side-door", made) == expected

@@ -50,9 +50,11 @@ class Cluster:
             "containers": [{"name": "main", "image": "train:1"}],
             "schedulingGates": [{"name": gate} for gate in gates],
         }
-        about = {"name": name, "namespace": "default", **metadata}
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec}
-        self.kubectl("create", "--validate=false", "-f", "-", given=pod)
+        self.make("Pod", name, namespace="default", spec=spec, **metadata)
+
+    def make(self, kind: str, name: str, version: str = "v1", *, spec: Json | None = None, **metadata: Any) -> None:
+        made = {"apiVersion": version, "kind": kind, "metadata": {"name": name, **metadata}, "spec": spec or {}}
+        self.kubectl("create", "--validate=false", "-f", "-", given=made)
 
     def gates(self) -> dict[str, list[str]]:
         pods = self.kubectl("get", "pods", "--all-namespaces", "-o", "json")["items"]
@@ -63,8 +65,7 @@ class Cluster:
         }
 
     def gpu(self, name: str, *slices: Json) -> None:
-        about = {"apiVersion": "sluice.dev/v1alpha1", "kind": "Gpu", "metadata": {"name": name}}
-        self.kubectl("create", "--validate=false", "-f", "-", given=about)
+        self.make("Gpu", name, "sluice.dev/v1alpha1")
         if slices:
             status = json.dumps({"status": {"slices": list(slices)}})
             self.kubectl("patch", "gpu", name, "--subresource=status", "--type=merge", "--patch", status)
@@ -79,6 +80,12 @@ class Cluster:
             timeout=50,
             check=False,
         )
+
+    def uninstalled(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        """What was said as all of it succeeded."""
+        done = self.uninstall(*words, **settings)
+        assert done.returncode == 0, done.stdout
+        return done
 
 
 @pytest.fixture
@@ -108,9 +115,8 @@ def test_no_pod_stays_behind_our_gate(cluster: Cluster) -> None:
     cluster.create("anothers", "kueue.x-k8s.io/admission")
     cluster.create("none")
 
-    done = cluster.uninstall("gates", SLUICE_OF_SOMETHING_ELSE="1")
+    done = cluster.uninstalled("gates", SLUICE_OF_SOMETHING_ELSE="1")
 
-    assert done.returncode == 0, done.stdout
     assert cluster.gates() == {
         "bare": [],
         "queued-too": ["kueue.x-k8s.io/admission"],
@@ -121,21 +127,14 @@ def test_no_pod_stays_behind_our_gate(cluster: Cluster) -> None:
     }
     for name in ("bare", "queued-too", "by-hand", "notebook"):
         assert re.search(f"delete and create it again.*default {name}", done.stdout)
-    assert cluster.uninstall("gates").returncode == 0
+    cluster.uninstalled("gates")
 
 
 def test_who_makes_a_pod_anew_makes_it_without_a_gate(cluster: Cluster) -> None:
     """The webhook would gate it again, or its creation fail: every Deployment would wait as before."""
-    webhook = {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": "sluice"},
-    }
-    cluster.kubectl("create", "--validate=false", "-f", "-", given=webhook)
+    cluster.make("MutatingWebhookConfiguration", "sluice", "admissionregistration.k8s.io/v1")
 
-    done = cluster.uninstall("gates")
-
-    assert done.returncode == 0, done.stdout
+    cluster.uninstalled("gates")
     assert cluster.kubectl("get", "mutatingwebhookconfigurations", "-o", "json")["items"] == []
 
 
@@ -158,9 +157,7 @@ def test_one_pod_that_vanishes_keeps_no_other_behind_its_gate(cluster: Cluster) 
     cluster.create("b-stays", GATE, **OURS)
     cluster.kube.faults.fail(1, verb="patch", path="pods", code=404)
 
-    done = cluster.uninstall("gates")
-
-    assert done.returncode == 0, done.stdout
+    cluster.uninstalled("gates")
     assert cluster.gates()["b-stays"] == []
 
 
@@ -170,21 +167,13 @@ def test_pods_that_have_ended_hold_nothing_up(cluster: Cluster) -> None:
     ended = json.dumps({"status": {"phase": "Succeeded"}})
     cluster.kubectl("patch", "pod", "done", "--subresource=status", "--type=merge", "--patch", ended)
 
-    done = cluster.uninstall("all")
-
-    assert done.returncode == 0, done.stdout
+    cluster.uninstalled("all")
 
 
 def test_agents_stay_as_long_as_pods_with_slices_do(cluster: Cluster) -> None:
     """Without the driver of their volume they could never end."""
     cluster.create("runs", **OURS)
-    driver = {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "CSIDriver",
-        "metadata": {"name": "slice.sluice.dev"},
-        "spec": {"attachRequired": False},
-    }
-    cluster.kubectl("create", "--validate=false", "-f", "-", given=driver)
+    cluster.make("CSIDriver", "slice.sluice.dev", "storage.k8s.io/v1", spec={"attachRequired": False})
 
     done = cluster.uninstall("all")
 
@@ -216,9 +205,7 @@ def test_only_what_was_there_before_holds_nothing_up(cluster: Cluster) -> None:
     cluster.gpu("node1-0", {"place": "1g.5gb@0", "state": "Foreign"}, {"place": "1g.5gb@1", "state": "Quarantined"})
     cluster.gpu("node1-1")
 
-    done = cluster.uninstall("all")
-
-    assert done.returncode == 0, done.stdout
+    cluster.uninstalled("all")
 
 
 @pytest.mark.parametrize("unseen", ["pods", "gpus", "mutatingwebhookconfigurations"])
@@ -240,11 +227,10 @@ class Agents:
 
     cluster: Cluster
 
-    def create(self) -> None:
+    def __post_init__(self) -> None:
         text = (KUBERNETES / "base" / "node-agent.yaml").read_text(encoding="utf-8")
         (daemonset,) = chart.documents(text)
-        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "sluice-nodes"}}
-        self.cluster.kubectl("create", "--validate=false", "-f", "-", given=namespace)
+        self.cluster.make("Namespace", "sluice-nodes")
         self.cluster.kubectl("create", "--validate=false", "-f", "-", given=daemonset)
         status = json.dumps({"status": {"desiredNumberScheduled": 1}})
         words = ("--namespace", "sluice-nodes", "--subresource=status", "--type=merge", "--patch")
@@ -252,16 +238,13 @@ class Agents:
 
     def pod(self, node: str, **labels: str) -> None:
         ours = {"app.kubernetes.io/part-of": "sluice", "app.kubernetes.io/component": "node-agent"} | labels
-        about = {"name": f"agent-{node}", "namespace": "sluice-nodes", "labels": ours}
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": about}
-        pod["spec"] = {"nodeName": node, "containers": [{"name": "csi", "image": "sluice-node-agent:1"}]}
-        self.cluster.kubectl("create", "--validate=false", "-f", "-", given=pod)
+        spec = {"nodeName": node, "containers": [{"name": "csi", "image": "sluice-node-agent:1"}]}
+        self.cluster.make("Pod", f"agent-{node}", namespace="sluice-nodes", labels=ours, spec=spec)
 
 
 def test_nodes_are_cleaned_before_the_last_that_could_clean_them_goes(cluster: Cluster) -> None:
     """Mounts, sockets and folders stayed on every node."""
     agents = Agents(cluster)
-    agents.create()
     cluster.kube.nodes.add("n1")
     agents.pod("n1", **{"sluice.dev/cleans-node": "true"})
 
@@ -277,20 +260,16 @@ def test_nodes_are_cleaned_before_the_last_that_could_clean_them_goes(cluster: C
     }
     assert "livenessProbe" not in container, "no driver answers it any more"
     assert found["spec"]["template"]["spec"]["hostPID"] is True
-    done = cluster.uninstall("all")
-    assert done.returncode == 0, done.stdout
+    cluster.uninstalled("all")
 
 
 def test_a_node_that_was_not_cleaned_is_named_and_holds_nothing_up(cluster: Cluster) -> None:
     """A node that is down for good would keep Sluice in the cluster."""
     agents = Agents(cluster)
-    agents.create()
     cluster.kube.nodes.add("n-down")
     agents.pod("n-down")
 
-    done = cluster.uninstall("all")
-
-    assert done.returncode == 0, done.stdout
+    done = cluster.uninstalled("all")
     assert "these nodes were not cleaned: there, unmount what is below /run/sluice" in done.stdout
     assert "n-down (its agent has not ended)" in done.stdout
 
@@ -311,7 +290,6 @@ def test_a_node_that_was_not_cleaned_is_named_and_holds_nothing_up(cluster: Clus
 def test_what_keeps_a_node_from_being_cleaned_is_named(cluster: Cluster, state: Json, said: str, why: str) -> None:
     """Afterwards no pod is left that could be asked."""
     agents = Agents(cluster)
-    agents.create()
     agents.pod("n1", **{"sluice.dev/cleans-node": "true"})
     ended = {"lastState": {"terminated": {"exitCode": 1, "message": said}}} if said else {}
     status = {"containerStatuses": [{"name": "csi", "state": {"waiting": state}, **ended}]}

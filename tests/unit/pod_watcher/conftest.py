@@ -116,6 +116,17 @@ class Bench:
         self.now += after_s
         self.handle(self.listing())
 
+    def edit(self, file: str, text: str) -> None:
+        """A file is written, and the folder listed."""
+        self.files[file] = text
+        self.list()
+
+    def empty(self) -> None:
+        """All files are deleted, and stay away for longer than an editor keeps one away."""
+        self.files.clear()
+        self.list()
+        self.list(after_s=2)
+
     def start(self, *entries: tuple[Address, AnyMessage], disk: tuple[IdentityRecord, ...] = ()) -> None:
         """From nothing to having read disk, bus and folder."""
         self.disk = disk

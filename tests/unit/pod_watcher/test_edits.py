@@ -63,20 +63,17 @@ spec:
 
 def test_a_chart_is_read_as_the_pods_that_its_controllers_would_make(bench):
     """What is no pod is passed over with a line, and what makes pods asks for each of them."""
-    bench.files["chart.yaml"] = CHART
-    bench.list()
+    bench.edit("chart.yaml", CHART)
     assert sorted(each.name for each in bench.requests().values()) == ["web-0", "web-1"]
     assert "chart.yaml, line 1: Service web is skipped: it has no pod template" in bench.told
-    bench.files["chart.yaml"] = CHART.replace("replicas: 2", "replicas: 1")
-    bench.list()
+    bench.edit("chart.yaml", CHART.replace("replicas: 2", "replicas: 1"))
     bench.list(after_s=2.0)
     wanted = [each.name for each in bench.requests().values() if isinstance(each, AllocationRequested)]
     assert wanted == ["web-0"]
 
 
 def test_a_guess_about_whom_a_key_speaks_for_is_said(bench, manifest):
-    bench.files["a.yaml"] = manifest("a", containers=("one", "two"))
-    bench.list()
+    bench.edit("a.yaml", manifest("a", containers=("one", "two")))
     (warning,) = [line for line in bench.told if "applies to container" in line]
     assert "container one" in warning
     assert "one.sluice.dev/profile" in warning
@@ -96,8 +93,7 @@ def test_a_guess_about_whom_a_key_speaks_for_is_said(bench, manifest):
 )
 def test_a_mistake_in_a_pod_is_refused_with_file_field_and_value(bench, manifest, keys, reason, field, value):
     """One clear sentence; the pod beside it in the same file is served."""
-    bench.files["bad.yaml"] = manifest("bad", **keys) + "---\n" + manifest("good")
-    bench.list()
+    bench.edit("bad.yaml", manifest("bad", **keys) + "---\n" + manifest("good"))
     message = rejected(bench)["bad.yaml"]
     assert (message.namespace, message.name) == ("default", "bad")
     assert (message.refusal.reason, message.refusal.field, message.refusal.value) == (reason, field, value)
@@ -118,15 +114,13 @@ def test_a_mistake_in_a_pod_is_refused_with_file_field_and_value(bench, manifest
 )
 def test_a_pod_that_kubernetes_would_refuse_is_refused_here(bench, manifest, written, instead, field):
     """A pod without a name or container cannot be told what it got."""
-    bench.files["bad.yaml"] = manifest("bad").replace(written, instead)
-    bench.list()
+    bench.edit("bad.yaml", manifest("bad").replace(written, instead))
     assert rejected(bench)["bad.yaml"].refusal.field == field
 
 
 def test_a_number_without_quotes_is_refused_with_the_cure(bench, manifest):
     """A real API server refuses it too, with less helpful words."""
-    bench.files["bad.yaml"] = manifest("bad", gpus="2").replace('"2"', "2")
-    bench.list()
+    bench.edit("bad.yaml", manifest("bad", gpus="2").replace('"2"', "2"))
     refusal = rejected(bench)["bad.yaml"].refusal
     assert refusal.sentence() == (
         "sluice.dev/gpus = '2': the value of an annotation is a string: put it in quotes (allowed: \"2\", in quotes)"
@@ -136,8 +130,7 @@ def test_a_number_without_quotes_is_refused_with_the_cure(bench, manifest):
 def test_an_alias_bomb_is_refused_in_no_time(bench):
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
-    bench.files["bomb.yaml"] = "\n".join(lines)
-    bench.list()
+    bench.edit("bomb.yaml", "\n".join(lines))
     refusal = rejected(bench)["bomb.yaml"].refusal
     assert (refusal.reason, refusal.field) == (RefusalReason.TOO_LARGE, "line 5")
 
@@ -150,8 +143,7 @@ def test_a_file_that_is_too_large_is_refused(bench):
 
 def test_a_broken_file_leaves_its_living_pods_alone_until_it_is_mended(bench, manifest):
     """Half a file on disk is no reason to end training; the person still hears of it."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
+    bench.edit("a.yaml", manifest("a"))
     bench.bound("w1-1")
     before = bench.requests()
     bench.files["a.yaml"] += "\n  broken: ["
@@ -160,43 +152,35 @@ def test_a_broken_file_leaves_its_living_pods_alone_until_it_is_mended(bench, ma
     bench.list(after_s=1.5)
     assert bench.requests()["w1-1"] == before["w1-1"]
     assert rejected(bench)["a.yaml"].refusal.reason is RefusalReason.NOT_YAML
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
+    bench.edit("a.yaml", manifest("a"))
     assert bench.requests()["w1-1"] == before["w1-1"]
     assert isinstance(bench.requests()["w1-2"], RequestWithdrawn)
 
 
 def test_an_edit_that_cannot_be_understood_leaves_the_pod_as_it_was(bench, manifest):
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
-    bench.files["a.yaml"] = manifest("a", gpus="0")
-    bench.list()
+    bench.edit("a.yaml", manifest("a"))
+    bench.edit("a.yaml", manifest("a", gpus="0"))
     bench.list(after_s=1.5)
     said = bench.requests()
     assert isinstance(said["w1-1"], AllocationRequested)
     assert said["w1-2"].refusal.field == "sluice.dev/gpus"
-    del bench.files["a.yaml"]
-    bench.list()
-    bench.list(after_s=1.5)
+    bench.empty()
     assert [type(message) for message in bench.requests().values()] == [RequestWithdrawn, RequestWithdrawn]
 
 
 @pytest.mark.parametrize("refused_before", [False, True])
 def test_an_edit_before_there_is_a_slice_is_a_new_revision(bench, manifest, refused_before):
     """The pod keeps its place in the story; no second request appears."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
+    bench.edit("a.yaml", manifest("a"))
     if refused_before:
         bench.refused("w1-1")
-    bench.files["a.yaml"] = manifest("a", profile="3g.20gb")
-    bench.list()
+    bench.edit("a.yaml", manifest("a", profile="3g.20gb"))
     message = bench.only()
     assert (message.revision, message.claims) == (2, (Claim(container="main", profile="3g.20gb"),))
 
 
 def test_a_pod_whose_refusal_was_waived_is_counted_as_one_that_waits(bench, manifest):
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
+    bench.edit("a.yaml", manifest("a"))
     bench.refused("w1-1")
     assert bench.watcher.phases()["refused"] == 1
     no_more = Waived(request=RequestId("w1-1"), request_revision=1, allocations=(), cause="it holds no more")
@@ -204,26 +188,14 @@ def test_a_pod_whose_refusal_was_waived_is_counted_as_one_that_waits(bench, mani
     assert "refused" not in bench.watcher.phases()
 
 
-def test_an_edit_of_a_pod_that_has_its_slice_is_a_new_pod_though_the_bus_has_forgotten_it(bench, manifest):
-    """It would run on with what it no longer wants: what a pod has was given for its last ask, as long as it has it."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
-    bench.bound("w1-1")
-    bench.read(incarnation="2000")
-    bench.files["a.yaml"] = manifest("a", profile="3g.20gb")
-    bench.list()
-    bench.bound("w1-1")
-    said = bench.requests()
-    assert isinstance(said["w1-1"], RequestWithdrawn)
-    assert (said["w1-2"].revision, said["w1-2"].claims[0].profile) == (1, "3g.20gb")
-
-
-def test_an_edit_that_lost_the_race_against_its_slice_is_a_new_pod(bench, manifest):
-    """The slice was given for the old ask: the pod must not run with what it no longer wants."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
-    bench.files["a.yaml"] = manifest("a", profile="3g.20gb")
-    bench.list()
+@pytest.mark.parametrize("granted", ["before the edit, and forgotten by the bus", "after the edit, for the old ask"])
+def test_an_edit_of_a_pod_that_has_its_slice_is_a_new_pod(bench, manifest, granted):
+    """What a pod has was given for its last ask, as long as it has it: it would run on with what it no longer wants."""
+    bench.edit("a.yaml", manifest("a"))
+    if granted.startswith("before"):
+        bench.bound("w1-1")
+        bench.read(incarnation="2000")
+    bench.edit("a.yaml", manifest("a", profile="3g.20gb"))
     bench.bound("w1-1", revision=1)
     said = bench.requests()
     assert isinstance(said["w1-1"], RequestWithdrawn)
@@ -232,18 +204,15 @@ def test_an_edit_that_lost_the_race_against_its_slice_is_a_new_pod(bench, manife
 
 def test_an_edit_that_was_taken_back_keeps_the_slice_of_the_first_ask(bench, manifest):
     for profile in ("1g.5gb", "3g.20gb", "1g.5gb"):
-        bench.files["a.yaml"] = manifest("a", profile=profile)
-        bench.list()
+        bench.edit("a.yaml", manifest("a", profile=profile))
     bench.bound("w1-1", revision=1)
     message = bench.only()
     assert (message.revision, message.claims[0].profile) == (3, "1g.5gb")
 
 
 def test_the_second_pod_of_a_name_is_refused_and_served_when_the_first_goes(bench, manifest):
-    bench.files["b.yaml"] = manifest("a")
-    bench.list()
-    bench.files["a.yaml"] = manifest("a", profile="3g.20gb") + "---\n" + manifest("a")
-    bench.list()
+    bench.edit("b.yaml", manifest("a"))
+    bench.edit("a.yaml", manifest("a", profile="3g.20gb") + "---\n" + manifest("a"))
     double = {message.refusal.message for message in bench.requests().values() if isinstance(message, RequestRejected)}
     assert double == {"a pod of this name is already in b.yaml", "a pod of this name is already in a.yaml"}
     assert bench.requests()["w1-1"].claims[0].profile == "1g.5gb"
@@ -255,16 +224,14 @@ def test_the_second_pod_of_a_name_is_refused_and_served_when_the_first_goes(benc
 def test_a_pod_without_an_ask_that_would_see_every_gpu_is_warned_of_as_in_a_cluster(bench):
     """It is left alone, and its owner waits for a GPU that only an image or a variable speaks of."""
     head = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - name: main\n"
-    bench.files["web.yaml"] = f"{head}    env: [{{name: NVIDIA_VISIBLE_DEVICES, value: all}}]\n"
-    bench.list()
+    bench.edit("web.yaml", f"{head}    env: [{{name: NVIDIA_VISIBLE_DEVICES, value: all}}]\n")
     bench.list()
     left_alone, warned = bench.told
     assert left_alone == "default/web (web.yaml) requests no slice: ignored"
     assert warned.startswith(
         "default/web (web.yaml): container main: NVIDIA_VISIBLE_DEVICES = 'all': the pod requests no"
     )
-    bench.files["web.yaml"] = head
-    bench.list()
+    bench.edit("web.yaml", head)
     assert bench.told[2:] == [left_alone]
 
 
@@ -293,12 +260,9 @@ items:
 
 def test_every_change_is_one_line_in_words(bench, manifest):
     """Who reads the log knows what happened to the pod."""
-    bench.files["a.yaml"] = manifest("a", memory="8Gi", gpus="2")
-    bench.list()
+    bench.edit("a.yaml", manifest("a", memory="8Gi", gpus="2"))
     bench.bound("w1-1")
-    del bench.files["a.yaml"]
-    bench.list()
-    bench.list(after_s=2)
+    bench.empty()
     bench.released("w1-1")
     assert bench.told == [
         "default/a (a.yaml) asks for 2 x 8192 MiB",
@@ -310,8 +274,7 @@ def test_every_change_is_one_line_in_words(bench, manifest):
 
 def test_a_warning_of_the_slice_is_a_warning_in_the_log(bench, manifest):
     """The daemon that a pod shares died under it: who reads the log must see that it was not the pod."""
-    bench.files["a.yaml"] = manifest("a", memory="8Gi")
-    bench.list()
+    bench.edit("a.yaml", manifest("a", memory="8Gi"))
     bench.bound("w1-1", warnings=("its MPS daemon died and was started again",))
     assert bench.told[-1] == (
         "default/a (a.yaml) has its slice on node-a: main: MIG-1; but: its MPS daemon died and was started again"

@@ -19,8 +19,7 @@ ORDER = msg.EvictionOrdered(request=OLD, cause=WHY)
 @pytest.fixture
 def running(bench, manifest):
     """A pod-watcher with one pod that may be preempted and has its slice."""
-    bench.files["a.yaml"] = manifest("a", profile="1g.5gb", preemptible="true")
-    bench.list()
+    bench.edit("a.yaml", manifest("a", profile="1g.5gb", preemptible="true"))
     bench.bound(OLD)
     bench.writes.clear()
     bench.told.clear()
@@ -124,8 +123,7 @@ def test_a_pod_whose_file_went_at_the_same_moment_does_not_come_back(running):
 
 def test_it_asks_anew_for_what_its_file_says_by_now(running, manifest):
     """An edit that meant nothing for the slice it had counts for the next one."""
-    running.files["a.yaml"] = manifest("a", profile="1g.5gb", preemptible="true", priority="7")
-    running.list()
+    running.edit("a.yaml", manifest("a", profile="1g.5gb", preemptible="true", priority="7"))
     assert running.requests()[OLD].priority == 0
     running.observe(subjects.eviction(OLD), ORDER)
     assert (running.requests()[NEW].priority, running.requests()[NEW].revision) == (7, 1)

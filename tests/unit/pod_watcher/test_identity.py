@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from factories.words import write_of
 
 from sluice.contracts.bus import events as bus
 from sluice.contracts.bus import subjects
@@ -52,29 +53,11 @@ def test_a_pod_is_asked_for_only_after_its_identity_is_on_disk(bench, manifest):
     ]
     assert bench.step(bench.listing()) == []
     request = subjects.request(RequestId("w1-1"))
-    write = bus.Write(
-        operation=OperationId("w1-2"),
-        attempt=1,
-        stream=bus.Stream.STATE,
-        subject=request.subject,
-        guard=request.guard,
-        expected=0,
-        message=asked("w1-1"),
-        request="w1-1",
-    )
+    write = write_of(request, asked("w1-1"), None, "w1-2", request="w1-1")
     assert bench.step(IdentitiesSaved(1)) == [write]
     source = subjects.source(FOLDER)
-    synced = bus.Write(
-        operation=OperationId("w1-3"),
-        attempt=1,
-        stream=bus.Stream.STATE,
-        subject=source.subject,
-        guard=source.guard,
-        expected=1001,
-        message=SourceSynced(source=FOLDER, run=RunId("w1"), epoch=3, count=1, incarnation=Incarnation("1000")),
-        request="",
-    )
-    assert bench.land(write) == [synced]
+    synced = SourceSynced(source=FOLDER, run=RunId("w1"), epoch=3, count=1, incarnation=Incarnation("1000"))
+    assert bench.land(write) == [write_of(source, synced, 1001, "w1-3")]
 
 
 def test_a_wiped_broker_is_told_the_same_ids_again_and_then_that_it_is_all(bench, manifest):
@@ -94,8 +77,7 @@ def test_a_wiped_broker_is_told_the_same_ids_again_and_then_that_it_is_all(bench
 
 def test_a_pod_that_has_its_slice_is_not_moved_to_another_by_a_late_word(bench, manifest):
     """A binding of before the broker was wiped has landed late: what the pod runs on would be taken from it."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
+    bench.edit("a.yaml", manifest("a"))
     bench.bound("w1-1")
     before = bench.requests()
 
@@ -163,8 +145,7 @@ def test_a_pod_with_two_slices_keeps_the_one_it_runs_on(new, manifest, was_relea
     bench = new("w2")
     bench.files["a.yaml"] = "" if is_new_pod else manifest("a")
     bench.start()
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
+    bench.edit("a.yaml", manifest("a"))
     bench.bound("w2-1")
     word = msgspec.structs.replace(asked("w1-1"), held=held)
     instructions = bench.step(
@@ -205,8 +186,7 @@ def test_other_sources_are_none_of_our_business(new):
 
 def test_a_removed_file_withdraws_its_pod_and_is_forgotten_when_all_is_closed(bench, manifest):
     """The slice comes back, and neither disk nor bus grow with history."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
+    bench.edit("a.yaml", manifest("a"))
     del bench.files["a.yaml"]
     bench.list()
     assert bench.requests() == {"w1-1": asked("w1-1")}
@@ -239,11 +219,8 @@ def test_closing_is_finished_after_a_restart(new):
 
 def test_a_late_echo_of_our_own_word_brings_nothing_back(bench, manifest):
     """Reading is slower than writing; an old value must not reopen a closed request."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
-    bench.files.clear()
-    bench.list()
-    bench.list(after_s=2)
+    bench.edit("a.yaml", manifest("a"))
+    bench.empty()
     bench.released("w1-1")
     bench.handle(bus.Ticked())
     withdrawn = RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone")
@@ -254,11 +231,8 @@ def test_a_late_echo_of_our_own_word_brings_nothing_back(bench, manifest):
 
 def test_a_closing_word_that_the_broker_forgot_is_said_again(bench, manifest):
     """A killed broker may lose what it acknowledged last; the withdrawn request must not stay for ever."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
-    bench.files.clear()
-    bench.list()
-    bench.list(after_s=2)
+    bench.edit("a.yaml", manifest("a"))
+    bench.empty()
     withdrawn = bench.only()
     bench.released("w1-1")
     bench.handle(bus.Ticked())
@@ -278,8 +252,7 @@ def test_a_closing_word_that_the_broker_forgot_is_said_again(bench, manifest):
 
 
 def test_an_editor_that_moves_the_file_away_for_a_moment_disturbs_nothing(bench, manifest):
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
+    bench.edit("a.yaml", manifest("a"))
     bench.bound("w1-1")
     for text in (None, "", "apiVersion: v1\nkind: Pod\nmetadata: {", "apiVersion: v1\nkind: Pod\n"):
         bench.files = {} if text is None else {"a.yaml": text}
@@ -293,8 +266,7 @@ def test_an_editor_that_moves_the_file_away_for_a_moment_disturbs_nothing(bench,
 
 def test_a_folder_that_cannot_be_listed_ends_nothing(bench, manifest):
     """An unmounted disk is no reason to take slices away."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
+    bench.edit("a.yaml", manifest("a"))
     bench.now += 60
     assert bench.step(FolderUnlistable("the folder /pods cannot be listed: gone")) == [
         WriteLogLine(
@@ -307,8 +279,7 @@ def test_a_folder_that_cannot_be_listed_ends_nothing(bench, manifest):
 
 def test_an_unreadable_file_ends_nothing_and_is_reported(bench, manifest):
     """A file with wrong permissions is said to be one, and its pod runs on."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
+    bench.edit("a.yaml", manifest("a"))
     for _ in range(2):
         bench.now += 2
         bench.handle(FolderListed((ManifestFile("a.yaml", error="Permission denied"),)))
@@ -319,11 +290,8 @@ def test_an_unreadable_file_ends_nothing_and_is_reported(bench, manifest):
 
 def test_what_a_lagging_server_still_tells_of_a_closed_request_brings_nothing_back(bench, manifest):
     """A withdrawn and closed ask was taken over from a lagging server: a pod that is gone had a slice."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
-    bench.files.clear()
-    bench.list()
-    bench.list(after_s=2)
+    bench.edit("a.yaml", manifest("a"))
+    bench.empty()
     bench.released("w1-1")
     closing = bench.writes[-1]
     bench.handle(bus.Ticked())
@@ -345,8 +313,7 @@ def test_what_a_lagging_server_still_tells_of_a_closed_request_brings_nothing_ba
 
 def test_two_pod_watchers_of_one_source_do_not_duel_at_the_speed_of_the_bus(bench, manifest):
     """A mistake in the set-up must not become a storm of writes."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
+    bench.edit("a.yaml", manifest("a"))
     before = len(bench.writes)
     for _ in range(5):
         rival = SourceSynced(source=FOLDER, run=RunId("rival"), epoch=1, count=0)

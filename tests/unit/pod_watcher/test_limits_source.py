@@ -4,6 +4,7 @@ import itertools
 from dataclasses import dataclass, field
 
 import pytest
+from factories.words import write_of
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import (
@@ -55,17 +56,7 @@ UNCORDONED = Uncordoned(node=NodeName("gpu-1.example"), source=CLUSTER)
 def write(
     run: str, number: int, address: Address, message: AnyMessage, expected: int = 0, ttl_s: int | None = None
 ) -> Write:
-    return Write(
-        operation=OperationId(f"{run}-{number}"),
-        attempt=1,
-        stream=Stream.BOOK,
-        subject=address.subject,
-        guard=address.guard,
-        expected=expected,
-        message=message,
-        request="",
-        ttl_s=ttl_s,
-    )
+    return write_of(address, message, expected, f"{run}-{number}", ttl_s=ttl_s)
 
 
 @dataclass
@@ -101,6 +92,11 @@ class Bus:
 
 def said_in(bus: Bus) -> LimitsPublished:
     return LimitsPublished(Incarnation(str(bus.incarnation)))
+
+
+@pytest.fixture
+def bus() -> Bus:
+    return Bus()
 
 
 @dataclass
@@ -169,8 +165,7 @@ def started(bus: Bus, text: str, run: str = "w", source: SourceName = CLUSTER) -
     return watcher
 
 
-def test_nothing_is_said_before_the_file_was_read_well_once():
-    bus = Bus()
+def test_nothing_is_said_before_the_file_was_read_well_once(bus):
     bus.put(LAB, lab(4), "before-1")
     watcher = Watcher(bus)
     assert watcher.reading() == []
@@ -195,9 +190,8 @@ def test_nothing_is_said_before_the_file_was_read_well_once():
     ]
 
 
-def test_that_all_is_said_is_told_once_and_not_before_it_is_on_the_bus():
+def test_that_all_is_said_is_told_once_and_not_before_it_is_on_the_bus(bus):
     """Pods that are asked for before are granted beyond a limit, and a limit takes nothing away."""
-    bus = Bus()
     watcher = Watcher(bus)
     watcher.do(LimitsRead(FOUR + CORDON))
     first, second = watcher.reading()
@@ -211,9 +205,8 @@ def test_that_all_is_said_is_told_once_and_not_before_it_is_on_the_bus():
     assert watcher.said == 0
 
 
-def test_a_reading_of_another_life_is_awaited_where_there_is_no_file():
+def test_a_reading_of_another_life_is_awaited_where_there_is_no_file(bus):
     """The pods of a fleet without limits would wait for them after each wipe."""
-    bus = Bus()
     watcher = Watcher(bus)
     watcher.do(LimitsUnreadable("there is no limits file x", missing=True))
     assert watcher.said == 0
@@ -223,9 +216,8 @@ def test_a_reading_of_another_life_is_awaited_where_there_is_no_file():
 
 
 @pytest.mark.parametrize("bad", [LimitsRead(BAD), LimitsUnreadable("it is away", missing=True)])
-def test_a_bad_edit_and_a_missing_file_leave_in_force_what_was_said_before(bad):
+def test_a_bad_edit_and_a_missing_file_leave_in_force_what_was_said_before(bus, bad):
     """A slip of the pen, or a ConfigMap that was deleted, would lift every limit."""
-    bus = Bus()
     watcher = started(bus, FOUR)
     (told,) = watcher.step(bad)
     assert isinstance(told, WriteLogLine)
@@ -235,8 +227,7 @@ def test_a_bad_edit_and_a_missing_file_leave_in_force_what_was_said_before(bad):
     assert watcher.reading() == [write("w", 2, LAB, lab(4))]
 
 
-def test_what_a_person_said_of_others_is_left_alone():
-    bus = Bus()
+def test_what_a_person_said_of_others_is_left_alone(bus):
     bus.put(subjects.quota("den"), QuotaSet(namespace="den", total=Amounts(gpus=1)))
     bus.put(NODE, Cordoned(node=NodeName("gpu-1.example")))
     watcher = started(bus, FOUR)
@@ -249,9 +240,8 @@ def test_what_a_person_said_of_others_is_left_alone():
     ]
 
 
-def test_what_a_person_says_of_what_the_file_names_does_not_last():
+def test_what_a_person_says_of_what_the_file_names_does_not_last(bus):
     """Two owners of one limit: which one holds after the next wipe would be unknown."""
-    bus = Bus()
     watcher = started(bus, FOUR)
     bus.put(LAB, QuotaSet(namespace="lab", total=Amounts(gpus=9)))
     assert watcher.step(Observed(Stream.BOOK, bus.values[LAB.subject])) == [
@@ -260,9 +250,8 @@ def test_what_a_person_says_of_what_the_file_names_does_not_last():
     ]
 
 
-def test_two_with_the_same_file_write_it_once():
+def test_two_with_the_same_file_write_it_once(bus):
     """Two pod-watchers would write over each other for ever."""
-    bus = Bus()
     one = started(bus, FOUR + CORDON, "one")
     two = started(bus, FOUR + CORDON, "two")
     for each in (one, two):
@@ -277,9 +266,8 @@ def test_two_with_the_same_file_write_it_once():
     assert bus.said() == {LAB.subject: lab(5), NODE.subject: UNCORDONED}
 
 
-def test_two_with_different_files_of_one_source_write_seldom_and_not_for_long():
+def test_two_with_different_files_of_one_source_write_seldom_and_not_for_long(bus):
     """While a change is rolled out they would fight at the speed of the bus, and every limit would flap."""
-    bus = Bus()
     one, two = started(bus, FOUR, "one"), started(bus, "", "two")
     one.hear(LAB)
     for _ in range(int(3600 / 0.5)):
@@ -298,9 +286,8 @@ def test_two_with_different_files_of_one_source_write_seldom_and_not_for_long():
     assert len(bus.landed) == before
 
 
-def test_a_rivals_word_is_let_be_and_then_replaced():
+def test_a_rivals_word_is_let_be_and_then_replaced(bus):
     """A process that ended with an old file would have the last word for ever."""
-    bus = Bus()
     watcher = started(bus, FOUR)
     bus.put(LAB, lab(3), "other-1")
     said = (
@@ -315,17 +302,15 @@ def test_a_rivals_word_is_let_be_and_then_replaced():
     assert watcher.step(Ticked()) == [write("w", 2, LAB, lab(4), expected=1002)]
 
 
-def test_an_edit_does_not_wait_for_a_rivals_pause():
-    bus = Bus()
+def test_an_edit_does_not_wait_for_a_rivals_pause(bus):
     watcher = started(bus, FOUR)
     bus.put(LAB, lab(3), "other-1")
     watcher.hear(LAB)
     assert watcher.step(LimitsRead(FIVE))[1:] == [write("w", 2, LAB, lab(5), expected=1002)]
 
 
-def test_the_first_of_two_sources_is_respected_in_a_reading_after_a_wipe_too():
+def test_the_first_of_two_sources_is_respected_in_a_reading_after_a_wipe_too(bus):
     """What is being kept would be written over theirs in the middle of the reading."""
-    bus = Bus()
     watcher = started(bus, FOUR)
     bus.wipe()
     bus.put(LAB, lab(3, "west"), "other-1")
@@ -338,9 +323,8 @@ def test_the_first_of_two_sources_is_respected_in_a_reading_after_a_wipe_too():
 
 @pytest.mark.parametrize("landed", [False, True])
 @pytest.mark.parametrize("before", ["", FOUR, FIVE + CORDON])
-def test_a_process_that_dies_with_its_writes_on_their_way_is_followed_by_one_that_makes_it_right(before, landed):
+def test_a_process_that_dies_with_its_writes_on_their_way_is_followed_by_one_that_makes_it_right(bus, before, landed):
     """Half of what a file says would hold until the next edit."""
-    bus = Bus()
     started(bus, before, "first")
     dying = Watcher(bus, "dying")
     dying.do(LimitsRead(FIVE))

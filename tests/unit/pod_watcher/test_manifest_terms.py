@@ -42,8 +42,7 @@ def shared(*, priority: int = 3, zone: str = "west", memory: str = "8000") -> st
 )
 def test_what_is_wrong_in_a_pods_resources_is_refused_by_its_field(bench, text, field):
     """The pod is ours by its resources alone, so a typo in them must not leave it without a request."""
-    bench.files["a.yaml"] = text
-    bench.list()
+    bench.edit("a.yaml", text)
     rejected = bench.only()
     assert isinstance(rejected, RequestRejected)
     assert rejected.refusal.field == field
@@ -52,8 +51,7 @@ def test_what_is_wrong_in_a_pods_resources_is_refused_by_its_field(bench, text, 
 def test_a_list_names_the_item_that_is_wrong(bench):
     """Among a hundred items of a List an error needs its path."""
     item = shared(zone="[a]").replace("\n", "\n    ")
-    bench.files["a.yaml"] = f"kind: List\nitems:\n  - {item}"
-    bench.list()
+    bench.edit("a.yaml", f"kind: List\nitems:\n  - {item}")
     rejected = bench.only()
     assert isinstance(rejected, RequestRejected)
     assert rejected.refusal.field == "items[0].spec.nodeSelector.zone"
@@ -61,10 +59,8 @@ def test_a_list_names_the_item_that_is_wrong(bench):
 
 def test_a_change_of_what_the_node_needs_is_asked_for_anew_before_there_is_a_slice(bench):
     """A pod that waits because of its selector is helped by mending the selector."""
-    bench.files["a.yaml"] = shared()
-    bench.list()
-    bench.files["a.yaml"] = shared(zone="east")
-    bench.list()
+    bench.edit("a.yaml", shared())
+    bench.edit("a.yaml", shared(zone="east"))
     asked = bench.only()
     assert isinstance(asked, AllocationRequested)
     assert (asked.revision, asked.host.node_selector) == (2, {"zone": "east"})
@@ -72,12 +68,10 @@ def test_a_change_of_what_the_node_needs_is_asked_for_anew_before_there_is_a_sli
 
 @pytest.mark.parametrize(("change", "is_new"), [({"priority": 9}, False), ({"zone": "east"}, True)])
 def test_a_running_pod_is_disturbed_by_what_it_takes_and_not_by_how_it_was_chosen(bench, change, is_new):
-    bench.files["a.yaml"] = shared()
-    bench.list()
+    bench.edit("a.yaml", shared())
     (uid,) = bench.requests()
     bench.bound(uid)
-    bench.files["a.yaml"] = shared(**change)
-    bench.list()
+    bench.edit("a.yaml", shared(**change))
     assert (len(bench.requests()) == 2) == is_new
 
 
@@ -126,14 +120,12 @@ def test_a_priority_class_of_another_file_counts_where_the_pod_says_nothing_itse
 
 def test_a_class_that_is_nowhere_is_warned_of_once(bench):
     """A pod that production depends on would wait behind everybody, and nothing would say why."""
-    bench.files["a.yaml"] = in_class()
-    bench.list()
+    bench.edit("a.yaml", in_class())
     bench.list()
     assert urgency(bench) == (0, True)
     (warning,) = [each for each in bench.told if "spec.priorityClassName = 'production'" in each]
     assert "default/service" in warning
-    bench.files["classes.yaml"] = CLASS.format(value=1000)
-    bench.list()
+    bench.edit("classes.yaml", CLASS.format(value=1000))
     assert urgency(bench) == (1000, False)
 
 
@@ -155,8 +147,7 @@ spec:
 
 def test_a_default_of_a_cluster_is_none_in_an_exported_manifest_either(bench):
     """One reader, one answer: what the webhook takes, a folder and a simulation take."""
-    bench.files["a.yaml"] = EXPORTED
-    bench.list()
+    bench.edit("a.yaml", EXPORTED)
     asked = bench.only()
     assert isinstance(asked, AllocationRequested), asked
     assert [claim.profile for claim in asked.claims] == ["1g.5gb"]

@@ -16,23 +16,11 @@ from sluice_console.core.doctor.cluster_view import KINDS, AdmissionTrial, Obser
 from sluice_console.core.doctor.findings import Check, FindingDocument, worst
 
 Object = dict[str, Any]
-FILES = (
-    "namespaces.yaml",
-    "crd-gpus.yaml",
-    "csidriver.yaml",
-    "rbac.yaml",
-    "nats/statefulset.yaml",
-    "services/allocator.yaml",
-    "services/inventory.yaml",
-    "services/pod-watcher.yaml",
-    "services/webhook.yaml",
-    "node-agent.yaml",
-    "admission/webhook.yaml",
-    "admission/policy-keep.yaml",
-    "admission/policy-left-alone.yaml",
-    "admission/policy-no-side-door.yaml",
-    "admission/policy-bindings.yaml",
-)
+FILES = """
+namespaces crd-gpus csidriver rbac nats/statefulset services/allocator services/inventory services/pod-watcher
+services/webhook node-agent admission/webhook admission/policy-keep admission/policy-left-alone
+admission/policy-no-side-door admission/policy-bindings
+"""
 NOW_S = 1_800_000_000.0
 LONG_AGO = "2026-01-01T00:00:00Z"
 
@@ -41,8 +29,8 @@ def shipped() -> list[Object]:
     """What deploy/kubernetes/base installs, as far as it is looked at."""
     return [
         copy.deepcopy(document)
-        for file in FILES
-        for document in deploy_check.documents((KUBERNETES / "base" / file).read_text(encoding="utf-8"))
+        for file in FILES.split()
+        for document in deploy_check.documents((KUBERNETES / "base" / f"{file}.yaml").read_text(encoding="utf-8"))
     ]
 
 
@@ -165,30 +153,60 @@ def test_what_may_not_be_read_is_said_and_the_rest_is_looked_at(well, kind):
     assert "forbidden" in found[0].what
 
 
-def test_a_service_that_is_not_ready_says_what_does_not_happen(well):
-    """`0 of 1 ready` alone does not show that pods cannot be created."""
+def unready(well):
     named(well, "deployments", "sluice-webhook")["status"] = {}
-    assert "cannot be created" in only(well, Check.SERVICES, "problem")
 
 
-def test_a_webhook_that_nobody_trusts_is_found(well):
+def untrusted(well):
     del named(well, "webhooks", "sluice")["webhooks"][2]["clientConfig"]["caBundle"]
-    assert "no caBundle yet in mps.pods.sluice.dev" in only(well, Check.ADMISSION, "problem")
 
 
-def test_a_webhook_that_may_be_passed_by_is_found(well):
+def passed_by(well):
     named(well, "webhooks", "sluice")["webhooks"][0]["failurePolicy"] = "Ignore"
-    assert "failurePolicy is not Fail in pods.sluice.dev" in only(well, Check.ADMISSION, "problem")
+
+
+def in_plain_text(well):
+    deployment = named(well, "deployments", "sluice-allocator")
+    environment = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
+    environment.append({"name": "SLUICE_GRPC_PLAIN_TEXT", "value": "true"})
+
+
+def waits_for_a_config_map(well):
+    waits = {"reason": "CreateContainerConfigError", "message": "no sluice-bus-authorities"}
+    agent = named(well, "agents", "sluice-node-agent-x")
+    agent["status"] = {"containerStatuses": [{"name": "node-agent", "state": {"waiting": waits}}]}
+
+
+def device_plugin(well):
+    named(well, "nodes", "gpu-1")["status"]["allocatable"]["nvidia.com/mig-1g.5gb"] = "7"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "check", "level", "words"),
+    [
+        (unready, Check.SERVICES, "problem", "cannot be created"),
+        (untrusted, Check.ADMISSION, "problem", "no caBundle yet in mps.pods.sluice.dev"),
+        (passed_by, Check.ADMISSION, "problem", "failurePolicy is not Fail in pods.sluice.dev"),
+        (in_plain_text, Check.SERVICES, "warning", "in plain text (SLUICE_GRPC_PLAIN_TEXT): sluice-allocator"),
+        (
+            waits_for_a_config_map,
+            Check.NODES,
+            "problem",
+            "(node-agent: CreateContainerConfigError: no sluice-bus-authorities)",
+        ),
+        (device_plugin, Check.NODES, "problem", "a device plugin hands out GPUs"),
+    ],
+)
+def test_what_does_not_work_is_found_and_says_what_does_not_happen(well, spoil, check, level, words):
+    """`0 of 1 ready` alone does not show that pods cannot be created, nor a kubelet's words who takes their GPUs."""
+    spoil(well)
+    assert words in only(well, check, level)
 
 
 @pytest.mark.parametrize(
     ("trial", "level", "words"),
     [
-        (
-            AdmissionTrial("a", "failed calling webhook: x509: certificate signed by unknown authority"),
-            "problem",
-            "x509",
-        ),
+        (AdmissionTrial("a", "failed calling webhook: x509: signed by unknown authority"), "problem", "x509"),
         (AdmissionTrial("a", pod={"spec": {}}), "problem", "without our gate"),
         (AdmissionTrial("a", 'pods is forbidden: User "u" cannot create resource "pods"'), "unknown", "cannot create"),
         (AdmissionTrial("a", "exceeded quota: q"), "warning", "exceeded quota"),
@@ -215,25 +233,6 @@ def test_the_pod_is_tried_where_the_webhook_looks(well):
     for hook in opt_in[0]["webhooks"]:
         hook["namespaceSelector"]["matchLabels"] = {"sluice.dev/enabled": "true"}
     assert namespace_for_trial(opt_in, spaces) == ""
-
-
-def test_an_agent_that_cannot_start_says_why(well):
-    """A node whose ConfigMap of authorities was never made waits in the kubelet's words."""
-    agent = named(well, "agents", "sluice-node-agent-x")
-    agent["status"] = {
-        "containerStatuses": [
-            {
-                "name": "node-agent",
-                "state": {"waiting": {"reason": "CreateContainerConfigError", "message": "no sluice-bus-authorities"}},
-            }
-        ]
-    }
-    assert "(node-agent: CreateContainerConfigError: no sluice-bus-authorities)" in only(well, Check.NODES, "problem")
-
-
-def test_two_who_hand_out_one_gpu_are_found(well):
-    named(well, "nodes", "gpu-1")["status"]["allocatable"]["nvidia.com/mig-1g.5gb"] = "7"
-    assert "a device plugin hands out GPUs" in only(well, Check.NODES, "problem")
 
 
 def test_a_node_with_gpus_and_no_agent_is_named(well):
@@ -389,13 +388,3 @@ def test_claims_that_are_bound_or_of_others_are_left_alone(well):
     ]
     lost = replace(well, lists={**well.lists, "claims": [claim(phase="Lost")], "classes": []})
     assert "volumes of the broker's claims are gone" in only(lost, Check.STORAGE, "problem")
-
-
-def test_plain_text_is_judged_by_what_services_are_set_to(well):
-    """The environment of the machine that asks says nothing about the cluster's."""
-    deployment = named(well, "deployments", "sluice-allocator")
-    environment = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
-    environment.append({"name": "SLUICE_GRPC_PLAIN_TEXT", "value": "true"})
-    assert "serve gRPC in plain text (SLUICE_GRPC_PLAIN_TEXT): sluice-allocator" in only(
-        well, Check.SERVICES, "warning"
-    )

@@ -36,15 +36,9 @@ def said(make, kind: str, message, at: str, *steps: tuple[str, float, float], co
 
 def pod(make) -> PodDocument:
     return PodDocument(
-        request=make.request,
-        namespace="default",
-        name="train",
-        origin="train.yaml",
-        source="folder",
-        state="bound",
-        message="",
-        revision=1,
-    )
+        request=make.request, namespace="default", name="train", origin="train.yaml", source="folder", state="bound",
+        message="", revision=1,
+    )  # fmt: skip
 
 
 def ready(make) -> SliceReady:

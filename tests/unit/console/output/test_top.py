@@ -8,7 +8,7 @@ import signal
 import struct
 import termios
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from fcntl import ioctl
 
 import msgspec
@@ -212,15 +212,12 @@ async def shown(make, first=FleetView("gpus")):  # noqa: B008 - frozen
     async def recorded():
         return [(make.node, int(time.time()) - 60, 1.0)]
 
-    task = asyncio.create_task(top_on(bus, Terminal(screen.near, screen.near), Beside(since, ask, recorded), first))
-    try:
-        yield bus, screen, task
-        assert termios.tcgetattr(screen.near) == before
-        assert screen.read().endswith("\x1b[?7h\x1b[?25h\x1b[?1049l")
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        screen.close()
+    work = top_on(bus, Terminal(screen.near, screen.near), Beside(since, ask, recorded), first)
+    with closing(screen):
+        async with meanwhile(work) as task:
+            yield bus, screen, task
+            assert termios.tcgetattr(screen.near) == before
+            assert screen.read().endswith("\x1b[?7h\x1b[?25h\x1b[?1049l")
 
 
 async def test_the_map_lives_is_steered_and_gives_the_terminal_back(make):
@@ -264,15 +261,40 @@ async def test_a_signal_gives_the_terminal_back_too(make):
             await task
 
 
+<<<<<<< HEAD
 async def test_watching_in_a_pipe_tells_each_change_once(make, monkeypatch, capsys):
     """A program reads line by line; the same twice would be taken for something that happened."""
     monkeypatch.setattr(answer, "PAUSE_S", 0.0)
     bus = MemoryBus(MemoryBroker())
     await ensured(bus)
+=======
+@pytest.fixture
+async def bus(monkeypatch):
+    """A bus to watch without pauses."""
+    monkeypatch.setattr(watch, "PAUSE_S", 0.0)
+    monkeypatch.setattr(watch, "ASK_EVERY_S", 0.0)
+    made = MemoryBus(MemoryBroker())
+    await ensured(made)
+    return made
+>>>>>>> tests-b
 
-    async def since(_world):
-        return {}
 
+async def since_never(_world):
+    return {}
+
+
+@asynccontextmanager
+async def meanwhile(work):
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_watching_in_a_pipe_tells_each_change_once(make, bus, capsys):
+    """A program reads line by line; the same twice would be taken for something that happened."""
     told = []
 
     async def until(count):
@@ -282,27 +304,26 @@ async def test_watching_in_a_pipe_tells_each_change_once(make, monkeypatch, caps
                 await asyncio.sleep(0.01)
         assert len(told) == count
 
-    task = asyncio.create_task(watch.watch_on(bus, FleetView("pods"), "json", since))
-    try:
+    async with meanwhile(watch.watch_on(bus, FleetView("pods"), "json", since_never)):
         await until(1)
         await say(bus, subjects.request(make.request), 0, make.asked())
         await until(2)
         await say(bus, subjects.inventory(make.node), 0, make.inventory(make.gpu_report()))  # is of no pod
         await say(bus, subjects.binding(make.request), 0, make.bound())
         await until(3)
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
     states = [[pod["state"] for pod in msgspec.json.decode(line)["pods"]] for line in told]
     assert states == [[], ["requested"], ["bound"]]
 
 
-async def test_what_pods_are_used_for_is_told_again_when_it_changes(make, monkeypatch, capsys):
+async def test_what_pods_are_used_for_is_told_again_when_it_changes(make, bus, capsys):
     """It is not on the bus: a slice that fell idle would stand there as busy for as long as nothing else happens."""
+<<<<<<< HEAD
     monkeypatch.setattr(answer, "PAUSE_S", 0.0)
     monkeypatch.setattr(watch, "ASK_EVERY_S", 0.0)
     bus = MemoryBus(MemoryBroker())
     await ensured(bus)
+=======
+>>>>>>> tests-b
     await say(bus, subjects.request(make.request), 0, make.asked())
     await say(bus, subjects.binding(make.request), 0, make.bound())
     answers = [(97.0, 300), (97.0, 300), (0.0, 10)]
@@ -314,20 +335,13 @@ async def test_what_pods_are_used_for_is_told_again_when_it_changes(make, monkey
         found = usages_of(make, busy_percent=asked[-1][0], memory_used_mib=asked[-1][1], age_s=float(len(asked)))
         return msgspec.structs.replace(found, silent={"gpu-2": "it is away"})
 
-    async def since(_world):
-        return {}
-
     told, complained = "", ""
-    task = asyncio.create_task(watch.watch_on(bus, FleetView("pods"), "wide", since, ask))
-    try:
+    async with meanwhile(watch.watch_on(bus, FleetView("pods"), "wide", since_never, ask)):
         async with asyncio.timeout(10):
             while "0%, 10 of" not in told or len(asked) < 5:
                 await asyncio.sleep(0.01)
                 said = capsys.readouterr()
                 told, complained = told + said.out, complained + said.err
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
     rows = [line for line in told.splitlines() if line and not line.startswith("POD ")]
     assert [row.rpartition("  ")[2] for row in rows] == ["97%, 300 of 19968 MiB", "0%, 10 of 19968 MiB"]
     assert complained == "usage is unknown for the slices on gpu-2: it is away\n"
@@ -345,14 +359,15 @@ async def test_what_pods_are_used_for_is_told_again_when_it_changes(make, monkey
     ],
     ids=["usage", "idle slices", "quotas", "another's quota", "idle pods", "GPUs of busy pods"],
 )
-async def test_every_list_can_be_watched_and_idle_is_measured_again(
-    make, fleet_state, monkeypatch, capsys, looked, expected
-):
+async def test_every_list_can_be_watched_and_idle_is_measured_again(make, fleet_state, bus, capsys, looked, expected):
     """A list that shows what was once is no watch."""
+<<<<<<< HEAD
     monkeypatch.setattr(answer, "PAUSE_S", 0.0)
     monkeypatch.setattr(watch, "ASK_EVERY_S", 0.0)
     bus = MemoryBus(MemoryBroker())
     await ensured(bus)
+=======
+>>>>>>> tests-b
     for subject, message in fleet_state.values.items():
         await say(bus, parse(subject), 0, message)
     idle = [None]
@@ -361,9 +376,6 @@ async def test_every_list_can_be_watched_and_idle_is_measured_again(
         await asyncio.sleep(0)
         return usages_of(make, idle_s=idle[0])
 
-    async def since(_world):
-        return {}
-
     def names(document):
         ((name, rows),) = [
             (name, rows) for name, rows in document.items() if name in {"slices", "quotas", "pods", "gpus"}
@@ -371,24 +383,24 @@ async def test_every_list_can_be_watched_and_idle_is_measured_again(
         return name, [row.get("owner") or row.get("name") or row.get("namespace") or "A" for row in rows]
 
     told = []
-    task = asyncio.create_task(watch.watch_on(bus, looked, "json", since, ask if looked.needs_usage else None))
-    try:
+    async with meanwhile(watch.watch_on(bus, looked, "json", since_never, ask if looked.needs_usage else None)):
         async with asyncio.timeout(10):
             while told != expected:
                 told += [names(msgspec.json.decode(line)) for line in capsys.readouterr().out.splitlines()]
                 told = [each for at, each in enumerate(told) if each not in told[:at]]  # the measured numbers change
                 idle[0] = 4000.0 if told else None
                 await asyncio.sleep(0.01)
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
+<<<<<<< HEAD
 async def test_watching_ends_when_agents_can_no_longer_be_asked_by_a_fault_of_ours(make, monkeypatch):
     monkeypatch.setattr(answer, "PAUSE_S", 0.0)
     monkeypatch.setattr(watch, "ASK_EVERY_S", 0.0)
     bus = MemoryBus(MemoryBroker())
     await ensured(bus)
+=======
+async def test_watching_ends_when_agents_can_no_longer_be_asked_by_a_fault_of_ours(make, bus):
+>>>>>>> tests-b
     asked = []
 
     async def ask(_world):
@@ -397,9 +409,6 @@ async def test_watching_ends_when_agents_can_no_longer_be_asked_by_a_fault_of_ou
             raise ZeroDivisionError
         return usages_of(make)
 
-    async def since(_world):
-        return {}
-
     async with asyncio.timeout(10):
         with pytest.raises(ZeroDivisionError):
-            await watch.watch_on(bus, FleetView("pods"), "wide", since, ask)
+            await watch.watch_on(bus, FleetView("pods"), "wide", since_never, ask)

@@ -158,30 +158,22 @@ def test_who_waits_reads_why():
 
 
 @pytest.mark.parametrize(
-    ("mode", "code", "words"), [(None, 127, "there is no such command"), (stat.S_IRUSR, 126, "cannot be executed")]
+    ("command", "ask", "code", "words"),
+    [
+        ("nowhere", {}, 127, "there is no such command"),
+        ("program", {}, 126, "cannot be executed"),
+        (f"{'a' * 300}/train", {}, 126, "it cannot be executed: File name too long"),
+        ("true", {"sm": "101"}, 125, "--sm = '101': "),
+    ],
 )
-def test_a_command_that_is_none_is_told_before_anybody_is_asked(tmp_path, mode, code, words):
-    """Not after an hour in the queue; with the shell's exit codes."""
-    program = tmp_path / "program"
-    if mode is not None:
-        program.write_text("x")
-        program.chmod(mode)
+def test_what_cannot_run_is_told_before_anybody_is_asked(tmp_path, command, ask, code, words):
+    """Not after an hour in the queue; with the shell's exit codes, and never by a traceback."""
+    (tmp_path / "program").write_text("x")
+    (tmp_path / "program").chmod(stat.S_IRUSR)
+    (tmp_path / "true").symlink_to("/bin/true")
     with pytest.raises(RunError, match=words) as told:
-        check(RunOptions(command=(str(program),), ask=RunRequest()))
+        check(RunOptions(command=(str(tmp_path / command),), ask=RunRequest(**ask)))
     assert told.value.exit_code == code
-
-
-def test_a_command_that_nobody_may_look_at_is_told_in_words():
-    """A name that is too long, or one in a folder of somebody else's: no traceback."""
-    with pytest.raises(RunError, match="it cannot be executed: File name too long") as told:
-        check(RunOptions(command=(f"/{'a' * 300}/train",), ask=RunRequest()))
-    assert told.value.exit_code == 126
-
-
-def test_a_refused_ask_is_told_before_anybody_is_asked():
-    with pytest.raises(RunError, match="--sm = '101': ") as told:
-        check(RunOptions(command=("true",), ask=RunRequest(sm="101")))
-    assert told.value.exit_code == 125
 
 
 def test_a_named_system_needs_its_folder(tmp_path, monkeypatch):

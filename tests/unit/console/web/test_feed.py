@@ -28,6 +28,11 @@ def seen(stream, subject, message, sequence=1):
 BOTH = (Stream.BOOK, Stream.STATE)
 
 
+async def read(live):
+    await live.apply([ReadingStarted(each, Incarnation("1")) for each in BOTH])
+    await live.apply([ReadingCaughtUp(each) for each in BOTH])
+
+
 @pytest.fixture
 def fed():
     board = Board()
@@ -44,8 +49,7 @@ async def test_lost_is_said_at_once_and_since_when_until_it_is_live_again(fed):
     bus = Connection()
     await feed._look(bus, live)
     assert standing(board)["state"] == "reading"
-    await live.apply([ReadingStarted(each, Incarnation("1")) for each in BOTH])
-    await live.apply([ReadingCaughtUp(each) for each in BOTH])
+    await read(live)
     await feed._look(bus, live)
     assert standing(board)["state"] == "live"
     bus.connected = False
@@ -62,8 +66,7 @@ async def test_lost_is_said_at_once_and_since_when_until_it_is_live_again(fed):
 async def test_a_broker_that_answers_and_has_nothing_to_read_is_lost_too(fed, monkeypatch):
     """Streams that are away look like a connection that works."""
     board, feed, live = fed
-    await live.apply([ReadingStarted(each, Incarnation("1")) for each in BOTH])
-    await live.apply([ReadingCaughtUp(each) for each in BOTH])
+    await read(live)
     await live.apply([ReadingStarted(Stream.BOOK, Incarnation("1"))])
     await feed._look(Connection(), live)
     assert standing(board)["state"] == "live", "a second reading is nothing to tell people of"
@@ -81,8 +84,7 @@ async def test_a_broker_that_cannot_store_is_not_live_although_it_answers(fed, m
 
     monkeypatch.setattr(feed_module, "trouble_at", trouble)
     monkeypatch.setattr(feed_module, "ASK_BROKER_S", 0.0)
-    await live.apply([ReadingStarted(each, Incarnation("1")) for each in BOTH])
-    await live.apply([ReadingCaughtUp(each) for each in BOTH])
+    await read(live)
     await feed._look(Connection(), live)
     full = standing(board)
     assert (full["state"], full["message"]) == ("full", "the disk is full: 1 MiB free")
@@ -98,8 +100,7 @@ async def test_a_broker_that_cannot_store_is_not_live_although_it_answers(fed, m
 async def test_a_broker_whose_streams_are_gone_is_lost_too(fed):
     """Wiped while no allocator runs: the fleet that was must not look as if it were there."""
     board, feed, live = fed
-    await live.apply([ReadingStarted(each, Incarnation("1")) for each in BOTH])
-    await live.apply([ReadingCaughtUp(each) for each in BOTH])
+    await read(live)
     await feed._look(Connection(unread_s=feed_module.UNREAD_MAX_S), live)
     assert standing(board)["state"] == "live"
     await feed._look(Connection(unread_s=feed_module.UNREAD_MAX_S + 1), live)
@@ -131,8 +132,7 @@ async def test_a_storm_about_one_request_is_one_change(fed, make, monkeypatch):
     """A page cannot be drawn a thousand times a second, and need not be."""
     board, feed, live = fed
     monkeypatch.setattr(feed_module, "COLLECT_S", 0.0)
-    await live.apply([ReadingStarted(each, Incarnation("1")) for each in BOTH])
-    await live.apply([ReadingCaughtUp(each) for each in BOTH])
+    await read(live)
     await feed._look(Connection(), live)
     before = board.revision
     for number in range(1, 1000):

@@ -4,6 +4,7 @@ import json
 
 from factories.cluster.admission import (
     answer,
+    asked_by,
     container,
     env_of,
     from_grant,
@@ -15,8 +16,7 @@ from factories.cluster.admission import (
     taken,
 )
 
-from sluice.contracts.request_syntax import RequestLimits
-from sluice_pod_watcher.admission import AdmissionConfig, ResolvedRequest, read_stored, review_pod
+from sluice_pod_watcher.admission import AdmissionConfig, read_stored, review_pod
 
 MOUNT = {"name": "sluice-slice", "mountPath": "/run/sluice/slice", "subPathExpr": "$(SLUICE_TICKET)", "readOnly": True}
 VOLUME = {"name": "sluice-slice", "csi": {"driver": "slice.sluice.dev", "readOnly": True}}
@@ -36,12 +36,6 @@ def mounts_of(made, name):
 
 def stored(made):
     return json.loads(made["metadata"]["annotations"]["sluice.dev/request"])
-
-
-def asked(made) -> ResolvedRequest:
-    found = read_stored(made["metadata"]["annotations"]["sluice.dev/request"], made["spec"], RequestLimits())
-    assert isinstance(found, ResolvedRequest), found
-    return found
 
 
 def test_a_pod_with_a_profile_is_gated_and_told_its_slice_by_exactly_this_patch():
@@ -147,7 +141,7 @@ def test_each_vocabulary_is_taken_as_it_is_written():
         "fast": pod(annotations=fast),
         "volcano": pod(container(resources={"limits": volcano})),
     }
-    claims = {name: asked(taken(made)).pod.claims[0] for name, made in pods.items()}
+    claims = {name: asked_by(taken(made)).pod.claims[0] for name, made in pods.items()}
     assert claims["mig"].profile == "1g.5gb"
     assert (claims["fast"].sm_partition, claims["fast"].memory_mib) == (20, 1024)
     assert claims["volcano"].memory_mib == 3000
@@ -180,7 +174,7 @@ def test_an_init_container_uses_the_devices_of_a_container_that_asks_for_the_sam
             init=[container("warm-up", resources=gpu(gpu="1", gpumem="8000"))],
         )
     )
-    found = asked(made)
+    found = asked_by(made)
     assert [claim.container for claim in found.pod.claims] == ["main"]
     assert found.served_by == {"warm-up": "main"}
     assert env_of(made, "warm-up")["NVIDIA_VISIBLE_DEVICES"] == from_grant("warm-up", "visible-devices")
@@ -241,12 +235,12 @@ def test_the_default_mode_of_a_namespace_is_written_down_where_it_fits():
     config = AdmissionConfig(default_mode="mps")
     made = pod(annotations={"sluice.dev/memory": "4Gi"})
     assert stored(taken(made, config))["annotations"] == {"main.sluice.dev/mode": "mps", "sluice.dev/memory": "4Gi"}
-    assert asked(taken(made, config)).pod.claims[0].modes == ("mps",)
+    assert asked_by(taken(made, config)).pod.claims[0].modes == ("mps",)
     assert answer(made, config).warnings == (
         "main.sluice.dev/mode = 'mps': the default of this namespace, because the pod names no mode",
     )
     vgpu = pod(container(resources=gpu(gpu="1", gpumem="4000")))
-    assert asked(taken(vgpu, config)).pod.claims[0].modes == ("mps",)
+    assert asked_by(taken(vgpu, config)).pod.claims[0].modes == ("mps",)
 
 
 def test_a_default_mode_never_refuses_a_pod_nor_overrules_one():
@@ -260,13 +254,13 @@ def test_a_default_mode_never_refuses_a_pod_nor_overrules_one():
         made = pod(annotations=annotations)
         assert stored(taken(made, config))["annotations"] == annotations
     mig = pod(container(resources=gpu(**{"mig-1g.5gb": "1"})))
-    assert asked(taken(mig, config)).pod.claims[0].modes == ("exclusive",)
+    assert asked_by(taken(mig, config)).pod.claims[0].modes == ("exclusive",)
 
 
 def test_a_default_mode_keeps_an_init_container_on_the_devices_of_its_app():
     """Else the default of a namespace would refuse a pod that is fine elsewhere."""
     annotations = {"main.sluice.dev/memory": "4Gi", "prep.sluice.dev/memory": "4Gi"}
-    found = asked(taken(pod(annotations=annotations, init=[container("prep")]), AdmissionConfig(default_mode="mps")))
+    found = asked_by(taken(pod(annotations=annotations, init=[container("prep")]), AdmissionConfig(default_mode="mps")))
     assert found.served_by == {"prep": "main"}
     assert found.pod.claims[0].modes == ("mps",)
 
@@ -308,7 +302,7 @@ def test_keys_that_say_nothing_here_are_told_as_warnings():
 
 def capabilities_of(made) -> dict[str, str]:
     """What each container with a GPU is to have, as the watcher will read it."""
-    return {claim.container: claim.driver_capabilities for claim in asked(made).pod.claims}
+    return {claim.container: claim.driver_capabilities for claim in asked_by(made).pod.claims}
 
 
 def in_env(value: str, **more: str):

@@ -4,15 +4,22 @@ import copy
 import json
 
 import pytest
-from factories.cluster.admission import answer, container, env_of, from_grant, gpu, patched, pod, sent_patch, taken
-
-from sluice.contracts.request_syntax import RequestLimits
-from sluice_pod_watcher.admission import read_stored
+from factories.cluster.admission import (
+    answer,
+    asked_by,
+    container,
+    env_of,
+    from_grant,
+    gpu,
+    patched,
+    pod,
+    sent_patch,
+    taken,
+)
 
 
 def claims_of(made):
-    found = read_stored(made["metadata"]["annotations"]["sluice.dev/request"], made["spec"], RequestLimits())
-    return {claim.container: claim for claim in found.pod.claims}
+    return {claim.container: claim for claim in asked_by(made).pod.claims}
 
 
 def message_of(made):

@@ -5,14 +5,12 @@ import json
 import re
 from typing import Any
 
-from factories.cluster.admission import answer, container, gpu, patched, pod, sent_patch
+from factories.cluster.admission import answer, asked_by, container, gpu, patched, pod, sent_patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.contracts.request_syntax import RequestLimits
 from sluice_pod_watcher.admission import (
     AdmissionConfig,
-    read_stored,
 )
 
 OURS = re.compile(r"NVIDIA_VISIBLE_DEVICES|NVIDIA_DRIVER_CAPABILITIES|CUDA_.*|SLUICE_.*|LD_PRELOAD")
@@ -142,7 +140,7 @@ def test_a_pod_that_is_taken_can_be_served_and_sees_nothing_else(made, how):
     assert made == before, "the pod in the question was changed in place"
     assert after["metadata"]["labels"]["sluice.dev/managed"] == "true"
     assert [gate["name"] for gate in after["spec"]["schedulingGates"]].count("sluice.dev/slice") == 1
-    asked = read_stored(after["metadata"]["annotations"]["sluice.dev/request"], after["spec"], RequestLimits())
+    asked = asked_by(after)
     assert asked.pod.claims
     for each in all_containers(after):
         assert not [name for part in each.get("resources", {}).values() for name in part if "/" in name]

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from api_model import ApiModel, RefusedError, new_pod
 from factories.scheduling.allocator import gpu_report, snapshot
+from factories.words import booking_of
 from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
@@ -23,6 +24,8 @@ from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.watcher import ClusterWatcher
 from sluice_pod_watcher.core.folder.events import WriteLogLine
+
+RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
 
 
 def bound(
@@ -243,6 +246,16 @@ class Bench:
         granted = replace(bound(uid, **how), request_revision=revision)
         self.observe(subjects.binding(RequestId(uid)), granted)
 
+    def grant(self, name: str, uid: str, **how: Any) -> None:
+        """A pod is created and given a slice."""
+        self.create(name, uid, **how)
+        self.bind(uid)
+
+    def run(self, name: str, uid: str, **how: Any) -> None:
+        """A pod is created, given a slice, and runs."""
+        self.grant(name, uid, **how)
+        self.change(uid, spec={"nodeName": "node-a"}, status=RUNNING)
+
     def release(self, uid: str, cause: str = "pod gone") -> None:
         self.observe(subjects.binding(RequestId(uid)), msg.Released(request=RequestId(uid), cause=cause))
 
@@ -284,17 +297,9 @@ def sick_node():
 
     def make(state: str, *, stale: bool = False) -> msg.NodeInventory:
         gpu = gpu_report("node-a", 0, healthy=state == "ready", health_message="Xid 79")
-        booking = msg.Booking(
-            allocation=AllocationId("u1_r_1"),
-            request=RequestId("u1"),
-            request_revision=1,
-            source=SourceName("cluster"),
-            owner="u1",
-            namespace="ns",
-            name="train",
-            node=NodeName("node-a"),
-            devices=(msg.DeviceGrant(container="main", gpu=gpu.uuid, profile="1g.5gb", start=0, size=1),),
-        )
+        device = msg.DeviceGrant(container="main", gpu=gpu.uuid, profile="1g.5gb", start=0, size=1)
+        mine = {"request": RequestId("u1"), "source": SourceName("cluster"), "namespace": "ns", "name": "train"}
+        booking = booking_of("u1_r_1", "node-a", (device,), **mine)
         slices = (msg.SliceReport(booking=booking, revision=1, state=state, revoked=False),)
         return msg.NodeInventory(snapshot=snapshot("node-a", (gpu,), slices=slices), stale=stale)
 

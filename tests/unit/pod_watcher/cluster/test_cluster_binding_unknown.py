@@ -7,8 +7,8 @@ from sluice.contracts.ids import Incarnation
 from sluice_pod_watcher.core.cluster import events as e
 
 
-def bound_without_success(bench, status=0, why="timeout"):
-    """The patch that opens the gate of u1 was sent, and without more its state is unknown; returns it."""
+def bound_without_success(bench, status, why):
+    """The patch that opens the gate of u1 was sent, and not taken; returns it."""
     bench.create("train", "u1")
     bench.automatic = False
     bench.bind("u1")
@@ -37,12 +37,7 @@ def test_nobody_is_let_go_with_a_slice_of_before_a_wipe_until_the_answers_were_r
 
 def test_a_pod_that_nobody_can_bind_does_not_keep_its_source_from_having_told_all(bench):
     """A webhook of another team is broken (500): no orphan would be revoked for as long."""
-    bench.create("train", "u1")
-    bench.automatic = False
-    bench.bind("u1")
-    (call,) = bench.calls
-    bench.calls.clear()
-    bench.handle(e.Failed(call, 500, "failed calling webhook"))
+    bound_without_success(bench, 500, "failed calling webhook")
     before = bench.bus["sluice.source.cluster"].epoch
     bench.list()
     assert bench.bus["sluice.source.cluster"].epoch == before + 1

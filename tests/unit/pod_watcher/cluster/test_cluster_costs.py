@@ -52,10 +52,8 @@ def node_of(number, version, beat):
     }
 
 
-def test_a_heartbeat_in_which_nothing_changes_is_not_read(new):
+def test_a_heartbeat_in_which_nothing_changes_is_not_read(bench):
     """5,000 kubelets report 500 times a second: the watcher would do nothing else."""
-    bench = new()
-    bench.start()
     bench.handle(e.ListingStarted("nodes"), e.Seen("nodes", node_of(1, 1, 0)), e.ListingEnded("nodes", "1"))
     bench.handle(e.ListingStarted("others"), e.ListingEnded("others", "1"))
     bench.pass_time(2)
@@ -99,10 +97,8 @@ def test_pods_that_were_there_before_do_not_make_a_new_one_wait(new):
     assert bench.bus["sluice.source.cluster"].count == 1001
 
 
-def test_a_bus_that_is_read_again_takes_no_long_turn(new):
+def test_a_bus_that_is_read_again_takes_no_long_turn(bench):
     """Every pod would be gone through in one step, and the broker would take the watcher for dead."""
-    bench = new()
-    bench.start()
     for number in range(1000):
         bench.create(f"p{number}", f"u{number}")
     handle, spoken = bench.core.handle, []

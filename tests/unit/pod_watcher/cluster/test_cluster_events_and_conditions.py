@@ -4,6 +4,7 @@ import re
 
 import pytest
 from api_model import new_pod
+from conftest import RUNNING
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId
@@ -12,8 +13,6 @@ from sluice.contracts.messages import Pending, Refused, Released, WaitOver, Waiv
 from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.core.workqueue import FairLine, TokenBucket
-
-RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
 
 
 def pending(bench, uid, text):
@@ -182,9 +181,7 @@ def test_a_line_is_served_in_its_order():
 
 def test_a_slice_out_of_order_is_told_and_that_it_is_well_again(bench, sick_node):
     """The program fails, and its owner would look for the mistake in it."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.run("train", "u1")
     bench.observe(subjects.inventory(NodeName("node-a")), sick_node(state="degraded"))
     bench.pass_time(1)
     assert bench.api.conditions == [("u1", "False", "SliceDegraded")]

@@ -1,7 +1,6 @@
 """That a pod was evicted is said as long as its order stands, whatever is heard, forgotten or ordered after it."""
 
 import pytest
-from test_cluster_pods import RUNNING
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import Incarnation, RequestId
@@ -14,9 +13,7 @@ DONE = EvictionDone(request=U1)
 
 
 def running(bench):
-    bench.create("train", "u1", owner="Job")
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.run("train", "u1", owner="Job")
 
 
 def test_an_eviction_that_is_refused_after_its_pod_was_seen_to_go_is_done(bench):

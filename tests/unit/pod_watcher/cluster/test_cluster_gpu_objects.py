@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from factories.words import booking_of
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
@@ -48,16 +49,8 @@ def inventory(*devices, gpus=2, observed="2026-11-21T10:00:00Z", instances=(), *
         )
         for index in range(gpus)
     )
-    booking = msg.Booking(
-        allocation=AllocationId("u1_r_1"),
-        request=RequestId("u1"),
-        request_revision=1,
-        source=SourceName("cluster"),
-        owner="u1",
-        namespace="ns",
-        name="train",
-        node=NODE,
-        devices=tuple(devices),
+    booking = booking_of(
+        "u1_r_1", NODE, devices, request=RequestId("u1"), source=SourceName("cluster"), namespace="ns", name="train"
     )
     slices = (msg.SliceReport(booking=booking, revision=1, state="ready", revoked=False),) if devices else ()
     snapshot = msg.NodeSnapshot(

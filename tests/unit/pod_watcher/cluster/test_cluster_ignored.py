@@ -18,9 +18,7 @@ def ignored(api: ApiModel, uid: str = "u1", **how) -> str:
 
 def test_a_pod_past_admission_gets_no_slice_by_its_own_gate(bench):
     """Its environment was never judged: with a slice's ticket it could have any GPU of the node."""
-    pod = new_pod("by-hand", "u1")
-    pod["metadata"]["labels"] = dict(IGNORED)
-    bench.show(bench.api.store(pod))
+    bench.show(bench.api.find(ignored(bench.api)))
     bench.pass_time(60)
     assert bench.word("u1") is None
     assert (bench.api.object_writes, bench.api.opened) == ({}, [])

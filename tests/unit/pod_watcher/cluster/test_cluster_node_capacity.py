@@ -150,12 +150,8 @@ def test_who_is_spoken_of_is_told_before_the_request_that_speaks_of_them(hosts):
     hosts.handle(*(e.Seen("others", labelled(f"p{at}", labels={"app": "llm"})) for at in range(2)))
     hosts.handle(e.Seen("others", labelled("p9", labels={"app": "llm"}, deleted=True)))
     assert facts(hosts).others == ()
-    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "llm"}}}
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
     hosts.words.clear()
-    pod = new_pod("ours", "u1")
-    pod["metadata"]["namespace"], pod["spec"]["affinity"] = "x", {"podAntiAffinity": required}
-    hosts.show(hosts.api.store(pod))
+    hosts.show(hosts.api.store(speaking("ours", "u1")))
     host, request = (message for _, message in hosts.words)
     assert sorted((each.count, each.leaving) for each in host.others) == [(1, True), (2, False)]
     assert request.host.apart[0].namespaces == ("x",)

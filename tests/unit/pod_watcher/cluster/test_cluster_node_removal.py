@@ -1,4 +1,4 @@
-"""When a node's deletion counts, and when it does not (PROTOCOL §6)."""
+"""When a node's deletion counts, and when it does not (PROTOCOL §6); and when it is published again (§1)."""
 
 import pytest
 from msgspec.structs import replace
@@ -31,7 +31,7 @@ def inventory(*, stale: bool, name=N1) -> NodeInventory:
 def cluster(bench):
     """A pod-watcher that knows n1, whose agent has spoken and does not answer any more."""
     bench.handle(e.ListingStarted("nodes"), e.Seen("nodes", node()), e.ListingEnded("nodes", "1"))
-    bench.handle(e.ListingStarted("others"), e.ListingEnded("others", "1"))
+    bench.list_others()
     bench.observe(subjects.node(N1), news())
     bench.observe(subjects.inventory(N1), inventory(stale=True))
     bench.pass_time(2)
@@ -85,7 +85,7 @@ def test_a_node_that_was_deleted_while_nobody_watched_is_removed_too(new):
     told = HostFacts(cpu_cores=8.0, memory_mib=1, pods_free=1, source="cluster")
     bench = new(bus={"sluice.host.n1": told, "sluice.node.n1": news()})
     bench.start()
-    bench.handle(e.ListingStarted("others"), e.ListingEnded("others", "1"))
+    bench.list_others()
     bench.pass_time(GRACE_S * 2)
     assert said(bench) == news()  # nodes were not listed yet
     bench.handle(e.ListingStarted("nodes"), e.ListingEnded("nodes", "1"))
@@ -105,9 +105,7 @@ def test_a_node_of_another_cluster_on_the_same_bus_is_left_alone(new):
     assert (said(bench), bench.bus["sluice.host.n1"]) == (news(), told)
 
 
-def test_a_node_that_our_pods_remember_is_removed_after_the_bus_was_wiped(new):
-    bench = new()
-    bench.start()
+def test_a_node_that_our_pods_remember_is_removed_after_the_bus_was_wiped(bench):
     for what in ("others", "nodes"):
         bench.handle(e.ListingStarted(what), e.ListingEnded(what, "1"))
     bench.create("jp", "u1")
@@ -142,22 +140,38 @@ def test_nothing_is_left_on_the_bus_of_a_node_that_was_removed(cluster, new, res
     assert "sluice.host.n1" not in watcher.bus
 
 
-def begun(new):
-    """A pod-watcher that knows n1, on which a pod of ours runs."""
-    bench = new()
-    bench.start()
+def test_a_removal_that_was_said_over_nothing_and_forgotten_is_said_again(cluster):
+    """After a wipe its agent has not reported, so only this shows the removal: its grants would stay booked forever."""
+    cluster.handle(e.Gone("nodes", node(version=3)))
+    cluster.pass_time(2)
+    cluster.bus.clear()
+    cluster.life = "2"
+    cluster.read()
+    cluster.pass_time(GRACE_S + 2)
+    assert cluster.bus.pop("sluice.node.n1") == REMOVED
+    cluster.read()
+    cluster.pass_time(GRACE_S + 2)
+    assert said(cluster) == REMOVED
+
+
+def test_a_removal_that_has_expired_is_not_said_again(cluster):
+    cluster.handle(e.Gone("nodes", node(version=3)))
+    cluster.pass_time(GRACE_S + 2)
+    assert cluster.bus.pop("sluice.node.n1") == REMOVED
+    cluster.now += cluster.core.config.closing_ttl_s
+    cluster.read()
+    cluster.pass_time(GRACE_S * 2)
+    assert said(cluster) is None
+
+
+def test_a_node_that_an_operator_removed_while_it_answered_can_be_removed_again(bench):
+    """It spoke once more, and was never pulled again: the inventory says of it only that it was removed."""
     bench.handle(e.ListingStarted("nodes"), e.Seen("nodes", node()), e.ListingEnded("nodes", "1"))
-    bench.handle(e.ListingStarted("others"), e.ListingEnded("others", "1"))
+    bench.list_others()
     bench.observe(subjects.node(N1), news())
     bench.create("jp", "u1")
     bench.bind("u1", node="n1")
     bench.pass_time(2)
-    return bench
-
-
-def test_a_node_that_an_operator_removed_while_it_answered_can_be_removed_again(new):
-    """It spoke once more, and was never pulled again: the inventory says of it only that it was removed."""
-    bench = begun(new)
     bench.observe(subjects.inventory(N1), inventory(stale=False))
     bench.observe(subjects.node(N1), REMOVED)
     bench.observe(subjects.inventory(N1), replace(inventory(stale=True), removed=True))

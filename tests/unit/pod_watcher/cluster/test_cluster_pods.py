@@ -15,7 +15,6 @@ from sluice_pod_watcher.shell.kube.informers import pod_usage_only
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 ENDED = {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}]}
-RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
 
 
 def terms_of(bench, uid):
@@ -134,8 +133,7 @@ def test_a_pod_is_bound_in_one_write(bench):
 )
 def test_the_pin_leaves_what_the_user_wrote(bench, affinity, left):
     """A pod would run on another node than its slice, or the API server would refuse the patch for ever."""
-    bench.create("train", "u1", spec={"affinity": affinity})
-    bench.bind("u1")
+    bench.grant("train", "u1", spec={"affinity": affinity})
     assert bench.api.opened == ["u1"]
     assert terms_of(bench, "u1") == left
 
@@ -176,8 +174,7 @@ def test_a_refused_write_is_tried_again_after_the_pod_was_read_with_pauses(bench
 
 def test_a_server_that_lags_does_not_have_a_pod_told_what_is_over(bench):
     """A container that restarts meanwhile would not start: its devices and its ticket are gone since the reboot."""
-    bench.create("train", "u1")
-    bench.bind("u1")
+    bench.grant("train", "u1")
     old = Entry("sluice.binding.u1", 1, OperationId("other-1"), bench.bus["sluice.binding.u1"])
     bench.bind("u1", revision=2, ticket="t-2", devices="MIG-2")
     before = dict(bench.api.find("u1")["metadata"]["annotations"])
@@ -201,9 +198,7 @@ def test_a_pod_on_another_node_is_not_told_of_devices_there(bench):
 
 def test_a_pod_that_runs_is_not_told_of_another_slice_on_its_node(bench):
     """A binding of before the broker was wiped has landed late: the next restart would use devices of somebody else."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.run("train", "u1")
     before = bench.annotations("u1")
 
     late = msgspec.structs.replace(
@@ -218,9 +213,7 @@ def test_a_pod_that_runs_is_not_told_of_another_slice_on_its_node(bench):
 
 
 def test_a_request_ends_when_its_containers_have(bench):
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.run("train", "u1")
     bench.change("u1", meta={"deletionTimestamp": "now"})
     assert isinstance(bench.word("u1"), msg.AllocationRequested), "a slice would be taken from under a running process"
     bench.change("u1", status=ENDED)
@@ -240,8 +233,7 @@ def test_a_request_ends_when_its_containers_have(bench):
 @pytest.mark.parametrize("pod", ["gone", "still there"])
 def test_a_last_word_that_the_bus_forgot_is_said_again(bench, pod, read, forgotten):
     """A broker that died has lost it: the request would stand unclosed for as long as this process lives."""
-    bench.create("train", "u1")
-    bench.bind("u1")
+    bench.grant("train", "u1")
     asked = bench.word("u1")
     if pod == "gone":
         bench.delete("u1", **ENDED)
@@ -273,17 +265,14 @@ def test_a_last_word_that_the_bus_forgot_is_said_again(bench, pod, read, forgott
 )
 def test_a_status_that_proves_nothing_ends_nothing(bench, status):
     """A slice would be given to a second pod while the first uses it."""
-    bench.create("train", "u1")
-    bench.bind("u1")
+    bench.grant("train", "u1")
     bench.change("u1", spec={"nodeName": "node-a"}, status=status)
     assert isinstance(bench.word("u1"), msg.AllocationRequested)
 
 
 def test_replayed_old_versions_change_nothing(bench):
     """A pod would be bound twice, or a dead one asked for again."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.run("train", "u1")
     words = list(bench.words)
     for kind, pod in list(bench.api.history):
         assert kind != "DELETED"
@@ -302,9 +291,7 @@ def test_replayed_old_versions_change_nothing(bench):
 @pytest.mark.parametrize("how", ["ends", "goes"])
 def test_the_end_of_a_pod_without_its_label_is_seen_at_once(bench, how):
     """Its slice would stay empty until all is listed again, and the pod that waits for the place would give up."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.run("train", "u1")
     pod = bench.api.find("u1")
     pod["metadata"]["labels"] = {}
     bench.handle(e.Gone("pods", bench.api.store(pod)))
@@ -324,9 +311,7 @@ def test_the_end_of_a_pod_without_its_label_is_seen_at_once(bench, how):
 @pytest.mark.parametrize("ask", ["", '{"version":2}'], ids=["taken away", "of a newer version"])
 def test_a_source_has_not_said_all_while_a_pod_that_runs_does_not_say_what_it_asks_for(bench, new, ask):
     """The bus was wiped: its slice has no request, would become an orphan, and be revoked while it runs."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.run("train", "u1")
     annotations = {key: text for key, text in bench.api.find("u1")["metadata"]["annotations"].items() if "gr" in key}
     bench.change("u1", meta={"annotations": annotations | ({"sluice.dev/request": ask} if ask else {})})
     after = new(bench.api, run="w2")
@@ -364,34 +349,23 @@ def test_a_bare_pod_is_never_moved(bench, owner, moved):
     assert leeway.preemptible
 
 
-def lose_it_while_evictions_are_blocked(bench) -> None:
-    """A pod of a Job runs, its slice is lost, and a budget is in the way of its eviction; then the broker is wiped."""
-    bench.create("train", "u1", owner="Job")
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+@pytest.mark.parametrize("told_by", ["the same pod-watcher", "the pod's condition alone"])
+def test_a_lost_slice_stays_lost_when_the_broker_is_wiped_before_its_pod_is_evicted(bench, new, told_by):
+    """Its agent revokes the slice when the pod has ended, and the pod would never end: both stay forever."""
+    bench.run("train", "u1", owner="Job")
     bench.blocked = "a budget"
     bench.release("u1", "slice lost: node-a was removed: its Node object was deleted")
     bench.pass_time(3)
     assert bench.api.conditions == [("u1", "False", "SliceLost")]
     bench.bus.clear()
-
-
-def test_a_lost_slice_stays_lost_when_the_broker_is_wiped_before_its_pod_is_evicted(bench):
-    """Its agent revokes the slice when the pod has ended, and the pod would never end: both stay forever."""
-    lose_it_while_evictions_are_blocked(bench)
-    bench.read()
-    bench.blocked = ""
-    bench.pass_time(60)
-    assert bench.api.evictions == ["u1"]
-    assert bench.api.conditions == [("u1", "False", "SliceLost")]
-
-
-def test_a_lost_slice_stays_lost_when_nobody_but_the_pods_condition_tells(bench, new):
-    """The same, with a pod-watcher that takes over after the wipe, and has read nothing of it."""
-    lose_it_while_evictions_are_blocked(bench)
-    successor = new(bench.api, run="w2")
-    successor.start()
-    successor.pass_time(3)
+    if told_by == "the same pod-watcher":
+        bench.read()
+        bench.blocked = ""
+        bench.pass_time(60)
+    else:
+        successor = new(bench.api, run="w2")
+        successor.start()
+        successor.pass_time(3)
     assert bench.api.evictions == ["u1"]
     assert bench.api.conditions == [("u1", "False", "SliceLost")]
 
@@ -407,8 +381,7 @@ def test_a_pod_is_not_bound_to_a_slice_of_before_a_wipe(bench, life, is_bound):
 
 def test_an_ordered_eviction_is_carried_out_and_answered(bench):
     """mig-adapter 3, 6: it deletes pods whatever their budgets say, and goes on as if an error had been none."""
-    bench.create("train", "u1")
-    bench.bind("u1")
+    bench.grant("train", "u1")
     bench.blocked = "the disruption budget pdb needs 1 healthy pods"
     order = subjects.eviction(RequestId("u1"))
     bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
@@ -443,8 +416,7 @@ def test_an_order_that_is_read_before_its_request_is_known_is_carried_out(bench,
 @pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies before it says so"])
 def test_an_eviction_that_never_came_about_leaves_nothing_on_the_bus(bench, new, dies):
     """Room on the bus, and time at every start: a word for ever, of each pod that a budget kept until it ended."""
-    bench.create("train", "u1")
-    bench.bind("u1")
+    bench.grant("train", "u1")
     bench.blocked = "the disruption budget pdb needs 1 healthy pods"
     order = subjects.eviction(RequestId("u1"))
     bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
@@ -468,8 +440,7 @@ STRANGE = {"tolerations": [{"key": "sla", "operator": "Gt", "value": "950"}]}
 @pytest.mark.parametrize("closed_by", ["another one", "this one"])
 def test_a_pod_that_ended_while_nobody_showed_it_is_not_asked_for_again(bench, new, closed_by):
     """Capacity, to a pod that is gone: an API server that lags shows it to a process that only read of its end."""
-    bench.create("train", "u1")
-    bench.bind("u1")
+    bench.grant("train", "u1")
     (_, before), *_ = bench.api.history
     bench.delete("u1", **ENDED)
     if closed_by == "another one":
@@ -487,9 +458,7 @@ def test_a_pod_that_ended_while_nobody_showed_it_is_not_asked_for_again(bench, n
 @pytest.mark.parametrize("said_again", [True, False])
 def test_an_order_that_went_with_the_broker_is_not_carried_out(bench, said_again):
     """A running pod would be evicted without need: the budget allows it at last, but the order went with the broker."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.run("train", "u1")
     bench.blocked = "the disruption budget pdb needs 1 healthy pods"
     order = subjects.eviction(RequestId("u1"))
     bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
@@ -517,8 +486,6 @@ def test_a_pod_that_waits_is_not_refused_by_a_successor_for_an_edit_that_disturb
 
 def test_a_force_deleted_pod_is_said_to_be_gone_and_not_to_have_ended(bench):
     """Its processes live on for half a minute; the agent must know that nothing was proven."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.run("train", "u1")
     bench.delete("u1")
     assert bench.word("u1").cause == "pod gone"

@@ -75,19 +75,15 @@ def test_the_claim_is_made_before_the_pod_asks_and_the_request_names_it(dra):
     assert (word.resource_claims, word.owner, dra.calls) == ((REF,), "u1", [])
 
 
-def test_nothing_is_made_before_claims_were_listed(new):
+def test_nothing_is_made_before_claims_were_listed(bench):
     """A second watcher would create one that exists, and take its absence for a deletion."""
-    bench = new()
-    bench.start()
     create(bench)
     assert (bench.calls, bench.word("u1"), bench.api.claims.objects) == ([], None, {})
     bench.handle(*bench.claims_listing())
     assert bench.word("u1").resource_claims == (REF,)
 
 
-def test_an_api_server_without_claims_is_told_with_what_helps(new):
-    bench = new()
-    bench.start()
+def test_an_api_server_without_claims_is_told_with_what_helps(bench):
     bench.handle(e.ClaimsServed(served=False))
     create(bench)
     bench.pass_time(5)
@@ -319,8 +315,7 @@ def test_a_pod_with_another_gate_gets_no_claim_yet(dra):
 
 def test_nothing_of_claims_happens_to_a_pod_with_a_ticket(dra):
     """Both ways live in one cluster while it is upgraded."""
-    dra.create("old", "u5")
-    dra.bind("u5")
+    dra.grant("old", "u5")
     assert dra.api.opened == ["u5"]
     assert dra.word("u5").resource_claims == ()
     assert dra.api.claims.writes == []

@@ -26,8 +26,7 @@ def test_a_pod_that_waits_again_is_bound_again(bench):
 
 
 def test_a_pod_that_the_backup_does_not_have_is_given_up(bench):
-    bench.create("train", "u1")
-    bench.bind("u1")
+    bench.grant("train", "u1")
     restored(bench)
     assert isinstance(bench.word("u1"), RequestWithdrawn)
 
@@ -59,8 +58,7 @@ def test_a_node_of_a_backup_counts(bench):
 
 def test_a_patch_is_not_tried_again_before_the_api_server_wants_it(bench):
     bench.automatic = False
-    bench.create("train", "u1")
-    bench.bind("u1")
+    bench.grant("train", "u1")
     (first,) = [each for each in bench.calls if isinstance(each, e.BindPod)]
     bench.calls.clear()
     bench.handle(e.Failed(first, 429, "too many requests", retry_after_s=9.0))

@@ -28,8 +28,7 @@ def idling(new, sick_node):
     def make(keys: dict[str, str], *, owner: str = "Job", **config):
         bench = new(**{"idle_evictions": "evict", **config})
         bench.start()
-        bench.create("train", "u1", owner=owner, stored=stored(**keys))
-        bench.bind("u1")
+        bench.grant("train", "u1", owner=owner, stored=stored(**keys))
         bench.change("u1", spec={"nodeName": "node-a"}, status={"phase": "Running"})
         return bench
 

@@ -75,6 +75,14 @@ class Desk:
         return self.tell(bus_events.Observed(self.stream, each))
 
 
+def granting(*entries: bus_events.Entry, life: str = "1") -> Desk:
+    """It has sent a grant at B over what it has read."""
+    desk = Desk(*entries, life=life)
+    desk.outbox.commit(B, word("grant"))
+    desk.outbox.drain()
+    return desk
+
+
 def settled(operation: OperationId, address: Address, message: AnyMessage, *, landed: bool) -> Settled:
     return Settled(operation, address, message, landed)
 
@@ -92,9 +100,7 @@ def test_nothing_is_booked_before_the_book_was_read_whole() -> None:
 
 def test_the_guard_of_a_refusal_is_never_used() -> None:
     """W2: entry 11 may arrive after 12; a guard taken from the refusal books a place twice."""
-    desk = Desk(entry(A, 5))
-    desk.outbox.commit(B, word("grant"))
-    desk.outbox.drain()
+    desk = granting(entry(A, 5))
     assert desk.tell(bus_events.WriteRefused(FIRST, 12)) == []
     desk.outbox.commit(B, word("again"))
     assert desk.outbox.drain() == []
@@ -155,9 +161,7 @@ def test_an_outage_does_not_pile_up_writes() -> None:
 
 def test_a_write_without_an_answer_is_written_again_with_the_same_guard_and_operation() -> None:
     """W3: also when something else was read meanwhile; a fresh guard could let both attempts land."""
-    desk = Desk(entry(A, 5))
-    desk.outbox.commit(B, word("grant"))
-    desk.outbox.drain()
+    desk = granting(entry(A, 5))
     assert desk.tell(bus_events.WriteUnknown(FIRST)) == [write(FIRST, B, 5, word("grant"), attempt=2)]
     assert desk.see(entry(A, 6)) == []
     assert desk.tell(bus_events.WriteUnknown(FIRST)) == [write(FIRST, B, 5, word("grant"), attempt=3)]
@@ -167,9 +171,7 @@ def test_a_write_without_an_answer_is_written_again_with_the_same_guard_and_oper
 
 def test_a_write_whose_answer_was_lost_is_found_to_have_landed() -> None:
     """W3: the second attempt is refused by the first; the operation shows that it is the same."""
-    desk = Desk(entry(A, 5))
-    desk.outbox.commit(B, word("grant"))
-    desk.outbox.drain()
+    desk = granting(entry(A, 5))
     desk.tell(bus_events.WriteUnknown(FIRST))
     assert desk.tell(bus_events.WriteRefused(FIRST, 6)) == []
     assert desk.reports == []
@@ -178,9 +180,7 @@ def test_a_write_whose_answer_was_lost_is_found_to_have_landed() -> None:
 
 
 def test_a_write_that_is_seen_before_its_answer_is_settled_once() -> None:
-    desk = Desk(entry(A, 5))
-    desk.outbox.commit(B, word("grant"))
-    desk.outbox.drain()
+    desk = granting(entry(A, 5))
     desk.see(entry(B, 6, FIRST, word("grant")))
     assert desk.tell(bus_events.WriteAccepted(FIRST, 6)) == []
     assert desk.tell(bus_events.WriteUnknown(FIRST)) == []
@@ -189,9 +189,7 @@ def test_a_write_that_is_seen_before_its_answer_is_settled_once() -> None:
 
 def test_a_guard_that_stepped_back_is_learned_by_reading_anew() -> None:
     """After closing messages expired, or the broker was wiped, nothing will come that explains the refusal."""
-    desk = Desk(entry(A, 5), entry(B, 7))
-    desk.outbox.commit(B, word("grant"))
-    desk.outbox.drain()
+    desk = granting(entry(A, 5), entry(B, 7))
     assert desk.tell(bus_events.WriteRefused(FIRST, 5)) == [bus_events.ReadAgain(bus_events.Stream.BOOK)]
     desk.outbox.commit(B, word("again"))
     assert desk.read(entry(A, 5)) == [write(SECOND, B, 5, word("again"))]
@@ -200,9 +198,7 @@ def test_a_guard_that_stepped_back_is_learned_by_reading_anew() -> None:
 
 def refused(sequence: int) -> Desk:
     """A grant was refused by an entry that was not read; the stream is reread to explain that."""
-    desk = Desk(entry(A, 5))
-    desk.outbox.commit(B, word("grant"))
-    desk.outbox.drain()
+    desk = granting(entry(A, 5))
     desk.tell(bus_events.WriteRefused(FIRST, sequence), now=10.0)
     desk.outbox.tick(10.0 + EXPLAIN_TIMEOUT_S)
     assert desk.outbox.drain() == []
@@ -264,9 +260,7 @@ def test_a_commit_that_is_older_than_what_was_read_since_has_not_landed() -> Non
 
 def test_an_own_write_that_lands_in_a_bus_made_by_a_slow_clock_is_the_last_value() -> None:
     """What another one wrote before the wipe has a larger number, and is gone."""
-    desk = Desk(entry(A, 1000), life="1000")
-    desk.outbox.commit(B, word("grant"))
-    desk.outbox.drain()
+    desk = granting(entry(A, 1000), life="1000")
     desk.see(entry(B, 1001))
     desk.tell(bus_events.ReadingStarted(bus_events.Stream.BOOK, Incarnation("10")))
     landed = entry(B, 10, FIRST, word("grant"))
@@ -325,17 +319,18 @@ def test_a_contested_value_is_reported_and_written_again_unless_forgotten() -> N
     assert desk.see(entry(SLICE, 5)) == []
 
 
-def agent() -> Desk:
+def agent(keeps: str, ttl_s: int | None = None) -> Desk:
+    """An agent's, which has read nothing and keeps a word about its slice."""
     desk = Desk()
     desk.outbox = Outbox(RunId("run"), frozenset({"slice"}), reading="last")
+    desk.outbox.keep(SLICE, word(keeps), ttl_s=ttl_s)
+    desk.outbox.drain()
     return desk
 
 
 def test_an_agent_whose_write_is_refused_reads_and_writes_again() -> None:
     """A refusal is settled by the current value: its own message, or another's."""
-    desk = agent()
-    desk.outbox.keep(SLICE, word("ready"))
-    desk.outbox.drain()
+    desk = agent("ready")
     desk.tell(bus_events.LastRead(SLICE.subject, None))
     desk.tell(bus_events.WriteUnknown(FIRST))
     assert desk.tell(bus_events.WriteRefused(FIRST, 6)) == [bus_events.ReadLast(bus_events.Stream.STATE, SLICE.subject)]
@@ -349,9 +344,7 @@ def test_an_agent_whose_write_is_refused_reads_and_writes_again() -> None:
 
 def test_an_agent_that_is_shown_less_than_has_refused_its_write_looks_again_after_a_pause() -> None:
     """With a lagging server it would write, be refused and read in a tight loop."""
-    desk = agent()
-    desk.outbox.keep(SLICE, word("ready"))
-    desk.outbox.drain()
+    desk = agent("ready")
     assert desk.tell(bus_events.LastRead(SLICE.subject, entry(SLICE, 3))) == [write(FIRST, SLICE, 3, word("ready"))]
     assert desk.tell(bus_events.WriteRefused(FIRST, 5)) == [bus_events.ReadLast(bus_events.Stream.STATE, SLICE.subject)]
     assert desk.tell(bus_events.LastRead(SLICE.subject, entry(SLICE, 3))) == []
@@ -365,9 +358,7 @@ def test_an_agent_that_is_shown_less_than_has_refused_its_write_looks_again_afte
 @pytest.mark.parametrize("forgotten", [True, False])
 def test_an_agent_goes_by_what_it_is_shown_when_what_has_refused_its_write_is_there_no_more(*, forgotten: bool) -> None:
     """The bus has forgotten it, as a reconnect shows; or it was a closing message that expired."""
-    desk = agent()
-    desk.outbox.keep(SLICE, word("ready"))
-    desk.outbox.drain()
+    desk = agent("ready")
     desk.tell(bus_events.LastRead(SLICE.subject, entry(SLICE, 3)))
     desk.tell(bus_events.WriteRefused(FIRST, 5))
     if forgotten:
@@ -380,8 +371,6 @@ def test_an_agent_goes_by_what_it_is_shown_when_what_has_refused_its_write_is_th
 
 def test_a_closing_message_of_an_earlier_run_is_not_repeated() -> None:
     """All old closing messages would be repeated, with another TTL, whenever an agent starts."""
-    desk = agent()
-    desk.outbox.keep(SLICE, word("gone"), ttl_s=60)
-    desk.outbox.drain()
+    desk = agent("gone", ttl_s=60)
     assert desk.tell(bus_events.LastRead(SLICE.subject, entry(SLICE, 3, OperationId("before-1"), word("gone")))) == []
     assert not desk.outbox.keeps_anything

@@ -57,6 +57,13 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, list[dict]]:
     return process.returncode, out, [json.loads(line) for line in err.splitlines()]
 
 
+def told_to_end(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> tuple[int, str, list[dict]]:
+    """How it ends when it gets a signal once it is ready."""
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    return finish(process)
+
+
 def test_a_service_that_is_done_ends_well(start):
     """A service that ends by itself has not failed; each run has a name."""
     code, out, log = finish(start("async def main(service): say(service.name)"))
@@ -77,9 +84,7 @@ def test_a_signal_stops_a_service_in_order(start, number):
                 await asyncio.sleep(0.05)
                 say("put away")
     """)
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(number)
-    code, out, log = finish(process)
+    code, out, log = told_to_end(process, number)
     assert (code, out) == (0, "put away\n")
     assert [line["event"] for line in log] == ["starting", "stopping", "stopped"]
 
@@ -118,36 +123,21 @@ def test_a_thread_that_never_ends_does_not_keep_a_service_alive(start):
         """,
         drain_s=0.3,
     )
-    assert process.stdout.readline() == "ready\n"
-    process.terminate()
-    code, _, log = finish(process)
+    code, _, log = told_to_end(process)
     assert (code, log[-1]["event"]) == (1, "ended without finishing")
 
 
-def test_a_thread_that_never_ends_does_not_keep_a_failed_service_alive(start):
-    """A service that failed beside a hanging device call ends, so that its supervisor can restart it."""
-    process = start(
-        """
-        async def main(service):
-            threading.Thread(target=threading.Event().wait).start()
-            raise ServiceError("the journal cannot be written")
-        """,
-        drain_s=0.3,
-    )
-    code, _, log = finish(process)
-    assert code == 1
-    assert [line["event"] for line in log[-2:]] == ["the journal cannot be written", "ended without finishing"]
-
-
+@pytest.mark.parametrize("error", ["BusError", "ServiceError"])
 @pytest.mark.parametrize(
     "left",
     [
+        pytest.param("threading.Thread(target=threading.Event().wait).start()", id="a thread of its own"),
         pytest.param("asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)", id="a thread"),
         pytest.param("asyncio.ensure_future(never_ending())", id="a task"),
     ],
 )
-def test_what_a_failed_service_has_left_behind_does_not_keep_it_alive(start, left):
-    """A pod-watcher whose folder hangs (NFS) and whose bus has failed ends, and can be restarted."""
+def test_what_a_failed_service_has_left_behind_does_not_keep_it_alive(start, left, error):
+    """Beside a hanging device call or folder (NFS) it ends, so that its supervisor can restart it."""
     process = start(
         f"""
         async def never_ending():
@@ -160,7 +150,7 @@ def test_what_a_failed_service_has_left_behind_does_not_keep_it_alive(start, lef
         async def main(service):
             left = {left}
             await asyncio.sleep(0.05)
-            raise BusError("the broker denies it")
+            raise {error}("the broker denies it")
         """,
         drain_s=0.3,
     )
@@ -235,9 +225,7 @@ def test_an_error_while_stopping_is_a_failure(start):
             finally:
                 raise ServiceError("the journal could not be closed")
     """)
-    assert process.stdout.readline() == "ready\n"
-    process.terminate()
-    code, _, log = finish(process)
+    code, _, log = told_to_end(process)
     assert (code, log[-1]["event"]) == (EXIT_CONFIG, "the journal could not be closed")
 
 

@@ -109,21 +109,22 @@ def test_a_misspelt_variable_is_not_silently_ignored(variable, meant):
     )
 
 
-def test_a_misspelt_key_of_the_file_is_not_silently_ignored(config):
-    path = config('nats_ulr = "x"\n')
-    assert refusal(config=path) == f"{path}: there is no setting nats_ulr (did you mean nats_url?)"
-    path = config("[node-agent]\nworker = 1\n")
-    assert refusal(config=path) == f"{path}: [node-agent] has no setting worker (did you mean workers?)"
-    path = config("[node-agnet]\nworkers = 1\n")
-    assert refusal(config=path) == f"{path}: there is no setting node-agnet (did you mean node-agent?)"
-
-
-def test_a_key_at_the_wrong_place_of_the_file_is_told_its_place(config):
-    path = config("workers = 1\n")
-    assert refusal(config=path) == f"{path}: workers belongs in the table [node-agent]"
-    path = config('[node-agent]\nnats_url = "x"\n')
-    expected = f"{path}: [node-agent] nats_url belongs to the top of the file: it is common to all services"
-    assert refusal(config=path) == expected
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('nats_ulr = "x"', "there is no setting nats_ulr (did you mean nats_url?)"),
+        ("[node-agent]\nworker = 1", "[node-agent] has no setting worker (did you mean workers?)"),
+        ("[node-agnet]\nworkers = 1", "there is no setting node-agnet (did you mean node-agent?)"),
+        ("workers = 1", "workers belongs in the table [node-agent]"),
+        (
+            '[node-agent]\nnats_url = "x"',
+            "[node-agent] nats_url belongs to the top of the file: it is common to all services",
+        ),
+    ],
+)
+def test_a_key_of_the_file_that_says_nothing_there_is_not_silently_ignored(config, text, expected):
+    path = config(f"{text}\n")
+    assert refusal(config=path) == f"{path}: {expected}"
 
 
 @pytest.mark.parametrize(

@@ -25,14 +25,13 @@ def pods_of(name: str) -> list[PodManifest]:
     return read((FOLDER / f"{name}.yaml").read_text(), name)
 
 
+NO_INDEX = "no device has the attribute index: NVIDIA's driver no longer publishes it"
+
+
 @pytest.mark.parametrize(
     ("name", "field", "why"),
     [
-        (
-            "gpu-test6",
-            "selectors[0].cel.expression",
-            "no device has the attribute index: NVIDIA's driver no longer publishes it",
-        ),
+        ("gpu-test6", "selectors[0].cel.expression", NO_INDEX),
         ("vfio", "deviceClassName", "Sluice does not hand GPUs to virtual machines (vfio)"),
     ],
 )
@@ -126,40 +125,35 @@ spec: {replicas: 3, template: {spec: {containers: [{name: main}], resourceClaims
     assert "pod d-0 has it" in others[0].warnings[0]
 
 
+OF_ANOTHER = f"{TEMPLATE.replace('gpu.nvidia.com', 'other.example')}---{pod(BY_TEMPLATE)}"
+
+
 @pytest.mark.parametrize(
     ("text", "warning"),
     [
         (
             f"{TEMPLATE}---{pod('{name: g, resourceClaimTemplateName: ones}')}",
-            (
-                "spec.resourceClaims[0]: this file has no ResourceClaimTemplate 'ones' in namespace default, so it is "
-                "not read; did you mean one?"
-            ),
+            "this file has no ResourceClaimTemplate 'ones' in namespace default, so it is not read; did you mean one?",
         ),
-        (
-            pod(BY_NAME),
-            "spec.resourceClaims[0]: this file has no ResourceClaim 'one' in namespace default, so it is not read",
-        ),
-        (
-            f"{TEMPLATE.replace('gpu.nvidia.com', 'other.example')}---{pod(BY_TEMPLATE)}",
-            "spec.resourceClaims[0]: its devices are another driver's; this file has no DeviceClass other.example",
-        ),
-        (
-            f"{TEMPLATE.replace('gpu.nvidia.com', 'other.example')}---{pod(BY_TEMPLATE)}---{OTHER_CLASS}",
-            "spec.resourceClaims[0]: its devices are another driver's",
-        ),
+        (pod(BY_NAME), "this file has no ResourceClaim 'one' in namespace default, so it is not read"),
+        (OF_ANOTHER, "its devices are another driver's; this file has no DeviceClass other.example"),
+        (f"{OF_ANOTHER}---{OTHER_CLASS}", "its devices are another driver's"),
     ],
 )
 def test_a_claim_that_is_not_read_is_said(text, warning):
     """A pod that asks for nothing here may still ask for something in its cluster."""
     (found,) = read(text)
 
-    assert (found.ask, found.refusal, found.warnings) == (None, None, (warning,))
+    assert (found.ask, found.refusal, found.warnings) == (None, None, (f"spec.resourceClaims[0]: {warning}",))
 
 
 TWO = f"{BY_TEMPLATE}, {BY_TEMPLATE.replace('g,', 'h,')}"
 ANNOTATED = "name: p, annotations: {sluice.dev/gpus: '1'}"
 MISNAMED = "name: main, resources: {claims: [{name: g, request: gpus}]}"
+
+
+IN_TEMPLATE = "ResourceClaimTemplate one: spec.spec.devices.requests[0].exactly"
+IN_CLAIM = "ResourceClaim one: spec.devices.requests[0].exactly"
 
 
 def many_of(template: str, more: str) -> str:
@@ -178,16 +172,8 @@ def many_of(template: str, more: str) -> str:
         (pod("{name: g}"), "spec.resourceClaims[0]", "it names one of two"),
         (pod("{resourceClaimName: x}"), "spec.resourceClaims[0].name", "a claim has a name in its pod"),
         (pod("{name: g, claim: x}"), "spec.resourceClaims[0].claim", "there is no such field"),
-        (
-            many_of(TEMPLATE, "x: 1") + "---" + pod(BY_TEMPLATE),
-            "ResourceClaimTemplate one: spec.spec.devices.requests[0].exactly.x",
-            "there is no such field",
-        ),
-        (
-            many_of(CLAIM, "count: 0") + "---" + pod(BY_NAME),
-            "ResourceClaim one: spec.devices.requests[0].exactly.count",
-            "out of range",
-        ),
+        (many_of(TEMPLATE, "x: 1") + "---" + pod(BY_TEMPLATE), f"{IN_TEMPLATE}.x", "there is no such field"),
+        (many_of(CLAIM, "count: 0") + "---" + pod(BY_NAME), f"{IN_CLAIM}.count", "out of range"),
         (many_of(TEMPLATE, "count: 5") + "---" + pod(TWO), "spec.resourceClaims", "10 devices on one node"),
         (TEMPLATE + "---" + pod(BY_TEMPLATE, metadata="name: P_"), "metadata.name", "not a valid pod name"),
     ],

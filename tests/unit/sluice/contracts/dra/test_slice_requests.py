@@ -10,6 +10,8 @@ from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import Unquoted
 from sluice.contracts.request_syntax.sluice_keys import KEYS
 
+FRACTIONAL = {"modes": ("fractional",), "sm_partition": 30, "uid": 7}
+FRACTIONAL |= {"quota_request_permille": 400, "quota_limit_permille": 500}
 KEYS_READ = [
     ({}, {}),
     ({"profile": "3g.20gb"}, {"profile": "3g.20gb"}),
@@ -23,16 +25,7 @@ KEYS_READ = [
     ({"mode": "exclusive"}, {}),
     ({"mode": "mps", "memory": "4Gi"}, {"modes": ("mps",), "memory_mib": 4096, "uid": 7}),
     ({"sm_partition": 30}, {"modes": ("fractional",), "sm_partition": 30, "uid": 7}),
-    (
-        {"sm_partition": 30, "quota_request": 0.4, "quota_limit": Unquoted("0.5")},
-        {
-            "modes": ("fractional",),
-            "sm_partition": 30,
-            "quota_request_permille": 400,
-            "quota_limit_permille": 500,
-            "uid": 7,
-        },
-    ),
+    ({"sm_partition": 30, "quota_request": 0.4, "quota_limit": Unquoted("0.5")}, FRACTIONAL),
     ({"shares": "1.5"}, {"modes": ("fractional",), "shares_percent": 150, "uid": 7}),
     ({"gpu_model": "h100"}, {"only": DeviceFilter(models=("h100",))}),
     ({"gpu_model_not": "t4,v100-16gb"}, {"only": DeviceFilter(not_models=("t4", "v100-16gb"))}),
@@ -133,35 +126,27 @@ def test_a_mistake_in_a_key_names_its_path_and_what_is_right(asked, config, fiel
     assert "sluice.dev/" not in found.sentence()
 
 
+ONE = "spec.devices.requests[0].exactly"
+ONE_GI = {"requests": {"memory": "1Gi"}}
+TWICE = [ours("r", memory="1Gi"), ours("r", memory="2Gi")]
+NONE_TO_SELECT = "class sluice.dev has no devices to select among"
+GIVEN_TWICE = "it is given twice for this request"
+NO_SUCH_KIND = "there is no such choice; did you mean SliceRequest?"
+
+
 @pytest.mark.parametrize(
     ("spec", "field", "why"),
     [
-        (
-            claim(request("r", OURS, "A.profile == '1g.5gb'")),
-            "spec.devices.requests[0].exactly.selectors[0].cel.expression",
-            "class sluice.dev has no devices to select among",
-        ),
-        (
-            claim(request("r", OURS, capacity={"requests": {"memory": "1Gi"}})),
-            "spec.devices.requests[0].exactly.capacity",
-            "class sluice.dev has no capacities",
-        ),
-        (
-            claim(request("r", OURS), config=[ours("r", memory="1Gi"), ours("r", memory="2Gi")]),
-            "spec.devices.config[1].opaque.parameters.memory",
-            "it is given twice for this request",
-        ),
-        (
-            claim(request("r", OURS), config=[ours("r", kind="Slice")]),
-            f"{PARAMETERS}.kind",
-            "there is no such choice; did you mean SliceRequest?",
-        ),
+        (claim(request("r", OURS, "A.profile == '1g.5gb'")), f"{ONE}.selectors[0].cel.expression", NONE_TO_SELECT),
+        (claim(request("r", OURS, capacity=ONE_GI)), f"{ONE}.capacity", "class sluice.dev has no capacities"),
+        (claim(request("r", OURS), config=TWICE), "spec.devices.config[1].opaque.parameters.memory", GIVEN_TWICE),
+        (claim(request("r", OURS), config=[ours("r", kind="Slice")]), f"{PARAMETERS}.kind", NO_SUCH_KIND),
         (
             claim(request("r", OURS), config=[ours("r", apiVersion="v1")]),
             f"{PARAMETERS}.apiVersion",
             "not a version that is read",
         ),
-        (claim(request("r", OURS, count=9)), "spec.devices.requests[0].exactly.count", "out of range"),
+        (claim(request("r", OURS, count=9)), f"{ONE}.count", "out of range"),
     ],
 )
 def test_a_mistake_beside_the_keys_is_refused(spec, field, why):

@@ -1,6 +1,8 @@
 """What a pod needs of its node besides GPUs: no pod is pinned where it cannot run."""
 
 import pytest
+from factories.text_rows import text_rows
+from yaml import safe_load
 
 from sluice.contracts.messages import HostNeeds, HostRoom, NodeExpression, Toleration
 from sluice.contracts.pod_specs import read_containers, read_host_needs, with_node
@@ -23,122 +25,72 @@ ON_B = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n
 GPU_ZONE = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["gpu", "big"]}]}
 
 
+ROOMS = """
+{containers: [{}]}
+  {}
+{containers: [{resources: {requests: {cpu: 500m, memory: 1Gi}}}, {resources: {requests: {cpu: 2}}}]}
+  {cpu_milli: 2500, memory_mib: 1024}
+{containers: [{resources: {limits: {cpu: "1", memory: "1"}}}]}
+  {cpu_milli: 1000, memory_mib: 1}
+{containers: [{resources: {limits: {cpu: "4", memory: 2Mi}, requests: {cpu: "1"}}}]}
+  {cpu_milli: 1000, memory_mib: 2}
+{containers: [{resources: {requests: {cpu: "0.0001"}}}]}
+  {cpu_milli: 1}
+{containers: [{resources: {requests: {cpu: "1", memory: 1Gi}}}], initContainers: [{resources: {requests: {cpu: "3"}}},
+    {resources: {requests: {memory: 512Mi}}}]}
+  {cpu_milli: 3000, memory_mib: 1024}
+{containers: [{resources: {requests: {cpu: "1"}}}], initContainers: [{resources: {requests: {cpu: "2"}}},
+    {resources: {requests: {cpu: "1"}}, restartPolicy: Always}, {resources: {requests: {cpu: "2"}}}],
+    overhead: {cpu: 250m}}
+  {cpu_milli: 3250}
+{resources: {requests: {cpu: "48", memory: 200Gi}}, containers: [{resources: {requests: {cpu: "1"},
+    limits: {example.com/nic: "2"}}}, {}], overhead: {cpu: 250m}}
+  {cpu_milli: 48250, memory_mib: 204800, resources: {example.com/nic: 2}}
+{resources: {limits: {cpu: "8", memory: 2Gi, hugepages-2Mi: 2Mi}}, containers: [{resources: {requests: {cpu: "1"}}}]}
+  {cpu_milli: 1000, memory_mib: 2048}
+"""
+LIMITS = {"example.com/nic": Unquoted("2"), "nvidia.com/gpu": 1, "nvidia.com/mig-1g.5gb": 1, "example.com/none": 0}
+LIMITS |= {"ephemeral-storage": "1Gi", "hugepages-2Mi": "2Mi"}
+
+
 @pytest.mark.parametrize(
     ("spec", "room"),
     [
-        ({"containers": [{}]}, HostRoom()),
-        (
-            {"containers": [{"resources": requests(cpu="500m", memory="1Gi")}, {"resources": requests(cpu=2)}]},
-            HostRoom(cpu_milli=2500, memory_mib=1024),
-        ),
-        (
-            {"containers": [{"resources": {"limits": {"cpu": "1", "memory": "1"}}}]},
-            HostRoom(cpu_milli=1000, memory_mib=1),
-        ),
-        (
-            {"containers": [{"resources": {"limits": {"cpu": "4", "memory": "2Mi"}, "requests": {"cpu": "1"}}}]},
-            HostRoom(cpu_milli=1000, memory_mib=2),
-        ),
-        ({"containers": [{"resources": requests(cpu="0.0001")}]}, HostRoom(cpu_milli=1)),
-        (
-            {
-                "containers": [{"resources": requests(cpu="1", memory="1Gi")}],
-                "initContainers": [{"resources": requests(cpu="3")}, {"resources": requests(memory="512Mi")}],
-            },
-            HostRoom(cpu_milli=3000, memory_mib=1024),
-        ),
-        (
-            {
-                "containers": [{"resources": requests(cpu="1")}],
-                "initContainers": [
-                    {"resources": requests(cpu="2")},
-                    {"resources": requests(cpu="1"), "restartPolicy": "Always"},
-                    {"resources": requests(cpu="2")},
-                ],
-                "overhead": {"cpu": "250m"},
-            },
-            HostRoom(cpu_milli=3250),
-        ),
-        (
-            {
-                "containers": [
-                    {
-                        "resources": {
-                            "limits": {
-                                "example.com/nic": Unquoted("2"),
-                                "nvidia.com/gpu": 1,
-                                "nvidia.com/mig-1g.5gb": 1,
-                                "ephemeral-storage": "1Gi",
-                                "hugepages-2Mi": "2Mi",
-                                "example.com/none": 0,
-                            }
-                        }
-                    }
-                ]
-            },
-            HostRoom(resources={"example.com/nic": 2}),
-        ),
-        (
-            {
-                "resources": requests(cpu="48", memory="200Gi"),
-                "containers": [{"resources": requests(cpu="1") | {"limits": {"example.com/nic": "2"}}}, {}],
-                "overhead": {"cpu": "250m"},
-            },
-            HostRoom(cpu_milli=48_250, memory_mib=204_800, resources={"example.com/nic": 2}),
-        ),
-        (
-            {
-                "resources": {"limits": {"cpu": "8", "memory": "2Gi", "hugepages-2Mi": "2Mi"}},
-                "containers": [{"resources": requests(cpu="1")}],
-            },
-            HostRoom(cpu_milli=1000, memory_mib=2048),
-        ),
+        *((safe_load(spec), HostRoom(**safe_load(room))) for spec, room in text_rows(ROOMS)),
+        ({"containers": [{"resources": {"limits": LIMITS}}]}, HostRoom(resources={"example.com/nic": 2})),
     ],
 )
 def test_the_room_is_what_the_pod_takes_at_its_largest_moment(spec, room):
     """As the scheduler counts it: requests, limits in their place, init containers one by one, the pod as a whole."""
-    needs = read_host_needs(spec)
-    assert needs == HostNeeds(room=room)
+    assert read_host_needs(spec) == HostNeeds(room=room)
+
+
+IN_A_ZONE = NodeExpression(key="zone", operator="In", values=("gpu", "big"))
+TOLERATIONS = (Toleration(key="gpu", value="yes", effect="NoSchedule"), Toleration(operator="Exists"))
+FREE = {"matchExpressions": [{"key": "free", "operator": "Exists"}]}
+PREFERRED = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}}
 
 
 @pytest.mark.parametrize(
     ("spec", "needs"),
     [
-        ({"nodeName": "node-a"}, HostNeeds(node_name="node-a")),
-        ({"nodeSelector": {"disk": "ssd"}}, HostNeeds(node_selector={"disk": "ssd"})),
-        (
-            required(GPU_ZONE, {"matchExpressions": [{"key": "free", "operator": "Exists"}]}),
-            HostNeeds(
-                affinity=(
-                    (NodeExpression(key="zone", operator="In", values=("gpu", "big")),),
-                    (NodeExpression(key="free", operator="Exists"),),
-                )
-            ),
-        ),
-        (required(ON_A), HostNeeds(node_name="node-a")),
-        (
-            required(ON_A | GPU_ZONE),
-            HostNeeds(
-                node_name="node-a", affinity=((NodeExpression(key="zone", operator="In", values=("gpu", "big")),),)
-            ),
-        ),
-        (required(ON_A, ON_A) | {"nodeName": "node-a"}, HostNeeds(node_name="node-a")),
+        ({"nodeName": "node-a"}, {"node_name": "node-a"}),
+        ({"nodeSelector": {"disk": "ssd"}}, {"node_selector": {"disk": "ssd"}}),
+        (required(GPU_ZONE, FREE), {"affinity": ((IN_A_ZONE,), (NodeExpression(key="free", operator="Exists"),))}),
+        (required(ON_A), {"node_name": "node-a"}),
+        (required(ON_A | GPU_ZONE), {"node_name": "node-a", "affinity": ((IN_A_ZONE,),)}),
+        (required(ON_A, ON_A) | {"nodeName": "node-a"}, {"node_name": "node-a"}),
         (
             {"tolerations": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}, {"operator": "Exists"}]},
-            HostNeeds(
-                tolerations=(Toleration(key="gpu", value="yes", effect="NoSchedule"), Toleration(operator="Exists"))
-            ),
+            {"tolerations": TOLERATIONS},
         ),
-        (
-            {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}}},
-            HostNeeds(),
-        ),
-        ({"affinity": None, "tolerations": Unquoted("null"), "nodeSelector": {}}, HostNeeds()),
+        ({"affinity": PREFERRED}, {}),
+        ({"affinity": None, "tolerations": Unquoted("null"), "nodeSelector": {}}, {}),
     ],
 )
 def test_what_must_hold_of_the_node_is_read(spec, needs):
     """Otherwise a pod gets a slice on a node that its own cluster would not put it on."""
-    assert read_host_needs(spec) == needs
+    assert read_host_needs(spec) == HostNeeds(**needs)
 
 
 @pytest.mark.parametrize(
@@ -148,8 +100,8 @@ def test_what_must_hold_of_the_node_is_read(spec, needs):
         ({"containers": [{"resources": requests(memory="1GB")}]}, "spec.containers[0].resources.requests.memory"),
         ({"containers": [{"resources": requests(cpu="1e30")}]}, "spec.containers[0].resources.requests.cpu"),
         (
-            {"containers": [{"resources": {"limits": {"example.com/nic": "0.5"}}}]},
-            "spec.containers[0].resources.limits.example.com/nic",
+            {"containers": [{"resources": {"limits": {"a.b/nic": "0.5"}}}]},
+            "spec.containers[0].resources.limits.a.b/nic",
         ),
         ({"containers": [{"resources": {"limits": []}}]}, "spec.containers[0].resources.limits"),
         ({"nodeSelector": {"disk": Unquoted("1")}}, "spec.nodeSelector.disk"),
@@ -193,6 +145,10 @@ def test_a_container_runs_as_its_own_user_or_as_the_pods():
     assert read_containers(spec) == (ContainerRequest("a", uid=1000), ContainerRequest("b", uid=0))
 
 
+A = {"name": "a"}
+BAD_LIMITS = {"name": "i", "resources": {"limits": [1]}}
+
+
 @pytest.mark.parametrize(
     ("spec", "field"),
     [
@@ -200,19 +156,13 @@ def test_a_container_runs_as_its_own_user_or_as_the_pods():
         (None, "spec.containers"),
         ({"containers": [{"name": "A"}]}, "spec.containers[0].name"),
         ({"containers": ["a"]}, "spec.containers[0]"),
-        ({"containers": [{"name": "a"}, {"name": "a"}]}, "spec.containers[1].name"),
+        ({"containers": [A, A]}, "spec.containers[1].name"),
         (
-            {"containers": [{"name": "a", "securityContext": {"runAsUser": "1000"}}]},
+            {"containers": [A | {"securityContext": {"runAsUser": "1000"}}]},
             "spec.containers[0].securityContext.runAsUser",
         ),
-        (
-            {"securityContext": {"runAsUser": Unquoted("-1")}, "containers": [{"name": "a"}]},
-            "spec.securityContext.runAsUser",
-        ),
-        (
-            {"containers": [{"name": "a"}], "initContainers": [{"name": "i", "resources": {"limits": [1]}}]},
-            "spec.initContainers[0].resources.limits",
-        ),
+        ({"containers": [A], "securityContext": {"runAsUser": Unquoted("-1")}}, "spec.securityContext.runAsUser"),
+        ({"containers": [A], "initContainers": [BAD_LIMITS]}, "spec.initContainers[0].resources.limits"),
     ],
 )
 def test_a_container_that_cannot_be_understood_is_refused_by_its_path(spec, field):

@@ -19,6 +19,7 @@ from sluice.contracts.request_syntax import Unquoted
 HOSTNAME = "kubernetes.io/hostname"
 LLM = NodeExpression(key="app", operator="In", values=("llm",))
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+HARD = {"whenUnsatisfiable": "DoNotSchedule"}
 BY_SIZE = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}
 
 
@@ -34,33 +35,24 @@ def apart(**term: object) -> dict[str, object]:
     return {"podAntiAffinity": {REQUIRED: [{"topologyKey": HOSTNAME, **term}]}}
 
 
+ANY, LAB = {"labelSelector": {}}, ("lab",)
+OF_LLM = {"labelSelector": {"matchLabels": {"app": "llm"}}}
+OF_ANY_APP = {"labelSelector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]}}
+IN_WEB = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "web"}}}
+SAME_HASH = NodeExpression(key="pod-template-hash", operator="In", values=("77",))
+
+
 @pytest.mark.parametrize(
     ("term", "selector", "namespaces"),
     [
-        ({"labelSelector": {"matchLabels": {"app": "llm"}}}, (LLM,), ("lab",)),
-        ({"labelSelector": {}}, (), ("lab",)),
-        ({"labelSelector": {}, "namespaces": ["a", "b"]}, (), ("a", "b")),
-        ({"labelSelector": {}, "namespaceSelector": {}}, (), ("*",)),
-        (
-            {"labelSelector": {}, "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "web"}}},
-            (),
-            ("web",),
-        ),
-        (
-            {"labelSelector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]}},
-            (NodeExpression(key="app", operator="Exists"),),
-            ("lab",),
-        ),
-        (
-            {"labelSelector": {"matchLabels": {"app": "llm"}}, "matchLabelKeys": ["pod-template-hash", "none"]},
-            (LLM, NodeExpression(key="pod-template-hash", operator="In", values=("77",))),
-            ("lab",),
-        ),
-        (
-            {"labelSelector": {}, "mismatchLabelKeys": ["app"]},
-            (NodeExpression(key="app", operator="NotIn", values=("llm",)),),
-            ("lab",),
-        ),
+        (OF_LLM, (LLM,), LAB),
+        (ANY, (), LAB),
+        (ANY | {"namespaces": ["a", "b"]}, (), ("a", "b")),
+        (ANY | {"namespaceSelector": {}}, (), ("*",)),
+        (ANY | IN_WEB, (), ("web",)),
+        (OF_ANY_APP, (NodeExpression(key="app", operator="Exists"),), LAB),
+        (OF_LLM | {"matchLabelKeys": ["pod-template-hash", "none"]}, (LLM, SAME_HASH), LAB),
+        (ANY | {"mismatchLabelKeys": ["app"]}, (NodeExpression(key="app", operator="NotIn", values=("llm",)),), LAB),
     ],
 )
 def test_a_term_means_what_the_scheduler_takes_it_to_mean(term, selector, namespaces) -> None:
@@ -85,10 +77,9 @@ def test_only_what_must_hold_is_read() -> None:
 
 def test_a_spread_constraint_is_read_with_its_policies() -> None:
     """Every field that decides in kube-scheduler's filter."""
-    plain = {"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
-    selector = {"labelSelector": {"matchLabels": {"app": "llm"}}}
+    plain = HARD | OF_LLM | {"maxSkew": 2, "topologyKey": "zone"}
     more = {"minDomains": 3, "nodeAffinityPolicy": "Ignore", "nodeTaintsPolicy": "Honor", "matchLabelKeys": ["app"]}
-    found = needs(topologySpreadConstraints=[plain | selector, plain | selector | more]).spread
+    found = needs(topologySpreadConstraints=[plain, plain | more]).spread
     assert found == (
         SpreadTerm(topology_key="zone", max_skew=2, selector=(LLM,)),
         SpreadTerm(topology_key="zone", max_skew=2, selector=(LLM,), min_domains=3, by_affinity=False, by_taints=True),
@@ -99,11 +90,8 @@ def test_ports_of_the_host_are_those_of_containers_and_sidecars() -> None:
     """In the host's network a container's port is the host's; an init container that ends binds none for long."""
     ports = [{"containerPort": 80, "hostPort": 8080}, {"containerPort": 81}]
     job = {"name": "j", "ports": [{"containerPort": 1, "hostPort": 1}]}
-    sidecar = {
-        "name": "s",
-        "restartPolicy": "Always",
-        "ports": [{"hostPort": 53, "protocol": "UDP", "hostIP": "10.0.0.1"}],
-    }
+    dns = {"hostPort": 53, "protocol": "UDP", "hostIP": "10.0.0.1"}
+    sidecar = {"name": "s", "restartPolicy": "Always", "ports": [dns]}
     spec = {"containers": [{"name": "m", "ports": ports}], "initContainers": [job, sidecar]}
     assert needs(**spec).ports == (HostPort(port=8080), HostPort(port=53, protocol="UDP", ip="10.0.0.1"))
     assert HostPort(port=81) in needs(hostNetwork=True, **spec).ports
@@ -114,12 +102,9 @@ def test_ports_of_the_host_are_those_of_containers_and_sidecars() -> None:
     [
         ({"affinity": {"podAffinity": {REQUIRED: [{}]}}}, "topologyKey"),
         ({"affinity": apart(labelSelector={"matchExpressions": [{"key": "a", "operator": "In"}]})}, "values"),
-        ({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule", "labelSelector": BY_SIZE}]}, "operator"),
+        ({"topologySpreadConstraints": [HARD | {"labelSelector": BY_SIZE}]}, "operator"),
         ({"topologySpreadConstraints": [{"whenUnsatisfiable": "Never"}]}, "whenUnsatisfiable"),
-        (
-            {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule", "topologyKey": "z", "maxSkew": 0}]},
-            "maxSkew",
-        ),
+        ({"topologySpreadConstraints": [HARD | {"topologyKey": "z", "maxSkew": 0}]}, "maxSkew"),
         ({"containers": [{"name": "m", "ports": [{"hostPort": 70000}]}]}, "hostPort"),
     ],
 )
@@ -215,20 +200,14 @@ def test_a_class_that_is_nowhere_is_warned_of():
 @pytest.mark.parametrize(
     ("manifest", "expected"),
     [
-        ({"metadata": {"name": "a"}, "value": 5}, PriorityClass("a", 5)),
-        (
-            {"metadata": {"name": "a"}, "value": Unquoted("-5"), "globalDefault": Unquoted("true")},
-            PriorityClass("a", -5, is_default=True),
-        ),
-        (
-            {"metadata": {"name": "a"}, "value": 5, "globalDefault": False, "preemptionPolicy": "Never"},
-            PriorityClass("a", 5, preempts=False),
-        ),
+        ({"value": 5}, {"value": 5}),
+        ({"value": Unquoted("-5"), "globalDefault": Unquoted("true")}, {"value": -5, "is_default": True}),
+        ({"value": 5, "globalDefault": False, "preemptionPolicy": "Never"}, {"value": 5, "preempts": False}),
     ],
 )
 def test_a_class_is_read(manifest, expected):
     """The folder of a machine without an API server has them beside the pods."""
-    assert read_priority_class(manifest) == expected
+    assert read_priority_class({"metadata": {"name": "a"}} | manifest) == PriorityClass("a", **expected)
 
 
 def test_a_class_without_a_number_is_refused():

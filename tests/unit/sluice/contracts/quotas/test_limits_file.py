@@ -58,6 +58,10 @@ def test_the_example_can_be_read_also_with_what_is_only_shown_in_it():
     assert said(shown)[2] == Cordoned(node=NodeName("gpu-2"), why="its fan is changed", source=SOURCE)
 
 
+MANY_GPUS = [f"GPU-{number}" for number in range(GPUS_MAX + 1)]
+MANY_NODES = "".join(f"[nodes.n{number}]\ncordon = true\n" for number in range(ENTRIES_MAX + 1))
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -88,14 +92,8 @@ def test_the_example_can_be_read_also_with_what_is_only_shown_in_it():
         ('[nodes.a]\ncordon = true\ngpus = ["0"]', "nodes.a.gpus = ['0']: GPUs by UUID, as `sluice gpus` and "),
         ("[nodes.a]\ncordon = true\ngpus = [0]", "nodes.a.gpus = [0]: must be a list of texts"),
         (f'[nodes.a]\ncordon = true\nwhy = "{"x" * 401}"', ": at most 400 characters"),
-        (
-            "[nodes.a]\ncordon = true\ngpus = [" + ",".join(f'"GPU-{n}"' for n in range(GPUS_MAX + 1)) + "]",
-            ": name 1 to 64",
-        ),
-        (
-            "".join(f"[nodes.n{number}]\ncordon = true\n" for number in range(ENTRIES_MAX + 1)),
-            "limits.toml: 1001 namespaces and nodes, the limit is 1000",
-        ),
+        (f"[nodes.a]\ncordon = true\ngpus = {MANY_GPUS}", ": name 1 to 64"),
+        (MANY_NODES, "limits.toml: 1001 namespaces and nodes, the limit is 1000"),
         ("#" * (BYTES_MAX + 1), "limits.toml: larger than 65536 bytes"),
     ],
 )

@@ -3,6 +3,9 @@
 import json
 
 import pytest
+from factories.text_rows import text_rows
+from msgspec import convert
+from yaml import safe_load
 
 from sluice.contracts.messages import Claim, DeviceFilter
 from sluice.contracts.reasons import RefusalReason
@@ -178,54 +181,29 @@ def asked_by(**said: str):
     return parse_pod(annotations, [ContainerRequest("main", uid=7), ContainerRequest("other")])
 
 
-@pytest.mark.parametrize(
-    ("said", "values"),
-    [
-        (
-            {"allocation_type": "FASTPOD", "gpu_mem": "1073741824", "gpu_sm_partition": "12"},
-            {"modes": ("fractional",), "memory_mib": 1024, "sm_partition": 12, "uid": 7},
-        ),
-        (
-            {"gpu_mem": "1", "gpu_sm_partition": "100", "gpu_quota_request": "0.3", "gpu_quota_limit": "0.85"},
-            {
-                "modes": ("fractional",),
-                "memory_mib": 1,
-                "sm_partition": 100,
-                "quota_request_permille": 300,
-                "quota_limit_permille": 850,
-                "uid": 7,
-            },
-        ),
-        (
-            {"allocation_type": "mps", "gpu_mem": "1073741825", "gpu_sm_partition": "0", "gpu_quota_limit": "0"},
-            {"modes": ("mps",), "memory_mib": 1025, "uid": 7},
-        ),
-        ({"allocation_type": "Exclusive", "gpu_mem": "0", "gpu_sm_partition": "100"}, {"sm_percentage": 100}),
-        (
-            {"allocation_type": "EXCLUSIVE", "gpu_mem": "5000000000", "gpu_sm_partition": "50", "gpu_sm_value": "14"},
-            {"sm_count": 14, "memory_mib": 4769},
-        ),
-        (
-            {
-                "allocation_type": "MPS",
-                "gpu_mem": "1048576",
-                "vgpu_uuid": "vgpu-physical-GPU-1",
-                "vgpu_type": "a100",
-                "preferred_gpu_type": "a100,v100",
-            },
-            {
-                "modes": ("mps",),
-                "memory_mib": 1,
-                "uid": 7,
-                "only": DeviceFilter(models=("a100", "v100"), uuids=("GPU-1",)),
-            },
-        ),
-    ],
-)
+TYPES = """
+{allocation_type: FASTPOD, gpu_mem: "1073741824", gpu_sm_partition: "12"}
+  {modes: [fractional], memory_mib: 1024, sm_partition: 12, uid: 7}
+{gpu_mem: "1", gpu_sm_partition: "100", gpu_quota_request: "0.3", gpu_quota_limit: "0.85"}
+  {modes: [fractional], memory_mib: 1, sm_partition: 100, quota_request_permille: 300, quota_limit_permille: 850,
+    uid: 7}
+{allocation_type: mps, gpu_mem: "1073741825", gpu_sm_partition: "0", gpu_quota_limit: "0"}
+  {modes: [mps], memory_mib: 1025, uid: 7}
+{allocation_type: Exclusive, gpu_mem: "0", gpu_sm_partition: "100"}
+  {sm_percentage: 100}
+{allocation_type: EXCLUSIVE, gpu_mem: "5000000000", gpu_sm_partition: "50", gpu_sm_value: "14"}
+  {sm_count: 14, memory_mib: 4769}
+{allocation_type: MPS, gpu_mem: "1048576", vgpu_uuid: vgpu-physical-GPU-1, vgpu_type: a100,
+    preferred_gpu_type: "a100,v100"}
+  {modes: [mps], memory_mib: 1, uid: 7, only: {models: [a100, v100], uuids: [GPU-1]}}
+"""
+
+
+@pytest.mark.parametrize(("said", "values"), text_rows(TYPES))
 def test_each_type_gives_what_it_says(said, values):
     """Memory in bytes is rounded up to MiB, and a number of SMs wins over a percentage."""
-    answer = asked_by(**said)
-    assert answer.claims == (Claim(container="main", **values),)
+    answer = asked_by(**safe_load(said))
+    assert answer.claims == (convert({"container": "main", **safe_load(values)}, Claim),)
 
 
 GOOD = {"gpu_mem": "1048576", "gpu_sm_partition": "12"}

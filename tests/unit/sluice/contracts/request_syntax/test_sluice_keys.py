@@ -1,8 +1,11 @@
 """The vocabulary of `sluice.dev/<key>`: what is accepted, and how mistakes are refused."""
 
 import pytest
+from factories.text_rows import text_rows
+from msgspec import convert
+from yaml import safe_load
 
-from sluice.contracts.messages import Claim, DeviceFilter
+from sluice.contracts.messages import Claim
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice.contracts.request_syntax import ContainerRequest, PodRequest, RequestLimits, Unquoted, parse_pod
 
@@ -22,7 +25,20 @@ def keys(**said: str) -> dict[str, str]:
 
 
 def main(**values) -> tuple[Claim, ...]:
-    return (Claim(**({"container": "main"} | values)),)
+    return (convert({"container": "main"} | values, Claim),)
+
+
+SEVERAL_KEYS = """
+{mode: "mps,exclusive", memory: 4Gi, profile: 1g.5gb}
+  {modes: [mps, exclusive], memory_mib: 4096, profile: 1g.5gb, uid: 7}
+{mode: fastpod, sm_partition: "12", quota_request: "0.125", quota_limit: "0.5", memory: 1Gi}
+  {modes: [fractional], sm_partition: 12, quota_request_permille: 125, quota_limit_permille: 500, memory_mib: 1024,
+    uid: 7}
+{mode: "exclusive,fractional", sm_partition: "12"}
+  {modes: [exclusive, fractional], sm_partition: 12, sm_percentage: 12, uid: 7}
+{gpu_model: "A100, h100", gpu_model_not: PCIe, gpu_uuid: "GPU-1,GPU-2", gpu_uuid_not: GPU-2}
+  {only: {models: [A100, h100], not_models: [PCIe], uuids: [GPU-1, GPU-2], not_uuids: [GPU-2]}}
+"""
 
 
 @pytest.mark.parametrize(
@@ -43,38 +59,12 @@ def main(**values) -> tuple[Claim, ...]:
         (keys(memory="50%"), main(memory_percentage=50)),
         (keys(mode="mps", memory="4Gi"), main(modes=("mps",), memory_mib=4096, uid=7)),
         (keys(mode="exclusive, mps", memory="10%"), main(modes=("exclusive", "mps"), memory_percentage=10, uid=7)),
-        (
-            keys(mode="mps,exclusive", memory="4Gi", profile="1g.5gb"),
-            main(modes=("mps", "exclusive"), memory_mib=4096, profile="1g.5gb", uid=7),
-        ),
         (keys(sm_partition="12"), main(modes=("fractional",), sm_partition=12, uid=7)),
-        (
-            keys(mode="fastpod", sm_partition="12", quota_request="0.125", quota_limit="0.5", memory="1Gi"),
-            main(
-                modes=("fractional",),
-                sm_partition=12,
-                quota_request_permille=125,
-                quota_limit_permille=500,
-                memory_mib=1024,
-                uid=7,
-            ),
-        ),
-        (
-            keys(mode="exclusive,fractional", sm_partition="12"),
-            main(modes=("exclusive", "fractional"), sm_partition=12, sm_percentage=12, uid=7),
-        ),
         (keys(shares="1.2"), main(modes=("fractional",), shares_percent=120, uid=7)),
         (keys(shares="0.29"), main(modes=("fractional",), shares_percent=29, uid=7)),
         (keys(shares="8", mode="fractional"), main(modes=("fractional",), shares_percent=800, uid=7)),
-        (
-            keys(gpu_model="A100, h100", gpu_model_not="PCIe", gpu_uuid="GPU-1,GPU-2", gpu_uuid_not="GPU-2"),
-            main(
-                only=DeviceFilter(
-                    models=("A100", "h100"), not_models=("PCIe",), uuids=("GPU-1", "GPU-2"), not_uuids=("GPU-2",)
-                )
-            ),
-        ),
         (keys(gpus="2", numa_bind="true"), main(gpus=2, numa_bind=True)),
+        *((keys(**safe_load(said)), main(**safe_load(claim))) for said, claim in text_rows(SEVERAL_KEYS)),
     ],
 )
 def test_what_is_written_right_is_taken_as_it_is(annotations, claims):
@@ -205,30 +195,25 @@ def test_a_pod_that_asks_for_more_devices_than_a_node_may_give_is_refused():
     assert parse_claims({"a.sluice.dev/gpus": "5"}, ("a", "b"), max_gpus_per_node=4) != ()
 
 
-@pytest.mark.parametrize(
-    ("said", "claim"),
-    [
-        (keys(memory="3Gi"), {"modes": ("exclusive", "mps"), "memory_mib": 3072}),
-        (
-            keys(memory="3Gi", profile="1g.5gb"),
-            {"modes": ("exclusive", "mps"), "memory_mib": 3072, "profile": "1g.5gb"},
-        ),
-        (keys(sm_percentage="30"), {"modes": ("exclusive", "fractional"), "sm_percentage": 30, "sm_partition": 30}),
-        (keys(sm_partition="30"), {"modes": ("exclusive", "fractional"), "sm_percentage": 30, "sm_partition": 30}),
-        (
-            keys(sm_partition="30", sm_percentage="40", quota_limit="0.5"),
-            {
-                "modes": ("exclusive", "fractional"),
-                "sm_percentage": 40,
-                "sm_partition": 30,
-                "quota_request_permille": 500,
-                "quota_limit_permille": 500,
-            },
-        ),
-    ],
-)
+AUTO = """
+{memory: 3Gi}
+  {modes: [exclusive, mps], memory_mib: 3072}
+{memory: 3Gi, profile: 1g.5gb}
+  {modes: [exclusive, mps], memory_mib: 3072, profile: 1g.5gb}
+{sm_percentage: "30"}
+  {modes: [exclusive, fractional], sm_percentage: 30, sm_partition: 30}
+{sm_partition: "30"}
+  {modes: [exclusive, fractional], sm_percentage: 30, sm_partition: 30}
+{sm_partition: "30", sm_percentage: "40", quota_limit: "0.5"}
+  {modes: [exclusive, fractional], sm_percentage: 40, sm_partition: 30, quota_request_permille: 500,
+    quota_limit_permille: 500}
+"""
+
+
+@pytest.mark.parametrize(("said", "claim"), text_rows(AUTO))
 def test_auto_takes_an_instance_or_the_share_that_has_as_much(said, claim):
-    assert parse_claims({"sluice.dev/mode": "auto"} | said, MAIN) == main(snug=True, uid=7, **claim)
+    asked = keys(mode="auto", **safe_load(said))
+    assert parse_claims(asked, MAIN) == main(snug=True, uid=7, **safe_load(claim))
 
 
 @pytest.mark.parametrize(
