@@ -39,7 +39,6 @@ def killed_twice(make_node: Callable[[], Any], begin: Callable[[Any], Any]) -> I
     first, second = 0, 0
     while True:
         node = make_node()
-        node.live()
         begin(node)
         is_whole = _killed_after(node, first)
         node.start()
