@@ -2,7 +2,16 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, INCARNATION, asked, gpu_report, ready_of, snapshot, whole_gpu
+from factories.scheduling.allocator import (
+    FOLDER,
+    INCARNATION,
+    asked,
+    gpu_report,
+    news_of,
+    ready_of,
+    snapshot,
+    whole_gpu,
+)
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
@@ -15,8 +24,10 @@ from sluice_allocator.core.events import AgentEnsured, EnsureAgent
 def second_run() -> list:
     """What is read of node-a when its second agent has begun, which knows of no slice."""
     seen = snapshot("node-a", (gpu_report("node-a", 0),), agent_run=RunId("agent-2"))
-    news = msg.NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-2"), generation=1, gpus=())
-    return [(subjects.node(NODE), news), (subjects.inventory(NODE), msg.NodeInventory(snapshot=seen, stale=False))]
+    return [
+        (subjects.node(NODE), news_of(seen)),
+        (subjects.inventory(NODE), msg.NodeInventory(snapshot=seen, stale=False)),
+    ]
 
 
 def _read_book_again(bench) -> None:

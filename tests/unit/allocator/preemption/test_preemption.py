@@ -25,7 +25,6 @@ from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Ticked
 from sluice.contracts.ids import Incarnation, RequestId, RunId
 from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.allocator import Allocator
@@ -127,8 +126,7 @@ def test_nobody_is_evicted_after_a_wipe_for_who_has_not_asked_again(bench):
     found_after_a_wipe(bench, batch)
     assert evictions(bench) == {}
 
-    bench.now += 3.0  # the same order was said before the wipe, just now
-    bench.land_all(bench.handle(Ticked()))
+    bench.passes(3.0)  # the same order was said before the wipe, just now
     bench.land_all(bench.request(service))
     assert evictions(bench) == {"batch": "its place is needed for default/service"}
 

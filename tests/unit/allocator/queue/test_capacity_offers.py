@@ -4,13 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator
 
 from sluice.contracts import messages as msg
-from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Ticked, Write
-from sluice.contracts.ids import GpuUuid, NodeName, RunId
-from sluice_allocator.core.allocator import Allocator
+from sluice.contracts.bus.events import Write
+from sluice.contracts.ids import GpuUuid, NodeName
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import Continue, LeaseChanged
 from sluice_allocator.core.serve import offers
@@ -52,9 +50,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Searches]:
 @pytest.fixture
 def hurried() -> Bench:
     """An allocator for which one event is worth few tries, with one A100 on node-a."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(wake_tries=TRIES, new_tries=TRIES, tries_per_grant=1)))
-    bench.read_all()
-    bench.handle(LeaseChanged(held=True))
+    bench = working_allocator(SchedulerConfig(wake_tries=TRIES, new_tries=TRIES, tries_per_grant=1))
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
     bench.said.clear()
     return bench
@@ -168,21 +164,16 @@ def test_a_pod_that_failed_on_a_gpu_does_not_keep_its_equals_from_it(bench):
     """It waits alone for a while; the next of its shape gets the GPU, and after the pause it may have it again."""
     first = bench.granted("p1", WHOLE)
     booking = first.booking
-    failed = msg.SliceFailed(
-        allocation=booking.allocation, request=booking.request, revision=1, error="Unknown", message="out of luck"
-    )
-    bench.land_all(bench.observe(subjects.slice_(booking.node, booking.allocation), failed))
+    bench.land_all(bench.fails(first))
     bench.land_all(bench.gone(first))
     assert booking.request in bench.allocator.ctx.queue
 
     second = bench.granted("p2", WHOLE)
     assert second.booking.devices[0].gpu == GpuUuid("GPU-node-a-0")
-    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     bench.said.clear()
-    bench.land_all(bench.observe(subjects.request(second.booking.request), withdrawn))
+    bench.land_all(bench.ends("p2"))
     bench.land_all(bench.gone(second))
     assert granted(bench) == []
-    bench.now += bench.allocator.ctx.rules.retry_first_s
-    bench.land_all(bench.handle(Ticked()))
+    bench.passes(bench.allocator.ctx.rules.retry_first_s)
 
     assert granted(bench) == ["p1"]

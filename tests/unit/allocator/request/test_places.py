@@ -140,7 +140,7 @@ def daemon(gpu: msg.GpuReport, **changes) -> msg.MpsDaemonReport:
 
 def seen_anew(bench: Bench, generation: int, *gpus: msg.GpuReport) -> list:
     seen = snapshot("node-a", gpus, modes=MODES, generation=generation)
-    return bench.observe(subjects.inventory(NODE), msg.NodeInventory(snapshot=seen, stale=False))
+    return bench.pull(seen)
 
 
 def test_a_container_with_shares_of_two_devices_is_told_that_it_can_use_one():

@@ -19,7 +19,6 @@ from sluice.contracts.messages import (
     HostFacts,
     QuotaSet,
     RequestRejected,
-    RequestWithdrawn,
     SourceSynced,
 )
 from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
@@ -185,8 +184,7 @@ def test_each_moment_of_a_requests_life_has_its_word(bench):
     assert isinstance(grant, Grant)
     bench.land_all(bench.ready(grant))
     assert stands(bench, "p1") is RequestState.BOUND
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    bench.land_all(bench.observe(subjects.request(RequestId("p1")), withdrawn))
+    bench.land_all(bench.ends("p1"))
     assert stands(bench, "p1") is RequestState.ENDING
     bench.land_all(bench.gone(grant))
     assert stands(bench, "p1") is RequestState.RELEASED
