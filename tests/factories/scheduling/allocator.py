@@ -325,22 +325,19 @@ def ready_of(grant: Grant, ticket: str = "ticket-1") -> SliceReady:
         DeviceState(gpu=d.gpu, profile=d.profile, start=d.start, size=d.size, uuid=f"MIG-{ticket}-{n}")
         for n, d in enumerate(booking.devices)
     )
-    containers = tuple(
-        ContainerDevices(
-            container=name,
-            visible_devices=",".join(
-                s.uuid for s, d in zip(devices, booking.devices, strict=True) if d.container == name
-            ),
-        )
-        for name in dict.fromkeys(d.container for d in booking.devices)
-    )
+    containers = []
+    for name in dict.fromkeys(d.container for d in booking.devices):
+        its = [(state, d.share) for state, d in zip(devices, booking.devices, strict=True) if d.container == name]
+        memory_mib = sum(share.memory_mib for _, share in its if share is not None)
+        visible = ",".join(state.uuid for state, _ in its)
+        containers.append(ContainerDevices(container=name, visible_devices=visible, memory_mib=memory_mib))
     return SliceReady(
         allocation=AllocationId(booking.allocation),
         request=booking.request,
         revision=grant.revision,
         ticket=ticket,
         devices=devices,
-        containers=containers,
+        containers=tuple(containers),
     )
 
 

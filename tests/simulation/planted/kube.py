@@ -7,7 +7,7 @@ from typing import Any
 from simulation.kube.reflector import Reflector
 from simulation.plans.plan import Fault, FaultKind, Plan, PodLife, with_cluster
 from simulation.plans.pods import REFUSED
-from simulation.planted.bug import Bugs, PlantedBug, always
+from simulation.planted.bug import Bugs, PlantedBug, always, bug
 from simulation.planted.kube_claims import CLAIM_BUGS_OF_CLUSTERS
 from simulation.planted.troubles import disks_wiped_behind_the_bus
 
@@ -135,8 +135,11 @@ def _never_taken_back(original: Any, self: Any, record: Any, view: Any, problem:
     return original(self, record, view, problem, now) if problem is not None else ([], [])
 
 
-def _read_is_settled(original: Any, self: Any, record: Any) -> None:
-    """What a pod looks like now is what became of every patch that was sent."""
+# Too rare by chance: a call must be late, its answer missing, the API server busy and the bus wiped, in this order.
+@bug("a read settles a patch", "bound once", PodReconciler, "was_read")
+def read_is_settled(original: Any, self: Any, record: Any) -> None:
+    """What a pod looks like now is what became of every patch that was sent.
+    Loses the slice that it was let go with: its patch landed after it was read, and after the bus was wiped."""
     original(self, record)
     record.confirm_by = ""
 
@@ -184,13 +187,6 @@ RELEASE_FORGOTTEN = PlantedBug(
 """
 Too rare by chance for the dose: it has a schedule of its own in `test_kube`. The allocator would have the pod evicted,
 if it did not forget that, too."""
-READ_IS_SETTLED = PlantedBug(
-    "a read settles a patch",
-    "the slice that it was let go with: its patch landed after it was read, and after the bus was wiped",
-    ("bound once",),
-    ((PodReconciler, "was_read", _read_is_settled),),
-)
-"""Likewise: a call must be late, its answer missing, the API server busy and the bus wiped, in this order."""
 KUBE_BUGS.extend(
     (
         PlantedBug(

@@ -151,18 +151,23 @@ def test_nobody_is_put_beside_a_process_of_which_nothing_tells(node, place):
     assert node.mps.started == 1
 
 
-@PLACES
-def test_a_home_is_not_stopped_under_a_process_of_which_nothing_tells(node, place):
-    """It would lose what it computes, and its place would be called free."""
+def left_with_a_stranger(node, place):
+    """The known tenant ends and is revoked: only the process of which nothing tells is left in the home."""
     stays, daemon = lose_both_while_one_leaves(node, place)
     node.open()
     ends(node, daemon, 501)
     node.take_back(stays)
     node.tick(5.0, times=12)
+    assert isinstance(node.word("a1"), SliceQuarantined)
+    return daemon
+
+
+@PLACES
+def test_a_home_is_not_stopped_under_a_process_of_which_nothing_tells(node, place):
+    """It would lose what it computes, and its place would be called free."""
+    daemon = left_with_a_stranger(node, place)
     assert node.mps.living() == [daemon]
-    word = node.word("a1")
-    assert isinstance(word, SliceQuarantined)
-    assert word.holders == (f"process {LEAVING}",)
+    assert node.word("a1").holders == (f"process {LEAVING}",)
     ends(node, daemon, LEAVING)
     assert isinstance(node.word("a1"), SliceGone)
     assert (node.mps.homes, out_of_use(node, place)) == ({}, [])
@@ -171,12 +176,7 @@ def test_a_home_is_not_stopped_under_a_process_of_which_nothing_tells(node, plac
 @PLACES
 def test_an_operator_vouches_for_a_process_of_which_nothing_tells(node, place):
     """An operator's own tool would keep the place for good."""
-    stays, daemon = lose_both_while_one_leaves(node, place)
-    node.open()
-    ends(node, daemon, 501)
-    node.take_back(stays)
-    node.tick(5.0, times=12)
-    assert isinstance(node.word("a1"), SliceQuarantined)
+    left_with_a_stranger(node, place)
     node.mps.leave(LEAVING)  # what is left is a client that the server still lists
     node.happens(QuarantineReleased("a1", ignore_holders=True))
     assert isinstance(node.word("a1"), SliceGone)

@@ -73,6 +73,14 @@ def go_on(bench: Bench) -> int:
     raise AssertionError("it never comes to an end")
 
 
+def crowd(hurried: Bench, waiting: int) -> msg.Grant:
+    """A pod has the only GPU, and so many unlike ones wait; returns what it has."""
+    first = hurried.bound("p1", WHOLE)
+    for number in range(waiting):
+        hurried.land_all(hurried.request(asked(f"w{number}", unlike(number))))
+    return first
+
+
 def test_a_freed_place_is_only_looked_for_where_it_was_freed(empty, searches):
     """Waiting pods fit nowhere else; searching the whole fleet for each of them is what makes others slow."""
     empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
@@ -90,9 +98,7 @@ def test_a_freed_place_is_only_looked_for_where_it_was_freed(empty, searches):
 
 def test_one_event_costs_a_bounded_number_of_tries(hurried, searches):
     """A hundred pods of a hundred shapes wait: a freed place does not stop the allocator until all were tried."""
-    first = hurried.bound("p1", WHOLE)
-    for number in range(100):
-        hurried.land_all(hurried.request(asked(f"w{number}", unlike(number))))
+    first = crowd(hurried, 100)
     searches.of.clear()
     hurried.said.clear()
     follows = hurried.gone(first, revision=1)
@@ -105,9 +111,7 @@ def test_one_event_costs_a_bounded_number_of_tries(hurried, searches):
 
 def test_nobody_is_overlooked_when_a_pass_takes_many_events(hurried, searches):
     """The one pod that fits what was freed is the last of a hundred: it gets it, in a bounded number of events."""
-    first = hurried.bound("p1", WHOLE)
-    for number in range(99):
-        hurried.land_all(hurried.request(asked(f"w{number}", unlike(number))))
+    first = crowd(hurried, 99)
     seen = snapshot("node-b", (gpu_report("node-b", 0, model="a30-24gb"),))
     hurried.land_all(hurried.request(asked("last", claim(profile="4g.24gb"))))
     hurried.said.clear()
@@ -144,9 +148,7 @@ def test_the_last_is_reached_though_more_is_freed_all_the_time(hurried, searches
 
 def test_everything_is_due_after_the_lease_was_won_and_in_order(hurried, searches):
     """A new active allocator tries all requests on the whole fleet, some per event, in the order of their turns."""
-    first = hurried.bound("p1", WHOLE)
-    for number in range(20):
-        hurried.land_all(hurried.request(asked(f"w{number}", unlike(number))))
+    first = crowd(hurried, 20)
     hurried.handle(LeaseChanged(held=False))
     hurried.gone(first, revision=1)
     searches.of.clear()
