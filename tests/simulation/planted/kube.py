@@ -187,39 +187,37 @@ RELEASE_FORGOTTEN = PlantedBug(
 """
 Too rare by chance for the dose: it has a schedule of its own in `test_kube`. The allocator would have the pod evicted,
 if it did not forget that, too."""
-KUBE_BUGS.extend(
-    (
-        PlantedBug(
-            "goes on after 410",
-            "pods that are never seen, and slices that are never released",
-            ("I4", "I3", "cluster"),
-            ((Reflector, "too_old", _goes_on_after_410), (Reflector, "resync", always(None))),
-            _gaps,
-        ),
-        PlantedBug(
-            "told once",
-            "a pod that names a device of before the reboot",
-            ("cluster", "I4"),
-            ((PodReconciler, "_annotate", always(None)),),
-            _reboots,
-        ),
-        PlantedBug(
-            "given another elsewhere",
-            "a slice on another node, for ever, to a pod that cannot leave its own",
-            ("bound once", "I4"),
-            ((reconcile, "why_lost", always(None)), (grant_validity, "why_lost", always(None))),
-            lambda plan: with_cluster(disks_wiped_behind_the_bus(plan)),
-        ),
-        PlantedBug(
-            "an unrequested answer stays",
-            "room on the bus: a word for ever, of every pod that went while the broker forgot what it asked for",
-            ("I3",),
-            tuple((module, "watch_answer", always(None)) for module in (changes, recheck)),
-            _forgotten_as_they_go,
-        ),
-        *CLAIM_BUGS_OF_CLUSTERS,
-    )
-)
+KUBE_BUGS += [
+    PlantedBug(
+        "goes on after 410",
+        "pods that are never seen, and slices that are never released",
+        ("I4", "I3", "cluster"),
+        ((Reflector, "too_old", _goes_on_after_410), (Reflector, "resync", always(None))),
+        _gaps,
+    ),
+    PlantedBug(
+        "told once",
+        "a pod that names a device of before the reboot",
+        ("cluster", "I4"),
+        ((PodReconciler, "_annotate", always(None)),),
+        _reboots,
+    ),
+    PlantedBug(
+        "given another elsewhere",
+        "a slice on another node, for ever, to a pod that cannot leave its own",
+        ("bound once", "I4"),
+        ((reconcile, "why_lost", always(None)), (grant_validity, "why_lost", always(None))),
+        lambda plan: with_cluster(disks_wiped_behind_the_bus(plan)),
+    ),
+    PlantedBug(
+        "an unrequested answer stays",
+        "room on the bus: a word for ever, of every pod that went while the broker forgot what it asked for",
+        ("I3",),
+        tuple((module, "watch_answer", always(None)) for module in (changes, recheck)),
+        _forgotten_as_they_go,
+    ),
+    *CLAIM_BUGS_OF_CLUSTERS,
+]
 KEPT_OUT = PlantedBug(
     "pinned without a node check",
     "its start: a pod of the moment after a cordon waits for the end of that, with its slice",

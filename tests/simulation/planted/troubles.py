@@ -89,31 +89,29 @@ def disks_wiped_behind_the_bus(plan: Plan) -> Plan:
     return _only(plan, *(Fault(at, "broker wipe") for at in wipes), *disks)
 
 
-TROUBLE_BUGS.extend(
-    (
-        PlantedBug(
-            "sequences compared across incarnations",
-            "living training, to a clock that is behind",
-            ("undisturbed", "I3", "I4", "I1"),
-            ((BusCache, "_number_anew", always(None)),),
-            _made_by_a_slow_clock,
-        ),
-        PlantedBug(
-            "requested over a withdrawal",
-            "capacity, to a pod that is gone",
-            ("I5",),
-            ((RequestPublisher, "_asks_over_a_withdrawal", always(False)),),
-            _served_by_a_lagging_server,
-        ),
-        PlantedBug(
-            "statuses without entry stay",
-            "a pod's end, for ever: it is never released",
-            ("I3", "I4"),
-            ((changes, "watch_status", always(None)),),
-            disks_wiped_behind_the_bus,
-        ),
-    )
-)
+TROUBLE_BUGS += [
+    PlantedBug(
+        "sequences compared across incarnations",
+        "living training, to a clock that is behind",
+        ("undisturbed", "I3", "I4", "I1"),
+        ((BusCache, "_number_anew", always(None)),),
+        _made_by_a_slow_clock,
+    ),
+    PlantedBug(
+        "requested over a withdrawal",
+        "capacity, to a pod that is gone",
+        ("I5",),
+        ((RequestPublisher, "_asks_over_a_withdrawal", always(False)),),
+        _served_by_a_lagging_server,
+    ),
+    PlantedBug(
+        "statuses without entry stay",
+        "a pod's end, for ever: it is never released",
+        ("I3", "I4"),
+        ((changes, "watch_status", always(None)),),
+        disks_wiped_behind_the_bus,
+    ),
+]
 LATER_SLICE_STAYS = PlantedBug(
     "later of two slices wins",
     "living training, to a slice that its pod was given while a server that lags hid its own",

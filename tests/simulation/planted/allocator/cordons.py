@@ -89,21 +89,19 @@ def promised_for_ever(original: Any, ctx: Any, promised: Any, revision: int) -> 
     return None if why is not None and why.endswith("can no longer be used") else why
 
 
-CORDON_BUGS.extend(
-    (
-        PlantedBug(
-            "single GPUs not cordoned",
-            "the pods that come to a GPU which is about to be pulled out",
-            ("cordoned",),
-            ((ClusterState, "cordon", always(False)),),
-            _all_cordoning,
-        ),
-        PlantedBug(
-            "drain overlooks bound pods",
-            "an operator's evening: the node never gets empty",
-            ("I4",),
-            ((changes, "look_at_drained", always(None)),),
-            _all_cordoning,
-        ),
-    )
-)
+CORDON_BUGS += [
+    PlantedBug(
+        "single GPUs not cordoned",
+        "the pods that come to a GPU which is about to be pulled out",
+        ("cordoned",),
+        ((ClusterState, "cordon", always(False)),),
+        _all_cordoning,
+    ),
+    PlantedBug(
+        "drain overlooks bound pods",
+        "an operator's evening: the node never gets empty",
+        ("I4",),
+        ((changes, "look_at_drained", always(None)),),
+        _all_cordoning,
+    ),
+]

@@ -124,17 +124,15 @@ def released_over_nothing(_original: Any, ctx: Any, request: Any, _asked: Any, c
     release(ctx, request, cause)
 
 
-REMOVAL_BUGS.extend(
-    (
-        PlantedBug(
-            "first ready slice bound",
-            "a pod pinned to two nodes",
-            ("bound once", "undisturbed", "I4"),
-            ((reconcile, "bindable", _any_that_is_ready), (grant_validity, "_has_another", always(False))),
-            _two_of_one,
-        ),
-    )
-)
+REMOVAL_BUGS += [
+    PlantedBug(
+        "first ready slice bound",
+        "a pod pinned to two nodes",
+        ("bound once", "undisturbed", "I4"),
+        ((reconcile, "bindable", _any_that_is_ready), (grant_validity, "_has_another", always(False))),
+        _two_of_one,
+    ),
+]
 
 
 REMOVED_HAS_NOTHING = PlantedBug(

@@ -108,14 +108,12 @@ def _one_allocator(plan: Plan) -> Plan:
     return with_preemptions(replace(plan, quotas=(), allocators=1, both_active=False, faults=faults), 1.0)
 
 
-PREEMPTION_BUGS.extend(
-    (
-        PlantedBug(
-            "guarantee ignored",
-            "what a namespace is guaranteed",
-            ("guaranteed",),
-            ((candidates, "_keeps_guarantees", always(True)),),
-            _one_allocator,
-        ),
-    )
-)
+PREEMPTION_BUGS += [
+    PlantedBug(
+        "guarantee ignored",
+        "what a namespace is guaranteed",
+        ("guaranteed",),
+        ((candidates, "_keeps_guarantees", always(True)),),
+        _one_allocator,
+    ),
+]

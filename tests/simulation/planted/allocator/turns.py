@@ -122,25 +122,23 @@ TURN_BUGS.plant("reservation not booked", ("turn", "I1"), changes, "rebook", los
 TURN_BUGS.plant(
     "reservation started too early", ("I1", "I2"), OrderReconciler, "is_next", loses="a slice still in use"
 )(always(True))
-TURN_BUGS.extend(
-    (
-        PlantedBug(
-            "reserved requests leave the queue",
-            "a place that is free, to a pod that waits for another",
-            ("I4",),
-            ((requests, "_may_have_another", always(False)),),
+TURN_BUGS += [
+    PlantedBug(
+        "reserved requests leave the queue",
+        "a place that is free, to a pod that waits for another",
+        ("I4",),
+        ((requests, "_may_have_another", always(False)),),
+    ),
+    PlantedBug(
+        "other pods' holders block a revoke",
+        "capacity, as long as somebody else runs there",
+        ("I4",),
+        (
+            (reconcile, "_was_never_begun", always(False)),
+            (destroy, "_was_to_come_later", always(False)),
+            (destroy, "_has_home", own_home_only),
         ),
-        PlantedBug(
-            "other pods' holders block a revoke",
-            "capacity, as long as somebody else runs there",
-            ("I4",),
-            (
-                (reconcile, "_was_never_begun", always(False)),
-                (destroy, "_was_to_come_later", always(False)),
-                (destroy, "_has_home", own_home_only),
-            ),
-            _shared_for_good,
-        ),
-    )
-)
+        _shared_for_good,
+    ),
+]
 """Found in random worlds."""
