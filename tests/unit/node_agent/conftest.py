@@ -245,6 +245,11 @@ class Node:
             for name, value in faults.items():
                 setattr(hardware.faults, name, value)
 
+    def lose_instances(self) -> None:
+        """Somebody destroys all that is on the first GPU."""
+        with self.hardware.changing() as hardware:
+            hardware.gpus[0].instances.clear()
+
     def remove_journal(self) -> None:
         """The agent ends, and its journal is lost."""
         self.stop()
@@ -274,10 +279,14 @@ class Node:
         self.put(subjects.head(self.name).subject, head)
         self.read_ledger()
 
-    def live(self) -> None:
-        """Start, be opened, and work until there is nothing to do."""
+    def begin(self) -> None:
+        """Start, and work as far as goes before being opened."""
         self.start()
         self.work()
+
+    def live(self) -> None:
+        """Start, be opened, and work until there is nothing to do."""
+        self.begin()
         self.open()
         self.work()
 

@@ -93,10 +93,8 @@ def test_what_is_made_instead_of_an_instance_that_vanished_is_given_back_after_a
         node.order(node.grant(booking))
         node.up_to(VerifyInstance)
         node.stop()
-        with node.hardware.changing() as hardware:
-            hardware.gpus[0].instances.clear()
-        node.start()
-        node.work()
+        node.lose_instances()
+        node.begin()
         node.open()
         assert not node.work(own_max=second)
         node.carry_out(node.waiting.popleft())
@@ -158,8 +156,7 @@ def test_a_ticket_never_names_a_device_that_is_gone(node):
     node.work()
     first = next(d for d in node.mps.living())
     node.mps.die(first)
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.clear()
+    node.lose_instances()
     node.handle(GpuTroubled(node.gpus[0]))
     node.tick(5.0, times=5)
     node.own_done.clear()

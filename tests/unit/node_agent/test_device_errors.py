@@ -316,8 +316,7 @@ def test_a_slice_that_lived_is_degraded_and_not_failed_when_a_new_disk_cannot_ha
     """Its place would be revoked under its pod, for a device that refuses once."""
     booking = new_node.booking("a1", (0, "2g.10gb", 4, 2))
     new_node.put("sluice.ledger.n1_example.a1", new_node.grant(booking))
-    new_node.start()
-    new_node.work()
+    new_node.begin()
     token, boot_id = new_node.agent._in_flight._token, new_node.backend.boot_id()
     new_node.open(booking.allocation)
     record = SliceRecord(

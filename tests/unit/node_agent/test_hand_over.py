@@ -202,8 +202,7 @@ def test_a_lost_device_takes_its_file_away_before_it_is_made_again(node):
 def test_files_of_no_slice_are_removed_once_all_orders_are_read(node):
     """A claim that ended while the agent was away leaves nothing behind, and one that may be ordered stays."""
     node.cdi["u7"] = ()
-    node.start()
-    node.work()
+    node.begin()
     assert list(node.cdi) == ["u7"]
     node.open()
     node.work()

@@ -114,8 +114,7 @@ def lose_both_while_one_leaves(node, place):
     assert LEAVING in daemon.clients
     node.lose_both()
     node.own_done.clear()
-    node.start()
-    node.work()
+    node.begin()
     return stays, daemon
 
 

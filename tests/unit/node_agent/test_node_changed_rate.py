@@ -59,8 +59,7 @@ def test_a_burst_of_slices_is_one_piece_of_news(node):
 
 def test_whoever_opens_a_node_hears_of_every_change(node):
     """A node that was opened on old news would be given out without the slices that are on it."""
-    node.start()
-    node.work()
+    node.begin()
     said = _listen(node)
     for start in range(3):
         _somebody_makes_an_instance(node, start)

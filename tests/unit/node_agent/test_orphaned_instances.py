@@ -236,8 +236,7 @@ def test_before_the_node_is_opened_nothing_is_cleared_away(node):
     half_made(node)
     node.lose_both()
     node.own_done.clear()
-    node.start()
-    node.work()
+    node.begin()
     node.tick(60.0, times=3)
     assert not [each for each in node.own_done if isinstance(each, (do.ListHolders, do.DestroyComputeInstance))]
     assert node.instances() == [("2g.10gb", 4, 2)]

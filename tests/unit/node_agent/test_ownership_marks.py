@@ -233,8 +233,7 @@ def test_a_gpu_is_read_although_a_mark_cannot_be_removed(new_node, monkeypatch):
     new_node.start()
     gpu = new_node.gpus[0]
     new_node.marks.carry_out(new_node.backend, CreateGpuInstance(1, gpu, 14, 4, 2))
-    with new_node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.clear()
+    new_node.lose_instances()
     with monkeypatch.context() as full:
         full.setattr(ownership_file.os, "write", lambda *_: 0)
         assert new_node.marks.carry_out(new_node.backend, ReadGpu(2, gpu)) == GpuRead(2, new_node.backend.read_gpu(gpu))
@@ -271,7 +270,6 @@ def test_a_reading_ends_the_marks_of_what_vanished(new_node):
     gpu, other = new_node.gpus[:2]
     for each in (gpu, other):
         new_node.marks.carry_out(new_node.backend, CreateGpuInstance(1, each, 14, 4, 2))
-    with new_node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.clear()
+    new_node.lose_instances()
     new_node.marks.carry_out(new_node.backend, ReadGpu(2, gpu))
     assert new_node.marks.found(()) == (OwnershipMark(other, 4, 2),)

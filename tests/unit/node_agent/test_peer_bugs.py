@@ -61,8 +61,7 @@ def test_a_slice_is_ready_only_when_its_instance_reads_back(node, monkeypatch):
 
     def vanishes(gpu, gi_id):
         uuid = made(gpu, gi_id)
-        with node.hardware.changing() as hardware:
-            hardware.gpus[0].instances.clear()
+        node.lose_instances()
         return uuid
 
     monkeypatch.setattr(node.backend, "create_compute_instance", vanishes)
@@ -106,8 +105,7 @@ def test_a_damaged_journal_is_told_of_and_ends_no_agent(node, damage):
     node.stop()
     path = next(path for path in (node.tmp_path / "agent").iterdir() if path.name == "journal")
     spoil(path, damage)
-    node.start()
-    node.work()
+    node.begin()
     assert node.agent.snapshot().warnings, "no warning"
     node.open()
     node.work()
@@ -122,8 +120,7 @@ def test_a_device_that_vanished_with_nobody_watching_is_made_again_before_anybod
     ready(node)
     before = node.word("a1")
     node.stop()
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.clear()
+    node.lose_instances()
     node.live()
     node.tick(2.0, times=30)
     after = node.word("a1")

@@ -85,8 +85,7 @@ def test_a_revoked_promise_takes_nothing_of_its_predecessor_when_the_journal_is_
     node.lose_journal()
     after = msgspec.structs.replace(node.revoke(promised), after=(A1,))
     _ordered_before(node, after, node.revoke(booking))
-    node.start()
-    node.work()
+    node.begin()
     gpu, token, boot = node.gpus[0], node.agent._in_flight._token, node.backend.boot_id()
 
     def step(event):

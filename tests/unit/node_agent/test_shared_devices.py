@@ -250,8 +250,7 @@ def test_every_result_may_come_twice(node):
 def test_a_lost_slice_that_cannot_be_cleared_away_is_degraded_and_not_given_up(node):
     """The allocator would revoke a bound slice that its pod still wants."""
     node.ready(node.share("a1", ON_MIG))
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.clear()
+    node.lose_instances()
     node.mps.refusals = [do.StartMps, *[do.StopMps] * 10]
     for _ in range(25):
         node.tick(4.0)
