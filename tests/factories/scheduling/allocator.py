@@ -294,6 +294,11 @@ class Bench:
         first = self.observe(subjects.node(seen.node), news_of(seen))
         return self.land_all(first + self.pull(seen))
 
+    def add_nodes(self, *names: str, gpus: int = 1) -> list[Write]:
+        """Nodes appear that have so many empty A100-40GB each."""
+        reports = {name: tuple(gpu_report(name, index) for index in range(gpus)) for name in names}
+        return [write for name in names for write in self.add_node(snapshot(name, reports[name]))]
+
     def request(self, message: AllocationRequested) -> list[Instruction]:
         return self.observe(subjects.request(RequestId(message.name)), message)
 

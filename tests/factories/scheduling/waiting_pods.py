@@ -1,7 +1,7 @@
 """Situations in which a pod waits for its turn, not for a place: each ends with the pod's wait reason."""
 
 import msgspec
-from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator
+from factories.scheduling.allocator import Bench, asked, claim, working_allocator
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked, Write
@@ -64,7 +64,7 @@ def outside_of_a_full_queue() -> Pending:
 
 def _of_one_gpu(**rules: int) -> Bench:
     bench = working_allocator(SchedulerConfig(**rules))
-    bench.add_node(snapshot("gpu-1", (gpu_report("gpu-1", 0),)))
+    bench.add_nodes("gpu-1")
     return bench
 
 

@@ -23,7 +23,7 @@ COOLDOWN_S, PATIENCE_S, KEPT_S = 600.0, 120.0, 60.0
 def bench() -> Bench:
     """node-a is an A100-40GB, node-b an A30: a 1g.6gb there may serve instead of a 1g.5gb."""
     bench = working_allocator(SchedulerConfig(closing_ttl_s=3600))
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    bench.add_nodes("node-a")
     bench.add_node(snapshot("node-b", (gpu_report("node-b", 0, model="a30-24gb"),)))
     return bench
 
@@ -171,7 +171,7 @@ def restarted(bench: Bench, run: str = "r2", **rules) -> Bench:
 def test_two_allocators_that_move_one_pod_keep_one_place(bench):
     """Two places for one pod would be wasted capacity: the first that was written is kept."""
     old, kept = being_moved(bench)
-    bench.add_node(snapshot("node-c", (gpu_report("node-c", 0),)))
+    bench.add_nodes("node-c")
     own = kept.booking
     (gpu,) = bench.allocator.ctx.cluster.nodes["node-c"].gpus
     device = msgspec.structs.replace(own.devices[0], gpu=gpu.report.uuid)
@@ -202,8 +202,7 @@ def tidy() -> Bench:
 
 def tidied(rules: SchedulerConfig) -> Bench:
     bench = working_allocator(rules)
-    for node in ("node-a", "node-b"):
-        bench.add_node(snapshot(node, (gpu_report(node, 0),)))
+    bench.add_nodes("node-a", "node-b")
     bound(bench, asked("fixed", claim(profile="3g.20gb")))
     blocker = bound(bench, asked("blocker", claim(profile="4g.20gb")))
     bound(bench, asks("small-1", substitute="no", movable=True))

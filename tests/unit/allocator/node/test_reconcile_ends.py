@@ -1,6 +1,6 @@
 """Looking at what has changed ends: before that no pod on any node is given a place."""
 
-from factories.scheduling.allocator import Bench, asked, gpu_report, snapshot
+from factories.scheduling.allocator import Bench, asked
 from factories.scheduling.preemption import WHOLE, low, promise_for, start, tick
 from msgspec.structs import replace as changed
 
@@ -40,7 +40,7 @@ def test_two_pods_that_were_each_to_go_for_the_other_hold_up_nobody_else():
     grants = [w.message for w in writes if isinstance(w.message, Grant)]
     assert [g.after for g in grants][:1] == [(preemptor.booking.allocation,)]
     # a node comes: there is room for somebody else, who is tried as soon as all was looked at
-    bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    bench.add_nodes("node-b")
     writes = all_of(bench, bench.request(asked("p3", WHOLE)))
     assert not bench.allocator.unfinished
     assert [w.message.booking.name for w in writes if isinstance(w.message, Grant)] == ["p3"]

@@ -142,7 +142,7 @@ def test_a_pod_that_was_there_is_released_when_the_broker_was_wiped(bench):
     """Nothing but its source knows where it was. It is pinned there, and a slice elsewhere would serve no pod."""
     grant = bench.bound("p1")
     bench.read_all(incarnation=Incarnation("900000"))
-    bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    bench.add_nodes("node-b")
     held = msg.Held(node=NODE, allocation=grant.booking.allocation)
     bench.land_all(bench.request(msgspec.structs.replace(asked("p1"), held=held)))
     remove(bench)

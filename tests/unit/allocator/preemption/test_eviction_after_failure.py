@@ -17,8 +17,7 @@ from sluice_allocator.core.config import SchedulerConfig
 def test_an_eviction_is_not_given_up_for_a_slice_that_failed():
     """The victim's order is out by then: it would be evicted for a place that no pod gets."""
     bench = working_allocator(SchedulerConfig())
-    for node in ("node-a", "node-b"):
-        bench.add_node(snapshot(node, (gpu_report(node, 0),)))
+    bench.add_nodes("node-a", "node-b")
     low = changed(asked("low", WHOLE), leeway=msg.Leeway(preemptible=True))
     (write,) = bench.land_all(bench.request(low))
     assert isinstance(write.message, msg.Grant)
@@ -56,8 +55,7 @@ def orders(writes: list[Write]) -> list[msg.EvictionOrdered]:
 
 def test_a_pod_that_runs_elsewhere_does_not_go_for_a_surplus_slice_of_its(empty: Bench):
     """Two allocators granted it, and a third pod was given the one place before it was read where it is bound."""
-    for name in ("node-a", "node-b"):
-        empty.add_node(snapshot(name, (gpu_report(name, 0),)))
+    empty.add_nodes("node-a", "node-b")
     runs = run(empty, low("batch", WHOLE))
     other = NodeName("node-b" if runs.booking.node == "node-a" else "node-a")
     devices = (replace(runs.booking.devices[0], gpu=f"GPU-{other}-0"),)

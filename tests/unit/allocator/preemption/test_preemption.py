@@ -72,8 +72,7 @@ def test_an_operator_who_turns_it_off_sees_no_eviction():
 def test_the_least_important_goes_then_the_fewest_then_the_smallest(empty):
     """Three full GPUs: one important tenant, two small ones, one small one beside somebody who stays."""
     bench = empty
-    for name in ("node-a", "node-b", "node-c"):
-        bench.add_node(snapshot(name, (gpu_report(name, 0),)))
+    bench.add_nodes("node-a", "node-b", "node-c")
     run(bench, low("important", WHOLE, priority=5))
     run(bench, low("left", claim(profile="4g.20gb"), priority=1))
     run(bench, low("right", HALF, priority=1))

@@ -51,7 +51,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Searches]:
 def hurried() -> Bench:
     """An allocator for which one event is worth few tries, with one A100 on node-a."""
     bench = working_allocator(SchedulerConfig(wake_tries=TRIES, new_tries=TRIES, tries_per_grant=1))
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    bench.add_nodes("node-a")
     bench.said.clear()
     return bench
 
@@ -83,8 +83,7 @@ def crowd(hurried: Bench, waiting: int) -> msg.Grant:
 
 def test_a_freed_place_is_only_looked_for_where_it_was_freed(empty, searches):
     """Waiting pods fit nowhere else; searching the whole fleet for each of them is what makes others slow."""
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
-    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    empty.add_nodes("node-a", "node-b")
     first, _ = empty.bound("p1", WHOLE), empty.bound("p2", WHOLE)
     for number in range(5):
         empty.land_all(empty.request(asked(f"w{number}", unlike(number))))

@@ -31,7 +31,7 @@ def report(bench: Bench, *gpus, stale: bool = False, generation: int = 2) -> lis
 @pytest.fixture
 def pair(empty: Bench) -> Bench:
     """node-a is an A100-40GB and full, node-b an A30 whose profiles may serve instead."""
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    empty.add_nodes("node-a")
     empty.add_node(snapshot("node-b", (gpu_report("node-b", 0, model="a30-24gb"),)))
     return empty
 
@@ -141,7 +141,7 @@ def test_who_may_be_moved_back_is_looked_at_a_few_at_a_time():
 
     def calls(pods: int) -> int:
         bench = working_allocator()
-        bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+        bench.add_nodes("node-a")
         bench.add_node(snapshot("node-b", tuple(gpu_report("node-b", n, model="a30-24gb") for n in range(pods))))
         bound(bench, asked("full", WHOLE))
         for number in range(pods):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator
+from factories.scheduling.allocator import Bench, asked, claim, working_allocator
 from factories.scheduling.gangs import member
 
 from sluice.contracts.bus import subjects
@@ -24,7 +24,7 @@ MOST = 2
 def narrow() -> Bench:
     """One full GPU, and a queue for two in which w0 and w1 wait."""
     bench = working_allocator(SchedulerConfig(waiting_max=MOST))
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    bench.add_nodes("node-a")
     bench.bound("p1", WHOLE)
     for number in range(MOST):
         bench.land_all(bench.request(asked(f"w{number}", WHOLE)))
@@ -113,7 +113,7 @@ def test_an_urgent_pod_never_stands_outside_behind_those_who_are_not(narrow: Ben
 def test_very_many_outside_cost_an_event_a_bounded_amount():
     """A thousand come at once to a full queue: each event publishes some reasons, and all get one in the end."""
     bench = working_allocator(SchedulerConfig(waiting_max=1, new_tries=5))
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    bench.add_nodes("node-a")
     bench.bound("p1", WHOLE)
     bench.handle(LeaseChanged(held=False))
     for number in range(100):

@@ -246,9 +246,9 @@ def test_what_is_booked_on_a_gpu_that_is_not_shown_any_more_counts_as_before(ben
 def test_what_is_booked_where_nothing_was_ever_shown_counts_by_its_name(empty):
     """An allocator that starts before its inventory would find every quota unused."""
     other = working_allocator()
-    other.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    other.add_nodes("node-a")
     grant = granted(other, "p1", HALF)
     empty.reads(grant)
     assert used(empty) == Usage(1, 20 * 1024, 3000)
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    empty.add_nodes("node-a")
     assert used(empty) == Usage(1, HALF_MIB, 3000)

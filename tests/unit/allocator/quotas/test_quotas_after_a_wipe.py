@@ -45,7 +45,7 @@ def whys(said: list) -> list[str]:
 @pytest.fixture
 def grant(empty: Bench) -> msg.Grant:
     """A pod on node-b has all that its namespace may have; then the broker loses everything, and the limit is said."""
-    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    empty.add_nodes("node-b")
     given = empty.bound("mine", WHOLE)
     empty.read_all(incarnation=Incarnation("900000"))
     empty.observe(subjects.quota("default"), LIMIT)

@@ -57,7 +57,7 @@ def read_grant(bench: Bench, grant: msg.Grant, sequence: int) -> list:
 
 @pytest.fixture
 def pair(bench: Bench) -> Bench:
-    bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    bench.add_nodes("node-b")
     limit(bench, gpus=1)
     return bench
 
@@ -131,8 +131,7 @@ def test_nobody_is_bound_to_what_may_still_be_taken_back(pair):
 def test_of_two_grants_at_once_the_later_is_taken_back_also_beside_a_promise():
     """A tenant that a reservation waited for stays once that is not needed: it would not be counted."""
     bench = working_allocator(SchedulerConfig(promise_after_s=300.0))
-    for name in ("node-a", "node-b", "node-c"):
-        bench.add_node(snapshot(name, (gpu_report(name, 0),)))
+    bench.add_nodes("node-a", "node-b", "node-c")
     tenant = bound(bench, "tenant", WHOLE)
     shops = [bound(bench, f"shop{n}", WHOLE, namespace="shop") for n in (1, 2)]
     limit(bench, gpus=2)

@@ -153,7 +153,7 @@ def _failed(empty) -> list:
 @pytest.mark.parametrize("lost", [_of_another_life, _failed])
 def test_a_pod_whose_slice_is_just_taken_back_is_given_no_other(empty, lost):
     """Pinned to its node, it could not use one: others would wait, or be evicted, for nothing."""
-    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    empty.add_nodes("node-b")
     empty.request(replace(asked("p1"), held=HELD))
 
     landed = [write.message for write in lost(empty)]
@@ -179,7 +179,7 @@ def told_of_its_loss(request: str) -> list:
 def test_a_slice_that_such_a_pod_was_given_elsewhere_is_waived_and_taken_back(empty):
     """It was granted before its source's word was read again: a pinned pod cannot use it."""
     opened(empty)
-    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    empty.add_nodes("node-b")
     grant = msg.Grant(revision=1, incarnation=INCARNATION, booking=booking("p1_new_1", node=OTHER))
     empty.observe(subjects.ledger(OTHER, AllocationId("p1_new_1")), grant)
     why = "surplus: its pod runs where its lost slice was: node-a no longer has it"

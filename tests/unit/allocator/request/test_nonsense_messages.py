@@ -32,7 +32,7 @@ TURNS_MAX = 50
 def scene() -> Bench:
     """Two nodes; two pods that have their slices, and one that waits for its own to be made."""
     bench = working_allocator()
-    bench.add_node(snapshot("n-a", (gpu_report("n-a", 0),)))
+    bench.add_nodes("n-a")
     bench.add_node(snapshot("n-b", (gpu_report("n-b", 0), gpu_report("n-b", 1, mig=False))))
     bench.bound("p1")
     bench.bound("p2")

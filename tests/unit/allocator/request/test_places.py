@@ -108,8 +108,7 @@ def test_a_gpu_without_mig_is_only_given_whole():
 
 def test_several_gpus_come_from_one_node_or_not_at_all(empty):
     """Two whole GPUs on nodes of one GPU each: pending; on a node of two: both."""
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
-    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    empty.add_nodes("node-a", "node-b")
     (pending,) = empty.land_all(empty.request(asked("p1", claim(profile=None, gpus=2))))
     assert isinstance(pending.message, Pending)
 

@@ -17,7 +17,7 @@ from sluice_allocator.core.events import Instruction
 
 @pytest.fixture
 def pair(bench: Bench) -> Bench:
-    bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    bench.add_nodes("node-b")
     bench.said.clear()
     return bench
 
