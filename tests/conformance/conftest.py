@@ -19,6 +19,7 @@ from factories.images import build_image, remove_image
 from nvml.backends import DeviceRig, NvmlRig, SimulatedRig, fleet
 from nvml.build import Built, NoCompilerError, build
 
+from sluice.runtime.bus import Bus
 from sluice.runtime.nats_server.process import Broker, Launch, launch_process
 
 
@@ -91,6 +92,12 @@ async def rig(request: pytest.FixtureRequest, tmp_path: Path, cluster: Cluster) 
         launch = launch_process if request.param == "nats" else request.getfixturevalue("containers")
         async with one_server(tmp_path, launch) as one:
             yield one
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def bus(rig: Rig) -> Bus:
+    """An allocator's connection to each kind of broker."""
+    return await rig.bus()
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ from factories.waiting import until
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, WriteAccepted, WriteRefused
 from sluice.contracts.ids import RequestId
+from sluice.runtime.bus import Bus
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session")]
 
@@ -39,9 +40,8 @@ async def test_a_request_is_bound_once_although_two_allocators_bind_it(rig: Rig)
     assert refused[0].last_sequence == accepted[0].sequence
 
 
-async def test_a_place_is_not_booked_by_an_allocator_that_has_not_seen_the_whole_node(rig: Rig) -> None:
+async def test_a_place_is_not_booked_by_an_allocator_that_has_not_seen_the_whole_node(bus: Bus) -> None:
     """The guard of a ledger entry is the whole node: another entry written meanwhile refuses it."""
-    bus = await rig.bus()
     first = await say(bus, place("a"), 0)
     answer = await bus.write(order(place("b"), 0, operation="stale"), {})
     assert answer == WriteRefused(order(place("b"), 0, operation="stale").operation, first)
@@ -49,34 +49,30 @@ async def test_a_place_is_not_booked_by_an_allocator_that_has_not_seen_the_whole
     assert await say(bus, place("b"), first) > first
 
 
-async def test_nodes_do_not_wait_for_one_another(rig: Rig) -> None:
+async def test_nodes_do_not_wait_for_one_another(bus: Bus) -> None:
     """The guard of one node says nothing of another."""
-    bus = await rig.bus()
     await say(bus, place("a"), 0)
     await say(bus, place("b", OTHER_NODE), 0)
 
 
-async def test_the_place_of_an_overwritten_entry_is_not_booked_with_its_old_sequence(rig: Rig) -> None:
+async def test_the_place_of_an_overwritten_entry_is_not_booked_with_its_old_sequence(bus: Bus) -> None:
     """What counts is the newest entry that is left under the guard."""
-    bus = await rig.bus()
     first = await say(bus, place("a"), 0, word(place("a"), "grant"))
     second = await say(bus, place("a"), first, word(place("a"), "revoke"))
     assert isinstance(await bus.write(order(place("b"), first), {}), WriteRefused)
     assert await say(bus, place("b"), second) > second
 
 
-async def test_a_repeated_write_does_not_land_twice(rig: Rig) -> None:
+async def test_a_repeated_write_does_not_land_twice(bus: Bus) -> None:
     """The same operation with the same guard is refused when it has landed."""
-    bus = await rig.bus()
     write = order(place("a"), 0, operation="once")
     first = await bus.write(write, {})
     assert isinstance(first, WriteAccepted)
     assert await bus.write(write, {}) == WriteRefused(write.operation, first.sequence)
 
 
-async def test_a_node_whose_closing_words_have_expired_can_be_booked(rig: Rig) -> None:
+async def test_a_node_whose_closing_words_have_expired_can_be_booked(bus: Bus) -> None:
     """After expiry the guard steps back to the highest entry that remains, or to nothing."""
-    bus = await rig.bus()
     standing = await say(bus, place("grant"), 0)
     closing = await say(bus, place("closed"), standing, ttl_s=1)
     alone = await say(bus, place("closed", OTHER_NODE), 0, ttl_s=1)
@@ -94,9 +90,8 @@ async def test_a_node_whose_closing_words_have_expired_can_be_booked(rig: Rig) -
     await say(bus, place("new", OTHER_NODE), 0)
 
 
-async def test_an_allocator_from_before_a_wipe_books_nothing_after_it(rig: Rig) -> None:
+async def test_an_allocator_from_before_a_wipe_books_nothing_after_it(rig: Rig, bus: Bus) -> None:
     """No guard from another life of the broker matches by accident: sequences go on with time."""
-    bus = await rig.bus()
     before = [await bus.incarnation(stream) for stream in (Stream.BOOK, Stream.STATE)]
     stale = await say(bus, place("a"), 0)
     await rig.wipe()
@@ -107,16 +102,14 @@ async def test_an_allocator_from_before_a_wipe_books_nothing_after_it(rig: Rig) 
     assert isinstance(await bus.write(order(place("b"), stale), {}), WriteRefused)
 
 
-async def test_an_unguarded_place_is_the_writers_fault_alone(rig: Rig) -> None:
+async def test_an_unguarded_place_is_the_writers_fault_alone(bus: Bus) -> None:
     """A guard that does not cover the subject is accepted by every broker: hence one function makes both."""
-    bus = await rig.bus()
     await say(bus, place("a"), 0)
     await say(bus, place("b"), 0, guard=subjects.ledger_filter(OTHER_NODE))
 
 
-async def test_bytes_that_nobody_understands_stop_nothing_and_still_guard(rig: Rig) -> None:
+async def test_bytes_that_nobody_understands_stop_nothing_and_still_guard(rig: Rig, bus: Bus) -> None:
     """They are read as an entry without a message, and count for the guard."""
-    bus = await rig.bus()
     await rig.put_undecodable(place("a").subject)
     async with watching(bus.read(Stream.BOOK)) as view:
         await shown(rig, view, (await bus.last(Stream.BOOK, place("a").subject)).sequence)
@@ -129,9 +122,8 @@ async def test_bytes_that_nobody_understands_stop_nothing_and_still_guard(rig: R
         assert (await bus.last(Stream.BOOK, place("a").subject)) == found
 
 
-async def test_a_subject_that_nobody_knows_stops_nothing(rig: Rig) -> None:
+async def test_a_subject_that_nobody_knows_stops_nothing(rig: Rig, bus: Bus) -> None:
     """A node may be made to say something at a subject that is none of ours; readers go on without it."""
-    bus = await rig.bus()
     await rig.put_undecodable("sluice.slice.gpu-1_example.a.b")
     await rig.put_undecodable("sluice.slice.gpu-1_example.a$b")
     async with watching(bus.read(Stream.STATE)) as view:

@@ -16,9 +16,8 @@ LEDGER = frozenset({"ledger", "binding"})
 SLICE = subjects.slice_(NodeName("gpu-1"), AllocationId("a"))
 
 
-async def test_a_grant_whose_answer_is_lost_is_settled_as_landed_and_written_once(rig: Rig) -> None:
+async def test_a_grant_whose_answer_is_lost_is_settled_as_landed_and_written_once(bus: Bus) -> None:
     """Several times over: the same operation and guard again, refused, and found to be its own."""
-    bus = await rig.bus()
     clerk = Clerk("one", LEDGER)
     operation = clerk.outbox.commit(place("a"), word(place("a"), "grant"))
     async with at_work(clerk, LosingAnswers(bus, lose=3), Stream.BOOK):
@@ -45,9 +44,8 @@ async def test_of_two_allocators_whose_answers_are_lost_one_binds_and_both_know_
     assert sorted(landed for clerk in clerks for landed in clerk.settled.values()) == [False, True]
 
 
-async def test_many_grants_on_one_node_all_land_although_every_third_answer_is_lost(rig: Rig) -> None:
+async def test_many_grants_on_one_node_all_land_although_every_third_answer_is_lost(bus: Bus) -> None:
     """One guard, one in flight, in order; nothing is lost and nothing is doubled."""
-    bus = await rig.bus()
     clerk = Clerk("one", LEDGER)
     for number in range(30):
         clerk.outbox.commit(place(f"a{number}"), word(place(f"a{number}"), str(number)))

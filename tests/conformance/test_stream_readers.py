@@ -33,9 +33,8 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session")]
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
-async def test_a_service_that_starts_late_knows_everything(rig: Rig) -> None:
+async def test_a_service_that_starts_late_knows_everything(rig: Rig, bus: Bus) -> None:
     """The incarnation comes first, then every last value, then the end of the snapshot, then what is new."""
-    bus = await rig.bus()
     first = await say(bus, place("a"), 0, word(place("a"), "a"))
     second = await say(bus, place("b"), first, word(place("b"), "b"))
     async with watching(bus.read(Stream.BOOK)) as view:
@@ -50,9 +49,8 @@ async def test_a_service_that_starts_late_knows_everything(rig: Rig) -> None:
         assert view.known[place("a").subject] == await bus.last(Stream.BOOK, place("a").subject)
 
 
-async def test_an_empty_bus_is_known_to_be_empty(rig: Rig) -> None:
+async def test_an_empty_bus_is_known_to_be_empty(bus: Bus) -> None:
     """The end of the snapshot comes although there is nothing in it."""
-    bus = await rig.bus()
     for stream in (Stream.BOOK, Stream.STATE):
         async with watching(bus.read(stream)) as view:
             await view.until(lambda view: view.caught_up == 1)
@@ -90,9 +88,8 @@ async def _is_gone(bus: Bus, address: Address) -> bool:
     return await bus.last(Stream.BOOK, address.subject) is None
 
 
-async def test_start_up_does_not_grow_with_what_was_overwritten(rig: Rig) -> None:
+async def test_start_up_does_not_grow_with_what_was_overwritten(rig: Rig, bus: Bus) -> None:
     """Of a value that was written many times a new reader sees the last."""
-    bus = await rig.bus()
     last = 0
     for number in range(50):
         last = await say(bus, place("a"), last, word(place("a"), str(number)))
@@ -103,9 +100,8 @@ async def test_start_up_does_not_grow_with_what_was_overwritten(rig: Rig) -> Non
         assert [(entry.sequence, entry.message) for entry in observed] == [(last, word(place("a"), "49"))]
 
 
-async def test_nothing_is_missed_that_is_written_while_the_snapshot_is_read(rig: Rig) -> None:
+async def test_nothing_is_missed_that_is_written_while_the_snapshot_is_read(rig: Rig, bus: Bus) -> None:
     """Under concurrent writers a reader ends up with the last value of each subject, in order and with no restart."""
-    bus = await rig.bus()
     lasts: dict[str, int] = {}
 
     async def write(lane: int) -> None:
@@ -133,9 +129,8 @@ async def test_nothing_is_missed_that_is_written_while_the_snapshot_is_read(rig:
             assert len(view.starts) == 1
 
 
-async def test_a_service_is_not_told_what_it_did_not_ask_for(rig: Rig) -> None:
+async def test_a_service_is_not_told_what_it_did_not_ask_for(bus: Bus) -> None:
     """Filters, one or several, bound the snapshot and the tail."""
-    bus = await rig.bus()
     request, node = subjects.request(RequestId("r1")), subjects.node(NODE)
     source = subjects.guarded("source", "folder")
     async with (
@@ -152,9 +147,8 @@ async def test_a_service_is_not_told_what_it_did_not_ask_for(rig: Rig) -> None:
         assert set(two.known) == {request.subject, source.subject}
 
 
-async def test_a_core_that_doubts_what_it_knows_reads_again(rig: Rig) -> None:
+async def test_a_core_that_doubts_what_it_knows_reads_again(rig: Rig, bus: Bus) -> None:
     """`read_again` restarts every reading of that stream, and no other."""
-    bus = await rig.bus()
     await say(bus, place("a"), 0)
     async with watching(bus.read(Stream.BOOK)) as book, watching(bus.read(Stream.STATE)) as state:
         for view in (book, state):
@@ -169,9 +163,8 @@ async def test_a_core_that_doubts_what_it_knows_reads_again(rig: Rig) -> None:
             assert [entry.subject for entry in book.observed] == [place("a").subject]
 
 
-async def test_a_service_that_lives_through_a_wipe_learns_that_everything_is_gone(rig: Rig) -> None:
+async def test_a_service_that_lives_through_a_wipe_learns_that_everything_is_gone(rig: Rig, bus: Bus) -> None:
     """The reader waits for the streams and starts over in another incarnation."""
-    bus = await rig.bus()
     await say(bus, place("a"), 0)
     async with watching(bus.read(Stream.BOOK)) as view:
         await view.until(lambda view: view.caught_up == 1)
@@ -184,9 +177,8 @@ async def test_a_service_that_lives_through_a_wipe_learns_that_everything_is_gon
         await view.until(lambda view: set(view.known) == {place("b").subject})
 
 
-async def test_who_cannot_read_any_more_is_told_for_how_long(rig: Rig) -> None:
+async def test_who_cannot_read_any_more_is_told_for_how_long(rig: Rig, bus: Bus) -> None:
     """A server that is there and has no stream: what was read is shown to people, and must not look as if it were."""
-    bus = await rig.bus()
     async with watching(bus.read(Stream.BOOK)) as view:
         await view.until(lambda view: view.caught_up == 1)
         assert bus.unread_s == 0
@@ -214,9 +206,8 @@ async def test_a_trace_goes_on_in_the_next_service(rig: Rig) -> None:
     assert traces.headers("r1") == {"traceparent": TRACEPARENT}
 
 
-async def test_a_person_can_read_what_was_overwritten(rig: Rig) -> None:
+async def test_a_person_can_read_what_was_overwritten(bus: Bus) -> None:
     """HISTORY has every accepted word in its order, and no refused one."""
-    bus = await rig.bus()
     binding = subjects.binding(RequestId("r1"))
     first = await say(bus, binding, 0, word(binding, "first"))
     await bus.write(order(binding, 0, word(binding, "refused")), {})

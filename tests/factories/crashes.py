@@ -39,11 +39,9 @@ def killed_twice(make_node: Callable[[], Any], begin: Callable[[Any], Any]) -> I
     first, second = 0, 0
     while True:
         node = make_node()
-        node.live()
         begin(node)
         is_whole = _killed_after(node, first)
-        node.start()
-        node.work()
+        node.begin()
         node.open()
         ended = _killed_after(node, second)
         node.live()

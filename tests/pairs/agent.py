@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from random import Random
 
+from factories.scheduling.allocator import ready_of
 from msgspec.structs import replace
 from pairs.bus import Bus, Reader
 from pairs.judge import Judge
@@ -125,7 +126,7 @@ class Agent:
                     )
                 )
             else:
-                known.ready = _ready(order.booking, known.order.revision)
+                known.ready = replace(ready_of(order, f"t-{allocation}"), revision=known.order.revision)
                 self._say(known.ready)
 
         self._after(0.03, 0.5, made)
@@ -171,27 +172,3 @@ class Agent:
 
     def _after(self, least_s: float, most_s: float, do) -> None:
         self._bus.clockwork.after(self._dice.uniform(least_s, most_s), do)
-
-
-def _ready(booking: msg.Booking, revision: int) -> msg.SliceReady:
-    ticket = f"t-{booking.allocation}"
-    devices = tuple(
-        msg.DeviceState(
-            gpu=each.gpu, profile=each.profile, start=each.start, size=each.size, uuid=f"MIG-{ticket}-{number}"
-        )
-        for number, each in enumerate(booking.devices)
-    )
-    containers = []
-    for name in dict.fromkeys(each.container for each in booking.devices):
-        mine = [at for at, each in enumerate(booking.devices) if each.container == name]
-        memory_mib = sum(share.memory_mib for at in mine if (share := booking.devices[at].share) is not None)
-        visible = ",".join(devices[at].uuid for at in mine)
-        containers.append(msg.ContainerDevices(container=name, visible_devices=visible, memory_mib=memory_mib))
-    return msg.SliceReady(
-        allocation=booking.allocation,
-        request=booking.request,
-        revision=revision,
-        ticket=ticket,
-        devices=devices,
-        containers=tuple(containers),
-    )

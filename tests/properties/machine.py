@@ -3,6 +3,7 @@
 from collections import Counter
 from operator import attrgetter
 
+from factories.words import booking_of
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
@@ -14,8 +15,8 @@ from properties.changing import ChangingFleet
 from properties.facts import emptied, smallest_sum
 from properties.plans import wrong_with
 
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
-from sluice.contracts.messages import Booking, Claim, DeviceFilter, GpuReport
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.messages import Claim, DeviceFilter, GpuReport
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement import (
     ClusterState,
@@ -110,18 +111,8 @@ class FleetMachine(ChangingFleet):
         assert find_place_on(self.fleet, asking, answer.node) is not None
         self._check_least(asking, answer)
         self.numbered += 1
-        booking = Booking(
-            allocation=AllocationId(f"a{self.numbered}"),
-            request=RequestId(f"r{self.numbered}"),
-            request_revision=1,
-            source=SourceName("folder"),
-            owner="owner",
-            namespace=asking.namespace,
-            name="pod",
-            node=answer.node,
-            devices=answer.devices,
-            room=asking.host.room,
-        )
+        names = {"request": f"r{self.numbered}", "namespace": asking.namespace}
+        booking = booking_of(f"a{self.numbered}", answer.node, answer.devices, room=asking.host.room, **names)
         self.truth.bookings[booking.allocation] = booking
         self.truth.pods[booking.allocation] = (booking.node, asking)
         self._tell("peers.know", booking.request, peer(asking))
@@ -302,16 +293,6 @@ class FleetMachine(ChangingFleet):
         for number in range(expected):
             place = find_place_on(self.fleet, PlaceRequest((claim,)), NodeName(name))
             assert place is not None, f"{gpu.uuid} takes only {number} of {expected} {smallest.name}"
-            booking = Booking(
-                allocation=AllocationId(f"fill-{gpu.uuid}-{number}"),
-                request=RequestId("fill"),
-                request_revision=1,
-                source=SourceName("folder"),
-                owner="owner",
-                namespace="default",
-                name="pod",
-                node=place.node,
-                devices=place.devices,
-            )
+            booking = booking_of(f"fill-{gpu.uuid}-{number}", place.node, place.devices, request="fill")
             self._tell("book", booking)
         assert find_place_on(self.fleet, PlaceRequest((claim,)), NodeName(name)) is None

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from factories.scheduling.allocator import FOLDER, ready_of
+from factories.scheduling.allocator import FOLDER, news_of, ready_of
 from properties.sharing_asks import PodAsk
 from properties.small_bus import Process, SmallBus, until_calm
 
@@ -108,15 +108,7 @@ class SharingWorld:
         for _ in range(allocators):
             self.begin_process()
         for each in nodes:
-            news = msg.NodeChanged(
-                node=each.node,
-                endpoint="127.0.0.1:1",
-                boot_id=each.boot_id,
-                agent_run=each.agent_run,
-                generation=each.generation,
-                gpus=(),
-            )
-            self.bus.put(subjects.node(each.node), news)
+            self.bus.put(subjects.node(each.node), news_of(each))
             self.bus.put(subjects.inventory(each.node), msg.NodeInventory(snapshot=each, stale=False))
         self.calm()
 

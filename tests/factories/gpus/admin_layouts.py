@@ -26,7 +26,6 @@ CHANGING = (CreateGpuInstance, CreateComputeInstance, DestroyComputeInstance, De
 def opened(make_node):
     """A node with a fixed GPU, one that Sluice cuts up, and one without MIG; opened."""
     made = make_node(fleet=FLEET)
-    made.live()
     made.own_done.clear()
     return made
 
@@ -41,15 +40,12 @@ def report(node, gpu=0):
 
 
 def granted(node, name="a1", *places, owner="pod-1"):
-    booking = node.booking(name, *(places or (SMALL,)), owner=owner)
-    node.order(node.grant(booking))
-    node.work()
+    booking = node.serve(node.booking(name, *(places or (SMALL,)), owner=owner))
     return booking, node.word(name)
 
 
 def revoked(node, booking):
-    node.order(node.revoke(booking))
-    node.work()
+    node.take_back(booking)
     return node.word(booking.allocation)
 
 
@@ -59,7 +55,6 @@ def use(node, device, owner="", kind="compute"):
 
 def reread(node):
     node.tick(node.config.read_devices_s)
-    node.work()
 
 
 def admin_removes(node, start, gpu=0):

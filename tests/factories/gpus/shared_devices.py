@@ -1,8 +1,6 @@
-"""Shared devices of a node under test: where homes can be, a node that lives with shares, and one with nothing left."""
+"""Shared devices of a node under test: where homes can be, and a node with nothing left."""
 
 import pytest
-
-from sluice.contracts.messages import SliceReady
 
 ON_MIG = (0, "3g.20gb", 4, 4)
 WHOLE = (2, None, 0, 8)
@@ -24,12 +22,3 @@ def is_clean(node):
     assert snapshot.slices == ()
     assert not any(gpu.daemons for gpu in snapshot.gpus)
     assert not any(gpu.quarantined for gpu in snapshot.gpus)
-
-
-def live_with(node, *bookings):
-    node.live()
-    for booking in bookings:
-        node.order(node.grant(booking))
-    node.work()
-    for booking in bookings:
-        assert isinstance(node.word(booking.allocation), SliceReady), node.word(booking.allocation)

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from factories.words import booking_of
 
@@ -33,12 +34,16 @@ from sluice.contracts.messages import (
     EvictionOrdered,
     GpuReport,
     Grant,
+    Held,
     NodeChanged,
     NodeInventory,
     NodeSnapshot,
     PlacementReport,
     ProfileReport,
     RequestWithdrawn,
+    Revoke,
+    SliceDegraded,
+    SliceFailed,
     SliceGone,
     SliceReady,
     SourceSynced,
@@ -113,6 +118,18 @@ def snapshot(node: str, gpus: tuple[GpuReport, ...], **changes) -> NodeSnapshot:
         "slices": (),
     }
     return NodeSnapshot(**(values | changes))
+
+
+def news_of(seen: NodeSnapshot) -> NodeChanged:
+    """The agent's news that there is this to pull."""
+    return NodeChanged(
+        node=seen.node,
+        endpoint="127.0.0.1:1",
+        boot_id=seen.boot_id,
+        agent_run=seen.agent_run,
+        generation=seen.generation,
+        gpus=(),
+    )
 
 
 def claim(**changes) -> Claim:
@@ -233,24 +250,54 @@ class Bench:
         """What is said when everything lands, without words of a kind."""
         return [write.message for write in self.settle(instructions) if not isinstance(write.message, but)]
 
+    def ends(self, name: str, *, cause: str = "pod gone", held: Held | None = None) -> list[Instruction]:
+        """The pod is gone: its source withdraws its request."""
+        gone = RequestWithdrawn(revision=2, source=FOLDER, cause=cause, held=held)
+        return self.observe(subjects.request(RequestId(name)), gone)
+
     def withdraw(self, name: str) -> list[AnyMessage | None]:
         """The pod is gone; what is said."""
-        gone = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-        return self.words(self.observe(subjects.request(RequestId(name)), gone))
+        return self.words(self.ends(name))
+
+    def passes(self, seconds: float, *, step: float | None = None) -> list[Write]:
+        """So much time, in steps (or at once); what is written meanwhile."""
+        landed: list[Write] = []
+        for _ in range(round(seconds / step) if step else 1):
+            self.now += step or seconds
+            landed += self.land_all(self.handle(Ticked()))
+        return landed
+
+    def pull(self, seen: NodeSnapshot, **changes: Any) -> list[Instruction]:
+        """The inventory has pulled this from a node."""
+        message = NodeInventory(**({"snapshot": seen, "stale": False} | changes))
+        return self.observe(subjects.inventory(seen.node), message)
+
+    def fails(self, grant: Grant, message: str = "out of luck", *, error: str = "Unknown") -> list[Instruction]:
+        """The slice of a grant cannot be made."""
+        return self._told(grant, SliceFailed, error=error, message=message)
+
+    def breaks(self, grant: Grant, message: str = "Xid 79") -> list[Instruction]:
+        """The slice of a grant was made, and is not there any more."""
+        return self._told(grant, SliceDegraded, message=message)
+
+    def _told(self, grant: Grant, kind: type[SliceFailed | SliceDegraded], **what: str) -> list[Instruction]:
+        booking = grant.booking
+        word = kind(allocation=booking.allocation, request=booking.request, revision=grant.revision, **what)
+        return self.observe(subjects.slice_(booking.node, booking.allocation), word)
+
+    def reads(self, entry: Grant | Revoke) -> list[Instruction]:
+        """An entry that another allocator has written to the ledger."""
+        return self.observe(subjects.ledger(entry.booking.node, entry.booking.allocation), entry)
 
     def add_node(self, seen: NodeSnapshot) -> list[Write]:
         """A node appears, with its inventory, and is opened; returns what was written for that."""
-        news = NodeChanged(
-            node=seen.node,
-            endpoint="127.0.0.1:1",
-            boot_id=seen.boot_id,
-            agent_run=seen.agent_run,
-            generation=seen.generation,
-            gpus=(),
-        )
-        first = self.observe(subjects.node(seen.node), news)
-        inventory = NodeInventory(snapshot=seen, stale=False)
-        return self.land_all(first + self.observe(subjects.inventory(seen.node), inventory))
+        first = self.observe(subjects.node(seen.node), news_of(seen))
+        return self.land_all(first + self.pull(seen))
+
+    def add_nodes(self, *names: str, gpus: int = 1) -> list[Write]:
+        """Nodes appear that have so many empty A100-40GB each."""
+        reports = {name: tuple(gpu_report(name, index) for index in range(gpus)) for name in names}
+        return [write for name in names for write in self.add_node(snapshot(name, reports[name]))]
 
     def request(self, message: AllocationRequested) -> list[Instruction]:
         return self.observe(subjects.request(RequestId(message.name)), message)
@@ -283,29 +330,27 @@ def ready_of(grant: Grant, ticket: str = "ticket-1") -> SliceReady:
         DeviceState(gpu=d.gpu, profile=d.profile, start=d.start, size=d.size, uuid=f"MIG-{ticket}-{n}")
         for n, d in enumerate(booking.devices)
     )
-    containers = tuple(
-        ContainerDevices(
-            container=name,
-            visible_devices=",".join(
-                s.uuid for s, d in zip(devices, booking.devices, strict=True) if d.container == name
-            ),
-        )
-        for name in dict.fromkeys(d.container for d in booking.devices)
-    )
+    containers = []
+    for name in dict.fromkeys(d.container for d in booking.devices):
+        its = [(state, d.share) for state, d in zip(devices, booking.devices, strict=True) if d.container == name]
+        memory_mib = sum(share.memory_mib for _, share in its if share is not None)
+        visible = ",".join(state.uuid for state, _ in its)
+        containers.append(ContainerDevices(container=name, visible_devices=visible, memory_mib=memory_mib))
     return SliceReady(
         allocation=AllocationId(booking.allocation),
         request=booking.request,
         revision=grant.revision,
         ticket=ticket,
         devices=devices,
-        containers=containers,
+        containers=tuple(containers),
     )
 
 
-def working_allocator() -> Bench:
-    """An active allocator that has read a bus without requests."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(orphan_grace_s=30.0, closing_ttl_s=3600)))
-    bench.read_all(all_said())
+def working_allocator(rules: SchedulerConfig | None = None, *entries: tuple[Address, AnyMessage]) -> Bench:
+    """An active allocator that has read a bus without requests, or with these entries."""
+    rules = rules or SchedulerConfig(orphan_grace_s=30.0, closing_ttl_s=3600)
+    bench = Bench(Allocator(RunId("r1"), rules))
+    bench.read_all(all_said(), *entries)
     bench.handle(LeaseChanged(held=True))
     return bench
 

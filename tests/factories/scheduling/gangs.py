@@ -1,14 +1,10 @@
 """Pods that are granted together or not: requested, granted, created and released, on nodes of one GPU each."""
 
-from dataclasses import replace
-
 import msgspec
-from factories.scheduling.allocator import Bench, all_said, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator
 from factories.words import booking_of
 
-from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked, Write
-from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,
@@ -17,11 +13,8 @@ from sluice.contracts.messages import (
     Grant,
     Pending,
     PodGroup,
-    RequestWithdrawn,
 )
-from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.events import LeaseChanged
 
 WHOLE = claim(profile="7g.40gb")
 SMALL = claim(profile="1g.5gb")
@@ -34,9 +27,7 @@ def member(request: str, *claims, size: int = 2, group: str = "train", priority:
 
 def fleet(gpus: int, **rules) -> Bench:
     """An allocator with so many nodes of one empty A100-40GB each."""
-    bench = Bench(Allocator(RunId("r1"), replace(SchedulerConfig(), **rules)))
-    bench.read_all(all_said())
-    bench.handle(LeaseChanged(held=True))
+    bench = working_allocator(SchedulerConfig(**rules))
     for number in range(gpus):
         bench.add_node(snapshot(f"node-{number}", (gpu_report(f"node-{number}", 0),)))
     bench.said.clear()
@@ -75,14 +66,16 @@ def ready(bench: Bench, grant: Grant) -> list[AnyMessage | None]:
     return everything(bench, bench.ready(grant))
 
 
-def tick(bench: Bench, seconds: float) -> list[AnyMessage | None]:
-    bench.now += seconds
-    return everything(bench, bench.handle(Ticked()))
+def tick(bench: Bench, seconds: float, *, times: int = 1) -> list[AnyMessage | None]:
+    said: list[AnyMessage | None] = []
+    for _ in range(times):
+        bench.now += seconds
+        said += everything(bench, bench.handle(Ticked()))
+    return said
 
 
 def withdraw(bench: Bench, request: str) -> list[AnyMessage | None]:
-    gone = RequestWithdrawn(revision=2, source=asked(request).source, cause="pod gone")
-    return everything(bench, bench.observe(subjects.request(RequestId(request)), gone))
+    return bench.withdraw(request)
 
 
 def gone(bench: Bench, grant: Grant) -> list[AnyMessage | None]:

@@ -4,9 +4,9 @@ import msgspec
 from factories.scheduling.allocator import Bench, all_said, asked, claim, gpu_report, snapshot
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Ticked, Write
+from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import EvictionOrdered, EvictionOver, Grant, Leeway, RequestWithdrawn
+from sluice.contracts.messages import EvictionOrdered, EvictionOver, Grant, Leeway
 from sluice_allocator.core.events import LeaseChanged
 
 WHOLE = claim(profile="7g.40gb")
@@ -35,8 +35,7 @@ def said(writes: list[Write]) -> list:
 
 
 def withdraw(bench: Bench, name: str) -> list[Write]:
-    message = RequestWithdrawn(revision=2, source=asked(name).source, cause="pod gone")
-    return bench.land_all(bench.observe(subjects.request(RequestId(name)), message))
+    return bench.land_all(bench.ends(name))
 
 
 def ends(bench: Bench, grant: Grant) -> list[Write]:
@@ -50,11 +49,7 @@ def outcome(bench: Bench, name: str, message) -> list[Write]:
 
 
 def tick(bench: Bench, seconds: float) -> list[Write]:
-    written = []
-    for _ in range(round(seconds)):
-        bench.now += 1.0
-        written += bench.land_all(bench.handle(Ticked()))
-    return written
+    return bench.passes(seconds, step=1.0)
 
 
 def evictions(bench: Bench) -> dict[str, str]:

@@ -1,12 +1,12 @@
 """Namespaces with quotas, requests in them, and their usage."""
 
 import msgspec
-from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Observed, Stream, Write
 from sluice.contracts.ids import OperationId
-from sluice.contracts.messages import AllocationRequested, Amounts, Claim, Grant, Pending, QuotaSet, RequestWithdrawn
+from sluice.contracts.messages import AllocationRequested, Amounts, Claim, Grant, Pending, QuotaSet
 from sluice.contracts.quotas.usage import Usage
 from sluice_allocator.core.quotas.quota import usage
 
@@ -64,9 +64,7 @@ def read_back(bench: Bench, grant: Grant) -> list:
 
 def end(bench: Bench, grant: Grant) -> list[Write]:
     """Its pod ends, and its agent reports that the slice is gone."""
-    request = grant.booking.request
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    all_of(bench, bench.observe(subjects.request(request), withdrawn))
+    bench.withdraw(grant.booking.name)
     return all_of(bench, bench.gone(grant))
 
 

@@ -72,10 +72,7 @@ def refused(bench: Bench, request: str = "p1", container: str = "", **values: in
 
 def answer_of(grant: Grant, *, shrinking: bool = False):
     """Its agent's report when the slice is as ordered, or still counts at the old size."""
-    ready = ready_of(grant)
-    shares = {d.container: d.share.memory_mib for d in grant.booking.devices if d.share is not None}
-    containers = tuple(replace(each, memory_mib=shares[each.container]) for each in ready.containers)
-    return replace(ready, containers=containers, shrinking=shrinking)
+    return replace(ready_of(grant), shrinking=shrinking)
 
 
 def said(bench: Bench, grant: Grant, *, shrinking: bool = False) -> list[Write]:

@@ -1,17 +1,13 @@
 """Situations in which a pod waits for its turn, not for a place: each ends with the pod's wait reason."""
 
-from dataclasses import replace
-
 import msgspec
-from factories.scheduling.allocator import Bench, all_said, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import Bench, asked, claim, working_allocator
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked, Write
-from sluice.contracts.ids import RequestId, RunId
+from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import AllocationRequested, Amounts, Leeway, Pending, PodGroup, QuotaSet
-from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.events import LeaseChanged
 
 SMALL, HALF, WHOLE = claim(profile="1g.5gb"), claim(profile="3g.20gb"), claim(profile="7g.40gb")
 LONG_S = 3600.0
@@ -67,10 +63,8 @@ def outside_of_a_full_queue() -> Pending:
 
 
 def _of_one_gpu(**rules: int) -> Bench:
-    bench = Bench(Allocator(RunId("r1"), replace(SchedulerConfig(), **rules)))
-    bench.read_all(all_said())
-    bench.handle(LeaseChanged(held=True))
-    bench.add_node(snapshot("gpu-1", (gpu_report("gpu-1", 0),)))
+    bench = working_allocator(SchedulerConfig(**rules))
+    bench.add_nodes("gpu-1")
     return bench
 
 

@@ -5,52 +5,52 @@ Declared for docs/invariants.md; nothing is decided by it. `test_invariants` com
 
 from dataclasses import dataclass
 
-from simulation.planted.allocator.cordons import PROMISED_FOR_EVER, SENT_AS_DECIDED
+from simulation.planted.allocator.cordons import promised_for_ever, sent_as_decided
 from simulation.planted.allocator.jobs import HALF_KEPT, ONE_TOO_MANY
 from simulation.planted.allocator.node_removals import (
     GONE_IN_ANOTHER_LIFE,
-    NEVER_BEGUN_ANEW,
-    OPEN_WHILE_CLOSING,
     OPENED_UNHEARD,
-    RELEASED_OVER_NOTHING,
     REMOVED_HAS_NOTHING,
+    never_begun_anew,
+    open_while_closing,
+    released_over_nothing,
 )
-from simulation.planted.allocator.preemptions import COUNTED_ON_TWICE, PROMISED_IS_HAD
+from simulation.planted.allocator.preemptions import counted_on_twice, promised_is_had
 from simulation.planted.allocator.quotas import BOUND_ON_WHAT_IS_KNOWN, NOTHING_TAKEN_BACK
-from simulation.planted.allocator.turns import BOTH_KEPT, STARVING_BUGS, TAKES_WHAT_IS_THERE
+from simulation.planted.allocator.turns import BOTH_KEPT, STARVING_BUGS, takes_what_is_there
 from simulation.planted.bug import PlantedBug
-from simulation.planted.kube import DECLINED_FORGOTTEN, KEPT_OUT, NOT_TAKEN_BACK, READ_IS_SETTLED, RELEASE_FORGOTTEN
+from simulation.planted.kube import DECLINED_FORGOTTEN, KEPT_OUT, NOT_TAKEN_BACK, RELEASE_FORGOTTEN, read_is_settled
 from simulation.planted.lost_truth import NEVER_ENTERED
-from simulation.planted.node.late_processes import WRITTEN_ONCE
+from simulation.planted.node.late_processes import written_once
 from simulation.planted.node.sizes import SIZE_BUGS
 from simulation.planted.protocol import BUGS
 from simulation.planted.rare import RARE_BUGS
-from simulation.planted.troubles import LATE_IS_OVER, LATER_SLICE_STAYS, LATEST_IS_RIGHT
+from simulation.planted.troubles import LATER_SLICE_STAYS, late_is_over, latest_is_right
 from simulation.planted.two_allocators import GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS
 from simulation.schedules.forgotten import (
     LEFT_BEHIND,
     LINGERS_UNSEEN,
-    NOBODYS_IS_OURS,
     NOT_KNOWN_TO_HAVE_LIVED,
-    TICKETS_UNREAD,
+    nobodys_is_ours,
+    tickets_unread,
 )
 from simulation.schedules.unanswered import (
     ASKED_IN_ANY_LIFE,
     EVICTED_IN_ANY_LIFE,
-    NUMBERS_OUTLIVE_THEIR_STREAM,
     OUTDATED_NAMES_NOTHING,
-    TOLD_IN_ANY_LIFE,
+    numbers_outlive_their_stream,
+    told_in_any_life,
 )
 from simulation.schedules.unread import NOT_SEEN, REVOKED_UNREAD
 
 PLAYED: tuple[PlantedBug, ...] = (
-    SENT_AS_DECIDED, PROMISED_FOR_EVER, HALF_KEPT, BOUND_ON_WHAT_IS_KNOWN, OPEN_WHILE_CLOSING, TAKES_WHAT_IS_THERE,
-    NEVER_BEGUN_ANEW, BOTH_KEPT, GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS, REVOKED_UNREAD, NOT_SEEN, TICKETS_UNREAD,
-    NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, LINGERS_UNSEEN, NOBODYS_IS_OURS, COUNTED_ON_TWICE, PROMISED_IS_HAD,
-    LATEST_IS_RIGHT, RELEASE_FORGOTTEN, TOLD_IN_ANY_LIFE, ASKED_IN_ANY_LIFE, EVICTED_IN_ANY_LIFE, READ_IS_SETTLED,
-    OUTDATED_NAMES_NOTHING, NUMBERS_OUTLIVE_THEIR_STREAM,
-    OPENED_UNHEARD, GONE_IN_ANOTHER_LIFE, NEVER_ENTERED, REMOVED_HAS_NOTHING, LATE_IS_OVER, LATER_SLICE_STAYS,
-    RELEASED_OVER_NOTHING, WRITTEN_ONCE, ONE_TOO_MANY, KEPT_OUT, NOT_TAKEN_BACK, DECLINED_FORGOTTEN, NOTHING_TAKEN_BACK,
+    sent_as_decided, promised_for_ever, HALF_KEPT, BOUND_ON_WHAT_IS_KNOWN, open_while_closing, takes_what_is_there,
+    never_begun_anew, BOTH_KEPT, GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS, REVOKED_UNREAD, NOT_SEEN, tickets_unread,
+    NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, LINGERS_UNSEEN, nobodys_is_ours, counted_on_twice, promised_is_had,
+    latest_is_right, RELEASE_FORGOTTEN, told_in_any_life, ASKED_IN_ANY_LIFE, EVICTED_IN_ANY_LIFE, read_is_settled,
+    OUTDATED_NAMES_NOTHING, numbers_outlive_their_stream,
+    OPENED_UNHEARD, GONE_IN_ANOTHER_LIFE, NEVER_ENTERED, REMOVED_HAS_NOTHING, late_is_over, LATER_SLICE_STAYS,
+    released_over_nothing, written_once, ONE_TOO_MANY, KEPT_OUT, NOT_TAKEN_BACK, DECLINED_FORGOTTEN, NOTHING_TAKEN_BACK,
     *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
 )  # fmt: skip
 """Too rare for chance: schedules of their own play these, or a plan that is kept."""

@@ -1,6 +1,7 @@
 """How a planted bug is looked for, in seeds and schedules: with it one of its own rules breaks, and without it none."""
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
 
 from simulation.judges.judge import ViolationError
 from simulation.plans.plan import Plan
@@ -37,3 +38,16 @@ def assert_played(schedule: Callable[[], None], bug: PlantedBug) -> None:
         except ViolationError as found:
             rule = found.rule
     assert rule in bug.caught_by, f"{bug.name} (users lose {bug.loses}) is not seen: {rule or 'nothing fails'}"
+
+
+def catches(bug: PlantedBug) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """The decorated schedule is a test: it passes, and breaks one of the bug's own rules with the bug."""
+
+    def test_of(schedule: Callable[[], None]) -> Callable[[], None]:
+        @wraps(schedule)
+        def played() -> None:
+            assert_played(schedule, bug)
+
+        return played
+
+    return test_of

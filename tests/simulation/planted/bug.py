@@ -44,28 +44,36 @@ class PlantedBug:
     focus: Callable[[Plan], Plan] = lambda plan: plan
 
 
+def bug(
+    name: str,
+    caught_by: str | tuple[str, ...],
+    where: type | ModuleType,
+    attribute: str,
+    focus: Callable[[Plan], Plan] = lambda plan: plan,
+    loses: str = "",
+) -> Callable[[Callable[..., Any]], PlantedBug]:
+    """The bug that the decorated function makes in place of `where.attribute`.
+
+    Its docstring ends with what a user loses: "Loses ...".
+    """
+
+    def made(change: Callable[..., Any]) -> PlantedBug:
+        lost = loses or inspect.cleandoc(change.__doc__ or "").partition("Loses ")[2].removesuffix(".")
+        assert lost, f"{name}: say what a user loses"
+        caught = (caught_by,) if isinstance(caught_by, str) else caught_by
+        return PlantedBug(name, lost, caught, ((where, attribute, change),), focus)
+
+    return made
+
+
 class Bugs(list[PlantedBug]):
     """Bugs about one thing."""
 
-    def plant(
-        self,
-        name: str,
-        caught_by: str | tuple[str, ...],
-        where: type | ModuleType,
-        attribute: str,
-        focus: Callable[[Plan], Plan] = lambda plan: plan,
-        loses: str = "",
-    ) -> Callable[[Change], Change]:
-        """Add the bug that the decorated function makes in place of `where.attribute`.
-
-        Its docstring ends with what a user loses: "Loses ...".
-        """
+    def plant(self, *about: Any, **more: Any) -> Callable[[Change], Change]:
+        """Add a `bug` about this, made by the decorated function."""
 
         def add(change: Change) -> Change:
-            lost = loses or inspect.cleandoc(change.__doc__ or "").partition("Loses ")[2].removesuffix(".")
-            assert lost, f"{name}: say what a user loses"
-            caught = (caught_by,) if isinstance(caught_by, str) else caught_by
-            self.append(PlantedBug(name, lost, caught, ((where, attribute, change),), focus))
+            self.append(bug(*about, **more)(change))
             return change
 
         return add

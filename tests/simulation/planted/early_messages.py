@@ -66,14 +66,12 @@ def _wiped_while_pulls_fail(plan: Plan) -> Plan:
     return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)), weather=weather)
 
 
-WORDS_BUGS.extend(
-    (
-        PlantedBug(
-            "stale snapshot adopts a node",
-            "the slice that it runs on, to a pod that is placed by what was there once",
-            ("I1",),
-            ((nodes, "_may_adopt", _an_old_picture_will_do), (Inventory, "_publish", _said_again_after_a_wipe)),
-            _wiped_while_pulls_fail,
-        ),
-    )
-)
+WORDS_BUGS += [
+    PlantedBug(
+        "stale snapshot adopts a node",
+        "the slice that it runs on, to a pod that is placed by what was there once",
+        ("I1",),
+        ((nodes, "_may_adopt", _an_old_picture_will_do), (Inventory, "_publish", _said_again_after_a_wipe)),
+        _wiped_while_pulls_fail,
+    ),
+]

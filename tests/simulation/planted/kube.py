@@ -7,7 +7,7 @@ from typing import Any
 from simulation.kube.reflector import Reflector
 from simulation.plans.plan import Fault, FaultKind, Plan, PodLife, with_cluster
 from simulation.plans.pods import REFUSED
-from simulation.planted.bug import Bugs, PlantedBug, always
+from simulation.planted.bug import Bugs, PlantedBug, always, bug
 from simulation.planted.kube_claims import CLAIM_BUGS_OF_CLUSTERS
 from simulation.planted.troubles import disks_wiped_behind_the_bus
 
@@ -135,8 +135,11 @@ def _never_taken_back(original: Any, self: Any, record: Any, view: Any, problem:
     return original(self, record, view, problem, now) if problem is not None else ([], [])
 
 
-def _read_is_settled(original: Any, self: Any, record: Any) -> None:
-    """What a pod looks like now is what became of every patch that was sent."""
+# Too rare by chance: a call must be late, its answer missing, the API server busy and the bus wiped, in this order.
+@bug("a read settles a patch", "bound once", PodReconciler, "was_read")
+def read_is_settled(original: Any, self: Any, record: Any) -> None:
+    """What a pod looks like now is what became of every patch that was sent.
+    Loses the slice that it was let go with: its patch landed after it was read, and after the bus was wiped."""
     original(self, record)
     record.confirm_by = ""
 
@@ -184,46 +187,37 @@ RELEASE_FORGOTTEN = PlantedBug(
 """
 Too rare by chance for the dose: it has a schedule of its own in `test_kube`. The allocator would have the pod evicted,
 if it did not forget that, too."""
-READ_IS_SETTLED = PlantedBug(
-    "a read settles a patch",
-    "the slice that it was let go with: its patch landed after it was read, and after the bus was wiped",
-    ("bound once",),
-    ((PodReconciler, "was_read", _read_is_settled),),
-)
-"""Likewise: a call must be late, its answer missing, the API server busy and the bus wiped, in this order."""
-KUBE_BUGS.extend(
-    (
-        PlantedBug(
-            "goes on after 410",
-            "pods that are never seen, and slices that are never released",
-            ("I4", "I3", "cluster"),
-            ((Reflector, "too_old", _goes_on_after_410), (Reflector, "resync", always(None))),
-            _gaps,
-        ),
-        PlantedBug(
-            "told once",
-            "a pod that names a device of before the reboot",
-            ("cluster", "I4"),
-            ((PodReconciler, "_annotate", always(None)),),
-            _reboots,
-        ),
-        PlantedBug(
-            "given another elsewhere",
-            "a slice on another node, for ever, to a pod that cannot leave its own",
-            ("bound once", "I4"),
-            ((reconcile, "why_lost", always(None)), (grant_validity, "why_lost", always(None))),
-            lambda plan: with_cluster(disks_wiped_behind_the_bus(plan)),
-        ),
-        PlantedBug(
-            "an unrequested answer stays",
-            "room on the bus: a word for ever, of every pod that went while the broker forgot what it asked for",
-            ("I3",),
-            tuple((module, "watch_answer", always(None)) for module in (changes, recheck)),
-            _forgotten_as_they_go,
-        ),
-        *CLAIM_BUGS_OF_CLUSTERS,
-    )
-)
+KUBE_BUGS += [
+    PlantedBug(
+        "goes on after 410",
+        "pods that are never seen, and slices that are never released",
+        ("I4", "I3", "cluster"),
+        ((Reflector, "too_old", _goes_on_after_410), (Reflector, "resync", always(None))),
+        _gaps,
+    ),
+    PlantedBug(
+        "told once",
+        "a pod that names a device of before the reboot",
+        ("cluster", "I4"),
+        ((PodReconciler, "_annotate", always(None)),),
+        _reboots,
+    ),
+    PlantedBug(
+        "given another elsewhere",
+        "a slice on another node, for ever, to a pod that cannot leave its own",
+        ("bound once", "I4"),
+        ((reconcile, "why_lost", always(None)), (grant_validity, "why_lost", always(None))),
+        lambda plan: with_cluster(disks_wiped_behind_the_bus(plan)),
+    ),
+    PlantedBug(
+        "an unrequested answer stays",
+        "room on the bus: a word for ever, of every pod that went while the broker forgot what it asked for",
+        ("I3",),
+        tuple((module, "watch_answer", always(None)) for module in (changes, recheck)),
+        _forgotten_as_they_go,
+    ),
+    *CLAIM_BUGS_OF_CLUSTERS,
+]
 KEPT_OUT = PlantedBug(
     "pinned without a node check",
     "its start: a pod of the moment after a cordon waits for the end of that, with its slice",

@@ -50,14 +50,12 @@ def _by_number(_original: Any, _allocation: str, claims: Any) -> dict[tuple[str,
     return {(claim.uid, key): f"gpu-{n}" for claim in claims for n, key in enumerate(sorted(claim.requests))}
 
 
-CLAIM_BUGS_OF_CLUSTERS.extend(
-    (
-        PlantedBug(
-            "gate opened before the claim is allocated",
-            "a start: no scheduler places the pod",
-            ("cluster claims",),
-            ((ClaimReconciler, "keeps_gate_closed", always(False)),),
-            _claiming,
-        ),
-    )
-)
+CLAIM_BUGS_OF_CLUSTERS += [
+    PlantedBug(
+        "gate opened before the claim is allocated",
+        "a start: no scheduler places the pod",
+        ("cluster claims",),
+        ((ClaimReconciler, "keeps_gate_closed", always(False)),),
+        _claiming,
+    ),
+]

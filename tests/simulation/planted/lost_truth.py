@@ -66,30 +66,28 @@ def _keeping_warm(plan: Plan) -> Plan:
     return replace(plan, keep_warm_s=KEEP_WARM_S)
 
 
-TRUTH_BUGS.extend(
-    (
-        PlantedBug(
-            "published before it is on disk",
-            "the memory of what was given back: after a power cut it is made again, under the next tenant",
-            ("on disk",),
-            ((agents, "must_outlive_boot", always(False)),),
-        ),
-        PlantedBug(
-            "slice without entry counts as absent",
-            "the slice that it runs on, after the broker was wiped",
-            ("bound once", "undisturbed", "LAW 3"),
-            tuple((each, "await_node", always(None)) for each in (reconcile, bind)),
-            _agents_come_late,
-        ),
-        PlantedBug(
-            "warm instances stay in the way",
-            "the place that was granted, to an instance without owner",
-            ("warm in the way", "I4"),
-            ((WarmPool, "make_room", always(False)),),
-            _keeping_warm,
-        ),
-    )
-)
+TRUTH_BUGS += [
+    PlantedBug(
+        "published before it is on disk",
+        "the memory of what was given back: after a power cut it is made again, under the next tenant",
+        ("on disk",),
+        ((agents, "must_outlive_boot", always(False)),),
+    ),
+    PlantedBug(
+        "slice without entry counts as absent",
+        "the slice that it runs on, after the broker was wiped",
+        ("bound once", "undisturbed", "LAW 3"),
+        tuple((each, "await_node", always(None)) for each in (reconcile, bind)),
+        _agents_come_late,
+    ),
+    PlantedBug(
+        "warm instances stay in the way",
+        "the place that was granted, to an instance without owner",
+        ("warm in the way", "I4"),
+        ((WarmPool, "make_room", always(False)),),
+        _keeping_warm,
+    ),
+]
 NEVER_ENTERED = PlantedBug(
     "adopted once only",
     "its slice, and the place: its node was opened on an older word than what its agent was just making",

@@ -86,51 +86,49 @@ OPENED_BEFORE_IT_IS_CLOSED = PlantedBug(
     ("I13",),
     ((reconcile, "_is_to_be_closed", always(False)), (Devices, "may_be_ours", always(True))),
 )
-RARE_BUGS.extend(
-    (
-        PlantedBug(
-            "server's limits believed after a lost journal",
-            "memory that its share was given: the journal was lost while its server had another size's limits",
-            ("MPS",),
-            ((OrderReconciler, "_is_served", always(True)),),
-        ),
-        PlantedBug(
-            "reservation never swapped",
-            "a place that is free, to a pod that was promised another; and its rest, to a pod that is moved for it",
-            ("I4",),
-            ((offers, "exchange_promise", always(False)),),
-        ),
-        PlantedBug(
-            "per-pod limit judged at the grant only",
-            "the limit that an operator has set: a grant that was on its way lands after it, and is bound",
-            ("quota",),
-            ((overcommit, "_is_too_much_for_one", always("")),),
-        ),
-        *BELIEVED_BUGS,
-        OPENED_BEFORE_IT_IS_CLOSED,
-        PlantedBug(
-            "any instance at a granted place is ours",
-            "its devices: an administrator removes instances made by hand",
-            ("I4",),
-            ((Devices, "may_be_ours", always(True)),),
-        ),
-        PlantedBug(
-            "lagging single read believed",
-            "its pod's health: what was said of its slice while its GPU was silent is said for ever",
-            ("I4",),
-            ((Outbox, "_is_last", always(True)),),
-        ),
-        PlantedBug(
-            "reused STATE numbers trusted",
-            "its slice: an older word of its agent lands over the one that got the number it expected, and stays",
-            ("I4",),
-            ((GuardQueue, "expects", always(None)),),
-        ),
-        PlantedBug(
-            "source assumed to know a loss",
-            "any answer, for ever: it runs on what is being taken back from it",
-            ("I4",),
-            ((eviction_orders, "why_taken_back", always(None)),),
-        ),
-    )
-)
+RARE_BUGS += [
+    PlantedBug(
+        "server's limits believed after a lost journal",
+        "memory that its share was given: the journal was lost while its server had another size's limits",
+        ("MPS",),
+        ((OrderReconciler, "_is_served", always(True)),),
+    ),
+    PlantedBug(
+        "reservation never swapped",
+        "a place that is free, to a pod that was promised another; and its rest, to a pod that is moved for it",
+        ("I4",),
+        ((offers, "exchange_promise", always(False)),),
+    ),
+    PlantedBug(
+        "per-pod limit judged at the grant only",
+        "the limit that an operator has set: a grant that was on its way lands after it, and is bound",
+        ("quota",),
+        ((overcommit, "_is_too_much_for_one", always("")),),
+    ),
+    *BELIEVED_BUGS,
+    OPENED_BEFORE_IT_IS_CLOSED,
+    PlantedBug(
+        "any instance at a granted place is ours",
+        "its devices: an administrator removes instances made by hand",
+        ("I4",),
+        ((Devices, "may_be_ours", always(True)),),
+    ),
+    PlantedBug(
+        "lagging single read believed",
+        "its pod's health: what was said of its slice while its GPU was silent is said for ever",
+        ("I4",),
+        ((Outbox, "_is_last", always(True)),),
+    ),
+    PlantedBug(
+        "reused STATE numbers trusted",
+        "its slice: an older word of its agent lands over the one that got the number it expected, and stays",
+        ("I4",),
+        ((GuardQueue, "expects", always(None)),),
+    ),
+    PlantedBug(
+        "source assumed to know a loss",
+        "any answer, for ever: it runs on what is being taken back from it",
+        ("I4",),
+        ((eviction_orders, "why_taken_back", always(None)),),
+    ),
+]

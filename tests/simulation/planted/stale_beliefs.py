@@ -135,95 +135,93 @@ def _whoever_asks_says_all(original: Any, ctx: Any, request: Any) -> Any:
     return replace(member, adopted_for=None) if member is not None else None
 
 
-BELIEVED_BUGS.extend(
-    (
-        PlantedBug(
-            "late binding released unadopted",
-            "the slice of a pod that is gone: it is said to be over while it is there",
-            ("LAW 3",),
-            (
-                (entries, "await_node", _source_knows_all),
-                (entries, "answer_without_slice", _a_silent_source_has_nothing),
-                *BOUND_IN_ANY_LIFE,
-            ),
+BELIEVED_BUGS += [
+    PlantedBug(
+        "late binding released unadopted",
+        "the slice of a pod that is gone: it is said to be over while it is there",
+        ("LAW 3",),
+        (
+            (entries, "await_node", _source_knows_all),
+            (entries, "answer_without_slice", _a_silent_source_has_nothing),
+            *BOUND_IN_ANY_LIFE,
         ),
-        PlantedBug(
-            "a late binding counts",
-            "the slice that it runs on: what was bound before the broker was wiped, and landed later, takes its place",
-            ("LAW 3", "undisturbed"),
-            ((Bound, "is_for", always(True)), *BOUND_IN_ANY_LIFE),
+    ),
+    PlantedBug(
+        "a late binding counts",
+        "the slice that it runs on: what was bound before the broker was wiped, and landed later, takes its place",
+        ("LAW 3", "undisturbed"),
+        ((Bound, "is_for", always(True)), *BOUND_IN_ANY_LIFE),
+    ),
+    PlantedBug(
+        "Bound of any incarnation",
+        "its request: it learns of a slice that was waived before the broker was wiped, and then of its loss",
+        ("undisturbed",),
+        BOUND_IN_ANY_LIFE,
+    ),
+    PlantedBug(
+        "every reading counts as the newest",
+        "the pods that come to a node which its operator has just taken out of use",
+        ("cordoned",),
+        ((BusCache, "_is_beyond", always(False)),),
+    ),
+    PlantedBug(
+        "request names all its slices",
+        "the slice of a job that runs: its pods' words were lost after a wipe, but for an old one",
+        ("undisturbed",),
+        ((reconcile, "member_of_group", _whoever_asks_says_all), *NAMES_NO_LIFE),
+    ),
+    PlantedBug(
+        "pod without our label ignored",
+        "its slice: somebody took its label away, and the bus forgot its request",
+        ("undisturbed",),
+        ((ApiHandler, "other_seen", always(None)),),
+    ),
+    PlantedBug(
+        "standby keeps an old SourceSynced",
+        "its slice: the broker was wiped twice, and who takes over counts what its source told in between",
+        ("undisturbed",),
+        (
+            (changes, "watch_grant", _only_what_is_there_is_looked_at),
+            (changes, "watch_request", _only_answers_are_asked_for),
+            (changes, "watch_binding", always(None)),
         ),
-        PlantedBug(
-            "Bound of any incarnation",
-            "its request: it learns of a slice that was waived before the broker was wiped, and then of its loss",
-            ("undisturbed",),
-            BOUND_IN_ANY_LIFE,
+    ),
+    PlantedBug(
+        "slice unfound behind a gone binding",
+        "the slice that it runs on: binding and ask of before a wipe landed later, and name one that was surplus",
+        ("LAW 3", "undisturbed"),
+        (
+            (grant_validity, "is_found_instead", always(False)),
+            (settling_one, "is_found_instead", always(False)),
+            *NAMES_NO_LIFE,
+            *BOUND_IN_ANY_LIFE,
         ),
-        PlantedBug(
-            "every reading counts as the newest",
-            "the pods that come to a node which its operator has just taken out of use",
-            ("cordoned",),
-            ((BusCache, "_is_beyond", always(False)),),
+    ),
+    PlantedBug(
+        "binding lost by one lagging reading",
+        "its slice: a server that lagged shows neither grant nor binding, of which only the binding is known still",
+        ("LAW 3", "undisturbed"),
+        (
+            (BusCache, "catch_up", _what_no_reading_shows_is_lost),
+            (BusCache, "_is_beyond", _booked_as_the_reading_shows),
         ),
-        PlantedBug(
-            "request names all its slices",
-            "the slice of a job that runs: its pods' words were lost after a wipe, but for an old one",
-            ("undisturbed",),
-            ((reconcile, "member_of_group", _whoever_asks_says_all), *NAMES_NO_LIFE),
-        ),
-        PlantedBug(
-            "pod without our label ignored",
-            "its slice: somebody took its label away, and the bus forgot its request",
-            ("undisturbed",),
-            ((ApiHandler, "other_seen", always(None)),),
-        ),
-        PlantedBug(
-            "standby keeps an old SourceSynced",
-            "its slice: the broker was wiped twice, and who takes over counts what its source told in between",
-            ("undisturbed",),
-            (
-                (changes, "watch_grant", _only_what_is_there_is_looked_at),
-                (changes, "watch_request", _only_answers_are_asked_for),
-                (changes, "watch_binding", always(None)),
-            ),
-        ),
-        PlantedBug(
-            "slice unfound behind a gone binding",
-            "the slice that it runs on: binding and ask of before a wipe landed later, and name one that was surplus",
-            ("LAW 3", "undisturbed"),
-            (
-                (grant_validity, "is_found_instead", always(False)),
-                (settling_one, "is_found_instead", always(False)),
-                *NAMES_NO_LIFE,
-                *BOUND_IN_ANY_LIFE,
-            ),
-        ),
-        PlantedBug(
-            "binding lost by one lagging reading",
-            "its slice: a server that lagged shows neither grant nor binding, of which only the binding is known still",
-            ("LAW 3", "undisturbed"),
-            (
-                (BusCache, "catch_up", _what_no_reading_shows_is_lost),
-                (BusCache, "_is_beyond", _booked_as_the_reading_shows),
-            ),
-        ),
-        PlantedBug(
-            "unanswered patch counts as failed",
-            "the slice that it runs on, for another one: the bus was wiped before the answer of the API server came",
-            ("bound once", "undisturbed", "cluster"),
-            ((PodRecord, "binding_unknown", property(always(False))),),
-        ),
-        PlantedBug(
-            "ended pod had no slice",
-            "the order of things: its request is released before its slice, on a node that does not answer, is gone",
-            ("LAW 3",),
-            ((pod_store, "held_by", _who_has_ended_had_nothing), (PodStore, "_heard_end", _an_end_tells_of_nothing)),
-        ),
-        PlantedBug(
-            "snapshot of any incarnation adopts",
-            "the slice that it runs on: an empty picture of its node, of before a wipe, landed after it",
-            ("I1",),
-            ((nodes, "_may_adopt", _whatever_was_pulled_counts), *BOUND_IN_ANY_LIFE),
-        ),
-    )
-)
+    ),
+    PlantedBug(
+        "unanswered patch counts as failed",
+        "the slice that it runs on, for another one: the bus was wiped before the answer of the API server came",
+        ("bound once", "undisturbed", "cluster"),
+        ((PodRecord, "binding_unknown", property(always(False))),),
+    ),
+    PlantedBug(
+        "ended pod had no slice",
+        "the order of things: its request is released before its slice, on a node that does not answer, is gone",
+        ("LAW 3",),
+        ((pod_store, "held_by", _who_has_ended_had_nothing), (PodStore, "_heard_end", _an_end_tells_of_nothing)),
+    ),
+    PlantedBug(
+        "snapshot of any incarnation adopts",
+        "the slice that it runs on: an empty picture of its node, of before a wipe, landed after it",
+        ("I1",),
+        ((nodes, "_may_adopt", _whatever_was_pulled_counts), *BOUND_IN_ANY_LIFE),
+    ),
+]

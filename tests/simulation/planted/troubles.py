@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import structs
 from simulation.faults import further_faults
 from simulation.plans.plan import Fault, FaultKind, Plan
-from simulation.planted.bug import Bugs, PlantedBug, always
+from simulation.planted.bug import Bugs, PlantedBug, always, bug
 
 from sluice.contracts.messages import AllocationRequested
 from sluice_allocator.core import changes
@@ -38,15 +38,21 @@ def _damage_not_noticed(_original: Any, data: bytes, *, told: int = 0) -> Lines:
     return Lines()
 
 
-def _the_late_is_over(original: Any, self: Any, uid: Any, message: Any) -> Any:
-    """A pod that is asked for under another id has nothing under one that is heard of late."""
+# Too rare by chance for the dose.
+@bug("late request has no slice", "undisturbed", FolderReconciler, "_adopt")
+def late_is_over(original: Any, self: Any, uid: Any, message: Any) -> Any:
+    """A pod that is asked for under another id has nothing under one that is heard of late.
+    Loses living training, whose request a server that lags had not shown."""
     if isinstance(message, AllocationRequested):
         message = structs.replace(message, held=None)
     return original(self, uid, message)
 
 
-def _the_latest_is_right(original: Any, self: Any, uid: Any, message: Any) -> Any:
-    """A pod has the id that the bus has shown last, and whatever it had before is over."""
+# Too rare by chance for the dose: it has a schedule of its own in `test_further_faults`.
+@bug("latest request id wins", "undisturbed", FolderReconciler, "_adopt")
+def latest_is_right(original: Any, self: Any, uid: Any, message: Any) -> Any:
+    """A pod has the id that the bus has shown last, and whatever it had before is over.
+    Loses living training, to an ask of before that was on its way for long."""
     if isinstance(message, AllocationRequested):
         before = self.identities.at((message.origin, f"{message.namespace}/{message.name}"))
         if before is not None:
@@ -83,49 +89,33 @@ def disks_wiped_behind_the_bus(plan: Plan) -> Plan:
     return _only(plan, *(Fault(at, "broker wipe") for at in wipes), *disks)
 
 
-TROUBLE_BUGS.extend(
-    (
-        PlantedBug(
-            "sequences compared across incarnations",
-            "living training, to a clock that is behind",
-            ("undisturbed", "I3", "I4", "I1"),
-            ((BusCache, "_number_anew", always(None)),),
-            _made_by_a_slow_clock,
-        ),
-        PlantedBug(
-            "requested over a withdrawal",
-            "capacity, to a pod that is gone",
-            ("I5",),
-            ((RequestPublisher, "_asks_over_a_withdrawal", always(False)),),
-            _served_by_a_lagging_server,
-        ),
-        PlantedBug(
-            "statuses without entry stay",
-            "a pod's end, for ever: it is never released",
-            ("I3", "I4"),
-            ((changes, "watch_status", always(None)),),
-            disks_wiped_behind_the_bus,
-        ),
-    )
-)
-LATEST_IS_RIGHT = PlantedBug(
-    "latest request id wins",
-    "living training, to an ask of before that was on its way for long",
-    ("undisturbed",),
-    ((FolderReconciler, "_adopt", _the_latest_is_right),),
-)
-"""Too rare by chance for the dose: it has a schedule of its own in `test_further_faults`."""
+TROUBLE_BUGS += [
+    PlantedBug(
+        "sequences compared across incarnations",
+        "living training, to a clock that is behind",
+        ("undisturbed", "I3", "I4", "I1"),
+        ((BusCache, "_number_anew", always(None)),),
+        _made_by_a_slow_clock,
+    ),
+    PlantedBug(
+        "requested over a withdrawal",
+        "capacity, to a pod that is gone",
+        ("I5",),
+        ((RequestPublisher, "_asks_over_a_withdrawal", always(False)),),
+        _served_by_a_lagging_server,
+    ),
+    PlantedBug(
+        "statuses without entry stay",
+        "a pod's end, for ever: it is never released",
+        ("I3", "I4"),
+        ((changes, "watch_status", always(None)),),
+        disks_wiped_behind_the_bus,
+    ),
+]
 LATER_SLICE_STAYS = PlantedBug(
     "later of two slices wins",
     "living training, to a slice that its pod was given while a server that lags hid its own",
     ("undisturbed",),
     ((FolderReconciler, "_asked_anew", always(None)),),
-)
-"""Too rare by chance for the dose, too."""
-LATE_IS_OVER = PlantedBug(
-    "late request has no slice",
-    "living training, whose request a server that lags had not shown",
-    ("undisturbed",),
-    ((FolderReconciler, "_adopt", _the_late_is_over),),
 )
 """Too rare by chance for the dose, too."""

@@ -1,10 +1,9 @@
 """Broker wiped and a journal lost at once: only the node shows whose an instance is. Raises ViolationError."""
 
-from functools import partial
 from typing import Any
 
 from simulation.plans.pods import mps
-from simulation.planted.bug import PlantedBug, always
+from simulation.planted.bug import PlantedBug, always, bug
 from simulation.schedules.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
 from simulation.world.hardware import Machine, Ticket
 from simulation.world.weather import Weather
@@ -23,8 +22,7 @@ def begin(weather: Weather | None = None) -> Scene:
     """Pods run: on an instance, in two shares of one home, on a GPU of their own."""
     scene = Scene(MIG_NODE, WHOLE_NODE, WHOLE_NODE, weather=weather)
     for name, ask in zip(KEPT, (sliced("3g.20gb"), mps(1500), mps(1500), WHOLE), strict=True):
-        scene.pod(name, ask)
-        scene.until(partial(scene.runs, name), longest_s=60.0)
+        scene.serve(name, ask, longest_s=60.0)
     return scene
 
 
@@ -72,15 +70,13 @@ def what_was_under_way_is_lost(after_s: float = 0.3, weather: Weather | None = N
 def who_lingers_on_a_whole_gpu_is_seen() -> None:
     """Its slice was being revoked at that moment. The GPU's next request does not get it beside the old pod."""
     scene = Scene(WHOLE_NODE)
-    scene.pod("leaving", WHOLE, lingers_s=20.0)
-    scene.until(lambda: scene.runs("leaving"))
+    scene.serve("leaving", WHOLE, lingers_s=20.0)
     leaving = scene.request("leaving")
     scene.remove("leaving")
     scene.until(lambda: not scene.world.machines["node-0"].tickets)
     forget(scene, "node-0")
     landed = scene.landed()
-    scene.pod("next", WHOLE)
-    scene.until(lambda: scene.runs("next"), longest_s=90.0)
+    scene.serve("next", WHOLE, longest_s=90.0)
     refused = [write.message.error for write in landed if isinstance(write.message, SliceFailed)]
     assert refused, "no pod was granted the GPU while it was in use: the story tests nothing"
     assert set(refused) == {"InUse"}
@@ -143,8 +139,15 @@ def ticket_of(scene: Scene, name: str) -> tuple[Machine, Ticket]:
     return machine, machine.tickets[bound.ticket]
 
 
-def _nobody_asks_tickets(_original: Any, _tickets: Any) -> list[Any]:
-    """The ledger alone names an instance's owner; without an entry it has none."""
+@bug(
+    "tickets ignored without a journal",
+    ("I1", "I3", "I4", "bound once", "undisturbed", "LAW 3", "cluster"),
+    reconcile,
+    "newest_first",
+)
+def tickets_unread(_original: Any, _tickets: Any) -> list[Any]:
+    """The ledger alone names an instance's owner; without an entry it has none.
+    Loses a second slice, and the first for good: its owner is not known any more."""
     return []
 
 
@@ -155,8 +158,10 @@ class _Everywhere:
         return True
 
 
-def _what_nobody_has_is_ours(original: Any, self: Any, found: Any, homes: Any) -> Any:
-    """Marks are ignored: after a lost journal everything without an owner is destroyed."""
+@bug("unmarked instances taken for ours", "I13", OrphanedInstances, "_instances")
+def nobodys_is_ours(original: Any, self: Any, found: Any, homes: Any) -> Any:
+    """Marks are ignored: after a lost journal everything without an owner is destroyed.
+    Loses the instance made by hand, when a journal is lost."""
     devices = self._state.devices
     marks, devices.marks = devices.marks, _Everywhere()
     try:
@@ -180,18 +185,6 @@ LEFT_BEHIND = PlantedBug(
     "capacity, until a person looks",
     ("I3", "I4"),
     ((OrphanedInstances, "look", always(None)),),
-)
-NOBODYS_IS_OURS = PlantedBug(
-    "unmarked instances taken for ours",
-    "the instance made by hand, when a journal is lost",
-    ("I13",),
-    ((OrphanedInstances, "_instances", _what_nobody_has_is_ours),),
-)
-TICKETS_UNREAD = PlantedBug(
-    "tickets ignored without a journal",
-    "a second slice, and the first for good: its owner is not known any more",
-    ("I1", "I3", "I4", "bound once", "undisturbed", "LAW 3", "cluster"),
-    ((reconcile, "newest_first", _nobody_asks_tickets),),
 )
 NOT_KNOWN_TO_HAVE_LIVED = PlantedBug(
     "lived ignored",

@@ -1,6 +1,7 @@
 """A small world for one named schedule: calm weather, few nodes, the test's hand on everything, the judge watching."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from simulation.judges.gpu_tables import A30, A100, A100_WITHOUT_MIG, GpuRow
 from simulation.judges.quotas import QuotaSaid
@@ -112,8 +113,18 @@ class Scene:
         )
         self.world.folder.put(pod, self.world.clockwork.now)
 
+    def serve(self, name: str, ask: Ask, *, longest_s: float = 30.0, **pod: Any) -> None:
+        """A pod comes, and runs soon."""
+        self.pod(name, ask, **pod)
+        self.until(lambda: self.runs(name), longest_s)
+
     def remove(self, name: str) -> None:
         self.world.remove(name)
+
+    def wipe(self) -> None:
+        """The bus has nothing any more, in this instant, and its streams are there again."""
+        self.world.broker.wipe()
+        self.world.broker.ensure()
 
     def strike(self, kind: FaultKind, target: str = "", lasts_s: float = 1.0, number: int = 0) -> None:
         self.world.faults.strike(Fault(self.world.clockwork.now, kind, target, lasts_s, number))

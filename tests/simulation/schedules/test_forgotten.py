@@ -10,16 +10,17 @@ from simulation.planted.bug import PlantedBug
 from simulation.schedules.forgotten import (
     LEFT_BEHIND,
     LINGERS_UNSEEN,
-    NOBODYS_IS_OURS,
     NOT_KNOWN_TO_HAVE_LIVED,
-    TICKETS_UNREAD,
     a_new_disk_and_a_gpu_that_refuses,
     a_ticket_says_nothing_that_can_be_believed,
     journal_and_ledger_are_lost,
+    nobodys_is_ours,
+    tickets_unread,
     what_was_under_way_is_lost,
     who_lingers_on_a_whole_gpu_is_seen,
 )
 from simulation.schedules.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
+from simulation.world.hardware import Instance
 from simulation.world.weather import Weather
 
 from sluice.contracts.bus.events import Write
@@ -56,7 +57,7 @@ def test_a_pod_whose_ticket_cannot_be_believed_runs_on_and_gets_no_second_slice(
 @pytest.mark.parametrize(
     ("bug", "story"),
     [
-        (TICKETS_UNREAD, journal_and_ledger_are_lost),
+        (tickets_unread, journal_and_ledger_are_lost),
         (NOT_KNOWN_TO_HAVE_LIVED, a_new_disk_and_a_gpu_that_refuses),
         (LEFT_BEHIND, what_was_under_way_is_lost),
         (LINGERS_UNSEEN, who_lingers_on_a_whole_gpu_is_seen),
@@ -83,7 +84,7 @@ def test_ordinary_seeds_lose_journals_beside_what_is_hard_to_tell_apart() -> Non
 def test_seeds_catch_an_agent_that_takes_what_somebody_made_by_hand_for_its_own() -> None:
     """An administrator would lose an instance with a node's journal."""
     drawn = map(draw_plan, dose(DOSE, found_at=18))
-    assert_found(NOBODYS_IS_OURS, (plan for plan in drawn if {"journal lost", "foreign"} <= kinds(plan)))
+    assert_found(nobodys_is_ours, (plan for plan in drawn if {"journal lost", "foreign"} <= kinds(plan)))
 
 
 @pytest.mark.parametrize("size", [900, 38000], ids=["smaller", "larger"])
@@ -116,8 +117,7 @@ def test_beside_a_process_of_which_nothing_tells_any_more_a_share_becomes_smalle
 def test_an_instance_of_a_fixed_layout_is_handed_to_nobody_while_a_client_of_a_forgotten_home_is_on_it() -> None:
     """Its node is opened before its agent could look who is there, for its GPUs are slow: so it is granted."""
     scene = Scene(MIG_NODE, layouts={"GPU-node-0-0": (("7g.40gb", (0, 8)),)})
-    scene.pod("goes", mps(4000), lingers_s=25.0)
-    scene.until(lambda: scene.runs("goes"))
+    scene.serve("goes", mps(4000), lingers_s=25.0)
     machine, landed = scene.world.machines["node-0"], scene.landed()
     scene.strike("gpu slow", "node-0", lasts_s=20.0)
     scene.remove("goes")
@@ -136,24 +136,19 @@ def test_an_instance_of_a_fixed_layout_is_handed_to_nobody_while_a_client_of_a_f
 def test_a_gpu_is_had_again_only_when_a_process_that_its_daemon_has_let_go_of_has_ended(ask: Ask) -> None:
     """It computes no more, but has its memory still; and its owner is unknown."""
     scene = Scene(WHOLE_NODE)
-    scene.pod("goes", mps(4000), lingers_s=25.0)
-    scene.until(lambda: scene.runs("goes"))
+    scene.serve("goes", mps(4000), lingers_s=25.0)
     (gpu,) = scene.world.machines["node-0"].gpus.values()
     scene.remove("goes")
     scene.until(lambda: any(process.terminated for process in gpu.processes))
     scene.strike("journal lost", "node-0", lasts_s=0.5)
     scene.strike("broker wipe")
-    scene.pod("comes", ask)
-    scene.until(lambda: scene.runs("comes"), longest_s=90.0)
+    scene.serve("comes", ask, longest_s=90.0)
     assert [process.terminated for process in gpu.processes] == [False]
     scene.finish()
 
 
-def test_what_is_left_of_a_share_that_lost_its_ticket_goes_when_nobody_uses_it() -> None:
-    """It was to get another one at once, being resized: no record is left of it, and its pod asks again."""
-    scene = Scene(MIG_NODE)
-    scene.pod("a", mps(9000))
-    scene.until(lambda: scene.runs("a"))
+def dies_between_two_tickets(scene: Scene) -> Instance:
+    """The agent of a pod with a share, which is resized: it has no ticket at that moment. Returns its instance."""
     agent = scene.world.agents["node-0"]
     (first,) = agent.machine.gpus["GPU-node-0-0"].instances.values()
     agent.on_ticket.append(lambda _what, _machine, _ticket: scene.world.clockwork.after(0.0, agent.kill))
@@ -161,6 +156,14 @@ def test_what_is_left_of_a_share_that_lost_its_ticket_goes_when_nobody_uses_it()
     scene.until(lambda: not agent.alive)
     agent.on_ticket.pop()
     assert not agent.machine.tickets
+    return first
+
+
+def test_what_is_left_of_a_share_that_lost_its_ticket_goes_when_nobody_uses_it() -> None:
+    """It was to get another one at once, being resized: no record is left of it, and its pod asks again."""
+    scene = Scene(MIG_NODE)
+    scene.serve("a", mps(9000))
+    first = dies_between_two_tickets(scene)
     scene.strike("journal lost", "node-0", lasts_s=0.5)
     scene.strike("broker wipe")
     scene.until(lambda: scene.runs("a") and not first.uuid, longest_s=60.0)
@@ -170,8 +173,7 @@ def test_what_is_left_of_a_share_that_lost_its_ticket_goes_when_nobody_uses_it()
 def test_a_ticket_may_say_more_than_the_server_allows_when_a_later_order_is_lost() -> None:
     """The server's limits were lowered for that order. They are raised when the node is open; until then it is said."""
     scene = Scene(WHOLE_NODE)
-    scene.pod("a", mps(9000))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", mps(9000))
     agent = scene.world.agents["node-0"]
     (daemon,) = agent.machine.mps.listed.values()
     agent.on_event.append(
@@ -194,8 +196,7 @@ def forget_but_for(scene: Scene, late: Write) -> None:
     """Journal and ledger are lost in one moment, and a word of before lands when the bus is there again."""
     landed = scene.landed()
     scene.strike("journal lost", "node-0", lasts_s=0.5, number=1)
-    scene.world.broker.wipe()
-    scene.world.broker.ensure()
+    scene.wipe()
     scene.land(late)
     scene.wait(0.01)
     assert [write for write in landed if write.operation == late.operation]
@@ -207,15 +208,9 @@ def test_a_late_word_of_a_share_of_which_nothing_tells_has_it_revoked_by_its_nam
     """It was without a ticket for a moment. That it is ready is published again, without a record of what it was."""
     scene = Scene(MIG_NODE)
     landed = scene.landed()
-    scene.pod("a", mps(9000))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", mps(9000))
     ready = next(write for write in landed if isinstance(write.message, SliceReady))
-    agent = scene.world.agents["node-0"]
-    (first,) = agent.machine.gpus["GPU-node-0-0"].instances.values()
-    agent.on_ticket.append(lambda _what, _machine, _ticket: scene.world.clockwork.after(0.0, agent.kill))
-    scene.resize("a", 5000)
-    scene.until(lambda: not agent.alive)
-    agent.on_ticket.pop()
+    first = dies_between_two_tickets(scene)
     forget_but_for(scene, ready)
     scene.until(lambda: scene.runs("a") and not first.uuid, longest_s=90.0)
     assert [write for write in landed if isinstance(write.message, Revoke) and not write.message.booking.devices]
@@ -226,8 +221,7 @@ def test_a_late_word_of_what_was_being_taken_back_does_not_tell_who_is_there() -
     """It is revoked by its name and said to be gone; its process lingers on the GPU, which is granted to another."""
     scene = Scene(WHOLE_NODE)
     landed = scene.landed()
-    scene.pod("leaving", WHOLE, lingers_s=30.0)
-    scene.until(lambda: scene.runs("leaving"))
+    scene.serve("leaving", WHOLE, lingers_s=30.0)
     ready = next(write for write in landed if isinstance(write.message, SliceReady))
     leaving = scene.request("leaving")
     scene.remove("leaving")
@@ -235,7 +229,6 @@ def test_a_late_word_of_what_was_being_taken_back_does_not_tell_who_is_there() -
     forget_but_for(scene, ready)
     scene.until(lambda: any(isinstance(write.message, SliceGone) for write in landed))
     assert scene.world.judge.processes_of(leaving)
-    scene.pod("next", WHOLE)
-    scene.until(lambda: scene.runs("next"), longest_s=90.0)
+    scene.serve("next", WHOLE, longest_s=90.0)
     assert not scene.world.judge.processes_of(leaving)
     scene.finish()

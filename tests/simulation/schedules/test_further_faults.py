@@ -5,11 +5,11 @@ from functools import partial
 
 import pytest
 from simulation.faults.further_faults import TROUBLE_KINDS, damage
-from simulation.harness.search import assert_played
+from simulation.harness.search import assert_played, catches
 from simulation.judges.judge import SETTLED_PAST_S, ViolationError
 from simulation.plans.plan import draw_plan
 from simulation.planted.bug import PlantedBug
-from simulation.planted.troubles import LATE_IS_OVER, LATER_SLICE_STAYS, LATEST_IS_RIGHT
+from simulation.planted.troubles import LATER_SLICE_STAYS, late_is_over, latest_is_right
 from simulation.schedules.scene import MIG_NODE, Scene, sliced
 
 from sluice.contracts import messages as msg
@@ -24,8 +24,7 @@ LEDGER_ANEW_S = 25.0
 
 def with_a_running_pod() -> Scene:
     scene = Scene(MIG_NODE, MIG_NODE)
-    scene.pod("first", sliced("7g.40gb"))
-    scene.until(lambda: scene.runs("first"))
+    scene.serve("first", sliced("7g.40gb"))
     return scene
 
 
@@ -77,8 +76,7 @@ def test_a_gpu_that_refuses_is_not_taken_for_an_idle_instance_in_the_way() -> No
     """Who looks after a run would hunt for an instance that had made room long before the slice failed."""
     scene = Scene(keep_warm_s=60.0)
     (gpu,) = scene.world.machines["node-0"].gpus.values()
-    scene.pod("small", sliced("1g.5gb"))
-    scene.until(lambda: scene.runs("small"))
+    scene.serve("small", sliced("1g.5gb"))
     scene.remove("small")
     scene.until(lambda: isinstance(scene.value(f"sluice.binding.{scene.request('small')}"), msg.Released))
     (idle,) = gpu.instances.values()
@@ -94,8 +92,10 @@ def test_a_gpu_that_refuses_is_not_taken_for_an_idle_instance_in_the_way() -> No
     scene.finish()
 
 
-def an_ask_lands_when_its_pod_has_another_id() -> None:
-    """A source asks, and that is on its way when its book is lost: all that its next life finds is the document."""
+@catches(latest_is_right)
+def test_an_ask_that_lands_when_its_pod_has_another_id_is_withdrawn() -> None:
+    """A pod would have two requests, and its second slice be lost for as long as it runs.
+    A source asks, and that is on its way when its book is lost: all that its next life finds is the document."""
     scene = Scene()
     source = scene.host("pod-watcher")
     run = source.run
@@ -113,11 +113,6 @@ def an_ask_lands_when_its_pod_has_another_id() -> None:
     assert isinstance(scene.value(late[0].subject), msg.RequestWithdrawn)
     assert scene.value(f"sluice.binding.{before.request}") == before
     scene.finish()
-
-
-def test_an_ask_that_lands_when_its_pod_has_another_id_is_withdrawn() -> None:
-    """A pod would have two requests, and its second slice be lost for as long as it runs."""
-    assert_played(an_ask_lands_when_its_pod_has_another_id, LATEST_IS_RIGHT)
 
 
 @pytest.mark.parametrize("edited", [False, True])
@@ -248,7 +243,7 @@ def a_server_that_lags_hides_who_runs(profile: str = "7g.40gb") -> None:
     scene.finish()
 
 
-@pytest.mark.parametrize(("bug", "profile"), [(LATE_IS_OVER, "7g.40gb"), (LATER_SLICE_STAYS, "1g.5gb")])
+@pytest.mark.parametrize(("bug", "profile"), [(late_is_over, "7g.40gb"), (LATER_SLICE_STAYS, "1g.5gb")])
 def test_a_pod_that_runs_keeps_its_slice_when_a_server_that_lags_hides_it_from_who_lost_the_book(
     bug: PlantedBug, profile: str
 ) -> None:
@@ -275,15 +270,13 @@ def test_a_late_ask_of_an_ended_pod_is_no_second_pod() -> None:
     """It lands behind a wipe, and is served until its source has withdrawn it once more: nothing may stay of that."""
     scene = Scene()
     landed = scene.landed()
-    scene.pod("a", sliced("3g.20gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("3g.20gb"))
     ask = next(write for write in landed if is_ask(write))
     before = scene.bound("a")
     scene.remove("a")
     scene.until(lambda: isinstance(scene.value(f"sluice.binding.{before.request}"), msg.Released))
     scene.wait(SETTLED_PAST_S)
-    scene.world.broker.wipe()
-    scene.world.broker.ensure()
+    scene.wipe()
     scene.until(lambda: isinstance(scene.value("sluice.ledger.node-0.head"), msg.NodeOpened))
     scene.land(ask)
     unheard = scene.lose(lambda _host, write: isinstance(write.message, msg.Bound))

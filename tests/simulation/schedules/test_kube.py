@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from simulation.faults.node_removals import CUT_OFF
-from simulation.harness.search import assert_found, assert_played, dose
+from simulation.harness.search import assert_found, catches, dose
 from simulation.judges.judge import ViolationError
 from simulation.kube.api_server import RefusedError
 from simulation.kube.watcher_host import ClusterHost
@@ -16,8 +16,8 @@ from simulation.planted.kube import (
     KEPT_OUT,
     KUBE_BUGS,
     NOT_TAKEN_BACK,
-    READ_IS_SETTLED,
     RELEASE_FORGOTTEN,
+    read_is_settled,
 )
 from simulation.schedules.scene import MIG_NODE, Scene, sliced
 from simulation.world.host import Host
@@ -109,8 +109,7 @@ def a_budget_is_in_the_way_when_the_bus_is_wiped(*, hands_over: bool) -> None:
     scene = whose_slice_is_taken_back(in_the_way)
     if hands_over:
         scene.host("pod-watcher").kill()
-    scene.world.broker.wipe()
-    scene.world.broker.ensure()
+    scene.wipe()
     scene.wait(5.0)
     if hands_over:
         scene.host("pod-watcher").start()
@@ -133,8 +132,7 @@ def test_the_judge_knows_that_an_order_to_evict_may_land_when_the_slice_is_gone(
     """It is unanswered and repeated unchanged; meanwhile its pod is deleted, and everything of it is closed."""
     scene = whose_slice_is_taken_back(["budget"])
     lost = scene.lose(lambda _host, write: isinstance(write.message, msg.EvictionOrdered))
-    scene.world.broker.wipe()
-    scene.world.broker.ensure()
+    scene.wipe()
     scene.until(lambda: bool(lost))
     scene.wait(late_s)
     landed = scene.landed()
@@ -151,8 +149,7 @@ def test_the_judge_knows_that_a_slice_is_taken_back_whose_node_was_removed_and_i
     scene = whose_slice_is_taken_back(in_the_way)
     (node,) = (each.node for each in scene.world.judge.bookings.values())
     scene.host(f"agent-{node}").kill()
-    scene.world.broker.wipe()
-    scene.world.broker.ensure()
+    scene.wipe()
     scene.wait(2.0)
     landed = scene.landed()
     unheard = scene.lose(lambda _host, write: isinstance(write.message, msg.Waived))
@@ -183,8 +180,10 @@ def test_a_pod_that_could_not_be_told_that_its_slice_was_lost_gets_another_when_
     scene.finish()
 
 
-def a_patch_lands_after_its_pod_was_read() -> None:
-    """It is given up while it is on its way, the bus is wiped, and the node of its slice is not there for a while."""
+@catches(read_is_settled)
+def test_a_patch_that_lands_after_its_pod_was_read_is_not_answered_by_that() -> None:
+    """It would be given a second slice on another node, and could never use it.
+    It is given up while it is on its way, the bus is wiped, and the node of its slice is not there for a while."""
     scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
     api, broker = scene.world.cluster.api, scene.world.broker
     sent: list[BindPod] = []
@@ -218,11 +217,6 @@ def a_patch_lands_after_its_pod_was_read() -> None:
     now = scene.bound("a")
     assert now.allocation == bound.allocation
     scene.finish()
-
-
-def test_a_patch_that_lands_after_its_pod_was_read_is_not_answered_by_that() -> None:
-    """It would be given a second slice on another node, and could never use it."""
-    assert_played(a_patch_lands_after_its_pod_was_read, READ_IS_SETTLED)
 
 
 @pytest.mark.parametrize(
@@ -285,8 +279,10 @@ def _cordoned_when_it_lands(scene: Scene, what: type[msg.Grant | msg.Bound]) -> 
     return cordoned
 
 
-def its_node_is_cordoned_when_its_place_is_booked() -> None:
-    """The slice takes longer to be made than the cordon to be seen: the pod goes to the other node."""
+@catches(KEPT_OUT)
+def test_nobody_is_pinned_to_a_node_that_was_cordoned_meanwhile() -> None:
+    """A pin cannot be changed: the pod would wait for the end of the cordon, and its slice with it.
+    The slice takes longer to be made than the cordon to be seen: the pod goes to the other node."""
     scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
     cordoned = _cordoned_when_it_lands(scene, msg.Grant)
     agents = [host for name, host in scene.world.hosts.items() if name.startswith("agent-")]
@@ -302,11 +298,6 @@ def its_node_is_cordoned_when_its_place_is_booked() -> None:
     assert bound.node not in cordoned
     scene.world.cluster.cordon(cordoned[0], on=False)
     scene.finish()
-
-
-def test_nobody_is_pinned_to_a_node_that_was_cordoned_meanwhile() -> None:
-    """A pin cannot be changed: the pod would wait for the end of the cordon, and its slice with it."""
-    assert_played(its_node_is_cordoned_when_its_place_is_booked, KEPT_OUT)
 
 
 def _declining(scene: Scene) -> list[str]:
@@ -325,8 +316,10 @@ def _declining(scene: Scene) -> list[str]:
     return cordoned
 
 
-def its_node_is_cordoned_when_it_is_bound() -> None:
-    """It gives its slice back before it was let go with it, and gets another one while the cordon lasts."""
+@catches(NOT_TAKEN_BACK)
+def test_a_pod_bound_as_its_node_is_cordoned_starts_elsewhere() -> None:
+    """It could not be placed where it was bound, and would wait there for the end of the cordon.
+    It gives its slice back before it was let go with it, and gets another one while the cordon lasts."""
     scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
     (cordoned,) = _declining(scene)
     scene.wait(20.0)
@@ -337,13 +330,10 @@ def its_node_is_cordoned_when_it_is_bound() -> None:
     scene.finish()
 
 
-def test_a_pod_bound_as_its_node_is_cordoned_starts_elsewhere() -> None:
-    """It could not be placed where it was bound, and would wait there for the end of the cordon."""
-    assert_played(its_node_is_cordoned_when_it_is_bound, NOT_TAKEN_BACK)
-
-
-def what_was_declined_is_there_when_its_node_takes_pods_again() -> None:
-    """Allocators have not heard that it was declined, and the pod-watcher that said so has died."""
+@catches(DECLINED_FORGOTTEN)
+def test_no_pod_is_let_go_with_what_it_has_declined() -> None:
+    """Its slice is being taken back by then, or will be as soon as an allocator works.
+    Allocators have not heard that it was declined, and the pod-watcher that said so has died."""
     scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
     allocators, watcher = scene.world.allocators, scene.host("pod-watcher")
     landed = list[str]()
@@ -368,24 +358,23 @@ def what_was_declined_is_there_when_its_node_takes_pods_again() -> None:
     scene.finish()
 
 
-def test_no_pod_is_let_go_with_what_it_has_declined() -> None:
-    """Its slice is being taken back by then, or will be as soon as an allocator works."""
-    assert_played(what_was_declined_is_there_when_its_node_takes_pods_again, DECLINED_FORGOTTEN)
-
-
-def test_a_pod_whose_spec_has_become_strange_keeps_its_slice_when_the_bus_is_wiped() -> None:
-    """A toleration of an unknown kind is added: its slice would lose its request, and be revoked."""
-    scene = Scene(cluster=True)
+def _edited_when_let_go(scene: Scene, **changes: dict[str, object]) -> None:
+    """A pod is let go; a moment later somebody edits it, which its watcher sees."""
     api = scene.world.cluster.api
     scene.pod("a", sliced("7g.40gb"))
     scene.until(lambda: _is_let_go(scene, "a"))
     pod = api.pod("lab", "a")
     assert pod is not None
-    api.write(pod, spec={"tolerations": [{"key": "sla", "operator": "Gt", "value": "950"}]})
+    api.write(pod, **changes)
     scene.wait(1.0)
+
+
+def test_a_pod_whose_spec_has_become_strange_keeps_its_slice_when_the_bus_is_wiped() -> None:
+    """A toleration of an unknown kind is added: its slice would lose its request, and be revoked."""
+    scene = Scene(cluster=True)
+    _edited_when_let_go(scene, spec={"tolerations": [{"key": "sla", "operator": "Gt", "value": "950"}]})
     scene.host("pod-watcher").kill()
-    scene.world.broker.wipe()
-    scene.world.broker.ensure()
+    scene.wipe()
     scene.host("pod-watcher").start()
     scene.wait(30.0)
     assert _is_let_go(scene, "a")
@@ -395,17 +384,11 @@ def test_a_pod_whose_spec_has_become_strange_keeps_its_slice_when_the_bus_is_wip
 def test_a_pod_without_its_label_keeps_its_slice_when_the_bus_is_wiped() -> None:
     """The new leader cannot list the pods of others for a while, and the pod is among them: it would be revoked."""
     scene = Scene(cluster=True)
-    api, watcher = scene.world.cluster.api, scene.host("pod-watcher")
+    watcher = scene.host("pod-watcher")
     assert isinstance(watcher, ClusterHost)
-    scene.pod("a", sliced("7g.40gb"))
-    scene.until(lambda: _is_let_go(scene, "a"))
-    pod = api.pod("lab", "a")
-    assert pod is not None
-    api.write(pod, metadata={"labels": {}})
-    scene.wait(1.0)
+    _edited_when_let_go(scene, metadata={"labels": {}})
     watcher.kill()
-    scene.world.broker.wipe()
-    scene.world.broker.ensure()
+    scene.wipe()
     watcher.start()
     for each in watcher.reflectors:
         each.deaf_until = scene.world.clockwork.now + 50.0 if each.what == "others" else 0.0

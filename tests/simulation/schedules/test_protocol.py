@@ -21,8 +21,7 @@ def test_a_pod_runs_and_gives_its_slice_back() -> None:
     """The whole journey with nothing in its way, in the order that the protocol gives."""
     scene = Scene()
     landed = scene.landed()
-    scene.pod("a", sliced("3g.20gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("3g.20gb"))
     scene.remove("a")
     scene.wait(10)
     kinds = [type(write.message) for write in landed]
@@ -59,8 +58,7 @@ def test_a_failed_compute_instance_leaves_no_gpu_instance_behind() -> None:
 def test_the_bus_forgets_a_pod_that_is_gone() -> None:
     """Section 8: after the closing words have run out nothing of the pod is left, so start-up does not grow."""
     scene = Scene(closing_ttl_s=20)
-    scene.pod("a", sliced("1g.5gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("1g.5gb"))
     scene.finish()
     left = [subject for subject in scene.subjects() if ".node-0." not in f"{subject}." or subject.count(".") > 2]
     assert [subject for subject in left if not isinstance(scene.value(subject), NodeOpened)] == ["sluice.source.folder"]

@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 from simulation.judges.cordons import CordonSaid
-from simulation.planted.bug import PlantedBug, always
+from simulation.planted.bug import PlantedBug, always, bug
 from simulation.schedules.scene import MIG_NODE, Scene, sliced
 
 from sluice.contracts import messages as msg
@@ -59,8 +59,7 @@ def its_agent_speaks_while_the_end_of_its_head_is_unanswered() -> None:
     scene.world.removals.say("node-0")
     scene.until(lambda: bool(lost))
     scene.host("agent-node-0").read_anew()
-    scene.pod("a", sliced("1g.5gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("1g.5gb"))
     assert any(isinstance(write.message, msg.NodeClosed) for write in landed)
     scene.finish()
 
@@ -71,8 +70,7 @@ def a_source_told_all_before_a_wipe() -> None:
     synced = scene.lose(lambda _host, write: isinstance(write.message, msg.SourceSynced))
     scene.strike("broker wipe", lasts_s=0.5)
     scene.until(lambda: bool(synced))
-    scene.pod("a", sliced("3g.20gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("3g.20gb"))
     scene.strike("broker wipe", lasts_s=0.5)
     landed = scene.landed()
     scene.lose(lambda _host, write: isinstance(write.message, msg.AllocationRequested | msg.SourceSynced))
@@ -89,8 +87,7 @@ def a_source_asked_before_a_wipe() -> None:
     """A source's first request comes once more after a wipe, without what its pod has had since; its node is away."""
     scene = Scene(MIG_NODE, MIG_NODE)
     asked = scene.landed()
-    scene.pod("a", sliced("3g.20gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("3g.20gb"))
     first = next(write for write in asked if isinstance(write.message, msg.AllocationRequested))
     before = scene.bound("a")
     agent = scene.host(f"agent-{before.node}")
@@ -115,8 +112,7 @@ def a_source_asked_before_a_wipe() -> None:
 def an_eviction_was_ordered_before_a_wipe() -> None:
     """A node is drained; the unanswered order to evict lands after a wipe, when the drain was called off."""
     scene = Scene(MIG_NODE, cluster=True)
-    scene.pod("a", sliced("3g.20gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("3g.20gb"))
     request = scene.request("a")
     late = scene.lose(lambda _host, write: isinstance(write.message, msg.EvictionOrdered))
     scene.world.operator.say(CordonSaid(scene.world.clockwork.now, "node-0", (), True, False))
@@ -138,8 +134,7 @@ def an_eviction_was_ordered_before_a_wipe() -> None:
 def a_waiver_of_before_a_wipe_lands_when_all_is_over() -> None:
     """A pod's unanswered end lands in the new life, and over nothing a waiver that was sent long before."""
     scene = Scene()
-    scene.pod("a", sliced("3g.20gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("3g.20gb"))
     bound, request = scene.bound("a"), scene.request("a")
     life = scene.world.broker.values.incarnation(Stream.BOOK)
     assert life is not None
@@ -213,8 +208,7 @@ def a_pod_was_bound_before_a_wipe_and_is_gone() -> None:
 def an_order_lands_in_a_bus_made_by_a_slow_clock() -> None:
     """An order for an adopted slice lands after a wipe, in streams made by a clock that is behind."""
     scene = Scene(allocators=2)
-    scene.pod("a", sliced("3g.20gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("3g.20gb"))
     broker, other = scene.world.broker, scene.host("allocator-b")
     late = scene.lose(lambda host, write: host == "allocator-a" and isinstance(write.message, msg.Grant))
     for clock_off_s in (0.0, -3000.0):
@@ -237,18 +231,12 @@ def an_order_lands_in_a_bus_made_by_a_slow_clock() -> None:
     scene.finish()
 
 
-def _whenever_it_was_said(_original: Any, _self: Any, message: Any) -> Any:
-    """Section 6 broken: that a source has told all it has holds in any life of the bus."""
+# Caught by a schedule of its own: the word has to be the first one, and without an answer through a wipe.
+@bug("SourceSynced of any incarnation", "undisturbed", BusCache, "_told_all")
+def told_in_any_life(_original: Any, _self: Any, message: Any) -> Any:
+    """Section 6 broken: that a source has told all it has holds in any life of the bus.
+    Loses the slice that it runs on: its source had told all before a wipe, and the word landed after it."""
     return replace(message, incarnation="") if isinstance(message, msg.SourceSynced) else None
-
-
-TOLD_IN_ANY_LIFE = PlantedBug(
-    "SourceSynced of any incarnation",
-    "the slice that it runs on: its source had told all before a wipe, and the word landed after it",
-    ("undisturbed",),
-    ((BusCache, "_told_all", _whenever_it_was_said),),
-)
-"""Caught by a schedule of its own: the word has to be the first one, and without an answer through a wipe."""
 
 
 def _whenever_it_was_asked(_original: Any, _self: Any, message: Any) -> bool:
@@ -288,18 +276,12 @@ OUTDATED_NAMES_NOTHING = PlantedBug(
 """Caught by a schedule of its own, as the ones before."""
 
 
-def _numbers_outlive_their_stream(original: Any, self: Any, stream: Any, life: Any) -> bool:
-    """Section 1 broken: what has a larger number is newer, be it of an earlier life of the stream."""
+# Caught by a schedule of its own, as the ones before.
+@bug("outbox keeps an earlier stream's numbers", "undisturbed", BusView, "started")
+def numbers_outlive_their_stream(original: Any, self: Any, stream: Any, life: Any) -> bool:
+    """Section 1 broken: what has a larger number is newer, be it of an earlier life of the stream.
+    Loses the slice that it runs on: another allocator's write of before a wipe is taken for an own one of after it."""
     reading = self._of.get(stream)
     if reading is not None:
         reading.life = life
     return bool(original(self, stream, life))
-
-
-NUMBERS_OUTLIVE_THEIR_STREAM = PlantedBug(
-    "outbox keeps an earlier stream's numbers",
-    "the slice that it runs on: another allocator's write of before a wipe is taken for an own one of after it",
-    ("undisturbed",),
-    ((BusView, "started", _numbers_outlive_their_stream),),
-)
-"""Caught by a schedule of its own, as the ones before."""

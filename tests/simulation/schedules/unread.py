@@ -36,8 +36,7 @@ def a_promise_is_revoked_unread() -> None:
 def the_journal_is_lost_while_a_gpu_is_silent(*, revoked: bool = False) -> None:
     """A pod runs on an instance of a GPU that has fallen off the bus when its agent, without a journal, starts."""
     scene = Scene()
-    scene.pod("a", sliced("3g.20gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("3g.20gb"))
     before = scene.bound("a")
     for ticket in scene.world.machines["node-0"].tickets.values():
         ticket.said = None  # an earlier version's: only the ledger knows whose the instance is
@@ -54,8 +53,7 @@ def the_journal_is_lost_while_a_gpu_is_silent(*, revoked: bool = False) -> None:
 def somebody_uses_a_place_that_was_given_back() -> None:
     """A slice is gone and not closed yet; its agent loses its journal, and somebody makes an instance there by hand."""
     scene = Scene()
-    scene.pod("a", sliced("3g.20gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("3g.20gb"))
     landed = scene.landed()
     scene.remove("a")
     scene.until(lambda: any(isinstance(write.message, Revoke) for write in landed))

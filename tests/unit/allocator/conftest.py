@@ -1,7 +1,7 @@
 """What every allocator test starts from."""
 
 import pytest
-from factories.scheduling.allocator import Bench, gpu_report, snapshot, working_allocator
+from factories.scheduling.allocator import Bench, working_allocator
 
 
 @pytest.fixture
@@ -12,6 +12,6 @@ def empty() -> Bench:
 
 @pytest.fixture
 def bench(empty: Bench) -> Bench:
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    empty.add_nodes("node-a")
     empty.said.clear()
     return empty

@@ -9,18 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from factories.gpus.machine import made_hardware, well_made
+from factories.words import booking_of
 from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import events as bus_events
 from sluice.contracts.bus import subjects
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
-from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, OperationId, RequestId, RunId, SourceName
+from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, OperationId, RunId
 from sluice_node_agent.core import events as ev
 from sluice_node_agent.core import instructions as do
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.device.port import DeviceError
+from sluice_node_agent.preflight.findings import Machine
 from sluice_node_agent.shell.journal.journal import Journal
 from sluice_node_agent.shell.journal.ownership_marks import OwnershipMarks
 from sluice_node_agent.shell.tickets.tickets import Tickets
@@ -156,6 +159,10 @@ class Node:
     tmp_path: Path
     config: AgentConfig
     fleet: str = FLEET
+    has_pods: bool = False
+    time_quota: bool = False
+    unseen: str = ""
+    """Why it cannot be looked at what runs of each pod."""
 
     def __post_init__(self) -> None:
         self.fleet_node = parse_fleet(self.fleet, origin="test").nodes[0]
@@ -174,10 +181,7 @@ class Node:
         self.mps = Daemons(self.hardware)
         self.waiting: deque[Any] = deque()
         self.own_done: list[Any] = []
-        self.time_quota = False
-        self.has_pods = False
         self.pods: dict[str, tuple[ev.PodProcess, ...]] = {}  # what runs of each pod, whatever it holds
-        self.unseen = ""  # why that cannot be looked at
         self.nameless: dict[int, str] = {}  # GPUs that cannot tell their UUID when an agent starts
         self.refused: list[type] = []  # the next of each is refused by the device
         self.cdi: dict[str, tuple[do.CdiDevice, ...]] = {}  # CDI files by claim: they survive the agent
@@ -229,10 +233,37 @@ class Node:
             self.journal.close()
             self.journal = None
 
-    def lose_journal(self) -> None:
-        """The journal is lost, and tickets are of a version that kept no record in them: the ledger alone knows."""
+    def reboot(self) -> None:
+        """The node: its agent ends, and every process and instance."""
+        self.stop()
+        self.hardware.reboot()
+        self.mps.reboot()
+
+    def fault(self, **faults: Any) -> None:
+        """From now on the hardware fails like this."""
+        with self.hardware.changing() as hardware:
+            for name, value in faults.items():
+                setattr(hardware.faults, name, value)
+
+    def lose_instances(self) -> None:
+        """Somebody destroys all that is on the first GPU."""
+        with self.hardware.changing() as hardware:
+            hardware.gpus[0].instances.clear()
+
+    def remove_journal(self) -> None:
+        """The agent ends, and its journal is lost."""
         self.stop()
         (self.tmp_path / "agent" / "journal").unlink()
+
+    def lose_both(self) -> None:
+        """The broker is wiped and the journal lost; only what is on the node itself is left."""
+        self.remove_journal()
+        self.ledger.clear()
+        self.words.clear()
+
+    def lose_journal(self) -> None:
+        """The journal is lost, and tickets are of a version that kept no record in them: the ledger alone knows."""
+        self.remove_journal()
         for ticket in (self.tmp_path / "tickets").glob("*/slice.json"):
             ticket.write_text("{}")
 
@@ -248,10 +279,14 @@ class Node:
         self.put(subjects.head(self.name).subject, head)
         self.read_ledger()
 
-    def live(self) -> None:
-        """Start, be opened, and work until there is nothing to do."""
+    def begin(self) -> None:
+        """Start, and work as far as goes before being opened."""
         self.start()
         self.work()
+
+    def live(self) -> None:
+        """Start, be opened, and work until there is nothing to do."""
+        self.begin()
         self.open()
         self.work()
 
@@ -267,6 +302,15 @@ class Node:
             self.handle(bus_events.Observed(bus_events.Stream.BOOK, entry))
         self.handle(bus_events.ReadingCaughtUp(bus_events.Stream.BOOK))
 
+    def up_to(self, kind: type, *, gpu: int | None = None) -> Any:
+        """Work until there is an instruction of a kind (for a GPU); it is returned, and not carried out."""
+        while True:
+            for each in self.waiting:
+                if isinstance(each, kind) and (gpu is None or each.gpu == self.gpus[gpu]):
+                    self.waiting.remove(each)
+                    return each
+            assert not self.work(own_max=1), f"no {kind} came"
+
     def order(self, message: msg.Grant | msg.Revoke | msg.Closed) -> list[Any]:
         allocation = message.allocation if isinstance(message, msg.Closed) else message.booking.allocation
         entry = self.put(subjects.ledger(self.name, allocation).subject, message)
@@ -274,20 +318,11 @@ class Node:
 
     def booking(self, allocation: str, *devices: tuple[int, str | None, int, int], owner: str = "pod-1") -> msg.Booking:
         """A booking of devices given as (GPU index, profile, start, size)."""
-        return msg.Booking(
-            allocation=AllocationId(allocation),
-            request=RequestId(f"req-{allocation}"),
-            request_revision=1,
-            source=SourceName("folder"),
-            owner=owner,
-            namespace="default",
-            name="pod",
-            node=self.name,
-            devices=tuple(
-                msg.DeviceGrant(container="main", gpu=self.gpus[gpu], profile=profile, start=start, size=size)
-                for gpu, profile, start, size in devices
-            ),
+        grants = tuple(
+            msg.DeviceGrant(container="main", gpu=self.gpus[gpu], profile=profile, start=start, size=size)
+            for gpu, profile, start, size in devices
         )
+        return booking_of(allocation, self.name, grants, request=f"req-{allocation}", owner=owner, name="pod")
 
     def share(
         self,
@@ -333,9 +368,39 @@ class Node:
         self.waiting.extend(out)
         return list(out)
 
-    def tick(self, duration_s: float = 1.0) -> None:
-        self.now += duration_s
-        self.handle(bus_events.Ticked())
+    def happens(self, event: Any) -> None:
+        """Give the core an event, and carry out all that follows."""
+        self.handle(event)
+        self.work()
+
+    def tick(self, duration_s: float = 1.0, *, times: int = 1) -> None:
+        for _ in range(times):
+            self.now += duration_s
+            self.happens(bus_events.Ticked())
+
+    def obey(self, order: msg.Grant | msg.Revoke | msg.Closed) -> None:
+        """The order is read in the ledger, and all that follows is done."""
+        self.order(order)
+        self.work()
+
+    def serve(self, *bookings: msg.Booking) -> msg.Booking:
+        """All of these are granted, then made; returns the first."""
+        for booking in bookings:
+            self.order(self.grant(booking))
+        self.work()
+        return bookings[0]
+
+    def ready(self, *bookings: msg.Booking) -> msg.Booking:
+        """All of these are granted, and ready; returns the first."""
+        self.serve(*bookings)
+        for booking in bookings:
+            assert isinstance(self.word(booking.allocation), msg.SliceReady), self.word(booking.allocation)
+        return bookings[0]
+
+    def take_back(self, *bookings: msg.Booking) -> None:
+        """All of these are revoked, then unmade."""
+        for booking in bookings:
+            self.order(self.revoke(booking))
         self.work()
 
     def work(self, *, own_max: int | None = None) -> bool:
@@ -423,15 +488,17 @@ class Node:
         )
         return replace(booking, resource_claims=refs)
 
-    def prepare(self, claim: str) -> int:
+    def prepare(self, claim: str, *, is_carried_out: bool = True) -> int:
         """The kubelet calls; what it gets is in `answers` under the number returned."""
         self.calls += 1
         self.handle(ev.PrepareAsked(self.calls, claim, f"default/of-{claim}"))
+        if is_carried_out:
+            self.work()
         return self.calls
 
     def unprepare(self, claim: str) -> int:
         self.calls += 1
-        self.handle(ev.UnprepareAsked(self.calls, claim, f"default/of-{claim}"))
+        self.happens(ev.UnprepareAsked(self.calls, claim, f"default/of-{claim}"))
         return self.calls
 
     def instances(self, gpu: int = 0) -> list[tuple[str, int, int]]:
@@ -449,9 +516,20 @@ def make_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
     monkeypatch.setattr(os, "fsync", always_done)
     monkeypatch.setattr(os, "fdatasync", always_done)
 
-    def make(*, fleet: str = FLEET, **config: Any) -> Node:
-        node = Node(tmp_path / str(len(made)), AgentConfig(**{"news_every_s": 0.0} | config), fleet)
+    def make(
+        *,
+        fleet: str = FLEET,
+        is_live: bool = True,
+        has_pods: bool = False,
+        time_quota: bool = False,
+        unseen: str = "",
+        **config: Any,
+    ) -> Node:
+        agent = AgentConfig(**{"news_every_s": 0.0} | config)
+        node = Node(tmp_path / str(len(made)), agent, fleet, has_pods, time_quota, unseen)
         made.append(node)
+        if is_live:
+            node.live()
         return node
 
     yield make
@@ -461,5 +539,24 @@ def make_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
 
 @pytest.fixture
 def node(make_node: Callable[..., Node]) -> Node:
-    """A node with two A100-40GB in MIG mode and one without."""
+    """A node with two A100-40GB in MIG mode and one without, opened."""
     return make_node()
+
+
+@pytest.fixture
+def new_node(make_node: Callable[..., Node]) -> Node:
+    """The same, whose agent has not started."""
+    return make_node(is_live=False)
+
+
+@pytest.fixture
+def hardware(tmp_path: Path) -> HardwareFile:
+    """The GPUs of `well`."""
+    return made_hardware(tmp_path)
+
+
+@pytest.fixture
+def well(hardware: HardwareFile) -> Iterator[Machine]:
+    """A real node that is all well, for `check` to look at."""
+    with well_made(hardware) as machine:
+        yield machine

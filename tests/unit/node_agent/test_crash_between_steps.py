@@ -3,9 +3,8 @@
 import msgspec
 import pytest
 from factories.crashes import deaths, killed_twice
-from factories.gpus.shared_devices import ON_MIG, live_with
+from factories.gpus.shared_devices import ON_MIG
 
-from sluice.contracts.bus.events import ReadLast, Write
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceReady
 from sluice_node_agent.core import instructions as do
 from sluice_node_agent.core.events import GpuTroubled, QuarantineReleased
@@ -26,7 +25,6 @@ def test_making_survives_a_crash_at_every_step(make_node, executed):
     """A user's slice is made exactly once, wherever the agent dies (an instruction out may or may not be done)."""
     for death in deaths(executed=executed, least=15):
         node = make_node()
-        node.live()
         grant = node.grant(node.booking("a1", *BOTH))
         node.order(grant)
         death.strikes(node)
@@ -52,10 +50,7 @@ def test_unmaking_survives_a_crash_at_every_step(make_node, executed):
     """What a pod gave back is given back wherever the agent dies, and only then called gone."""
     for death in deaths(executed=executed, least=10):
         node = make_node()
-        node.live()
-        booking = node.booking("a1", *BOTH)
-        node.order(node.grant(booking))
-        node.work()
+        booking = node.serve(node.booking("a1", *BOTH))
         node.order(node.revoke(booking))
         death.strikes(node)
         if isinstance(node.word("a1"), SliceGone):
@@ -72,7 +67,6 @@ def test_a_revoke_while_down_ends_what_was_half_made(make_node, executed):
     """A pod that goes away while the agent is down leaves nothing behind, however far its slice was."""
     for death in deaths(executed=executed):
         node = make_node()
-        node.live()
         booking = node.booking("a1", *BOTH)
         node.order(node.grant(booking))
         death.strikes(node)
@@ -95,15 +89,12 @@ def test_what_is_made_instead_of_an_instance_that_vanished_is_given_back_after_a
     monkeypatch.setattr("sluice_node_agent.simulated.backend.random.choice", never_twice)
     for second in range(5):
         node = make_node()
-        node.live()
         booking = node.share("a1", ON_MIG) if shared else node.booking("a1", ON_MIG)
         node.order(node.grant(booking))
-        _taken_out(node, VerifyInstance)
+        node.up_to(VerifyInstance)
         node.stop()
-        with node.hardware.changing() as hardware:
-            hardware.gpus[0].instances.clear()
-        node.start()
-        node.work()
+        node.lose_instances()
+        node.begin()
         node.open()
         assert not node.work(own_max=second)
         node.carry_out(node.waiting.popleft())
@@ -113,29 +104,17 @@ def test_what_is_made_instead_of_an_instance_that_vanished_is_given_back_after_a
         assert node.instances(0) == [], second
 
 
-def _taken_out(node, kind):
-    """Work up to the next instruction of a kind, which is not carried out."""
-    while not any(isinstance(each, kind) for each in node.waiting):
-        assert not node.work(own_max=1), f"no {kind} came"
-    (found,) = [each for each in node.waiting if isinstance(each, kind)]
-    node.waiting.remove(found)
-    return found
-
-
 def test_an_instance_with_the_id_of_one_that_just_went_is_its_own_slices_after_a_crash(node, monkeypatch):
     """The driver reuses an id at once: the new instance would be orphaned, and its place lost."""
     monkeypatch.setattr("sluice_node_agent.simulated.backend.random.choice", min)
     leaving, coming = node.booking("a1", (0, "1g.5gb", 3, 1)), node.booking("a2", (0, "1g.5gb", 0, 1))
-    node.live()
-    node.order(node.grant(leaving))
-    node.work()
+    node.serve(leaving)
     (before,) = node.hardware.read().gpus[0].instances
     node.order(node.revoke(leaving))
-    destroy = _taken_out(node, DestroyGpuInstance)
-    node.order(node.grant(coming))
-    node.work()
+    destroy = node.up_to(DestroyGpuInstance)
+    node.serve(coming)
     node.handle(node.carry_out(destroy))
-    create = _taken_out(node, CreateGpuInstance)
+    create = node.up_to(CreateGpuInstance)
     node.carry_out(create)  # sooner than the journal has it that the other one is gone
     (after,) = node.hardware.read().gpus[0].instances
     assert (after.gi_id, after.start) == (before.gi_id, 0)
@@ -155,11 +134,9 @@ def _made_by_hand(node):
 def test_a_compute_instance_that_somebody_made_while_the_agent_was_down_is_left_alone(node):
     """Ours was destroyed, and the journal says so: what is there is an administrator's."""
     booking = node.booking("a1", ON_MIG)
-    node.live()
-    node.order(node.grant(booking))
-    node.work()
+    node.serve(booking)
     node.order(node.revoke(booking))
-    _taken_out(node, DestroyGpuInstance)
+    node.up_to(DestroyGpuInstance)
     node.stop()
     _made_by_hand(node)
     node.live()
@@ -170,44 +147,20 @@ def test_a_compute_instance_that_somebody_made_while_the_agent_was_down_is_left_
 OTHER_MIG = (1, "3g.20gb", 4, 4)
 
 
-def step(node):
-    if isinstance(node.waiting[0], (Write, ReadLast)):
-        node.answer(node.waiting.popleft())
-    else:
-        node.handle(node.carry_out(node.waiting.popleft()))
-
-
-def until(node, want):
-    """Carry out all before the first that is wanted; returns that, which is not carried out."""
-    for _ in range(2000):
-        for n, each in enumerate(node.waiting):
-            if want(each):
-                del node.waiting[n]
-                return each
-        assert node.waiting
-        step(node)
-    raise AssertionError
-
-
 def test_a_ticket_never_names_a_device_that_is_gone(node):
     """A share joined early, its home was made again while the slice waited for another device."""
-    node.live()
     two = (node.share("a1", ON_MIG), node.share("a1", OTHER_MIG))
     booking = msgspec.structs.replace(two[0], devices=(*two[0].devices, *two[1].devices))
     node.order(node.grant(booking))
-    held = until(node, lambda i: isinstance(i, do.StartMps) and i.gpu == node.gpus[1])
-    while node.waiting:
-        step(node)
+    held = node.up_to(do.StartMps, gpu=1)
+    node.work()
     first = next(d for d in node.mps.living())
     node.mps.die(first)
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.clear()
+    node.lose_instances()
     node.handle(GpuTroubled(node.gpus[0]))
-    for _ in range(5):
-        node.tick(5.0)
+    node.tick(5.0, times=5)
     node.own_done.clear()
-    node.handle(node.carry_out(held))
-    node.work()
+    node.happens(node.carry_out(held))
     there = {i.uuid for gpu in node.hardware.read().gpus for i in gpu.instances}
     made = [i for i in node.own_done if isinstance(i, do.MakeTicket)]
     assert isinstance(node.word("a1"), SliceReady)
@@ -217,8 +170,7 @@ def test_a_ticket_never_names_a_device_that_is_gone(node):
 
 def test_what_an_operator_vouched_for_once_does_not_hold_for_a_slice_that_lives_on(node):
     """Its GPU would be given to the next one under its process, long after somebody looked there once."""
-    booking = node.booking("a1", (0, "3g.20gb", 4, 4), (2, None, 0, 8))
-    live_with(node, booking)
+    booking = node.ready(node.booking("a1", (0, "3g.20gb", 4, 4), (2, None, 0, 8)))
     node.mps.enter(501, node.gpus[2], "pod-1")
     with node.hardware.changing() as hardware:
         hardware.gpus[0].instances[0].uuid = ""
@@ -228,31 +180,25 @@ def test_what_an_operator_vouched_for_once_does_not_hold_for_a_slice_that_lives_
         if not node.refused:
             break
     assert not node.refused
-    node.handle(QuarantineReleased(booking.allocation, ignore_holders=True))
-    node.work()
-    for _ in range(20):
-        node.tick(5.0)
+    node.happens(QuarantineReleased(booking.allocation, ignore_holders=True))
+    node.tick(5.0, times=20)
     assert isinstance(node.word("a1"), SliceReady)
-    node.order(node.revoke(booking))
-    node.work()
+    node.take_back(booking)
     assert not isinstance(node.word("a1"), SliceGone)
 
 
 @pytest.mark.parametrize("is_share", [False, True])
 def test_what_loses_its_compute_instance_while_it_is_made_leaves_nothing(node, is_share):
     """Somebody destroys it before it is read back, and the GPU instance would stay for ever."""
-    node.live()
     booking = node.share("a1", ON_MIG) if is_share else node.booking("a1", ON_MIG)
     node.order(node.grant(booking))
-    verify = until(node, lambda i: isinstance(i, do.VerifyInstance))
+    verify = node.up_to(VerifyInstance)
     with node.hardware.changing() as hardware:
         hardware.gpus[0].instances[0].uuid = ""
-    node.handle(node.carry_out(verify))
-    node.work()
+    node.happens(node.carry_out(verify))
     assert isinstance(node.word("a1"), SliceFailed)
     node.order(node.revoke(booking))
-    for _ in range(5):
-        node.tick(10.0)
+    node.tick(10.0, times=5)
     assert isinstance(node.word("a1"), SliceGone)
     assert node.instances(0) == []
 
@@ -260,17 +206,14 @@ def test_what_loses_its_compute_instance_while_it_is_made_leaves_nothing(node, i
 @pytest.mark.parametrize("profile", ["1g.5gb+me", "1g.5gb"])
 def test_an_instance_that_somebody_made_in_the_place_of_ours_is_left_alone(node, profile):
     """Its user would lose it. One that looks like ours cannot be told apart, and is unused."""
-    node.live()
     booking = node.booking("a1", (0, "1g.5gb", 0, 1))
     node.order(node.grant(booking))
-    verify = until(node, lambda i: isinstance(i, do.VerifyInstance))
+    verify = node.up_to(VerifyInstance)
     with node.hardware.changing() as hardware:
         i = hardware.gpus[0].instances[0]
         i.profile, i.uuid = profile, ""  # ours was removed, and another one made by hand: the id is used again
-    node.handle(node.carry_out(verify))
-    node.work()
+    node.happens(node.carry_out(verify))
     assert isinstance(node.word("a1"), SliceFailed)
     node.order(node.revoke(booking))
-    for _ in range(5):
-        node.tick(10.0)
+    node.tick(10.0, times=5)
     assert len(node.instances(0)) == (1 if profile.endswith("me") else 0)

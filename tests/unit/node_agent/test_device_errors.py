@@ -12,12 +12,6 @@ from sluice_node_agent.simulated.hardware_file import Process
 TWO = ((0, "3g.20gb", 4, 4), (1, "2g.10gb", 4, 2))
 
 
-def _fault(node, **faults):
-    with node.hardware.changing() as hardware:
-        for name, value in faults.items():
-            setattr(hardware.faults, name, value)
-
-
 def _process(node, gpu, device, owner="pod-1", pid=7):
     with node.hardware.changing() as hardware:
         hardware.gpus[gpu].processes.append(Process(pid=pid, owner=owner, device=device))
@@ -65,7 +59,6 @@ def _device_steps(node):
 )
 def test_a_failure_at_any_step_is_undone_in_reverse(node, kind, count, undone):
     """tensor-fusion #700: a slice that could not be created leaves nothing on any GPU, and the user gets the reason."""
-    node.live()
     node.own_done.clear()
     node.order(node.grant(node.booking("a1", *TWO)))
     seen = 0
@@ -90,18 +83,15 @@ def test_a_failure_at_any_step_is_undone_in_reverse(node, kind, count, undone):
     word = node.word("a1")
     assert isinstance(word, SliceFailed)
     assert word.message in {"broken", "disk full"}
-    node.order(node.revoke(node.booking("a1", *TWO)))
-    node.work()
+    node.take_back(node.booking("a1", *TWO))
     assert isinstance(node.word("a1"), SliceGone)
 
 
 def test_what_cannot_be_made_at_all_fails_without_touching_a_gpu(node):
-    node.live()
     wrong = [(0, "9g.90gb", 0, 1), (2, "1g.5gb", 0, 1), (0, None, 0, 8)]
     for number, device in enumerate(wrong):
         node.own_done.clear()
-        node.order(node.grant(node.booking(f"a{number}", device)))
-        node.work()
+        node.serve(node.booking(f"a{number}", device))
         assert isinstance(node.word(f"a{number}"), SliceFailed)
         assert not [i for i in node.own_done if isinstance(i, do.GpuInstruction)]
 
@@ -109,14 +99,10 @@ def test_what_cannot_be_made_at_all_fails_without_touching_a_gpu(node):
 def test_a_slice_in_use_is_tried_ever_more_slowly_then_quarantined_and_freed_when_it_can_be(make_node):
     """A tenant that does not let go keeps the place booked, and people hear of it."""
     node = make_node(quarantine_after=3, back_off_first_s=1.0, back_off_max_s=4.0)
-    node.live()
-    booking = node.booking("a1", (0, "3g.20gb", 4, 4))
-    node.order(node.grant(booking))
-    node.work()
+    booking = node.serve(node.booking("a1", (0, "3g.20gb", 4, 4)))
     uuid = node.word("a1").devices[0].uuid
     _process(node, 0, uuid)
-    node.order(node.revoke(booking))
-    node.work()
+    node.take_back(booking)
     assert node.tickets.names() == ()
     tries = []
     for second in range(20):
@@ -139,17 +125,11 @@ def test_a_slice_in_use_is_tried_ever_more_slowly_then_quarantined_and_freed_whe
 
 def test_a_whole_gpu_is_free_only_when_the_tenants_processes_are_gone(node):
     """Two tenants are never on one GPU, although nothing has to be destroyed between them."""
-    node.live()
-    booking = node.booking("a1", (2, None, 0, 8))
-    node.order(node.grant(booking))
-    node.work()
+    booking = node.serve(node.booking("a1", (2, None, 0, 8)))
     assert node.word("a1").devices[0].uuid == node.gpus[2]
     _process(node, 2, node.gpus[2])
-    node.order(node.revoke(booking))
-    node.work()
-    other = node.booking("a2", (2, None, 0, 8), owner="pod-2")
-    node.order(node.grant(other))
-    node.work()
+    node.take_back(booking)
+    node.serve(node.booking("a2", (2, None, 0, 8), owner="pod-2"))
     assert not isinstance(node.word("a1"), SliceGone)
     assert isinstance(node.word("a2"), SliceFailed)
     assert "python 7" in node.word("a2").message
@@ -158,36 +138,31 @@ def test_a_whole_gpu_is_free_only_when_the_tenants_processes_are_gone(node):
     assert isinstance(node.word("a1"), SliceGone)
 
 
-def test_a_foreign_instance_is_reported_subtracted_and_never_touched(node):
-    gpu = node.gpus[0]
-    node.start()
-    profile = next(p for p in node.backend.read_gpu(gpu).profiles if p.name == "3g.20gb")
-    node.work()
-    node.open()
-    total = sum(node.agent.snapshot().gpus[0].creatable.values())
-    gi_id = node.backend.create_gpu_instance(gpu, profile.profile_id, 4, 4)
-    node.tick(60.0)
-    shown = node.agent.snapshot().gpus[0]
+def test_a_foreign_instance_is_reported_subtracted_and_never_touched(new_node):
+    gpu = new_node.gpus[0]
+    new_node.start()
+    profile = next(p for p in new_node.backend.read_gpu(gpu).profiles if p.name == "3g.20gb")
+    new_node.work()
+    new_node.open()
+    total = sum(new_node.agent.snapshot().gpus[0].creatable.values())
+    gi_id = new_node.backend.create_gpu_instance(gpu, profile.profile_id, 4, 4)
+    new_node.tick(60.0)
+    shown = new_node.agent.snapshot().gpus[0]
     assert [(i.gi_id, i.allocation) for i in shown.instances] == [(gi_id, None)]
     assert (total, sum(shown.creatable.values())) == (19, 11)
-    node.order(node.grant(node.booking("a1", (0, "3g.20gb", 4, 4))))
-    node.work()
-    assert isinstance(node.word("a1"), SliceFailed)
-    node.live()
-    assert node.instances() == [("3g.20gb", 4, 4)]
-    assert [i.uuid for i in node.backend.read_gpu(gpu).instances] == [""]
+    new_node.serve(new_node.booking("a1", (0, "3g.20gb", 4, 4)))
+    assert isinstance(new_node.word("a1"), SliceFailed)
+    new_node.live()
+    assert new_node.instances() == [("3g.20gb", 4, 4)]
+    assert [i.uuid for i in new_node.backend.read_gpu(gpu).instances] == [""]
 
 
 def test_another_instance_under_our_id_is_left_alone(node):
     """After a reset by hand, what sits where ours was is not destroyed in its stead."""
-    node.live()
-    booking = node.booking("a1", (0, "3g.20gb", 4, 4))
-    node.order(node.grant(booking))
-    node.work()
+    booking = node.serve(node.booking("a1", (0, "3g.20gb", 4, 4)))
     with node.hardware.changing() as hardware:
         hardware.gpus[0].instances[0].uuid = "MIG-of-somebody-else"
-    node.order(node.revoke(booking))
-    node.work()
+    node.take_back(booking)
     assert isinstance(node.word("a1"), SliceGone)
     assert node.hardware.read().gpus[0].instances[0].uuid == "MIG-of-somebody-else"
 
@@ -195,11 +170,9 @@ def test_another_instance_under_our_id_is_left_alone(node):
 def test_what_cannot_be_made_again_is_degraded_and_tried_again(make_node):
     """A pod whose slice is lost gets the reason, and gets the slice back when that becomes possible."""
     node = make_node(remake_retry_s=5.0)
-    node.live()
-    node.order(node.grant(node.booking("a1", *TWO)))
-    node.work()
+    node.serve(node.booking("a1", *TWO))
     node.hardware.reboot()
-    _fault(node, insufficient=2)
+    node.fault(insufficient=2)
     node.live()
     assert isinstance(node.word("a1"), SliceDegraded)
     assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ())
@@ -216,13 +189,9 @@ def test_a_whole_gpu_that_somebody_puts_in_mig_mode_is_degraded_until_it_is_out_
     def put_in_mig_mode(*, on):
         with node.hardware.changing() as hardware:
             hardware.gpus[2].mig = on
-        for _ in range(3):
-            node.tick(30.0)
+        node.tick(30.0, times=3)
 
-    node.live()
-    node.order(node.grant(node.booking("a1", (2, None, 0, 8))))
-    node.work()
-    assert isinstance(node.word("a1"), SliceReady)
+    node.ready(node.booking("a1", (2, None, 0, 8)))
     put_in_mig_mode(on=True)
     assert isinstance(node.word("a1"), SliceDegraded)
     assert "MIG is enabled" in node.word("a1").message
@@ -234,19 +203,16 @@ def test_a_whole_gpu_that_somebody_puts_in_mig_mode_is_degraded_until_it_is_out_
 
 def test_a_lost_gpu_is_unhealthy_its_slices_degraded_and_both_come_back(node):
     """A GPU that falls off the bus is seen at once, and nothing of it is given away meanwhile."""
-    node.live()
-    node.order(node.grant(node.booking("a1", *TWO)))
-    node.work()
+    node.serve(node.booking("a1", *TWO))
     before = node.word("a1")
-    _fault(node, gpu_lost=1)
+    node.fault(gpu_lost=1)
     node.tick(60.0)
     assert isinstance(node.word("a1"), SliceDegraded)
     assert [gpu.healthy for gpu in node.agent.snapshot().gpus] == [True, False, True]
     assert len(node.agent.snapshot().gpus[1].instances) == 1
-    node.order(node.revoke(node.booking("a1", *TWO)))
-    node.work()
+    node.take_back(node.booking("a1", *TWO))
     assert not isinstance(node.word("a1"), SliceGone)
-    _fault(node, gpu_lost=-1)
+    node.fault(gpu_lost=-1)
     node.tick(60.0)
     node.tick(60.0)
     assert isinstance(node.word("a1"), SliceGone)
@@ -258,11 +224,8 @@ def test_a_lost_gpu_is_unhealthy_its_slices_degraded_and_both_come_back(node):
 @pytest.mark.parametrize("crash_at", [0, 1, 2, 3])
 def test_a_lost_journal_is_rebuilt_from_devices_and_ledger(node, damage, crash_at):
     """A broken disk block takes no slice from a running pod and leaks none: also when the rebuilding is cut short."""
-    node.live()
     booking, whole = node.booking("a1", *TWO), node.booking("a2", (2, None, 0, 8), owner="pod-2")
-    node.order(node.grant(booking))
-    node.order(node.grant(whole))
-    node.work()
+    node.serve(booking, whole)
     before = [node.word("a1"), node.word("a2")]
     node.stop()
     path = node.tmp_path / "agent" / "journal"
@@ -288,37 +251,27 @@ def test_a_lost_journal_is_rebuilt_from_devices_and_ledger(node, damage, crash_a
     assert node.tickets.names() == tuple(sorted(word.ticket for word in before))
     owners = [i.allocation for gpu in node.agent.snapshot().gpus for i in gpu.instances]
     assert owners == ["a1", "a1"]
-    for each in (booking, whole):
-        node.order(node.revoke(each))
-    node.work()
+    node.take_back(booking, whole)
     assert isinstance(node.word("a1"), SliceGone)
     assert isinstance(node.word("a2"), SliceGone)
     assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ())
 
 
 def test_a_grant_that_failed_is_tried_again_when_it_is_ordered_anew(node):
-    node.live()
-    _fault(node, ci_fails=1)
-    booking = node.booking("a1", *TWO)
-    node.order(node.grant(booking))
-    node.work()
+    node.fault(ci_fails=1)
+    booking = node.serve(node.booking("a1", *TWO))
     assert isinstance(node.word("a1"), SliceFailed)
-    node.order(node.grant(booking, revision=2))
-    node.work()
+    node.obey(node.grant(booking, revision=2))
     assert isinstance(node.word("a1"), SliceReady)
     assert node.word("a1").revision == 2
 
 
 def test_a_grant_that_moves_a_slice_is_not_taken(node):
     """A place never moves under a running pod: only a Revoke destroys."""
-    node.live()
-    booking = node.booking("a1", (0, "3g.20gb", 4, 4))
-    node.order(node.grant(booking))
-    node.work()
+    booking = node.serve(node.booking("a1", (0, "3g.20gb", 4, 4)))
     before = node.word("a1")
     moved = msgspec.structs.replace(booking, devices=node.booking("a1", (0, "3g.20gb", 0, 4)).devices)
-    node.order(node.grant(moved, revision=2))
-    node.work()
+    node.obey(node.grant(moved, revision=2))
     assert node.word("a1") == before
     assert node.instances() == [("3g.20gb", 4, 4)]
 
@@ -327,58 +280,45 @@ def test_a_grant_that_moves_a_slice_is_not_taken(node):
 @pytest.mark.parametrize("steps", range(8))
 def test_a_slice_that_is_being_made_on_a_gpu_that_falls_silent_is_not_waited_for_without_a_word(node, steps, shared):
     """Its pod would wait for as long as that lasts, although there is room for it elsewhere."""
-    node.live()
     at = (0, "3g.20gb", 4, 4)
     node.order(node.grant(node.share("a1", at) if shared else node.booking("a1", at)))
     if node.work(own_max=steps):
         return
-    _fault(node, gpu_lost=0)
+    node.fault(gpu_lost=0)
     node.live()
-    for _ in range(10):
-        node.tick(60.0)
+    node.tick(60.0, times=10)
     assert isinstance(node.word("a1"), (SliceDegraded, SliceFailed, SliceQuarantined)), node.word("a1")
-    _fault(node, gpu_lost=-1)
-    for _ in range(3):
-        node.tick(60.0)
+    node.fault(gpu_lost=-1)
+    node.tick(60.0, times=3)
     assert isinstance(node.word("a1"), (SliceReady, SliceFailed)), node.word("a1")
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["slice", "home"])
 def test_a_gpu_whose_driver_does_not_come_back_from_a_call_counts_as_lost_until_it_does(node, shared):
     """Its pods would wait for ever without a word, and more and more would be put there."""
-    node.live()
     at = (0, "3g.20gb", 4, 4)
     node.order(node.grant(node.share("a1", at) if shared else node.booking("a1", at)))
-    while not any(isinstance(step, do.CreateGpuInstance) for step in node.waiting):
-        node.work(own_max=1)
-    hanging = next(step for step in node.waiting if isinstance(step, do.CreateGpuInstance))
-    node.waiting.remove(hanging)
-    for _ in range(8):
-        node.tick(5.0)
+    hanging = node.up_to(do.CreateGpuInstance)
+    node.tick(5.0, times=8)
     assert not node.agent.snapshot().gpus[0].lost, "it may take its time"
-    for _ in range(8):
-        node.tick(5.0)
+    node.tick(5.0, times=8)
     assert node.agent.snapshot().gpus[0].lost
     assert "CreateGpuInstance" in node.agent.snapshot().gpus[0].health_message
     assert isinstance(node.word("a1"), SliceDegraded)
-    node.order(node.grant(node.booking("a2", (1, "3g.20gb", 4, 4))))
-    node.work()
-    assert isinstance(node.word("a2"), SliceReady)
+    node.ready(node.booking("a2", (1, "3g.20gb", 4, 4)))
     node.handle(node.carry_out(hanging))
-    for _ in range(3):
-        node.tick(60.0)
+    node.tick(60.0, times=3)
     assert node.agent.snapshot().gpus[0].healthy
     assert isinstance(node.word("a1"), SliceReady)
 
 
-def test_a_slice_that_lived_is_degraded_and_not_failed_when_a_new_disk_cannot_have_it_at_once(node):
+def test_a_slice_that_lived_is_degraded_and_not_failed_when_a_new_disk_cannot_have_it_at_once(new_node):
     """Its place would be revoked under its pod, for a device that refuses once."""
-    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
-    node.put("sluice.ledger.n1_example.a1", node.grant(booking))
-    node.start()
-    node.work()
-    token, boot_id = node.agent._in_flight._token, node.backend.boot_id()
-    node.open(booking.allocation)
+    booking = new_node.booking("a1", (0, "2g.10gb", 4, 2))
+    new_node.put("sluice.ledger.n1_example.a1", new_node.grant(booking))
+    new_node.begin()
+    token, boot_id = new_node.agent._in_flight._token, new_node.backend.boot_id()
+    new_node.open(booking.allocation)
     record = SliceRecord(
         booking=booking,
         revision=1,
@@ -387,16 +327,16 @@ def test_a_slice_that_lived_is_degraded_and_not_failed_when_a_new_disk_cannot_ha
         boot_id=boot_id,
         lost=True,
     )
-    assert [each for each in node.waiting if hasattr(each, "token")] == [do.SaveJournal(token + 1, record)]
-    node.refused.append(do.CreateGpuInstance)
-    node.work()
-    assert node.word("a1") == SliceDegraded(
+    assert [each for each in new_node.waiting if hasattr(each, "token")] == [do.SaveJournal(token + 1, record)]
+    new_node.refused.append(do.CreateGpuInstance)
+    new_node.work()
+    assert new_node.word("a1") == SliceDegraded(
         allocation=booking.allocation,
         request=booking.request,
         revision=1,
         shrinking=False,
         message="its devices vanished and could not be created again: Unknown: refused by the test",
     )
-    assert node.instances() == []
-    node.tick(60.0)
-    assert isinstance(node.word("a1"), SliceReady)
+    assert new_node.instances() == []
+    new_node.tick(60.0)
+    assert isinstance(new_node.word("a1"), SliceReady)

@@ -84,8 +84,7 @@ def test_it_is_gone_only_when_no_process_of_the_tenant_is_left(node):
     booking, word = granted(node)
     use(node, word.devices[0].uuid, owner="pod-1")
     revoked(node, booking)
-    for _ in range(12):
-        node.tick(30)
+    node.tick(30, times=12)
     assert isinstance(node.word("a1"), SliceQuarantined)
     assert report(node).creatable["1g.5gb"] == 0
     node.mps.leave(4711)
@@ -132,8 +131,7 @@ def test_a_slice_whose_instance_was_taken_away_is_degraded_and_comes_back_with_i
 def test_a_home_lives_in_an_instance_that_is_there_and_leaves_it_there(node):
     one, two = node.share("a1", SMALL), node.share("a2", SMALL, owner="pod-2")
     for booking in (one, two):
-        node.order(node.grant(booking))
-        node.work()
+        node.serve(booking)
     assert [type(node.word(name)) for name in ("a1", "a2")] == [SliceReady, SliceReady]
     (daemon,) = node.mps.living()
     assert daemon.order.device == uuid_at(node, 6)
@@ -151,8 +149,7 @@ def test_a_home_lives_in_an_instance_that_is_there_and_leaves_it_there(node):
 def test_a_home_is_not_made_in_what_a_tenant_has_alone(node):
     """Shares would be put on a device that somebody has to himself."""
     granted(node)
-    node.order(node.grant(node.share("a2", SMALL, owner="pod-2")))
-    node.work()
+    node.serve(node.share("a2", SMALL, owner="pod-2"))
     assert isinstance(node.word("a2"), SliceFailed)
     assert "is a1's still" in node.word("a2").message
 

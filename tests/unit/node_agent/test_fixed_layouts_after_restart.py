@@ -36,7 +36,6 @@ def node(make_node):
 def ordered(make_node, kind):
     """A node that has just been ordered a slice, or a share, in instances of its administrator; and what was booked."""
     node = make_node(fleet=FLEET)
-    node.live()
     booking = node.booking("a1", SMALL, LARGE) if kind == "slice" else node.share("a1", SMALL)
     node.order(node.grant(booking))
     return node, booking
@@ -73,8 +72,7 @@ def test_taking_back_survives_a_crash_at_every_step(make_node, kind, executed):
         assert not isinstance(node.word("a1"), SliceGone) or kind == "share"
         node.live()
         node.mps.leave(4711)
-        for _ in range(3):
-            node.tick(60)
+        node.tick(60, times=3)
         assert isinstance(node.word("a1"), SliceGone), death.steps
         assert (node.instances(), node.tickets.names(), changes(node)) == (LAYOUT, (), [])
         assert uuid_at(node, 6) == device
@@ -84,11 +82,9 @@ def test_a_lost_journal_and_a_lost_device_leave_a_tenant_his_other_one(node):
     """An administrator changes the layout while the journal is lost: a pod's other device was destroyed."""
     booking, word = granted(node, "a1", SMALL, OTHER)
     use(node, word.devices[1].uuid, owner="pod-1")
-    node.stop()
-    (node.tmp_path / "agent" / "journal").unlink()
+    node.remove_journal()
     admin_removes(node, start=SMALL[2])
-    node.start()
-    node.work()
+    node.begin()
     node.open(booking.allocation)
     node.own_done.clear()
     node.work()
@@ -119,7 +115,6 @@ def test_what_was_made_before_the_layout_was_fixed_stays_and_is_offered(node):
 def test_what_was_half_made_when_the_layout_was_fixed_is_left_to_the_administrator(make_node, steps):
     """An instance would be made, or destroyed, on a GPU that is not Sluice's any more."""
     node = make_node(fleet=FLEET)
-    node.live()
     node.order(node.grant(node.booking("a1", (1, "2g.10gb", 2, 2))))
     node.work(own_max=steps)
     node.stop()
@@ -154,13 +149,9 @@ def test_a_daemon_of_which_nobody_knows_does_not_keep_an_instance_from_everybody
         node.work()
         node.order(node.revoke(booking))
         ended = node.work(own_max=steps)
-        node.stop()
-        (node.tmp_path / "agent" / "journal").unlink()
-        node.ledger.clear()
-        node.words.clear()
+        node.lose_both()
         node.live()
-        for _ in range(5):
-            node.tick(30.0)
+        node.tick(30.0, times=5)
         is_known = [each.state for each in node.agent.snapshot().slices] == ["ready"]
         assert is_known or not node.mps.homes, steps
         assert node.instances() == LAYOUT
@@ -173,9 +164,7 @@ def test_a_daemon_of_which_nobody_knows_does_not_keep_an_instance_from_everybody
 def test_what_was_found_stays_when_the_gpu_is_given_back_to_sluice(node):
     """The administrator's instances would be destroyed with the pods that run on them."""
     booking, _ = granted(node)
-    share = node.share("a2", (0, "2g.10gb", 4, 2))
-    node.order(node.grant(share))
-    node.work()
+    share = node.serve(node.share("a2", (0, "2g.10gb", 4, 2)))
     with node.hardware.changing() as hardware:
         hardware.gpus[0].fixed = False
     node.live()
@@ -190,15 +179,13 @@ def test_what_was_found_stays_when_the_gpu_is_given_back_to_sluice(node):
 def test_an_idle_instance_of_ours_is_the_administrators_from_then_on(make_node):
     """An instance that was kept warm would be destroyed under a layout that is fixed by now."""
     node = make_node(fleet=FLEET, keep_warm_s=5.0)
-    node.live()
     booking, _ = granted(node, "a1", (1, "2g.10gb", 2, 2))
     revoked(node, booking)
     with node.hardware.changing() as hardware:
         hardware.gpus[1].fixed = True
     node.own_done.clear()
     node.live()
-    for _ in range(4):
-        node.tick(5.0)
+    node.tick(5.0, times=4)
     assert changes(node) == []
     (seen,) = report(node, 1).instances
     assert (seen.start, seen.unusable) == (2, "it has no compute instance; its administrator has to create it")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from factories.words import booking_of
 
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
-from sluice.contracts.messages import Booking
+from sluice.contracts.ids import AllocationId, RequestId
 from sluice_node_agent.core.journal_records import (
     ForgottenTombstone,
     NodeRecord,
@@ -34,18 +34,7 @@ def _stone(number, revision=1):
 
 
 def _slice(phase):
-    booking = Booking(
-        allocation=AllocationId("a1"),
-        request=RequestId("r"),
-        request_revision=1,
-        source=SourceName("folder"),
-        owner="pod",
-        namespace="x",
-        name="pod",
-        node=NodeName("n1"),
-        devices=(),
-    )
-    return SliceRecord(booking=booking, revision=1, phase=phase, devices=())
+    return SliceRecord(booking=booking_of("a1", "n1"), revision=1, phase=phase, devices=())
 
 
 @pytest.fixture

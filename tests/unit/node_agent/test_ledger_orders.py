@@ -19,14 +19,8 @@ def own(instructions):
     return [i for i in instructions if hasattr(i, "token")]
 
 
-def _opened(node):
-    node.live()
-    node.own_done.clear()
-
-
 def test_a_grant_is_made_step_by_step_each_saved_before_the_next(node):
     """A user gets a slice that exists, was read back and can be found again after any crash."""
-    _opened(node)
     booking = node.booking("a1", (0, "2g.10gb", 4, 2))
     token = node.agent._in_flight._token
     gpu = node.gpus[0]
@@ -76,10 +70,7 @@ def test_a_grant_is_made_step_by_step_each_saved_before_the_next(node):
 
 def test_a_revoke_removes_the_ticket_first_and_the_slice_last(node):
     """No container starts on a slice that is being destroyed, and its place is not assigned before it is gone."""
-    _opened(node)
-    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
-    node.order(node.grant(booking))
-    node.work()
+    booking = node.serve(node.booking("a1", (0, "2g.10gb", 4, 2)))
     gpu, ready = node.gpus[0], node.word("a1")
     uuid = ready.devices[0].uuid
     gi_id = node.hardware.read().gpus[0].instances[0].gi_id
@@ -110,7 +101,6 @@ def test_a_revoke_removes_the_ticket_first_and_the_slice_last(node):
 
 def test_a_revoke_of_something_unknown_is_answered_gone(node):
     """A grant that the agent never saw does not book its place for ever."""
-    _opened(node)
     booking = node.booking("a1", (0, "2g.10gb", 4, 2))
     token = node.agent._in_flight._token
     first = own(node.order(node.revoke(booking, revision=5)))
@@ -120,31 +110,33 @@ def test_a_revoke_of_something_unknown_is_answered_gone(node):
     assert node.word("a1") == SliceGone(allocation=A1, request=booking.request, revision=5, cause="never made")
 
 
-def test_nothing_is_done_before_the_node_is_opened_for_this_run(node):
+def test_nothing_is_done_before_the_node_is_opened_for_this_run(new_node):
     """After a broker was wiped, an agent never makes a slice on a place that somebody else still has."""
-    node.start()
-    node.work()
-    node.own_done.clear()
-    grant = node.grant(node.booking("a1", (0, "2g.10gb", 4, 2)))
-    node.order(grant)
-    node.read_ledger()
-    boot_id = node.backend.boot_id()
-    head = subjects.head(node.name).subject
-    node.put(head, NodeOpened(node=node.name, incarnation=node.incarnation, boot_id=boot_id, agent_run="other"))
-    node.read_ledger()
-    node.put(head, NodeOpened(node=node.name, incarnation=Incarnation("0"), boot_id=boot_id, agent_run=node.run))
-    node.read_ledger()
-    node.work()
-    assert node.own_done == []
-    assert not node.agent.is_open
-    node.open()
-    node.work()
-    assert isinstance(node.word("a1"), SliceReady)
+    new_node.begin()
+    new_node.own_done.clear()
+    grant = new_node.grant(new_node.booking("a1", (0, "2g.10gb", 4, 2)))
+    new_node.order(grant)
+    new_node.read_ledger()
+    boot_id = new_node.backend.boot_id()
+    head = subjects.head(new_node.name).subject
+    new_node.put(
+        head, NodeOpened(node=new_node.name, incarnation=new_node.incarnation, boot_id=boot_id, agent_run="other")
+    )
+    new_node.read_ledger()
+    new_node.put(
+        head, NodeOpened(node=new_node.name, incarnation=Incarnation("0"), boot_id=boot_id, agent_run=new_node.run)
+    )
+    new_node.read_ledger()
+    new_node.work()
+    assert new_node.own_done == []
+    assert not new_node.agent.is_open
+    new_node.open()
+    new_node.work()
+    assert isinstance(new_node.word("a1"), SliceReady)
 
 
 def test_an_order_of_another_incarnation_is_not_carried_out(node):
     """What was decided in an earlier life of the broker is decided again."""
-    _opened(node)
     grant = msgspec.structs.replace(node.grant(node.booking("a1", (0, "2g.10gb", 4, 2))), incarnation=Incarnation("0"))
     assert own(node.order(grant)) == []
     assert node.agent.snapshot().slices == ()
@@ -152,21 +144,17 @@ def test_an_order_of_another_incarnation_is_not_carried_out(node):
 
 def test_a_grant_waits_for_what_it_comes_after(node):
     """A preempted place is made again for its new owner as soon as it is free, and never before."""
-    _opened(node)
     first, second = (
         node.booking("a1", (0, "3g.20gb", 4, 4)),
         node.booking("a2", (0, "4g.20gb", 0, 4), (0, "3g.20gb", 4, 4)),
     )
-    node.order(node.grant(first))
-    node.work()
-    node.order(node.grant(second, after=("a1", "never-heard-of")))
-    node.work()
+    node.serve(first)
+    node.obey(node.grant(second, after=("a1", "never-heard-of")))
     assert node.word("a2") is None
     assert [report.state for report in node.agent.snapshot().slices] == ["ready", "planned"]
     node.live()
     assert node.word("a2") is None
-    node.order(node.revoke(first))
-    node.work()
+    node.take_back(first)
     assert isinstance(node.word("a1"), SliceGone)
     assert isinstance(node.word("a2"), SliceReady)
     assert node.instances() == [("3g.20gb", 4, 4), ("4g.20gb", 0, 4)]
@@ -174,11 +162,9 @@ def test_a_grant_waits_for_what_it_comes_after(node):
 
 def test_a_closed_slice_is_said_gone_with_an_end_and_its_tombstone_forgotten(make_node):
     node = make_node(tombstone_ttl_s=100.0)
-    _opened(node)
     booking = node.booking("a1", (0, "2g.10gb", 4, 2))
     node.order(node.grant(booking))
-    node.order(node.revoke(booking))
-    node.work()
+    node.take_back(booking)
     out = node.order(node.closed(booking))
     assert [(w.message.closing, w.ttl_s) for w in out if hasattr(w, "ttl_s")] == [(True, 4 * 3600)]
     node.work()
@@ -193,42 +179,36 @@ def test_a_closed_slice_is_said_gone_with_an_end_and_its_tombstone_forgotten(mak
 def test_what_is_closed_once_more_is_said_gone_once_more_with_an_end(make_node):
     """A broker that lost its latest words shows that of before, for ever: the end of it was said long ago."""
     node = make_node(closing_ttl_s=20, tombstone_ttl_s=100.0)
-    _opened(node)
     booking = node.booking("a1", (0, "2g.10gb", 4, 2))
     node.order(node.grant(booking))
-    node.order(node.revoke(booking))
-    node.work()
+    node.take_back(booking)
     before = node.words[subjects.slice_(node.name, A1).subject]
-    node.order(node.closed(booking))
-    node.work()
+    node.obey(node.closed(booking))
     assert node.word("a1").closing
     node.tick(30.0)
     node.words[subjects.slice_(node.name, A1).subject] = before
     node.open()
     assert not node.word("a1").closing
 
-    node.order(node.closed(booking))
-    node.work()
+    node.obey(node.closed(booking))
     assert node.word("a1").closing
 
 
-def test_a_generation_is_told_only_when_the_journal_holds_it(node):
+def test_a_generation_is_told_only_when_the_journal_holds_it(new_node):
     """A crash right after the news does not bring the same generation again with another content."""
-    node.start()
-    assert not node.agent.started
+    new_node.start()
+    assert not new_node.agent.started
     with pytest.raises(RuntimeError, match="not been read yet"):
-        node.agent.snapshot()
-    node.work(own_max=1)
-    assert node.agent.started
+        new_node.agent.snapshot()
+    new_node.work(own_max=1)
+    assert new_node.agent.started
 
 
 def test_a_closing_word_that_the_broker_forgot_is_said_again(node):
     """Who still waits for the end of a slice hears of it, also after a wipe."""
-    _opened(node)
     booking = node.booking("a1", (0, "2g.10gb", 4, 2))
     node.order(node.revoke(booking))
-    node.order(node.closed(booking))
-    node.work()
+    node.obey(node.closed(booking))
     assert node.word("a1").closing
     node.words.clear()
     node.read_ledger()

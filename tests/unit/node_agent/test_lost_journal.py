@@ -9,11 +9,6 @@ from sluice_node_agent.core.journal_records import NodeRecord
 SMALL = (0, "2g.10gb", 4, 2)
 
 
-def _silent(node, gpu):
-    with node.hardware.changing() as hardware:
-        hardware.faults.gpu_lost = gpu
-
-
 def _devices(node):
     """What is there that a tenant could use, and would miss."""
     daemons = [(daemon.order.home, daemon.pid) for daemon in node.mps.living()]
@@ -24,12 +19,10 @@ def _devices(node):
 @pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])
 def test_an_instance_on_a_gpu_that_is_silent_when_the_journal_is_lost_stays_with_its_pod(node, restarts, shared):
     """Its ticket would be removed, its instance orphaned, and another created beside it."""
-    node.live()
-    node.order(node.grant(node.share("a1", SMALL) if shared else node.booking("a1", SMALL)))
-    node.work()
+    node.serve(node.share("a1", SMALL) if shared else node.booking("a1", SMALL))
     before, there = node.word("a1"), _devices(node)
     node.lose_journal()
-    _silent(node, 0)
+    node.fault(gpu_lost=0)
     node.live()
     unseen = [
         step.record.unseen
@@ -45,13 +38,11 @@ def test_an_instance_on_a_gpu_that_is_silent_when_the_journal_is_lost_stays_with
     node.work()
     assert _devices(node) == there
     assert node.word("a1") == before
-    _silent(node, -1)
-    for _ in range(3):
-        node.tick(60.0)
+    node.fault(gpu_lost=-1)
+    node.tick(60.0, times=3)
     assert _devices(node) == there
     assert node.word("a1") == before
-    node.order(node.revoke(node.share("a1", SMALL) if shared else node.booking("a1", SMALL)))
-    node.work()
+    node.take_back(node.share("a1", SMALL) if shared else node.booking("a1", SMALL))
     node.tick(60.0)
     assert isinstance(node.word("a1"), SliceGone)
     assert _devices(node) == ([], (), [])
@@ -60,19 +51,16 @@ def test_an_instance_on_a_gpu_that_is_silent_when_the_journal_is_lost_stays_with
 @pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])
 def test_a_compute_instance_whose_making_nobody_heard_of_is_unmade_although_its_gpu_was_silent_then(node, shared):
     """The place would be in quarantine for ever: the GPU instance cannot go while its compute instance is there."""
-    node.live()
     node.order(node.grant(node.share("a1", SMALL) if shared else node.booking("a1", SMALL)))
     while not any(instance.uuid for instance in node.hardware.read().gpus[0].instances):
         node.work(own_max=1)
     node.stop()
-    _silent(node, 0)
-    node.start()
-    node.work()
-    _silent(node, -1)
+    node.fault(gpu_lost=0)
+    node.begin()
+    node.fault(gpu_lost=-1)
     node.open()
     node.work()
-    for _ in range(3):
-        node.tick(60.0)
+    node.tick(60.0, times=3)
     if not isinstance(node.word("a1"), SliceReady):
         assert isinstance(node.word("a1"), SliceFailed)
         assert _devices(node) == ([], (), [])
@@ -81,16 +69,13 @@ def test_a_compute_instance_whose_making_nobody_heard_of_is_unmade_although_its_
 @pytest.mark.parametrize("phase", ["planned", "making"])
 def test_a_slice_that_was_closed_already_is_not_handed_out_again(node, phase):
     """Its Revoke was replaced unread: the place is another pod's by now, and the slice would never be destroyed."""
-    node.live()
     booking = node.booking("a1", SMALL)
     order = node.grant(booking, after=("a0",) if phase == "planned" else ())
     if phase == "planned":
-        node.order(node.grant(node.booking("a0", SMALL)))
-        node.work()
+        node.serve(node.booking("a0", SMALL))
     node.order(order)
     assert not node.work(own_max=4 if phase == "making" else 0) or phase == "planned"
-    node.order(node.closed(booking))
-    node.work()
+    node.obey(node.closed(booking))
     node.tick(60.0)
     assert isinstance(node.word("a1"), SliceGone)
     assert "a1" not in {report.booking.allocation for report in node.agent.snapshot().slices}

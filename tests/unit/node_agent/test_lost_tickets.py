@@ -14,10 +14,7 @@ INSTANCE, HOME = (0, "3g.20gb", 4, 4), (2, None, 0, 1)
 def node(make_node):
     """A node with an instance and a share, ready, that were compared just now."""
     node = make_node()
-    node.live()
-    for booking in (node.booking("a1", INSTANCE), node.share("a2", HOME, owner="pod-2")):
-        node.order(node.grant(booking))
-    node.work()
+    node.serve(node.booking("a1", INSTANCE), node.share("a2", HOME, owner="pod-2"))
     node.tick()
     assert CompareTickets in map(type, node.own_done)
     node.own_done.clear()
@@ -76,6 +73,5 @@ def test_a_ticket_that_cannot_be_made_again_is_told_to_its_pod(node, monkeypatch
     assert "containers cannot start" in node.word("a1").warnings[0]
     assert "No space left" in node.word("a1").warnings[0]
     monkeypatch.setattr(node.tickets, "make", make)
-    for _ in range(10):
-        node.tick(5.0)
+    node.tick(5.0, times=10)
     assert node.word("a1").warnings == ()

@@ -35,8 +35,7 @@ def show(node, address: Address, message: AnyMessage | None) -> None:
     node.sequence += 1
     entry = Entry(address.subject, node.sequence, OperationId(f"o{node.sequence}"), message)
     node.ledger[address.subject] = entry
-    node.handle(Observed(Stream.BOOK, entry))
-    node.work()
+    node.happens(Observed(Stream.BOOK, entry))
 
 
 def serves(node) -> None:
@@ -45,8 +44,7 @@ def serves(node) -> None:
     node.work()
     booking = node.booking("fresh_r_1", (1, "3g.20gb", 0, 4), owner="pod-9")
     node.order(node.grant(booking))
-    for _ in range(5):
-        node.tick()
+    node.tick(times=5)
     assert isinstance(node.word("fresh_r_1"), SliceReady), node.word("fresh_r_1")
 
 
@@ -54,11 +52,9 @@ def serves(node) -> None:
 def test_the_next_pod_is_served_behind_an_order_that_makes_no_sense(make_node, which):
     """One bad entry would otherwise end every life of this agent, and no pod of the node could start or end again."""
     first = make_node()
-    first.live()
     address, sensible = list(orders(first))[which]
     for poison in [None, *nonsense(address, sensible, some=SOME)]:
         node = make_node()
-        node.live()
         show(node, address, replace(poison, **_own(node, poison)) if poison is not None else None)
         node.tick()
         node.live()  # what it wrote into its journal must not end the next life either

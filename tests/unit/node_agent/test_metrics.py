@@ -17,15 +17,15 @@ def shown(core) -> dict[tuple[str, ...], float]:
         return {(m.name, *labels): value for m, series in counts.samples().items() for labels, value in series.items()}
 
 
-def test_who_watches_sees_slices_and_whether_the_node_is_open(node):
+def test_who_watches_sees_slices_and_whether_the_node_is_open(new_node):
     """An agent that carries out no orders, and how far its slices are."""
-    node.start()
-    assert shown(node.agent)["sluice_agent_open",] == 0
-    node.open()
-    node.live()
-    node.order(node.grant(node.booking("a1", (0, "1g.5gb", 0, 1))))
-    node.live()
-    found = shown(node.agent)
+    new_node.start()
+    assert shown(new_node.agent)["sluice_agent_open",] == 0
+    new_node.open()
+    new_node.live()
+    new_node.order(new_node.grant(new_node.booking("a1", (0, "1g.5gb", 0, 1))))
+    new_node.live()
+    found = shown(new_node.agent)
     assert found["sluice_agent_open",] == 1
     assert found["sluice_agent_slices", "ready"] == 1
     assert found["sluice_agent_gpus", "healthy"] >= 1
@@ -75,7 +75,6 @@ def joined(core, text: str) -> dict[tuple[str, ...], float]:
 
 def test_figures_of_dcgm_are_joined_to_pods(node):
     """An operator reads whose slice each figure is of; a slice that is gone has none: its place gets the next one."""
-    node.live()
     slices = (
         node.booking("a1", (0, "1g.5gb", 0, 1)),
         node.share("a2", ON_MIG),
@@ -84,8 +83,7 @@ def test_figures_of_dcgm_are_joined_to_pods(node):
     )
     one, share, other, whole = (replace(each, name=f"of-{each.allocation}") for each in slices)
     for booking in (one, share, other, whole):
-        node.order(node.grant(booking))
-        node.work()
+        node.serve(booking)
     gpu = next(gpu for gpu in node.agent.snapshot().gpus if gpu.uuid == node.gpus[0])
     ids = {instance.start: instance.gi_id for instance in gpu.instances}
     text = DCGM.format(mig=gpu.uuid, one=ids[0], shared=ids[ON_MIG[2]], whole=node.gpus[2])
@@ -94,8 +92,7 @@ def test_figures_of_dcgm_are_joined_to_pods(node):
     of_whole = {("default", "of-a4", "main", "exclusive"): 0.77}
     assert joined(node.agent, text) == {("default", "of-a1", "main", "exclusive"): 0.11, **shares, **of_whole}
 
-    node.order(node.revoke(one))
-    node.work()
+    node.take_back(one)
     assert joined(node.agent, text) == shares | of_whole
     assert {"UUID", "GPU_I_ID", "GPU_I_PROFILE"} <= set(re.findall(r'(\w+)="', text)) & set(SLICE_INFO.labels)
 
@@ -104,7 +101,6 @@ def test_figures_of_dcgm_are_joined_to_pods(node):
 def steps(node):
     """Each instruction of the agent's own with the request that it was a step of when it went out, by kind."""
     found: dict[type, list[str]] = {}
-    node.live()
     handle = node.agent.handle
 
     def noting(event, now):
@@ -121,26 +117,21 @@ def steps(node):
 def test_steps_of_two_slices_of_one_gpu_are_told_apart(node, steps):
     """They take turns on the GPU, so what was done last says nothing about whose step is next."""
     first, second = node.booking("a1", (0, "3g.20gb", 0, 4)), node.booking("a2", (0, "1g.5gb", 4, 1))
-    node.order(node.grant(first))
-    node.order(node.grant(second))
-    node.work()
+    node.serve(first, second)
     for kind in (do.CreateGpuInstance, do.CreateComputeInstance, do.VerifyInstance, do.MakeTicket):
         assert sorted(steps[kind]) == ["req-a1", "req-a2"]
-    node.order(node.revoke(first))
-    node.work()
+    node.take_back(first)
     assert (steps[do.RemoveTicket], steps[do.DestroyGpuInstance]) == (["req-a1"], ["req-a1"])
 
 
 def test_a_daemon_is_a_step_of_the_share_that_it_is_started_for(node, steps):
-    node.order(node.grant(node.share("a1", (0, "3g.20gb", 0, 4))))
-    node.work()
+    node.serve(node.share("a1", (0, "3g.20gb", 0, 4)))
     assert steps[do.StartMps] == ["req-a1"]
     assert steps[do.CreateGpuInstance] == ["req-a1"]
 
 
 def test_what_an_agent_does_by_itself_is_nobodys(node, steps):
     """A reading of a GPU by a timer is in no trace; and no token that is not out belongs to anybody."""
-    for _ in range(100):
-        node.tick(10.0)
+    node.tick(10.0, times=100)
     assert set(steps[do.ReadGpu]) == {""}
     assert node.agent.request_of(10_000_000) == ""

@@ -1,6 +1,6 @@
 """Daemons that died, and daemons of an earlier life."""
 
-from factories.gpus.shared_devices import ON_MIG, PLACES, WHOLE, is_clean, live_with
+from factories.gpus.shared_devices import ON_MIG, PLACES, WHOLE, is_clean
 
 from sluice.contracts.bus.events import Ticked
 from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceQuarantined, SliceReady
@@ -10,11 +10,10 @@ from sluice_node_agent.core.instructions import RemoveTicket, SetComputeMode, St
 
 def test_a_daemon_that_is_slow_to_answer_is_not_taken_for_dead(node):
     """On a busy node one late answer would end the work of all its tenants."""
-    live_with(node, node.share("a1", ON_MIG))
+    node.ready(node.share("a1", ON_MIG))
     (daemon,) = node.mps.living()
     node.mps.refusals = [WatchMps] * 4
-    for _ in range(30):
-        node.tick(3.0)
+    node.tick(3.0, times=30)
     assert not node.mps.refusals
     assert node.mps.living() == [daemon]
     assert node.word("a1").warnings == ()
@@ -22,7 +21,7 @@ def test_a_daemon_that_is_slow_to_answer_is_not_taken_for_dead(node):
 
 def test_a_fault_is_told_keeps_others_out_and_passes(node):
     """New tenants would be put beside a server that refuses them."""
-    live_with(node, node.share("a1", ON_MIG))
+    node.ready(node.share("a1", ON_MIG))
     (daemon,) = node.mps.living()
     daemon.fault = "Xid 31"
     node.tick(6.0)
@@ -40,14 +39,13 @@ def test_a_fault_is_told_keeps_others_out_and_passes(node):
 
 def test_a_home_that_nobody_claims_is_cleared_away_when_its_daemon_is_dead(node):
     """Directories of long gone homes would fill the node."""
-    live_with(node, node.share("a1", ON_MIG))
+    node.ready(node.share("a1", ON_MIG))
     node.stop()
     node.mps.die(node.mps.living()[0])
     node.tickets.remove(node.tickets.names()[0])
     (node.tmp_path / "agent" / "journal").unlink()
     node.ledger.clear()
     node.live()
-    node.work()
     assert node.mps.homes == {}
 
 
@@ -60,29 +58,25 @@ def _daemon_dies(node, *, refused):
 
 def test_newcomers_do_not_wait_for_ever_for_a_daemon_that_does_not_start(node):
     """A pod that was on its way when the daemon died would be pending without a word."""
-    live_with(node, node.share("a1", ON_MIG))
+    node.ready(node.share("a1", ON_MIG))
     _daemon_dies(node, refused=100)
     node.order(node.grant(node.share("a2", ON_MIG, owner="pod-2")))
-    for _ in range(20):
-        node.tick(6.0)
+    node.tick(6.0, times=20)
     word = node.word("a2")
     assert isinstance(word, SliceFailed)
     assert "does not start again: refused by the test" in word.message
     assert isinstance(node.word("a1"), SliceDegraded)
     node.mps.refusals.clear()
-    for _ in range(10):
-        node.tick(6.0)
+    node.tick(6.0, times=10)
     assert isinstance(node.word("a1"), SliceReady)
 
 
 @PLACES
 def test_the_last_tenant_leaves_a_home_whose_daemon_does_not_start(node, place):
     """The place would stay lost until somebody mends MPS; or be called stuck although nothing keeps it."""
-    booking = node.share("a1", place)
-    live_with(node, booking)
+    booking = node.ready(node.share("a1", place))
     _daemon_dies(node, refused=1000)
-    for _ in range(20):
-        node.tick(6.0)
+    node.tick(6.0, times=20)
     node.order(node.revoke(booking))
     assert node.work()
     assert isinstance(node.word("a1"), SliceGone)
@@ -91,7 +85,7 @@ def test_the_last_tenant_leaves_a_home_whose_daemon_does_not_start(node, place):
 
 def test_a_compute_mode_that_is_refused_before_a_daemon_starts_again_takes_nothing(node):
     """A whole shared GPU would be taken from its pods because the driver was busy once."""
-    live_with(node, node.share("a1", WHOLE))
+    node.ready(node.share("a1", WHOLE))
     ticket = node.word("a1").ticket
     node.refused.append(SetComputeMode)
     _daemon_dies(node, refused=0)
@@ -108,10 +102,8 @@ LEAVING = 502
 def lose_both_while_one_leaves(node, place):
     """Of two tenants one is leaving: its ticket is gone, and it still computes. Then both copies are lost."""
     stays, leaves = node.share("a1", place), node.share("a2", place, owner="pod-2")
-    node.live()
     for booking in (stays, leaves):
-        node.order(node.grant(booking))
-        node.work()
+        node.serve(booking)
     (daemon,) = node.mps.living()
     for pid, owner in ((501, "pod-1"), (LEAVING, "pod-2")):
         daemon.clients[pid] = owner
@@ -120,13 +112,9 @@ def lose_both_while_one_leaves(node, place):
     while not any(isinstance(step, RemoveTicket) for step in node.own_done):
         node.work(own_max=1)
     assert LEAVING in daemon.clients
-    node.stop()
-    (node.tmp_path / "agent" / "journal").unlink()
-    node.ledger.clear()
-    node.words.clear()
+    node.lose_both()
     node.own_done.clear()
-    node.start()
-    node.work()
+    node.begin()
     return stays, daemon
 
 
@@ -134,8 +122,7 @@ def ends(node, daemon, *pids):
     for pid in pids:
         del daemon.clients[pid]
         node.mps.leave(pid)
-    for _ in range(5):
-        node.tick(2.0)
+    node.tick(2.0, times=5)
 
 
 def out_of_use(node, place):
@@ -149,10 +136,8 @@ def test_nobody_is_put_beside_a_process_of_which_nothing_tells(node, place):
     _, daemon = lose_both_while_one_leaves(node, place)
     assert out_of_use(node, place) == [(place[2], place[3])]
     node.open()
-    node.order(node.grant(node.share("a3", place, owner="pod-3")))
-    node.work()
-    for _ in range(5):
-        node.tick(2.0)
+    node.serve(node.share("a3", place, owner="pod-3"))
+    node.tick(2.0, times=5)
     word = node.word("a3")
     assert isinstance(word, SliceFailed)
     assert word.error == "InUse"
@@ -161,26 +146,27 @@ def test_nobody_is_put_beside_a_process_of_which_nothing_tells(node, place):
     assert isinstance(node.word("a1"), SliceReady)
     ends(node, daemon, LEAVING)
     assert out_of_use(node, place) == []
-    node.order(node.grant(node.share("a4", place, owner="pod-4")))
-    node.work()
-    assert isinstance(node.word("a4"), SliceReady)
+    node.ready(node.share("a4", place, owner="pod-4"))
     assert node.mps.started == 1
+
+
+def left_with_a_stranger(node, place):
+    """The known tenant ends and is revoked: only the process of which nothing tells is left in the home."""
+    stays, daemon = lose_both_while_one_leaves(node, place)
+    node.open()
+    ends(node, daemon, 501)
+    node.take_back(stays)
+    node.tick(5.0, times=12)
+    assert isinstance(node.word("a1"), SliceQuarantined)
+    return daemon
 
 
 @PLACES
 def test_a_home_is_not_stopped_under_a_process_of_which_nothing_tells(node, place):
     """It would lose what it computes, and its place would be called free."""
-    stays, daemon = lose_both_while_one_leaves(node, place)
-    node.open()
-    ends(node, daemon, 501)
-    node.order(node.revoke(stays))
-    node.work()
-    for _ in range(12):
-        node.tick(5.0)
+    daemon = left_with_a_stranger(node, place)
     assert node.mps.living() == [daemon]
-    word = node.word("a1")
-    assert isinstance(word, SliceQuarantined)
-    assert word.holders == (f"process {LEAVING}",)
+    assert node.word("a1").holders == (f"process {LEAVING}",)
     ends(node, daemon, LEAVING)
     assert isinstance(node.word("a1"), SliceGone)
     assert (node.mps.homes, out_of_use(node, place)) == ({}, [])
@@ -189,17 +175,9 @@ def test_a_home_is_not_stopped_under_a_process_of_which_nothing_tells(node, plac
 @PLACES
 def test_an_operator_vouches_for_a_process_of_which_nothing_tells(node, place):
     """An operator's own tool would keep the place for good."""
-    stays, daemon = lose_both_while_one_leaves(node, place)
-    node.open()
-    ends(node, daemon, 501)
-    node.order(node.revoke(stays))
-    node.work()
-    for _ in range(12):
-        node.tick(5.0)
-    assert isinstance(node.word("a1"), SliceQuarantined)
+    left_with_a_stranger(node, place)
     node.mps.leave(LEAVING)  # what is left is a client that the server still lists
-    node.handle(QuarantineReleased("a1", ignore_holders=True))
-    node.work()
+    node.happens(QuarantineReleased("a1", ignore_holders=True))
     assert isinstance(node.word("a1"), SliceGone)
     assert node.mps.homes == {}
 
@@ -207,7 +185,7 @@ def test_an_operator_vouches_for_a_process_of_which_nothing_tells(node, place):
 @PLACES
 def test_a_daemon_that_dies_is_started_again_and_its_tenants_are_told(node, place):
     """A tenant would hang on a device that it has lost, without a word."""
-    live_with(node, node.share("a1", place), node.share("a2", place, owner="pod-2"))
+    node.ready(node.share("a1", place), node.share("a2", place, owner="pod-2"))
     (daemon,) = node.mps.living()
     node.mps.die(daemon)
     device, ticket = node.word("a1").containers[0].visible_devices, node.word("a1").ticket
@@ -225,6 +203,5 @@ def test_a_daemon_that_dies_is_started_again_and_its_tenants_are_told(node, plac
         assert "died once" in word.warnings[0]
     assert node.word("a1").ticket == ticket
     assert len(node.mps.living()) == 1
-    node.order(node.grant(node.share("a3", place, owner="pod-3")))
-    node.work()
+    node.serve(node.share("a3", place, owner="pod-3"))
     assert node.word("a3").warnings == ()  # it never knew the old one

@@ -1,12 +1,13 @@
 """What an agent says first, how often, and what it says no more."""
 
 import pytest
+from factories.words import booking_of
 from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, ReadLast, Stream, Write
 from sluice.contracts.ids import AllocationId, NodeName, OperationId
-from sluice.contracts.messages import Booking, DeviceGrant, Grant, NodeChanged, Revoke, SliceGone, SliceReady
+from sluice.contracts.messages import DeviceGrant, Grant, NodeChanged, Revoke, SliceGone, SliceReady
 from sluice_node_agent.core.events import GpuTroubled
 from sluice_node_agent.shell.runner.agent_runner import first_status_subject
 from sluice_node_agent.simulated.hardware_file import Instance
@@ -34,26 +35,20 @@ def _listen(node):
 def _somebody_makes_an_instance(node, start):
     with node.hardware.changing() as hardware:
         hardware.gpus[0].instances.append(Instance(gi_id=start + 1, profile="1g.5gb", start=start, size=1))
-    node.handle(GpuTroubled(node.gpus[0]))
-    node.work()
+    node.happens(GpuTroubled(node.gpus[0]))
 
 
 def test_a_burst_of_slices_is_one_piece_of_news(node):
     """Who has many pods at once does not wait for an inventory of the node after each step of each."""
-    node.live()
     node.tick()
     said = _listen(node)
     bookings = [node.booking(f"a{start}", (0, "1g.5gb", start, 1)) for start in range(4)]
-    for booking in bookings:
-        node.order(node.grant(booking))
-    node.work()
+    node.serve(*bookings)
     assert [type(node.word(f"a{start}")) for start in range(4)] == [SliceReady] * 4
     assert len(said) == 1  # when the last of them was ready
     assert said[-1].generation == node.agent.snapshot().generation
     assert said[-1].gpus[0].instances == 4
-    for booking in bookings:
-        node.order(node.revoke(booking))
-    node.work()
+    node.take_back(*bookings)
     assert [type(node.word(f"a{start}")) for start in range(4)] == [SliceGone] * 4
     assert len(said) == 1
     node.tick()
@@ -64,8 +59,7 @@ def test_a_burst_of_slices_is_one_piece_of_news(node):
 
 def test_whoever_opens_a_node_hears_of_every_change(node):
     """A node that was opened on old news would be given out without the slices that are on it."""
-    node.start()
-    node.work()
+    node.begin()
     said = _listen(node)
     for start in range(3):
         _somebody_makes_an_instance(node, start)
@@ -79,7 +73,6 @@ def test_whoever_opens_a_node_hears_of_every_change(node):
 
 def test_news_that_the_bus_has_forgotten_are_said_as_they_are_now(node):
     """After a wipe of the bus nothing waits: the node may be opened again before its agent notices the wipe."""
-    node.live()
     node.tick()
     _somebody_makes_an_instance(node, 0)
     _somebody_makes_an_instance(node, 1)
@@ -105,12 +98,10 @@ SMALL = (0, "1g.5gb", 0, 1)
 @pytest.mark.parametrize("again", [True, False], ids=["of an earlier run", "of this run"])
 def test_old_news_that_landed_late_are_not_taken_for_what_was_said(node, again):
     """The inventory would pull from a dead address, or not at all: the node is useless until its agent restarts."""
-    node.live()
     first = node.news()
     if again:
         node.live()
-    node.order(node.grant(node.booking("a1", SMALL)))
-    node.work()
+    node.serve(node.booking("a1", SMALL))
     node.tick(10.0)
     news, word = node.news(), node.word("a1")
     assert (news.agent_run, news.generation) > (first.agent_run, first.generation)
@@ -125,17 +116,8 @@ def test_old_news_that_landed_late_are_not_taken_for_what_was_said(node, again):
 
 
 NODE, ALLOCATION = NodeName("gpu-1.example"), AllocationId("r1_run_1")
-BOOKING = Booking(
-    allocation=ALLOCATION,
-    request="r1",
-    request_revision=1,
-    source="folder",
-    owner="r1",
-    namespace="default",
-    name="p",
-    node=NODE,
-    devices=(DeviceGrant(container="main", gpu="GPU-1", profile="1g.5gb", start=0, size=1),),
-)
+DEVICE = DeviceGrant(container="main", gpu="GPU-1", profile="1g.5gb", start=0, size=1)
+BOOKING = booking_of(ALLOCATION, NODE, (DEVICE,), request="r1", name="p")
 REVOKE = Revoke(booking=BOOKING, incarnation="1", revision=2, cause="pod gone")
 GRANT = Grant(booking=BOOKING, incarnation="1", revision=1)
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from factories.agent_driver import short_folder
+from factories.words import booking_of
 
 from sluice.contracts import messages as msg
-from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, NodeName, RequestId, RunId, SourceName
+from sluice.contracts.ids import GpuUuid, HomeId, NodeName, RunId
 from sluice_node_agent.core.journal_records import DeviceRecord, NodeRecord, SharedDeviceRecord, SliceRecord, WarmRecord
 from sluice_node_agent.shell import paths
 from sluice_node_agent.shell.commands.machine import NoAgentError, RefusedError, ask_snapshot, run_program
@@ -51,17 +52,8 @@ def data(monkeypatch):
 
 
 def booking(name: str, *, share: msg.Share | None = None, start: int = 0) -> msg.Booking:
-    return msg.Booking(
-        allocation=AllocationId(f"{name}_a_1"),
-        request=RequestId(name),
-        request_revision=1,
-        source=SourceName("s"),
-        owner=f"uid-{name}",
-        namespace="team",
-        name=name,
-        node=NODE,
-        devices=(msg.DeviceGrant(container="main", gpu=GPU, profile="1g.5gb", start=start, size=1, share=share),),
-    )
+    device = msg.DeviceGrant(container="main", gpu=GPU, profile="1g.5gb", start=start, size=1, share=share)
+    return booking_of(f"{name}_a_1", NODE, (device,), request=name, owner=f"uid-{name}", namespace="team")
 
 
 RECORDS = (

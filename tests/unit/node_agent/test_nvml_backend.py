@@ -560,42 +560,29 @@ def test_a_driver_whose_version_is_no_text_is_said_in_a_sentence(library, begin,
         begin()
 
 
-def test_an_answer_that_is_no_text_is_an_error_of_its_gpu_alone(library, begin, monkeypatch):
-    """It would end the agent, and with it what runs on the node's other GPUs."""
+@pytest.mark.parametrize(
+    ("call", "of"),
+    [("nvmlDeviceGetName", {"gpu"}), ("nvmlDeviceGetUUID", {"gpu", "mig", "ghost"})],
+    ids=["its name", "its UUID"],
+)
+def test_an_answer_that_is_no_text_is_an_error_of_its_gpu_alone(library, begin, monkeypatch, call, of):
+    """It would end the agent, and with it what runs on the node's other GPUs; or it would stop listening."""
     gpu, other = library.gpu(), library.gpu()
     gpus = begin()
-
-    def no_text(self, handle, buffer, size, name=Library.nvmlDeviceGetName):
-        code = name(self, handle, buffer, size)
-        found, _ = self._of(handle, {"gpu"})
-        buffer.value = b"\xfc" if found is gpu else buffer.value
-        return code
-
-    monkeypatch.setattr(Library, "nvmlDeviceGetName", no_text)
-    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})  # the function was asked for at the start
-    broken, fine = gpus.read()
-    assert (broken.uuid, broken.lost) == (gpu.uuid, True)
-    assert "not valid text" in broken.health_message
-    assert (fine.uuid, fine.lost) == (other.uuid, False)
-
-
-def test_a_uuid_that_is_no_text_is_an_error_of_its_gpu_alone(library, begin, monkeypatch):
-    """The agent would end, or stop listening to the driver."""
-    gpu, other = library.gpu(), library.gpu()
-    gpus = begin()
-    uuid = Library.nvmlDeviceGetUUID
+    answer, broken_ones = getattr(Library, call), {gpu}
 
     def no_text(self, handle, buffer, size):
-        code = uuid(self, handle, buffer, size)
-        found, _ = self._of(handle, {"gpu", "mig", "ghost"})
-        buffer.value = b"\xfc" if found in {gpu, unknown} else buffer.value
+        code = answer(self, handle, buffer, size)
+        found, _ = self._of(handle, of)
+        buffer.value = b"\xfc" if found in broken_ones else buffer.value
         return code
 
-    unknown = library.gpu()
-    monkeypatch.setattr(Library, "nvmlDeviceGetUUID", no_text)
-    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-    library.events = [(unknown, 0x8, 79)]
-    assert set(gpus.troubled(0.01)) == {gpu.uuid, other.uuid}
+    monkeypatch.setattr(Library, call, no_text)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})  # the function was asked for at the start
+    if call == "nvmlDeviceGetUUID":
+        broken_ones.add(unknown := library.gpu())
+        library.events = [(unknown, 0x8, 79)]
+        assert set(gpus.troubled(0.01)) == {gpu.uuid, other.uuid}
     broken, fine = gpus.read()
     assert (broken.uuid, broken.lost) == (gpu.uuid, True)
     assert "not valid text" in broken.health_message

@@ -24,19 +24,10 @@ def booking_of(node, kind):
     return node.booking("a1", WHOLE)
 
 
-def lose_both(node):
-    """The broker is wiped and the journal lost; only what is on the node itself is left."""
-    node.stop()
-    (node.tmp_path / "agent" / "journal").unlink()
-    node.ledger.clear()
-    node.words.clear()
-
-
 def calm(node):
     """The agent comes back, and works until there is nothing to do; some time passes."""
     node.live()
-    for _ in range(5):
-        node.tick(30.0)
+    node.tick(30.0, times=5)
 
 
 def what_is_left(node):
@@ -61,11 +52,10 @@ def test_nothing_that_was_being_made_stays_on_a_gpu_for_ever(make_node, kind):
     """Its place would be lost to everybody until a person removes it by hand."""
     for steps in range(STEPS_MAX):
         node = make_node()
-        node.live()
         node.order(node.grant(booking_of(node, kind)))
         if node.work(own_max=steps):
             break
-        lose_both(node)
+        node.lose_both()
         calm(node)
         assert is_ready(node) or what_is_left(node) == [], f"after {steps} steps"
     else:
@@ -77,10 +67,8 @@ def half_unmade(make_node, kind):
     """Nodes on which such a slice was being taken back when the agent stopped, each a step further."""
     for steps in range(STEPS_MAX):
         node = make_node()
-        node.live()
         booking = booking_of(node, kind)
-        node.order(node.grant(booking))
-        node.work()
+        node.serve(booking)
         node.order(node.revoke(booking))
         if node.work(own_max=steps):
             assert steps > 3
@@ -93,7 +81,7 @@ def half_unmade(make_node, kind):
 def test_nothing_that_was_being_unmade_stays_on_a_gpu_for_ever(make_node, kind):
     """A pod that ended in the wrong second would cost its place."""
     for steps, node in half_unmade(make_node, kind):
-        lose_both(node)
+        node.lose_both()
         calm(node)
         assert is_ready(node) or what_is_left(node) == [], f"after {steps} steps"
 
@@ -102,12 +90,11 @@ def test_a_slice_that_is_taken_back_unmade_does_not_keep_what_is_in_its_way(make
     """A whole GPU would be quarantined for good, by a daemon without tenants and a slice that never was."""
     for steps in range(STEPS_MAX):
         node = make_node()
-        node.live()
         node.order(node.grant(booking_of(node, "share of a whole GPU")))
         assert not node.work(own_max=steps)
         if node.tickets.names():
             break  # it is known again, and has its GPU
-        lose_both(node)
+        node.lose_both()
         node.order(node.revoke(node.booking("a2", WHOLE, owner="pod-2")))
         calm(node)
         assert isinstance(node.word("a2"), SliceGone), f"after {steps} steps: {node.word('a2')}"
@@ -115,11 +102,6 @@ def test_a_slice_that_is_taken_back_unmade_does_not_keep_what_is_in_its_way(make
     else:
         pytest.fail(f"more than {STEPS_MAX} steps")
     assert steps > 4
-
-
-def lose_the_journal(node):
-    node.stop()
-    (node.tmp_path / "agent" / "journal").unlink()
 
 
 def what_is_left_when_it_is_said_to_be_gone(node):
@@ -139,7 +121,7 @@ def what_is_left_when_it_is_said_to_be_gone(node):
 def test_what_was_being_unmade_is_gone_when_that_is_said_although_the_journal_was_lost(make_node, kind):
     """Its place would be given to somebody who finds a GPU that takes no process but a daemon's."""
     for steps, node in half_unmade(make_node, kind):
-        lose_the_journal(node)
+        node.remove_journal()
         left = what_is_left_when_it_is_said_to_be_gone(node)
         calm(node)
         assert isinstance(node.word("a1"), SliceGone), f"after {steps} steps"
@@ -150,7 +132,7 @@ def test_what_was_being_unmade_is_gone_when_that_is_said_although_the_journal_wa
 def test_a_whole_gpu_is_handed_out_only_when_it_serves_no_daemon_any_more(make_node, lose):
     """A pod that starts a second process would be refused it by its own GPU."""
     for steps, node in half_unmade(make_node, "share of a whole GPU"):
-        (lose_both if lose == "journal and ledger" else lose_the_journal)(node)
+        (node.lose_both if lose == "journal and ledger" else node.remove_journal)()
         node.order(node.grant(node.booking("a2", WHOLE), after=("a1",) if node.ledger else ()))
         calm(node)
         if lose == "journal and ledger" and isinstance(node.word("a1"), SliceReady):
@@ -161,18 +143,12 @@ def test_a_whole_gpu_is_handed_out_only_when_it_serves_no_daemon_any_more(make_n
 
 def test_what_an_administrator_made_where_ours_was_just_unmade_stays(node):
     """The GPU was silent when the journal was lost, and is read only now: the mark of ours would speak for it."""
+    node.serve(node.booking("a1", SMALL))
+    node.remove_journal()
+    node.fault(gpu_lost=0)
     node.live()
-    node.order(node.grant(node.booking("a1", SMALL)))
-    node.work()
-    node.stop()
-    (node.tmp_path / "agent" / "journal").unlink()
-    with node.hardware.changing() as hardware:
-        hardware.faults.gpu_lost = 0
-    node.live()
-    node.order(node.revoke(node.booking("a1", SMALL)))
-    node.work()
-    with node.hardware.changing() as hardware:
-        hardware.faults.gpu_lost = -1
+    node.take_back(node.booking("a1", SMALL))
+    node.fault(gpu_lost=-1)
     node.own_done.clear()
     while not any(isinstance(step, do.DestroyGpuInstance) for step in node.own_done):
         node.now += 1.0
@@ -181,21 +157,17 @@ def test_what_an_administrator_made_where_ours_was_just_unmade_stays(node):
             assert not isinstance(node.own_done[-1], do.ReadGpu)
     node.backend.create_gpu_instance(node.gpus[0], 14, 4, 2)
     node.work()
-    for _ in range(5):
-        node.tick(30.0)
+    node.tick(30.0, times=5)
     assert isinstance(node.word("a1"), SliceGone)
     assert foreign(node) == [(0, "2g.10gb", 4)]
 
 
 def test_a_slice_is_gone_only_with_what_it_left_behind(node):
     """Its place would be reported free while its instance exists: it was orphaned before the Revoke came."""
-    node.live()
-    booking = node.booking("a1", SMALL)
-    node.order(node.grant(booking))
-    node.work()
+    booking = node.serve(node.booking("a1", SMALL))
     node.order(node.revoke(booking))
     node.work(own_max=4)
-    lose_both(node)
+    node.lose_both()
     node.refused = [do.DestroyGpuInstance] * 20
     node.live()
     node.order(node.revoke(booking, 3))
@@ -212,13 +184,11 @@ def test_a_slice_is_gone_only_with_what_it_left_behind(node):
 
 
 def test_while_a_ticket_is_doubted_nothing_is_cleared_away(node):
-    node.live()
-    node.order(node.grant(node.booking("a1", SMALL)))
-    node.work()
+    node.serve(node.booking("a1", SMALL))
     (ticket,) = node.tickets.names()
     half_made(node, gpu=1, allocation="a2")
     (node.tmp_path / "tickets" / ticket / "slice.json").write_text("{}")
-    lose_both(node)
+    node.lose_both()
     calm(node)
     assert node.instances(0) == [("2g.10gb", 4, 2)]
     assert node.instances(1) == [("2g.10gb", 4, 2)]
@@ -228,40 +198,34 @@ def test_while_a_ticket_is_doubted_nothing_is_cleared_away(node):
 @pytest.mark.parametrize("why", ["a ticket is doubted", "a process is there"])
 def test_a_whole_gpu_that_serves_a_daemon_of_nobody_known_is_out_of_use(node, why):
     """Such a GPU would be granted to pods that wait for ever: nothing that is seen there says that it is not free."""
-    node.live()
-    node.order(node.grant(node.share("a1", WHOLE)))
-    node.work()
+    node.serve(node.share("a1", WHOLE))
     (ticket,) = node.tickets.names()
     if why == "a ticket is doubted":
         (node.tmp_path / "tickets" / ticket / "slice.json").write_text("{}")
     else:
         node.tickets.remove(ticket)
         node.mps.enter(77, node.gpus[2], "pod-1")
-    lose_both(node)
+    node.lose_both()
     calm(node)
     assert [(span.start, span.size) for span in node.agent.snapshot().gpus[2].quarantined] == [(0, 8)]
     if why == "a process is there":
         node.mps.leave(77)
-        for _ in range(3):
-            node.tick(30.0)
+        node.tick(30.0, times=3)
         assert what_is_left(node) == []
         assert node.agent.snapshot().gpus[2].quarantined == ()
 
 
 def test_a_share_that_is_put_beside_a_daemon_of_nobody_known_changes_nothing_for_its_tenants(node):
     """The GPU would take processes that go past the daemon, beside a pod whose ticket is doubted."""
-    node.live()
-    node.order(node.grant(node.share("a1", WHOLE)))
-    node.work()
+    node.serve(node.share("a1", WHOLE))
     (ticket,) = node.tickets.names()
     (node.tmp_path / "tickets" / ticket / "slice.json").write_text("{}")
-    lose_both(node)
+    node.lose_both()
     node.order(node.grant(node.share("a2", WHOLE, namespace="team-b", owner="pod-2")))
     calm(node)
     assert isinstance(node.word("a2"), SliceFailed)
     node.order(node.revoke(node.share("a2", WHOLE, namespace="team-b", owner="pod-2")))
-    for _ in range(3):
-        node.tick(30.0)
+    node.tick(30.0, times=3)
     assert isinstance(node.word("a2"), SliceGone)
     assert compute_modes(node)[2]
     assert len(node.mps.living()) == 1
@@ -270,19 +234,15 @@ def test_a_share_that_is_put_beside_a_daemon_of_nobody_known_changes_nothing_for
 
 def test_before_the_node_is_opened_nothing_is_cleared_away(node):
     half_made(node)
-    lose_both(node)
+    node.lose_both()
     node.own_done.clear()
-    node.start()
-    node.work()
-    for _ in range(3):
-        node.tick(60.0)
+    node.begin()
+    node.tick(60.0, times=3)
     assert not [each for each in node.own_done if isinstance(each, (do.ListHolders, do.DestroyComputeInstance))]
     assert node.instances() == [("2g.10gb", 4, 2)]
 
 
 def half_made(node, gpu=0, allocation="a1"):
-    if node.journal is None:
-        node.live()
     node.own_done.clear()
     place = (gpu, *SMALL[1:])
     node.order(node.grant(node.booking(allocation, place)))

@@ -228,19 +228,20 @@ def test_nothing_is_made_without_a_mark(marks, tmp_path):
     assert backend.marked == []
 
 
-def test_a_gpu_is_read_although_a_mark_cannot_be_removed(node, monkeypatch):
+def test_a_gpu_is_read_although_a_mark_cannot_be_removed(new_node, monkeypatch):
     """A full disk would make a GPU that is well a lost one, and every slice on it degraded."""
-    node.start()
-    gpu = node.gpus[0]
-    node.marks.carry_out(node.backend, CreateGpuInstance(1, gpu, 14, 4, 2))
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.clear()
+    new_node.start()
+    gpu = new_node.gpus[0]
+    new_node.marks.carry_out(new_node.backend, CreateGpuInstance(1, gpu, 14, 4, 2))
+    new_node.lose_instances()
     with monkeypatch.context() as full:
         full.setattr(ownership_file.os, "write", lambda *_: 0)
-        assert node.marks.carry_out(node.backend, ReadGpu(2, gpu)) == GpuRead(2, node.backend.read_gpu(gpu))
-        assert OwnershipMark(gpu, 4, 2) in OwnershipMarks(node.tmp_path / "marks", node.backend.boot_id()).found(())
-    node.marks.carry_out(node.backend, ReadGpu(3, gpu))
-    assert node.marks.found(()) == ()
+        assert new_node.marks.carry_out(new_node.backend, ReadGpu(2, gpu)) == GpuRead(2, new_node.backend.read_gpu(gpu))
+        assert OwnershipMark(gpu, 4, 2) in OwnershipMarks(
+            new_node.tmp_path / "marks", new_node.backend.boot_id()
+        ).found(())
+    new_node.marks.carry_out(new_node.backend, ReadGpu(3, gpu))
+    assert new_node.marks.found(()) == ()
 
 
 def test_what_was_made_at_a_doubted_place_was_made_although_the_disk_is_full(marks, monkeypatch):
@@ -263,13 +264,12 @@ def test_what_is_not_there_to_be_destroyed_has_no_mark(marks, tmp_path, kind):
     assert there(tmp_path) == []
 
 
-def test_a_reading_ends_the_marks_of_what_vanished(node):
+def test_a_reading_ends_the_marks_of_what_vanished(new_node):
     """After a reset an administrator may make an instance at the same place."""
-    node.start()
-    gpu, other = node.gpus[:2]
+    new_node.start()
+    gpu, other = new_node.gpus[:2]
     for each in (gpu, other):
-        node.marks.carry_out(node.backend, CreateGpuInstance(1, each, 14, 4, 2))
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.clear()
-    node.marks.carry_out(node.backend, ReadGpu(2, gpu))
-    assert node.marks.found(()) == (OwnershipMark(other, 4, 2),)
+        new_node.marks.carry_out(new_node.backend, CreateGpuInstance(1, each, 14, 4, 2))
+    new_node.lose_instances()
+    new_node.marks.carry_out(new_node.backend, ReadGpu(2, gpu))
+    assert new_node.marks.found(()) == (OwnershipMark(other, 4, 2),)

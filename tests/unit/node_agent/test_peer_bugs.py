@@ -40,56 +40,43 @@ OTHER_HALF = (0, "3g.20gb", 0, 4)
 
 
 def ready(node, allocation="a1", device=HALF):
-    booking = node.booking(allocation, device, owner=f"pod-{allocation}")
-    node.order(node.grant(booking))
-    node.work()
-    assert isinstance(node.word(allocation), SliceReady)
-    return booking
+    return node.ready(node.booking(allocation, device, owner=f"pod-{allocation}"))
 
 
 def test_all_slices_of_a_rebooted_node_are_made_again_whatever_one_of_them_does(node):
     """InstaSlice #663: one node whose boot id differed stopped all of them; HAMi 2.4: one that fails ends all."""
-    node.live()
     ready(node)
     ready(node, "a2", OTHER_HALF)
     node.hardware.reboot()
-    with node.hardware.changing() as hardware:
-        hardware.faults.ci_fails = 1
+    node.fault(ci_fails=1)
     node.live()
-    for _ in range(60):
-        node.tick(2.0)
+    node.tick(2.0, times=60)
     assert [type(node.word(each)) for each in ("a1", "a2")] == [SliceReady, SliceReady]
     assert node.instances() == [("3g.20gb", 0, 4), ("3g.20gb", 4, 4)]
 
 
 def test_a_slice_is_ready_only_when_its_instance_reads_back(node, monkeypatch):
     """HAMi #2131: a tool did nothing, ended with status 0, and a pod was given the UUID of what was never made."""
-    node.live()
     made = node.backend.create_compute_instance
 
     def vanishes(gpu, gi_id):
         uuid = made(gpu, gi_id)
-        with node.hardware.changing() as hardware:
-            hardware.gpus[0].instances.clear()
+        node.lose_instances()
         return uuid
 
     monkeypatch.setattr(node.backend, "create_compute_instance", vanishes)
-    node.order(node.grant(node.booking("a1", HALF)))
-    node.work()
+    node.serve(node.booking("a1", HALF))
     assert isinstance(node.word("a1"), SliceFailed)
     assert node.tickets.names() == ()
 
 
 def test_a_slice_in_use_keeps_no_other_waiting(node):
     """HAMi 2.4: the loop that frees slices ended at the first that is in use, and delayed all others of the node."""
-    node.live()
     stuck, free = ready(node), ready(node, "a2", OTHER_HALF)
     uuid = node.word("a1").devices[0].uuid
     with node.hardware.changing() as hardware:
         hardware.gpus[0].processes.append(Process(pid=7, owner="pod-a1", device=uuid))
-    node.order(node.revoke(stuck))
-    node.order(node.revoke(free))
-    node.work()
+    node.take_back(stuck, free)
     assert isinstance(node.word("a2"), SliceGone)
     assert not isinstance(node.word("a1"), SliceGone)
 
@@ -99,7 +86,6 @@ def test_what_was_begun_and_never_finished_is_given_back_when_its_pod_is_gone(ma
     steps, ended = 0, False
     while not ended:
         node = make_node()
-        node.live()
         booking = node.booking("a1", HALF)
         node.order(node.grant(booking))
         ended = node.work(own_max=steps)
@@ -115,13 +101,11 @@ def test_what_was_begun_and_never_finished_is_given_back_when_its_pod_is_gone(ma
 @pytest.mark.parametrize("damage", ["flipped", "torn", "emptied", "removed"])
 def test_a_damaged_journal_is_told_of_and_ends_no_agent(node, damage):
     """DRA driver #1100: a corrupt checkpoint ended every start, and no event said why."""
-    node.live()
     ready(node)
     node.stop()
     path = next(path for path in (node.tmp_path / "agent").iterdir() if path.name == "journal")
     spoil(path, damage)
-    node.start()
-    node.work()
+    node.begin()
     assert node.agent.snapshot().warnings, "no warning"
     node.open()
     node.work()
@@ -133,15 +117,12 @@ def test_a_damaged_journal_is_told_of_and_ends_no_agent(node, damage):
 
 def test_a_device_that_vanished_with_nobody_watching_is_made_again_before_anybody_starts_on_it(node):
     """Of kubelet #102880: a checkpoint was not restored, silently, and pods were admitted without devices."""
-    node.live()
     ready(node)
     before = node.word("a1")
     node.stop()
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.clear()
+    node.lose_instances()
     node.live()
-    for _ in range(30):
-        node.tick(2.0)
+    node.tick(2.0, times=30)
     after = node.word("a1")
     assert isinstance(after, SliceReady)
     assert node.tickets.names() == (after.ticket,)
@@ -151,28 +132,22 @@ def test_a_device_that_vanished_with_nobody_watching_is_made_again_before_anybod
 
 def test_after_a_reboot_a_slice_waits_for_its_gpu_to_be_well(node):
     """Of kubelet #109595: after a reboot pods were recovered before their devices were well, and failed for good."""
-    node.live()
     ready(node)
     node.hardware.reboot()
-    with node.hardware.changing() as hardware:
-        hardware.faults.gpu_lost = 0
+    node.fault(gpu_lost=0)
     node.live()
     assert not isinstance(node.word("a1"), SliceGone)
     assert node.tickets.names() == ()
-    with node.hardware.changing() as hardware:
-        hardware.faults.gpu_lost = -1
-    for _ in range(60):
-        node.tick(2.0)
+    node.fault(gpu_lost=-1)
+    node.tick(2.0, times=60)
     assert isinstance(node.word("a1"), SliceReady)
     assert node.instances() == [("3g.20gb", 4, 4)]
 
 
 def test_an_update_of_the_agent_destroys_nothing(node):
     """FaST-GShare 3.5: on SIGTERM the daemon stopped every MPS server and destroyed every instance; HAMi #727."""
-    node.live()
     ready(node)
-    node.order(node.grant(node.share("a2", (1, "3g.20gb", 4, 4))))
-    node.work()
+    node.serve(node.share("a2", (1, "3g.20gb", 4, 4)))
     before = (node.instances(0), node.instances(1), node.mps.started, node.tickets.names())
     node.own_done.clear()
     for _ in range(3):
@@ -183,27 +158,19 @@ def test_an_update_of_the_agent_destroys_nothing(node):
 
 def test_a_reading_forgets_no_daemon_and_starts_none_twice(node):
     """FaST-GShare 3.6.3: each reading of the GPUs forgot that MPS was on, so the daemon was never ended."""
-    node.live()
-    booking = node.share("a1", (2, None, 0, 8))
-    node.order(node.grant(booking))
-    node.work()
-    for _ in range(30):
-        node.tick(5.0)
+    booking = node.serve(node.share("a1", (2, None, 0, 8)))
+    node.tick(5.0, times=30)
     node.live()
     assert (len(node.mps.living()), node.mps.started) == (1, 1)
-    node.order(node.revoke(booking))
-    node.work()
+    node.take_back(booking)
     assert isinstance(node.word("a1"), SliceGone)
     assert node.mps.living() == []
 
 
 def test_a_gpu_instance_without_its_compute_instance_is_found_and_undone(node):
     """DRA driver #1452, FaST-GShare 3.6.12, InstaSlice: the rollback did not find it, or the error was lost."""
-    node.live()
-    with node.hardware.changing() as hardware:
-        hardware.faults.ci_fails = 1
-    node.order(node.grant(node.booking("a1", HALF)))
-    node.work()
+    node.fault(ci_fails=1)
+    node.serve(node.booking("a1", HALF))
     failed = node.word("a1")
     assert isinstance(failed, SliceFailed)
     assert failed.message
@@ -212,18 +179,15 @@ def test_a_gpu_instance_without_its_compute_instance_is_found_and_undone(node):
 
 def test_an_instance_is_unmade_inside_out(node):
     """FaST-GShare 3.6.7, 3.6.11: the GPU instance went before its compute instance, which fails; or neither did."""
-    node.live()
     booking = ready(node)
     node.own_done.clear()
-    node.order(node.revoke(booking))
-    node.work()
+    node.take_back(booking)
     assert [type(each) for each in destroyed(node)] == [DestroyComputeInstance, DestroyGpuInstance]
     assert isinstance(node.word("a1"), SliceGone)
 
 
 def test_two_orders_of_one_profile_get_two_instances(node):
     """FaST-GShare 3.6.1: the second of two concurrent requests was answered with the instance of the first."""
-    node.live()
     for allocation, at in (("a1", HALF), ("a2", OTHER_HALF)):
         node.order(node.grant(node.booking(allocation, at, owner=f"pod-{allocation}")))
     node.work()
@@ -234,63 +198,52 @@ def test_two_orders_of_one_profile_get_two_instances(node):
 
 def test_a_new_slice_waits_for_the_end_of_the_one_before_it(node):
     """InstaSlice #409: a slice was created where the previous one was still being deleted."""
-    node.live()
     first = ready(node)
-    with node.hardware.changing() as hardware:
-        hardware.faults.in_use_times = 2
+    node.fault(in_use_times=2)
     node.order(node.revoke(first))
-    node.order(node.grant(node.booking("a2", HALF, owner="pod-2"), after=("a1",)))
-    node.work()
+    node.obey(node.grant(node.booking("a2", HALF, owner="pod-2"), after=("a1",)))
     assert not isinstance(node.word("a2"), SliceReady)
-    for _ in range(40):
-        node.tick(2.0)
+    node.tick(2.0, times=40)
     assert [type(node.word(each)) for each in ("a1", "a2")] == [SliceGone, SliceReady]
 
 
 def test_an_agent_that_could_not_begin_a_slice_is_ready_for_the_next(node):
     """InstaSlice #211, HAMi #1422: one error at the set-up was never tried again, or restarted the plugin for ever."""
-    node.live()
     node.refused.append(CreateGpuInstance)
-    node.order(node.grant(node.booking("a1", HALF)))
-    node.work()
+    node.serve(node.booking("a1", HALF))
     assert isinstance(node.word("a1"), SliceFailed)
-    node.order(node.revoke(node.booking("a1", HALF)))
-    node.work()
+    node.take_back(node.booking("a1", HALF))
     ready(node, "a2")
 
 
-def test_instances_that_somebody_made_by_hand_end_no_agent_and_stay(node):
+def test_instances_that_somebody_made_by_hand_end_no_agent_and_stay(new_node):
     """DRA driver #149, #473: MIG devices made out of band ended the plugin, at its start or while it ran."""
-    foreign(node)
-    node.live()
-    foreign(node, start=5, uuid="")  # half made: without a compute instance
-    for _ in range(30):
-        node.tick(5.0)
-    (gpu, *_) = node.agent.snapshot().gpus
+    foreign(new_node)
+    new_node.live()
+    foreign(new_node, start=5, uuid="")  # half made: without a compute instance
+    new_node.tick(5.0, times=30)
+    (gpu, *_) = new_node.agent.snapshot().gpus
     assert [(each.start, each.allocation) for each in gpu.instances] == [(5, None), (6, None)]
-    ready(node, device=OTHER_HALF)
-    assert node.instances() == [("1g.5gb", 5, 1), ("1g.5gb", 6, 1), ("3g.20gb", 0, 4)]
-    assert destroyed(node) == []
+    ready(new_node, device=OTHER_HALF)
+    assert new_node.instances() == [("1g.5gb", 5, 1), ("1g.5gb", 6, 1), ("3g.20gb", 0, 4)]
+    assert destroyed(new_node) == []
 
 
 def test_a_device_that_a_monitor_holds_is_tried_again_and_given_up_by_nobody(node):
     """HAMi #1088, DCGM #276, gpu-operator #2833: one client that stays had the system stuck, or its slice forgotten."""
-    node.live()
     booking = ready(node)
-    with node.hardware.changing() as hardware:
-        hardware.faults.in_use_times = 5
+    node.fault(in_use_times=5)
     node.order(node.revoke(booking))
-    for _ in range(200):
-        node.tick(5.0)
+    node.tick(5.0, times=200)
     assert isinstance(node.word("a1"), SliceGone)
     assert node.instances() == []
 
 
-def test_no_form_of_a_uuid_is_needed(node):
+def test_no_form_of_a_uuid_is_needed(new_node):
     """HAMi #1950: the MIG UUID of a newer driver could not be parsed, and all of a node's devices became unhealthy."""
-    foreign(node, uuid="MIG-GPU-5fd4f/7/0 of the next driver")
-    node.live()
-    ready(node, device=OTHER_HALF)
-    report = node.agent.snapshot().gpus[0]
+    foreign(new_node, uuid="MIG-GPU-5fd4f/7/0 of the next driver")
+    new_node.live()
+    ready(new_node, device=OTHER_HALF)
+    report = new_node.agent.snapshot().gpus[0]
     assert report.healthy
     assert len(report.instances) == 2

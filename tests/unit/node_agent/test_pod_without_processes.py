@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from factories.cluster.pod_cgroups import CGROUPS, names_of, pod_cgroups
 
-from sluice.contracts.messages import SliceGone, SliceQuarantined, SliceReady
+from sluice.contracts.messages import SliceGone, SliceQuarantined
 from sluice_node_agent.core import instructions as do
 from sluice_node_agent.core.events import PodProcess, QuarantineReleased
 from sluice_node_agent.device.processes import Processes
@@ -23,18 +23,13 @@ LEFT = (PodProcess(41, "python"), PodProcess(42, "tee", in_kernel=True))
 
 @pytest.fixture
 def node(make_node):
-    node = make_node()
-    node.has_pods = True
-    node.live()
-    return node
+    return make_node(has_pods=True)
 
 
 def _ready(node, *bookings):
-    for booking in bookings:
-        node.order(node.grant(booking))
-    node.work()
-    assert all(isinstance(node.word(booking.allocation), SliceReady) for booking in bookings)
+    node.ready(*bookings)
     node.own_done.clear()
+    return bookings[0]
 
 
 def _steps(node):
@@ -47,13 +42,10 @@ def _bookings(node):
 
 @pytest.mark.parametrize("mode", [0, 1, 2], ids=["instance", "whole GPU", "share"])
 def test_a_device_is_kept_while_a_process_of_its_pod_lives_that_holds_nothing(node, mode):
-    booking = _bookings(node)[mode]
-    _ready(node, booking)
+    booking = _ready(node, _bookings(node)[mode])
     node.pods["pod-1"] = LEFT[:1]
-    node.order(node.revoke(booking))
-    node.work()
-    for _ in range(100):
-        node.tick(0.25)
+    node.take_back(booking)
+    node.tick(0.25, times=100)
     assert not {do.DestroyComputeInstance, do.DestroyGpuInstance, do.StopMps} & set(_steps(node))
     assert node.word("a1").message == "processes of its pod still run: python 41"
     assert node.word("a1").holders == ("python 41",)
@@ -66,34 +58,26 @@ def test_a_device_is_kept_while_a_process_of_its_pod_lives_that_holds_nothing(no
 
 
 def test_where_processes_cannot_be_looked_for_nothing_is_given_back_and_it_is_said(node):
-    booking = node.booking("a1", INSTANCE)
-    _ready(node, booking)
+    booking = _ready(node, node.booking("a1", INSTANCE))
     node.unseen = "only its own; set hostPID: true in the agent's pod"
-    node.order(node.revoke(booking))
-    node.work()
-    for _ in range(40):
-        node.tick()
+    node.take_back(booking)
+    node.tick(times=40)
     assert isinstance(node.word("a1"), SliceQuarantined)
     assert "set hostPID: true" in node.word("a1").message
     assert do.DestroyComputeInstance not in _steps(node)
 
 
 def test_an_agent_that_sees_no_processes_of_pods_warns_when_it_starts(make_node):
-    node = make_node()
-    node.has_pods, node.unseen = True, "only its own"
-    node.live()
+    node = make_node(has_pods=True, unseen="only its own")
     assert any("only its own" in warning for warning in node.agent.snapshot().warnings)
 
 
 def test_who_serves_no_pods_of_a_kubelet_looks_at_devices_alone(make_node):
     """A manifest in a folder has no cgroup to look into; to wait for one would be for ever."""
     node = make_node()
-    node.live()
-    booking = node.booking("a1", INSTANCE)
-    _ready(node, booking)
+    booking = _ready(node, node.booking("a1", INSTANCE))
     node.pods["pod-1"] = LEFT
-    node.order(node.revoke(booking))
-    node.work()
+    node.take_back(booking)
     assert do.ListTenants not in _steps(node)
     assert isinstance(node.word("a1"), SliceGone)
 
@@ -102,34 +86,27 @@ def test_the_surplus_slice_of_a_running_pod_goes_while_it_runs(node):
     kept, surplus = node.booking("a1", INSTANCE), node.booking("a2", (1, "2g.10gb", 4, 2))
     _ready(node, kept, surplus)
     node.pods["pod-1"] = LEFT
-    node.order(node.revoke(surplus))
-    node.work()
+    node.take_back(surplus)
     assert isinstance(node.word("a2"), SliceGone)
-    node.order(node.revoke(kept))
-    node.work()
+    node.take_back(kept)
     node.tick()
     assert not isinstance(node.word("a1"), SliceGone)
 
 
 def test_a_person_who_vouches_for_what_is_left_is_believed(node):
     """A process that the kernel never lets go of must not keep a GPU for ever."""
-    booking = node.booking("a1", INSTANCE)
-    _ready(node, booking)
+    booking = _ready(node, node.booking("a1", INSTANCE))
     node.pods["pod-1"] = LEFT
-    node.order(node.revoke(booking))
-    node.work()
-    for _ in range(40):
-        node.tick()
+    node.take_back(booking)
+    node.tick(times=40)
     assert "tee 42 (waits in the kernel" in node.word("a1").message
-    node.handle(QuarantineReleased(booking.allocation, ignore_holders=True))
-    node.work()
+    node.happens(QuarantineReleased(booking.allocation, ignore_holders=True))
     assert isinstance(node.word("a1"), SliceGone)
 
 
 def test_what_waits_is_not_said_again_and_again(node):
     """A pod that starts a process every second would be a write on the bus every second, for as long as it lives."""
-    booking = node.booking("a1", INSTANCE)
-    _ready(node, booking)
+    booking = _ready(node, node.booking("a1", INSTANCE))
     node.order(node.revoke(booking))
     said = []
     for number in range(240):
@@ -141,16 +118,13 @@ def test_what_waits_is_not_said_again_and_again(node):
 
 def test_a_client_of_a_shared_device_is_let_go_while_its_process_lives_on(node):
     """It computes beside the others no more, while its pod takes its time to end."""
-    booking = node.share("a1", HOME)
-    _ready(node, booking)
+    booking = _ready(node, node.share("a1", HOME))
     (daemon,) = node.mps.living()
     daemon.clients[41] = "pod-1"
     node.mps.enter(41, daemon.order.device, "pod-1")
     node.pods["pod-1"] = LEFT[:1]
-    node.order(node.revoke(booking))
-    node.work()
-    for _ in range(4):
-        node.tick()
+    node.take_back(booking)
+    node.tick(times=4)
     assert do.TerminateMpsClients in _steps(node)
     assert 41 not in daemon.clients
     assert do.StopMps not in _steps(node)

@@ -9,27 +9,14 @@ from factories.gpus.machine import (
     PROC_VERSION,
     Gpus,
     found,
-    made_hardware,
     only,
     process,
     programs,
     version_file,
-    well_made,
 )
 
 from sluice_node_agent.preflight.environment import check_machine
 from sluice_node_agent.preflight.findings import Check, Ran, ReadJournal, worst
-
-
-@pytest.fixture
-def hardware(tmp_path):
-    return made_hardware(tmp_path)
-
-
-@pytest.fixture
-def well(hardware):
-    with well_made(hardware) as machine:
-        yield machine
 
 
 def test_no_mps_by_choice_is_well(well):

@@ -4,26 +4,16 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from factories.gpus.machine import DRIVER, NODE, PROC_VERSION, Gpus, found, made_hardware, only, version_file, well_made
+from factories.gpus.machine import DRIVER, NODE, PROC_VERSION, Gpus, found, only, version_file
+from factories.words import booking_of
 
-from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, RequestId, SourceName
+from sluice.contracts.ids import GpuUuid, HomeId
 from sluice.contracts.messages import Booking, DeviceGrant
 from sluice_node_agent.core.journal_records import DeviceRecord, NodeRecord, SharedDeviceRecord, SliceRecord, WarmRecord
 from sluice_node_agent.device.port import BackendError
 from sluice_node_agent.preflight.environment import check_machine
 from sluice_node_agent.preflight.findings import Check, ReadJournal, worst
 from sluice_node_agent.simulated.backend import SimulatedBackend
-
-
-@pytest.fixture
-def hardware(tmp_path):
-    return made_hardware(tmp_path)
-
-
-@pytest.fixture
-def well(hardware):
-    with well_made(hardware) as machine:
-        yield machine
 
 
 def test_no_driver_is_told(well):
@@ -155,17 +145,8 @@ def made_by_hand(hardware) -> tuple[GpuUuid, int]:
 
 
 def booking(gpu: GpuUuid) -> Booking:
-    return Booking(
-        allocation=AllocationId("r1_a_1"),
-        request=RequestId("r1"),
-        request_revision=1,
-        source=SourceName("s"),
-        owner="u1",
-        namespace="ns",
-        name="pod",
-        node=NODE,
-        devices=(DeviceGrant(container="main", gpu=gpu, profile="1g.5gb", start=2, size=1),),
-    )
+    device = DeviceGrant(container="main", gpu=gpu, profile="1g.5gb", start=2, size=1)
+    return booking_of("r1_a_1", NODE, (device,), request="r1", owner="u1", namespace="ns", name="pod")
 
 
 def test_who_destroys_instances_of_somebody_else_as_told_destroys_no_slice(well, hardware):

@@ -7,22 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from factories.gpus.machine import POD_PID, found, made_hardware, only, well_made
+from factories.gpus.machine import POD_PID, found, only
 
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.preflight.findings import CAP_SYS_ADMIN, Check, worst
 from sluice_node_agent.shell.paths import why_no_homes
-
-
-@pytest.fixture
-def hardware(tmp_path):
-    return made_hardware(tmp_path)
-
-
-@pytest.fixture
-def well(hardware):
-    with well_made(hardware) as machine:
-        yield machine
 
 
 def test_a_user_without_rights_is_told(well):

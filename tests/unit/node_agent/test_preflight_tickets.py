@@ -4,19 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from factories.gpus.machine import POD_UID, PODS_DIR, ROOT_MOUNT, RUN_MOUNT, found, made_hardware, only, well_made
+from factories.gpus.machine import POD_UID, PODS_DIR, ROOT_MOUNT, RUN_MOUNT, found, only
+from factories.words import booking_of
 
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
-from sluice.contracts.messages import Booking
+from sluice.contracts.ids import NodeName
 from sluice_node_agent.core.journal_records import NodeRecord, SliceRecord
 from sluice_node_agent.preflight.findings import Check, ReadJournal
 from sluice_node_agent.preflight.tickets import check_tickets, file_system_of
-
-
-@pytest.fixture
-def well(tmp_path):
-    with well_made(made_hardware(tmp_path)) as machine:
-        yield machine
 
 
 def test_tickets_that_outlive_a_reboot_are_told(well):
@@ -34,17 +28,7 @@ def test_tickets_that_lie_behind_a_link_are_looked_for_where_they_are(well, tmp_
 
 
 def _ready(owner, ticket="a1-r-1", boot_id="boot-1"):
-    booking = Booking(
-        allocation=AllocationId("a1"),
-        request=RequestId("r1"),
-        request_revision=1,
-        source=SourceName("cluster"),
-        owner=owner,
-        namespace="lab",
-        name="train",
-        node=NodeName("n1"),
-        devices=(),
-    )
+    booking = booking_of("a1", "n1", owner=owner, namespace="lab", name="train")
     return SliceRecord(booking=booking, revision=1, phase="ready", devices=(), boot_id=boot_id, ticket=ticket)
 
 

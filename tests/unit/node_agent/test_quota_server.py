@@ -338,161 +338,134 @@ def _tenant(name, request=300):
     return QuotaTenant(name, f"{name[0]}.sock", "pod-1", os.getuid(), request, 1000, 100, 1000)
 
 
-def test_the_homes_of_a_node_have_library_and_sockets(connect, tmp_path):
+@pytest.fixture
+def homes(tmp_path):
+    """The time quota of a node with one home, h1."""
     library = tmp_path / "library"
     library.write_bytes(b"elf")
-    (tmp_path / "mps" / "h1").mkdir(parents=True)
-    homes = QuotaController(tmp_path / "mps", library, lambda _: "")
-    try:
-        homes.set(SetQuotas(1, HomeId("h1"), (_tenant("a"), _tenant("b"))))
-        place = tmp_path / "mps" / "h1" / "quota"
-        assert sorted(path.name for path in place.iterdir()) == ["a.sock", "b.sock", "libsluice-quota.so"]
-        client = connect(place / "a.sock")
-        client.hello()
-        assert homes.seen(HomeId("h1")).greeted == (os.getpid(),)
-        assert sorted(homes.usage()) == ["a", "b"]
-        homes.set(SetQuotas(2, HomeId("h1"), (_tenant("a", 500),)))
-        assert client.hear()[0] == CHANGED
-        assert sorted(path.name for path in place.iterdir()) == ["a.sock", "libsluice-quota.so"]
-        assert list(homes.usage()) == ["a"]
-        homes.end(HomeId("h1"))
-        assert homes.seen(HomeId("h1")) is None
-        with pytest.raises(QuotaControllerError, match="the time quota of home h2 cannot be served"):
-            homes.set(SetQuotas(3, HomeId("h2"), (_tenant("a"),)))
-    finally:
-        homes.close()
+    (tmp_path / "h1").mkdir()
+    found = QuotaController(tmp_path, library, lambda _: "")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def goes_on(homes):
+    """What a slow scheduler waits for; it is set before its homes are closed."""
+    found = threading.Event()
+    yield found
+    found.set()
+
+
+def test_the_homes_of_a_node_have_library_and_sockets(homes, connect, tmp_path):
+    homes.set(SetQuotas(1, HomeId("h1"), (_tenant("a"), _tenant("b"))))
+    place = tmp_path / "h1" / "quota"
+    assert sorted(path.name for path in place.iterdir()) == ["a.sock", "b.sock", "libsluice-quota.so"]
+    client = connect(place / "a.sock")
+    client.hello()
+    assert homes.seen(HomeId("h1")).greeted == (os.getpid(),)
+    assert sorted(homes.usage()) == ["a", "b"]
+    homes.set(SetQuotas(2, HomeId("h1"), (_tenant("a", 500),)))
+    assert client.hear()[0] == CHANGED
+    assert sorted(path.name for path in place.iterdir()) == ["a.sock", "libsluice-quota.so"]
+    assert list(homes.usage()) == ["a"]
+    homes.end(HomeId("h1"))
+    assert homes.seen(HomeId("h1")) is None
+    with pytest.raises(QuotaControllerError, match="the time quota of home h2 cannot be served"):
+        homes.set(SetQuotas(3, HomeId("h2"), (_tenant("a"),)))
 
 
 @pytest.mark.parametrize("lost", ["a.sock", "libsluice-quota.so"])
-def test_a_home_whose_sockets_are_gone_is_begun_anew(connect, tmp_path, lost):
+def test_a_home_whose_sockets_are_gone_is_begun_anew(homes, connect, tmp_path, lost):
     """After its memory disk was emptied the time of new processes is not enforced, silently."""
-    library = tmp_path / "library"
-    library.write_bytes(b"elf")
-    (tmp_path / "mps" / "h1").mkdir(parents=True)
-    homes = QuotaController(tmp_path / "mps", library, lambda _: "")
     order = SetQuotas(1, HomeId("h1"), (_tenant("a"), _tenant("b")))
-    try:
-        homes.set(order)
-        assert homes.seen(HomeId("h1")).alive
-        (tmp_path / "mps" / "h1" / "quota" / lost).unlink()
-        assert not homes.seen(HomeId("h1")).alive
-        homes.set(order)
-        connect(tmp_path / "mps" / "h1" / "quota" / "a.sock").hello()
-        assert homes.seen(HomeId("h1")).alive
-    finally:
-        homes.close()
+    homes.set(order)
+    assert homes.seen(HomeId("h1")).alive
+    (tmp_path / "h1" / "quota" / lost).unlink()
+    assert not homes.seen(HomeId("h1")).alive
+    homes.set(order)
+    connect(tmp_path / "h1" / "quota" / "a.sock").hello()
+    assert homes.seen(HomeId("h1")).alive
 
 
-def test_what_was_counted_is_told_at_once_whatever_is_under_way(tmp_path, monkeypatch):
+def test_what_was_counted_is_told_at_once_whatever_is_under_way(homes, goes_on, tmp_path, monkeypatch):
     """A page of metrics would stop the whole agent for as long as a disk, or another home's scheduler, is slow."""
-    library = tmp_path / "library"
-    library.touch()
-    for home in ("h1", "h2"):
-        (tmp_path / home).mkdir()
-    homes = QuotaController(tmp_path, library, lambda _: "")
-    is_slow, goes_on, told = threading.Event(), threading.Event(), []
-    try:
-        homes.set(SetQuotas(1, HomeId("h1"), (_tenant("a"),)))
-        homes.seen(HomeId("h1"))
-        copy = shutil.copyfile
+    (tmp_path / "h2").mkdir()
+    is_slow, told = threading.Event(), []
+    homes.set(SetQuotas(1, HomeId("h1"), (_tenant("a"),)))
+    homes.seen(HomeId("h1"))
+    copy = shutil.copyfile
 
-        def slow_copy(source, target):
-            is_slow.set()
-            assert goes_on.wait(_WAIT_S)
-            return copy(source, target)
+    def slow_copy(source, target):
+        is_slow.set()
+        assert goes_on.wait(_WAIT_S)
+        return copy(source, target)
 
-        monkeypatch.setattr(shutil, "copyfile", slow_copy)
-        setter = threading.Thread(target=homes.set, args=(SetQuotas(2, HomeId("h2"), (_tenant("b"),)),))
-        setter.start()
-        assert is_slow.wait(_WAIT_S)
-        asker = threading.Thread(target=lambda: told.extend(homes.usage()), daemon=True)
-        asker.start()
-        asker.join(2.0)
-        assert told == ["a"]
-        goes_on.set()
-        setter.join(_WAIT_S)
-        homes.end(HomeId("h1"))
-        assert homes.usage() == {}
-    finally:
-        goes_on.set()
-        homes.close()
+    monkeypatch.setattr(shutil, "copyfile", slow_copy)
+    setter = threading.Thread(target=homes.set, args=(SetQuotas(2, HomeId("h2"), (_tenant("b"),)),))
+    setter.start()
+    assert is_slow.wait(_WAIT_S)
+    asker = threading.Thread(target=lambda: told.extend(homes.usage()), daemon=True)
+    asker.start()
+    asker.join(2.0)
+    assert told == ["a"]
+    goes_on.set()
+    setter.join(_WAIT_S)
+    homes.end(HomeId("h1"))
+    assert homes.usage() == {}
 
 
-def test_a_scheduler_that_died_is_begun_anew(connect, tmp_path, monkeypatch):
+def test_a_scheduler_that_died_is_begun_anew(homes, connect, tmp_path, monkeypatch):
     """A defect of ours ends the time quota of a home until somebody restarts the agent."""
-    library = tmp_path / "library"
-    library.touch()
-    (tmp_path / "h1").mkdir()
-    homes = QuotaController(tmp_path, library, lambda _: "")
     order = SetQuotas(1, HomeId("h1"), (_tenant("a"),))
-    try:
-        homes.set(order)
-        with monkeypatch.context() as broken:
-            broken.setattr(quota_loop.QuotaLoop, "serve_once", lambda _: 1 / 0)
-            connect(tmp_path / "h1" / "quota" / "a.sock").socket.close()
-            _until(lambda: not homes.seen(HomeId("h1")).alive)
-        homes.set(order)
-        assert homes.seen(HomeId("h1")).alive
-        assert connect(tmp_path / "h1" / "quota" / "a.sock").hello()[0] == WELCOME
-    finally:
-        homes.close()
+    homes.set(order)
+    with monkeypatch.context() as broken:
+        broken.setattr(quota_loop.QuotaLoop, "serve_once", lambda _: 1 / 0)
+        connect(tmp_path / "h1" / "quota" / "a.sock").socket.close()
+        _until(lambda: not homes.seen(HomeId("h1")).alive)
+    homes.set(order)
+    assert homes.seen(HomeId("h1")).alive
+    assert connect(tmp_path / "h1" / "quota" / "a.sock").hello()[0] == WELCOME
 
 
-def test_a_scheduler_that_is_slow_ends_no_agent_and_is_told_again(connect, tmp_path, monkeypatch):
+def test_a_scheduler_that_is_slow_ends_no_agent_and_is_told_again(homes, goes_on, connect, tmp_path, monkeypatch):
     """A machine that stood still for some seconds would end the agent, or leave a tenant without tokens for ever."""
-    library = tmp_path / "library"
-    library.touch()
-    (tmp_path / "h1").mkdir()
-    homes = QuotaController(tmp_path, library, lambda _: "")
-    goes_on = threading.Event()
-    try:
-        homes.set(SetQuotas(1, HomeId("h1"), (_tenant("a"),)))
-        with monkeypatch.context() as slow:
-            slow.setattr(quota_loop.QuotaLoop, "serve_once", lambda _: goes_on.wait(_WAIT_S))
-            homes.seen(HomeId("h1"))  # from now on it is slow
-            slow.setattr(quota_server, "_CALL_S", 0.05)
-            assert not homes.seen(HomeId("h1")).alive
-            assert homes.usage() == {}
-            with pytest.raises(QuotaControllerError, match="has not answered"):
-                homes.set(SetQuotas(2, HomeId("h1"), (_tenant("a"), _tenant("b"))))
-        goes_on.set()
-        homes.set(SetQuotas(3, HomeId("h1"), (_tenant("a"), _tenant("b"))))
-        assert homes.seen(HomeId("h1")).alive
-        assert all(connect(tmp_path / "h1" / "quota" / f"{name}.sock").hello()[0] == WELCOME for name in "ab")
-    finally:
-        goes_on.set()
-        homes.close()
+    homes.set(SetQuotas(1, HomeId("h1"), (_tenant("a"),)))
+    with monkeypatch.context() as slow:
+        slow.setattr(quota_loop.QuotaLoop, "serve_once", lambda _: goes_on.wait(_WAIT_S))
+        homes.seen(HomeId("h1"))  # from now on it is slow
+        slow.setattr(quota_server, "_CALL_S", 0.05)
+        assert not homes.seen(HomeId("h1")).alive
+        assert homes.usage() == {}
+        with pytest.raises(QuotaControllerError, match="has not answered"):
+            homes.set(SetQuotas(2, HomeId("h1"), (_tenant("a"), _tenant("b"))))
+    goes_on.set()
+    homes.set(SetQuotas(3, HomeId("h1"), (_tenant("a"), _tenant("b"))))
+    assert homes.seen(HomeId("h1")).alive
+    assert all(connect(tmp_path / "h1" / "quota" / f"{name}.sock").hello()[0] == WELCOME for name in "ab")
 
 
 @pytest.mark.parametrize("step", ["add", "change", "remove"])
-def test_what_a_scheduler_did_after_nobody_waited_any_longer_is_in_nobodys_way(tmp_path, monkeypatch, step):
+def test_what_a_scheduler_did_after_nobody_waited_any_longer_is_in_nobodys_way(homes, goes_on, monkeypatch, step):
     """The machine stood still while a tenant came or went: its home has no time quota until the agent starts again."""
-    library = tmp_path / "library"
-    library.touch()
-    (tmp_path / "h1").mkdir()
-    homes = QuotaController(tmp_path, library, lambda _: "")
     before = (_tenant("a"), *((_tenant("b"),) if step != "add" else ()))
     after = (_tenant("a"), *((_tenant("b", 500 if step == "change" else 300),) if step != "remove" else ()))
-    goes_on, real = threading.Event(), getattr(quota_loop.QuotaLoop, step)
+    real = getattr(quota_loop.QuotaLoop, step)
 
     def slow(*how):
         assert goes_on.wait(_WAIT_S)
         return real(*how)
 
-    try:
-        homes.set(SetQuotas(1, HomeId("h1"), before))
-        with monkeypatch.context() as still:
-            still.setattr(quota_loop.QuotaLoop, step, slow)
-            still.setattr(quota_server, "_CALL_S", 0.2)
-            with pytest.raises(QuotaControllerError, match="has not answered"):
-                homes.set(SetQuotas(2, HomeId("h1"), after))
-            goes_on.set()
-        homes.set(SetQuotas(3, HomeId("h1"), after))
-        homes.seen(HomeId("h1"))
-        assert sorted(homes.usage()) == [tenant.name for tenant in after]
-        homes.set(SetQuotas(4, HomeId("h1"), before))
-        homes.seen(HomeId("h1"))
-        assert sorted(homes.usage()) == [tenant.name for tenant in before]
-    finally:
+    homes.set(SetQuotas(1, HomeId("h1"), before))
+    with monkeypatch.context() as still:
+        still.setattr(quota_loop.QuotaLoop, step, slow)
+        still.setattr(quota_server, "_CALL_S", 0.2)
+        with pytest.raises(QuotaControllerError, match="has not answered"):
+            homes.set(SetQuotas(2, HomeId("h1"), after))
         goes_on.set()
-        homes.close()
+    homes.set(SetQuotas(3, HomeId("h1"), after))
+    homes.seen(HomeId("h1"))
+    assert sorted(homes.usage()) == [tenant.name for tenant in after]
+    homes.set(SetQuotas(4, HomeId("h1"), before))
+    homes.seen(HomeId("h1"))
+    assert sorted(homes.usage()) == [tenant.name for tenant in before]

@@ -4,7 +4,7 @@ import struct
 from types import SimpleNamespace
 
 import pytest
-from factories.gpus.shared_devices import WHOLE, live_with
+from factories.gpus.shared_devices import WHOLE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -18,9 +18,8 @@ from sluice_node_agent.shell.quota.server import TenantUsage
 
 
 @pytest.fixture
-def timed(node):
-    node.time_quota = True
-    return node
+def timed(make_node):
+    return make_node(time_quota=True)
 
 
 def _timed_share(node, allocation, place, request=300, limit=1000, **more):
@@ -39,7 +38,7 @@ def _told(node):
 
 
 def test_no_time_is_enforced_where_the_library_is_not(node):
-    live_with(node, _timed_share(node, "a1", WHOLE))
+    node.ready(_timed_share(node, "a1", WHOLE))
     assert node.mps.quotas == {}
     assert node.word("a1").containers[0].quota_socket == ""
     assert not node.agent.snapshot().time_quota
@@ -48,37 +47,32 @@ def test_no_time_is_enforced_where_the_library_is_not(node):
 def test_what_a_scheduler_refused_is_tried_again(timed):
     """A socket that could not be made once is never made."""
     timed.mps.refusals = [SetQuotas]
-    live_with(timed, _timed_share(timed, "a1", WHOLE))
+    timed.ready(_timed_share(timed, "a1", WHOLE))
     assert _told(timed) == {}
     timed.tick(60)
-    timed.work()
     assert _told(timed) == {"a1/main": (300, 1000)}
 
 
 def test_a_process_without_a_hello_is_reported(timed):
     """A program that is linked statically takes all of the time, silently."""
-    live_with(timed, _timed_share(timed, "a1", WHOLE))
+    timed.ready(_timed_share(timed, "a1", WHOLE))
     timed.tick(60)
-    timed.work()
     (daemon,) = timed.mps.living()
     daemon.clients = {500: "pod-1", 501: "pod-1"}
     timed.mps.greeted = (501,)
     timed.tick(60)
-    timed.work()
     assert timed.word("a1").warnings == ()  # it may just have begun
     timed.tick(60)
-    timed.work()
     (warning,) = timed.word("a1").warnings
     assert warning.startswith("QuotaNotEnforced: process 500 on GPU-"), warning
     timed.mps.greeted = (500, 501)
     timed.tick(60)
-    timed.work()
     assert timed.word("a1").warnings == ()
 
 
 def test_what_was_counted_is_shown_of_slices_that_are_there_and_of_no_others(timed):
     """No metric shows what waits for the GPU; or metrics of every past pod fill the memory of a Prometheus."""
-    live_with(timed, _timed_share(timed, "a1", WHOLE))
+    timed.ready(_timed_share(timed, "a1", WHOLE))
     counted = TenantUsage(
         granted_us=5_000_000, used_us=4_000_000, waited_us=3_000_000, overrun_us=500_000,
         tokens=1, late=2, stalls=3, hellos=4, fail_opens=6, connections=5, greeted_pids=(7, 8),

@@ -28,10 +28,7 @@ def _ordered_before(node, *orders):
 
 def test_a_promise_that_was_revoked_unread_is_gone_while_those_before_it_live_on(node):
     """The MPS server of other tenants would be taken for its own, and its place kept for as long as they live."""
-    node.live()
-    tenant = node.share("a1", WHOLE)
-    node.order(node.grant(tenant))
-    node.work()
+    node.serve(node.share("a1", WHOLE))
     ready = node.word("a1")
     promised = node.booking("a2", WHOLE, owner="pod-2")
     gpu, token = node.gpus[2], node.agent._in_flight._token
@@ -48,8 +45,7 @@ def test_a_promise_that_was_revoked_unread_is_gone_while_those_before_it_live_on
     stone = Tombstone(allocation=A2, request=promised.request, revision=2, cause="never made")
     listed = node.agent.handle(ev.HoldersListed(token + 2, there), node.now)
     assert _own(listed) == [do.SaveJournal(token + 3, stone)]
-    node.handle(ev.JournalSaved(token + 3))
-    node.work()
+    node.happens(ev.JournalSaved(token + 3))
     assert isinstance(node.word("a2"), SliceGone)
     assert node.word("a1") == ready
 
@@ -63,9 +59,7 @@ def test_a_whole_gpu_that_was_given_back_unheard_is_not_kept_by_those_who_share_
     node, kind, owner, is_in_the_way
 ):
     """Their MPS server would keep the booking of a pod that has long gone, for as long as they live."""
-    node.live()
-    node.order(node.grant(node.share("a1", WHOLE)))
-    node.work()
+    node.serve(node.share("a1", WHOLE))
     ready = node.word("a1")
     whole = node.booking("a2", WHOLE, owner="pod-2")  # it was here before them, and the journal that said so is lost
     gpu, token = node.gpus[2], node.agent._in_flight._token
@@ -84,17 +78,14 @@ def test_a_whole_gpu_that_was_given_back_unheard_is_not_kept_by_those_who_share_
 
 def test_a_revoked_promise_takes_nothing_of_its_predecessor_when_the_journal_is_lost(node):
     """A tenant's slice would be said to be gone while its instance is there, and the next one be given its place."""
-    node.live()
     booking, promised = node.booking("a1", SMALL), node.booking("a2", SMALL, owner="pod-2")
-    node.order(node.grant(booking))
-    node.work()
+    node.serve(booking)
     ready = node.word("a1")
     (instance,) = node.hardware.read().gpus[0].instances
     node.lose_journal()
     after = msgspec.structs.replace(node.revoke(promised), after=(A1,))
     _ordered_before(node, after, node.revoke(booking))
-    node.start()
-    node.work()
+    node.begin()
     gpu, token, boot = node.gpus[0], node.agent._in_flight._token, node.backend.boot_id()
 
     def step(event):
@@ -136,18 +127,14 @@ def test_a_revoked_promise_takes_nothing_of_its_predecessor_when_the_journal_is_
 
 def test_a_surplus_share_is_given_back_without_ending_its_pod_on_the_other(node):
     """A pod that was granted two shares of one home would be ended when the one it does not use is revoked."""
-    node.live()
     used, surplus = node.share("a1", SMALL), node.share("a2", SMALL)
-    for booking in (used, surplus):
-        node.order(node.grant(booking))
-    node.work()
+    node.serve(used, surplus)
     ready = node.word("a1")
     (daemon,) = node.mps.living()
     daemon.clients[501] = "pod-1"
     node.mps.enter(501, daemon.order.device, "pod-1")
     node.own_done.clear()
-    node.order(node.revoke(surplus))
-    node.work()
+    node.take_back(surplus)
     steps = [(type(step), getattr(step, "record", None)) for step in node.own_done]
     assert [(step, type(record)) for step, record in steps] == [
         (do.SaveJournal, SliceRecord),
@@ -160,22 +147,18 @@ def test_a_surplus_share_is_given_back_without_ending_its_pod_on_the_other(node)
     assert (node.word("a1"), daemon.clients) == (ready, {501: "pod-1"})
 
     node.order(node.revoke(used))
-    for _ in range(5):
-        node.tick(1.0)
+    node.tick(1.0, times=5)
     assert isinstance(node.word("a1"), SliceGone)
     assert (daemon.clients, node.mps.homes, node.instances(0)) == ({}, {}, [])
 
 
 def test_a_shared_whole_gpu_that_was_being_made_when_the_journal_was_lost_keeps_its_daemon(node):
     """A second daemon would be started beside it for the same tenants, and refuse them all."""
-    node.live()
     first, second = node.booking("a1", WHOLE), node.share("a2", WHOLE, owner="pod-2")
-    node.order(node.grant(first))
-    node.work()
+    node.serve(first)
     node.order(node.revoke(first))
     node.order(node.grant(second, after=("a1",)))
-    while not any(isinstance(each, do.MakeTicket) for each in node.waiting):
-        assert not node.work(own_max=1)
+    node.up_to(do.MakeTicket)
     daemons = node.mps.living()
     node.lose_journal()
     node.live()

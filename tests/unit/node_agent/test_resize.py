@@ -3,16 +3,13 @@
 import json
 
 import pytest
+from factories.gpus.shared_devices import PLACES, WHOLE
 from msgspec.structs import replace
 
 from sluice.contracts.messages import SliceDegraded, SliceReady
 from sluice.contracts.resize import max_sizes
 from sluice_node_agent.core.events import TicketRefused
 from sluice_node_agent.core.instructions import MakeTicket, SetMpsLimits
-
-ON_MIG = (0, "3g.20gb", 4, 4)
-WHOLE = (2, None, 0, 8)
-PLACES = pytest.mark.parametrize("place", [ON_MIG, WHOLE], ids=["instance", "whole GPU"])
 
 
 def _resized(booking, **changes):
@@ -27,15 +24,11 @@ def _adjusted(node, before, revision=2, **changes):
     return replace(node.grant(after, revision=revision), counts=most if most != after.devices else ())
 
 
-def _live_with(node, *bookings):
-    node.live()
-    for booking in bookings:
-        node.order(node.grant(booking))
-    node.work()
-    for booking in bookings:
-        assert isinstance(node.word(booking.allocation), SliceReady), node.word(booking.allocation)
+def _live_with(node, booking):
+    node.ready(booking)
     node.tick(0.1)  # its homes are looked at
     node.own_done.clear()
+    return booking
 
 
 def _client(node, pid=500, owner="pod-1"):
@@ -60,12 +53,10 @@ def _told(node, allocation="a1"):
 @PLACES
 def test_a_larger_share_is_told_only_when_its_server_lets_it(node, place):
     """Its next process would ask for what it was told, and be refused by its own server."""
-    booking = node.share("a1", place, memory_mib=1000)
-    _live_with(node, booking)
+    booking = _live_with(node, node.share("a1", place, memory_mib=1000))
     ticket = node.word("a1").ticket
 
-    node.order(_adjusted(node, booking, memory_mib=3000))
-    node.work()
+    node.obey(_adjusted(node, booking, memory_mib=3000))
 
     steps = [type(step) for step in node.own_done if isinstance(step, (SetMpsLimits, MakeTicket))]
     assert steps == [SetMpsLimits, MakeTicket]
@@ -80,21 +71,17 @@ def test_a_larger_share_is_told_only_when_its_server_lets_it(node, place):
 
 def test_other_time_quotas_wait_for_no_process(node):
     """They are counted at admission alone, so nothing of them is used by anybody."""
-    booking = node.share("a1", WHOLE, memory_mib=1000, sm_partition=20)
-    _live_with(node, booking)
+    booking = _live_with(node, node.share("a1", WHOLE, memory_mib=1000, sm_partition=20))
     _client(node)
-    node.order(_adjusted(node, booking, quota_request_permille=300))
-    node.work()
+    node.obey(_adjusted(node, booking, quota_request_permille=300))
     assert _told(node) == (2, 1000, False)
 
 
 def test_a_change_may_not_move_a_share(node):
     """An order that names another place, mode or user is not what runs there."""
-    booking = node.share("a1", WHOLE, memory_mib=1000)
-    _live_with(node, booking)
+    booking = _live_with(node, node.share("a1", WHOLE, memory_mib=1000))
     before = node.word("a1")
-    node.order(_adjusted(node, booking, uid=7))
-    node.work()
+    node.obey(_adjusted(node, booking, uid=7))
     assert node.word("a1") == before
 
 
@@ -107,14 +94,12 @@ def _counts(node, allocation="a1"):
 @pytest.mark.parametrize("steps", range(8))
 def test_an_agent_that_dies_anywhere_in_between_finishes_the_change(node, place, steps):
     """After a restart a share would be half changed: booked one way, limited another."""
-    booking = node.share("a1", place, memory_mib=3000)
-    _live_with(node, booking)
+    booking = _live_with(node, node.share("a1", place, memory_mib=3000))
     _client(node)
     node.order(_adjusted(node, booking, memory_mib=1000))
     node.work(own_max=steps)
     node.live()
-    for _ in range(3):
-        node.tick(6.0)
+    node.tick(6.0, times=3)
     assert _told(node) == (2, 1000, True)
     assert _counts(node) == [3000]
     _ends(node)
@@ -126,22 +111,17 @@ def test_an_agent_that_dies_anywhere_in_between_finishes_the_change(node, place,
 @pytest.mark.parametrize("journal", ["kept", "lost"])
 def test_a_reboot_ends_every_process_and_keeps_the_new_size(node, journal):
     """After it the pod would get what it had before it was changed."""
-    booking = node.share("a1", WHOLE, memory_mib=3000)
-    _live_with(node, booking)
+    booking = _live_with(node, node.share("a1", WHOLE, memory_mib=3000))
     _client(node)
-    node.order(_adjusted(node, booking, memory_mib=1000))
-    node.work()
-    node.stop()
-    node.hardware.reboot()
-    node.mps.reboot()
+    node.obey(_adjusted(node, booking, memory_mib=1000))
+    node.reboot()
     for file in (node.tmp_path / "agent").iterdir() if journal == "lost" else ():
         file.unlink()
     node.live()
     assert _told(node) == (2, 1000, False)
     assert _counts(node) == [1000]
     _client(node)  # it starts as soon as it can: before its home is looked at
-    for _ in range(3):
-        node.tick(6.0)
+    node.tick(6.0, times=3)
     assert (_told(node), _counts(node)) == ((2, 1000, False), [1000])
 
 
@@ -149,32 +129,27 @@ def test_a_reboot_ends_every_process_and_keeps_the_new_size(node, journal):
 @pytest.mark.parametrize("ledger", [True, False], ids=["journal lost", "journal and ledger lost"])
 def test_what_was_used_once_does_not_count_again_when_the_journal_is_lost(node, place, ledger):
     """That memory would be lost for as long as the pod runs, although it is not used."""
-    booking = node.share("a1", place, memory_mib=4000)
-    _live_with(node, booking)
+    booking = _live_with(node, node.share("a1", place, memory_mib=4000))
     _client(node)
     order = _adjusted(node, booking, memory_mib=1000)
-    node.order(order)
-    node.work()
+    node.obey(order)
     _ends(node)
     _client(node, pid=501)
     node.tick(6.0)
     before = node.word("a1")
     assert _told(node) == (2, 1000, False)
-    node.stop()
-    (node.tmp_path / "agent" / "journal").unlink()
+    node.remove_journal()
     if not ledger:
         node.ledger.clear()
     node.live()
-    for _ in range(3):
-        node.tick(6.0)
+    node.tick(6.0, times=3)
     assert _counts(node) == [1000]
     assert node.word("a1") == before
 
 
 def test_a_ticket_that_cannot_be_written_is_tried_again(node, monkeypatch):
     """A full disk for a moment would end a running share, or leave its change undone for ever."""
-    booking = node.share("a1", WHOLE, memory_mib=1000)
-    _live_with(node, booking)
+    booking = _live_with(node, node.share("a1", WHOLE, memory_mib=1000))
     refused = node.carry_out
     left = [3]
 
@@ -185,11 +160,9 @@ def test_a_ticket_that_cannot_be_written_is_tried_again(node, monkeypatch):
         return refused(instruction)
 
     monkeypatch.setattr(node, "carry_out", carry_out)
-    node.order(_adjusted(node, booking, memory_mib=3000))
-    node.work()
+    node.obey(_adjusted(node, booking, memory_mib=3000))
     assert _told(node) == (1, 1000, False)
-    for _ in range(10):
-        node.tick(10.0)
+    node.tick(10.0, times=10)
     assert left == [0]
     assert _told(node) == (2, 3000, False)
 
@@ -197,12 +170,10 @@ def test_a_ticket_that_cannot_be_written_is_tried_again(node, monkeypatch):
 @pytest.mark.parametrize("ended", [False, True])
 def test_what_is_wrong_says_whether_more_is_used_than_was_ordered(node, ended):
     """A neighbour may have what it gave up, or a process still use it: its GPU's trouble changes nothing of that."""
-    booking = node.share("a1", WHOLE, memory_mib=3000)
-    _live_with(node, booking)
+    booking = _live_with(node, node.share("a1", WHOLE, memory_mib=3000))
     daemon = _client(node)
     node.order(_adjusted(node, booking, memory_mib=1000))
-    for _ in range(3):
-        node.tick(6.0)
+    node.tick(6.0, times=3)
     if ended:
         _ends(node)
         node.tick(6.0)

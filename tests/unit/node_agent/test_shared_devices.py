@@ -2,7 +2,7 @@
 
 import pytest
 from factories.crashes import deaths, killed_twice
-from factories.gpus.shared_devices import ON_MIG, PLACES, WHOLE, is_clean, live_with
+from factories.gpus.shared_devices import ON_MIG, PLACES, WHOLE, is_clean
 
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceQuarantined, SliceReady
 from sluice_node_agent.core import events as ev
@@ -11,11 +11,8 @@ from sluice_node_agent.core import instructions as do
 
 def test_a_share_gets_instance_daemon_and_limits_before_its_ticket(node):
     """A container would start beside a server that serves no client, or that lets it take everything."""
-    node.live()
     node.own_done.clear()
-    booking = node.share("a1", ON_MIG, memory_mib=4000, sm_partition=20, uid=7)
-    node.order(node.grant(booking))
-    node.work()
+    node.serve(node.share("a1", ON_MIG, memory_mib=4000, sm_partition=20, uid=7))
     steps = [type(step).__name__ for step in node.own_done if type(step).__name__ != "SaveJournal"]
     assert steps == [
         "CreateGpuInstance", "CreateComputeInstance", "VerifyInstance", "StartMps", "MakeTicket",
@@ -38,7 +35,6 @@ def test_making_two_shares_survives_a_crash_at_every_step(make_node, executed, p
     """Two daemons for one device, an instance without owner, or a tenant without daemon after a crash."""
     for death in deaths(executed=executed, least=12):
         node = make_node()
-        node.live()
         first, second = node.share("a1", place), node.share("a2", place, owner="pod-2", memory_mib=2000)
         node.order(node.grant(first))
         node.order(node.grant(second))
@@ -78,8 +74,7 @@ def test_unmaking_the_last_share_survives_a_crash_at_every_step(make_node, execu
     """A daemon without tenant, or an orphaned instance, stays behind."""
     for death in deaths(executed=executed, least=8):
         node = make_node()
-        booking = node.share("a1", place)
-        live_with(node, booking)
+        booking = node.ready(node.share("a1", place))
         node.order(node.revoke(booking))
         death.strikes(node)
         if isinstance(node.word("a1"), SliceGone):
@@ -92,10 +87,8 @@ def test_unmaking_the_last_share_survives_a_crash_at_every_step(make_node, execu
 
 def test_another_user_or_namespace_cannot_join(node):
     """A fault of one tenant would end a stranger's work; its processes would wait for ever for the server."""
-    live_with(node, node.share("a1", ON_MIG, uid=1, namespace="red"))
-    node.order(node.grant(node.share("a2", ON_MIG, uid=2, namespace="red")))
-    node.order(node.grant(node.share("a3", ON_MIG, uid=1, namespace="blue")))
-    node.work()
+    node.ready(node.share("a1", ON_MIG, uid=1, namespace="red"))
+    node.serve(node.share("a2", ON_MIG, uid=2, namespace="red"), node.share("a3", ON_MIG, uid=1, namespace="blue"))
     for allocation in ("a2", "a3"):
         word = node.word(allocation)
         assert isinstance(word, SliceFailed)
@@ -107,27 +100,24 @@ def test_another_user_or_namespace_cannot_join(node):
 def test_the_server_lets_its_largest_tenant_through_and_no_more(node):
     """A larger share would be cut to a smaller one's, or a smaller one could take what a larger one left behind."""
     small, large = node.share("a1", ON_MIG, memory_mib=1000), node.share("a2", ON_MIG, memory_mib=5000, owner="pod-2")
-    live_with(node, small)
+    node.ready(small)
     (daemon,) = node.mps.living()
     assert daemon.limits.memory_mib == 1000
     node.own_done.clear()
-    node.order(node.grant(large))
-    node.work()
+    node.serve(large)
     steps = [type(step).__name__ for step in node.own_done]
     assert steps.index("SetMpsLimits") < steps.index("MakeTicket")
     assert daemon.limits.memory_mib == 5000
     assert node.word("a1").containers[0].pinned_memory_limit == "0=1000M"
-    node.order(node.revoke(large))
-    node.work()
+    node.take_back(large)
     assert daemon.limits.memory_mib == 1000
 
 
 def test_a_server_that_takes_no_larger_limits_fails_the_larger_share_only(node):
-    live_with(node, node.share("a1", ON_MIG, memory_mib=1000))
+    node.ready(node.share("a1", ON_MIG, memory_mib=1000))
     node.mps.refusals = [do.SetMpsLimits] * 100
     node.order(node.grant(node.share("a2", ON_MIG, memory_mib=5000, owner="pod-2")))
-    for _ in range(40):
-        node.tick(5.0)
+    node.tick(5.0, times=40)
     word = node.word("a2")
     assert isinstance(word, SliceFailed)
     assert "limits" in word.message
@@ -137,22 +127,19 @@ def test_a_server_that_takes_no_larger_limits_fails_the_larger_share_only(node):
 @PLACES
 def test_a_daemon_that_cannot_be_started_leaves_nothing_behind(node, place):
     """The instance would stay, in exclusive mode or without owner, and its request would wait for ever."""
-    node.live()
     node.mps.refusals = [do.StartMps]
-    node.order(node.grant(node.share("a1", place)))
-    node.work()
+    node.serve(node.share("a1", place))
     word = node.word("a1")
     assert isinstance(word, SliceFailed)
     assert "refused by the test" in word.message
-    node.order(node.revoke(node.share("a1", place)))
-    node.work()
+    node.take_back(node.share("a1", place))
     assert isinstance(node.word("a1"), SliceGone)
     is_clean(node)
 
 
 def test_a_client_of_another_user_that_waits_is_reported(node):
     """A pod hangs at its first CUDA call, for no visible reason."""
-    live_with(node, node.share("a1", ON_MIG, uid=7))
+    node.ready(node.share("a1", ON_MIG, uid=7))
     node.mps.living()[0].waiting = (1001,)
     node.tick(6.0)
     (warning,) = node.word("a1").warnings
@@ -161,36 +148,27 @@ def test_a_client_of_another_user_that_waits_is_reported(node):
 
 
 def test_an_operator_has_a_quarantined_slice_tried_again_at_once(node):
-    booking = node.booking("a1", (0, "1g.5gb", 6, 1))
-    live_with(node, booking)
+    booking = node.ready(node.booking("a1", (0, "1g.5gb", 6, 1)))
     node.mps.enter(900, node.word("a1").devices[0].uuid, "")
-    node.order(node.revoke(booking))
-    node.work()
-    for _ in range(20):
-        node.tick(1.0)
+    node.take_back(booking)
+    node.tick(1.0, times=20)
     assert isinstance(node.word("a1"), SliceQuarantined)
     assert node.word("a1").holders == ("python 900",)
-    node.handle(ev.QuarantineReleased("a1"))
-    node.work()
+    node.happens(ev.QuarantineReleased("a1"))
     assert isinstance(node.word("a1"), SliceQuarantined)  # it is still there
-    node.handle(ev.QuarantineReleased("a1", ignore_holders=True))
-    node.work()
+    node.happens(ev.QuarantineReleased("a1", ignore_holders=True))
     assert isinstance(node.word("a1"), SliceQuarantined)  # and the device itself is still in use
     node.mps.leave(900)
-    node.handle(ev.QuarantineReleased("a1"))
-    node.work()
+    node.happens(ev.QuarantineReleased("a1"))
     assert isinstance(node.word("a1"), SliceGone)
 
 
 def a_held_gpu(node):
     """A whole GPU that its tenant gave back, and that somebody else's process keeps in quarantine."""
-    booking = node.booking("a1", WHOLE)
-    live_with(node, booking)
+    booking = node.ready(node.booking("a1", WHOLE))
     node.mps.enter(900, node.gpus[2], "")
-    node.order(node.revoke(booking))
-    node.work()
-    for _ in range(20):
-        node.tick(1.0)
+    node.take_back(booking)
+    node.tick(1.0, times=20)
     assert isinstance(node.word("a1"), SliceQuarantined)
 
 
@@ -199,35 +177,25 @@ def test_what_an_operator_says_during_an_attempt_is_not_lost(node):
     a_held_gpu(node)
     node.handle(ev.QuarantineReleased("a1"))
     assert any(isinstance(each, do.ListHolders) for each in node.waiting), "it is being tried"
-    node.handle(ev.QuarantineReleased("a1", ignore_holders=True))
-    node.work()
+    node.happens(ev.QuarantineReleased("a1", ignore_holders=True))
     assert isinstance(node.word("a1"), SliceGone)
 
 
 def test_warm_instances_in_the_way_of_a_home_are_waited_for(make_node):
     """The agent would turn in a circle for ever, or the home would fail although its place is free."""
     node = make_node(keep_warm_s=60.0)
-    node.live()
-    booking = node.booking("a0", (0, "1g.5gb", 6, 1))
-    node.order(node.grant(booking))
-    node.work()
-    node.order(node.revoke(booking))
-    node.work()
-    node.order(node.grant(node.share("a1", ON_MIG)))
-    node.work()
-    assert isinstance(node.word("a1"), SliceReady)
+    booking = node.serve(node.booking("a0", (0, "1g.5gb", 6, 1)))
+    node.take_back(booking)
+    node.ready(node.share("a1", ON_MIG))
     assert node.instances(0) == [("3g.20gb", 4, 4)]
 
 
 @PLACES
 def test_after_a_reboot_a_home_stays_as_long_as_a_ticket_lets_containers_in(node, place, monkeypatch):
     """A container started with it would find no daemon, and compute beside the GPU's next tenant."""
-    booking = node.share("a1", place)
-    live_with(node, booking)
+    node.ready(node.share("a1", place))
     (home,) = node.mps.homes
-    node.stop()
-    node.hardware.reboot()
-    node.mps.reboot()
+    node.reboot()
     carry_out, is_full = node.carry_out, [True]
 
     def refuse(instruction):
@@ -237,13 +205,11 @@ def test_after_a_reboot_a_home_stays_as_long_as_a_ticket_lets_containers_in(node
 
     monkeypatch.setattr(node, "carry_out", refuse)
     node.live()
-    for _ in range(3):
-        node.tick(30.0)
+    node.tick(30.0, times=3)
     assert list(node.mps.homes) == [home]
     assert node.tickets.names() != ()
     is_full[0] = False
-    for _ in range(3):
-        node.tick(30.0)
+    node.tick(30.0, times=3)
     assert home not in node.mps.homes
     assert isinstance(node.word("a1"), SliceReady)
 
@@ -251,32 +217,25 @@ def test_after_a_reboot_a_home_stays_as_long_as_a_ticket_lets_containers_in(node
 @PLACES
 def test_a_revoke_found_after_a_reboot_ends_what_is_left_of_its_home(node, place):
     """The agent would fail at each start, on a home that has no device any more."""
-    booking = node.share("a1", place)
-    live_with(node, booking)
-    node.stop()
-    node.hardware.reboot()
-    node.mps.reboot()
+    booking = node.ready(node.share("a1", place))
+    node.reboot()
     (node.tmp_path / "agent" / "journal").unlink()
     node.put("sluice.ledger.n1_example.a1", node.revoke(booking))
     node.words.clear()
     node.live()
-    node.work()
     assert isinstance(node.word("a1"), SliceGone)
     is_clean(node)
 
 
 def test_an_error_that_the_driver_tells_of_is_seen_at_once(node):
     """A broken GPU would take new slices until the next reading."""
-    node.live()
-    with node.hardware.changing() as hardware:
-        hardware.faults.gpu_lost = 0
-    node.handle(ev.GpuTroubled(node.gpus[0]))
-    node.work()
+    node.fault(gpu_lost=0)
+    node.happens(ev.GpuTroubled(node.gpus[0]))
     assert not node.agent.snapshot().gpus[0].healthy
 
 
 def test_every_result_may_come_twice(node):
-    live_with(node, node.share("a1", ON_MIG))
+    node.ready(node.share("a1", ON_MIG))
     for duplicate in (
         ev.JournalSaved(1),
         ev.GpuInstanceCreated(2, 3),
@@ -290,9 +249,8 @@ def test_every_result_may_come_twice(node):
 
 def test_a_lost_slice_that_cannot_be_cleared_away_is_degraded_and_not_given_up(node):
     """The allocator would revoke a bound slice that its pod still wants."""
-    live_with(node, node.share("a1", ON_MIG))
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.clear()
+    node.ready(node.share("a1", ON_MIG))
+    node.lose_instances()
     node.mps.refusals = [do.StartMps, *[do.StopMps] * 10]
     for _ in range(25):
         node.tick(4.0)

@@ -5,10 +5,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from factories.scheduling.allocator import gpu_report
 from factories.tickets import make_ticket
 
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, RequestId
-from sluice.contracts.messages import GpuReport, InstanceReport, PlacementReport, ProfileReport
+from sluice.contracts.messages import InstanceReport
 from sluice_node_agent.core import events as ev
 from sluice_node_agent.core import instructions as do
 from sluice_node_agent.core.journal_records import MpsLimits, SharedDeviceGone, Tombstone
@@ -275,35 +276,8 @@ async def test_a_node_that_hands_out_no_shares_refuses_them_in_words(journal, th
             assert await _do(step_executors, order) == ev.MpsRefused(order.token, "this agent has no MPS")
 
 
-def _report(**changes):
-    profile = ProfileReport(
-        name="1g.5gb",
-        profile_id=19,
-        memory_mib=4864,
-        compute_slices=1,
-        multiprocessors=14,
-        copy_engines=1,
-        decoders=0,
-        encoders=0,
-        jpegs=0,
-        ofas=0,
-        max_instances=7,
-        placements=(PlacementReport(start=0, size=1),),
-    )
-    fields = {
-        "uuid": GPU,
-        "index": 0,
-        "model": "a100-40gb",
-        "memory_mib": 40960,
-        "multiprocessors": 108,
-        "mig_enabled": True,
-        "memory_slices": 8,
-        "compute_slices": 7,
-        "profiles": (profile,),
-        "instances": (InstanceReport(gi_id=3, profile="1g.5gb", start=0, size=1, uuid="MIG-1"),),
-        "creatable": {},
-    }
-    return GpuReport(**{**fields, **changes})
+def _there(uuid="MIG-1", profile="1g.5gb"):
+    return {"instances": (InstanceReport(gi_id=3, profile=profile, start=0, size=1, uuid=uuid),)}
 
 
 @pytest.mark.parametrize(
@@ -311,14 +285,8 @@ def _report(**changes):
     [
         ({}, None),
         ({"instances": ()}, ev.DeviceErrorKind.NOT_FOUND),
-        (
-            {"instances": (InstanceReport(gi_id=3, profile="1g.5gb", start=0, size=1, uuid="MIG-2"),)},
-            ev.DeviceErrorKind.DIFFERENT,
-        ),
-        (
-            {"instances": (InstanceReport(gi_id=3, profile="1g.5gb+me", start=0, size=1, uuid="MIG-1"),)},
-            ev.DeviceErrorKind.NOT_FOUND,
-        ),
+        (_there("MIG-2"), ev.DeviceErrorKind.DIFFERENT),
+        (_there(profile="1g.5gb+me"), ev.DeviceErrorKind.NOT_FOUND),
         ({"lost": True, "healthy": False, "instances": ()}, ev.DeviceErrorKind.GPU_LOST),
         ({"healthy": False, "health_message": "Xid 79"}, ev.DeviceErrorKind.UNKNOWN),
     ],
@@ -328,7 +296,7 @@ async def test_an_instance_is_handed_out_only_when_it_reads_back_as_ordered(
 ):
     """No pod gets another device than the one that was booked, nor one on a GPU that went bad meanwhile."""
     backend = Backend()
-    backend.report = _report(**changes)
+    backend.report = gpu_report("n1", 0, uuid=GPU, **(_there() | changes))
     async with StepExecutors(backend, journal, Tickets(tmp_path / "t"), marks, threads) as step_executors:
         answer = await _do(step_executors, do.VerifyInstance(1, GPU, 3, 19, 0, 1, "MIG-1"))
     assert answer == ev.InstanceVerified(1) if kind is None else answer.kind is kind

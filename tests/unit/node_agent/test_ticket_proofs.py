@@ -23,23 +23,8 @@ OTHER = (1, "2g.10gb", 0, 2)
 WHOLE = (2, None, 0, 8)
 
 
-def lose_both(node):
-    """The broker is wiped and the journal lost; only what is on the node itself is left."""
-    node.stop()
-    (node.tmp_path / "agent" / "journal").unlink()
-    node.ledger.clear()
-    node.words.clear()
-
-
 def own(instructions):
     return [each for each in instructions if hasattr(each, "token")]
-
-
-def run(node, *bookings):
-    node.live()
-    for booking in bookings:
-        node.order(node.grant(booking))
-        node.work()
 
 
 def reported(node):
@@ -66,10 +51,10 @@ class _Order:
 
 def test_a_running_pods_slice_is_known_again_by_its_ticket_alone(node):
     booking = node.booking("a1", SMALL)
-    run(node, booking)
+    node.serve(booking)
     before = node.word("a1")
     (device,) = before.devices
-    lose_both(node)
+    node.lose_both()
     instructions = own(node.start())
     key = instructions[0].record.unclaimed
     assert key == (UnclaimedInstance(gpu=device.gpu, gi_id=key[0].gi_id, uuid=device.uuid),)
@@ -102,8 +87,7 @@ def test_a_running_pods_slice_is_known_again_by_its_ticket_alone(node):
     node.open()
     node.work()
     assert node.own_done == []
-    node.order(node.revoke(booking))
-    node.work()
+    node.take_back(booking)
     assert isinstance(node.word("a1"), SliceGone)
     assert (node.instances(0), node.tickets.names()) == ([], ())
 
@@ -111,9 +95,9 @@ def test_a_running_pods_slice_is_known_again_by_its_ticket_alone(node):
 @pytest.mark.parametrize("saved", [1, 2, 3])
 def test_a_crash_half_way_silences_no_ticket(node, saved):
     """The slices that were not taken over yet would be foreign for ever."""
-    run(node, node.share("a1", SMALL), node.booking("a2", OTHER), node.booking("a3", WHOLE))
+    node.serve(node.share("a1", SMALL), node.booking("a2", OTHER), node.booking("a3", WHOLE))
     before = [node.word(name) for name in ("a1", "a2", "a3")]
-    lose_both(node)
+    node.lose_both()
     node.start()
     assert not node.work(own_max=saved)  # what is here, a home, the first slice
     node.live()
@@ -193,10 +177,10 @@ BAD = [
 @pytest.mark.parametrize("spoil", BAD)
 def test_a_ticket_that_proves_nothing_is_told_and_changes_nothing(node, spoil):
     """Somebody's instance would be taken for another's; or a person never learn that a pod's slice is in doubt."""
-    run(node, node.booking("a1", SMALL))
+    node.serve(node.booking("a1", SMALL))
     (ticket,) = node.tickets.names()
     there = node.instances(0)
-    lose_both(node)
+    node.lose_both()
     why = spoil(node, ticket)
     node.live()
     snapshot = node.agent.snapshot()
@@ -204,8 +188,7 @@ def test_a_ticket_that_proves_nothing_is_told_and_changes_nothing(node, spoil):
     (sentence,) = [each for each in snapshot.warnings if ticket in each]
     assert sentence.startswith(f"ticket {ticket} is not believed: ")
     assert why in sentence
-    for _ in range(3):
-        node.tick(60.0)
+    node.tick(60.0, times=3)
     assert (node.instances(0), node.tickets.names()) == (there, (ticket,))
     assert [type(each) for each in node.own_done if isinstance(each, RemoveTicket)] == []
 
@@ -230,10 +213,10 @@ def _half_removed(node, ticket):
 @pytest.mark.parametrize("end", [_rebooted, _device_gone, _half_removed])
 def test_a_ticket_of_what_is_not_there_any_more_is_removed(node, end):
     """A container would start with a device that is not there, and tickets of long gone pods fill the node."""
-    run(node, node.booking("a1", SMALL), node.booking("a2", OTHER))
+    node.serve(node.booking("a1", SMALL), node.booking("a2", OTHER))
     ticket = node.word("a1").ticket
     shutil.rmtree(node.tmp_path / "tickets" / node.word("a2").ticket)
-    lose_both(node)
+    node.lose_both()
     end(node, ticket)
     node.live()
     assert node.agent.snapshot().doubtful_tickets == ()
@@ -242,9 +225,9 @@ def test_a_ticket_of_what_is_not_there_any_more_is_removed(node, end):
 
 
 def test_of_two_tickets_that_name_one_instance_only_one_is_believed(node):
-    run(node, node.booking("a1", SMALL), node.booking("a2", OTHER, owner="pod-2"))
+    node.serve(node.booking("a1", SMALL), node.booking("a2", OTHER, owner="pod-2"))
     mine, theirs = node.word("a1").ticket, node.word("a2").ticket
-    lose_both(node)
+    node.lose_both()
     copied = unpack(document_of(node, mine).read_bytes())
     change(node, theirs, booking=node.booking("a2", SMALL, owner="pod-2"), devices=copied.devices)
     node.live()
@@ -272,7 +255,7 @@ def test_what_a_ticket_says_is_read_by_the_next_version():
 
 def test_a_journal_that_is_whole_is_asked_and_no_ticket(node):
     """A ticket that somebody copied would become a slice."""
-    run(node, node.booking("a1", SMALL))
+    node.serve(node.booking("a1", SMALL))
     ticket = node.word("a1").ticket
     shutil.copytree(node.tmp_path / "tickets" / ticket, node.tmp_path / "tickets" / f"{ticket}9")
     node.live()

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
-from factories.gpus.shared_devices import ON_MIG, WHOLE, live_with
+from factories.gpus.shared_devices import ON_MIG, WHOLE
 from msgspec.structs import replace
 
 from sluice.contracts.proto.snapshots import snapshot_from_proto, snapshot_to_proto, usage_from_proto, usage_to_proto
@@ -48,17 +48,16 @@ def seen(device, *processes, memory_mib=0, busy=None, sm=None) -> DeviceUse:
 
 def test_only_devices_of_slices_are_looked_at(node):
     """The driver would be asked all day about unassigned GPUs."""
-    node.live()
     watched = Watched(node)
     assert watched.book.wanted(node.agent.snapshot()) == {}
-    live_with(node, node.booking("a1", (0, "1g.5gb", 0, 1)), node.booking("a2", (2, None, 0, 8)))
+    node.ready(node.booking("a1", (0, "1g.5gb", 0, 1)), node.booking("a2", (2, None, 0, 8)))
     uuid = node.word("a1").devices[0].uuid
     assert watched.book.wanted(node.agent.snapshot()) == {node.gpus[0]: (uuid,), node.gpus[2]: (node.gpus[2],)}
 
 
 def test_a_slice_idles_from_the_first_look_that_saw_nothing_and_no_longer_than_that(node):
     """An unwatched hour would count as idle, and the slice be asked back."""
-    live_with(node, node.booking("a1", (2, None, 0, 8)))
+    node.ready(node.booking("a1", (2, None, 0, 8)))
     watched = Watched(node)
     before = watched.told(100.0)["a1"]
     assert (before.age_s, before.idle_s, before.memory_mib) == (None, None, 40960)
@@ -75,7 +74,7 @@ def test_a_slice_idles_from_the_first_look_that_saw_nothing_and_no_longer_than_t
 
 def test_slices_that_are_gone_are_forgotten_also_where_nobody_asks(node):
     """An agent whose metrics are never scraped would grow by every past slice, until it is killed."""
-    live_with(node, node.booking("a1", (2, None, 0, 8)))
+    node.ready(node.booking("a1", (2, None, 0, 8)))
     snapshot, gpu = node.agent.snapshot(), node.gpus[2]
     book = UsageTracker()
     book.look(snapshot, gpu, [seen(gpu, busy=50.0)], 100.0)
@@ -86,7 +85,7 @@ def test_slices_that_are_gone_are_forgotten_also_where_nobody_asks(node):
 
 def test_what_nobody_can_tell_is_not_called_idle(node):
     """A MIG device before Hopper does not say how busy it is: a process on it may work, an empty one does not."""
-    live_with(node, node.booking("a1", (0, "1g.5gb", 0, 1)))
+    node.ready(node.booking("a1", (0, "1g.5gb", 0, 1)))
     watched = Watched(node)
     (devices,) = watched.book.wanted(node.agent.snapshot()).values()
     snapshot, gpu = node.agent.snapshot(), node.gpus[0]
@@ -102,7 +101,7 @@ def test_what_nobody_can_tell_is_not_called_idle(node):
 
 @pytest.mark.parametrize("place", [ON_MIG, WHOLE])
 def test_tenants_of_one_device_are_told_apart_by_their_processes(node, place):
-    live_with(node, node.share("a1", place, owner="pod-1"), node.share("a2", place, memory_mib=2000, owner="pod-2"))
+    node.ready(node.share("a1", place, owner="pod-1"), node.share("a2", place, memory_mib=2000, owner="pod-2"))
     watched = Watched(node)
     snapshot = node.agent.snapshot()
     ((gpu, (device,)),) = watched.book.wanted(snapshot).items()
@@ -127,11 +126,10 @@ def test_tenants_of_one_device_are_told_apart_by_their_processes(node, place):
 
 
 def test_the_answer_says_the_same_after_the_wire(node):
-    live_with(node, node.booking("a1", (0, "1g.5gb", 0, 1)), node.share("a2", WHOLE))
+    node.ready(node.booking("a1", (0, "1g.5gb", 0, 1)), node.share("a2", WHOLE))
     watched = Watched(node)
     watched.look(100.0, busy=12.5, sm=3.0, memory_mib=77)
-    node.order(node.grant(node.booking("a3", (1, "1g.5gb", 0, 1))))
-    node.work()
+    node.serve(node.booking("a3", (1, "1g.5gb", 0, 1)))
     usage = watched.book.told(node.agent.snapshot(), 30.0, 160.0)
     assert {each.age_s for each in usage.slices} == {None, 60.0}
     assert usage_from_proto(usage_to_proto(usage)) == usage
@@ -139,7 +137,7 @@ def test_the_answer_says_the_same_after_the_wire(node):
 
 def test_who_watches_sees_each_slice_by_its_owner_and_only_what_is_known(node):
     """A slice with unknown use would be a zero on the dashboard, and its owner be blamed."""
-    live_with(node, node.booking("a1", (0, "1g.5gb", 0, 1)), node.booking("a2", (2, None, 0, 8)))
+    node.ready(node.booking("a1", (0, "1g.5gb", 0, 1)), node.booking("a2", (2, None, 0, 8)))
     watched = Watched(node)
     snapshot = node.agent.snapshot()
     device, whole = node.word("a1").devices[0].uuid, node.gpus[2]
@@ -165,9 +163,9 @@ def test_who_watches_sees_each_slice_by_its_owner_and_only_what_is_known(node):
 
 def test_who_watches_sees_each_gpus_memory_slices(node):
     """A GPU that is full, and one that somebody else has cut up, would look like one with room."""
-    node.live()
     node.backend.create_compute_instance(node.gpus[1], node.backend.create_gpu_instance(node.gpus[1], 9, 4, 4))
-    live_with(node, node.booking("a1", (0, "2g.10gb", 0, 2)))
+    node.live()
+    node.ready(node.booking("a1", (0, "2g.10gb", 0, 2)))
     counts = MetricRegistry()
     with counts.collecting_from(lambda: agent_samples(node.agent)):
         samples = {(m.name, *labels): value for m, by in counts.samples().items() for labels, value in by.items()}
@@ -200,7 +198,7 @@ async def test_a_gpu_that_is_worked_on_is_not_looked_at(node):
     backend = SlowDevices()
     backend.loop, backend.go_on = asyncio.get_running_loop(), asyncio.Event()
     with ThreadPoolExecutor(2) as threads:
-        async with StepExecutors(backend, node_journal(node), node.tickets, node.marks, threads) as step_executors:
+        async with StepExecutors(backend, node.journal, node.tickets, node.marks, threads) as step_executors:
             order = ListHolders(1, node.gpus[0], str(node.gpus[0]))
             work = asyncio.create_task(step_executors.executors()[ListHolders].run(order))
             await asyncio.wait_for(backend.begun.wait(), PATIENCE_S)
@@ -234,7 +232,7 @@ class Times:
 
 async def test_the_node_tells_since_when_a_slice_idles_and_not_with_each_look(node):
     """An idle pod would never be evicted, a busy one would be, or each look at 1,000 nodes be a message."""
-    live_with(node, node.booking("a1", (0, "1g.5gb", 0, 1)), node.booking("a2", (2, None, 0, 8)))
+    node.ready(node.booking("a1", (0, "1g.5gb", 0, 1)), node.booking("a2", (2, None, 0, 8)))
     times, busy, generations = Times(), {node.gpus[0]: 0.0, node.gpus[2]: 40.0}, set()
 
     async def look(gpu, devices):
@@ -268,14 +266,9 @@ async def unwanted(event) -> None:
     raise AssertionError(event)
 
 
-def node_journal(node):
-    node.start()
-    return node.journal
-
-
 async def test_a_gpu_that_cannot_be_looked_at_hides_no_other(node):
     """One lost GPU, and the use of all slices of the node would be unknown."""
-    live_with(node, node.booking("a1", (0, "1g.5gb", 0, 1)), node.booking("a2", (2, None, 0, 8)))
+    node.ready(node.booking("a1", (0, "1g.5gb", 0, 1)), node.booking("a2", (2, None, 0, 8)))
 
     async def look(gpu, devices):
         if gpu == node.gpus[0]:
@@ -292,7 +285,7 @@ async def test_a_gpu_that_cannot_be_looked_at_hides_no_other(node):
 
 async def test_who_wants_no_looks_has_none(node):
     """A setting that says never, and the driver is asked all the same."""
-    live_with(node, node.booking("a2", (2, None, 0, 8)))
+    node.ready(node.booking("a2", (2, None, 0, 8)))
 
     async def look(_gpu, _devices):
         raise AssertionError("not sampled")
@@ -305,7 +298,7 @@ async def test_who_wants_no_looks_has_none(node):
 
 def test_who_has_dashboards_of_hami_finds_their_names(node):
     """A fleet that moves over would be blind until every dashboard is drawn again."""
-    live_with(node, node.booking("a1", (0, "1g.5gb", 0, 1)), node.share("a2", WHOLE, memory_mib=2000, sm_partition=25))
+    node.ready(node.booking("a1", (0, "1g.5gb", 0, 1)), node.share("a2", WHOLE, memory_mib=2000, sm_partition=25))
     watched = Watched(node)
     watched.look(100.0, busy=40.0, memory_mib=300)
     snapshot = node.agent.snapshot()
@@ -339,9 +332,7 @@ async def test_refusals_are_counted_by_step_and_kind(node, monkeypatch):
     own = MetricRegistry()
     monkeypatch.setattr(metrics, "count", own.count)
     with ThreadPoolExecutor(1) as threads:
-        async with StepExecutors(
-            RefusingDevices(), node_journal(node), node.tickets, node.marks, threads
-        ) as step_executors:
+        async with StepExecutors(RefusingDevices(), node.journal, node.tickets, node.marks, threads) as step_executors:
             order = ListHolders(1, node.gpus[0], str(node.gpus[0]))
             result = await asyncio.wait_for(step_executors.executors()[ListHolders].run(order), PATIENCE_S)
     assert result.kind == DeviceErrorKind.GPU_LOST

@@ -11,22 +11,17 @@ PLACE = (0, "2g.10gb", 4, 2)
 
 
 def _given_back(node, place=PLACE, allocation="a1"):
-    booking = node.booking(allocation, place)
-    node.order(node.grant(booking))
-    node.work()
+    booking = node.serve(node.booking(allocation, place))
     ready = node.word(allocation)
     assert isinstance(ready, SliceReady)
-    node.order(node.revoke(booking))
-    node.work()
+    node.take_back(booking)
     assert isinstance(node.word(allocation), SliceGone)
     return ready
 
 
 @pytest.fixture
 def warm(make_node):
-    node = make_node(keep_warm_s=60.0)
-    node.live()
-    return node
+    return make_node(keep_warm_s=60.0)
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["slice", "home"])
@@ -47,8 +42,7 @@ def test_a_creation_does_not_hammer_the_driver_while_a_warm_instance_cannot_be_d
     at = (0, "2g.10gb", 0, 2)
     warm.order(warm.grant(warm.share("a2", at) if shared else warm.booking("a2", at)))
     assert warm.work(own_max=50)
-    for _ in range(12):
-        warm.tick(1.0)
+    warm.tick(1.0, times=12)
     assert isinstance(warm.word("a2"), SliceFailed)
     assert tried.count(CreateGpuInstance) < 15
 
@@ -56,9 +50,7 @@ def test_a_creation_does_not_hammer_the_driver_while_a_warm_instance_cannot_be_d
 def test_a_warm_instance_that_holds_the_last_media_engine_goes_first(warm):
     """1g.5gb+me elsewhere on the GPU would be refused although nothing of anybody's is there."""
     _given_back(warm, (0, "1g.5gb+me", 6, 1))
-    warm.order(warm.grant(warm.booking("a2", (0, "1g.5gb+me", 2, 1))))
-    warm.work()
-    assert isinstance(warm.word("a2"), SliceReady)
+    warm.ready(warm.booking("a2", (0, "1g.5gb+me", 2, 1)))
     assert warm.instances(0) == [("1g.5gb+me", 2, 1)]
 
 
@@ -66,8 +58,7 @@ def test_one_that_somebody_else_put_to_use_is_left_alone(warm):
     _given_back(warm)
     with warm.hardware.changing() as hardware:
         hardware.gpus[0].instances[0].uuid = "MIG-of-somebody"
-    for _ in range(10):
-        warm.tick(11.0)
+    warm.tick(11.0, times=10)
     assert warm.instances(0) == [("2g.10gb", 4, 2)]
     assert [i.allocation for i in warm.agent.snapshot().gpus[0].instances] == [None]
 
@@ -77,10 +68,8 @@ def test_a_crash_at_any_step_of_keeping_and_taking_loses_nothing(make_node, exec
     """An instance would be foreign after a crash: lost capacity."""
     for death in deaths(executed=executed, least=12):
         node = make_node(keep_warm_s=60.0)
-        node.live()
         booking, again = node.booking("a1", PLACE), node.booking("a2", PLACE)
-        node.order(node.grant(booking))
-        node.work()
+        node.serve(booking)
         node.order(node.revoke(booking))
         node.order(node.grant(again, after=("a1",)))
         death.strikes(node)
@@ -88,24 +77,18 @@ def test_a_crash_at_any_step_of_keeping_and_taking_loses_nothing(make_node, exec
         assert node.work()
         assert isinstance(node.word("a2"), SliceReady), death.steps
         assert node.instances(0) == [("2g.10gb", 4, 2)], death.steps
-        node.order(node.revoke(again))
-        node.work()
-        for _ in range(8):
-            node.tick(10.0)
+        node.take_back(again)
+        node.tick(10.0, times=8)
         assert node.instances(0) == [], death.steps
 
 
 def test_a_homes_instance_is_kept_too(make_node):
     """Shares that come and go would pay for an instance each time."""
     node = make_node(keep_warm_s=60.0)
-    node.live()
     for name in ("a1", "a2"):
-        booking = node.share(name, (0, "3g.20gb", 4, 4))
-        node.order(node.grant(booking))
-        node.work()
+        booking = node.serve(node.share(name, (0, "3g.20gb", 4, 4)))
         assert isinstance(node.word(name), SliceReady)
-        node.order(node.revoke(booking))
-        node.work()
+        node.take_back(booking)
         assert isinstance(node.word(name), SliceGone)
         assert node.mps.homes == {}
     assert sum(isinstance(step, CreateGpuInstance) for step in node.own_done) == 1
@@ -116,22 +99,16 @@ def test_a_homes_instance_is_kept_too(make_node):
 def test_nothing_is_kept_on_a_gpu_that_does_not_say_what_is_in_it(make_node, shared):
     """A compute instance that no record tells of would be taken for a stranger's, and its place never be free again."""
     node = make_node(keep_warm_s=600.0)
-    node.live()
     booking = node.share("a1", PLACE) if shared else node.booking("a1", PLACE)
     node.order(node.grant(booking))
-    while not isinstance(node.waiting[0], CreateComputeInstance):
-        node.work(own_max=1)
-    node.carry_out(node.waiting.popleft())
+    node.carry_out(node.up_to(CreateComputeInstance))
     node.stop()
-    with node.hardware.changing() as hardware:
-        hardware.faults.gpu_lost = 0
+    node.fault(gpu_lost=0)
     node.put("sluice.ledger.n1_example.a1", node.revoke(booking))
     node.live()
     node.tick(60.0)
-    with node.hardware.changing() as hardware:
-        hardware.faults.gpu_lost = -1
-    for _ in range(3):
-        node.tick(60.0)
+    node.fault(gpu_lost=-1)
+    node.tick(60.0, times=3)
     assert isinstance(node.word("a1"), SliceGone)
     assert [i.uuid for i in node.hardware.read().gpus[0].instances] == [""]
 
@@ -149,7 +126,6 @@ def test_one_that_cannot_be_destroyed_is_told_and_its_place_given_to_nobody(warm
     assert [(i.profile, i.start, i.size, i.allocation) for i in gpu.instances] == [("2g.10gb", 4, 2, None)]
     assert gpu.quarantined == (PlacementReport(start=4, size=2),)
     assert gpu.creatable["7g.40gb"] == 0
-    for _ in range(4):
-        warm.tick(9.0)
+    warm.tick(9.0, times=4)
     gpu = warm.agent.snapshot().gpus[0]
     assert (warm.instances(0), gpu.instances, gpu.quarantined) == ([], (), ())

@@ -5,7 +5,7 @@ from typing import Any
 
 from simulation.judges.cordons import with_cordons
 from simulation.plans.plan import Plan
-from simulation.planted.bug import Bugs, PlantedBug, always
+from simulation.planted.bug import Bugs, PlantedBug, always, bug
 
 from sluice.contracts.messages import Bound, Grant
 from sluice_allocator.core import changes
@@ -68,8 +68,11 @@ def _taken_away(original: Any, ctx: Any, grant: Grant, asked: Any) -> Any:
     return drain.why_drained(ctx, grant) or original(ctx, grant, asked)
 
 
-def _sent_as_decided(original: Any, ctx: Any, node: Any) -> None:
-    """What waits for its turn goes out as it was decided, also behind a cordon."""
+# Caught by a schedule of its own: a write has to be unanswered while the word comes.
+@bug("queued decision sent unchanged", "cordoned", changes, "look_at_drained")
+def sent_as_decided(original: Any, ctx: Any, node: Any) -> None:
+    """What waits for its turn goes out as it was decided, also behind a cordon.
+    Loses a pod that comes to a node which is just being emptied."""
     take_back, ctx.__class__.take_back = ctx.__class__.take_back, lambda _ctx, _guard: None
     try:
         original(ctx, node)
@@ -77,41 +80,28 @@ def _sent_as_decided(original: Any, ctx: Any, node: Any) -> None:
         ctx.__class__.take_back = take_back
 
 
-def _promised_for_ever(original: Any, ctx: Any, promised: Any, revision: int) -> Any:
-    """A promise stands, whatever an operator says of its place."""
+# The same: who stands there has to stay.
+@bug("useless reservation kept", "I4", grant_validity, "why_give_up")
+def promised_for_ever(original: Any, ctx: Any, promised: Any, revision: int) -> Any:
+    """A promise stands, whatever an operator says of its place.
+    Loses any place at all: it waits for one that it may not have."""
     why = original(ctx, promised, revision)
     return None if why is not None and why.endswith("can no longer be used") else why
 
 
-SENT_AS_DECIDED = PlantedBug(
-    "queued decision sent unchanged",
-    "a pod that comes to a node which is just being emptied",
-    ("cordoned",),
-    ((changes, "look_at_drained", _sent_as_decided),),
-)
-"""Caught by a schedule of its own: a write has to be unanswered while the word comes."""
-PROMISED_FOR_EVER = PlantedBug(
-    "useless reservation kept",
-    "any place at all: it waits for one that it may not have",
-    ("I4",),
-    ((grant_validity, "why_give_up", _promised_for_ever),),
-)
-"""The same: who stands there has to stay."""
-CORDON_BUGS.extend(
-    (
-        PlantedBug(
-            "single GPUs not cordoned",
-            "the pods that come to a GPU which is about to be pulled out",
-            ("cordoned",),
-            ((ClusterState, "cordon", always(False)),),
-            _all_cordoning,
-        ),
-        PlantedBug(
-            "drain overlooks bound pods",
-            "an operator's evening: the node never gets empty",
-            ("I4",),
-            ((changes, "look_at_drained", always(None)),),
-            _all_cordoning,
-        ),
-    )
-)
+CORDON_BUGS += [
+    PlantedBug(
+        "single GPUs not cordoned",
+        "the pods that come to a GPU which is about to be pulled out",
+        ("cordoned",),
+        ((ClusterState, "cordon", always(False)),),
+        _all_cordoning,
+    ),
+    PlantedBug(
+        "drain overlooks bound pods",
+        "an operator's evening: the node never gets empty",
+        ("I4",),
+        ((changes, "look_at_drained", always(None)),),
+        _all_cordoning,
+    ),
+]

@@ -24,17 +24,15 @@ def _trial_left(_original: Any, self: Any) -> None:
     self.gangs.trial = None
 
 
-JOB_BUGS.extend(
-    (
-        PlantedBug(
-            "group bound one by one",
-            "GPUs, to pods that wait for the rest of their job",
-            ("together",),
-            ((reconcile, "is_held_back", always(False)),),
-            _all_jobs,
-        ),
-    )
-)
+JOB_BUGS += [
+    PlantedBug(
+        "group bound one by one",
+        "GPUs, to pods that wait for the rest of their job",
+        ("together",),
+        ((reconcile, "is_held_back", always(False)),),
+        _all_jobs,
+    ),
+]
 
 HALF_KEPT = PlantedBug(
     "half a group kept",

@@ -63,21 +63,19 @@ def _kept_for_ever(original: Any, ctx: Any, grant: Any, asked: Any) -> str | Non
     return None if why is not None and why.endswith(" s)") else why
 
 
-MOVE_BUGS.extend(
-    (
-        PlantedBug(
-            "moved without cooldown",
-            "the work of a pod that is restarted all the time",
-            ("moved too soon",),
-            ((move, "has_stayed", always(True)),),
-            _no_jobs_no_limits,
-        ),
-        PlantedBug(
-            "moved to and fro",
-            "the work of movable pods, wherever others want room",
-            ("moved too soon",),
-            ((defragment, "has_stayed", always(True)),),
-            _no_jobs_no_limits,
-        ),
-    )
-)
+MOVE_BUGS += [
+    PlantedBug(
+        "moved without cooldown",
+        "the work of a pod that is restarted all the time",
+        ("moved too soon",),
+        ((move, "has_stayed", always(True)),),
+        _no_jobs_no_limits,
+    ),
+    PlantedBug(
+        "moved to and fro",
+        "the work of movable pods, wherever others want room",
+        ("moved too soon",),
+        ((defragment, "has_stayed", always(True)),),
+        _no_jobs_no_limits,
+    ),
+]

@@ -6,7 +6,7 @@ from typing import Any
 
 from simulation.faults.node_removals import BY_MISTAKE
 from simulation.plans.plan import Fault, Plan, removing
-from simulation.planted.bug import Bugs, PlantedBug, always
+from simulation.planted.bug import Bugs, PlantedBug, always, bug
 from simulation.world import world
 
 from sluice.contracts.messages import NodeRemoved
@@ -73,8 +73,10 @@ def _nobody_answers(original: Any, self: Any, event: Any) -> bool:
     return forgotten and not isinstance(getattr(entry, "message", None), NodeRemoved)
 
 
-def _open_while_closing(original: Any, ctx: Any, node: Any, inventory: Any) -> bool:
-    """A head counts as open until the end of it is answered."""
+# Too rare for chance: an answer is lost, and an agent speaks meanwhile. Played by a schedule alone.
+@bug("unanswered closing counts as open", "opened before use", facts, "_is_adopted")
+def open_while_closing(original: Any, ctx: Any, node: Any, inventory: Any) -> bool:
+    """A head counts as open until the end of it is answered. Loses a living pod's GPU."""
     busy, ctx.outbox.busy = ctx.outbox.busy, lambda _address: False
     try:
         opened: bool = original(ctx, node, inventory)
@@ -99,8 +101,11 @@ def _two_of_one(plan: Plan) -> Plan:
     return replace(plan, allocators=2, both_active=True, faults=ordered, weather=weather)
 
 
-def _at_once_again(_original: Any, ctx: Any, node: Any) -> int:
-    """A removed node is shut whenever it is open; its time was over long ago."""
+# Too rare for chance: one of two allocators must read late when a node is back. Played by a schedule alone.
+@bug("removal grace never restarted", ("I1", "I4", "I11", "opened before use", "undisturbed"), node_removal, "_follow")
+def never_begun_anew(_original: Any, ctx: Any, node: Any) -> int:
+    """A removed node is shut whenever it is open; its time was over long ago.
+    Loses a place that somebody has, to somebody else."""
     ctx.conditions.observe(Condition.NODE_REMOVED, node, due=ctx.now + ctx.rules.removed_grace_s)
     return 0
 
@@ -111,38 +116,24 @@ def _a_removed_node_has_nothing(original: Any, ctx: Any, allocation: Any, node: 
     return not is_over and bool(original(ctx, allocation, node))
 
 
-def _released_over_nothing(_original: Any, ctx: Any, request: Any, _asked: Any, cause: str) -> None:
-    """A lost slice is reported at once, whatever was published before."""
+# The same, a moment later.
+@bug("released over an empty subject", "undisturbed", reconcile, "_release_lost")
+def released_over_nothing(_original: Any, ctx: Any, request: Any, _asked: Any, cause: str) -> None:
+    """A lost slice is reported at once, whatever was published before.
+    Loses the slice that it runs on: that its node was removed, of before a wipe, landed when its agent was back."""
     release(ctx, request, cause)
 
 
-REMOVAL_BUGS.extend(
-    (
-        PlantedBug(
-            "first ready slice bound",
-            "a pod pinned to two nodes",
-            ("bound once", "undisturbed", "I4"),
-            ((reconcile, "bindable", _any_that_is_ready), (grant_validity, "_has_another", always(False))),
-            _two_of_one,
-        ),
-    )
-)
+REMOVAL_BUGS += [
+    PlantedBug(
+        "first ready slice bound",
+        "a pod pinned to two nodes",
+        ("bound once", "undisturbed", "I4"),
+        ((reconcile, "bindable", _any_that_is_ready), (grant_validity, "_has_another", always(False))),
+        _two_of_one,
+    ),
+]
 
-OPEN_WHILE_CLOSING = PlantedBug(
-    "unanswered closing counts as open",
-    "a living pod's GPU",
-    ("opened before use",),
-    ((facts, "_is_adopted", _open_while_closing),),
-)
-"""Too rare for chance: an answer is lost, and an agent speaks meanwhile. Played by a schedule alone."""
-
-NEVER_BEGUN_ANEW = PlantedBug(
-    "removal grace never restarted",
-    "a place that somebody has, to somebody else",
-    ("I1", "I4", "I11", "opened before use", "undisturbed"),
-    ((node_removal, "_follow", _at_once_again),),
-)
-"""Too rare for chance: one of two allocators must read late when a node is back. Played by a schedule alone."""
 
 REMOVED_HAS_NOTHING = PlantedBug(
     "removed node released without a close",
@@ -167,11 +158,3 @@ GONE_IN_ANOTHER_LIFE = PlantedBug(
     ((BusCache, "_went_in_another_life", always(False)), (facts, "_may_be_entered_again", always(False))),
 )
 """The same: the broker must be wiped twice, once before and once while a write is without its answer."""
-
-RELEASED_OVER_NOTHING = PlantedBug(
-    "released over an empty subject",
-    "the slice that it runs on: that its node was removed, of before a wipe, landed when its agent was back",
-    ("undisturbed",),
-    ((reconcile, "_release_lost", _released_over_nothing),),
-)
-"""The same, a moment later."""

@@ -25,10 +25,8 @@ _LOSES = "a replica: it is pinned to a host where the scheduler cannot place it"
 EMPTY_HOSTS_IGNORED = PlantedBug(
     "empty hosts ignored for spread", _LOSES, ("apart",), ((TermCount, "least", _least_where_somebody_is),), _apart
 )
-APART_BUGS.extend(
-    (
-        PlantedBug("booked pods not counted as peers", _LOSES, ("apart",), ((Peers, "book", always(None)),), _apart),
-        PlantedBug("host ports ignored", _LOSES, ("apart",), ((Peers, "is_taken", always(False)),), _apart),
-        EMPTY_HOSTS_IGNORED,
-    )
-)
+APART_BUGS += [
+    PlantedBug("booked pods not counted as peers", _LOSES, ("apart",), ((Peers, "book", always(None)),), _apart),
+    PlantedBug("host ports ignored", _LOSES, ("apart",), ((Peers, "is_taken", always(False)),), _apart),
+    EMPTY_HOSTS_IGNORED,
+]

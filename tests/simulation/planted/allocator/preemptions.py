@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from simulation.judges.preemptions import with_preemptions
 from simulation.plans.plan import Plan
-from simulation.planted.bug import Bugs, PlantedBug, always
+from simulation.planted.bug import Bugs, PlantedBug, always, bug
 
 from sluice.contracts.messages import Grant
 from sluice_allocator.core import changes
@@ -82,17 +82,23 @@ def _place_given_away(original: Any, ctx: Any, allocation: Any) -> bool:
     return freed
 
 
-def _counted_on_twice(
+# Too rare by chance for the dose: it has a schedule of its own in `test_preemption`.
+@bug("leaving pod counted for two preemptors", "guaranteed", SchedulerContext, "grant")
+def counted_on_twice(
     original: Any, self: Any, booking: Any, after: tuple[Any, ...] = (), *, evict: bool = False
 ) -> None:
-    """Who goes for the first of two still fills a guarantee for the second, when one word serves both."""
+    """Who goes for the first of two still fills a guarantee for the second, when one word serves both.
+    Loses what a namespace is guaranteed, when one word serves two at once."""
     original(self, booking, after, evict=evict)
     for each in after if evict else ():
         self.sparing.settle(each)
 
 
-def _promised_is_had(_original: Any, ctx: Any, allocation: Any, entry: Any) -> bool:
-    """A place that others have yet fills a guarantee."""
+# Likewise.
+@bug("reservation counts toward a guarantee", "guaranteed", candidates, "_may_never_be_had")
+def promised_is_had(_original: Any, ctx: Any, allocation: Any, entry: Any) -> bool:
+    """A place that others have yet fills a guarantee.
+    Loses what a namespace is guaranteed, for a place that others have, and may keep."""
     return entry is None and allocation in ctx.assumed
 
 
@@ -102,28 +108,12 @@ def _one_allocator(plan: Plan) -> Plan:
     return with_preemptions(replace(plan, quotas=(), allocators=1, both_active=False, faults=faults), 1.0)
 
 
-PREEMPTION_BUGS.extend(
-    (
-        PlantedBug(
-            "guarantee ignored",
-            "what a namespace is guaranteed",
-            ("guaranteed",),
-            ((candidates, "_keeps_guarantees", always(True)),),
-            _one_allocator,
-        ),
-    )
-)
-COUNTED_ON_TWICE = PlantedBug(
-    "leaving pod counted for two preemptors",
-    "what a namespace is guaranteed, when one word serves two at once",
-    ("guaranteed",),
-    ((SchedulerContext, "grant", _counted_on_twice),),
-)
-"""Too rare by chance for the dose: it has a schedule of its own in `test_preemption`."""
-PROMISED_IS_HAD = PlantedBug(
-    "reservation counts toward a guarantee",
-    "what a namespace is guaranteed, for a place that others have, and may keep",
-    ("guaranteed",),
-    ((candidates, "_may_never_be_had", _promised_is_had),),
-)
-"""Likewise."""
+PREEMPTION_BUGS += [
+    PlantedBug(
+        "guarantee ignored",
+        "what a namespace is guaranteed",
+        ("guaranteed",),
+        ((candidates, "_keeps_guarantees", always(True)),),
+        _one_allocator,
+    ),
+]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import bug
 
 from sluice.contracts.messages import AllocationRequested
 from sluice.contracts.reasons import Refusal, RefusalReason
@@ -10,8 +10,10 @@ from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.request import reconcile
 
 
-def _by_what_is_there(original: Any, ctx: SchedulerContext, asked: AllocationRequested) -> Refusal | None:
-    """A request that no known model can serve is refused, and never tried again."""
+@bug("refusal for capability final", "I4", reconcile, "_refusal")
+def final_for_what_is_not_there(original: Any, ctx: SchedulerContext, asked: AllocationRequested) -> Refusal | None:
+    """A request that no known model can serve is refused, and never tried again.
+    Loses a pod that was there before the node that was added for it."""
     names = {profile.name for model in ctx.cluster.models() for profile in model.profiles}
     for claim in asked.claims:
         if claim.profile is not None and claim.profile not in names:
@@ -20,10 +22,4 @@ def _by_what_is_there(original: Any, ctx: SchedulerContext, asked: AllocationReq
     return found
 
 
-FINAL_FOR_WHAT_IS_NOT_THERE = PlantedBug(
-    "refusal for capability final",
-    "a pod that was there before the node that was added for it",
-    ("I4",),
-    ((reconcile, "_refusal", _by_what_is_there),),
-)
-REFUSAL_BUGS = (FINAL_FOR_WHAT_IS_NOT_THERE,)
+REFUSAL_BUGS = (final_for_what_is_not_there,)

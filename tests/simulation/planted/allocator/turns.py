@@ -6,7 +6,7 @@ from typing import Any
 from simulation.judges.gpu_tables import A100_WITHOUT_MIG
 from simulation.plans.plan import Fault, Plan, PodLife
 from simulation.plans.pods import Ask, Device, fractional
-from simulation.planted.bug import Bugs, PlantedBug, always
+from simulation.planted.bug import Bugs, PlantedBug, always, bug
 from simulation.schedules.starvation import PROMISE_AFTER_S
 
 from sluice.contracts.messages import Grant
@@ -78,8 +78,11 @@ def own_home_only(_original: Any, grant: Any, _state: Any) -> bool:
     return grant.share is not None
 
 
-def _takes_what_is_there(_original: Any, self: Any, _order: Any) -> bool:
-    """After the journal was lost, what is found at a promised place is taken for the promise's own."""
+# Found by the schedule in which an agent loses its journal.
+@bug("agent takes an existing device", ("LAW 3", "one tenant per device"), OrderReconciler, "_was_begun")
+def takes_what_is_there(_original: Any, self: Any, _order: Any) -> bool:
+    """After the journal was lost, what is found at a promised place is taken for the promise's own.
+    Loses living training."""
     return bool(self.found.unclaimed)
 
 
@@ -107,13 +110,6 @@ def _shares_or_gives_up(number: int, life: PodLife) -> PodLife:
 
 STARVING_BUGS.plant("no aging", "aging", cycle, "promise_places", loses="a large pod's turn, for ever")(always(None))
 """Found by the schedule in which a large pod would starve."""
-TAKES_WHAT_IS_THERE = PlantedBug(
-    "agent takes an existing device",
-    "living training",
-    ("LAW 3", "one tenant per device"),
-    ((OrderReconciler, "_was_begun", _takes_what_is_there),),
-)
-"""Found by the schedule in which an agent loses its journal."""
 BOTH_KEPT = PlantedBug(
     "both reservations kept",
     "capacity, to a pod that needs it once",
@@ -126,25 +122,23 @@ TURN_BUGS.plant("reservation not booked", ("turn", "I1"), changes, "rebook", los
 TURN_BUGS.plant(
     "reservation started too early", ("I1", "I2"), OrderReconciler, "is_next", loses="a slice still in use"
 )(always(True))
-TURN_BUGS.extend(
-    (
-        PlantedBug(
-            "reserved requests leave the queue",
-            "a place that is free, to a pod that waits for another",
-            ("I4",),
-            ((requests, "_may_have_another", always(False)),),
+TURN_BUGS += [
+    PlantedBug(
+        "reserved requests leave the queue",
+        "a place that is free, to a pod that waits for another",
+        ("I4",),
+        ((requests, "_may_have_another", always(False)),),
+    ),
+    PlantedBug(
+        "other pods' holders block a revoke",
+        "capacity, as long as somebody else runs there",
+        ("I4",),
+        (
+            (reconcile, "_was_never_begun", always(False)),
+            (destroy, "_was_to_come_later", always(False)),
+            (destroy, "_has_home", own_home_only),
         ),
-        PlantedBug(
-            "other pods' holders block a revoke",
-            "capacity, as long as somebody else runs there",
-            ("I4",),
-            (
-                (reconcile, "_was_never_begun", always(False)),
-                (destroy, "_was_to_come_later", always(False)),
-                (destroy, "_has_home", own_home_only),
-            ),
-            _shared_for_good,
-        ),
-    )
-)
+        _shared_for_good,
+    ),
+]
 """Found in random worlds."""

@@ -59,28 +59,26 @@ def _rounded_up_on_each(original: Any, self: Any, gpu: Any, shape: Any) -> Any:
     return next(enough, WaitReason.GPU_NOT_IN_LAYOUT)
 
 
-FIXED_BUGS.extend(
-    (
-        PlantedBug(
-            "destroys an instance of a fixed layout",
-            "the partitioning of a GPU that the user owns",
-            ("I13",),
-            ((fixed_layouts, "is_kept", always(False)),),
-            _fixed,
-        ),
-        PlantedBug(
-            "creates on a GPU with a fixed layout",
-            "the place where the administrator's instance was to be, with the pod that waits for it",
-            ("fixed layout",),
-            ((fixed_layouts, "is_to_be_taken", always(False)),),
-            _fixed,
-        ),
-        PlantedBug(
-            "cuts up a fixed layout",
-            "an answer, for the granted place is never created",
-            ("I2",),
-            ((gpu, "layout_of", always(None)),),
-            _fixed,
-        ),
-    )
-)
+FIXED_BUGS += [
+    PlantedBug(
+        "destroys an instance of a fixed layout",
+        "the partitioning of a GPU that the user owns",
+        ("I13",),
+        ((fixed_layouts, "is_kept", always(False)),),
+        _fixed,
+    ),
+    PlantedBug(
+        "creates on a GPU with a fixed layout",
+        "the place where the administrator's instance was to be, with the pod that waits for it",
+        ("fixed layout",),
+        ((fixed_layouts, "is_to_be_taken", always(False)),),
+        _fixed,
+    ),
+    PlantedBug(
+        "cuts up a fixed layout",
+        "an answer, for the granted place is never created",
+        ("I2",),
+        ((gpu, "layout_of", always(None)),),
+        _fixed,
+    ),
+]

@@ -165,21 +165,19 @@ def _losing(plan: Plan) -> Plan:
     return replace(plan, faults=tuple(sorted((*plan.faults, *lost), key=lambda fault: fault.at)), pods=tuple(pods))
 
 
-HAND_OVER_BUGS.extend(
-    (
-        PlantedBug(
-            "CDI files not compared",
-            "a pod whose container restarts, after its file was lost",
-            ("I4",),
-            ((HandOver, "_compare", always(None)),),
-            _losing,
-        ),
-        PlantedBug(
-            "other pods of a claim not looked for",
-            "a GPU shared with a pod that opens it late",
-            ("LAW 3", "I1"),
-            ((destroy, "shared_claims", always(())),),
-            _owning,
-        ),
-    )
-)
+HAND_OVER_BUGS += [
+    PlantedBug(
+        "CDI files not compared",
+        "a pod whose container restarts, after its file was lost",
+        ("I4",),
+        ((HandOver, "_compare", always(None)),),
+        _losing,
+    ),
+    PlantedBug(
+        "other pods of a claim not looked for",
+        "a GPU shared with a pod that opens it late",
+        ("LAW 3", "I1"),
+        ((destroy, "shared_claims", always(())),),
+        _owning,
+    ),
+]

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace as replace_in
 from simulation.plans.plan import Plan, with_late_openers
-from simulation.planted.bug import Bugs, PlantedBug
+from simulation.planted.bug import Bugs, PlantedBug, bug
 from simulation.world.mps_daemons import MPS_ROOT
 
 from sluice_node_agent.core.agent import Agent
@@ -25,8 +25,10 @@ def _all_open_late(plan: Plan) -> Plan:
     return replace(plan, pods=tuple(soon))
 
 
-def _an_empty_device_is_enough(_original: Any, work: Any, number: int, state: Any, token: int) -> Any:
-    """Section 5 broken: processes are looked up, and one that has not opened the device yet is missed."""
+@bug("empty device is enough", ("LAW 3", "I1"), destroy, "_to_empty", _all_open_late)
+def empty_is_enough(_original: Any, work: Any, number: int, state: Any, token: int) -> Any:
+    """Section 5 broken: processes are looked up, and one that has not opened the device yet is missed.
+    Loses its device, to a process of the pod before."""
     return destroy._to_empty_device(work, number, state, token) if number not in work.free_of_holders else None
 
 
@@ -38,13 +40,16 @@ def _unseen_is_nobody(original: Any, record: Any, sent: Any, result: Any, state:
     return original(record, sent, result, state)
 
 
-def _written_once_is_there(_original: Any, _self: Any, _wrong: Any) -> list[Any]:
-    """A ticket that was made is there until it is removed."""
+@bug("ticket not restored", "I4", SliceController, "tickets_compared")
+def written_once(_original: Any, _self: Any, _wrong: Any) -> list[Any]:
+    """A ticket that was made is there until it is removed. Loses its container's next start, for ever."""
     return []
 
 
-def _another_home(original: Any, self: Any, work: Any, **how: Any) -> Any:
-    """A ticket that is made again names a home that its tenant was never in."""
+@bug("a ticket of another home", "MPS", SliceController, "_next_step")
+def another_home(original: Any, self: Any, work: Any, **how: Any) -> Any:
+    """A ticket that is made again names a home that its tenant was never in.
+    Loses its container, to a daemon that is not there, or a stranger's."""
     step = original(self, work, **how)
     if work.record.phase != "ready" or not isinstance(step, MakeTicket):
         return step
@@ -52,25 +57,6 @@ def _another_home(original: Any, self: Any, work: Any, **how: Any) -> Any:
     return replace_in(step, containers=containers)
 
 
-EMPTY_IS_ENOUGH = PlantedBug(
-    "empty device is enough",
-    "its device, to a process of the pod before",
-    ("LAW 3", "I1"),
-    ((destroy, "_to_empty", _an_empty_device_is_enough),),
-    _all_open_late,
-)
-ANOTHER_HOME = PlantedBug(
-    "a ticket of another home",
-    "its container, to a daemon that is not there, or a stranger's",
-    ("MPS",),
-    ((SliceController, "_next_step", _another_home),),
-)
-WRITTEN_ONCE = PlantedBug(
-    "ticket not restored",
-    "its container's next start, for ever",
-    ("I4",),
-    ((SliceController, "tickets_compared", _written_once_is_there),),
-)
 CALM_WHILE_DUE = PlantedBug(
     "calm while a retry is due",
     "the place that its predecessor left, for seconds",
@@ -78,4 +64,4 @@ CALM_WHILE_DUE = PlantedBug(
     ((Agent, "is_calm", property(lambda agent: agent.is_open)),),
     _all_open_late,
 )
-LINGERING_BUGS.extend((CALM_WHILE_DUE, EMPTY_IS_ENOUGH))
+LINGERING_BUGS.extend((CALM_WHILE_DUE, empty_is_enough))

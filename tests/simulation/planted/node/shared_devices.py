@@ -182,35 +182,33 @@ HOME_BUGS.plant(
 HOME_BUGS.plant("limits not raised", "MPS", mps_limits, "covers", _sharing, loses="memory and SMs that were granted")(
     always(True)
 )
-HOME_BUGS.extend(
-    (
-        PlantedBug(
-            "stale home after a reboot",
-            "a tenant's daemon",
-            ("MPS", "I4", "LAW 3"),
-            ((lifecycle, "resume", _stale_after_reboot), (lifecycle, "held_against", _not_held_against)),
-            _reboots,
-        ),
-        PlantedBug(
-            "home destroyed by a refused start",
-            "living training, with the instance that it is on",
-            ("only a Revoke destroys", "undisturbed", "MPS"),
-            ((lifecycle, "had_tenants", always(False)),),
-            _daemons_die_and_are_refused,
-        ),
-        PlantedBug(
-            "daemons ended at every start",
-            "living training, when an agent is updated",
-            ("undisturbed",),
-            ((Discovered, "useless", _all_useless), (agent, "discover", _ended_at_every_start)),
-            _agents_die,
-        ),
-        PlantedBug(
-            "sizes guessed",
-            "SMs that were granted, for as long as the processes live",
-            ("MPS",),
-            ((Devices, "is_unknown", always(False)),),
-            _silent_when_agents_start,
-        ),
-    )
-)
+HOME_BUGS += [
+    PlantedBug(
+        "stale home after a reboot",
+        "a tenant's daemon",
+        ("MPS", "I4", "LAW 3"),
+        ((lifecycle, "resume", _stale_after_reboot), (lifecycle, "held_against", _not_held_against)),
+        _reboots,
+    ),
+    PlantedBug(
+        "home destroyed by a refused start",
+        "living training, with the instance that it is on",
+        ("only a Revoke destroys", "undisturbed", "MPS"),
+        ((lifecycle, "had_tenants", always(False)),),
+        _daemons_die_and_are_refused,
+    ),
+    PlantedBug(
+        "daemons ended at every start",
+        "living training, when an agent is updated",
+        ("undisturbed",),
+        ((Discovered, "useless", _all_useless), (agent, "discover", _ended_at_every_start)),
+        _agents_die,
+    ),
+    PlantedBug(
+        "sizes guessed",
+        "SMs that were granted, for as long as the processes live",
+        ("MPS",),
+        ((Devices, "is_unknown", always(False)),),
+        _silent_when_agents_start,
+    ),
+]

@@ -42,19 +42,17 @@ def _the_ticket_stays(original: Any, *args: Any) -> Any:
     return ResizeRecord(counts=begun.counts, renewed=True)
 
 
-SIZE_BUGS.extend(
-    (
-        PlantedBug(
-            "no client check at a resize",
-            "memory that is still used is promised to a neighbour",
-            ("I2",),
-            ((resize, "_clients_by_now", always(())),),
-        ),
-        PlantedBug(
-            "new size published at once",
-            "a container's environment names more than its server gives",
-            ("MPS",),
-            ((resize, "is_served", always(True)),),
-        ),
-    )
-)
+SIZE_BUGS += [
+    PlantedBug(
+        "no client check at a resize",
+        "memory that is still used is promised to a neighbour",
+        ("I2",),
+        ((resize, "_clients_by_now", always(())),),
+    ),
+    PlantedBug(
+        "new size published at once",
+        "a container's environment names more than its server gives",
+        ("MPS",),
+        ((resize, "is_served", always(True)),),
+    ),
+]

@@ -58,21 +58,19 @@ def _believed_before_it_is_set(original: Any, record: Any, sent: Any, refusal: A
     return original(record, sent, refusal)
 
 
-TIME_BUGS.extend(
-    (
-        PlantedBug(
-            "one socket for all",
-            "a process computes on the time of its neighbour",
-            ("time",),
-            ((quota_tenants, "quota_socket_name", always("quota.sock")),),
-            with_time,
-        ),
-        PlantedBug(
-            "silent processes not reported",
-            "a program that is linked statically takes all of the time, without a warning",
-            ("time",),
-            ((slice_status, "unheld_clients", always(())),),
-            with_time,
-        ),
-    )
-)
+TIME_BUGS += [
+    PlantedBug(
+        "one socket for all",
+        "a process computes on the time of its neighbour",
+        ("time",),
+        ((quota_tenants, "quota_socket_name", always("quota.sock")),),
+        with_time,
+    ),
+    PlantedBug(
+        "silent processes not reported",
+        "a program that is linked statically takes all of the time, without a warning",
+        ("time",),
+        ((slice_status, "unheld_clients", always(())),),
+        with_time,
+    ),
+]

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 import pytest
-from simulation.harness.search import assert_played
+from simulation.harness.search import catches
 from simulation.judges.cordons import CordonSaid
 from simulation.judges.gpu_tables import GpuRow
 from simulation.judges.judge import ViolationError
-from simulation.planted.allocator.cordons import PROMISED_FOR_EVER, SENT_AS_DECIDED
+from simulation.planted.allocator.cordons import promised_for_ever, sent_as_decided
 from simulation.planted.bug import planted
 from simulation.schedules.scene import MIG_NODE, Scene, sliced
 from simulation.world.weather import Weather
@@ -62,8 +62,7 @@ def play(scene: Scene, before: Before) -> None:
     assert {name: asked.count(name) for name in PODS} == {name: 2 if name in before.there else 1 for name in PODS}
     assert [name for name in PODS if scene.request(name) != before.bound[name].request] == before.there
     say(scene, before.node, lifted=True)
-    scene.pod("large", sliced("7g.40gb"))
-    scene.until(lambda: scene.runs("large"), longest_s=60.0)
+    scene.serve("large", sliced("7g.40gb"), longest_s=60.0)
     scene.finish()
 
 
@@ -164,18 +163,19 @@ def test_a_promise_on_a_node_that_is_cordoned_is_given_back() -> None:
 def test_a_promise_that_is_kept_on_a_cordoned_node_is_noticed() -> None:
     """The same with the rule broken: the judge says for whom what is held."""
     scene = _scene(*TWO_NODES)
-    with planted(PROMISED_FOR_EVER):
+    with planted(promised_for_ever):
         cordon_a_promise(scene)
         with pytest.raises(ViolationError) as found:
             scene.world.until("I4", scene.world.goals.settled, 20.0)
     assert "is promised" in found.value.text
 
 
-def play_a_cordon_while_a_grant_waits_for_its_turn() -> None:
-    """A grant is not answered; another waits behind it, for the same node, when that is cordoned."""
+@catches(sent_as_decided)
+def test_a_grant_that_waits_for_its_turn_follows_no_cordon() -> None:
+    """Its place was found before the word was read; by the time it is sent, its writer knows better.
+    A grant is not answered; another waits behind it, for the same node, when that is cordoned."""
     scene = _scene(*TWO_NODES)
-    scene.pod("a", sliced("2g.10gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("2g.10gb"))
     bound = scene.bound("a")
     lost = scene.lose(lambda _host, write: isinstance(write.message, Grant), times=1)
     scene.pod("b", sliced("2g.10gb"))
@@ -187,8 +187,3 @@ def play_a_cordon_while_a_grant_waits_for_its_turn() -> None:
     other = scene.bound("c")
     assert other.node != bound.node
     scene.finish()
-
-
-def test_a_grant_that_waits_for_its_turn_follows_no_cordon() -> None:
-    """Its place was found before the word was read; by the time it is sent, its writer knows better."""
-    assert_played(play_a_cordon_while_a_grant_waits_for_its_turn, SENT_AS_DECIDED)

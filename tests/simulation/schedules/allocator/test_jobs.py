@@ -1,7 +1,7 @@
 """Jobs whose pods are granted together: the interleavings that could leave half of one, played on purpose."""
 
 import pytest
-from simulation.harness.search import assert_played
+from simulation.harness.search import catches
 from simulation.judges.jobs import of_job
 from simulation.judges.judge import ViolationError
 from simulation.planted.allocator.jobs import HALF_KEPT, ONE_TOO_MANY
@@ -61,8 +61,7 @@ def play_half_that_lets_go(scene: Scene) -> None:
     gpu.refusals += [("create_gi", "Unknown")] * 1000
     names = ask_for(scene, "train")
     scene.wait(3.0)
-    scene.pod("small", sliced("1g.5gb"))
-    scene.until(lambda: scene.runs("small"), longest_s=60.0)
+    scene.serve("small", sliced("1g.5gb"), longest_s=60.0)
     assert not any(scene.bound(name) for name in names)
     gpu.refusals.clear()
     scene.remove("small")
@@ -94,8 +93,7 @@ def test_a_job_of_which_a_pod_never_comes_holds_nothing() -> None:
     scene = Scene(MIG_NODE)
     for number in range(3):
         scene.pod(f"train-{number}", of_job("train", 4, "1g.5gb"))
-    scene.pod("other", sliced("7g.40gb"))
-    scene.until(lambda: scene.runs("other"))
+    scene.serve("other", sliced("7g.40gb"))
     scene.wait(30.0)
     said = scene.value(f"sluice.waiting.{scene.request('train-0')}")
     assert isinstance(said, Pending)
@@ -103,8 +101,10 @@ def test_a_job_of_which_a_pod_never_comes_holds_nothing() -> None:
     scene.finish()
 
 
-def one_more_comes_while_a_job_runs() -> None:
-    """As from a Deployment whose template has changed: the new pod comes first, and only then an old one goes."""
+@catches(ONE_TOO_MANY)
+def test_the_pods_of_a_running_job_are_replaced_one_by_one() -> None:
+    """A rolling update would stop at its first pod, for ever.
+    As from a Deployment whose template has changed: the new pod comes first, and only then an old one goes."""
     scene = Scene(*TWO_NODES)
     old = ask_for(scene, "web", 2, "1g.5gb")
     scene.until(lambda: runs_whole(scene, old))
@@ -115,8 +115,3 @@ def one_more_comes_while_a_job_runs() -> None:
         scene.pod("new-1", of_job("web", 2, "1g.5gb"))
         scene.wait(10.0)
     scene.finish()
-
-
-def test_the_pods_of_a_running_job_are_replaced_one_by_one() -> None:
-    """A rolling update would stop at its first pod, for ever."""
-    assert_played(one_more_comes_while_a_job_runs, ONE_TOO_MANY)

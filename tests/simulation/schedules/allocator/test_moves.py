@@ -21,10 +21,8 @@ def with_leeway(profile: str, key: str, value: str) -> Ask:
 def returns(**how) -> Scene:
     """A small pod runs on a larger profile, for its own was not to be had; now it is."""
     scene = Scene(MIG_NODE, ((A30, True),), folder_evicts=True, **how)
-    scene.pod("whole", sliced("7g.40gb"))
-    scene.until(lambda: scene.runs("whole"))
-    scene.pod("mover", with_leeway("1g.5gb", SUBSTITUTE, "return"))
-    scene.until(lambda: scene.runs("mover"))
+    scene.serve("whole", sliced("7g.40gb"))
+    scene.serve("mover", with_leeway("1g.5gb", SUBSTITUTE, "return"))
     scene.wait(1.0)
     scene.remove("whole")
     return scene
@@ -36,8 +34,7 @@ def makes_room(**how) -> Scene:
     for name, profile in (("stays", "4g.20gb"), ("leaves", "3g.20gb")):
         scene.pod(name, sliced(profile))
         scene.until(lambda name=name: scene.runs(name))
-    scene.pod("mover", with_leeway("1g.5gb", MOVABLE, "true"))
-    scene.until(lambda: scene.runs("mover"))
+    scene.serve("mover", with_leeway("1g.5gb", MOVABLE, "true"))
     scene.wait(1.0)
     scene.remove("leaves")
     scene.pod("large", sliced("7g.40gb"))

@@ -11,8 +11,7 @@ def asked_before_it_joins(allocators: int = 1) -> None:
     scene = Scene(MIG_NODE, A30_NODE, allocators=allocators, late=("node-1",))
     landed = scene.landed()
     scene.pod("early", sliced("2g.12gb"))
-    scene.pod("other", sliced("1g.5gb"))
-    scene.until(lambda: scene.runs("other"))
+    scene.serve("other", sliced("1g.5gb"))
     scene.wait(5)
     scene.join("node-1")
     scene.wait(15)
@@ -31,8 +30,7 @@ def test_who_asked_before_the_node_was_there_is_served_when_it_joins(allocators:
 def test_after_a_wipe_who_is_read_before_the_inventories_is_served() -> None:
     """The broker is empty, and requests come before anybody says what nodes have."""
     scene = Scene(A30_NODE)
-    scene.pod("a", sliced("4g.24gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("4g.24gb"))
     scene.strike("pause", "inventory", lasts_s=6.0)
     scene.strike("broker wipe")
     scene.pod("b", sliced("2g.12gb"))

@@ -3,16 +3,16 @@
 import pytest
 from msgspec.structs import replace
 from simulation.faults.node_removals import BY_MISTAKE, CUT_OFF, OFF
-from simulation.harness.search import assert_played
+from simulation.harness.search import assert_played, catches
 from simulation.judges.judge import LIVING_S, SETTLED_PAST_S, ViolationError
 from simulation.plans.pods import Terms
 from simulation.planted.allocator.node_removals import (
     GONE_IN_ANOTHER_LIFE,
-    NEVER_BEGUN_ANEW,
-    OPEN_WHILE_CLOSING,
     OPENED_UNHEARD,
-    RELEASED_OVER_NOTHING,
     REMOVED_HAS_NOTHING,
+    never_begun_anew,
+    open_while_closing,
+    released_over_nothing,
 )
 from simulation.planted.allocator.pods_apart import EMPTY_HOSTS_IGNORED
 from simulation.planted.bug import planted
@@ -32,14 +32,12 @@ def closed_with_node(writes) -> list[str]:
 def test_the_judge_blames_nobody_who_goes_by_a_release_of_before_a_wipe_while_its_node_is_gone() -> None:
     """That its slice went with its node was said in time, and is so when it lands."""
     scene = Scene(MIG_NODE, MIG_NODE)
-    scene.pod("a", sliced("7g.40gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("7g.40gb"))
     before = scene.bound("a")
     lost = scene.lose(lambda _host, write: isinstance(write.message, msg.Released))
     scene.strike("node removed", before.node, lasts_s=500.0, number=OFF)
     scene.until(lambda: bool(lost), longest_s=60.0)
-    scene.world.broker.wipe()
-    scene.world.broker.ensure()
+    scene.wipe()
     scene.land(replace(lost[0], expected=0))
     scene.until(lambda: scene.runs("a"), longest_s=60.0)
     after = scene.bound("a")
@@ -52,8 +50,7 @@ def test_what_its_agent_gave_back_does_not_go_with_a_node_that_was_removed_once(
     """An operator would read of a lost slice, and hunt for an error that is not there."""
     scene = Scene()
     landed = scene.landed()
-    scene.pod("a", sliced("3g.20gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("3g.20gb"))
     scene.strike("node removed", "node-0", number=BY_MISTAKE)
     scene.until(lambda: any(isinstance(w.message, msg.NodeOpened) for w in landed))
     scene.wait(20.0)  # its agent lives, and nothing of its node is closed
@@ -71,8 +68,7 @@ def test_what_is_gone_and_went_with_its_node_is_closed_again_for_each_run_of_its
     """Its agent's word landed after it was closed; then the agent dies again and again before it can say the last."""
     scene = Scene()
     landed = scene.landed()
-    scene.pod("a", sliced("3g.20gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("3g.20gb"))
     late = scene.lose(lambda _host, write: isinstance(write.message, msg.SliceGone))
     scene.remove("a")
     scene.until(lambda: bool(late))
@@ -97,7 +93,7 @@ def test_what_is_gone_and_went_with_its_node_is_closed_again_for_each_run_of_its
 
 def test_a_grant_does_not_land_behind_the_end_of_a_head() -> None:
     """The write is not answered, and the agent speaks meanwhile: the node looks open, and is just being closed."""
-    assert_played(its_agent_speaks_while_the_end_of_its_head_is_unanswered, OPEN_WHILE_CLOSING)
+    assert_played(its_agent_speaks_while_the_end_of_its_head_is_unanswered, open_while_closing)
 
 
 def test_what_was_to_be_closed_with_a_node_stays_when_its_agent_speaks() -> None:
@@ -124,8 +120,7 @@ def test_what_was_to_be_closed_with_a_node_stays_when_its_agent_speaks() -> None
 def test_the_judge_knows_that_what_closes_a_slice_with_its_node_is_said_again_as_it_was() -> None:
     """It is without an answer until its agent lives for everybody; then it lands, and the slice is entered again."""
     scene = Scene(MIG_NODE)
-    scene.pod("a", sliced("3g.20gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("3g.20gb"))
     before, landed = scene.bound("a"), scene.landed()
     lost = scene.lose(lambda _host, write: isinstance(write.message, msg.Closed))
     scene.strike("node removed", "node-0", lasts_s=500.0, number=CUT_OFF)
@@ -139,8 +134,10 @@ def test_the_judge_knows_that_what_closes_a_slice_with_its_node_is_said_again_as
     scene.finish()
 
 
-def another_opens_it_and_one_has_not_heard() -> None:
-    """Its agent is back after its grants were closed; `allocator-b` hears that much later, and of BOOK first."""
+@catches(never_begun_anew)
+def test_what_is_granted_on_a_node_that_is_back_is_not_closed_by_who_reads_late() -> None:
+    """Its place would be free in the ledger, and an instance of somebody on it.
+    Its agent is back after its grants were closed; `allocator-b` hears that much later, and of BOOK first."""
     scene = Scene(MIG_NODE, allocators=2)
     scene.strike("node removed", "node-0", lasts_s=40.0, number=OFF)
     scene.wait(39.0)
@@ -155,18 +152,14 @@ def another_opens_it_and_one_has_not_heard() -> None:
     scene.finish()
 
 
-def test_what_is_granted_on_a_node_that_is_back_is_not_closed_by_who_reads_late() -> None:
-    """Its place would be free in the ledger, and an instance of somebody on it."""
-    assert_played(another_opens_it_and_one_has_not_heard, NEVER_BEGUN_ANEW)
-
-
-def one_hears_the_end_of_a_head_and_not_why() -> None:
-    """`allocator-b` reads that a head and a grant are closed, and of a pod that wants the place, first."""
+@catches(OPENED_UNHEARD)
+def test_a_node_is_not_opened_on_what_was_known_before_it_was_removed() -> None:
+    """Processes still run in a place that no ledger books any more, and no picture of then shows.
+    `allocator-b` reads that a head and a grant are closed, and of a pod that wants the place, first."""
     scene = Scene(MIG_NODE, allocators=2)
     landed = scene.landed()
     heard = {stream: scene.stall("allocator-b", stream) for stream in (Stream.BOOK, Stream.STATE)}
-    scene.pod("first", sliced("7g.40gb"), lingers_s=30.0)
-    scene.until(lambda: scene.runs("first"))
+    scene.serve("first", sliced("7g.40gb"), lingers_s=30.0)
     scene.strike("node removed", "node-0", lasts_s=25.0, number=CUT_OFF)
     scene.until(lambda: bool(closed_with_node(landed)), longest_s=40.0)
     heard[Stream.BOOK]()
@@ -180,16 +173,12 @@ def one_hears_the_end_of_a_head_and_not_why() -> None:
     scene.finish()
 
 
-def test_a_node_is_not_opened_on_what_was_known_before_it_was_removed() -> None:
-    """Processes still run in a place that no ledger books any more, and no picture of then shows."""
-    assert_played(one_hears_the_end_of_a_head_and_not_why, OPENED_UNHEARD)
-
-
-def its_end_lands_in_another_life_of_the_bus() -> None:
-    """Only its source remembers a removed node's slice; what closes it lands after one more wipe."""
+@catches(GONE_IN_ANOTHER_LIFE)
+def test_a_pod_keeps_its_slice_although_its_end_lands_in_another_life_of_the_bus() -> None:
+    """Its node was not declared gone, and its agent lives.
+    Only its source remembers a removed node's slice; what closes it lands after one more wipe."""
     scene = Scene()
-    scene.pod("a", sliced("7g.40gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("7g.40gb"))
     scene.wait(2.0)
     scene.host("agent-node-0").kill()
     scene.strike("broker wipe")
@@ -211,13 +200,10 @@ def its_end_lands_in_another_life_of_the_bus() -> None:
     scene.finish()
 
 
-def test_a_pod_keeps_its_slice_although_its_end_lands_in_another_life_of_the_bus() -> None:
-    """Its node was not declared gone, and its agent lives."""
-    assert_played(its_end_lands_in_another_life_of_the_bus, GONE_IN_ANOTHER_LIFE)
-
-
-def its_loss_is_told_in_another_life_of_the_bus() -> None:
-    """As above, but what closes it landed before the wipe, and what tells its pod so is still on its way."""
+@catches(released_over_nothing)
+def test_a_pod_keeps_its_slice_although_its_loss_is_told_in_another_life_of_the_bus() -> None:
+    """Its source would end it, though its node was not declared gone and its agent lives.
+    As above, but what closes it landed before the wipe, and what tells its pod so is still on its way."""
     scene = Scene()
     scene.host("pod-watcher").pause()
     scene.pod("a", sliced("7g.40gb"))
@@ -245,16 +231,12 @@ def its_loss_is_told_in_another_life_of_the_bus() -> None:
     scene.finish()
 
 
-def test_a_pod_keeps_its_slice_although_its_loss_is_told_in_another_life_of_the_bus() -> None:
-    """Its source would end it, though its node was not declared gone and its agent lives."""
-    assert_played(its_loss_is_told_in_another_life_of_the_bus, RELEASED_OVER_NOTHING)
-
-
-def one_has_not_heard_that_a_node_is_back() -> None:
-    """A removed node is back after a wipe; one allocator entered its slices, the other is cut off."""
+@catches(REMOVED_HAS_NOTHING)
+def test_a_pod_is_not_released_by_who_has_not_heard_that_its_node_is_back() -> None:
+    """Its slice is there, and so is its ledger entry: a late reader must be refused.
+    A removed node is back after a wipe; one allocator entered its slices, the other is cut off."""
     scene = Scene(MIG_NODE, allocators=2)
-    scene.pod("a", sliced("7g.40gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("7g.40gb"))
     scene.wait(2.0)
     scene.host("agent-node-0").kill()
     scene.strike("broker wipe")
@@ -275,17 +257,11 @@ def one_has_not_heard_that_a_node_is_back() -> None:
     scene.finish()
 
 
-def test_a_pod_is_not_released_by_who_has_not_heard_that_its_node_is_back() -> None:
-    """Its slice is there, and so is its ledger entry: a late reader must be refused."""
-    assert_played(one_has_not_heard_that_a_node_is_back, REMOVED_HAS_NOTHING)
-
-
 @pytest.mark.parametrize("is_said_again", [False, True])
 def test_the_judge_knows_that_a_pod_is_released_again_as_it_was(is_said_again: bool) -> None:
     """A node is silent when its pod is released; that is unanswered, and is repeated when the agent is back."""
     scene = Scene(MIG_NODE)
-    scene.pod("a", sliced("1g.5gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("1g.5gb"))
     scene.wait(LIVING_S)
     judge, bound = scene.world.judge, scene.bound("a")
     judge.removed[bound.node] = None
@@ -313,8 +289,7 @@ def test_a_removed_node_is_no_host_to_spread_over() -> None:
 
 def _spread_over_two() -> Scene:
     scene = Scene(MIG_NODE, A30_NODE)
-    scene.pod("a", sliced("1g.5gb"), terms=Terms("llm", spread=True))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("1g.5gb"), terms=Terms("llm", spread=True))
     scene.pod("b", sliced("1g.5gb"), terms=Terms("llm", spread=True))
     scene.wait(3.0)
     return scene

@@ -10,7 +10,7 @@ from simulation.judges.judge import ViolationError
 from simulation.judges.preemptions import PREEMPTIBLE, PRIORITY
 from simulation.judges.quotas import QuotaSaid
 from simulation.plans.pods import Ask
-from simulation.planted.allocator.preemptions import COUNTED_ON_TWICE, PROMISED_IS_HAD
+from simulation.planted.allocator.preemptions import counted_on_twice, promised_is_had
 from simulation.planted.bug import planted
 from simulation.schedules.scene import A30_NODE, MIG_NODE, Scene, sliced
 
@@ -117,8 +117,7 @@ def test_a_place_is_had_although_a_pod_of_a_guaranteed_namespace_ends_before_its
 def test_nobody_goes_for_a_pod_that_is_deleted_before_its_grant_has_an_answer() -> None:
     """The grant has to be sent again as it is, and lands. Its Revoke follows, and has no answer at first either."""
     scene = Scene(MIG_NODE, folder_evicts=True)
-    scene.pod("goes", ranked("7g.40gb", 0, preemptible=True))
-    scene.until(lambda: scene.runs("goes"))
+    scene.serve("goes", ranked("7g.40gb", 0, preemptible=True))
     landed = scene.landed()
     lost = scene.lose(lambda host, write: is_for_service(host, write) or is_revoked([write]), times=3)
     scene.pod("service", ranked("7g.40gb", 5))
@@ -141,8 +140,7 @@ def test_the_judge_blames_nobody_for_a_guarantee_that_was_heard_of_only_in_the_l
     scene.world.broker.wipe()
     scene.host("allocator-a").offer(Observed(Stream.BOOK, word))
     scene.world.broker.ensure()
-    scene.pod("service", ranked("7g.40gb", 5))
-    scene.until(lambda: scene.runs("service"))
+    scene.serve("service", ranked("7g.40gb", 5))
     scene.world.broker.fate_of = lambda _host, _write: None
     scene.finish()
 
@@ -180,7 +178,7 @@ def test_two_who_are_served_by_one_word_leave_a_namespace_what_it_is_guaranteed(
 
 def test_the_judge_sees_that_somebody_is_counted_on_twice() -> None:
     """It has no chance: when the second counts on it, the judge reports it."""
-    with planted(COUNTED_ON_TWICE), pytest.raises(ViolationError) as found:
+    with planted(counted_on_twice), pytest.raises(ViolationError) as found:
         one_word_serves_two()
     assert found.value.rule == "guaranteed"
 
@@ -213,7 +211,7 @@ def test_a_place_that_others_have_yet_fills_no_guarantee() -> None:
 
 def test_the_judge_sees_that_what_is_promised_is_taken_for_had() -> None:
     """Without chance: where it fills a guarantee, the judge speaks up."""
-    with planted(PROMISED_IS_HAD), pytest.raises(ViolationError) as found:
+    with planted(promised_is_had), pytest.raises(ViolationError) as found:
         two_have_to_go_one_after_the_other()
     assert found.value.rule == "guaranteed"
 

@@ -36,8 +36,7 @@ def waits_for_quota(scene: Scene, name: str) -> bool:
 
 def raise_and_lower(scene: Scene, killed: str = "", step: int = 0) -> None:
     """A limit comes when one pod runs and others ask, is raised, and lowered; who ends counts until it is gone."""
-    scene.pod("first", sliced("1g.5gb"), lingers_s=3.0)
-    scene.until(lambda: scene.runs("first"), longest_s=60.0)
+    scene.serve("first", sliced("1g.5gb"), lingers_s=3.0, longest_s=60.0)
     say(scene, ONE)
     scene.wait(HEARD_AFTER_S)  # every process has read it
     if killed:
@@ -88,8 +87,7 @@ def test_nobody_is_bound_before_what_was_written_before_its_grant_is_known() -> 
     scene.wait(HEARD_AFTER_S)
     decided = scene.stall("allocator-b", Stream.BOOK)
     asked = scene.stall("allocator-b", Stream.STATE)
-    scene.pod("a", sliced("1g.5gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("1g.5gb"))
     scene.host("allocator-a").pause()
     granted = scene.landed()
     scene.pod("b", sliced("1g.6gb"))
@@ -116,8 +114,7 @@ def test_whoever_has_to_go_for_another_counts_until_he_is_gone() -> None:
     scene.wait(HEARD_AFTER_S)
     heard = [scene.stall("allocator-b", stream) for stream in (Stream.BOOK, Stream.STATE)]
     whole, half = sliced("7g.40gb"), sliced("4g.20gb")
-    scene.pod("goes", Ask((*whole.annotations, (PREEMPTIBLE, "true")), whole.containers, whole.devices))
-    scene.until(lambda: scene.runs("goes"))
+    scene.serve("goes", Ask((*whole.annotations, (PREEMPTIBLE, "true")), whole.containers, whole.devices))
     scene.lose(lambda _host, write: isinstance(write.message, msg.EvictionOrdered))
     landed = scene.landed()
     scene.pod("service", Ask((*half.annotations, (PRIORITY, "5")), half.containers, half.devices))

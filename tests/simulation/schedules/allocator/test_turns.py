@@ -1,10 +1,10 @@
 """Turns, and aging by promises: no request starves, whichever process is killed."""
 
 import pytest
-from simulation.harness.search import assert_found, assert_played, dose
+from simulation.harness.search import assert_found, catches, dose
 from simulation.judges.judge import ViolationError
 from simulation.plans.plan import draw_plan
-from simulation.planted.allocator.turns import BOTH_KEPT, STARVING_BUGS, TAKES_WHAT_IS_THERE
+from simulation.planted.allocator.turns import BOTH_KEPT, STARVING_BUGS, takes_what_is_there
 from simulation.planted.bug import PlantedBug, planted
 from simulation.schedules.scene import MIG_NODE, Scene, sliced
 from simulation.schedules.starvation import starve
@@ -40,11 +40,12 @@ def test_a_promise_outlives_whoever_is_killed_at_any_step(killed: str, steps: ra
         scene.finish()
 
 
-def lose_the_journal() -> None:
-    """A pod ends slowly, its ticket is gone, and another is promised exactly its place; then the agent forgets all."""
+@catches(takes_what_is_there)
+def test_a_lost_journal_mixes_up_no_tenant_and_the_one_who_is_to_come_after() -> None:
+    """What is found at a place that is booked twice belongs to who stands there, not to who is promised it.
+    A pod ends slowly, its ticket is gone, and another is promised exactly its place; then the agent forgets all."""
     scene = Scene()
-    scene.pod("now", sliced("7g.40gb"), lingers_s=6.0)
-    scene.until(lambda: scene.runs("now"))
+    scene.serve("now", sliced("7g.40gb"), lingers_s=6.0)
     scene.pod("later", sliced("7g.40gb"))
     scene.wait(6.0)
     assert len(scene.world.judge.promises("node-0")) == 1
@@ -55,11 +56,6 @@ def lose_the_journal() -> None:
     assert scene.bound("later") is None
     scene.until(lambda: scene.runs("later"))
     scene.finish()
-
-
-def test_a_lost_journal_mixes_up_no_tenant_and_the_one_who_is_to_come_after() -> None:
-    """What is found at a place that is booked twice belongs to who stands there, not to who is promised it."""
-    assert_played(lose_the_journal, TAKES_WHAT_IS_THERE)
 
 
 def test_a_promised_pod_takes_an_earlier_place_and_what_was_kept_is_free_again() -> None:

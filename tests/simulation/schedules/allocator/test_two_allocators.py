@@ -103,8 +103,7 @@ def test_a_pod_is_not_told_to_go_and_to_stay_in_turn_at_the_speed_of_the_bus() -
     scene = Scene(MIG_NODE, allocators=2)
     whole = sliced("7g.40gb")
     goes = Ask((*whole.annotations, (PREEMPTIBLE, "true")), whole.containers, whole.devices)
-    scene.pod("goes", goes)
-    scene.until(lambda: scene.runs("goes"))
+    scene.serve("goes", goes)
     landed = scene.landed()
     heard = scene.stall("allocator-a", Stream.BOOK)
     scene.pod("service", Ask((*whole.annotations, (PRIORITY, "5")), whole.containers, whole.devices))
@@ -135,8 +134,7 @@ def test_the_judge_sees_two_allocators_quarrel(bug: PlantedBug, schedule: Callab
 def test_the_judge_knows_when_nobody_is_bound_twice(is_over: bool) -> None:
     """A slice found on a node after a wipe is bound by who has not read the end: no pod has two by it."""
     scene = Scene(MIG_NODE)
-    scene.pod("a", sliced("1g.5gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("1g.5gb"))
     judge, bound = scene.world.judge, scene.bound("a")
     found, operation = AllocationId("found"), OperationId("late")
     judge.ready[found] = judge.ready[bound.allocation]
@@ -155,8 +153,7 @@ def test_the_judge_knows_when_nobody_is_bound_twice(is_over: bool) -> None:
 def test_a_binding_of_another_life_binds_only_a_pod_that_has_its_slice(is_followed: bool) -> None:
     """It landed late and unread: its pod may be bound elsewhere; if its source had read it, the pod would have two."""
     scene = Scene(MIG_NODE)
-    scene.pod("a", sliced("1g.5gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("1g.5gb"))
     judge, bound = scene.world.judge, scene.bound("a")
     asked, late = judge.requests[bound.request], replace(bound, request=RequestId("late"))
     judge.requests[late.request] = asked if is_followed else replace(asked, held=None)

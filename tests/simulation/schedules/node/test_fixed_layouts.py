@@ -21,8 +21,7 @@ def is_as_it_was(scene: Scene) -> bool:
 def test_after_a_reboot_a_slice_waits_for_the_layout_and_is_served_again() -> None:
     """Until its administrator has applied it again, users see that; then the pod has its slice back."""
     scene = Scene(layouts=FIXED)
-    scene.pod("a", sliced("2g.10gb"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("2g.10gb"))
     landed = scene.landed()
     layout, gpu_of(scene).layout = LAYOUT, (("1g.5gb", (6, 1)),)  # for now the rest is forgotten
     scene.strike("reboot", "node-0", lasts_s=0.2)

@@ -43,8 +43,7 @@ def resize_by(scene: Scene, allocator: str, name: str, memory_mib: int) -> None:
 
 def sharing(node: object, memory_mib: int, **more: object) -> Scene:
     scene = Scene(node, **more)  # type: ignore[arg-type]
-    scene.pod("a", mps(memory_mib))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", mps(memory_mib))
     return scene
 
 
@@ -69,8 +68,7 @@ def a_smaller_share_lets_the_neighbour_in_when_its_processes_have_ended() -> Non
 def a_container_may_not_start_again_with_what_it_was_told_before() -> None:
     """Its pod has not read of the new size, its container restarts, and a larger neighbour keeps the limits high."""
     scene = sharing(WHOLE_NODE, 20000)
-    scene.pod("big", mps(20000))
-    scene.until(lambda: scene.runs("big"))
+    scene.serve("big", mps(20000))
     scene.host("pod-watcher").pause()
     scene.resize("a", 5000)
     scene.until(lambda: told(scene, "a") == 5000)
@@ -98,8 +96,7 @@ def a_larger_share_is_nobody_elses_while_it_is_written() -> None:
 def a_larger_share_is_told_when_its_server_lets_it() -> None:
     """A container that restarts in between would be told more than its server gives."""
     scene = Scene(WHOLE_NODE)
-    scene.pod("a", fractional(10, 900))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", fractional(10, 900))
     scene.resize("a", 9000, 40)
     scene.until(lambda: told(scene, "a") == 9000)
     (daemon,) = scene.world.machines["node-0"].mps.listed.values()
@@ -212,15 +209,13 @@ def test_two_changes_at_once_by_two_allocators() -> None:
 
 def let_in_unheard(scene: Scene) -> Callable[[], None]:
     """A share shrunk from 30,000 to 10,000 MiB with 25,000 beside it, unread by allocator-a until the call."""
-    scene.pod("a", mps(30000), lingers_s=8.0)
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", mps(30000), lingers_s=8.0)
     resize_by(scene, "allocator-b", "a", 10000)
     scene.until(lambda: told(scene, "a") == 10000)
     scene.wait(1)
     go_on = scene.stall("allocator-a", Stream.STATE)
     scene.world.kubelets.restart(scene.request("a"), after_s=0.0)
-    scene.pod("b", mps(25000))
-    scene.until(lambda: scene.runs("b"))
+    scene.serve("b", mps(25000))
     return go_on
 
 
@@ -270,8 +265,7 @@ def test_who_takes_a_share_back_may_not_have_heard_that_it_is_smaller() -> None:
 def test_the_pod_ends_while_its_share_is_changed() -> None:
     """The revoke counts all that may be used until the slice is gone, and then nothing of it is left."""
     scene = Scene(WHOLE_NODE)
-    scene.pod("a", mps(30000), lingers_s=6.0)
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", mps(30000), lingers_s=6.0)
     landed = scene.landed()
     scene.resize("a", 10000)
     scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
@@ -286,8 +280,7 @@ def test_the_pod_ends_while_its_share_is_changed() -> None:
 def test_what_an_agent_never_heard_of_does_not_count_after_a_wipe_while_its_slice_is_unmade() -> None:
     """The pod is gone before its agent reads that its share is larger: a neighbour may get the unused part."""
     scene = Scene(WHOLE_NODE)
-    scene.pod("a", mps(15000), lingers_s=20.0)
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", mps(15000), lingers_s=20.0)
     landed = scene.landed()
     go_on = scene.stall("agent-node-0", Stream.BOOK)
     scene.resize("a", 30000)
@@ -350,8 +343,7 @@ def test_a_process_that_began_with_the_new_size_is_not_counted_although_another_
     scene = Scene(((A100_WITHOUT_MIG, False),) * 2)
     devices = (Device("memory", amount=9000, modes=("mps",)),) * 2
     keys = (("sluice.dev/mode", "mps"), ("sluice.dev/memory", "9000Mi"), ("sluice.dev/gpus", "2"))
-    scene.pod("a", Ask(keys, ("main",), devices))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", Ask(keys, ("main",), devices))
     machine, bound, landed = scene.world.machines["node-0"], scene.bound("a"), scene.landed()
     first, _, _ = bound.containers[0].visible_devices.partition(",")  # that one its process uses
     (other,) = (daemon for daemon in machine.mps.listed.values() if daemon.device != first)

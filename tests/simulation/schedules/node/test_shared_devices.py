@@ -151,8 +151,7 @@ def test_the_judge_knows_for_whom_an_idle_instance_was_in_the_way(was_refused: b
     scene = Scene(keep_warm_s=30.0)
     machine, judge = machine_of(scene), scene.world.judge
     (gpu,) = machine.gpus.values()
-    scene.pod("a", sliced("1g.5gb+me"))
-    scene.until(lambda: scene.runs("a"))
+    scene.serve("a", sliced("1g.5gb+me"))
     scene.remove("a")
     scene.until(lambda: not judge.held("node-0"))
     (idle,) = gpu.instances.values()
@@ -174,8 +173,7 @@ def test_the_judge_leaves_a_daemon_to_who_is_given_back_again_after_a_lost_journ
     """`a` was said to be gone, its agent read the order to revoke it once more, and the home ends with that."""
     scene = Scene()
     machine, judge = machine_of(scene), scene.world.judge
-    scene.pod("b", mps(1500))
-    scene.until(lambda: scene.runs("b"))
+    scene.serve("b", mps(1500))
     gone, before = judge.bound[scene.request("b")].allocation, AllocationId("before")
     judge.bookings[before] = replace(judge.bookings[gone], allocation=before, owner="a")
     judge.said_gone[before] = None

@@ -47,8 +47,7 @@ def test_a_warning_that_the_bus_forgot_is_not_held_against_the_agent() -> None:
     def warned() -> list[bool]:
         return [bool(write.message.warnings) for write in landed if isinstance(write.message, SliceReady)]
 
-    scene.pod("p", timed(fractional(50, 2400), 500, 1000))
-    scene.until(lambda: scene.runs("p"))
+    scene.serve("p", timed(fractional(50, 2400), 500, 1000))
     assert says_hello(scene.world.judge.requests[scene.request("p")].owner)
     scene.wait(10.0)
     machine = scene.world.machines["node-0"]

@@ -21,7 +21,6 @@ from factories.scheduling.gangs import (
 from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
-from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked, Write
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.gangs import reconcile as groups
@@ -52,7 +51,7 @@ def test_what_another_allocator_writes_on_a_node_of_a_trial_is_respected():
     trial = bench.allocator.ctx.gangs.trial
     (found,) = trial.found.values()
     other = grant_of("x", found.node, asked("x", WHOLE))
-    said = everything(bench, bench.observe(subjects.ledger(other.booking.node, other.booking.allocation), other))
+    said = everything(bench, bench.reads(other))
     assert not grants(said)
     assert set(bench.allocator.ctx.cluster.booked()) == {other.booking.allocation}
 
@@ -109,14 +108,6 @@ def test_a_group_that_comes_together_does_not_write_to_all_of_it_for_each_that_c
     assert len(told) <= SchedulerConfig().pending_refresh_batch
 
 
-def breaks(bench, grant):
-    booking = grant.booking
-    word = msg.SliceDegraded(
-        allocation=booking.allocation, request=booking.request, revision=grant.revision, message="Xid 79"
-    )
-    return everything(bench, bench.observe(subjects.slice_(booking.node, booking.allocation), word))
-
-
 def test_a_place_that_is_lost_after_an_earlier_give_back_costs_the_others_nothing():
     """The whole job would give back what it has, make everything again, and begin later."""
     bench = fleet(4)
@@ -132,7 +123,7 @@ def test_a_place_that_is_lost_after_an_earlier_give_back_costs_the_others_nothin
     assert all(isinstance(ledger[each.booking.allocation], msg.Closed) for each in first.values())  # all is taken back
     for name in "ab":
         ready(bench, again[name])
-    said = breaks(bench, again["c"])
+    said = everything(bench, bench.breaks(again["c"]))
     assert [each.booking.request for each in said if isinstance(each, msg.Revoke)] == ["c"]
     third = grants(said)["c"]
     assert sorted(bound(ready(bench, third))) == ["a", "b", "c"]
@@ -145,12 +136,11 @@ def test_a_pod_that_runs_keeps_its_slice_whatever_size_its_job_is_said_to_have()
     for number, (name, size) in enumerate((("a", 2), ("b", 3))):
         asked = member(name, WHOLE, size=size)
         grant = replace(grant_of(name, f"node-{number}", asked), adopted=True)
-        everything(bench, bench.observe(subjects.ledger(grant.booking.node, grant.booking.allocation), grant))
+        everything(bench, bench.reads(grant))
         everything(bench, bench.ready(grant))
         asks.append(replace(asked, held=msg.Held(node=grant.booking.node, allocation=grant.booking.allocation)))
     said = ask(bench, *asks)
-    for _ in range(10):
-        said += tick(bench, 61.0)
+    said += tick(bench, 61.0, times=10)
 
     assert not any(isinstance(each, msg.Waived | msg.Revoke) for each in said)
     assert sorted(bound(said)) == ["a", "b"]

@@ -123,24 +123,12 @@ def test_a_job_is_as_urgent_as_its_least_urgent_pod():
     assert sorted(grants(gone(bench, blocker))) == ["p"]
 
 
-def failed(bench: Bench, grant: msg.Grant) -> list[msg.AnyMessage | None]:
-    booking = grant.booking
-    word = msg.SliceFailed(
-        allocation=booking.allocation,
-        request=booking.request,
-        revision=grant.revision,
-        error="Unknown",
-        message="no luck",
-    )
-    return everything(bench, bench.observe(subjects.slice_(booking.node, booking.allocation), word))
-
-
 def test_a_pod_whose_slice_fails_is_tried_again_at_once_and_nobody_starts_before():
     """One bad GPU must not end a job that has another to go to."""
     bench = fleet(3)
     granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
     assert not bound(ready(bench, granted["a"]))
-    said = failed(bench, granted["b"])
+    said = everything(bench, bench.fails(granted["b"]))
 
     assert [type(each) for each in said if isinstance(each, (msg.Revoke, msg.Grant))] == [msg.Revoke, msg.Grant]
     again = grants(said)["b"]
@@ -150,11 +138,7 @@ def test_a_pod_whose_slice_fails_is_tried_again_at_once_and_nobody_starts_before
 
 def breaks(bench: Bench, grant: msg.Grant) -> list[msg.AnyMessage | None]:
     """The GPU of a slice that is made is not there any more."""
-    booking = grant.booking
-    word = msg.SliceDegraded(
-        allocation=booking.allocation, request=booking.request, revision=grant.revision, message="Xid 79"
-    )
-    return everything(bench, bench.observe(subjects.slice_(booking.node, booking.allocation), word))
+    return everything(bench, bench.breaks(grant))
 
 
 def dies(bench: Bench, grant: msg.Grant) -> list[msg.AnyMessage | None]:
@@ -195,7 +179,7 @@ def test_an_allocator_that_finds_half_a_job_granted_completes_it():
     a, b = member("a", WHOLE), member("b", WHOLE)
     ask(bench, a)
     half = grant_of("a", "node-0", a)
-    everything(bench, bench.observe(subjects.ledger(half.booking.node, half.booking.allocation), half))
+    everything(bench, bench.reads(half))
     granted = grants(ask(bench, b))
     assert sorted(granted) == ["b"]
     assert granted["b"].booking.node == "node-1"
@@ -208,7 +192,7 @@ def test_a_place_that_was_waived_is_never_bound():
     bench = fleet(2)
     a, b = member("a", WHOLE), member("b", WHOLE)
     mine = grant_of("a", "node-0", a)
-    everything(bench, bench.observe(subjects.ledger(mine.booking.node, mine.booking.allocation), mine))
+    everything(bench, bench.reads(mine))
     ask(bench, a)
     word = msg.Waived(request="a", request_revision=1, allocations=(mine.booking.allocation,), cause="given back")
     everything(bench, bench.observe(subjects.binding(RequestId("a")), word))
@@ -221,7 +205,7 @@ def test_pods_of_a_running_job_are_bound_again_after_a_wipe():
     bench = fleet(2)
     a = member("a", WHOLE)
     half = msgspec.structs.replace(grant_of("a", "node-0", a), adopted=True)
-    everything(bench, bench.observe(subjects.ledger(half.booking.node, half.booking.allocation), half))
+    everything(bench, bench.reads(half))
     everything(bench, bench.ready(half))
     held = msgspec.structs.replace(a, held=msg.Held(node=half.booking.node, allocation=half.booking.allocation))
     assert bound(ask(bench, held)) == ["a"]
@@ -232,7 +216,7 @@ def test_a_running_job_gives_nothing_back_before_its_source_has_said_what_it_has
     bench = fleet(2)
     a = msgspec.structs.replace(member("a", WHOLE), source=SourceName("cluster"))  # it has not spoken in this life
     half = msgspec.structs.replace(grant_of("a", "node-0", a), adopted=True)
-    everything(bench, bench.observe(subjects.ledger(half.booking.node, half.booking.allocation), half))
+    everything(bench, bench.reads(half))
     everything(bench, bench.ready(half))
     ask(bench, a)
     for now in (100.0, 1_000.0, 10_000.0):

@@ -1,15 +1,14 @@
 """Which nodes could be given back: those without a slice, and those whose pods may move and have room elsewhere."""
 
 import msgspec
-from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import Bench, asked, claim
 
 from sluice.contracts.messages import Leeway
 from sluice_allocator.core.moves.defragment import consolidate
 
 
 def add(bench: Bench, *names: str) -> None:
-    for name in names:
-        bench.add_node(snapshot(name, (gpu_report(name, 0),)))
+    bench.add_nodes(*names)
 
 
 def bound(bench: Bench, name: str, profile: str = "3g.20gb", *, movable: bool = True) -> str:

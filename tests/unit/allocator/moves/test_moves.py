@@ -2,16 +2,15 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, asked, begun_anew, claim, gpu_report, snapshot
+from factories.scheduling.allocator import Bench, asked, begun_anew, claim, gpu_report, snapshot, working_allocator
 from factories.scheduling.resize import MODES, mps
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked, Write
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages.requests import Substitute
 from sluice.contracts.request_syntax import ContainerRequest
-from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
 from sluice_allocator.core.explain.status import PodAsked, how_it_stands, simulate
@@ -23,10 +22,8 @@ COOLDOWN_S, PATIENCE_S, KEPT_S = 600.0, 120.0, 60.0
 @pytest.fixture
 def bench() -> Bench:
     """node-a is an A100-40GB, node-b an A30: a 1g.6gb there may serve instead of a 1g.5gb."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(closing_ttl_s=3600)))
-    bench.read_all()
-    bench.handle(LeaseChanged(held=True))
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    bench = working_allocator(SchedulerConfig(closing_ttl_s=3600))
+    bench.add_nodes("node-a")
     bench.add_node(snapshot("node-b", (gpu_report("node-b", 0, model="a30-24gb"),)))
     return bench
 
@@ -45,8 +42,7 @@ def bound(bench: Bench, request: msg.AllocationRequested) -> msg.Grant:
 
 def end(bench: Bench, grant: msg.Grant, cause: str = "pod gone") -> list[Write]:
     """A pod is not there any more, and its agent says that its slice is gone."""
-    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause=cause)
-    landed = bench.settle(bench.observe(subjects.request(grant.booking.request), withdrawn))
+    landed = bench.settle(bench.ends(grant.booking.request, cause=cause))
     return landed + bench.settle(bench.gone(grant))
 
 
@@ -175,7 +171,7 @@ def restarted(bench: Bench, run: str = "r2", **rules) -> Bench:
 def test_two_allocators_that_move_one_pod_keep_one_place(bench):
     """Two places for one pod would be wasted capacity: the first that was written is kept."""
     old, kept = being_moved(bench)
-    bench.add_node(snapshot("node-c", (gpu_report("node-c", 0),)))
+    bench.add_nodes("node-c")
     own = kept.booking
     (gpu,) = bench.allocator.ctx.cluster.nodes["node-c"].gpus
     device = msgspec.structs.replace(own.devices[0], gpu=gpu.report.uuid)
@@ -205,11 +201,8 @@ def tidy() -> Bench:
 
 
 def tidied(rules: SchedulerConfig) -> Bench:
-    bench = Bench(Allocator(RunId("r1"), rules))
-    bench.read_all()
-    bench.handle(LeaseChanged(held=True))
-    for node in ("node-a", "node-b"):
-        bench.add_node(snapshot(node, (gpu_report(node, 0),)))
+    bench = working_allocator(rules)
+    bench.add_nodes("node-a", "node-b")
     bound(bench, asked("fixed", claim(profile="3g.20gb")))
     blocker = bound(bench, asked("blocker", claim(profile="4g.20gb")))
     bound(bench, asks("small-1", substitute="no", movable=True))
@@ -245,9 +238,7 @@ def test_room_is_made_for_a_large_request(tidy):
 
 def test_a_moved_pod_with_a_share_has_the_place_that_was_kept_for_it_although_there_is_room_beside():
     """It would be granted, given up because of that room, and granted again when it is free of both: its pod waits."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(promise_after_s=1e6, defragment=True, defragment_arrivals=1)))
-    bench.read_all()
-    bench.handle(LeaseChanged(held=True))
+    bench = working_allocator(SchedulerConfig(promise_after_s=1e6, defragment=True, defragment_arrivals=1))
     bench.add_node(snapshot("node-b", (gpu_report("node-b", 0, mig=False),), modes=MODES))
     bound(bench, asked("other", mps(15_000)))
     cordon = subjects.cordon(NodeName("node-b"))
@@ -302,8 +293,7 @@ def test_nobody_is_moved_any_more_when_the_large_one_is_gone(tidy):
     """It was withdrawn while its room was being made: who was not evicted yet stays."""
     tidy.settle(tidy.request(asked("large", WHOLE)))
     passes(tidy, COOLDOWN_S + 120)
-    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    landed = messages(tidy.settle(tidy.observe(subjects.request(RequestId("large")), withdrawn)))
+    landed = messages(tidy.settle(tidy.ends("large")))
     assert [each.booking.name for each in landed if isinstance(each, msg.Revoke)] == ["large", "small-1"]
     assert msg.EvictionOver(request=RequestId("small-1")) in landed
 
@@ -358,8 +348,7 @@ def test_who_was_promised_a_place_loses_no_kept_place(bench: Bench):
     """It may have one of the two: the other would be taken back, and the pod that was evicted for it have none."""
     full = bound(bench, asked("full", WHOLE))
     old = bound(bench, asks("web-1"))
-    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    bench.settle(bench.observe(subjects.request(full.booking.request), withdrawn))
+    bench.settle(bench.ends(full.booking.request))
     bench.settle(bench.gone(full))
     while bench.now < 660:
         bench.now += 30

@@ -2,7 +2,16 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, INCARNATION, asked, gpu_report, ready_of, snapshot, whole_gpu
+from factories.scheduling.allocator import (
+    FOLDER,
+    INCARNATION,
+    asked,
+    gpu_report,
+    news_of,
+    ready_of,
+    snapshot,
+    whole_gpu,
+)
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
@@ -15,8 +24,10 @@ from sluice_allocator.core.events import AgentEnsured, EnsureAgent
 def second_run() -> list:
     """What is read of node-a when its second agent has begun, which knows of no slice."""
     seen = snapshot("node-a", (gpu_report("node-a", 0),), agent_run=RunId("agent-2"))
-    news = msg.NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-2"), generation=1, gpus=())
-    return [(subjects.node(NODE), news), (subjects.inventory(NODE), msg.NodeInventory(snapshot=seen, stale=False))]
+    return [
+        (subjects.node(NODE), news_of(seen)),
+        (subjects.inventory(NODE), msg.NodeInventory(snapshot=seen, stale=False)),
+    ]
 
 
 def _read_book_again(bench) -> None:
@@ -134,21 +145,6 @@ def test_an_agent_is_not_left_saying_gone_for_ever(bench):
         revision=2, allocation=gone.allocation, request=RequestId("p8"), node=NODE, cause="pod gone"
     )
     assert write.ttl_s == 3600
-
-
-def test_what_a_head_says_was_adopted_is_waited_for_whatever_a_server_that_lags_shows(empty):
-    """Its reading ends before the head; what follows that has not been read by then either."""
-    held = msg.Held(node=NODE, allocation=living().booking.allocation)
-    head = msg.NodeOpened(
-        node=NODE, incarnation=INCARNATION, boot_id="b", agent_run=RunId("r"), adopted=(held.allocation,)
-    )
-    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=held)
-    empty.observe(subjects.head(NODE), head)
-    empty.handle(ReadingStarted(Stream.BOOK, INCARNATION))
-    empty.handle(ReadingCaughtUp(Stream.BOOK))
-
-    said = messages(empty.observe(subjects.request(RequestId("p1")), withdrawn))
-    assert not any(isinstance(message, msg.Released) for message in said)
 
 
 def test_a_slice_that_was_lost_before_it_was_bound_is_placed_anew(empty):
@@ -269,7 +265,8 @@ def test_a_rejection_that_lands_after_a_wipe_ends_nothing_before_its_source_has_
     )
 
 
-def test_what_a_head_says_was_adopted_is_waited_for(empty):
+@pytest.mark.parametrize("lags", [False, True], ids=["read in time", "a reading ends before it"])
+def test_what_a_head_says_was_adopted_is_waited_for(empty, lags):
     """A reader that sees the head before the entry that it is about would call a living slice released."""
     held = msg.Held(node=NODE, allocation=living().booking.allocation)
     head = msg.NodeOpened(
@@ -277,6 +274,9 @@ def test_what_a_head_says_was_adopted_is_waited_for(empty):
     )
     withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=held)
     empty.observe(subjects.head(NODE), head)
+    if lags:
+        empty.handle(ReadingStarted(Stream.BOOK, INCARNATION))
+        empty.handle(ReadingCaughtUp(Stream.BOOK))
 
     said = messages(empty.observe(subjects.request(RequestId("p1")), withdrawn))
     assert not any(isinstance(message, msg.Released) for message in said)

@@ -2,17 +2,14 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator
 from factories.scheduling.placement import Shop, node
 
 from sluice.contracts import messages as msg
-from sluice.contracts.bus import subjects
-from sluice.contracts.ids import NodeName, RequestId, RunId
+from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice.runtime.settings import SettingsError, load
-from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.events import LeaseChanged
 from sluice_allocator.core.placement import NoPlace, PlacementConfig
 from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.settings import AllocatorSettings
@@ -23,9 +20,7 @@ A100 = "NVIDIA A100-SXM4-40GB"
 
 def bench_of(most: int | None, *nodes: str) -> Bench:
     """An allocator that puts so many pods on a node, with these nodes of two GPUs each."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(placing=PlacementConfig(pods_per_node_max=most))))
-    bench.read_all()
-    bench.handle(LeaseChanged(held=True))
+    bench = working_allocator(SchedulerConfig(placing=PlacementConfig(pods_per_node_max=most)))
     for name in nodes or ("node-a",):
         bench.add_node(snapshot(name, tuple(gpu_report(name, index) for index in range(2))))
     bench.said.clear()
@@ -34,8 +29,7 @@ def bench_of(most: int | None, *nodes: str) -> Bench:
 
 def withdrawn(bench: Bench, grant: msg.Grant) -> list:
     booking = grant.booking
-    gone = msg.RequestWithdrawn(revision=2, source=booking.source, cause="pod gone")
-    return bench.words(bench.observe(subjects.request(booking.request), gone))
+    return bench.words(bench.ends(booking.request))
 
 
 def test_one_pod_more_than_its_operator_allows_waits_beside_a_free_gpu_and_is_told_why():
@@ -113,9 +107,7 @@ def test_a_limit_of_no_pods_at_all_ends_the_start_in_words(value):
 
 def test_nobody_is_evicted_for_a_pod_whose_given_up_promise_still_counts_on_the_node():
     """A promise would be made and taken back without end, and with each of them a pod be told to go."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(placing=PlacementConfig(pods_per_node_max=3))))
-    bench.read_all()
-    bench.handle(LeaseChanged(held=True))
+    bench = working_allocator(SchedulerConfig(placing=PlacementConfig(pods_per_node_max=3)))
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=("exclusive", "mps")))
     share = claim(modes=("mps",), memory_mib=1000)
     batch = {}

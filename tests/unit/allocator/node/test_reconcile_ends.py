@@ -1,13 +1,12 @@
 """Looking at what has changed ends: before that no pod on any node is given a place."""
 
-from factories.scheduling.allocator import Bench, asked, gpu_report, snapshot
+from factories.scheduling.allocator import Bench, asked
 from factories.scheduling.preemption import WHOLE, low, promise_for, start, tick
 from msgspec.structs import replace as changed
 
-from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import RunId
-from sluice.contracts.messages import Grant, SliceFailed
+from sluice.contracts.messages import Grant
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import Continue
@@ -30,11 +29,7 @@ def test_two_pods_that_were_each_to_go_for_the_other_hold_up_nobody_else():
     preemptor = promise_for(bench, low("p2", WHOLE, priority=10))
     assert preemptor.after == (first.booking.allocation,)
     # making the first slice fails; it is taken back, and p2 has the place
-    booking = first.booking
-    failed = SliceFailed(
-        allocation=booking.allocation, request=booking.request, revision=1, error="Unknown", message="out of luck"
-    )
-    all_of(bench, bench.observe(subjects.slice_(booking.node, booking.allocation), failed))
+    all_of(bench, bench.fails(first))
     all_of(bench, bench.gone(first))
     all_of(bench, bench.ready(preemptor))
     # the user of p1 makes it more important
@@ -45,7 +40,7 @@ def test_two_pods_that_were_each_to_go_for_the_other_hold_up_nobody_else():
     grants = [w.message for w in writes if isinstance(w.message, Grant)]
     assert [g.after for g in grants][:1] == [(preemptor.booking.allocation,)]
     # a node comes: there is room for somebody else, who is tried as soon as all was looked at
-    bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    bench.add_nodes("node-b")
     writes = all_of(bench, bench.request(asked("p3", WHOLE)))
     assert not bench.allocator.unfinished
     assert [w.message.booking.name for w in writes if isinstance(w.message, Grant)] == ["p3"]

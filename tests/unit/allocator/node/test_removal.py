@@ -2,14 +2,23 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import INCARNATION, asked, claim, gpu_report, snapshot, whole_gpu, working_allocator
+from factories.scheduling.allocator import (
+    INCARNATION,
+    asked,
+    claim,
+    gpu_report,
+    news_of,
+    snapshot,
+    whole_gpu,
+    working_allocator,
+)
 from factories.scheduling.gangs import ask, everything, grants, tick
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId
-from sluice.contracts.messages import NodeInventory, NodeRemoved, Pending, Revoke, SliceGone, WaitOver, Waived
+from sluice.contracts.messages import NodeRemoved, Pending, Revoke, SliceGone, WaitOver, Waived
 from sluice_allocator.core.events import EnsureAgent
 from sluice_allocator.core.placement import (
     ClusterState,
@@ -30,8 +39,7 @@ def remove(bench):
 
 
 def wait(bench, seconds: float):
-    bench.now += seconds
-    return bench.land_all(bench.handle(Ticked()))
+    return bench.passes(seconds)
 
 
 def kinds(writes) -> list:
@@ -106,9 +114,8 @@ def test_what_its_agent_still_has_is_entered_before_the_node_is_used(bench):
 
 def test_a_grant_does_not_follow_a_head_that_is_being_closed(bench):
     """Its agent speaks before the write is answered: the node looks open, and the grant would land behind the end."""
-    news = msg.NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-1"), generation=1, gpus=())
     (closing,) = [w for w in bench.observe(subjects.node(NODE), REMOVED) if isinstance(w, Write)]
-    bench.observe(subjects.node(NODE), news)
+    bench.observe(subjects.node(NODE), news_of(snapshot("node-a", ())))
     bench.land_all(bench.request(asked("p2")))
     followed = bench.land_all([closing])
     landed = kinds(followed)
@@ -122,10 +129,9 @@ def test_a_head_that_another_closed_is_opened_only_on_what_was_read_since(bench)
     assert bench.handle(Ticked()) == [EnsureAgent(NODE), ReadAgain(Stream.STATE)]
     assert bench.handle(Ticked()) == []
     seen = snapshot("node-a", (gpu_report("node-a", 0),), agent_run=RunId("agent-2"))
-    news = msg.NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-2"), generation=1, gpus=())
     bench.handle(ReadingStarted(Stream.STATE, INCARNATION))
-    bench.observe(subjects.node(NODE), news)
-    bench.observe(subjects.inventory(NODE), msg.NodeInventory(snapshot=seen, stale=False))
+    bench.observe(subjects.node(NODE), news_of(seen))
+    bench.pull(seen)
     (opened,) = bench.handle(ReadingCaughtUp(Stream.STATE))
     assert opened.message == msg.NodeOpened(
         node=NODE, incarnation=INCARNATION, boot_id="boot-1", agent_run=RunId("agent-2"), adopted=()
@@ -136,7 +142,7 @@ def test_a_pod_that_was_there_is_released_when_the_broker_was_wiped(bench):
     """Nothing but its source knows where it was. It is pinned there, and a slice elsewhere would serve no pod."""
     grant = bench.bound("p1")
     bench.read_all(incarnation=Incarnation("900000"))
-    bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    bench.add_nodes("node-b")
     held = msg.Held(node=NODE, allocation=grant.booking.allocation)
     bench.land_all(bench.request(msgspec.structs.replace(asked("p1"), held=held)))
     remove(bench)
@@ -170,8 +176,7 @@ CAUSE = f"its slice was never reported, and its node does not answer: {WHY}"
 def told(bench, *, stale):
     """What the inventory says of node-a, and all that follows until nothing does; without who waits."""
     seen = snapshot("node-a", (gpu_report("node-a", 0),))
-    known = NodeInventory(snapshot=seen, stale=stale, stale_message=WHY if stale else "")
-    landed = bench.land_all(bench.observe(subjects.inventory(NODE), known))
+    landed = bench.land_all(bench.pull(seen, stale=stale, stale_message=WHY if stale else ""))
     return [each.message for each in landed if not isinstance(each.message, (Pending, WaitOver))]
 
 
@@ -219,8 +224,7 @@ def test_a_gpu_that_was_moved_is_given_when_its_former_node_is_given_up(mig):
     said = ask(bench, asked("p2", whole))
     assert not grants(said)  # what is booked on it may still be there, for all that anybody knows
     said += everything(bench, bench.observe(subjects.node("old"), NodeRemoved(node="old", cause="it burnt")))
-    for _ in range(60):
-        said += tick(bench, 2.0)
+    said += tick(bench, 2.0, times=60)
     ctx = bench.allocator.ctx
     assert ctx.cluster.booking(grant.booking.allocation) is None  # closed with its node
     assert grants(said)["p2"].booking.node == "new"
@@ -251,6 +255,5 @@ def test_a_moved_gpu_may_be_promised():
     bench.add_node(snapshot("old", (), generation=2))  # the card is out of it
     bench.add_node(snapshot("new", (card,)))
     said = ask(bench, asked("p2", WHOLE))
-    for _ in range(20):
-        said += tick(bench, 30.0)
+    said += tick(bench, 30.0, times=20)
     assert not grants(said) or grants(said)["p2"].after == (grant.booking.allocation,)

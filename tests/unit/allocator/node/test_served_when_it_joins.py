@@ -122,7 +122,7 @@ def with_node(*gpus: msg.GpuReport) -> Bench:
 def pulled(bench: Bench, generation: int, *gpus: msg.GpuReport) -> list:
     """The node is pulled again; what is written then, landed."""
     seen = snapshot("node-a", gpus, generation=generation)
-    return bench.land_all(bench.observe(subjects.inventory(NODE), msg.NodeInventory(snapshot=seen, stale=False)))
+    return bench.land_all(bench.pull(seen))
 
 
 def place(grant: msg.Grant) -> tuple[str | None, int]:

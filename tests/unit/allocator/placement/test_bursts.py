@@ -43,8 +43,12 @@ def test_a_thousand_requests_at_once_on_200_nodes_of_8_over_commit_nothing():
     assert truth_of(shop, touched).violations() == []
 
 
-@pytest.mark.parametrize("half", [share(50), claim(modes=("mps",), memory_mib=20480)])
-@pytest.mark.parametrize("sizes", [(8,), (4, 4)])
+@pytest.mark.parametrize(
+    "half",
+    [share(50), claim(modes=("mps",), memory_mib=20480), claim(modes=("fractional",), sm_partition=50)],
+    ids=["of all", "of the memory", "of the SMs"],
+)
+@pytest.mark.parametrize("sizes", [(8,), (4, 4), (2, 2, 2, 2)])
 def test_sixteen_halves_at_once_use_exactly_eight_gpus(half, sizes):
     """Never three halves on a card (KAI #2153: four on one, out of memory, others idle)."""
     shop = Shop(*(node(f"node-{number}", gpus, mig=False) for number, gpus in enumerate(sizes)))

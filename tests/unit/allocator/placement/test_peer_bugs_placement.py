@@ -139,15 +139,6 @@ def test_an_exclusive_request_by_sms_alone_is_served_and_released():
     assert sum(shop.creatable(GPU).values()) == 19
 
 
-def test_halves_never_meet_three_on_a_gpu():
-    """KAI #2153: sixteen halves at once put up to four on one card while others were idle."""
-    shop = Shop(*(node(f"node-{number}", 2, mig=False) for number in range(4)))
-    names = [shop.take(claim(modes=("fractional",), sm_partition=50)) for _ in range(16)]
-    assert None not in names
-    per_gpu = {gpu: sum(device.gpu == gpu for device in shop.all_devices()) for gpu in shop.reports}
-    assert set(per_gpu.values()) == {2}
-
-
 @pytest.mark.parametrize("value", ["0.3", "0.003", "0.0001"])
 def test_a_part_of_a_percent_is_never_free_of_charge(value):
     """tensor-fusion: 0.3 percent of 100 TFLOPS is cut to 0, which is compute for nothing."""

@@ -13,7 +13,7 @@ from factories.scheduling.allocator import (
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Ticked
+from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.ids import NodeName, OperationId, RequestId
 
 WHOLE = claim(profile="7g.40gb")
@@ -48,11 +48,7 @@ def uncordon(bench: Bench) -> list:
 
 
 def tick(bench: Bench, seconds: float) -> list:
-    written = []
-    for _ in range(round(seconds)):
-        bench.now += 1.0
-        written += [write.message for write in bench.land_all(bench.handle(Ticked()))]
-    return written
+    return [write.message for write in bench.passes(seconds, step=1.0)]
 
 
 def test_uncordon_takes_the_orders_back(pair):
@@ -68,8 +64,7 @@ def test_uncordon_takes_the_orders_back(pair):
 def test_a_pod_that_is_gone_is_ordered_to_go_no_more(pair):
     one = run(pair, asked("one", WHOLE))
     cordon(pair, drain=True)
-    withdrawn = msg.RequestWithdrawn(revision=2, source=asked("one").source, cause="pod gone")
-    said = [each.message for each in pair.land_all(pair.observe(subjects.request(RequestId("one")), withdrawn))]
+    said = [each.message for each in pair.land_all(pair.ends("one"))]
     assert [type(each) for each in said] == [msg.Revoke, msg.EvictionOver]
     said = [each.message for each in pair.land_all(pair.gone(one))]
     assert [type(each) for each in said] == [msg.Closed, msg.Released]

@@ -1,7 +1,7 @@
 """Evictions that would be in vain, go on for ever, or hide others."""
 
 import pytest
-from factories.scheduling.allocator import Bench, all_said, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator
 from factories.scheduling.gangs import ask, grants, tick
 from factories.scheduling.preemption import WHOLE, high, low, run, said
 from msgspec.structs import replace
@@ -10,19 +10,14 @@ from msgspec.structs import replace as changed
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
-from sluice_allocator.core.allocator import Allocator
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.events import LeaseChanged
 
 
 def test_an_eviction_is_not_given_up_for_a_slice_that_failed():
     """The victim's order is out by then: it would be evicted for a place that no pod gets."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig()))
-    bench.read_all()
-    bench.handle(LeaseChanged(held=True))
-    for node in ("node-a", "node-b"):
-        bench.add_node(snapshot(node, (gpu_report(node, 0),)))
+    bench = working_allocator(SchedulerConfig())
+    bench.add_nodes("node-a", "node-b")
     low = changed(asked("low", WHOLE), leeway=msg.Leeway(preemptible=True))
     (write,) = bench.land_all(bench.request(low))
     assert isinstance(write.message, msg.Grant)
@@ -31,12 +26,7 @@ def test_an_eviction_is_not_given_up_for_a_slice_that_failed():
     failed = write.message
     assert isinstance(failed, msg.Grant)
     booking = failed.booking
-    said = bench.observe(
-        subjects.slice_(booking.node, booking.allocation),
-        msg.SliceFailed(
-            allocation=booking.allocation, request=booking.request, revision=1, error="Unknown", message="out of luck"
-        ),
-    )
+    said = bench.fails(failed)
 
     landed: list[Write] = []
     waiting = [each for each in said if isinstance(each, Write)]
@@ -65,8 +55,7 @@ def orders(writes: list[Write]) -> list[msg.EvictionOrdered]:
 
 def test_a_pod_that_runs_elsewhere_does_not_go_for_a_surplus_slice_of_its(empty: Bench):
     """Two allocators granted it, and a third pod was given the one place before it was read where it is bound."""
-    for name in ("node-a", "node-b"):
-        empty.add_node(snapshot(name, (gpu_report(name, 0),)))
+    empty.add_nodes("node-a", "node-b")
     runs = run(empty, low("batch", WHOLE))
     other = NodeName("node-b" if runs.booking.node == "node-a" else "node-a")
     devices = (replace(runs.booking.devices[0], gpu=f"GPU-{other}-0"),)
@@ -87,9 +76,7 @@ TWO = claim(profile="7g.40gb", gpus=2)
 @pytest.mark.parametrize("useless", [3, 4, 5])
 def test_pods_are_evicted_where_that_helps(useless):
     """Nodes that are too small with no pod on them use up none of the tries: an important pod would wait for ever."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig()))
-    bench.read_all(all_said())
-    bench.handle(LeaseChanged(held=True))
+    bench = working_allocator(SchedulerConfig())
     for name, cores in (*((f"small-{n}", 8.0) for n in range(useless)), ("large", 64.0)):
         bench.observe(subjects.host(name), msg.HostFacts(cpu_cores=cores, memory_mib=500_000, pods_free=100))
         bench.add_node(snapshot(name, (gpu_report(name, 0), gpu_report(name, 1))))
@@ -99,7 +86,6 @@ def test_pods_are_evicted_where_that_helps(useless):
         bench.land_all(bench.ready(each))
     needs = msg.HostNeeds(room=msg.HostRoom(cpu_milli=16_000, memory_mib=1000))
     said = ask(bench, high("pod", TWO, host=needs))
-    for _ in range(20):
-        said += tick(bench, 10.0)
+    said += tick(bench, 10.0, times=20)
     granted = grants(said).get("pod")
     assert (granted.booking.node, granted.evict) == ("large", True)

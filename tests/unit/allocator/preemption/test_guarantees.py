@@ -56,8 +56,7 @@ def test_a_grant_that_is_not_sent_yet_is_decided_anew_when_a_guarantee_has_less_
     (other,) = [
         n for n in ("one", "two", "three") if not {*ctx.facts.allocations_of[RequestId(n)]} & {*ctx.sparing.taken}
     ]
-    withdrawn = msg.RequestWithdrawn(revision=2, source=asked(other).source, cause="pod gone")
-    ended = empty.observe(subjects.request(RequestId(other)), withdrawn)
+    ended = empty.ends(other)
     written = said(empty.land_all([service, *ended]))
     assert [each.booking.request for each in written if isinstance(each, msg.Grant)] == ["service"]
     assert [each.booking.request for each in written if isinstance(each, msg.Revoke)] == [other]

@@ -25,7 +25,6 @@ from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Ticked
 from sluice.contracts.ids import Incarnation, RequestId, RunId
 from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.allocator import Allocator
@@ -73,8 +72,7 @@ def test_an_operator_who_turns_it_off_sees_no_eviction():
 def test_the_least_important_goes_then_the_fewest_then_the_smallest(empty):
     """Three full GPUs: one important tenant, two small ones, one small one beside somebody who stays."""
     bench = empty
-    for name in ("node-a", "node-b", "node-c"):
-        bench.add_node(snapshot(name, (gpu_report(name, 0),)))
+    bench.add_nodes("node-a", "node-b", "node-c")
     run(bench, low("important", WHOLE, priority=5))
     run(bench, low("left", claim(profile="4g.20gb"), priority=1))
     run(bench, low("right", HALF, priority=1))
@@ -127,8 +125,7 @@ def test_nobody_is_evicted_after_a_wipe_for_who_has_not_asked_again(bench):
     found_after_a_wipe(bench, batch)
     assert evictions(bench) == {}
 
-    bench.now += 3.0  # the same order was said before the wipe, just now
-    bench.land_all(bench.handle(Ticked()))
+    bench.passes(3.0)  # the same order was said before the wipe, just now
     bench.land_all(bench.request(service))
     assert evictions(bench) == {"batch": "its place is needed for default/service"}
 

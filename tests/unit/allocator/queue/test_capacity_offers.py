@@ -4,13 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator
 
 from sluice.contracts import messages as msg
-from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Ticked, Write
-from sluice.contracts.ids import GpuUuid, NodeName, RunId
-from sluice_allocator.core.allocator import Allocator
+from sluice.contracts.bus.events import Write
+from sluice.contracts.ids import GpuUuid, NodeName
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import Continue, LeaseChanged
 from sluice_allocator.core.serve import offers
@@ -52,10 +50,8 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Searches]:
 @pytest.fixture
 def hurried() -> Bench:
     """An allocator for which one event is worth few tries, with one A100 on node-a."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(wake_tries=TRIES, new_tries=TRIES, tries_per_grant=1)))
-    bench.read_all()
-    bench.handle(LeaseChanged(held=True))
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    bench = working_allocator(SchedulerConfig(wake_tries=TRIES, new_tries=TRIES, tries_per_grant=1))
+    bench.add_nodes("node-a")
     bench.said.clear()
     return bench
 
@@ -77,10 +73,17 @@ def go_on(bench: Bench) -> int:
     raise AssertionError("it never comes to an end")
 
 
+def crowd(hurried: Bench, waiting: int) -> msg.Grant:
+    """A pod has the only GPU, and so many unlike ones wait; returns what it has."""
+    first = hurried.bound("p1", WHOLE)
+    for number in range(waiting):
+        hurried.land_all(hurried.request(asked(f"w{number}", unlike(number))))
+    return first
+
+
 def test_a_freed_place_is_only_looked_for_where_it_was_freed(empty, searches):
     """Waiting pods fit nowhere else; searching the whole fleet for each of them is what makes others slow."""
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
-    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    empty.add_nodes("node-a", "node-b")
     first, _ = empty.bound("p1", WHOLE), empty.bound("p2", WHOLE)
     for number in range(5):
         empty.land_all(empty.request(asked(f"w{number}", unlike(number))))
@@ -94,9 +97,7 @@ def test_a_freed_place_is_only_looked_for_where_it_was_freed(empty, searches):
 
 def test_one_event_costs_a_bounded_number_of_tries(hurried, searches):
     """A hundred pods of a hundred shapes wait: a freed place does not stop the allocator until all were tried."""
-    first = hurried.bound("p1", WHOLE)
-    for number in range(100):
-        hurried.land_all(hurried.request(asked(f"w{number}", unlike(number))))
+    first = crowd(hurried, 100)
     searches.of.clear()
     hurried.said.clear()
     follows = hurried.gone(first, revision=1)
@@ -109,9 +110,7 @@ def test_one_event_costs_a_bounded_number_of_tries(hurried, searches):
 
 def test_nobody_is_overlooked_when_a_pass_takes_many_events(hurried, searches):
     """The one pod that fits what was freed is the last of a hundred: it gets it, in a bounded number of events."""
-    first = hurried.bound("p1", WHOLE)
-    for number in range(99):
-        hurried.land_all(hurried.request(asked(f"w{number}", unlike(number))))
+    first = crowd(hurried, 99)
     seen = snapshot("node-b", (gpu_report("node-b", 0, model="a30-24gb"),))
     hurried.land_all(hurried.request(asked("last", claim(profile="4g.24gb"))))
     hurried.said.clear()
@@ -148,9 +147,7 @@ def test_the_last_is_reached_though_more_is_freed_all_the_time(hurried, searches
 
 def test_everything_is_due_after_the_lease_was_won_and_in_order(hurried, searches):
     """A new active allocator tries all requests on the whole fleet, some per event, in the order of their turns."""
-    first = hurried.bound("p1", WHOLE)
-    for number in range(20):
-        hurried.land_all(hurried.request(asked(f"w{number}", unlike(number))))
+    first = crowd(hurried, 20)
     hurried.handle(LeaseChanged(held=False))
     hurried.gone(first, revision=1)
     searches.of.clear()
@@ -168,21 +165,16 @@ def test_a_pod_that_failed_on_a_gpu_does_not_keep_its_equals_from_it(bench):
     """It waits alone for a while; the next of its shape gets the GPU, and after the pause it may have it again."""
     first = bench.granted("p1", WHOLE)
     booking = first.booking
-    failed = msg.SliceFailed(
-        allocation=booking.allocation, request=booking.request, revision=1, error="Unknown", message="out of luck"
-    )
-    bench.land_all(bench.observe(subjects.slice_(booking.node, booking.allocation), failed))
+    bench.land_all(bench.fails(first))
     bench.land_all(bench.gone(first))
     assert booking.request in bench.allocator.ctx.queue
 
     second = bench.granted("p2", WHOLE)
     assert second.booking.devices[0].gpu == GpuUuid("GPU-node-a-0")
-    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     bench.said.clear()
-    bench.land_all(bench.observe(subjects.request(second.booking.request), withdrawn))
+    bench.land_all(bench.ends("p2"))
     bench.land_all(bench.gone(second))
     assert granted(bench) == []
-    bench.now += bench.allocator.ctx.rules.retry_first_s
-    bench.land_all(bench.handle(Ticked()))
+    bench.passes(bench.allocator.ctx.rules.retry_first_s)
 
     assert granted(bench) == ["p1"]

@@ -4,7 +4,6 @@ import msgspec
 import pytest
 from factories.calls import calls_of
 from factories.scheduling.allocator import (
-    FOLDER,
     Bench,
     asked,
     claim,
@@ -26,13 +25,13 @@ from sluice.contracts.request_syntax import ContainerRequest, PodRequest, parse_
 def report(bench: Bench, *gpus, stale: bool = False, generation: int = 2) -> list:
     """The inventory of node-a has changed."""
     seen = snapshot("node-a", gpus, generation=generation)
-    return all_of(bench, bench.observe(subjects.inventory(seen.node), msg.NodeInventory(snapshot=seen, stale=stale)))
+    return all_of(bench, bench.pull(seen, stale=stale))
 
 
 @pytest.fixture
 def pair(empty: Bench) -> Bench:
     """node-a is an A100-40GB and full, node-b an A30 whose profiles may serve instead."""
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    empty.add_nodes("node-a")
     empty.add_node(snapshot("node-b", (gpu_report("node-b", 0, model="a30-24gb"),)))
     return empty
 
@@ -56,8 +55,7 @@ def bound(bench: Bench, message: msg.AllocationRequested) -> msg.Grant:
 
 
 def withdraw(bench: Bench, name: str) -> list:
-    gone = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    return all_of(bench, bench.observe(subjects.request(RequestId(name)), gone))
+    return all_of(bench, bench.ends(name))
 
 
 def end(bench: Bench, grant: msg.Grant) -> list:
@@ -97,7 +95,7 @@ def test_an_idle_gpu_counts_as_whole_whatever_was_reported_of_it_meanwhile(empty
     seen = (msgspec.structs.replace(whole, memory_mib=less), whole)
     for generation, gpu in enumerate(seen, start=2):
         shown = snapshot("node-a", (gpu,), modes=("exclusive", "mps"), generation=generation)
-        all_of(empty, empty.observe(subjects.inventory(shown.node), msg.NodeInventory(snapshot=shown, stale=False)))
+        all_of(empty, empty.pull(shown))
     end(empty, grant)
     assert empty.allocator.ctx.cluster.namespace_usage.used("default").memory_mib == 0
     assert isinstance(bound(empty, asked("whole", claim(profile=None))), msg.Grant)
@@ -143,7 +141,7 @@ def test_who_may_be_moved_back_is_looked_at_a_few_at_a_time():
 
     def calls(pods: int) -> int:
         bench = working_allocator()
-        bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+        bench.add_nodes("node-a")
         bench.add_node(snapshot("node-b", tuple(gpu_report("node-b", n, model="a30-24gb") for n in range(pods))))
         bound(bench, asked("full", WHOLE))
         for number in range(pods):
@@ -158,11 +156,7 @@ def test_who_may_be_moved_back_is_looked_at_a_few_at_a_time():
 def test_a_place_whose_slice_could_not_be_made_is_free_again(bench):
     """tensor-fusion #479: what was reserved leaked when a later step of the same pod failed."""
     grant = bench.granted("one", WHOLE)
-    booking = grant.booking
-    failed = msg.SliceFailed(
-        allocation=booking.allocation, request=booking.request, revision=1, error="E", message="no such device"
-    )
-    (revoke,) = all_of(bench, bench.observe(subjects.slice_(booking.node, booking.allocation), failed))
+    (revoke,) = all_of(bench, bench.fails(grant, "no such device"))
     assert isinstance(revoke, msg.Revoke)
     withdraw(bench, "one")
     closed, released = all_of(bench, bench.gone(grant))
@@ -182,8 +176,7 @@ def test_a_place_that_somebody_else_booked_first_is_not_booked_again(bench):
     )
     sequence = next(bench.sequence)
     bench.handle(WriteRefused(mine.operation, sequence + 1))
-    address = subjects.ledger(theirs.booking.node, theirs.booking.allocation)
-    said = [write.message for write in bench.land_all(bench.observe(address, theirs))]
+    said = [write.message for write in bench.land_all(bench.reads(theirs))]
     assert [(type(each), each.request) for each in said] == [(msg.Pending, "one")]
 
 

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import Bench, asked, claim, working_allocator
 from factories.scheduling.gangs import member
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import NodeName, RequestId, RunId
-from sluice.contracts.messages import Cordoned, DeviceFilter, Grant, Pending, RequestWithdrawn, Revoke, Waived
+from sluice.contracts.messages import Cordoned, DeviceFilter, Grant, Pending, Revoke, Waived
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
@@ -23,10 +23,8 @@ MOST = 2
 @pytest.fixture
 def narrow() -> Bench:
     """One full GPU, and a queue for two in which w0 and w1 wait."""
-    bench = Bench(Allocator(RunId("r1"), replace(SchedulerConfig(), waiting_max=MOST)))
-    bench.read_all()
-    bench.handle(LeaseChanged(held=True))
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    bench = working_allocator(SchedulerConfig(waiting_max=MOST))
+    bench.add_nodes("node-a")
     bench.bound("p1", WHOLE)
     for number in range(MOST):
         bench.land_all(bench.request(asked(f"w{number}", WHOLE)))
@@ -39,8 +37,7 @@ def told(writes: list[Write]) -> dict[str, WaitReason]:
 
 
 def withdraw(bench: Bench, name: str) -> list[Write]:
-    gone = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    return bench.land_all(bench.observe(subjects.request(RequestId(name)), gone))
+    return bench.land_all(bench.ends(name))
 
 
 def test_who_comes_when_too_many_wait_is_told_so(narrow: Bench):
@@ -115,10 +112,8 @@ def test_an_urgent_pod_never_stands_outside_behind_those_who_are_not(narrow: Ben
 
 def test_very_many_outside_cost_an_event_a_bounded_amount():
     """A thousand come at once to a full queue: each event publishes some reasons, and all get one in the end."""
-    bench = Bench(Allocator(RunId("r1"), replace(SchedulerConfig(), waiting_max=1, new_tries=5)))
-    bench.read_all()
-    bench.handle(LeaseChanged(held=True))
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    bench = working_allocator(SchedulerConfig(waiting_max=1, new_tries=5))
+    bench.add_nodes("node-a")
     bench.bound("p1", WHOLE)
     bench.handle(LeaseChanged(held=False))
     for number in range(100):

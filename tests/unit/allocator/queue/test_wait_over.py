@@ -34,8 +34,7 @@ def test_two_allocators_that_know_different_things_do_not_answer_each_other_with
 
     bench.now += 1.0
     assert not any(isinstance(each, Write) for each in bench.handle(Ticked()))
-    bench.now += 1.5
-    assert [write.message for write in bench.land_all(bench.handle(Ticked()))] == [WaitOver(request=P1)]
+    assert [write.message for write in bench.passes(1.5)] == [WaitOver(request=P1)]
 
 
 def test_a_request_waits_until_its_grant_has_landed(bench):
@@ -58,8 +57,7 @@ def others_order(bench: Bench, word: EvictionOrdered | EvictionOver) -> list[Any
 
 
 def later(bench: Bench, seconds: float) -> list[AnyMessage | None]:
-    bench.now += seconds
-    return [write.message for write in bench.land_all(bench.handle(Ticked()))]
+    return [write.message for write in bench.passes(seconds)]
 
 
 def test_whoever_knows_why_a_pod_has_to_go_does_not_answer_without_end(bench):
@@ -115,8 +113,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, waiting: int, ticks: int) -> list
     told = []
     for _ in range(ticks):
         found.clear()
-        bench.now += 1.0
-        bench.land_all(bench.handle(Ticked()))
+        bench.passes(1.0)
         told.append(list(found))
     return told
 

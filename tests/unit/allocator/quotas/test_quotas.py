@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot, working_allocator
+from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator
 from factories.scheduling.quotas import (
     HALF,
     HALF_MIB,
@@ -25,7 +25,7 @@ from factories.scheduling.quotas import (
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import NodeName, RequestId
+from sluice.contracts.ids import RequestId
 from sluice.contracts.quotas.usage import Usage
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.explain.status import RequestState, how_it_stands
@@ -153,8 +153,7 @@ def test_many_sizes_that_wait_for_one_quota_cost_one_event_a_bounded_number_of_t
     for number in range(count):
         shape = claim(profile="7g.40gb", sm_count=number + 1)
         all_of(bench, bench.request(asks(f"w{number}", shape)))
-    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    all_of(bench, bench.observe(subjects.request(RequestId("p1")), withdrawn))
+    all_of(bench, bench.ends("p1"))
     said = bench.gone(first)
     assert bench.allocator.unfinished
     searches.clear()
@@ -236,20 +235,9 @@ def test_what_is_booked_on_a_gpu_that_is_not_shown_any_more_counts_as_before(ben
     """A node that drops out of the inventory would make room in the quota while its pods run on."""
     grant = granted(bench, "p1", shape)
     before = used(bench)
-    bench.observe(
-        subjects.inventory(NodeName("node-a")),
-        msgspec.structs.replace(
-            bench.allocator.ctx.facts.inventories[NodeName("node-a")], snapshot=snapshot("node-a", (), generation=2)
-        ),
-    )
+    bench.pull(snapshot("node-a", (), generation=2))
     assert used(bench) == before
-    bench.observe(
-        subjects.inventory(NodeName("node-a")),
-        msgspec.structs.replace(
-            bench.allocator.ctx.facts.inventories[NodeName("node-a")],
-            snapshot=snapshot("node-a", (gpu_report("node-a", 0),), generation=3),
-        ),
-    )
+    bench.pull(snapshot("node-a", (gpu_report("node-a", 0),), generation=3))
     assert used(bench) == bench.allocator.ctx.cluster.usage_of(grant.booking.devices) == before
     end(bench, grant)
     assert used(bench) == Usage()
@@ -258,9 +246,9 @@ def test_what_is_booked_on_a_gpu_that_is_not_shown_any_more_counts_as_before(ben
 def test_what_is_booked_where_nothing_was_ever_shown_counts_by_its_name(empty):
     """An allocator that starts before its inventory would find every quota unused."""
     other = working_allocator()
-    other.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    other.add_nodes("node-a")
     grant = granted(other, "p1", HALF)
-    empty.observe(subjects.ledger(grant.booking.node, grant.booking.allocation), grant)
+    empty.reads(grant)
     assert used(empty) == Usage(1, 20 * 1024, 3000)
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    empty.add_nodes("node-a")
     assert used(empty) == Usage(1, HALF_MIB, 3000)

@@ -2,12 +2,12 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, all_said, asked, claim, gpu_report, snapshot, whole_gpu
+from factories.scheduling.allocator import Bench, all_said, asked, claim, gpu_report, snapshot, whole_gpu
 from factories.scheduling.resize import MODES, adjusted, mps, refused, shares_of
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import Incarnation, NodeName, RequestId
+from sluice.contracts.ids import Incarnation, NodeName
 from sluice.contracts.quotas.usage import Usage
 from sluice_allocator.core.quotas import retry
 from sluice_allocator.core.quotas.quota import usage
@@ -45,7 +45,7 @@ def whys(said: list) -> list[str]:
 @pytest.fixture
 def grant(empty: Bench) -> msg.Grant:
     """A pod on node-b has all that its namespace may have; then the broker loses everything, and the limit is said."""
-    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    empty.add_nodes("node-b")
     given = empty.bound("mine", WHOLE)
     empty.read_all(incarnation=Incarnation("900000"))
     empty.observe(subjects.quota("default"), LIMIT)
@@ -78,8 +78,7 @@ def test_who_waited_for_what_is_lost_is_served(empty, grant):
     say(empty, asked("more", WHOLE))
     said = opens(empty, "node-b")
     assert [type(each) for each in said if isinstance(each, msg.Released)] == [msg.Released]
-    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="slice lost")
-    assert grants(said + empty.words(empty.observe(subjects.request(RequestId("mine")), withdrawn))) == ["more"]
+    assert grants(said + empty.words(empty.ends("mine", cause="slice lost"))) == ["more"]
 
 
 def test_what_counts_twice_for_itself_holds_up_nobody(empty, grant):

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, all_said, claim, gpu_report, snapshot
+from factories.scheduling.allocator import Bench, claim, gpu_report, snapshot, working_allocator
 from factories.scheduling.quotas import (
     SMALL,
     WHOLE,
@@ -19,10 +19,8 @@ from factories.scheduling.quotas import (
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Observed, Stream, Ticked, Write
-from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId
-from sluice_allocator.core.allocator import Allocator
+from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.events import LeaseChanged
 
 
 @pytest.fixture
@@ -35,16 +33,21 @@ def of_another(bench: Bench, name: str, node: str, start: int) -> msg.Grant:
     """What another allocator grants at the same time: read from the ledger."""
     mine = next(iter(bench.allocator.ctx.facts.ledger.values()))
     assert isinstance(mine, msg.Grant)
-    (device,) = mine.booking.devices
+    return like(mine, name, node, start=start)
+
+
+def like(grant: msg.Grant, name: str, node: str, **place: int) -> msg.Grant:
+    """Another allocator's grant to another pod, of as large a place on another node."""
+    device = msgspec.structs.replace(grant.booking.devices[0], gpu=f"GPU-{node}-0", **place)
     booking = msgspec.structs.replace(
-        mine.booking,
+        grant.booking,
         allocation=AllocationId(f"{name}_r9_1"),
         request=RequestId(name),
         name=name,
         node=NodeName(node),
-        devices=(msgspec.structs.replace(device, gpu=f"GPU-{node}-0", start=start),),
+        devices=(device,),
     )
-    return msgspec.structs.replace(mine, booking=booking)
+    return msgspec.structs.replace(grant, booking=booking)
 
 
 def read_grant(bench: Bench, grant: msg.Grant, sequence: int) -> list:
@@ -54,7 +57,7 @@ def read_grant(bench: Bench, grant: msg.Grant, sequence: int) -> list:
 
 @pytest.fixture
 def pair(bench: Bench) -> Bench:
-    bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    bench.add_nodes("node-b")
     limit(bench, gpus=1)
     return bench
 
@@ -104,8 +107,7 @@ def test_what_counts_as_bound_follows_each_word(bench):
     assert list(opened("lab")) == [allocation]
     all_of(bench, bench.ready(grant))
     assert list(opened("lab")) == []
-    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    all_of(bench, bench.observe(subjects.request(RequestId("p1")), withdrawn))
+    all_of(bench, bench.ends("p1"))
     assert list(opened("lab")) == [allocation]
     all_of(bench, bench.gone(grant))
     assert list(opened("lab")) == []
@@ -128,11 +130,8 @@ def test_nobody_is_bound_to_what_may_still_be_taken_back(pair):
 
 def test_of_two_grants_at_once_the_later_is_taken_back_also_beside_a_promise():
     """A tenant that a reservation waited for stays once that is not needed: it would not be counted."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(promise_after_s=300.0)))
-    bench.read_all(all_said())
-    bench.handle(LeaseChanged(held=True))
-    for name in ("node-a", "node-b", "node-c"):
-        bench.add_node(snapshot(name, (gpu_report(name, 0),)))
+    bench = working_allocator(SchedulerConfig(promise_after_s=300.0))
+    bench.add_nodes("node-a", "node-b", "node-c")
     tenant = bound(bench, "tenant", WHOLE)
     shops = [bound(bench, f"shop{n}", WHOLE, namespace="shop") for n in (1, 2)]
     limit(bench, gpus=2)
@@ -150,20 +149,8 @@ def test_of_two_grants_at_once_the_later_is_taken_back_also_beside_a_promise():
 
     # another allocator, which had not read the promise, has granted one device on node-c
     all_of(bench, bench.request(asks("theirs", WHOLE)))
-    (device,) = free.booking.devices
-    node = shops[1].booking.node
-    theirs = msgspec.structs.replace(
-        free,
-        booking=msgspec.structs.replace(
-            free.booking,
-            allocation=AllocationId("theirs_r9_1"),
-            request=RequestId("theirs"),
-            name="theirs",
-            node=node,
-            devices=(msgspec.structs.replace(device, gpu=f"GPU-{node}-0"),),
-        ),
-    )
-    writes = all_of(bench, bench.observe(subjects.ledger(node, theirs.booking.allocation), theirs))
+    theirs = like(free, "theirs", shops[1].booking.node)
+    writes = all_of(bench, bench.reads(theirs))
     writes += all_of(bench, bench.ready(theirs)) + all_of(bench, bench.ready(free))
     assert [w.message.booking.name for w in writes if isinstance(w.message, msg.Revoke)] == ["theirs", "waits"]
 
@@ -173,9 +160,7 @@ TWO = claim(profile="7g.40gb", gpus=2)
 
 def test_a_request_with_a_promise_and_what_it_is_exchanged_for_counts_once_and_not_never():
     """It would lose its place to a later grant of another allocator, which has not read that the quota is used up."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(promise_after_s=300.0)))
-    bench.read_all(all_said())
-    bench.handle(LeaseChanged(held=True))
+    bench = working_allocator(SchedulerConfig(promise_after_s=300.0))
     bench.add_node(snapshot("node-a", tuple(gpu_report("node-a", i) for i in range(3))))
     shops = [bound(bench, f"shop{n}", WHOLE, namespace="shop") for n in (1, 2, 3)]
     bench.add_node(snapshot("node-b", tuple(gpu_report("node-b", i) for i in range(1))))
@@ -189,10 +174,9 @@ def test_a_request_with_a_promise_and_what_it_is_exchanged_for_counts_once_and_n
     (third,) = [s for s in shops if s.booking.allocation not in promise.after]
     end(bench, mine[0])
     tenant = mine[1]
-    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    all_of(bench, bench.observe(subjects.request(tenant.booking.request), withdrawn))
+    all_of(bench, bench.ends(tenant.booking.request))
     # the third ends: the exchange is booked and lands; the waiver is under way
-    all_of(bench, bench.observe(subjects.request(third.booking.request), withdrawn))
+    all_of(bench, bench.ends(third.booking.request))
     todo, held, exchange = [i for i in bench.gone(third) if isinstance(i, Write)], [], None
     while todo:
         w = todo.pop(0)
@@ -208,21 +192,9 @@ def test_a_request_with_a_promise_and_what_it_is_exchanged_for_counts_once_and_n
     all_of(bench, bench.gone(tenant))
     # another allocator has granted one device on node-b, where the other shop has left
     end(bench, others[0])
-    dev = exchange.booking.devices[0]
-    theirs = msgspec.structs.replace(
-        exchange,
-        after=(),
-        booking=msgspec.structs.replace(
-            exchange.booking,
-            allocation=AllocationId("theirs_r9_1"),
-            request=RequestId("theirs"),
-            name="theirs",
-            node="node-b",
-            devices=(msgspec.structs.replace(dev, gpu="GPU-node-b-0"),),
-        ),
-    )
+    theirs = msgspec.structs.replace(like(exchange, "theirs", "node-b"), after=())
     all_of(bench, bench.request(asks("theirs", WHOLE)))
-    w = all_of(bench, bench.observe(subjects.ledger("node-b", theirs.booking.allocation), theirs))
+    w = all_of(bench, bench.reads(theirs))
     w += all_of(bench, bench.ready(theirs))
     for h in held:
         w += all_of(bench, [h])

@@ -1,7 +1,7 @@
 """Alternatives, and requests that are refused or edited."""
 
 import msgspec
-from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator
+from factories.scheduling.allocator import Bench, asked, claim, working_allocator
 from factories.scheduling.gangs import everything, fleet, member
 from factories.scheduling.preemption import WHOLE, high, low, run, said, tick
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from sluice_allocator.core.explain.status import how_it_stands
 
 def bench_of() -> Bench:
     bench = working_allocator()
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    bench.add_nodes("node-a")
     bench.said.clear()
     return bench
 

@@ -2,7 +2,17 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, INCARNATION, Bench, asked, gpu_report, ready_of, snapshot, whole_gpu
+from factories.scheduling.allocator import (
+    FOLDER,
+    INCARNATION,
+    Bench,
+    asked,
+    gpu_report,
+    news_of,
+    ready_of,
+    snapshot,
+    whole_gpu,
+)
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
@@ -147,9 +157,7 @@ def test_the_allocator_goes_on_when_a_node_is_opened_for_which_an_orphaned_answe
     empty.read_all(incarnation=LIFE)
     # A picture of node-a of the life before lands late, and a binding to a slice on node-b. p1 has gone meanwhile.
     report = msg.SliceReport(booking=grant(ITS, ITS_NODE).booking, revision=1, state="ready", revoked=False)
-    old = snapshot(ITS_NODE, (gpu_report(ITS_NODE, 0),), slices=(report,), generation=1)
-    picture = msg.NodeInventory(snapshot=old, stale=False, incarnation="1000")
-    empty.observe(subjects.inventory(ITS_NODE), picture)
+    empty.pull(snapshot(ITS_NODE, (gpu_report(ITS_NODE, 0),), slices=(report,), generation=1), incarnation="1000")
     empty.observe(subjects.binding(P1), bound(LATE, OTHER))
     empty.observe(subjects.source(FOLDER), msg.SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0))
     at = empty.allocator.ctx.facts.sequences[subjects.binding(P1).subject]
@@ -167,10 +175,7 @@ def test_the_allocator_goes_on_when_a_node_is_opened_for_which_an_orphaned_answe
     assert empty.allocator.ctx.node_waits.node_of[P1] == ITS_NODE
 
     # Its agent is back, has unmade that slice, and has more news than was pulled.
-    news = msg.NodeChanged(
-        node=ITS_NODE, endpoint="127.0.0.1:1", boot_id="boot-1", agent_run=RunId("agent-1"), generation=3, gpus=()
-    )
-    empty.observe(subjects.node(ITS_NODE), news)
+    empty.observe(subjects.node(ITS_NODE), news_of(snapshot(ITS_NODE, (), generation=3)))
     pulled(empty, generation=2)
     for _ in range(20):
         passes(empty, 1)
@@ -187,6 +192,4 @@ def passes(bench: Bench, seconds: int) -> None:
 
 def pulled(bench: Bench, generation: int) -> None:
     seen = snapshot(ITS_NODE, (gpu_report(ITS_NODE, 0),), generation=generation)
-    bench.land_all(
-        bench.observe(subjects.inventory(ITS_NODE), msg.NodeInventory(snapshot=seen, stale=False, incarnation=LIFE))
-    )
+    bench.land_all(bench.pull(seen, incarnation=LIFE))

@@ -2,7 +2,17 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot, whole_gpu
+from factories.scheduling.allocator import (
+    FOLDER,
+    INCARNATION,
+    asked,
+    claim,
+    gpu_report,
+    news_of,
+    ready_of,
+    snapshot,
+    whole_gpu,
+)
 from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
@@ -46,22 +56,20 @@ def opened(empty, **changes) -> None:
 def _reported(empty):
     report = msg.SliceReport(booking=booking(), revision=3, state="ready", revoked=False)
     seen = snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,), generation=2)
-    empty.observe(subjects.inventory(NODE), msg.NodeInventory(snapshot=seen, stale=False))
+    empty.pull(seen)
 
 
 def _another_life(empty):
-    news = msg.NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-2"), generation=1, gpus=())
-    empty.observe(subjects.node(NODE), news)
+    empty.observe(subjects.node(NODE), news_of(snapshot("node-a", (), agent_run="agent-2")))
 
 
 def _not_pulled(empty):
-    news = msg.NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-1"), generation=9, gpus=())
-    empty.observe(subjects.node(NODE), news)
+    empty.observe(subjects.node(NODE), news_of(snapshot("node-a", (), generation=9)))
 
 
 def _stale(empty):
     seen = snapshot("node-a", (gpu_report("node-a", 0),), generation=2)
-    empty.observe(subjects.inventory(NODE), msg.NodeInventory(snapshot=seen, stale=True))
+    empty.pull(seen, stale=True)
 
 
 def _booked(empty):
@@ -145,7 +153,7 @@ def _failed(empty) -> list:
 @pytest.mark.parametrize("lost", [_of_another_life, _failed])
 def test_a_pod_whose_slice_is_just_taken_back_is_given_no_other(empty, lost):
     """Pinned to its node, it could not use one: others would wait, or be evicted, for nothing."""
-    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    empty.add_nodes("node-b")
     empty.request(replace(asked("p1"), held=HELD))
 
     landed = [write.message for write in lost(empty)]
@@ -171,7 +179,7 @@ def told_of_its_loss(request: str) -> list:
 def test_a_slice_that_such_a_pod_was_given_elsewhere_is_waived_and_taken_back(empty):
     """It was granted before its source's word was read again: a pinned pod cannot use it."""
     opened(empty)
-    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    empty.add_nodes("node-b")
     grant = msg.Grant(revision=1, incarnation=INCARNATION, booking=booking("p1_new_1", node=OTHER))
     empty.observe(subjects.ledger(OTHER, AllocationId("p1_new_1")), grant)
     why = "surplus: its pod runs where its lost slice was: node-a no longer has it"
@@ -215,8 +223,7 @@ def test_a_pod_goes_whose_slice_is_being_taken_back_when_its_source_does_not_kno
 
 def test_a_pod_waits_while_its_node_is_not_open(empty):
     """It runs there, perhaps: it would lose its slice for a node that is late."""
-    news = msg.NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-1"), generation=1, gpus=())
-    empty.observe(subjects.node(NODE), news)
+    empty.observe(subjects.node(NODE), news_of(snapshot("node-a", ())))
     assert said(empty.request(replace(asked("p1"), held=HELD))) == []
     assert said(tick(empty, 100.0)) == []
 

@@ -18,7 +18,7 @@ from factories.scheduling.allocator import (
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Entry, Observed, Ticked, stream_of
+from sluice.contracts.bus.events import Entry, Observed, stream_of
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import OperationId, RequestId, SourceName
 from sluice_allocator.core.config import SchedulerConfig
@@ -32,7 +32,7 @@ TURNS_MAX = 50
 def scene() -> Bench:
     """Two nodes; two pods that have their slices, and one that waits for its own to be made."""
     bench = working_allocator()
-    bench.add_node(snapshot("n-a", (gpu_report("n-a", 0),)))
+    bench.add_nodes("n-a")
     bench.add_node(snapshot("n-b", (gpu_report("n-b", 0), gpu_report("n-b", 1, mig=False))))
     bench.bound("p1")
     bench.bound("p2")
@@ -129,8 +129,7 @@ CASES = list(words())
 def goes_on(bench: Bench) -> None:
     """Time passes, everything is looked at, and a pod that comes now is granted a place."""
     for _ in range(3):
-        bench.now += 1.0
-        bench.land_all(bench.handle(Ticked()))
+        bench.passes(1.0)
         for _ in range(TURNS_MAX):
             if not bench.allocator.unfinished:
                 break
@@ -175,8 +174,7 @@ def test_a_running_pod_keeps_its_slice_when_its_request_cannot_be_read():
     for epoch in range(1, 4):
         synced = msg.SourceSynced(source=SourceName("folder"), run="f1", epoch=epoch, count=2)
         bench.land_all(bench.observe(source, synced))
-        bench.now += 100.0
-        bench.land_all(bench.handle(Ticked()))
+        bench.passes(100.0)
     assert isinstance(bench.allocator.ctx.facts.ledger["p1_r1_1"], msg.Grant)
 
 
@@ -186,4 +184,4 @@ def test_a_slice_that_is_reported_twice_does_not_end_the_allocator(bench: Bench)
     gpus = (gpu_report("node-a", 0),)
     for generation in (2, 3):
         seen = snapshot("node-a", gpus, slices=(report, report), generation=generation)
-        bench.land_all(bench.observe(subjects.inventory(seen.node), msg.NodeInventory(snapshot=seen, stale=False)))
+        bench.land_all(bench.pull(seen))

@@ -2,11 +2,11 @@
 
 import msgspec
 from factories.scheduling.allocator import (
-    FOLDER,
     Bench,
     asked,
     claim,
     gpu_report,
+    news_of,
     restarted,
     snapshot,
     working_allocator,
@@ -15,13 +15,12 @@ from factories.scheduling.allocator import (
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write, WriteRefused
-from sluice.contracts.ids import GpuUuid, RequestId
+from sluice.contracts.ids import GpuUuid
 
 
 def withdrawn(bench: Bench, name: str) -> list:
     """The pod is gone."""
-    gone = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    return words(bench, bench.observe(subjects.request(RequestId(name)), gone))
+    return words(bench, bench.ends(name))
 
 
 WHOLE, HALF, SMALL = claim(profile="7g.40gb"), claim(profile="3g.20gb"), claim(profile="1g.5gb")
@@ -41,10 +40,10 @@ def test_what_is_booked_on_a_gpu_that_is_not_listed_is_booked_when_it_is_there_a
     """HAMi #2592: an allocation that names an unknown UUID was ignored, and its device given away when it came back."""
     bench.bound("first", WHOLE)
     gone = snapshot("node-a", (), generation=2)
-    bench.observe(subjects.inventory(gone.node), msg.NodeInventory(snapshot=gone, stale=False))
+    bench.pull(gone)
     after = restarted(bench)
     back = snapshot("node-a", (gpu_report("node-a", 0),), generation=3)
-    after.observe(subjects.inventory(back.node), msg.NodeInventory(snapshot=back, stale=False))
+    after.pull(back)
     assert words(after, after.request(asked("second", SMALL))) == []
 
 
@@ -61,24 +60,16 @@ def test_a_picture_that_is_out_of_date_books_nothing_twice(bench):
         other.handle(WriteRefused(write.operation, next(bench.sequence)))
     for write in ours:
         entry = write.message
-        late = other.observe(subjects.ledger(entry.booking.node, entry.booking.allocation), entry)
+        late = other.reads(entry)
     assert [each for each in words(other, late) if isinstance(each, msg.Grant)] == []
 
 
 def test_a_node_is_spoken_for_by_its_newest_agent_alone(bench):
     """FaST-GShare 3.6.10: nothing fenced a daemon that had been replaced; what it said still counted."""
     bench.bound("runs", WHOLE)
-    news = msg.NodeChanged(
-        node=snapshot("node-a", ()).node,
-        endpoint="127.0.0.1:2",
-        boot_id="boot-1",
-        agent_run="agent-2",
-        generation=1,
-        gpus=(),
-    )
-    bench.observe(subjects.node(news.node), news)
+    bench.observe(subjects.node("node-a"), news_of(snapshot("node-a", (), agent_run="agent-2")))
     old = snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1)), generation=9)
-    said = bench.observe(subjects.inventory(old.node), msg.NodeInventory(snapshot=old, stale=False))
+    said = bench.pull(old)
     assert [each for each in words(bench, said) if isinstance(each, (msg.Grant, msg.Bound))] == []
     assert words(bench, bench.request(asked("next", SMALL))) == []
 
@@ -87,7 +78,7 @@ def test_a_gpu_that_a_pod_holds_is_not_given_to_a_new_one_whatever_is_reported(b
     """HAMi #1491: a new pod was put on a card that was occupied, for its usage was read while it looked idle."""
     bench.bound("first", WHOLE)
     empty = snapshot("node-a", (gpu_report("node-a", 0),), generation=2)
-    bench.observe(subjects.inventory(empty.node), msg.NodeInventory(snapshot=empty, stale=False))
+    bench.pull(empty)
     assert words(bench, bench.request(asked("second", SMALL))) == []
     assert words(restarted(bench), bench.request(asked("third", SMALL))) == []
 
@@ -102,7 +93,7 @@ def test_a_refused_write_holds_up_nobody_behind_it(bench):
     )
     sequence = next(bench.sequence)
     said = bench.handle(WriteRefused(mine.operation, sequence + 1))
-    said += bench.observe(subjects.ledger(foreign.booking.node, foreign.booking.allocation), foreign)
+    said += bench.reads(foreign)
     grants = [each for each in words(bench, said) if isinstance(each, msg.Grant)]
     assert sorted(each.booking.name for each in grants) == ["one", "two"]
     booked = places([foreign, *grants])
@@ -135,8 +126,7 @@ def test_many_pods_that_go_at_once_leave_nothing_booked(bench):
 def test_a_pod_that_failed_gives_its_slice_back_as_any_other(bench):
     """InstaSlice #94, #87: its finalizer stayed on pods that had failed, or were never scheduled."""
     grant = bench.granted("failed", WHOLE)
-    gone = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="its containers have ended")
-    (revoke,) = words(bench, bench.observe(subjects.request(RequestId("failed")), gone))
+    (revoke,) = words(bench, bench.ends("failed", cause="its containers have ended"))
     assert isinstance(revoke, msg.Revoke)
     assert [type(each) for each in words(bench, bench.gone(grant))] == [msg.Closed, msg.Released]
 
@@ -160,10 +150,8 @@ def test_a_restart_counts_what_runs(bench):
 
 def test_a_node_that_does_not_answer_holds_up_no_other(bench):
     """FaST-GShare 3.6.9, 3.6.10: one hung node stopped all scheduling; one that is not heard of was still chosen."""
-    bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    bench.add_nodes("node-b")
     stale = snapshot("node-a", (gpu_report("node-a", 0),), generation=2)
-    bench.observe(
-        subjects.inventory(stale.node), msg.NodeInventory(snapshot=stale, stale=True, stale_message="no answer")
-    )
+    bench.pull(stale, stale=True, stale_message="no answer")
     (grant,) = words(bench, bench.request(asked("one", WHOLE)))
     assert grant.booking.node == "node-b"

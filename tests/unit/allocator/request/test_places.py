@@ -108,8 +108,7 @@ def test_a_gpu_without_mig_is_only_given_whole():
 
 def test_several_gpus_come_from_one_node_or_not_at_all(empty):
     """Two whole GPUs on nodes of one GPU each: pending; on a node of two: both."""
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
-    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    empty.add_nodes("node-a", "node-b")
     (pending,) = empty.land_all(empty.request(asked("p1", claim(profile=None, gpus=2))))
     assert isinstance(pending.message, Pending)
 
@@ -140,7 +139,7 @@ def daemon(gpu: msg.GpuReport, **changes) -> msg.MpsDaemonReport:
 
 def seen_anew(bench: Bench, generation: int, *gpus: msg.GpuReport) -> list:
     seen = snapshot("node-a", gpus, modes=MODES, generation=generation)
-    return bench.observe(subjects.inventory(NODE), msg.NodeInventory(snapshot=seen, stale=False))
+    return bench.pull(seen)
 
 
 def test_a_container_with_shares_of_two_devices_is_told_that_it_can_use_one():

@@ -2,16 +2,15 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot, working_allocator
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice.contracts.reasons import WaitReason
 from sluice.contracts.request_syntax import ContainerRequest
-from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.events import Continue, LeaseChanged
+from sluice_allocator.core.events import Continue
 from sluice_allocator.core.explain.status import PodAsked, WouldBind, simulate
 from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.core.placement.search.context import SearchContext
@@ -29,9 +28,7 @@ def facts(zone: str = "", **more: object) -> msg.HostFacts:
 
 def bench_of(**nodes: msg.HostFacts) -> Bench:
     """An allocator with these nodes of one GPU with seven small places each."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig()))
-    bench.read_all()
-    bench.handle(LeaseChanged(held=True))
+    bench = working_allocator(SchedulerConfig())
     for name, host in nodes.items():
         bench.observe(subjects.host(NodeName(name)), host)
         bench.add_node(snapshot(name, (gpu_report(name, 0),)))
@@ -56,8 +53,7 @@ def ask(bench: Bench, *pods: msg.AllocationRequested) -> list[str]:
 
 def ends(bench: Bench, name: str) -> dict[str, str]:
     """A pod is gone: who is granted a place by that, and where."""
-    gone = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    said = bench.words(bench.observe(subjects.request(RequestId(name)), gone))
+    said = bench.words(bench.ends(name))
     return {each.booking.request: each.booking.node for each in said if isinstance(each, msg.Grant)}
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Stream, Ticked, Write, WriteRefused
+from sluice.contracts.bus.events import Stream, Write, WriteRefused
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RequestId, SourceName
 from sluice.contracts.reasons import RefusalReason, WaitReason
 
@@ -101,16 +101,15 @@ def test_a_gpu_that_took_its_slices_along_is_not_tried_again_at_once(bench):
     """Its node may show it as well for a while: it would be granted, and given back, as fast as the bus carries it."""
     grant = bench.granted("p1")
     booking = grant.booking
-    lost = msg.SliceDegraded(allocation=booking.allocation, request=P1, revision=1, message="double bit ECC error")
 
-    given_back = messages(bench.land_all(bench.observe(subjects.slice_(NODE, booking.allocation), lost)))
+    given_back = messages(bench.land_all(bench.breaks(grant, "double bit ECC error")))
     after = messages(bench.land_all(bench.gone(grant)))
 
     assert [type(message) for message in given_back] == [msg.Waived, msg.Revoke, msg.Pending]
     assert [count.reason for count in given_back[2].reasons] == [WaitReason.GPU_AVOIDED]
     assert [type(message) for message in after] == [msg.Closed]
-    bench.now += bench.allocator.ctx.rules.retry_first_s
-    (again,) = [each for each in messages(bench.land_all(bench.handle(Ticked()))) if isinstance(each, msg.Grant)]
+    later = messages(bench.passes(bench.allocator.ctx.rules.retry_first_s))
+    (again,) = [each for each in later if isinstance(each, msg.Grant)]
     assert again.booking.devices[0].gpu == booking.devices[0].gpu
 
 

@@ -2,15 +2,13 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import RequestId, RunId
+from sluice.contracts.ids import RequestId
 from sluice.contracts.reasons import WaitReason
-from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.events import LeaseChanged
 from sluice_allocator.core.explain.status import how_it_stands
 
 CLAIMS = (msg.ResourceClaimRef(uid="c-1", name="sluice-x", requests={"main": "main"}),)
@@ -22,9 +20,7 @@ def node(name: str, *, hands_over: bool, generation: int = 1) -> msg.NodeSnapsho
 
 
 def bench_of(*nodes: msg.NodeSnapshot, **rules: object) -> Bench:
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(**rules)))
-    bench.read_all()
-    bench.handle(LeaseChanged(held=True))
+    bench = working_allocator(SchedulerConfig(**rules))
     for each in nodes:
         bench.add_node(each)
     bench.said.clear()
@@ -52,8 +48,7 @@ def test_it_waits_for_a_node_that_hands_over_with_a_reason_and_starts_once_one_d
     assert [(each.reason, each.count) for each in pending.reasons] == [(WaitReason.NODE_WITHOUT_HAND_OVER, 1)]
     assert standing.steps[0].filter == "nodes"
 
-    shown = msg.NodeInventory(snapshot=node(OLD, hands_over=True, generation=2), stale=False)
-    (grant,) = grants(bench.land_all(bench.observe(subjects.inventory(shown.snapshot.node), shown)))
+    (grant,) = grants(bench.land_all(bench.pull(node(OLD, hands_over=True, generation=2))))
     assert (grant.booking.node, grant.booking.resource_claims) == (OLD, CLAIMS)
 
 

@@ -8,7 +8,7 @@ from unit.allocator.request.test_lost_slices import HELD, NODE, OLD, late_bound,
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
+from sluice.contracts.bus.events import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Write
 from sluice.contracts.ids import AllocationId, Incarnation, RequestId, RunId
 from sluice.contracts.reasons import WaitReason
 from sluice.contracts.ticket_paths import ticket_name
@@ -17,7 +17,7 @@ from sluice_allocator.core.events import Instruction
 
 @pytest.fixture
 def pair(bench: Bench) -> Bench:
-    bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    bench.add_nodes("node-b")
     bench.said.clear()
     return bench
 
@@ -28,18 +28,12 @@ def writes(said: list[Instruction]) -> list[Write]:
 
 def taken_back(bench: Bench, grant: msg.Grant, cause: str = "pod gone") -> list[msg.AnyMessage]:
     """Another allocator revokes a grant; what this one writes then."""
-    address = subjects.ledger(grant.booking.node, grant.booking.allocation)
-    revoke = msg.Revoke(revision=2, incarnation=grant.incarnation, booking=grant.booking, cause=cause)
-    return [write.message for write in bench.land_all(bench.observe(address, revoke))]
+    return [write.message for write in revoked(bench, grant, cause)]
 
 
 def after(bench: Bench, seconds: float) -> list[msg.AnyMessage]:
     """Time passes, tick by tick; what is written meanwhile."""
-    written: list[msg.AnyMessage] = []
-    for _ in range(round(seconds * 2)):
-        bench.now += 0.5
-        written += [write.message for write in bench.land_all(bench.handle(Ticked()))]
-    return written
+    return [write.message for write in bench.passes(seconds, step=0.5)]
 
 
 def test_it_rests_longer_each_time_and_is_told_so(pair: Bench):
@@ -64,10 +58,7 @@ def test_a_slice_that_failed_is_tried_on_another_gpu_at_once_whoever_took_it_bac
     """The other allocator was only faster with its Revoke: the pod need not wait for it."""
     grant = pair.granted("p")
     booking = grant.booking
-    failed = msg.SliceFailed(
-        allocation=booking.allocation, request=booking.request, revision=1, error="NoMemory", message="full"
-    )
-    mine, again = writes(pair.observe(subjects.slice_(booking.node, booking.allocation), failed))
+    mine, again = writes(pair.fails(grant, "full", error="NoMemory"))
     assert isinstance(mine.message, msg.Revoke)
     assert isinstance(again.message, msg.Grant)
     assert again.message.booking.node != booking.node
@@ -98,8 +89,7 @@ def test_a_job_rests_like_one_pod_and_keeps_its_turn(size: int):
     def goes_on(seconds: float) -> list[msg.AnyMessage | None]:
         said: list[msg.AnyMessage | None] = []
         for _ in range(round(seconds * 2)):
-            bench.now += 0.5
-            landed = bench.land_all(bench.handle(Ticked()))
+            landed = bench.passes(0.5)
             while landed:
                 said += [write.message for write in landed]
                 landed = [more for write in landed for more in read_back(bench, write)]
@@ -116,10 +106,9 @@ def test_a_job_rests_like_one_pod_and_keeps_its_turn(size: int):
         assert sorted(granted) == [pod.name for pod in pods]
 
 
-def revoked(bench: Bench, grant: msg.Grant) -> list[Write]:
-    address = subjects.ledger(grant.booking.node, grant.booking.allocation)
-    revoke = msg.Revoke(revision=2, incarnation=grant.incarnation, booking=grant.booking, cause="pod gone")
-    return bench.land_all(bench.observe(address, revoke))
+def revoked(bench: Bench, grant: msg.Grant, cause: str = "pod gone") -> list[Write]:
+    revoke = msg.Revoke(revision=2, incarnation=grant.incarnation, booking=grant.booking, cause=cause)
+    return bench.land_all(bench.reads(revoke))
 
 
 def read_back(bench: Bench, write: Write) -> list[Write]:

@@ -3,17 +3,15 @@
 from dataclasses import replace
 
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator
 from msgspec.structs import replace as changed
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Ticked, Write
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
+from sluice.contracts.bus.events import Write
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.reasons import WaitReason
-from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.events import LeaseChanged
 from sluice_allocator.core.explain.status import QueuePosition, how_it_stands
 from sluice_allocator.core.reservations.aging import Aging
 
@@ -23,9 +21,7 @@ AFTER_S = 300.0
 
 
 def yard(gpus: int = 1, **rules: float) -> Bench:
-    bench = Bench(Allocator(RunId("r1"), replace(SchedulerConfig(promise_after_s=AFTER_S), **rules)))
-    bench.read_all()
-    bench.handle(LeaseChanged(held=True))
+    bench = working_allocator(replace(SchedulerConfig(promise_after_s=AFTER_S), **rules))
     bench.add_node(snapshot("node-a", tuple(gpu_report("node-a", index) for index in range(gpus))))
     bench.said.clear()
     return bench
@@ -48,8 +44,7 @@ def entry(bench: Bench, name: str) -> msg.Grant:
 
 
 def pass_time(bench: Bench, seconds: float) -> list[Write]:
-    bench.now += seconds
-    return bench.land_all(bench.handle(Ticked()))
+    return bench.passes(seconds)
 
 
 def promises(writes: list[Write]) -> dict[str, tuple[str, ...]]:
@@ -93,8 +88,7 @@ def test_a_young_pod_before_an_old_one_of_its_shape_is_waited_for():
     pass_time(bench, AFTER_S - 10)
     bench.land_all(bench.request(asked("urgent", WHOLE, priority=5)))
     assert promises(pass_time(bench, 10)) == {}
-    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    bench.land_all(bench.observe(subjects.request(RequestId("urgent")), withdrawn))
+    bench.land_all(bench.ends("urgent"))
 
     assert list(promises(pass_time(bench, AFTER_S))) == ["old"]
 
@@ -223,8 +217,7 @@ def test_who_was_promised_a_place_by_another_allocator_keeps_nobody_from_the_nex
     bench.land_all(bench.observe(subjects.ledger(NodeName("node-a"), booking.allocation), theirs))
     for name in ("first", "second"):
         promised = entry(bench, name)
-        withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-        bench.land_all(bench.observe(subjects.request(RequestId(name)), withdrawn))
+        bench.land_all(bench.ends(name))
         bench.land_all(bench.gone(promised))
     written = [write for _ in range(1000) for write in pass_time(bench, 1.0)]
     assert promises(written).keys() == {"last"}

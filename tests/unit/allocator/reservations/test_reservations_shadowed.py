@@ -2,15 +2,12 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import Bench, all_said, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import asked, claim, gpu_report, snapshot, working_allocator
 from factories.scheduling.gangs import ask, everything, grants, tick
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import RunId
-from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.events import LeaseChanged
 
 WHOLE = claim(profile="7g.40gb")
 TWO = claim(profile="7g.40gb", gpus=2)
@@ -20,9 +17,7 @@ FOREIGN = (msg.InstanceReport(gi_id=7, profile="1g.5gb", start=0, size=1),)
 @pytest.mark.parametrize("useless", [0, 1, 2, 3])
 def test_a_pod_of_two_gpus_is_promised_them_where_only_tenants_are_in_its_way(useless):
     """`useless` nodes have a free GPU and one with an instance that somebody made by hand; it stays for good."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig()))
-    bench.read_all(all_said())
-    bench.handle(LeaseChanged(held=True))
+    bench = working_allocator(SchedulerConfig())
     bench.add_node(snapshot("busy", (gpu_report("busy", 0), gpu_report("busy", 1))))
     tenants = grants(ask(bench, asked("t0", WHOLE), asked("t1", WHOLE)))
     assert {each.booking.node for each in tenants.values()} == {"busy"}
@@ -30,8 +25,7 @@ def test_a_pod_of_two_gpus_is_promised_them_where_only_tenants_are_in_its_way(us
         name = f"useless-{number}"
         bench.add_node(snapshot(name, (gpu_report(name, 0), gpu_report(name, 1, instances=FOREIGN))))
     said = ask(bench, asked("large", TWO))
-    for _ in range(50):
-        said += tick(bench, 61.0)
+    said += tick(bench, 61.0, times=50)
     promised = grants(said).get("large")
     assert promised.booking.node == "busy"
     assert sorted(promised.after) == sorted(each.booking.allocation for each in tenants.values())
@@ -39,9 +33,7 @@ def test_a_pod_of_two_gpus_is_promised_them_where_only_tenants_are_in_its_way(us
 
 def test_nodes_with_slices_in_quarantine_hide_no_others():
     """No pod waits for a slice that cannot be given back: 'A slice in quarantine is no such tenant' (docs/queue.md)."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig()))
-    bench.read_all(all_said())
-    bench.handle(LeaseChanged(held=True))
+    bench = working_allocator(SchedulerConfig())
     names = ("sick-0", "sick-1")
     for name in names:
         bench.add_node(snapshot(name, (gpu_report(name, 0), gpu_report(name, 1))))
@@ -58,8 +50,7 @@ def test_nodes_with_slices_in_quarantine_hide_no_others():
     for _ in range(3):
         tick(bench, 2.0)
     said = ask(bench, asked("large", TWO))
-    for _ in range(50):
-        said += tick(bench, 61.0)
+    said += tick(bench, 61.0, times=50)
     promised = grants(said).get("large")
     assert promised.booking.node == "busy"
 
@@ -67,9 +58,7 @@ def test_nodes_with_slices_in_quarantine_hide_no_others():
 @pytest.mark.parametrize("useless", [3, 4, 5])
 def test_a_pod_is_promised_a_gpu_of_a_node_that_has_its_cpu(useless):
     """GPUs of a node that has too little CPU with no pod on it hide those of a node that has enough."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig()))
-    bench.read_all(all_said())
-    bench.handle(LeaseChanged(held=True))
+    bench = working_allocator(SchedulerConfig())
     for name, gpus, cores in (("small", useless, 8.0), ("large", 1, 64.0)):
         bench.observe(subjects.host(name), msg.HostFacts(cpu_cores=cores, memory_mib=500_000, pods_free=100))
         bench.add_node(snapshot(name, tuple(gpu_report(name, index) for index in range(gpus))))
@@ -77,7 +66,6 @@ def test_a_pod_is_promised_a_gpu_of_a_node_that_has_its_cpu(useless):
     assert len(tenants) == useless + 1
     needs = msg.HostNeeds(room=msg.HostRoom(cpu_milli=16_000, memory_mib=1000))
     said = ask(bench, msgspec.structs.replace(asked("pod", WHOLE), host=needs))
-    for _ in range(50):
-        said += tick(bench, 61.0)
+    said += tick(bench, 61.0, times=50)
     promised = grants(said).get("pod")
     assert promised.booking.node == "large"

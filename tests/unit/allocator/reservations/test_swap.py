@@ -1,16 +1,14 @@
 """A promise is exchanged for what is free now together with a part of it, at once and without a moment between."""
 
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator
 from msgspec.structs import replace as changed
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Ticked, Write
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, RunId
-from sluice_allocator.core.allocator import Allocator
+from sluice.contracts.bus.events import Write
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.events import LeaseChanged
 
 WHOLE = claim(profile="7g.40gb")
 TWO = claim(profile="7g.40gb", gpus=2)
@@ -36,9 +34,7 @@ def promised(has: msg.Claim, wants: msg.Claim, gpus: int) -> Bench:
 
 def fleet(has: msg.Claim, **nodes: int) -> Bench:
     """Nodes with so many GPUs, and on each of these a pod that has this: a1, a2 and so on are on node-a."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(promise_after_s=AFTER_S)))
-    bench.read_all()
-    bench.handle(LeaseChanged(held=True))
+    bench = working_allocator(SchedulerConfig(promise_after_s=AFTER_S))
     for letter, gpus in nodes.items():
         node = f"node-{letter}"
         bench.add_node(snapshot(node, tuple(gpu_report(node, index) for index in range(gpus))))
@@ -49,8 +45,7 @@ def fleet(has: msg.Claim, **nodes: int) -> Bench:
 
 def promise(bench: Bench, wants: msg.Claim) -> msg.Grant:
     bench.land_all(bench.request(asked("big", wants)))
-    bench.now += AFTER_S
-    bench.land_all(bench.handle(Ticked()))
+    bench.passes(AFTER_S)
     (made,) = grants(bench, "big")
     return made
 
@@ -58,8 +53,7 @@ def promise(bench: Bench, wants: msg.Claim) -> msg.Grant:
 def end(bench: Bench, pod: str) -> list[Write]:
     """A pod ends and its slice is gone; returns what was written when it was."""
     grant = grants(bench, pod)[0]
-    gone = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    bench.land_all(bench.observe(subjects.request(RequestId(pod)), gone))
+    bench.land_all(bench.ends(pod))
     return bench.land_all(bench.gone(grant))
 
 
@@ -137,8 +131,7 @@ def test_what_a_pod_was_promised_does_not_keep_it_from_what_is_free_beside(host:
     bench = fleet(WHOLE, a=3)
     big = changed(asked("big", TWO), host=host, labels={"app": "llm"})
     bench.land_all(bench.request(big))
-    bench.now += AFTER_S
-    bench.land_all(bench.handle(Ticked()))
+    bench.passes(AFTER_S)
     end(bench, waited_for(bench)[0])
 
     assert told(end(bench, third(bench)), "big") == ["Grant", "Waived", "Revoke", "Pending"]
@@ -179,8 +172,7 @@ def test_a_promise_of_another_allocator_that_is_given_up_costs_the_request_nothi
     p1 = promise(bench, TWO)
     end(bench, waited_for(bench)[0])
     goes = grants(bench, third(bench))[0]
-    gone = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    bench.land_all(bench.observe(subjects.request(goes.booking.request), gone))
+    bench.land_all(bench.ends(goes.booking.request))
     (closed,) = [i for i in bench.gone(goes) if isinstance(i, Write)]
     e1 = next(i for i in bench.land(closed) if isinstance(i, Write) and isinstance(i.message, msg.Grant))
     assert e1.message.after == (p1.booking.allocation,)

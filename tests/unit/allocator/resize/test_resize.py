@@ -2,7 +2,6 @@
 
 import pytest
 from factories.scheduling.allocator import (
-    FOLDER,
     INCARNATION,
     Bench,
     asked,
@@ -109,8 +108,7 @@ def test_what_a_slice_counts_that_ails_is_what_its_agent_says_is_used(bench, shr
     more = {"shrinking": shrinking} if not shrinking else {}
     everything(bench, bench.observe(address, msg.SliceDegraded(**about, message="double bit ECC error", **more)))
     assert free_mib(bench) == GPU_MIB - (30000 if shrinking else 10000)
-    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    (revoke,) = everything(bench, bench.observe(subjects.request(RequestId("p1")), withdrawn))
+    (revoke,) = everything(bench, bench.ends("p1"))
     assert shares_of(revoke.message) == [30000 if shrinking else 10000]
 
 
@@ -131,8 +129,7 @@ def test_a_revoke_that_waits_for_its_turn_says_the_size_that_its_slice_has_by_no
     bench.bound("p1", mps(30000))
     smaller = adjusted(bench, memory_mib=5000)
     (sent,) = bench.request(asked("p2", mps(1000)))  # its order is on its way: the next one under this guard waits
-    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    assert bench.observe(subjects.request(RequestId("p1")), withdrawn) == []
+    assert bench.ends("p1") == []
     address = subjects.slice_(NODE, smaller.booking.allocation)
     assert bench.observe(address, answer_of(smaller)) == []
     assert bench.request(asked("p3", mps(30000))) == []

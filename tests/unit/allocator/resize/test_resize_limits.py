@@ -1,7 +1,7 @@
 """How large a share may be made, and what cannot be changed at all: said beforehand, in numbers."""
 
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, asked, begun_anew, claim, gpu_report, snapshot, unread
+from factories.scheduling.allocator import Bench, asked, begun_anew, claim, gpu_report, snapshot, unread
 from factories.scheduling.resize import (
     GPU_MIB,
     MODES,
@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import NodeClosed, NodeOpened, NodeRemoved, PlacementReport, RequestWithdrawn
+from sluice.contracts.messages import NodeClosed, NodeOpened, NodeRemoved, PlacementReport
 from sluice.contracts.quotas.usage import Usage
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
@@ -216,8 +216,7 @@ def test_who_has_no_slice_is_told_so(bench):
     bench.granted("p1", mps())  # not made yet
     assert refused(bench, memory_mib=5000).reason is AdjustReason.NOT_BOUND
     bench.bound("p2", mps())
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    everything(bench, bench.observe(subjects.request(RequestId("p2")), withdrawn))
+    everything(bench, bench.ends("p2"))
     assert refused(bench, "p2", memory_mib=5000).reason is AdjustReason.NOT_BOUND
 
 

@@ -8,7 +8,6 @@ from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, stream_of
 from sluice.contracts.ids import Incarnation, NodeName, RequestId
-from sluice.contracts.messages import NodeInventory
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.metrics import MetricRegistry
 from sluice_allocator.core.events import LeaseChanged
@@ -214,9 +213,9 @@ def test_a_slice_that_the_ledger_does_not_know_is_a_leak(bench):
     )
     assert leaked_slices(world) == 0
     leaking = replace(snapshot, generation=3, slices=(report, stray))
-    bench.observe(subjects.inventory(NODE), msg.NodeInventory(snapshot=leaking, stale=False))
+    bench.pull(leaking)
     assert leaked_slices(world) == 1
-    bench.observe(subjects.inventory(NODE), msg.NodeInventory(snapshot=leaking, stale=True))
+    bench.pull(leaking, stale=True)
     assert leaked_slices(world) == 0
 
 
@@ -263,8 +262,7 @@ def test_a_node_that_may_not_be_used_is_not_counted_as_open(bench):
         "removed": 0,
         "cordoned": 0,
     }
-    stale = NodeInventory(snapshot=snapshot("node-a", ()), stale=True)
-    bench.observe(subjects.inventory(NodeName("node-a")), stale)
+    bench.pull(snapshot("node-a", ()), stale=True)
     found = shown(bench)
     assert (found["sluice_nodes", "open"], found["sluice_nodes", "stale"]) == (0, 1)
     assert found["sluice_allocator_works",] == 1

@@ -122,8 +122,7 @@ def test_pods_that_have_ended_leave_only_their_last_words(bench):
         grant = bench.bound(name, small)
         bench.land_all(bench.request(asked(f"{name}-waits", small)))
         for ended in (f"{name}-waits", name):
-            withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-            bench.land_all(bench.observe(subjects.request(RequestId(ended)), withdrawn))
+            bench.land_all(bench.ends(ended))
         bench.land_all(bench.gone(grant))
         for ended in (f"{name}-waits", name):
             closing = msg.RequestWithdrawn(revision=3, source=FOLDER, cause="pod gone", closing=True)

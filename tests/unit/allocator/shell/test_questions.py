@@ -19,7 +19,6 @@ from sluice.contracts.messages import (
     HostFacts,
     QuotaSet,
     RequestRejected,
-    RequestWithdrawn,
     SourceSynced,
 )
 from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
@@ -185,8 +184,7 @@ def test_each_moment_of_a_requests_life_has_its_word(bench):
     assert isinstance(grant, Grant)
     bench.land_all(bench.ready(grant))
     assert stands(bench, "p1") is RequestState.BOUND
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    bench.land_all(bench.observe(subjects.request(RequestId("p1")), withdrawn))
+    bench.land_all(bench.ends("p1"))
     assert stands(bench, "p1") is RequestState.ENDING
     bench.land_all(bench.gone(grant))
     assert stands(bench, "p1") is RequestState.RELEASED
@@ -255,7 +253,7 @@ def test_a_simulated_pod_with_claims_is_where_its_kubelet_hands_over_and_on_one_
     pod = next(each for each in read if each.ask is not None)
     question = pod_asked(question_of(pod))
 
-    empty.add_node(snapshot("tickets", (gpu_report("tickets", 0),)))
+    empty.add_nodes("tickets")
     empty.add_node(snapshot("node-a", tuple(gpu_report("node-a", n) for n in (0, 1)), kubelet_hands_over=True))
     for name in ("p1", "p2"):
         empty.bound(name, claim(profile="3g.20gb", only=DeviceFilter(uuids=(f"GPU-node-a-{int(name[1]) - 1}",))))
