@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from cluster import judging, product
 from cluster.breaking import force_delete, pods_of
+from cluster.harness import addons
 from cluster.harness.cluster import Cluster
 from cluster.helm import NAMESPACE, Helm, installed
 from cluster.objects import apply, devices, pod, read, wait_for, wait_for_no_slice
@@ -17,6 +18,7 @@ OPTIONS = (
     *(f"--set={service}.resources.requests.cpu=50m" for service in SERVICES),  # machines here may have two cores
     f"--namespace={NAMESPACE}",
 )
+TAINT = "node-role.kubernetes.io/control-plane:NoSchedule"
 BROKERS = 3
 DECIDING = ("allocator", "pod-watcher", "callout", "webhook")
 SERVED_S = 60
@@ -24,7 +26,20 @@ SERVED_S = 60
 
 
 @pytest.fixture(scope="module")
-def helm(cluster: Cluster) -> Iterator[Helm]:
+def three_machines(cluster: Cluster) -> Iterator[None]:
+    """Each broker needs one of its own: the control plane's takes pods too, and has a volume."""
+    machine = cluster.nodes[0]
+    volume = addons.volume(machine.name, 0)
+    machine.box.run("mkdir", "--parents", volume["spec"]["local"]["path"])
+    apply(cluster, "default", volume)
+    cluster.kubectl("taint", "node", machine.name, f"{TAINT}-")
+    yield
+    cluster.kubectl("taint", "node", machine.name, TAINT)
+    cluster.kubectl("delete", "persistentvolume", volume["metadata"]["name"])
+
+
+@pytest.fixture(scope="module")
+def helm(cluster: Cluster, three_machines: None) -> Iterator[Helm]:
     """The chart with `replicas: ha`, on machines that enforce its NetworkPolicies."""
     was_enforced = cluster.enforces_network_policies
     cluster.enforce_network_policies()

@@ -48,10 +48,11 @@ def volumes(workers: Sequence[str]) -> list[Json]:
         "volumeBindingMode": "WaitForFirstConsumer",
         "reclaimPolicy": "Retain",
     }
-    return [storage, *(_volume(worker, number) for worker in workers for number in range(VOLUMES_PER_WORKER))]
+    return [storage, *(volume(worker, number) for worker in workers for number in range(VOLUMES_PER_WORKER))]
 
 
-def _volume(worker: str, number: int) -> Json:
+def volume(worker: str, number: int) -> Json:
+    """One on a machine's disk, at VOLUMES/number."""
     term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [worker]}]}
     return {
         "apiVersion": "v1",
