@@ -261,22 +261,14 @@ async def test_a_signal_gives_the_terminal_back_too(make):
             await task
 
 
-<<<<<<< HEAD
-async def test_watching_in_a_pipe_tells_each_change_once(make, monkeypatch, capsys):
-    """A program reads line by line; the same twice would be taken for something that happened."""
-    monkeypatch.setattr(answer, "PAUSE_S", 0.0)
-    bus = MemoryBus(MemoryBroker())
-    await ensured(bus)
-=======
 @pytest.fixture
 async def bus(monkeypatch):
     """A bus to watch without pauses."""
-    monkeypatch.setattr(watch, "PAUSE_S", 0.0)
+    monkeypatch.setattr(answer, "PAUSE_S", 0.0)
     monkeypatch.setattr(watch, "ASK_EVERY_S", 0.0)
     made = MemoryBus(MemoryBroker())
     await ensured(made)
     return made
->>>>>>> tests-b
 
 
 async def since_never(_world):
@@ -317,13 +309,6 @@ async def test_watching_in_a_pipe_tells_each_change_once(make, bus, capsys):
 
 async def test_what_pods_are_used_for_is_told_again_when_it_changes(make, bus, capsys):
     """It is not on the bus: a slice that fell idle would stand there as busy for as long as nothing else happens."""
-<<<<<<< HEAD
-    monkeypatch.setattr(answer, "PAUSE_S", 0.0)
-    monkeypatch.setattr(watch, "ASK_EVERY_S", 0.0)
-    bus = MemoryBus(MemoryBroker())
-    await ensured(bus)
-=======
->>>>>>> tests-b
     await say(bus, subjects.request(make.request), 0, make.asked())
     await say(bus, subjects.binding(make.request), 0, make.bound())
     answers = [(97.0, 300), (97.0, 300), (0.0, 10)]
@@ -361,13 +346,6 @@ async def test_what_pods_are_used_for_is_told_again_when_it_changes(make, bus, c
 )
 async def test_every_list_can_be_watched_and_idle_is_measured_again(make, fleet_state, bus, capsys, looked, expected):
     """A list that shows what was once is no watch."""
-<<<<<<< HEAD
-    monkeypatch.setattr(answer, "PAUSE_S", 0.0)
-    monkeypatch.setattr(watch, "ASK_EVERY_S", 0.0)
-    bus = MemoryBus(MemoryBroker())
-    await ensured(bus)
-=======
->>>>>>> tests-b
     for subject, message in fleet_state.values.items():
         await say(bus, parse(subject), 0, message)
     idle = [None]
@@ -392,15 +370,7 @@ async def test_every_list_can_be_watched_and_idle_is_measured_again(make, fleet_
                 await asyncio.sleep(0.01)
 
 
-<<<<<<< HEAD
-async def test_watching_ends_when_agents_can_no_longer_be_asked_by_a_fault_of_ours(make, monkeypatch):
-    monkeypatch.setattr(answer, "PAUSE_S", 0.0)
-    monkeypatch.setattr(watch, "ASK_EVERY_S", 0.0)
-    bus = MemoryBus(MemoryBroker())
-    await ensured(bus)
-=======
 async def test_watching_ends_when_agents_can_no_longer_be_asked_by_a_fault_of_ours(make, bus):
->>>>>>> tests-b
     asked = []
 
     async def ask(_world):
