@@ -11,6 +11,7 @@ from typing import Any
 
 from cluster.harness.box import BoxError
 from cluster.harness.cluster import Cluster
+from cluster.harness.node import Node
 from cluster.images.build import build
 
 REPOSITORY = Path(__file__).parents[2]
@@ -43,8 +44,8 @@ def images() -> Path:
     return Path(named) if named else build("auto", say=print).path
 
 
-def bring_images(cluster: Cluster) -> None:
-    cluster.import_images(images(), TAGS)
+def bring_images(cluster: Cluster, machines: Sequence[Node] = ()) -> None:
+    cluster.import_images(images(), TAGS, machines)
 
 
 def install(cluster: Cluster, *, overlay: str = "simulated", components: Sequence[str] = ()) -> None:

@@ -31,6 +31,7 @@ def three_machines(cluster: Cluster) -> Iterator[None]:
     machine = cluster.nodes[0]
     volume = addons.volume(machine.name, 0)
     machine.box.run("mkdir", "--parents", volume["spec"]["local"]["path"])
+    product.bring_images(cluster, [machine])
     apply(cluster, "default", volume)
     cluster.kubectl("taint", "node", machine.name, f"{TAINT}-")
     yield

@@ -127,8 +127,10 @@ class Cluster:
         except subprocess.TimeoutExpired:
             raise BoxError(f"kubectl {' '.join(map(str, arguments))} took longer than {timeout_s:.0f} s") from None
 
-    def import_images(self, archive: Path, tags: Mapping[str, str] | None = None) -> None:
-        """Into every worker, side by side. tags: name in the archive -> one more name for it."""
+    def import_images(
+        self, archive: Path, tags: Mapping[str, str] | None = None, machines: Sequence[Node] = ()
+    ) -> None:
+        """Into these machines or every worker, side by side. tags: name in the archive -> one more name for it."""
 
         def bring(node: Node) -> None:
             node.import_images(archive)
@@ -136,7 +138,7 @@ class Cluster:
                 node.tag_image(name, also)
 
         with ThreadPoolExecutor() as pool:
-            list(pool.map(bring, self.workers))
+            list(pool.map(bring, machines or self.workers))
 
     @property
     def enforces_network_policies(self) -> bool:
