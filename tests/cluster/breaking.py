@@ -19,6 +19,7 @@ from sluice_node_agent.simulated.hardware_file import HardwareFile
 Json = dict[str, Any]
 COMPONENTS: Mapping[str, tuple[str, str]] = {
     "nats": ("sluice-system", "nats"),
+    "callout": ("sluice-system", "callout"),
     "allocator": ("sluice-system", "allocator"),
     "inventory": ("sluice-system", "inventory"),
     "pod-watcher": ("sluice-system", "pod-watcher"),
