@@ -20,7 +20,8 @@ from simulation.world.kubelet_plugin import SHARED
 from simulation.world.manifest_folder import Folder
 
 from sluice.contracts.bus.events import LastRead, Observed, Write
-from sluice.contracts.messages import AllocationRequested, Booking, Claim, Grant, ResourceClaimRef, Revoke
+from sluice.contracts.ids import AllocationId
+from sluice.contracts.messages import AllocationRequested, Booking, Bound, Claim, Grant, ResourceClaimRef, Revoke
 from sluice_node_agent.core.instructions import AnswerCall, CdiDevice
 from sluice_node_agent.core.journal_records import SliceRecord
 
@@ -147,21 +148,40 @@ class ClaimJudge:
         self.by_claim: Callable[[], Collection[str]] = tuple
         """Owners whose devices are handed over by claim."""
         self._hands_over = hands_over
+        self._booked: dict[AllocationId, Booking] = {}
 
     def landed(self, write: Write, _sequence: int) -> None:
-        """A booking names the claims that were asked with, on a node that hands over, and its groups are on one GPU."""
-        message = write.message
-        if isinstance(message, Grant | Revoke) and message.booking.devices:
-            self._check(message.booking)
+        """A booking names the claims that were asked with, on a node that hands over, and its groups are on one GPU; a
+        pod is bound to a booking of its claims."""
+        match write.message:
+            case Grant() as grant if grant.booking.devices:
+                self._booked[grant.booking.allocation] = grant.booking
+                self._check(grant.booking)
+            case Revoke() as revoke if revoke.booking.devices:
+                # Of a request that was asked again with other claims, after a wipe with the same revision.
+                granted = self._booked.get(revoke.booking.allocation, revoke.booking)
+                if revoke.booking.resource_claims != granted.resource_claims:
+                    text = f"{granted.allocation} has {granted.resource_claims}, and {revoke} other claims"
+                    self._books.fail("claims", text)
+            case Bound() as bound if bound.allocation in self._booked:
+                self._check_claims(self._booked[bound.allocation], bound.request_revision)
+            case _:
+                pass
 
-    def _check(self, booking: Booking) -> None:
-        asked = self._books.asked.get((booking.request, booking.request_revision))
+    def _check_claims(self, booking: Booking, revision: int) -> None:
+        asked = self._books.asked.get((booking.request, revision))
         if asked is None:
             return
         is_forgotten = asked.held is not None and not asked.resource_claims  # its claim is gone while it runs
         if booking.resource_claims != asked.resource_claims and not is_forgotten:
             text = f"{booking.allocation} has {booking.resource_claims}, and was asked with {asked.resource_claims}"
             self._books.fail("claims", text)
+
+    def _check(self, booking: Booking) -> None:
+        self._check_claims(booking, booking.request_revision)
+        asked = self._books.asked.get((booking.request, booking.request_revision))
+        if asked is None:
+            return
         if booking.resource_claims and booking.node not in self._hands_over:
             self._books.fail("claims", f"{booking.allocation} is on {booking.node}, which hands none over")
         for names in asked.same_gpu:

@@ -12,7 +12,7 @@ from sluice.contracts.outbox.guard_queue import GuardQueue
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.node import reconcile
 from sluice_allocator.core.quotas import overcommit
-from sluice_allocator.core.request import eviction_orders
+from sluice_allocator.core.request import eviction_orders, grant_validity
 from sluice_allocator.core.serve import offers
 from sluice_node_agent.core import agent
 from sluice_node_agent.core.journal_records import NodeRecord, SharedDeviceRecord, SliceRecord
@@ -92,6 +92,12 @@ RARE_BUGS += [
         "memory that its share was given: the journal was lost while its server had another size's limits",
         ("MPS",),
         ((OrderReconciler, "_is_served", always(True)),),
+    ),
+    PlantedBug(
+        "slice bound whatever claim it was made for",
+        "the start of a pod whose claim was deleted by hand around a wipe: its kubelet finds no slice for it",
+        ("claims",),
+        ((grant_validity, "_is_for_other_claims", always(False)),),
     ),
     PlantedBug(
         "reservation never swapped",

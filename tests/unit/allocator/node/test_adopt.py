@@ -162,6 +162,24 @@ def test_a_slice_that_was_lost_before_it_was_bound_is_placed_anew(empty):
     assert waived.cause == revoke.cause == "its devices vanished before it was bound: gone"
 
 
+@pytest.mark.parametrize("claims", [("c-new",), ()], ids=["its-claim-is-another", "it-has-a-ticket"])
+def test_a_slice_that_was_made_for_another_claim_is_placed_anew(empty, claims):
+    """Its kubelet would find no slice for the new claim, and the pod never start; revisions begin again after a wipe."""
+
+    def refs(*uids):
+        return tuple(msg.ResourceClaimRef(uid=uid, name="sluice-x", requests={"main": "main"}) for uid in uids)
+
+    report = living()
+    booking = msgspec.structs.replace(report.booking, resource_claims=refs("c-old"))
+    report = msgspec.structs.replace(report, booking=booking)
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,), kubelet_hands_over=True))
+
+    said = empty.land_all(empty.request(msgspec.structs.replace(asked("p1"), resource_claims=refs(*claims))))
+
+    causes = [write.message.cause for write in said if isinstance(write.message, (msg.Waived, msg.Revoke))]
+    assert causes == ["its slice was made for a ResourceClaim that is gone"] * 2
+
+
 def test_a_pod_whose_slice_was_lost_with_its_binding_is_told(empty):
     """It would wait without a word: its source says that it has the slice, so it gets no other."""
     held = msg.Held(node=NODE, allocation=living().booking.allocation)

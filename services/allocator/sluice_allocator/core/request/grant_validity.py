@@ -59,6 +59,8 @@ def why_decline(ctx: SchedulerContext, grant: msg.Grant, asked: msg.AllocationRe
         return DECLINED
     if isinstance(binding, msg.Bound) or is_held(asked, booking.allocation) or (grant.after and is_move(grant)):
         return None
+    if _is_for_other_claims(booking, asked):
+        return "its slice was made for a ResourceClaim that is gone"
     slice_ = ctx.facts.slices.get(booking.allocation)
     if isinstance(slice_, msg.SliceDegraded):
         return f"its devices vanished before it was bound: {slice_.message}"
@@ -98,6 +100,11 @@ def _by_its_binding(
             return binding.cause
         case _:
             return None
+
+
+def _is_for_other_claims(booking: msg.Booking, asked: msg.AllocationRequested) -> bool:
+    """Whether a kubelet would find no slice for a claim: after a wipe revisions begin again, and claims may be new."""
+    return {each.uid for each in booking.resource_claims} != {each.uid for each in asked.resource_claims}
 
 
 def _has_another(ctx: SchedulerContext, asked: RequestFact | None, allocation: AllocationId) -> bool:
