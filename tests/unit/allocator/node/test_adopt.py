@@ -164,7 +164,7 @@ def test_a_slice_that_was_lost_before_it_was_bound_is_placed_anew(empty):
 
 @pytest.mark.parametrize("claims", [("c-new",), ()], ids=["its-claim-is-another", "it-has-a-ticket"])
 def test_a_slice_that_was_made_for_another_claim_is_placed_anew(empty, claims):
-    """Its kubelet would find no slice for the new claim, and the pod never start; revisions begin again after a wipe."""
+    """Its kubelet would find no slice for the new claim, and the pod never start; a wipe begins revisions again."""
 
     def refs(*uids):
         return tuple(msg.ResourceClaimRef(uid=uid, name="sluice-x", requests={"main": "main"}) for uid in uids)
