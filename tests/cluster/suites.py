@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def run(minor: str, *, product: Sequence[str], is_recorded: bool) -> int:
             if is_long:
                 outcomes.append(_pytest("API server, Sluice installed", ["tests/kubernetes"], api, near))
             outcomes.append(_pytest("uninstall", ["-m", "cluster", LAST], named))
-        record = _record(cluster, outcomes, runs_pods=bool(product), has_extras=is_long)
+        record = _record(cluster, outcomes, PINNED if is_long else PINNED.keys() - EXTRAS.keys() if product else ())
     out = REPOSITORY / "out"
     out.mkdir(exist_ok=True)
     (out / f"cluster-run-{minor}.json").write_text(json.dumps(record, indent=2) + "\n")
@@ -130,15 +130,15 @@ def _read(title: str, results: Path) -> Outcome:
     return outcome
 
 
-def _record(cluster: Cluster, outcomes: list[Outcome], *, runs_pods: bool, has_extras: bool) -> dict[str, Any]:
-    """Without machines that run pods it says nothing of their components, and of extras only where suites ran them."""
+def _record(cluster: Cluster, outcomes: list[Outcome], on_machines: Collection[str]) -> dict[str, Any]:
+    """`on_machines`: what ran beside the control plane, of PINNED; nothing where no machine ran pods."""
     return {
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
-        "machines": len(cluster.nodes) if runs_pods else 0,
+        "machines": len(cluster.nodes) if on_machines else 0,
         "versions": {
             "Kubernetes": VERSIONS[cluster.minor].removeprefix("v"),
             "etcd": _version("etcd", PINNED["etcd"]),
-            **(_versions_of_machines(PINNED if has_extras else PINNED.keys() - EXTRAS.keys()) if runs_pods else {}),
+            **(_versions_of_machines(on_machines) if on_machines else {}),
         },
         "suites": {
             outcome.title: {"passed": outcome.passed, "skipped": sum(outcome.skipped.values())} for outcome in outcomes
@@ -146,7 +146,7 @@ def _record(cluster: Cluster, outcomes: list[Outcome], *, runs_pods: bool, has_e
     }
 
 
-def _versions_of_machines(built: Iterable[str]) -> dict[str, str]:
+def _versions_of_machines(built: Collection[str]) -> dict[str, str]:
     runc = subprocess.run(["runc", "--version"], capture_output=True, text=True, timeout=10, check=True).stdout.split()
     return {
         **{folder: _version(folder, PINNED[folder]) for folder in built},
