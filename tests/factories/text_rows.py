@@ -2,14 +2,22 @@
 
 
 def text_rows(text: str) -> list[tuple[str, ...]]:
-    """A line at the margin begins a row, an indented one is its next cell, and a deeper one goes on with that cell."""
+    """
+    A line at the margin begins a row, one indented by 2 is its next cell, and one by 4 goes on with that cell.
+
+    Fails on any other line, and on two rows that begin alike: as a dict they would be one.
+    """
     rows: list[list[str]] = []
     for line in text.strip("\n").splitlines():
-        indent, words = len(line) - len(line.lstrip()), line.strip()
-        if indent == 0:
-            rows.append([words])
-        elif indent == 2:
-            rows[-1].append(words)
-        else:
-            rows[-1][-1] += f" {words}"
+        words = line.strip()
+        match len(line) - len(line.lstrip()):
+            case 0 if words:
+                rows.append([words])
+            case 2 if rows and words:
+                rows[-1].append(words)
+            case 4 if rows and words:
+                rows[-1][-1] += f" {words}"
+            case _:
+                raise AssertionError(f"no line of a table: {line!r}")
+    assert len({row[0] for row in rows}) == len(rows), "two rows begin alike"
     return [tuple(row) for row in rows]

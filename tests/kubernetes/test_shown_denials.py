@@ -201,7 +201,9 @@ two at once
     affinity); spec.hostPID = 'true': a GPU pod that sees the processes of its node can reach the slices of others
     through them {NOT_PRIVILEGED}
 """
-DENIALS = {title: Denial(*BODIES[title], sentence) for title, sentence in text_rows(SENTENCES)}
+SENTENCE_OF = dict(text_rows(SENTENCES))
+assert SENTENCE_OF.keys() == BODIES.keys()
+DENIALS = {title: Denial(*body, SENTENCE_OF[title]) for title, body in BODIES.items()}
 WARNINGS = {
     "priority": (
         pod(container(resources=gpu(gpu="1", priority="1"))),
