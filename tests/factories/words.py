@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from msgspec import convert
+
 from sluice.contracts.bus.events import Entry, Write, stream_of
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, SourceName
-from sluice.contracts.messages import AnyMessage, Booking, DeviceGrant
+from sluice.contracts.messages import AnyMessage, Booking, Claim, DeviceGrant
 
 
 def booking_of(allocation: str, node: str, devices: tuple[DeviceGrant, ...] = (), /, **changes: Any) -> Booking:
@@ -14,6 +16,12 @@ def booking_of(allocation: str, node: str, devices: tuple[DeviceGrant, ...] = ()
     plain = {"request": RequestId(pod), "request_revision": 1, "owner": pod, "name": pod, "namespace": "default"}
     plain |= {"allocation": AllocationId(allocation), "source": SourceName("folder")} | changes
     return Booking(**plain, node=NodeName(node), devices=devices)
+
+
+def claim_of(**fields: Any) -> Claim:
+    """A claim of the container main with these fields, lists for tuples; fails on one that no claim has."""
+    assert fields.keys() <= set(Claim.__struct_fields__), fields
+    return convert({"container": "main"} | fields, Claim)
 
 
 def write_of(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from factories.text_rows import text_rows
-from msgspec import convert
+from factories.words import claim_of
 from yaml import safe_load
 
 from sluice.contracts.messages import Claim, DeviceFilter
@@ -203,7 +203,7 @@ TYPES = """
 def test_each_type_gives_what_it_says(said, values):
     """Memory in bytes is rounded up to MiB, and a number of SMs wins over a percentage."""
     answer = asked_by(**safe_load(said))
-    assert answer.claims == (convert({"container": "main", **safe_load(values)}, Claim),)
+    assert answer.claims == (claim_of(**safe_load(values)),)
 
 
 GOOD = {"gpu_mem": "1048576", "gpu_sm_partition": "12"}

@@ -2,7 +2,7 @@
 
 import pytest
 from factories.text_rows import text_rows
-from msgspec import convert
+from factories.words import claim_of
 from yaml import safe_load
 
 from sluice.contracts.messages import Claim
@@ -25,7 +25,7 @@ def keys(**said: str) -> dict[str, str]:
 
 
 def main(**values) -> tuple[Claim, ...]:
-    return (convert({"container": "main"} | values, Claim),)
+    return (claim_of(**values),)
 
 
 SEVERAL_KEYS = """
