@@ -187,7 +187,12 @@ def device_plugin(well):
         (unready, Check.SERVICES, "problem", "cannot be created"),
         (untrusted, Check.ADMISSION, "problem", "no caBundle yet in mps.pods.sluice.dev"),
         (passed_by, Check.ADMISSION, "problem", "failurePolicy is not Fail in pods.sluice.dev"),
-        (in_plain_text, Check.SERVICES, "warning", "in plain text (SLUICE_GRPC_PLAIN_TEXT): sluice-allocator"),
+        (
+            in_plain_text,
+            Check.SERVICES,
+            "warning",
+            "serve gRPC in plain text (SLUICE_GRPC_PLAIN_TEXT): sluice-allocator",
+        ),
         (
             waits_for_a_config_map,
             Check.NODES,
