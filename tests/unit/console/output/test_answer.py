@@ -8,7 +8,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from sluice.runtime.bus import BusError
 from sluice_console.core.documents import ConsolidationDocument, EmptiedNodeDocument
+from sluice_console.shell.live.allocator_client import NotAskableError
 from sluice_console.shell.output import answer
 from sluice_console.shell.output.answer import Answer, repeated
 from sluice_console.shell.output.printer import console
@@ -33,7 +35,10 @@ def asking(*answers, changed=None):
             raise OverError
         if changed is not None:
             changed.set()
-        return left.pop(0)
+        answer = left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     return ask
 
@@ -82,3 +87,17 @@ async def test_on_a_terminal_the_new_takes_the_place_of_the_old(monkeypatch):
     with pytest.raises(OverError):
         await repeated(asking(of("a"), of("b"), changed=changed), "text", changed)
     assert screen.file.getvalue() == "a\n\x1b[2J\x1b[Hb\n"
+
+
+async def test_a_service_that_is_away_for_some_questions_ends_no_watching(monkeypatch, capsys):
+    """A person who looks at use over days would start it again after each upgrade; of a typo it still ends."""
+    monkeypatch.setattr(answer, "ASK_EVERY_S", 0.0)
+    away, lost = NotAskableError("no recorder is active"), BusError("no NATS server answers")
+    with pytest.raises(NotAskableError):
+        await repeated(asking(away), "text")
+    with pytest.raises(OverError):
+        await repeated(asking(of("a"), away, away, lost, of("a"), of("b")), "text")
+    out, err = capsys.readouterr()
+    assert out == "a\n\na\n\nb\n"
+    said = [f"{each}; asked again every minute" for each in (away, lost)]
+    assert err.splitlines() == ["note a", *said, "note a", "note b"]

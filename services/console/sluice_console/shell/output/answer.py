@@ -4,10 +4,12 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
+from sluice.runtime.bus import BusError
 from sluice_console.core.documents import Document
+from sluice_console.shell.errors import CommandError
 from sluice_console.shell.output.formats import OutputFormat, is_for_programs, print_document
 from sluice_console.shell.output.printer import console, say
 
@@ -47,16 +49,25 @@ async def once(answer: Awaitable[Answer], form: OutputFormat) -> int:
 async def repeated(
     ask: Callable[[], Awaitable[Answer]], form: OutputFormat, changed: asyncio.Event | None = None
 ) -> NoReturn:
-    """Print the answer, and again when another one comes: asked for after `changed`, without it every minute."""
+    """
+    Print the answer, and again when another one comes: asked for after `changed`, without it every minute.
+
+    Without it only the first question may fail: the error of a later one is printed, and it is asked again.
+    """
     shown: Answer | None = None
     while True:
         if changed is not None:
             changed.clear()
         began = time.monotonic()
-        answer = await ask()
+        try:
+            answer = await ask()
+        except (BusError, CommandError) as error:
+            if shown is None or changed is not None:
+                raise
+            answer = replace(shown, documents=(), notes=(f"{error}; asked again every minute",), beside=str(error))
         took_s = time.monotonic() - began
         if answer != shown:
-            if shown is not None and not is_for_programs(form):
+            if shown is not None and answer.documents and not is_for_programs(form):
                 out = console()
                 out.clear() if out.is_terminal else out.print()
             answer.print(form, one_line=True)
