@@ -1,8 +1,13 @@
 """`sluice explain REQUEST`: which request a person means. `sluice events`: one line each."""
 
+import asyncio
+
 import msgspec
 import pytest
+from factories.broker.bus_rigs import broker_and_bus, ensured, say
+from factories.waiting import until
 
+from sluice.contracts.bus import subjects
 from sluice.contracts.bus.codec import Undecodable
 from sluice.contracts.messages import Envelope
 from sluice_console.core.documents import PodDocument, PodsDocument
@@ -11,6 +16,7 @@ from sluice_console.core.history.events import EventDocument, event_document
 from sluice_console.core.history.sentences import HistoryMessage, RequestNames
 from sluice_console.shell.inspect import look_up, trace
 from sluice_console.shell.inspect.look_up import event_line, matching, with_past
+from sluice_console.shell.inspect.watch import watch_story
 from sluice_console.shell.output.answer import once
 
 
@@ -131,3 +137,29 @@ def test_bytes_that_cannot_be_read_are_a_line_too():
     assert (event.word, event.unreadable) == ("", "not JSON")
     assert event_line(event).endswith("hist.sluice.node.a: cannot be read: not JSON\n")
     assert event_document("hist.others.node.a", Undecodable("not JSON"), RequestNames()) is None
+
+
+async def test_a_story_goes_on_after_its_broker_was_away(make, tmp_path, capsys):
+    """Lists do; and a person who waits for a pod would not be told that it has its slice."""
+    told = []
+
+    def last(state):
+        lines = capsys.readouterr().out.splitlines()
+        told.extend(msgspec.json.decode(line) for line in lines if line.startswith("{"))  # others log
+        return told and told[-1]["state"] == state and told[-1]
+
+    async with broker_and_bus(tmp_path) as (broker, bus):
+        await say(bus, subjects.request(make.request), 0, make.asked(), request=make.request)
+        watching = asyncio.create_task(watch_story(broker.url, "train", trace.trace, "json"))
+        try:
+            await until(lambda: last("requested"))
+            (server,) = broker.servers
+            await server.kill()
+            await asyncio.sleep(0.5)
+            await server.start()
+            await ensured(bus)
+            await say(bus, subjects.binding(make.request), 0, make.bound(), request=make.request)
+            await until(lambda: (found := last("bound")) and "Bound" in str(found["parts"]))
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)

@@ -147,7 +147,7 @@ def found_among(pods: list[PodDocument], wanted: str) -> list[PodDocument]:
 
 
 async def _standing(url: str, pod: PodDocument) -> StandingDocument | None:
-    """A live request's state in the allocator; None if no allocator answers."""
+    """A live request's state in the allocator; None if it does not answer, or the bus does not."""
     if pod.state == "ended":
         return None
     from sluice.contracts.pb.allocator_pb2 import ExplainRequest  # noqa: PLC0415 - of gRPC only this story needs anything
@@ -157,7 +157,7 @@ async def _standing(url: str, pod: PodDocument) -> StandingDocument | None:
         async with connected(url) as bus, allocator(bus) as asked:
             request = ExplainRequest(request=pod.request)
             return standing(await asked.Explain(request, timeout=STANDING_WITHIN_S))
-    except NotAskableError:
+    except (BusError, NotAskableError):
         return None
 
 

@@ -3,20 +3,18 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
 from sluice.runtime.bus import Bus
-from sluice.runtime.nats.history import open_history
 from sluice_console.core.fleet.usage import UsagesDocument, silent_lines
-from sluice_console.core.history.sentences import HistoryMessage
 from sluice_console.shell.inspect.look_up import PastRequests, StoryTeller, asking, past_requests, view_answer
 from sluice_console.shell.inspect.nodes import IdleSince
 from sluice_console.shell.inspect.top import ASK_EVERY_S, Beside, Since, top_on
 from sluice_console.shell.inspect.views import UNASKED, FleetView
-from sluice_console.shell.live.connect import StoredTimes, connected, user_of_the_bus
-from sluice_console.shell.live.history import readable
+from sluice_console.shell.live.connect import StoredTimes, connected
+from sluice_console.shell.live.history import follow_history
 from sluice_console.shell.live.live_fleet import LiveFleet, caught_up
 from sluice_console.shell.output.answer import Answer, repeated
 from sluice_console.shell.output.formats import OutputFormat
@@ -69,24 +67,18 @@ async def watch_on(
 async def watch_story(url: str, wanted: str, tell: StoryTeller, form: OutputFormat) -> NoReturn:
     """Tell of requests again whenever the bus or its history has more of them. Raises BusError, NotFoundError."""
     changed, times = asyncio.Event(), StoredTimes()
-    who = user_of_the_bus(url)
     async with (
         connected(url, times=times) as bus,
         caught_up(bus, changed) as live,
-        open_history(url, name="console", credentials=who) as history,
+        aclosing(follow_history(url)) as history,
     ):
         live.fleet_state.stored_at = times.at
-        told: list[HistoryMessage] = []
-        last = 0
-        async for batch in history.read():
-            told += readable(batch)
-            last = batch[-1].sequence
+        told = await anext(history)
 
         async def keep() -> None:
-            async for more in history.read(after=last, follow=True):
-                told.extend(readable(more))
-                if more:
-                    changed.set()
+            async for more in history:
+                told.extend(more)
+                changed.set()
 
         async with _kept(keep(), changed) as check:
 
