@@ -200,9 +200,9 @@ async def test_a_drain_asks_first_and_a_wrong_name_changes_nothing(here):
     wrong = here.up.sluice("drain", "gpu-9", "--yes")
     known = "there is no node gpu-9; known: gpu-1.example.internal, gpu-2, gpu-3"
     assert (wrong.returncode, known in wrong.stderr) == (4, True)
+    wrong = here.up.sluice("cordon", bound.node, "--gpu", "7")
+    assert (wrong.returncode, "has no GPU '7'" in wrong.stderr) == (4, True)
     url = here.up.running.nats_url
-    code, _, said = await typed(cordon(url, CordonTarget(bound.node, ("7",)), form="text", run=RUN))
-    assert (code, "has no GPU '7'" in said) == (4, True)
     for node in A100:
         code, said, _ = await typed(cordon(url, CordonTarget(node), form="text", run=RUN))
         assert (code, f"{node} is cordoned\n" in said) == (0, True)

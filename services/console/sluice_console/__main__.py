@@ -77,7 +77,7 @@ def up_command(
         if value is not None and value < 1:
             raise UsageError(f"{name} {value}: must be at least 1")
     if fleet is None and data is None:
-        raise UsageError("--fleet FILE simulates GPUs; this machine's own need --data DIR, which keeps what is on them")
+        raise UsageError("up needs --fleet FILE for simulated GPUs, or --data DIR for this machine's own")
     options = SystemOptions(fleet, pods, data, processes, allocators, closing_ttl_s, limits_file=limits)
     return run(up(options, page=web))
 
@@ -203,7 +203,7 @@ def doctor_command(
         cluster=not no_cluster,
     )
     if no_bus and not look.at_cluster:
-        raise UsageError("nothing to check: give --kubeconfig or --in-cluster, or leave out --no-bus")
+        raise UsageError("doctor has nothing to check: give --kubeconfig or --in-cluster, or leave out --no-bus")
     return run(doctor(look, form=form_of(output, json=json)))
 
 

@@ -22,12 +22,10 @@ from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.shell.cli_options import EXIT_FAILED, EXIT_USAGE, UsageError, agreed, run
 from sluice_console.shell.commands.completion import completion_script
 from sluice_console.shell.commands.run import with_delimiter
-from sluice_console.shell.errors import CommandError
+from sluice_console.shell.errors import CommandError, NotFoundError
 from sluice_console.shell.live import names
 from sluice_console.shell.operate.quarantine import (
     DeclinedError,
-    NoTerminalError,
-    NotThereError,
     QuarantineRelease,
     check,
     quarantined_on,
@@ -156,7 +154,7 @@ def test_nobody_vouches_for_processes_without_being_asked():
     questions = []
     with pytest.raises(DeclinedError, match="nothing was done") as no:
         check(wanted, is_terminal=True, ask=lambda question: bool(questions.append(question)))
-    with pytest.raises(NoTerminalError) as unasked:
+    with pytest.raises(UsageError) as unasked:
         check(wanted, is_terminal=False, ask=pytest.fail)
     assert (no.value.exit_code, unasked.value.exit_code) == (1, 2), (
         "as docs/cli.md has it: a script tries the second again"
@@ -206,7 +204,7 @@ def test_a_slice_in_quarantine_is_found_by_its_name(make):
     fleet_state = FleetState({"sluice.inventory.gpu-1_example_internal": make.inventory(make.gpu_report(), stuck)})
     (node,) = fleet_state.inventories()
     assert quarantined_on(fleet_state, make.allocation) == node
-    with pytest.raises(NotThereError, match=f"no slice 'b' in quarantine; there are: {make.allocation}") as told:
+    with pytest.raises(NotFoundError, match=f"no slice 'b' in quarantine; there are: {make.allocation}") as told:
         quarantined_on(fleet_state, "b")
     assert isinstance(told.value, CommandError)
     assert told.value.exit_code == 4

@@ -47,8 +47,8 @@ def test_what_is_not_there_is_told_with_what_is(make):
         named_gpus(fleet_state, "gpu-9", ())
     with pytest.raises(UnknownTargetError, match=rf"{NODE} has no GPU '3'; it has 0 \({GPU}\)"):
         named_gpus(fleet_state, NODE, ("3",))
-    assert _wrong("cordon", unknown.value) == 4  # as docs/cli.md has it for what is not there
-    assert _wrong("cordon", CordonError("the node is being drained")) == 2
+    assert _wrong(unknown.value).exit_code == 4  # as docs/cli.md has it for what is not there
+    assert _wrong(CordonError("the node is being drained")).exit_code == 2
 
 
 def test_a_reason_is_as_long_as_one_in_a_limits_file():

@@ -1,12 +1,11 @@
 """The command line of `sluice bench`."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from sluice_console.shell.cli_options import EXIT_USAGE, AsJson, Documented, form_of, run
+from sluice_console.shell.cli_options import AsJson, Documented, UsageError, form_of, run
 
 
 def add_to(app: App) -> None:
@@ -47,8 +46,7 @@ def bench_command(
 
     processes = agent_processes() if processes is None else processes
     if processes < 1 or not within_s > 0:
-        sys.stderr.write(f"sluice bench: --processes {processes} --within-s {within_s:g}: must be more than 0\n")
-        return EXIT_USAGE
+        raise UsageError(f"--processes {processes} --within-s {within_s:g}: must be more than 0")
     asked = BenchOptions(
         requests=requests,
         rate=rate,

@@ -23,7 +23,7 @@ from sluice_console.core.history.sentences import HistoryMessage, RequestNames
 from sluice_console.core.history.timeline import evicted_before, steps_of
 from sluice_console.core.output.sanitize import sanitize
 from sluice_console.core.simulate.answers import standing
-from sluice_console.shell.errors import CommandError
+from sluice_console.shell.errors import NotFoundError
 from sluice_console.shell.inspect.nodes import HISTORY_WITHIN_S, IdleSince
 from sluice_console.shell.inspect.views import UNASKED, FleetView
 from sluice_console.shell.live.connect import StoredTimes, connected, user_of_the_bus
@@ -36,7 +36,6 @@ from sluice_console.shell.output.printer import console, say, short_time, show_p
 if TYPE_CHECKING:
     from sluice_console.shell.inspect.usage import Ask
 
-EXIT_NOT_FOUND = 4
 StoryTeller = Callable[[str, str, FleetState, list[HistoryMessage]], Awaitable[Answer]]
 """`explain` or `trace`: server, request, last values, the whole history."""
 PastRequests = dict[str, AllocationRequested | RequestRejected]
@@ -45,12 +44,6 @@ CHOICES_MAX = 20
 """Pods listed where one has to be named."""
 STANDING_WITHIN_S = 2.0
 """How long a story waits for the allocator's answer."""
-
-
-class NotFoundError(CommandError):
-    """No request matches."""
-
-    exit_code = EXIT_NOT_FOUND
 
 
 async def fleet_state_at(url: str) -> FleetState:

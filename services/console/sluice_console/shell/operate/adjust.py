@@ -4,8 +4,8 @@ from sluice_console.core.documents import PodDocument
 from sluice_console.core.fleet.pods import pods_document
 from sluice_console.core.operate.resize import AdjustError, SizeChange, document_of, lines_of, question_of
 from sluice_console.shell.cli_options import UsageError
-from sluice_console.shell.errors import CommandError
-from sluice_console.shell.inspect.look_up import NotFoundError, matching
+from sluice_console.shell.errors import CommandError, NotFoundError
+from sluice_console.shell.inspect.look_up import matching
 from sluice_console.shell.live.allocator_client import allocator
 from sluice_console.shell.live.connect import connected
 from sluice_console.shell.live.live_fleet import read_fleet_state

@@ -6,7 +6,6 @@ may not be evicted yet stays until it may.
 """
 
 import asyncio
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,7 +24,8 @@ from sluice_console.core.operate.cordons import (
     pods_on,
     uncordon_word,
 )
-from sluice_console.core.output.sanitize import sanitize
+from sluice_console.shell.cli_options import UsageError
+from sluice_console.shell.errors import CommandError, NotFoundError
 from sluice_console.shell.live.connect import connected
 from sluice_console.shell.live.live_fleet import LiveFleet, NotAnsweringError, following, read_fleet_state
 from sluice_console.shell.operate.guarded_write import update_guarded
@@ -34,8 +34,6 @@ from sluice_console.shell.output.printer import say as tell
 from sluice_console.shell.output.printer import write_lines
 
 EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_NOT_FOUND = 4
 EXIT_STILL_THERE = 7
 UNCORDONED_TTL_S = 4 * 3600
 """How long an `Uncordoned` stays: as long as other final messages (PROTOCOL W5)."""
@@ -92,7 +90,7 @@ async def drain(
             if wait_s is not None:
                 left = await wait_until_left(bus, target.node, gpus, wait_s)
     except CordonError as error:
-        return _wrong("drain", error)
+        raise _wrong(error) from error
     print_document(_document(target.node, said, left), form, _show)
     return EXIT_STILL_THERE if left and wait_s is not None else 0
 
@@ -136,7 +134,7 @@ async def _change(
             gpus = named_gpus(fleet_state, target.node, target.gpus)
             said = await _say(bus, target, gpus, word, run=run, ttl_s=ttl_s)
         except CordonError as error:
-            return _wrong("uncordon" if ttl_s else "cordon", error)
+            raise _wrong(error) from error
         of = tuple(said.gpus) if isinstance(said, Cordoned) else gpus
         print_document(_document(target.node, said, pods_on(fleet_state, target.node, of)), form, _show)
         return 0
@@ -218,6 +216,5 @@ def _pods(pods: tuple[DrainedPodDocument, ...]) -> str:
     return f"{len(pods)} pod{'s' if len(pods) != 1 else ''}"
 
 
-def _wrong(command: str, error: CordonError) -> int:
-    sys.stderr.write(f"sluice {command}: {sanitize(str(error))}\n")
-    return EXIT_NOT_FOUND if isinstance(error, UnknownTargetError) else EXIT_USAGE
+def _wrong(error: CordonError) -> CommandError:
+    return (NotFoundError if isinstance(error, UnknownTargetError) else UsageError)(str(error))

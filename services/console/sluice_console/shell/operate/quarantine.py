@@ -13,25 +13,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from sluice_console.core.fleet.fleet_state import FleetState
-from sluice_console.shell.errors import CommandError
-from sluice_console.shell.inspect.look_up import EXIT_NOT_FOUND, fleet_state_at
+from sluice_console.shell.cli_options import UsageError
+from sluice_console.shell.errors import CommandError, NotFoundError
+from sluice_console.shell.inspect.look_up import fleet_state_at
 from sluice_console.shell.live.running_systems import find_running, server_url
 
 PROGRAM = "sluice_node_agent"
 """Run as a program: services do not import each other."""
-EXIT_USAGE = 2
-
-
-class NotThereError(CommandError):
-    """No such slice is in quarantine."""
-
-    exit_code = EXIT_NOT_FOUND
-
-
-class NoTerminalError(CommandError):
-    """It needs a confirmation, and there is no terminal."""
-
-    exit_code = EXIT_USAGE
 
 
 class DeclinedError(CommandError):
@@ -54,18 +42,18 @@ class QuarantineRelease:
 def check(wanted: QuarantineRelease, *, is_terminal: bool, ask: Callable[[str], bool]) -> None:
     """Ignoring processes on the device needs a confirmation.
 
-    Raises NoTerminalError without a terminal and DeclinedError for a no, which differ in the exit code."""
+    Raises UsageError without a terminal and DeclinedError for a no, which differ in the exit code."""
     if not wanted.ignore_holders or wanted.yes:
         return
     if not is_terminal:
-        raise NoTerminalError("--ignore-holders needs a confirmation, and there is no terminal; use --yes")
+        raise UsageError("--ignore-holders needs a confirmation, and there is no terminal; use --yes")
     question = f"do you confirm that no process on the devices of {wanted.allocation} belongs to its pod?"
     if not ask(question):
         raise DeclinedError("nothing was done")
 
 
 async def release(server: str | None, wanted: QuarantineRelease) -> int:
-    """Retry now. Raises NotThereError, NothingRunningError, BusError."""
+    """Retry now. Raises NotFoundError, NothingRunningError, BusError."""
     node = wanted.node
     if not node:
         node = quarantined_on(await fleet_state_at(server_url(server)), wanted.allocation)
@@ -73,7 +61,7 @@ async def release(server: str | None, wanted: QuarantineRelease) -> int:
 
 
 def quarantined_on(fleet_state: FleetState, allocation: str) -> str:
-    """The node of a quarantined slice. Raises NotThereError, with the known ones."""
+    """The node of a quarantined slice. Raises NotFoundError, with the known ones."""
     there = {
         str(report.booking.allocation): node
         for node, inventory in fleet_state.inventories().items()
@@ -82,7 +70,7 @@ def quarantined_on(fleet_state: FleetState, allocation: str) -> str:
     }
     if allocation not in there:
         known = ", ".join(sorted(there)[:8]) or "none"
-        raise NotThereError(f"there is no slice {allocation!r} in quarantine; there are: {known}")
+        raise NotFoundError(f"there is no slice {allocation!r} in quarantine; there are: {known}")
     return there[allocation]
 
 
