@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from sluice_console.shell.cli_options import (
-    AsJson,
-    Documented,
-    Server,
-    UsageError,
-    ask,
-    form_of,
-    named,
-    run,
-)
+from sluice_console.shell.cli_options import AsJson, Documented, Server, UsageError, ask, form_of, named, run
 from sluice_console.shell.commands.inspect import Watch, answer_or_watch, look_or_watch
 from sluice_console.shell.commands.security import app as security_app
 
