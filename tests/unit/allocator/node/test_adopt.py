@@ -291,7 +291,7 @@ def test_what_a_head_says_was_adopted_is_waited_for(empty, lags):
         node=NODE, incarnation=INCARNATION, boot_id="b", agent_run=RunId("r"), adopted=(held.allocation,)
     )
     empty.observe(subjects.head(NODE), head)
-    if lags:
+    if lags:  # the server that is read is behind: it has neither the head nor what follows it
         empty.handle(ReadingStarted(Stream.BOOK, INCARNATION))
         empty.handle(ReadingCaughtUp(Stream.BOOK))
 
