@@ -1,7 +1,7 @@
 """Pods that are granted together or not: requested, granted, created and released, on nodes of one GPU each."""
 
 import msgspec
-from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator
+from factories.scheduling.allocator import Bench, asked, claim, working_allocator
 from factories.words import booking_of
 
 from sluice.contracts.bus.events import Ticked, Write
@@ -28,8 +28,7 @@ def member(request: str, *claims, size: int = 2, group: str = "train", priority:
 def fleet(gpus: int, **rules) -> Bench:
     """An allocator with so many nodes of one empty A100-40GB each."""
     bench = working_allocator(SchedulerConfig(**rules))
-    for number in range(gpus):
-        bench.add_node(snapshot(f"node-{number}", (gpu_report(f"node-{number}", 0),)))
+    bench.add_nodes(*(f"node-{number}" for number in range(gpus)))
     bench.said.clear()
     return bench
 
@@ -72,10 +71,6 @@ def tick(bench: Bench, seconds: float, *, times: int = 1) -> list[AnyMessage | N
         bench.now += seconds
         said += everything(bench, bench.handle(Ticked()))
     return said
-
-
-def withdraw(bench: Bench, request: str) -> list[AnyMessage | None]:
-    return bench.withdraw(request)
 
 
 def gone(bench: Bench, grant: Grant) -> list[AnyMessage | None]:

@@ -1,7 +1,7 @@
 """Pods that may be evicted, pods that preempt them, and the messages about both."""
 
 import msgspec
-from factories.scheduling.allocator import Bench, all_said, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import Bench, all_said, asked, claim
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
@@ -73,8 +73,6 @@ def start(bench: Bench, nodes: int = 1, gpus: int = 1) -> Bench:
     """The same fleet of A100-40GB for every bench that is made by hand."""
     bench.read_all(all_said())
     bench.handle(LeaseChanged(held=True))
-    for number in range(nodes):
-        name = f"node-{chr(ord('a') + number)}"
-        bench.add_node(snapshot(name, tuple(gpu_report(name, index) for index in range(gpus))))
+    bench.add_nodes(*(f"node-{chr(ord('a') + number)}" for number in range(nodes)), gpus=gpus)
     bench.said.clear()
     return bench

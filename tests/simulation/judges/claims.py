@@ -148,28 +148,23 @@ class ClaimJudge:
         self.by_claim: Callable[[], Collection[str]] = tuple
         """Owners whose devices are handed over by claim."""
         self._hands_over = hands_over
-        self._booked: dict[AllocationId, Booking] = {}
+        self._asked: dict[tuple[AllocationId, int], AllocationRequested] = {}
+        """What each was booked for: after a wipe its request may name another claim in the same revision."""
 
     def landed(self, write: Write, _sequence: int) -> None:
         """A booking names the claims that were asked with, on a node that hands over, and its groups are on one GPU; a
-        pod is bound to a booking of its claims."""
+        pod is bound to a booking of its claims, if not by a word of before a wipe, which is void."""
+        books = self._books
         match write.message:
-            case Grant() as grant if grant.booking.devices:
-                self._booked[grant.booking.allocation] = grant.booking
-                self._check(grant.booking)
-            case Revoke() as revoke if revoke.booking.devices:
-                # Of a request that was asked again with other claims, after a wipe with the same revision.
-                granted = self._booked.get(revoke.booking.allocation, revoke.booking)
-                if revoke.booking.resource_claims != granted.resource_claims:
-                    text = f"{granted.allocation} has {granted.resource_claims}, and {revoke} other claims"
-                    self._books.fail("claims", text)
-            case Bound() as bound if bound.allocation in self._booked:
-                self._check_claims(self._booked[bound.allocation], bound.request_revision)
+            case (Grant() | Revoke()) as entry if entry.booking.devices:
+                self._check(entry.booking)
+            case Bound() as bound if bound.allocation in books.bookings and bound.incarnation not in books.over:
+                asked = books.asked.get((bound.request, bound.request_revision))
+                self._check_claims(books.bookings[bound.allocation], asked)
             case _:
                 pass
 
-    def _check_claims(self, booking: Booking, revision: int) -> None:
-        asked = self._books.asked.get((booking.request, revision))
+    def _check_claims(self, booking: Booking, asked: AllocationRequested | None) -> None:
         if asked is None:
             return
         is_forgotten = asked.held is not None and not asked.resource_claims  # its claim is gone while it runs
@@ -178,10 +173,12 @@ class ClaimJudge:
             self._books.fail("claims", text)
 
     def _check(self, booking: Booking) -> None:
-        self._check_claims(booking, booking.request_revision)
-        asked = self._books.asked.get((booking.request, booking.request_revision))
+        key = booking.allocation, booking.request_revision
+        asked = self._asked.get(key) or self._books.asked.get((booking.request, booking.request_revision))
+        self._check_claims(booking, asked)
         if asked is None:
             return
+        self._asked[key] = asked
         if booking.resource_claims and booking.node not in self._hands_over:
             self._books.fail("claims", f"{booking.allocation} is on {booking.node}, which hands none over")
         for names in asked.same_gpu:

@@ -86,6 +86,12 @@ OPENED_BEFORE_IT_IS_CLOSED = PlantedBug(
     ("I13",),
     ((reconcile, "_is_to_be_closed", always(False)), (Devices, "may_be_ours", always(True))),
 )
+WHATEVER_CLAIM = PlantedBug(
+    "slice bound whatever claim it was made for",
+    "the start of a pod whose claim was deleted by hand around a wipe: its kubelet finds no slice for it",
+    ("claims",),
+    ((grant_validity, "_is_for_other_claims", always(False)),),
+)
 RARE_BUGS += [
     PlantedBug(
         "server's limits believed after a lost journal",
@@ -93,12 +99,7 @@ RARE_BUGS += [
         ("MPS",),
         ((OrderReconciler, "_is_served", always(True)),),
     ),
-    PlantedBug(
-        "slice bound whatever claim it was made for",
-        "the start of a pod whose claim was deleted by hand around a wipe: its kubelet finds no slice for it",
-        ("claims",),
-        ((grant_validity, "_is_for_other_claims", always(False)),),
-    ),
+    WHATEVER_CLAIM,
     PlantedBug(
         "reservation never swapped",
         "a place that is free, to a pod that was promised another; and its rest, to a pod that is moved for it",

@@ -45,14 +45,15 @@ class Scene:
         watchers: int = 1,
         timed: bool = False,
         kubelets: bool = False,
+        hands_over: bool = False,
         late: tuple[str, ...] = (),
     ) -> None:
         """Nodes are named node-0, node-1, ... in the order given; everything has started and nothing is asked for.
 
         With `folder_evicts` the pod-watcher carries out evictions itself; without, the evictor does. With `cluster` the
         pods are those of a cluster; it has so many `watchers`, of which one works. Where it is `timed`, all nodes
-        enforce time. With `kubelets` agents look for the processes of pods in their cgroups. Nodes in `late` are not
-        there before they `join`.
+        enforce time. With `kubelets` agents look for the processes of pods in their cgroups. Where it `hands_over`, all
+        kubelets hand devices over by claim. Nodes in `late` are not there before they `join`.
         """
         named = tuple((f"node-{number}", gpus) for number, gpus in enumerate(nodes or (MIG_NODE,)))
         plan = Plan(
@@ -69,6 +70,7 @@ class Scene:
             watchers=watchers,
             kubelets=kubelets,
             timed=tuple(node for node, _ in named) if timed else (),
+            hands_over=tuple(node for node, _ in named) if hands_over else (),
         )
         self.world = World(plan, "lines")
         self.world.watcher.evicts = folder_evicts or cluster
@@ -100,6 +102,7 @@ class Scene:
         namespace: str = "lab",
         user: int | None = None,
         terms: Terms = ANYWHERE,
+        by_claim: bool = False,
     ) -> None:
         pod = Pod(
             name,
@@ -110,6 +113,7 @@ class Scene:
             user=user,
             opens_after_s=opens_after_s,
             terms=terms,
+            by_claim=by_claim,
         )
         self.world.folder.put(pod, self.world.clockwork.now)
 

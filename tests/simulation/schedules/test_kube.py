@@ -19,6 +19,7 @@ from simulation.planted.kube import (
     RELEASE_FORGOTTEN,
     read_is_settled,
 )
+from simulation.planted.rare import WHATEVER_CLAIM
 from simulation.schedules.scene import MIG_NODE, Scene, sliced
 from simulation.world.host import Host
 from simulation.world.world import run_plan
@@ -407,3 +408,26 @@ def test_ordinary_seeds_play_clusters_and_what_is_lost_together() -> None:
     wiped = [plan for plan in plans if {"broker wipe", "journal lost"} <= {fault.kind for fault in plan.faults}]
     assert wiped
     assert all(draw_plan(plan.seed, ("lost together",)) != plan for plan in wiped)
+
+
+@catches(WHATEVER_CLAIM)
+def test_a_pod_with_another_claim_after_a_wipe_does_not_get_the_slice_of_the_claim_before() -> None:
+    """Its kubelet would find no slice for it. The judge knows that the late binding is void, and that the slice is
+    entered again with the claim that it was made for."""
+    scene = Scene(cluster=True, kubelets=True, hands_over=True)
+    unheard = scene.lose(lambda _host, write: isinstance(write.message, msg.Bound))
+    scene.pod("a", sliced("7g.40gb"), by_claim=True)
+    scene.until(lambda: bool(unheard))
+    for host in ("pod-watcher", "agent-node-0"):
+        scene.host(host).kill()
+    scene.strike("claim deleted")
+    scene.wipe()
+    landed = scene.landed()
+    scene.world.broker.fate_of = lambda _host, _write: None
+    scene.host("pod-watcher").start()
+    scene.until(lambda: any(isinstance(write.message, msg.Bound) for write in landed))
+    scene.host("agent-node-0").start()
+    scene.until(lambda: _is_let_go(scene, "a"))
+    kinds = [type(write.message) for write in landed]
+    assert kinds.index(msg.AllocationRequested) < kinds.index(msg.Bound) < kinds.index(msg.Grant)
+    scene.finish()

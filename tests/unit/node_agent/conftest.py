@@ -303,13 +303,16 @@ class Node:
         self.handle(bus_events.ReadingCaughtUp(bus_events.Stream.BOOK))
 
     def up_to(self, kind: type, *, gpu: int | None = None) -> Any:
-        """Work until there is an instruction of a kind (for a GPU); it is returned, and not carried out."""
-        while True:
-            for each in self.waiting:
-                if isinstance(each, kind) and (gpu is None or each.gpu == self.gpus[gpu]):
-                    self.waiting.remove(each)
-                    return each
+        """Work until there is one instruction of a kind (for a GPU); it is returned, and not carried out."""
+
+        def is_it(each: Any) -> bool:
+            return isinstance(each, kind) and (gpu is None or each.gpu == self.gpus[gpu])
+
+        while not (found := list(filter(is_it, self.waiting))):
             assert not self.work(own_max=1), f"no {kind} came"
+        (one,) = found
+        self.waiting.remove(one)
+        return one
 
     def order(self, message: msg.Grant | msg.Revoke | msg.Closed) -> list[Any]:
         allocation = message.allocation if isinstance(message, msg.Closed) else message.booking.allocation

@@ -116,7 +116,7 @@ def _a_removed_node_has_nothing(original: Any, ctx: Any, allocation: Any, node: 
     return not is_over and bool(original(ctx, allocation, node))
 
 
-# The same, a moment later.
+# The same, after a wipe: what closed the slice had landed before, and that its pod lost it is on its way.
 @bug("released over an empty subject", "undisturbed", reconcile, "_release_lost")
 def released_over_nothing(_original: Any, ctx: Any, request: Any, _asked: Any, cause: str) -> None:
     """A lost slice is reported at once, whatever was published before.

@@ -3,18 +3,16 @@
 from dataclasses import replace
 
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, all_said, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import FOLDER, Bench, asked, claim, working_allocator
 from msgspec import structs
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
-from sluice.contracts.ids import NodeName, RunId
-from sluice_allocator.core.allocator import Allocator
+from sluice.contracts.ids import NodeName
 from sluice_allocator.core.capacity.demand import published
 from sluice_allocator.core.capacity.node_count import PLACES_MAX
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.events import LeaseChanged
 
 TYPE = "node.kubernetes.io/instance-type"
 NVIDIA = msg.Taint(key="nvidia.com/gpu")
@@ -33,15 +31,12 @@ TOLERATES = msg.HostNeeds(tolerations=(msg.Toleration(key="nvidia.com/gpu", oper
 
 
 def working(rules: SchedulerConfig = RULES, *entries) -> Bench:
-    bench = Bench(Allocator(RunId("r1"), rules))
-    bench.read_all(all_said(), *entries)
-    bench.handle(LeaseChanged(held=True))
-    return bench
+    return working_allocator(rules, *entries)
 
 
 def add(bench: Bench, name: str = "a", facts: msg.HostFacts = HOST, gpus: int = 1) -> None:
     bench.land_all(bench.observe(subjects.host(NodeName(name)), facts))
-    bench.add_node(snapshot(name, tuple(gpu_report(name, number) for number in range(gpus))))
+    bench.add_nodes(name, gpus=gpus)
 
 
 def remove(bench: Bench, name: str = "a") -> None:

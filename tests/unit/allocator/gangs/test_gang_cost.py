@@ -16,7 +16,6 @@ from factories.scheduling.gangs import (
     ready,
     tick,
     waits,
-    withdraw,
 )
 from msgspec.structs import replace
 
@@ -64,11 +63,11 @@ def test_a_hopeless_job_is_not_tried_on_each_freed_slice():
     other = grants(ask(bench, asked("u", SMALL)))
     tick(bench, 10.0)
     tried = bench.allocator.ctx.numbered
-    withdraw(bench, "u")
+    bench.withdraw("u")
     gone(bench, other["u"])
     assert bench.allocator.ctx.numbered == tried
-    withdraw(bench, "s")
-    withdraw(bench, "t")
+    bench.withdraw("s")
+    bench.withdraw("t")
     gone(bench, small["s"])
     assert sorted(grants(gone(bench, small["t"]))) == ["a", "b"]
 
@@ -91,7 +90,7 @@ def test_a_trial_of_a_large_group_begins_anew_when_one_of_it_has_gone(monkeypatc
     bench.handle(Ticked())
     trial = bench.allocator.ctx.gangs.trial
     assert list(trial.left) == list("cdef")
-    assert not grants(withdraw(bench, leaves))
+    assert not grants(bench.withdraw(leaves))
     assert bench.allocator.ctx.cluster.booked() == {}
     assert not grants(tick(bench, 1.0))
     assert len(grants(ask(bench, member("g", WHOLE, size=6)) + tick(bench, 1.0))) == 6

@@ -18,7 +18,6 @@ from factories.scheduling.gangs import (
     ready,
     tick,
     waits,
-    withdraw,
 )
 
 from sluice.contracts import messages as msg
@@ -119,7 +118,7 @@ def test_a_job_is_as_urgent_as_its_least_urgent_pod():
     bench = fleet(1)
     blocker = grants(ask(bench, asked("x", WHOLE)))["x"]
     ask(bench, member("a", priority=9), member("b", priority=1), asked("p", WHOLE, priority=5))
-    withdraw(bench, "x")
+    bench.withdraw("x")
     assert sorted(grants(gone(bench, blocker))) == ["p"]
 
 
@@ -167,7 +166,7 @@ def test_a_pod_that_is_deleted_before_its_job_began_is_waited_for_only_so_long()
     bench = fleet(3)
     granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
     ready(bench, granted["a"])
-    withdraw(bench, "b")
+    bench.withdraw("b")
     again = grants(ask(bench, member("c", WHOLE)))
     assert sorted(again) == ["c"]
     assert sorted(bound(ready(bench, again["c"]))) == ["a", "c"]

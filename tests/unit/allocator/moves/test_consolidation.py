@@ -7,10 +7,6 @@ from sluice.contracts.messages import Leeway
 from sluice_allocator.core.moves.defragment import consolidate
 
 
-def add(bench: Bench, *names: str) -> None:
-    bench.add_nodes(*names)
-
-
 def bound(bench: Bench, name: str, profile: str = "3g.20gb", *, movable: bool = True) -> str:
     request = msgspec.structs.replace(asked(name, claim(profile=profile)), leeway=Leeway(movable=movable))
     (write,) = bench.land_all(bench.request(request))
@@ -24,24 +20,24 @@ def found(bench: Bench) -> dict[str, list[tuple[str, str]]]:
 
 def test_a_node_is_named_when_its_pods_have_room_on_others_that_are_in_use(empty: Bench) -> None:
     """Neither on a node that is idle, nor on one that would be empty itself: then nothing would be gained."""
-    add(empty, "a")
+    empty.add_nodes("a")
     assert bound(empty, "leaves", "4g.20gb") == bound(empty, "stays", movable=False) == "a"
-    add(empty, "b")
+    empty.add_nodes("b")
     assert bound(empty, "moves") == "b"
     assert found(empty) == {}, "there is no room for it elsewhere"
-    add(empty, "idle")
+    empty.add_nodes("idle")
     assert found(empty) == {"idle": []}
-    add(empty, "c")
+    empty.add_nodes("c")
     (grant,) = (empty.allocator.ctx.facts.ledger[each] for each in empty.allocator.ctx.facts.allocations_of["leaves"])
     empty.land_all(empty.gone(grant))
     assert found(empty) == {"idle": [], "c": [], "b": [("moves", "a")]}
 
 
 def test_a_pod_that_may_not_be_moved_keeps_its_node(empty: Bench) -> None:
-    add(empty, "a")
+    empty.add_nodes("a")
     bound(empty, "leaves", "4g.20gb")
     bound(empty, "stays", movable=False)
-    add(empty, "b")
+    empty.add_nodes("b")
     assert bound(empty, "also-stays", movable=False) == "b"
     (grant,) = (empty.allocator.ctx.facts.ledger[each] for each in empty.allocator.ctx.facts.allocations_of["leaves"])
     empty.land_all(empty.gone(grant))

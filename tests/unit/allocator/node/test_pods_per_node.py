@@ -21,8 +21,7 @@ A100 = "NVIDIA A100-SXM4-40GB"
 def bench_of(most: int | None, *nodes: str) -> Bench:
     """An allocator that puts so many pods on a node, with these nodes of two GPUs each."""
     bench = working_allocator(SchedulerConfig(placing=PlacementConfig(pods_per_node_max=most)))
-    for name in nodes or ("node-a",):
-        bench.add_node(snapshot(name, tuple(gpu_report(name, index) for index in range(2))))
+    bench.add_nodes(*(nodes or ("node-a",)), gpus=2)
     bench.said.clear()
     return bench
 

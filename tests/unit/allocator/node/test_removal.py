@@ -38,10 +38,6 @@ def remove(bench):
     return bench.land_all(bench.observe(subjects.node(NODE), REMOVED))
 
 
-def wait(bench, seconds: float):
-    return bench.passes(seconds)
-
-
 def kinds(writes) -> list:
     return [type(write.message) for write in writes]
 
@@ -52,8 +48,8 @@ def test_its_head_is_closed_first_and_its_grants_some_time_later(bench):
     (head,) = remove(bench)
     assert head.message == msg.NodeClosed(node=NODE, incarnation=INCARNATION, cause=REMOVED.cause)
     assert (head.subject, head.guard, head.ttl_s) == ("sluice.ledger.node-a.head", "sluice.ledger.node-a.>", 3600)
-    assert wait(bench, GRACE_S - 1) == []
-    closed, released = wait(bench, 2)
+    assert bench.passes(GRACE_S - 1) == []
+    closed, released = bench.passes(2)
     cause = "node-a was removed: its Node object was deleted"
     assert closed.message == msg.Closed(
         revision=1,
@@ -72,35 +68,35 @@ def test_a_node_that_another_allocator_has_opened_since_has_all_of_its_time_agai
     """That one has heard its agent and grants there; who reads late would give the same places away a second time."""
     before = bench.bound("p1")
     remove(bench)
-    wait(bench, GRACE_S + 1)
+    bench.passes(GRACE_S + 1)
     bench.land_all(bench.request(asked("p2")))
     head = msg.NodeOpened(node=NODE, incarnation=INCARNATION, boot_id="boot-2", agent_run=RunId("r2"), adopted=())
     assert bench.land_all(bench.observe(subjects.head(NODE), head)) == []
     booking = msgspec.structs.replace(before.booking, request=RequestId("p2"), allocation=AllocationId("p2_other_1"))
     theirs = msgspec.structs.replace(before, booking=booking)
     written = bench.land_all(bench.observe(subjects.ledger(NODE, booking.allocation), theirs))
-    written += wait(bench, GRACE_S - 1)
+    written += bench.passes(GRACE_S - 1)
     assert set(kinds(written)) <= {msg.Pending, msg.WaitOver}
-    assert msg.NodeClosed in kinds(wait(bench, 2))
-    assert msg.Closed not in kinds(wait(bench, GRACE_S - 1))
-    assert msg.Closed in kinds(wait(bench, 2))
+    assert msg.NodeClosed in kinds(bench.passes(2))
+    assert msg.Closed not in kinds(bench.passes(GRACE_S - 1))
+    assert msg.Closed in kinds(bench.passes(2))
 
 
 def test_its_time_begins_anew_when_the_bus_is_read_again(bench):
     """What its agent has said meanwhile may have been missed."""
     grant = bench.bound("p1")
     remove(bench)
-    wait(bench, GRACE_S - 1)
+    bench.passes(GRACE_S - 1)
     bench.read_all((subjects.ledger(NODE, grant.booking.allocation), grant), (subjects.node(NODE), REMOVED))
-    assert wait(bench, GRACE_S - 1) == []
-    assert msg.Closed in kinds(wait(bench, 2))
+    assert bench.passes(GRACE_S - 1) == []
+    assert msg.Closed in kinds(bench.passes(2))
 
 
 def test_what_its_agent_still_has_is_entered_before_the_node_is_used(bench):
     """Its place would be given to somebody else while its processes run."""
     grant = bench.bound("p1", claim(profile="7g.40gb"))
     remove(bench)
-    wait(bench, GRACE_S + 1)
+    bench.passes(GRACE_S + 1)
     bench.request(asked("p2"))
     report = msg.SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False)
     gpus = (gpu_report("node-a", 0),)
@@ -146,8 +142,8 @@ def test_a_pod_that_was_there_is_released_when_the_broker_was_wiped(bench):
     held = msg.Held(node=NODE, allocation=grant.booking.allocation)
     bench.land_all(bench.request(msgspec.structs.replace(asked("p1"), held=held)))
     remove(bench)
-    assert [kind for kind in kinds(wait(bench, GRACE_S - 1)) if kind is not msg.Pending] == []
-    closed, waived, released = (w for w in wait(bench, 2) if not isinstance(w.message, msg.WaitOver))
+    assert [kind for kind in kinds(bench.passes(GRACE_S - 1)) if kind is not msg.Pending] == []
+    closed, waived, released = (w for w in bench.passes(2) if not isinstance(w.message, msg.WaitOver))
     assert (closed.message.allocation, closed.message.removed) == (held.allocation, True)
     assert isinstance(waived.message, msg.Waived), "over nothing the last word could land in another life of the bus"
     assert isinstance(released.message, msg.Released)

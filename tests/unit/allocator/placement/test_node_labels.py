@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import FOLDER, Bench, asked, claim
 from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
@@ -21,7 +21,7 @@ LABEL = "kubernetes.io/hostname"
 def joins(bench: Bench, name: str) -> None:
     facts = msg.HostFacts(cpu_cores=8.0, memory_mib=64_000, pods_free=10, labels={LABEL: name, "zone": "a"})
     bench.observe(subjects.host(NodeName(name)), facts)
-    bench.add_node(snapshot(name, (gpu_report(name, 0),)))
+    bench.add_nodes(name)
 
 
 def where(bench: Bench, name: str, **labels: str) -> str:

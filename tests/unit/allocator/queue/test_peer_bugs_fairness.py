@@ -120,8 +120,7 @@ def test_a_decision_costs_the_same_among_a_hundred_times_as_many_gpus():
 
     def calls(nodes: int) -> int:
         bench = working_allocator()
-        for number in range(nodes):
-            bench.add_node(snapshot(f"node-{number}", (gpu_report(f"node-{number}", 0),)))
+        bench.add_nodes(*(f"node-{number}" for number in range(nodes)))
         bench.land_all(bench.request(asked("warm", SMALL)))
         return calls_of(lambda: bench.request(asked("one", SMALL)))
 

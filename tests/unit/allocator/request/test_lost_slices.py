@@ -139,7 +139,7 @@ def test_an_entry_that_is_overwritten_on_its_way_costs_no_reading(empty):
 def _of_another_life(empty) -> list:
     """Its grant has landed late, and its node is opened without it."""
     empty.observe(subjects.ledger(NODE, OLD), msg.Grant(revision=1, incarnation=Incarnation("0"), booking=booking()))
-    return empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    return empty.add_nodes("node-a")
 
 
 def _failed(empty) -> list:
@@ -216,8 +216,7 @@ def test_a_pod_goes_whose_slice_is_being_taken_back_when_its_source_does_not_kno
     assert revoke.booking.allocation == OLD
     assert order.cause == "its slice on node-a is being revoked"
 
-    ended = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=HELD)
-    later = [each.message for each in empty.land_all(empty.observe(subjects.request(RequestId("p1")), ended))]
+    later = [each.message for each in empty.land_all(empty.ends("p1", held=HELD))]
     assert later == [msg.EvictionOver(request=RequestId("p1"))]
 
 

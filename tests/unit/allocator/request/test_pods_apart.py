@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot, working_allocator
+from factories.scheduling.allocator import FOLDER, Bench, asked, claim, working_allocator
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
@@ -31,7 +31,7 @@ def bench_of(**nodes: msg.HostFacts) -> Bench:
     bench = working_allocator(SchedulerConfig())
     for name, host in nodes.items():
         bench.observe(subjects.host(NodeName(name)), host)
-        bench.add_node(snapshot(name, (gpu_report(name, 0),)))
+        bench.add_nodes(name)
     bench.said.clear()
     return bench
 

@@ -1,7 +1,7 @@
 """Slices that are taken back, and those whose ticket is in doubt."""
 
 import pytest
-from factories.scheduling.allocator import FOLDER, INCARNATION, Bench, asked, gpu_report, snapshot
+from factories.scheduling.allocator import INCARNATION, Bench, asked, gpu_report, snapshot
 from factories.scheduling.gangs import WHOLE, ask, fleet, grants, member
 from msgspec.structs import replace
 from unit.allocator.request.test_lost_slices import HELD, NODE, OLD, late_bound, old_word, opened, said, tick
@@ -147,8 +147,7 @@ def test_such_a_word_is_ended_when_its_pod_is_gone(empty):
     """No agent is there any more, and the message would stay for ever."""
     opened(empty, doubtful_tickets=(TICKET,))
     empty.observe(subjects.slice_(NODE, OLD), old_word())
-    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=HELD)
-    empty.observe(subjects.request(RequestId("p1")), withdrawn)
+    empty.ends("p1", held=HELD)
     tick(empty, 1.0)
     (revoke,) = said(tick(empty, 31.0))
     assert isinstance(revoke, msg.Revoke)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator
+from factories.scheduling.allocator import Bench, asked, claim, working_allocator
 from msgspec.structs import replace as changed
 
 from sluice.contracts import messages as msg
@@ -22,7 +22,7 @@ AFTER_S = 300.0
 
 def yard(gpus: int = 1, **rules: float) -> Bench:
     bench = working_allocator(replace(SchedulerConfig(promise_after_s=AFTER_S), **rules))
-    bench.add_node(snapshot("node-a", tuple(gpu_report("node-a", index) for index in range(gpus))))
+    bench.add_nodes("node-a", gpus=gpus)
     bench.said.clear()
     return bench
 
@@ -43,10 +43,6 @@ def entry(bench: Bench, name: str) -> msg.Grant:
     return found
 
 
-def pass_time(bench: Bench, seconds: float) -> list[Write]:
-    return bench.passes(seconds)
-
-
 def promises(writes: list[Write]) -> dict[str, tuple[str, ...]]:
     """Who was promised a place, and for whom each waits."""
     grants = [write.message for write in writes if isinstance(write.message, msg.Grant)]
@@ -56,8 +52,8 @@ def promises(writes: list[Write]) -> dict[str, tuple[str, ...]]:
 
 def test_who_has_waited_long_enough_is_promised_the_place_that_is_free_soonest(full: Bench):
     """Without it small pods take each half as it is freed, and a pod that needs both waits for ever."""
-    assert pass_time(full, AFTER_S - 1) == []
-    writes = pass_time(full, 1)
+    assert full.passes(AFTER_S - 1) == []
+    writes = full.passes(1)
 
     assert [type(write.message) for write in writes] == [msg.Grant, msg.Pending]
     grant, pending = (write.message for write in writes)
@@ -75,8 +71,8 @@ def test_the_first_of_each_shape_is_promised_then_the_next():
         bench.bound(f"p{number}", HALF)
     for name in ("first", "second", "third"):
         bench.land_all(bench.request(asked(name, WHOLE)))
-    assert list(promises(pass_time(bench, AFTER_S))) == ["first", "second"]
-    assert promises(pass_time(bench, 10_000)) == {}  # half of the GPUs are promised
+    assert list(promises(bench.passes(AFTER_S))) == ["first", "second"]
+    assert promises(bench.passes(10_000)) == {}  # half of the GPUs are promised
 
 
 def test_a_young_pod_before_an_old_one_of_its_shape_is_waited_for():
@@ -85,12 +81,12 @@ def test_a_young_pod_before_an_old_one_of_its_shape_is_waited_for():
     for number in range(4):
         bench.bound(f"p{number}", HALF)
     bench.land_all(bench.request(asked("old", WHOLE)))
-    pass_time(bench, AFTER_S - 10)
+    bench.passes(AFTER_S - 10)
     bench.land_all(bench.request(asked("urgent", WHOLE, priority=5)))
-    assert promises(pass_time(bench, 10)) == {}
+    assert promises(bench.passes(10)) == {}
     bench.land_all(bench.ends("urgent"))
 
-    assert list(promises(pass_time(bench, AFTER_S))) == ["old"]
+    assert list(promises(bench.passes(AFTER_S))) == ["old"]
 
 
 def test_at_most_a_part_of_a_models_gpus_is_promised_and_always_one():
@@ -100,13 +96,13 @@ def test_at_most_a_part_of_a_models_gpus_is_promised_and_always_one():
         bench.bound(f"p{number}", HALF)
     for number in range(6):
         bench.land_all(bench.request(asked(f"w{number}", WHOLE)))
-    given = promises(pass_time(bench, AFTER_S)) | promises(pass_time(bench, 1000))
+    given = promises(bench.passes(AFTER_S)) | promises(bench.passes(1000))
     assert list(given) == ["w0", "w1"]
     assert sum(bench.allocator.ctx.promised.of_model.values()) == 2
 
     for name in given["w0"]:
         bench.land_all(bench.gone(entry(bench, name), revision=1))
-    assert list(promises(pass_time(bench, 1000))) == ["w2"]  # one is kept, so one more may be given
+    assert list(promises(bench.passes(1000))) == ["w2"]  # one is kept, so one more may be given
 
 
 def test_nobody_is_promised_anything_where_that_is_switched_off():
@@ -114,7 +110,7 @@ def test_nobody_is_promised_anything_where_that_is_switched_off():
     bench = yard(promises_percent=0)
     bench.bound("p1", HALF)
     bench.land_all(bench.request(asked("big", WHOLE)))
-    assert pass_time(bench, 10 * AFTER_S) == []
+    assert bench.passes(10 * AFTER_S) == []
 
 
 def test_an_edit_does_not_make_a_request_young_again():
@@ -122,14 +118,14 @@ def test_an_edit_does_not_make_a_request_young_again():
     bench = yard()
     bench.bound("p1", HALF)
     bench.land_all(bench.request(asked("big", WHOLE)))
-    pass_time(bench, AFTER_S - 1)
+    bench.passes(AFTER_S - 1)
     unlike = claim(profile="7g.40gb", only=msg.DeviceFilter(not_models=("H200",)))
     bench.land_all(bench.request(asked("big", unlike, revision=2)))
-    assert list(promises(pass_time(bench, 1))) == ["big"]
+    assert list(promises(bench.passes(1))) == ["big"]
 
 
 def test_an_edited_request_is_promised_anew(full: Bench):
-    pass_time(full, AFTER_S)
+    full.passes(AFTER_S)
     promised = entry(full, "big").booking
     edited = asked("big", claim(profile="4g.20gb"), revision=2)
     writes = full.land_all(full.request(edited))
@@ -138,7 +134,7 @@ def test_an_edited_request_is_promised_anew(full: Bench):
 
 def test_people_are_told_what_a_promise_waits_for(full: Bench):
     """`sluice explain` names the place, whom it waits for, and that something else may come first."""
-    pass_time(full, AFTER_S)
+    full.passes(AFTER_S)
     stands = how_it_stands(full.allocator.ctx, RequestId("big"))
     assert stands.message == (
         "its place on node-a is reserved and waits for default/p1, default/p2 to end; "
@@ -177,7 +173,7 @@ def test_a_place_that_cannot_be_promised_is_not_looked_for_all_the_time():
     tries = 0
     for _ in range(400):
         group = next(iter(bench.allocator.ctx.queue.shapes.values()))
-        pass_time(bench, 1.0)
+        bench.passes(1.0)
         tries = group.promise_failures
     assert 2 <= tries <= 5
 
@@ -194,10 +190,10 @@ def test_who_was_promised_a_place_by_another_allocator_keeps_nobody_from_the_nex
         ctx.backoff.failed(RequestId("third"), ["GPU-elsewhere"], bench.now)  # it waits apart from its equals
     bench.land_all(bench.request(asked("third", WHOLE, priority=1, revision=2)))
     bench.land_all(bench.request(asked("last", claim(profile="4g.20gb"))))
-    pass_time(bench, AFTER_S - 1)
+    bench.passes(AFTER_S - 1)
     for _ in range(20):
         ctx.backoff.failed(RequestId("third"), ["GPU-elsewhere"], bench.now)
-    written = [write for _ in range(40) for write in pass_time(bench, 1.0)]
+    written = [write for _ in range(40) for write in bench.passes(1.0)]
     assert promises(written).keys() == {"first", "second"}
 
     world = ctx.facts
@@ -219,5 +215,5 @@ def test_who_was_promised_a_place_by_another_allocator_keeps_nobody_from_the_nex
         promised = entry(bench, name)
         bench.land_all(bench.ends(name))
         bench.land_all(bench.gone(promised))
-    written = [write for _ in range(1000) for write in pass_time(bench, 1.0)]
+    written = [write for _ in range(1000) for write in bench.passes(1.0)]
     assert promises(written).keys() == {"last"}

@@ -61,7 +61,7 @@ def test_a_pod_is_promised_a_gpu_of_a_node_that_has_its_cpu(useless):
     bench = working_allocator(SchedulerConfig())
     for name, gpus, cores in (("small", useless, 8.0), ("large", 1, 64.0)):
         bench.observe(subjects.host(name), msg.HostFacts(cpu_cores=cores, memory_mib=500_000, pods_free=100))
-        bench.add_node(snapshot(name, tuple(gpu_report(name, index) for index in range(gpus))))
+        bench.add_nodes(name, gpus=gpus)
     tenants = grants(ask(bench, *(asked(f"t{number}", WHOLE) for number in range(useless + 1))))
     assert len(tenants) == useless + 1
     needs = msg.HostNeeds(room=msg.HostRoom(cpu_milli=16_000, memory_mib=1000))

@@ -1,7 +1,7 @@
 """A promise is exchanged for what is free now together with a part of it, at once and without a moment between."""
 
 import pytest
-from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator
+from factories.scheduling.allocator import Bench, asked, claim, working_allocator
 from msgspec.structs import replace as changed
 
 from sluice.contracts import messages as msg
@@ -36,8 +36,7 @@ def fleet(has: msg.Claim, **nodes: int) -> Bench:
     """Nodes with so many GPUs, and on each of these a pod that has this: a1, a2 and so on are on node-a."""
     bench = working_allocator(SchedulerConfig(promise_after_s=AFTER_S))
     for letter, gpus in nodes.items():
-        node = f"node-{letter}"
-        bench.add_node(snapshot(node, tuple(gpu_report(node, index) for index in range(gpus))))
+        bench.add_nodes(f"node-{letter}", gpus=gpus)
         for number in range(gpus):
             bench.bound(f"{letter}{number + 1}", has)
     return bench
