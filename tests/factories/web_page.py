@@ -4,7 +4,7 @@ import asyncio
 import http.client
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -235,6 +235,8 @@ class Page:
     """By subject, in unix seconds; a test may set them."""
     host: str
     port: int
+    at_end: AsyncExitStack
+    """What uses this server: it is closed before the server ends."""
 
     @property
     def url(self) -> str:
@@ -279,8 +281,8 @@ async def page(
     board.step(1)
     reports = Reports("nats://127.0.0.1:1", charts)
     app = make_app(board, hub, stories, Usages(ask), reports, hosts=hosts, trace_viewer=trace_viewer)  # type: ignore[arg-type]
-    async with serving(app, hub, taken):
-        yield Page(board, hub, stories, times, host, port)
+    async with serving(app, hub, taken), AsyncExitStack() as at_end:
+        yield Page(board, hub, stories, times, host, port, at_end)
 
 
 @dataclass

@@ -11,6 +11,7 @@ from factories.web_page import (
     CHROMIUM_OPTIONS,
     LAYOUTS,
     WHY_NO_CHROMIUM,
+    Page,
     name_of,
     node_values,
     page,
@@ -50,20 +51,18 @@ async def opened(browser: Browser) -> AsyncIterator[Callable[..., Awaitable[Tab]
     """Opens tabs; at the end none of them may have reported an error."""
     complaints: list[str] = []
 
-    async def open_tab(url: str, **options: object) -> Tab:
+    async def open_tab(here: Page, **options: object) -> Tab:
         context = await browser.new_context(viewport={"width": 1280, "height": 800}, **options)  # type: ignore[arg-type]
+        here.at_end.push_async_callback(context.close)
         tab = await context.new_page()
         tab.set_default_timeout(WITHIN_MS)
         tab.on("pageerror", lambda error: complaints.append(str(error)))
         tab.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
-        await tab.goto(url)
+        await tab.goto(here.url)
         return tab
 
     yield open_tab
-    for context in browser.contexts:
-        await context.close()
-    # A server that has ended before its tabs were closed is no error of the page.
-    assert not [text for text in complaints if "net::ERR_" not in text]
+    assert not complaints
 
 
 async def text(tab: Tab, selector: str) -> str:
@@ -82,7 +81,7 @@ async def until(tab: Tab, condition: str) -> None:
 async def test_a_person_sees_the_fleet_follows_it_and_asks_about_it(opened):
     """The map is live: it shows grants and their owners, why other pods wait, and how it came so."""
     async with page(ask=_half_busy) as here:
-        tab = await opened(here.url)
+        tab = await opened(here)
         await until(tab, "() => document.querySelector('#nothing').innerText.startsWith('No GPU is known yet')")
         await picture(tab, "nothing-yet")
         here.hear(node_values(0, 2) | node_values(1, 1, stale=True) | waiting_values(1))
@@ -135,7 +134,7 @@ async def test_on_a_phone_what_is_chosen_is_in_sight(opened):
     """Below a map of a thousand nodes it would not be found, and an operator on call has a phone."""
     async with page() as here:
         here.hear({subject: word for number in range(9) for subject, word in node_values(number, 4).items()})
-        tab = await opened(here.url, color_scheme="dark")
+        tab = await opened(here, color_scheme="dark")
         await tab.set_viewport_size({"width": 390, "height": 800})
         await until(tab, "() => window.sluice.complete && document.querySelector('#canvas.narrow')")
         await tab.locator('[data-request="r0-0-0"]').click()
@@ -153,7 +152,7 @@ async def test_a_click_counts_although_the_map_is_drawn_again_while_the_button_i
     """On a busy fleet a GPU changes several times a second: its tile must not swallow the click."""
     async with page() as here:
         here.hear(node_values(0, 4))
-        tab = await opened(here.url)
+        tab = await opened(here)
         pressed = tab.locator('[data-request="r0-0-0"]')
         await pressed.hover()
         await pressed.evaluate("(element) => { window.pressed = element; }")
@@ -190,7 +189,7 @@ DRAW = """html => {
 async def test_a_press_on_what_is_drawn_again_is_at_most_one_click(opened, finger):
     """A second one would undo the first, and one on something else was not meant. A finger clicks what is there."""
     async with page() as here:
-        tab = await opened(here.url, has_touch=finger)
+        tab = await opened(here, has_touch=finger)
         hand = await tab.context.new_cdp_session(tab)
         at = {"x": 50, "y": 50, "button": "left", "clickCount": 1}
         down, up = [("Input.dispatchMouseEvent", {"type": f"mouse{each}"} | at) for each in ("Pressed", "Released")]
@@ -243,7 +242,7 @@ async def test_a_name_that_is_a_script_stays_a_name(opened):
     values[guarded("inventory", name_of(0)).subject] = msgspec.structs.replace(inventory, snapshot=snapshot)
     async with page() as here:
         here.hear(values)
-        tab = await opened(here.url)
+        tab = await opened(here)
         await until(tab, "() => document.querySelector('.seg')?.innerText.includes('<img')")
         await tab.locator(".gpu").first.focus()
         await tab.keyboard.press("Enter")
@@ -260,7 +259,7 @@ async def test_the_map_can_be_used_by_keys_alone(opened):
     """Some people have no mouse, and keys are faster."""
     async with page() as here:
         here.hear({subject: word for number in range(3) for subject, word in node_values(number, 4).items()})
-        tab = await opened(here.url)
+        tab = await opened(here)
         await until(tab, "() => document.querySelectorAll('.gpu').length === 12")
         await tab.keyboard.press("/")
         await tab.keyboard.type("gpu-2")
@@ -292,7 +291,7 @@ async def test_a_gap_or_a_lost_server_leads_to_a_whole_picture(opened):
     """A page that missed something must not show a fleet that never was, nor stay behind."""
     async with page() as here:
         here.hear(node_values(0, 1))
-        tab = await opened(here.url)
+        tab = await opened(here)
         await until(tab, "() => document.querySelectorAll('.gpu').length === 1")
         here.board.heard(*next(iter(waiting_values(1).items())))
         here.board.step(10)  # without a notice: the next change comes after a gap
@@ -322,7 +321,7 @@ async def test_a_thousand_nodes_cost_the_document_what_is_in_sight(opened):
         here.board._rows |= many
         for number in range(1, 1000):
             here.board._keys[f"gpu-{number}"] = frozenset(key.replace("gpu-0", f"gpu-{number}") for key in template)
-        tab = await opened(here.url)
+        tab = await opened(here)
         await until(tab, "() => document.querySelector('#canvas').offsetHeight > 20000")
         assert await tab.evaluate(DRAWN) < 600
         await tab.locator("#map").evaluate("box => { box.scrollTop = box.scrollHeight; }")
@@ -337,7 +336,7 @@ async def test_a_pod_that_leaves_the_queue_moves_the_others_and_draws_none_again
         here.stored_at |= {f"sluice.request.w{number}": 1.7e9 + number for number in range(300)}
         for number in range(300):
             here.hear(waiting_values(number))
-        tab = await opened(here.url)
+        tab = await opened(here)
         await until(tab, "() => document.querySelectorAll('#requests > li').length === 200")
         await tab.evaluate("() => { window.rows = [...document.querySelectorAll('#requests > li')]; }")
         await tab.locator("[data-request=w2]").focus()
@@ -356,7 +355,7 @@ async def test_a_pod_that_leaves_the_queue_moves_the_others_and_draws_none_again
 async def test_light_and_dark_follow_the_system_until_somebody_chooses(opened):
     """And the choice stays."""
     async with page() as here:
-        tab = await opened(here.url, color_scheme="dark")
+        tab = await opened(here, color_scheme="dark")
         background = "() => getComputedStyle(document.body).backgroundColor"
         dark = await tab.evaluate(background)
         await tab.locator("#theme").click()
@@ -370,7 +369,7 @@ async def test_the_filter_dims_what_is_on_screen_and_room_means_that_something_f
     """Looking for one GPU, all in sight looked alike; looking for free ones, full ones showed."""
     async with page() as here:
         here.hear(node_values(0, 9) | _full(1))
-        tab = await opened(here.url)
+        tab = await opened(here)
         await until(tab, "() => document.querySelectorAll('.gpu').length === 10")
         await dimmed(tab)
         await tab.locator("#filter").fill("train-0-3-0")
