@@ -171,10 +171,10 @@ test("axes have round numbers, and the hours or days between them", () => {
   assert.deepEqual(stacked([[1, 2], [3, 4]]), [{ low: [0, 0], high: [1, 2] }, { low: [1, 2], high: [4, 6] }]);
 });
 
-test("each team has a colour of its own while there are enough", () => {
-  const teams = ["a", "b", "c", "d", "e", "f", "g", "h"];
-  colour(teams);
-  assert.equal(new Set(teams.map(hueOf)).size, 8);
-  assert.equal(colour(teams), false);
+test("each team has a colour of its own while there are enough, one of last week, too", () => {
+  const teams = ["a", "b", "c", "d", "e", "f", "g"];
+  assert.equal(colour(teams), true);
+  assert.equal(new Set([...teams, "gone"].map(hueOf)).size, 8);
+  assert.equal(colour([...teams].reverse()), false);
   assert.equal(hueOf("c/pod"), hueOf("c"));
 });

@@ -58,7 +58,11 @@ function draw() {
   begun = true;
   const keys = [...waiting];
   waiting.clear();
-  if (keys.some((key) => key.startsWith("team/")) && colour(store.teams().map((row) => row.team))) map.redraw();
+  if (keys.some((key) => key.startsWith("team/")) && colour(store.teams().map((row) => row.team))) {
+    map.redraw();
+    time.redraw();
+    lead.draw();
+  }
   map.changed(keys);
   if (keys.includes("fleet")) showTotals(store.get("fleet") ?? {});
   const unlisted = store.get("fleet")?.unlisted ?? 0;

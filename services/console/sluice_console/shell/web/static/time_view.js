@@ -92,7 +92,7 @@ export class TimeView {
       if (from < until) this._go({ from: String(from), until: String(until) });
       else at("time-note").textContent = "The window's end must be after its start.";
     });
-    new ResizeObserver(() => this._draw()).observe(this._box);
+    new ResizeObserver(() => this.redraw()).observe(this._box);
   }
 
   /** @param {boolean} open */
@@ -124,11 +124,12 @@ export class TimeView {
     this._box.removeAttribute("aria-busy");
     this._chart = found.error ? null : found;
     at("time-note").textContent = found.error ? `${found.error[0].toUpperCase()}${found.error.slice(1)}.` : "";
-    this._draw();
+    this.redraw();
     if (!isWindow && this._open) this._timer = setTimeout(() => this._ask(), AGAIN_MS);
   }
 
-  _draw() {
+  /** In the colours and the width of now. */
+  redraw() {
     const chart = this._chart;
     at("time-data").hidden = chart === null;
     if (chart === null || this._box.clientWidth === 0) return;
