@@ -146,22 +146,24 @@ function wanted(team) {
 }
 
 /**
- * A GPU in one sentence, for screen readers.
- * @param {Gpu} gpu
- * @param {Map<string, number>} [idle] seconds by request
+ * What a GPU is called: what is seen of it, so that one who speaks to the page can say that, and what of the rest matters.
+ * @param {Gpu} gpu @param {string} seen its text on the map, from the index on
  */
-export function spoken(gpu, idle = new Map()) {
-  const places = [...(gpu.places ?? [])].sort((one, other) => one.start - other.start)
-    .map((place) => titleOf(place) + (idle.has(place.request ?? "") ? " · idle" : ""));
-  const fits = fitsText(gpu);
-  const parts = [
-    `GPU ${gpu.index} on ${gpu.node}, ${shortModel(gpu.model)}, ${percent(gpu.in_use ?? 0)} in use`,
-    gpu.trouble,
-    gpu.cordoned ? `cordoned: ${gpu.cordoned}` : "",
-    places.length ? places.join("; ") : "nothing is on it",
-    fits,
-  ];
-  return parts.filter(Boolean).join(". ");
+export function named(gpu, seen) {
+  const text = `GPU ${seen}`.replace(/\s+/g, " ").trim();
+  const more = [`${percent(gpu.in_use ?? 0)} in use`, gpu.trouble, gpu.cordoned && `cordoned: ${gpu.cordoned}`, fitsText(gpu)];
+  const unseen = more.filter((each) => each && !text.includes(each.replace(/ in use$/, "")));
+  return [`${text}, on ${gpu.node}, ${shortModel(gpu.model)}`, ...unseen].join(". ");
+}
+
+/**
+ * What is on a GPU, for screen readers.
+ * @param {Gpu} gpu
+ * @param {Map<string, number>} idle seconds by request
+ */
+export function described(gpu, idle) {
+  const places = [...(gpu.places ?? [])].sort((one, other) => one.start - other.start);
+  return places.map((place) => titleOf(place) + (idle.has(place.request ?? "") ? " · idle" : "")).join("; ") || "nothing is on it";
 }
 
 /** How many more instances fit on a GPU, by profile. @param {Gpu} gpu */

@@ -176,6 +176,8 @@ function showView() {
   at("view-time").setAttribute("aria-pressed", String(isTime));
   for (const id of ["map", "legend", "map-tools"]) at(id).hidden = isTime;
   at("time").hidden = !isTime;
+  at("skip").href = isTime ? "#time" : "#map";
+  at("skip").textContent = isTime ? "To the charts" : "To the map";
   time.show(isTime);
 }
 

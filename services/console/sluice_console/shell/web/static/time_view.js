@@ -179,12 +179,12 @@ export class TimeView {
     const { title, unit } = KINDS[kind];
     const mean = chart.teams.map((each) => `${each.team || OTHERS} ${round(average(each[kind]))}`).join(", ");
     const holder = make("div", {
-      class: "art", tabindex: 0, role: "img",
-      "aria-label": `${title}, ${unit}, on average: ${mean || "nothing"}. Arrow keys read single moments; the table below has the sums.`,
+      class: "art", tabindex: 0, role: "slider", "aria-valuemin": 0, "aria-valuemax": steps - 1,
+      "aria-label": `${title}, ${unit}, on average: ${mean || "nothing"}. The table below has the sums.`,
     });
     holder.append(art);
     this._listen(holder, chart, steps, x);
-    return make("figure", { "data-kind": kind }, make("figcaption", {}, make("b", {}, title), ` ${unit}`,
+    return make("figure", { "data-kind": kind }, make("figcaption", {}, make("b", {}, title), ` (${unit})`,
       kind === "allocated" && make("small", {}, "line: all GPUs"), kind === "used" && make("small", {}, "solid line: all GPUs, dashed: granted")), holder);
   }
 
@@ -247,17 +247,23 @@ export class TimeView {
     const chart = this._chart;
     const index = this._at;
     if (chart === null) return;
-    if (index < 0) {
-      at("moment").textContent = "Point at a chart to read a moment; drag over it for a window.";
-      return;
+    const text = index < 0 ? "Point at a chart, or use the arrow keys, to read a moment; drag over it for a window." : this._moment(chart, index);
+    at("moment").textContent = text;
+    for (const art of this._box.querySelectorAll(".art")) {
+      art.setAttribute("aria-valuenow", index < 0 ? art.getAttribute("aria-valuemax") : String(index));
+      art.setAttribute("aria-valuetext", text);
     }
+  }
+
+  /** @param {Chart} chart @param {number} index */
+  _moment(chart, index) {
     const when = new Date((chart.start + index * chart.step_s) * 1000);
     const kinds = Object.entries(KINDS).map(([kind, { title }]) => {
       const values = chart.teams.map((each) => [each.team || OTHERS, each[/** @type {Kind} */ (kind)][index] ?? 0])
         .filter(([, value]) => Number(value) > 0).map(([team, value]) => `${team} ${round(Number(value))}`);
       return `${title.toLowerCase()}: ${values.join(", ") || "nothing"}`;
     });
-    at("moment").textContent = `${day(when)} ${time(when)} · ${kinds.join(" · ")}`;
+    return `${day(when)} ${time(when)} · ${kinds.join(" · ")}`;
   }
 
   /** @param {Chart} chart */
