@@ -16,7 +16,7 @@ from factories.processes import answering
 from sluice.runtime.nats_server.free_ports import free_ports
 
 PROGRAM = shutil.which("prometheus")
-WHY_NO_PROMETHEUS = "there is no prometheus (on Debian: apt-get install prometheus)"
+WHY_NO_PROMETHEUS = "there is no prometheus: PATH=$(sh tools/prometheus.sh):$PATH has Debian's"
 SCRAPE_S = 1
 RULES = Path(__file__).parents[2] / "deploy/helm/sluice/files/alerts.yaml"
 
