@@ -1,5 +1,6 @@
 """What an operator's Prometheus makes of a running system: pictures of the dashboard, rules, DCGM's figures by pod."""
 
+import csv
 import json
 import re
 import time
@@ -79,8 +80,8 @@ def exporter() -> Iterator[Exporter]:
 
 
 @pytest.fixture(scope="module")
-def prometheus(tmp_path_factory: pytest.TempPathFactory, exporter: Exporter) -> Iterator[Prometheus]:
-    """It follows a small system with pods that work, wait and can never start."""
+def system(tmp_path_factory: pytest.TempPathFactory, exporter: Exporter) -> Iterator[tuple[Running, Prometheus]]:
+    """A small system with pods that work, wait and can never start; a Prometheus follows it."""
     folder = tmp_path_factory.mktemp("prometheus")
     ports = dict(zip(SERVICES, free_ports(len(SERVICES)), strict=True))
     environment = {
@@ -94,7 +95,12 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory, exporter: Exporter) -> 
         for name, profile in PODS.items():
             running.write(name, profile)
         until(lambda: busy(running, prometheus), running.said)
-        yield prometheus
+        yield running, prometheus
+
+
+@pytest.fixture
+def prometheus(system: tuple[Running, Prometheus]) -> Prometheus:
+    return system[1]
 
 
 def busy(running: Running, prometheus: Prometheus) -> bool:
@@ -138,6 +144,37 @@ def test_every_rule_can_be_evaluated(prometheus):
     assert found.keys() == names
     recorded = "namespace:sluice_gpus:rate5m"
     until(lambda: len(prometheus.query(recorded)) == 1, lambda: prometheus.query(recorded))
+
+
+def test_the_report_has_the_hours_that_prometheus_counts(system, tmp_path):
+    """A lead who compares the two, or writes a bill from one of them, would trust neither."""
+    running, prometheus = system
+    prices = tmp_path / "prices.toml"
+    prices.write_text('[prices]\n"*" = 3600\n')
+    counted = 'sum(sluice_namespace_gpu_seconds_total{namespace="default"})'
+
+    def reported(*words: str) -> dict[str, dict]:
+        return {row["key"]: row for row in running.json("report", "--since", "7d", *words)["rows"]}
+
+    def agree() -> bool:
+        found = prometheus.query(counted)
+        if not found:
+            return False
+        (seconds,) = (float(each["value"][1]) for each in found)
+        rows = reported("--by", "namespace", "--prices", str(prices))
+        return "default" in rows and rows["default"]["cost"] == pytest.approx(seconds, rel=0.001)
+
+    until(agree, lambda: (prometheus.query(counted), reported()))
+    (model,), (everything,) = reported("--by", "model").values(), reported("--by", "all", "--points").values()
+    assert model["gpu_hours_by_model"].keys() == {model["key"]}
+    assert sum(point["allocated_gpus"] for point in everything["points"]) > 0
+    lines = csv.DictReader(
+        running.sluice("report", "--since", "4w", "--prices", str(prices), "--csv").stdout.splitlines()
+    )
+    (line,) = (each for each in lines if each["namespace"] == "default")
+    assert float(line["cost"]) > 0
+    prices.write_text("[prices]\nother = 1\n")
+    assert running.sluice("report", "--prices", str(prices)).stderr.startswith(f"no price for {model['key']} in ")
 
 
 def test_figures_of_dcgm_have_the_names_of_pods(prometheus, exporter):

@@ -7,9 +7,9 @@ import { described, fitsText, hueOf, named, nameOf, percent, segments, shortMode
 import { make } from "./dom.js";
 import { lasting } from "./use_view.js";
 
-/** Pixels that a name needs to be more than a letter; among the smallest GPUs each letter, for a name is whole there or left out. */
-const LABEL_MIN = 26;
-const LETTER = 5.7;
+/** Pixels of a letter, and how many letters of a name say something: it is shortened to those at least, or left out. */
+const LETTER = /** @type {Record<string, number>} */ ({ l: 6.9, m: 6.3, s: 5.7 });
+const LETTERS = /** @type {Record<string, number>} */ ({ l: 6, m: 6, s: Infinity });
 /** And what a name and the time of idling need beside each other. */
 const IDLE_MIN = 130;
 
@@ -89,5 +89,5 @@ function segmentElement(gpu, segment, how, width) {
 
 /** @param {string} name @param {number} width @param {string} size */
 function hasRoom(name, width, size) {
-  return width >= (size === "s" ? 6 + LETTER * name.length : LABEL_MIN);
+  return width >= 11 + LETTER[size] * Math.min(name.length, LETTERS[size]);
 }
