@@ -169,6 +169,11 @@ async def test_last_weeks_use_by_team(lead, nodes, gpus):
     in_table = await me.tab.locator("#team-use .swatch").evaluate_all(colours)
     assert len(in_table) == 5
     assert set(await me.tab.locator("#team-legend .swatch").evaluate_all(colours)) <= set(in_table), "as on the map"
+    await me.tab.locator("#filter").fill("team:r* is:idle")
+    await me.tab.wait_for_function("() => document.querySelectorAll('#charts .area').length === 3")
+    assert (await me.tab.locator("#team-use").inner_text()).startswith("research")
+    await me.tab.locator("#filter").fill("")
+    await me.tab.wait_for_function("() => document.querySelectorAll('#charts .area').length === 15")
     before = await me.tab.locator("#recorded").inner_text()
     box = await me.tab.locator(".art").first.bounding_box()
     assert box is not None

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { groupOf, match } from "../static/filter.js";
+import { groupOf, match, picksTeam } from "../static/filter.js";
 import { grid, idOf, inSight, place, sizeFor } from "../static/layout.js";
 import { age, inTurn, longest, matching, offered, reasons, turns } from "../static/queue_view.js";
 import { standing } from "../static/head_view.js";
@@ -169,6 +169,13 @@ test("axes have round numbers, and the hours or days between them", () => {
   assert.ok(moments(day, day + 86400, 10).length >= 5);
   assert.ok(moments(day, day + 30 * 86400, 10).length <= 11);
   assert.deepEqual(stacked([[1, 2], [3, 4]]), [{ low: [0, 0], high: [1, 2] }, { low: [1, 2], high: [4, 6] }]);
+});
+
+test("charts show the teams of the filter, and those summed up only without one", () => {
+  const picked = (...terms) => ["research", "batch", ""].filter((team) => picksTeam(terms, team));
+  assert.deepEqual(picked({ key: "is", value: "idle" }), ["research", "batch", ""]);
+  assert.deepEqual(picked({ key: "team", value: "r*" }), ["research"]);
+  assert.deepEqual(picked({ key: "team", value: "r*", negated: true }), ["batch", ""]);
 });
 
 test("each team has a colour of its own while there are enough, one of last week, too", () => {

@@ -127,6 +127,7 @@ async function filter() {
   terms = found.terms;
   at("show").value = [...at("show").options].map((option) => option.value).find((value) => value && words().includes(value)) ?? "";
   map.show({ terms });
+  time.filter(terms);
   drawQueue();
   lead.show(tab(), terms);
 }

@@ -5,10 +5,12 @@
  *   idle_gpu_hours: number, waiting_pod_hours: number, bound: number, wait_p50_s: number | null, wait_p95_s: number | null}} Series
  * @typedef {{start: number, end: number, step_s: number, capacity: number[], teams: Series[]}} Chart
  * @typedef {"allocated" | "used" | "waiting"} Kind
+ * @import {Term} from "./filter.js"
  */
 import { chosen, keep } from "./address.js";
 import { hueOf, percent } from "./bars.js";
 import { ask, at, draw, make } from "./dom.js";
+import { picksTeam } from "./filter.js";
 import { swatch } from "./lead_view.js";
 import { lasting } from "./use_view.js";
 
@@ -76,7 +78,11 @@ export class TimeView {
   constructor() {
     this._box = at("charts");
     /** @type {Chart | null} */
+    this._all = null;
+    /** What is shown of it: the teams of the filter. @type {Chart | null} */
     this._chart = null;
+    /** @type {Term[]} */
+    this._terms = [];
     this._timer = 0;
     this._asked = 0;
     this._open = false;
@@ -93,6 +99,12 @@ export class TimeView {
       else at("time-note").textContent = "The window's end must be after its start.";
     });
     new ResizeObserver(() => this.redraw()).observe(this._box);
+  }
+
+  /** @param {Term[]} terms */
+  filter(terms) {
+    this._terms = terms;
+    this.redraw();
   }
 
   /** @param {boolean} open */
@@ -122,7 +134,7 @@ export class TimeView {
     const found = await ask(isWindow ? `/api/report?from=${from}&until=${until}` : `/api/report?since=${encodeURIComponent(span || "24h")}`);
     if (asked !== this._asked) return;
     this._box.removeAttribute("aria-busy");
-    this._chart = found.error ? null : found;
+    this._all = found.error ? null : found;
     at("time-note").textContent = found.error ? `${found.error[0].toUpperCase()}${found.error.slice(1)}.` : "";
     this.redraw();
     if (!isWindow && this._open) this._timer = setTimeout(() => this._ask(), AGAIN_MS);
@@ -130,7 +142,8 @@ export class TimeView {
 
   /** In the colours and the width of now. */
   redraw() {
-    const chart = this._chart;
+    const chart = this._all && { ...this._all, teams: this._all.teams.filter((each) => picksTeam(this._terms, each.team)) };
+    this._chart = chart;
     at("time-data").hidden = chart === null;
     if (chart === null || this._box.clientWidth === 0) return;
     at("from").value = local(chart.start);
@@ -247,7 +260,8 @@ export class TimeView {
     const chart = this._chart;
     const index = this._at;
     if (chart === null) return;
-    const text = index < 0 ? "Point at a chart, or use the arrow keys, to read a moment; drag over it for a window." : this._moment(chart, index);
+    const text = chart.teams.length === 0 ? "No use of these teams is recorded, or they are among the other teams."
+      : index < 0 ? "Point at a chart, or use the arrow keys, to read a moment; drag over it for a window." : this._moment(chart, index);
     at("moment").textContent = text;
     for (const art of this._box.querySelectorAll(".art")) {
       art.setAttribute("aria-valuenow", index < 0 ? art.getAttribute("aria-valuemax") : String(index));
