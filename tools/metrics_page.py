@@ -28,15 +28,15 @@ Generated from the code by `make docs`; do not edit.
 Each service serves Prometheus metrics over plain HTTP at `/metrics` of `SLUICE_METRICS_ADDRESS` (such as
 `127.0.0.1:9430`). In a cluster `metrics.enabled` ([values.md](values.md)) sets it, lets Prometheus in and adds
 the [alerts](alerts.md). A Grafana dashboard: the value `dashboard`, or import its
-`deploy/helm/sluice/files/dashboard.json`.
+`deploy/helm/sluice/files/dashboard.json`. Tested by Grafana's types and a real Prometheus, not
+in a Grafana.
 
 - `_total` is a counter, absent before its first count. The rest are gauges, unless noted.
-- `Host` must be an address, a name without a dot, one under `.svc`, `.local` or `.internal`, or the one in the address:
-  no other site's.
-- The number of series is bounded: only agents label by GPU UUID and pod, for what is there now.
+- `Host` must be an address, a name without a dot, one under `.svc`, `.local` or `.internal`, or the one in the address.
+- Series are bounded: only agents label by GPU UUID and pod.
 - Several allocators or inventories report the same fleet: take `max`, not `sum`.
-- `core` is the service. `process_...` metrics are served, too.
-- At 100,000 requests a scrape costs the allocator 20 ms and the pod-watcher 60 ms: every 15 s is enough.
+- `core` is the service. `process_...` is served, too.
+- At 100,000 requests a scrape costs the allocator 20 ms, the pod-watcher 60: every 15 s is enough.
 - At most 16 connections, one GET each, 5 s.
 """
 

@@ -34,7 +34,7 @@ ELSEWHERE = {
     "sluice bench --requests 500 --rate 50 --burst 5": "likewise",
     "sluice bench --replay examples/workload.jsonl --speed 10": "likewise",
     "sluice bench --running": "likewise",
-    "sluice report --since 7d": "nothing is recorded in the first minute: tests/unit/inventory/recorder",
+    "sluice report --since 7d": "nothing is recorded in the first minute: tests/e2e/test_prometheus.py",
     "sluice report --since 24h --by model": "likewise",
     "sluice report --since 4w --prices prices.toml --csv > bill.csv": "likewise",
     "sluice report --by all --points --json": "likewise",

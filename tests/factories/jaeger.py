@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -12,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from factories.collector import Span
+from factories.processes import answering
 
 from sluice.runtime.nats_server.free_ports import free_ports
 
-READY_S = 60.0
 CONFIG = """
 service:
   extensions: [jaeger_storage, jaeger_query]
@@ -90,20 +88,8 @@ def _span(trace: str, service: str, span: dict[str, Any]) -> Span:
 def jaeger_in(folder: Path, program: Path) -> Iterator[Jaeger]:
     """One that answers."""
     otlp, query, grpc = free_ports(3)
-    config, log = folder / "jaeger.yaml", folder / "jaeger.log"
+    config = folder / "jaeger.yaml"
     config.write_text(CONFIG.format(otlp=otlp, query=query, grpc=grpc))
-    with log.open("w") as out:
-        process = subprocess.Popen([program, "--config", config], stdout=out, stderr=out, start_new_session=True)
-    try:
-        jaeger, deadline = Jaeger(otlp, query), time.monotonic() + READY_S
-        while True:
-            assert process.poll() is None, log.read_text()
-            with contextlib.suppress(urllib.error.URLError, TimeoutError):
-                jaeger.ask("services")
-                break
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
+    jaeger = Jaeger(otlp, query)
+    with answering([str(program), "--config", str(config)], folder / "jaeger.log", lambda: jaeger.ask("services")):
         yield jaeger
-    finally:
-        process.kill()
-        process.wait()

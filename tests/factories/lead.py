@@ -157,6 +157,6 @@ def _point(start: int, number: int, part: float) -> pb.ReportPoint:
 
 
 def axe_script() -> str | None:
-    """axe-core, where AXE_CORE names its axe.min.js (npm pack axe-core); None elsewhere."""
+    """axe-core where AXE_CORE names its axe.min.js, as tools/axe_core.sh fetches it; None elsewhere."""
     path = os.environ.get("AXE_CORE")
     return Path(path).read_text(encoding="utf-8") if path else None

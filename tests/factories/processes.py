@@ -5,7 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from sluice.runtime.nats_server.process import until_stopped
 from sluice_console.shell.process import die_with_parent
 
 STOP_WITHIN_S = 60.0
+ANSWERS_WITHIN_S = 60.0
 SWITCHED_OFF_WITHIN_S = 60.0
 CLEANED_UP_WITHIN_S = 60.0
 """What ends with a killed `sluice up` has this long: the program that ends simulated MPS daemons among it."""
@@ -119,6 +121,26 @@ def kill_with_children(process: subprocess.Popen | psutil.Popen) -> list[psutil.
         child.kill()
     psutil.wait_procs(alive, timeout=STOP_WITHIN_S)
     return alive
+
+
+@contextlib.contextmanager
+def answering(command: Sequence[str], log: Path, ask: Callable[[], object]) -> Iterator[None]:
+    """A server of others for the time of the context, once `ask` raises no OSError; killed at the end."""
+    with log.open("w") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
+    try:
+        deadline = time.monotonic() + ANSWERS_WITHIN_S
+        while True:
+            assert process.poll() is None, log.read_text()
+            with contextlib.suppress(OSError):
+                ask()
+                break
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 @contextlib.contextmanager

@@ -97,9 +97,9 @@ async def test_a_person_sees_the_fleet_follows_it_and_asks_about_it(opened):
         assert "research/queued-1" in waits
         assert "no free place of that size" in waits
         assert "no free place of that size" in await text(tab, "#reasons")
-        label = await tab.locator(".gpu").first.get_attribute("aria-label")
-        assert label is not None
-        assert "research/train-0-0-0 · 3g.20gb at 0 · in use" in label
+        heard = await tab.locator(".gpu").first.evaluate("(gpu) => `${gpu.ariaLabel}. ${gpu.ariaDescription}`")
+        assert "on gpu-0, A100-SXM4-40GB" in heard
+        assert "research/train-0-0-0 · 3g.20gb at 0 · in use" in heard
 
         await tab.locator('[data-request="r0-0-0"]').click()
         await until(tab, "() => document.querySelector('#detail').innerText.includes('asks for 3g.20gb')")
@@ -324,6 +324,8 @@ async def test_a_thousand_nodes_cost_the_document_what_is_in_sight(opened):
         tab = await opened(here)
         await until(tab, "() => document.querySelector('#canvas').offsetHeight > 20000")
         assert await tab.evaluate(DRAWN) < 600
+        whole = "(names) => names.length > 0 && names.every((each) => each.scrollWidth <= each.clientWidth)"
+        assert await tab.locator("#canvas .seg > span").evaluate_all(whole), "half a name says nothing"
         await tab.locator("#map").evaluate("box => { box.scrollTop = box.scrollHeight; }")
         await until(tab, "() => document.querySelector('.node[data-node=gpu-999]') !== null")
         assert await tab.evaluate(DRAWN) < 600

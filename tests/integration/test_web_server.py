@@ -212,11 +212,14 @@ async def test_a_quiet_stream_gives_a_sign_of_life(monkeypatch):
 
 
 async def test_a_server_that_ends_ends_its_streams():
-    """`sluice up` must not wait for browsers that are left open."""
+    """`sluice up` must not wait for browsers that are left open; one that comes then reads why."""
     async with page() as here:
         watcher = watching(here.host, here.port)
         one = await watcher.__aenter__()
         await one.until("picture")
+        here.hub.close()
+        status, _, body = await here.ask("/api/stream")
+        assert (status, "the page's server stops" in json.loads(body)["error"]) == (503, True)
     assert await one.event() is None
     await watcher.__aexit__(None, None, None)
 

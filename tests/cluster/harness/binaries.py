@@ -66,6 +66,7 @@ class Module:
 
 
 EXTRAS = {
+    "grafana": Module("grafana", package=".", executable="grafana"),
     "helm": Module("helm", executable="helm"),
     "jaeger": Module("jaeger", executable="jaeger"),
     "karpenter": Module(

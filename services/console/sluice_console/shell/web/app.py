@@ -27,7 +27,7 @@ from sluice_console.core.web.charts import SPAN_MAX_S
 from sluice_console.core.web.map_api import backendai_map, map_document
 from sluice_console.core.web.request_check import METHODS, denied
 from sluice_console.shell.live.allocator_client import NotAskableError
-from sluice_console.shell.web.hub import Hub, TooManyClientsError
+from sluice_console.shell.web.hub import Hub, NotAdmittedError
 from sluice_console.shell.web.page_files import PageFiles
 from sluice_console.shell.web.reports import ROUNDED_S, Reports, Span
 from sluice_console.shell.web.stories import HOURS, Stories
@@ -143,8 +143,8 @@ class _Answers:
             return Response(media_type="text/event-stream", headers=headers)
         try:
             return EventStream(self._hub, self._hub.join(), headers)
-        except TooManyClientsError:
-            return problem(503, f"{len(self._hub)} pages are open already; close one, and this one continues by itself")
+        except NotAdmittedError as error:
+            return problem(503, str(error))
 
     async def map(self, request: Request) -> Response:
         form = request.query_params.get("form", FORMS[0])

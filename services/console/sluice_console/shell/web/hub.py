@@ -21,8 +21,8 @@ PART_BYTES = 128 * 1024
 """Size of a picture's parts, so that a page shows something early."""
 
 
-class TooManyClientsError(Exception):
-    """CLIENTS_MAX browsers are connected already."""
+class NotAdmittedError(Exception):
+    """No browser may join now; the text says why, and what comes next."""
 
 
 class BrowserClient:
@@ -73,6 +73,7 @@ class Hub:
         """Start without browsers."""
         self._board = board
         self._clients_max = clients_max
+        self._is_closed = False
         self._clients: set[BrowserClient] = set()
 
     def __len__(self) -> int:
@@ -80,9 +81,11 @@ class Hub:
         return len(self._clients)
 
     def join(self) -> BrowserClient:
-        """Add a browser. Raises TooManyClientsError."""
-        if len(self._clients) >= self._clients_max:
-            raise TooManyClientsError
+        """Add a browser. Raises NotAdmittedError."""
+        if self._is_closed:
+            raise NotAdmittedError("the page's server stops; this page continues by itself once one runs again")
+        if len(self) >= self._clients_max:
+            raise NotAdmittedError(f"{len(self)} pages are open already; close one, and this one continues by itself")
         client = BrowserClient(_parts(*self._board.picture()))
         self._clients.add(client)
         return client
@@ -101,7 +104,7 @@ class Hub:
 
     def close(self) -> None:
         """End all browsers, and accept no more."""
-        self._clients_max = 0
+        self._is_closed = True
         for client in self._clients:
             client.end()
 

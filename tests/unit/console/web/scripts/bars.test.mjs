@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { hueOf, kindOf, segments, spoken } from "../static/bars.js";
+import { described, hueOf, kindOf, named, segments } from "../static/bars.js";
 
 const gpu = (...places) => ({ node: "n", uuid: "U", index: 0, model: "NVIDIA A100", memory_mib: 8000, units: 8, mig: true, places });
 const place = (start, size, more = {}) => ({ start, size, state: "ready", profile: `${size}g`, owner: "team/pod", request: "r", ...more });
@@ -41,9 +41,13 @@ test("every state has words and a kind of its own, so that no colour alone says 
   assert.match(making.title, /team\/pod · 8g at 0 · being created/);
 });
 
-test("a GPU can be heard: how much is in use, by whom, and what fits", () => {
-  const text = spoken({ ...gpu(place(0, 4)), in_use: 0.5, fits: { "1g": 3 }, trouble: "unhealthy: Xid 79" });
-  assert.equal(text, "GPU 0 on n, A100, 50 % in use. unhealthy: Xid 79. team/pod · 4g at 0 · in use. fits 3×1g");
+test("a GPU is called by what is seen of it, then by what is not, and described by what is on it", () => {
+  const half = { ...gpu(place(0, 4)), in_use: 0.5, fits: { "1g": 3 }, trouble: "unhealthy: Xid 79" };
+  assert.equal(named(half, "0  50 %  pod "), "GPU 0 50 % pod, on n, A100. unhealthy: Xid 79. fits 3×1g");
+  assert.equal(named(half, "0 50 % fits 3×1g pod"), "GPU 0 50 % fits 3×1g pod, on n, A100. unhealthy: Xid 79");
+  assert.equal(named(gpu(), "0 "), "GPU 0, on n, A100. 0 % in use. nothing more fits");
+  assert.equal(described(half, new Map([["r", 9]])), "team/pod · 4g at 0 · in use · idle");
+  assert.equal(described(gpu(), new Map()), "nothing is on it");
 });
 
 test("a namespace keeps its colour", () => {

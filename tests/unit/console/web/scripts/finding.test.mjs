@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { groupOf, match } from "../static/filter.js";
+import { groupOf, match, picksTeam } from "../static/filter.js";
 import { grid, idOf, inSight, place, sizeFor } from "../static/layout.js";
 import { age, inTurn, longest, matching, offered, reasons, turns } from "../static/queue_view.js";
 import { standing } from "../static/head_view.js";
@@ -171,10 +171,17 @@ test("axes have round numbers, and the hours or days between them", () => {
   assert.deepEqual(stacked([[1, 2], [3, 4]]), [{ low: [0, 0], high: [1, 2] }, { low: [1, 2], high: [4, 6] }]);
 });
 
-test("each team has a colour of its own while there are enough", () => {
-  const teams = ["a", "b", "c", "d", "e", "f", "g", "h"];
-  colour(teams);
-  assert.equal(new Set(teams.map(hueOf)).size, 8);
-  assert.equal(colour(teams), false);
+test("charts show the teams of the filter, and those summed up only without one", () => {
+  const picked = (...terms) => ["research", "batch", ""].filter((team) => picksTeam(terms, team));
+  assert.deepEqual(picked({ key: "is", value: "idle" }), ["research", "batch", ""]);
+  assert.deepEqual(picked({ key: "team", value: "r*" }), ["research"]);
+  assert.deepEqual(picked({ key: "team", value: "r*", negated: true }), ["batch", ""]);
+});
+
+test("each team has a colour of its own while there are enough, one of last week, too", () => {
+  const teams = ["a", "b", "c", "d", "e", "f", "g"];
+  assert.equal(colour(teams), true);
+  assert.equal(new Set([...teams, "gone"].map(hueOf)).size, 8);
+  assert.equal(colour([...teams].reverse()), false);
   assert.equal(hueOf("c/pod"), hueOf("c"));
 });

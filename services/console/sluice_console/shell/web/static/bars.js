@@ -95,36 +95,39 @@ export function titleOf(place) {
 }
 
 export const HUES = 8;
-/** The colours of the teams that are there. @type {Map<string, number>} */
+/** @type {Map<string, number>} */
 const hues = new Map();
+let present = "";
 
 /**
- * Give each team a colour: its own one while there are no more teams than colours. A team keeps it unless one with an
- * earlier name wants the same.
+ * Give the teams that are there their colours; others, such as teams of last week, get what is left when they are drawn.
  * @param {string[]} teams
- * @returns {boolean} whether any has changed
+ * @returns {boolean} whether these are other teams than before: then what has a colour is to be drawn again
  */
 export function colour(teams) {
-  const before = JSON.stringify([...hues]);
+  const names = [...teams].sort();
+  const before = present;
+  present = names.join(" ");
+  if (present === before) return false;
   hues.clear();
-  const taken = new Set();
-  for (const team of [...teams].sort()) {
-    let hue = wanted(team);
-    for (let tries = 0; tries < HUES && taken.has(hue) && taken.size < HUES; tries += 1) hue = (hue + 1) % HUES;
-    taken.add(hue);
-    hues.set(team, hue);
-  }
-  return JSON.stringify([...hues]) !== before;
+  names.forEach(hueOf);
+  return true;
 }
 
 /**
- * The colour of a team. Beyond eight, two may share one; names tell them apart.
+ * The colour of a team: its own while there are no more teams than colours, as near as may be to the one that its name
+ * wants. Beyond eight, two may share one; names tell them apart.
  * @param {string} owner `namespace/name`, or a namespace
  * @returns {number} 0 to 7
  */
 export function hueOf(owner) {
   const team = teamOf(owner);
-  return hues.get(team) ?? wanted(team);
+  let hue = hues.get(team) ?? wanted(team);
+  if (hues.has(team)) return hue;
+  const taken = new Set(hues.values());
+  while (taken.size < HUES && taken.has(hue)) hue = (hue + 1) % HUES;
+  hues.set(team, hue);
+  return hue;
 }
 
 /** @param {string} owner `namespace/name`, or a namespace */
@@ -143,22 +146,24 @@ function wanted(team) {
 }
 
 /**
- * A GPU in one sentence, for screen readers.
- * @param {Gpu} gpu
- * @param {Map<string, number>} [idle] seconds by request
+ * What a GPU is called: what is seen of it, so that one who speaks to the page can say that, and what of the rest matters.
+ * @param {Gpu} gpu @param {string} seen its text on the map, from the index on
  */
-export function spoken(gpu, idle = new Map()) {
-  const places = [...(gpu.places ?? [])].sort((one, other) => one.start - other.start)
-    .map((place) => titleOf(place) + (idle.has(place.request ?? "") ? " · idle" : ""));
-  const fits = fitsText(gpu);
-  const parts = [
-    `GPU ${gpu.index} on ${gpu.node}, ${shortModel(gpu.model)}, ${percent(gpu.in_use ?? 0)} in use`,
-    gpu.trouble,
-    gpu.cordoned ? `cordoned: ${gpu.cordoned}` : "",
-    places.length ? places.join("; ") : "nothing is on it",
-    fits,
-  ];
-  return parts.filter(Boolean).join(". ");
+export function named(gpu, seen) {
+  const text = `GPU ${seen}`.replace(/\s+/g, " ").trim();
+  const more = [`${percent(gpu.in_use ?? 0)} in use`, gpu.trouble, gpu.cordoned && `cordoned: ${gpu.cordoned}`, fitsText(gpu)];
+  const unseen = more.filter((each) => each && !text.includes(each.replace(/ in use$/, "")));
+  return [`${text}, on ${gpu.node}, ${shortModel(gpu.model)}`, ...unseen].join(". ");
+}
+
+/**
+ * What is on a GPU, for screen readers.
+ * @param {Gpu} gpu
+ * @param {Map<string, number>} idle seconds by request
+ */
+export function described(gpu, idle) {
+  const places = [...(gpu.places ?? [])].sort((one, other) => one.start - other.start);
+  return places.map((place) => titleOf(place) + (idle.has(place.request ?? "") ? " · idle" : "")).join("; ") || "nothing is on it";
 }
 
 /** How many more instances fit on a GPU, by profile. @param {Gpu} gpu */

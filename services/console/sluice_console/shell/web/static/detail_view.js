@@ -132,7 +132,7 @@ export class DetailView {
         ["In use", percent(gpu.allocated_fraction)],
         ["Room", fitsText({ ...gpu, mig: gpu.mig_enabled, fits: gpu.creatable }) || "MIG is off"],
         ["UUID", gpu.uuid],
-        ["Observed", gpu.observed_at],
+        ["Observed", clock(new Date(gpu.observed_at))],
       ]),
       make("h3", {}, "On it"),
       places.length ? make("ul", { class: "places" }, ...places) : make("p", {}, "nothing"));

@@ -124,6 +124,11 @@ export function match(terms, node, gpus, idle) {
   return { shown: found.size > 0, lit: found, slices };
 }
 
+/** Whether a team's use is meant; only terms about teams matter. @param {Term[]} terms @param {string} team empty for those summed up */
+export function picksTeam(terms, team) {
+  return terms.every((term) => term.key !== "team" || (team !== "" && isLike(term.value, team)) !== Boolean(term.negated));
+}
+
 /** Whether a request without a slice is meant; terms about places do not matter. @param {Term[]} terms @param {RequestRow} row */
 export function picksRequest(terms, row) {
   const text = `${row.namespace}/${row.name} ${row.request} ${row.state} ${row.ask ?? ""} ${row.message}`.toLowerCase();

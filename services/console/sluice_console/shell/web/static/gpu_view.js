@@ -3,12 +3,13 @@
  * @module
  * @import {Gpu} from "./store.js"
  */
-import { fitsText, hueOf, nameOf, percent, segments, shortModel, spoken, titleOf } from "./bars.js";
+import { described, fitsText, hueOf, named, nameOf, percent, segments, shortModel, titleOf } from "./bars.js";
 import { make } from "./dom.js";
 import { lasting } from "./use_view.js";
 
-/** Pixels that a name needs to be more than a letter. */
-const LABEL_MIN = 26;
+/** Pixels of a letter, and how many letters of a name say something: it is shortened to those at least, or left out. */
+const LETTER = /** @type {Record<string, number>} */ ({ l: 6.9, m: 6.3, s: 5.7 });
+const LETTERS = /** @type {Record<string, number>} */ ({ l: 6, m: 6, s: Infinity });
 /** And what a name and the time of idling need beside each other. */
 const IDLE_MIN = 130;
 
@@ -22,28 +23,28 @@ const IDLE_MIN = 130;
 export function gpuElement(key, gpu, how) {
   const ill = gpu.trouble ? gpu.trouble.split(":")[0] : gpu.cordoned ? "cordoned" : "";
   const state = `${gpu.trouble ? " ill" : ""}${gpu.cordoned ? " cordoned" : ""}`;
-  // There are thousands of the smallest ones, so invisible parts are left out. `aria-label` has everything.
+  // What is not seen is left out: there are thousands of the smallest ones, and the name has what is seen, with its spaces.
   const caption = how.size !== "s" && make("div", { class: "cap" },
-    make("span", { class: "index" }, `${gpu.index}`),
-    make("span", { class: "used" }, percent(gpu.in_use ?? 0)),
-    ill && make("span", { class: gpu.trouble ? "mark" : "mark mild" }, ill),
-    make("span", { class: "fits" }, fitsText(gpu) || (gpu.mig ? "" : "MIG is off")));
+    make("span", { class: "index" }, `${gpu.index}`), " ",
+    make("span", { class: "used" }, percent(gpu.in_use ?? 0)), " ",
+    ill && make("span", { class: gpu.trouble ? "mark" : "mark mild" }, ill), " ",
+    how.size === "l" && make("span", { class: "fits" }, fitsText(gpu) || (gpu.mig ? "" : "MIG is off")), " ");
   const bar = make("div", { class: "bar" });
   bar.style.setProperty("--units", String(gpu.units));
   for (const segment of segments(gpu)) {
-    bar.append(segmentElement(gpu, segment, how, (how.tile * segment.size) / gpu.units));
+    bar.append(segmentElement(gpu, segment, how, (how.tile * segment.size) / gpu.units), " ");
   }
   const title = [`GPU ${gpu.index} · ${shortModel(gpu.model)}`, gpu.trouble, gpu.cordoned && `cordoned: ${gpu.cordoned}`];
-  const tile = make("div", {
+  return make("div", {
     class: `gpu${state}`,
     role: "button",
     tabindex: -1,
     title: title.filter(Boolean).join(" · "),
     "data-key": key,
     "data-uuid": gpu.uuid,
-    "aria-label": spoken(gpu, how.idle),
+    "aria-label": named(gpu, `${caption ? caption.textContent : `${gpu.index} `}${bar.textContent}`),
+    "aria-description": described(gpu, how.idle),
   }, caption, bar);
-  return tile;
 }
 
 /**
@@ -74,14 +75,19 @@ function segmentElement(gpu, segment, how, width) {
       title: `${share.owner} · ${share.memory_mib} MiB${share.sm_percent ? `, ${share.sm_percent} % of the SMs` : ""} of ${titleOf({ ...place, shares: [], owner: "" })}`,
       "data-request": share.request,
       "data-slot": `${place?.start}/${share.request}`,
-    }, width * part >= LABEL_MIN && make("span", {}, nameOf(share.owner)));
+    }, hasRoom(nameOf(share.owner), width * part, how.size) && make("span", {}, nameOf(share.owner)));
     child.style.width = `${100 * part}%`;
-    element.append(child);
+    element.append(child, " ");
   }
-  if (width >= LABEL_MIN && segment.label && segment.shares.length === 0) {
-    const isWide = how.size === "l" || width >= IDLE_MIN;
-    const profile = rest ? isWide && `idle ${lasting(since ?? 0).replace(/ \d+ \w+$/, "")}` : place?.owner && place.profile;
-    element.append(make("span", {}, segment.label, profile && make("small", {}, profile)));
+  if (segment.label && segment.shares.length === 0 && hasRoom(segment.label, width, how.size)) {
+    const isLarge = how.size === "l";
+    const more = rest ? (isLarge || width >= IDLE_MIN) && `idle ${lasting(since ?? 0).replace(/ \d+ \w+$/, "")}` : isLarge && place?.owner && place.profile;
+    element.append(make("span", {}, segment.label, more && " ", more && make("small", {}, more)));
   }
   return element;
+}
+
+/** @param {string} name @param {number} width @param {string} size */
+function hasRoom(name, width, size) {
+  return width >= 11 + LETTER[size] * Math.min(name.length, LETTERS[size]);
 }

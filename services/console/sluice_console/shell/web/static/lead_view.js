@@ -202,9 +202,8 @@ export class LeadView {
         node.state !== "open" && make("span", { class: "tag" }, node.state),
         make("span", { class: "end" }, node.pods ? `restarts ${count(node.pods, "pod")}` : "nothing to move")),
       bar(used, `${percent(used)} of its GPU memory granted`),
-      make("span", { class: "asks" }, [`${percent(used)} granted`, idle && `${idle} of its pods idle`,
-        Object.entries(node.models ?? {}).map(([model, number]) => `${number} × ${shortModel(model)}`).join(", "),
-        node.why, ...(node.warnings ?? [])].filter(Boolean).join(" · ")))));
+      make("span", { class: "asks" }, [Object.entries(node.models ?? {}).map(([model, number]) => `${number} × ${shortModel(model)}`).join(", "),
+        `${percent(used)} granted`, idle && `${idle} of its pods idle`, node.why, ...(node.warnings ?? [])].filter(Boolean).join(" · ")))));
     at("nodes-note").textContent = rows.length === 0 ? "No node matches the filter." : "";
   }
 

@@ -58,7 +58,11 @@ function draw() {
   begun = true;
   const keys = [...waiting];
   waiting.clear();
-  if (keys.some((key) => key.startsWith("team/")) && colour(store.teams().map((row) => row.team))) map.redraw();
+  if (keys.some((key) => key.startsWith("team/")) && colour(store.teams().map((row) => row.team))) {
+    map.redraw();
+    time.redraw();
+    lead.draw();
+  }
   map.changed(keys);
   if (keys.includes("fleet")) showTotals(store.get("fleet") ?? {});
   const unlisted = store.get("fleet")?.unlisted ?? 0;
@@ -123,6 +127,7 @@ async function filter() {
   terms = found.terms;
   at("show").value = [...at("show").options].map((option) => option.value).find((value) => value && words().includes(value)) ?? "";
   map.show({ terms });
+  time.filter(terms);
   drawQueue();
   lead.show(tab(), terms);
 }
@@ -172,6 +177,8 @@ function showView() {
   at("view-time").setAttribute("aria-pressed", String(isTime));
   for (const id of ["map", "legend", "map-tools"]) at(id).hidden = isTime;
   at("time").hidden = !isTime;
+  at("skip").href = isTime ? "#time" : "#map";
+  at("skip").textContent = isTime ? "To the charts" : "To the map";
   time.show(isTime);
 }
 

@@ -5,10 +5,12 @@
  *   idle_gpu_hours: number, waiting_pod_hours: number, bound: number, wait_p50_s: number | null, wait_p95_s: number | null}} Series
  * @typedef {{start: number, end: number, step_s: number, capacity: number[], teams: Series[]}} Chart
  * @typedef {"allocated" | "used" | "waiting"} Kind
+ * @import {Term} from "./filter.js"
  */
 import { chosen, keep } from "./address.js";
 import { hueOf, percent } from "./bars.js";
 import { ask, at, draw, make } from "./dom.js";
+import { picksTeam } from "./filter.js";
 import { swatch } from "./lead_view.js";
 import { lasting } from "./use_view.js";
 
@@ -76,7 +78,11 @@ export class TimeView {
   constructor() {
     this._box = at("charts");
     /** @type {Chart | null} */
+    this._all = null;
+    /** What is shown of it: the teams of the filter. @type {Chart | null} */
     this._chart = null;
+    /** @type {Term[]} */
+    this._terms = [];
     this._timer = 0;
     this._asked = 0;
     this._open = false;
@@ -92,7 +98,13 @@ export class TimeView {
       if (from < until) this._go({ from: String(from), until: String(until) });
       else at("time-note").textContent = "The window's end must be after its start.";
     });
-    new ResizeObserver(() => this._draw()).observe(this._box);
+    new ResizeObserver(() => this.redraw()).observe(this._box);
+  }
+
+  /** @param {Term[]} terms */
+  filter(terms) {
+    this._terms = terms;
+    this.redraw();
   }
 
   /** @param {boolean} open */
@@ -122,14 +134,16 @@ export class TimeView {
     const found = await ask(isWindow ? `/api/report?from=${from}&until=${until}` : `/api/report?since=${encodeURIComponent(span || "24h")}`);
     if (asked !== this._asked) return;
     this._box.removeAttribute("aria-busy");
-    this._chart = found.error ? null : found;
+    this._all = found.error ? null : found;
     at("time-note").textContent = found.error ? `${found.error[0].toUpperCase()}${found.error.slice(1)}.` : "";
-    this._draw();
+    this.redraw();
     if (!isWindow && this._open) this._timer = setTimeout(() => this._ask(), AGAIN_MS);
   }
 
-  _draw() {
-    const chart = this._chart;
+  /** In the colours and the width of now. */
+  redraw() {
+    const chart = this._all && { ...this._all, teams: this._all.teams.filter((each) => picksTeam(this._terms, each.team)) };
+    this._chart = chart;
     at("time-data").hidden = chart === null;
     if (chart === null || this._box.clientWidth === 0) return;
     at("from").value = local(chart.start);
@@ -178,12 +192,12 @@ export class TimeView {
     const { title, unit } = KINDS[kind];
     const mean = chart.teams.map((each) => `${each.team || OTHERS} ${round(average(each[kind]))}`).join(", ");
     const holder = make("div", {
-      class: "art", tabindex: 0, role: "img",
-      "aria-label": `${title}, ${unit}, on average: ${mean || "nothing"}. Arrow keys read single moments; the table below has the sums.`,
+      class: "art", tabindex: 0, role: "slider", "aria-valuemin": 0, "aria-valuemax": steps - 1,
+      "aria-label": `${title}, ${unit}, on average: ${mean || "nothing"}. The table below has the sums.`,
     });
     holder.append(art);
     this._listen(holder, chart, steps, x);
-    return make("figure", { "data-kind": kind }, make("figcaption", {}, make("b", {}, title), ` ${unit}`,
+    return make("figure", { "data-kind": kind }, make("figcaption", {}, make("b", {}, title), ` (${unit})`,
       kind === "allocated" && make("small", {}, "line: all GPUs"), kind === "used" && make("small", {}, "solid line: all GPUs, dashed: granted")), holder);
   }
 
@@ -246,17 +260,24 @@ export class TimeView {
     const chart = this._chart;
     const index = this._at;
     if (chart === null) return;
-    if (index < 0) {
-      at("moment").textContent = "Point at a chart to read a moment; drag over it for a window.";
-      return;
+    const text = chart.teams.length === 0 ? "No use of these teams is recorded, or they are among the other teams."
+      : index < 0 ? "Point at a chart, or use the arrow keys, to read a moment; drag over it for a window." : this._moment(chart, index);
+    at("moment").textContent = text;
+    for (const art of this._box.querySelectorAll(".art")) {
+      art.setAttribute("aria-valuenow", index < 0 ? art.getAttribute("aria-valuemax") : String(index));
+      art.setAttribute("aria-valuetext", text);
     }
+  }
+
+  /** @param {Chart} chart @param {number} index */
+  _moment(chart, index) {
     const when = new Date((chart.start + index * chart.step_s) * 1000);
     const kinds = Object.entries(KINDS).map(([kind, { title }]) => {
       const values = chart.teams.map((each) => [each.team || OTHERS, each[/** @type {Kind} */ (kind)][index] ?? 0])
         .filter(([, value]) => Number(value) > 0).map(([team, value]) => `${team} ${round(Number(value))}`);
       return `${title.toLowerCase()}: ${values.join(", ") || "nothing"}`;
     });
-    at("moment").textContent = `${day(when)} ${time(when)} · ${kinds.join(" · ")}`;
+    return `${day(when)} ${time(when)} · ${kinds.join(" · ")}`;
   }
 
   /** @param {Chart} chart */

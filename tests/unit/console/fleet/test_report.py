@@ -1,0 +1,85 @@
+"""What `sluice report` makes of the recorder's answer and of a price table."""
+
+import pytest
+
+from sluice.contracts.pb import inventory_pb2 as pb
+from sluice_console.core.fleet.report import report_cells, report_document, report_table, span_s, unpriced_models
+from sluice_console.shell.inspect.report import PricesError, read_prices
+
+ROW = pb.ReportRow(
+    key="lab",
+    gpu_hours=3.0,
+    gpu_hours_by_model={"A100": 2.0, "H100": 1.0},
+    used_gpu_hours=1.5,
+    idle_gpu_hours=0.25,
+    pod_hours=6.0,
+    capacity_gpu_hours=12.0,
+    waiting_pod_hours=0.5,
+    bound=4,
+    wait_p50_s=30.0,
+    wait_p95_s=600.0,
+)
+ANSWER = pb.ReportResponse(from_unix=0, until_unix=3600, step_s=60, rows=[ROW])
+
+
+@pytest.mark.parametrize(
+    ("prices", "cost", "unpriced"),
+    [
+        ({}, None, []),
+        ({"A100": 1.5}, 3.0, ["H100"]),
+        ({"A100": 1.5, "*": 4.0}, 7.0, []),
+        ({"A100": 0.0, "H100": 0.0}, 0.0, []),
+    ],
+)
+def test_a_bill_is_of_each_models_hours(prices, cost, unpriced):
+    """A model without a price is named, as its hours would be given away."""
+    document = report_document(ANSWER, "namespace", prices)
+    assert (document.rows[0].cost, unpriced_models(document, prices)) == (cost, unpriced)
+    assert report_cells(document.rows[0])[-1] == ("-" if cost is None else f"{cost:.2f}")
+
+
+@pytest.mark.parametrize(
+    ("by", "cells"),
+    [
+        ("namespace", ("lab", "3.0", "-", "1.5", "0.2", "6.0", "0.5", "30 s", "10 min", "4", "-")),
+        ("model", ("lab", "3.0", "25 %", "1.5", "0.2", "6.0", "-", "-", "-", "-", "-")),
+    ],
+)
+def test_what_is_not_known_by_a_key_is_no_zero(by, cells):
+    document = report_document(ANSWER, by, {})
+    assert report_cells(document.rows[0]) == cells
+    header, row = report_table(document)
+    assert len(header) == len(row)
+    assert dict(zip(header, row, strict=True)) | {by: "lab", "gpu_hours": 3.0} == dict(zip(header, row, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "has no table"),
+        ("[prices]", "has no table"),
+        ("[prices]\na = true", "a = True must be a number per GPU hour"),
+        ("[prices]\na = -1", "a = -1 must be a number"),
+        ("[prices]\na = inf", "a = inf must be a number"),
+        ("[prices", ""),
+        (None, ""),
+    ],
+)
+def test_a_price_table_that_is_none_is_named(tmp_path, text, problem):
+    file = tmp_path / "prices.toml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(PricesError, match=f"prices.toml: .*{problem}"):
+        read_prices(file)
+
+
+def test_a_price_is_a_number_of_either_kind(tmp_path):
+    (tmp_path / "p").write_text('[prices]\n"A100-SXM4-40GB" = 2\n"*" = 0.5')
+    assert read_prices(tmp_path / "p") == {"A100-SXM4-40GB": 2.0, "*": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90m", 5400), (" 7D ", 604800), ("4w", 2419200), ("0d", None), ("7", None)]
+)
+def test_a_span_has_a_unit(text, seconds):
+    assert span_s(text) == seconds
