@@ -202,7 +202,7 @@ async def test_a_running_share_is_made_smaller_and_larger_and_says_when_that_is_
         assert identity(same) == identity(home)
         assert smaller.containers[0].pinned_memory_limit == "0=1024M"
         assert (
-            "count at the old size until processes that use more have ended"
+            "count at the old size until containers that may use more have ended"
             in shares.up.sluice("explain", "one").stdout
         )
         assert "error" not in answer(3000)  # it keeps what it began with

@@ -148,7 +148,8 @@ class Goals:
     def _serves(self, pod: Pod, bound: msg.Bound) -> list[str]:
         booking = self.judge.bookings[bound.allocation]
         if bound.allocation in self.judge.sizes.changed:  # it is as somebody wanted it to be since
-            processes, machine = self.judge.processes_of(booking.owner), self.judge.machines[booking.node]
+            machine = self.judge.machines[booking.node]
+            processes = [process for process in machine.of_pod(booking.owner) if process.home]
             undone = self.judge.sizes.undone(bound, booking, processes, machine)
             return [undone] if undone and bound.allocation not in self.judge.failed else []
         larger = self._let_larger(pod, booking)

@@ -307,8 +307,12 @@ class NodeJudge(Books):
         ]
         return any(self.live_together(allocation, ticket.allocation, gpu, span) for allocation in mine)
 
+    def began(self, machine: Machine, process: Process) -> None:
+        """A process has what its container was told, and may not have opened its device yet."""
+        self.sizes.began.setdefault((machine.node, process.pid), self.clockwork.now)
+
     def started(self, machine: Machine, process: Process) -> None:
-        self.sizes.began[machine.node, process.pid] = self.clockwork.now
+        self.began(machine, process)
         others = {
             ticket.owner
             for ticket in machine.tickets.values()

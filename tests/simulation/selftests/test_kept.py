@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from simulation.plans.plan_file import read_plan
 from simulation.planted.bug import planted
+from simulation.planted.node.sizes import SIZE_BUGS
 from simulation.planted.protocol import BUGS
 from simulation.planted.rare import RARE_BUGS
 from simulation.world.world import run_plan
@@ -18,7 +19,7 @@ def test_what_was_mended_stays_mended(path: Path) -> None:
     kept = read_plan(path)
     violation = run_plan(kept.plan).violation
     assert not violation, f"{kept.about}\nagain: {violation}\nplay it: .venv/bin/python tests/simulation --plan {path}"
-    bug = next((bug for bug in (*BUGS, *RARE_BUGS) if bug.name == kept.catches), None)
+    bug = next((bug for bug in (*BUGS, *SIZE_BUGS, *RARE_BUGS) if bug.name == kept.catches), None)
     assert bug is not None, f"{path.name} names {kept.catches!r}, and no planted bug is called so"
     with planted(bug):
         found = run_plan(kept.plan).violation

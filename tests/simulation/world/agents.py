@@ -445,7 +445,13 @@ class AgentHost(Host):
         owner = instruction.owner
         is_found = self.machine.pod_of(owner) == owner or f"{owner}{SHARED}" in instruction.claims
         left = self.machine.of_pod(owner) if is_found else []
-        return ev.TenantsListed(instruction.token, tuple(ev.PodProcess(process.pid, "python") for process in left))
+        homes = instruction.homes
+        found = [
+            ev.PodProcess(process.pid, "python", container=f"container-{process.pid}", ticket=process.ticket)
+            for process in left
+            if not homes or process.home in homes
+        ]
+        return ev.TenantsListed(instruction.token, tuple(found))
 
     def _mps(self, instruction: do.MpsInstruction) -> ev.Event:
         return on_mps(self.machine, instruction, self.clockwork.now, self.dice, dying=not self.alive)
@@ -496,6 +502,7 @@ def quick_rules(closing_ttl_s: int, keep_warm_s: float = 0.0) -> AgentConfig:
         look_s=5.0,
         read_devices_s=4.0,
         watch_mps_s=2.0,
+        container_start_s=1.0,
         compare_tickets_s=0.0,
         prepare_within_s=5.0,
         keep_warm_s=keep_warm_s,

@@ -68,6 +68,8 @@ class Process:
     """What it may use of a home: as its container was told when it began, within what its server let it have then."""
     file: tuple[str, int | None] = ("", None)
     """Of one that has not opened its device yet: behind which file that is, by GPU and id of the GPU instance."""
+    ticket: str = ""
+    """What its container's environment names, as it does for whatever runs there later."""
 
 
 @dataclass(slots=True)
@@ -336,24 +338,29 @@ class Machine:
         self._pids += 1
         return self._pids
 
-    def start_process(self, owner: str, device: str, home: str = "", memory_mib: int = 0) -> Process | None:
+    def start_process(
+        self, owner: str, device: str, home: str = "", memory_mib: int = 0, ticket: str = "", pid: int = 0
+    ) -> Process | None:
         """A container's process takes a device, by the daemon of a home or by itself, if that can be."""
         gpu = self.gpu_with(device)
         if gpu is None or gpu.lost:
             return None
         if not home and gpu.exclusive and (gpu.servers or gpu.processes):
             return None
-        process = Process(self.new_pid(), owner, device, home, memory_mib=memory_mib)
+        process = Process(pid or self.new_pid(), owner, device, home, memory_mib=memory_mib, ticket=ticket)
         gpu.processes.append(process)
         return process
 
-    def start_waiting(self, owner: str, device: str, home: str = "", memory_mib: int = 0) -> Process | None:
+    def start_waiting(
+        self, owner: str, device: str, home: str = "", memory_mib: int = 0, ticket: str = ""
+    ) -> Process | None:
         """A container's process that will open its device later, if that is there now."""
         gpu = self.gpu_with(device)
         if gpu is None:
             return None
         gi_id = next((found.gi_id for found in gpu.instances.values() if found.uuid == device), None)
-        process = Process(self.new_pid(), owner, device, home, memory_mib=memory_mib, file=(gpu.uuid, gi_id))
+        file = (gpu.uuid, gi_id)
+        process = Process(self.new_pid(), owner, device, home, memory_mib=memory_mib, file=file, ticket=ticket)
         self.waiting.append(process)
         return process
 
@@ -367,7 +374,8 @@ class Machine:
         device = behind.uuid if behind is not None else process.device
         if not device or (process.home and self.mps.alive(process.home) is None):
             return None  # it finds no device, or no daemon, and ends
-        return self.start_process(process.owner, device, process.home, process.memory_mib)
+        told = (process.memory_mib, process.ticket)
+        return self.start_process(process.owner, device, process.home, *told, process.pid)
 
     def of_pod(self, owner: str) -> list[Process]:
         """All that is in a pod's cgroup."""

@@ -15,6 +15,7 @@ from simulation.world.virtual_clock import VirtualClock
 
 from sluice.contracts.bus.events import Observed, Write
 from sluice.contracts.messages import AllocationRequested, Bound, ContainerDevices, RequestWithdrawn
+from sluice.contracts.ticket_paths import ticket_of
 from sluice_node_agent.core.instructions import CdiDevice
 
 RESTART_S = 0.5
@@ -99,6 +100,8 @@ class Kubelets:
         self.trace = trace
         self.dice = Random(0)
         self.on_started: list[Callable[[Machine, Process], None]] = []
+        self.on_waiting: list[Callable[[Machine, Process], None]] = []
+        """Told of each that began, and will open its device later."""
         self.pods: dict[str, Pod] = {}
         """The pod of each request, as it was when it was asked for."""
         self.owners: dict[str, str] = {}
@@ -228,7 +231,7 @@ class Kubelets:
         if ready:
             self.trace.tell("kubelet", "containers start", request, f"{bound.node} {devices}")
             for one in missing:
-                self._start(machine, request, one, _used(one))
+                self._start(machine, request, one, _used(one), ticket_of(bound.ticket, one))
         if not ready or self._missing(request, bound):
             self.clockwork.after(RESTART_S, lambda: self._try(request))
 
@@ -271,9 +274,12 @@ class Kubelets:
             missing = [uuid for uuid in behind if uuid and uuid not in runs]
             if missing:
                 self.trace.tell("kubelet", "a container starts by claim", request, f"{machine.node} {missing}")
-                self._start(machine, request, device.container, missing)
+                told = ticket_of(device.ticket, device.container)
+                self._start(machine, request, device.container, missing, told)
 
-    def _start(self, machine: Machine, request: str, container: ContainerDevices, devices: list[str]) -> None:
+    def _start(
+        self, machine: Machine, request: str, container: ContainerDevices, devices: list[str], ticket: str
+    ) -> None:
         """Start what a container runs, on each of these devices, if that can be had now.
 
         A client that finds no directory of a daemon runs without MPS and says nothing of it. Where the directory is
@@ -292,12 +298,14 @@ class Kubelets:
         limit = min(told, daemon.memory_mib) if daemon is not None else told
         for uuid in devices:
             if pod.opens_after_s:
-                self._start_waiting(machine, request, machine.start_waiting(owner, uuid, home, limit))
+                self._start_waiting(machine, request, machine.start_waiting(owner, uuid, home, limit, ticket))
             else:
-                self._tell_started(machine, machine.start_process(owner, uuid, home, limit))
+                self._tell_started(machine, machine.start_process(owner, uuid, home, limit, ticket))
 
     def _start_waiting(self, machine: Machine, request: str, process: Process | None) -> None:
         """It computes something else first. One that does not find its device then ends, and is started again."""
+        for hear in self.on_waiting if process is not None else ():
+            hear(machine, process)
 
         def open_late() -> None:
             if process is None or process not in machine.waiting:

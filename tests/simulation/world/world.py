@@ -239,6 +239,7 @@ class World:
         self.broker.on_wiped.append(self.guarantees.wiped)
         self.kubelets.dice = self._dice("kubelets")
         self.kubelets.on_started += [self.judge.started, self.claims.started]
+        self.kubelets.on_waiting.append(self.judge.began)
         self.watcher.on_event.append(self.kubelets.told)
         for host in self.hosts.values():
             host.on_instruction.append(self.judge.instructed)

@@ -86,7 +86,7 @@ def _mps(home="/run/sluice/mps/h1"):
 
 def test_a_share_has_everything_that_a_tickets_container_has():
     """Its daemon, its limits and its time quota are in the same file as its device."""
-    device = HandedOver("d-0", _mps(), (CharDevice("/dev/nvidia0", 195, 0),), "/run/sluice/mps/h1/shm")
+    device = HandedOver("d-0", _mps(), (CharDevice("/dev/nvidia0", 195, 0),), "/run/sluice/mps/h1/shm", "t-1")
     spec = cdi_spec(CLAIM, [device], CommonEdits(COMMON, "0.5.0"))
     assert what_is_wrong(spec) == []
     assert spec == {
@@ -106,6 +106,7 @@ def test_a_share_has_everything_that_a_tickets_container_has():
                         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M",
                         "SLUICE_QUOTA_SOCKET=/run/sluice/slice/quota/ab.sock",
                         "LD_PRELOAD=/run/sluice/slice/quota/libsluice-quota.so",
+                        "SLUICE_TICKET=mps-t-1-main",
                     ],
                     "mounts": [
                         {

@@ -57,7 +57,8 @@ def test_a_claim_is_noted_then_its_file_written_then_the_kubelet_answered(node):
     saved, written = node.own_done
     assert isinstance(saved, do.SaveJournal)
     assert (saved.record.prepared, saved.record.cdi_files) == (("u1",), ("u1",))
-    assert written == do.WriteCdi(written.token, "u1", (do.CdiDevice(_name(booking), container, (part,)),))
+    device = do.CdiDevice(_name(booking), container, (part,), ticket=saved.record.ticket)
+    assert written == do.WriteCdi(written.token, "u1", (device,))
     assert node.answers == {call: _answer(call, booking)}
 
 

@@ -190,8 +190,41 @@ async def test_processes_of_all_pods_with_a_claim_are_found_by_its_file(threads,
         mounts = f"36 35 0:24 / /dev rw\n37 35 0:25 {root} /run/sluice/claims/claim-1.json ro - tmpfs tmpfs rw\n"
         (tmp_path / f"{pid}/task/{pid}/mountinfo").write_text(mounts)
     pods = PodProcesses(processes, threads, has_kubelet=True)
-    assert await pods.left_of(OTHER, ("claim-1",)) == (PodProcess(2, "sleep"),)
+    assert await pods.left_of(OTHER, ("claim-1",)) == (PodProcess(2, "sleep", container="c"),)
     assert await pods.left_of(OTHER, ("claim-2",)) == ()
+
+
+async def test_a_container_with_a_share_is_told_by_its_mount_and_its_ticket_by_its_environment(threads, tmp_path):
+    """A sandbox, a sidecar and a neighbour in the same home are none of its; a program may have cleared its own."""
+    processes = _fake(tmp_path, "pid:[4026532000]", "pause", "sh", "worker", "sidecar", "titled", "other", "neighbour")
+    home, mine, other = "/sluice/mps/h1", f"0::/kubepods/pod{UID}", f"0::/kubepods/pod{OTHER}"
+    for pid, (cgroup, root, environment) in enumerate(
+        (
+            (f"{mine}/sandbox", "/", "PATH=/bin"),
+            (f"{mine}/one", home, "PATH=/bin\0SLUICE_TICKET=mps-t-2-main\0"),
+            (f"{mine}/one/nested", home, "PATH=/bin"),
+            (f"{mine}/sidecar", "/", "SLUICE_TICKET=mps-t-1-main"),
+            (f"{mine}/two", f"{home}//deleted", "\0\0\0"),
+            (f"{mine}/three", "/sluice/mps/h11", "SLUICE_TICKET=mps-t-1-main"),
+            (f"{other}/four", home, "SLUICE_TICKET=mps-u-1-main"),
+        ),
+        1,
+    ):
+        (tmp_path / f"{pid}/task/{pid}").mkdir(parents=True)
+        (tmp_path / f"{pid}/cgroup").write_text(cgroup)
+        (tmp_path / f"{pid}/environ").write_text(environment)
+        (tmp_path / f"{pid}/task/{pid}/mountinfo").write_text(
+            f"37 35 0:25 {root} /run/sluice/slice ro - tmpfs tmpfs rw\n"
+        )
+    pods = PodProcesses(processes, threads, has_kubelet=True)
+    assert await pods.left_of(UID, homes=("h1", "h2")) == (
+        PodProcess(2, "sh", container="one", ticket="mps-t-2-main"),
+        PodProcess(3, "worker", container="one"),
+        PodProcess(5, "titled", container="two"),
+    )
+    (tmp_path / "2/stat").write_text("2 (sh) D " + "1 " * 30)
+    stuck, *_ = await pods.left_of(UID, homes=("h1",))
+    assert (stuck.in_kernel, stuck.ticket) == (True, ""), "who reads its environment may wait with it"
 
 
 async def test_without_proc_nothing_is_concluded(threads, tmp_path):

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from sluice.contracts.messages import SliceDegraded, SliceReady
 from sluice.contracts.resize import max_sizes
-from sluice_node_agent.core.events import TicketRefused
-from sluice_node_agent.core.instructions import MakeTicket, SetMpsLimits
+from sluice_node_agent.core.events import PodProcess, TicketRefused
+from sluice_node_agent.core.instructions import ListTenants, MakeTicket, SetMpsLimits, WriteCdi
 
 
 def _resized(booking, **changes):
@@ -183,3 +183,127 @@ def test_what_is_wrong_says_whether_more_is_used_than_was_ordered(node, ended):
     word = node.word("a1")
     assert isinstance(word, SliceDegraded)
     assert (word.revision, word.shrinking) == (2, not ended)
+
+
+# -- where a kubelet runs pods: what their containers began with ---------------------------------------------------
+
+
+def _with_pods(make_node, claim="", *, shared=False):
+    """A node, and a share of 3000 MiB that is ready there, handed over by a claim of this name or by its ticket."""
+    node = make_node(has_pods=True)
+    booking = node.share("a1", WHOLE, memory_mib=3000)
+    if claim:
+        booking = node.claimed(booking, ("u1", "main"), shared=shared)
+        booking = replace(booking, resource_claims=tuple(replace(each, name=claim) for each in booking.resource_claims))
+    _live_with(node, booking)
+    if claim:
+        node.prepare("u1")
+    return node, booking
+
+
+def _containers(*tickets, of="c"):
+    """Processes of containers, given as the tickets that those of each name."""
+    return tuple(
+        PodProcess(10 * number + more, "python", container=f"{of}{number}", ticket=ticket)
+        for number, each in enumerate(tickets)
+        for more, ticket in enumerate(each)
+    )
+
+
+def _ticket(node):
+    return f"mps-{node.tickets.names()[0]}-main"
+
+
+def _shrunk(node, booking):
+    """What its containers began with before, and what they begin with now."""
+    before = _ticket(node)
+    node.obey(_adjusted(node, booking, memory_mib=1000))
+    node.tick(6.0)
+    assert before != _ticket(node)
+    return before, _ticket(node)
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["", "agent dies"])
+@pytest.mark.parametrize("left", ["old", "clears its environment", "old beside new"])
+def test_a_container_that_began_before_counts_with_the_old_size_although_it_is_no_client(make_node, left, dies):
+    """Its kernel restarts, or it opens its device late: it connects with what it was told, under a larger limit."""
+    node, booking = _with_pods(make_node)
+    old, new = _shrunk(node, booking)
+    there = {"old": [(old, "")], "clears its environment": [("",)], "old beside new": [(old,), (new,)]}
+    node.pods["pod-1"] = _containers(*there[left])
+    if dies:
+        node.live()
+    node.tick(6.0, times=100)
+    assert (_told(node), _counts(node)) == ((2, 1000, True), [3000])
+    node.pods["pod-1"] = _containers(("", new))
+    node.tick(6.0)
+    assert (_told(node), _counts(node)) == ((2, 1000, False), [1000])
+
+
+@pytest.mark.parametrize("journal", ["kept", "lost"])
+def test_a_container_may_be_on_its_way_that_has_no_process_yet(make_node, journal):
+    """Created with the old ticket, started later: nothing shows it, for as long as its kubelet takes at most."""
+    node, booking = _with_pods(make_node)
+    _shrunk(node, booking)
+    if journal == "lost":
+        node.tick(node.config.container_start_s - 10.0)
+        node.remove_journal()
+        node.live()
+        node.tick(6.0)
+    node.tick(node.config.container_start_s - 10.0)
+    assert _told(node) == (2, 1000, True)
+    node.tick(10.0)
+    assert _told(node) == (2, 1000, False)
+
+
+def test_a_container_that_began_late_is_new_although_it_hides_its_environment(make_node):
+    """A program that writes its title over it would keep memory that is not used, until its pod ends."""
+    node, booking = _with_pods(make_node)
+    old, _ = _shrunk(node, booking)
+    node.pods["pod-1"] = _containers((old,))
+    node.tick(node.config.container_start_s - 20.0)
+    node.pods["pod-1"] = _containers(("",), of="early")
+    node.tick(6.0, times=3)
+    assert _told(node) == (2, 1000, True)
+    node.pods["pod-1"] = _containers((old,), of="late")
+    node.tick(6.0)
+    assert _told(node) == (2, 1000, True)
+    node.pods["pod-1"] = _containers(("",), of="late")
+    node.tick(6.0)
+    assert _told(node) == (2, 1000, False)
+
+
+def test_what_cannot_be_seen_counts(make_node):
+    node, booking = _with_pods(make_node)
+    node.unseen = "too many open files"
+    _shrunk(node, booking)
+    node.tick(6.0, times=100)
+    assert _told(node) == (2, 1000, True)
+    node.unseen = ""
+    node.tick(6.0)
+    assert _told(node) == (2, 1000, True), "this is the first look"
+
+
+@pytest.mark.parametrize(
+    ("claim", "shared", "at_once"),
+    [("sluice-0123456789abcdef0123", False, True), ("mine", False, False), ("mine", True, False)],
+    ids=["made by us", "several containers may use it", "several pods may use it"],
+)
+def test_the_containers_of_a_claim_count_until_they_began_with_its_new_file(make_node, claim, shared, at_once):
+    """Of some claims a container that runs does not say that no other one is on its way."""
+    node, booking = _with_pods(make_node, claim, shared=shared)
+    (before,) = node.cdi["u1"]
+    node.obey(_adjusted(node, booking, memory_mib=1000))
+    (device,) = node.cdi["u1"]
+    assert (device.container.memory_mib, device.ticket != before.ticket) == (1000, True)
+    steps = [type(step) for step in node.own_done if isinstance(step, (WriteCdi, ListTenants))]
+    assert steps == [WriteCdi, WriteCdi, ListTenants], "the file first, then who is there"
+    whose = "u1" if shared else "pod-1"
+    node.pods[whose] = _containers((f"mps-{before.ticket}-main",))
+    node.tick(6.0)
+    assert _told(node) == (2, 1000, True)
+    node.pods[whose] = _containers((f"mps-{device.ticket}-main",))
+    node.tick(6.0)
+    assert _told(node) == (2, 1000, not at_once)
+    node.tick(node.config.container_start_s)
+    assert _told(node) == (2, 1000, False)

@@ -17,6 +17,9 @@ class AgentConfig:
     """The longest wait between two attempts to destroy. Retries never end: only success frees the place."""
     look_for_tenants_s: float = 0.5
     """How often to check whether a revoked pod's processes have ended: the next pod waits for nothing else."""
+    container_start_s: float = 300.0
+    """The longest a container needs from reading its environment to its first process: a kubelet allows its runtime two
+    minutes for each of the two calls in between (`runtimeRequestTimeout`)."""
     quarantine_after: int = 5
     remake_retry_s: float = 30.0
     compare_tickets_s: float = 10.0

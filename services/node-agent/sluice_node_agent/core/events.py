@@ -42,11 +42,14 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class PodProcess(msgspec.Struct, frozen=True):
-    """A process in the cgroup of a pod. `in_kernel`: in state D, where no signal ends it."""
+    """A process in the cgroup of a pod. `in_kernel`: in state D, where no signal ends it. `container` names its
+    container's cgroup; `ticket` is what its environment names, where homes were asked for. Empty: unknown, or none."""
 
     pid: int
     name: str = ""
     in_kernel: bool = False
+    container: str = ""
+    ticket: str = ""
 
 
 class FoundMpsHome(msgspec.Struct, frozen=True):

@@ -91,6 +91,8 @@ class ListTenants(OwnInstruction, frozen=True):
 
     owner: str
     claims: tuple[str, ...] = ()
+    homes: tuple[HomeId, ...] = ()
+    """If any are named, only processes that have one of them mounted."""
 
 
 class SetComputeMode(GpuInstruction, frozen=True):
@@ -188,6 +190,8 @@ class CdiDevice(msgspec.Struct, frozen=True):
     container: ContainerDevices
     parts: tuple[CdiPart, ...]
     shared: bool = False
+    ticket: str = ""
+    """Its slice's, which a container with a share then names in its environment."""
 
 
 class WriteCdi(OwnInstruction, frozen=True):

@@ -54,12 +54,16 @@ class Processes:
 
     def owner_of(self, pid: int) -> str:
         """The UID of the pod whose cgroup the process is in (v1 or v2), of nested pods the outermost; "" for none."""
+        return self.in_pod(pid)[0]
+
+    def in_pod(self, pid: int) -> tuple[str, str]:
+        """As `owner_of`, and the name of its container's cgroup, below the pod's."""
         for line in self._text(pid, "cgroup").splitlines():
-            path = line.split(":", 2)[-1]
-            for part in path.split("/"):
+            parts = line.split(":", 2)[-1].split("/")
+            for number, part in enumerate(parts, 1):
                 if found := _POD.fullmatch(part):
-                    return found["uid"].replace("_", "-")
-        return ""
+                    return found["uid"].replace("_", "-"), "".join(parts[number : number + 1])
+        return "", ""
 
     def pod_of(self, pid: int) -> str:
         """As `owner_of`, also for a process whose first thread has ended, which is in no cgroup then (v1)."""
@@ -136,11 +140,11 @@ class Processes:
     def with_mounted(self, names: Collection[str]) -> tuple[int, ...]:
         """The processes of pods that have a file of one of these names mounted (proc(5), `mountinfo`), even if it is
         gone by now. Raises OSError when there is no /proc, or a list of mounts is too long."""
-        return tuple(
-            pid
-            for pid in sorted(self.pids())
-            if any(self.owner_of(thread) and self._has_mounted(pid, thread, names) for thread in self.threads_of(pid))
-        )
+        return tuple(pid for pid in sorted(self.pids()) if self.pod_of(pid) and self.has_mounted(pid, names))
+
+    def has_mounted(self, pid: int, names: Collection[str]) -> bool:
+        """As in `with_mounted`, of one process. Raises OSError."""
+        return any(self._has_mounted(pid, thread, names) for thread in self.threads_of(pid))
 
     def _has_mounted(self, pid: int, thread: int, names: Collection[str]) -> bool:
         try:

@@ -12,7 +12,7 @@ import msgspec
 from sluice.contracts.dra.names import CDI_KIND, cdi_device
 from sluice.contracts.kube import names as kube_names
 from sluice.contracts.messages import ContainerDevices
-from sluice.contracts.ticket_paths import pipe_directory_in, quota_library_in, quota_socket_in
+from sluice.contracts.ticket_paths import pipe_directory_in, quota_library_in, quota_socket_in, ticket_of
 from sluice_node_agent.core.events import CdiCompared, CdiRefused, CdiRemoved, CdiWritten
 from sluice_node_agent.core.instructions import CdiDevice, CdiInstruction, CompareCdi, RemoveCdi, WriteCdi
 from sluice_node_agent.device.nvidia_nodes import CdiError, CharDevice, CommonEdits, DeviceNodes, version_of
@@ -33,6 +33,7 @@ class HandedOver:
     container: ContainerDevices
     nodes: tuple[CharDevice, ...]
     shared_memory: str = ""
+    ticket: str = ""
 
 
 def cdi_spec(claim: str, devices: Sequence[HandedOver], common: CommonEdits, mark: str = "") -> dict[str, Any]:
@@ -55,7 +56,7 @@ def cdi_spec(claim: str, devices: Sequence[HandedOver], common: CommonEdits, mar
 
 def _edits(device: HandedOver) -> dict[str, Any]:
     edits: dict[str, Any] = {"deviceNodes": [node.node for node in dict.fromkeys(device.nodes)]}
-    environment = _environment(device.container)
+    environment = _environment(device.container, device.ticket)
     if environment:
         edits["env"] = [f"{name}={value}" for name, value in environment.items()]
     mounts = list(_mounts(device))
@@ -64,7 +65,7 @@ def _edits(device: HandedOver) -> dict[str, Any]:
     return edits
 
 
-def _environment(container: ContainerDevices) -> Mapping[str, str]:
+def _environment(container: ContainerDevices, ticket: str) -> Mapping[str, str]:
     if not container.mps_pipe_directory:
         return {}
     told = {
@@ -73,6 +74,7 @@ def _environment(container: ContainerDevices) -> Mapping[str, str]:
         kube_names.ENV_PINNED_MEMORY_LIMIT: container.pinned_memory_limit,
         kube_names.ENV_QUOTA_SOCKET: quota_socket_in(container),
         kube_names.ENV_PRELOAD: quota_library_in(container),
+        kube_names.ENV_TICKET: ticket and ticket_of(ticket, container),
     }
     return {name: value for name, value in told.items() if value}
 
@@ -215,4 +217,4 @@ class ClaimFiles:
         pipe = device.container.mps_pipe_directory
         shared = Path(pipe).parent / _SHM_FOLDER if pipe else None
         is_there = shared is not None and shared.is_dir()
-        return HandedOver(device.name, device.container, nodes, str(shared) if is_there else "")
+        return HandedOver(device.name, device.container, nodes, str(shared) if is_there else "", device.ticket)

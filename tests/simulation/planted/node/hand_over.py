@@ -72,7 +72,7 @@ def _only_unprepare_counts(original: Any, record: Any, sent: Any, result: Any, s
     return original(record, sent, result, state)
 
 
-@HAND_OVER_BUGS.plant("processes of claims not looked for", ("LAW 3", "I1"), destroy, "_may_run", _late)
+@HAND_OVER_BUGS.plant("processes of claims not looked for", ("LAW 3", "I1"), destroy, "may_run", _late)
 def _claims_have_no_processes(original: Any, work: Any, state: Any) -> bool:
     """The kubelet ends all pods with a claim: no look is needed. Loses a GPU shared with a dying pod."""
     return original(work, state) and not work.record.booking.resource_claims

@@ -50,6 +50,12 @@ SIZE_BUGS += [
         ((resize, "_clients_by_now", always(())),),
     ),
     PlantedBug(
+        "containers ignored at a resize",
+        "memory that a process uses which connects later, with what its container began with",
+        ("I2",),
+        ((resize, "may_run", always(False)),),
+    ),
+    PlantedBug(
         "new size published at once",
         "a container's environment names more than its server gives",
         ("MPS",),

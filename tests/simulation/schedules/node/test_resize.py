@@ -1,20 +1,26 @@
 """Shares that are made larger and smaller while they are used: the interleavings that could let a neighbour in."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
 
 import pytest
+from simulation.harness.search import catches
 from simulation.judges.gpu_tables import A100_WITHOUT_MIG
 from simulation.judges.judge import ViolationError
 from simulation.plans.pods import Ask, Device, fractional, mps
-from simulation.planted.bug import planted
+from simulation.planted.bug import PlantedBug, planted
 from simulation.planted.node.sizes import SIZE_BUGS
 from simulation.schedules.scene import MIG_NODE, WHOLE_NODE, Scene
+from simulation.world import manifest_folder
 from simulation.world.weather import Weather
 
 from sluice.contracts.bus.events import Stream, Write
 from sluice.contracts.messages import Grant, RequestWithdrawn, Revoke, SliceDegraded, SliceReady
 from sluice_allocator.core.resize.pending import Adjusted, AdjustReason, AdjustRefused
 from sluice_node_agent.core.instructions import MakeTicket, RemoveTicket, SetMpsLimits
+from sluice_node_agent.core.slices import resize
 
 GPU_MIB = 40960
 UNLUCKY = Weather(until=30.0, ack_lost=0.15, request_lost=0.1, late=0.05, twice=0.2, redelivered=0.3)
@@ -120,12 +126,29 @@ def a_share_that_ails_stays_as_small_as_it_has_become() -> None:
     scene.finish()
 
 
+def a_process_that_connects_after_the_change_has_what_its_container_began_with() -> None:
+    """A container opens its device late, or its kernel restarts: it is no client when its share is made smaller."""
+    scene = Scene(WHOLE_NODE, kubelets=True)
+    scene.serve("big", mps(20000))
+    scene.serve("a", mps(20000), opens_after_s=6.0)
+    scene.resize("a", 5000)
+    scene.until(lambda: told(scene, "a") == 5000)
+    scene.pod("late", mps(15000))
+    scene.wait(10)
+    assert scene.bound("late") is None
+    scene.world.kubelets.restart(scene.request("a"), after_s=0.0)
+    scene.until(lambda: scene.runs("late"))
+    assert counts(scene, "a") == 5000
+    scene.finish()
+
+
 STORIES = (
     a_smaller_share_lets_the_neighbour_in_when_its_processes_have_ended,
     a_container_may_not_start_again_with_what_it_was_told_before,
     a_larger_share_is_nobody_elses_while_it_is_written,
     a_larger_share_is_told_when_its_server_lets_it,
     a_share_that_ails_stays_as_small_as_it_has_become,
+    a_process_that_connects_after_the_change_has_what_its_container_began_with,
 )
 
 
@@ -259,6 +282,38 @@ def test_who_takes_a_share_back_may_not_have_heard_that_it_is_smaller() -> None:
     scene.host("allocator-b").resume()
     resize_by(scene, "allocator-b", "b", 20000)
     scene.until(lambda: told(scene, "b") == 20000)
+    scene.finish()
+
+
+def _without_the_wait(original: Any, work: Any, result: Any, state: Any, config: Any, now: float) -> None:
+    """What has no process is not there."""
+    original(work, result, state, replace(config, container_start_s=0.0), now)
+
+
+ON_ITS_WAY = PlantedBug(
+    "containers on their way forgotten",
+    "memory that a container uses which was created before the change, and began after it",
+    ("I2",),
+    ((resize, "take_look", _without_the_wait),),
+)
+
+
+@catches(ON_ITS_WAY)
+def test_a_container_has_read_its_claims_file_before_the_change_and_begins_after_it() -> None:
+    """Nothing shows it meanwhile: no process, and no file that it needs."""
+    scene = Scene(WHOLE_NODE, kubelets=True, hands_over=True)
+    scene.serve("big", mps(20000), by_claim=True)
+    scene.pod("a", mps(20000), by_claim=True)
+    kubelets, machine = scene.world.kubelets, scene.world.machines["node-0"]
+    slowly = patch.multiple(manifest_folder, STARTS_S=0.9, RESTART_S=2.0)
+    with slowly, patch.object(kubelets.dice, "random", lambda: 1.0):
+        scene.until(lambda: scene.bound("a") is not None and bool(machine.of_pod(kubelets.owners[scene.request("a")])))
+    scene.resize("a", 5000)
+    scene.pod("late", mps(15000), by_claim=True)
+    scene.wait(6.0)
+    assert scene.bound("late") is None
+    kubelets.restart(scene.request("a"), after_s=0.0)
+    scene.until(lambda: scene.runs("a") and scene.runs("late"))
     scene.finish()
 
 

@@ -119,7 +119,7 @@ def about_adjusting(ctx: ResizeContext, allocation: AllocationId) -> str:
     if not isinstance(grant, Grant) or grant.revision == 1 or is_resize_done(grant, slice_):
         return ""
     if grant.counts:
-        return "; its shares are shrinking, and count at the old size until processes that use more have ended"
+        return "; its shares are shrinking, and count at the old size until containers that may use more have ended"
     return "; its shares are being changed by its node agent"
 
 

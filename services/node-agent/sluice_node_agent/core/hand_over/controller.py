@@ -40,7 +40,9 @@ def cdi_devices(record: SliceRecord, claim: ResourceClaimRef, state: NodeState) 
     names = device_names(record.booking.allocation, record.booking.resource_claims)
     containers = {each.container: each for each in containers_of(record, state)}
     return tuple(
-        instructions.CdiDevice(names[claim.uid, request], containers[key], _parts(record, key, state), claim.shared)
+        instructions.CdiDevice(
+            names[claim.uid, request], containers[key], _parts(record, key, state), claim.shared, record.ticket
+        )
         for request, key in sorted(claim.requests.items())
         if key in containers
     )
@@ -279,6 +281,8 @@ class HandOver:
             return "its devices vanished, and have to be created again"
         if not all(is_served(grant, self._state) for grant in record.booking.devices):
             return "its MPS daemon is not ready"
+        if record.adjusting is not None and record.adjusting.counts and not record.adjusting.renewed:
+            return "it is made smaller, and gets another ticket first"
         return ""
 
     def _leave_revoked(self, claim: str, work: SliceTask) -> None:

@@ -2,6 +2,7 @@
 absent only after a complete reading, and absence is never an order."""
 
 from collections.abc import Iterable, Iterator
+from math import inf
 
 from msgspec.structs import replace
 
@@ -256,6 +257,8 @@ class OrderReconciler:
         work.retry_at = None
         work.looks.clear()
         work.clients.clear()
+        work.early.clear()
+        work.first_look, work.looked, work.restarted = inf, -1, False
         self._slices.save(record)
 
     def _is_served(self, devices: tuple[DeviceGrant, ...]) -> bool:

@@ -6,7 +6,7 @@ from sluice.contracts.ids import AllocationId, RunId
 from sluice.contracts.messages import DeviceGrant
 from sluice.contracts.ticket_paths import ticket_name
 from sluice_node_agent.core.config import AgentConfig
-from sluice_node_agent.core.events import Result, TicketMade
+from sluice_node_agent.core.events import Result, TenantsListed, TenantsUnseen, TicketMade
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, MakeTicket, OwnInstruction
 from sluice_node_agent.core.journal_records import SliceRecord, Tombstone
 from sluice_node_agent.core.recovery.resume import claims_of, has_changed, resume
@@ -141,6 +141,8 @@ class SliceController:
     def _take_adjusted(self, work: SliceTask, result: Result, now: float) -> None:
         if isinstance(result, TicketMade):
             work.ticket_is_wrong = False
+        elif isinstance(result, TenantsListed | TenantsUnseen):
+            resize.take_look(work, result, self.state, self._config, now)
         adjusted = resize.take_result(work.record, result)
         if isinstance(adjusted, str):
             back_off(work, adjusted, self._config, now)

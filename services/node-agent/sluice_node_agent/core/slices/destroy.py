@@ -106,7 +106,7 @@ def _to_empty(work: tasks.SliceTask, number: int, state: NodeState, token: int) 
     they would compute until their process ends."""
     booking = work.record.booking
     grant, look = booking.devices[number], instructions.ListTenants(token, booking.owner, shared_claims(booking))
-    looks_for_pod = _may_run(work, state) and not work.deserted and not _lives_on(work, state)
+    looks_for_pod = may_run(work, state) and not work.deserted and not _lives_on(work, state)
     is_let_go = grant.share is None or (bool(work.holders) and not work.to_terminate)
     if looks_for_pod and is_let_go:
         return look
@@ -114,7 +114,7 @@ def _to_empty(work: tasks.SliceTask, number: int, state: NodeState, token: int) 
     return look if step is None and looks_for_pod else step
 
 
-def _may_run(work: tasks.SliceTask, state: NodeState) -> bool:
+def may_run(work: tasks.SliceTask, state: NodeState) -> bool:
     """Whether processes of its pod may be here: not without a kubelet, which every hand-over by claim needs."""
     booking = work.record.booking
     return (state.has_pods or bool(booking.resource_claims)) and bool(booking.owner)

@@ -1,21 +1,27 @@
 """How a ready share is resized: limits of its server, environment of its containers, and the end of the old size's use.
 Pure, as `create`. The slice keeps all that it has meanwhile, and failures are retried. `shared.lifecycle` sets a home's
 limits to those of its largest tenant; once they cover this one, its containers get their new values. Limits hold for
-clients that connect afterwards (NVIDIA MPS, "nvidia-cuda-mps-control"). So a share that shrinks gets a new ticket, and
-counts with its old size until every process that was a client when the old ticket was removed has ended."""
+clients that connect afterwards (NVIDIA MPS, "nvidia-cuda-mps-control"), and a container keeps the environment that it
+began with, for whatever connects later. So a share that shrinks gets a new ticket, and counts with its old size until
+no container of its pod has an older one, and every client of when that was removed has ended, in a pod or not."""
 
 from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from sluice.contracts.kube.names import is_claim_name
 from sluice.contracts.messages import DeviceGrant
 from sluice.contracts.resize import max_sizes, uses_more
-from sluice_node_agent.core.events import MpsSeen, Result, TicketMade, TicketRefused, TicketRemoved
-from sluice_node_agent.core.instructions import RemoveTicket
+from sluice.contracts.ticket_paths import ticket_of
+from sluice_node_agent.core.config import AgentConfig
+from sluice_node_agent.core.events import MpsSeen, Result, TenantsListed, TicketMade, TicketRefused, TicketRemoved
+from sluice_node_agent.core.instructions import ListTenants, RemoveTicket
 from sluice_node_agent.core.journal_records import ResizeRecord, SliceRecord
+from sluice_node_agent.core.shared.mps_limits import containers_of
 from sluice_node_agent.core.slices.create import is_served, make_ticket
+from sluice_node_agent.core.slices.destroy import may_run
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.core.state.tasks import NextStep, SharedDeviceKey, SharedDeviceTask, SliceTask, shared_device_key
+from sluice_node_agent.core.state.tasks import NextStep, SharedDeviceTask, SliceTask, shared_claims, shared_device_key
 
 
 def begin(record: SliceRecord, devices: tuple[DeviceGrant, ...], counts: tuple[DeviceGrant, ...]) -> ResizeRecord:
@@ -28,7 +34,7 @@ def begin(record: SliceRecord, devices: tuple[DeviceGrant, ...], counts: tuple[D
 
 
 def next_step(work: SliceTask, state: NodeState, token: int, ticket: str) -> NextStep:
-    """The next step of a resized slice; None while it waits for homes, or needs none. `ticket` was never used."""
+    """The next step of a resized slice; None while it waits for others, or needs none. `ticket` was never used."""
     record, adjusting = work.record, work.record.adjusting
     if adjusting is None:
         return None
@@ -49,6 +55,8 @@ def next_step(work: SliceTask, state: NodeState, token: int, ticket: str) -> Nex
         return replace(record, adjusting=replace(adjusting, clients=clients)) if clients is not None else None
     if homes and _left_of(adjusting.clients or (), homes) != ():
         return None
+    if homes and may_run(work, state) and not work.restarted:
+        return _to_look(work, homes, token)
     # Its ticket still has the old size: after a lost journal that would count while its pod runs.
     return replace(record, adjusting=ResizeRecord(renewed=adjusting.renewed) if adjusting.counts else None)
 
@@ -65,14 +73,43 @@ def take_result(record: SliceRecord, result: Result) -> SliceRecord | str:
             return record
 
 
+def take_look(work: SliceTask, result: Result, state: NodeState, config: AgentConfig, now: float) -> None:
+    """Its containers with a share were listed, or could not be. While all run with the new ticket, a kubelet creates no
+    other one. Else one may have been created with the old values, and begin within `container_start_s`: what begins
+    later is new, although it may hide its environment (programs write their titles over it)."""
+    booking = work.record.booking
+    work.looked = sum(home.looks for home in _homes_used_more(work.record, state))
+    if not isinstance(result, TenantsListed):
+        return
+    work.first_look = min(work.first_look, now)
+    containers: dict[str, set[str]] = {}
+    for each in result.processes:
+        containers.setdefault(each.container or str(each.pid), set()).add(each.ticket)
+    is_over = now - work.first_look >= config.container_start_s
+    work.early |= containers.keys() if not is_over else set()
+    told = {ticket_of(work.record.ticket, each) for each in containers_of(work.record, state)}
+    old = (name for name, had in containers.items() if not told & had and (any(had) or name in work.early))
+    if not any(old):
+        is_ours = all(is_claim_name(claim.name) for claim in booking.resource_claims)  # one container per request
+        all_run = len(containers) >= len({grant.container for grant in booking.devices if grant.share is not None})
+        work.restarted = is_over or (is_ours and all_run)
+
+
+def _to_look(work: SliceTask, homes: list[SharedDeviceTask], token: int) -> ListTenants | None:
+    """The look at its containers, one for each poll of their homes; None until no CDI file has an old ticket."""
+    booking, ticket = work.record.booking, work.record.ticket
+    files = [work.cdi.get(claim, ()) for claim in work.record.prepared]
+    are_new = all(file and all(device.ticket == ticket for device in file) for file in files)
+    if not are_new or work.looked == sum(home.looks for home in homes):
+        return None
+    return ListTenants(token, booking.owner, shared_claims(booking), tuple(home.record.home for home in homes))
+
+
 def _homes_used_more(record: SliceRecord, state: NodeState) -> list[SharedDeviceTask]:
-    found: dict[SharedDeviceKey, SharedDeviceTask] = {}
     had = record.adjusting.counts if record.adjusting is not None else ()
-    for was, grant in zip(had or record.booking.devices, record.booking.devices, strict=True):
-        home = state.homes.get(shared_device_key(grant))
-        if home is not None and was.share is not None and grant.share is not None and uses_more(was.share, grant.share):
-            found[home.key] = home
-    return list(found.values())
+    pairs = zip(had or record.booking.devices, record.booking.devices, strict=True)
+    keys = [shared_device_key(now) for was, now in pairs if was.share and now.share and uses_more(was.share, now.share)]
+    return [home for key in dict.fromkeys(keys) if (home := state.homes.get(key)) is not None]
 
 
 def _note_clients(work: SliceTask, homes: list[SharedDeviceTask]) -> None:
@@ -92,10 +129,7 @@ def _note_clients(work: SliceTask, homes: list[SharedDeviceTask]) -> None:
 def _clients_by_now(work: SliceTask, homes: list[SharedDeviceTask]) -> tuple[int, ...] | None:
     if any(home.key not in work.clients for home in homes):
         return None
-    pids = dict.fromkeys(pid for home in homes for pid in work.clients[home.key])
-    work.looks.clear()
-    work.clients.clear()
-    return tuple(pids)
+    return tuple(dict.fromkeys(pid for home in homes for pid in work.clients[home.key]))
 
 
 def _left_of(pids: Iterable[int], homes: list[SharedDeviceTask]) -> tuple[int, ...] | None:

@@ -2,7 +2,7 @@
 Retries never end, because only success frees a place."""
 
 from dataclasses import dataclass, field
-from math import log2
+from math import inf, log2
 
 from msgspec.structs import replace
 
@@ -76,6 +76,14 @@ class SliceTask(Task):
     """Its shares shrank: a poll of a home after this number shows which processes still use the old size."""
     clients: dict[SharedDeviceKey, tuple[int, ...]] = field(default_factory=dict)
     """Those processes, per home that was polled since."""
+    first_look: float = inf
+    """When its containers were looked at first since its ticket is another one."""
+    early: set[str] = field(default_factory=set)
+    """Containers that were there then, or began soon after that."""
+    looked: int = -1
+    """How often its homes had been polled at the last look: with each poll comes another one."""
+    restarted: bool = False
+    """No container is left, or on its way, that has an earlier ticket."""
     homes: tuple[SharedDeviceKey, ...] = field(init=False)
     """The homes of its shares: constant, since places never move."""
 

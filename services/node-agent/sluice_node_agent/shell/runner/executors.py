@@ -208,7 +208,7 @@ class StepExecutors:
         if self._pods is None:
             return events.TenantsListed(order.token, ())
         try:
-            return events.TenantsListed(order.token, await self._pods.left_of(order.owner, order.claims))
+            return events.TenantsListed(order.token, await self._pods.left_of(order.owner, order.claims, order.homes))
         except OSError as error:
             return events.TenantsUnseen(order.token, str(error))
 

@@ -11,6 +11,7 @@ from typing import Self
 
 from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.ids import NodeName
+from sluice.contracts.kube.names import ENV_TICKET
 from sluice.runtime import logs
 from sluice.runtime.errors import NewContainerError
 from sluice.runtime.grpc.health import Health
@@ -150,17 +151,29 @@ class PodProcesses:
         self._are_seen = not why
         return f"{why}; set hostPID: true in the agent's pod" if why else ""
 
-    async def left_of(self, uid: str, claims: tuple[str, ...] = ()) -> tuple[PodProcess, ...]:
-        """A pod's processes, and those of containers with one of these claims. Raises OSError where they are unseen."""
+    async def left_of(
+        self, uid: str, claims: tuple[str, ...] = (), homes: tuple[str, ...] = ()
+    ) -> tuple[PodProcess, ...]:
+        """A pod's processes, and those of containers with one of these claims; where homes are named, those with one of
+        them mounted. Raises OSError where they are unseen."""
         if not is_pod_uid(uid):
             return ()
         found = await self._tenants.left_of(uid, within_s=0.0)
-        if claims and not found:
+        if claims and (homes or not found):
             names = frozenset(map(file_name, claims))
-            found = await asyncio.get_running_loop().run_in_executor(self._threads, self._marked, names)
+            found += await asyncio.get_running_loop().run_in_executor(self._threads, self._marked, names)
         if not found and (why := self.why_unseen()):
             raise OSError(why)
-        return tuple(PodProcess(pid, self._processes.name_of(pid), self._processes.is_in_kernel(pid)) for pid in found)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._described, found, homes)
+
+    def _described(self, pids: tuple[int, ...], homes: tuple[str, ...]) -> tuple[PodProcess, ...]:
+        of, found = self._processes, list[PodProcess]()
+        for pid in dict.fromkeys(pids):
+            if not homes or of.has_mounted(pid, homes):
+                stuck = of.is_in_kernel(pid)  # who reads its memory then may wait with it
+                ticket = of.environment_of(pid).get(ENV_TICKET, "") if homes and not stuck else ""
+                found.append(PodProcess(pid, of.name_of(pid), stuck, of.in_pod(pid)[1], ticket))
+        return tuple(found)
 
     def _marked(self, names: frozenset[str]) -> tuple[int, ...]:
         """Two looks in a row: one may miss a child that its parent created meanwhile."""
