@@ -175,24 +175,35 @@ def test_a_pod_of_higher_priority_gets_the_devices_of_a_preemptible_one(installe
 
 
 def test_a_resized_share_has_its_new_size_from_the_next_start(installed: Cluster, namespace: str) -> None:
-    """`sluice adjust`: the CDI file changes under the running container, which finds it when it starts again."""
+    """`sluice adjust`: the CDI file changes under the running container, which finds it when it starts again. A smaller
+    size counts as soon as no container runs with the old one."""
     create(installed, namespace, [pod("share", SHARE, looking(), restartPolicy="Always")])
     without = plain(installed, namespace)
-    before = until_ready(installed, namespace, ["share"])["share"]
-    assert handed_over.check(installed, before, without).env[LIMIT] == "0=2048M"
+    now = until_ready(installed, namespace, ["share"])["share"]
+    assert handed_over.check(installed, now, without).env[LIMIT] == "0=2048M"
+    claim = handed_over.claim_of(installed, now)
+    key = now["spec"]["nodeName"], claim["metadata"]["uid"]
     with home_on_the_control_plane(installed) as home:
-        typed(installed, home, *CERTIFIED, f"sluice adjust {namespace}/share --memory 3Gi")
-    claim = handed_over.claim_of(installed, before)
-    key = before["spec"]["nodeName"], claim["metadata"]["uid"]
-    until(
-        "the CDI file has the new size",
-        lambda: handed_over.described(claim, handed_over.files(installed)[key]).env[LIMIT] == "0=3072M",
-    )
-    assert breaking.kill_processes(before)
-    until_pods(installed, namespace, "it runs again", lambda found: _restarts(found["share"]) == 1)
-    after = until_ready(installed, namespace, ["share"])["share"]
-    assert handed_over.check(installed, after, without).env[LIMIT] == "0=3072M"
-    assert gpu_pods.places(installed, namespace) == {"share/main": ["3072 MiB"]}
+
+        def says(command: str) -> str:
+            return typed(installed, home, *CERTIFIED, f"sluice {command}")
+
+        for starts, memory, mib, is_smaller in ((1, "3Gi", 3072, False), (2, "1Gi", 1024, True)):
+            says(f"adjust {namespace}/share --memory {memory}")
+            until(
+                "the CDI file has the new size",
+                lambda limit=f"0={mib}M": (
+                    handed_over.described(claim, handed_over.files(installed)[key]).env[LIMIT] == limit
+                ),
+            )
+            assert ("are shrinking" in says(f"explain {namespace}/share")) is is_smaller
+            assert breaking.kill_processes(now)
+            until_pods(installed, namespace, "it runs again", lambda found, n=starts: _restarts(found["share"]) == n)
+            now = until_ready(installed, namespace, ["share"])["share"]
+            assert handed_over.check(installed, now, without).env[LIMIT] == f"0={mib}M"
+            assert gpu_pods.places(installed, namespace) == {"share/main": [f"{mib} MiB"]}
+        # Its container is another one, so its old size is free at once.
+        until("it is small", lambda: "are shrinking" not in says(f"explain {namespace}/share"))
 
 
 def test_a_burst_of_small_pods_runs_in_waves(installed: Cluster, namespace: str) -> None:
