@@ -15,6 +15,7 @@ MODULES = {
     "system": "perf.system",
     "closing": "perf.closing",
     "idle": "perf.idle",
+    "slowed": "perf.slowed",
     "moves": "perf.packing.moves",
     **{name: f"perf.{name}.command" for name in FOLDERS},
 }
