@@ -16,6 +16,7 @@ MODULES = {
     "closing": "perf.closing",
     "idle": "perf.idle",
     "slowed": "perf.slowed",
+    "start": "perf.start",
     "moves": "perf.packing.moves",
     **{name: f"perf.{name}.command" for name in FOLDERS},
 }
