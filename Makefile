@@ -125,6 +125,8 @@ perf: setup packing trace decisions ##measure: Measure everything: packing, deci
 	$(BIN)/python tests/perf
 	$(BIN)/python tests/perf closing
 	$(BIN)/python tests/perf idle
+	$(BIN)/python tests/perf slowed
+	$(BIN)/python tests/perf start
 	$(BIN)/python tests/perf node_agent
 	$(BIN)/python tests/perf admission
 	$(BIN)/python tests/perf enrolment

@@ -60,7 +60,8 @@ class Shell:
 async def served(shell: Shell) -> AsyncIterator[AllocatorServiceStub]:
     """A client of the allocator behind `shell`."""
     change = partial(shell.adjuster.ask, offer=shell.offer)
-    server = AllocatorServer(shell.bench.allocator, MemoryBroker().bus("allocator"), RunId("r1"), change)
+    bus, turn = MemoryBroker().bus("allocator"), asyncio.Lock()
+    server = AllocatorServer(shell.bench.allocator, bus, RunId("r1"), change, turn)
     async with transport.serve(server.register) as address, transport.channel(address) as channel:
         yield AllocatorServiceStub(channel)
 

@@ -23,6 +23,7 @@ from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_allocator.core.events import LeaseChanged
 from sluice_allocator.core.resize.pending import Change, Outcome
 from sluice_allocator.settings import AllocatorSettings
+from sluice_allocator.shell import server as shell_server
 from sluice_allocator.shell.app import serve_on
 from sluice_allocator.shell.server import AllocatorServer
 
@@ -42,7 +43,8 @@ async def change_nothing(change: Change) -> Outcome:
 @asynccontextmanager
 async def served(bench: Bench) -> AsyncIterator[AllocatorServiceStub]:
     """A client of an allocator that the test drives by hand."""
-    server = AllocatorServer(bench.allocator, MemoryBroker().bus("allocator"), RunId("r1"), change_nothing)
+    bus, turn = MemoryBroker().bus("allocator"), asyncio.Lock()
+    server = AllocatorServer(bench.allocator, bus, RunId("r1"), change_nothing, turn)
     async with transport.serve(server.register) as address, transport.channel(address) as channel:
         yield AllocatorServiceStub(channel)
 
@@ -114,8 +116,13 @@ async def test_a_client_is_told_what_is_wrong_with_a_pod():
             ),
             "'Perhaps'",
         ),
+        (
+            pb.SimulateRequest(containers=[pb.ContainerAsk(name="c")], host={"room": {"cpu_milli": -1}}),
+            "cpu_milli = -1",  # it would fit everywhere
+        ),
+        (pb.SimulateRequest(containers=[pb.ContainerAsk(name="c")], next=[POD] * 200), "next: 200 pods; at most 199"),
     ],
-    ids=["no container", "too many", "operator", "toleration"],
+    ids=["no container", "too many", "operator", "toleration", "negative amount", "too many pods"],
 )
 async def test_a_question_that_no_pod_can_be_behind_names_its_field(question, what):
     """INVALID_ARGUMENT, in words."""
@@ -125,13 +132,30 @@ async def test_a_question_that_no_pod_can_be_behind_names_its_field(question, wh
     assert what in details
 
 
-async def test_a_negative_amount_is_not_asked_about():
-    """It would fit everywhere."""
-    question = pb.SimulateRequest(containers=[pb.ContainerAsk(name="c")])
-    question.host.room.cpu_milli = -1
-    async with served(bench_with(1)) as client:
-        code, details = await refused_with(client.Simulate(question))
-    assert (code, "cpu_milli = -1" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+@pytest.mark.parametrize("given_up", [False, True], ids=["awaited", "given up"])
+async def test_a_long_question_lets_the_process_answer_probes_and_nothing_be_decided(monkeypatch, given_up):
+    """A holder of the lease that is silent for two seconds is replaced; facts that change meanwhile would mislead."""
+    bench, turn = bench_with(2), asyncio.Lock()
+    server = AllocatorServer(bench.allocator, MemoryBroker().bus("allocator"), RunId("r1"), change_nothing, turn)
+    question = pb.SimulateRequest(next=[POD] * 5)
+    question.MergeFrom(POD)
+    at_once = await server.Simulate(question, None)
+    assert [each.WhichOneof("outcome") for each in (at_once, *at_once.next)] == ["bound"] * 4 + ["waits"] * 2
+    monkeypatch.setattr(shell_server, "SLICE_S", -1.0)
+    asking, turns = asyncio.create_task(server.Simulate(question, None)), 0
+    await asyncio.sleep(0)
+    while turn.locked():
+        turns += 1
+        if given_up and turns == 3:
+            asking.cancel()
+        await asyncio.sleep(0)
+    assert turns >= (3 if given_up else len(question.next))
+    assert bench.allocator.ctx.cluster.booked() == {}
+    if given_up:
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    else:
+        assert await asking == at_once
 
 
 async def test_a_client_is_told_how_a_request_stands():
@@ -152,7 +176,7 @@ async def test_who_stands_by_names_who_works():
     bench = bench_with(1)
     bench.handle(LeaseChanged(held=False))
     broker = MemoryBroker()
-    server = AllocatorServer(bench.allocator, broker.bus("allocator"), RunId("r1"), change_nothing)
+    server = AllocatorServer(bench.allocator, broker.bus("allocator"), RunId("r1"), change_nothing, asyncio.Lock())
     async with transport.serve(server.register) as address, transport.channel(address) as channel:
         client = AllocatorServiceStub(channel)
         _, no_leader = await refused_with(client.Simulate(POD))

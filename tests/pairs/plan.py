@@ -127,6 +127,8 @@ def rules_of(plan: Plan) -> SchedulerConfig:
     """The settings of a world's allocators: all patiences are short."""
     return SchedulerConfig(
         settle_batch=plan.settle_batch,
+        node_worth=1,
+        book_batch=plan.settle_batch,
         wake_tries=plan.tries,
         new_tries=plan.tries // 2,
         orphan_grace_s=4.0,

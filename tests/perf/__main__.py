@@ -15,6 +15,8 @@ MODULES = {
     "system": "perf.system",
     "closing": "perf.closing",
     "idle": "perf.idle",
+    "slowed": "perf.slowed",
+    "start": "perf.start",
     "moves": "perf.packing.moves",
     **{name: f"perf.{name}.command" for name in FOLDERS},
 }

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 from message_examples import EXAMPLES
 
-from sluice.contracts.bus.events import Entry, Stream
+from sluice.contracts.bus.events import Entry, Stream, stream_of
 from sluice.contracts.bus.nats_permissions import permissions_of
 from sluice.contracts.bus.streams import SUBJECT_KINDS, Role
 from sluice.contracts.bus.subjects import guarded
@@ -52,8 +52,8 @@ def heeded_by_allocator() -> set[str]:
         address = guarded(noun.kind, *("x" for _ in noun.key))
         for message in (each for each in EXAMPLES if isinstance(each, noun.messages)):
             world = BusCache()
-            world.learn(Entry(address.subject, 1, OperationId("o-1"), message), address)
-            world.sequences = {}
+            world.learn(stream_of(address.kind), Entry(address.subject, 1, OperationId("o-1"), message), address)
+            world.sequences = BusCache().sequences
             if world != BusCache():
                 found.add(noun.kind)
     return found

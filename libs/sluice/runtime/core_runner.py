@@ -147,6 +147,8 @@ class CoreRunner(Generic[E]):
         self._log = logs.get("core", core=name).bind()  # bound once; binding per line is slow
         self._unread = len(self._readings) + (ledger is not None)
         """Readings that have not caught up for the first time."""
+        self.turn = asyncio.Lock()
+        """Held while the core handles events, and by who reads its state for longer than a turn of the event loop."""
         self.turned_at = clock.monotonic()
         """When the core last ran: at least every `tick_s`, or `calm_tick_s` while it is calm, unless it hangs."""
 
@@ -224,28 +226,32 @@ class CoreRunner(Generic[E]):
     async def _decide(self) -> None:
         while True:
             await self._inbox.filled()
-            began = now = self._clock.monotonic()
-            while now - began < SLICE_S and (event := self._inbox.take()) is not None:
-                cause = ""
-                if isinstance(event, _Answer):
-                    answer: _Answer = event
-                    event, cause = answer.event, answer.cause
-                instructions = self._core.handle(event, now)
-                if not isinstance(event, events.Ticked):
-                    self._stirred.set()
-                before, now = now, self._clock.monotonic()
-                metrics.observe(runtime_metrics.EVENT_SECONDS, now - before, self._kind, type(event).__name__)
-                if instructions or self._traces.recording:
-                    doing = [(instruction, self._request_of(instruction)) for instruction in instructions]
-                    cause = self._spans.turn(event, cause, doing, now - before)
-                    for instruction, request in doing:
-                        metrics.count(runtime_metrics.INSTRUCTIONS, self._kind, type(instruction).__name__)
-                        self._dispatch(instruction, request, cause)
-                    now = self._clock.monotonic()  # some may have been carried out
-            self.turned_at = now
+            async with self.turn:
+                self._handle_events()
             if not self._inbox and (more := self._go_on()) is not None:
                 self._inbox.add((more,))
             await self._inbox.admit_waiting()
+
+    def _handle_events(self) -> None:
+        began = now = self._clock.monotonic()
+        while now - began < SLICE_S and (event := self._inbox.take()) is not None:
+            cause = ""
+            if isinstance(event, _Answer):
+                answer: _Answer = event
+                event, cause = answer.event, answer.cause
+            instructions = self._core.handle(event, now)
+            if not isinstance(event, events.Ticked):
+                self._stirred.set()
+            before, now = now, self._clock.monotonic()
+            metrics.observe(runtime_metrics.EVENT_SECONDS, now - before, self._kind, type(event).__name__)
+            if instructions or self._traces.recording:
+                doing = [(instruction, self._request_of(instruction)) for instruction in instructions]
+                cause = self._spans.turn(event, cause, doing, now - before)
+                for instruction, request in doing:
+                    metrics.count(runtime_metrics.INSTRUCTIONS, self._kind, type(instruction).__name__)
+                    self._dispatch(instruction, request, cause)
+                now = self._clock.monotonic()  # some may have been carried out
+        self.turned_at = now
 
     def _request_of(self, instruction: object) -> str:
         if isinstance(instruction, events.Write):

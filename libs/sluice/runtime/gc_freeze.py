@@ -10,8 +10,9 @@ from sluice.runtime.clock import Clock
 FREEZE_EVERY_S = 10.0
 YOUNG_OBJECTS = 2_500
 """New objects per young collection, of some ms. Python's own 700 is every few decisions; 20,000 take 9 ms."""
-YOUNG_COLLECTIONS = 1_000
-"""Young collections per older one: in practice never, because old objects are frozen before."""
+YOUNG_COLLECTIONS, OLDER_COLLECTIONS = 10, 1_000
+"""Young collections per older one, of some 10 ms while a process starts and keeps all it makes; older ones per full
+one: in practice never, because old objects are frozen before."""
 
 
 async def freeze_periodically(clock: Clock) -> None:
@@ -28,7 +29,7 @@ async def freeze_periodically(clock: Clock) -> None:
 
 
 def collect_rarely() -> None:
-    gc.set_threshold(YOUNG_OBJECTS, YOUNG_COLLECTIONS, YOUNG_COLLECTIONS)
+    gc.set_threshold(YOUNG_OBJECTS, YOUNG_COLLECTIONS, OLDER_COLLECTIONS)
 
 
 def freeze_old_objects() -> None:

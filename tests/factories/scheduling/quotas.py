@@ -4,7 +4,7 @@ import msgspec
 from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Entry, Observed, Stream, Write
+from sluice.contracts.bus.events import Entry, Observed, Stream, Write, stream_of
 from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import AllocationRequested, Amounts, Claim, Grant, Pending, QuotaSet
 from sluice.contracts.quotas.usage import Usage
@@ -58,7 +58,7 @@ def bound(bench: Bench, name: str, *claims: Claim, namespace: str = "lab") -> Gr
 def read_back(bench: Bench, grant: Grant) -> list:
     """The allocator reads its own grant in the stream."""
     address = subjects.ledger(grant.booking.node, grant.booking.allocation)
-    sequence = bench.allocator.ctx.facts.sequences[address.subject]
+    sequence = bench.allocator.ctx.facts.sequences[stream_of(address.kind)][address.subject]
     return bench.handle(Observed(Stream.BOOK, Entry(address.subject, sequence, OperationId("own"), grant)))
 
 

@@ -234,6 +234,7 @@ def quick_allocator(closing_ttl_s: int) -> allocator_rules.SchedulerConfig:
         allocator_rules.SchedulerConfig(),
         max_gpus_per_node=DEVICES_MAX,
         settle_batch=3,
+        node_worth=1,
         wake_tries=3,
         new_tries=2,
         pending_refresh_batch=3,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from sluice.contracts.bus.events import Entry, Stream, stream_of
+from sluice.contracts.bus.events import Entry, Stream
 from sluice.contracts.bus.subjects import Address, parse
 from sluice.contracts.ids import Incarnation
 
@@ -16,6 +16,8 @@ class _Reading:
     highest: int = 0
     fresh: dict[str, Entry] | None = None
     """Observed since the reading started; None once it has caught up."""
+    guards: dict[str, int] = field(default_factory=dict)
+    """As those of `BusView`, by what was observed since."""
     accepted: dict[str, tuple[Entry, int]] = field(default_factory=dict)
     """Own writes that landed since, with the guard value each expected."""
 
@@ -24,7 +26,7 @@ class BusView:
     """The last values read or written, and the latest reading of each stream."""
 
     def __init__(self) -> None:
-        self.current: dict[str, Entry] = {}
+        self.current: dict[Stream, dict[str, Entry]] = {stream: {} for stream in Stream}
         self._guards: dict[Stream, dict[str, int]] = {stream: {} for stream in Stream}
         """The values of guards over several subjects; the guard of one subject is its sequence."""
         self._of: dict[Stream, _Reading] = {}
@@ -39,14 +41,15 @@ class BusView:
             known_upto = guards.get(address.guard, 0)
             if expected <= known_upto:
                 guards[address.guard] = max(known_upto, entry.sequence)
-        known = self.current.get(entry.subject)
+        current = self.current[stream]
+        known = current.get(entry.subject)
         if known is not None and known.sequence >= entry.sequence:
             return False
-        self.current[entry.subject] = entry
+        current[entry.subject] = entry
         return True
 
     def guard(self, stream: Stream, guard: str) -> int:
-        current = self.current.get(guard)
+        current = self.current[stream].get(guard)
         return current.sequence if current is not None else self._guards[stream].get(guard, 0)
 
     def started(self, stream: Stream, life: Incarnation) -> bool:
@@ -55,21 +58,23 @@ class BusView:
         is_new_life = reading.life not in {"", life}
         reading.number += 1
         reading.life = life
-        reading.fresh = {}
+        reading.fresh, reading.guards = {}, {}
         reading.accepted = {}
         reading.asked_again = False
         reading.highest = 0
         if is_new_life:
             reading.caught_up = False
-            self._drop(stream)
+            self.current[stream], self._guards[stream] = {}, {}
         return is_new_life
 
-    def observed(self, stream: Stream, entry: Entry) -> None:
+    def observed(self, stream: Stream, address: Address, entry: Entry) -> None:
         reading = self._of.get(stream)
         if reading is not None:
             reading.highest = max(reading.highest, entry.sequence)
             if reading.fresh is not None:
                 reading.fresh[entry.subject] = entry
+                if address.guard != address.subject:
+                    reading.guards[address.guard] = max(reading.guards.get(address.guard, 0), entry.sequence)
 
     def accepted(self, stream: Stream, entry: Entry, expected: int) -> None:
         """An own write landed; a snapshot being read may be too old to show it."""
@@ -89,10 +94,8 @@ class BusView:
             return False
         # An own write accepted during the snapshot and beyond its end will still be observed.
         beyond = [each for each in reading.accepted.values() if each[0].sequence > reading.highest]
-        fresh, reading.fresh, reading.caught_up = reading.fresh, None, True
-        self._drop(stream)
-        for subject, entry in fresh.items():
-            self.learn(stream, parse(subject), entry)
+        self.current[stream], self._guards[stream] = reading.fresh, reading.guards
+        reading.fresh, reading.guards, reading.caught_up = None, {}, True
         for entry, expected in sorted(beyond, key=lambda each: each[0].sequence):
             self.learn(stream, parse(entry.subject), entry, expected)
         return True
@@ -118,7 +121,3 @@ class BusView:
             return False
         reading.asked_again = True
         return True
-
-    def _drop(self, stream: Stream) -> None:
-        self.current = {s: e for s, e in self.current.items() if stream_of(s.split(".", 2)[1]) is not stream}
-        self._guards[stream] = {}

@@ -77,10 +77,10 @@ class Intents:
         return address.subject in self._committing
 
     def current(self, address: Address) -> Entry | None:
-        return self._view.current.get(address.subject)
+        return self._view.current[stream_of(address.kind)].get(address.subject)
 
-    def knows(self, subject: str) -> bool:
-        return subject in self._view.current
+    def knows(self, stream: Stream, subject: str) -> bool:
+        return subject in self._view.current[stream]
 
     def recheck(self) -> None:
         """Compare everything kept with the bus again (direct reading: after every reconnect)."""
@@ -90,7 +90,7 @@ class Intents:
             queue.reading = False
             if queue.in_flight is not None and queue.in_flight.refused_at is not None:
                 queue.in_flight.refused_at = EXPLAINED_BY_READING  # the refusing entry may be gone from the stream
-            self._view.current.pop(kept.address.subject, None)
+            self._view.current[queue.stream].pop(kept.address.subject, None)
             self._mark(kept)
 
     def _queue(self, address: Address) -> GuardQueue:
@@ -119,7 +119,7 @@ class Intents:
             subject = next(iter(queue.dirty))
             del queue.dirty[subject]
             kept = self._kept.get(subject)
-            current = self._view.current.get(subject)
+            current = self._view.current[queue.stream].get(subject)
             if kept is None:
                 continue
             if current is None or current.message != kept.message or not self._is_last(kept, current):
@@ -143,6 +143,6 @@ class Intents:
         if not queue.idle or (self._reading == "last" and queue.guard in self._kept):
             return
         if self._reading == "last":
-            self._view.current.pop(queue.guard, None)
+            self._view.current[queue.stream].pop(queue.guard, None)
             self._landed.pop(queue.guard, None)
         self._queues.pop(queue.guard, None)

@@ -188,8 +188,9 @@ class Outbox(Intents):
         if kind not in self._kinds:
             return []
         stream = events.stream_of(kind)
-        self._view.observed(stream, entry)
-        return self._learn(stream, parse(entry.subject), entry)
+        address = parse(entry.subject)
+        self._view.observed(stream, address, entry)
+        return self._learn(stream, address, entry)
 
     def _learn(
         self, stream: events.Stream, address: Address, entry: events.Entry, expected: int = 0
@@ -218,7 +219,7 @@ class Outbox(Intents):
         return self._settle_by_current(queue, in_flight)
 
     def _settle_by_current(self, queue: GuardQueue, in_flight: QueuedWrite) -> list[OutboxReport]:
-        current = self._view.current.get(in_flight.address.subject)
+        current = self._view.current[queue.stream].get(in_flight.address.subject)
         return self._settle(queue, landed=current is not None and current.operation == in_flight.operation)
 
     def _settle(self, queue: GuardQueue, *, landed: bool) -> list[OutboxReport]:
@@ -231,7 +232,7 @@ class Outbox(Intents):
             if queue.applied in queue.expected:
                 # The stream lost its latest numbers and reuses them: a copy of the older write that expected this one
                 # would land, and a direct reader would not notice. Written again with another number.
-                self._view.current.pop(in_flight.address.subject, None)
+                self._view.current[queue.stream].pop(in_flight.address.subject, None)
         if self._reading == "stream" and queue.idle:
             del self._queues[queue.guard]
         else:
@@ -281,9 +282,9 @@ class Outbox(Intents):
         is_older = event.entry is not None and event.entry.sequence < (queue.applied or 0)
         queue.applied = event.entry.sequence if event.entry is not None else 0
         if event.entry is not None:
-            self._view.current[event.subject] = event.entry
+            self._view.current[queue.stream][event.subject] = event.entry
         else:
-            self._view.current.pop(event.subject, None)
+            self._view.current[queue.stream].pop(event.subject, None)
         self._ready[queue.guard] = None
         kept = self._kept.get(event.subject)
         if kept is not None and is_older:

@@ -8,6 +8,7 @@ right. A gap, silence, a reconnect, an error and a timer all end it the same way
 import asyncio
 import json
 import random
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ SILENCE_MAX_S = 3.0
 """A heartbeat so late means that the consumer is gone."""
 PENDING_MAX_S = 3.0
 """Pending messages that do not arrive within this count as expired (messages may have a TTL)."""
+ABSORBED_MAX = 200
+"""Messages that are decoded before the event loop gets its turn: some 10 ms of inventories."""
 PULL_LATE_S = 0.3
 """How much later than its expiry the server may end a pull."""
 ACK = b"+ACK"
@@ -251,8 +254,9 @@ class Reader:
                         await self._news.wait()
                 if not self._news.is_set() and deadline.is_over(loop.time()):
                     raise BrokenReadingError(f"no heartbeat for {self._silence_max_s:g} s")
-        arrived, inbox.messages = inbox.messages, []
-        return arrived
+        elif len(inbox.messages) > ABSORBED_MAX:
+            await asyncio.sleep(0)
+        return [inbox.messages.popleft() for _ in range(min(ABSORBED_MAX, len(inbox.messages)))]
 
     @asynccontextmanager
     async def _inbox(self) -> AsyncGenerator["_Inbox"]:
@@ -276,7 +280,7 @@ class _Inbox:
     """Where one reading is delivered: a fresh subject, so that messages of an earlier one never mix in."""
 
     subject: str
-    messages: list[Msg] = field(default_factory=list)
+    messages: deque[Msg] = field(default_factory=deque)
 
 
 class _Position:

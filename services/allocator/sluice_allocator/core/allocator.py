@@ -5,7 +5,7 @@ from sluice.contracts.bus.events import BusEvent, Observed, ReadAgain, ReadingCa
 from sluice.contracts.ids import RunId, SourceName
 from sluice.contracts.messages import Bound, Grant, NodeClosed, NodeOpened
 from sluice.contracts.outbox import Outbox, OutboxReport, Settled
-from sluice_allocator.core.changes import caught_up, value_changed
+from sluice_allocator.core.changes import book_what_was_read, caught_up, value_changed
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.cycle import look_at_victims, run_cycle
@@ -38,11 +38,8 @@ class Allocator:
     @property
     def unfinished(self) -> bool:
         """Whether anything is left to look at or to try. Any event continues it; `Continue` does nothing else."""
-        return self._works and not self.ctx.nothing_else_to_do
-
-    @property
-    def _works(self) -> bool:
-        return self.ctx.facts.settled and not self.ctx.outbox.paused
+        facts, is_paused = self.ctx.facts, self.ctx.outbox.paused
+        return bool(facts.unbooked) or (facts.settled and not is_paused and not self.ctx.nothing_else_to_do)
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Handle one event; the only way in which anything changes."""
@@ -52,25 +49,32 @@ class Allocator:
         ticked = isinstance(event, Ticked)
         if isinstance(event, BusEvent):
             own = self._exchange(event, now)
-        elif isinstance(event, Ticked):
+        elif ticked:
             ctx.outbox.tick(now)
-        elif isinstance(event, LeaseChanged):
-            self._lease(held=event.held)
-        elif isinstance(event, AgentEnsured):
-            consumer_made(ctx, event.node)
-        elif isinstance(event, AdjustAsked):
-            ask(ctx, event.number, event.change)
+        else:
+            self._told(event)
         if ctx.sparing.look:
             look_at_victims(ctx)
-        if self._works:
+        if ctx.facts.settled and not ctx.outbox.paused:
             run_cycle(ctx, ticked=ticked)
             own += self._asks() if ticked else []
+        elif ctx.facts.unbooked:
+            book_what_was_read(ctx)
         if ctx.adjustments.again:
             ask_again(ctx)
         if ctx.adjustments.answers:
             own += [AnswerAdjust(number, outcome) for number, outcome in ctx.adjustments.answers]
             ctx.adjustments.answers.clear()
         return [*own, *ctx.outbox.drain()]
+
+    def _told(self, event: Event) -> None:
+        """The shell has told something else than what is on the bus."""
+        if isinstance(event, LeaseChanged):
+            self._lease(held=event.held)
+        elif isinstance(event, AgentEnsured):
+            consumer_made(self.ctx, event.node)
+        elif isinstance(event, AdjustAsked):
+            ask(self.ctx, event.number, event.change)
 
     def _asks(self) -> list[Instruction]:
         ctx = self.ctx

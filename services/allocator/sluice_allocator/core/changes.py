@@ -1,6 +1,8 @@
 """What a changed fact concerns: it marks what has to be reconciled, and keeps the bookings of the cluster up to date.
 Nothing is decided here. The cycle (`core.cycle`) follows, unless a stream is being reread."""
 
+from itertools import islice
+
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import ReadingCaughtUp, Stream
 from sluice.contracts.bus.subjects import Address
@@ -145,31 +147,45 @@ def caught_up(ctx: SchedulerContext, event: ReadingCaughtUp) -> None:
     """A stream was read completely: look at everything once, since a missing value is a fact too."""
     if event.stream is Stream.STATE:
         ctx.conditions.end_older(Condition.REMOVAL_UNREAD, Stream.STATE)
-    kept = {subject: None for subject in ctx.facts.sequences if ctx.outbox.knows(subject)}
-    for address in ctx.facts.catch_up(event.stream, kept):
+    for address in ctx.facts.catch_up(event.stream, ctx.outbox.knows):
         value_changed(ctx, address)
     if event.stream is Stream.BOOK:
-        for request in ctx.facts.bindings:  # a server that lags tells nothing of the newest
-            watch_entry(ctx, request)
+        watched = ctx.conditions.young(Condition.BOUND_WITHOUT_ENTRY)
+        for request in (*watched, *ctx.facts.bound_beyond):  # a server that lags tells nothing of the newest
+            watch_entry(ctx, RequestId(request))
         for node in ctx.facts.news:
             watch_consumer(ctx, node)
-    if ctx.facts.settled:
-        for allocation in dict.fromkeys((*ctx.facts.ledger, *ctx.cluster.booked(), *ctx.facts.slices)):
-            rebook(ctx, allocation)
-        everything = (*ctx.facts.requests, *ctx.facts.bindings, *ctx.facts.allocations_of, *ctx.facts.waiting)
-        ctx.changed_requests |= dict.fromkeys(everything)
-        nodes = (*ctx.facts.inventories, *ctx.facts.news, *ctx.facts.removed, *ctx.facts.hosts)
-        ctx.changed_nodes |= dict.fromkeys(nodes)
-        ctx.conditions.clear_all(Condition.NODE_REMOVED)
-        ctx.offers.everything()
-        if ctx.outbox.paused:
-            _forget_who_has_gone(ctx)
+    if ctx.facts.is_whole:
+        ctx.facts.unbooked |= dict.fromkeys((*ctx.facts.ledger, *ctx.cluster.booked(), *ctx.facts.slices))
+        book_what_was_read(ctx)
+
+
+def book_what_was_read(ctx: SchedulerContext) -> None:
+    """Both streams are complete: book what they show, within one event's budget, and then look at everything."""
+    facts = ctx.facts
+    for allocation in list(islice(facts.unbooked, ctx.rules.book_batch)):
+        rebook(ctx, allocation)
+        del facts.unbooked[allocation]
+    if facts.unbooked:
+        return
+    if not facts.all_new.get(Stream.BOOK):  # otherwise all of it was marked, and nothing has been looked at since
+        ctx.changed_requests |= dict.fromkeys((*facts.bindings, *facts.allocations_of))
+    if not facts.all_new.get(Stream.STATE):
+        ctx.changed_requests |= dict.fromkeys((*facts.requests, *facts.waiting))
+        ctx.changed_nodes |= dict.fromkeys((*facts.inventories, *facts.news, *facts.removed, *facts.hosts))
+    facts.all_new.clear()
+    facts.settled = True
+    ctx.conditions.clear_all(Condition.NODE_REMOVED)
+    ctx.offers.everything()
+    if ctx.outbox.paused:
+        _forget_who_has_gone(ctx)
 
 
 def _forget_who_has_gone(ctx: SchedulerContext) -> None:
     """A standby never reconciles, so drop requests without any message; otherwise the set leaks."""
     for allocation in [each for each in ctx.strays if each not in ctx.facts.slices]:
         del ctx.strays[allocation]
-    for request in [each for each in ctx.changed_requests if not ctx.facts.tells_of(each)]:
+    gone = ctx.facts.not_told_of(ctx.changed_requests)
+    for request in [each for each in ctx.changed_requests if each in gone]:
         del ctx.changed_requests[request]
         reconcile_request(ctx, request)

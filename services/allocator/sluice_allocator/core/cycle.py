@@ -52,12 +52,13 @@ def _reconcile(ctx: SchedulerContext) -> bool:
     """Look at what changed, within one event's budget. False when something is left."""
     left = ctx.rules.settle_batch
     while ctx.changed_requests or ctx.changed_nodes or ctx.strays or ctx.gangs.dirty:
-        if left == 0:
+        if left <= 0:
             return False
         left -= 1
         if ctx.strays:
             settle_stray(ctx, ctx.strays.popitem(last=False)[0])
         elif ctx.changed_nodes:
+            left -= ctx.rules.node_worth - 1
             reconcile_node(ctx, ctx.changed_nodes.popitem(last=False)[0])
         elif ctx.changed_requests:
             reconcile_request(ctx, ctx.changed_requests.popitem(last=False)[0])

@@ -70,7 +70,7 @@ async def serve_on(bus: Bus, service: Service[AllocatorSettings], health: Health
         phases=PHASES,
         go_on=lambda: Continue() if core.unfinished else None,
     )
-    server = AllocatorServer(core, bus, service.run, partial(adjuster.ask, offer=runner.offer))
+    server = AllocatorServer(core, bus, service.run, partial(adjuster.ask, offer=runner.offer), runner.turn)
 
     def register(on: grpc.aio.Server) -> None:
         server.register(on)

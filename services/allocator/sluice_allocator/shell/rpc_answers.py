@@ -9,6 +9,7 @@ from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.proto.bookings import MODES, fields_of
 from sluice.contracts.reasons import Refusal, shorten
 from sluice.contracts.request_syntax import ContainerRequest
+from sluice.contracts.rpc_limits import SIMULATED_TOGETHER_MAX
 from sluice_allocator.core.explain.status import AsksNothing, PodAsked, RequestStatus, Simulated, WouldBind, WouldWait
 from sluice_allocator.core.moves.defragment import Emptied, Proposal
 from sluice_allocator.core.resize.pending import FIELDS, AdjustRefused, Change, Effect, Outcome
@@ -17,17 +18,15 @@ from sluice_allocator.core.state.grant_facts import DeviceAmount
 CONTAINERS_MAX = 1000  # most containers of one pod; an API server takes no object with more
 
 
-TOGETHER_MAX = 200  # pods of one question; each takes milliseconds, in which nothing is decided
-
-
 class QuestionError(ValueError):
     """A question that no pod can be behind. The message names the field, its value and a valid form."""
 
 
 def pods_asked(request: pb.SimulateRequest) -> list[PodAsked]:
     """The pod to simulate, and those after it. Raises QuestionError."""
-    if len(request.next) >= TOGETHER_MAX or any(each.next for each in request.next):
-        raise QuestionError(f"next: {len(request.next)} pods; at most {TOGETHER_MAX - 1}, without a next of their own")
+    found, most = len(request.next), SIMULATED_TOGETHER_MAX - 1
+    if found > most or any(each.next for each in request.next):
+        raise QuestionError(f"next: {found} pods; at most {most}, without a next of their own")
     return [pod_asked(each) for each in (request, *request.next)]
 
 
@@ -109,9 +108,11 @@ def _toleration(each: pb.Toleration) -> msg.Toleration:
     raise QuestionError(f"host.tolerations: operator = {shorten(each.operator)!r}; Equal or Exists")
 
 
-def simulated_together(found: list[Simulated], run: RunId, *, waiting: int, devices_max: int) -> pb.SimulateResponse:
+def simulated_together(
+    answers: list[pb.SimulateResponse], run: RunId, *, waiting: int, devices_max: int
+) -> pb.SimulateResponse:
     """What simulated pods would get, and how many devices one may request."""
-    first, *others = (simulated(each) for each in found)
+    first, *others = answers
     about = pb.SimulateResponse(decided_by=run, waiting=waiting, devices_max=devices_max, next=others)
     first.MergeFrom(about)
     return first

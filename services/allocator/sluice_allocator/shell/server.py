@@ -1,10 +1,11 @@
-"""The gRPC service: answers questions from the core's facts, and passes changes of shares to the core. The core is
-synchronous and holds the event loop while it handles an event, so a handler that does not await sees consistent facts.
-No question copies the fleet."""
+"""The gRPC service: answers questions from the core's facts, and passes changes of shares to the core. Who answers has
+the core's turn: it handles no event meanwhile, so its facts are consistent. No question copies the fleet."""
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 import grpc
@@ -16,7 +17,9 @@ from sluice.contracts.messages import LeaseHeld
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceServicer, add_AllocatorServiceServicer_to_server
 from sluice.runtime.bus import Bus
+from sluice.runtime.core_runner import SLICE_S
 from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.events import AdjustAsked, AnswerAdjust
 from sluice_allocator.core.explain.status import how_it_stands, simulate_together
 from sluice_allocator.core.moves.defragment import consolidate
@@ -63,34 +66,39 @@ ID_CHARACTERS_MAX = 512  # the longest id of a request
 class AllocatorServer(AllocatorServiceServicer):
     """`sluice.v1.AllocatorService` over one core."""
 
-    def __init__(self, core: Allocator, bus: Bus, run: RunId, change_shares: ChangeShares) -> None:
-        """Read `core`; change shares through `change_shares`; the bus is only read for the holder of the lease."""
-        self._core, self._bus, self._run, self._change_shares = core, bus, run, change_shares
+    def __init__(self, core: Allocator, bus: Bus, run: RunId, change_shares: ChangeShares, turn: asyncio.Lock) -> None:
+        """Read `core` with its `turn`; change shares through `change_shares`; the bus tells who holds the lease."""
+        self._core, self._bus, self._run, self._change_shares, self._turn = core, bus, run, change_shares, turn
 
     def register(self, server: grpc.aio.Server) -> None:
         add_AllocatorServiceServicer_to_server(self, server)
 
     async def Simulate(self, request: pb.SimulateRequest, context: Any) -> pb.SimulateResponse:  # noqa: N802
-        await self._only_when_working(context)
         try:
             pods = pods_asked(request)
         except QuestionError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise AssertionError("abort raises") from error
-        ctx = self._core.ctx
-        return rpc_answers.simulated_together(
-            simulate_together(ctx, pods), self._run, waiting=len(ctx.queue), devices_max=ctx.rules.max_gpus_per_node
-        )
+        answers, began = [], time.monotonic()
+        async with self._when_working(context) as ctx:
+            with closing(simulate_together(ctx, pods)) as found:
+                for each in found:
+                    answers.append(rpc_answers.simulated(each))
+                    if time.monotonic() - began > SLICE_S:  # the loop answers probes and the broker meanwhile
+                        await asyncio.sleep(0)
+                        began = time.monotonic()
+            waiting, devices_max = len(ctx.queue), ctx.rules.max_gpus_per_node
+            return rpc_answers.simulated_together(answers, self._run, waiting=waiting, devices_max=devices_max)
 
     async def Explain(self, request: pb.ExplainRequest, context: Any) -> pb.ExplainResponse:  # noqa: N802
-        await self._only_when_working(context)
         name = request.request
         if not name or len(name) > ID_CHARACTERS_MAX:
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"request: {len(name)} characters; a request's id has 1 to {ID_CHARACTERS_MAX}",
             )
-        standing = how_it_stands(self._core.ctx, RequestId(name))
+        async with self._when_working(context) as ctx:
+            standing = how_it_stands(ctx, RequestId(name))
         if standing is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no request {name!r}")
             raise AssertionError("abort raises")
@@ -98,10 +106,10 @@ class AllocatorServer(AllocatorServiceServicer):
 
     async def Adjust(self, request: pb.AdjustRequest, context: Any) -> pb.AdjustResponse:  # noqa: N802
         """Resize the shares of a bound pod, or return what a resize would come to."""
-        await self._only_when_working(context)
         change = change_asked(request)
-        if request.dry_run:
-            return rpc_answers.adjusted(adjust(self._core.ctx, change), self._run, dry_run=True)
+        async with self._when_working(context) as ctx:
+            if request.dry_run:
+                return rpc_answers.adjusted(adjust(ctx, change), self._run, dry_run=True)
         try:
             outcome = await self._change_shares(change)
         except TimeoutError as error:
@@ -113,15 +121,19 @@ class AllocatorServer(AllocatorServiceServicer):
     async def Consolidate(self, request: pb.ConsolidateRequest, context: Any) -> pb.ConsolidateResponse:  # noqa: N802
         """The nodes that would be empty if movable pods started again elsewhere."""
         del request  # it has no fields
-        await self._only_when_working(context)
-        return rpc_answers.consolidated(consolidate(self._core.ctx), self._run)
+        async with self._when_working(context) as ctx:
+            return rpc_answers.consolidated(consolidate(ctx), self._run)
 
-    async def _only_when_working(self, context: Any) -> None:
-        """Abort unless this allocator is active and loaded: a standby's answers would be incomplete."""
-        if self._core.ctx.outbox.paused:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, await self._who_works())
-        if not self._core.ctx.facts.settled:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "this allocator is still loading the bus; retry")
+    @asynccontextmanager
+    async def _when_working(self, context: Any) -> AsyncGenerator[SchedulerContext]:
+        """Its turn, unless this allocator is not active and loaded (aborts): its answers would be incomplete."""
+        ctx = self._core.ctx
+        async with self._turn:
+            if not ctx.outbox.paused and ctx.facts.settled:
+                yield ctx
+                return
+        why = await self._who_works() if ctx.outbox.paused else "this allocator is still loading the bus; retry"
+        await context.abort(grpc.StatusCode.UNAVAILABLE, why)
 
     async def _who_works(self) -> str:
         try:

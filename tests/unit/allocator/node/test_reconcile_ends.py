@@ -1,15 +1,17 @@
 """Looking at what has changed ends: before that no pod on any node is given a place."""
 
-from factories.scheduling.allocator import Bench, asked
+from dataclasses import replace
+
+from factories.scheduling.allocator import Bench, asked, begun_anew, working_allocator
 from factories.scheduling.preemption import WHOLE, low, promise_for, start, tick
 from msgspec.structs import replace as changed
 
 from sluice.contracts.bus.events import Write
-from sluice.contracts.ids import RunId
+from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import Grant
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.events import Continue
+from sluice_allocator.core.events import Continue, LeaseChanged
 
 
 def all_of(bench: Bench, said: list, most: int = 50) -> list[Write]:
@@ -44,3 +46,25 @@ def test_two_pods_that_were_each_to_go_for_the_other_hold_up_nobody_else():
     writes = all_of(bench, bench.request(asked("p3", WHOLE)))
     assert not bench.allocator.unfinished
     assert [w.message.booking.name for w in writes if isinstance(w.message, Grant)] == ["p3"]
+
+
+def test_what_was_read_is_booked_in_steps_and_meanwhile_no_place_is_given_away():
+    """In one step a large fleet would hold up probes for seconds; until the last one, taken places look free."""
+    before = working_allocator()
+    before.add_nodes("node-a", gpus=9)
+    places = {before.bound(f"p{number}", WHOLE).booking.allocation for number in range(8)}
+    after = begun_anew(before, replace(before.allocator.ctx.rules, book_batch=2))
+    ctx, said, left = after.allocator.ctx, [], []
+    late = before.granted("p8", WHOLE)  # by the other allocator, when this one has read all, and booked half of it
+    for step in (
+        lambda: after.handle(LeaseChanged(held=True)),
+        lambda: after.reads(late),
+        lambda: after.handle(Continue()),
+    ):
+        left.append((len(ctx.facts.unbooked), ctx.facts.settled))
+        said += step()
+    assert left == [(4, False), (2, False), (0, True)]
+    assert (set(ctx.cluster.booked()), ctx.facts.settled) == ({*places, late.booking.allocation}, True)
+    said += all_of(after, after.request(asked("waits", WHOLE)))
+    assert [each for each in said if isinstance(each, Write) and isinstance(each.message, Grant)] == []
+    assert RequestId("waits") in ctx.queue

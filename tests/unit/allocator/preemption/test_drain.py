@@ -81,7 +81,7 @@ def test_a_slice_that_is_being_made_is_bound_first_and_then_sent_away(pair):
 def read_book_again(bench: Bench, *, lags: bool) -> list:
     """BOOK is reread, and all that is served is the node's head: as it was first, or written again since."""
     head, world = subjects.head(NODE), bench.allocator.ctx.facts
-    before = Entry(head.subject, world.sequences[head.subject], OperationId("head"), world.heads[NODE])
+    before = Entry(head.subject, world.sequences[Stream.BOOK][head.subject], OperationId("head"), world.heads[NODE])
     bench.handle(ReadingStarted(Stream.BOOK, INCARNATION))
     if lags:
         bench.handle(Observed(Stream.BOOK, before))

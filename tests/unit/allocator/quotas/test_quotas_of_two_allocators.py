@@ -63,7 +63,8 @@ def pair(bench: Bench) -> Bench:
 
 
 def written_at(bench: Bench, grant: msg.Grant) -> int:
-    return bench.allocator.ctx.facts.sequences[subjects.ledger(grant.booking.node, grant.booking.allocation).subject]
+    entry = subjects.ledger(grant.booking.node, grant.booking.allocation)
+    return bench.allocator.ctx.facts.sequences[Stream.BOOK][entry.subject]
 
 
 def test_of_two_grants_at_once_the_later_is_taken_back(pair):

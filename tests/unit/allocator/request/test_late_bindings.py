@@ -160,7 +160,7 @@ def test_the_allocator_goes_on_when_a_node_is_opened_for_which_an_orphaned_answe
     empty.pull(snapshot(ITS_NODE, (gpu_report(ITS_NODE, 0),), slices=(report,), generation=1), incarnation="1000")
     empty.observe(subjects.binding(P1), bound(LATE, OTHER))
     empty.observe(subjects.source(FOLDER), msg.SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0))
-    at = empty.allocator.ctx.facts.sequences[subjects.binding(P1).subject]
+    at = empty.allocator.ctx.facts.sequences[Stream.BOOK][subjects.binding(P1).subject]
     for _ in range(40):
         empty.now += 1
         empty.tick()

@@ -6,7 +6,7 @@ from factories.scheduling.allocator import FOLDER, INCARNATION, asked, claim
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Stream, Write
+from sluice.contracts.bus.events import Stream, Write, stream_of
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId, SourceName
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice_allocator.core.events import AgentEnsured
@@ -127,7 +127,7 @@ def test_an_answer_that_nobody_asks_for_is_ended(bench, answer):
         subject=address.subject,
         message=msg.Released(request=GONE, cause="its request is gone"),
         guard=address.guard,
-        expected=bench.allocator.ctx.facts.sequences[address.subject],
+        expected=bench.allocator.ctx.facts.sequences[stream_of(address.kind)][address.subject],
         request=GONE,
         ttl_s=3600,
     )

@@ -61,7 +61,7 @@ def test_a_pod_of_somebody_else_is_left_alone(bench):
 def together(bench: Bench, *profiles: str) -> list[Simulated]:
     said = [{"sluice.dev/profile": profile} for profile in profiles]
     pods = [PodAsked("default", each, (ContainerRequest("main"),)) for each in said]
-    return simulate_together(bench.allocator.ctx, pods)
+    return list(simulate_together(bench.allocator.ctx, pods))
 
 
 def test_the_pods_of_a_job_take_room_from_each_other(bench):
@@ -134,7 +134,7 @@ def test_a_question_about_several_pods_leaves_the_allocator_as_it_was(empty, mon
     if fails:
         monkeypatch.setattr("sluice_allocator.core.explain.status.left_over", Mock(side_effect=[(), (), KeyError]))
         with pytest.raises(KeyError):
-            simulate_together(ctx, pods)
+            list(simulate_together(ctx, pods))
     else:
         assert [type(each) for each in simulate_together(ctx, pods)] == [WouldBind] * 3
     assert sorted(state_of(ctx)) == before

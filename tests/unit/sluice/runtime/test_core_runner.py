@@ -118,6 +118,17 @@ async def test_what_waits_for_nothing_is_done_before_anybody_else_has_a_turn(
     assert turns == [("at once", 1), ("at once", 3), ("at once", 5), "others", ("waited", 6)]
 
 
+async def test_the_core_handles_nothing_while_its_state_is_read(core, bus, running):
+    """What is read over several turns of the event loop is of one moment; afterwards the core goes on."""
+    async with running() as runner:
+        async with runner.turn:
+            await runner.offer(Made(1))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert core.heard == []
+        await core.hears(lambda event: event == Made(1))
+
+
 async def test_what_fails_at_once_ends_the_service(core, run_until_failure):
     def at_once(_make):
         def do():

@@ -2,7 +2,7 @@
 events of the core, from the facts and with the search that real requests use. Nothing is queued or written, and what is
 booked to try one pod beside another is unbooked before the answer, so a question leaves no trace."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from enum import Enum
 
 import msgspec
@@ -130,24 +130,22 @@ def simulate(ctx: SchedulerContext, pod: PodAsked) -> tuple[Simulated, tuple[Pla
     return WouldBind(found.node, devices, left, others, elsewhere.more, instead_of=instead_of), (found, asking)
 
 
-def simulate_together(ctx: SchedulerContext, pods: Sequence[PodAsked]) -> list[Simulated]:
-    """Each beside those before it that would be bound; one that would evict others takes nothing from the next."""
-    answers: list[Simulated] = []
+def simulate_together(ctx: SchedulerContext, pods: Sequence[PodAsked]) -> Generator[Simulated]:
+    """Each beside those before it that would be bound; one that would evict others takes nothing from the next. Until
+    it is closed those are booked: meanwhile no event may be handled, and no other question answered."""
+    answer: Simulated = AsksNothing()
     refused: PodAsked | None = None
     with TrialPods(ctx.cluster.peers) as trial:
         try:
             for pod in pods:
-                if pod == refused:  # nothing was taken since
-                    answers.append(answers[-1])
-                    continue
-                answer, place = simulate(ctx, pod)
-                answers.append(answer)
-                refused = pod if place is None else None
-                if place is not None:
-                    trial.book(ctx.cluster, *place)
+                if pod != refused:  # otherwise nothing was taken since
+                    answer, place = simulate(ctx, pod)
+                    refused = pod if place is None else None
+                    if place is not None:
+                        trial.book(ctx.cluster, *place)
+                yield answer
         finally:
             trial.unbook(ctx.cluster)
-    return answers
 
 
 def _evicted(ctx: SchedulerContext, victim: Victim) -> WouldEvict:

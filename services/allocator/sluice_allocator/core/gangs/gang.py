@@ -10,6 +10,7 @@ import msgspec
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import RequestId, SourceName
 from sluice.contracts.reasons import ReasonCount
 from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
@@ -242,7 +243,7 @@ def member_of_group(ctx: GangContext, request: RequestId) -> Member | None:
     asked, binding = ctx.facts.wanted(request), ctx.facts.answer_to(request)
     if asked is None or asked.group is None or isinstance(binding, msg.Refused | msg.Released):
         return None
-    sequences = ctx.facts.sequences
+    sequences = ctx.facts.sequences[Stream.BOOK]
     waived = binding.allocations if isinstance(binding, msg.Waived) else ()
     together = isinstance(binding, msg.Waived) and bool(waived) and not binding.alone
     waived_at = sequences.get(subjects.binding(request).subject, -1) if together else -1

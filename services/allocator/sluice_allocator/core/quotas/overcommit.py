@@ -4,6 +4,7 @@ read a grant has read what came before it, so all agree; none binds a grant befo
 those older than the limit, are never revoked."""
 
 from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import Booking, Bound, Closed, Grant, LedgerEntry, QuotaSet
 from sluice.contracts.quotas.usage import Usage, total
@@ -115,7 +116,8 @@ def _is_too_much_for_one(ctx: QuotaContext, quota: QuotaSet, booking: Booking) -
 def _is_limited_since(ctx: QuotaContext, booking: Booking) -> bool:
     """Whether a booking was written to the ledger after its namespace's limits."""
     limits = subjects.quota(booking.namespace).subject
-    return booking.namespace in ctx.facts.quotas and written_at(ctx, booking) > ctx.facts.sequences.get(limits, 0)
+    sequences = ctx.facts.sequences[Stream.BOOK]
+    return booking.namespace in ctx.facts.quotas and written_at(ctx, booking) > sequences.get(limits, 0)
 
 
 def _is_judged(ctx: QuotaContext, grant: Grant) -> bool:

@@ -6,6 +6,7 @@ import msgspec
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.driver_capabilities import implied
 from sluice.contracts.ids import AllocationId, OperationId, RequestId, operation_parts
 from sluice.contracts.messages import Booking, SliceReady
@@ -31,7 +32,7 @@ def bound_of(ctx: SchedulerContext, allocation: AllocationId, grant: msg.Grant, 
     if revision == 1 and not may_bind(ctx, grant):
         await_reading(ctx, grant)
         return None
-    shown = ctx.shown.get(grant.booking.node)
+    shown, there = ctx.shown.get(grant.booking.node), subjects.slice_(grant.booking.node, allocation)
     keeps_time = shown is not None and shown.time_quota
     return msg.Bound(
         request=grant.booking.request,
@@ -41,7 +42,7 @@ def bound_of(ctx: SchedulerContext, allocation: AllocationId, grant: msg.Grant, 
         revision=revision,
         ticket=slice_.ticket,
         containers=tuple(_containers(ctx, grant, slice_)),
-        slice_sequence=ctx.facts.sequences.get(subjects.slice_(grant.booking.node, allocation).subject, 0),
+        slice_sequence=ctx.facts.sequences[Stream.STATE].get(there.subject, 0),
         warnings=(*slice_.warnings, *advice(slice_, grant.booking, time_quota=keeps_time)),
         source=grant.booking.source,
         incarnation=ctx.facts.incarnation,

@@ -1,7 +1,7 @@
 """Caches the last value of every noun that the allocator reads, and nothing derived from two of them. It follows
 snapshots: a value not observed again between `ReadingStarted` and `ReadingCaughtUp` is gone."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeGuard, TypeVar
 
@@ -79,28 +79,34 @@ class BusCache:
     promises: dict[AllocationId, dict[AllocationId, None]] = field(default_factory=dict)  # grants that come after it
     unpromised: dict[AllocationId, tuple[AllocationId, ...]] = field(default_factory=dict)  # of overwritten grants
     requested_by: dict[SourceName, dict[RequestId, None]] = field(default_factory=dict)  # live ones
-    sequences: dict[str, int] = field(default_factory=dict)
+    sequences: dict[Stream, dict[str, int]] = field(default_factory=lambda: {Stream.BOOK: {}, Stream.STATE: {}})
     first_words: dict[RequestId, int] = field(default_factory=dict)  # sequence of an edited request's first message
     book_read: int = 0  # everything written to BOOK up to here was read, or overwritten by a later value
-    reading: dict[Stream, dict[str, int]] = field(default_factory=dict)  # being reread: the sequences seen since
+    reading: dict[Stream, dict[str, None]] = field(default_factory=dict)  # being reread: subjects not seen since
+    reading_ends_at: dict[Stream, int] = field(default_factory=dict)  # the highest sequence seen since
+    all_new: dict[Stream, bool] = field(default_factory=dict)  # whether nothing was known when its reading began
     complete: dict[Stream, None] = field(default_factory=dict)  # read whole once, in this incarnation
     sharing: Interning = field(default_factory=Interning)
+    settled: bool = False  # whether both streams are whole, and all that they show is booked
+    unbooked: dict[AllocationId, None] = field(default_factory=dict)  # of a complete reading: still to be booked
     lost: dict[AllocationId, None] = field(default_factory=dict)
     """Bound allocations without a ledger entry, as a complete reading showed. Otherwise a value that was overwritten on
     its way looks like a missing one."""
+    bound_beyond: dict[RequestId, None] = field(default_factory=dict)  # likewise, by bindings newer than that reading
 
     @property
-    def settled(self) -> bool:
-        """Whether both streams are known completely and none is being reread."""
+    def is_whole(self) -> bool:
+        """Whether both streams are known completely, and none is being reread."""
         return not self.reading and len(self.complete) == 2
 
     def speaks_of(self, request: RequestId) -> bool:
         """Whether a source has a message about a request on the bus, even one that this process cannot read."""
-        return request in self.requests or subjects.request(request).subject in self.sequences
+        return request in self.requests or subjects.request(request).subject in self.sequences[Stream.STATE]
 
-    def tells_of(self, request: RequestId) -> bool:
-        words = (self.requests, self.bindings, self.allocations_of, self.waiting, self.evictions, self.evicted)
-        return any(request in each for each in (*words, self.slices_of, self.reported_of))
+    def not_told_of(self, requests: Iterable[RequestId]) -> set[RequestId]:
+        """Those of these requests that no message is about."""
+        messages = (self.requests, self.bindings, self.allocations_of, self.waiting, self.evictions, self.evicted)
+        return set(requests).difference(*messages, self.slices_of, self.reported_of)
 
     def wanted(self, request: RequestId) -> msg.AllocationRequested | None:
         asked = self.requests.get(request)
@@ -136,7 +142,7 @@ class BusCache:
     def came_at(self, request: RequestId) -> int:
         """The sequence of a request's first message, which decides its turn, as far as this process knows it."""
         at = self.first_words.get(request)
-        return at if at is not None else self.sequences.get(subjects.request(request).subject, 0)
+        return at if at is not None else self.sequences[Stream.STATE].get(subjects.request(request).subject, 0)
 
     def start_reading(self, event: ReadingStarted) -> bool:
         """A snapshot of one stream begins. True when the broker was wiped since: values of the other stream may be of
@@ -144,7 +150,11 @@ class BusCache:
         shows nodes that are not open, and an order for one with nothing under its guard would be accepted. Streams that
         were not made together are of one incarnation when one of them was found unchanged after the other began to be
         read."""
-        self.reading[event.stream] = {}
+        known = self.sequences[event.stream]
+        self.reading[event.stream], self.reading_ends_at[event.stream] = dict.fromkeys(known), -1
+        self.all_new[event.stream] = not known
+        self.settled = False
+        self.unbooked.clear()
         before = self.incarnations.get(event.stream, event.incarnation)
         self.incarnations[event.stream] = event.incarnation
         if event.stream is Stream.BOOK:
@@ -164,62 +174,66 @@ class BusCache:
 
     def observe(self, event: Observed) -> Address | None:
         """Store one value. Returns its address, or None when it is older than what is known."""
-        entry = event.entry
-        if event.stream in self.reading:
-            self.reading[event.stream][entry.subject] = entry.sequence
-        if event.stream is Stream.BOOK:
-            self.book_read = max(self.book_read, entry.sequence)
+        entry, stream = event.entry, event.stream
+        if self.reading and stream in self.reading:
+            self.reading[stream].pop(entry.subject, None)
+            self.reading_ends_at[stream] = max(self.reading_ends_at[stream], entry.sequence)
         # What this process wrote itself is known before it is read: then older values of BOOK still come by. STATE may
         # forget what it acknowledged and reuse numbers, so there whatever is read is the current value.
-        if event.stream is Stream.BOOK and self.sequences.get(entry.subject, -1) >= entry.sequence:
-            return None
+        if stream is Stream.BOOK:
+            self.book_read = max(self.book_read, entry.sequence)
+            if self.sequences[stream].get(entry.subject, -1) >= entry.sequence:
+                return None
         address = parse(entry.subject)
-        self.learn(entry, address)
+        self.learn(stream, entry, address)
         return address
 
     def wrote(self, entry: Entry, address: Address) -> None:
         """A value of this process landed. If it follows what was read, nothing between is unknown."""
-        if stream_of(address.kind) is Stream.BOOK and entry.sequence == self.book_read + 1:
+        stream = stream_of(address.kind)
+        if stream is Stream.BOOK and entry.sequence == self.book_read + 1:
             self.book_read = entry.sequence
-        self.learn(entry, address)
+        if self.reading and stream in self.reading and entry.subject not in self.sequences[stream]:
+            self.reading[stream][entry.subject] = None
+        self.learn(stream, entry, address)
 
-    def learn(self, entry: Entry, address: Address) -> None:
+    def learn(self, stream: Stream, entry: Entry, address: Address) -> None:
         """Store one value: read, or written by this process."""
         if address.kind == "request":
             self._remember_first_word(RequestId(address.key[-1]), entry)
         elif address.kind == "slice":
             self.slice_operations[AllocationId(address.key[-1])] = entry.operation
-        self.sequences[entry.subject] = entry.sequence
+        self.sequences[stream][entry.subject] = entry.sequence
         self._put(address, entry.message)
 
-    def catch_up(self, stream: Stream, still_there: dict[str, None]) -> list[Address]:
-        """The snapshot is complete. Returns the addresses whose values are gone; `still_there` are kept anyway."""
+    def catch_up(self, stream: Stream, is_there: Callable[[Stream, str], bool]) -> list[Address]:
+        """The snapshot is complete. Returns the addresses whose values are gone, unless they are there all the same."""
         if stream not in self.reading:
             return []  # a reading that began before the broker was wiped; it is repeated
-        seen = self.reading.pop(stream)
+        unseen, ends_at = self.reading.pop(stream), self.reading_ends_at[stream]
         self.complete[stream] = None
-        ends_at = max(seen.values(), default=-1)
         gone = []
-        for subject in list(self.sequences):
-            address = parse(subject) if subject not in seen and subject not in still_there else None
-            if address is None or stream_of(address.kind) is not stream or self._is_beyond(address, ends_at):
-                continue
-            self.drop(address)
-            gone.append(address)
+        for subject in unseen:
+            address = parse(subject)
+            if not is_there(stream, subject) and not self._is_beyond(address, ends_at):
+                self.drop(address)
+                gone.append(address)
         if stream is Stream.BOOK:
             # what is beyond the reading may have its entry there, too
             ways = self.on_their_way.items()
             self.on_their_way = {each: on for each, on in ways if self._is_beyond(subjects.head(on), ends_at)}
-            bound = ((request, each) for request, each in self.bindings.items() if isinstance(each, msg.Bound))
-            self.lost = {
-                each.allocation: None
-                for request, each in bound
-                if each.allocation not in self.ledger and not self._is_beyond(subjects.binding(request), ends_at)
-            }
+            self.lost.clear()
+            self.bound_beyond.clear()
+            for request, bound in self.bindings.items():
+                if isinstance(bound, msg.Bound) and bound.allocation not in self.ledger:
+                    if self._is_beyond(subjects.binding(request), ends_at):
+                        self.bound_beyond[request] = None
+                    else:
+                        self.lost[bound.allocation] = None
         return gone
 
     def drop(self, address: Address) -> None:
-        self.sequences.pop(address.subject, None)
+        self.sequences[stream_of(address.kind)].pop(address.subject, None)
         if address.kind == "request":
             self.first_words.pop(RequestId(address.key[-1]), None)
         elif address.kind == "slice":
@@ -231,11 +245,11 @@ class BusCache:
         a place covers operators' messages or bindings: nothing would reject what is granted without them. Nor does the
         guard of one node cover bookings on another, which count for a limit. BOOK forgets nothing that it acknowledged;
         an expired closing message goes with the next reading that shows anything newer."""
-        return stream_of(address.kind) is Stream.BOOK and self.sequences[address.subject] > ends_at
+        return stream_of(address.kind) is Stream.BOOK and self.sequences[Stream.BOOK][address.subject] > ends_at
 
     def _remember_first_word(self, request: RequestId, entry: Entry) -> None:
         """The first message of an edited request is not on the bus any more, and decides its turn."""
-        before, at = self.requests.get(request), self.sequences.get(entry.subject, -1)
+        before, at = self.requests.get(request), self.sequences[Stream.STATE].get(entry.subject, -1)
         if isinstance(before, msg.AllocationRequested) and isinstance(entry.message, msg.AllocationRequested):
             if entry.message.revision > before.revision and at >= 0:
                 self.first_words.setdefault(request, at)
@@ -245,10 +259,7 @@ class BusCache:
     def _number_anew(self, stream: Stream) -> None:
         """In a new incarnation of a stream no value is older than one of the earlier one: sequences start at the time
         of creation, by a clock that may be an hour behind."""
-        for subject in self.sequences:
-            address = parse(subject)
-            if stream_of(address.kind) is stream:
-                self.sequences[subject] = -1
+        self.sequences[stream] = dict.fromkeys(self.sequences[stream], -1)
         if stream is Stream.STATE:
             self.first_words.clear()
         if stream is Stream.BOOK:
@@ -341,7 +352,7 @@ class BusCache:
         node, token = NodeName(address.key[0]), address.key[1]
         if self.unreadable:
             drop(self.unreadable, node, address.subject)
-        if message is None and address.subject in self.sequences:
+        if message is None and address.subject in self.sequences[Stream.BOOK]:
             put(self.unreadable, node, address.subject)
         if token == "head":  # noqa: S105  # a subject's token, not a secret
             self._put_head(node, message if isinstance(message, msg.NodeOpened) else None)

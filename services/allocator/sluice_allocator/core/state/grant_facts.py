@@ -7,6 +7,7 @@ import msgspec
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId, RequestId, request_named
 from sluice.mig.model import GpuModel
 from sluice_allocator.core.state.context import Context
@@ -73,7 +74,7 @@ def is_earlier(ctx: Context, one: msg.Grant, other: msg.Grant) -> bool:
 
 def written_at(ctx: Context, booking: msg.Booking) -> int:
     """The sequence of a booking's entry in the ledger; 0 where it has none."""
-    return ctx.facts.sequences.get(subjects.ledger(booking.node, booking.allocation).subject, 0)
+    return ctx.facts.sequences[Stream.BOOK].get(subjects.ledger(booking.node, booking.allocation).subject, 0)
 
 
 def named(entry: msg.Grant | msg.Revoke) -> str:

@@ -20,6 +20,7 @@ from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceStub
 from sluice.contracts.reasons import Refusal, shorten
 from sluice.contracts.request_syntax import ANY_COUNT, RequestLimits
+from sluice.contracts.rpc_limits import SIMULATED_TOGETHER_MAX
 from sluice.contracts.toml_tables import parse_toml
 from sluice_console.core.documents import SimulatedDocument, SimulatedPodDocument
 from sluice_console.core.output.sanitize import sanitize
@@ -36,8 +37,6 @@ EXIT_WOULD_WAIT = 5
 EXIT_WOULD_BE_REFUSED = 6
 STANDARD_INPUT = "-"
 LIMITS = ManifestLimits()
-TOGETHER_MAX = 200
-"""Pods of one question, as the allocator takes them."""
 
 
 class NotReadableError(Exception):
@@ -125,11 +124,11 @@ async def _together(asked: AllocatorServiceStub, pods: Sequence[PodManifest]) ->
     asking = [pod for pod in pods if pod.ask is not None and pod.refusal is None and not pod.problems]
     if len(asking) < 2:
         return {}
-    first, *others = (question_of(pod) for pod in asking[:TOGETHER_MAX])
+    first, *others = (question_of(pod) for pod in asking[:SIMULATED_TOGETHER_MAX])
     first.next.extend(others)
     answer = await asked.Simulate(first)
-    if len(asking) > TOGETHER_MAX and answer.next:
-        say([f"the pods after the first {TOGETHER_MAX} are judged as if those were not there"])
+    if len(asking) > SIMULATED_TOGETHER_MAX and answer.next:
+        say([f"the pods after the first {SIMULATED_TOGETHER_MAX} are judged as if those were not there"])
     return {id(pod): each for pod, each in zip(asking, (answer, *answer.next), strict=False)} if answer.next else {}
 
 
