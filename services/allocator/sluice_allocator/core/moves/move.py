@@ -182,7 +182,6 @@ def take_over(ctx: MoveContext, request: RequestId, asked: msg.AllocationRequest
         asking = replace(place_request_of(asked), substitute=False)
         place = ctx.place_in(kept.booking, request, asking, own=[allocation])
         if place is not None and not forbids_place(ctx, request, asked.namespace, place.devices, (allocation,)):
-            ctx.queue.remove(request)
             ctx.grant(ctx.booking_of(request, asked, place), (allocation,), evict=True)
             return True
     return False

@@ -66,8 +66,6 @@ def note_taken_back(ctx: SchedulerContext, message: msg.AnyMessage | None) -> No
 def tell_backoff(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> bool:
     if not ctx.backoff.rests(request, ctx.now):
         return False
-    if not ctx.gangs.leads(request):  # a member keeps its group's turn; that is not tried meanwhile (`gangs.trial`)
-        ctx.queue.remove(request)
     count = sum(claim.gpus for claim in asked.claims)
     reason = ReasonCount(reason=WaitReason.GPU_AVOIDED, count=count, of="GPUs")
     message = f"another allocator revoked its last place; it is retried within {ctx.rules.taken_back_max_s:g} s"

@@ -52,7 +52,8 @@ def reconcile_request(ctx: SchedulerContext, request: RequestId) -> None:
     reconcile_eviction(ctx, request, asked, entries)
     look_at_movable(ctx, request, asked, entries)
     if isinstance(asked, msg.AllocationRequested):
-        _settle_asked(ctx, request, asked, entries, judged)
+        if not _settle_asked(ctx, request, asked, entries, judged):
+            ctx.queue.remove(request)
         has_reason = tell_own_reason(ctx, request, asked, entries)
     else:
         ctx.queue.remove(request)
@@ -66,39 +67,35 @@ def reconcile_request(ctx: SchedulerContext, request: RequestId) -> None:
 
 def _settle_asked(
     ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, entries: Entries, judged: GrantVerdicts
-) -> None:
+) -> bool:
+    """Publish what follows for a live request. True when it wants a place, and may be in the queue; else it is not."""
     address = subjects.binding(request)
     binding = ctx.facts.bindings.get(request)
     if ctx.outbox.busy(address) or isinstance(binding, msg.Released):
-        ctx.queue.remove(request)
-        return
+        return False
     if isinstance(binding, msg.Bound):
-        ctx.queue.remove(request)
         _settle_bound(ctx, asked, binding, entries, judged)
-        return
+        return False
     grants = {a: e for a, e in judged.standing.items() if not is_kept(ctx, e)}
     held = asked.held
     if held is not None and held.allocation not in grants and _keep_pinned(ctx, request, asked, entries, judged):
-        ctx.queue.remove(request)
-        return
+        return False
     answer = _answer(ctx, request, asked, grants) or waived_for(ctx, request, asked, judged.unfit)
     if answer is not None:
-        ctx.queue.remove(request)
         ctx.commit(address, answer, request)
-        return
+        return False
     if isinstance(ctx.facts.answer_to(request), msg.Refused):
-        ctx.queue.remove(request)
         _judge_again(ctx, request, asked)
-        return
+        return False
     if request in ctx.committing or not all(_may_have_another(ctx, grant) for grant in grants.values()):
-        ctx.queue.remove(request)
-        return
+        return False
     node = await_node(ctx, request, asked.held)
     if node is not None:
-        ctx.queue.remove(request)
         say_that_it_waits(ctx, request, asked, node)
-    elif not tell_backoff(ctx, request, asked):
-        _refuse_or_queue(ctx, request, asked)
+        return False
+    if tell_backoff(ctx, request, asked):
+        return ctx.gangs.leads(request)  # a member keeps its group's turn; that is not tried meanwhile (`gangs.trial`)
+    return _refuse_or_queue(ctx, request, asked)
 
 
 def _settle_bound(
@@ -201,29 +198,28 @@ def _judge_again(ctx: SchedulerContext, request: RequestId, asked: msg.Allocatio
         ctx.commit(subjects.binding(request), no_more, request)
 
 
-def _refuse_or_queue(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested) -> None:
+def _refuse_or_queue(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested) -> bool:
+    """What follows for a request without a place. True when it waits for one in the queue, for itself or its group."""
     refusal = _refusal(ctx, asked)
     if refusal is not None:
-        ctx.queue.remove(request)
         refused = msg.Refused(request=request, request_revision=asked.revision, refusal=refusal, source=asked.source)
         ctx.commit(subjects.binding(request), refused, request)
-        return
+        return False
     if ctx.rules.defragment and ctx.backoff.note_new(request, ctx.now):
         ctx.moves.arrived(ctx.rules.defragment_arrivals, ctx.rules.defragment_moves_max)
     if take_over(ctx, request, asked):
-        return
+        return False
     if waits_with_group(ctx, request):
-        if not ctx.gangs.leads(request):
-            ctx.queue.remove(request)
-        return
+        return ctx.gangs.leads(request)
     shape = shape_of(asked, limited=asked.namespace in ctx.facts.quotas)
     if stands_alone(ctx, request):
         shape = singleton_shape(shape, request)
     elif ctx.nothing_else_to_do and shape not in ctx.queue.shapes:
         try_at_once(ctx, request, asked, shape)
-        return
+        return True
     if wait(ctx, request, asked, shape):
         ctx.to_try[request] = None
+    return True
 
 
 def _end_waiting(ctx: SchedulerContext, request: RequestId) -> None:
