@@ -12,7 +12,7 @@ from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import PoolDemand
 from sluice_allocator.core.capacity.node_count import Missing, Waiting, count_missing, learned, merged
 from sluice_allocator.core.gangs.gang import GangContext
-from sluice_allocator.core.placement import alternative_place_requests, place_request_of
+from sluice_allocator.core.placement import NoPlace, alternative_place_requests, place_request_of
 from sluice_allocator.core.state.grant_facts import standing_promise
 
 
@@ -59,14 +59,16 @@ def ask_for_nodes(ctx: CapacityContext) -> None:
             ctx.outbox.keep(subjects.pool(name), replace(demand, missing=missing))
 
 
-def with_nodes_asked_for(ctx: CapacityContext, request: RequestId, message: str) -> str:
+def with_nodes_asked_for(ctx: CapacityContext, request: RequestId, why: NoPlace) -> NoPlace:
     """Why a request waits, and the nodes that are asked for because of requests like it."""
+    if not ctx.node_pools.pool_of:
+        return why
     pool = ctx.node_pools.pool_of.get(ctx.queue.group_of(request).shape) if request in ctx.queue else None
     demand = published(ctx, pool) if pool is not None else None
     if demand is None or not demand.missing:
-        return message
+        return why
     nodes = "1 more node" if demand.missing == 1 else f"{demand.missing} more nodes"
-    return f"{message}. Asked the autoscaler for {nodes} of pool {demand.pool}"
+    return NoPlace(f"{why.message}. Asked the autoscaler for {nodes} of pool {demand.pool}", why.reasons)
 
 
 def published(ctx: CapacityContext, pool: str) -> PoolDemand | None:

@@ -11,7 +11,7 @@ import msgspec
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId, SourceName
-from sluice.contracts.reasons import ReasonCount
+from sluice_allocator.core.placement import NoPlace
 from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
 from sluice_allocator.core.state.grant_facts import written_at
 
@@ -28,18 +28,11 @@ class GangStatus(Enum):
     LEAVES = "leaves"  # there is no place for all: it releases its place
 
 
-class Why(msgspec.Struct, frozen=True):
-    """Why a group waits."""
-
-    message: str
-    reasons: tuple[ReasonCount, ...]
-
-
 class StuckMember(msgspec.Struct, frozen=True):
     """The member that had no place when its party was tried, and the reason."""
 
     member: RequestId
-    why: Why
+    why: NoPlace
     heard: int  # how often something had been freed when that trial began
 
 
@@ -78,7 +71,7 @@ class GangInstance:
     size: int
     members: tuple[RequestId, ...]
     turn: tuple[int, int] = (0, 0)  # the lowest priority (negated), and the youngest: since then it may be served
-    why: Why | None = None
+    why: NoPlace | None = None
     leader: RequestId | None = None  # the member that waits in the queue on behalf of all
     clock: PatienceTimer | None = None  # while it has places and no member is bound
 

@@ -31,10 +31,11 @@ from sluice_allocator.core.gangs.gang import (
     GroupKey,
     Member,
     PatienceTimer,
-    Why,
     member_of_group,
 )
+from sluice_allocator.core.placement import NoPlace
 from sluice_allocator.core.state.bus_cache import RequestFact
+from sluice_allocator.core.state.context import publish_wait
 
 Key = TypeVar("Key", bound=Hashable)
 LARGEST = 1000  # A look at a group costs a look at each of its members. Larger groups are looked at once per tick.
@@ -114,15 +115,12 @@ def tell_group(ctx: GangContext, leader: RequestId) -> bool:
     return True
 
 
-def _why_now(ctx: GangContext, party: GangInstance, why: Why) -> Why:
+def _why_now(ctx: GangContext, party: GangInstance, why: NoPlace) -> NoPlace:
     """Why a party waits: nothing is searched while its leader is outside the queue."""
-    if party.leader not in ctx.queue.outside:
-        return why
-    outside = ctx.queue.why_outside()
-    return Why(outside.message, outside.reasons)
+    return why if party.leader not in ctx.queue.outside else ctx.queue.why_outside()
 
 
-def why_group_waits(ctx: GangContext, request: RequestId) -> tuple[RequestId | None, Why] | None:
+def why_group_waits(ctx: GangContext, request: RequestId) -> tuple[RequestId | None, NoPlace] | None:
     """The leader in the queue for a pod, and why its group waits; None where it searches by itself."""
     party = ctx.gangs.party_of(request)
     if party is None or party.why is None:
@@ -136,16 +134,12 @@ def why_not_begun(ctx: GangContext, request: RequestId) -> str:
     return party.why.message if party is not None and party.why is not None else ""
 
 
-def say_why_group_waits(ctx: GangContext, request: RequestId, asked: AllocationRequested, why: Why) -> None:
+def say_why_group_waits(ctx: GangContext, request: RequestId, asked: AllocationRequested, why: NoPlace) -> None:
     """Publish why a member's group waits, at a bounded rate: there are many, and each changes it for all."""
-    address = subjects.waiting(request)
-    said = ctx.outbox.kept(address) or ctx.facts.waiting.get(request)
-    first = why.reasons[0].reason
+    said = ctx.outbox.kept(subjects.waiting(request)) or ctx.facts.waiting.get(request)
     # Another allocator may see the group otherwise: its reason is no news, or the two would answer each other forever.
-    is_news = not isinstance(said, Pending) or ctx.backoff.last_said(request) is not first
-    if ctx.backoff.admit_pending(request, ctx.now, reason=first, is_news=is_news):
-        pending = Pending(request=request, request_revision=asked.revision, message=why.message, reasons=why.reasons)
-        ctx.outbox.keep(address, pending, request=request)
+    is_news = not isinstance(said, Pending) or ctx.backoff.last_said(request) is not why.reasons[0].reason
+    publish_wait(ctx, request, asked, why, is_news=is_news)
 
 
 def time_passed_for_groups(ctx: GangContext) -> None:
@@ -361,12 +355,12 @@ def _drop_stale_trial(ctx: GangContext, gang: Gang) -> None:
         trial.party = now
 
 
-def _why(gang: Gang, missing: int, message: str) -> Why:
+def _why(gang: Gang, missing: int, message: str) -> NoPlace:
     of = f"pods of group {gang.key[1]}"
-    return Why(message, (ReasonCount(reason=WaitReason.GROUP_INCOMPLETE, count=missing, of=of),))
+    return NoPlace(message, (ReasonCount(reason=WaitReason.GROUP_INCOMPLETE, count=missing, of=of),))
 
 
-def _incomplete(gang: Gang, party: GangInstance, there: int) -> Why:
+def _incomplete(gang: Gang, party: GangInstance, there: int) -> NoPlace:
     message = f"{there} of {party.size} pods of group {gang.key[1]} have asked"
     if party.number:
         message = f"group {gang.key[1]} has all of its {party.size} pods already; of the surplus, {message}"

@@ -9,7 +9,7 @@ from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, DeviceGrant
 from sluice.contracts.quotas.usage import total
 from sluice.contracts.reasons import ReasonCount, WaitReason
-from sluice_allocator.core.gangs.gang import Gang, GangContext, GangInstance, StuckMember, Trial, Why
+from sluice_allocator.core.gangs.gang import Gang, GangContext, GangInstance, StuckMember, Trial
 from sluice_allocator.core.gangs.reconcile import say_why_group_waits
 from sluice_allocator.core.placement import (
     NoPlace,
@@ -137,7 +137,7 @@ def _end_in_vain(ctx: GangContext, trial: Trial, request: RequestId, found: NoPl
     if never:
         message += f"; {never}"
     missing = ReasonCount(reason=WaitReason.GROUP_NOT_FIT, count=party.size - placed, of=f"pods of group {gang.key[1]}")
-    party.why = Why(message, (missing, *found.reasons))
+    party.why = NoPlace(message, (missing, *found.reasons))
     gang.stuck[party.number] = StuckMember(request, party.why, trial.heard)
     ctx.gangs.rest_until = max(ctx.gangs.rest_until, ctx.now) + ctx.rules.group_pause_s * placed
     for member in party.members:

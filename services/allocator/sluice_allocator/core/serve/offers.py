@@ -24,6 +24,7 @@ from sluice_allocator.core.quotas.alternatives import find_other, may_have_other
 from sluice_allocator.core.quotas.quota import forbids_asking, look_at_given_back, within_limits
 from sluice_allocator.core.reservations.reservation import not_from_others, say_for_whom_it_waits, with_promises
 from sluice_allocator.core.reservations.reserve import exchange_promise
+from sluice_allocator.core.state.context import publish_wait
 from sluice_allocator.core.state.grant_facts import standing_promise
 
 
@@ -376,13 +377,7 @@ def _say_pending(ctx: SchedulerContext, request: RequestId, asked: AllocationReq
     promise = standing_promise(ctx, request)
     if promise is not None and say_for_whom_it_waits(ctx, request, asked, promise):
         return
-    is_news = _is_news(ctx, request, why)
-    first = why.reasons[0].reason if why.reasons else None
-    if not ctx.backoff.admit_pending(request, ctx.now, reason=first, is_news=is_news):
-        return
-    message = with_nodes_asked_for(ctx, request, why.message)
-    pending = Pending(request=request, request_revision=asked.revision, message=message, reasons=why.reasons)
-    ctx.outbox.keep(subjects.waiting(request), pending, request=request)
+    publish_wait(ctx, request, asked, with_nodes_asked_for(ctx, request, why), is_news=_is_news(ctx, request, why))
 
 
 def _is_news(ctx: SchedulerContext, request: RequestId, why: NoPlace) -> bool:
