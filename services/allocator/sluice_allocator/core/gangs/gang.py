@@ -236,7 +236,7 @@ def member_of_group(ctx: GangContext, request: RequestId) -> Member | None:
     if asked is None or asked.group is None or isinstance(binding, msg.Refused | msg.Released):
         return None
     sequences = ctx.facts.sequences
-    waived = binding.allocations if isinstance(binding, msg.Waived) else ()
+    waived = ctx.facts.waived_by(request)
     together = isinstance(binding, msg.Waived) and bool(waived) and not binding.alone
     waived_at = sequences.get(subjects.binding(request).subject, -1) if together else -1
     placed, ready, granted_at = request in ctx.committing or request in ctx.node_waits.node_of, False, NOT_GRANTED

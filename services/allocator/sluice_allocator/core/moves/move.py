@@ -62,10 +62,9 @@ def look_at_movable(ctx: MoveContext, request: RequestId, asked: RequestFact | N
         for allocation in entries if ctx.moves.stays_since else ():
             ctx.moves.leaves(allocation)
         return
-    binding = ctx.facts.bindings.get(request)
+    bound = ctx.facts.bound_to(request)
     for allocation, entry in entries.items():
-        bound = isinstance(binding, msg.Bound) and binding.allocation == allocation
-        grant = entry if bound and isinstance(entry, msg.Grant) and not is_gone(ctx, allocation) else None
+        grant = entry if bound == allocation and isinstance(entry, msg.Grant) and not is_gone(ctx, allocation) else None
         returns = grant is not None and leeway.substitute == "return" and bool(grant.booking.instead_of)
         if returns or (grant is not None and leeway.movable):
             ctx.moves.stays(allocation, ctx.now, returns=returns)
@@ -79,10 +78,8 @@ def mover_of(ctx: MoveContext, allocation: AllocationId) -> Mover | None:
     if allocation not in ctx.moves.stays_since or entry is None or is_gone(ctx, allocation):
         return None
     request, facts = entry.booking.request, ctx.facts
-    asked, binding = facts.wanted(request), facts.bindings.get(request)
-    if asked is None or asked.group is not None:
-        return None
-    if not isinstance(binding, msg.Bound) or binding.allocation != allocation:
+    asked = facts.wanted(request)
+    if asked is None or asked.group is not None or facts.bound_to(request) != allocation:
         return None
     if not isinstance(facts.slices.get(allocation), msg.SliceReady):
         return None

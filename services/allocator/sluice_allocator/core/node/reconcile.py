@@ -197,8 +197,7 @@ def _was_ready(ctx: SchedulerContext, allocation: AllocationId) -> bool:
     entry, slice_ = ctx.facts.granted(allocation), ctx.facts.slices.get(allocation)
     if entry is None:
         return False
-    binding, asked = ctx.facts.bindings.get(entry.booking.request), ctx.facts.wanted(entry.booking.request)
-    is_bound = isinstance(binding, msg.Bound) and binding.allocation == allocation
+    asked, is_bound = ctx.facts.wanted(entry.booking.request), ctx.facts.bound_to(entry.booking.request) == allocation
     is_remembered = asked is not None and is_held(asked, allocation)
     return is_bound or is_remembered or isinstance(slice_, (msg.SliceReady, msg.SliceDegraded))
 

@@ -124,10 +124,9 @@ def waived(
     """The waiver of these places, and of those waived before that are not revoked yet. Unless `alone`, the whole group
     releases its places, also where that was published before and is not done yet."""
     before = ctx.facts.bindings.get(request)
-    known = before.allocations if isinstance(before, msg.Waived) else ()
     # closed entries stay in the ledger for hours; what is granted or being revoked is still to be taken back
-    left = (each for each in known if isinstance(ctx.facts.ledger.get(each), msg.Grant | msg.Revoke))
-    still = tuple(each for each in left if each not in allocations)
+    ledger, others = ctx.facts.ledger, (each for each in ctx.facts.waived_by(request) if each not in allocations)
+    still = tuple(each for each in others if isinstance(ledger.get(each), msg.Grant | msg.Revoke))
     return msg.Waived(
         request=request,
         request_revision=asked.revision,

@@ -42,12 +42,10 @@ def _tell_of_loss(ctx: SchedulerContext, request: RequestId, asked: AllocationRe
 
 
 def _tell_of_promise(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, entries: Entries) -> bool:
-    binding = ctx.facts.answer_to(request)
-    if not isinstance(binding, msg.Waived | None):
+    if not isinstance(ctx.facts.answer_to(request), msg.Waived | None):
         return False
-    waived = binding.allocations if binding is not None else ()
     grants = [entry for entry in entries.values() if isinstance(entry, msg.Grant) and entry.after]
-    left = [grant for grant in grants if grant.booking.allocation not in waived]
+    left = [grant for grant in grants if grant.booking.allocation not in ctx.facts.waived_by(request)]
     return any(say_for_whom_it_waits(ctx, request, asked, grant) for grant in left)
 
 

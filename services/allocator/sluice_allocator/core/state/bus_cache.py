@@ -133,6 +133,16 @@ class BusCache:
             return None
         return binding
 
+    def bound_to(self, request: RequestId) -> AllocationId | None:
+        """The allocation that a request is bound to; None while it is bound to none."""
+        binding = self.bindings.get(request)
+        return binding.allocation if isinstance(binding, msg.Bound) else None
+
+    def waived_by(self, request: RequestId) -> tuple[AllocationId, ...]:
+        """The allocations that are not to be bound to a request any more, by its last answer."""
+        binding = self.bindings.get(request)
+        return binding.allocations if isinstance(binding, msg.Waived) else ()
+
     def came_at(self, request: RequestId) -> int:
         """The sequence of a request's first message, which decides its turn, as far as this process knows it."""
         at = self.first_words.get(request)
