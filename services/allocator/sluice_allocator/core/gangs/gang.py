@@ -13,6 +13,7 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId, SourceName
 from sluice_allocator.core.placement import NoPlace
 from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
+from sluice_allocator.core.state.facts import UNUSABLE
 from sluice_allocator.core.state.grant_facts import written_at
 
 GroupKey = tuple[str, str]  # namespace and name
@@ -227,7 +228,7 @@ class GangContext(PreemptionContext):
         self.drop_trial()
 
 
-NOT_USABLE = (msg.SliceFailed, msg.SliceQuarantined, msg.SliceDegraded, msg.SliceGone)  # no group starts on these
+NOT_USABLE = (*UNUSABLE, msg.SliceGone)  # no group starts on these
 
 
 def member_of_group(ctx: GangContext, request: RequestId) -> Member | None:

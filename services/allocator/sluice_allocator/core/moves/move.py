@@ -20,10 +20,8 @@ from sluice_allocator.core.moves.state import MoveContext
 from sluice_allocator.core.placement import Place, find_place, place_request_of
 from sluice_allocator.core.quotas.quota import forbids_place
 from sluice_allocator.core.state.bus_cache import Entries, RequestFact
-from sluice_allocator.core.state.facts import is_too_late
+from sluice_allocator.core.state.facts import UNUSABLE, is_too_late
 from sluice_allocator.core.state.grant_facts import is_earlier, is_gone, is_move, is_promise, kin_of, standing_promise
-
-UNUSABLE = (msg.SliceFailed, msg.SliceQuarantined, msg.SliceDegraded)  # statuses of a slice that cannot be used
 
 
 class Mover(msgspec.Struct, frozen=True):

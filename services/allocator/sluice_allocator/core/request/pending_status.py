@@ -7,11 +7,10 @@ from sluice.contracts.messages import AllocationRequested
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.gangs.reconcile import tell_group_reason
-from sluice_allocator.core.request.grant_validity import AILING
 from sluice_allocator.core.reservations.reservation import say_for_whom_it_waits
 from sluice_allocator.core.state.bus_cache import Entries
 from sluice_allocator.core.state.context import say_why
-from sluice_allocator.core.state.facts import is_held
+from sluice_allocator.core.state.facts import UNUSABLE, is_held
 
 
 def tell_own_reason(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, entries: Entries) -> bool:
@@ -56,7 +55,7 @@ def note_taken_back(ctx: SchedulerContext, message: msg.AnyMessage | None) -> No
     booking, facts = message.booking, ctx.facts
     was_mine = booking.allocation.startswith(f"{booking.request}_{ctx.run}_")
     waits = booking.request in facts.requests and not isinstance(facts.bindings.get(booking.request), msg.Bound)
-    knows_why = isinstance(facts.slices.get(booking.allocation), AILING)  # and avoids the GPU
+    knows_why = isinstance(facts.slices.get(booking.allocation), UNUSABLE)  # and avoids the GPU
     if was_mine and waits and not knows_why:
         ctx.backoff.taken_back(booking.request, ctx.now)
 
