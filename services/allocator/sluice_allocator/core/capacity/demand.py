@@ -127,7 +127,8 @@ def _waiting(ctx: CapacityContext) -> Iterator[Waiting]:
 
 
 def _members(ctx: CapacityContext, leader: RequestId, shape: bytes) -> Iterator[Waiting]:
-    for member in ctx.gangs.of[ctx.gangs.member_of[leader]].party_of[leader].members:
+    party = ctx.gangs.party_of(leader)
+    for member in party.members if party is not None else ():
         asked = ctx.facts.wanted(member)
         if asked is not None:
             yield Waiting(shape, place_request_of(asked), 1, tuple(alternative_place_requests(asked)))

@@ -22,11 +22,21 @@ GroupKey = tuple[str, str]  # namespace and name
 class GangStatus(Enum):
     """What its group means for a pod."""
 
-    WAITS = "waits"  # not the leader: it gets no place by itself, and is not bound
+    WAITS = "waits"  # it gets no place by itself, and is not bound: its party's leader waits in the queue for all
     JOINS = "joins"  # others have places already: it searches for its own at once, and is not bound
     STARTS = "starts"  # all have their slices: it may be bound
     ALONE = "alone"  # a member is bound: it is served like a pod without group
     LEAVES = "leaves"  # there is no place for all: it releases its place
+
+    @property
+    def searches(self) -> bool:
+        """Whether a pod without a place searches for one by itself."""
+        return self is GangStatus.ALONE or self is GangStatus.JOINS
+
+    @property
+    def may_start(self) -> bool:
+        """Whether a pod is bound when its slice is ready."""
+        return self is GangStatus.ALONE or self is GangStatus.STARTS
 
 
 class StuckMember(msgspec.Struct, frozen=True):
@@ -152,24 +162,25 @@ class Gangs:
         self.touch(request)
 
     def is_unknown(self, request: RequestId) -> bool:
-        key = self.member_of[request]
+        """Whether a request's group is to be looked at before its members act."""
+        key = self.member_of.get(request)
         return key in self.dirty or key in self.put_off
 
     def note_looked_at(self, request: RequestId) -> None:
         """A request was reconciled: if its group is still to be looked at, it is looked at again after that."""
-        if request in self.member_of and self.is_unknown(request):
+        if self.is_unknown(request):
             self.of[self.member_of[request]].looked[request] = None
 
     def stand_of(self, request: RequestId) -> GangStatus:
-        """What its group means for a member now; while that is unknown it waits."""
-        if self.is_unknown(request):
-            return GangStatus.WAITS
-        return self.of[self.member_of[request]].stands.get(request, GangStatus.WAITS)
+        """What its group means for a request now: while that is unknown it waits; without a group it is alone."""
+        key = self.member_of.get(request)
+        if key is None:
+            return GangStatus.ALONE
+        return GangStatus.WAITS if self.is_unknown(request) else self.of[key].stands.get(request, GangStatus.WAITS)
 
     def leads(self, request: RequestId) -> bool:
         """Whether a request waits in the queue on behalf of its group."""
-        party = self.party_of(request)
-        return party is not None and party.leader == request
+        return request in self.member_of and (party := self.party_of(request)) is not None and party.leader == request
 
     def party_of(self, request: RequestId) -> GangInstance | None:
         key = self.member_of.get(request)

@@ -49,24 +49,6 @@ def know_group(ctx: GangContext, request: RequestId, asked: RequestFact | None) 
     ctx.gangs.know(request, key)
 
 
-def is_held_back(ctx: GangContext, request: RequestId) -> bool:
-    if request not in ctx.gangs.member_of:
-        return False
-    return ctx.gangs.stand_of(request) not in {GangStatus.STARTS, GangStatus.ALONE}
-
-
-def waits_with_group(ctx: GangContext, request: RequestId) -> bool:
-    """Whether a pod without a place does not search by itself."""
-    if request not in ctx.gangs.member_of:
-        return False
-    return ctx.gangs.stand_of(request) not in {GangStatus.JOINS, GangStatus.ALONE}
-
-
-def joins_group(ctx: GangContext, request: RequestId) -> bool:
-    """Whether a pod searches for the place that its group still lacks."""
-    return request in ctx.gangs.member_of and ctx.gangs.stand_of(request) is GangStatus.JOINS
-
-
 def turn_of(ctx: GangContext, request: RequestId, asked: AllocationRequested) -> tuple[int, int]:
     """Rank and sequence by which a request waits: its own, or its group's while that comes together."""
     party = ctx.gangs.party_of(request)
@@ -81,24 +63,22 @@ def shape_of_group(ctx: GangContext, leader: RequestId) -> bytes:
     return f"group\0{namespace}\0{name}\0{leader}".encode()
 
 
-def why_leave(ctx: GangContext, request: RequestId) -> str | None:
-    if request not in ctx.gangs.member_of or ctx.gangs.stand_of(request) is not GangStatus.LEAVES:
-        return None
-    key = ctx.gangs.member_of[request]
-    size = ctx.gangs.of[key].party_of[request].size
+def why_leave(ctx: GangContext, member: RequestId) -> str:
+    key = ctx.gangs.member_of[member]
+    size = ctx.gangs.of[key].party_of[member].size
     return f"group {key[1]} could not get all of its {size} pods a ready slice, and releases those it has"
 
 
 def tell_group_reason(ctx: GangContext, request: RequestId, asked: AllocationRequested) -> bool:
     """Whether a pod waits for its group; publishes why: at once the first time, then at a bounded rate."""
-    if request not in ctx.gangs.member_of or isinstance(ctx.facts.answer_to(request), (Bound, Refused, Released)):
+    if isinstance(ctx.facts.answer_to(request), (Bound, Refused, Released)):
         return False
     if ctx.gangs.is_unknown(request):
         return True  # it is looked at again when its group was
     party = ctx.gangs.party_of(request)
     stand = ctx.gangs.stand_of(request)
     told_otherwise = stand is GangStatus.JOINS and request in ctx.queue
-    if party is None or party.why is None or stand in {GangStatus.ALONE, GangStatus.STARTS} or told_otherwise:
+    if party is None or party.why is None or stand.may_start or told_otherwise:
         ctx.gangs.waiting.pop(request, None)
         return False
     ctx.gangs.waiting[request] = None
@@ -108,8 +88,8 @@ def tell_group_reason(ctx: GangContext, request: RequestId, asked: AllocationReq
 
 def tell_group(ctx: GangContext, leader: RequestId) -> bool:
     """A group's leader is now outside the queue: all members get that reason. False where it leads no group."""
-    party = ctx.gangs.party_of(leader)
-    if party is None or party.leader != leader:
+    party = ctx.gangs.party_of(leader) if ctx.gangs.leads(leader) else None
+    if party is None:
         return False
     ctx.changed_requests |= dict.fromkeys(party.members)
     return True
@@ -125,8 +105,8 @@ def why_group_waits(ctx: GangContext, request: RequestId) -> tuple[RequestId | N
     party = ctx.gangs.party_of(request)
     if party is None or party.why is None:
         return None
-    stand = ctx.gangs.of[ctx.gangs.member_of[request]].stands.get(request)
-    return (party.leader, _why_now(ctx, party, party.why)) if stand in {GangStatus.WAITS, GangStatus.LEAVES} else None
+    is_stuck = ctx.gangs.stand_of(request) in {GangStatus.WAITS, GangStatus.LEAVES}
+    return (party.leader, _why_now(ctx, party, party.why)) if is_stuck else None
 
 
 def why_not_begun(ctx: GangContext, request: RequestId) -> str:

@@ -25,14 +25,14 @@ def tell_own_reason(ctx: SchedulerContext, request: RequestId, asked: Allocation
 
 
 def _tell_of_loss(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, entries: Entries) -> bool:
-    if isinstance(ctx.facts.answer_to(request), (msg.Bound, msg.Refused, msg.Released)) or request in ctx.committing:
-        return False
     lost = None
     for allocation, entry in entries.items():
         slice_ = ctx.facts.slices.get(allocation)
         if lost is None and isinstance(slice_, msg.SliceDegraded) and isinstance(entry, msg.Grant):
             lost = slice_
-    if lost is None or not is_held(asked, lost.allocation):
+    if lost is None or not is_held(asked, lost.allocation) or request in ctx.committing:
+        return False
+    if isinstance(ctx.facts.answer_to(request), (msg.Bound, msg.Refused, msg.Released)):
         return False
     node = ctx.facts.slice_nodes[lost.allocation]
     reason = ReasonCount(reason=WaitReason.GPU_UNHEALTHY, count=1, of="GPUs")
@@ -41,9 +41,9 @@ def _tell_of_loss(ctx: SchedulerContext, request: RequestId, asked: AllocationRe
 
 
 def _tell_of_promise(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, entries: Entries) -> bool:
-    if not isinstance(ctx.facts.answer_to(request), msg.Waived | None):
-        return False
     grants = [entry for entry in entries.values() if isinstance(entry, msg.Grant) and entry.after]
+    if not grants or not isinstance(ctx.facts.answer_to(request), msg.Waived | None):
+        return False
     left = [grant for grant in grants if grant.booking.allocation not in ctx.facts.waived_by(request)]
     return any(say_for_whom_it_waits(ctx, request, asked, grant) for grant in left)
 

@@ -18,7 +18,8 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.reasons import Refusal
 from sluice_allocator.core.context import SchedulerContext
-from sluice_allocator.core.gangs.reconcile import is_held_back, know_group, waits_with_group, why_leave
+from sluice_allocator.core.gangs.gang import GangStatus
+from sluice_allocator.core.gangs.reconcile import know_group, why_leave
 from sluice_allocator.core.moves.move import is_kept, look_at_movable, take_over
 from sluice_allocator.core.node.removal import await_node, say_that_it_is_in_doubt, say_that_it_waits
 from sluice_allocator.core.placement import alternative_place_requests, place_request_of, refuse
@@ -125,15 +126,15 @@ def _answer(
     """The binding to publish for a request's places; None while that is open."""
     if not grants:
         return None
-    leaves = why_leave(ctx, request)
-    if leaves is not None:
-        return waived(ctx, request, asked, list(grants), leaves)
+    status = ctx.gangs.stand_of(request)
+    if status is GangStatus.LEAVES:
+        return waived(ctx, request, asked, list(grants), why_leave(ctx, request))
     for allocation, grant in bindable(grants, asked.held).items():
         if grant.booking.node in ctx.facts.removed:
             continue  # bound when its agent comes back, and given up when it does not
         bound = bound_of(ctx, allocation, grant, revision=1)
         if bound is not None:
-            return bound if not is_held_back(ctx, request) else None
+            return bound if status.may_start else None
     return None
 
 
@@ -209,10 +210,10 @@ def _refuse_or_queue(ctx: SchedulerContext, request: RequestId, asked: msg.Alloc
         ctx.moves.arrived(ctx.rules.defragment_arrivals, ctx.rules.defragment_moves_max)
     if take_over(ctx, request, asked):
         return False
-    if waits_with_group(ctx, request):
+    if not ctx.gangs.stand_of(request).searches:
         return ctx.gangs.leads(request)
     shape = shape_of(asked, limited=asked.namespace in ctx.facts.quotas)
-    if stands_alone(ctx, request):
+    if stands_alone(ctx, request, asked):
         shape = singleton_shape(shape, request)
     elif ctx.nothing_else_to_do and shape not in ctx.queue.shapes:
         try_at_once(ctx, request, asked, shape)

@@ -14,7 +14,8 @@ from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core import placement
 from sluice_allocator.core.capacity.demand import with_nodes_asked_for
 from sluice_allocator.core.context import SchedulerContext
-from sluice_allocator.core.gangs.reconcile import joins_group, refresh_groups, shape_of_group, tell_group, turn_of
+from sluice_allocator.core.gangs.gang import GangStatus
+from sluice_allocator.core.gangs.reconcile import refresh_groups, shape_of_group, tell_group, turn_of
 from sluice_allocator.core.gangs.trial import begin_trial, go_on_with_trials, offer_to_group
 from sluice_allocator.core.placement import NoPlace, Place, PlaceRequest, find_free, find_place_on, place_request_of
 from sluice_allocator.core.preemption.candidates import find_victims
@@ -114,7 +115,9 @@ def wait(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, 
         if request in ctx.queue.outside:
             _take_back_word_of_promise(ctx, request, asked)
         return False
-    if not (ctx.gangs.leads(request) or joins_group(ctx, request)):  # a group has places for all, or none promised
+    if not (
+        ctx.gangs.leads(request) or ctx.gangs.stand_of(request) is GangStatus.JOINS
+    ):  # a group has places for all, or none promised
         ctx.aging.look_at(shape, since + ctx.rules.promise_after_s)
     return True
 
@@ -127,19 +130,17 @@ def _take_back_word_of_promise(ctx: SchedulerContext, request: RequestId, asked:
         _say_pending(ctx, request, asked, ctx.queue.why_outside())
 
 
-def stands_alone(ctx: SchedulerContext, request: RequestId) -> bool:
+def stands_alone(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> bool:
     """Whether a request waits apart from its equals: it may fail where they fit, is reserved for, or leads a group."""
-    asked = ctx.facts.wanted(request)
-    may_fail = bool(ctx.backoff.avoided(request, ctx.now))
-    may_fail = may_fail or (asked is not None and ctx.cluster.peers.keep_out(asked))
-    return may_fail or joins_group(ctx, request) or standing_promise(ctx, request) is not None
+    may_fail = bool(ctx.backoff.avoided(request, ctx.now)) or ctx.cluster.peers.keep_out(asked)
+    return may_fail or ctx.gangs.stand_of(request) is GangStatus.JOINS or standing_promise(ctx, request) is not None
 
 
 def shape_in_queue(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> bytes:
     if ctx.gangs.leads(request):
         return shape_of_group(ctx, request)
     shape = shape_of(asked, limited=asked.namespace in ctx.facts.quotas)
-    return singleton_shape(shape, request) if stands_alone(ctx, request) else shape
+    return singleton_shape(shape, request) if stands_alone(ctx, request, asked) else shape
 
 
 def refresh_pending(ctx: SchedulerContext) -> None:
