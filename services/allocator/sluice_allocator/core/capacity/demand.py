@@ -63,7 +63,7 @@ def with_nodes_asked_for(ctx: CapacityContext, request: RequestId, why: NoPlace)
     """Why a request waits, and the nodes that are asked for because of requests like it."""
     if not ctx.node_pools.pool_of:
         return why
-    pool = ctx.node_pools.pool_of.get(ctx.queue.group_of(request).shape) if request in ctx.queue else None
+    pool = ctx.node_pools.pool_of.get(ctx.queue.pending_shape(request).shape) if request in ctx.queue else None
     demand = published(ctx, pool) if pool is not None else None
     if demand is None or not demand.missing:
         return why
@@ -109,21 +109,21 @@ def _pool_of(ctx: CapacityContext, node: NodeName) -> PoolDemand | None:
 
 
 def _waiting(ctx: CapacityContext) -> Iterator[Waiting]:
-    """What waits for a place that no node has (not for a limit, nor for pods to end). A group counts whole."""
+    """What waits for a place that no node has (not for a limit, nor for pods to end). A gang counts whole."""
     turn = None
     for _ in range(SHAPES_MAX):
         turn = ctx.queue.head_after(turn)
         if turn is None:
             return
         request = turn[2]
-        group, asked = ctx.queue.group_of(request), ctx.facts.wanted(request)
+        pending, asked = ctx.queue.pending_shape(request), ctx.facts.wanted(request)
         if asked is None or standing_promise(ctx, request) is not None:
             continue
         if ctx.gangs.leads(request):
-            yield from _members(ctx, request, group.shape)
-        elif group.why is not None:
-            count = group.members.before(group.members.last()) + 1
-            yield Waiting(group.shape, place_request_of(asked), count, tuple(alternative_place_requests(asked)))
+            yield from _members(ctx, request, pending.shape)
+        elif pending.why is not None:
+            count = pending.members.before(pending.members.last()) + 1
+            yield Waiting(pending.shape, place_request_of(asked), count, tuple(alternative_place_requests(asked)))
 
 
 def _members(ctx: CapacityContext, leader: RequestId, shape: bytes) -> Iterator[Waiting]:

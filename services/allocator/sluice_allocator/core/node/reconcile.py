@@ -235,6 +235,6 @@ def look_at_opening(ctx: SchedulerContext, node: NodeName) -> None:
     """A node became adopted, or unknown: look again at the requests that wait for it."""
     is_told_of = node in ctx.facts.news or node in ctx.facts.inventories
     is_awaited = is_told_of and not was_opened(ctx, node) and node not in ctx.facts.removed
-    ctx.conditions.observe(Condition.NODE_NOT_ADOPTED, node, holds=is_awaited, due=ctx.now + ctx.rules.orphan_grace_s)
+    ctx.conditions.observe(Condition.NODE_NEVER_OPENED, node, holds=is_awaited, due=ctx.now + ctx.rules.orphan_grace_s)
     if not is_awaited:
         ctx.changed_requests |= ctx.node_waits.release(node)

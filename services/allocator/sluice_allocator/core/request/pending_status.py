@@ -1,16 +1,16 @@
 """Requests that publish a waiting reason of their own, not the queue's. Those that lost their slice, those whose place
-is still being freed, those in backoff, and those of a group."""
+is still being freed, those in backoff, and those of a gang."""
 
 from sluice.contracts import messages as msg
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import AllocationRequested
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.context import SchedulerContext
-from sluice_allocator.core.gangs.reconcile import tell_group_reason
+from sluice_allocator.core.gangs.reconcile import tell_gang_reason
 from sluice_allocator.core.reservations.reservation import say_for_whom_it_waits
 from sluice_allocator.core.state.bus_cache import Entries
 from sluice_allocator.core.state.context import say_why
-from sluice_allocator.core.state.facts import UNUSABLE, is_held
+from sluice_allocator.core.state.facts import is_held
 
 
 def tell_own_reason(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, entries: Entries) -> bool:
@@ -21,7 +21,7 @@ def tell_own_reason(ctx: SchedulerContext, request: RequestId, asked: Allocation
     if request not in ctx.gangs.member_of:
         return False
     ctx.gangs.note_hold(request, holds=request in ctx.node_waits.node_of)
-    return tell_group_reason(ctx, request, asked)
+    return tell_gang_reason(ctx, request, asked)
 
 
 def _tell_of_loss(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, entries: Entries) -> bool:
@@ -46,18 +46,6 @@ def _tell_of_promise(ctx: SchedulerContext, request: RequestId, asked: Allocatio
         return False
     left = [grant for grant in grants if grant.booking.allocation not in ctx.facts.waived_by(request)]
     return any(say_for_whom_it_waits(ctx, request, asked, grant) for grant in left)
-
-
-def note_taken_back(ctx: SchedulerContext, message: msg.AnyMessage | None) -> None:
-    """Another process wrote this: note whether it ends an unbound grant of this process."""
-    if not isinstance(message, msg.Revoke):
-        return
-    booking, facts = message.booking, ctx.facts
-    was_mine = booking.allocation.startswith(f"{booking.request}_{ctx.run}_")
-    waits = booking.request in facts.requests and not isinstance(facts.bindings.get(booking.request), msg.Bound)
-    knows_why = isinstance(facts.slices.get(booking.allocation), UNUSABLE)  # and avoids the GPU
-    if was_mine and waits and not knows_why:
-        ctx.backoff.taken_back(booking.request, ctx.now)
 
 
 def tell_backoff(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> bool:

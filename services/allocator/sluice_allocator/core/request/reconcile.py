@@ -18,12 +18,12 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.reasons import Refusal
 from sluice_allocator.core.context import SchedulerContext
-from sluice_allocator.core.gangs.gang import GangStatus
-from sluice_allocator.core.gangs.reconcile import know_group, why_leave
+from sluice_allocator.core.gangs.gang import PartyStatus
+from sluice_allocator.core.gangs.reconcile import know_gang, why_leave
 from sluice_allocator.core.moves.move import is_kept, look_at_movable, take_over
-from sluice_allocator.core.node.removal import await_node, say_that_it_is_in_doubt, say_that_it_waits
 from sluice_allocator.core.placement import alternative_place_requests, place_request_of, refuse
 from sluice_allocator.core.queue.pending_queue import shape_of, singleton_shape
+from sluice_allocator.core.request.await_node import await_node, say_that_it_is_in_doubt, say_that_it_waits
 from sluice_allocator.core.request.bind import bind_again, bindable, bound_of, follow_bound, release, waived, waived_for
 from sluice_allocator.core.request.entries import GrantVerdicts, reconcile_ended, reconcile_entries
 from sluice_allocator.core.request.eviction_orders import reconcile_eviction
@@ -47,7 +47,7 @@ def reconcile_request(ctx: SchedulerContext, request: RequestId) -> None:
     if ctx.node_waits.node_of:
         ctx.node_waits.let_go(request)
     asked = ctx.facts.requests.get(request)
-    know_group(ctx, request, asked)
+    know_gang(ctx, request, asked)
     entries = ctx.facts.entries_of(request)
     judged = reconcile_entries(ctx, entries, asked)
     reconcile_eviction(ctx, request, asked, entries)
@@ -95,7 +95,7 @@ def _settle_asked(
         say_that_it_waits(ctx, request, asked, node)
         return False
     if tell_backoff(ctx, request, asked):
-        return ctx.gangs.leads(request)  # a member keeps its group's turn; that is not tried meanwhile (`gangs.trial`)
+        return ctx.gangs.leads(request)  # a member keeps its gang's turn, which is not tried meanwhile
     return _refuse_or_queue(ctx, request, asked)
 
 
@@ -126,8 +126,8 @@ def _answer(
     """The binding to publish for a request's places; None while that is open."""
     if not grants:
         return None
-    status = ctx.gangs.stand_of(request)
-    if status is GangStatus.LEAVES:
+    status = ctx.gangs.status_of(request)
+    if status is PartyStatus.LEAVES:
         return waived(ctx, request, asked, list(grants), why_leave(ctx, request))
     for allocation, grant in bindable(grants, asked.held).items():
         if grant.booking.node in ctx.facts.removed:
@@ -200,7 +200,7 @@ def _judge_again(ctx: SchedulerContext, request: RequestId, asked: msg.Allocatio
 
 
 def _refuse_or_queue(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested) -> bool:
-    """What follows for a request without a place. True when it waits for one in the queue, for itself or its group."""
+    """What follows for a request without a place. True when it waits for one in the queue, for itself or its gang."""
     refusal = _refusal(ctx, asked)
     if refusal is not None:
         refused = msg.Refused(request=request, request_revision=asked.revision, refusal=refusal, source=asked.source)
@@ -210,7 +210,7 @@ def _refuse_or_queue(ctx: SchedulerContext, request: RequestId, asked: msg.Alloc
         ctx.moves.arrived(ctx.rules.defragment_arrivals, ctx.rules.defragment_moves_max)
     if take_over(ctx, request, asked):
         return False
-    if not ctx.gangs.stand_of(request).searches:
+    if not ctx.gangs.status_of(request).searches:
         return ctx.gangs.leads(request)
     shape = shape_of(asked, limited=asked.namespace in ctx.facts.quotas)
     if stands_alone(ctx, request, asked):

@@ -107,7 +107,7 @@ class BusCache:
         return asked if isinstance(asked, msg.AllocationRequested) else None
 
     def live(self, request: RequestId) -> msg.AllocationRequested:
-        """A request that waits: withdrawn ones have left the queue, and ended their group's trial, before."""
+        """A request that waits: withdrawn ones have left the queue, and ended their gang's trial, before."""
         asked = self.requests[request]
         assert isinstance(asked, msg.AllocationRequested)
         return asked
