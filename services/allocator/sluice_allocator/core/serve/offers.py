@@ -100,11 +100,10 @@ def try_at_once(ctx: SchedulerContext, request: RequestId, asked: AllocationRequ
         _grant(ctx, request, asked, found)
     if found is None or isinstance(found, Place) or not wait(ctx, request, asked, shape):
         return
-    if over is not None and not may_have_other(ctx, request, asked):
-        ctx.queue.set_aside(request, asked.namespace)
-    pending = ctx.queue.pending_shape(request)
-    pending.why, pending.searched_at = found, ctx.now
-    _say_pending(ctx, request, asked, found)
+    if over is not None:
+        _wait_for_limits(ctx, request, asked, found)
+    else:
+        _wait_for_place(ctx, request, asked, found)
 
 
 def wait(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, shape: bytes) -> bool:
@@ -244,7 +243,7 @@ def _try_on(ctx: SchedulerContext, request: RequestId, node: NodeName) -> bool:
         _grant(ctx, request, asked, granted)
         return True
     if over is not None:
-        _wait_for_limits(ctx, request, asked, over)
+        _wait_for_limits(ctx, request, asked, nor_other(asked, over))
     elif place is None:
         if exchange_promise(ctx, request, asked, freed_on=node):
             return True
@@ -282,7 +281,6 @@ def _try_everywhere(ctx: SchedulerContext, request: RequestId) -> bool:
         begin_trial(ctx, request)
         return False
     asked = ctx.facts.live(request)
-    pending = ctx.queue.pending_shape(request)
     over = forbids_asking(ctx, request, asked.namespace, asked.claims)
     if over is None:
         ctx.queue.offer_again(request)
@@ -292,10 +290,9 @@ def _try_everywhere(ctx: SchedulerContext, request: RequestId) -> bool:
     if found is None or isinstance(found, Place):
         return True
     if over is not None:
-        _wait_for_limits(ctx, request, asked, over)
+        _wait_for_limits(ctx, request, asked, found)
         return False
-    pending.why, pending.searched_at = found, ctx.now
-    _say_pending(ctx, request, asked, found)
+    _wait_for_place(ctx, request, asked, found)
     _stand_apart(ctx, request, asked)
     return False
 
@@ -358,13 +355,18 @@ def _evict_for(
     return True
 
 
-def _wait_for_limits(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, over: NoPlace) -> None:
+def _wait_for_limits(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, why: NoPlace) -> None:
     """Let a shape wait until its namespace releases something or may have more: no place is of use to it."""
     if not may_have_other(ctx, request, asked):
         ctx.queue.set_aside(request, asked.namespace)
+    _wait_for_place(ctx, request, asked, why)
+
+
+def _wait_for_place(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, why: NoPlace) -> None:
+    """Note and publish why a request's shape waits, after a search of the whole fleet."""
     pending = ctx.queue.pending_shape(request)
-    pending.why, pending.searched_at = nor_other(asked, over), ctx.now
-    _say_pending(ctx, request, asked, pending.why)
+    pending.why, pending.searched_at = why, ctx.now
+    _say_pending(ctx, request, asked, why)
 
 
 def _grant(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, place: Place) -> None:
