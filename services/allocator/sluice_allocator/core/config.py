@@ -31,7 +31,7 @@ class SchedulerConfig:
     settle_batch: int = 200
     """One event is worth a look at so many requests and nodes about which something changed; the rest goes on with the
     next one. More than a few are due only when a stream was read whole or the lease was won."""
-    orphans_batch: int = 1000  # at most so many grants without a request are looked at in one tick
+    recheck_batch: int = 1000  # of each condition, at most so many keys are looked at again in one tick
     ensure_retry_s: float = 5.0  # how long to wait for a node's durable before asking for it again
     retry_first_s: float = 1.0
     """A GPU on which making a slice failed is avoided by that request for this long, then twice as long, ..."""

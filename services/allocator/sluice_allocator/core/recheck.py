@@ -36,7 +36,7 @@ def recheck(ctx: SchedulerContext) -> None:
     """Time passed: act on conditions that have lasted, among a bounded number of each kind."""
     conditions = ctx.conditions
     for rule in RULES:
-        for key in conditions.in_turn(rule.condition, ctx.rules.orphans_batch):
+        for key in conditions.in_turn(rule.condition, ctx.rules.recheck_batch):
             watched = conditions.get(rule.condition, key)
             holds = rule.holds(ctx, key, watched) if watched is not None else None
             if watched is None or holds is None:

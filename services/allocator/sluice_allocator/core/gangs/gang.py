@@ -25,7 +25,7 @@ class PartyStatus(Enum):
     WAITS = "waits"  # it gets no place by itself, and is not bound: its party's leader waits in the queue for all
     JOINS = "joins"  # others have places already: it searches for its own at once, and is not bound
     STARTS = "starts"  # all have their slices: it may be bound
-    ALONE = "alone"  # a member is bound: it is served like a pod without gang
+    ALONE = "alone"  # a member is bound, or there is no gang: it is served like any single pod
     LEAVES = "leaves"  # there is no place for all: it releases its place
 
     @property
