@@ -113,7 +113,7 @@ class ChangingFleet(RuleBasedStateMachine):
         """A node does not answer, or does again."""
         name = data.draw(st.sampled_from(sorted(self.truth.nodes)))
         self.truth.nodes[name].usable = not stale
-        self._tell("set_usable", NodeName(name), WaitReason.NODE_STALE if stale else None)
+        self._tell("set_usable", NodeName(name), *[WaitReason.NODE_STALE] * stale)
 
     @precondition(lambda self: self.truth.nodes)
     @rule(data=st.data())

@@ -36,7 +36,7 @@ class Core:
             seen = snapshot(node, tuple(gpu_report(node, index) for index in here))
             self._fleet.show(seen)
             self._shown[seen.node] = seen
-            self._fleet.set_usable(NodeName(node), None)
+            self._fleet.set_usable(NodeName(node))
             if self._layouts is not None:
                 for report in seen.gpus:
                     self._layouts.has_model(report.uuid, "a100-40gb", mig=True)

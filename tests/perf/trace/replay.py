@@ -78,7 +78,7 @@ class Cluster:
             reports = tuple(self._report(node, index, mig=mig) for index in range(node.gpus))
             self._fleet.show(snapshot(node.name, reports, modes=MODES))
             self._tell(node.name)
-            self._fleet.set_usable(NodeName(node.name), None)
+            self._fleet.set_usable(NodeName(node.name))
 
     def come(self, pods: Iterable[TracePod], ask: Ask) -> None:
         """Let these come in this order; `ask` says how a pod puts what it needs into words."""

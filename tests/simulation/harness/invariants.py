@@ -17,6 +17,7 @@ from simulation.planted.allocator.node_removals import (
 )
 from simulation.planted.allocator.preemptions import counted_on_twice, promised_is_had
 from simulation.planted.allocator.quotas import BOUND_ON_WHAT_IS_KNOWN, NOTHING_TAKEN_BACK
+from simulation.planted.allocator.refusals import first_reason_only
 from simulation.planted.allocator.turns import BOTH_KEPT, STARVING_BUGS, takes_what_is_there
 from simulation.planted.bug import PlantedBug
 from simulation.planted.kube import DECLINED_FORGOTTEN, KEPT_OUT, NOT_TAKEN_BACK, RELEASE_FORGOTTEN, read_is_settled
@@ -48,7 +49,7 @@ PLAYED: tuple[PlantedBug, ...] = (
     never_begun_anew, BOTH_KEPT, GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS, REVOKED_UNREAD, NOT_SEEN, tickets_unread,
     NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, LINGERS_UNSEEN, nobodys_is_ours, counted_on_twice, promised_is_had,
     latest_is_right, RELEASE_FORGOTTEN, told_in_any_life, ASKED_IN_ANY_LIFE, EVICTED_IN_ANY_LIFE, read_is_settled,
-    OUTDATED_NAMES_NOTHING, numbers_outlive_their_stream,
+    OUTDATED_NAMES_NOTHING, numbers_outlive_their_stream, first_reason_only,
     OPENED_UNHEARD, GONE_IN_ANOTHER_LIFE, NEVER_ENTERED, REMOVED_HAS_NOTHING, late_is_over, LATER_SLICE_STAYS,
     released_over_nothing, written_once, ONE_TOO_MANY, KEPT_OUT, NOT_TAKEN_BACK, DECLINED_FORGOTTEN, NOTHING_TAKEN_BACK,
     *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,

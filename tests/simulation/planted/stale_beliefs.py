@@ -168,7 +168,7 @@ BELIEVED_BUGS += [
         "request names all its slices",
         "the slice of a job that runs: its pods' words were lost after a wipe, but for an old one",
         ("undisturbed",),
-        ((reconcile, "member_of_group", _whoever_asks_says_all), *NAMES_NO_LIFE),
+        ((reconcile, "member_of_gang", _whoever_asks_says_all), *NAMES_NO_LIFE),
     ),
     PlantedBug(
         "pod without our label ignored",

@@ -21,7 +21,7 @@ from sluice_allocator.core.events import (
 from sluice_allocator.core.node.reconcile import head_landed
 from sluice_allocator.core.quotas.overcommit import note_read
 from sluice_allocator.core.recheck import consumer_made, source_synced
-from sluice_allocator.core.request.pending_status import note_taken_back
+from sluice_allocator.core.request.entries import note_taken_back
 from sluice_allocator.core.resize.resize import ask, ask_again, landed
 from sluice_allocator.core.state.conditions import Condition
 
@@ -98,7 +98,7 @@ class Allocator:
             stale = ctx.facts.start_reading(event)
             ctx.conditions.readings[event.stream] += 1
             if ctx.facts.incarnation != before:
-                ctx.conditions.clear_all(Condition.NODE_NOT_ADOPTED)
+                ctx.conditions.clear_all(Condition.NODE_NEVER_OPENED)
                 ctx.conditions.clear_all(Condition.CONSUMER_MISSING)
         self._report(ctx.outbox.handle(event, now))
         if isinstance(event, ReadingCaughtUp):

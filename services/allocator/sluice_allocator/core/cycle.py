@@ -12,7 +12,7 @@ at. One event has a budget; what is left goes on with the next one."""
 
 from sluice_allocator.core.capacity.demand import ask_for_nodes
 from sluice_allocator.core.context import SchedulerContext
-from sluice_allocator.core.gangs.reconcile import reconcile_group, time_passed_for_groups
+from sluice_allocator.core.gangs.reconcile import reconcile_gang, time_passed_for_gangs
 from sluice_allocator.core.moves.defragment import defragment
 from sluice_allocator.core.moves.move import move_pods_back
 from sluice_allocator.core.node.reconcile import reconcile_node
@@ -31,7 +31,7 @@ def run_cycle(ctx: SchedulerContext, *, ticked: bool) -> None:
         ctx.changed_requests |= dict.fromkeys(ctx.node_waits.longest_held(ctx.rules.pending_refresh_batch))
         recheck(ctx)
         look_at_evictions(ctx)
-        time_passed_for_groups(ctx)
+        time_passed_for_gangs(ctx)
     # 2. to 4. Nodes, requests and gangs, until nothing more follows.
     if not _reconcile(ctx) or ctx.sparing.look:
         return
@@ -63,7 +63,7 @@ def _reconcile(ctx: SchedulerContext) -> bool:
         elif ctx.changed_requests:
             reconcile_request(ctx, ctx.changed_requests.popitem(last=False)[0])
         else:
-            reconcile_group(ctx, ctx.gangs.dirty.popitem(last=False)[0])
+            reconcile_gang(ctx, ctx.gangs.dirty.popitem(last=False)[0])
     return True
 
 

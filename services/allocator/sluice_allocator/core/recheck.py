@@ -10,7 +10,7 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
 from sluice_allocator.core.context import SchedulerContext
-from sluice_allocator.core.node.removal import await_node
+from sluice_allocator.core.request.await_node import await_node
 from sluice_allocator.core.request.bind import release
 from sluice_allocator.core.request.entries import revoke
 from sluice_allocator.core.state.bus_cache import named_by
@@ -36,7 +36,7 @@ def recheck(ctx: SchedulerContext) -> None:
     """Time passed: act on conditions that have lasted, among a bounded number of each kind."""
     conditions = ctx.conditions
     for rule in RULES:
-        for key in conditions.in_turn(rule.condition, ctx.rules.orphans_batch):
+        for key in conditions.in_turn(rule.condition, ctx.rules.recheck_batch):
             watched = conditions.get(rule.condition, key)
             holds = rule.holds(ctx, key, watched) if watched is not None else None
             if watched is None or holds is None:
@@ -279,7 +279,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule(Condition.BOUND_WITHOUT_ENTRY, _read_book, lambda ctx, request, _: _has_no_entry(ctx, request) or None),
     Rule(Condition.BINDING_DIFFERS, _look_at_request, once=True),
     Rule(Condition.SLICE_WITHOUT_ENTRY, _look_at_node, once=True),
-    Rule(Condition.NODE_NOT_ADOPTED, _stop_waiting, once=True),
+    Rule(Condition.NODE_NEVER_OPENED, _stop_waiting, once=True),
     Rule(Condition.NODE_REMOVED, _look_at_node, once=True),
     Rule(Condition.HEAD_OVERWRITTEN, _look_at_node, once=True),
     Rule(Condition.CONSUMER_MISSING, _ask_for_consumer),

@@ -8,7 +8,7 @@ from simulation.planted.bug import Bugs, PlantedBug, always
 
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.gangs import reconcile as groups
-from sluice_allocator.core.request import reconcile
+from sluice_allocator.core.gangs.gang import PartyStatus
 
 JOB_BUGS = Bugs()
 
@@ -29,7 +29,7 @@ JOB_BUGS += [
         "group bound one by one",
         "GPUs, to pods that wait for the rest of their job",
         ("together",),
-        ((reconcile, "is_held_back", always(False)),),
+        ((PartyStatus, "may_start", property(always(True))),),
         _all_jobs,
     ),
 ]

@@ -1,9 +1,14 @@
-"""Nodes that join after pods have asked for what only they have."""
+"""Nodes that join after pods have asked for what only they have, and one that restarts and is silent."""
 
 import pytest
+from simulation.harness.search import catches
+from simulation.planted.allocator.refusals import first_reason_only
 from simulation.schedules.scene import A30_NODE, MIG_NODE, Scene, sliced
 
-from sluice.contracts.messages import Pending, Refused
+from sluice.contracts.messages import Grant, NodeChanged, Pending, Refused
+
+SILENT_S = 30.0
+"""Until the inventory counts a node as silent (12 s after the last answer), and a slice is made elsewhere."""
 
 
 def asked_before_it_joins(allocators: int = 1) -> None:
@@ -37,4 +42,29 @@ def test_after_a_wipe_who_is_read_before_the_inventories_is_served() -> None:
     scene.wait(10)
     scene.remove("a")
     scene.until(lambda: scene.runs("b"), longest_s=60.0)
+    scene.finish()
+
+
+@catches(first_reason_only)
+def test_a_pod_is_served_elsewhere_whose_agent_restarts_and_is_silent() -> None:
+    """Its agent dies before it has made the slice, says that it is there again, and dies for good."""
+    scene = Scene(MIG_NODE, MIG_NODE)
+    landed = scene.landed()
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
+    (node,) = {write.message.booking.node for write in landed if isinstance(write.message, Grant)}
+    agent, landed[:] = scene.host(f"agent-{node}"), []
+    agent.kill()
+    agent.start()
+    scene.until(lambda: any(isinstance(write.message, NodeChanged) for write in landed))
+    agent.kill()
+    end = scene.world.clockwork.now + SILENT_S
+    while not scene.runs("a"):
+        if scene.world.clockwork.now >= end:
+            scene.world.judge.fail("I4", f"a waits for {node}, which is silent, and would fit on the other")
+        scene.wait(0.25)
+    assert not any(write.subject.startswith(f"sluice.slice.{node}.") for write in landed)
+    bound = scene.bound("a")
+    assert bound is not None
+    assert bound.node != node
     scene.finish()

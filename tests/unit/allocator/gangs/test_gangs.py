@@ -147,7 +147,15 @@ def dies(bench: Bench, grant: msg.Grant) -> list[msg.AnyMessage | None]:
     return everything(bench, bench.observe(subjects.inventory(node), seen))
 
 
-@pytest.mark.parametrize("lose", [breaks, dies], ids=lambda it: it.__name__)
+def restarts_and_dies(bench: Bench, grant: msg.Grant) -> list[msg.AnyMessage | None]:
+    """Its agent says that it runs again, and nothing after that."""
+    node = grant.booking.node
+    news = msgspec.structs.replace(bench.allocator.ctx.facts.news[node], agent_run=RunId("again"))
+    said = everything(bench, bench.observe(subjects.node(node), news))
+    return said + dies(bench, grant)
+
+
+@pytest.mark.parametrize("lose", [breaks, dies, restarts_and_dies], ids=lambda it: it.__name__)
 def test_a_place_that_is_lost_costs_the_others_of_its_job_nothing(lose: Callable[[Bench, msg.Grant], list]):
     """Fifteen slices that are ready would be somebody else's, for a sixteenth that another GPU could have."""
     bench = fleet(4)

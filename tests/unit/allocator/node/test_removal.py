@@ -204,6 +204,15 @@ def test_a_place_on_a_dead_node_is_nobody_elses_until_its_agent_has_spoken(bench
     assert [type(message).__name__ for message in said] == ["Closed", "Grant"]
 
 
+def test_a_place_on_a_node_that_is_silent_after_a_restart_is_given_up_as_well(bench):
+    """That its new agent is unknown is shown first; it hid that it does not answer, and its pod waited for ever."""
+    grant = bench.granted("p1", claim(profile="7g.40gb"))
+    restarted = msgspec.structs.replace(news_of(snapshot("node-a", ())), agent_run=RunId("run-2"))
+    assert not bench.land_all(bench.observe(subjects.node(NODE), restarted))
+    revoke = Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause=CAUSE)
+    assert told(bench, stale=True) == [waiver(grant), revoke]
+
+
 WHOLE = claim(profile="7g.40gb")
 
 
@@ -229,12 +238,12 @@ def test_a_gpu_that_was_moved_is_given_when_its_former_node_is_given_up(mig):
 def test_what_is_booked_on_a_moved_gpu_counts_in_a_trial_of_its_new_node():
     fleet = ClusterState(PlacementConfig())
     fleet.show(snapshot("node-a", (gpu_report("node-a", 0),)))
-    fleet.set_usable("node-a", None)
+    fleet.set_usable("node-a")
     fleet.book(whole_gpu("p1_r1_1"))
     fleet.show(snapshot("node-a", ()))
     there = snapshot("node-b", (gpu_report("node-a", 0),))
     fleet.show(there)
-    fleet.set_usable("node-b", None)
+    fleet.set_usable("node-b")
     asking = place_request_of(asked("big", WHOLE))
     assert find_place_on(fleet, asking, "node-b", frozenset()) is None
     promise = find_reservation(fleet, asking, shown={"node-b": there}, wait_for=lambda a: 1, open_to=lambda m: True)

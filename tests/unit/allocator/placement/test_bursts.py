@@ -86,7 +86,7 @@ def fleet_of(model, *, nodes=1, gpus=GPUS):
     cluster = ClusterState(PlacementConfig())
     for each in parsed.nodes:
         cluster.show(empty_snapshot(each))
-        cluster.set_usable(each.name, None)
+        cluster.set_usable(each.name)
     return cluster
 
 

@@ -37,7 +37,7 @@ class Yard:
         for seen in nodes:
             self.cluster.set_host(seen.node, facts)
             self.cluster.show(seen)
-            self.cluster.set_usable(seen.node, None)
+            self.cluster.set_usable(seen.node)
 
     def book(self, name: str, node: str, *devices: msg.DeviceGrant, room: msg.HostRoom = msg.HostRoom()) -> None:  # noqa: B008
         self.cluster.book(

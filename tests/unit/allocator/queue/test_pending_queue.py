@@ -158,4 +158,4 @@ def test_the_first_in_turn_are_inside_whatever_comes_and_goes(most: int, steps: 
         if not queue.has_room:
             latest = max(turns[name] for name in inside)
             assert all(turns[name] > latest for name in queue.outside)
-    assert all(queue.group_of(name) is not None for name in turns if name in queue)
+    assert all(queue.pending_shape(name) is not None for name in turns if name in queue)

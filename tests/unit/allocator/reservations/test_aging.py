@@ -132,6 +132,17 @@ def test_an_edited_request_is_promised_anew(full: Bench):
     assert [w.message.booking for w in writes if isinstance(w.message, msg.Revoke)] == [promised]
 
 
+def test_a_promise_on_a_node_that_restarts_and_is_cordoned_is_given_up(full: Bench):
+    """Nothing is put there before it is open either, but that passes: its cordon may last for weeks."""
+    full.passes(AFTER_S)
+    promised = entry(full, "big").booking
+    news = full.allocator.ctx.facts.news[promised.node]
+    assert not full.land_all(full.observe(subjects.node(promised.node), changed(news, agent_run="again")))
+    word = msg.Cordoned(node=promised.node, why="new fans")
+    writes = full.land_all(full.observe(subjects.cordon(promised.node), word))
+    assert [w.message.booking for w in writes if isinstance(w.message, msg.Revoke)] == [promised]
+
+
 def test_people_are_told_what_a_promise_waits_for(full: Bench):
     """`sluice explain` names the place, whom it waits for, and that something else may come first."""
     full.passes(AFTER_S)

@@ -12,7 +12,7 @@ from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import PoolDemand
 from sluice_allocator.core.capacity.node_count import Missing, Waiting, count_missing, learned, merged
 from sluice_allocator.core.gangs.gang import GangContext
-from sluice_allocator.core.placement import alternative_place_requests, place_request_of
+from sluice_allocator.core.placement import NoPlace, alternative_place_requests, place_request_of
 from sluice_allocator.core.state.grant_facts import standing_promise
 
 
@@ -59,14 +59,16 @@ def ask_for_nodes(ctx: CapacityContext) -> None:
             ctx.outbox.keep(subjects.pool(name), replace(demand, missing=missing))
 
 
-def with_nodes_asked_for(ctx: CapacityContext, request: RequestId, message: str) -> str:
+def with_nodes_asked_for(ctx: CapacityContext, request: RequestId, why: NoPlace) -> NoPlace:
     """Why a request waits, and the nodes that are asked for because of requests like it."""
-    pool = ctx.node_pools.pool_of.get(ctx.queue.group_of(request).shape) if request in ctx.queue else None
+    if not ctx.node_pools.pool_of:
+        return why
+    pool = ctx.node_pools.pool_of.get(ctx.queue.pending_shape(request).shape) if request in ctx.queue else None
     demand = published(ctx, pool) if pool is not None else None
     if demand is None or not demand.missing:
-        return message
+        return why
     nodes = "1 more node" if demand.missing == 1 else f"{demand.missing} more nodes"
-    return f"{message}. Asked the autoscaler for {nodes} of pool {demand.pool}"
+    return NoPlace(f"{why.message}. Asked the autoscaler for {nodes} of pool {demand.pool}", why.reasons)
 
 
 def published(ctx: CapacityContext, pool: str) -> PoolDemand | None:
@@ -107,25 +109,26 @@ def _pool_of(ctx: CapacityContext, node: NodeName) -> PoolDemand | None:
 
 
 def _waiting(ctx: CapacityContext) -> Iterator[Waiting]:
-    """What waits for a place that no node has (not for a limit, nor for pods to end). A group counts whole."""
+    """What waits for a place that no node has (not for a limit, nor for pods to end). A gang counts whole."""
     turn = None
     for _ in range(SHAPES_MAX):
         turn = ctx.queue.head_after(turn)
         if turn is None:
             return
         request = turn[2]
-        group, asked = ctx.queue.group_of(request), ctx.facts.wanted(request)
+        pending, asked = ctx.queue.pending_shape(request), ctx.facts.wanted(request)
         if asked is None or standing_promise(ctx, request) is not None:
             continue
         if ctx.gangs.leads(request):
-            yield from _members(ctx, request, group.shape)
-        elif group.why is not None:
-            count = group.members.before(group.members.last()) + 1
-            yield Waiting(group.shape, place_request_of(asked), count, tuple(alternative_place_requests(asked)))
+            yield from _members(ctx, request, pending.shape)
+        elif pending.why is not None:
+            count = pending.members.before(pending.members.last()) + 1
+            yield Waiting(pending.shape, place_request_of(asked), count, tuple(alternative_place_requests(asked)))
 
 
 def _members(ctx: CapacityContext, leader: RequestId, shape: bytes) -> Iterator[Waiting]:
-    for member in ctx.gangs.of[ctx.gangs.member_of[leader]].party_of[leader].members:
+    party = ctx.gangs.party_of(leader)
+    for member in party.members if party is not None else ():
         asked = ctx.facts.wanted(member)
         if asked is not None:
             yield Waiting(shape, place_request_of(asked), 1, tuple(alternative_place_requests(asked)))

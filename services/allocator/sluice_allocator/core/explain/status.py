@@ -14,7 +14,7 @@ from sluice.contracts.pod_specs import with_node
 from sluice.contracts.reasons import ReasonCount, Refusal, WaitReason
 from sluice.contracts.request_syntax import ContainerRequest, RequestLimits, parse_pod
 from sluice_allocator.core.context import SchedulerContext
-from sluice_allocator.core.gangs.reconcile import why_group_waits, why_not_begun
+from sluice_allocator.core.gangs.reconcile import why_gang_waits, why_not_begun
 from sluice_allocator.core.moves.defragment import Proposal, propose
 from sluice_allocator.core.moves.move import about_moving
 from sluice_allocator.core.placement import Place, PlaceRequest, Victim, explain, find_place, place_request_of, refuse
@@ -271,7 +271,7 @@ def _bound(ctx: SchedulerContext, binding: msg.Bound) -> RequestStatus:
 
 
 def _without_place(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested) -> RequestStatus:
-    together = why_group_waits(ctx, request)
+    together = why_gang_waits(ctx, request)
     if together is not None:
         leader, for_what = together
         is_queued = leader is not None and leader in ctx.queue

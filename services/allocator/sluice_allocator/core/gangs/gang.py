@@ -1,4 +1,4 @@
-"""Remembers groups of pods that are granted together: their members, and how far each group is. All of it follows from
+"""Remembers gangs of pods that are granted together: their members, and how far each gang is. All of it follows from
 requests, ledger and bindings, and is computed again when one of those changes (`gangs.reconcile`). Only the clocks and
 the trial are memory of their own: losing them costs time, never a slice."""
 
@@ -12,35 +12,39 @@ from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import RequestId, SourceName
-from sluice.contracts.reasons import ReasonCount
+from sluice_allocator.core.placement import NoPlace
 from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
+from sluice_allocator.core.state.facts import UNUSABLE
 from sluice_allocator.core.state.grant_facts import written_at
 
-GroupKey = tuple[str, str]  # namespace and name
+GangKey = tuple[str, str]  # namespace and name
 
 
-class GangStatus(Enum):
-    """What its group means for a pod."""
+class PartyStatus(Enum):
+    """What its gang means for a pod."""
 
-    WAITS = "waits"  # not the leader: it gets no place by itself, and is not bound
+    WAITS = "waits"  # it gets no place by itself, and is not bound: its party's leader waits in the queue for all
     JOINS = "joins"  # others have places already: it searches for its own at once, and is not bound
     STARTS = "starts"  # all have their slices: it may be bound
-    ALONE = "alone"  # a member is bound: it is served like a pod without group
+    ALONE = "alone"  # a member is bound, or there is no gang: it is served like any single pod
     LEAVES = "leaves"  # there is no place for all: it releases its place
 
+    @property
+    def searches(self) -> bool:
+        """Whether a pod without a place searches for one by itself."""
+        return self is PartyStatus.ALONE or self is PartyStatus.JOINS
 
-class Why(msgspec.Struct, frozen=True):
-    """Why a group waits."""
-
-    message: str
-    reasons: tuple[ReasonCount, ...]
+    @property
+    def may_start(self) -> bool:
+        """Whether a pod is bound when its slice is ready."""
+        return self is PartyStatus.ALONE or self is PartyStatus.STARTS
 
 
 class StuckMember(msgspec.Struct, frozen=True):
     """The member that had no place when its party was tried, and the reason."""
 
     member: RequestId
-    why: Why
+    why: NoPlace
     heard: int  # how often something had been freed when that trial began
 
 
@@ -48,11 +52,11 @@ NOT_GRANTED = 1 << 62  # behind every sequence
 
 
 class Member(msgspec.Struct, frozen=True):
-    """One live pod of a group, as the bus shows it."""
+    """One live pod of a gang, as the bus shows it."""
 
     request: RequestId
     name: str
-    size: int  # the group's size, as this pod gives it
+    size: int  # the gang's size, as this pod gives it
     priority: int
     sequence: int
     started: bool  # Bound, or remembered as bound by its source
@@ -60,7 +64,7 @@ class Member(msgspec.Struct, frozen=True):
     ready: bool
     adopted_for: SourceName | None  # its source, if a grant of it was found carried out already: it may run there
     granted_at: int  # where in BOOK the earliest of its grants stands; NOT_GRANTED while none does
-    waived_at: int  # the sequence in BOOK at which its group's release was published; -1 where it was not
+    waived_at: int  # the sequence in BOOK at which its gang's release was published; -1 where it was not
 
 
 @dataclass(slots=True)
@@ -72,42 +76,42 @@ class PatienceTimer:
 
 
 @dataclass(slots=True)
-class GangInstance:
-    """As many members as the group's size, granted together; the last party may be incomplete."""
+class Party:
+    """As many members as the gang's size, granted together; the last party may be incomplete."""
 
     number: int
     size: int
     members: tuple[RequestId, ...]
     turn: tuple[int, int] = (0, 0)  # the lowest priority (negated), and the youngest: since then it may be served
-    why: Why | None = None
+    why: NoPlace | None = None
     leader: RequestId | None = None  # the member that waits in the queue on behalf of all
     clock: PatienceTimer | None = None  # while it has places and no member is bound
 
 
 @dataclass(slots=True)
 class Gang:
-    """All pods of one group."""
+    """All pods of one gang."""
 
-    key: GroupKey
+    key: GangKey
     members: dict[RequestId, None] = field(default_factory=dict)
-    known: dict[RequestId, Member] = field(default_factory=dict)  # the members when the group was last looked at
+    known: dict[RequestId, Member] = field(default_factory=dict)  # the members when the gang was last looked at
     touched: dict[RequestId, None] = field(default_factory=dict)  # members that changed since
     held: dict[RequestId, None] = field(default_factory=dict)  # members that may have a slice on an unadopted node
-    is_due: bool = False  # whether a group that is too large to be looked at all the time is to be looked at now
-    stands: dict[RequestId, GangStatus] = field(default_factory=dict)
-    party_of: dict[RequestId, GangInstance] = field(default_factory=dict)
-    parties: tuple[GangInstance, ...] = ()
+    is_due: bool = False  # whether a gang that is too large to be looked at all the time is to be looked at now
+    statuses: dict[RequestId, PartyStatus] = field(default_factory=dict)
+    party_of: dict[RequestId, Party] = field(default_factory=dict)
+    parties: tuple[Party, ...] = ()
     clocks: dict[RequestId, PatienceTimer] = field(default_factory=dict)  # by member: parties get other numbers
     stuck: dict[int, StuckMember] = field(default_factory=dict)  # per party, the result of its last failed trial
-    looked: dict[RequestId, None] = field(default_factory=dict)  # members that were looked at before the group was
+    looked: dict[RequestId, None] = field(default_factory=dict)  # members that were looked at before the gang was
 
 
 @dataclass(slots=True)
 class Trial:
     """Places for a whole party, found one after the other. They are booked here and not ordered yet."""
 
-    key: GroupKey
-    party: GangInstance
+    key: GangKey
+    party: Party
     revisions: dict[RequestId, int]  # the requests as they are tried
     left: deque[RequestId]
     found: dict[RequestId, msg.Booking] = field(default_factory=dict)
@@ -116,21 +120,21 @@ class Trial:
 
 
 class Gangs:
-    """All groups."""
+    """All gangs."""
 
     def __init__(self) -> None:
-        self.of: dict[GroupKey, Gang] = {}
-        self.member_of: dict[RequestId, GroupKey] = {}
-        self.dirty: OrderedDict[GroupKey, None] = OrderedDict()  # changed: looked at before any member acts
-        self.put_off: OrderedDict[GroupKey, None] = OrderedDict()  # to be looked at with the next tick
-        self.timed: OrderedDict[GroupKey, None] = OrderedDict()  # those with a clock
-        self.waiting: OrderedDict[RequestId, None] = OrderedDict()  # members that show the group's reason, oldest first
+        self.of: dict[GangKey, Gang] = {}
+        self.member_of: dict[RequestId, GangKey] = {}
+        self.dirty: OrderedDict[GangKey, None] = OrderedDict()  # changed: looked at before any member acts
+        self.put_off: OrderedDict[GangKey, None] = OrderedDict()  # to be looked at with the next tick
+        self.timed: OrderedDict[GangKey, None] = OrderedDict()  # those with a clock
+        self.waiting: OrderedDict[RequestId, None] = OrderedDict()  # members that show the gang's reason, oldest first
         self.owed: OrderedDict[RequestId, None] = OrderedDict()  # leaders whose offer came when they were busy
         self.trial: Trial | None = None
         self.rest_until = -1e9  # until then failed searches delay the next trial
 
-    def know(self, request: RequestId, key: GroupKey | None) -> None:
-        """A request is of this group; of none any more, or gone."""
+    def know(self, request: RequestId, key: GangKey | None) -> None:
+        """A request is of this gang; of none any more, or gone."""
         before = self.member_of.get(request)
         if before == key:
             return
@@ -142,7 +146,7 @@ class Gangs:
             self.touch(request)
 
     def touch(self, request: RequestId) -> None:
-        """A request changed: its group is looked at before any member acts."""
+        """A request changed: its gang is looked at before any member acts."""
         key = self.member_of.get(request)
         if key is not None:
             self.of[key].touched[request] = None
@@ -159,35 +163,36 @@ class Gangs:
         self.touch(request)
 
     def is_unknown(self, request: RequestId) -> bool:
-        key = self.member_of[request]
+        """Whether a request's gang is to be looked at before its members act."""
+        key = self.member_of.get(request)
         return key in self.dirty or key in self.put_off
 
     def note_looked_at(self, request: RequestId) -> None:
-        """A request was reconciled: if its group is still to be looked at, it is looked at again after that."""
-        if request in self.member_of and self.is_unknown(request):
+        """A request was reconciled: if its gang is still to be looked at, it is looked at again after that."""
+        if self.is_unknown(request):
             self.of[self.member_of[request]].looked[request] = None
 
-    def stand_of(self, request: RequestId) -> GangStatus:
-        """What its group means for a member now; while that is unknown it waits."""
-        if self.is_unknown(request):
-            return GangStatus.WAITS
-        return self.of[self.member_of[request]].stands.get(request, GangStatus.WAITS)
+    def status_of(self, request: RequestId) -> PartyStatus:
+        """What its gang means for a request now: while that is unknown it waits; without a gang it is alone."""
+        key = self.member_of.get(request)
+        if key is None:
+            return PartyStatus.ALONE
+        return PartyStatus.WAITS if self.is_unknown(request) else self.of[key].statuses.get(request, PartyStatus.WAITS)
 
     def leads(self, request: RequestId) -> bool:
-        """Whether a request waits in the queue on behalf of its group."""
-        party = self.party_of(request)
-        return party is not None and party.leader == request
+        """Whether a request waits in the queue on behalf of its gang."""
+        return request in self.member_of and (party := self.party_of(request)) is not None and party.leader == request
 
-    def party_of(self, request: RequestId) -> GangInstance | None:
+    def party_of(self, request: RequestId) -> Party | None:
         key = self.member_of.get(request)
         return self.of[key].party_of.get(request) if key is not None else None
 
-    def _leave(self, request: RequestId, key: GroupKey) -> None:
+    def _leave(self, request: RequestId, key: GangKey) -> None:
         del self.member_of[request]
         self.waiting.pop(request, None)
         self.owed.pop(request, None)
         gang = self.of[key]
-        for known in (gang.members, gang.stands, gang.party_of, gang.looked, gang.held):
+        for known in (gang.members, gang.statuses, gang.party_of, gang.looked, gang.held):
             known.pop(request, None)
         gang.touched[request] = None
         self.dirty[key] = None
@@ -235,16 +240,16 @@ class GangContext(PreemptionContext):
         self.drop_trial()
 
 
-NOT_USABLE = (msg.SliceFailed, msg.SliceQuarantined, msg.SliceDegraded, msg.SliceGone)  # no group starts on these
+NOT_USABLE = (*UNUSABLE, msg.SliceGone)  # no gang starts on these
 
 
-def member_of_group(ctx: GangContext, request: RequestId) -> Member | None:
+def member_of_gang(ctx: GangContext, request: RequestId) -> Member | None:
     """The state of one pod; None when it is over or refused, and so not counted."""
     asked, binding = ctx.facts.wanted(request), ctx.facts.answer_to(request)
     if asked is None or asked.group is None or isinstance(binding, msg.Refused | msg.Released):
         return None
     sequences = ctx.facts.sequences[Stream.BOOK]
-    waived = binding.allocations if isinstance(binding, msg.Waived) else ()
+    waived = ctx.facts.waived_by(request)
     together = isinstance(binding, msg.Waived) and bool(waived) and not binding.alone
     waived_at = sequences.get(subjects.binding(request).subject, -1) if together else -1
     placed, ready, granted_at = request in ctx.committing or request in ctx.node_waits.node_of, False, NOT_GRANTED

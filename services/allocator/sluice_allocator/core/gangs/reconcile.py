@@ -1,6 +1,6 @@
-"""Pods that are granted together or not at all (`group`, `group-size`): how each group stands, and what follows.
+"""Pods that are granted together or not at all (`group`, `group-size`): how each gang stands, and what follows.
 
-    fewer than its size have asked       -> all wait, and no places are held
+    fewer than its size have asked       -> all wait; places that some have, since another left, are kept for a time
     all have asked, none has a place     -> one of them waits in the queue for all (`gangs.trial` finds the places)
     some have a place, some have none    -> those without search at once
     all have a place, and all are ready  -> all may be bound, and the first one starts the job
@@ -10,9 +10,7 @@
 
 All of it is derived from the requests, the ledger and the bindings, so that a restart in the middle and a second
 allocator come to the same. Waiving is written under the binding's guard: either `Bound` or `Waived` is the last
-message about an allocation, so no place is revoked while another process binds it.
-
-Call it for pods with a group only."""
+message about an allocation, so no place is revoked while another process binds it."""
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
@@ -26,21 +24,22 @@ from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.gangs.gang import (
     Gang,
     GangContext,
-    GangInstance,
-    GangStatus,
-    GroupKey,
+    GangKey,
     Member,
+    Party,
+    PartyStatus,
     PatienceTimer,
-    Why,
-    member_of_group,
+    member_of_gang,
 )
+from sluice_allocator.core.placement import NoPlace
 from sluice_allocator.core.state.bus_cache import RequestFact
+from sluice_allocator.core.state.context import publish_wait
 
 Key = TypeVar("Key", bound=Hashable)
-LARGEST = 1000  # A look at a group costs a look at each of its members. Larger groups are looked at once per tick.
+LARGEST = 1000  # A look at a gang costs a look at each of its members. Larger gangs are looked at once per tick.
 
 
-def know_group(ctx: GangContext, request: RequestId, asked: RequestFact | None) -> None:
+def know_gang(ctx: GangContext, request: RequestId, asked: RequestFact | None) -> None:
     group = asked.group if isinstance(asked, AllocationRequested) else None
     if group is None and request not in ctx.gangs.member_of:
         return
@@ -48,87 +47,64 @@ def know_group(ctx: GangContext, request: RequestId, asked: RequestFact | None) 
     ctx.gangs.know(request, key)
 
 
-def is_held_back(ctx: GangContext, request: RequestId) -> bool:
-    if request not in ctx.gangs.member_of:
-        return False
-    return ctx.gangs.stand_of(request) not in {GangStatus.STARTS, GangStatus.ALONE}
-
-
-def waits_with_group(ctx: GangContext, request: RequestId) -> bool:
-    """Whether a pod without a place does not search by itself."""
-    if request not in ctx.gangs.member_of:
-        return False
-    return ctx.gangs.stand_of(request) not in {GangStatus.JOINS, GangStatus.ALONE}
-
-
-def joins_group(ctx: GangContext, request: RequestId) -> bool:
-    """Whether a pod searches for the place that its group still lacks."""
-    return request in ctx.gangs.member_of and ctx.gangs.stand_of(request) is GangStatus.JOINS
-
-
 def turn_of(ctx: GangContext, request: RequestId, asked: AllocationRequested) -> tuple[int, int]:
-    """Rank and sequence by which a request waits: its own, or its group's while that comes together."""
+    """Rank and sequence by which a request waits: its own, or its gang's while that comes together."""
     party = ctx.gangs.party_of(request)
-    if party is None or ctx.gangs.stand_of(request) is GangStatus.ALONE:
+    if party is None or ctx.gangs.status_of(request) is PartyStatus.ALONE:
         return -ctx.priority_of(asked.namespace, asked.priority), ctx.facts.came_at(request)
     return party.turn
 
 
-def shape_of_group(ctx: GangContext, leader: RequestId) -> bytes:
-    """The queue shape of a group's leader: a group fits where no other does."""
+def shape_of_gang(ctx: GangContext, leader: RequestId) -> bytes:
+    """The queue shape of a gang's leader: a gang fits where no other does."""
     namespace, name = ctx.gangs.member_of[leader]
     return f"group\0{namespace}\0{name}\0{leader}".encode()
 
 
-def why_leave(ctx: GangContext, request: RequestId) -> str | None:
-    if request not in ctx.gangs.member_of or ctx.gangs.stand_of(request) is not GangStatus.LEAVES:
-        return None
-    key = ctx.gangs.member_of[request]
-    size = ctx.gangs.of[key].party_of[request].size
+def why_leave(ctx: GangContext, member: RequestId) -> str:
+    key = ctx.gangs.member_of[member]
+    size = ctx.gangs.of[key].party_of[member].size
     return f"group {key[1]} could not get all of its {size} pods a ready slice, and releases those it has"
 
 
-def tell_group_reason(ctx: GangContext, request: RequestId, asked: AllocationRequested) -> bool:
-    """Whether a pod waits for its group; publishes why: at once the first time, then at a bounded rate."""
-    if request not in ctx.gangs.member_of or isinstance(ctx.facts.answer_to(request), (Bound, Refused, Released)):
+def tell_gang_reason(ctx: GangContext, request: RequestId, asked: AllocationRequested) -> bool:
+    """Whether a pod waits for its gang; publishes why: at once the first time, then at a bounded rate."""
+    if isinstance(ctx.facts.answer_to(request), (Bound, Refused, Released)):
         return False
     if ctx.gangs.is_unknown(request):
-        return True  # it is looked at again when its group was
+        return True  # it is looked at again when its gang was
     party = ctx.gangs.party_of(request)
-    stand = ctx.gangs.stand_of(request)
-    told_otherwise = stand is GangStatus.JOINS and request in ctx.queue
-    if party is None or party.why is None or stand in {GangStatus.ALONE, GangStatus.STARTS} or told_otherwise:
+    status = ctx.gangs.status_of(request)
+    told_otherwise = status is PartyStatus.JOINS and request in ctx.queue
+    if party is None or party.why is None or status.may_start or told_otherwise:
         ctx.gangs.waiting.pop(request, None)
         return False
     ctx.gangs.waiting[request] = None
-    say_why_group_waits(ctx, request, asked, _why_now(ctx, party, party.why))
+    say_why_gang_waits(ctx, request, asked, _why_now(ctx, party, party.why))
     return True
 
 
-def tell_group(ctx: GangContext, leader: RequestId) -> bool:
-    """A group's leader is now outside the queue: all members get that reason. False where it leads no group."""
-    party = ctx.gangs.party_of(leader)
-    if party is None or party.leader != leader:
+def tell_gang(ctx: GangContext, leader: RequestId) -> bool:
+    """A gang's leader is now outside the queue: all members get that reason. False where it leads no gang."""
+    party = ctx.gangs.party_of(leader) if ctx.gangs.leads(leader) else None
+    if party is None:
         return False
     ctx.changed_requests |= dict.fromkeys(party.members)
     return True
 
 
-def _why_now(ctx: GangContext, party: GangInstance, why: Why) -> Why:
+def _why_now(ctx: GangContext, party: Party, why: NoPlace) -> NoPlace:
     """Why a party waits: nothing is searched while its leader is outside the queue."""
-    if party.leader not in ctx.queue.outside:
-        return why
-    outside = ctx.queue.why_outside()
-    return Why(outside.message, outside.reasons)
+    return why if party.leader not in ctx.queue.outside else ctx.queue.why_outside()
 
 
-def why_group_waits(ctx: GangContext, request: RequestId) -> tuple[RequestId | None, Why] | None:
-    """The leader in the queue for a pod, and why its group waits; None where it searches by itself."""
+def why_gang_waits(ctx: GangContext, request: RequestId) -> tuple[RequestId | None, NoPlace] | None:
+    """The leader in the queue for a pod, and why its gang waits; None where it searches by itself."""
     party = ctx.gangs.party_of(request)
     if party is None or party.why is None:
         return None
-    stand = ctx.gangs.of[ctx.gangs.member_of[request]].stands.get(request)
-    return (party.leader, _why_now(ctx, party, party.why)) if stand in {GangStatus.WAITS, GangStatus.LEAVES} else None
+    is_stuck = ctx.gangs.status_of(request) in {PartyStatus.WAITS, PartyStatus.LEAVES}
+    return (party.leader, _why_now(ctx, party, party.why)) if is_stuck else None
 
 
 def why_not_begun(ctx: GangContext, request: RequestId) -> str:
@@ -136,20 +112,16 @@ def why_not_begun(ctx: GangContext, request: RequestId) -> str:
     return party.why.message if party is not None and party.why is not None else ""
 
 
-def say_why_group_waits(ctx: GangContext, request: RequestId, asked: AllocationRequested, why: Why) -> None:
-    """Publish why a member's group waits, at a bounded rate: there are many, and each changes it for all."""
-    address = subjects.waiting(request)
-    said = ctx.outbox.kept(address) or ctx.facts.waiting.get(request)
-    first = why.reasons[0].reason
-    # Another allocator may see the group otherwise: its reason is no news, or the two would answer each other forever.
-    is_news = not isinstance(said, Pending) or ctx.backoff.last_said(request) is not first
-    if ctx.backoff.admit_pending(request, ctx.now, reason=first, is_news=is_news):
-        pending = Pending(request=request, request_revision=asked.revision, message=why.message, reasons=why.reasons)
-        ctx.outbox.keep(address, pending, request=request)
+def say_why_gang_waits(ctx: GangContext, request: RequestId, asked: AllocationRequested, why: NoPlace) -> None:
+    """Publish why a member's gang waits, at a bounded rate: there are many, and each changes it for all."""
+    said = ctx.outbox.kept(subjects.waiting(request)) or ctx.facts.waiting.get(request)
+    # Another allocator may see the gang otherwise: its reason is no news, or the two would answer each other forever.
+    is_news = not isinstance(said, Pending) or ctx.backoff.last_said(request) is not why.reasons[0].reason
+    publish_wait(ctx, request, asked, why, is_news=is_news)
 
 
-def time_passed_for_groups(ctx: GangContext) -> None:
-    """Clocks may have run out, and large groups are due: some are looked at, in turn, within one event's budget."""
+def time_passed_for_gangs(ctx: GangContext) -> None:
+    """Clocks may have run out, and large gangs are due: some are looked at, in turn, within one event's budget."""
     gangs = ctx.gangs
     for key in _some(gangs.timed, ctx.rules.settle_batch // 3):
         gangs.dirty[key] = None
@@ -158,12 +130,12 @@ def time_passed_for_groups(ctx: GangContext) -> None:
         gangs.dirty[key] = None
 
 
-def refresh_groups(ctx: GangContext) -> None:
-    """Publish a few members' group reasons again, in turn, since they may be outdated."""
+def refresh_gangs(ctx: GangContext) -> None:
+    """Publish a few members' gang reasons again, in turn, since they may be outdated."""
     for request in _some(ctx.gangs.waiting, ctx.rules.pending_refresh_batch):
         asked = ctx.facts.wanted(request)
         if asked is not None:
-            tell_group_reason(ctx, request, asked)
+            tell_gang_reason(ctx, request, asked)
 
 
 def _some(waiting: OrderedDict[Key, None], count: int) -> list[Key]:
@@ -174,7 +146,7 @@ def _some(waiting: OrderedDict[Key, None], count: int) -> list[Key]:
     return some
 
 
-def reconcile_group(ctx: GangContext, key: GroupKey) -> None:
+def reconcile_gang(ctx: GangContext, key: GangKey) -> None:
     gangs = ctx.gangs
     gang = gangs.of.get(key)
     if gang is None:
@@ -186,14 +158,14 @@ def reconcile_group(ctx: GangContext, key: GroupKey) -> None:
     gangs.put_off.pop(key, None)
     touched, gang.touched = gang.touched, {}
     for request in touched:
-        member = member_of_group(ctx, request) if request in gang.members else None
+        member = member_of_gang(ctx, request) if request in gang.members else None
         if member is None:
             gang.known.pop(request, None)
         else:
             gang.known[request] = member
     before = {party.leader for party in gang.parties if party.leader is not None}
-    stands = gang.stands
-    gang.stands, gang.party_of = {}, {}
+    statuses = gang.statuses
+    gang.statuses, gang.party_of = {}, {}
     gang.parties = tuple(_parties(ctx, gang))
     gang.clocks = {each: party.clock for party in gang.parties if party.clock is not None for each in party.members}
     gang.stuck = {number: stuck for number, stuck in gang.stuck.items() if number < len(gang.parties)}
@@ -201,7 +173,7 @@ def reconcile_group(ctx: GangContext, key: GroupKey) -> None:
         gangs.owed.pop(leader, None)
         ctx.queue.remove(leader)
         ctx.changed_requests[leader] = None
-    changed = [request for request, stand in gang.stands.items() if stand is not stands.get(request)]
+    changed = [request for request, status in gang.statuses.items() if status is not statuses.get(request)]
     ctx.changed_requests |= dict.fromkeys(changed) | gang.looked
     gang.looked = {}
     _drop_stale_trial(ctx, gang)
@@ -213,15 +185,15 @@ def reconcile_group(ctx: GangContext, key: GroupKey) -> None:
         del gangs.of[key]
 
 
-def _put_off(ctx: GangContext, key: GroupKey) -> None:
-    """Look at a group with the next tick; a trial for it ends, since its members are unknown until then."""
+def _put_off(ctx: GangContext, key: GangKey) -> None:
+    """Look at a gang with the next tick; a trial for it ends, since its members are unknown until then."""
     ctx.gangs.put_off[key] = None
     if ctx.gangs.trial is not None and ctx.gangs.trial.key == key:
         ctx.put_trial_off()
 
 
-def _parties(ctx: GangContext, gang: Gang) -> Iterator[GangInstance]:
-    """The members as parties of the group's size, each with what it means for its members. Bound members come first,
+def _parties(ctx: GangContext, gang: Gang) -> Iterator[Party]:
+    """The members as parties of the gang's size, each with what it means for its members. Bound members come first,
     then those with a place, then by age: so a running job is one party, and its restarted members belong to it. Surplus
     members wait as the next party while the first comes together. When that runs completely, the size is fulfilled and
     further pods are single: they replace one that is about to go, or are extra (ADR 0054)."""
@@ -239,7 +211,7 @@ def _parties(ctx: GangContext, gang: Gang) -> Iterator[GangInstance]:
             yield _party(ctx, gang, number, members[at : at + size])
             number += 1
         if beside:
-            yield _all(gang, _new_party(gang, number, size, beside), GangStatus.ALONE)
+            yield _all(gang, _new_party(gang, number, size, beside), PartyStatus.ALONE)
             number += 1
         members = []
     running = [member for member in others if member.started]
@@ -260,16 +232,16 @@ def _order(member: Member) -> tuple[bool, bool, int, RequestId]:
     return not member.started, not member.placed, member.sequence, member.request
 
 
-def _party(ctx: GangContext, gang: Gang, number: int, members: list[Member]) -> GangInstance:
+def _party(ctx: GangContext, gang: Gang, number: int, members: list[Member]) -> Party:
     size = members[0].size
     party = _new_party(gang, number, size, members)
     placed = [member for member in members if member.placed]
     if any(member.started for member in members):
-        return _all(gang, party, GangStatus.ALONE)
+        return _all(gang, party, PartyStatus.ALONE)
     if len(placed) == size and all(member.ready for member in placed):
-        return _all(gang, party, GangStatus.STARTS)
+        return _all(gang, party, PartyStatus.STARTS)
     if not placed:
-        _all(gang, party, GangStatus.WAITS)
+        _all(gang, party, PartyStatus.WAITS)
         if len(members) < size:
             party.why = _incomplete(gang, party, len(members))
         else:
@@ -280,7 +252,7 @@ def _party(ctx: GangContext, gang: Gang, number: int, members: list[Member]) -> 
             # the first of a party waits in the queue, at the party's turn, for all of them
             party.leader = party.members[0]
             rank, sequence = party.turn
-            if ctx.queue.add(party.leader, shape_of_group(ctx, party.leader), rank, sequence):
+            if ctx.queue.add(party.leader, shape_of_gang(ctx, party.leader), rank, sequence):
                 ctx.to_try[party.leader] = None
         return party
     progress = sum(member.placed + member.ready for member in members)
@@ -289,30 +261,28 @@ def _party(ctx: GangContext, gang: Gang, number: int, members: list[Member]) -> 
         clock = PatienceTimer(progress, ctx.now)
     party.clock = clock
     if _is_given_up(ctx, gang, party, clock.since, members):
-        _all(gang, party, GangStatus.LEAVES)
+        _all(gang, party, PartyStatus.LEAVES)
     else:
-        _all(gang, party, GangStatus.JOINS if len(members) == size else GangStatus.WAITS)
+        _all(gang, party, PartyStatus.JOINS if len(members) == size else PartyStatus.WAITS)
     ready = sum(member.ready for member in members)
     message = f"its place is reserved, and group {gang.key[1]} starts when all of its {size} pods have theirs"
     party.why = _why(gang, size - ready, f"{message}: {len(placed)} have a place, {ready} a ready slice")
     return party
 
 
-def _clock_of(gang: Gang, party: GangInstance) -> PatienceTimer | None:
+def _clock_of(gang: Gang, party: Party) -> PatienceTimer | None:
     known = (gang.clocks[request] for request in party.members if request in gang.clocks)
     return max(known, key=lambda clock: clock.since, default=None)
 
 
-def _new_party(gang: Gang, number: int, size: int, members: list[Member]) -> GangInstance:
-    party = GangInstance(number, size, tuple([member.request for member in members]))
+def _new_party(gang: Gang, number: int, size: int, members: list[Member]) -> Party:
+    party = Party(number, size, tuple([member.request for member in members]))
     party.turn = (max([-each.priority for each in members]), max([each.sequence for each in members]))
     gang.party_of |= dict.fromkeys(party.members, party)
     return party
 
 
-def _party_at_odds(
-    ctx: GangContext, gang: Gang, number: int, sizes: tuple[int, int], members: list[Member]
-) -> GangInstance:
+def _party_at_odds(ctx: GangContext, gang: Gang, number: int, sizes: tuple[int, int], members: list[Member]) -> Party:
     """Members that disagree on a size: they wait until that is fixed, and hold nothing for long."""
     party = _new_party(gang, number, len(members), members)
     named = [next((each.name for each in gang.known.values() if each.size == size), "") for size in sizes]
@@ -322,16 +292,16 @@ def _party_at_odds(
     if any(member.placed for member in members):
         party.clock = _clock_of(gang, party) or PatienceTimer(0, ctx.now)
         if _is_given_up(ctx, gang, party, party.clock.since, members):
-            return _all(gang, party, GangStatus.LEAVES)
-    return _all(gang, party, GangStatus.WAITS)
+            return _all(gang, party, PartyStatus.LEAVES)
+    return _all(gang, party, PartyStatus.WAITS)
 
 
-def _all(gang: Gang, party: GangInstance, stand: GangStatus) -> GangInstance:
-    gang.stands |= dict.fromkeys(party.members, stand)
+def _all(gang: Gang, party: Party, status: PartyStatus) -> Party:
+    gang.statuses |= dict.fromkeys(party.members, status)
     return party
 
 
-def _is_given_up(ctx: GangContext, gang: Gang, party: GangInstance, since: float, members: list[Member]) -> bool:
+def _is_given_up(ctx: GangContext, gang: Gang, party: Party, since: float, members: list[Member]) -> bool:
     """Whether a party with places releases them: a member published so, or it made no progress for long. Of several
     blocking each other the one with the earliest turn has twice the time."""
     adopted_for = {member.adopted_for for member in members} - {None}
@@ -361,12 +331,12 @@ def _drop_stale_trial(ctx: GangContext, gang: Gang) -> None:
         trial.party = now
 
 
-def _why(gang: Gang, missing: int, message: str) -> Why:
+def _why(gang: Gang, missing: int, message: str) -> NoPlace:
     of = f"pods of group {gang.key[1]}"
-    return Why(message, (ReasonCount(reason=WaitReason.GROUP_INCOMPLETE, count=missing, of=of),))
+    return NoPlace(message, (ReasonCount(reason=WaitReason.GROUP_INCOMPLETE, count=missing, of=of),))
 
 
-def _incomplete(gang: Gang, party: GangInstance, there: int) -> Why:
+def _incomplete(gang: Gang, party: Party, there: int) -> NoPlace:
     message = f"{there} of {party.size} pods of group {gang.key[1]} have asked"
     if party.number:
         message = f"group {gang.key[1]} has all of its {party.size} pods already; of the surplus, {message}"

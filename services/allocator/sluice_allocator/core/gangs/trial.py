@@ -1,5 +1,5 @@
-"""Finds places for a whole group: booked in this process one after the other, and ordered when all are found, else
-undone. A trial takes several events; one runs at a time. It begins at its group's turn, or when something was freed
+"""Finds places for a whole gang: booked in this process one after the other, and ordered when all are found, else
+undone. A trial takes several events; one runs at a time. It begins at its gang's turn, or when something was freed
 that the member without a place could use; after a failure it pauses in proportion to its cost."""
 
 from collections import deque
@@ -9,8 +9,8 @@ from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, DeviceGrant
 from sluice.contracts.quotas.usage import total
 from sluice.contracts.reasons import ReasonCount, WaitReason
-from sluice_allocator.core.gangs.gang import Gang, GangContext, GangInstance, StuckMember, Trial, Why
-from sluice_allocator.core.gangs.reconcile import say_why_group_waits
+from sluice_allocator.core.gangs.gang import Gang, GangContext, Party, StuckMember, Trial
+from sluice_allocator.core.gangs.reconcile import say_why_gang_waits
 from sluice_allocator.core.placement import (
     NoPlace,
     Place,
@@ -28,7 +28,7 @@ from sluice_allocator.core.quotas.quota import forbids_asking, never_allows, wit
 from sluice_allocator.core.quotas.retry import least_of
 
 
-def offer_to_group(ctx: GangContext, leader: RequestId, node: NodeName) -> None:
+def offer_to_gang(ctx: GangContext, leader: RequestId, node: NodeName) -> None:
     """Something was freed on a node: a trial is worth it if the member without a place would have one there."""
     gang, party = _of(ctx, leader)
     stuck = gang.stuck.get(party.number)
@@ -53,7 +53,7 @@ def begin_trial(ctx: GangContext, leader: RequestId) -> None:
         ctx.gangs.owed[leader] = None
         return
     ctx.gangs.owed.pop(leader, None)
-    ctx.queue.group_of(leader).searched_at = ctx.now
+    ctx.queue.pending_shape(leader).searched_at = ctx.now
     asked = {request: ctx.facts.live(request) for request in party.members}
     revisions = {request: each.revision for request, each in asked.items()}
     ctx.gangs.trial = Trial(gang.key, party, revisions, deque(_in_order(ctx, asked)), heard=ctx.offers.heard)
@@ -112,6 +112,7 @@ def _forget_unusable(ctx: GangContext, trial: Trial) -> bool:
 
 
 def _grant_all(ctx: GangContext, trial: Trial) -> None:
+    """Order all slices at once. Each Grant may still be refused under its node's guard: that member then joins."""
     ctx.gangs.trial = None
     gang = ctx.gangs.of[trial.key]
     gang.stuck.pop(trial.party.number, None)
@@ -122,7 +123,7 @@ def _grant_all(ctx: GangContext, trial: Trial) -> None:
 
 
 def _end_in_vain(ctx: GangContext, trial: Trial, request: RequestId, found: NoPlace) -> None:
-    """One member has no place: the group gets none, and all members show which one and why."""
+    """One member has no place: the gang gets none, and all members show which one and why."""
     placed = len(trial.found)
     ctx.drop_trial()
     gang, party = ctx.gangs.of[trial.key], trial.party
@@ -137,13 +138,13 @@ def _end_in_vain(ctx: GangContext, trial: Trial, request: RequestId, found: NoPl
     if never:
         message += f"; {never}"
     missing = ReasonCount(reason=WaitReason.GROUP_NOT_FIT, count=party.size - placed, of=f"pods of group {gang.key[1]}")
-    party.why = Why(message, (missing, *found.reasons))
+    party.why = NoPlace(message, (missing, *found.reasons))
     gang.stuck[party.number] = StuckMember(request, party.why, trial.heard)
     ctx.gangs.rest_until = max(ctx.gangs.rest_until, ctx.now) + ctx.rules.group_pause_s * placed
     for member in party.members:
         ctx.gangs.waiting[member] = None
     if party.leader is not None:
-        say_why_group_waits(ctx, party.leader, ctx.facts.live(party.leader), party.why)
+        say_why_gang_waits(ctx, party.leader, ctx.facts.live(party.leader), party.why)
 
 
 def _rests(ctx: GangContext) -> bool:
@@ -162,7 +163,7 @@ def _in_order(ctx: GangContext, asked: dict[RequestId, AllocationRequested]) -> 
     return sorted(asked, key=key)
 
 
-def _of(ctx: GangContext, leader: RequestId) -> tuple[Gang, GangInstance]:
+def _of(ctx: GangContext, leader: RequestId) -> tuple[Gang, Party]:
     gang = ctx.gangs.of[ctx.gangs.member_of[leader]]
     return gang, gang.party_of[leader]
 

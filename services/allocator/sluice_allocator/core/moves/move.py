@@ -20,10 +20,8 @@ from sluice_allocator.core.moves.state import MoveContext
 from sluice_allocator.core.placement import Place, find_place, place_request_of
 from sluice_allocator.core.quotas.quota import forbids_place
 from sluice_allocator.core.state.bus_cache import Entries, RequestFact
-from sluice_allocator.core.state.facts import is_too_late
+from sluice_allocator.core.state.facts import UNUSABLE, is_too_late
 from sluice_allocator.core.state.grant_facts import is_earlier, is_gone, is_move, is_promise, kin_of, standing_promise
-
-UNUSABLE = (msg.SliceFailed, msg.SliceQuarantined, msg.SliceDegraded)  # statuses of a slice that cannot be used
 
 
 class Mover(msgspec.Struct, frozen=True):
@@ -62,10 +60,9 @@ def look_at_movable(ctx: MoveContext, request: RequestId, asked: RequestFact | N
         for allocation in entries if ctx.moves.stays_since else ():
             ctx.moves.leaves(allocation)
         return
-    binding = ctx.facts.bindings.get(request)
+    bound = ctx.facts.bound_to(request)
     for allocation, entry in entries.items():
-        bound = isinstance(binding, msg.Bound) and binding.allocation == allocation
-        grant = entry if bound and isinstance(entry, msg.Grant) and not is_gone(ctx, allocation) else None
+        grant = entry if bound == allocation and isinstance(entry, msg.Grant) and not is_gone(ctx, allocation) else None
         returns = grant is not None and leeway.substitute == "return" and bool(grant.booking.instead_of)
         if returns or (grant is not None and leeway.movable):
             ctx.moves.stays(allocation, ctx.now, returns=returns)
@@ -79,10 +76,8 @@ def mover_of(ctx: MoveContext, allocation: AllocationId) -> Mover | None:
     if allocation not in ctx.moves.stays_since or entry is None or is_gone(ctx, allocation):
         return None
     request, facts = entry.booking.request, ctx.facts
-    asked, binding = facts.wanted(request), facts.bindings.get(request)
-    if asked is None or asked.group is not None:
-        return None
-    if not isinstance(binding, msg.Bound) or binding.allocation != allocation:
+    asked = facts.wanted(request)
+    if asked is None or asked.group is not None or facts.bound_to(request) != allocation:
         return None
     if not isinstance(facts.slices.get(allocation), msg.SliceReady):
         return None
@@ -182,7 +177,6 @@ def take_over(ctx: MoveContext, request: RequestId, asked: msg.AllocationRequest
         asking = replace(place_request_of(asked), substitute=False)
         place = ctx.place_in(kept.booking, request, asking, own=[allocation])
         if place is not None and not forbids_place(ctx, request, asked.namespace, place.devices, (allocation,)):
-            ctx.queue.remove(request)
             ctx.grant(ctx.booking_of(request, asked, place), (allocation,), evict=True)
             return True
     return False

@@ -39,21 +39,21 @@ def reconcile_node(ctx: SchedulerContext, node: NodeName) -> None:
     _look_for_unentered(ctx, node, inventory)
     ctx.node_pools.changed[node] = None
     why_not = _why_not_use(ctx, node, inventory)
-    if why_not is WaitReason.NODE_NOT_OPEN:
+    if WaitReason.NODE_NOT_OPEN in why_not:
         ctx.unopened[node] = None
     elif node in ctx.unopened:
         del ctx.unopened[node]
         ctx.conditions.clear(Condition.HEAD_OVERWRITTEN, node)
         _look_at_grants_on(ctx, node)  # some may have come too late
-    if why_not is WaitReason.NODE_NOT_OPEN and _may_adopt(ctx, node, inventory):
+    if WaitReason.NODE_NOT_OPEN in why_not and _may_adopt(ctx, node, inventory):
         _adopt(ctx, node, inventory)
     cordon = ctx.facts.cordons.get(node)
-    changed |= ctx.cluster.set_usable(node, why_not)
+    changed |= ctx.cluster.set_usable(node, *why_not)
     changed |= ctx.cluster.cordon(node, frozenset(cordon.gpus if cordon is not None else ()))
     if changed:
         ctx.offers.freed(node)
         look_at_promises_on(ctx, node)
-    if changed and why_not is WaitReason.NODE_STALE:
+    if changed and inventory.stale:
         _look_at_grants_on(ctx, node)
 
 
@@ -86,16 +86,15 @@ def _is_newer(snapshot: msg.NodeSnapshot, shown: msg.NodeSnapshot | None) -> boo
     return snapshot.generation > shown.generation
 
 
-def _why_not_use(ctx: SchedulerContext, node: NodeName, inventory: msg.NodeInventory) -> WaitReason | None:
-    if not is_open(ctx, node):
-        return WaitReason.NODE_NOT_OPEN
-    if inventory.stale:
-        return WaitReason.NODE_STALE
-    host = ctx.facts.hosts.get(node)
+def _why_not_use(ctx: SchedulerContext, node: NodeName, inventory: msg.NodeInventory) -> tuple[WaitReason, ...]:
+    """All reasons, the first to be shown first: what follows from one does not depend on another."""
     cordon = ctx.facts.cordons.get(node)
-    if (cordon is not None and not cordon.gpus) or (host is not None and host.cordoned):
-        return WaitReason.NODE_CORDONED
-    return None
+    reasons = {
+        WaitReason.NODE_NOT_OPEN: not is_open(ctx, node),
+        WaitReason.NODE_STALE: inventory.stale,
+        WaitReason.NODE_CORDONED: cordon is not None and not cordon.gpus,
+    }
+    return tuple(reason for reason, holds in reasons.items() if holds)
 
 
 def _may_adopt(ctx: SchedulerContext, node: NodeName, inventory: msg.NodeInventory) -> bool:
@@ -198,8 +197,7 @@ def _was_ready(ctx: SchedulerContext, allocation: AllocationId) -> bool:
     entry, slice_ = ctx.facts.granted(allocation), ctx.facts.slices.get(allocation)
     if entry is None:
         return False
-    binding, asked = ctx.facts.bindings.get(entry.booking.request), ctx.facts.wanted(entry.booking.request)
-    is_bound = isinstance(binding, msg.Bound) and binding.allocation == allocation
+    asked, is_bound = ctx.facts.wanted(entry.booking.request), ctx.facts.bound_to(entry.booking.request) == allocation
     is_remembered = asked is not None and is_held(asked, allocation)
     return is_bound or is_remembered or isinstance(slice_, (msg.SliceReady, msg.SliceDegraded))
 
@@ -237,6 +235,6 @@ def look_at_opening(ctx: SchedulerContext, node: NodeName) -> None:
     """A node became adopted, or unknown: look again at the requests that wait for it."""
     is_told_of = node in ctx.facts.news or node in ctx.facts.inventories
     is_awaited = is_told_of and not was_opened(ctx, node) and node not in ctx.facts.removed
-    ctx.conditions.observe(Condition.NODE_NOT_ADOPTED, node, holds=is_awaited, due=ctx.now + ctx.rules.orphan_grace_s)
+    ctx.conditions.observe(Condition.NODE_NEVER_OPENED, node, holds=is_awaited, due=ctx.now + ctx.rules.orphan_grace_s)
     if not is_awaited:
         ctx.changed_requests |= ctx.node_waits.release(node)

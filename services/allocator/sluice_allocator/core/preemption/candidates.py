@@ -139,7 +139,7 @@ def _may_go_at(ctx: PreemptionContext, allocation: AllocationId, entry: msg.Ledg
     asked, binding = ctx.facts.wanted(request), ctx.facts.answer_to(request)
     if asked is None or not asked.leeway.preemptible or isinstance(binding, (msg.Refused, msg.Released)):
         return None
-    if isinstance(binding, msg.Bound) and binding.allocation != allocation:
+    if ctx.facts.bound_to(request) not in {None, allocation}:
         return None
     if is_promise(ctx, entry) or ctx.facts.promises.get(allocation) or allocation in ctx.sparing.taken:
         return None

@@ -6,7 +6,7 @@ from itertools import islice
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName
-from sluice.contracts.messages import Bound, Cordoned, Grant
+from sluice.contracts.messages import Cordoned, Grant
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement import NoPlace
 from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
@@ -25,8 +25,7 @@ def why_drained(ctx: PreemptionContext, grant: Grant) -> str | None:
         return None
     if cordon.gpus and not any(device.gpu in cordon.gpus for device in booking.devices):
         return None
-    binding = ctx.facts.bindings.get(booking.request)
-    is_there = isinstance(binding, Bound) and binding.allocation == booking.allocation
+    is_there = ctx.facts.bound_to(booking.request) == booking.allocation
     return f"{_what(cordon)} drained{_because(cordon)}" if is_there else None
 
 

@@ -1,5 +1,5 @@
-"""Tracks how far what was freed was offered. A pass offers one node (or the whole fleet) to the head of each group, in
-turn. When more is freed meanwhile it restarts, and every other try continues where it was: all groups are reached."""
+"""Tracks how far what was freed was offered. A pass offers one node (or the whole fleet) to the head of each shape, in
+turn. When more is freed meanwhile it restarts, and every other try continues where it was: all shapes are reached."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class OfferPass:
     rest_is_next: bool = False
 
     def begin_anew(self) -> None:
-        """More was freed: all groups get the offer once more, or still."""
+        """More was freed: all shapes get the offer once more, or still."""
         if self.offered_to is not None:
             self.rest = self.until = self.rest or self.offered_to
             self.offered_to = None

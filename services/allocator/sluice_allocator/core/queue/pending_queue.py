@@ -1,4 +1,4 @@
-"""The queue: waiting requests by priority, then age. Those with equal needs are a group, of which only the head is
+"""The queue: waiting requests by priority, then age. Those with equal needs are a shape, of which only the head is
 tried. Memory is limited: beyond it requests are kept outside, as their turns only, and come in as others leave."""
 
 from collections import OrderedDict
@@ -20,7 +20,7 @@ _encoder = msgspec.msgpack.Encoder()
 def shape_of(request: AllocationRequested, *, limited: bool = False) -> bytes:
     """A request's needs: requests of equal shapes fit the same places. Its owner is included where it decides: shares
     live among those of the same namespace and user, a `limited` namespace may have to wait where others need not, and
-    terms about other pods name one namespace and labels. So is being in a group, which gets no reservations and evicts
+    terms about other pods name one namespace and labels. So is being in a gang, which gets no reservations and evicts
     no pods, and so is a request that does not preempt: behind such a head the rest of its shape would get none either.
     """
     more = _more_of(request) if request.resource_claims or request.same_gpu or request.alternatives else ()
@@ -41,7 +41,7 @@ def shape_of(request: AllocationRequested, *, limited: bool = False) -> bytes:
 
 
 def _more_of(request: AllocationRequested) -> tuple[object, ...]:
-    """What it needs besides: containers count by name where a group or an alternative may name them."""
+    """What it needs besides: containers count by name where a group of claims or an alternative may name them."""
     alternatives = [[replace(claim, driver_capabilities="") for claim in claims] for claims in request.alternatives]
     names = [claim.container for claim in request.claims] if request.same_gpu or request.alternatives else []
     return bool(request.resource_claims), request.same_gpu, alternatives, names
@@ -80,7 +80,7 @@ class PendingQueue:
         self._waiting: OrderedDict[RequestId, tuple[PendingShape, QueueKey]] = OrderedDict()  # longest unseen first
         self.shapes: dict[bytes, PendingShape] = {}
         self._heads = QueueKeys()
-        self._aside: dict[str, QueueKeys] = {}  # by namespace, the heads of groups that wait for its limits
+        self._aside: dict[str, QueueKeys] = {}  # by namespace, the heads of shapes that wait for its limits
 
     def __contains__(self, request: RequestId) -> bool:
         return request in self._waiting
@@ -102,15 +102,15 @@ class PendingQueue:
         if not self._makes_room_for(turn):
             self._keep_outside(turn)
             return False
-        group = self.shapes.setdefault(shape, PendingShape(shape))
-        self._waiting[request] = (group, turn)
+        pending = self.shapes.setdefault(shape, PendingShape(shape))
+        self._waiting[request] = (pending, turn)
         self._turns.add(turn)
-        head = group.members.after(None)
-        group.members.add(turn)
+        head = pending.members.after(None)
+        pending.members.add(turn)
         if head is None or turn < head:
-            self._heads_of(group).add(turn)
+            self._heads_of(pending).add(turn)
             if head is not None:
-                self._heads_of(group).remove(head)
+                self._heads_of(pending).remove(head)
         return True
 
     def remove(self, request: RequestId) -> None:
@@ -122,16 +122,16 @@ class PendingQueue:
         found = self._waiting.pop(request, None)
         if found is None:
             return
-        group, turn = found
+        pending, turn = found
         self._turns.remove(turn)
-        was_head = group.members.first() == turn
-        group.members.remove(turn)
+        was_head = pending.members.first() == turn
+        pending.members.remove(turn)
         if was_head:
-            if group.members:
-                self._heads_of(group).add(group.members.first())
+            if pending.members:
+                self._heads_of(pending).add(pending.members.first())
             else:
-                del self.shapes[group.shape]
-            self._remove_head(group, turn)
+                del self.shapes[pending.shape]
+            self._remove_head(pending, turn)
 
     def why_outside(self) -> NoPlace:
         inside, outside = len(self), len(self.outside)
@@ -174,30 +174,30 @@ class PendingQueue:
         self._outside_turns.add(turn)
         self._put_out[turn[2]] = None
 
-    def group_of(self, request: RequestId) -> PendingShape:
+    def pending_shape(self, request: RequestId) -> PendingShape:
         return self._waiting[request][0]
 
     def is_head(self, request: RequestId) -> bool:
-        group, turn = self._waiting[request]
-        return group.members.first() == turn
+        pending, turn = self._waiting[request]
+        return pending.members.first() == turn
 
     def before(self, request: RequestId) -> int:
-        group, turn = self._waiting[request]
-        return group.members.before(turn)
+        pending, turn = self._waiting[request]
+        return pending.members.before(turn)
 
     def ahead(self, request: RequestId) -> int:
         """How many of all that wait inside come before a waiting request, whatever their shape."""
         return self._turns.before(self._waiting[request][1])
 
     def set_aside(self, request: RequestId, namespace: str) -> None:
-        """Offer no places to a waiting request's group: its namespace's limits forbid them."""
-        self._move(self.group_of(request), namespace)
+        """Offer no places to a waiting request's shape: its namespace's limits forbid them."""
+        self._move(self.pending_shape(request), namespace)
 
     def offer_again(self, request: RequestId) -> None:
-        self._move(self.group_of(request), None)
+        self._move(self.pending_shape(request), None)
 
     def aside_after(self, namespace: str, turn: QueueKey | None) -> QueueKey | None:
-        """As `head_after`, of the groups that wait for the limits of a namespace."""
+        """As `head_after`, of the shapes that wait for the limits of a namespace."""
         heads = self._aside.get(namespace)
         return heads.after(turn) if heads is not None else None
 
@@ -216,19 +216,19 @@ class PendingQueue:
         self._waiting.move_to_end(request)
         return request
 
-    def _heads_of(self, group: PendingShape) -> QueueKeys:
-        return self._heads if group.aside is None else self._aside.setdefault(group.aside, QueueKeys())
+    def _heads_of(self, pending: PendingShape) -> QueueKeys:
+        return self._heads if pending.aside is None else self._aside.setdefault(pending.aside, QueueKeys())
 
-    def _remove_head(self, group: PendingShape, turn: QueueKey) -> None:
-        heads = self._heads_of(group)
+    def _remove_head(self, pending: PendingShape, turn: QueueKey) -> None:
+        heads = self._heads_of(pending)
         heads.remove(turn)
-        if group.aside is not None and not heads:
-            del self._aside[group.aside]
+        if pending.aside is not None and not heads:
+            del self._aside[pending.aside]
 
-    def _move(self, group: PendingShape, aside: str | None) -> None:
-        if group.aside == aside:
+    def _move(self, pending: PendingShape, aside: str | None) -> None:
+        if pending.aside == aside:
             return
-        head = group.members.first()
-        self._remove_head(group, head)
-        group.aside = aside
-        self._heads_of(group).add(head)
+        head = pending.members.first()
+        self._remove_head(pending, head)
+        pending.aside = aside
+        self._heads_of(pending).add(head)

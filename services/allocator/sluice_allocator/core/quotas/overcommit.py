@@ -24,9 +24,8 @@ def look_at_booked(ctx: QuotaContext, allocation: AllocationId, entry: LedgerEnt
     if isinstance(entry, Closed):
         return  # nothing is booked any more
     booking, namespace_usage = entry.booking, ctx.cluster.namespace_usage
-    binding = ctx.facts.bindings.get(booking.request)
     stays_open = True
-    if isinstance(entry, Grant) and isinstance(binding, Bound) and binding.allocation == allocation:
+    if isinstance(entry, Grant) and ctx.facts.bound_to(booking.request) == allocation:
         stays_open = entry.adopted and _is_limited_since(ctx, booking)
     if namespace_usage.is_open(booking.namespace, allocation) == stays_open:
         return

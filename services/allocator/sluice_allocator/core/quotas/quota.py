@@ -235,7 +235,7 @@ def source_has_spoken(ctx: QuotaContext, source: SourceName) -> None:
 
 
 def _try_again(ctx: QuotaContext, concerns: Callable[[AllocationRequested], bool]) -> None:
-    """Not only requests set aside: others had a place that takes too much, and groups are tried as one."""
+    """Not only requests set aside: others had a place that takes too much, and gangs are tried as one."""
 
     def is_concerned(request: RequestId) -> bool:
         asked = ctx.facts.wanted(request)

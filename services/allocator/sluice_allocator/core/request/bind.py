@@ -11,8 +11,8 @@ from sluice.contracts.driver_capabilities import implied
 from sluice.contracts.ids import AllocationId, OperationId, RequestId, operation_parts
 from sluice.contracts.messages import Booking, SliceReady
 from sluice_allocator.core.context import SchedulerContext
-from sluice_allocator.core.node.removal import await_node
 from sluice_allocator.core.quotas.overcommit import await_reading, may_bind
+from sluice_allocator.core.request.await_node import await_node
 from sluice_allocator.core.state.bus_cache import Entries
 from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.state.facts import doubtful_ticket, is_unshown
@@ -25,7 +25,8 @@ def bindable(grants: dict[AllocationId, msg.Grant], held: msg.Held | None) -> di
 
 
 def bound_of(ctx: SchedulerContext, allocation: AllocationId, grant: msg.Grant, revision: int) -> msg.Bound | None:
-    """The `Bound` of this slice; None while it is not ready, or may not be bound."""
+    """The `Bound` of this slice; None while it is not ready, or may not be bound. One that its agent reported ready
+    counts although its node is not open just now: the ledger has its grant, and no other takes its place."""
     slice_ = ctx.facts.slices.get(allocation)
     if not isinstance(slice_, msg.SliceReady) or slice_.revision != grant.revision:
         return None
@@ -122,13 +123,12 @@ def waived(
     *,
     alone: bool = False,
 ) -> msg.Waived:
-    """The waiver of these places, and of those waived before that are not revoked yet. Unless `alone`, the whole group
+    """The waiver of these places, and of those waived before that are not revoked yet. Unless `alone`, the whole gang
     releases its places, also where that was published before and is not done yet."""
     before = ctx.facts.bindings.get(request)
-    known = before.allocations if isinstance(before, msg.Waived) else ()
     # closed entries stay in the ledger for hours; what is granted or being revoked is still to be taken back
-    left = (each for each in known if isinstance(ctx.facts.ledger.get(each), msg.Grant | msg.Revoke))
-    still = tuple(each for each in left if each not in allocations)
+    ledger, others = ctx.facts.ledger, (each for each in ctx.facts.waived_by(request) if each not in allocations)
+    still = tuple(each for each in others if isinstance(ledger.get(each), msg.Grant | msg.Revoke))
     return msg.Waived(
         request=request,
         request_revision=asked.revision,

@@ -13,14 +13,14 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.moves.move import note_phase
-from sluice_allocator.core.node.removal import await_any_node, await_node
 from sluice_allocator.core.preemption.candidates import note_revoked
+from sluice_allocator.core.request.await_node import await_any_node, await_node
 from sluice_allocator.core.request.bind import release
-from sluice_allocator.core.request.grant_validity import AILING, why_decline, why_revoke
+from sluice_allocator.core.request.grant_validity import why_decline, why_revoke
 from sluice_allocator.core.reservations.reservation import give_up
 from sluice_allocator.core.state.bus_cache import BindingFact, Entries, RequestFact, named_by
 from sluice_allocator.core.state.conditions import Condition
-from sluice_allocator.core.state.facts import answer_without_slice, may_come_yet
+from sluice_allocator.core.state.facts import UNUSABLE, answer_without_slice, may_come_yet
 from sluice_allocator.core.state.grant_facts import is_move
 
 
@@ -79,7 +79,7 @@ def _settle_entry(ctx: SchedulerContext, allocation: AllocationId, entry: msg.Le
         ctx.commit(address, closed, booking.request, ttl_s=ctx.rules.closing_ttl_s)
         return
     if cause is not None:
-        if isinstance(slice_, AILING):
+        if isinstance(slice_, UNUSABLE):  # its GPUs are avoided for a while
             ctx.backoff.failed(booking.request, (device.gpu for device in booking.devices), ctx.now)
         revoke(ctx, entry, cause)
 
@@ -94,6 +94,18 @@ def revoke(ctx: SchedulerContext, entry: msg.Grant | msg.Revoke, cause: str) -> 
     ctx.commit(subjects.ledger(booking.node, booking.allocation), order, booking.request)
     if isinstance(entry, msg.Grant):
         note_revoked(ctx, entry)
+
+
+def note_taken_back(ctx: SchedulerContext, message: msg.AnyMessage | None) -> None:
+    """Another process wrote this: note whether it ends an unbound grant of this process."""
+    if not isinstance(message, msg.Revoke):
+        return
+    booking, facts = message.booking, ctx.facts
+    was_mine = booking.allocation.startswith(f"{booking.request}_{ctx.run}_")
+    waits = booking.request in facts.requests and not isinstance(facts.bindings.get(booking.request), msg.Bound)
+    knows_why = isinstance(facts.slices.get(booking.allocation), UNUSABLE)  # and avoids the GPU
+    if was_mine and waits and not knows_why:
+        ctx.backoff.taken_back(booking.request, ctx.now)
 
 
 def settle_stray(ctx: SchedulerContext, allocation: AllocationId) -> None:

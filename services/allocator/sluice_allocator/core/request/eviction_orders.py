@@ -5,7 +5,7 @@ allocator order the same. A pod is evicted only for a valid grant, and a bound o
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId, Incarnation, RequestId
-from sluice.contracts.messages import AllocationRequested, Bound, EvictionOrdered, EvictionOver, Grant
+from sluice.contracts.messages import AllocationRequested, EvictionOrdered, EvictionOver, Grant
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.preemption.drain import why_drained
 from sluice_allocator.core.request.grant_validity import why_decline, why_revoke
@@ -75,8 +75,7 @@ def _is_in_the_way(ctx: SchedulerContext, entries: Entries) -> bool:
 def _goes_for(ctx: SchedulerContext, request: RequestId, allocation: AllocationId) -> Grant | None:
     """The grant for whose place the pod with this allocation goes; None where there is none. For a pod bound elsewhere
     this allocation is surplus and revoked anyway: its eviction would end the other one."""
-    binding = ctx.facts.bindings.get(request)
-    if isinstance(binding, Bound) and binding.allocation != allocation:
+    if ctx.facts.bound_to(request) not in {None, allocation}:
         return None
     return next((each for each in _evicting(ctx, allocation) if _stands(ctx, each)), None)
 

@@ -12,6 +12,7 @@ from sluice_allocator.core.reservations.reservation import why_give_up
 from sluice_allocator.core.state.bus_cache import BindingFact, RequestFact
 from sluice_allocator.core.state.facts import (
     DECLINED,
+    FAILED,
     SURPLUS,
     held_instead,
     is_declined,
@@ -22,10 +23,6 @@ from sluice_allocator.core.state.facts import (
     why_lost,
 )
 from sluice_allocator.core.state.grant_facts import is_move
-
-FAILED = (msg.SliceFailed, msg.SliceQuarantined)  # statuses of a slice that cannot be used
-AILING = (*FAILED, msg.SliceDegraded)
-"""The same, or a GPU that cannot be used now: after a release its GPUs are avoided for a while."""
 
 
 def why_revoke(ctx: SchedulerContext, grant: msg.Grant, asked: RequestFact | None) -> str | None:

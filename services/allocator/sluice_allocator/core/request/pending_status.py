@@ -1,13 +1,12 @@
 """Requests that publish a waiting reason of their own, not the queue's. Those that lost their slice, those whose place
-is still being freed, those in backoff, and those of a group."""
+is still being freed, those in backoff, and those of a gang."""
 
 from sluice.contracts import messages as msg
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import AllocationRequested
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.context import SchedulerContext
-from sluice_allocator.core.gangs.reconcile import tell_group_reason
-from sluice_allocator.core.request.grant_validity import AILING
+from sluice_allocator.core.gangs.reconcile import tell_gang_reason
 from sluice_allocator.core.reservations.reservation import say_for_whom_it_waits
 from sluice_allocator.core.state.bus_cache import Entries
 from sluice_allocator.core.state.context import say_why
@@ -22,18 +21,18 @@ def tell_own_reason(ctx: SchedulerContext, request: RequestId, asked: Allocation
     if request not in ctx.gangs.member_of:
         return False
     ctx.gangs.note_hold(request, holds=request in ctx.node_waits.node_of)
-    return tell_group_reason(ctx, request, asked)
+    return tell_gang_reason(ctx, request, asked)
 
 
 def _tell_of_loss(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, entries: Entries) -> bool:
-    if isinstance(ctx.facts.answer_to(request), (msg.Bound, msg.Refused, msg.Released)) or request in ctx.committing:
-        return False
     lost = None
     for allocation, entry in entries.items():
         slice_ = ctx.facts.slices.get(allocation)
         if lost is None and isinstance(slice_, msg.SliceDegraded) and isinstance(entry, msg.Grant):
             lost = slice_
-    if lost is None or not is_held(asked, lost.allocation):
+    if lost is None or not is_held(asked, lost.allocation) or request in ctx.committing:
+        return False
+    if isinstance(ctx.facts.answer_to(request), (msg.Bound, msg.Refused, msg.Released)):
         return False
     node = ctx.facts.slice_nodes[lost.allocation]
     reason = ReasonCount(reason=WaitReason.GPU_UNHEALTHY, count=1, of="GPUs")
@@ -42,32 +41,16 @@ def _tell_of_loss(ctx: SchedulerContext, request: RequestId, asked: AllocationRe
 
 
 def _tell_of_promise(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, entries: Entries) -> bool:
-    binding = ctx.facts.answer_to(request)
-    if not isinstance(binding, msg.Waived | None):
-        return False
-    waived = binding.allocations if binding is not None else ()
     grants = [entry for entry in entries.values() if isinstance(entry, msg.Grant) and entry.after]
-    left = [grant for grant in grants if grant.booking.allocation not in waived]
+    if not grants or not isinstance(ctx.facts.answer_to(request), msg.Waived | None):
+        return False
+    left = [grant for grant in grants if grant.booking.allocation not in ctx.facts.waived_by(request)]
     return any(say_for_whom_it_waits(ctx, request, asked, grant) for grant in left)
-
-
-def note_taken_back(ctx: SchedulerContext, message: msg.AnyMessage | None) -> None:
-    """Another process wrote this: note whether it ends an unbound grant of this process."""
-    if not isinstance(message, msg.Revoke):
-        return
-    booking, facts = message.booking, ctx.facts
-    was_mine = booking.allocation.startswith(f"{booking.request}_{ctx.run}_")
-    waits = booking.request in facts.requests and not isinstance(facts.bindings.get(booking.request), msg.Bound)
-    knows_why = isinstance(facts.slices.get(booking.allocation), AILING)  # and avoids the GPU
-    if was_mine and waits and not knows_why:
-        ctx.backoff.taken_back(booking.request, ctx.now)
 
 
 def tell_backoff(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> bool:
     if not ctx.backoff.rests(request, ctx.now):
         return False
-    if not ctx.gangs.leads(request):  # a member keeps its group's turn; that is not tried meanwhile (`gangs.trial`)
-        ctx.queue.remove(request)
     count = sum(claim.gpus for claim in asked.claims)
     reason = ReasonCount(reason=WaitReason.GPU_AVOIDED, count=count, of="GPUs")
     message = f"another allocator revoked its last place; it is retried within {ctx.rules.taken_back_max_s:g} s"

@@ -18,11 +18,12 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.reasons import Refusal
 from sluice_allocator.core.context import SchedulerContext
-from sluice_allocator.core.gangs.reconcile import is_held_back, know_group, waits_with_group, why_leave
+from sluice_allocator.core.gangs.gang import PartyStatus
+from sluice_allocator.core.gangs.reconcile import know_gang, why_leave
 from sluice_allocator.core.moves.move import is_kept, look_at_movable, take_over
-from sluice_allocator.core.node.removal import await_node, say_that_it_is_in_doubt, say_that_it_waits
 from sluice_allocator.core.placement import alternative_place_requests, place_request_of, refuse
 from sluice_allocator.core.queue.pending_queue import shape_of, singleton_shape
+from sluice_allocator.core.request.await_node import await_node, say_that_it_is_in_doubt, say_that_it_waits
 from sluice_allocator.core.request.bind import bind_again, bindable, bound_of, follow_bound, release, waived, waived_for
 from sluice_allocator.core.request.entries import GrantVerdicts, reconcile_ended, reconcile_entries
 from sluice_allocator.core.request.eviction_orders import reconcile_eviction
@@ -46,13 +47,14 @@ def reconcile_request(ctx: SchedulerContext, request: RequestId) -> None:
     if ctx.node_waits.node_of:
         ctx.node_waits.let_go(request)
     asked = ctx.facts.requests.get(request)
-    know_group(ctx, request, asked)
+    know_gang(ctx, request, asked)
     entries = ctx.facts.entries_of(request)
     judged = reconcile_entries(ctx, entries, asked)
     reconcile_eviction(ctx, request, asked, entries)
     look_at_movable(ctx, request, asked, entries)
     if isinstance(asked, msg.AllocationRequested):
-        _settle_asked(ctx, request, asked, entries, judged)
+        if not _settle_asked(ctx, request, asked, entries, judged):
+            ctx.queue.remove(request)
         has_reason = tell_own_reason(ctx, request, asked, entries)
     else:
         ctx.queue.remove(request)
@@ -66,39 +68,35 @@ def reconcile_request(ctx: SchedulerContext, request: RequestId) -> None:
 
 def _settle_asked(
     ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, entries: Entries, judged: GrantVerdicts
-) -> None:
+) -> bool:
+    """Publish what follows for a live request. True when it wants a place, and may be in the queue; else it is not."""
     address = subjects.binding(request)
     binding = ctx.facts.bindings.get(request)
     if ctx.outbox.busy(address) or isinstance(binding, msg.Released):
-        ctx.queue.remove(request)
-        return
+        return False
     if isinstance(binding, msg.Bound):
-        ctx.queue.remove(request)
         _settle_bound(ctx, asked, binding, entries, judged)
-        return
+        return False
     grants = {a: e for a, e in judged.standing.items() if not is_kept(ctx, e)}
     held = asked.held
     if held is not None and held.allocation not in grants and _keep_pinned(ctx, request, asked, entries, judged):
-        ctx.queue.remove(request)
-        return
+        return False
     answer = _answer(ctx, request, asked, grants) or waived_for(ctx, request, asked, judged.unfit)
     if answer is not None:
-        ctx.queue.remove(request)
         ctx.commit(address, answer, request)
-        return
+        return False
     if isinstance(ctx.facts.answer_to(request), msg.Refused):
-        ctx.queue.remove(request)
         _judge_again(ctx, request, asked)
-        return
+        return False
     if request in ctx.committing or not all(_may_have_another(ctx, grant) for grant in grants.values()):
-        ctx.queue.remove(request)
-        return
+        return False
     node = await_node(ctx, request, asked.held)
     if node is not None:
-        ctx.queue.remove(request)
         say_that_it_waits(ctx, request, asked, node)
-    elif not tell_backoff(ctx, request, asked):
-        _refuse_or_queue(ctx, request, asked)
+        return False
+    if tell_backoff(ctx, request, asked):
+        return ctx.gangs.leads(request)  # a member keeps its gang's turn, which is not tried meanwhile
+    return _refuse_or_queue(ctx, request, asked)
 
 
 def _settle_bound(
@@ -128,15 +126,15 @@ def _answer(
     """The binding to publish for a request's places; None while that is open."""
     if not grants:
         return None
-    leaves = why_leave(ctx, request)
-    if leaves is not None:
-        return waived(ctx, request, asked, list(grants), leaves)
+    status = ctx.gangs.status_of(request)
+    if status is PartyStatus.LEAVES:
+        return waived(ctx, request, asked, list(grants), why_leave(ctx, request))
     for allocation, grant in bindable(grants, asked.held).items():
         if grant.booking.node in ctx.facts.removed:
             continue  # bound when its agent comes back, and given up when it does not
         bound = bound_of(ctx, allocation, grant, revision=1)
         if bound is not None:
-            return bound if not is_held_back(ctx, request) else None
+            return bound if status.may_start else None
     return None
 
 
@@ -201,29 +199,28 @@ def _judge_again(ctx: SchedulerContext, request: RequestId, asked: msg.Allocatio
         ctx.commit(subjects.binding(request), no_more, request)
 
 
-def _refuse_or_queue(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested) -> None:
+def _refuse_or_queue(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested) -> bool:
+    """What follows for a request without a place. True when it waits for one in the queue, for itself or its gang."""
     refusal = _refusal(ctx, asked)
     if refusal is not None:
-        ctx.queue.remove(request)
         refused = msg.Refused(request=request, request_revision=asked.revision, refusal=refusal, source=asked.source)
         ctx.commit(subjects.binding(request), refused, request)
-        return
+        return False
     if ctx.rules.defragment and ctx.backoff.note_new(request, ctx.now):
         ctx.moves.arrived(ctx.rules.defragment_arrivals, ctx.rules.defragment_moves_max)
     if take_over(ctx, request, asked):
-        return
-    if waits_with_group(ctx, request):
-        if not ctx.gangs.leads(request):
-            ctx.queue.remove(request)
-        return
+        return False
+    if not ctx.gangs.status_of(request).searches:
+        return ctx.gangs.leads(request)
     shape = shape_of(asked, limited=asked.namespace in ctx.facts.quotas)
-    if stands_alone(ctx, request):
+    if stands_alone(ctx, request, asked):
         shape = singleton_shape(shape, request)
     elif ctx.nothing_else_to_do and shape not in ctx.queue.shapes:
         try_at_once(ctx, request, asked, shape)
-        return
+        return True
     if wait(ctx, request, asked, shape):
         ctx.to_try[request] = None
+    return True
 
 
 def _end_waiting(ctx: SchedulerContext, request: RequestId) -> None:

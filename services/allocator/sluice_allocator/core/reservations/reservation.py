@@ -75,10 +75,9 @@ def _was_made(ctx: ReservationContext, promised: msg.Grant) -> bool:
     """Whether its agent has made it (or its pod was bound), so that its predecessors are gone although their last
     statuses are not read yet: its pod may run there, and is not to lose it."""
     booking = promised.booking
-    binding = ctx.facts.bindings.get(booking.request)
-    if isinstance(binding, msg.Bound) and binding.allocation == booking.allocation:
+    if ctx.facts.bound_to(booking.request) == booking.allocation:
         return True
-    return isinstance(ctx.facts.slices.get(promised.booking.allocation), msg.SliceReady | msg.SliceDegraded)
+    return isinstance(ctx.facts.slices.get(booking.allocation), msg.SliceReady | msg.SliceDegraded)
 
 
 def _stuck(ctx: ReservationContext, promised: msg.Grant) -> tuple[AllocationId, ...]:
@@ -103,8 +102,7 @@ def give_up(ctx: ReservationContext, promised: msg.Grant) -> None:
 
 
 def _promises_of(ctx: ReservationContext, request: RequestId) -> list[msg.Grant]:
-    binding = ctx.facts.bindings.get(request)
-    waived = binding.allocations if isinstance(binding, msg.Waived) else ()
+    waived = ctx.facts.waived_by(request)
     grants = (each for each in ctx.facts.grants_of(request) if each.booking.allocation not in waived)
     return [grant for grant in grants if is_promise(ctx, grant) and not is_being_revoked(ctx, grant)]
 

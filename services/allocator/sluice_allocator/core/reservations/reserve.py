@@ -34,23 +34,23 @@ def promise_places(ctx: ReservationContext) -> None:
     ctx.promised.freed.clear()
     _see_who_is_due(ctx)
     for _ in range(ctx.rules.promise_tries):
-        group = _next_group(ctx)
-        if group is None:
+        pending = _next_shape(ctx)
+        if pending is None:
             return
-        if _try_to_promise(ctx, group):
-            _look_at(ctx, group.shape)  # the next of its shape may have waited long enough, too
+        if _try_to_promise(ctx, pending):
+            _look_at(ctx, pending.shape)  # the next of its shape may have waited long enough, too
         else:
             first_s, most_s = ctx.rules.promise_retry_s, ctx.rules.promise_retry_max_s
-            ctx.aging.look_at(group.shape, ctx.now + longer_each_time(first_s, group.promise_failures, most_s))
-            group.promise_failures += 1
+            ctx.aging.look_at(pending.shape, ctx.now + longer_each_time(first_s, pending.promise_failures, most_s))
+            pending.promise_failures += 1
 
 
 def _first_claim(ctx: ReservationContext, model: str) -> tuple[QueueKey, bytes] | None:
     """The earliest turn among those that still wait at that turn."""
     while (claim := ctx.aging.first_claim(model)) is not None:
         turn, shape = claim
-        group = ctx.queue.shapes.get(shape)
-        if group is not None and group.members.first() == turn:
+        pending = ctx.queue.shapes.get(shape)
+        if pending is not None and pending.members.first() == turn:
             return claim
         ctx.aging.no_claim(shape)
     return None
@@ -65,10 +65,10 @@ def _see_who_is_due(ctx: ReservationContext) -> None:
 
 
 def _look_at(ctx: ReservationContext, shape: bytes) -> None:
-    group = ctx.queue.shapes.get(shape)
-    if group is None:
+    pending = ctx.queue.shapes.get(shape)
+    if pending is None:
         return
-    turn = group.members.first()
+    turn = pending.members.first()
     due_at = ctx.backoff.since_when(turn[2], ctx.now) + ctx.rules.promise_after_s
     if due_at <= ctx.now:
         ctx.aging.mark_due(shape, turn)
@@ -76,30 +76,30 @@ def _look_at(ctx: ReservationContext, shape: bytes) -> None:
         ctx.aging.look_at(shape, due_at)
 
 
-def _next_group(ctx: ReservationContext) -> PendingShape | None:
-    """The group whose turn it is; groups with another first by now are looked at again."""
+def _next_shape(ctx: ReservationContext) -> PendingShape | None:
+    """The shape whose turn it is; those with another first by now are looked at again."""
     for _ in range(ctx.rules.settle_batch):
         due = ctx.aging.next_due()
         if due is None:
             return None
         turn, shape = due
-        group = ctx.queue.shapes.get(shape)
-        if group is not None and group.members.first() == turn:
-            return group
+        pending = ctx.queue.shapes.get(shape)
+        if pending is not None and pending.members.first() == turn:
+            return pending
         _look_at(ctx, shape)
     return None
 
 
-def _try_to_promise(ctx: ReservationContext, group: PendingShape) -> bool:
-    """Reserve a place for the first of a group. False when it has none to wait for, or has one already."""
-    turn = group.members.first()
+def _try_to_promise(ctx: ReservationContext, pending: PendingShape) -> bool:
+    """Reserve a place for the first of a shape. False when it has none to wait for, or has one already."""
+    turn = pending.members.first()
     request = turn[2]
     asked = ctx.facts.wanted(request)
-    if asked is None or group.aside is not None or asked.group is not None:
-        ctx.aging.no_claim(group.shape)
-        return False  # it waits for its namespace's limits, or for its group: no place would help it
+    if asked is None or pending.aside is not None or asked.group is not None:
+        ctx.aging.no_claim(pending.shape)
+        return False  # it waits for its namespace's limits, or for its gang: no place would help it
     if standing_promise(ctx, request) is not None:
-        ctx.aging.no_claim(group.shape)  # another allocator's, or one by which movable pods make room for it
+        ctx.aging.no_claim(pending.shape)  # another allocator's, or one by which movable pods make room for it
         return False
     limits = _Limits(ctx, turn)
     promise = find_reservation(
@@ -111,9 +111,9 @@ def _try_to_promise(ctx: ReservationContext, group: PendingShape) -> bool:
         open_to=limits.open_to,
     )
     if promise is None and limits.kept_out:
-        ctx.aging.claim(group.shape, turn, frozenset(limits.kept_out))
+        ctx.aging.claim(pending.shape, turn, frozenset(limits.kept_out))
     else:
-        ctx.aging.no_claim(group.shape)
+        ctx.aging.no_claim(pending.shape)
     if promise is None or forbids_place(ctx, None, asked.namespace, promise.place.devices, promise.after):
         return False
     ctx.queue.remove(request)

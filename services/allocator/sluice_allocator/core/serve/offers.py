@@ -1,11 +1,11 @@
 """Serves the queue (step 5 of `core.cycle`): which request is tried when, and which reasons the others show. A new
 request is tried at once, on the whole fleet. A waiting one fits nowhere but where something changed: what is freed is
-offered, node by node, to the head of each group in the order of turns; behind a head that got a place the next becomes
+offered, node by node, to the head of each shape in the order of turns; behind a head that got a place the next becomes
 head, at its own later turn.
 
-Fairness: what was freed is offered to earlier turns first, and every group is tried at least once on it. An event has a
+Fairness: what was freed is offered to earlier turns first, and every shape is tried at least once on it. An event has a
 budget of tries: first the node freed last, then the passes under way, in turn. Two kinds may overtake: a new request of
-another shape; and, on a node whose pass is under way, the groups that it reaches next (every other try is theirs)."""
+another shape; and, on a node whose pass is under way, the shapes that it reaches next (every other try is theirs)."""
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId
@@ -14,8 +14,9 @@ from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core import placement
 from sluice_allocator.core.capacity.demand import with_nodes_asked_for
 from sluice_allocator.core.context import SchedulerContext
-from sluice_allocator.core.gangs.reconcile import joins_group, refresh_groups, shape_of_group, tell_group, turn_of
-from sluice_allocator.core.gangs.trial import begin_trial, go_on_with_trials, offer_to_group
+from sluice_allocator.core.gangs.gang import PartyStatus
+from sluice_allocator.core.gangs.reconcile import refresh_gangs, shape_of_gang, tell_gang, turn_of
+from sluice_allocator.core.gangs.trial import begin_trial, go_on_with_trials, offer_to_gang
 from sluice_allocator.core.placement import NoPlace, Place, PlaceRequest, find_free, find_place_on, place_request_of
 from sluice_allocator.core.preemption.candidates import find_victims
 from sluice_allocator.core.preemption.drain import with_cordons
@@ -24,6 +25,7 @@ from sluice_allocator.core.quotas.alternatives import find_other, may_have_other
 from sluice_allocator.core.quotas.quota import forbids_asking, look_at_given_back, within_limits
 from sluice_allocator.core.reservations.reservation import not_from_others, say_for_whom_it_waits, with_promises
 from sluice_allocator.core.reservations.reserve import exchange_promise
+from sluice_allocator.core.state.context import publish_wait
 from sluice_allocator.core.state.grant_facts import standing_promise
 
 
@@ -64,14 +66,14 @@ def _try_where_pods_have_changed(ctx: SchedulerContext) -> None:
         request = next(iter(woken))
         del woken[request]
         if request in ctx.queue:
-            _try_all_alike(ctx, ctx.queue.group_of(request).members.first()[2])
+            _try_all_alike(ctx, ctx.queue.pending_shape(request).members.first()[2])
 
 
 def _tell_those_behind(ctx: SchedulerContext) -> None:
     """Copy the reasons of the first of a shape to those behind it, after a pass over the whole fleet."""
     for _ in range(min(ctx.rules.settle_batch, len(ctx.to_tell))):
         request, _ = ctx.to_tell.popitem(last=False)
-        why = ctx.queue.group_of(request).why if request in ctx.queue else None
+        why = ctx.queue.pending_shape(request).why if request in ctx.queue else None
         if why is not None and _is_news(ctx, request, why):
             _say_pending(ctx, request, ctx.facts.live(request), why)
 
@@ -86,7 +88,7 @@ def _look_outside(ctx: SchedulerContext) -> None:
         request = ctx.queue.next_put_out()
         if request is None:
             return
-        if not tell_group(ctx, request):
+        if not tell_gang(ctx, request):
             _say_pending(ctx, request, ctx.facts.live(request), ctx.queue.why_outside())
 
 
@@ -98,11 +100,10 @@ def try_at_once(ctx: SchedulerContext, request: RequestId, asked: AllocationRequ
         _grant(ctx, request, asked, found)
     if found is None or isinstance(found, Place) or not wait(ctx, request, asked, shape):
         return
-    if over is not None and not may_have_other(ctx, request, asked):
-        ctx.queue.set_aside(request, asked.namespace)
-    group = ctx.queue.group_of(request)
-    group.why, group.searched_at = found, ctx.now
-    _say_pending(ctx, request, asked, found)
+    if over is not None:
+        _wait_for_limits(ctx, request, asked, found)
+    else:
+        _wait_for_place(ctx, request, asked, found)
 
 
 def wait(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, shape: bytes) -> bool:
@@ -113,7 +114,8 @@ def wait(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, 
         if request in ctx.queue.outside:
             _take_back_word_of_promise(ctx, request, asked)
         return False
-    if not (ctx.gangs.leads(request) or joins_group(ctx, request)):  # a group has places for all, or none promised
+    is_of_gang = ctx.gangs.leads(request) or ctx.gangs.status_of(request) is PartyStatus.JOINS
+    if not is_of_gang:  # a gang has places for all, or none promised
         ctx.aging.look_at(shape, since + ctx.rules.promise_after_s)
     return True
 
@@ -126,24 +128,22 @@ def _take_back_word_of_promise(ctx: SchedulerContext, request: RequestId, asked:
         _say_pending(ctx, request, asked, ctx.queue.why_outside())
 
 
-def stands_alone(ctx: SchedulerContext, request: RequestId) -> bool:
-    """Whether a request waits apart from its equals: it may fail where they fit, is reserved for, or leads a group."""
-    asked = ctx.facts.wanted(request)
-    may_fail = bool(ctx.backoff.avoided(request, ctx.now))
-    may_fail = may_fail or (asked is not None and ctx.cluster.peers.keep_out(asked))
-    return may_fail or joins_group(ctx, request) or standing_promise(ctx, request) is not None
+def stands_alone(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> bool:
+    """Whether a request waits apart from its equals: it may fail where they fit, is reserved for, or leads a gang."""
+    may_fail = bool(ctx.backoff.avoided(request, ctx.now)) or ctx.cluster.peers.keep_out(asked)
+    return may_fail or ctx.gangs.status_of(request) is PartyStatus.JOINS or standing_promise(ctx, request) is not None
 
 
 def shape_in_queue(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> bytes:
     if ctx.gangs.leads(request):
-        return shape_of_group(ctx, request)
+        return shape_of_gang(ctx, request)
     shape = shape_of(asked, limited=asked.namespace in ctx.facts.quotas)
-    return singleton_shape(shape, request) if stands_alone(ctx, request) else shape
+    return singleton_shape(shape, request) if stands_alone(ctx, request, asked) else shape
 
 
 def refresh_pending(ctx: SchedulerContext) -> None:
     """Look again at a few waiting requests, in turn, so that reasons stay current and none is overlooked."""
-    refresh_groups(ctx)
+    refresh_gangs(ctx)
     for _ in range(min(ctx.rules.pending_refresh_batch, len(ctx.queue))):  # each at most once
         if not ctx.queue:
             return
@@ -203,15 +203,15 @@ def _offer_to_namespaces(ctx: SchedulerContext) -> None:
 
 
 def _try_all_alike(ctx: SchedulerContext, request: RequestId) -> None:
-    """Try a waiting request; if it gets a place, the next of its group is tried after the other new ones."""
-    group = ctx.queue.group_of(request)
-    if _try_everywhere(ctx, request) and group.members:
-        ctx.to_try[group.members.first()[2]] = None
+    """Try a waiting request; if it gets a place, the next of its shape is tried after the other new ones."""
+    pending = ctx.queue.pending_shape(request)
+    if _try_everywhere(ctx, request) and pending.members:
+        ctx.to_try[pending.members.first()[2]] = None
 
 
 def _try_new(ctx: SchedulerContext, request: RequestId) -> None:
     """Try a newly queued request; if an identical one is ahead, copy its reasons instead of searching. Even where a
-    pass is under way that has not reached its group: its head is reached, and then it."""
+    pass is under way that has not reached its shape: its head is reached, and then it."""
     if ctx.queue.is_head(request):
         _try_everywhere(ctx, request)
     else:
@@ -219,18 +219,18 @@ def _try_new(ctx: SchedulerContext, request: RequestId) -> None:
 
 
 def _look_again(ctx: SchedulerContext, request: RequestId) -> None:
-    """Publish why a request's group waits; search for the head of the group first, if that was long ago."""
-    group = ctx.queue.group_of(request)
-    if ctx.now - group.searched_at >= ctx.rules.pending_refresh_s:
-        _try_all_alike(ctx, group.members.first()[2])
-    if request in ctx.queue and group.why is not None:
-        _say_pending(ctx, request, ctx.facts.live(request), group.why)
+    """Publish why a request's shape waits; search for its head first, if that was long ago."""
+    pending = ctx.queue.pending_shape(request)
+    if ctx.now - pending.searched_at >= ctx.rules.pending_refresh_s:
+        _try_all_alike(ctx, pending.members.first()[2])
+    if request in ctx.queue and pending.why is not None:
+        _say_pending(ctx, request, ctx.facts.live(request), pending.why)
 
 
 def _try_on(ctx: SchedulerContext, request: RequestId, node: NodeName) -> bool:
     """Try a head on one node; True when it has a place now."""
     if ctx.gangs.leads(request):
-        offer_to_group(ctx, request, node)
+        offer_to_gang(ctx, request, node)
         return False
     asked = ctx.facts.live(request)
     over, place = forbids_asking(ctx, request, asked.namespace, asked.claims), None
@@ -243,7 +243,7 @@ def _try_on(ctx: SchedulerContext, request: RequestId, node: NodeName) -> bool:
         _grant(ctx, request, asked, granted)
         return True
     if over is not None:
-        _wait_for_limits(ctx, request, asked, over)
+        _wait_for_limits(ctx, request, asked, nor_other(asked, over))
     elif place is None:
         if exchange_promise(ctx, request, asked, freed_on=node):
             return True
@@ -281,7 +281,6 @@ def _try_everywhere(ctx: SchedulerContext, request: RequestId) -> bool:
         begin_trial(ctx, request)
         return False
     asked = ctx.facts.live(request)
-    group = ctx.queue.group_of(request)
     over = forbids_asking(ctx, request, asked.namespace, asked.claims)
     if over is None:
         ctx.queue.offer_again(request)
@@ -291,24 +290,23 @@ def _try_everywhere(ctx: SchedulerContext, request: RequestId) -> bool:
     if found is None or isinstance(found, Place):
         return True
     if over is not None:
-        _wait_for_limits(ctx, request, asked, over)
+        _wait_for_limits(ctx, request, asked, found)
         return False
-    group.why, group.searched_at = found, ctx.now
-    _say_pending(ctx, request, asked, found)
+    _wait_for_place(ctx, request, asked, found)
     _stand_apart(ctx, request, asked)
     return False
 
 
 def _stand_apart(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> None:
     """A request newly kept out by other pods waits by itself, and its equals are tried without it."""
-    group = ctx.queue.group_of(request)
-    if not ctx.cluster.peers.keep_out(asked) or len(shape := shape_in_queue(ctx, request, asked)) == len(group.shape):
+    pending = ctx.queue.pending_shape(request)
+    if not ctx.cluster.peers.keep_out(asked) or len(shape := shape_in_queue(ctx, request, asked)) == len(pending.shape):
         return
     if wait(ctx, request, asked, shape):
-        alone_now = ctx.queue.group_of(request)
-        alone_now.why, alone_now.searched_at = group.why, ctx.now
-        if group.members:
-            ctx.to_try[group.members.first()[2]] = None
+        alone_now = ctx.queue.pending_shape(request)
+        alone_now.why, alone_now.searched_at = pending.why, ctx.now
+        if pending.members:
+            ctx.to_try[pending.members.first()[2]] = None
 
 
 def _search(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> Place | NoPlace | None:
@@ -345,7 +343,7 @@ def _evict_for(
 ) -> bool:
     """Book the place of less important pods, and have them evicted. False when that does not help."""
     if not asked.preempts or asked.group is not None or standing_promise(ctx, request) is not None:
-        return False  # members of a group are granted together or not at all; a reservation is waited for
+        return False  # members of a gang are granted together or not at all; a reservation is waited for
     avoid = not_from_others(ctx, request)
     priority = ctx.priority_of(asked.namespace, asked.priority)
     found = find_victims(ctx, request, place_request_of(asked), priority, avoid, at_limit=at_limit)
@@ -357,13 +355,18 @@ def _evict_for(
     return True
 
 
-def _wait_for_limits(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, over: NoPlace) -> None:
-    """Let a group wait until its namespace releases something or may have more: no place is of use to it."""
+def _wait_for_limits(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, why: NoPlace) -> None:
+    """Let a shape wait until its namespace releases something or may have more: no place is of use to it."""
     if not may_have_other(ctx, request, asked):
         ctx.queue.set_aside(request, asked.namespace)
-    group = ctx.queue.group_of(request)
-    group.why, group.searched_at = nor_other(asked, over), ctx.now
-    _say_pending(ctx, request, asked, group.why)
+    _wait_for_place(ctx, request, asked, why)
+
+
+def _wait_for_place(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, why: NoPlace) -> None:
+    """Note and publish why a request's shape waits, after a search of the whole fleet."""
+    pending = ctx.queue.pending_shape(request)
+    pending.why, pending.searched_at = why, ctx.now
+    _say_pending(ctx, request, asked, why)
 
 
 def _grant(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, place: Place) -> None:
@@ -376,13 +379,7 @@ def _say_pending(ctx: SchedulerContext, request: RequestId, asked: AllocationReq
     promise = standing_promise(ctx, request)
     if promise is not None and say_for_whom_it_waits(ctx, request, asked, promise):
         return
-    is_news = _is_news(ctx, request, why)
-    first = why.reasons[0].reason if why.reasons else None
-    if not ctx.backoff.admit_pending(request, ctx.now, reason=first, is_news=is_news):
-        return
-    message = with_nodes_asked_for(ctx, request, why.message)
-    pending = Pending(request=request, request_revision=asked.revision, message=message, reasons=why.reasons)
-    ctx.outbox.keep(subjects.waiting(request), pending, request=request)
+    publish_wait(ctx, request, asked, with_nodes_asked_for(ctx, request, why), is_news=_is_news(ctx, request, why))
 
 
 def _is_news(ctx: SchedulerContext, request: RequestId, why: NoPlace) -> bool:

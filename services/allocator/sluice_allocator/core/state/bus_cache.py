@@ -113,7 +113,7 @@ class BusCache:
         return asked if isinstance(asked, msg.AllocationRequested) else None
 
     def live(self, request: RequestId) -> msg.AllocationRequested:
-        """A request that waits: withdrawn ones have left the queue, and ended their group's trial, before."""
+        """A request that waits: withdrawn ones have left the queue, and ended their gang's trial, before."""
         asked = self.requests[request]
         assert isinstance(asked, msg.AllocationRequested)
         return asked
@@ -138,6 +138,16 @@ class BusCache:
         if isinstance(binding, msg.Refused) and asked is not None and asked.revision > binding.request_revision:
             return None
         return binding
+
+    def bound_to(self, request: RequestId) -> AllocationId | None:
+        """The allocation that a request is bound to; None while it is bound to none."""
+        binding = self.bindings.get(request)
+        return binding.allocation if isinstance(binding, msg.Bound) else None
+
+    def waived_by(self, request: RequestId) -> tuple[AllocationId, ...]:
+        """The allocations that are not to be bound to a request any more, by its last answer."""
+        binding = self.bindings.get(request)
+        return binding.allocations if isinstance(binding, msg.Waived) else ()
 
     def came_at(self, request: RequestId) -> int:
         """The sequence of a request's first message, which decides its turn, as far as this process knows it."""

@@ -21,7 +21,7 @@ class Condition(StrEnum):
     BOUND_WITHOUT_ENTRY = "a binding has no ledger entry (request)"
     BINDING_DIFFERS = "a binding differs from its slice, and neither is known to be newer (request)"
     SLICE_WITHOUT_ENTRY = "an agent reports a slice that the ledger of its adopted node lacks (node)"
-    NODE_NOT_ADOPTED = "a node is known and not adopted (node)"
+    NODE_NEVER_OPENED = "a node is known, and was not opened since the broker was wiped (node)"
     NODE_REMOVED = "a node was removed, and its agent may still prove that it runs (node)"
     REMOVAL_UNREAD = "a ledger was closed for a removal that is not read yet (node)"
     HEAD_OVERWRITTEN = "another allocator adopted a node for another run of its agent (node)"

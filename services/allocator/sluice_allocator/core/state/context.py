@@ -16,7 +16,7 @@ from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice.contracts.resize import counted_booking, max_sizes, same_places
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.key_index import drop, put
-from sluice_allocator.core.placement import ClusterState, Place, PlaceRequest, find_place_on
+from sluice_allocator.core.placement import ClusterState, NoPlace, Place, PlaceRequest, find_place_on
 from sluice_allocator.core.queue.backoff import RequestBackoff
 from sluice_allocator.core.queue.capacity_offers import CapacityOffers
 from sluice_allocator.core.queue.pending_queue import PendingQueue
@@ -228,6 +228,14 @@ class Context:
                 self.look_again(unsent.address)
 
 
+def publish_wait(ctx: Context, request: RequestId, asked: AllocationRequested, why: NoPlace, *, is_news: bool) -> None:
+    """Publish why a request waits: news at once, else at a bounded rate."""
+    reason = why.reasons[0].reason if why.reasons else None
+    if ctx.backoff.admit_pending(request, ctx.now, reason=reason, is_news=is_news):
+        pending = Pending(request=request, request_revision=asked.revision, message=why.message, reasons=why.reasons)
+        ctx.outbox.keep(subjects.waiting(request), pending, request=request)
+
+
 def say_why(ctx: Context, request: RequestId, asked: AllocationRequested, message: str, reason: ReasonCount) -> None:
     """Publish why the pod is not bound; the same reason at a bounded rate, for another allocator may know more."""
     kept = ctx.outbox.kept(subjects.waiting(request))
@@ -236,7 +244,4 @@ def say_why(ctx: Context, request: RequestId, asked: AllocationRequested, messag
     else:
         is_new = not isinstance(kept, Pending) or kept.message != message
     is_loss = reason.reason is not WaitReason.NODE_NOT_OPEN
-    if not ctx.backoff.admit_pending(request, ctx.now, reason=reason.reason, is_news=is_loss and is_new):
-        return
-    pending = Pending(request=request, request_revision=asked.revision, message=message, reasons=(reason,))
-    ctx.outbox.keep(subjects.waiting(request), pending, request=request)
+    publish_wait(ctx, request, asked, NoPlace(message, (reason,)), is_news=is_loss and is_new)

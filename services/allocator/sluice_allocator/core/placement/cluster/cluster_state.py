@@ -39,7 +39,7 @@ class ClusterState:
         self.specs = DeviceSpecs(rules)
         self.shown: dict[NodeName, None] = {}  # the nodes with an inventory
         self._hosts: dict[NodeName, HostFacts] = {}
-        self._unusable: dict[NodeName, WaitReason] = {}
+        self._unusable: dict[NodeName, tuple[WaitReason, ...]] = {}
         self._cordoned: dict[NodeName, frozenset[GpuUuid]] = {}  # single GPUs that an operator cordoned
         self._bookings: dict[AllocationId, Booking] = {}
         self._awaited: dict[GpuUuid, dict[DeviceKey, DeviceGrant]] = {}  # on GPUs that no inventory shows (yet)
@@ -142,12 +142,13 @@ class ClusterState:
         if not self._is_trial:
             self.peers.see(name, self._hosts.get(name), is_shown=name in self.shown)
 
-    def set_usable(self, name: NodeName, why_not: WaitReason | None) -> bool:
-        """Allow new slices on a node's GPUs, or forbid them for a reason. True when that changed."""
-        if self._unusable.get(name) == why_not and name in self.nodes:
+    def set_usable(self, name: NodeName, *why_not: WaitReason) -> bool:
+        """Allow new slices on a node's GPUs, or forbid them for all of these reasons, of which the first is shown. True
+        when any of them changed."""
+        if self._unusable.get(name, ()) == why_not and name in self.nodes:
             return False
         self._unusable.pop(name, None)
-        if why_not is not None:
+        if why_not:
             self._unusable[name] = why_not
         self._offer_anew(name)
         return True
@@ -168,19 +169,20 @@ class ClusterState:
 
     def why_unusable(self, gpu: Gpu) -> WaitReason | None:
         """Why a GPU takes no new slices; None when it does."""
-        reason = self._unusable.get(gpu.node)
-        if reason is not None:
-            return reason
+        reasons = self._unusable.get(gpu.node)
+        return reasons[0] if reasons is not None else self._why_gpu_unusable(gpu)
+
+    def _why_gpu_unusable(self, gpu: Gpu) -> WaitReason | None:
         facts = self._hosts.get(gpu.node)
         if (facts is not None and facts.cordoned) or gpu.report.uuid in self._cordoned.get(gpu.node, ()):
             return WaitReason.NODE_CORDONED
         return None if gpu.report.healthy else WaitReason.GPU_UNHEALTHY
 
     def is_out_of_use(self, booking: Booking) -> bool:
-        """Whether a booked GPU is cordoned or unhealthy."""
-        shown = (self.gpus.get(device.gpu) for device in booking.devices)
-        found = {self.why_unusable(gpu) for gpu in shown if gpu is not None}
-        return bool(found & {WaitReason.NODE_CORDONED, WaitReason.GPU_UNHEALTHY})
+        """Whether a booked GPU is cordoned or unhealthy, whatever else is the matter with its node."""
+        shown = [gpu for device in booking.devices if (gpu := self.gpus.get(device.gpu)) is not None]
+        is_cordoned = any(WaitReason.NODE_CORDONED in self._unusable.get(gpu.node, ()) for gpu in shown)
+        return is_cordoned or any(map(self._why_gpu_unusable, shown))
 
     def gpus_of(self, model: str) -> int:
         """How many GPUs of a product are usable. Walks over kinds of GPUs, never over GPUs."""
@@ -313,7 +315,7 @@ class ClusterState:
         name, trial = snapshot.node, self.without_nodes()
         trial.set_host(name, self._hosts.get(name))
         trial.show(snapshot)
-        trial.set_usable(name, self._unusable.get(name))
+        trial.set_usable(name, *self._unusable.get(name, ()))
         trial.cordon(name, self._cordoned.get(name, frozenset()))
         there = self.nodes[name]
         moved = {allocation: None for gpu in there.all_gpus for allocation, _ in gpu.spans}
