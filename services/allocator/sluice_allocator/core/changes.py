@@ -8,6 +8,7 @@ from sluice.contracts.bus.events import ReadingCaughtUp, Stream
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName, request_named
 from sluice.contracts.messages import Closed, SliceGone
+from sluice_allocator.core import recheck
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.moves.move import count_move
 from sluice_allocator.core.placement.affinity.peers import peer_of
@@ -21,16 +22,6 @@ from sluice_allocator.core.preemption.drain import look_at_drained
 from sluice_allocator.core.quotas.overcommit import look_at_binding, look_at_booked, look_at_excess
 from sluice_allocator.core.quotas.quota import limits_changed, source_has_spoken
 from sluice_allocator.core.quotas.retry import look_at_held
-from sluice_allocator.core.recheck import (
-    watch_answer,
-    watch_binding,
-    watch_consumer,
-    watch_entry,
-    watch_grant,
-    watch_head,
-    watch_request,
-    watch_status,
-)
 from sluice_allocator.core.request.reconcile import reconcile_request
 from sluice_allocator.core.reservations.reservation import count_promises, is_about_promises, look_at_promises
 from sluice_allocator.core.state.bus_cache import request_of
@@ -49,7 +40,7 @@ def value_changed(ctx: SchedulerContext, address: Address) -> None:
         case "binding":
             _request_changed(ctx, RequestId(address.key[0]))
             look_at_binding(ctx, RequestId(address.key[0]))
-            watch_binding(ctx, RequestId(address.key[0]))
+            recheck.watch_binding(ctx, RequestId(address.key[0]))
         case "node" | "inventory" | "host" | "cordon":
             node = NodeName(address.key[0])
             ctx.changed_nodes[node] = None
@@ -62,12 +53,10 @@ def value_changed(ctx: SchedulerContext, address: Address) -> None:
         case "quota":
             limits_changed(ctx, address.key[0])
             look_at_guarantee(ctx, address.key[0])
-        case _:
-            pass
 
 
 def _node_spoke(ctx: SchedulerContext, node: NodeName) -> None:
-    watch_consumer(ctx, node)
+    recheck.watch_consumer(ctx, node)
     if node in ctx.facts.removed:
         ctx.conditions.clear(Condition.REMOVAL_UNREAD, node)
     elif ctx.conditions.clear(Condition.NODE_REMOVED, node):
@@ -86,7 +75,7 @@ def _request_changed(ctx: SchedulerContext, request: RequestId) -> None:
     look_at_held(ctx, request, asked)
     if ctx.gangs.member_of:
         ctx.gangs.touch(request)
-    watch_request(ctx, request)
+    recheck.watch_request(ctx, request)
     look_at_victims_of(ctx, request)
 
 
@@ -94,7 +83,7 @@ def _entry_changed(ctx: SchedulerContext, node: NodeName, allocation: Allocation
     """An entry of a node's ledger changed, or its slice's status; the head of the ledger counts as an entry."""
     is_head = allocation == "head"
     if is_head:
-        watch_head(ctx, node)
+        recheck.watch_head(ctx, node)
     if ctx.gangs.member_of:
         ctx.gangs.touch(request_named(allocation))
     if is_head or node in ctx.unopened or node in ctx.facts.removed or ctx.facts.unreadable:
@@ -112,7 +101,7 @@ def rebook(ctx: SchedulerContext, allocation: AllocationId) -> bool:
     entry = ctx.facts.ledger.get(allocation)
     request = request_of(entry) if entry is not None else request_named(allocation)
     gone = isinstance(ctx.facts.slices.get(allocation), SliceGone)
-    watch_status(ctx, allocation)
+    recheck.watch_status(ctx, allocation)
     if entry is None:
         if allocation not in ctx.assumed:
             freed = ctx.cluster.unbook(allocation)
@@ -120,10 +109,10 @@ def rebook(ctx: SchedulerContext, allocation: AllocationId) -> bool:
             ctx.strays[allocation] = None
         if allocation in ctx.facts.slices:
             ctx.changed_requests[ctx.facts.slices[allocation].request] = None
-        watch_answer(ctx, request)
+        recheck.watch_answer(ctx, request)
     elif isinstance(entry, Closed) or gone:
         freed = ctx.cluster.unbook(allocation)
-        watch_answer(ctx, request)
+        recheck.watch_answer(ctx, request)
     else:
         booking = ctx.counted(entry)
         freed = ctx.cluster.book(booking)
@@ -132,7 +121,7 @@ def rebook(ctx: SchedulerContext, allocation: AllocationId) -> bool:
         look_at_booked(ctx, allocation, entry)
         if ctx.facts.quotas:
             look_at_excess(ctx, allocation)
-    watch_grant(ctx, allocation)
+    recheck.watch_grant(ctx, allocation)
     if entry is not None:
         ctx.changed_requests[request] = None
     note_victim(ctx, allocation, entry)
@@ -152,9 +141,9 @@ def caught_up(ctx: SchedulerContext, event: ReadingCaughtUp) -> None:
     if event.stream is Stream.BOOK:
         watched = ctx.conditions.young(Condition.BOUND_WITHOUT_ENTRY)
         for request in (*watched, *ctx.facts.bound_beyond):  # a server that lags tells nothing of the newest
-            watch_entry(ctx, RequestId(request))
+            recheck.watch_entry(ctx, RequestId(request))
         for node in ctx.facts.news:
-            watch_consumer(ctx, node)
+            recheck.watch_consumer(ctx, node)
     if ctx.facts.is_whole:
         ctx.facts.unbooked |= dict.fromkeys((*ctx.facts.ledger, *ctx.cluster.booked(), *ctx.facts.slices))
         book_what_was_read(ctx)

@@ -93,10 +93,8 @@ class AllocatorServer(AllocatorServiceServicer):
     async def Explain(self, request: pb.ExplainRequest, context: Any) -> pb.ExplainResponse:  # noqa: N802
         name = request.request
         if not name or len(name) > ID_CHARACTERS_MAX:
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"request: {len(name)} characters; a request's id has 1 to {ID_CHARACTERS_MAX}",
-            )
+            why = f"request: {len(name)} characters; a request's id has 1 to {ID_CHARACTERS_MAX}"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
         async with self._when_working(context) as ctx:
             standing = how_it_stands(ctx, RequestId(name))
         if standing is None:

@@ -87,10 +87,9 @@ def tell_gang_reason(ctx: GangContext, request: RequestId, asked: AllocationRequ
 def tell_gang(ctx: GangContext, leader: RequestId) -> bool:
     """A gang's leader is now outside the queue: all members get that reason. False where it leads no gang."""
     party = ctx.gangs.party_of(leader) if ctx.gangs.leads(leader) else None
-    if party is None:
-        return False
-    ctx.changed_requests |= dict.fromkeys(party.members)
-    return True
+    if party is not None:
+        ctx.changed_requests |= dict.fromkeys(party.members)
+    return party is not None
 
 
 def _why_now(ctx: GangContext, party: Party, why: NoPlace) -> NoPlace:

@@ -13,11 +13,7 @@ from sluice_allocator.core.placement.nodes.bucket import Bucket, SortedBuckets
 from sluice_allocator.core.placement.nodes.gpu import Gpu
 from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.core.placement.nodes.node_shape import NodeShape, ShapeKey
-from sluice_allocator.core.placement.nodes.shared_device import (
-    SharedDevice,
-    SharedDeviceSize,
-    TrustDomain,
-)
+from sluice_allocator.core.placement.nodes.shared_device import SharedDevice, SharedDeviceSize, TrustDomain
 from sluice_allocator.core.placement.spec.config import PoolConfig
 from sluice_allocator.core.placement.spec.place_request import PASSING, meaning_of
 
