@@ -3,14 +3,16 @@
 from pathlib import Path
 
 import pytest
-from cluster import breaking, gpu_pods, handed_over, judging
-from cluster.gpu_pods import container, create, is_ready, pod, pods, until_pods, until_ready
+from cluster import breaking, gpu_pods, handed_over, judging, pod_resources
+from cluster.gpu_pods import SLEEPS, container, create, is_ready, pod, pods, until_pods, until_ready
 from cluster.handed_over import Inside, inside, instances, looking
 from cluster.harness.cluster import Cluster
 from cluster.images.archive import Image, write_archive
 from cluster.images.small import busybox_image
 from cluster.prompt import CERTIFIED, home_on_the_control_plane, typed
 from cluster.waiting import Unmet, until
+
+from sluice.contracts.dra.names import DRIVER
 
 SMALL = {"sluice.dev/profile": "1g.5gb"}
 WHOLE = {"sluice.dev/profile": "7g.40gb"}
@@ -204,6 +206,21 @@ def test_a_resized_share_has_its_new_size_from_the_next_start(installed: Cluster
             assert gpu_pods.places(installed, namespace) == {"share/main": [f"{mib} MiB"]}
         # Its container is another one, so its old size is free at once.
         until("it is small", lambda: "are shrinking" not in says(f"explain {namespace}/share"))
+
+
+def test_monitoring_reads_from_the_kubelet_which_devices_a_pod_has(installed: Cluster, namespace: str) -> None:
+    """The pod-resources API, which DCGM's exporter asks, names claims and CDI devices, those of shares as well."""
+    names = {"slice": SMALL, "share": SHARE}
+    create(installed, namespace, [pod(name, ask, container("main", SLEEPS)) for name, ask in names.items()])
+    for name, found in until_ready(installed, namespace, list(names)).items():
+        claim = handed_over.claim_of(installed, found)
+        machine = found["spec"]["nodeName"]
+        file = handed_over.files(installed)[machine, claim["metadata"]["uid"]]
+        (told,) = pod_resources.by_container(installed, machine)[namespace, name, "main"]
+        assert told.claim_name == claim["metadata"]["name"]
+        assert {each.driver_name for each in told.claim_resources} == {DRIVER}
+        devices = {device.name for each in told.claim_resources for device in each.cdi_devices}
+        assert devices == {f"{handed_over.KIND}={each['name']}" for each in file["devices"]}
 
 
 def test_a_burst_of_small_pods_runs_in_waves(installed: Cluster, namespace: str) -> None:

@@ -12,7 +12,7 @@ from simulation.planted.kube_claims import CLAIM_BUGS_OF_CLUSTERS
 from simulation.planted.troubles import disks_wiped_behind_the_bus
 
 from sluice.contracts.messages import Bound
-from sluice_allocator.core import changes, recheck
+from sluice_allocator.core import recheck
 from sluice_allocator.core.request import eviction_orders, grant_validity, reconcile
 from sluice_pod_watcher.core.cluster import api_handler
 from sluice_pod_watcher.core.cluster.api_handler import ApiHandler
@@ -213,7 +213,7 @@ KUBE_BUGS += [
         "an unrequested answer stays",
         "room on the bus: a word for ever, of every pod that went while the broker forgot what it asked for",
         ("I3",),
-        tuple((module, "watch_answer", always(None)) for module in (changes, recheck)),
+        ((recheck, "watch_answer", always(None)),),
         _forgotten_as_they_go,
     ),
     *CLAIM_BUGS_OF_CLUSTERS,

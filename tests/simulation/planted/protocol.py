@@ -277,7 +277,7 @@ BUGS.extend(
             "orphans at once",
             "living training",
             ("undisturbed",),
-            tuple((module, "watch_grant", _orphans_at_once) for module in (changes, recheck)),
+            ((recheck, "watch_grant", _orphans_at_once),),
         ),
         PlantedBug(
             "late grant",

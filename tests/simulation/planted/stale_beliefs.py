@@ -11,7 +11,7 @@ from simulation.schedules.unanswered import ASKED_IN_ANY_LIFE
 
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.messages import Bound, Waived
-from sluice_allocator.core import changes, recheck
+from sluice_allocator.core import recheck
 from sluice_allocator.core.gangs import reconcile
 from sluice_allocator.core.node import reconcile as nodes
 from sluice_allocator.core.request import entries, grant_validity
@@ -181,9 +181,9 @@ BELIEVED_BUGS += [
         "its slice: the broker was wiped twice, and who takes over counts what its source told in between",
         ("undisturbed",),
         (
-            (changes, "watch_grant", _only_what_is_there_is_looked_at),
-            (changes, "watch_request", _only_answers_are_asked_for),
-            (changes, "watch_binding", always(None)),
+            (recheck, "watch_grant", _only_what_is_there_is_looked_at),
+            (recheck, "watch_request", _only_answers_are_asked_for),
+            (recheck, "watch_binding", always(None)),
         ),
     ),
     PlantedBug(

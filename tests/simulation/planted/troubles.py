@@ -9,7 +9,7 @@ from simulation.plans.plan import Fault, FaultKind, Plan
 from simulation.planted.bug import Bugs, PlantedBug, always, bug
 
 from sluice.contracts.messages import AllocationRequested
-from sluice_allocator.core import changes
+from sluice_allocator.core import recheck
 from sluice_allocator.core.state.bus_cache import BusCache
 from sluice_node_agent.shell.journal.lines import DamagedError, Lines
 from sluice_pod_watcher.core.folder.reconciler import FolderReconciler
@@ -108,7 +108,7 @@ TROUBLE_BUGS += [
         "statuses without entry stay",
         "a pod's end, for ever: it is never released",
         ("I3", "I4"),
-        ((changes, "watch_status", always(None)),),
+        ((recheck, "watch_status", always(None)),),
         disks_wiped_behind_the_bus,
     ),
 ]

@@ -10,7 +10,7 @@ from simulation.planted.bug import Bugs, PlantedBug, always, bug
 from simulation.world import world
 
 from sluice.contracts.messages import NodeRemoved
-from sluice_allocator.core import changes
+from sluice_allocator.core import recheck
 from sluice_allocator.core.node import reconcile as nodes
 from sluice_allocator.core.node import removal as node_removal
 from sluice_allocator.core.request import grant_validity, reconcile
@@ -147,7 +147,7 @@ OPENED_UNHEARD = PlantedBug(
     "adopted again on old knowledge",
     "its slice: its node was removed and is back, and who has not heard it grants the place to somebody else",
     ("I1",),
-    ((changes, "watch_head", always(None)),),
+    ((recheck, "watch_head", always(None)),),
 )
 """The same: the end of the head has to arrive before its reason."""
 
