@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sluice_console.shell.output.formats import OutputFormat
 
 INTERRUPT_S = 0.2  # the latest that a question notices Ctrl-C
+CANCEL_AGAIN_S = 5.0  # how long a command may take for its end before it is cancelled again
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 OPERATORS_ALONE = (
@@ -105,13 +106,36 @@ def run(work: Coroutine[object, object, int]) -> int:
 
     logs.configure(service="console", run="", level="error", form="text")  # commands print, not log
     try:
-        return asyncio.run(work)
+        return asyncio.run(_ending(work))
     except BusError as error:
         sys.stderr.write(f"sluice: {sanitize(_in_words(error))}\n")
         return EXIT_FAILED
     except CommandError as error:
         sys.stderr.write(f"sluice: {sanitize(str(error))}\n")
         return error.exit_code
+
+
+async def _ending(work: Coroutine[object, object, int]) -> int:
+    """A cancelled command, which ends however often that is lost: `asyncio.wait_for` of Python 3.11, by which the NATS
+    client waits, loses what comes together with an answer."""
+    import asyncio
+
+    task = asyncio.current_task()
+    assert task is not None
+
+    async def cancel_again() -> None:
+        while True:
+            await asyncio.sleep(CANCEL_AGAIN_S)
+            if task.cancelling():
+                task.cancel()
+
+    cancelling = asyncio.ensure_future(cancel_again())
+    try:
+        return await work
+    finally:
+        cancelling.cancel()
+        while task.cancelling() > 1:  # as one, which the runner takes for Ctrl-C
+            task.uncancel()
 
 
 def _in_words(error: "BusError") -> str:

@@ -86,6 +86,39 @@ def test_ctrl_c_at_a_question_ends_the_command():
         os.close(ours)
 
 
+_LOSES_IT = """
+import asyncio, sys
+from sluice_console.shell import cli_options
+cli_options.CANCEL_AGAIN_S = 0.1
+async def work():
+    for loses in range(3):
+        print(loses, flush=True)
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            if loses == 2:
+                raise
+try:
+    cli_options.run(work())
+except KeyboardInterrupt:
+    raise SystemExit(130)
+"""
+
+
+def test_a_ctrl_c_that_a_library_loses_ends_the_command_all_the_same():
+    """`sluice trace --watch` went on after Ctrl-C that came together with an answer of the broker."""
+    with heeding_ctrl_c():
+        loses = subprocess.Popen([sys.executable, "-c", _LOSES_IT], stdout=subprocess.PIPE, text=True)
+    with loses:
+        try:
+            assert loses.stdout.readline() == "0\n"
+            loses.send_signal(signal.SIGINT)
+            assert loses.stdout.read() == "1\n2\n"
+            assert loses.wait(10) == 130
+        finally:
+            loses.kill()
+
+
 def test_what_was_not_typed_in_utf_8_is_said_to_be_so():
     """A terminal that is set to Latin-1: `--why "für"`."""
     code, said = _ended(["run", "--namespace", "f\udcfcr", "--", "true"], stdout=None)
