@@ -1,6 +1,7 @@
 """The allocator's answers: real gRPC from real clients, on the memory bus."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -156,6 +157,27 @@ async def test_a_long_question_lets_the_process_answer_probes_and_nothing_be_dec
             await asking
     else:
         assert await asking == at_once
+
+
+async def test_between_any_two_questions_the_core_has_its_turn(monkeypatch):
+    """Otherwise clients that ask again and again would let it decide nothing, and a probe would find it stuck."""
+    bench, turn, order = bench_with(1), asyncio.Lock(), []
+    server = AllocatorServer(bench.allocator, MemoryBroker().bus("allocator"), RunId("r1"), change_nothing, turn)
+    monkeypatch.setattr(shell_server, "SLICE_S", -1.0)
+
+    async def ask():
+        await server.Simulate(POD, None)
+        order.append("question")
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(5):
+            tasks.create_task(ask())
+        await asyncio.sleep(0)
+        while order.count("question") < 5:
+            async with turn:
+                order.append("core")
+            await asyncio.sleep(0)
+    assert ("question", "question") not in itertools.pairwise(order)
 
 
 async def test_a_client_is_told_how_a_request_stands():

@@ -119,7 +119,7 @@ class Allocator:
             ctx.take_back(address.guard)
             note_taken_back(ctx, event.entry.message)
         value_changed(ctx, address)
-        if address.kind == "source" and ctx.facts.settled:
+        if address.kind == "source" and ctx.facts.is_whole:
             source_synced(ctx, SourceName(address.key[0]))
 
     def _report(self, reports: list[OutboxReport]) -> None:

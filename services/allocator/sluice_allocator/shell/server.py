@@ -69,6 +69,7 @@ class AllocatorServer(AllocatorServiceServicer):
     def __init__(self, core: Allocator, bus: Bus, run: RunId, change_shares: ChangeShares, turn: asyncio.Lock) -> None:
         """Read `core` with its `turn`; change shares through `change_shares`; the bus tells who holds the lease."""
         self._core, self._bus, self._run, self._change_shares, self._turn = core, bus, run, change_shares, turn
+        self._one_at_a_time = asyncio.Lock()  # so the core has its turn after each question, however many wait
 
     def register(self, server: grpc.aio.Server) -> None:
         add_AllocatorServiceServicer_to_server(self, server)
@@ -126,7 +127,7 @@ class AllocatorServer(AllocatorServiceServicer):
     async def _when_working(self, context: Any) -> AsyncGenerator[SchedulerContext]:
         """Its turn, unless this allocator is not active and loaded (aborts): its answers would be incomplete."""
         ctx = self._core.ctx
-        async with self._turn:
+        async with self._one_at_a_time, self._turn:
             if not ctx.outbox.paused and ctx.facts.settled:
                 yield ctx
                 return

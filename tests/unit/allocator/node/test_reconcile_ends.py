@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from factories.scheduling.allocator import Bench, asked, begun_anew, working_allocator
+from factories.scheduling.allocator import Bench, all_said, asked, begun_anew, working_allocator
 from factories.scheduling.preemption import WHOLE, low, promise_for, start, tick
 from msgspec.structs import replace as changed
 
 from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import RequestId, RunId
-from sluice.contracts.messages import Grant
+from sluice.contracts.messages import Grant, Revoke
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import Continue, LeaseChanged
@@ -68,3 +68,18 @@ def test_what_was_read_is_booked_in_steps_and_meanwhile_no_place_is_given_away()
     said += all_of(after, after.request(asked("waits", WHOLE)))
     assert [each for each in said if isinstance(each, Write) and isinstance(each.message, Grant)] == []
     assert RequestId("waits") in ctx.queue
+
+
+def test_a_source_that_has_told_all_is_heard_while_what_was_read_is_booked():
+    """It does so when it lists, every five minutes: so long a pod that went unseen would keep its place."""
+    before = working_allocator()
+    before.add_nodes("node-a", gpus=4)
+    orphans = {before.bound(f"p{number}", WHOLE).booking.allocation for number in range(4)}
+    before.allocator.ctx.facts.requests.clear()
+    after = begun_anew(before, replace(before.allocator.ctx.rules, book_batch=1))
+    after.observe(*all_said())
+    assert not after.allocator.ctx.facts.settled
+    writes = after.settle(after.handle(LeaseChanged(held=True)))
+    for after.now in (1.0, 40.0, 41.0):
+        writes += after.settle(after.tick())
+    assert {each.message.booking.allocation for each in writes if isinstance(each.message, Revoke)} == orphans
