@@ -142,11 +142,11 @@ class Processes:
         gone by now. Raises OSError when there is no /proc, or a list of mounts is too long."""
         return tuple(pid for pid in sorted(self.pids()) if self.pod_of(pid) and self.has_mounted(pid, names))
 
-    def has_mounted(self, pid: int, names: Collection[str]) -> bool:
-        """As in `with_mounted`, of one process. Raises OSError."""
-        return any(self._has_mounted(pid, thread, names) for thread in self.threads_of(pid))
+    def has_mounted(self, pid: int, names: Collection[str], at: str = "") -> bool:
+        """As in `with_mounted`, of one process, and `at` a place of this name if there is one. Raises OSError."""
+        return any(self._has_mounted(pid, thread, names, at) for thread in self.threads_of(pid))
 
-    def _has_mounted(self, pid: int, thread: int, names: Collection[str]) -> bool:
+    def _has_mounted(self, pid: int, thread: int, names: Collection[str], at: str) -> bool:
         try:
             listed = self.read(pid, f"task/{thread}/mountinfo", _MOUNTS_MAX_BYTES)
         except OSError as error:
@@ -155,8 +155,9 @@ class Processes:
             raise
         if len(listed) >= _MOUNTS_MAX_BYTES:
             raise OSError(errno.EFBIG, f"process {pid} has more mounts than {_MOUNTS_MAX_BYTES} bytes name")
-        roots = (line.split(" ", 4)[3:4] for line in listed.decode("utf-8", "replace").splitlines())
-        return any(root.removesuffix("//deleted").rpartition("/")[2] in names for found in roots for root in found)
+        mounts = (line.split(" ", 5)[3:5] for line in listed.decode("utf-8", "replace").splitlines())
+        found = (tuple(part.removesuffix("//deleted").rpartition("/")[2] for part in mount) for mount in mounts)
+        return any(name in names and at in ("", *place) for name, *place in filter(None, found))
 
     def _holds(self, pid: int, paths: frozenset[str], devices: frozenset[int], limit: int) -> tuple[int, bool]:
         place = self.root / str(pid)
