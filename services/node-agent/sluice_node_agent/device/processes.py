@@ -21,7 +21,8 @@ _NOTHING_TO_SEE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENOTDIR, errno.EAC
 """It is gone (also while it was read), or we may not read it."""
 _READ_MAX_BYTES = 64 * 1024
 """No file of /proc that is read here is as long: a cgroup path has at most 4096 bytes, a process is in at most 20."""
-_MOUNTS_MAX_BYTES = 16 * 1024 * 1024
+_LONG_MAX_BYTES = 16 * 1024 * 1024
+"""But mounts and environments are: a kubelet names every service of a namespace. Linux allows 6 MiB (execve(2))."""
 _STAT_STARTED_AT = 22 - 3
 """`starttime` is field 22 of /proc/<pid>/stat; the fields after the name in brackets begin with field 3 (proc(5))."""
 
@@ -97,7 +98,8 @@ class Processes:
 
     def environment_of(self, pid: int) -> dict[str, str]:
         """Its initial environment; empty when it is gone, or of another user and we are not root."""
-        pairs = (variable.partition("=") for variable in self._text(pid, "environ").split("\0"))
+        listed = self.read(pid, "environ", _LONG_MAX_BYTES).decode("utf-8", "replace")
+        pairs = (variable.partition("=") for variable in listed.split("\0"))
         return {name: value for name, _, value in pairs if name}
 
     def read(self, pid: int, name: str, bytes_max: int = _READ_MAX_BYTES) -> bytes:
@@ -148,13 +150,13 @@ class Processes:
 
     def _has_mounted(self, pid: int, thread: int, names: Collection[str], at: str) -> bool:
         try:
-            listed = self.read(pid, f"task/{thread}/mountinfo", _MOUNTS_MAX_BYTES)
+            listed = self.read(pid, f"task/{thread}/mountinfo", _LONG_MAX_BYTES)
         except OSError as error:
             if error.errno == errno.EINVAL:
                 return False  # it has just ended
             raise
-        if len(listed) >= _MOUNTS_MAX_BYTES:
-            raise OSError(errno.EFBIG, f"process {pid} has more mounts than {_MOUNTS_MAX_BYTES} bytes name")
+        if len(listed) >= _LONG_MAX_BYTES:
+            raise OSError(errno.EFBIG, f"process {pid} has more mounts than {_LONG_MAX_BYTES} bytes name")
         mounts = (line.split(" ", 5)[3:5] for line in listed.decode("utf-8", "replace").splitlines())
         found = (tuple(part.removesuffix("//deleted").rpartition("/")[2] for part in mount) for mount in mounts)
         return any(name in names and at in ("", *place) for name, *place in filter(None, found))
