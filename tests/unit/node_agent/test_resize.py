@@ -307,3 +307,23 @@ def test_the_containers_of_a_claim_count_until_they_began_with_its_new_file(make
     assert _told(node) == (2, 1000, not at_once)
     node.tick(node.config.container_start_s)
     assert _told(node) == (2, 1000, False)
+
+
+def _two_containers(make_node):
+    """A node and a ready pod of two containers, with a share of 3000 MiB each in one home."""
+    node = make_node(has_pods=True)
+    booking = node.share("a1", WHOLE, memory_mib=3000)
+    (main,) = booking.devices
+    return node, _live_with(node, replace(booking, devices=(main, replace(main, container="other"))))
+
+
+def test_a_container_that_started_again_is_not_another_one(make_node):
+    """The old one of it has not ended yet; the other container may be on its way with what it was told before."""
+    node, booking = _two_containers(make_node)
+    _, new = _shrunk(node, booking)
+    node.pods["pod-1"] = _containers((new,), (new,))
+    node.tick(6.0)
+    assert _told(node) == (2, 1000, True)
+    node.pods["pod-1"] = _containers((new,), (new.replace("-main", "-other"),))
+    node.tick(6.0)
+    assert _told(node) == (2, 1000, False)

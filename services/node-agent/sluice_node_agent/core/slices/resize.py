@@ -77,7 +77,6 @@ def take_look(work: SliceTask, result: Result, state: NodeState, config: AgentCo
     """Its containers with a share were listed, or could not be. While all run with the new ticket, a kubelet creates no
     other one. Else one may have been created with the old values, and begin within `container_start_s`: what begins
     later is new, although it may hide its environment (programs write their titles over it)."""
-    booking = work.record.booking
     work.looked = sum(home.looks for home in _homes_used_more(work.record, state))
     if not isinstance(result, TenantsListed):
         return
@@ -87,12 +86,13 @@ def take_look(work: SliceTask, result: Result, state: NodeState, config: AgentCo
         containers.setdefault(each.container or str(each.pid), set()).add(each.ticket)
     is_over = now - work.first_look >= config.container_start_s
     work.early |= containers.keys() if not is_over else set()
-    told = {ticket_of(work.record.ticket, each) for each in containers_of(work.record, state)}
+    shares = (each for each in containers_of(work.record, state) if each.mps_pipe_directory)
+    told = {ticket_of(work.record.ticket, each) for each in shares}
     old = (name for name, had in containers.items() if not told & had and (any(had) or name in work.early))
     if not any(old):
-        is_ours = all(is_claim_name(claim.name) for claim in booking.resource_claims)  # one container per request
-        all_run = len(containers) >= len({grant.container for grant in booking.devices if grant.share is not None})
-        work.restarted = is_over or (is_ours and all_run)
+        claims = work.record.booking.resource_claims
+        is_ours = all(is_claim_name(claim.name) for claim in claims)  # one container per request
+        work.restarted = is_over or (is_ours and told <= set().union(*containers.values()))
 
 
 def _to_look(work: SliceTask, homes: list[SharedDeviceTask], token: int) -> ListTenants | None:
