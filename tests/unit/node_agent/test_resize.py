@@ -309,6 +309,28 @@ def test_the_containers_of_a_claim_count_until_they_began_with_its_new_file(make
     assert _told(node) == (2, 1000, False)
 
 
+@pytest.mark.parametrize("later", ["hides", "names another"])
+def test_a_container_that_was_seen_with_the_new_ticket_stays_new(make_node, later):
+    """A program writes its title over its environment; what a login brings along names the slice of somebody else."""
+    node, booking = _with_pods(make_node, "mine")
+    node.obey(_adjusted(node, booking, memory_mib=1000))
+    node.pods["pod-1"] = _containers((_ticket(node),))
+    node.tick(6.0)
+    node.pods["pod-1"] = _containers(("" if later == "hides" else "mps-of-others-1-main",))
+    node.tick(node.config.container_start_s, times=2)
+    assert _told(node) == (2, 1000, False)
+
+
+def test_a_container_that_began_while_nobody_could_look_is_no_late_one(make_node):
+    node, booking = _with_pods(make_node)
+    _shrunk(node, booking)
+    node.unseen = "too many open files"
+    node.tick(node.config.container_start_s)
+    node.unseen, node.pods["pod-1"] = "", _containers(("",))
+    node.tick(6.0, times=3)
+    assert _told(node) == (2, 1000, True)
+
+
 def _two_containers(make_node):
     """A node and a ready pod of two containers, with a share of 3000 MiB each in one home."""
     node = make_node(has_pods=True)

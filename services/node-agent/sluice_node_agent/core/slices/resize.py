@@ -84,15 +84,16 @@ def take_look(work: SliceTask, result: Result, state: NodeState, config: AgentCo
     containers: dict[str, set[str]] = {}
     for each in result.processes:
         containers.setdefault(each.container or str(each.pid), set()).add(each.ticket)
-    is_over = now - work.first_look >= config.container_start_s
-    work.early |= containers.keys() if not is_over else set()
     shares = (each for each in containers_of(work.record, state) if each.mps_pipe_directory)
     told = {ticket_of(work.record.ticket, each) for each in shares}
-    old = (name for name, had in containers.items() if not told & had and (any(had) or name in work.early))
-    if not any(old):
+    for name, had in containers.items():
+        if told & had or not work.are_late:
+            work.containers[name] = bool(told & had) or work.containers.get(name, False)
+    work.are_late = now - work.first_look >= config.container_start_s
+    if all(work.containers.get(name, not any(had)) for name, had in containers.items()):
         claims = work.record.booking.resource_claims
         is_ours = all(is_claim_name(claim.name) for claim in claims)  # one container per request
-        work.restarted = is_over or (is_ours and told <= set().union(*containers.values()))
+        work.restarted = work.are_late or (is_ours and told <= set().union(*containers.values()))
 
 
 def _to_look(work: SliceTask, homes: list[SharedDeviceTask], token: int) -> ListTenants | None:
