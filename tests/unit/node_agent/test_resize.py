@@ -349,3 +349,18 @@ def test_a_container_that_started_again_is_not_another_one(make_node):
     node.pods["pod-1"] = _containers((new,), (new.replace("-main", "-other"),))
     node.tick(6.0)
     assert _told(node) == (2, 1000, False)
+
+
+def test_a_container_beside_the_one_that_shrinks_need_not_start_again(make_node):
+    """It has its own share, of the size that it had before."""
+    node, booking = _two_containers(make_node)
+    old, other = _ticket(node), _ticket(node).replace("-main", "-other")
+    order = _adjusted(node, booking, memory_mib=1000)
+    devices = (order.booking.devices[0], booking.devices[1])
+    node.obey(replace(order, booking=replace(booking, devices=devices), counts=booking.devices))
+    node.pods["pod-1"] = _containers((old,), (other,))
+    node.tick(node.config.container_start_s, times=3)
+    assert _told(node) == (2, 1000, True)
+    node.pods["pod-1"] = _containers((_ticket(node),), (other,))
+    node.tick(6.0)
+    assert (_told(node), _counts(node)) == ((2, 1000, False), [1000, 3000])

@@ -74,9 +74,9 @@ def take_result(record: SliceRecord, result: Result) -> SliceRecord | str:
 
 
 def take_look(work: SliceTask, result: Result, state: NodeState, config: AgentConfig, now: float) -> None:
-    """Its containers with a share were listed, or could not be. While all run with the new ticket, a kubelet creates no
-    other one. Else one may have been created with the old values, and begin within `container_start_s`: what begins
-    later is new, although it may hide its environment (programs write their titles over it)."""
+    """Its containers with a share were listed, or could not be. While all whose share shrank run with the new ticket, a
+    kubelet creates no other one. Else one may have been created with the old values, and begin within
+    `container_start_s`: what begins later is new, though it may hide its environment (titles are written over it)."""
     work.looked = sum(home.looks for home in _homes_used_more(work.record, state))
     if not isinstance(result, TenantsListed):
         return
@@ -84,16 +84,24 @@ def take_look(work: SliceTask, result: Result, state: NodeState, config: AgentCo
     containers: dict[str, set[str]] = {}
     for each in result.processes:
         containers.setdefault(each.container or str(each.pid), set()).add(each.ticket)
-    shares = (each for each in containers_of(work.record, state) if each.mps_pipe_directory)
-    told = {ticket_of(work.record.ticket, each) for each in shares}
+    record, shrank = work.record, {grant.container for grant in _used_more(work.record)}
+    told = {ticket_of(record.ticket, each) for each in containers_of(record, state) if each.container in shrank}
     for name, had in containers.items():
-        if told & had or not work.are_late:
-            work.containers[name] = bool(told & had) or work.containers.get(name, False)
+        is_new = bool(told & had) or _is_of_another(record, had, shrank)
+        if is_new or not work.are_late:
+            work.containers[name] = is_new or work.containers.get(name, False)
     work.are_late = now - work.first_look >= config.container_start_s
     if all(work.containers.get(name, not any(had)) for name, had in containers.items()):
-        claims = work.record.booking.resource_claims
-        is_ours = all(is_claim_name(claim.name) for claim in claims)  # one container per request
+        names = (claim.name for claim in record.booking.resource_claims)
+        is_ours = all(map(is_claim_name, names))  # one container per request
         work.restarted = work.are_late or (is_ours and told <= set().union(*containers.values()))
+
+
+def _is_of_another(record: SliceRecord, tickets: set[str], shrank: set[str]) -> bool:
+    """Whether these tickets are of a container of the slice whose share is as it was."""
+    names = {grant.container for grant in record.booking.devices}
+    named = {name for name in names for ticket in tickets if ticket.endswith(f"-{name}")}
+    return bool(named) and not named & shrank
 
 
 def _to_look(work: SliceTask, homes: list[SharedDeviceTask], token: int) -> ListTenants | None:
@@ -106,11 +114,15 @@ def _to_look(work: SliceTask, homes: list[SharedDeviceTask], token: int) -> List
     return ListTenants(token, booking.owner, shared_claims(booking), tuple(home.record.home for home in homes))
 
 
-def _homes_used_more(record: SliceRecord, state: NodeState) -> list[SharedDeviceTask]:
+def _used_more(record: SliceRecord) -> list[DeviceGrant]:
     had = record.adjusting.counts if record.adjusting is not None else ()
     pairs = zip(had or record.booking.devices, record.booking.devices, strict=True)
-    keys = [shared_device_key(now) for was, now in pairs if was.share and now.share and uses_more(was.share, now.share)]
-    return [home for key in dict.fromkeys(keys) if (home := state.homes.get(key)) is not None]
+    return [now for was, now in pairs if was.share and now.share and uses_more(was.share, now.share)]
+
+
+def _homes_used_more(record: SliceRecord, state: NodeState) -> list[SharedDeviceTask]:
+    keys = dict.fromkeys(map(shared_device_key, _used_more(record)))
+    return [home for key in keys if (home := state.homes.get(key)) is not None]
 
 
 def _note_clients(work: SliceTask, homes: list[SharedDeviceTask]) -> None:
