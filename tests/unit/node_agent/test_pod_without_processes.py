@@ -227,7 +227,8 @@ async def test_a_container_with_a_share_is_told_by_its_mount_and_its_ticket_by_i
         PodProcess(3, "worker", container="one"),
         PodProcess(5, "titled", container="two"),
     )
-    (tmp_path / "2/stat").write_text("2 (sh) D " + "1 " * 30)
+    (tmp_path / "2/task/22").mkdir()
+    (tmp_path / "2/task/22/stat").write_text("22 (its second thread) D " + "1 " * 30)
     stuck, *_ = await pods.left_of(UID, homes=("h1",))
     assert (stuck.in_kernel, stuck.ticket) == (True, ""), "who reads its environment may wait with it"
 

@@ -88,8 +88,9 @@ class Processes:
         return any(state[0] in _STOPPED for state in states if state)
 
     def is_in_kernel(self, pid: int) -> bool:
-        """Whether it waits in the kernel where no signal interrupts it (state D in proc(5))."""
-        return self._stat(pid, "stat")[:1] == ["D"]
+        """Whether one of its threads waits in the kernel where no signal interrupts it (state D in proc(5))."""
+        stats = ("stat", *(f"task/{thread}/stat" for thread in self._threads(pid)))
+        return any(self._stat(pid, each)[:1] == ["D"] for each in stats)
 
     def command_of(self, pid: int) -> tuple[str, ...]:
         """Its arguments, the program first; empty when it is gone, or a kernel thread."""
