@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from sluice.contracts.messages import SliceDegraded, SliceReady
 from sluice.contracts.resize import max_sizes
 from sluice_node_agent.core.events import PodProcess, TicketRefused
-from sluice_node_agent.core.instructions import ListTenants, MakeTicket, SetMpsLimits, WriteCdi
+from sluice_node_agent.core.instructions import ListTenants, MakeTicket, SetMpsLimits, WatchMps, WriteCdi
 
 
 def _resized(booking, **changes):
@@ -364,3 +364,34 @@ def test_a_container_beside_the_one_that_shrinks_need_not_start_again(make_node)
     node.pods["pod-1"] = _containers((_ticket(node),), (other,))
     node.tick(6.0)
     assert (_told(node), _counts(node)) == ((2, 1000, False), [1000, 3000])
+
+
+def test_a_client_beside_the_container_that_shrinks_does_not_count(make_node):
+    """It uses no more than it may. While one of the old container is there, one look at all processes was enough."""
+    node, booking = _two_containers(make_node)
+    old, other = _ticket(node), _ticket(node).replace("-main", "-other")
+    _client(node, 0)
+    _client(node, 10)
+    node.pods["pod-1"] = _containers((old,), (other,))
+    order = _adjusted(node, booking, memory_mib=1000)
+    devices = (order.booking.devices[0], booking.devices[1])
+    node.obey(replace(order, booking=replace(booking, devices=devices), counts=booking.devices))
+    node.tick(6.0, times=100)
+    looks = sum(isinstance(step, ListTenants) for step in node.own_done)
+    assert (_told(node), looks) == ((2, 1000, True), 1)
+    _ends(node, 0)
+    node.pods["pod-1"] = _containers((_ticket(node),), (other,))
+    node.tick(6.0)
+    assert _told(node) == (2, 1000, False)
+
+
+def test_a_client_that_began_anew_before_clients_were_noted_does_not_count(make_node):
+    node, booking = _with_pods(make_node)
+    node.order(_adjusted(node, booking, memory_mib=1000))
+    node.handle(node.carry_out(node.up_to(MakeTicket)))
+    poll = node.up_to(WatchMps)
+    _client(node, 0)
+    node.pods["pod-1"] = _containers((_ticket(node),))
+    node.happens(node.carry_out(poll))
+    node.tick(6.0)
+    assert _told(node) == (2, 1000, False)

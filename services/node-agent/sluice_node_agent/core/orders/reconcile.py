@@ -258,6 +258,7 @@ class OrderReconciler:
         work.looks.clear()
         work.clients.clear()
         work.containers.clear()
+        work.judged.clear()
         work.first_look, work.looked, work.are_late, work.restarted = inf, -1, False, False
         self._slices.save(record)
 

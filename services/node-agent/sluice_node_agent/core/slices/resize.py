@@ -3,7 +3,8 @@ Pure, as `create`. The slice keeps all that it has meanwhile, and failures are r
 limits to those of its largest tenant; once they cover this one, its containers get their new values. Limits hold for
 clients that connect afterwards (NVIDIA MPS, "nvidia-cuda-mps-control"), and a container keeps the environment that it
 began with, for whatever connects later. So a share that shrinks gets a new ticket, and counts with its old size until
-no container of its pod has an older one, and every client of when that was removed has ended, in a pod or not."""
+none of its containers has an older one, and every client of when that was removed has ended, in a pod or not, or is in
+a container that is known not to have it."""
 
 from collections.abc import Iterable
 
@@ -53,12 +54,22 @@ def next_step(work: SliceTask, state: NodeState, token: int, ticket: str) -> Nex
     if homes and adjusting.clients is None:
         clients = _clients_by_now(work, homes)
         return replace(record, adjusting=replace(adjusting, clients=clients)) if clients is not None else None
-    if homes and _left_of(adjusting.clients or (), homes) != ():
+    return _to_free(work, adjusting, homes, state, token)
+
+
+def _to_free(
+    work: SliceTask, adjusting: ResizeRecord, homes: list[SharedDeviceTask], state: NodeState, token: int
+) -> NextStep:
+    """What is left to do until the old size is free; a client counts unless its container is known not to have it."""
+    left = _left_of(adjusting.clients or (), homes) if homes else ()
+    if left is None:
         return None
     if homes and may_run(work, state) and not work.restarted:
-        return _to_look(work, homes, token)
+        return _to_look(work, homes, token) if all(work.judged.get(pid, True) for pid in left) else None
+    if not all(work.judged.get(pid, False) for pid in left):
+        return None
     # Its ticket still has the old size: after a lost journal that would count while its pod runs.
-    return replace(record, adjusting=ResizeRecord(renewed=adjusting.renewed) if adjusting.counts else None)
+    return replace(work.record, adjusting=ResizeRecord(renewed=adjusting.renewed) if adjusting.counts else None)
 
 
 def take_result(record: SliceRecord, result: Result) -> SliceRecord | str:
@@ -90,6 +101,8 @@ def take_look(work: SliceTask, result: Result, state: NodeState, config: AgentCo
         is_new = bool(told & had) or _is_of_another(record, had, shrank)
         if is_new or not work.are_late:
             work.containers[name] = is_new or work.containers.get(name, False)
+    pairs = ((each.pid, each.container or str(each.pid)) for each in result.processes)
+    work.judged = {pid: work.containers.get(name, False) for pid, name in pairs if any(containers[name])}
     work.are_late = now - work.first_look >= config.container_start_s
     if all(work.containers.get(name, not any(had)) for name, had in containers.items()):
         names = (claim.name for claim in record.booking.resource_claims)

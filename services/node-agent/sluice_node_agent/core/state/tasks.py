@@ -80,6 +80,8 @@ class SliceTask(Task):
     """When its containers were looked at first since its ticket is another one."""
     containers: dict[str, bool] = field(default_factory=dict)
     """Those that may have begun with an earlier ticket, and whether they are known not to have."""
+    judged: dict[int, bool] = field(default_factory=dict)
+    """Processes of containers that name a ticket, by the last look, and whether it is the new one."""
     are_late: bool = False
     """Containers that appear now began later than one could that was created before."""
     looked: int = -1
