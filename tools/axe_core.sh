@@ -5,12 +5,13 @@ set -eu
 version=4.14.1
 sha256=29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c
 folder=$(cd "$(dirname "$0")/.." && pwd)/out/axe-core-$version
-if [ ! -f "$folder/axe.min.js" ]; then
+is_it() { echo "$sha256  $1" | sha256sum --check --status 2>/dev/null; }
+if ! is_it "$folder/axe.min.js"; then
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     (cd "$work" && npm pack --silent "axe-core@$version" >&2 && tar xzf ./*.tgz)
+    is_it "$work/package/axe.min.js"
     mkdir -p "$folder"
     mv "$work/package/axe.min.js" "$folder/"
 fi
-echo "$sha256  $folder/axe.min.js" | sha256sum --check --status
 echo "$folder/axe.min.js"

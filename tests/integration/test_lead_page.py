@@ -174,6 +174,13 @@ async def test_last_weeks_use_by_team(lead, nodes, gpus):
     assert (await me.tab.locator("#team-use").inner_text()).startswith("research")
     await me.tab.locator("#filter").fill("")
     await me.tab.wait_for_function("() => document.querySelectorAll('#charts .area').length === 15")
+    await me.tab.locator("#from").fill("2026-01-02T03:04")
+    await me.tab.locator(".art").nth(1).focus()
+    await me.tab.evaluate("() => { document.querySelector('#charts figure').dataset.before = 'yes'; }")
+    await me.tab.set_viewport_size({"width": DESK["width"] - 100, "height": DESK["height"]})
+    await me.tab.wait_for_function("() => !document.querySelector('#charts [data-before]')")
+    assert await me.tab.evaluate("() => [...document.querySelectorAll('.art')].indexOf(document.activeElement)") == 1
+    assert await me.tab.locator("#from").input_value() == "2026-01-02T03:04", "who enters a window is not disturbed"
     before = await me.tab.locator("#recorded").inner_text()
     box = await me.tab.locator(".art").first.bounding_box()
     assert box is not None

@@ -194,9 +194,14 @@ async def test_processes_of_all_pods_with_a_claim_are_found_by_its_file(threads,
     assert await pods.left_of(OTHER, ("claim-2",)) == ()
 
 
-async def test_a_container_with_a_share_is_told_by_its_mount_and_its_ticket_by_its_environment(threads, tmp_path):
-    """A sandbox, a sidecar and a neighbour in the same home are none of its; a program may have cleared its own."""
-    processes = _fake(tmp_path, "pid:[4026532000]", "pause", "sh", "worker", "sidecar", "titled", "other", "neighbour")
+@pytest.mark.parametrize("links", ["", "/var"])
+async def test_a_container_with_a_share_is_told_by_its_mount_and_its_ticket_by_its_environment(
+    threads, tmp_path, links
+):
+    """A sandbox, a sidecar, a neighbour in the same home and what watches a container from its node are none of its; a
+    program may have cleared its own. An image may have links above the mount."""
+    names = "pause", "sh", "worker", "sidecar", "titled", "other", "neighbour", "conmon"
+    processes = _fake(tmp_path, "pid:[4026532000]", *names)
     home, mine, other = "/sluice/mps/h1", f"0::/kubepods/pod{UID}", f"0::/kubepods/pod{OTHER}"
     for pid, (cgroup, root, environment) in enumerate(
         (
@@ -207,22 +212,23 @@ async def test_a_container_with_a_share_is_told_by_its_mount_and_its_ticket_by_i
             (f"{mine}/two", f"{home}//deleted", "\0\0\0"),
             (f"{mine}/three", "/sluice/mps/h11", "SLUICE_TICKET=mps-t-1-main"),
             (f"{other}/four", home, "SLUICE_TICKET=mps-u-1-main"),
+            (f"{mine}/crio-conmon-one.scope", home, "PATH=/bin"),
         ),
         1,
     ):
         (tmp_path / f"{pid}/task/{pid}").mkdir(parents=True)
         (tmp_path / f"{pid}/cgroup").write_text(cgroup)
         (tmp_path / f"{pid}/environ").write_text(environment)
-        (tmp_path / f"{pid}/task/{pid}/mountinfo").write_text(
-            f"37 35 0:25 {root} /run/sluice/slice ro - tmpfs tmpfs rw\n"
-        )
+        at = f"/run/sluice/pods/{UID}/mps-t-1-main" if "conmon" in cgroup else f"{links}/run/sluice/slice"
+        (tmp_path / f"{pid}/task/{pid}/mountinfo").write_text(f"37 35 0:25 {root} {at} ro - tmpfs tmpfs rw\n")
     pods = PodProcesses(processes, threads, has_kubelet=True)
     assert await pods.left_of(UID, homes=("h1", "h2")) == (
         PodProcess(2, "sh", container="one", ticket="mps-t-2-main"),
         PodProcess(3, "worker", container="one"),
         PodProcess(5, "titled", container="two"),
     )
-    (tmp_path / "2/stat").write_text("2 (sh) D " + "1 " * 30)
+    (tmp_path / "2/task/22").mkdir()
+    (tmp_path / "2/task/22/stat").write_text("22 (its second thread) D " + "1 " * 30)
     stuck, *_ = await pods.left_of(UID, homes=("h1",))
     assert (stuck.in_kernel, stuck.ticket) == (True, ""), "who reads its environment may wait with it"
 

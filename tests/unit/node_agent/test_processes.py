@@ -257,6 +257,18 @@ def test_a_real_process_whose_first_thread_has_ended_is_found():
         child.communicate("\n")
 
 
+def test_the_last_variable_of_a_long_environment_is_read():
+    """A kubelet names each service of its namespace in seven variables; a CDI file's come after all of them."""
+    services = {f"A_SERVICE_WITH_A_NAME_{number}_PORT_80_TCP_ADDR": "10.96.0.1" for number in range(2000)}
+    environment = services | {"SLUICE_TICKET": "mps-t-1-main"}
+    with subprocess.Popen(["cat"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(b"runs\n")
+        assert child.stdout.readline() == b"runs\n", "until then it has none"
+        assert Processes().environment_of(child.pid)["SLUICE_TICKET"] == "mps-t-1-main"
+
+
 @pytest.mark.parametrize("ask", ["owner_of", "name_of", "started_at", "is_stopped", "command_of", "environment_of"])
 def test_a_process_that_could_not_be_looked_at_is_not_told_as_gone(ask):
     """An agent without a descriptor left takes living daemons for dead, and kills them under their tenants."""

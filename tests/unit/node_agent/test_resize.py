@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from sluice.contracts.messages import SliceDegraded, SliceReady
 from sluice.contracts.resize import max_sizes
 from sluice_node_agent.core.events import PodProcess, TicketRefused
-from sluice_node_agent.core.instructions import ListTenants, MakeTicket, SetMpsLimits, WriteCdi
+from sluice_node_agent.core.instructions import ListTenants, MakeTicket, SetMpsLimits, WatchMps, WriteCdi
 
 
 def _resized(booking, **changes):
@@ -306,4 +306,92 @@ def test_the_containers_of_a_claim_count_until_they_began_with_its_new_file(make
     node.tick(6.0)
     assert _told(node) == (2, 1000, not at_once)
     node.tick(node.config.container_start_s)
+    assert _told(node) == (2, 1000, False)
+
+
+@pytest.mark.parametrize("later", ["hides", "names another"])
+def test_a_container_that_was_seen_with_the_new_ticket_stays_new(make_node, later):
+    """A program writes its title over its environment; what a login brings along names the slice of somebody else."""
+    node, booking = _with_pods(make_node, "mine")
+    node.obey(_adjusted(node, booking, memory_mib=1000))
+    node.pods["pod-1"] = _containers((_ticket(node),))
+    node.tick(6.0)
+    node.pods["pod-1"] = _containers(("" if later == "hides" else "mps-of-others-1-main",))
+    node.tick(node.config.container_start_s, times=2)
+    assert _told(node) == (2, 1000, False)
+
+
+def test_a_container_that_began_while_nobody_could_look_is_no_late_one(make_node):
+    node, booking = _with_pods(make_node)
+    _shrunk(node, booking)
+    node.unseen = "too many open files"
+    node.tick(node.config.container_start_s)
+    node.unseen, node.pods["pod-1"] = "", _containers(("",))
+    node.tick(6.0, times=3)
+    assert _told(node) == (2, 1000, True)
+
+
+def _two_containers(make_node):
+    """A node and a ready pod of two containers, with a share of 3000 MiB each in one home."""
+    node = make_node(has_pods=True)
+    booking = node.share("a1", WHOLE, memory_mib=3000)
+    (main,) = booking.devices
+    return node, _live_with(node, replace(booking, devices=(main, replace(main, container="other"))))
+
+
+def test_a_container_that_started_again_is_not_another_one(make_node):
+    """The old one of it has not ended yet; the other container may be on its way with what it was told before."""
+    node, booking = _two_containers(make_node)
+    _, new = _shrunk(node, booking)
+    node.pods["pod-1"] = _containers((new,), (new,))
+    node.tick(6.0)
+    assert _told(node) == (2, 1000, True)
+    node.pods["pod-1"] = _containers((new,), (new.replace("-main", "-other"),))
+    node.tick(6.0)
+    assert _told(node) == (2, 1000, False)
+
+
+def test_a_container_beside_the_one_that_shrinks_need_not_start_again(make_node):
+    """It has its own share, of the size that it had before."""
+    node, booking = _two_containers(make_node)
+    old, other = _ticket(node), _ticket(node).replace("-main", "-other")
+    order = _adjusted(node, booking, memory_mib=1000)
+    devices = (order.booking.devices[0], booking.devices[1])
+    node.obey(replace(order, booking=replace(booking, devices=devices), counts=booking.devices))
+    node.pods["pod-1"] = _containers((old,), (other,))
+    node.tick(node.config.container_start_s, times=3)
+    assert _told(node) == (2, 1000, True)
+    node.pods["pod-1"] = _containers((_ticket(node),), (other,))
+    node.tick(6.0)
+    assert (_told(node), _counts(node)) == ((2, 1000, False), [1000, 3000])
+
+
+def test_a_client_beside_the_container_that_shrinks_does_not_count(make_node):
+    """It uses no more than it may. While one of the old container is there, one look at all processes was enough."""
+    node, booking = _two_containers(make_node)
+    old, other = _ticket(node), _ticket(node).replace("-main", "-other")
+    _client(node, 0)
+    _client(node, 10)
+    node.pods["pod-1"] = _containers((old,), (other,))
+    order = _adjusted(node, booking, memory_mib=1000)
+    devices = (order.booking.devices[0], booking.devices[1])
+    node.obey(replace(order, booking=replace(booking, devices=devices), counts=booking.devices))
+    node.tick(6.0, times=100)
+    looks = sum(isinstance(step, ListTenants) for step in node.own_done)
+    assert (_told(node), looks) == ((2, 1000, True), 1)
+    _ends(node, 0)
+    node.pods["pod-1"] = _containers((_ticket(node),), (other,))
+    node.tick(6.0)
+    assert _told(node) == (2, 1000, False)
+
+
+def test_a_client_that_began_anew_before_clients_were_noted_does_not_count(make_node):
+    node, booking = _with_pods(make_node)
+    node.order(_adjusted(node, booking, memory_mib=1000))
+    node.handle(node.carry_out(node.up_to(MakeTicket)))
+    poll = node.up_to(WatchMps)
+    _client(node, 0)
+    node.pods["pod-1"] = _containers((_ticket(node),))
+    node.happens(node.carry_out(poll))
+    node.tick(6.0)
     assert _told(node) == (2, 1000, False)

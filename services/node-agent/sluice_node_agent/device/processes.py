@@ -21,7 +21,8 @@ _NOTHING_TO_SEE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENOTDIR, errno.EAC
 """It is gone (also while it was read), or we may not read it."""
 _READ_MAX_BYTES = 64 * 1024
 """No file of /proc that is read here is as long: a cgroup path has at most 4096 bytes, a process is in at most 20."""
-_MOUNTS_MAX_BYTES = 16 * 1024 * 1024
+_LONG_MAX_BYTES = 16 * 1024 * 1024
+"""But mounts and environments are: a kubelet names every service of a namespace. Linux allows 6 MiB (execve(2))."""
 _STAT_STARTED_AT = 22 - 3
 """`starttime` is field 22 of /proc/<pid>/stat; the fields after the name in brackets begin with field 3 (proc(5))."""
 
@@ -87,8 +88,9 @@ class Processes:
         return any(state[0] in _STOPPED for state in states if state)
 
     def is_in_kernel(self, pid: int) -> bool:
-        """Whether it waits in the kernel where no signal interrupts it (state D in proc(5))."""
-        return self._stat(pid, "stat")[:1] == ["D"]
+        """Whether one of its threads waits in the kernel where no signal interrupts it (state D in proc(5))."""
+        stats = ("stat", *(f"task/{thread}/stat" for thread in self._threads(pid)))
+        return any(self._stat(pid, each)[:1] == ["D"] for each in stats)
 
     def command_of(self, pid: int) -> tuple[str, ...]:
         """Its arguments, the program first; empty when it is gone, or a kernel thread."""
@@ -97,7 +99,8 @@ class Processes:
 
     def environment_of(self, pid: int) -> dict[str, str]:
         """Its initial environment; empty when it is gone, or of another user and we are not root."""
-        pairs = (variable.partition("=") for variable in self._text(pid, "environ").split("\0"))
+        listed = self.read(pid, "environ", _LONG_MAX_BYTES).decode("utf-8", "replace")
+        pairs = (variable.partition("=") for variable in listed.split("\0"))
         return {name: value for name, _, value in pairs if name}
 
     def read(self, pid: int, name: str, bytes_max: int = _READ_MAX_BYTES) -> bytes:
@@ -142,21 +145,22 @@ class Processes:
         gone by now. Raises OSError when there is no /proc, or a list of mounts is too long."""
         return tuple(pid for pid in sorted(self.pids()) if self.pod_of(pid) and self.has_mounted(pid, names))
 
-    def has_mounted(self, pid: int, names: Collection[str]) -> bool:
-        """As in `with_mounted`, of one process. Raises OSError."""
-        return any(self._has_mounted(pid, thread, names) for thread in self.threads_of(pid))
+    def has_mounted(self, pid: int, names: Collection[str], at: str = "") -> bool:
+        """As in `with_mounted`, of one process, and `at` a place of this name if there is one. Raises OSError."""
+        return any(self._has_mounted(pid, thread, names, at) for thread in self.threads_of(pid))
 
-    def _has_mounted(self, pid: int, thread: int, names: Collection[str]) -> bool:
+    def _has_mounted(self, pid: int, thread: int, names: Collection[str], at: str) -> bool:
         try:
-            listed = self.read(pid, f"task/{thread}/mountinfo", _MOUNTS_MAX_BYTES)
+            listed = self.read(pid, f"task/{thread}/mountinfo", _LONG_MAX_BYTES)
         except OSError as error:
             if error.errno == errno.EINVAL:
                 return False  # it has just ended
             raise
-        if len(listed) >= _MOUNTS_MAX_BYTES:
-            raise OSError(errno.EFBIG, f"process {pid} has more mounts than {_MOUNTS_MAX_BYTES} bytes name")
-        roots = (line.split(" ", 4)[3:4] for line in listed.decode("utf-8", "replace").splitlines())
-        return any(root.removesuffix("//deleted").rpartition("/")[2] in names for found in roots for root in found)
+        if len(listed) >= _LONG_MAX_BYTES:
+            raise OSError(errno.EFBIG, f"process {pid} has more mounts than {_LONG_MAX_BYTES} bytes name")
+        mounts = (line.split(" ", 5)[3:5] for line in listed.decode("utf-8", "replace").splitlines())
+        found = (tuple(part.removesuffix("//deleted").rpartition("/")[2] for part in mount) for mount in mounts)
+        return any(name in names and at in ("", *place) for name, *place in filter(None, found))
 
     def _holds(self, pid: int, paths: frozenset[str], devices: frozenset[int], limit: int) -> tuple[int, bool]:
         place = self.root / str(pid)

@@ -257,8 +257,9 @@ class OrderReconciler:
         work.retry_at = None
         work.looks.clear()
         work.clients.clear()
-        work.early.clear()
-        work.first_look, work.looked, work.restarted = inf, -1, False
+        work.containers.clear()
+        work.judged.clear()
+        work.first_look, work.looked, work.are_late, work.restarted = inf, -1, False, False
         self._slices.save(record)
 
     def _is_served(self, devices: tuple[DeviceGrant, ...]) -> bool:

@@ -3,7 +3,8 @@ Pure, as `create`. The slice keeps all that it has meanwhile, and failures are r
 limits to those of its largest tenant; once they cover this one, its containers get their new values. Limits hold for
 clients that connect afterwards (NVIDIA MPS, "nvidia-cuda-mps-control"), and a container keeps the environment that it
 began with, for whatever connects later. So a share that shrinks gets a new ticket, and counts with its old size until
-no container of its pod has an older one, and every client of when that was removed has ended, in a pod or not."""
+none of its containers has an older one, and every client of when that was removed has ended, in a pod or not, or is in
+a container that is known not to have it."""
 
 from collections.abc import Iterable
 
@@ -53,12 +54,22 @@ def next_step(work: SliceTask, state: NodeState, token: int, ticket: str) -> Nex
     if homes and adjusting.clients is None:
         clients = _clients_by_now(work, homes)
         return replace(record, adjusting=replace(adjusting, clients=clients)) if clients is not None else None
-    if homes and _left_of(adjusting.clients or (), homes) != ():
+    return _to_free(work, adjusting, homes, state, token)
+
+
+def _to_free(
+    work: SliceTask, adjusting: ResizeRecord, homes: list[SharedDeviceTask], state: NodeState, token: int
+) -> NextStep:
+    """What is left to do until the old size is free; a client counts unless its container is known not to have it."""
+    left = _left_of(adjusting.clients or (), homes) if homes else ()
+    if left is None:
         return None
     if homes and may_run(work, state) and not work.restarted:
-        return _to_look(work, homes, token)
+        return _to_look(work, homes, token) if all(work.judged.get(pid, True) for pid in left) else None
+    if not all(work.judged.get(pid, False) for pid in left):
+        return None
     # Its ticket still has the old size: after a lost journal that would count while its pod runs.
-    return replace(record, adjusting=ResizeRecord(renewed=adjusting.renewed) if adjusting.counts else None)
+    return replace(work.record, adjusting=ResizeRecord(renewed=adjusting.renewed) if adjusting.counts else None)
 
 
 def take_result(record: SliceRecord, result: Result) -> SliceRecord | str:
@@ -74,10 +85,9 @@ def take_result(record: SliceRecord, result: Result) -> SliceRecord | str:
 
 
 def take_look(work: SliceTask, result: Result, state: NodeState, config: AgentConfig, now: float) -> None:
-    """Its containers with a share were listed, or could not be. While all run with the new ticket, a kubelet creates no
-    other one. Else one may have been created with the old values, and begin within `container_start_s`: what begins
-    later is new, although it may hide its environment (programs write their titles over it)."""
-    booking = work.record.booking
+    """Its containers with a share were listed, or could not be. While all whose share shrank run with the new ticket, a
+    kubelet creates no other one. Else one may have been created with the old values, and begin within
+    `container_start_s`: what begins later is new, though it may hide its environment (titles are written over it)."""
     work.looked = sum(home.looks for home in _homes_used_more(work.record, state))
     if not isinstance(result, TenantsListed):
         return
@@ -85,14 +95,26 @@ def take_look(work: SliceTask, result: Result, state: NodeState, config: AgentCo
     containers: dict[str, set[str]] = {}
     for each in result.processes:
         containers.setdefault(each.container or str(each.pid), set()).add(each.ticket)
-    is_over = now - work.first_look >= config.container_start_s
-    work.early |= containers.keys() if not is_over else set()
-    told = {ticket_of(work.record.ticket, each) for each in containers_of(work.record, state)}
-    old = (name for name, had in containers.items() if not told & had and (any(had) or name in work.early))
-    if not any(old):
-        is_ours = all(is_claim_name(claim.name) for claim in booking.resource_claims)  # one container per request
-        all_run = len(containers) >= len({grant.container for grant in booking.devices if grant.share is not None})
-        work.restarted = is_over or (is_ours and all_run)
+    record, shrank = work.record, {grant.container for grant in _used_more(work.record)}
+    told = {ticket_of(record.ticket, each) for each in containers_of(record, state) if each.container in shrank}
+    for name, had in containers.items():
+        is_new = bool(told & had) or _is_of_another(record, had, shrank)
+        if is_new or not work.are_late:
+            work.containers[name] = is_new or work.containers.get(name, False)
+    pairs = ((each.pid, each.container or str(each.pid)) for each in result.processes)
+    work.judged = {pid: work.containers.get(name, False) for pid, name in pairs if any(containers[name])}
+    work.are_late = now - work.first_look >= config.container_start_s
+    if all(work.containers.get(name, not any(had)) for name, had in containers.items()):
+        names = (claim.name for claim in record.booking.resource_claims)
+        is_ours = all(map(is_claim_name, names))  # one container per request
+        work.restarted = work.are_late or (is_ours and told <= set().union(*containers.values()))
+
+
+def _is_of_another(record: SliceRecord, tickets: set[str], shrank: set[str]) -> bool:
+    """Whether these tickets are of a container of the slice whose share is as it was."""
+    names = {grant.container for grant in record.booking.devices}
+    named = {name for name in names for ticket in tickets if ticket.endswith(f"-{name}")}
+    return bool(named) and not named & shrank
 
 
 def _to_look(work: SliceTask, homes: list[SharedDeviceTask], token: int) -> ListTenants | None:
@@ -105,11 +127,15 @@ def _to_look(work: SliceTask, homes: list[SharedDeviceTask], token: int) -> List
     return ListTenants(token, booking.owner, shared_claims(booking), tuple(home.record.home for home in homes))
 
 
-def _homes_used_more(record: SliceRecord, state: NodeState) -> list[SharedDeviceTask]:
+def _used_more(record: SliceRecord) -> list[DeviceGrant]:
     had = record.adjusting.counts if record.adjusting is not None else ()
     pairs = zip(had or record.booking.devices, record.booking.devices, strict=True)
-    keys = [shared_device_key(now) for was, now in pairs if was.share and now.share and uses_more(was.share, now.share)]
-    return [home for key in dict.fromkeys(keys) if (home := state.homes.get(key)) is not None]
+    return [now for was, now in pairs if was.share and now.share and uses_more(was.share, now.share)]
+
+
+def _homes_used_more(record: SliceRecord, state: NodeState) -> list[SharedDeviceTask]:
+    keys = dict.fromkeys(map(shared_device_key, _used_more(record)))
+    return [home for key in keys if (home := state.homes.get(key)) is not None]
 
 
 def _note_clients(work: SliceTask, homes: list[SharedDeviceTask]) -> None:

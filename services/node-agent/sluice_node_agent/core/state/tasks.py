@@ -78,8 +78,12 @@ class SliceTask(Task):
     """Those processes, per home that was polled since."""
     first_look: float = inf
     """When its containers were looked at first since its ticket is another one."""
-    early: set[str] = field(default_factory=set)
-    """Containers that were there then, or began soon after that."""
+    containers: dict[str, bool] = field(default_factory=dict)
+    """Those that may have begun with an earlier ticket, and whether they are known not to have."""
+    judged: dict[int, bool] = field(default_factory=dict)
+    """Processes of containers that name a ticket, by the last look, and whether it is the new one."""
+    are_late: bool = False
+    """Containers that appear now began later than one could that was created before."""
     looked: int = -1
     """How often its homes had been polled at the last look: with each poll comes another one."""
     restarted: bool = False

@@ -11,7 +11,7 @@ from typing import Self
 
 from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.ids import NodeName
-from sluice.contracts.kube.names import ENV_TICKET
+from sluice.contracts.kube.names import ENV_TICKET, MOUNT_PATH
 from sluice.runtime import logs
 from sluice.runtime.errors import NewContainerError
 from sluice.runtime.grpc.health import Health
@@ -121,6 +121,10 @@ def marks_of(settings: NodeAgentSettings, node: NodeName, boot_id: str) -> Owner
         ) from error
 
 
+_MOUNTED_AT = MOUNT_PATH.rpartition("/")[2]
+"""An image may have links above it. What watches a container from the node (CRI-O's conmon) sees homes elsewhere."""
+
+
 class PodProcesses:
     """The processes of this machine's pods. Only for one event loop; `why_unseen` blocks and is for any thread."""
 
@@ -169,7 +173,7 @@ class PodProcesses:
     def _described(self, pids: tuple[int, ...], homes: tuple[str, ...]) -> tuple[PodProcess, ...]:
         of, found = self._processes, list[PodProcess]()
         for pid in dict.fromkeys(pids):
-            if not homes or of.has_mounted(pid, homes):
+            if not homes or of.has_mounted(pid, homes, _MOUNTED_AT):
                 stuck = of.is_in_kernel(pid)  # who reads its memory then may wait with it
                 ticket = of.environment_of(pid).get(ENV_TICKET, "") if homes and not stuck else ""
                 found.append(PodProcess(pid, of.name_of(pid), stuck, of.in_pod(pid)[1], ticket))

@@ -136,19 +136,20 @@ export class TimeView {
     this._box.removeAttribute("aria-busy");
     this._all = found.error ? null : found;
     at("time-note").textContent = found.error ? `${found.error[0].toUpperCase()}${found.error.slice(1)}.` : "";
+    if (!found.error) [at("from").value, at("until").value] = [local(found.start), local(found.end)];
     this.redraw();
     if (!isWindow && this._open) this._timer = setTimeout(() => this._ask(), AGAIN_MS);
   }
 
-  /** In the colours and the width of now. */
+  /** In the colours and the width of now; who reads a chart by its keys stays at it. */
   redraw() {
     const chart = this._all && { ...this._all, teams: this._all.teams.filter((each) => picksTeam(this._terms, each.team)) };
     this._chart = chart;
     at("time-data").hidden = chart === null;
     if (chart === null || this._box.clientWidth === 0) return;
-    at("from").value = local(chart.start);
-    at("until").value = local(chart.end);
+    const reader = [...this._box.querySelectorAll(".art")].indexOf(/** @type {Element} */ (document.activeElement));
     this._box.replaceChildren(...Object.keys(KINDS).map((kind) => this._figure(chart, /** @type {Kind} */ (kind))));
+    /** @type {HTMLElement[]} */ ([...this._box.querySelectorAll(".art")])[reader]?.focus({ preventScroll: true });
     this._table(chart);
     this._read();
   }
@@ -260,7 +261,7 @@ export class TimeView {
     const chart = this._chart;
     const index = this._at;
     if (chart === null) return;
-    const text = chart.teams.length === 0 ? "No use of these teams is recorded, or they are among the other teams."
+    const text = chart.teams.length === 0 && this._all?.teams.length ? "No use of these teams is recorded, or they are among the other teams."
       : index < 0 ? "Point at a chart, or use the arrow keys, to read a moment; drag over it for a window." : this._moment(chart, index);
     at("moment").textContent = text;
     for (const art of this._box.querySelectorAll(".art")) {
