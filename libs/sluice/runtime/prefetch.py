@@ -40,8 +40,6 @@ class Prefetch:
                     if foreseen is not None and foreseen.subject not in self._looks:
                         look = self._bus.last(foreseen.stream, foreseen.subject)
                         self._looks[foreseen.subject] = asyncio.ensure_future(look)
-                case _:
-                    pass
 
     async def last(self, wanted: ReadLast) -> Entry | None:
         look = self._looks.pop(wanted.subject, None)

@@ -122,8 +122,6 @@ class _Builder:
                 self._anchors, self._root = {}, None
             case yaml.DocumentEndEvent():
                 return self._document()
-            case _:
-                pass
         return None
 
     def _document(self) -> YamlDocument | None:

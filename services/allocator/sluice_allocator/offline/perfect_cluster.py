@@ -136,8 +136,6 @@ class PerfectCluster:
                     closing=True,
                 )
                 self.say(subjects.slice_(order.node, order.allocation), last, last_word=True)
-            case _:
-                pass
 
     def _make(self, grant: msg.Grant) -> None:
         """Publish that a slice is ready; or queue it under the first slice that has to go before."""

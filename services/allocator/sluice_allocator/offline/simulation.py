@@ -129,8 +129,6 @@ class Simulation:
                 self._released(self._by_request[message.request])
             case msg.EvictionOrdered():
                 self._evict(self._by_request.get(message.request), message.cause)
-            case _:
-                pass
 
     def _bound(self, pod: _Pod, allocation: AllocationId) -> None:
         pod.booking = pod.granted[allocation]

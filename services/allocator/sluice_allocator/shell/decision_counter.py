@@ -54,8 +54,6 @@ class DecisionCounter:
                     self._followed.clear()  # everything is replayed
             case ReadingCaughtUp(stream=stream):
                 self._reading.discard(stream)
-            case _:
-                pass
         instructions = self._core.handle(event, now)
         for instruction in instructions:
             if isinstance(instruction, Write) and instruction.attempt == 1:

@@ -78,8 +78,6 @@ class Inventory:
                 self._ready = True
                 for node in self._nodes.values():
                     node.listed = node.name in self._listed
-            case _:
-                pass
 
     def _start_reading(self, event: bus.ReadingStarted, now: float) -> None:
         self._listed, self._removed = {}, {}

@@ -128,8 +128,6 @@ class UsageRecorder:
                 self._end(allocation, at)
             case msg.NodeInventory():
                 self.observe_node(message, at)
-            case _:
-                pass
 
     def observe_node(self, inventory: msg.NodeInventory, at: float) -> None:
         """The GPUs of a node: learned, and counted as capacity while the node is there."""

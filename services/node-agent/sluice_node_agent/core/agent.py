@@ -329,8 +329,6 @@ class Agent:
                 self._compare_at = now + self._config.compare_tickets_s
                 wrong = result.wrong if isinstance(result, events.TicketsCompared) else ()
                 self._due.update(dict.fromkeys(self._slices.tickets_compared(wrong)))
-            case _:
-                pass
 
     def _saved(self, sent: instructions.SaveJournal, now: float) -> None:
         match sent.record:
@@ -349,8 +347,6 @@ class Agent:
                     self._look_at_home(key)
                     self._look_at_gpu(key[0])
                 self._look_again_at_planned()
-            case _:
-                pass
 
     def _was_read(self, gpu: GpuUuid, now: float, *, was_lost: bool) -> None:
         self._read_at[gpu] = now + self._config.read_devices_s

@@ -148,8 +148,6 @@ class LimitsSource:
             case bus_events.ReadingCaughtUp():
                 self._reading = self._outbox.paused = False
                 self._look_at((*(self._wanted or ()), *self._heard), now)
-            case _:
-                pass
 
     def _make_way(self, address: Address, now: float) -> None:
         """Another watcher of our source published something else: leave its message, for longer each time."""

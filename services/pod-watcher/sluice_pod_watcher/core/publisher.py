@@ -79,8 +79,6 @@ class RequestPublisher:
                 self._recount()
             case Observed() if isinstance(event.entry.message, msg.RequestWithdrawn) and event.entry.message.closing:
                 self._closing[RequestId(subjects.parse(event.entry.subject).key[0])] = None
-            case _:
-                pass
         return reports
 
     def _enter_incarnation(self, life: Incarnation) -> None:

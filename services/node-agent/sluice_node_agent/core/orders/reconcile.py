@@ -89,8 +89,6 @@ class LedgerView:
                 return self._observe(entry.subject, entry.message)
             case ReadingCaughtUp(stream=Stream.BOOK):
                 return self._catch_up()
-            case _:
-                pass
         return []
 
     def _is_outdated(self, entry: Entry) -> bool:

@@ -161,8 +161,6 @@ def named_gpus(event: AgentStarted) -> Iterator[GpuUuid]:
                 yield gpu
             case NodeRecord(unclaimed=unclaimed, unseen=unseen):
                 yield from (*(each.gpu for each in unclaimed), *unseen)
-            case _:
-                pass
     for ticket in event.found_tickets:
         yield from (grant.gpu for grant in ticket.record.booking.devices) if ticket.record is not None else ()
     yield from (mark.gpu for mark in event.marks)

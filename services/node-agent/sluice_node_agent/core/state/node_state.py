@@ -114,8 +114,6 @@ def apply_result(
             sent, instructions.GpuInstruction
         ):
             devices.lose(sent.gpu, message)
-        case _:
-            pass
 
 
 def _place_of(sent: instructions.CreateGpuInstance, job: tasks.Task | None) -> DevicePlacement:

@@ -56,8 +56,6 @@ class BusHandler:
                 self._observed(uid, event.entry, now)
             case ReadingCaughtUp():
                 self._was_read(event.stream, now)
-            case _:
-                pass
         for report in reports:
             if isinstance(report, Settled) and report.landed and isinstance(report.message, msg.NodeRemoved):
                 self._context.observe_node(report.message.node, report.message, now)
@@ -103,8 +101,6 @@ class BusHandler:
                 self._of_node(NodeName(uid), message, now)
             case msg.PoolDemand():
                 self._context.placeholders.pool(message)
-            case _:
-                pass
 
     def _answered(self, uid: RequestId, message: msg.BindingMessage | msg.Waived, sequence: int) -> None:
         at = self._publisher.book_incarnation, sequence

@@ -112,8 +112,6 @@ class FolderWatcher:
                 elif self._ready:
                     self._take_words(self._read_words)
                     self._evict_all()
-            case _:
-                pass
         self._told += self._publisher.yield_to_rivals(reports)
 
     def _observed(self, event: Observed) -> None:
@@ -138,8 +136,6 @@ class FolderWatcher:
                     self._pods.evict(uid, message.cause)
             case msg.EvictionOver():
                 self._orders.pop(uid, None)
-            case _:
-                pass
 
     def _evict_all(self) -> None:
         for uid, cause in self._orders.items():
