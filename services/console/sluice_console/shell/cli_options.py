@@ -3,7 +3,9 @@
 import select
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
@@ -116,25 +118,35 @@ def run(work: Coroutine[object, object, int]) -> int:
 
 
 async def _ending(work: Coroutine[object, object, int]) -> int:
-    """A cancelled command, which ends however often that is lost: `asyncio.wait_for` of Python 3.11, by which the NATS
-    client waits, loses what comes together with an answer."""
+    """A command that ends after Ctrl-C, however often a cancellation is lost. The NATS client's `asyncio.wait_for` of
+    Python 3.11 loses one that comes together with an answer."""
     import asyncio
 
-    task = asyncio.current_task()
+    task, on_ctrl_c = asyncio.current_task(), signal.getsignal(signal.SIGINT)
     assert task is not None
+    if not callable(on_ctrl_c) or threading.current_thread() is not threading.main_thread():
+        return await work
+    interrupted = asyncio.Event()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        interrupted.set()
+        on_ctrl_c(number, frame)  # the runner's: it cancels the task, and wakes the loop
 
     async def cancel_again() -> None:
+        await interrupted.wait()
         while True:
             await asyncio.sleep(CANCEL_AGAIN_S)
-            if task.cancelling():
-                task.cancel()
+            task.cancel()
 
+    signal.signal(signal.SIGINT, interrupt)
     cancelling = asyncio.ensure_future(cancel_again())
     try:
         return await work
     finally:
         cancelling.cancel()
-        while task.cancelling() > 1:  # as one, which the runner takes for Ctrl-C
+        if signal.getsignal(signal.SIGINT) is interrupt:
+            signal.signal(signal.SIGINT, on_ctrl_c)
+        while interrupted.is_set() and task.cancelling() > 1:  # as one, which the runner takes for Ctrl-C
             task.uncancel()
 
 
