@@ -2,7 +2,6 @@
 absent only after a complete reading, and absence is never an order."""
 
 from collections.abc import Iterable, Iterator
-from math import inf
 
 from msgspec.structs import replace
 
@@ -27,7 +26,7 @@ from sluice_node_agent.core.shared.controller import SharedDeviceController
 from sluice_node_agent.core.slices import create
 from sluice_node_agent.core.slices.controller import SliceController
 from sluice_node_agent.core.slices.resize import begin
-from sluice_node_agent.core.state.tasks import SharedDeviceKey, SliceTask, shared_device_key
+from sluice_node_agent.core.state.tasks import OldSizeUse, SharedDeviceKey, SliceTask, shared_device_key
 
 
 class LedgerView:
@@ -253,11 +252,7 @@ class OrderReconciler:
         else:
             return
         work.retry_at = None
-        work.looks.clear()
-        work.clients.clear()
-        work.containers.clear()
-        work.judged.clear()
-        work.first_look, work.looked, work.are_late, work.restarted = inf, -1, False, False
+        work.old_size = OldSizeUse()
         self._slices.save(record)
 
     def _is_served(self, devices: tuple[DeviceGrant, ...]) -> bool:

@@ -64,9 +64,9 @@ def _to_free(
     left = _left_of(adjusting.clients or (), homes) if homes else ()
     if left is None:
         return None
-    if homes and may_run(work, state) and not work.restarted:
-        return _to_look(work, homes, token) if all(work.judged.get(pid, True) for pid in left) else None
-    if not all(work.judged.get(pid, False) for pid in left):
+    if homes and may_run(work, state) and not work.old_size.restarted:
+        return _to_look(work, homes, token) if all(work.old_size.judged.get(pid, True) for pid in left) else None
+    if not all(work.old_size.judged.get(pid, False) for pid in left):
         return None
     # Its ticket still has the old size: after a lost journal that would count while its pod runs.
     return replace(work.record, adjusting=ResizeRecord(renewed=adjusting.renewed) if adjusting.counts else None)
@@ -88,10 +88,11 @@ def take_look(work: SliceTask, result: Result, state: NodeState, config: AgentCo
     """Its containers with a share were listed, or could not be. While all whose share shrank run with the new ticket, a
     kubelet creates no other one. Else one may have been created with the old values, and begin within
     `container_start_s`: what begins later is new, though it may hide its environment (titles are written over it)."""
-    work.looked = sum(home.looks for home in _homes_used_more(work.record, state))
+    seen = work.old_size
+    seen.looked = sum(home.looks for home in _homes_used_more(work.record, state))
     if not isinstance(result, TenantsListed):
         return
-    work.first_look = min(work.first_look, now)
+    seen.first_look = min(seen.first_look, now)
     containers: dict[str, set[str]] = {}
     for each in result.processes:
         containers.setdefault(each.container or str(each.pid), set()).add(each.ticket)
@@ -99,21 +100,20 @@ def take_look(work: SliceTask, result: Result, state: NodeState, config: AgentCo
     told = {ticket_of(record.ticket, each) for each in containers_of(record, state) if each.container in shrank}
     for name, had in containers.items():
         is_new = bool(told & had) or _is_of_another(record, had, shrank)
-        if is_new or not work.are_late:
-            work.containers[name] = is_new or work.containers.get(name, False)
+        if is_new or not seen.are_late:
+            seen.containers[name] = is_new or seen.containers.get(name, False)
     pairs = ((each.pid, each.container or str(each.pid)) for each in result.processes)
-    work.judged = {pid: work.containers.get(name, False) for pid, name in pairs if any(containers[name])}
-    work.are_late = now - work.first_look >= config.container_start_s
-    if all(work.containers.get(name, not any(had)) for name, had in containers.items()):
-        names = (claim.name for claim in record.booking.resource_claims)
-        is_ours = all(map(is_claim_name, names))  # one container per request
-        work.restarted = work.are_late or (is_ours and told <= set().union(*containers.values()))
+    seen.judged = {pid: seen.containers.get(name, False) for pid, name in pairs if any(containers[name])}
+    seen.are_late = now - seen.first_look >= config.container_start_s
+    if all(seen.containers.get(name, not any(had)) for name, had in containers.items()):
+        is_ours = all(is_claim_name(claim.name) for claim in record.booking.resource_claims)  # one container each
+        seen.restarted = seen.are_late or (is_ours and told <= set().union(*containers.values()))
 
 
 def _is_of_another(record: SliceRecord, tickets: set[str], shrank: set[str]) -> bool:
     """Whether these tickets are of a container of the slice whose share is as it was."""
-    names = {grant.container for grant in record.booking.devices}
-    named = {name for name in names for ticket in tickets if ticket.endswith(f"-{name}")}
+    names = (grant.container for grant in record.booking.devices)
+    named = {name for name in names if any(ticket.endswith(f"-{name}") for ticket in tickets)}
     return bool(named) and not named & shrank
 
 
@@ -122,7 +122,7 @@ def _to_look(work: SliceTask, homes: list[SharedDeviceTask], token: int) -> List
     booking, ticket = work.record.booking, work.record.ticket
     files = [work.cdi.get(claim, ()) for claim in work.record.prepared]
     are_new = all(file and all(device.ticket == ticket for device in file) for file in files)
-    if not are_new or work.looked == sum(home.looks for home in homes):
+    if not are_new or work.old_size.looked == sum(home.looks for home in homes):
         return None
     return ListTenants(token, booking.owner, shared_claims(booking), tuple(home.record.home for home in homes))
 
@@ -141,21 +141,21 @@ def _homes_used_more(record: SliceRecord, state: NodeState) -> list[SharedDevice
 def _note_clients(work: SliceTask, homes: list[SharedDeviceTask]) -> None:
     """For each home that was polled since: every process of the tenant that was a client then. A poll in flight may
     have begun too early. Later clients do not count: their container got the new values."""
-    owners = {work.record.booking.owner, ""}
+    seen, owners = work.old_size, {work.record.booking.owner, ""}
     for home in homes:
-        if home.key in work.clients:
+        if home.key in seen.clients:
             continue
-        needed = work.looks.setdefault(home.key, home.looks + 1 + (home.waits_for is not None))
+        needed = seen.looks.setdefault(home.key, home.looks + 1 + (home.waits_for is not None))
         if home.looks < needed or home.seen is None:
             home.watch = True
         else:
-            work.clients[home.key] = tuple(client.pid for client in home.seen.clients if client.owner in owners)
+            seen.clients[home.key] = tuple(client.pid for client in home.seen.clients if client.owner in owners)
 
 
 def _clients_by_now(work: SliceTask, homes: list[SharedDeviceTask]) -> tuple[int, ...] | None:
-    if any(home.key not in work.clients for home in homes):
+    if any(home.key not in work.old_size.clients for home in homes):
         return None
-    return tuple(dict.fromkeys(pid for home in homes for pid in work.clients[home.key]))
+    return tuple(dict.fromkeys(pid for home in homes for pid in work.old_size.clients[home.key]))
 
 
 def _left_of(pids: Iterable[int], homes: list[SharedDeviceTask]) -> tuple[int, ...] | None:

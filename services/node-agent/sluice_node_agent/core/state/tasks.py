@@ -59,21 +59,11 @@ class Task:
 
 
 @dataclass(slots=True)
-class SliceTask(Task):
-    """One slice that is not gone."""
+class OldSizeUse:
+    """What this process has seen of the use of a share's old size since the share was made smaller."""
 
-    record: SliceRecord
-    deserted: bool = False
-    """No process of its pod was found in this attempt to destroy."""
-    free_of_holders: tuple[int, ...] = ()
-    """Devices without processes of the tenant in this attempt to destroy."""
-    ticket_is_wrong: bool = False
-    cdi: dict[str, tuple[CdiDevice, ...]] = field(default_factory=dict)
-    """The CDI files that this process has written, by the claim's UID, and what they hold."""
-    to_terminate: tuple[int, ...] = ()
-    """Processes of the tenant that the MPS server of a shared device must disconnect."""
     looks: dict[SharedDeviceKey, int] = field(default_factory=dict)
-    """Its shares shrank: a poll of a home after this number shows which processes still use the old size."""
+    """A poll of a home after this number shows which processes still use the old size."""
     clients: dict[SharedDeviceKey, tuple[int, ...]] = field(default_factory=dict)
     """Those processes, per home that was polled since."""
     first_look: float = inf
@@ -88,6 +78,23 @@ class SliceTask(Task):
     """How often its homes had been polled at the last look: with each poll comes another one."""
     restarted: bool = False
     """No container is left, or on its way, that has an earlier ticket."""
+
+
+@dataclass(slots=True)
+class SliceTask(Task):
+    """One slice that is not gone."""
+
+    record: SliceRecord
+    deserted: bool = False
+    """No process of its pod was found in this attempt to destroy."""
+    free_of_holders: tuple[int, ...] = ()
+    """Devices without processes of the tenant in this attempt to destroy."""
+    ticket_is_wrong: bool = False
+    cdi: dict[str, tuple[CdiDevice, ...]] = field(default_factory=dict)
+    """The CDI files that this process has written, by the claim's UID, and what they hold."""
+    to_terminate: tuple[int, ...] = ()
+    """Processes of the tenant that the MPS server of a shared device must disconnect."""
+    old_size: OldSizeUse = field(default_factory=OldSizeUse)
     homes: tuple[SharedDeviceKey, ...] = field(init=False)
     """The homes of its shares: constant, since places never move."""
 
