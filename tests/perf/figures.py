@@ -5,7 +5,9 @@ import os
 import platform
 import re
 import signal
+import statistics
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -35,6 +37,31 @@ def options_of(name: str, description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"tests/perf {name}", description=description, formatter_class=form)
     parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
     return parser
+
+
+def add_against(parser: argparse.ArgumentParser) -> None:
+    """The options of a benchmark that measures another checkout in the same run."""
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="another checkout, with a .venv of its own")
+
+
+def checkouts_of(options: argparse.Namespace) -> list[Path]:
+    """This one, and that of `--against`."""
+    return [Path(__file__).resolve().parents[2], *([options.against.resolve()] if options.against else [])]
+
+
+def compared(what: str, unit: str, rounds: Sequence[Sequence[Mapping[str, float]]], *, digits: int) -> str:
+    """A table of medians; each round has the figures of this checkout, and of another one if there is one."""
+    own, others = [each[0] for each in rounds], [beside for _, *rest in rounds for beside in rest]
+    lines = [f"| {what} | {unit} |{' other checkout | ratio |' if others else ''}", "|---" * (4 if others else 2) + "|"]
+    for name in own[0]:
+        ours = statistics.median(each[name] for each in own)
+        cells = [f"{ours:,.{digits}f}"]
+        if others:
+            theirs = statistics.median(each.get(name, 0.0) for each in others)
+            cells += [f"{theirs:,.{digits}f}", f"{ours / theirs:.2f}" if theirs else ""]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def conclude(name: str, section: str, *, write: bool) -> None:

@@ -6,7 +6,6 @@ What an idle fleet costs: CPU of every process, and messages that the broker car
 
 import contextlib
 import json
-import statistics
 import tempfile
 import time
 import urllib.request
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import psutil
 from factories.system import fleet_text, up
-from perf.figures import conclude, options_of
+from perf.figures import add_against, checkouts_of, compared, conclude, options_of
 
 SETTLE_S = 20.0
 """After the start: adoption, first pulls, and the first round of everything that is periodic."""
@@ -61,31 +60,15 @@ def _read(parent: int, monitor: str) -> Counter[str]:
     return found
 
 
-def report(nodes: int, own: list[Costs], others: list[Costs]) -> str:
-    """Medians; beside another checkout also its own, and the ratio."""
-    title = "ms of CPU a second" + (", other checkout, ratio" if others else "")
-    lines = [f"{nodes} idle nodes, median of {len(own)}.", "", f"| process | {title.replace(', ', ' | ')} |"]
-    lines.append("|---" * (4 if others else 2) + "|")
-    for name in own[0]:
-        ours = statistics.median(each[name] for each in own)
-        cells = [f"{ours:.2f}"]
-        if others:
-            theirs = statistics.median(each.get(name, 0.0) for each in others)
-            cells += [f"{theirs:.2f}", f"{ours / theirs:.2f}" if theirs else ""]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 def main(arguments: Sequence[str]) -> int:
     parser = options_of("idle", __doc__)
     parser.add_argument("--nodes", type=int, default=200)
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="another checkout, with a .venv of its own")
+    add_against(parser)
     options = parser.parse_args(arguments)
-    checkouts = [Path(__file__).resolve().parents[2], *([options.against.resolve()] if options.against else [])]
+    checkouts = checkouts_of(options)
     rounds = [measure(checkouts, options.nodes, options.gpus, options.seconds) for _ in range(options.rounds)]
-    section = report(options.nodes, [each[0] for each in rounds], [beside for _, *rest in rounds for beside in rest])
-    conclude("idle", section, write=options.write)
+    table = compared("process", "ms of CPU a second", rounds, digits=2)
+    conclude("idle", f"{options.nodes} idle nodes, median of {len(rounds)}.\n\n{table}", write=options.write)
     return 0

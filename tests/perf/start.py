@@ -6,7 +6,6 @@ is decoded, observed, and reconciled until nothing is left to do. `--against CHE
 """
 
 import json
-import statistics
 import struct
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from typing import BinaryIO
 import psutil
 from factories.scheduling.allocator import FOLDER, gpu_report, news_of, snapshot
 from factories.words import booking_of, write_of
-from perf.figures import conclude, options_of
+from perf.figures import add_against, checkouts_of, compared, conclude, options_of
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Observed, ReadingCaughtUp, ReadingStarted, Stream, Ticked, stream_of
@@ -197,40 +196,23 @@ def started_by(checkout: Path, path: Path) -> Figures:
     return figures
 
 
-def report(nodes: int, pods: int, own: list[Figures], others: list[Figures]) -> str:
-    """Medians; beside another checkout also its own, and the ratio."""
-    lines = [f"{nodes:,} nodes of {GPUS} GPUs, {pods:,} bound pods; median of {len(own)}.", ""]
-    lines += [
-        f"| what | measured |{' other checkout | ratio |' if others else ''}",
-        "|---" * (4 if others else 2) + "|",
-    ]
-    for name in own[0]:
-        ours = statistics.median(each[name] for each in own)
-        cells = [f"{ours:,.1f}"]
-        if others:
-            theirs = statistics.median(each.get(name, 0.0) for each in others)
-            cells += [f"{theirs:,.1f}", f"{ours / theirs:.2f}" if theirs else ""]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 def main(arguments: Sequence[str]) -> int:
     parser = options_of("start", __doc__)
     parser.add_argument("--nodes", type=int, default=12_500)
     parser.add_argument("--pods-per-node", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="another checkout, with a .venv of its own")
+    add_against(parser)
     parser.add_argument("--values", type=Path, help="start once on these values, and print the figures as JSON")
     options = parser.parse_args(arguments)
     if options.values:
         sys.stdout.write(json.dumps(start_once(options.values)))
         return 0
-    checkouts = [Path(__file__).resolve().parents[2], *([options.against.resolve()] if options.against else [])]
+    checkouts = checkouts_of(options)
     with tempfile.TemporaryDirectory(prefix="sluice-perf-") as folder:
         path = Path(folder) / "values"
         keep(path, options.nodes, options.pods_per_node)
         rounds = [[started_by(each, path) for each in checkouts] for _ in range(options.rounds)]
-    own, others = [each[0] for each in rounds], [beside for _, *rest in rounds for beside in rest]
     pods = options.nodes * options.pods_per_node
-    conclude("start", report(options.nodes, pods, own, others), write=options.write)
+    title = f"{options.nodes:,} nodes of {GPUS} GPUs, {pods:,} bound pods; median of {len(rounds)}."
+    table = compared("what", "measured", rounds, digits=1)
+    conclude("start", f"{title}\n\n{table}", write=options.write)
     return 0
