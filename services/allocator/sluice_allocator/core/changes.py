@@ -144,7 +144,7 @@ def caught_up(ctx: SchedulerContext, event: ReadingCaughtUp) -> None:
             recheck.watch_entry(ctx, RequestId(request))
         for node in ctx.facts.news:
             recheck.watch_consumer(ctx, node)
-    if ctx.facts.is_whole:
+    if ctx.facts.is_whole and not ctx.facts.settled:  # else an end of no reading, which shows nothing
         ctx.facts.unbooked |= dict.fromkeys((*ctx.facts.ledger, *ctx.cluster.booked(), *ctx.facts.slices))
         book_what_was_read(ctx)
 

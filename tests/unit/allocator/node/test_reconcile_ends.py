@@ -6,7 +6,7 @@ from factories.scheduling.allocator import Bench, all_said, asked, begun_anew, w
 from factories.scheduling.preemption import WHOLE, low, promise_for, start, tick
 from msgspec.structs import replace as changed
 
-from sluice.contracts.bus.events import Write
+from sluice.contracts.bus.events import ReadingCaughtUp, Stream, Write
 from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import Grant, Revoke
 from sluice_allocator.core.allocator import Allocator
@@ -83,3 +83,12 @@ def test_a_source_that_has_told_all_is_heard_while_what_was_read_is_booked():
     for after.now in (1.0, 40.0, 41.0):
         writes += after.settle(after.tick())
     assert {each.message.booking.allocation for each in writes if isinstance(each.message, Revoke)} == orphans
+
+
+def test_the_end_of_no_reading_leaves_nothing_to_do():
+    """A process that waited for places to be booked, while it decides, would use a core for nothing, for ever."""
+    bench = start(Bench(Allocator(RunId("r1"), SchedulerConfig(book_batch=1))), gpus=3)
+    for number in range(3):
+        bench.bound(f"p{number}", WHOLE)
+    all_of(bench, bench.handle(ReadingCaughtUp(stream=Stream.STATE)))
+    assert not bench.allocator.unfinished
