@@ -1,4 +1,3 @@
 """Limits of gRPC methods that both sides keep."""
 
-SIMULATED_TOGETHER_MAX = 200
-"""Pods of one question (`AllocatorService.Simulate`): while it is answered nothing is decided."""
+SIMULATED_TOGETHER_MAX = 200  # pods of one `Simulate`: nothing is decided until it is answered
