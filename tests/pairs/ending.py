@@ -1,6 +1,4 @@
-"""When all pods are gone only closing words are on the bus, and no allocator remembers anything."""
-
-from collections.abc import Iterable
+"""When all pods are gone only closing words are on the bus, and the allocator remembers nothing."""
 
 from pairs.bus import Bus
 from pairs.judge import ViolationError, brief
@@ -12,16 +10,15 @@ from sluice_allocator.core.allocator import Allocator
 QUEUES = ("committing", "assumed", "undecided", "strays", "to_try", "to_tell", "changed_requests")
 
 
-def is_over(bus: Bus, allocators: Iterable[tuple[str, Allocator]]) -> None:
+def is_over(bus: Bus, core: Allocator) -> None:
     """All of it. Raises ViolationError."""
     for stream in (Stream.BOOK, Stream.STATE):
         for entry in bus.everything(stream):
             if not _closes(entry):
                 raise ViolationError("left on the bus", f"{entry.subject}: {brief(entry.message)}")
-    for name, core in allocators:
-        left = _left_in(core)
-        if left:
-            raise ViolationError("left in memory", f"{name}: {left}")
+    left = _left_in(core)
+    if left:
+        raise ViolationError("left in memory", f"{left}")
 
 
 def _closes(entry: Entry) -> bool:

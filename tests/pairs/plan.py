@@ -137,7 +137,6 @@ def rules_of(plan: Plan) -> SchedulerConfig:
         ensure_retry_s=1.0,
         retry_first_s=0.5,
         retry_max_s=8.0,
-        taken_back_max_s=8.0,
         group_patience_s=4.0,
         group_steps=plan.group_steps,
         eviction_patience_s=4.0,

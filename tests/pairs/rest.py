@@ -106,7 +106,7 @@ class Rest:
 
     # -- the cores agree -------------------------------------------------------------------------------------------
 
-    def agrees(self, name: str, core: Allocator) -> None:
+    def agrees(self, core: Allocator) -> None:
         """What an allocator has in mind is what is on the bus, and nothing is under way."""
         ctx = core.ctx
         if ctx.gangs.trial is not None:
@@ -115,16 +115,16 @@ class Rest:
         its = {each: self.ctx.cluster.booking(each) for each in self.ctx.cluster.booked()}
         if mine != its:
             differ = sorted(each for each in mine.keys() | its.keys() if mine.get(each) != its.get(each))
-            raise ViolationError("books differ", f"{name}: {differ}")
+            raise ViolationError("books differ", f"{differ}")
         left = {key: getattr(ctx, key) for key in ("committing", "assumed", "undecided") if getattr(ctx, key)}
         left |= {"taken": ctx.sparing.taken} if ctx.sparing.taken else {}
         if left:
-            raise ViolationError("never decided", f"{name}: {left}")
+            raise ViolationError("never decided", f"{left}")
         if dict(ctx.promised.of_model) != dict(self.ctx.promised.of_model):
-            text = f"{name}: {ctx.promised.of_model}, and there are {self.ctx.promised.of_model}"
+            text = f"{ctx.promised.of_model}, and there are {self.ctx.promised.of_model}"
             raise ViolationError("promises counted", text)
         if core.unfinished and not ctx.sparing.look:
-            raise ViolationError("never finished", name)
+            raise ViolationError("never finished", "")
 
 
 def _lines(landed: list[Landed]) -> str:

@@ -27,7 +27,7 @@ from simulation.planted.node.sizes import SIZE_BUGS
 from simulation.planted.protocol import BUGS
 from simulation.planted.rare import RARE_BUGS
 from simulation.planted.troubles import LATER_SLICE_STAYS, late_is_over, latest_is_right
-from simulation.planted.two_allocators import GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS
+from simulation.planted.two_allocators import TWO_BINDS
 from simulation.schedules.forgotten import (
     LEFT_BEHIND,
     LINGERS_UNSEEN,
@@ -46,7 +46,7 @@ from simulation.schedules.unread import NOT_SEEN, REVOKED_UNREAD
 
 PLAYED: tuple[PlantedBug, ...] = (
     sent_as_decided, promised_for_ever, HALF_KEPT, BOUND_ON_WHAT_IS_KNOWN, open_while_closing, takes_what_is_there,
-    never_begun_anew, BOTH_KEPT, GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS, REVOKED_UNREAD, NOT_SEEN, tickets_unread,
+    never_begun_anew, BOTH_KEPT, TWO_BINDS, REVOKED_UNREAD, NOT_SEEN, tickets_unread,
     NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, LINGERS_UNSEEN, nobodys_is_ours, counted_on_twice, promised_is_had,
     latest_is_right, RELEASE_FORGOTTEN, told_in_any_life, ASKED_IN_ANY_LIFE, EVICTED_IN_ANY_LIFE, read_is_settled,
     OUTDATED_NAMES_NOTHING, numbers_outlive_their_stream, first_reason_only,
@@ -78,7 +78,9 @@ RULES = (
     Rule("I4", "Once all is calm every request has an answer, and none waits for what would fit.", "judges/goals.py"),
     Rule("I5", "A withdrawn request stays withdrawn.", "judges/judge.py"),
     Rule("I6", "A slice that is gone is not handed out, and no older order is carried out.", "judges/judge.py"),
-    Rule("I11", "Writes per request are bounded, and fencing records per node.", "judges/judge.py"),
+    Rule(
+        "I11", "Writes per request, and fencing records per node, are bounded (with one allocator).", "judges/judge.py"
+    ),
     Rule("I13", "Foreign instances are not destroyed.", "judges/node_judge.py"),
     Rule("calm", "An agent that ticks rarely has nothing to do but periodic checks.", "judges/judge.py"),
     Rule("on disk", "What an agent published of a slice survives a power cut of its node.", "judges/node_judge.py"),

@@ -40,6 +40,8 @@ class Books:
         self.bookings: dict[str, Booking] = {}
         self.ledger: dict[str, dict[str, Grant | Revoke | Closed]] = {}
         self.heads: dict[str, NodeOpened] = {}
+        self.compete = False
+        """Whether two allocators work all the time: they may repeat themselves while one of them reads late."""
         self.opened: Counter[str] = Counter()
         """How often each node was opened."""
         self.adopted_revoked: dict[str, None] = {}

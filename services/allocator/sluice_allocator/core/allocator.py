@@ -3,7 +3,7 @@ these concern (`core.cycle`). Nothing is decided while a stream is being reread:
 
 from sluice.contracts.bus.events import BusEvent, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked
 from sluice.contracts.ids import RunId, SourceName
-from sluice.contracts.messages import Bound, Grant, NodeClosed, NodeOpened
+from sluice.contracts.messages import Bound, Grant, NodeClosed
 from sluice.contracts.outbox import Outbox, OutboxReport, Settled
 from sluice_allocator.core.changes import book_what_was_read, caught_up, value_changed
 from sluice_allocator.core.config import SchedulerConfig
@@ -18,10 +18,8 @@ from sluice_allocator.core.events import (
     Instruction,
     LeaseChanged,
 )
-from sluice_allocator.core.node.reconcile import head_landed
 from sluice_allocator.core.quotas.overcommit import note_read
 from sluice_allocator.core.recheck import consumer_made, source_synced
-from sluice_allocator.core.request.entries import note_taken_back
 from sluice_allocator.core.resize.resize import ask, ask_again, landed
 from sluice_allocator.core.state.conditions import Condition
 
@@ -117,7 +115,6 @@ class Allocator:
         mine = event.entry.operation in ctx.undecided
         if address.kind in {"ledger", "binding"} and not mine:
             ctx.take_back(address.guard)
-            note_taken_back(ctx, event.entry.message)
         value_changed(ctx, address)
         if address.kind == "source" and ctx.facts.is_whole:
             source_synced(ctx, SourceName(address.key[0]))
@@ -144,8 +141,6 @@ class Allocator:
                 ctx.roll_back(message)
             elif ctx.resizing:
                 landed(ctx, message)
-        if isinstance(message, NodeOpened) and settled.landed:
-            head_landed(ctx, message)
         value_changed(ctx, settled.address)
         if isinstance(message, NodeClosed) and settled.landed:
             ctx.conditions.clear(Condition.REMOVAL_UNREAD, message.node)

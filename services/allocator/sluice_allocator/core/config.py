@@ -38,9 +38,6 @@ class SchedulerConfig:
     retry_first_s: float = 1.0
     """A GPU on which making a slice failed is avoided by that request for this long, then twice as long, ..."""
     retry_max_s: float = 300.0  # ... and never longer than this.
-    taken_back_max_s: float = 30.0
-    """A request whose place another allocator revoked gets no grant for `retry_first_s`, then twice as long, ... and
-    never longer than this: an allocator that reads late is rarely further behind."""
     promise_after_s: float = 300.0
     """The first request of a shape that waited this long gets a reservation. Well above what it takes until a place is
     freed on a fleet that turns over, well below what people wait for without asking why."""

@@ -262,16 +262,6 @@ def _ask_for_consumer(ctx: SchedulerContext, node: NodeName) -> None:
     ctx.consumers_wanted.append(node)
 
 
-def _throttled(condition: Condition) -> Rule[RequestId]:
-    def end(ctx: SchedulerContext, request: RequestId) -> None:
-        watched = ctx.conditions.get(condition, request)
-        ctx.conditions.clear(condition, request)
-        if watched is not None and watched.mark:
-            ctx.changed_requests[request] = None
-
-    return Rule(condition, end)
-
-
 RULES: tuple[Rule[Any], ...] = (
     Rule(Condition.GRANT_WITHOUT_REQUEST, _revoke_orphan, _is_orphan, confirmed_by=Stream.STATE),
     Rule(Condition.ANSWER_WITHOUT_REQUEST, _end_answer, _is_orphaned_answer, confirmed_by=Stream.STATE),
@@ -281,10 +271,6 @@ RULES: tuple[Rule[Any], ...] = (
     Rule(Condition.SLICE_WITHOUT_ENTRY, _look_at_node, once=True),
     Rule(Condition.NODE_NEVER_OPENED, _stop_waiting, once=True),
     Rule(Condition.NODE_REMOVED, _look_at_node, once=True),
-    Rule(Condition.HEAD_OVERWRITTEN, _look_at_node, once=True),
     Rule(Condition.CONSUMER_MISSING, _ask_for_consumer),
-    _throttled(Condition.WAIT_ENDED),
-    _throttled(Condition.REFUSAL_WAIVED),
-    _throttled(Condition.EVICTION_WRITTEN),
 )
 """Each condition once, except `REMOVAL_UNREAD`: a reading of STATE ends it."""

@@ -76,21 +76,6 @@ def test_what_is_wrong_in_itself_stays_refused(bench):
     assert said(bench.tick()) == []
 
 
-def test_two_versions_that_disagree_take_turns_and_no_more(bench):
-    """An old and a new allocator would write one word after the other, as fast as the bus carries them."""
-    waiting = asked("p1", claim(profile="4g.24gb"))
-    bench.observe(subjects.binding(RequestId("p1")), refused(waiting))
-    bench.land_all(bench.request(waiting))
-    for _ in range(5):
-        assert msg.Waived not in map(type, said(bench.land_all(bench.observe(*of_the_other(waiting)))))
-    bench.now += 2.0
-    assert msg.Waived in map(type, said(bench.land_all(bench.tick())))
-
-
-def of_the_other(message: msg.AllocationRequested) -> tuple:
-    return subjects.binding(RequestId(message.name)), refused(message)
-
-
 def test_nobody_loses_a_place_over_a_refusal_that_holds_no_more(bench):
     """An allocator that reads the refusal later than the grant would take the slice back."""
     waiting = asked("p1", claim(profile="2g.10gb"))

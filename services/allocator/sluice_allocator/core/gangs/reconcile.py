@@ -112,10 +112,13 @@ def why_not_begun(ctx: GangContext, request: RequestId) -> str:
 
 
 def say_why_gang_waits(ctx: GangContext, request: RequestId, asked: AllocationRequested, why: NoPlace) -> None:
-    """Publish why a member's gang waits, at a bounded rate: there are many, and each changes it for all."""
-    said = ctx.outbox.kept(subjects.waiting(request)) or ctx.facts.waiting.get(request)
-    # Another allocator may see the gang otherwise: its reason is no news, or the two would answer each other forever.
-    is_news = not isinstance(said, Pending) or ctx.backoff.last_said(request) is not why.reasons[0].reason
+    """Publish why a member's gang waits, at a bounded rate: there are many, and each changes it for all. Another
+    allocator, which remembers other trials, may name another reason for as long as both work."""
+    kept = ctx.outbox.kept(subjects.waiting(request))
+    if isinstance(kept, Pending):
+        is_news = [each.reason for each in kept.reasons[:1]] != [why.reasons[0].reason]
+    else:
+        is_news = kept is not None or request not in ctx.facts.waiting
     publish_wait(ctx, request, asked, why, is_news=is_news)
 
 

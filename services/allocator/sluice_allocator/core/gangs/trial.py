@@ -48,8 +48,7 @@ def begin_trial(ctx: GangContext, leader: RequestId) -> None:
     tried_before = party.number in gang.stuck
     is_busy = any(ctx.outbox.busy(subjects.binding(request)) for request in party.members)  # its result comes first
     unsure = gang.key in ctx.gangs.put_off or is_busy
-    rests = any(ctx.backoff.rests(request, ctx.now) for request in party.members) or (tried_before and _rests(ctx))
-    if ctx.gangs.trial is not None or unsure or rests:
+    if ctx.gangs.trial is not None or unsure or (tried_before and _rests(ctx)):
         ctx.gangs.owed[leader] = None
         return
     ctx.gangs.owed.pop(leader, None)

@@ -13,11 +13,7 @@ from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.node.removal import forget_node, reconcile_removed
 from sluice_allocator.core.reservations.reservation import look_at_promises_on
 from sluice_allocator.core.state.conditions import Condition
-from sluice_allocator.core.state.context import HeadWritten, Life
 from sluice_allocator.core.state.facts import BEING_UNMADE, is_held, is_its_agent, is_open, was_opened
-
-PAUSE_FIRST_S, PAUSE_MAX_S = 1.0, 8.0
-OVER_S = 60.0  # after this time without a conflict about a head the pause starts over
 
 
 def reconcile_node(ctx: SchedulerContext, node: NodeName) -> None:
@@ -43,7 +39,6 @@ def reconcile_node(ctx: SchedulerContext, node: NodeName) -> None:
         ctx.unopened[node] = None
     elif node in ctx.unopened:
         del ctx.unopened[node]
-        ctx.conditions.clear(Condition.HEAD_OVERWRITTEN, node)
         _look_at_grants_on(ctx, node)  # some may have come too late
     if WaitReason.NODE_NOT_OPEN in why_not and _may_adopt(ctx, node, inventory):
         _adopt(ctx, node, inventory)
@@ -113,8 +108,6 @@ def _adopt(ctx: SchedulerContext, node: NodeName, inventory: msg.NodeInventory) 
         ctx.conditions.to_read[Stream.STATE] = None
         return  # looked at again when STATE was read
     snapshot = inventory.snapshot
-    if _leave_to_other(ctx, node, (ctx.facts.incarnation, snapshot.boot_id, snapshot.agent_run)):
-        return  # looked at again with time
     missing = [report for report in snapshot.slices if _is_missing(ctx, report)]
     for report in missing:
         booking = report.booking
@@ -131,31 +124,6 @@ def _adopt(ctx: SchedulerContext, node: NodeName, inventory: msg.NodeInventory) 
             lived=_lived(ctx, node, snapshot),
         )
         ctx.commit(subjects.head(node), head, "")
-
-
-def head_landed(ctx: SchedulerContext, head: msg.NodeOpened) -> None:
-    life, last = _life_of(head), ctx.heads_written.get(head.node)
-    is_again = last is not None and last.life == life and ctx.now - last.at < OVER_S
-    before = last.before + 1 if last is not None and is_again else 0
-    ctx.heads_written[head.node] = HeadWritten(life, ctx.now, before)
-    ctx.conditions.clear(Condition.HEAD_OVERWRITTEN, head.node)
-
-
-def _leave_to_other(ctx: SchedulerContext, node: NodeName, life: Life) -> bool:
-    """Whether to leave a head for a while that another allocator wrote over this process's own: one learned late that
-    an agent restarted. After a growing pause it is written again, so that neither waits without end."""
-    written, instead = ctx.heads_written.get(node), ctx.facts.heads.get(node)
-    is_contested = instead is not None and instead.incarnation == life[0] and _life_of(instead) != life
-    if written is None or written.life != life or not is_contested:
-        ctx.conditions.clear(Condition.HEAD_OVERWRITTEN, node)
-        return False
-    pause_s = min(PAUSE_FIRST_S * 2.0**written.before, PAUSE_MAX_S)
-    ctx.conditions.observe(Condition.HEAD_OVERWRITTEN, node, due=ctx.now + pause_s)
-    return not ctx.conditions.is_mature(Condition.HEAD_OVERWRITTEN, node)
-
-
-def _life_of(head: msg.NodeOpened) -> Life:
-    return head.incarnation, head.boot_id, head.agent_run
 
 
 def _look_for_unentered(ctx: SchedulerContext, node: NodeName, inventory: msg.NodeInventory) -> None:

@@ -52,8 +52,6 @@ def forget_node(ctx: SchedulerContext, node: NodeName) -> None:
     ctx.cluster.forget_node(node)
     ctx.shown.pop(node, None)
     ctx.unopened.pop(node, None)
-    ctx.heads_written.pop(node, None)
-    ctx.conditions.clear(Condition.HEAD_OVERWRITTEN, node)
     ctx.conditions.clear(Condition.SLICE_WITHOUT_ENTRY, node)
 
 

@@ -96,18 +96,6 @@ def revoke(ctx: SchedulerContext, entry: msg.Grant | msg.Revoke, cause: str) -> 
         note_revoked(ctx, entry)
 
 
-def note_taken_back(ctx: SchedulerContext, message: msg.AnyMessage | None) -> None:
-    """Another process wrote this: note whether it ends an unbound grant of this process."""
-    if not isinstance(message, msg.Revoke):
-        return
-    booking, facts = message.booking, ctx.facts
-    was_mine = booking.allocation.startswith(f"{booking.request}_{ctx.run}_")
-    waits = booking.request in facts.requests and not isinstance(facts.bindings.get(booking.request), msg.Bound)
-    knows_why = isinstance(facts.slices.get(booking.allocation), UNUSABLE)  # and avoids the GPU
-    if was_mine and waits and not knows_why:
-        ctx.backoff.taken_back(booking.request, ctx.now)
-
-
 def settle_stray(ctx: SchedulerContext, allocation: AllocationId) -> None:
     """Close a slice that is gone and not in the ledger: its agent publishes `SliceGone` until it reads `Closed`."""
     slice_ = ctx.facts.slices.get(allocation)

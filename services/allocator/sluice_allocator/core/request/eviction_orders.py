@@ -10,7 +10,6 @@ from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.preemption.drain import why_drained
 from sluice_allocator.core.request.grant_validity import why_decline, why_revoke
 from sluice_allocator.core.state.bus_cache import Entries, RequestFact, request_of
-from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.state.facts import why_taken_back
 from sluice_allocator.core.state.grant_facts import is_being_revoked, is_gone, is_move, named, why_moved
 
@@ -33,12 +32,8 @@ def reconcile_eviction(ctx: SchedulerContext, request: RequestId, asked: Request
 
 
 def _say(ctx: SchedulerContext, word: EvictionOrdered | EvictionOver) -> None:
-    """Publish whether a pod has to go, at a bounded rate while another allocator writes the opposite."""
-    address = subjects.eviction(word.request)
-    stands = ctx.facts.evictions.get(word.request) == word
-    if stands or ctx.outbox.kept(address) is not None or ctx.throttle(Condition.EVICTION_WRITTEN, word.request):
-        ttl_s = ctx.rules.closing_ttl_s if isinstance(word, EvictionOver) else None
-        ctx.outbox.keep(address, word, request=word.request, ttl_s=ttl_s)
+    ttl_s = ctx.rules.closing_ttl_s if isinstance(word, EvictionOver) else None
+    ctx.outbox.keep(subjects.eviction(word.request), word, request=word.request, ttl_s=ttl_s)
 
 
 def why_evict(ctx: SchedulerContext, request: RequestId, asked: RequestFact | None, entries: Entries) -> str | None:

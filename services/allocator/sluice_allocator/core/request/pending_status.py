@@ -1,5 +1,5 @@
 """Requests that publish a waiting reason of their own, not the queue's. Those that lost their slice, those whose place
-is still being freed, those in backoff, and those of a gang."""
+is still being freed, and those of a gang."""
 
 from sluice.contracts import messages as msg
 from sluice.contracts.ids import RequestId
@@ -15,8 +15,6 @@ from sluice_allocator.core.state.facts import is_held
 
 def tell_own_reason(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, entries: Entries) -> bool:
     if entries and (_tell_of_loss(ctx, request, asked, entries) or _tell_of_promise(ctx, request, asked, entries)):
-        return True
-    if is_told_to_rest(ctx, request, entries):
         return True
     if request not in ctx.gangs.member_of:
         return False
@@ -46,20 +44,3 @@ def _tell_of_promise(ctx: SchedulerContext, request: RequestId, asked: Allocatio
         return False
     left = [grant for grant in grants if grant.booking.allocation not in ctx.facts.waived_by(request)]
     return any(say_for_whom_it_waits(ctx, request, asked, grant) for grant in left)
-
-
-def tell_backoff(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> bool:
-    if not ctx.backoff.rests(request, ctx.now):
-        return False
-    count = sum(claim.gpus for claim in asked.claims)
-    reason = ReasonCount(reason=WaitReason.GPU_AVOIDED, count=count, of="GPUs")
-    message = f"another allocator revoked its last place; it is retried within {ctx.rules.taken_back_max_s:g} s"
-    say_why(ctx, request, asked, message, reason)
-    return True
-
-
-def is_told_to_rest(ctx: SchedulerContext, request: RequestId, entries: Entries) -> bool:
-    """Whether a request's backoff reason still holds: no grant or binding followed."""
-    if not ctx.backoff.rests(request, ctx.now) or any(isinstance(entry, msg.Grant) for entry in entries.values()):
-        return False
-    return not isinstance(ctx.facts.answer_to(request), msg.Bound | msg.Refused | msg.Released)

@@ -27,10 +27,9 @@ from sluice_allocator.core.request.await_node import await_node, say_that_it_is_
 from sluice_allocator.core.request.bind import bind_again, bindable, bound_of, follow_bound, release, waived, waived_for
 from sluice_allocator.core.request.entries import GrantVerdicts, reconcile_ended, reconcile_entries
 from sluice_allocator.core.request.eviction_orders import reconcile_eviction
-from sluice_allocator.core.request.pending_status import tell_backoff, tell_own_reason
+from sluice_allocator.core.request.pending_status import tell_own_reason
 from sluice_allocator.core.serve.offers import stands_alone, try_at_once, wait
 from sluice_allocator.core.state.bus_cache import Entries
-from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.state.facts import (
     DECLINED,
     doubtful_ticket,
@@ -94,8 +93,6 @@ def _settle_asked(
     if node is not None:
         say_that_it_waits(ctx, request, asked, node)
         return False
-    if tell_backoff(ctx, request, asked):
-        return ctx.gangs.leads(request)  # a member keeps its gang's turn, which is not tried meanwhile
     return _refuse_or_queue(ctx, request, asked)
 
 
@@ -194,7 +191,7 @@ def _judge_again(ctx: SchedulerContext, request: RequestId, asked: msg.Allocatio
     """A refusal lasts as long as it would be repeated: settings change, and older allocators refused what was not
     there. It is waived, not ignored, so that every allocator knows: one that has not read that would revoke its slice.
     """
-    if _refusal(ctx, asked) is None and ctx.throttle(Condition.REFUSAL_WAIVED, request):
+    if _refusal(ctx, asked) is None:
         no_more = waived(ctx, request, asked, [], "the reason for its refusal no longer holds")
         ctx.commit(subjects.binding(request), no_more, request)
 
@@ -231,10 +228,7 @@ def _end_waiting(ctx: SchedulerContext, request: RequestId) -> None:
     if request in ctx.committing:
         return  # that may fail: it is removed when the grant is there
     address = subjects.waiting(request)
-    mine = ctx.outbox.kept(address)
-    said = mine or ctx.facts.waiting.get(request)
-    if said is None or isinstance(said, msg.WaitOver):
-        return
-    if mine is not None or ctx.throttle(Condition.WAIT_ENDED, request):
+    said = ctx.outbox.kept(address) or ctx.facts.waiting.get(request)
+    if said is not None and not isinstance(said, msg.WaitOver):
         over = msg.WaitOver(request=request)
         ctx.outbox.keep(address, over, request=request, ttl_s=ctx.rules.closing_ttl_s)

@@ -24,11 +24,7 @@ class Condition(StrEnum):
     NODE_NEVER_OPENED = "a node is known, and was not opened since the broker was wiped (node)"
     NODE_REMOVED = "a node was removed, and its agent may still prove that it runs (node)"
     REMOVAL_UNREAD = "a ledger was closed for a removal that is not read yet (node)"
-    HEAD_OVERWRITTEN = "another allocator adopted a node for another run of its agent (node)"
     CONSUMER_MISSING = "an agent may have no durable consumer (node)"
-    WAIT_ENDED = "a waiting reason of another allocator was just overwritten (request)"
-    REFUSAL_WAIVED = "a refusal was just waived (request)"
-    EVICTION_WRITTEN = "an eviction was just ordered or lifted against another allocator (request)"
 
 
 @dataclass(slots=True)
@@ -104,16 +100,6 @@ class Conditions:
         """A stream was read completely: a condition is over that was observed before that began."""
         for key in [key for key, each in self._young[condition].items() if each.mark < self.readings[stream]]:
             self.clear(condition, key)
-
-    def throttle(self, condition: Condition, key: str, until: float) -> bool:
-        """Whether to publish over another allocator's opposite message; then not again until `until`, or each would
-        correct the other at the speed of the bus. What is suppressed is looked at again (`mark`)."""
-        watched = self.get(condition, key)
-        if watched is not None:
-            watched.mark = 1
-            return False
-        self.observe(condition, key, due=until)
-        return True
 
 
 @dataclass(slots=True)

@@ -21,18 +21,7 @@ from sluice_allocator.core.queue.backoff import RequestBackoff
 from sluice_allocator.core.queue.capacity_offers import CapacityOffers
 from sluice_allocator.core.queue.pending_queue import PendingQueue
 from sluice_allocator.core.state.bus_cache import BusCache, request_of
-from sluice_allocator.core.state.conditions import Condition, Conditions, NodeWaits
-
-OPPOSITE_S = 2.0  # a message is published over another allocator's opposite one at most this often
-Life = tuple[Incarnation, str, RunId]  # what a head adopts its node for: incarnation, boot, run of its agent
-
-
-class HeadWritten(msgspec.Struct, frozen=True):
-    """The head that this process wrote last: for what, when, and how often before."""
-
-    life: Life
-    at: float
-    before: int
+from sluice_allocator.core.state.conditions import Conditions, NodeWaits
 
 
 class Resizing(msgspec.Struct, frozen=True):
@@ -74,7 +63,6 @@ class Context:
     to_tell: OrderedDict[RequestId, None] = field(default_factory=OrderedDict)  # get the reasons of their shape's first
     unopened: dict[NodeName, None] = field(default_factory=dict)  # not adopted for their inventory: ledgers are watched
     shown: dict[NodeName, NodeSnapshot] = field(default_factory=dict)  # the snapshot that the cluster shows, per node
-    heads_written: dict[NodeName, HeadWritten] = field(default_factory=dict)
     consumers_wanted: list[NodeName] = field(default_factory=list)  # the shell shall create their agents' consumers
     ensured: dict[NodeName, Incarnation] = field(default_factory=dict)  # the broker's, in which each consumer was made
     numbered: int = 0
@@ -103,10 +91,6 @@ class Context:
         unsent = self.undecided.pop(operation, None)
         if unsent is not None:
             drop(self.undecided_under, unsent.address.guard, operation)
-
-    def throttle(self, condition: Condition, request: RequestId) -> bool:
-        """Whether to publish over another allocator's opposite message now; if not, the request is looked at again."""
-        return self.conditions.throttle(condition, request, self.now + OPPOSITE_S)
 
     def booking_of(self, request: RequestId, asked: AllocationRequested, place: Place) -> Booking:
         self.numbered += 1
@@ -230,18 +214,16 @@ class Context:
 
 def publish_wait(ctx: Context, request: RequestId, asked: AllocationRequested, why: NoPlace, *, is_news: bool) -> None:
     """Publish why a request waits: news at once, else at a bounded rate."""
-    reason = why.reasons[0].reason if why.reasons else None
-    if ctx.backoff.admit_pending(request, ctx.now, reason=reason, is_news=is_news):
+    if ctx.backoff.admit_pending(request, ctx.now, is_news=is_news):
         pending = Pending(request=request, request_revision=asked.revision, message=why.message, reasons=why.reasons)
         ctx.outbox.keep(subjects.waiting(request), pending, request=request)
 
 
 def say_why(ctx: Context, request: RequestId, asked: AllocationRequested, message: str, reason: ReasonCount) -> None:
-    """Publish why the pod is not bound; the same reason at a bounded rate, for another allocator may know more."""
+    """Publish why the pod is not bound; the same reason, and over another allocator's, at a bounded rate."""
     kept = ctx.outbox.kept(subjects.waiting(request))
-    if kept is None and request in ctx.facts.waiting:  # another allocator's: two would answer each other forever
-        is_new = ctx.backoff.last_said(request) is not reason.reason
-    else:
-        is_new = not isinstance(kept, Pending) or kept.message != message
+    is_new = kept is not None or request not in ctx.facts.waiting
+    if isinstance(kept, Pending):
+        is_new = kept.message != message
     is_loss = reason.reason is not WaitReason.NODE_NOT_OPEN
     publish_wait(ctx, request, asked, NoPlace(message, (reason,)), is_news=is_loss and is_new)
