@@ -78,8 +78,8 @@ class Faults:
                 gpu.lost = gpu.sick = ""
                 gpu.lay_out()
                 gpu.processes = [process for process in gpu.processes if process.owner != OPERATOR]
-        for allocator in world.allocators:  # of two that worked at once one is left: nothing may stay wrong
-            held = allocator is world.allocators[0]
+        for number, allocator in enumerate(world.allocators):
+            held = world.plan.both_active or number == 0
             if allocator.holds_lease != held:
                 allocator.lease(held=held)
 
