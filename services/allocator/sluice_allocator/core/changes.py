@@ -139,9 +139,7 @@ def caught_up(ctx: SchedulerContext, event: ReadingCaughtUp) -> None:
     for address in ctx.facts.catch_up(event.stream, ctx.outbox.knows):
         value_changed(ctx, address)
     if event.stream is Stream.BOOK:
-        watched = ctx.conditions.young(Condition.BOUND_WITHOUT_ENTRY)
-        for request in (*watched, *ctx.facts.bound_beyond):  # a server that lags tells nothing of the newest
-            recheck.watch_entry(ctx, RequestId(request))
+        ctx.conditions.clear_all(Condition.BOUND_WITHOUT_ENTRY)  # the reading has decided about all
         for node in ctx.facts.news:
             recheck.watch_consumer(ctx, node)
     if ctx.facts.is_whole and not ctx.facts.settled:  # else an end of no reading, which shows nothing

@@ -83,7 +83,6 @@ class BusCache:
     first_words: dict[RequestId, int] = field(default_factory=dict)  # sequence of an edited request's first message
     book_read: int = 0  # everything written to BOOK up to here was read, or overwritten by a later value
     reading: dict[Stream, dict[str, None]] = field(default_factory=dict)  # being reread: subjects not seen since
-    reading_ends_at: dict[Stream, int] = field(default_factory=dict)  # the highest sequence seen since
     all_new: dict[Stream, bool] = field(default_factory=dict)  # whether nothing was known when its reading began
     complete: dict[Stream, None] = field(default_factory=dict)  # read whole once, in this incarnation
     sharing: Interning = field(default_factory=Interning)
@@ -92,7 +91,6 @@ class BusCache:
     lost: dict[AllocationId, None] = field(default_factory=dict)
     """Bound allocations without a ledger entry, as a complete reading showed. Otherwise a value that was overwritten on
     its way looks like a missing one."""
-    bound_beyond: dict[RequestId, None] = field(default_factory=dict)  # likewise, by bindings newer than that reading
 
     @property
     def is_whole(self) -> bool:
@@ -161,7 +159,7 @@ class BusCache:
         were not made together are of one incarnation when one of them was found unchanged after the other began to be
         read."""
         known = self.sequences[event.stream]
-        self.reading[event.stream], self.reading_ends_at[event.stream] = dict.fromkeys(known), -1
+        self.reading[event.stream] = dict.fromkeys(known)
         self.all_new[event.stream] = not known
         self.settled = False
         self.unbooked.clear()
@@ -187,7 +185,6 @@ class BusCache:
         entry, stream = event.entry, event.stream
         if self.reading and stream in self.reading:
             self.reading[stream].pop(entry.subject, None)
-            self.reading_ends_at[stream] = max(self.reading_ends_at[stream], entry.sequence)
         # What this process wrote itself is known before it is read: then older values of BOOK still come by. STATE may
         # forget what it acknowledged and reuse numbers, so there whatever is read is the current value.
         if stream is Stream.BOOK:
@@ -220,26 +217,18 @@ class BusCache:
         """The snapshot is complete. Returns the addresses whose values are gone, unless they are there all the same."""
         if stream not in self.reading:
             return []  # a reading that began before the broker was wiped; it is repeated
-        unseen, ends_at = self.reading.pop(stream), self.reading_ends_at[stream]
+        unseen = self.reading.pop(stream)
         self.complete[stream] = None
         gone = []
         for subject in unseen:
             address = parse(subject)
-            if not is_there(stream, subject) and not self._is_beyond(address, ends_at):
+            if not is_there(stream, subject):
                 self.drop(address)
                 gone.append(address)
         if stream is Stream.BOOK:
-            # what is beyond the reading may have its entry there, too
-            ways = self.on_their_way.items()
-            self.on_their_way = {each: on for each, on in ways if self._is_beyond(subjects.head(on), ends_at)}
-            self.lost.clear()
-            self.bound_beyond.clear()
-            for request, bound in self.bindings.items():
-                if isinstance(bound, msg.Bound) and bound.allocation not in self.ledger:
-                    if self._is_beyond(subjects.binding(request), ends_at):
-                        self.bound_beyond[request] = None
-                    else:
-                        self.lost[bound.allocation] = None
+            self.on_their_way.clear()
+            bound = (each.allocation for each in self.bindings.values() if isinstance(each, msg.Bound))
+            self.lost = {each: None for each in bound if each not in self.ledger}
         return gone
 
     def drop(self, address: Address) -> None:
@@ -249,13 +238,6 @@ class BusCache:
         elif address.kind == "slice":
             self.slice_operations.pop(AllocationId(address.key[-1]), None)
         self._put(address, None)
-
-    def _is_beyond(self, address: Address, ends_at: int) -> bool:
-        """Whether a message is newer than all that a reading has shown, which a lagging server has served. No guard of
-        a place covers operators' messages or bindings: nothing would reject what is granted without them. Nor does the
-        guard of one node cover bookings on another, which count for a limit. BOOK forgets nothing that it acknowledged;
-        an expired closing message goes with the next reading that shows anything newer."""
-        return stream_of(address.kind) is Stream.BOOK and self.sequences[Stream.BOOK][address.subject] > ends_at
 
     def _remember_first_word(self, request: RequestId, entry: Entry) -> None:
         """The first message of an edited request is not on the bus any more, and decides its turn."""
