@@ -218,6 +218,7 @@ def _has_no_entry(ctx: SchedulerContext, request: RequestId) -> bool:
 
 def _read_book(ctx: SchedulerContext, _request: RequestId) -> None:
     ctx.conditions.to_read[Stream.BOOK] = None
+    ctx.conditions.clear_all(Condition.BOUND_WITHOUT_ENTRY)  # the reading decides about all
 
 
 def _stop_waiting(ctx: SchedulerContext, node: NodeName) -> None:
