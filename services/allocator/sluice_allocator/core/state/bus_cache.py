@@ -83,6 +83,9 @@ class BusCache:
     first_words: dict[RequestId, int] = field(default_factory=dict)  # sequence of an edited request's first message
     book_read: int = 0  # everything written to BOOK up to here was read, or overwritten by a later value
     reading: dict[Stream, dict[str, None]] = field(default_factory=dict)  # being reread: subjects not seen since
+    gone: dict[str, None] = field(default_factory=dict)
+    """Subjects known before a complete reading, which it did not show: still to be forgotten."""
+    lost_unknown: bool = False  # whether BOOK was read since `lost` was found
     all_new: dict[Stream, bool] = field(default_factory=dict)  # whether nothing was known when its reading began
     complete: dict[Stream, None] = field(default_factory=dict)  # read whole once, in this incarnation
     sharing: Interning = field(default_factory=Interning)
@@ -94,8 +97,8 @@ class BusCache:
 
     @property
     def is_whole(self) -> bool:
-        """Whether both streams are known completely, and none is being reread."""
-        return not self.reading and len(self.complete) == 2
+        """Whether both streams are known completely, what is gone is forgotten, and none is being reread."""
+        return not self.reading and not self.gone and len(self.complete) == 2
 
     def speaks_of(self, request: RequestId) -> bool:
         """Whether a source has a message about a request on the bus, even one that this process cannot read."""
@@ -160,6 +163,7 @@ class BusCache:
         read."""
         known = self.sequences[event.stream]
         self.reading[event.stream] = dict.fromkeys(known)
+        self.gone = {each: None for each in self.gone if each not in known}
         self.all_new[event.stream] = not known
         self.settled = False
         self.unbooked.clear()
@@ -211,25 +215,31 @@ class BusCache:
         elif address.kind == "slice":
             self.slice_operations[AllocationId(address.key[-1])] = entry.operation
         self.sequences[stream][entry.subject] = entry.sequence
+        if self.gone:
+            self.gone.pop(entry.subject, None)
         self._put(address, entry.message)
 
-    def catch_up(self, stream: Stream, is_there: Callable[[Stream, str], bool]) -> list[Address]:
-        """The snapshot is complete. Returns the addresses whose values are gone, unless they are there all the same."""
+    def catch_up(self, stream: Stream, is_there: Callable[[Stream, str], bool]) -> None:
+        """The snapshot is complete: what it did not show is `gone`, unless it is there all the same."""
         if stream not in self.reading:
-            return []  # a reading that began before the broker was wiped; it is repeated
-        unseen = self.reading.pop(stream)
+            return  # a reading that began before the broker was wiped; it is repeated
+        self.gone |= {each: None for each in self.reading.pop(stream) if not is_there(stream, each)}
         self.complete[stream] = None
-        gone = []
-        for subject in unseen:
-            address = parse(subject)
-            if not is_there(stream, subject):
-                self.drop(address)
-                gone.append(address)
-        if stream is Stream.BOOK:
-            self.on_their_way.clear()
-            bound = (each.allocation for each in self.bindings.values() if isinstance(each, msg.Bound))
-            self.lost = {each: None for each in bound if each not in self.ledger}
-        return gone
+        self.lost_unknown |= stream is Stream.BOOK
+
+    def forget(self, subject: str) -> Address:
+        """Forget one value that is gone, and return its address."""
+        del self.gone[subject]
+        address = parse(subject)
+        self.drop(address)
+        return address
+
+    def find_lost(self) -> None:
+        """BOOK was read, and what is gone from it is forgotten."""
+        self.lost_unknown = False
+        self.on_their_way.clear()
+        bound = (each.allocation for each in self.bindings.values() if isinstance(each, msg.Bound))
+        self.lost = {each: None for each in bound if each not in self.ledger}
 
     def drop(self, address: Address) -> None:
         self.sequences[stream_of(address.kind)].pop(address.subject, None)
