@@ -94,9 +94,11 @@ def _kind(variant: Variant) -> str:
 
 
 def _case(case: Case) -> str:
-    places = [f"`{case.test}`"] if case.test else _unique(place for name in case.bugs for place in _played_in(name))
-    assert places, f"{case.id}: nothing plays {case.bugs}"
-    return f"| {case.id} | {case.rule} | {case.words} | {', '.join(case.bugs)} | {', '.join(places)} |"
+    played = _unique(place for name in case.bugs for place in _played_in(name))
+    assert played or not case.bugs, f"{case.id}: nothing plays {case.bugs}"
+    places = [*played, *(f"`{test}`" for test in case.tests)]
+    numbers = ", ".join((case.id, *case.covers))
+    return f"| {numbers} | {case.rule} | {case.words} | {', '.join(case.bugs)} | {', '.join(places)} |"
 
 
 def _played_in(name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Agents, each in its account, at the servers of a cluster: orders reach them through any server."""
+"""A cluster of servers: agents, each in its account, get orders through any; a reading lacks nothing acknowledged."""
 
 import secrets
 from collections.abc import AsyncIterator
@@ -26,10 +26,11 @@ AGENT = permissions_of(Role.NODE_AGENT, NODE)
 class Cluster:
     """Three servers, an allocator, and a node's agent that may be connected to any of them."""
 
-    def __init__(self, broker: Broker, allocator: NatsBus, agent: User) -> None:
+    def __init__(self, broker: Broker, allocator: NatsBus, service: Credentials, agent: User) -> None:
         """Start without orders."""
         self.urls = [server.url for server in broker.servers]
         self._allocator = allocator
+        self._service = service
         self._agent = Credentials(agent.rights.user, agent.password)
         self._last = 0
 
@@ -42,6 +43,16 @@ class Cluster:
         try:
             async with watching(bus.read_ledger(NODE)) as view:
                 yield bus, view
+        finally:
+            await bus.close()
+
+    @asynccontextmanager
+    async def reading(self, url: str, *filters: str) -> AsyncIterator[View]:
+        """BOOK, read by an allocator that is connected to this server."""
+        bus = await NatsBus.connect(url, name="allocator", credentials=self._service)
+        try:
+            async with watching(bus.read(Stream.BOOK, filters)) as view:
+                yield view
         finally:
             await bus.close()
 
@@ -63,7 +74,7 @@ async def cluster(directory: Path) -> AsyncIterator[Cluster]:
         try:
             await ensured(bus)
             await until(lambda: _is_made(bus), within_s=WITHIN_S)
-            found = Cluster(broker, bus, agent)
+            found = Cluster(broker, bus, who, agent)
             for number in range(5):
                 await found.order(f"before-{number}")
             yield found
@@ -110,3 +121,18 @@ async def test_an_agent_misses_no_order_while_it_begins_anew_in_time(tmp_path: P
                 caught_up, starts = view.caught_up, len(view.starts)
                 await view.until(lambda view, now=caught_up: view.caught_up >= now + 2)
                 assert len(view.starts) - starts <= view.caught_up - caught_up + 1, "each reading is read to its end"
+
+
+async def test_a_reading_at_any_server_has_all_that_was_acknowledged(tmp_path: Path) -> None:
+    """A new cordon would not be known, a released request be served. Also where the last message is for others."""
+    async with cluster(tmp_path) as three:
+        for number in range(12):
+            name = f"order-{number}"
+            await three.order(name)
+            async with three.reading(three.urls[number % 3], "sluice.ledger.>") as view:
+                await view.until(lambda view: view.caught_up > 0)
+                assert place(name).subject in view.known
+        for url in three.urls:
+            async with three.reading(url, "sluice.cordon.>") as view:
+                await view.until(lambda view: view.caught_up > 0)
+                assert (view.known, len(view.starts)) == ({}, 1), "a heartbeat says that it is complete"

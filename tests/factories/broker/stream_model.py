@@ -110,6 +110,10 @@ class Cursor:
         """Whether this position is in an ended life of the stream."""
         return self._life is None or self._streams.life(self._stream) != self._life
 
+    def has_upto(self, _sequence: int) -> bool:
+        """Whether the server that is read has the stream up to there: there is no other that could have more."""
+        return True
+
     def read(self, now: float, limit: int | None = None) -> list[StoredValue]:
         """The next values, at most `limit`, oldest first; empty when there is nothing new or the cursor is lost."""
         if self.lost:
@@ -234,6 +238,11 @@ class StreamModel:
             return Incarnation(str(self._history.life))
         book = self._books.get(stream)
         return Incarnation(str(book.first_sequence)) if book is not None else None
+
+    def ends_at(self, stream: Stream) -> int:
+        """The last sequence that was given in a stream; 0 where there is none."""
+        book = self._books.get(stream)
+        return book.sequence_next - 1 if book is not None else 0
 
     def life(self, stream: Stream) -> int | None:
         """A number that changes whenever positions in the stream become invalid; None without a stream."""

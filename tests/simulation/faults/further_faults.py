@@ -18,14 +18,13 @@ from sluice_node_agent.core.journal_records import Record
 from sluice_node_agent.shell.journal.lines import DamagedError, Lines, pack, read_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from collections.abc import Set as AbstractSet
     from random import Random
 
     from simulation.plans.plan import Fault, PodLife
     from simulation.world.world import World
 
-    from sluice.contracts.messages import AnyMessage
     from sluice_pod_watcher.core.folder.events import IdentityRecord
 
 TroubleKind = Literal[
@@ -220,16 +219,6 @@ class Troubles:
         several = {request for request, pod in asks.items() if list(asks.values()).count(pod) > 1}
         unclear = {record.uid for record in book} - words.keys() | several
         self.world.judge.remembered_by_the_bus_alone(words, unclear)
-        self.world.judge.hidden |= set(self._hidden_pods(words))
-
-    def _hidden_pods(self, words: Mapping[str, AnyMessage]) -> Iterator[tuple[str, str, str]]:
-        lagging = self.world.broker.lagging
-        for request, word in words.items() if lagging is not None else ():
-            entry = lagging.last(f"sluice.request.{request}")
-            shown = entry.message if entry is not None else None
-            for each in (word, shown) if shown != word else ():
-                if isinstance(each, AllocationRequested):
-                    yield each.origin, each.namespace, each.name
 
     def _start_later(self, fault: Fault) -> None:
         host = self.world.hosts.get(fault.target) or self.world.agents[fault.target]

@@ -26,7 +26,7 @@ from simulation.planted.node.late_processes import written_once
 from simulation.planted.node.sizes import SIZE_BUGS
 from simulation.planted.protocol import BUGS
 from simulation.planted.rare import RARE_BUGS
-from simulation.planted.troubles import LATER_SLICE_STAYS, late_is_over, latest_is_right
+from simulation.planted.troubles import latest_is_right
 from simulation.planted.two_allocators import TWO_BINDS
 from simulation.schedules.forgotten import (
     LEFT_BEHIND,
@@ -50,7 +50,7 @@ PLAYED: tuple[PlantedBug, ...] = (
     NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, LINGERS_UNSEEN, nobodys_is_ours, counted_on_twice, promised_is_had,
     latest_is_right, RELEASE_FORGOTTEN, told_in_any_life, ASKED_IN_ANY_LIFE, EVICTED_IN_ANY_LIFE, read_is_settled,
     OUTDATED_NAMES_NOTHING, numbers_outlive_their_stream, first_reason_only,
-    OPENED_UNHEARD, GONE_IN_ANOTHER_LIFE, NEVER_ENTERED, REMOVED_HAS_NOTHING, late_is_over, LATER_SLICE_STAYS,
+    OPENED_UNHEARD, GONE_IN_ANOTHER_LIFE, NEVER_ENTERED, REMOVED_HAS_NOTHING,
     released_over_nothing, written_once, ONE_TOO_MANY, KEPT_OUT, NOT_TAKEN_BACK, DECLINED_FORGOTTEN, NOTHING_TAKEN_BACK,
     *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
 )  # fmt: skip

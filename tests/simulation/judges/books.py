@@ -103,9 +103,6 @@ class Books:
         self.unheard: dict[str, None] = {}
         """Requests that the bus lacked when their source lost its book, or several for one pod: which one is the pod's
         is unknown."""
-        self.hidden: set[tuple[str, str, str]] = set()
-        """Pods that a lagging server showed differently when their source had lost its book: the source requests them
-        again, or takes ended ones for theirs."""
         self.said: dict[str, AllocationRequested] = {}
         """What sources said last of each pod, on the bus or on its way there."""
         self.requests: dict[str, AllocationRequested] = {}
@@ -255,17 +252,6 @@ class Books:
         pod = (asked.origin, asked.namespace, asked.name)
         others = [other for other in self.said if other != request and other not in self.ended]
         return any((each.origin, each.namespace, each.name) == pod for each in (self.said[other] for other in others))
-
-    def runs_already(self, request: str, asked: AllocationRequested) -> bool:
-        """Whether a pod was asked for before under another id, and was told of a slice under that."""
-        pod = (asked.origin, asked.namespace, asked.name)
-        return any(
-            (other.origin, other.namespace, other.name) == pod
-            and self.asked_at[each] < self.asked_at[request]
-            and each not in self.ended
-            and each in self.kubelets.bound
-            for each, other in self.requests.items()
-        )
 
     def known_as(self, booking: Booking) -> Booking:
         """What was booked, if an order for a lost slice names no devices."""

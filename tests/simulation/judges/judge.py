@@ -405,8 +405,7 @@ class Judge(NodeJudge):
         A living pod's request is withdrawn only by its evictor, or when it was released because its node was removed or
         lost its disk while the bus was wiped: the slice is gone for good (PROTOCOL §6), and its pod is requested under
         another id. Also if the source heard of it only after losing its book, or bound it as requested before an edit.
-        Of a pod with several requests, due to a lagging server, those without a known slice, or later ones, are
-        withdrawn."""
+        """
         asked = self.requests.get(request)
         if asked is None or request in self.ended or not self.folder.wants(request, asked.name):
             return
@@ -416,9 +415,6 @@ class Judge(NodeJudge):
         if bound is not None and bound.request_revision < asked.revision:
             return
         if request in self.unheard and self.is_asked_for_as_another(request, asked):
-            return
-        is_hidden = (asked.origin, asked.namespace, asked.name) in self.hidden
-        if is_hidden and (request not in self.kubelets.bound or self.runs_already(request, asked)):
             return
         is_settled = self.asked_at[request] > self.folder.since[asked.name] + SETTLED_PAST_S
         if is_settled or self.folder.is_untouched(asked.name):

@@ -80,6 +80,8 @@ LATE_PODS = 0.4
 OPENS_AFTER_S = (0.3, 6.0)
 CLUSTER_SEEDS = 0.1
 """In so many seeds the pods are those of a cluster, and not a folder's."""
+BOOK_BATCH, SMALL_BOOK_BATCH, SMALL_BOOK_SEEDS = 200, 15, 0.3
+"""In so many seeds an allocator takes in a reading by smaller steps."""
 KEEPING_WARM = 0.3
 KEEP_WARM_S = 4.0
 _Nodes = tuple[tuple[str, tuple[tuple[GpuRow, bool], ...]], ...]
@@ -156,6 +158,8 @@ class Plan:
     """What runs of a pod is in a cgroup of its own, where its node's agent looks for it."""
     hands_over: tuple[str, ...] = ()
     """The nodes whose kubelets hand devices over by ResourceClaim."""
+    book_batch: int = BOOK_BATCH
+    """An allocator takes in so many values of a reading with one event."""
 
     def lines(self) -> list[str]:
         shape = f"{len(self.nodes)} nodes, {self.allocators} allocators{' both active' if self.both_active else ''}"
@@ -167,6 +171,7 @@ class Plan:
         head += ", its pods have cgroups" if self.kubelets else ""
         head += f", {', '.join(self.hands_over)} hand over" if self.hands_over else ""
         head += f", time is enforced on {', '.join(self.timed)}" if self.timed else ""
+        head += f", readings taken in by {self.book_batch}" if self.book_batch < BOOK_BATCH else ""
         head += f", at most {self.pods_per_node_max} pods per node" if self.pods_per_node_max is not None else ""
         pods = [
             f"{life.made_at:8.3f}  {life.pod.namespace}/{life.pod.name} of {life.pod.uid}:"
@@ -215,6 +220,7 @@ def draw_plan(seed: int, without: Sequence[str] = (), sizes: Sequence[tuple[int,
         closing_ttl_s=SHORT_CLOSING_TTL_S if short else CLOSING_TTL_S,
         weather=_draw_weather(dice, short=short),
         pods=tuple(_draw_life(number, dice) for number in range(count_of_pods)),
+        book_batch=SMALL_BOOK_BATCH if Random(f"readings {seed}").random() < SMALL_BOOK_SEEDS else BOOK_BATCH,
     )
     hosts = ["pod-watcher", "inventory", "allocator-a", *(f"agent-{node}" for node, _ in nodes)]
     hosts += ["allocator-b"] if allocators == 2 else []

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from simulation.planted.bug import Bugs, PlantedBug, always
 from simulation.schedules.unanswered import ASKED_IN_ANY_LIFE
 
-from sluice.contracts.bus.events import Stream
 from sluice.contracts.messages import Bound, Waived
 from sluice_allocator.core import recheck
 from sluice_allocator.core.gangs import reconcile
@@ -52,15 +51,6 @@ def _only_answers_are_asked_for(_original: Any, ctx: Any, request: Any) -> None:
     recheck.watch_answer(ctx, request)
 
 
-def _what_no_reading_shows_is_lost(original: Any, self: Any, stream: Any, still_there: Any) -> Any:
-    """Also of a binding that is newer than all that was read."""
-    gone = original(self, stream, still_there)
-    if stream is Stream.BOOK:
-        bound = [each for each in self.bindings.values() if isinstance(each, Bound)]
-        self.lost = {each.allocation: None for each in bound if each.allocation not in self.ledger}
-    return gone
-
-
 def _who_has_ended_had_nothing(original: Any, view: Any) -> Any:
     """Only running pods report their slices."""
     return None if view.has_ended else original(view)
@@ -101,18 +91,6 @@ def _of_another_life_is_nothing(original: Any, self: Any, message: Any) -> Any:
     Loses a request's end: it stays on the bus for ever."""
     is_older = isinstance(message, Waived) and message.incarnation not in {"", self.incarnation}
     return None if is_older else original(self, message)
-
-
-@BELIEVED_BUGS.plant("answers deleted by a reading", "taken until settled", BusCache, "_is_beyond")
-def _operators_words_alone(original: Any, self: Any, address: Any, ends_at: int) -> bool:
-    """What a request was answered is gone when a reading does not show it.
-    Loses a slice, made for no pod: its request was released, and a server that lags shows it as it was before."""
-    return address.kind != "binding" and bool(original(self, address, ends_at))
-
-
-def _booked_as_the_reading_shows(original: Any, self: Any, address: Any, ends_at: int) -> bool:
-    """What is booked is gone when a reading does not show it."""
-    return address.kind != "ledger" and bool(original(self, address, ends_at))
 
 
 @BELIEVED_BUGS.plant("order of another incarnation stands", "undisturbed", nodes, "_is_missing")
@@ -159,12 +137,6 @@ BELIEVED_BUGS += [
         BOUND_IN_ANY_LIFE,
     ),
     PlantedBug(
-        "every reading counts as the newest",
-        "the pods that come to a node which its operator has just taken out of use",
-        ("cordoned",),
-        ((BusCache, "_is_beyond", always(False)),),
-    ),
-    PlantedBug(
         "request names all its slices",
         "the slice of a job that runs: its pods' words were lost after a wipe, but for an old one",
         ("undisturbed",),
@@ -195,15 +167,6 @@ BELIEVED_BUGS += [
             (settling_one, "is_found_instead", always(False)),
             *NAMES_NO_LIFE,
             *BOUND_IN_ANY_LIFE,
-        ),
-    ),
-    PlantedBug(
-        "binding lost by one lagging reading",
-        "its slice: a server that lagged shows neither grant nor binding, of which only the binding is known still",
-        ("LAW 3", "undisturbed"),
-        (
-            (BusCache, "catch_up", _what_no_reading_shows_is_lost),
-            (BusCache, "_is_beyond", _booked_as_the_reading_shows),
         ),
     ),
     PlantedBug(

@@ -3,17 +3,16 @@
 from dataclasses import replace
 from typing import Any
 
-from msgspec import structs
 from simulation.faults import further_faults
 from simulation.plans.plan import Fault, FaultKind, Plan
 from simulation.planted.bug import Bugs, PlantedBug, always, bug
+from simulation.world.broker import Reader
 
 from sluice.contracts.messages import AllocationRequested
 from sluice_allocator.core import recheck
 from sluice_allocator.core.state.bus_cache import BusCache
 from sluice_node_agent.shell.journal.lines import DamagedError, Lines
 from sluice_pod_watcher.core.folder.reconciler import FolderReconciler
-from sluice_pod_watcher.core.publisher import RequestPublisher
 
 TROUBLE_BUGS = Bugs()
 
@@ -36,16 +35,6 @@ def _damage_not_noticed(_original: Any, data: bytes, *, told: int = 0) -> Lines:
     if not data and told:
         raise DamagedError("nothing is left")
     return Lines()
-
-
-# Too rare by chance for the dose.
-@bug("late request has no slice", "undisturbed", FolderReconciler, "_adopt")
-def late_is_over(original: Any, self: Any, uid: Any, message: Any) -> Any:
-    """A pod that is asked for under another id has nothing under one that is heard of late.
-    Loses living training, whose request a server that lags had not shown."""
-    if isinstance(message, AllocationRequested):
-        message = structs.replace(message, held=None)
-    return original(self, uid, message)
 
 
 # Too rare by chance for the dose: it has a schedule of its own in `test_further_faults`.
@@ -98,10 +87,10 @@ TROUBLE_BUGS += [
         _made_by_a_slow_clock,
     ),
     PlantedBug(
-        "requested over a withdrawal",
-        "capacity, to a pod that is gone",
-        ("I5",),
-        ((RequestPublisher, "_asks_over_a_withdrawal", always(False)),),
+        "reading ends before its leader",
+        "whatever was written last: a server that lags does not show it, and it counts as gone",
+        ("I5", "cordoned", "taken until settled", "undisturbed", "I3", "I4"),
+        ((Reader, "_is_complete", always(True)),),
         _served_by_a_lagging_server,
     ),
     PlantedBug(
@@ -112,10 +101,3 @@ TROUBLE_BUGS += [
         disks_wiped_behind_the_bus,
     ),
 ]
-LATER_SLICE_STAYS = PlantedBug(
-    "later of two slices wins",
-    "living training, to a slice that its pod was given while a server that lags hid its own",
-    ("undisturbed",),
-    ((FolderReconciler, "_asked_anew", always(None)),),
-)
-"""Too rare by chance for the dose, too."""

@@ -48,7 +48,7 @@ FOUND_AT = {
     "guarantee ignored": 39,
     "dead scheduler counted as running": 5,
     "silent processes not reported": 25,
-    "requested over a withdrawal": 1,
+    "reading ends before its leader": 1,
     "stale snapshot adopts a node": 11,
     "settled by a read": 1,
     "orphans at once": 28,

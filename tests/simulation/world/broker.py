@@ -21,6 +21,8 @@ _FATES: dict[Cut | None, Fate] = {"mute": "request lost", "deaf": "ack lost"}
 
 BATCH = 50
 RECONNECT_S = 0.3
+BEHIND_MAX_S = 3.0
+"""So long a reading waits for its server to have what the leader had, as `PENDING_MAX_S` of the shell."""
 
 
 class Broker:
@@ -204,6 +206,9 @@ class Reader:
         self._told_missing = False
         self._cursor: Cursor | None = None
         self._caught_up = False
+        self._ends_at = 0
+        """The last sequence of the stream's leader when the reading began; unknown (0) to an agent."""
+        self._waits = False
         self._asked = False
         self._arrives = 0.0
         broker.readers[self] = None
@@ -268,7 +273,8 @@ class Reader:
                 self._cursor = lagging.cursor(broker.values, self.stream, self._filters)
             else:
                 self._cursor = broker.values.cursor(self.stream, self._filters)
-            self._caught_up = False
+            self._caught_up = self._waits = False
+            self._ends_at = broker.values.ends_at(self.stream) if self._agent is None else 0
             self._asked = True
             self._poll(turn)
 
@@ -293,9 +299,20 @@ class Reader:
                 broker.clockwork.after(broker.sky.long() * 2, lambda again=again: self._send(turn, again))  # type: ignore[misc]
         if len(values) == BATCH:
             self.poke()
-        elif not self._caught_up:
+        elif not self._caught_up and self._is_complete(cursor):
             self._caught_up = True
             self._send(turn, bus.ReadingCaughtUp(self.stream))
+        elif not self._caught_up and not self._waits:
+            self._waits = True
+            broker.clockwork.after(BEHIND_MAX_S, lambda: self._try_another(turn))
+
+    def _is_complete(self, cursor: Cursor) -> bool:
+        """Whether the server that is read has all that the leader had when the reading began (ADR 0070)."""
+        return cursor.has_upto(self._ends_at)
+
+    def _try_another(self, turn: int) -> None:
+        if turn == self._turn and not self._caught_up:
+            self.start(RECONNECT_S)
 
     def _send(self, turn: int, event: Reading) -> None:
         """What is read arrives in order, at its time, unless the reading was restarted meanwhile."""

@@ -21,6 +21,7 @@ class Lagging:
         self._values = {
             stream: values.values_after(stream, 0, now) for stream in (Stream.BOOK, Stream.STATE) if values.has(stream)
         }
+        self.ends_at = {stream: values.ends_at(stream) for stream in self._values}
 
     def answers(self) -> bool:
         """Whether it is this server that answers who asks now."""
@@ -46,6 +47,10 @@ class LaggingCursor(Cursor):
         super().__init__(values, stream, filters)
         self._replica = replica
         self._had = deque(had)
+
+    def has_upto(self, sequence: int) -> bool:
+        """Whether it has the stream up to there, and all of that was read."""
+        return not self._had and (not self._replica.lags or self._replica.ends_at.get(self._stream, 0) >= sequence)
 
     def read(self, now: float, limit: int | None = None) -> list[StoredValue]:
         """As `Cursor.read`; what was overwritten meanwhile is read as it was."""

@@ -100,7 +100,7 @@ class World:
             for node, machine in self.machines.items()
         }
         placing = PlacementConfig(pods_per_node_max=plan.pods_per_node_max)
-        decides = replace(quick_allocator(ttl), placing=placing)
+        decides = replace(quick_allocator(ttl), placing=placing, book_batch=plan.book_batch)
         self.allocators = [
             AllocatorHost(f"allocator-{letter}", decides, *shared, self._dice(letter), self.trace)
             for letter in "ab"[: plan.allocators]

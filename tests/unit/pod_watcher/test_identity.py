@@ -1,7 +1,6 @@
 """Who a pod is: its request's id survives what the pod survives, and nothing else."""
 
 import msgspec
-import pytest
 from factories.words import write_of
 
 from sluice.contracts.bus import events as bus
@@ -117,52 +116,20 @@ def test_a_pod_whose_priority_was_edited_as_it_was_granted_keeps_its_slice_when_
     assert (word[0], word[1].held) == ("old-1", held)
 
 
-@pytest.mark.parametrize(("uid", "loses_book"), [("w1-1", True), ("w2-9", True), ("w1-1", False)])
-def test_only_what_a_lost_book_may_have_held_takes_a_pods_place_by_its_slice(new, manifest, uid, loses_book):
-    """What this process closed itself, and STATE forgot, is over: a pod that waits would lose its turn to it."""
-    held = Held(node=NodeName("node-a"), allocation=AllocationId(f"{uid}_r_1"))
-    bench = new("w2")
-    bench.files["a.yaml"] = manifest("a")
-    bench.start(disk=() if loses_book else (record("w1-7", name="other"),))
-    (waits,) = [each.uid for each in bench.disk if each.ended is None and each.file == "a.yaml"]
-    word = msgspec.structs.replace(asked(uid), held=held)
-    instructions = bench.step(
-        bus.Observed(bus.Stream.STATE, bus.Entry(f"sluice.request.{uid}", 1050, OperationId("w1-5"), word))
-    )
-    bench.carry_out([each for each in instructions if not isinstance(each, bus.ReadAgain)])
-    runs = (uid, loses_book) == ("w1-1", True)
-    living = [each.uid for each in bench.disk if each.ended is None and each.file == "a.yaml"]
-    assert living == [uid if runs else waits]
-    assert isinstance(bench.requests()[waits if runs else uid], RequestWithdrawn)
-
-
-@pytest.mark.parametrize(
-    ("was_released", "is_new_pod"), [(False, False), (True, False), (False, True)], ids=["runs", "released", "new pod"]
-)
-def test_a_pod_with_two_slices_keeps_the_one_it_runs_on(new, manifest, was_released, is_new_pod):
-    """What was released since it runs on no more, and a pod that came to the folder later never ran on it."""
+def test_what_lands_late_under_another_id_takes_no_pods_place(new, manifest):
+    """Whatever slice it names: what was on the bus when this process read it was read, so its pod has the other id."""
     held = Held(node=NodeName("node-a"), allocation=AllocationId("w1-1_r_1"))
     bench = new("w2")
-    bench.files["a.yaml"] = "" if is_new_pod else manifest("a")
+    bench.files["a.yaml"] = manifest("a")
     bench.start()
-    bench.edit("a.yaml", manifest("a"))
-    bench.bound("w2-1")
+    (waits,) = [each.uid for each in bench.disk]
     word = msgspec.structs.replace(asked("w1-1"), held=held)
     instructions = bench.step(
         bus.Observed(bus.Stream.STATE, bus.Entry("sluice.request.w1-1", 1050, OperationId("w1-5"), word))
     )
-    assert [each for each in instructions if isinstance(each, bus.ReadAgain)] == [bus.ReadAgain(bus.Stream.BOOK)]
     bench.carry_out([each for each in instructions if not isinstance(each, bus.ReadAgain)])
-    bench.handle(bus.ReadingStarted(bus.Stream.BOOK, Incarnation("1000")))
-    bench.observe(subjects.binding(RequestId("w2-1")), bench.bus["sluice.binding.w2-1"])
-    if was_released:
-        bench.released("w1-1")
-    else:
-        bench.bound("w1-1")
-    bench.handle(bus.ReadingCaughtUp(bus.Stream.BOOK))
-    keeps, gives_back = ("w2-1", "w1-1") if was_released or is_new_pod else ("w1-1", "w2-1")
-    assert [each.uid for each in bench.disk if each.ended is None] == [keeps]
-    assert isinstance(bench.requests()[gives_back], RequestWithdrawn)
+    assert [each.uid for each in bench.disk if each.ended is None] == [waits]
+    assert isinstance(bench.requests()["w1-1"], RequestWithdrawn)
 
 
 def test_the_bus_knows_a_newer_revision_than_a_restored_disk(new, manifest):
@@ -286,29 +253,6 @@ def test_an_unreadable_file_ends_nothing_and_is_reported(bench, manifest):
     said = bench.requests()
     assert said["w1-1"] == asked("w1-1")
     assert "Permission denied" in said["w1-2"].refusal.message
-
-
-def test_what_a_lagging_server_still_tells_of_a_closed_request_brings_nothing_back(bench, manifest):
-    """A withdrawn and closed ask was taken over from a lagging server: a pod that is gone had a slice."""
-    bench.edit("a.yaml", manifest("a"))
-    bench.empty()
-    bench.released("w1-1")
-    closing = bench.writes[-1]
-    bench.handle(bus.Ticked())
-    assert bench.disk == ()
-    ask = bus.Entry("sluice.request.w1-1", 1, bench.writes[0].operation, asked("w1-1"))
-    bench.handle(bus.ReadingStarted(bus.Stream.STATE, Incarnation("1000")))
-    bench.handle(bus.Observed(bus.Stream.STATE, ask))
-    instructions = bench.step(bus.ReadingCaughtUp(bus.Stream.STATE))
-    bench.carry_out([each for each in instructions if not isinstance(each, bus.ReadAgain)])
-    assert bench.disk == (record("w1-1"),)
-
-    heard = bus.Entry("sluice.request.w1-1", 1005, closing.operation, closing.message)
-    instructions = bench.step(bus.Observed(bus.Stream.STATE, heard))
-
-    assert [each for each in instructions if isinstance(each, bus.Write)] == []
-    bench.carry_out(instructions)
-    assert bench.disk == ()
 
 
 def test_two_pod_watchers_of_one_source_do_not_duel_at_the_speed_of_the_bus(bench, manifest):

@@ -18,8 +18,8 @@ class _Reading:
     """Observed since the reading started; None once it has caught up."""
     guards: dict[str, int] = field(default_factory=dict)
     """As those of `BusView`, by what was observed since."""
-    accepted: dict[str, tuple[Entry, int]] = field(default_factory=dict)
-    """Own writes that landed since, with the guard value each expected."""
+    accepted: dict[str, Entry] = field(default_factory=dict)
+    """Own writes that landed since."""
 
 
 class BusView:
@@ -31,16 +31,11 @@ class BusView:
         """The values of guards over several subjects; the guard of one subject is its sequence."""
         self._of: dict[Stream, _Reading] = {}
 
-    def learn(self, stream: Stream, address: Address, entry: Entry, expected: int = 0) -> bool:
-        """Record a value at its subject. False when a newer one is known.
-
-        For an own write, `expected` is its guard value. If that is beyond this reading (a lagging server serves it),
-        the values between are unknown: the guard stays where it is until they are read."""
+    def learn(self, stream: Stream, address: Address, entry: Entry) -> bool:
+        """Record a value at its subject. False when a newer one is known."""
         if address.guard != address.subject:
             guards = self._guards[stream]
-            known_upto = guards.get(address.guard, 0)
-            if expected <= known_upto:
-                guards[address.guard] = max(known_upto, entry.sequence)
+            guards[address.guard] = max(guards.get(address.guard, 0), entry.sequence)
         current = self.current[stream]
         known = current.get(entry.subject)
         if known is not None and known.sequence >= entry.sequence:
@@ -76,11 +71,11 @@ class BusView:
                 if address.guard != address.subject:
                     reading.guards[address.guard] = max(reading.guards.get(address.guard, 0), entry.sequence)
 
-    def accepted(self, stream: Stream, entry: Entry, expected: int) -> None:
+    def accepted(self, stream: Stream, entry: Entry) -> None:
         """An own write landed; a snapshot being read may be too old to show it."""
         reading = self._of.get(stream)
         if reading is not None and reading.fresh is not None:
-            reading.accepted[entry.subject] = (entry, expected)
+            reading.accepted[entry.subject] = entry
 
     def is_gone(self, stream: Stream, sequence: int) -> bool:
         """Whether an own write is gone, by a complete later reading: expired, overwritten, or lost by the stream."""
@@ -93,11 +88,11 @@ class BusView:
         if reading is None or reading.fresh is None:
             return False
         # An own write accepted during the snapshot and beyond its end will still be observed.
-        beyond = [each for each in reading.accepted.values() if each[0].sequence > reading.highest]
+        beyond = [each for each in reading.accepted.values() if each.sequence > reading.highest]
         self.current[stream], self._guards[stream] = reading.fresh, reading.guards
         reading.fresh, reading.guards, reading.caught_up = None, {}, True
-        for entry, expected in sorted(beyond, key=lambda each: each[0].sequence):
-            self.learn(stream, parse(entry.subject), entry, expected)
+        for entry in beyond:
+            self.learn(stream, parse(entry.subject), entry)
         return True
 
     def is_whole(self, stream: Stream) -> bool:
@@ -107,12 +102,6 @@ class BusView:
 
     def number(self, stream: Stream) -> int:
         return self._of[stream].number if stream in self._of else 0
-
-    def life(self, stream: Stream) -> Incarnation:
-        return self._of[stream].life if stream in self._of else Incarnation("")
-
-    def ends_at(self, stream: Stream) -> int:
-        return self._of[stream].highest if stream in self._of else 0
 
     def ask_again(self, stream: Stream) -> bool:
         """Whether to ask for a new reading. Once; not while one is under way or before the first."""

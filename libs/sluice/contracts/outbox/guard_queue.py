@@ -7,7 +7,7 @@ import msgspec
 
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.bus.subjects import Address
-from sluice.contracts.ids import Incarnation, OperationId
+from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import AnyMessage
 
 IN_FLIGHT_MAX = 256
@@ -32,10 +32,9 @@ class QueuedWrite(msgspec.Struct, eq=False):
     """The refusing sequence; EXPLAINED_BY_READING when reading on cannot explain the refusal."""
     refused_since: float = 0.0
     refused_first: float = 0.0
-    """When it was first refused, however often the stream was reread to explain that."""
-    refused_in_life: Incarnation = Incarnation("")
+    """When it was first refused, however often the subject was read to explain that."""
     refused_in_reading: int = 0
-    """A reading that began after this one explains the refusal, if it comes as far."""
+    """A reading that began after this one explains the refusal."""
 
 
 class GuardQueue(msgspec.Struct, eq=False):

@@ -18,7 +18,7 @@ EXPLAIN_TIMEOUT_S = 2.0
 REREAD_S = 0.4
 """Delay before the next direct read when one was too old: the server lags, and would refuse in a tight loop."""
 LAGS_MAX_S = 10.0
-"""No server lags longer than this behind an entry that refused a write: after it, that entry is gone."""
+"""No server that is read directly lags longer behind an entry that refused a write: after it, that entry is gone."""
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ class Outbox(Intents):
                         queue.applied = 0 if queue.stream is event.stream else queue.applied
                 return []
             case events.ReadingCaughtUp():
-                return self._reading_caught_up(event.stream, now)
+                return self._reading_caught_up(event.stream)
             case events.LastRead():
                 return self._last_read(event, now)
 
@@ -147,10 +147,10 @@ class Outbox(Intents):
             return []
         if self._reading == "stream" and self._view.is_gone(queue.stream, event.sequence):
             return self._settle_by_current(queue, queue.in_flight)
-        address, expected = queue.in_flight.address, queue.in_flight.expected
+        address = queue.in_flight.address
         entry = events.Entry(address.subject, event.sequence, event.operation, queue.in_flight.message)
-        self._view.accepted(queue.stream, entry, expected)
-        return self._learn(queue.stream, address, entry, expected)
+        self._view.accepted(queue.stream, entry)
+        return self._learn(queue.stream, address, entry)
 
     def _refuse(self, event: events.WriteRefused, now: float) -> list[OutboxReport]:
         queue = self._in_flight.get(event.operation)
@@ -159,7 +159,6 @@ class Outbox(Intents):
         in_flight = queue.in_flight
         in_flight.refused_since = in_flight.refused_first = now
         in_flight.refused_in_reading = self._view.number(queue.stream)
-        in_flight.refused_in_life = self._view.life(queue.stream)
         stepped_back = event.last_sequence is None or event.last_sequence <= in_flight.expected
         # Where it did (closing messages expired, or the broker was wiped) only a new reading can show it.
         in_flight.refused_at = EXPLAINED_BY_READING if stepped_back else event.last_sequence
@@ -192,15 +191,11 @@ class Outbox(Intents):
         self._view.observed(stream, address, entry)
         return self._learn(stream, address, entry)
 
-    def _learn(
-        self, stream: events.Stream, address: Address, entry: events.Entry, expected: int = 0
-    ) -> list[OutboxReport]:
-        is_newest = self._view.learn(stream, address, entry, expected)
+    def _learn(self, stream: events.Stream, address: Address, entry: events.Entry) -> list[OutboxReport]:
+        is_newest = self._view.learn(stream, address, entry)
         queue = self._queues.get(address.guard)
         if queue is not None:
-            known_upto = queue.applied or 0
-            if expected <= known_upto or address.guard == address.subject:
-                queue.applied = max(known_upto, entry.sequence)
+            queue.applied = max(queue.applied or 0, entry.sequence)
             if queue.in_flight is not None and queue.in_flight.operation == entry.operation:
                 return self._settle(queue, landed=True)
         reports: list[OutboxReport] = []
@@ -245,32 +240,21 @@ class Outbox(Intents):
             self._mark(kept)  # compared once more: it may have been replaced meanwhile, or lost
         return []
 
-    def _reading_caught_up(self, stream: events.Stream, now: float) -> list[OutboxReport]:
+    def _reading_caught_up(self, stream: events.Stream) -> list[OutboxReport]:
         if self._reading == "last" or not self._view.caught_up(stream):
             return []
         reports: list[OutboxReport] = []
         for queue in [queue for queue in self._queues.values() if queue.stream is stream]:
             queue.applied = self._guard_of(stream, queue.guard)
             in_flight = queue.in_flight
-            if in_flight is not None and self._is_explained(queue, in_flight, now):
-                reports += self._settle_by_current(queue, in_flight)
+            refused = in_flight is not None and in_flight.refused_at is not None
+            if in_flight is not None and refused and in_flight.refused_in_reading < self._view.number(stream):
+                reports += self._settle_by_current(queue, in_flight)  # W3: the reading began after the refusal
             self._ready[queue.guard] = None
         for kept in self._kept.values():
             if events.stream_of(kept.address.kind) is stream:
                 self._mark(kept)
         return reports
-
-    def _is_explained(self, queue: GuardQueue, in_flight: QueuedWrite, now: float) -> bool:
-        """Whether the reading just ended explains a refused write (W3). Not if it ends before the refusing entry."""
-        if in_flight.refused_at is None or in_flight.refused_in_reading >= self._view.number(queue.stream):
-            return False
-        ends_before = (
-            in_flight.refused_at != EXPLAINED_BY_READING and self._view.ends_at(queue.stream) < in_flight.refused_at
-        )
-        of_this_life = self._view.life(queue.stream) == in_flight.refused_in_life
-        if queue.stream is not events.Stream.BOOK or not ends_before or not of_this_life:
-            return True
-        return now - in_flight.refused_first >= LAGS_MAX_S
 
     def _last_read(self, event: events.LastRead, now: float) -> list[OutboxReport]:
         queue = self._queues.get(event.subject)

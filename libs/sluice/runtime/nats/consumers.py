@@ -13,7 +13,7 @@ from sluice.contracts.bus.streams import ACKS_PENDING_MAX, consumer_of
 from sluice.contracts.ids import Incarnation, NodeName
 from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.reader import Opened, Pull
-from sluice.runtime.nats.stream_management import incarnation, incarnation_of_durable
+from sluice.runtime.nats.stream_management import incarnation, incarnation_and_end, incarnation_of_durable
 from sluice.runtime.nats.wire_format import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, ApiError
 
 BATCH = 5_000
@@ -71,8 +71,9 @@ class StreamConsumer:
         made = await self._connection.ask(
             verb, {"stream_name": self.stream.value, "action": "create", "config": config}
         )
-        # Checked again after the consumer exists, so that a stream recreated meanwhile is noticed.
-        return Opened(name, made["num_pending"], await incarnation(self._connection, self.stream))
+        # Asked again after the consumer exists, so that a stream recreated meanwhile is noticed.
+        life, ends_at = await incarnation_and_end(self._connection, self.stream)
+        return Opened(name, made["num_pending"], life, ends_at if self._connection.clustered else 0)
 
     def next_pull(self, behind: int, wanted: int, left_s: float) -> Pull | None:  # noqa: ARG002
         """Two large ones at a time, so that the server never waits for us."""

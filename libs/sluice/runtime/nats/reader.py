@@ -24,6 +24,7 @@ from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.wire_format import (
     DESCRIPTION,
     LAST_CONSUMER,
+    LAST_STREAM,
     PENDING_MESSAGES,
     ApiError,
     Read,
@@ -38,7 +39,8 @@ from sluice.runtime.retry import Backoff
 SILENCE_MAX_S = 3.0
 """A heartbeat so late means that the consumer is gone."""
 PENDING_MAX_S = 3.0
-"""Pending messages that do not arrive within this count as expired (messages may have a TTL)."""
+"""Pending messages that do not arrive within this count as expired (messages may have a TTL), and a server of a cluster
+that does not have by then what the leader had as too far behind: the next reading may be served by another."""
 ABSORBED_MAX = 200
 """Messages that are decoded before the event loop gets its turn: some 10 ms of inventories."""
 PULL_LATE_S = 0.3
@@ -59,11 +61,15 @@ class LostMessagesError(BrokenReadingError):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A consumer before its first message; `pending` messages are stored already."""
+    """A consumer before its first message; `pending` messages are stored already.
+
+    The reading is complete once the consumer's server has the stream up to `ends_at`, which its leader had (ADR 0070);
+    0 where that is not known: a single server never lags, and agents may not ask."""
 
     name: str
     pending: int
     incarnation: Incarnation
+    ends_at: int = 0
 
 
 class Pull(NamedTuple):
@@ -204,10 +210,10 @@ class Reader:
                 self._stop = "the stream was recreated"
                 return
             self._unread_since = None
-            reading = _Position(self.stream, self._take, asyncio.get_running_loop().time())
+            reading = _Position(self.stream, self._take, asyncio.get_running_loop().time(), opened)
             self._behind = opened.pending
-            if opened.pending == 0:
-                yield [reading.caught_up()]
+            if complete := [*reading.completed_at(0)]:
+                yield complete
             ends_at = asyncio.get_running_loop().time() + self._refresh_s * random.uniform(0.9, 1.1)
             left_s = self._refresh_s
             while not self._stop:
@@ -217,7 +223,7 @@ class Reader:
                     reading.wanted += wants.batch
                     continue
                 batch, acks = reading.absorb(await self._next(inbox), asyncio.get_running_loop().time())
-                self._behind = reading.behind if reading.behind is not None else self._behind
+                self._behind = reading.behind
                 if batch:
                     self._backoff.reset()
                     yield batch
@@ -286,9 +292,10 @@ class _Inbox:
 class _Position:
     """The progress of one reading, and whether anything is missing before it."""
 
-    def __init__(self, stream: Stream, take: OnBatch, now: float) -> None:
+    def __init__(self, stream: Stream, take: OnBatch, now: float, opened: Opened) -> None:
         self._stream = stream
         self._take = take
+        self._ends_at = opened.ends_at
         self._caught_up = False
         self._came_at = now
         """When the last message came."""
@@ -296,16 +303,18 @@ class _Position:
         self._delivered = 0
         self.wanted = 0
         """Messages requested and not received."""
-        self.behind: int | None = None
-        """How many messages the broker had left when it sent the last one; None before the first."""
+        self.behind = opened.pending
+        """How many messages the broker had left when it sent the last one."""
         self.broken = ""
         """Why this reading cannot go on; empty while it can."""
         self.lost = False
         """Whether that is because messages are missing."""
 
-    def caught_up(self) -> ReadingCaughtUp:
-        self._caught_up = True
-        return ReadingCaughtUp(self._stream)
+    def completed_at(self, sequence: int) -> Iterator[Reading]:
+        """The end of the snapshot, once: nothing is pending, and our server has the stream up to this sequence."""
+        if self.behind == 0 and sequence >= self._ends_at and not self._caught_up:
+            self._caught_up = True
+            yield ReadingCaughtUp(self._stream)
 
     def absorb(self, messages: list[Msg], now: float) -> tuple[list[Reading], list[str]]:
         """Entries of the messages that came by `now`, and the subjects to acknowledge them at."""
@@ -313,7 +322,7 @@ class _Position:
         acks: list[str] = []
         for message in messages:
             if status := status_of(message):
-                self._handle_status(status, message.headers or {})
+                batch.extend(self._handle_status(status, message.headers or {}))
             elif not self.broken:
                 self.wanted -= 1
                 batch.extend(self._pass_on(message))
@@ -321,15 +330,18 @@ class _Position:
         if acks or self._caught_up:
             self._came_at = now
         elif now - self._came_at > PENDING_MAX_S and not self.broken:
-            self.broken = "pending messages did not arrive: they have expired"
+            self.broken = "pending messages did not arrive: they have expired, or the server is behind"
         return batch, acks
 
-    def _handle_status(self, status: str, headers: dict[str, str]) -> None:
-        """Handle a status of the server. All but a heartbeat and an expired pull end the reading."""
+    def _handle_status(self, status: str, headers: dict[str, str]) -> Iterator[Reading]:
+        """Handle a status of the server. All but a heartbeat and an expired pull end the reading. A heartbeat says how
+        far its server has the stream, also where the last messages are not for this reader, or expired."""
         if status == "100":
-            last = headers.get(LAST_CONSUMER, "")
+            last, upto = headers.get(LAST_CONSUMER, ""), headers.get(LAST_STREAM, "")
             if last.isdigit() and int(last) > self._delivered:
                 self.broken, self.lost = f"{int(last) - self._delivered} messages were lost", True
+            elif upto.isdigit() and self._ends_at:
+                yield from self.completed_at(int(upto))
         elif status == "408":
             self.wanted -= int(headers.get(PENDING_MESSAGES, "0"))
             self.behind = 0  # whatever was left has expired
@@ -351,5 +363,4 @@ class _Position:
                 yield Observed(self._stream, entry)
         else:
             metrics.count(REDELIVERIES, self._stream.value)
-        if delivery.pending == 0 and not self._caught_up:
-            yield self.caught_up()
+        yield from self.completed_at(delivery.stream_sequence)

@@ -198,10 +198,15 @@ async def _check_life(connection: Connection, life: Incarnation) -> None:
 
 async def incarnation(connection: Connection, stream: Stream) -> Incarnation:
     """The first sequence that a stream was created with. Raises TimeoutError when there is no such stream."""
+    return (await incarnation_and_end(connection, stream))[0]
+
+
+async def incarnation_and_end(connection: Connection, stream: Stream) -> tuple[Incarnation, int]:
+    """The same, and the stream's last sequence; its leader answers. Raises TimeoutError when there is none."""
     found = await _info(connection, stream)
     if found is None:
         raise TimeoutError(f"there is no {stream}")
-    return Incarnation(str(found["config"].get("first_seq", 0)))
+    return Incarnation(str(found["config"].get("first_seq", 0))), found["state"]["last_seq"]
 
 
 def incarnation_of_durable(info: dict[str, Any]) -> Incarnation:

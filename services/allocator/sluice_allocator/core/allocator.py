@@ -5,7 +5,7 @@ from sluice.contracts.bus.events import BusEvent, Observed, ReadAgain, ReadingCa
 from sluice.contracts.ids import RunId, SourceName
 from sluice.contracts.messages import Bound, Grant, NodeClosed
 from sluice.contracts.outbox import Outbox, OutboxReport, Settled
-from sluice_allocator.core.changes import book_what_was_read, caught_up, value_changed
+from sluice_allocator.core.changes import caught_up, take_in_reading, value_changed
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.cycle import look_at_victims, run_cycle
@@ -37,7 +37,9 @@ class Allocator:
     def unfinished(self) -> bool:
         """Whether anything is left to look at or to try. Any event continues it; `Continue` does nothing else."""
         facts, is_paused = self.ctx.facts, self.ctx.outbox.paused
-        return bool(facts.unbooked) or (facts.settled and not is_paused and not self.ctx.nothing_else_to_do)
+        return bool(facts.gone or facts.unbooked) or (
+            facts.settled and not is_paused and not self.ctx.nothing_else_to_do
+        )
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Handle one event; the only way in which anything changes."""
@@ -56,8 +58,8 @@ class Allocator:
         if ctx.facts.settled and not ctx.outbox.paused:
             run_cycle(ctx, ticked=ticked)
             own += self._asks() if ticked else []
-        elif ctx.facts.unbooked:
-            book_what_was_read(ctx)
+        elif ctx.facts.gone or ctx.facts.unbooked:
+            take_in_reading(ctx)
         if ctx.adjustments.again:
             ask_again(ctx)
         if ctx.adjustments.answers:

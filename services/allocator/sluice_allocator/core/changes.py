@@ -136,21 +136,29 @@ def caught_up(ctx: SchedulerContext, event: ReadingCaughtUp) -> None:
     """A stream was read completely: look at everything once, since a missing value is a fact too."""
     if event.stream is Stream.STATE:
         ctx.conditions.end_older(Condition.REMOVAL_UNREAD, Stream.STATE)
-    for address in ctx.facts.catch_up(event.stream, ctx.outbox.knows):
-        value_changed(ctx, address)
-    if event.stream is Stream.BOOK:
-        watched = ctx.conditions.young(Condition.BOUND_WITHOUT_ENTRY)
-        for request in (*watched, *ctx.facts.bound_beyond):  # a server that lags tells nothing of the newest
-            recheck.watch_entry(ctx, RequestId(request))
-        for node in ctx.facts.news:
+    ctx.facts.catch_up(event.stream, ctx.outbox.knows)
+    take_in_reading(ctx)
+
+
+def take_in_reading(ctx: SchedulerContext) -> None:
+    """Forget what a reading did not show; after both streams book what they show. Within one event's budget."""
+    facts = ctx.facts
+    for subject in list(islice(facts.gone, ctx.rules.book_batch)):
+        value_changed(ctx, facts.forget(subject))
+    if facts.gone:
+        return
+    if facts.lost_unknown:
+        facts.find_lost()
+        ctx.conditions.clear_all(Condition.BOUND_WITHOUT_ENTRY)  # the reading has decided about all
+        for node in facts.news:
             recheck.watch_consumer(ctx, node)
-    if ctx.facts.is_whole and not ctx.facts.settled:  # else an end of no reading, which shows nothing
-        ctx.facts.unbooked |= dict.fromkeys((*ctx.facts.ledger, *ctx.cluster.booked(), *ctx.facts.slices))
-        book_what_was_read(ctx)
+    if facts.is_whole and not facts.settled:  # else an end of no reading, which shows nothing
+        if not facts.unbooked:
+            facts.unbooked |= dict.fromkeys((*facts.ledger, *ctx.cluster.booked(), *facts.slices))
+        _book_what_was_read(ctx)
 
 
-def book_what_was_read(ctx: SchedulerContext) -> None:
-    """Both streams are complete: book what they show, within one event's budget, and then look at everything."""
+def _book_what_was_read(ctx: SchedulerContext) -> None:
     facts = ctx.facts
     for allocation in list(islice(facts.unbooked, ctx.rules.book_batch)):
         rebook(ctx, allocation)

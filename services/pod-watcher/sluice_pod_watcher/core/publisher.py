@@ -125,19 +125,13 @@ class RequestPublisher:
         for report in reports:
             if not isinstance(report, Contested):
                 continue
-            if report.entry.operation.startswith(f"{self._run}-") and not self._asks_over_a_withdrawal(report):
+            if report.entry.operation.startswith(f"{self._run}-"):
                 continue
             self._outbox.forget(report.address)
             if isinstance(report.entry.message, msg.SourceSynced):
                 why = f"another pod-watcher publishes as source {self._name!r}; each needs its own name"
                 told.append(WriteLogLine("warning", why))
         return told
-
-    def _asks_over_a_withdrawal(self, report: Contested) -> bool:
-        """Whether to publish a request again over its withdrawal, even our own: a lagging server may have shown an old
-        request that was closed and forgotten, so it was adopted."""
-        kept = self._outbox.kept(report.address)
-        return isinstance(report.entry.message, msg.RequestWithdrawn) and not isinstance(kept, msg.RequestWithdrawn)
 
     def saved(self) -> None:
         self._request_source.due |= self._held_back

@@ -6,8 +6,9 @@ from factories.scheduling.allocator import Bench, all_said, asked, begun_anew, w
 from factories.scheduling.preemption import WHOLE, low, promise_for, start, tick
 from msgspec.structs import replace as changed
 
+from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import ReadingCaughtUp, Stream, Write
-from sluice.contracts.ids import RequestId, RunId
+from sluice.contracts.ids import Incarnation, RequestId, RunId
 from sluice.contracts.messages import Grant, Revoke
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
@@ -68,6 +69,31 @@ def test_what_was_read_is_booked_in_steps_and_meanwhile_no_place_is_given_away()
     said += all_of(after, after.request(asked("waits", WHOLE)))
     assert [each for each in said if isinstance(each, Write) and isinstance(each.message, Grant)] == []
     assert RequestId("waits") in ctx.queue
+
+
+def test_what_a_wipe_took_is_forgotten_in_steps_and_what_is_written_meanwhile_stays():
+    """In one step a large fleet's allocator would not renew its lease for seconds, and lose it each time."""
+    rules = SchedulerConfig(book_batch=2)
+    bench = start(Bench(Allocator(RunId("r1"), rules)), gpus=6)
+    for number in range(6):
+        bench.bound(f"p{number}", WHOLE)
+    facts, steps = bench.allocator.ctx.facts, []
+    bench.read_all(incarnation=Incarnation("2000"))
+    known = len(facts.requests)
+    bench.observe(subjects.request(RequestId("p5")), asked("p5", WHOLE))
+    while facts.gone:
+        assert (bench.allocator.unfinished, facts.settled, facts.is_whole) == (True, False, False)
+        before = len(facts.gone)
+        bench.handle(Continue())
+        steps.append(before - len(facts.gone))
+    assert known > len(facts.requests)
+    assert len(steps) > 5
+    assert max(steps) == rules.book_batch
+    while bench.allocator.unfinished:
+        bench.handle(Continue())
+    assert (list(facts.requests), facts.settled) == ([RequestId("p5")], True)
+    assert not facts.ledger | facts.bindings | facts.inventories
+    assert not bench.allocator.ctx.cluster.booked()
 
 
 def test_a_source_that_has_told_all_is_heard_while_what_was_read_is_booked():

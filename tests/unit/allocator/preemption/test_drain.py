@@ -3,7 +3,6 @@
 import msgspec
 import pytest
 from factories.scheduling.allocator import (
-    INCARNATION,
     Bench,
     asked,
     claim,
@@ -13,8 +12,7 @@ from factories.scheduling.allocator import (
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
-from sluice.contracts.ids import NodeName, OperationId, RequestId
+from sluice.contracts.ids import NodeName, RequestId
 
 WHOLE = claim(profile="7g.40gb")
 SMALL = claim(profile="1g.5gb")
@@ -76,47 +74,6 @@ def test_a_slice_that_is_being_made_is_bound_first_and_then_sent_away(pair):
     assert cordon(pair, drain=True) == []
     said = [each.message for each in pair.land_all(pair.ready(grant))]
     assert [type(each) for each in said] == [msg.Bound, msg.EvictionOrdered]
-
-
-def read_book_again(bench: Bench, *, lags: bool) -> list:
-    """BOOK is reread, and all that is served is the node's head: as it was first, or written again since."""
-    head, world = subjects.head(NODE), bench.allocator.ctx.facts
-    before = Entry(head.subject, world.sequences[Stream.BOOK][head.subject], OperationId("head"), world.heads[NODE])
-    bench.handle(ReadingStarted(Stream.BOOK, INCARNATION))
-    if lags:
-        bench.handle(Observed(Stream.BOOK, before))
-    else:
-        bench.observe(head, before.message)
-    return [each.message for each in bench.land_all(bench.handle(ReadingCaughtUp(Stream.BOOK)))]
-
-
-OUT_OF_USE = msg.Cordoned(node=NODE, why="new fans")
-NOTHING = msg.QuotaSet(namespace="default", total=msg.Amounts(gpus=0))
-
-
-@pytest.mark.parametrize(
-    ("address", "word"),
-    [(subjects.cordon(NODE), OUT_OF_USE), (subjects.quota("default"), NOTHING)],
-    ids=["cordon", "quota"],
-)
-def test_a_server_that_lags_takes_no_operators_word_back(pair, address, word):
-    """No guard covers it: a pod would come to a node that was just cordoned, or beyond what its namespace may have."""
-    pair.observe(address, word)
-    assert read_book_again(pair, lags=True) == []
-    (pending,) = [write.message for write in pair.land_all(pair.request(asked("one", WHOLE)))]
-    assert isinstance(pending, msg.Pending)
-
-    (granted, *_) = read_book_again(pair, lags=False)
-    assert isinstance(granted, msg.Grant)
-
-
-def test_a_server_that_lags_gives_no_place_to_a_request_that_was_released(pair):
-    """It shows the request as it was first, and no answer: the node's guard is as it was, and would refuse nothing."""
-    pair.observe(subjects.binding(RequestId("one")), msg.Released(request=RequestId("one"), cause="pod gone"))
-    assert read_book_again(pair, lags=True) == []
-    assert not [
-        each for each in pair.land_all(pair.request(asked("one", WHOLE))) if isinstance(each.message, msg.Grant)
-    ]
 
 
 def test_whoever_waits_is_told_who_said_so_and_why(pair):

@@ -83,7 +83,9 @@ class BusCache:
     first_words: dict[RequestId, int] = field(default_factory=dict)  # sequence of an edited request's first message
     book_read: int = 0  # everything written to BOOK up to here was read, or overwritten by a later value
     reading: dict[Stream, dict[str, None]] = field(default_factory=dict)  # being reread: subjects not seen since
-    reading_ends_at: dict[Stream, int] = field(default_factory=dict)  # the highest sequence seen since
+    gone: dict[str, None] = field(default_factory=dict)
+    """Subjects known before a complete reading, which it did not show: still to be forgotten."""
+    lost_unknown: bool = False  # whether BOOK was read since `lost` was found
     all_new: dict[Stream, bool] = field(default_factory=dict)  # whether nothing was known when its reading began
     complete: dict[Stream, None] = field(default_factory=dict)  # read whole once, in this incarnation
     sharing: Interning = field(default_factory=Interning)
@@ -92,12 +94,11 @@ class BusCache:
     lost: dict[AllocationId, None] = field(default_factory=dict)
     """Bound allocations without a ledger entry, as a complete reading showed. Otherwise a value that was overwritten on
     its way looks like a missing one."""
-    bound_beyond: dict[RequestId, None] = field(default_factory=dict)  # likewise, by bindings newer than that reading
 
     @property
     def is_whole(self) -> bool:
-        """Whether both streams are known completely, and none is being reread."""
-        return not self.reading and len(self.complete) == 2
+        """Whether both streams are known completely, what is gone is forgotten, and none is being reread."""
+        return not self.reading and not self.gone and len(self.complete) == 2
 
     def speaks_of(self, request: RequestId) -> bool:
         """Whether a source has a message about a request on the bus, even one that this process cannot read."""
@@ -161,7 +162,8 @@ class BusCache:
         were not made together are of one incarnation when one of them was found unchanged after the other began to be
         read."""
         known = self.sequences[event.stream]
-        self.reading[event.stream], self.reading_ends_at[event.stream] = dict.fromkeys(known), -1
+        self.reading[event.stream] = dict.fromkeys(known)
+        self.gone = {each: None for each in self.gone if each not in known}
         self.all_new[event.stream] = not known
         self.settled = False
         self.unbooked.clear()
@@ -187,7 +189,6 @@ class BusCache:
         entry, stream = event.entry, event.stream
         if self.reading and stream in self.reading:
             self.reading[stream].pop(entry.subject, None)
-            self.reading_ends_at[stream] = max(self.reading_ends_at[stream], entry.sequence)
         # What this process wrote itself is known before it is read: then older values of BOOK still come by. STATE may
         # forget what it acknowledged and reuse numbers, so there whatever is read is the current value.
         if stream is Stream.BOOK:
@@ -214,33 +215,31 @@ class BusCache:
         elif address.kind == "slice":
             self.slice_operations[AllocationId(address.key[-1])] = entry.operation
         self.sequences[stream][entry.subject] = entry.sequence
+        if self.gone:
+            self.gone.pop(entry.subject, None)
         self._put(address, entry.message)
 
-    def catch_up(self, stream: Stream, is_there: Callable[[Stream, str], bool]) -> list[Address]:
-        """The snapshot is complete. Returns the addresses whose values are gone, unless they are there all the same."""
+    def catch_up(self, stream: Stream, is_there: Callable[[Stream, str], bool]) -> None:
+        """The snapshot is complete: what it did not show is `gone`, unless it is there all the same."""
         if stream not in self.reading:
-            return []  # a reading that began before the broker was wiped; it is repeated
-        unseen, ends_at = self.reading.pop(stream), self.reading_ends_at[stream]
+            return  # a reading that began before the broker was wiped; it is repeated
+        self.gone |= {each: None for each in self.reading.pop(stream) if not is_there(stream, each)}
         self.complete[stream] = None
-        gone = []
-        for subject in unseen:
-            address = parse(subject)
-            if not is_there(stream, subject) and not self._is_beyond(address, ends_at):
-                self.drop(address)
-                gone.append(address)
-        if stream is Stream.BOOK:
-            # what is beyond the reading may have its entry there, too
-            ways = self.on_their_way.items()
-            self.on_their_way = {each: on for each, on in ways if self._is_beyond(subjects.head(on), ends_at)}
-            self.lost.clear()
-            self.bound_beyond.clear()
-            for request, bound in self.bindings.items():
-                if isinstance(bound, msg.Bound) and bound.allocation not in self.ledger:
-                    if self._is_beyond(subjects.binding(request), ends_at):
-                        self.bound_beyond[request] = None
-                    else:
-                        self.lost[bound.allocation] = None
-        return gone
+        self.lost_unknown |= stream is Stream.BOOK
+
+    def forget(self, subject: str) -> Address:
+        """Forget one value that is gone, and return its address."""
+        del self.gone[subject]
+        address = parse(subject)
+        self.drop(address)
+        return address
+
+    def find_lost(self) -> None:
+        """BOOK was read, and what is gone from it is forgotten."""
+        self.lost_unknown = False
+        self.on_their_way.clear()
+        bound = (each.allocation for each in self.bindings.values() if isinstance(each, msg.Bound))
+        self.lost = {each: None for each in bound if each not in self.ledger}
 
     def drop(self, address: Address) -> None:
         self.sequences[stream_of(address.kind)].pop(address.subject, None)
@@ -249,13 +248,6 @@ class BusCache:
         elif address.kind == "slice":
             self.slice_operations.pop(AllocationId(address.key[-1]), None)
         self._put(address, None)
-
-    def _is_beyond(self, address: Address, ends_at: int) -> bool:
-        """Whether a message is newer than all that a reading has shown, which a lagging server has served. No guard of
-        a place covers operators' messages or bindings: nothing would reject what is granted without them. Nor does the
-        guard of one node cover bookings on another, which count for a limit. BOOK forgets nothing that it acknowledged;
-        an expired closing message goes with the next reading that shows anything newer."""
-        return stream_of(address.kind) is Stream.BOOK and self.sequences[Stream.BOOK][address.subject] > ends_at
 
     def _remember_first_word(self, request: RequestId, entry: Entry) -> None:
         """The first message of an edited request is not on the bus any more, and decides its turn."""

@@ -9,7 +9,7 @@ from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.outbox import Settled
 from sluice_pod_watcher.core import log_lines
 from sluice_pod_watcher.core.cluster.context import ClusterContext
-from sluice_pod_watcher.core.cluster.pods.pod_record import AnsweredAt, PodRecord
+from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
 
 _Note = msg.Pending | msg.WaitOver | msg.EvictionOrdered | msg.EvictionOver
 
@@ -22,7 +22,7 @@ class BusHandler:
         self._publisher, self._reconciler = context.publisher, context.pod_reconciler
         self._records = context.pod_store.records
         self._reading: dict[Stream, bool] = dict.fromkeys((Stream.BOOK, Stream.STATE), True)
-        self._read_answers: dict[RequestId, tuple[msg.BindingMessage, AnsweredAt]] = {}
+        self._read_answers: dict[RequestId, msg.BindingMessage] = {}
         self._read_words: dict[RequestId, None] = {}
         self._read_notes: dict[tuple[RequestId, bool], _Note] = {}
         """What this reading shows (wait reason and eviction per request), applied when it is complete."""
@@ -87,7 +87,7 @@ class BusHandler:
             case msg.Bound() if not self._publisher.is_bound_in_this_life(message):
                 pass
             case msg.Bound() | msg.Refused() | msg.Released() | msg.Waived():
-                self._answered(uid, message, entry.sequence)
+                self._answered(uid, message)
             case msg.AllocationRequested() | msg.RequestRejected() | msg.RequestWithdrawn():
                 if message.source == self._context.config.source:
                     self._read_words[uid] = None
@@ -102,8 +102,7 @@ class BusHandler:
             case msg.PoolDemand():
                 self._context.placeholders.pool(message)
 
-    def _answered(self, uid: RequestId, message: msg.BindingMessage | msg.Waived, sequence: int) -> None:
-        at = self._publisher.book_incarnation, sequence
+    def _answered(self, uid: RequestId, message: msg.BindingMessage | msg.Waived) -> None:
         if isinstance(message, msg.Waived):
             # a refusal was waived: its pod waits like any other
             self._read_answers.pop(uid, None)
@@ -113,9 +112,9 @@ class BusHandler:
                 self._context.pod_store.due[uid] = None
                 self._context.reconcile(uid)
         elif not self._context.ready or self._reading[Stream.BOOK]:
-            self._read_answers[uid] = message, at
+            self._read_answers[uid] = message
         else:
-            self._answer(uid, message, at)
+            self._answer(uid, message)
 
     def _of_node(
         self, node: NodeName, message: msg.HostFacts | msg.NodeChanged | msg.NodeRemoved | msg.NodeInventory, now: float
@@ -204,21 +203,17 @@ class BusHandler:
             if record.answer is not None and uid not in read and not record.is_lost:
                 record.answer = None
                 self._context.reconcile(uid)
-        for uid, (answer, at) in read.items():
-            self._answer(uid, answer, at)
+        for uid, answer in read.items():
+            self._answer(uid, answer)
 
-    def _answer(self, uid: RequestId, answer: msg.BindingMessage, at: AnsweredAt) -> None:
-        """An answer was read, maybe again. One older than the last comes from a lagging server."""
+    def _answer(self, uid: RequestId, answer: msg.BindingMessage) -> None:
+        """An answer was read, maybe again."""
         record = self._records.get(uid)
         if record is None and isinstance(answer, msg.Released) and answer.cause == "pod gone":
             self._context.pod_store.bury(uid)  # our final message was lost, perhaps
         if record is None or record.closed:
             return
         self._context.reconcile(uid)
-        life, sequence = record.answered_at
-        if life == at[0] and sequence > at[1]:
-            return
-        record.answered_at = at
         if record.answer == answer or record.has_declined(answer):
             return
         record.answer, record.pending = answer, None

@@ -25,9 +25,6 @@ class Identities:
         self._version = 0
         self._saved = 0
         self._saving = False
-        self._was_empty = False
-        self._adopted: dict[RequestId, None] = {}  # adopted from the bus after the book was lost, even closed ones
-        self._first: dict[RequestId, None] | None = None  # of the first listing of this process; None before that
 
     def __contains__(self, uid: object) -> bool:
         return uid in self._records
@@ -45,14 +42,6 @@ class Identities:
         uid = self._living.get(place)
         return self._records[uid] if uid is not None else None
 
-    def may_be_unknown(self, uid: RequestId) -> bool:
-        """Whether this id may come from a lost book, without a trace on the bus."""
-        return self._was_empty and uid not in self._adopted and not uid.startswith(f"{self._run}-")
-
-    def may_be_known_as_another(self, uid: RequestId) -> bool:
-        """Whether its pod was in the folder already when the book was lost: it may run under a lost id."""
-        return self._was_empty and uid in (self._first or {})
-
     def is_saved(self, uid: RequestId) -> bool:
         return self._changed_in.get(uid, 0) <= self._saved
 
@@ -60,13 +49,8 @@ class Identities:
         """Take over what a predecessor saved. Of two active records for one document the later one counts."""
         for record in records:
             self._put(record)
-        self._was_empty = not self._records
         self._changed_in.clear()
         self._version = self._saved
-
-    def listed(self) -> None:
-        if self._first is None:
-            self._first = {uid: None for uid in self._records if uid.startswith(f"{self._run}-")}
 
     def begin(self, place: DocumentKey, namespace: str, name: str, ask: RequestRevision) -> IdentityRecord:
         self._number += 1
@@ -74,7 +58,6 @@ class Identities:
         return self._put(IdentityRecord(uid, *place, namespace, name, (ask,)))
 
     def adopt(self, record: IdentityRecord) -> None:
-        self._adopted[record.uid] = None
         self._put(record)
 
     def say(self, uid: RequestId, ask: RequestRevision) -> IdentityRecord:
@@ -91,8 +74,6 @@ class Identities:
     def drop(self, uid: RequestId) -> None:
         record = self._records.pop(uid)
         self._vacate(record)
-        if self._first is not None:
-            self._first.pop(uid, None)
         self._version += 1
         self._changed_in.pop(uid, None)
 

@@ -39,8 +39,6 @@ class FolderReconciler:
     _since: dict[DocumentKey, float] = field(default_factory=dict)  # since when it is missing or broken, if that waits
     _left_alone: Mapping[DocumentKey, ManifestPod] = field(default_factory=dict)
     _wanted: Mapping[DocumentKey, ManifestPod] = field(default_factory=dict)  # the last listing, for evicted pods
-    _contested: dict[RequestId, None] = field(default_factory=dict)
-    """Requests with a slice whose pod has another one: which one it keeps is decided when all answers were read."""
     _evicted: dict[RequestId, None] = field(default_factory=dict)  # evicted requests whose outcome is not published yet
     _words: dict[RequestId, tuple[IdentityRecord, bool, msg.RequestMessage]] = field(default_factory=dict)
     """The message of each request, and its inputs: each listing needs all of them again."""
@@ -114,7 +112,6 @@ class FolderReconciler:
             elif place not in view.wanted and record.file not in view.broken and self._counts(place, since, now):
                 self._end(record, "was deleted")
         self._leave_alone(view.asking_nothing)
-        self.identities.listed()
 
     def _settle(self, place: DocumentKey, found: ManifestPod) -> ManifestPod | None:
         """Publish what was found in a document. Returns what cannot be published because its pod exists already."""
@@ -236,11 +233,6 @@ class FolderReconciler:
     def heard(self, uid: RequestId, message: msg.RequestMessage) -> bool:
         """The bus shows this about a request of our source. Returns whether it was unknown: then its answer counts."""
         record = self.identities.get(uid)
-        if record is None and uid in self._contested:
-            return False
-        if record is None and self._asked_anew(uid, message) is not None:
-            self._contested[uid] = None
-            return True
         if record is None:
             return self._adopt(uid, message)
         if isinstance(message, msg.RequestWithdrawn):
@@ -263,27 +255,6 @@ class FolderReconciler:
         self.identities.end(record.uid, message.cause)
         self.due[record.uid] = None
 
-    def _asked_anew(self, uid: RequestId, message: msg.RequestMessage) -> IdentityRecord | None:
-        """The request, with the same slice, that was made for its pod while a lagging server hid this one from a
-        process without its book. The pod runs on the earlier slice, unless that was revoked since."""
-        if not isinstance(message, msg.AllocationRequested) or message.held is None:
-            return None
-        other = self.identities.at(_place(message))
-        if other is None or not self._has_slice(other) or not self.identities.may_be_unknown(uid):
-            return None
-        return other if self.identities.may_be_known_as_another(other.uid) else None
-
-    def take_contested(self) -> list[RequestId]:
-        contested, self._contested = [*self._contested], {}
-        return contested
-
-    def decide(self, uid: RequestId, message: msg.RequestMessage, answer: msg.BindingMessage | None) -> None:
-        """A pod has two slices: it keeps the one from before the book was lost, if that was not released."""
-        other = self._asked_anew(uid, message)
-        if other is not None and not isinstance(answer, msg.Released):
-            self._end(other, "runs under another id, which a lagging server did not show")
-        self._adopt(uid, message)
-
     def _adopt(self, uid: RequestId, message: msg.RequestMessage) -> bool:
         if isinstance(message, msg.RequestWithdrawn):
             if message.closing:
@@ -293,12 +264,7 @@ class FolderReconciler:
             self.due[uid] = None
             return True
         held = message.held if isinstance(message, msg.AllocationRequested) else None
-        other = self.identities.at(_place(message))
-        was_hidden = held is not None and self.identities.may_be_unknown(uid)
-        if other is not None and was_hidden and not self._has_slice(other):
-            self._end(other, "has its slice under another id, which a lagging server did not show")
-            other = None
-        ended: msg.WithdrawCause | None = "pod gone" if other is not None else None
+        ended: msg.WithdrawCause | None = "pod gone" if self.identities.at(_place(message)) is not None else None
         who = (*_place(message), message.namespace, message.name)
         self.identities.adopt(IdentityRecord(uid, *who, (_ask(message),), ended, held))
         self.due[uid] = None

@@ -163,14 +163,8 @@ class FolderWatcher:
         """The answers were read whole: one that was not among them no longer exists."""
         read, self._read_answers = self._read_answers, {}
         self._pods.answers = {uid: answer for uid, answer in self._pods.answers.items() if uid in read}
-        contested = self._pods.take_contested()
-        for uid in contested:
-            if (word := self._publisher.request_on_bus(uid)) is not None:
-                self._pods.decide(uid, word, read.get(uid))
         for uid, answer in read.items():
             self._pods.answered(uid, answer)
-        if contested:
-            self._evict_all()
 
     def _take_words(self, uids: Iterable[RequestId]) -> None:
         """Adopt our own requests from the bus: the last known value, as a write may have overtaken the one read."""

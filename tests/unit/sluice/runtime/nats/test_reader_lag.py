@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from sluice.contracts.bus.events import Entry, Observed, Stream
-from sluice.contracts.ids import OperationId
-from sluice.runtime.nats.reader import PENDING_MAX_S, Reader, _Position
+from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, Stream
+from sluice.contracts.ids import Incarnation, OperationId
+from sluice.runtime.nats.reader import PENDING_MAX_S, Opened, Reader, _Position
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.metrics import MetricRegistry
 from sluice.runtime.prometheus.runtime_metrics import LAG, REDELIVERIES
@@ -24,6 +24,15 @@ def take(subject, sequence, _message):
     return SimpleNamespace(entry=Entry(subject, sequence, OperationId("o"), None))
 
 
+def opened(*, pending: int = 1, ends_at: int = 0) -> Opened:
+    return Opened("c", pending, Incarnation("1"), ends_at)
+
+
+def heartbeat(*, delivered: int, upto: int):
+    headers = {"Status": "100", "Nats-Last-Consumer": str(delivered), "Nats-Last-Stream": str(upto)}
+    return SimpleNamespace(subject="", reply="", headers=headers, data=b"")
+
+
 def delivered(sequence: int, *, of_consumer: int, pending: int):
     reply = f"$JS.ACK.BOOK.c.1.{sequence}.{of_consumer}.1700000000000000000.{pending}"
     return SimpleNamespace(subject=f"sluice.x.{sequence}", reply=reply, headers=None, data=b"x")
@@ -31,8 +40,8 @@ def delivered(sequence: int, *, of_consumer: int, pending: int):
 
 async def test_metrics_show_how_far_a_reader_is_behind(counts, monkeypatch):
     """A service that cannot keep up would only be noticed by waiting pods."""
-    position = _Position(Stream.BOOK, take, 0.0)
-    assert position.behind is None
+    position = _Position(Stream.BOOK, take, 0.0, opened())
+    assert position.behind == 1
     position.absorb([delivered(5, of_consumer=1, pending=70), delivered(6, of_consumer=2, pending=69)], 1.0)
     assert position.behind == 69
     reader = Reader(SimpleNamespace(name="x"), SimpleNamespace(stream=Stream.BOOK), take, refresh_s=1.0)
@@ -47,7 +56,7 @@ async def test_metrics_show_how_far_a_reader_is_behind(counts, monkeypatch):
 
 def test_what_is_delivered_again_is_taken_once_and_counted(counts):
     """A broker without acknowledgements would go unnoticed, or an order be carried out twice."""
-    position = _Position(Stream.BOOK, take, 0.0)
+    position = _Position(Stream.BOOK, take, 0.0, opened())
     first, _ = position.absorb([delivered(5, of_consumer=1, pending=0)], 1.0)
     again, acks = position.absorb([delivered(5, of_consumer=2, pending=0)], 2.0)
     assert [type(each) for each in first].count(Observed) == 1
@@ -58,14 +67,48 @@ def test_what_is_delivered_again_is_taken_once_and_counted(counts):
 
 def test_what_is_pending_and_does_not_come_ends_the_reading_but_nothing_does_once_all_is_known(counts):
     """A service would wait for expired messages, or reread everything whenever the bus is quiet."""
-    position = _Position(Stream.BOOK, take, 0.0)
+    position = _Position(Stream.BOOK, take, 0.0, opened())
     position.absorb([delivered(5, of_consumer=1, pending=1)], 10.0)
     position.absorb([], 10.0 + PENDING_MAX_S)
     assert position.broken == ""
     position.absorb([], 10.1 + PENDING_MAX_S)
     assert "expired" in position.broken
 
-    quiet = _Position(Stream.BOOK, take, 0.0)
+    quiet = _Position(Stream.BOOK, take, 0.0, opened())
     quiet.absorb([delivered(5, of_consumer=1, pending=0)], 1.0)
     quiet.absorb([], 1_000.0)
     assert quiet.broken == ""
+
+
+def complete(position, *messages) -> bool:
+    """Whether the reading is said to be complete when these have come."""
+    batch, _ = position.absorb(list(messages), 1.0)
+    return any(isinstance(each, ReadingCaughtUp) for each in batch)
+
+
+def test_a_reading_is_complete_when_its_server_has_what_the_leader_had(counts):
+    """A server that lags would hide the latest, and what it does not show counts as gone (P-012)."""
+    position = _Position(Stream.BOOK, take, 0.0, opened(ends_at=9))
+    assert not complete(position, delivered(5, of_consumer=1, pending=0))
+    assert not complete(position, heartbeat(delivered=1, upto=8))
+    assert not complete(position, delivered(8, of_consumer=2, pending=1))
+    assert not complete(position, heartbeat(delivered=2, upto=9)), "one message is pending"
+    assert complete(position, delivered(9, of_consumer=3, pending=0))
+    assert not complete(position, delivered(11, of_consumer=4, pending=0)), "it is said once"
+
+
+@pytest.mark.parametrize("pending", [0, 1])
+def test_a_heartbeat_tells_that_nothing_more_is_for_this_reader(counts, pending):
+    """The last messages of the stream are of other subjects, or have expired: it would wait for ever."""
+    position = _Position(Stream.BOOK, take, 0.0, opened(pending=pending, ends_at=9))
+    assert [*position.completed_at(0)] == []
+    came = [delivered(5, of_consumer=1, pending=0)] * pending
+    assert complete(position, *came, heartbeat(delivered=pending, upto=9))
+
+
+def test_a_server_that_stays_behind_is_left_for_another(counts):
+    """The service would not start for as long as one server of three is slow."""
+    position = _Position(Stream.BOOK, take, 0.0, opened(ends_at=9))
+    position.absorb([delivered(5, of_consumer=1, pending=0)], 1.0)
+    position.absorb([heartbeat(delivered=1, upto=5)], 1.1 + PENDING_MAX_S)
+    assert "behind" in position.broken

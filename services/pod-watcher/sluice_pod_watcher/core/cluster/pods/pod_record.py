@@ -5,13 +5,12 @@ from typing import Any, Literal
 
 from sluice.contracts import messages as msg
 from sluice.contracts.admission.stored_request import ResolvedRequest
-from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, SourceName
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
 from sluice_pod_watcher.core.cluster.events import Patch, Raw
 from sluice_pod_watcher.core.cluster.pods import pod_view, request_terms, volume_claims
 from sluice_pod_watcher.core.same_fields import like
 from sluice_pod_watcher.core.workqueue import PendingWrite, remember
 
-AnsweredAt = tuple[Incarnation, int]  # the position of an answer: its incarnation of BOOK, and its sequence
 ConfirmBy = Literal["", "read", "write"]
 """Not needed; by a read, as the patch was refused because of the pod's present state; by another write, as the last one
 had no answer and may land after any read."""
@@ -38,7 +37,6 @@ class PodRecord:
     held: msg.Held | None = None
     declined: AllocationId | None = None  # the last slice that it declined
     answer: msg.BindingMessage | None = None
-    answered_at: AnsweredAt = (Incarnation(""), 0)  # of the last answer read, even if a later reading lacks it
     pending: msg.Pending | msg.WaitOver | None = None  # why it waits, or that this is over, as a place is booked for it
     eviction: str = ""  # why the allocator wants the pod evicted
     evicted: bool = False  # its eviction is reported, or that of all its pods was accepted
