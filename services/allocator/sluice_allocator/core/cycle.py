@@ -13,6 +13,7 @@ at. One event has a budget; what is left goes on with the next one."""
 from sluice_allocator.core.capacity.demand import ask_for_nodes
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.gangs.reconcile import reconcile_gang, time_passed_for_gangs
+from sluice_allocator.core.key_index import in_turn
 from sluice_allocator.core.moves.defragment import defragment
 from sluice_allocator.core.moves.move import move_pods_back
 from sluice_allocator.core.node.reconcile import reconcile_node
@@ -28,7 +29,7 @@ def run_cycle(ctx: SchedulerContext, *, ticked: bool) -> None:
     """Reconcile what changed, then serve the queue. Facts are complete, and this process is active."""
     # 1. Time: what has lasted long enough is looked at again.
     if ticked:
-        ctx.changed_requests |= dict.fromkeys(ctx.node_waits.longest_held(ctx.rules.pending_refresh_batch))
+        ctx.changed_requests |= dict.fromkeys(in_turn(ctx.node_waits.node_of, ctx.rules.pending_refresh_batch))
         recheck(ctx)
         look_at_evictions(ctx)
         time_passed_for_gangs(ctx)

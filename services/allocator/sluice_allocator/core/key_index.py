@@ -1,5 +1,7 @@
-"""Indexes that keep no empty entry: members by key, in the order in which they came, and counts by key."""
+"""Indexes that keep no empty entry: members by key, in the order in which they came, and counts by key. And turns."""
 
+from collections import OrderedDict
+from itertools import islice
 from typing import TypeVar
 
 K = TypeVar("K")
@@ -28,3 +30,11 @@ def count(counts: dict[K, int], key: K, by: int) -> int:
     else:
         counts.pop(key, None)
     return left
+
+
+def in_turn(waiting: OrderedDict[K, V], most: int) -> list[K]:
+    """The first ones, at most so many; they come last the next time."""
+    some = list(islice(waiting, most))
+    for each in some if len(some) < len(waiting) else ():
+        waiting.move_to_end(each)
+    return some

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
+from sluice.contracts.ids import NodeName, RequestId, SourceName
 from sluice.contracts.pod_specs import with_node
 from sluice.contracts.reasons import ReasonCount, Refusal, WaitReason
 from sluice.contracts.request_syntax import ContainerRequest, RequestLimits, parse_pod
@@ -209,51 +209,36 @@ def how_it_stands(ctx: SchedulerContext, request: RequestId) -> RequestStatus | 
     asked = ctx.facts.requests.get(request)
     binding = ctx.facts.bindings.get(request)
     booked = [entry for entry in ctx.facts.entries_of(request).values() if not isinstance(entry, msg.Closed)]
-    wanted = isinstance(asked, msg.AllocationRequested)
-    if request in ctx.committing:
-        return _committing(ctx, request, ctx.committing[request])
-    if isinstance(binding, msg.Refused) and (not wanted or binding.request_revision >= _revision(asked)):
+    wanted, revision = ctx.facts.wanted(request), asked.revision if asked is not None else 0
+    chosen = ctx.cluster.booking(ctx.committing[request]) if request in ctx.committing else None
+    if chosen is not None:
+        return _standing(ctx, RequestState.COMMITTING, "a place is chosen; it is being written to the ledger", chosen)
+    if isinstance(binding, msg.Refused) and (wanted is None or binding.request_revision >= revision):
         message = f"refused: {binding.refusal.sentence()}"
         return RequestStatus(RequestState.REFUSED, message, binding.request_revision, refusal=binding.refusal)
     if isinstance(asked, msg.RequestRejected) and not booked:
         message = f"its source cannot parse it: {asked.refusal.sentence()}"
-        return RequestStatus(RequestState.REJECTED, message, asked.revision, refusal=asked.refusal)
-    if isinstance(binding, msg.Bound) and wanted:
+        return RequestStatus(RequestState.REJECTED, message, revision, refusal=asked.refusal)
+    if isinstance(binding, msg.Bound) and wanted is not None:
         return _bound(ctx, binding)
     if booked:
         entry = next((each for each in booked if isinstance(each, msg.Grant)), booked[0])
-        if isinstance(asked, msg.AllocationRequested) and isinstance(entry, msg.Grant):
+        if wanted is not None and isinstance(entry, msg.Grant):
             waits = for_whom_it_waits(ctx, entry) or why_not_begun(ctx, request)
             waits = waits or "has a place; its slice is being created"
-            turn = _turn(ctx, asked, request) if request in ctx.queue else None
+            turn = _turn(ctx, wanted, request) if request in ctx.queue else None
             waits += "; it takes any other place that is free earlier" if turn else ""
             return replace(_standing(ctx, RequestState.GRANTED, waits, entry.booking), turn=turn)
         why = f"its slice is being revoked: {entry.cause}" if isinstance(entry, msg.Revoke) else "no longer requested"
         return _standing(ctx, RequestState.ENDING, why, entry.booking)
-    if wanted and isinstance(asked, msg.AllocationRequested):
-        return _without_place(ctx, request, asked)
+    if wanted is not None:
+        return _without_place(ctx, request, wanted)
     if isinstance(binding, msg.Released):
         return RequestStatus(RequestState.RELEASED, f"released: {binding.cause}")
     if asked is not None or binding is not None:
         message = "no longer requested; its release is being published"
-        return RequestStatus(RequestState.ENDING, message, _revision(asked))
+        return RequestStatus(RequestState.ENDING, message, revision)
     return None
-
-
-def _revision(asked: object) -> int:
-    revision = getattr(asked, "revision", 0)
-    return revision if isinstance(revision, int) else 0
-
-
-def _committing(ctx: SchedulerContext, request: RequestId, allocation: AllocationId) -> RequestStatus:
-    message = "a place is chosen; it is being written to the ledger"
-    for unsent in ctx.undecided.values():
-        grant = unsent.message
-        if isinstance(grant, msg.Grant) and grant.booking.allocation == allocation:
-            return _standing(ctx, RequestState.COMMITTING, message, grant.booking)
-    return RequestStatus(
-        RequestState.COMMITTING, message, _revision(ctx.facts.requests.get(request)), allocation=allocation
-    )
 
 
 def _standing(ctx: SchedulerContext, state: RequestState, message: str, booking: msg.Booking) -> RequestStatus:

@@ -12,10 +12,7 @@ All of it is derived from the requests, the ledger and the bindings, so that a r
 allocator come to the same. Waiving is written under the binding's guard: either `Bound` or `Waived` is the last
 message about an allocation, so no place is revoked while another process binds it."""
 
-from collections import OrderedDict
-from collections.abc import Hashable, Iterator
-from itertools import islice
-from typing import TypeVar
+from collections.abc import Iterator
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId
@@ -31,11 +28,11 @@ from sluice_allocator.core.gangs.gang import (
     PatienceTimer,
     member_of_gang,
 )
+from sluice_allocator.core.key_index import in_turn
 from sluice_allocator.core.placement import NoPlace
 from sluice_allocator.core.state.bus_cache import RequestFact
 from sluice_allocator.core.state.context import publish_wait
 
-Key = TypeVar("Key", bound=Hashable)
 LARGEST = 1000  # A look at a gang costs a look at each of its members. Larger gangs are looked at once per tick.
 
 
@@ -125,27 +122,19 @@ def say_why_gang_waits(ctx: GangContext, request: RequestId, asked: AllocationRe
 def time_passed_for_gangs(ctx: GangContext) -> None:
     """Clocks may have run out, and large gangs are due: some are looked at, in turn, within one event's budget."""
     gangs = ctx.gangs
-    for key in _some(gangs.timed, ctx.rules.settle_batch // 3):
+    for key in in_turn(gangs.timed, max(1, ctx.rules.settle_batch // 3)):
         gangs.dirty[key] = None
-    for key in _some(gangs.put_off, ctx.rules.settle_batch // 3):
+    for key in in_turn(gangs.put_off, max(1, ctx.rules.settle_batch // 3)):
         gangs.of[key].is_due = True
         gangs.dirty[key] = None
 
 
 def refresh_gangs(ctx: GangContext) -> None:
     """Publish a few members' gang reasons again, in turn, since they may be outdated."""
-    for request in _some(ctx.gangs.waiting, ctx.rules.pending_refresh_batch):
+    for request in in_turn(ctx.gangs.waiting, ctx.rules.pending_refresh_batch):
         asked = ctx.facts.wanted(request)
         if asked is not None:
             tell_gang_reason(ctx, request, asked)
-
-
-def _some(waiting: OrderedDict[Key, None], count: int) -> list[Key]:
-    """The first so many, at least one; they come last the next time."""
-    some = list(islice(waiting, max(1, count)))
-    for each in some:
-        waiting.move_to_end(each)
-    return some
 
 
 def reconcile_gang(ctx: GangContext, key: GangKey) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from functools import partial
 
 import msgspec
-from msgspec.structs import replace
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Grant, Revoke
-from sluice_allocator.core.moves.move import book_move, exact_place, has_stayed, may_move_one, mover_of
+from sluice_allocator.core.key_index import in_turn
+from sluice_allocator.core.moves.move import book_move, exact_place, exactly, has_stayed, may_move_one, mover_of
 from sluice_allocator.core.moves.state import MoveContext
-from sluice_allocator.core.placement import PlaceRequest, place_request_of
+from sluice_allocator.core.placement import PlaceRequest
 from sluice_allocator.core.placement.defragment import MayMove, Move, MovePlan, plan_emptying, plan_moves
 from sluice_allocator.core.quotas.quota import forbids_place
 from sluice_allocator.core.state.grant_facts import (
@@ -78,9 +78,7 @@ def defragment(ctx: MoveContext) -> None:
     """Time passed: help a few reservations along, and make one more if enough requests arrived to pay for it."""
     if not ctx.rules.defragment:
         return
-    for _ in range(min(PROMISES_HELPED, len(ctx.moves.promises))):
-        allocation = next(iter(ctx.moves.promises))
-        ctx.moves.promises.move_to_end(allocation)
+    for allocation in in_turn(ctx.moves.promises, PROMISES_HELPED):
         promise = ctx.facts.granted(allocation)
         if promise is not None and is_promise(ctx, promise):
             _help(ctx, promise)
@@ -133,7 +131,7 @@ def _help(ctx: MoveContext, promise: Grant) -> None:
 def _plan(ctx: MoveContext, request: RequestId, asked: AllocationRequested, may_move: MayMove) -> MovePlan | None:
     return plan_moves(
         ctx.cluster,
-        replace(place_request_of(asked), substitute=False),
+        exactly(asked),
         ctx.backoff.avoided(request, ctx.now),
         shown=ctx.shown,
         may_move=may_move,
@@ -143,9 +141,7 @@ def _plan(ctx: MoveContext, request: RequestId, asked: AllocationRequested, may_
 
 def asking_of_mover(ctx: MoveContext, allocation: AllocationId) -> PlaceRequest | None:
     mover = mover_of(ctx, allocation)
-    if mover is None or not mover.asked.leeway.movable:
-        return None
-    return replace(place_request_of(mover.asked), substitute=False)
+    return exactly(mover.asked) if mover is not None and mover.asked.leeway.movable else None
 
 
 def _asking_of_rested(ctx: MoveContext, allocation: AllocationId) -> PlaceRequest | None:

@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId, RequestId, request_named
+from sluice_allocator.core.key_index import in_turn
 from sluice_allocator.core.moves.state import MoveContext
-from sluice_allocator.core.placement import Place, find_place, place_request_of
+from sluice_allocator.core.placement import Place, PlaceRequest, find_free, place_request_of
 from sluice_allocator.core.quotas.quota import forbids_place
 from sluice_allocator.core.state.bus_cache import Entries, RequestFact
 from sluice_allocator.core.state.facts import UNUSABLE, is_too_late
@@ -88,6 +89,11 @@ def mover_of(ctx: MoveContext, allocation: AllocationId) -> Mover | None:
     return Mover(request, asked, entry.booking)
 
 
+def exactly(asked: msg.AllocationRequested) -> PlaceRequest:
+    """No pod is moved to another larger profile."""
+    return replace(place_request_of(asked), substitute=False)
+
+
 def has_stayed(ctx: MoveContext, allocation: AllocationId) -> bool:
     return ctx.moves.stays_since[allocation] + ctx.rules.move_cooldown_s <= ctx.now
 
@@ -98,11 +104,8 @@ def move_pods_back(ctx: MoveContext) -> None:
         ctx.changed_requests[request_named(allocation)] = None  # their clocks may have run out
     ctx.moves.fill(ctx.now, ctx.rules.moves_per_minute)
     for _ in range(min(ctx.rules.move_tries, len(ctx.moves.returning))):
-        if not may_move_one(ctx):
-            return
-        allocation = next(iter(ctx.moves.returning))
-        ctx.moves.returning.move_to_end(allocation)
-        _move_back(ctx, allocation)
+        for allocation in in_turn(ctx.moves.returning, 1) if may_move_one(ctx) else ():
+            _move_back(ctx, allocation)
 
 
 def may_move_one(ctx: MoveContext) -> bool:
@@ -120,9 +123,7 @@ def book_move(ctx: MoveContext, mover: Mover, place: Place) -> bool:
 
 
 def exact_place(ctx: MoveContext, mover: Mover) -> Place | None:
-    asking = replace(place_request_of(mover.asked), substitute=False)
-    found = find_place(ctx.cluster, asking, ctx.backoff.avoided(mover.request, ctx.now))
-    return found if isinstance(found, Place) else None
+    return find_free(ctx.cluster, exactly(mover.asked), ctx.backoff.avoided(mover.request, ctx.now))
 
 
 def _move_back(ctx: MoveContext, allocation: AllocationId) -> None:
@@ -174,8 +175,7 @@ def take_over(ctx: MoveContext, request: RequestId, asked: msg.AllocationRequest
         kept = ctx.facts.granted(allocation)
         if kept is None or kept.booking.request == request or _heir(ctx, kept) is not None:
             continue
-        asking = replace(place_request_of(asked), substitute=False)
-        place = ctx.place_in(kept.booking, request, asking, own=[allocation])
+        place = ctx.place_in(kept.booking, request, exactly(asked), own=[allocation])
         if place is not None and not forbids_place(ctx, request, asked.namespace, place.devices, (allocation,)):
             ctx.grant(ctx.booking_of(request, asked, place), (allocation,), evict=True)
             return True

@@ -2,7 +2,6 @@
 tried. Memory is limited: beyond it requests are kept outside, as their turns only, and come in as others leave."""
 
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -201,10 +200,9 @@ class PendingQueue:
         heads = self._aside.get(namespace)
         return heads.after(turn) if heads is not None else None
 
-    def those(self, is_of: Callable[[RequestId], bool]) -> list[RequestId]:
-        """Waiting requests for which this holds, in turn. Walks over all: not for decisions."""
-        turns = sorted(turn for _, turn in self._waiting.values() if is_of(turn[2]))
-        return [request for _, _, request in turns]
+    def in_turn(self) -> list[RequestId]:
+        """All that wait inside. Walks over all: not for decisions."""
+        return [request for _, _, request in sorted(turn for _, turn in self._waiting.values())]
 
     def head_after(self, turn: QueueKey | None) -> QueueKey | None:
         """The first head whose turn is after this one; the very first after None. None at the end."""

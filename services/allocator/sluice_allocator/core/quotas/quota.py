@@ -12,8 +12,8 @@ from sluice.contracts.messages import AllocationRequested, Amounts, Claim, Devic
 from sluice.contracts.messages.operators import NO_AMOUNTS
 from sluice.contracts.quotas.usage import NOTHING, PERMILLE, Usage, total
 from sluice.contracts.reasons import KNOWN_AS, ReasonCount, WaitReason
-from sluice_allocator.core.placement import NoPlace, Place, PlaceRequest, find_place
-from sluice_allocator.core.quotas.retry import QuotaContext, least_of, silent_source, usage_unbooked
+from sluice_allocator.core.placement import NoPlace, Place, PlaceRequest, find_free
+from sluice_allocator.core.quotas.retry import QuotaContext, least_of, usage_unbooked
 from sluice_allocator.core.state.grant_facts import is_promise
 
 DEVICES, MEMORY, COMPUTE = "gpus", "memory_mib", "compute_slices"
@@ -134,8 +134,8 @@ def why_waits(ctx: QuotaContext, request: RequestId | None, asking: PlaceRequest
     over = forbids_asking(ctx, request, asking.namespace, asking.claims)
     if over is not None or asking.namespace not in ctx.facts.quotas:
         return over
-    found = find_place(ctx.cluster, asking)
-    return no_place(forbids_place(ctx, request, asking.namespace, found.devices)) if isinstance(found, Place) else None
+    free = find_free(ctx.cluster, asking)
+    return no_place(forbids_place(ctx, request, asking.namespace, free.devices)) if free is not None else None
 
 
 def forbids_asking(
@@ -152,11 +152,14 @@ def forbids_asking(
 
 
 def why_unknown(ctx: QuotaContext, request: RequestId | None, namespace: str) -> NoPlace | None:
+    """Until its source has synced in this incarnation of the broker, what a limited namespace has is unknown."""
     quota = ctx.facts.quotas.get(namespace)
-    silent = silent_source(ctx, request) if quota is not None and quota.total != NO_AMOUNTS else None
-    if silent is None:
+    asked = ctx.facts.wanted(request) if request is not None else None
+    if quota is None or quota.total == NO_AMOUNTS or asked is None or asked.source in ctx.facts.sources:
         return None
-    message = f"namespace {namespace} has limits, and its source {silent!r} has not reported all slices of its pods yet"
+    message = (
+        f"namespace {namespace} has limits, and its source {asked.source!r} has not reported all slices of its pods yet"
+    )
     reason = WaitReason.QUOTA_EXCEEDED
     of = "sources that have not reported yet"
     return NoPlace(message, (ReasonCount(reason=reason, count=1, of=of, known_as=KNOWN_AS[reason]),))
@@ -236,12 +239,8 @@ def source_has_spoken(ctx: QuotaContext, source: SourceName) -> None:
 
 def _try_again(ctx: QuotaContext, concerns: Callable[[AllocationRequested], bool]) -> None:
     """Not only requests set aside: others had a place that takes too much, and gangs are tried as one."""
-
-    def is_concerned(request: RequestId) -> bool:
-        asked = ctx.facts.wanted(request)
-        return asked is not None and concerns(asked)
-
-    waiting = dict.fromkeys(ctx.queue.those(is_concerned))
+    found = ((request, ctx.facts.wanted(request)) for request in ctx.queue.in_turn())
+    waiting = {request: None for request, asked in found if asked is not None and concerns(asked)}
     ctx.changed_requests |= waiting
     ctx.to_try |= waiting
 

@@ -145,12 +145,6 @@ def usage_unbooked(ctx: QuotaContext, namespace: str, but: RequestId | None) -> 
     return used - least_of(ctx, claims_of[but]) if but in claims_of else used
 
 
-def silent_source(ctx: QuotaContext, request: RequestId | None) -> SourceName | None:
-    """The source of a request until it has synced in this incarnation of the broker; else None."""
-    asked = ctx.facts.wanted(request) if request is not None else None
-    return asked.source if asked is not None and asked.source not in ctx.facts.sources else None
-
-
 def least_of(ctx: QuotaContext, claims: tuple[Claim, ...]) -> Usage:
     known, key = ctx.over_quota.least, (claims, len(ctx.cluster.models()))
     least = known.get(key)

@@ -5,11 +5,10 @@ from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import islice
 
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import NodeName, RequestId, SourceName
-from sluice_allocator.core.key_index import drop, put
+from sluice_allocator.core.key_index import drop, in_turn, put
 
 
 class Condition(StrEnum):
@@ -84,10 +83,7 @@ class Conditions:
     def in_turn(self, condition: Condition, most: int) -> list[str]:
         """The keys looked at longest ago, at most so many; they come last the next time."""
         young = self._young[condition]
-        keys = list(islice(young, most)) if young else []
-        for key in keys if len(keys) < len(young) else ():
-            young.move_to_end(key)
-        return keys
+        return in_turn(young, most) if young else []
 
     def confirm(self, watched: Watched, stream: Stream) -> bool:
         """Whether a stream was read since a condition had lasted long enough; else it is to be read again."""
@@ -127,9 +123,3 @@ class NodeWaits:
         for request in waited:
             del self.node_of[request]
         return waited
-
-    def longest_held(self, count: int) -> list[RequestId]:
-        requests = list(islice(self.node_of, count))
-        for request in requests:
-            self.node_of.move_to_end(request)
-        return requests

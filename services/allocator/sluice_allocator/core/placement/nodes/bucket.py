@@ -243,6 +243,3 @@ class SortedBuckets:
     def at_least(self, number: int) -> Iterator[int]:
         """The numbers from this one on. Do not add buckets while iterating."""
         return (self.order[at] for at in range(bisect.bisect_left(self.order, number), len(self.order)))
-
-    def devices(self) -> int:
-        return sum(bucket.devices for bucket in self.by_number.values())
