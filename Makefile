@@ -23,7 +23,7 @@ TRACE_DIR ?= ../shared/traces
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quota quota-sanitized quota-proof test doses test-k8s cluster cluster-down test-cluster kube-kills check sim schedules soak chaos failover rolling overload perf packing trace decisions burst screenshots helm manifests release images generate proto golden fuzz sbom audit fmt docs lock clean
+.PHONY: help setup demo quota quota-sanitized quota-proof test doses test-k8s cluster cluster-down test-cluster kube-kills check sim schedules soak chaos failover rolling overload perf packing trace decisions fleet burst screenshots helm manifests release images generate proto golden fuzz sbom audit fmt docs lock clean
 
 help: ## Print the targets that most people need; the Makefile has some more, each with a comment
 	@for group in use test measure maintain; do echo "$$group:"; \
@@ -142,6 +142,9 @@ trace: setup # Measure allocation on the openb trace in TRACE_DIR (skipped where
 
 decisions: setup ##measure: Measure what a decision costs by size of the fleet (some minutes)
 	$(BIN)/python tests/perf decisions
+
+fleet: setup ##measure: Run a whole system with NODES=12500 nodes on this machine, whose agents are simulated on the wire
+	$(BIN)/python tests/perf fleet $(if $(NODES),--nodes $(NODES)) $(OPTIONS)
 
 burst: setup ##measure: Measure 300 pods at once on a real API server, beside kube-scheduler with DRA (Linux, root, Go)
 	$(BIN)/python tests/perf burst $(OPTIONS)

@@ -1,5 +1,6 @@
 """What a service refuses to work with, said in words instead of failing later."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from factories.waiting import until
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.bus.store_sizes import MIB, STORE_BYTES_MAX
 from sluice.contracts.bus.streams import STREAMS, consumer_of
-from sluice.contracts.ids import Incarnation
+from sluice.contracts.ids import Incarnation, NodeName
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats import connection as nats_connection
 from sluice.runtime.nats import stream_management
@@ -55,17 +56,24 @@ async def test_history_gets_the_size_of_the_disk_and_keeps_its_words(nats: NatsR
             assert found[Stream.BOOK]["config"]["max_bytes"] == -1, "what is booked has no size"
 
 
-async def test_a_store_without_room_for_history_is_named_with_what_to_set(tmp_path: Path) -> None:
-    """At once, and not after twenty seconds with the last line of the broker's log."""
+def launching(tmp_path: Path, ours: str, others: str) -> Launch:
+    """Starts brokers with `others` in place of our settings `ours`."""
     config = tmp_path / "nats-server.conf"
 
-    def small(plan: Path) -> Path:
-        config.write_text(plan.read_text().replace(f"max_file_store: {STORE_BYTES_MAX}", "max_file_store: 100MB"))
+    def changed(plan: Path) -> Path:
+        assert ours in plan.read_text()
+        config.write_text(plan.read_text().replace(ours, others))
         return config
 
     async def launch(plan: Path, log: Path) -> ServerProcess:
-        return await launch_process(small(plan), log)
+        return await launch_process(changed(plan), log)
 
+    return launch
+
+
+async def test_a_store_without_room_for_history_is_named_with_what_to_set(tmp_path: Path) -> None:
+    """At once, and not after twenty seconds with the last line of the broker's log."""
+    launch = launching(tmp_path, f"max_file_store: {STORE_BYTES_MAX}", "max_file_store: 100MB")
     async with Broker(tmp_path / "broker", launch=launch) as broker:
         bus = await NatsBus.connect(broker.url, name="administrator")
         try:
@@ -74,6 +82,32 @@ async def test_a_store_without_room_for_history_is_named_with_what_to_set(tmp_pa
             await bus.ensure_streams(history_bytes=50 * MIB)
             with pytest.raises(BusError, match=r"HISTORY may take 200 MiB.* no room for it"):
                 await bus.resize_history(200 * MIB)
+        finally:
+            await bus.close()
+
+
+@pytest.mark.parametrize("is_stream_of_before", [False, True], ids=["a new stream", "a stream of an earlier release"])
+async def test_a_fleet_grows_beyond_the_consumers_that_a_broker_allows_by_default(
+    tmp_path: Path, is_stream_of_before: bool
+) -> None:
+    """Of nats-server 2.15 that is 1,000 of a stream, so the thousandth node ended the allocator, again and again."""
+    launch = launching(tmp_path, "default_max_consumers: -1", "default_max_consumers: 2")
+    nodes = [NodeName(f"gpu-{number}") for number in range(4)]
+    async with Broker(tmp_path / "broker", launch=launch) as broker:
+        bus = await NatsBus.connect(broker.url, name="administrator")
+        try:
+            if is_stream_of_before:
+                (book,) = (each for each in STREAMS if each.stream is Stream.BOOK)
+                config = book.config(first_sequence=1, replicas=1) | {"max_consumers": -1}
+                async with raw(broker.url) as connection:
+                    await connection.ask("STREAM.CREATE.BOOK", config)
+            await bus.ensure_streams()
+            assert await bus.stream_problems() == []
+            for node in nodes[:2]:
+                await bus.ensure_agent(node)
+            for node in nodes[2:]:
+                with pytest.raises(BusError, match="set default_max_cons") if is_stream_of_before else nullcontext():
+                    await bus.ensure_agent(node)
         finally:
             await bus.close()
 

@@ -45,13 +45,22 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer):
 
     def __init__(self, found: NodeSnapshot) -> None:
         self.answer = snapshot_to_proto(found)
-        self.slow = False
+        self.slow = self.lies = False
         self.asked: list[str] = []
+        self.repeated = 0
+        """How often it said that nothing has changed; one that `lies` always does."""
 
     async def GetInventory(self, request, context) -> node_pb2.NodeSnapshot:  # noqa: N802
         self.asked.append(request.node)
         if self.slow:
             await asyncio.Event().wait()
+        if self.lies or (request.known_run, request.known_generation) == (
+            self.answer.agent_run,
+            self.answer.generation,
+        ):
+            self.repeated += 1
+            about = {name: getattr(self.answer, name) for name in ("node", "boot_id", "agent_run", "generation")}
+            return node_pb2.NodeSnapshot(**about, unchanged=True)
         return self.answer
 
     def serve(self):
@@ -285,6 +294,7 @@ async def test_a_node_is_asked_by_its_name():
     async with site() as place, fleet(place, snapshot()) as (agent,):
         assert set(agent.asked) == {"gpu-1.example.internal"}
         agent.answer = snapshot_to_proto(busy())
+        agent.answer.generation += 1
         stale = await place.until_said(snapshot().node, lambda said: said.stale)
         assert stale.snapshot == snapshot()
         assert "answers for node 'busy'" in stale.stale_message
@@ -391,15 +401,34 @@ async def test_an_endpoint_that_is_none_is_a_failed_pull(puller, endpoint):
         assert isinstance(await puller.pull(Pull(snapshot().node, endpoint)), PullFailed)
 
 
-async def test_an_answer_that_repeats_the_last_one_is_not_read_again(puller):
+async def test_a_snapshot_that_is_known_is_not_sent_again(puller):
     """An idle fleet would cost as much as a busy one; and a change must show at the next pull."""
     agent, node = FakeAgent(snapshot()), snapshot().node
     async with agent.serve() as endpoint:
         first, second = [await puller.pull(Pull(node, endpoint)) for _ in range(2)]
         agent.answer.generation += 1
         third = await puller.pull(Pull(node, endpoint))
+        agent.answer.agent_run = "another run"
+        fourth = await puller.pull(Pull(node, endpoint))
     assert second.snapshot is first.snapshot
+    assert agent.repeated == 1
     assert third.snapshot.generation == first.snapshot.generation + 1
+    assert fourth.snapshot.agent_run == "another run"
+
+
+async def test_an_agent_cannot_repeat_what_it_has_not_told(puller):
+    """Its node would be shown without GPUs, or with those of another generation."""
+    agent, node = FakeAgent(snapshot()), snapshot().node
+    async with agent.serve() as endpoint:
+        agent.lies = True
+        untold = await puller.pull(Pull(node, endpoint))
+        agent.lies = False
+        assert isinstance(await puller.pull(Pull(node, endpoint)), PullSucceeded)
+        agent.lies, agent.answer.generation = True, agent.answer.generation + 1
+        other = await puller.pull(Pull(node, endpoint))
+    for found in (untold, other):
+        assert isinstance(found, PullFailed)
+        assert "unchanged, which is not known here" in found.message
 
 
 async def test_channels_do_not_pile_up(puller):

@@ -63,10 +63,16 @@ async def test_agents_of_one_process_make_slices_and_answer_the_pull(settings):
             stub = agent_pb2_grpc.AgentServiceStub(channel)
             snapshot = await pull(news.endpoint, N1)
             health = await stub.GetHealth(agent_pb2.GetHealthRequest(node=N2))
+            known = {"known_run": snapshot.agent_run, "known_generation": snapshot.generation}
+            repeated = await stub.GetInventory(agent_pb2.GetInventoryRequest(node=N1, **known))
+            newer = known | {"known_generation": snapshot.generation - 1}
+            whole = await stub.GetInventory(agent_pb2.GetInventoryRequest(node=N1, **newer))
             with pytest.raises(grpc.aio.AioRpcError) as wrong:
                 await stub.GetInventory(agent_pb2.GetInventoryRequest(node="n3"))
         assert [i.uuid for gpu in snapshot.gpus for i in gpu.instances] == [d.uuid for d in word.devices]
         assert [i.allocation for gpu in snapshot.gpus for i in gpu.instances] == ["a1", "a1"]
+        assert (repeated.unchanged, repeated.generation, len(repeated.gpus)) == (True, snapshot.generation, 0)
+        assert (whole.unchanged, len(whole.gpus)) == (False, len(snapshot.gpus))
         assert (health.node, health.ready) == (N2, True)
         assert wrong.value.code() is grpc.StatusCode.NOT_FOUND
         await desk.revoke(second)

@@ -10,7 +10,18 @@ sys.path.insert(0, str(HERE.parent))
 
 from perf.figures import end_in_order  # noqa: E402  # found by the line above
 
-FOLDERS = ("admission", "burst", "decisions", "enrolment", "kubernetes", "node_agent", "packing", "trace", "web")
+FOLDERS = (
+    "admission",
+    "burst",
+    "decisions",
+    "enrolment",
+    "fleet",
+    "kubernetes",
+    "node_agent",
+    "packing",
+    "trace",
+    "web",
+)
 MODULES = {
     "system": "perf.system",
     "closing": "perf.closing",

@@ -19,6 +19,8 @@ HISTORY_PER_SUBJECT_MAX = 1_000
 ACK_WAIT_S = 30
 """An entry that an agent did not acknowledge is delivered again after this."""
 ACKS_PENDING_MAX = 256
+CONSUMERS_MAX = 100_000
+"""Of one stream: each node's agent has one. A broker's own default is 1,000 (nats-server 2.15)."""
 DUPLICATE_WINDOW_S = 2
 """The shortest useful window: the guards protect us, not the server's duplicate detection."""
 INCARNATION_KEY = "sluice.incarnation"
@@ -134,6 +136,7 @@ class StreamDeclaration:
             "max_msgs_per_subject": self.per_subject_max,
             "max_age": self.max_age_s * 1_000_000_000,
             "max_bytes": self.max_bytes,
+            "max_consumers": CONSUMERS_MAX,
             "num_replicas": replicas,
             "duplicate_window": DUPLICATE_WINDOW_S * 1_000_000_000,
             "allow_direct": True,

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from sluice.contracts.pb import node_pb2 as sluice_dot_v1_dot_node__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15sluice/v1/agent.proto\x12\tsluice.v1\x1a\x14sluice/v1/node.proto\"T\n\x18ReleaseQuarantineRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x12\n\nallocation\x18\x02 \x01(\t\x12\x16\n\x0eignore_holders\x18\x03 \x01(\x08\",\n\x19ReleaseQuarantineResponse\x12\x0f\n\x07message\x18\x01 \x01(\t\"#\n\x13GetInventoryRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\" \n\x10GetHealthRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"y\n\x11GetHealthResponse\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x11\n\tagent_run\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x03\x12\r\n\x05ready\x18\x05 \x01(\x08\x12\x0f\n\x07message\x18\x06 \x01(\t\"\x1f\n\x0fGetUsageRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"Q\n\tNodeUsage\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x65very_s\x18\x02 \x01(\x01\x12%\n\x06slices\x18\x03 \x03(\x0b\x32\x15.sluice.v1.SliceUsage\"\xfc\x03\n\nSliceUsage\x12\x12\n\nallocation\x18\x01 \x01(\t\x12\x0f\n\x07request\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x12\n\ncontainers\x18\x05 \x03(\t\x12\x0b\n\x03gpu\x18\x06 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x07 \x01(\t\x12\x14\n\x07profile\x18\x08 \x01(\tH\x00\x88\x01\x01\x12\x1d\n\x04mode\x18\t \x01(\x0e\x32\x0f.sluice.v1.Mode\x12\x12\n\nmemory_mib\x18\n \x01(\x03\x12\x1c\n\x0fmemory_used_mib\x18\x0b \x01(\x03H\x01\x88\x01\x01\x12\x19\n\x0c\x62usy_percent\x18\x0c \x01(\x01H\x02\x88\x01\x01\x12\x17\n\nsm_percent\x18\r \x01(\x01H\x03\x88\x01\x01\x12 \n\x13memory_busy_percent\x18\x0e \x01(\x01H\x04\x88\x01\x01\x12\x11\n\tprocesses\x18\x0f \x01(\x05\x12\x11\n\twatched_s\x18\x10 \x01(\x01\x12\x12\n\x05\x61ge_s\x18\x11 \x01(\x01H\x05\x88\x01\x01\x12\x13\n\x06idle_s\x18\x12 \x01(\x01H\x06\x88\x01\x01\x42\n\n\x08_profileB\x12\n\x10_memory_used_mibB\x0f\n\r_busy_percentB\r\n\x0b_sm_percentB\x16\n\x14_memory_busy_percentB\x08\n\x06_age_sB\t\n\x07_idle_s2\xdd\x01\n\x0c\x41gentService\x12G\n\x0cGetInventory\x12\x1e.sluice.v1.GetInventoryRequest\x1a\x17.sluice.v1.NodeSnapshot\x12\x46\n\tGetHealth\x12\x1b.sluice.v1.GetHealthRequest\x1a\x1c.sluice.v1.GetHealthResponse\x12<\n\x08GetUsage\x12\x1a.sluice.v1.GetUsageRequest\x1a\x14.sluice.v1.NodeUsage2t\n\x12NodeControlService\x12^\n\x11ReleaseQuarantine\x12#.sluice.v1.ReleaseQuarantineRequest\x1a$.sluice.v1.ReleaseQuarantineResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15sluice/v1/agent.proto\x12\tsluice.v1\x1a\x14sluice/v1/node.proto\"T\n\x18ReleaseQuarantineRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x12\n\nallocation\x18\x02 \x01(\t\x12\x16\n\x0eignore_holders\x18\x03 \x01(\x08\",\n\x19ReleaseQuarantineResponse\x12\x0f\n\x07message\x18\x01 \x01(\t\"P\n\x13GetInventoryRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x11\n\tknown_run\x18\x02 \x01(\t\x12\x18\n\x10known_generation\x18\x03 \x01(\x03\" \n\x10GetHealthRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"y\n\x11GetHealthResponse\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x11\n\tagent_run\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x03\x12\r\n\x05ready\x18\x05 \x01(\x08\x12\x0f\n\x07message\x18\x06 \x01(\t\"\x1f\n\x0fGetUsageRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"Q\n\tNodeUsage\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x65very_s\x18\x02 \x01(\x01\x12%\n\x06slices\x18\x03 \x03(\x0b\x32\x15.sluice.v1.SliceUsage\"\xfc\x03\n\nSliceUsage\x12\x12\n\nallocation\x18\x01 \x01(\t\x12\x0f\n\x07request\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x12\n\ncontainers\x18\x05 \x03(\t\x12\x0b\n\x03gpu\x18\x06 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x07 \x01(\t\x12\x14\n\x07profile\x18\x08 \x01(\tH\x00\x88\x01\x01\x12\x1d\n\x04mode\x18\t \x01(\x0e\x32\x0f.sluice.v1.Mode\x12\x12\n\nmemory_mib\x18\n \x01(\x03\x12\x1c\n\x0fmemory_used_mib\x18\x0b \x01(\x03H\x01\x88\x01\x01\x12\x19\n\x0c\x62usy_percent\x18\x0c \x01(\x01H\x02\x88\x01\x01\x12\x17\n\nsm_percent\x18\r \x01(\x01H\x03\x88\x01\x01\x12 \n\x13memory_busy_percent\x18\x0e \x01(\x01H\x04\x88\x01\x01\x12\x11\n\tprocesses\x18\x0f \x01(\x05\x12\x11\n\twatched_s\x18\x10 \x01(\x01\x12\x12\n\x05\x61ge_s\x18\x11 \x01(\x01H\x05\x88\x01\x01\x12\x13\n\x06idle_s\x18\x12 \x01(\x01H\x06\x88\x01\x01\x42\n\n\x08_profileB\x12\n\x10_memory_used_mibB\x0f\n\r_busy_percentB\r\n\x0b_sm_percentB\x16\n\x14_memory_busy_percentB\x08\n\x06_age_sB\t\n\x07_idle_s2\xdd\x01\n\x0c\x41gentService\x12G\n\x0cGetInventory\x12\x1e.sluice.v1.GetInventoryRequest\x1a\x17.sluice.v1.NodeSnapshot\x12\x46\n\tGetHealth\x12\x1b.sluice.v1.GetHealthRequest\x1a\x1c.sluice.v1.GetHealthResponse\x12<\n\x08GetUsage\x12\x1a.sluice.v1.GetUsageRequest\x1a\x14.sluice.v1.NodeUsage2t\n\x12NodeControlService\x12^\n\x11ReleaseQuarantine\x12#.sluice.v1.ReleaseQuarantineRequest\x1a$.sluice.v1.ReleaseQuarantineResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,19 +37,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RELEASEQUARANTINERESPONSE']._serialized_start=144
   _globals['_RELEASEQUARANTINERESPONSE']._serialized_end=188
   _globals['_GETINVENTORYREQUEST']._serialized_start=190
-  _globals['_GETINVENTORYREQUEST']._serialized_end=225
-  _globals['_GETHEALTHREQUEST']._serialized_start=227
-  _globals['_GETHEALTHREQUEST']._serialized_end=259
-  _globals['_GETHEALTHRESPONSE']._serialized_start=261
-  _globals['_GETHEALTHRESPONSE']._serialized_end=382
-  _globals['_GETUSAGEREQUEST']._serialized_start=384
-  _globals['_GETUSAGEREQUEST']._serialized_end=415
-  _globals['_NODEUSAGE']._serialized_start=417
-  _globals['_NODEUSAGE']._serialized_end=498
-  _globals['_SLICEUSAGE']._serialized_start=501
-  _globals['_SLICEUSAGE']._serialized_end=1009
-  _globals['_AGENTSERVICE']._serialized_start=1012
-  _globals['_AGENTSERVICE']._serialized_end=1233
-  _globals['_NODECONTROLSERVICE']._serialized_start=1235
-  _globals['_NODECONTROLSERVICE']._serialized_end=1351
+  _globals['_GETINVENTORYREQUEST']._serialized_end=270
+  _globals['_GETHEALTHREQUEST']._serialized_start=272
+  _globals['_GETHEALTHREQUEST']._serialized_end=304
+  _globals['_GETHEALTHRESPONSE']._serialized_start=306
+  _globals['_GETHEALTHRESPONSE']._serialized_end=427
+  _globals['_GETUSAGEREQUEST']._serialized_start=429
+  _globals['_GETUSAGEREQUEST']._serialized_end=460
+  _globals['_NODEUSAGE']._serialized_start=462
+  _globals['_NODEUSAGE']._serialized_end=543
+  _globals['_SLICEUSAGE']._serialized_start=546
+  _globals['_SLICEUSAGE']._serialized_end=1054
+  _globals['_AGENTSERVICE']._serialized_start=1057
+  _globals['_AGENTSERVICE']._serialized_end=1278
+  _globals['_NODECONTROLSERVICE']._serialized_start=1280
+  _globals['_NODECONTROLSERVICE']._serialized_end=1396
 # @@protoc_insertion_point(module_scope)

@@ -24,10 +24,14 @@ class ReleaseQuarantineResponse(_message.Message):
     def __init__(self, message: _Optional[str] = ...) -> None: ...
 
 class GetInventoryRequest(_message.Message):
-    __slots__ = ("node",)
+    __slots__ = ("node", "known_run", "known_generation")
     NODE_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_RUN_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_GENERATION_FIELD_NUMBER: _ClassVar[int]
     node: str
-    def __init__(self, node: _Optional[str] = ...) -> None: ...
+    known_run: str
+    known_generation: int
+    def __init__(self, node: _Optional[str] = ..., known_run: _Optional[str] = ..., known_generation: _Optional[int] = ...) -> None: ...
 
 class GetHealthRequest(_message.Message):
     __slots__ = ("node",)

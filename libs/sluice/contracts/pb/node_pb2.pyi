@@ -53,7 +53,7 @@ SLICE_STATE_UNMAKING: SliceState
 SLICE_STATE_QUARANTINED: SliceState
 
 class NodeSnapshot(_message.Message):
-    __slots__ = ("node", "boot_id", "agent_run", "generation", "driver_version", "gpus", "slices", "modes", "time_quota", "toolkit_version", "warnings", "kubelet_hands_over", "doubtful_tickets")
+    __slots__ = ("node", "boot_id", "agent_run", "generation", "driver_version", "gpus", "slices", "modes", "time_quota", "toolkit_version", "warnings", "kubelet_hands_over", "doubtful_tickets", "unchanged")
     NODE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_RUN_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +67,7 @@ class NodeSnapshot(_message.Message):
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     KUBELET_HANDS_OVER_FIELD_NUMBER: _ClassVar[int]
     DOUBTFUL_TICKETS_FIELD_NUMBER: _ClassVar[int]
+    UNCHANGED_FIELD_NUMBER: _ClassVar[int]
     node: str
     boot_id: str
     agent_run: str
@@ -80,7 +81,8 @@ class NodeSnapshot(_message.Message):
     warnings: _containers.RepeatedScalarFieldContainer[str]
     kubelet_hands_over: bool
     doubtful_tickets: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_run: _Optional[str] = ..., generation: _Optional[int] = ..., driver_version: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., slices: _Optional[_Iterable[_Union[SliceReport, _Mapping]]] = ..., modes: _Optional[_Iterable[_Union[Mode, str]]] = ..., time_quota: _Optional[bool] = ..., toolkit_version: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ..., kubelet_hands_over: _Optional[bool] = ..., doubtful_tickets: _Optional[_Iterable[str]] = ...) -> None: ...
+    unchanged: bool
+    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_run: _Optional[str] = ..., generation: _Optional[int] = ..., driver_version: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., slices: _Optional[_Iterable[_Union[SliceReport, _Mapping]]] = ..., modes: _Optional[_Iterable[_Union[Mode, str]]] = ..., time_quota: _Optional[bool] = ..., toolkit_version: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ..., kubelet_hands_over: _Optional[bool] = ..., doubtful_tickets: _Optional[_Iterable[str]] = ..., unchanged: _Optional[bool] = ...) -> None: ...
 
 class Gpu(_message.Message):
     __slots__ = ("uuid", "index", "model", "memory_mib", "multiprocessors", "mig_enabled", "memory_slices", "compute_slices", "profiles", "instances", "creatable", "healthy", "health_message", "quarantined", "numa_node", "links", "mps_clients_max", "lost", "daemons", "fixed_layout")

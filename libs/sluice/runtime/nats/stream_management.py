@@ -21,8 +21,8 @@ from sluice.runtime.nats import wire_format
 from sluice.runtime.nats.connection import REQUEST_TIMEOUT_S, Connection
 
 CLUSTER_REPLICAS = 3
-_NO_SHAPE = ("first_seq", "max_bytes", "discard")
-"""Settings of one installation, or of its age: streams of 0.2 have no bounds."""
+_NO_SHAPE = ("first_seq", "max_bytes", "discard", "max_consumers")
+"""Settings of one installation, or of its age: streams of 0.2 have no bounds of their own."""
 SUBJECTS_GROWN = 5_000
 """So many new subjects in STATE, and each node's are counted."""
 _NOT_YET = frozenset({10005, 10008, 10023, 10074})
@@ -155,7 +155,7 @@ class AgentsShare:
 
 
 async def ensure_agent(connection: Connection, node: NodeName) -> None:
-    """Create a node agent's durable if missing. Raises BusError for other settings, TimeoutError without BOOK."""
+    """Create an agent's durable if missing. Raises BusError (other settings, no room), TimeoutError (no BOOK)."""
     life = await incarnation(connection, Stream.BOOK)
     wanted = streams.consumer_config(node, life)
     try:
@@ -164,6 +164,9 @@ async def ensure_agent(connection: Connection, node: NodeName) -> None:
     except wire_format.ApiError as error:
         if error.err_code == wire_format.STREAM_NOT_FOUND:
             raise TimeoutError("there is no BOOK yet") from error
+        if error.err_code == wire_format.CONSUMERS_LIMIT:
+            why = "set default_max_consumers: -1 in jetstream.limits of the broker (docs/sizing.md)"
+            raise BusError(f"{error}: {why}") from error
         if error.err_code != wire_format.CONSUMER_EXISTS:
             raise _not_made(error) from error
         await _compare_durable(connection, node, life)

@@ -56,7 +56,8 @@ class NatsServerConfig:
             f"server_name: {self.name}",
             f'listen: "{LOOPBACK}:{self.port}"',
             f"max_payload: {PAYLOAD_BYTES_MAX}",
-            f'jetstream {{ store_dir: "{store}", max_file_store: {STORE_BYTES_MAX}, sync_interval: always }}',
+            f'jetstream {{ store_dir: "{store}", max_file_store: {STORE_BYTES_MAX}, sync_interval: always',
+            "limits { default_max_consumers: -1 } }",  # each node's agent has one; the default is 1,000 of a stream
         ]
         if self.owner is not None:
             lines.append(f'authorization {{ user: "{self.owner[0]}", password: "{self.owner[1]}" }}')

@@ -10,7 +10,7 @@ from sluice.contracts.bus.events import Stream
 from sluice.contracts.bus.store_sizes import MIB
 from sluice.contracts.rpc_permissions import Caller, dns_name
 from sluice.runtime import logs
-from sluice.runtime.bus import Bus
+from sluice.runtime.bus import Bus, BusError
 from sluice.runtime.clock import Clock
 from sluice.runtime.core_runner import CoreRunner
 from sluice.runtime.gc_freeze import freeze_periodically
@@ -125,11 +125,16 @@ async def _keep_streams(bus: Bus, clock: Clock, history_bytes: int) -> None:
 
 
 def _ensurer(bus: Bus) -> Callable[[EnsureAgent], Awaitable[AgentEnsured | None]]:
+    log = logs.get("agents")
+
     async def ensure(wanted: EnsureAgent) -> AgentEnsured | None:
         try:
             await bus.ensure_agent(wanted.node)
         except TimeoutError:
             return None  # the core repeats the instruction
+        except BusError as error:  # of this node alone: where the connection is at fault, its readers end the service
+            log.warning("an agent cannot read its orders", node=wanted.node, why=str(error))
+            return None
         return AgentEnsured(wanted.node)
 
     return ensure

@@ -1,7 +1,6 @@
 """Pulls node agents over gRPC and returns the result. No agent can make it raise or wait without bound. The core
 decides whether an answer is usable; here it only has to be readable and small enough for the bus."""
 
-import hashlib
 import resource
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -36,7 +35,7 @@ SNAPSHOT_BYTES_MAX = MESSAGE_BYTES_MAX - AGENTS_WORD_BYTES_MAX - 10_000
 NAME_MAX = 253
 """Of a name in a snapshot: Kubernetes' own limit. Others repeat names in messages that must fit on the bus."""
 WHY_MAX = 400  # of the reason of a failed pull, also published with its inventory: much of it is the agent's own text
-CHANNELS_MAX = 5120
+CHANNELS_MAX = 16_384
 """Open channels to agents; beyond that, the least recently used is closed. Some 80 kB each, and a new one costs seven
 times a pull over an open one, for its TLS handshake (measured with grpcio 1.85)."""
 
@@ -69,8 +68,8 @@ class Puller:
         self._traces = traces or RequestTraces()
         self._refused: dict[NodeName, str] = {}  # problems of a node's certificate, or of ours, as logged
         self._channels: OrderedDict[NodeName, _AgentChannel] = OrderedDict()
-        self._known: dict[NodeName, tuple[bytes, NodeSnapshot]] = {}
-        """The last readable snapshot of each node, by the digest of its answer: most answers repeat it."""
+        self._known: dict[NodeName, NodeSnapshot] = {}
+        """The last readable snapshot of each node: most agents have nothing newer to say."""
         self._log = logs.get("puller")
 
     async def pull(self, pull: Pull) -> PullSucceeded | PullFailed:
@@ -79,8 +78,14 @@ class Puller:
             channel = await self._take_channel(pull)
         except transport.PlainTextError as error:
             return self._refuse(pull, str(error))
+        known = self._known.get(pull.node)
+        wanted = GetInventoryRequest(
+            node=pull.node,
+            known_run=known.agent_run if known is not None else "",
+            known_generation=known.generation if known is not None else 0,
+        )
         try:
-            answer = await channel.agent.GetInventory(GetInventoryRequest(node=pull.node), timeout=self._timeout_s)
+            answer = await channel.agent.GetInventory(wanted, timeout=self._timeout_s)
             self._refused.pop(pull.node, None)
             await self._put_back(pull.node, channel)
         except grpc.aio.AioRpcError as error:
@@ -95,7 +100,7 @@ class Puller:
             if self._channels.get(pull.node) is not channel:
                 # A new channel connects at once; a failed one would first wait out its own back-off.
                 await channel.stack.aclose()
-        return self._judge(pull, answer)
+        return self._judge(pull, _combined(answer, known))
 
     def _refuse(self, pull: Pull, why: str) -> PullFailed:
         why = shorten(why, WHY_MAX)
@@ -106,29 +111,20 @@ class Puller:
             self._log.warning("an agent cannot be pulled", node=pull.node, endpoint=shorten(pull.endpoint), why=why)
         return _failed(pull, why)
 
-    def _judge(self, pull: Pull, answer: node_pb2.NodeSnapshot) -> PullSucceeded | PullFailed:
-        found = self._readable(pull.node, answer)
+    def _judge(self, pull: Pull, found: NodeSnapshot | Undecodable) -> PullSucceeded | PullFailed:
         if isinstance(found, Undecodable):
             why = shorten(found.why, WHY_MAX)
             self._log.warning("an agent's answer is unusable", node=pull.node, endpoint=shorten(pull.endpoint), why=why)
             return _failed(pull, why)
+        self._known.pop(pull.node, None)
+        self._known[pull.node] = found
+        while len(self._known) > self._channels_max:
+            del self._known[next(iter(self._known))]
         if found.node != pull.node:
             self._log.warning(
                 "an agent answers for another node", node=pull.node, endpoint=shorten(pull.endpoint), of=found.node
             )
         return PullSucceeded(pull.node, found, self._clock.utc().isoformat(timespec="milliseconds"))
-
-    def _readable(self, node: NodeName, answer: node_pb2.NodeSnapshot) -> NodeSnapshot | Undecodable:
-        if answer.ByteSize() > SNAPSHOT_BYTES_MAX:
-            return _read(answer)
-        digest = hashlib.blake2b(answer.SerializeToString(deterministic=True), digest_size=16).digest()
-        known, snapshot = self._known.pop(node, (b"", None))
-        found = snapshot if known == digest and snapshot is not None else _read(answer)
-        if not isinstance(found, Undecodable):
-            self._known[node] = digest, found
-            while len(self._known) > self._channels_max:
-                del self._known[next(iter(self._known))]
-        return found
 
     async def close(self) -> None:
         while self._channels:
@@ -170,6 +166,16 @@ def channels_max() -> int:
 def _failed(pull: Pull, why: str) -> PullFailed:
     """Agents choose their endpoint: it, too, may be any text. `why` has been shortened."""
     return PullFailed(pull.node, f"{shorten(pull.endpoint)}: {why}")
+
+
+def _combined(answer: node_pb2.NodeSnapshot, known: NodeSnapshot | None) -> NodeSnapshot | Undecodable:
+    """The snapshot that an answer gives, or says to be the `known` one still."""
+    if not answer.unchanged:
+        return _read(answer)
+    said = (answer.node, answer.boot_id, answer.agent_run, answer.generation)
+    if known is None or said != (known.node, known.boot_id, known.agent_run, known.generation):
+        return Undecodable(f"it says that generation {answer.generation} is unchanged, which is not known here")
+    return known
 
 
 def _read(answer: node_pb2.NodeSnapshot) -> NodeSnapshot | Undecodable:

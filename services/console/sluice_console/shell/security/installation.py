@@ -291,6 +291,8 @@ jetstream {{
     max_file_store: {STORE_BYTES_MAX}
     # A decision that was acknowledged must survive a crash. The default syncs every two minutes.
     sync_interval: always
+    # Each node's agent has a consumer; the broker's default is 1,000 of a stream.
+    limits {{ default_max_consumers: -1 }}
 }}
 
 include "{USERS}"

@@ -44,6 +44,14 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         if agent is None or not agent.started:
             await _not_yet(request.node, context)
         snapshot = agent.snapshot()
+        if (request.known_run, request.known_generation) == (snapshot.agent_run, snapshot.generation):
+            return node_pb2.NodeSnapshot(
+                node=snapshot.node,
+                boot_id=snapshot.boot_id,
+                agent_run=snapshot.agent_run,
+                generation=snapshot.generation,
+                unchanged=True,
+            )
         known = self._answers.get(snapshot.node)
         if known is None or known[0] is not snapshot:
             known = self._answers[snapshot.node] = snapshot, snapshot_to_proto(snapshot)
