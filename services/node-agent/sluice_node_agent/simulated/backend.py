@@ -36,6 +36,7 @@ class SimulatedBackend:
         hardware = file.read()
         self._boot_id = hardware.boot_id
         self._told = {gpu.uuid: reports.trouble_of(hardware, gpu) for gpu in hardware.gpus}
+        self._shown: dict[GpuUuid, tuple[Hardware, GpuReport]] = {}
 
     def boot_id(self) -> str:
         return self._boot_id
@@ -55,8 +56,10 @@ class SimulatedBackend:
         return {}
 
     def read_gpu(self, gpu: GpuUuid) -> GpuReport:
-        hardware = self._now()
-        return reports.report(hardware, reports.find_gpu(hardware, gpu))
+        hardware, shown = self._now(), self._shown.get(gpu)
+        if shown is None or shown[0] is not hardware:  # the file has changed
+            shown = self._shown[gpu] = hardware, reports.report(hardware, reports.find_gpu(hardware, gpu))
+        return shown[1]
 
     def instance_at(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int | None:
         found = reports.answering(self._now(), gpu)
