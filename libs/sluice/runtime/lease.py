@@ -62,6 +62,8 @@ class Lease:
         self._stands = (OperationId(""), 0.0)
         """The write that holds the lease instead of us, and when it was first seen."""
         self._log = logs.get("lease", role=role)
+        self._turn = asyncio.Event()
+        self._was_held = False
         self.epoch = 0
 
     @property
@@ -72,16 +74,12 @@ class Lease:
         """Acquire the lease when it is free and renew it, until cancelled: others may at once. Raises BusError."""
         alive = subjects.alive(self._role, self._run)
         with metrics.collecting_from(lambda: (Sample(LEASE_HELD, self.held, (self._role,)),)):
-            before = self.held
             async with self._bus.answering(alive):
                 running = asyncio.create_task(self._note_running())
                 try:
                     while True:
                         is_known = await self.step()
-                        if self.held is not before:
-                            before = self.held
-                            metrics.count(LEASE_CHANGES, self._role, "taken" if before else "lost")
-                            self._log.info("works" if before else "does not work", epoch=self.epoch)
+                        self._look()
                         await self._pause(self._ttl_s / RENEWALS if is_known else RETRY_S)
                 finally:
                     running.cancel()
@@ -92,6 +90,20 @@ class Lease:
             await asyncio.sleep(PROBE_S)
             if self.held or self._until < self._clock.monotonic():
                 self._ran_at = time.monotonic()
+            self._look()
+
+    def _look(self) -> None:
+        if self.held is not self._was_held:
+            self._was_held = not self._was_held
+            metrics.count(LEASE_CHANGES, self._role, "taken" if self._was_held else "lost")
+            self._log.info("works" if self._was_held else "does not work", epoch=self.epoch)
+            self._turn.set()
+
+    async def turns(self, *, held: bool) -> None:
+        """Wait until `held` is so: PROBE_S late at most. For one task."""
+        while self.held is not held:
+            self._turn.clear()
+            await self._turn.wait()
 
     async def _pause(self, duration_s: float) -> None:
         """Sleep, until the holder has gone at most, or a lease must be renewed before it is trusted again."""

@@ -45,12 +45,12 @@ class Backoff:
     def __init__(self, initial_s: float = 0.1, max_s: float = 5.0, *, rng: random.Random | None = None) -> None:
         self._initial_s = initial_s
         self._max_s = max_s
-        self._rng = rng if rng is not None else random.Random()
+        self._uniform = (rng or random).uniform
         self._pause_s = initial_s
 
     def next_s(self) -> float:
         pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, self._max_s)
-        return pause_s * self._rng.uniform(0.5, 1.0)
+        return pause_s * self._uniform(0.5, 1.0)
 
     def reset(self) -> None:
         self._pause_s = self._initial_s

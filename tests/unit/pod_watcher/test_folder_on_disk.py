@@ -196,6 +196,20 @@ async def test_a_leased_manifest_counts_only_while_somebody_holds_it(folder):
     assert await folder.list() == plain
 
 
+async def test_each_change_of_a_manifest_is_told_of(folder, monkeypatch):
+    """A pod would wait for the next listing."""
+    monkeypatch.setattr(folder_module, "LOOK_S", 3600.0)
+    changes, file, draft = folder.changes(), folder.path / "a.yaml", folder.path / ".a"
+    draft.write_text("a: 1\n")
+    await anext(changes)  # what may have changed before the watch began
+    for change in (lambda: draft.rename(file), lambda: file.write_text("a: 2\n"), file.unlink, folder.path.rmdir):
+        hint = asyncio.ensure_future(anext(changes))
+        await asyncio.sleep(0)
+        change()
+        await asyncio.wait_for(hint, 10)
+    await changes.aclose()
+
+
 async def test_a_lock_that_is_let_go_is_noticed_without_a_change_of_the_file(folder):
     """Nothing tells of it: the slice of a killed holder would wait for the next listing."""
     leased = folder.path / "run.leased.yaml"

@@ -129,7 +129,7 @@ def read_new_request(
     if not asked.pod.claims:
         return None
     before = stored_request.with_variables(written, asked, spec)
-    again = parse_stored(before, spec, limits)
+    again = parse_stored(before, spec, limits) if before != written else asked
     asked = accepted(_as_its_variable(again, written, before) if isinstance(again, Refusal) else again)
     return NewRequest(before, *with_default_mode(before, asked, spec, limits, default_mode))
 

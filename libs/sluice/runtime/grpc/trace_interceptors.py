@@ -34,15 +34,6 @@ class TraceUnaryClientInterceptor(grpc.aio.UnaryUnaryClientInterceptor):  # type
             return await _answered(await continuation(_with_trace(timed), request))
 
 
-class TraceStreamClientInterceptor(grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Sends our trace context along."""
-
-    async def intercept_unary_stream(
-        self, continuation: Callable[..., Awaitable[T]], details: grpc.aio.ClientCallDetails, request: object
-    ) -> T:
-        return await continuation(_with_trace(details), request)
-
-
 async def _answered(call: T) -> T:
     made = cast("Any", call)
     if await made is None:

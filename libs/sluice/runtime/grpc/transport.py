@@ -14,11 +14,7 @@ from sluice.runtime.addresses import host_and_port, is_loopback, joined
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.grpc.health import Health
 from sluice.runtime.grpc.security import LOOPBACK, AuthorizationInterceptor, TransportSecurity
-from sluice.runtime.grpc.trace_interceptors import (
-    TraceServerInterceptor,
-    TraceStreamClientInterceptor,
-    TraceUnaryClientInterceptor,
-)
+from sluice.runtime.grpc.trace_interceptors import TraceServerInterceptor, TraceUnaryClientInterceptor
 from sluice.runtime.tracing.request_traces import RequestTraces
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
@@ -151,8 +147,8 @@ async def channel(
     server_name: str = "",
     traces: RequestTraces | None = None,
 ) -> AsyncIterator[grpc.aio.Channel]:
-    """A channel to `address`. Unary calls get `deadline_s`; `server_name`: of its certificate."""
-    interceptors = (TraceUnaryClientInterceptor(deadline_s, traces or RequestTraces()), TraceStreamClientInterceptor())
+    """A channel to `address`. Unary calls get `deadline_s` and our trace context; `server_name`: its certificate's."""
+    interceptors = (TraceUnaryClientInterceptor(deadline_s, traces or RequestTraces()),)
     if _speaks_tls(address, security) and security.identity is not None:
         named = (("grpc.ssl_target_name_override", server_name),) if server_name else ()
         made = grpc.aio.secure_channel(

@@ -45,27 +45,6 @@ _SEQUENCE = "Nats-Sequence"
 """The header that the server appends to a stored message that is fetched by itself."""
 _STATUS = "Status"
 
-__all__ = [
-    "AckPolicy",
-    "AuthorizationError",
-    "Client",
-    "ConnectionClosedError",
-    "ConnectionDrainingError",
-    "ConnectionReconnectingError",
-    "ConsumerConfig",
-    "DeliverPolicy",
-    "Error",
-    "JetStreamContext",
-    "MaxPayloadError",
-    "Msg",
-    "NatsTimeoutError",
-    "NoRespondersError",
-    "NotFoundError",
-    "OutboundBufferLimitError",
-    "ServiceUnavailableError",
-    "Subscription",
-]
-
 
 class Client(_Client):
     """nats-py's client without some faults of version 2.16.
@@ -122,6 +101,13 @@ class Client(_Client):
             _client=self,
             _sid=sid,
         )
+
+    @staticmethod
+    def _parse_header_lines(raw: bytes) -> dict[str, str]:
+        """As nats-py's, which asks of each character of a name whether it is a space: a fifth of its time."""
+        parts = (line.partition(":") for line in raw.decode("utf-8", "replace").split("\r\n"))
+        lines = ((name.split(), value) for name, colon, value in parts if colon and name.isascii())
+        return {words[0]: value.strip() for words, value in lines if len(words) == 1}
 
     async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
         try:

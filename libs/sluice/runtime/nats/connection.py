@@ -26,7 +26,7 @@ SERVER_FLOOR = (2, 15, 0)
 REQUEST_TIMEOUT_S = 5.0
 ASK_TIMEOUT_S = 2.0
 """For JetStream's API, which answers at once or has no leader. Creating something waits for a disk, as a write does."""
-PING_S, QUIET_PING_S = 1, 10
+PING_S, QUIET_PING_S = 1, 60
 PINGS_MAX = 2
 """
 A frozen server is noticed after about 3 s; the client's default would take minutes. `quiet` connections, of which there

@@ -76,8 +76,8 @@ class StreamConsumer:
         return Opened(name, made["num_pending"], life, ends_at if self._connection.clustered else 0)
 
     def next_pull(self, behind: int, wanted: int, left_s: float) -> Pull | None:  # noqa: ARG002
-        """Two large ones at a time, so that the server never waits for us."""
-        return Pull(BATCH, PULL_EXPIRES_S, HEARTBEAT_S) if wanted <= BATCH else None
+        """A large one; two while much is stored, so that the server never waits for us. Each has heartbeats."""
+        return Pull(BATCH, PULL_EXPIRES_S, HEARTBEAT_S) if wanted <= (BATCH if behind else BATCH // 2) else None
 
 
 class LedgerConsumer:

@@ -24,7 +24,6 @@ ORIGIN = "Sluice-Sequence"
 UNANSWERED_MAX = 1_000
 """Writes that are remembered until they are answered, or observed without an answer; and copies that wait."""
 
-
 NEW_S = 60.0
 """What agents wrote longer ago than this, by clocks that may differ, was copied before this process started."""
 BUDGETED_KINDS = frozenset({"slice", "node", "inventory"})

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, Self
 
 from sluice.contracts.bus.codec import MessageTooLargeError
 from sluice.contracts.bus.events import Entry, Stream, Write, WriteAccepted, WriteRefused, WriteUnknown, stream_of
@@ -269,6 +269,12 @@ class NatsBus:
     @property
     def clustered(self) -> bool:
         return self._connection.clustered
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         self._shown.close()

@@ -146,8 +146,7 @@ class Reader:
                     yield batch
 
     async def _endless(self) -> AsyncGenerator[list[Reading]]:
-        on_change = self._on_change
-        self._connection.on_change(on_change)
+        self._connection.on_change(self._on_change)
         try:
             while True:
                 self._unread_since = self._unread_since or asyncio.get_running_loop().time()
@@ -170,7 +169,7 @@ class Reader:
                     self._connection.check()
                     self._log.debug("reading restarts", why=self._stop)
         finally:
-            self._connection.off_change(on_change)
+            self._connection.off_change(self._on_change)
 
     def _on_change(self) -> None:
         self._backoff.reset()

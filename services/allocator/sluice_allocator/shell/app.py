@@ -1,6 +1,7 @@
 """Runs the allocator: its core on the bus, its lease, its streams and its gRPC server."""
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -29,7 +30,6 @@ from sluice_allocator.shell.decision_counter import DecisionCounter
 from sluice_allocator.shell.metrics import AllocatorMetrics
 from sluice_allocator.shell.server import ROLE, AllocatorServer, ShareResizer
 
-LOOK_S = 0.1  # how often the lease is checked: how long a holder may go on deciding after it expired
 PHASES = (SpanPhase("queue wait", "saw AllocationRequested", "decided Grant"),)
 """From a request's arrival to the decision that gives it a place, in traces."""
 STREAMS_LOOK_S = 2.0  # how often missing streams are looked for
@@ -39,14 +39,13 @@ async def serve(service: Service[AllocatorSettings]) -> None:
     settings = service.settings
     health = Health(service.clock, parts=(service.name,))
     who = credentials_from_settings(settings)
-    async with transport.serve_health(settings.health_address, health):  # also while waiting for the broker
-        bus = await NatsBus.connect(
+    async with (
+        transport.serve_health(settings.health_address, health),  # also while waiting for the broker
+        await NatsBus.connect(
             settings.nats_url, name=service.name, traces=service.traces, credentials=who, records_agents=True
-        )
-        try:
-            await serve_on(bus, service, health)
-        finally:
-            await bus.close()
+        ) as bus,
+    ):
+        await serve_on(bus, service, health)
 
 
 async def serve_on(bus: Bus, service: Service[AllocatorSettings], health: Health) -> None:
@@ -89,21 +88,18 @@ async def serve_on(bus: Bus, service: Service[AllocatorSettings], health: Health
             await runner.offer(LeaseChanged(held=True))
         else:
             lease = Lease(bus, service.clock, role=ROLE, run=service.run, ttl_s=settings.lease_ttl_s, endpoint=endpoint)
-            tasks.create_task(_work_by_lease(lease, runner, service.clock), name="lease")
+            tasks.create_task(_work_by_lease(lease, runner), name="lease")
         with health.runs(service.name, runner, lambda: bus.connected):
             await runner.run()
 
 
-async def _work_by_lease(lease: Lease, runner: CoreRunner[Event], clock: Clock) -> None:
-    told = False
+async def _work_by_lease(lease: Lease, runner: CoreRunner[Event]) -> None:
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(lease.keep())
-            while True:
-                if lease.held != told:
-                    told = lease.held
-                    await runner.offer(LeaseChanged(held=told))
-                await clock.sleep(LOOK_S)
+            for held in itertools.cycle((True, False)):
+                await lease.turns(held=held)
+                await runner.offer(LeaseChanged(held=held))
     finally:
         await asyncio.shield(lease.release())
 

@@ -29,12 +29,11 @@ async def serve(service: Service[InventorySettings]) -> None:
     settings = service.settings
     health = Health(service.clock, parts=(service.name,))
     who = credentials_from_settings(settings)
-    async with transport.serve_health(settings.health_address, health):  # also while the broker is awaited
-        bus = await NatsBus.connect(settings.nats_url, name=service.name, traces=service.traces, credentials=who)
-        try:
-            await serve_on(bus, service, health)
-        finally:
-            await bus.close()
+    async with (
+        transport.serve_health(settings.health_address, health),  # also while the broker is awaited
+        await NatsBus.connect(settings.nats_url, name=service.name, traces=service.traces, credentials=who) as bus,
+    ):
+        await serve_on(bus, service, health)
 
 
 async def serve_on(bus: Bus, service: Service[InventorySettings], health: Health) -> None:

@@ -16,7 +16,6 @@ Phase = Literal["planned", "making", "ready", "undoing", "failed", "degraded", "
 """planned -> making -> ready; making -> undoing -> failed, or degraded when it had been ready before; a Revoke leads
 from every phase to unmaking, which ends in a tombstone."""
 
-
 SharedDevicePhase = Literal["making", "ready", "undoing", "failed", "unmaking"]
 """making -> ready -> making when its daemon died; making -> undoing -> failed; unmaking ends in SharedDeviceGone."""
 

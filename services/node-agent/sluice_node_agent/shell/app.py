@@ -44,13 +44,10 @@ async def serve(service: Service[NodeAgentSettings]) -> None:
         who = credentials_from_settings(
             service.settings, service.settings.nats_user or user_name(Role.NODE_AGENT, node)
         )
-        bus = await NatsBus.connect(
+        async with await NatsBus.connect(
             service.settings.nats_url, name=f"node-agent {node}", traces=service.traces, credentials=who, quiet=True
-        )
-        try:
+        ) as bus:
             yield bus
-        finally:
-            await bus.close()
 
     health = Health(service.clock)
     async with transport.serve_health(service.settings.health_address, health):

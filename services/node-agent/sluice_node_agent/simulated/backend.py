@@ -35,7 +35,8 @@ class SimulatedBackend:
         self._closed = threading.Event()
         hardware = file.read()
         self._boot_id = hardware.boot_id
-        self._told = {gpu.uuid: reports.trouble_of(hardware, gpu) for gpu in hardware.gpus}
+        self._heard, self._told = hardware, reports.troubles_of(hardware)
+        self._shown: dict[GpuUuid, tuple[Hardware, GpuReport]] = {}
 
     def boot_id(self) -> str:
         return self._boot_id
@@ -55,8 +56,10 @@ class SimulatedBackend:
         return {}
 
     def read_gpu(self, gpu: GpuUuid) -> GpuReport:
-        hardware = self._now()
-        return reports.report(hardware, reports.find_gpu(hardware, gpu))
+        hardware, shown = self._now(), self._shown.get(gpu)
+        if shown is None or shown[0] is not hardware:  # the file has changed
+            shown = self._shown[gpu] = hardware, reports.report(hardware, reports.find_gpu(hardware, gpu))
+        return shown[1]
 
     def instance_at(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int | None:
         found = reports.answering(self._now(), gpu)
@@ -78,9 +81,9 @@ class SimulatedBackend:
         until = time.monotonic() + timeout_s
         while True:
             hardware = self._now()
-            now = {gpu.uuid: reports.trouble_of(hardware, gpu) for gpu in hardware.gpus}
+            now = self._told if hardware is self._heard else reports.troubles_of(hardware)
             new = tuple(gpu for gpu, trouble in now.items() if any(trouble) and trouble != self._told.get(gpu))
-            self._told = now
+            self._heard, self._told = hardware, now
             left_s = until - time.monotonic()
             if new or left_s <= 0 or self._closed.wait(min(left_s, _LOOK_AGAIN_S)):
                 return new

@@ -61,9 +61,9 @@ def model_of(gpu: Gpu) -> GpuModel:
     return model
 
 
-def trouble_of(hardware: Hardware, gpu: Gpu) -> tuple[str, tuple[int, ...]]:
-    """What the driver reports by itself: how the GPU was lost, and its critical Xid errors. Equal without news."""
-    return _why_lost(hardware, gpu), _xids(hardware, gpu)
+def troubles_of(hardware: Hardware) -> dict[GpuUuid, tuple[str, tuple[int, ...]]]:
+    """What the driver reports by itself: how each GPU was lost, and its critical Xid errors. Equal without news."""
+    return {gpu.uuid: (_why_lost(hardware, gpu), _xids(hardware, gpu)) for gpu in hardware.gpus}
 
 
 def report(hardware: Hardware, gpu: Gpu) -> GpuReport:

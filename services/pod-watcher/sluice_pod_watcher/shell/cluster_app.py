@@ -85,13 +85,12 @@ class _Watching:
                 address = ListenAddress(*address_of(settings.watch_health_address, "watch_health_address"))
                 await open_things.enter_async_context(serving_health(address, self._why_not_ready))
             who = credentials_from_settings(settings)
-            bus = await NatsBus.connect(settings.nats_url, name=service.name, traces=service.traces, credentials=who)
-            open_things.push_async_callback(bus.close)
-            self._bus = bus
+            made = NatsBus.connect(settings.nats_url, name=service.name, traces=service.traces, credentials=who)
+            self._bus = bus = await open_things.enter_async_context(await made)
             source = settings.cluster_config().source
             role = LEASE if source == CLUSTER else f"{LEASE}-{source}"  # two clusters on one bus have a lease each
             lease = Lease(bus, service.clock, role=role, run=service.run, ttl_s=settings.lease_ttl_s)
-            await app.watch_by_lease(lease, service.clock, lambda: self._watch(bus, lease))
+            await app.watch_by_lease(lease, lambda: self._watch(bus, lease))
 
     async def _watch(self, bus: Bus, lease: Lease) -> None:
         """One turn with the lease. Each core counts operations from zero, so each has a run id of its own."""

@@ -157,5 +157,7 @@ async def test_a_holder_that_was_paused_renews_before_it_works_on():
         before = lease.epoch
         time.sleep(AWAKE_S)  # noqa: ASYNC251 - the whole process pauses
         assert not lease.held
+        async with asyncio.timeout(5):
+            await lease.turns(held=False)
         await until(lambda: is_held(lease))
         assert lease.epoch > before

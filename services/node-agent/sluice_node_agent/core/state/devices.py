@@ -17,7 +17,6 @@ from sluice_node_agent.core.journal_records import DeviceRecord, SharedDeviceRec
 InstanceKey = tuple[GpuUuid, int]
 """A GPU instance by its GPU and its id there."""
 
-
 DevicePlacement = messages.DeviceGrant | SharedDeviceRecord
 """Where an instance is, or will be: a granted device, or a home. `start` and `size` are memory slices."""
 

@@ -16,7 +16,7 @@ from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
 from sluice.contracts.messages import AgentAddress, Grant
 from sluice.runtime import logs
 from sluice.runtime.bus import Bus
-from sluice.runtime.core_runner import CALM_TICK_S, CoreRunner
+from sluice.runtime.core_runner import CoreRunner
 from sluice.runtime.grpc.health import Health
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.service import Service
@@ -166,7 +166,7 @@ class AgentRunner:
                 phases=PHASES,
                 predict_read=first_status_subject,
                 is_calm=lambda: core.is_calm,
-                calm_tick_s=min(CALM_TICK_S, settings.read_devices_s, settings.watch_mps_s),
+                calm_tick_s=min(settings.read_devices_s, settings.watch_mps_s) + settings.tick_s / 2,  # an answer later
             )
             await runner.offer(started)
             usage = UsagePoller(

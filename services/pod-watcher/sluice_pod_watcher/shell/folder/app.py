@@ -33,11 +33,9 @@ async def serve_folder(service: Service[PodWatcherSettings]) -> None:
     hosts = await asyncio.to_thread(_hosts, service.settings.fleet_file)
     with IdentityFile(service.settings.data_dir / "pods") as identities:
         who, url = credential_files.credentials_from_settings(service.settings), service.settings.nats_url
-        bus = await jetstream_bus.NatsBus.connect(url, name=service.name, traces=service.traces, credentials=who)
-        try:
+        connecting = jetstream_bus.NatsBus.connect(url, name=service.name, traces=service.traces, credentials=who)
+        async with await connecting as bus:
             await serve_on(bus, service, folder, identities, hosts)
-        finally:
-            await bus.close()
 
 
 async def serve_on(

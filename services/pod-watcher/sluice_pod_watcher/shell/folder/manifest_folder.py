@@ -2,13 +2,14 @@
 cannot be listed, or is over a limit, is reported as an error: a partial listing would end the pods that it lacks."""
 
 import asyncio
+import ctypes
 import fcntl
 import os
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import watchfiles
 
 from sluice.contracts.manifests import is_leased
 from sluice.runtime import errors, logs
@@ -21,8 +22,9 @@ FILES_MAX = 10_000  # A folder with more files is not listed. A thousand pods in
 TOTAL_BYTES_MAX = 64 * 1024 * 1024  # of all texts together; they stay in memory
 SETTLED_S = 2.0
 """A file that was written longer ago than this and looks the same is unchanged: file times are not more exact."""
-STEP_MS = 5
-DEBOUNCE_MS = 50  # changes closer together than STEP_MS are one hint, after DEBOUNCE_MS at the latest
+LOOK_S = 1.0  # how often it is looked for what the kernel does not tell: a released lock, another folder at this path
+_CHANGES = 0x3CE  # IN_MODIFY, IN_ATTRIB, IN_CLOSE_WRITE, IN_MOVE, IN_CREATE, IN_DELETE
+STEP_S, DEBOUNCE_S = 0.005, 0.05  # changes closer together than STEP_S are one hint, after DEBOUNCE_S at the latest
 
 Signature = tuple[int, int, int, int, int]
 
@@ -54,6 +56,39 @@ def _signature_at(path: str) -> Signature | None:
         return None
 
 
+@contextmanager
+def _changes_of(folder: Path) -> Iterator[asyncio.Event]:
+    """Set when something in the folder changes, as the kernel says (inotify(7)). Raises OSError where it does not."""
+    libc, loop, changed = ctypes.CDLL(None, use_errno=True), asyncio.get_running_loop(), asyncio.Event()
+
+    def hear() -> None:
+        os.read(descriptor, 65_536)
+        changed.set()
+
+    descriptor = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), "no inotify")
+    try:
+        if libc.inotify_add_watch(descriptor, os.fsencode(folder), _CHANGES) < 0:
+            raise OSError(ctypes.get_errno(), "no inotify watch")
+        loop.add_reader(descriptor, hear)
+        yield changed
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+async def _has_settled(changed: asyncio.Event) -> bool:
+    """Whether something changed within LOOK_S; changes that follow closely are waited for."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(changed.wait(), LOOK_S)
+    happened, until = changed.is_set(), time.monotonic() + DEBOUNCE_S
+    while changed.is_set() and time.monotonic() < until:
+        changed.clear()
+        await asyncio.sleep(STEP_S)
+    return happened
+
+
 @dataclass(slots=True)
 class ManifestFolder:
     """One folder. `bytes_max` is the limit of one file. Call its methods from one task at a time."""
@@ -78,25 +113,15 @@ class ManifestFolder:
         log = logs.get("folder", folder=str(self.path))
         warned = False
         while True:
-            watched, fresh = self._identity(), True
+            watched = self._identity()
             try:
                 if watched is not None:
-                    async for changed in watchfiles.awatch(
-                        self.path,
-                        watch_filter=lambda _change, path: is_manifest(os.path.basename(path)),  # noqa: PTH119
-                        debounce=DEBOUNCE_MS,
-                        step=STEP_MS,
-                        rust_timeout=1000,
-                        yield_on_timeout=True,
-                        recursive=False,
-                    ):
-                        # The folder may have changed just before the watch began; a released lock is no change.
-                        if changed or fresh or (self._held and await asyncio.to_thread(self._is_let_go)):
-                            yield
-                        fresh = False
-                        if self._identity() != watched:
-                            break
-            except (OSError, RuntimeError) as error:  # no inotify, or no watches left: the timer still lists
+                    with _changes_of(self.path) as changed:
+                        yield  # it may have changed just before
+                        while self._identity() == watched:
+                            if await _has_settled(changed) or (self._held and await asyncio.to_thread(self._is_let_go)):
+                                yield
+            except OSError as error:  # no inotify, or no watches left: the timer still lists
                 if not warned:
                     log.warning("file system events are unavailable: changes are found by listing only", why=str(error))
                     warned = True

@@ -61,7 +61,6 @@ class WatchStatus:
         return ""
 
 
-LOOK_S = 0.2  # how often the lease is checked, and how long a holder may continue after it expired
 WALL_CLOCK_S = 15.0  # how often idle pods are looked at: their times are minutes
 RELEASE_S = 1.0  # timeout for releasing the lease at the end
 EVENTS_MAX = 2_000  # queued objects for the core; beyond that the watches wait, and the API server with them
@@ -133,7 +132,7 @@ async def _go_on(_wanted: Continue) -> Continued:
     return Continued()
 
 
-async def watch_by_lease(lease: Lease, clock: Clock, watch: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def watch_by_lease(lease: Lease, watch: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run `watch` while the lease is held, and stand by otherwise, until cancelled. The lease only saves double work:
     of two active watches the second's patches are refused."""
     log = logs.get("watch")
@@ -142,11 +141,9 @@ async def watch_by_lease(lease: Lease, clock: Clock, watch: Callable[[], Corouti
         working: asyncio.Task[None] | None = None
         try:
             while True:
-                while not lease.held:
-                    await clock.sleep(LOOK_S)
+                await lease.turns(held=True)
                 working = tasks.create_task(watch(), name="watch")
-                while lease.held:
-                    await clock.sleep(LOOK_S)  # one that fails ends the group, and this with it
+                await lease.turns(held=False)  # a watch that fails ends the group, and this with it
                 log.warning("on standby: the lease expired")
                 working.cancel()
                 await asyncio.wait((working,))
