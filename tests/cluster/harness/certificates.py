@@ -83,10 +83,12 @@ class Authority:
         _write(pair, builder.sign(signing, hashes.SHA256()), key)
         return pair
 
-    def kubeconfig(self, file: Path, server: str, user: str, pair: Pair) -> Path:
-        """For a person or a component; holds what it needs, so that it can be copied."""
+    def kubeconfig(self, file: Path, server: str, user: str, by: Pair | str) -> Path:
+        """For a person or a component, by a certificate or a token; holds what it needs, so that it can be copied."""
         cluster = {"server": server, "certificate-authority-data": _base64(self.pair.certificate)}
-        identity = {"client-certificate-data": _base64(pair.certificate), "client-key-data": _base64(pair.key)}
+        identity = {"token": by}
+        if isinstance(by, Pair):
+            identity = {"client-certificate-data": _base64(by.certificate), "client-key-data": _base64(by.key)}
         text = {
             "apiVersion": "v1",
             "kind": "Config",

@@ -28,7 +28,6 @@ RAISED_QPS = 1000
 MEMORY = Path("/dev/shm")
 """etcd does not sync, so Sluice's broker waits for no disk either."""
 SERVER = f"https://127.0.0.1:{PORT}"
-ACCOUNTS = "system:serviceaccounts"
 INSTALLED = ("namespaces.yaml", "crd-gpus.yaml", "csidriver.yaml", "rbac.yaml")
 POLICIES = ("keep", "left-alone", "no-side-door", "bindings", "claims")
 SERVICES = ("broker", "node-agent", "allocator", "inventory", "pod-watcher")
@@ -72,13 +71,20 @@ class Scene:
         pair = authority.issue(f"burst-{file}", user, groups=groups)
         return authority.kubeconfig(self.folder / f"{file}.kubeconfig", SERVER, user, pair)
 
+    def _account(self, name: str) -> Path:
+        """A kubeconfig of a service account, by a token as its pods have: certificates are verified each time."""
+        token = self._asked("create", "token", name, "--namespace=sluice-system").strip()
+        return self.machines.control_plane.authority.kubeconfig(self.folder / f"{name}.kubeconfig", SERVER, name, token)
+
     def kubectl(self, verb: str, wanted: Sequence[Json]) -> None:
         """Apply or delete. Raises CalledProcessError; kubectl says why on stderr."""
-        command = [self.machines.binaries["kubectl"], f"--kubeconfig={self.machines.control_plane.kubeconfig}", verb]
         options = ["--server-side"] if verb == "apply" else ["--ignore-not-found", "--wait=false"]
-        text = yaml.safe_dump_all(wanted)
-        full = [*command, *options, "--filename=-"]
-        subprocess.run(full, input=text, text=True, check=True, stdout=subprocess.DEVNULL, timeout=60)
+        self._asked(verb, *options, "--filename=-", stdin=yaml.safe_dump_all(wanted))
+
+    def _asked(self, *words: str, stdin: str = "") -> str:
+        full = [self.machines.binaries["kubectl"], f"--kubeconfig={self.machines.control_plane.kubeconfig}", *words]
+        asked = subprocess.run(full, input=stdin, text=True, check=True, stdout=subprocess.PIPE, timeout=60)
+        return asked.stdout
 
     @contextlib.contextmanager
     def applied(self, wanted: Sequence[Json]) -> Iterator[None]:
@@ -98,8 +104,7 @@ class Scene:
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sl-", dir=memory)))
             mode = {"HAND_OVER": placer}
-            user = "system:serviceaccount:sluice-system:sluice-pod-watcher"
-            account = self.identity("pod-watcher", user, ACCOUNTS, f"{ACCOUNTS}:sluice-system")
+            account = self._account("sluice-pod-watcher")
             port, webhook = self._webhook(folder, mode)
             stack.callback(webhook.stop)
             webhook.start()

@@ -59,10 +59,8 @@ def inventory(*devices, gpus=2, observed="2026-11-21T10:00:00Z", instances=(), *
     return msg.NodeInventory(snapshot=snapshot, stale=False, observed_at=observed)
 
 
-@pytest.fixture
-def seen(new):
-    """A pod-watcher, and what it writes of GPUs; `answer` says whether that is taken."""
-    bench = new(gpus_per_s=2.0, gpus_refresh_s=60.0, gpus_retry_s=30.0)
+def shown(bench):
+    """A pod-watcher that was started, and what it writes of GPUs; `takes` says whether that is taken."""
     bench.start()
     bench.gpus, bench.writes, bench.takes = {}, [], True
 
@@ -78,6 +76,11 @@ def seen(new):
 
     bench.carry_out = carry_out
     return bench
+
+
+@pytest.fixture
+def seen(new):
+    return shown(new(gpus_settle_s=0.0, gpus_per_s=2.0, gpus_refresh_s=60.0, gpus_retry_s=30.0))
 
 
 def say(bench, word):
@@ -154,7 +157,7 @@ def test_a_large_fleet_is_written_at_a_bounded_rate(seen):
 
 def test_one_change_in_a_large_fleet_is_one_write_and_comes_first(new):
     """A sick GPU would show behind thousands that are only a little older, and etcd would never be quiet."""
-    bench = new(gpus_per_s=10_000.0, gpus_refresh_s=300.0, gpus_refresh_per_s=5.0)
+    bench = new(gpus_settle_s=0.0, gpus_per_s=10_000.0, gpus_refresh_s=300.0, gpus_refresh_per_s=5.0)
     bench.start()
     bench.writes = []
 
@@ -232,3 +235,27 @@ def test_writes_are_few(seen):
     seen.pass_time(20)
     assert len(seen.writes) == 4
     assert seen.gpus["node-a-0"]["observedAt"] == "2026-11-21T10:02:00Z"
+
+
+def test_a_slice_is_made_in_one_write(new):
+    """Each step of each slice would be a write to etcd: five in a pod's life."""
+    seen = shown(new(gpus_settle_s=3.0))
+    say(seen, inventory(gpus=1))
+    seen.pass_time(4)
+    device = msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile="3g.20gb", start=4, size=4)
+    mine = msg.InstanceReport(
+        gi_id=1, profile="3g.20gb", start=4, size=4, uuid="MIG-1", allocation=AllocationId("u1_r_1")
+    )
+    made = (inventory(device, gpus=1), inventory(device, gpus=1, instances=(mine,)))
+    for life, shows in ((made, 1), ((made[0], inventory(gpus=1)), 0)):
+        seen.writes.clear()
+        for word in life:
+            say(seen, word)
+            seen.pass_time(1)
+        assert seen.writes == []
+        seen.pass_time(2)
+        assert (len(seen.writes), len(seen.gpus["node-a-0"]["slices"])) == (1, shows)
+    say(seen, made[0])
+    say(seen, inventory(gpus=1))
+    seen.pass_time(10)
+    assert len(seen.writes) == 1

@@ -130,12 +130,12 @@ class BusHandler:
                 context.hand_over.inventory(message)
                 context.node_removals.inventory(message)
                 if message.removed:
-                    context.mirror.node_gone(node)
+                    context.mirror.node_gone(node, now)
                     return
                 self._reconciler.idle.heard(message)
                 self._heard_of_slices(self._reconciler.slice_health.heard(message), now)
                 if context.config.mirror_gpus:
-                    context.mirror.inventory(message)
+                    context.mirror.inventory(message, now)
 
     def _heard_of_slices(self, uids: Iterable[RequestId], now: float) -> None:
         for uid in uids:

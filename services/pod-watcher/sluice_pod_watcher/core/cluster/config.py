@@ -56,8 +56,9 @@ class ClusterConfig:
     """A placeholder whose node's agent answers goes after this: by then pods were placed and counted again."""
     placeholder_retry_s: float = 30.0  # the pause after a failed write of a placeholder
     mirror_gpus: bool = True  # whether to write the objects that `kubectl get gpus` shows
+    gpus_settle_s: float = 1.0  # a change is written this long after it began, as it is then: a slice takes one write
     gpus_per_s: float = 10.0  # writes of GPU objects, for all nodes
-    gpus_refresh_s: float = 300.0  # for the observation time alone; a node that stops answering is written at once
+    gpus_refresh_s: float = 300.0  # for the observation time alone; that a node stops answering is a change
     gpus_refresh_per_s: float = 5.0  # for all nodes: above 1,500 GPUs they are refreshed less often
     gpus_retry_s: float = 30.0  # the pause after a failed write
     tombstones_max: int = 20_000  # of deleted pods, so that a replayed old version is not taken for a new pod

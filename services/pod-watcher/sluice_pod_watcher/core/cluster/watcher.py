@@ -91,7 +91,7 @@ class ClusterWatcher:
     def phases(self) -> Mapping[str, int]:
         return self._context.pod_store.phases()
 
-    def _node_event(self, event: events.ObjectEvent, _now: float) -> None:
+    def _node_event(self, event: events.ObjectEvent, now: float) -> None:
         context = self._context
         context.node_capacity.handle(event)
         match event:
@@ -100,7 +100,7 @@ class ClusterWatcher:
                 context.hand_over.here(pod_view.node_name_of(event.object))
             case events.Gone():
                 node = pod_view.node_name_of(event.object)
-                context.mirror.node_gone(node)
+                context.mirror.node_gone(node, now)
                 context.hand_over.gone(node)
                 context.placeholders.node_gone(node)
                 context.reconcile(*context.pod_reconciler.slice_health.node_gone(node))

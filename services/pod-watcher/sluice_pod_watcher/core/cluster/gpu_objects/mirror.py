@@ -1,5 +1,5 @@
-"""Mirror the fleet for `kubectl get gpus`: one object per GPU, never read back. Changes are written first, at a bounded
-rate; the observation time alone at a rate of its own."""
+"""Mirror the fleet for `kubectl get gpus`: one object per GPU, not read back. Changes are written first, when settled,
+at a bounded rate; the observation time alone at a rate of its own."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -35,9 +35,7 @@ def status_of(word: NodeInventory, gpu: GpuReport) -> Status:
         "message": reasons.shorten("; ".join(why), TEXT_CHARACTERS_MAX),
         "slices": list(_slices(gpu, slices))[:SLICES_MAX],
     }
-    if word.observed_at:
-        status[OBSERVED] = word.observed_at
-    return status
+    return status | ({OBSERVED: word.observed_at} if word.observed_at else {})
 
 
 def _layout(gpu: GpuReport) -> Iterator[str]:
@@ -118,7 +116,7 @@ class GpuMirror:
     _wanted: dict[str, Status] = field(default_factory=dict)
     _written: OrderedDict[str, tuple[Status, float]] = field(default_factory=OrderedDict)  # by time, oldest first
     _of_node: dict[ids.NodeName, tuple[str, ...]] = field(default_factory=dict)
-    _changed: OrderedDict[str, None] = field(default_factory=OrderedDict)  # in more than the time, not under way
+    _changed: OrderedDict[str, float] = field(default_factory=OrderedDict)  # in more than the time, and since when
     _under_way: dict[str, Status | None] = field(default_factory=dict)
     _not_before: float = float("-inf")
     _budget: TokenBucket = field(init=False)
@@ -128,27 +126,27 @@ class GpuMirror:
         self._budget = TokenBucket(self.config.gpus_per_s, self.config.gpus_per_s)
         self._refreshes = TokenBucket(self.config.gpus_refresh_per_s, self.config.gpus_refresh_per_s)
 
-    def inventory(self, word: NodeInventory) -> None:
+    def inventory(self, word: NodeInventory, now: float) -> None:
         node = word.snapshot.node
         found = {name_of(node, gpu.index): status_of(word, gpu) for gpu in word.snapshot.gpus}
         for name in self._of_node.get(node, ()):
             if name not in found:
-                self._drop(name)
+                self._drop(name, now)
         self._of_node[node] = tuple(found)
         for name, status in found.items():
             self._wanted[name] = status
-            self._compare(name)
+            self._compare(name, now)
 
-    def node_gone(self, node: ids.NodeName) -> None:
+    def node_gone(self, node: ids.NodeName, now: float) -> None:
         for name in self._of_node.pop(node, ()):
-            self._drop(name)
+            self._drop(name, now)
 
     def listed(self, names: Iterable[str]) -> None:
         """Objects that existed when this process started; those without a GPU are a predecessor's."""
         for name in names:
             if name not in self._wanted and name not in self._under_way:
                 self._written.setdefault(name, ({}, float("-inf")))
-                self._changed[name] = None
+                self._changed[name] = float("-inf")
 
     def done(self, name: str, now: float) -> None:
         if name not in self._under_way:
@@ -157,18 +155,18 @@ class GpuMirror:
         self._written.pop(name, None)
         if said is not None:
             self._written[name] = (said, now)
-        self._compare(name)
+        self._compare(name, now)
 
     def failed(self, name: str, now: float) -> None:
         """The API server refused the write. All objects pause, as the cause is seldom one object."""
         if self._under_way.pop(name, None) is not None or name in self._written:
-            self._changed[name] = None
+            self._changed[name] = now
         self._not_before = now + self.config.gpus_retry_s
 
     def due(self, now: float) -> Iterator[MirrorGpu | UnmirrorGpu]:
         if now < self._not_before:
             return
-        while self._changed:
+        while self._changed and now >= next(iter(self._changed.values())) + self.config.gpus_settle_s:
             if not self._budget.take(now):
                 return
             yield self._write(next(iter(self._changed)))
@@ -194,17 +192,17 @@ class GpuMirror:
             if is_older:
                 yield name
 
-    def _drop(self, name: str) -> None:
+    def _drop(self, name: str, now: float) -> None:
         if self._wanted.pop(name, None) is not None:
-            self._compare(name)
+            self._compare(name, now)
 
-    def _compare(self, name: str) -> None:
+    def _compare(self, name: str, now: float) -> None:
         """Whether the object has to be written for more than its age. One under way is compared when it is done."""
         if name in self._under_way:
             return
         written = self._written.get(name)
         if _without_age(self._wanted.get(name)) != _without_age(written[0] if written is not None else None):
-            self._changed[name] = None
+            self._changed.setdefault(name, now)
         else:
             self._changed.pop(name, None)
 
