@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 from perf.packing.loss import run
-from perf.packing.mixes import COMPUTE_SLICES, MIXES, arrivals
-from perf.packing.others import SPANS, FirstFit, Ideal, Templates
+from perf.packing.mixes import ALL_MIXES, COMPUTE_SLICES, MIXES, arrivals
+from perf.packing.others import SPANS, FirstFit, Hami, Ideal, Templates
 from perf.packing.ours import Core
 
 GPUS = 16
@@ -14,7 +14,7 @@ PODS = 1_500
 WARM_UP = 300
 
 
-@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("mix", ALL_MIXES)
 def test_no_place_is_illegal_under_churn(mix: str):
     """An illegal place is a slice that the driver refuses after the pod was promised it."""
     core = Core(GPUS, judged=True)
@@ -24,13 +24,27 @@ def test_no_place_is_illegal_under_churn(mix: str):
 
 
 def test_more_of_the_same_pods_get_a_place_than_with_others():
-    """People would rightly stay with first fit or fixed templates if they took as much."""
+    """People would rightly stay with first fit, HAMi or fixed templates if they took as much."""
     accepted = {}
-    for packer in (Core, FirstFit, Templates):
+    for packer in (Core, FirstFit, Hami, Templates):
         pods = [list(arrivals(mix, 1, count=PODS, gpus=GPUS)) for mix in MIXES]
         accepted[packer] = sum(run(each, packer(GPUS), WARM_UP).by_slices() for each in pods) / len(MIXES)
     assert accepted[Core] > accepted[FirstFit]
+    assert accepted[Core] > accepted[Hami]
     assert accepted[Core] > accepted[Templates] + 0.05
+
+
+def test_hami_packs_by_its_own_rule():
+    """1g and 3g from the top, others from the bottom, the next larger profile where no smaller one is left."""
+    packer = Hami(1)
+    for number, profile in enumerate(("1g.5gb", "2g.10gb", "1g.10gb", "1g.5gb")):
+        assert packer.place(number, profile)
+    assert packer._taken == [0b0110_1111]
+    assert packer.place(4, "1g.5gb")
+    assert not packer.place(5, "1g.5gb")
+    for number in range(5):
+        packer.release(number)
+    assert packer._taken == [0]
 
 
 def test_the_ideal_takes_exactly_what_some_packing_holds():

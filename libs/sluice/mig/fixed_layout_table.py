@@ -71,14 +71,10 @@ class FixedLayoutTable(TransitionTable):
         creatable = {
             profile.name: sum(each.profile == profile.name for each in left) for profile in self.model.profiles
         }
-        free = self.free_slices(state)
-        lost = sum(free * self._weights[name] for name, count in creatable.items() if not count)
         return StateFacts(
-            free_slices=free,
+            free_slices=self.free_slices(state),
             creatable=creatable,
             lacking={name: "slices" for name, count in creatable.items() if not count},
-            places=len(left),
-            unusable=lost,
         )
 
 

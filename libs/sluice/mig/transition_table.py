@@ -1,9 +1,9 @@
 """A model's layouts as a table of few states, so that a decision is a look-up, not a search.
 
-Two layouts are one state when they occupy the same memory slices and use the same of each scarce resource. An A100 has
-2319 layouts and 382 states. States and choices are computed on first use and cached."""
+Two layouts are one state when they occupy the same memory slices with as many instances and use the same of each scarce
+resource. An A100 has 2319 layouts and 709 states. States and choices are computed on first use and cached."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NewType
@@ -12,13 +12,12 @@ from sluice.mig.layout import Instance, disjoint, scarce_budget_of
 from sluice.mig.model import GpuModel, Placement, Profile
 
 State = NewType("State", int)
-"""A state of one model, for its own table: the occupied slices in the low bits, above them the scarce resources."""
+"""A state of one model, for its own table: the occupied slices in the low bits, above them the scarce resources, then
+the number of instances."""
 
 Rank = tuple[int, int, int, int]
 """How good a place is, smaller is better; comparable across the states of all tables. See `TransitionTable`."""
 
-_WEIGHT_SUM = 1_000_000
-"""Weights are whole millionths, so that equal ranks are exactly equal."""
 _REMEMBERED_MAX = 100_000
 """Cached states. Real models have less than a tenth; odd reports cannot grow the cache without bound."""
 
@@ -47,29 +46,23 @@ class PlacementChoice:
 
 @dataclass(frozen=True, slots=True)
 class StateFacts:
-    """What a state still allows. `unusable` is in memory slices times millionths. Internal to the table."""
+    """What a state still allows. Internal to the table."""
 
     free_slices: int
     creatable: dict[str, int]
     lacking: dict[str, Literal["slices", "engines"]]
     """For the profiles that do not fit: what is missing."""
-    places: int
-    unusable: int
 
 
 class TransitionTable:
     """What can be placed where, and the resulting states, for one model.
 
-    A place's rank is, in this order: free memory slices on the GPU before (fill used GPUs first); growth of the
-    unusable slices, that is of the free slices left on the GPU whenever the next request does not fit there, weighted
-    by how often each profile is requested; the number of placements lost; the highest start. (The second is the
-    fragmentation measure of "Beware of Fragmentation", USENIX ATC 2023.)
+    A place's rank is, in this order: the loss of the GPU's worth, that is of the compute slices which each profile
+    alone could still fill, summed over the profiles (those with equal placements count once); the loss of the worth
+    that ended instances would give back, over all placements; the most instances on the GPU, since one with few is
+    sooner idle; the highest start (ADR 0073)."""
 
-    `weights` gives how often each profile is requested, on any scale; missing profiles are never requested. Without it
-    all are requested equally. Raises UnknownProfileError for a weight of an unknown profile, ValueError for a negative
-    one."""
-
-    def __init__(self, model: GpuModel, weights: Mapping[str, float] | None = None) -> None:
+    def __init__(self, model: GpuModel) -> None:
         self.model = model
         self.empty = State(0)
         self._slices_mask = (1 << model.memory_slices) - 1
@@ -79,8 +72,10 @@ class TransitionTable:
         for budget in self._resources.budget:
             self._shifts.append(shift)
             shift += budget.bit_length()
-        self._use = {profile.name: self._packed(self._resources.use[profile.name]) for profile in model.profiles}
-        self._weights = _whole_weights(model, weights)
+        self._counted = shift
+        self._use = {name: self._packed(use) + (1 << shift) for name, use in self._resources.use.items()}
+        self._shapes = {profile.placements: profile.compute_slices for profile in reversed(model.profiles)}
+        self._worths: dict[int, tuple[int, int]] = {}
         self._facts: dict[State, StateFacts] = {}
         self._after: dict[tuple[State, Instance], State | None] = {}
         self._before: dict[tuple[State, Instance], State] = {}
@@ -90,16 +85,17 @@ class TransitionTable:
 
     def state(self, instances: Iterable[Instance], *, blocked: Iterable[Placement] = ()) -> State:
         """The state of a GPU with these instances, and these spans blocked. Accepts whatever hardware may report."""
-        mask = 0
+        mask = count = 0
         used = [0] * len(self._shifts)
         for instance in instances:
             mask |= instance.mask
+            count += instance.profile in self._use
             for at, more in enumerate(self._resources.use.get(instance.profile, ())):
                 used[at] += more
         for span in blocked:
             mask |= span.mask
         within = tuple(min(have, budget) for have, budget in zip(used, self._resources.budget, strict=True))
-        return State(mask & self._slices_mask | self._packed(within))
+        return State(mask & self._slices_mask | self._packed(within) | count << self._counted)
 
     def with_one_more(self, state: State, instance: Instance) -> State | None:
         key = (state, instance)
@@ -157,16 +153,35 @@ class TransitionTable:
         assert profile is not None
         if self._allowed(state, profile) == 0:
             return ()
-        before = self._facts_of(state)
+        worth, returns = self._worth(state)
+        instances = state >> self._counted
         choices: list[PlacementChoice] = []
         for placement in profile.placements:
             if not state & placement.mask:
                 after_state = State((state | placement.mask) + self._use[profile_name])
-                after = self._facts_of(after_state)
-                growth = after.unusable - before.unusable
-                rank = (before.free_slices, growth, before.places - after.places, -placement.start)
+                after, returns_after = self._worth(after_state)
+                rank = (worth - after, returns - returns_after, -instances, -placement.start)
                 choices.append(PlacementChoice(placement.start, placement.size, after_state, rank))
         return tuple(sorted(choices, key=lambda choice: choice.rank))
+
+    def _worth(self, state: State) -> tuple[int, int]:
+        """The worth, and what would come back: summed over all placements, times their slices, each freed alone."""
+        occupied = state & self._slices_mask
+        known = self._worths.get(occupied)
+        if known is None:
+            if len(self._worths) >= _REMEMBERED_MAX:
+                self._worths.clear()
+            worth = self._fillable(occupied)
+            freed = (
+                slices * (self._fillable(occupied & ~placement.mask) - worth)
+                for placements, slices in self._shapes.items()
+                for placement in placements
+            )
+            known = self._worths[occupied] = worth, sum(freed)
+        return known
+
+    def _fillable(self, occupied: int) -> int:
+        return sum(slices * disjoint(placements, occupied) for placements, slices in self._shapes.items())
 
     def creatable(self, state: State) -> dict[str, int]:
         """Per profile, how many more instances of it alone fit now. These are alternatives."""
@@ -204,35 +219,18 @@ class TransitionTable:
         free = self.free_slices(state)
         creatable: dict[str, int] = {}
         lacking: dict[str, Literal["slices", "engines"]] = {}
-        places = 0
-        unusable = 0
         for profile in self.model.profiles:
             allowed = self._allowed(state, profile)
             creatable[profile.name] = min(allowed, disjoint(profile.placements, occupied))
-            if creatable[profile.name]:
-                places += sum(1 for placement in profile.placements if not occupied & placement.mask)
-            else:
-                unusable += free * self._weights[profile.name]
+            if not creatable[profile.name]:
                 is_full = all(occupied & placement.mask for placement in profile.placements)
                 lacking[profile.name] = "slices" if is_full else "engines"
-        return StateFacts(free, creatable, lacking, places, unusable)
+        return StateFacts(free, creatable, lacking)
 
     def _allowed(self, state: State, profile: Profile) -> int:
         """How many more the scarce resources allow, whatever slices are free; at most the profile's own maximum."""
         needs = zip(self._resources.use[profile.name], self._used(state), self._resources.budget, strict=True)
         return min((profile.max_instances, *((budget - used) // one for one, used, budget in needs if one)))
-
-
-def _whole_weights(model: GpuModel, weights: Mapping[str, float] | None) -> dict[str, int]:
-    names = [profile.name for profile in model.profiles]
-    given = dict.fromkeys(names, 1.0) if weights is None else weights
-    for name, weight in given.items():
-        if name not in names:
-            raise UnknownProfileError(name, model.key)
-        if not weight >= 0:
-            raise ValueError(f"the weight of {name} is {weight}; it must not be negative")
-    total = sum(given.values()) or 1.0
-    return {name: round(given.get(name, 0.0) / total * _WEIGHT_SUM) for name in names}
 
 
 @lru_cache(maxsize=256)

@@ -1,4 +1,4 @@
-"""Packers to compare with, written from descriptions: first fit, fixed templates, and the ideal that moves pods."""
+"""Packers to compare with, written from descriptions: first fit, HAMi old and new, and the ideal that moves pods."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ SPANS = {
 """Size and starts in memory slices (NVIDIA MIG user guide, A100-SXM4-40GB)."""
 
 TEMPLATES = (("1g.5gb",) * 7, ("2g.10gb", "2g.10gb", "2g.10gb", "1g.5gb"), ("3g.20gb", "3g.20gb"), ("7g.40gb",))
-"""The geometries of an A100-40GB in HAMi's default `device-config.yaml` (Project-HAMi/HAMi)."""
+"""The geometries of an A100-40GB in the default `device-config.yaml` of HAMi up to 2.9 (Project-HAMi/HAMi)."""
 
 COVERS = {
     "1g.5gb": ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb"),
@@ -26,9 +26,25 @@ COVERS = {
 }
 """Which slots of the templates give at least what a profile gives, smallest first."""
 
+GPUS_PER_NODE = 4
+HAMI_SCORES = {
+    "1g.5gb": 1 / 7 + 0.15 + 4864 / 40960,
+    "2g.10gb": 1 / 7 + 0.29 + 9984 / 40960,
+    "3g.20gb": 1 / 7 + 0.43 + 20096 / 40960,
+    "7g.40gb": 1 / 7 + 1.0 + 40320 / 40960,
+}
+"""HAMi 2.10's `migProfileAllowlist` of an A100-40GB by memory; per instance one of seven slots, its part of the
+multiprocessors in whole percents rounded up, and of the memory."""
+
 
 class FirstFit:
-    """The first GPU on which the profile fits, at its lowest free start."""
+    """
+    The first GPU on which the profile fits, at its lowest free start.
+
+    So does kube-scheduler's structured allocator with partitionable devices: it takes the first device, in the order
+    of the ResourceSlices (NVIDIA's driver: by GPU, profile, start), whose counters are not used up. Memory slices are
+    counters; on this model no other runs out first. That it meets the nodes in one order favours it.
+    """
 
     def __init__(self, gpus: int) -> None:
         self._taken = [0] * gpus
@@ -84,6 +100,55 @@ class Templates:
         gpu, slot = self._places.pop(number)
         self._free[gpu][slot] += 1
         self._used[gpu] -= 1
+
+
+class Hami:
+    """
+    HAMi 2.10: on each GPU the smallest profile with enough memory that has a free place, 1g and 3g from the highest
+    start. Of the nodes where one fits that with the highest score before the pod, of its GPUs the least used (`spread`,
+    the default) or the most used one (`binpack`). HAMi looks at memory alone; here, as with templates, a pod gets no
+    fewer compute slices than it needs, so a 4g has to ask for a 7g's memory.
+    """
+
+    def __init__(self, gpus: int, *, spread: bool = True) -> None:
+        self._order = 1 if spread else -1
+        self._taken = [0] * gpus
+        self._scores = [0.0] * gpus
+        self._nodes = [range(first, min(first + GPUS_PER_NODE, gpus)) for first in range(0, gpus, GPUS_PER_NODE)]
+        self._places: dict[int, tuple[int, int, float]] = {}
+        self._fitting: dict[tuple[int, str], tuple[int, float] | None] = {}
+
+    def place(self, number: int, profile: str) -> bool:
+        for node in sorted(self._nodes, key=lambda gpus: -round(sum(self._scores[gpu] for gpu in gpus), 6)):
+            for gpu in sorted(node, key=lambda gpu: self._order * round(self._scores[gpu], 6)):
+                found = self._found(self._taken[gpu], profile)
+                if found is not None:
+                    self._places[number] = (gpu, *found)
+                    self._change(gpu, *found, 1)
+                    return True
+        return False
+
+    def release(self, number: int) -> None:
+        gpu, span, score = self._places.pop(number)
+        self._change(gpu, span, score, -1)
+
+    def _change(self, gpu: int, span: int, score: float, sign: int) -> None:
+        self._taken[gpu] ^= span
+        self._scores[gpu] += sign * score
+
+    def _found(self, taken: int, profile: str) -> tuple[int, float] | None:
+        """The memory slices as bits, and what the instance adds to the score; None when nothing fits."""
+        if (taken, profile) not in self._fitting:
+            self._fitting[taken, profile] = next(
+                (
+                    (span, HAMI_SCORES[name])
+                    for name in COVERS[profile]
+                    for start in sorted(SPANS[name][1], reverse=name[:2] in {"1g", "3g"})
+                    if not (span := ((1 << SPANS[name][0]) - 1) << start) & taken
+                ),
+                None,
+            )
+        return self._fitting[taken, profile]
 
 
 @dataclass

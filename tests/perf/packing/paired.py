@@ -6,12 +6,14 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 from perf.packing.loss import Packer, Taken, run
-from perf.packing.mixes import MIXES, arrivals
-from perf.packing.others import FirstFit, Ideal, Templates
+from perf.packing.mixes import ALL_MIXES, MIXES, arrivals
+from perf.packing.others import FirstFit, Hami, Ideal, Templates
 from perf.packing.ours import Core
 
 OTHERS: Mapping[str, Callable[[int], Packer]] = {
-    "first fit, lowest start": FirstFit,
+    "first fit (DRA)": FirstFit,
+    "HAMi 2.10": Hami,
+    "HAMi 2.10, binpack": lambda gpus: Hami(gpus, spread=False),
     "fixed templates": Templates,
     "ideal, pods may move": Ideal,
 }
@@ -63,15 +65,15 @@ def one_run(experiment: Experiment, mix: str, seed: int) -> Run:
 
 def all_runs(experiment: Experiment, jobs: int) -> list[Run]:
     """Every mix and seed, on `jobs` processes."""
-    pairs = [(mix, seed) for seed in range(experiment.seeds) for mix in MIXES]
+    pairs = [(mix, seed) for seed in range(experiment.seeds) for mix in ALL_MIXES]
     mixes, seeds = zip(*pairs, strict=True)
     with ProcessPoolExecutor(jobs) as pool:
         return list(pool.map(one_run, [experiment] * len(pairs), mixes, seeds))
 
 
 def gain_over(other: str, runs: Sequence[Run]) -> Interval:
-    """How much more of the offered slices we take than `other`, over all pairs."""
-    gains = [run.taken[OURS].by_slices() - run.taken[other].by_slices() for run in runs]
+    """How much more of the offered slices we take than `other`, over all pairs of the six mixes."""
+    gains = [run.taken[OURS].by_slices() - run.taken[other].by_slices() for run in runs if run.mix in MIXES]
     if len(gains) < 2:
         return Interval(gains[0], float("inf"))
     student = STUDENT_95.get(len(gains), 1.96 if len(gains) > 48 else 2.571)
@@ -79,5 +81,6 @@ def gain_over(other: str, runs: Sequence[Run]) -> Interval:
 
 
 def acceptance(name: str, runs: Sequence[Run], mix: str | None = None) -> float:
-    """The mean of the slice-weighted acceptance over the seeds, of one mix or of all."""
-    return statistics.fmean(run.taken[name].by_slices() for run in runs if mix in {None, run.mix})
+    """The mean of the slice-weighted acceptance over the seeds, of one mix or of the six."""
+    mixes = MIXES if mix is None else {mix}
+    return statistics.fmean(run.taken[name].by_slices() for run in runs if run.mix in mixes)

@@ -156,8 +156,8 @@ def test_what_is_wrong_with_a_layout_is_said_in_words() -> None:
 
 LAYOUTS = {"a30-24gb": 76, "rtx-pro-6000-blackwell-96gb": 717}
 SEVEN_SLICE_LAYOUTS = 2319
-STATES = {"a30-24gb": 31, "rtx-pro-6000-blackwell-96gb": 94}
-SEVEN_SLICE_STATES = 382
+STATES = {"a30-24gb": 48, "rtx-pro-6000-blackwell-96gb": 142}
+SEVEN_SLICE_STATES = 709
 
 JudgeOf = Callable[[GpuModel], Any]
 

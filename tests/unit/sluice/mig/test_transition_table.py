@@ -64,12 +64,37 @@ def test_people_see_the_counts_they_know_from_nvidia_smi(
     assert list(TABLE.creatable(state).values()) == counts
 
 
-def test_a_used_gpu_is_filled_before_an_empty_one_is_opened() -> None:
+@pytest.mark.parametrize("model", mig_models(), ids=lambda model: model.key)
+def test_a_used_gpu_is_filled_before_an_empty_one_is_opened(model: GpuModel) -> None:
     """Small slices spread over empty GPUs would leave no whole GPU for a 7g."""
-    used, _ = fill(TABLE, "1g.5gb")
-    fuller, _ = fill(TABLE, "1g.5gb", "4g.20gb")
-    states = [TABLE.empty, used, fuller]
-    assert min(states, key=lambda state: TABLE.choices(state, "1g.5gb")[0].rank) == fuller
+    table = table_of(model)
+    states, new = {table.empty}, [table.empty]
+    while new:
+        state = new.pop()
+        after = {choice.state_after for each in model.profiles for choice in table.choices(state, each.name)}
+        new += after - states
+        states |= after
+    for profile in model.profiles:
+        idle = table.choices(table.empty, profile.name)[0].rank
+        others = [table.choices(state, profile.name) for state in states if state != table.empty]
+        assert all(choices[0].rank < idle for choices in others if choices)
+
+
+@pytest.mark.parametrize(
+    ("profile", "better", "worse"),
+    [
+        ("1g.5gb", [("3g.20gb", 0, 4), ("2g.10gb", 4, 2)], [("4g.20gb", 0, 4)]),  # a 3g and a 2g stay possible
+        ("2g.10gb", [("1g.5gb", 6, 1)], [("3g.20gb", 0, 4)]),  # no 3g fits there any more
+        ("1g.5gb", [("1g.5gb", 4, 1), ("1g.5gb", 5, 1)], [("2g.10gb", 4, 2)]),  # the other one is sooner idle
+    ],
+)
+def test_of_two_gpus_that_one_is_taken_which_loses_less(
+    profile: str, better: list[tuple[str, int, int]], worse: list[tuple[str, int, int]]
+) -> None:
+    """What is lost for good, in a fleet that is full, is the place of a larger instance."""
+    states = [TABLE.state([Instance(*placed) for placed in layout]) for layout in (better, worse)]
+    ranks = [TABLE.choices(state, profile)[0].rank for state in states]
+    assert ranks[0] < ranks[1]
 
 
 def test_foreign_instances_and_quarantined_spans_are_not_given_away() -> None:
@@ -106,17 +131,6 @@ def test_a_profile_of_another_model_is_named() -> None:
         TABLE.why_not(TABLE.empty, "1g.6gb")
     with pytest.raises(UnknownProfileError):
         TABLE.release(TABLE.empty, Instance("1g.6gb", 0, 1))
-    with pytest.raises(UnknownProfileError):
-        TransitionTable(A100, {"1g.6gb": 1.0})
-
-
-def test_known_demand_moves_small_slices_out_of_the_way() -> None:
-    """Where people only ever ask for 1g and 3g, the cost of a place is what it takes from these."""
-    state = TABLE.state([Instance("1g.5gb", 0, 1)])
-    halves = TransitionTable(A100, {"3g.20gb": 3.0, "1g.5gb": 1.0})
-    assert halves.choices(state, "1g.5gb")[0].start < 4
-    with pytest.raises(ValueError, match="must not be negative"):
-        TransitionTable(A100, {"3g.20gb": -1.0})
 
 
 def test_a_gpu_without_mig_profiles_has_an_empty_table() -> None:

@@ -81,10 +81,8 @@ _NODES: Mapping[str, NodeOrder] = {
     "node-compact-gpu-low-load": "fullest",
 }
 _GPUS: Mapping[str, GpuRule] = {
-    # The default: only the rank, which follows in every policy. For an instance that is the fewest free memory slices
-    # on the GPU, then the smallest growth of slices that no asked profile could use (the expected fragmentation of Weng
-    # et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent", USENIX
-    # ATC 2023, over placements instead of shares), then the fewest lost placements, then the highest start.
+    # The default: only the rank, which follows in every policy: for an instance the least loss of what its GPU could
+    # still serve (`TransitionTable`).
     "fragmentation": GpuRule(lambda _use: ()),
     # The baseline to compare with, which device plugins and tensor-fusion follow: the first GPU that fits, the lowest
     # free start. On an empty A100 it puts a 1g at start 0, which costs the only 4g placement.
