@@ -186,7 +186,8 @@ def test_a_server_that_lags_does_not_have_a_pod_told_what_is_over(bench):
     bench.pass_time(2)
     assert bench.api.find("u1")["metadata"]["annotations"] == before
     bench.life = "2"
-    bench.handle(ReadingStarted(Stream.BOOK, Incarnation("2")), Observed(Stream.BOOK, old), ReadingCaughtUp(Stream.BOOK))
+    began = ReadingStarted(Stream.BOOK, Incarnation("2"))
+    bench.handle(began, Observed(Stream.BOOK, old), ReadingCaughtUp(Stream.BOOK))
     bench.pass_time(2)
     assert bench.api.find("u1")["metadata"]["annotations"] != before, "no value is older than one of another life"
 
