@@ -170,7 +170,7 @@ class BusCache:
         before = self.incarnations.get(event.stream, event.incarnation)
         self.incarnations[event.stream] = event.incarnation
         if event.stream is Stream.BOOK:
-            self.incarnation = event.incarnation
+            self.incarnation, self.lost_unknown = event.incarnation, False
         awaited = self.awaited.pop(event.stream, False) is not False
         if before == event.incarnation:
             return False
