@@ -39,6 +39,10 @@ SETTLE_S = 30.0
 """After the burst: the last announcements, and a first round of all that is periodic."""
 BROKER, AGENTS = "nats-server", "agents, as simulated"
 BROKER_UP_S = 60.0
+MANIFESTS = "manifests"
+PODS_PER_FILE = 50
+"""A folder may hold 10,000 files."""
+PROFILE = 'sluice.dev/profile: "1g.5gb"'
 
 
 @dataclass
@@ -126,14 +130,14 @@ async def site(folder: Path, nodes: int) -> AsyncIterator[Site]:
     """A broker and the services; agents begin to connect. All are stopped at the end."""
     text = fleet_text(nodes, GPUS)
     (folder / "fleet.toml").write_text(text)
-    (folder / "pods").mkdir()
+    (folder / MANIFESTS).mkdir()
     port, monitor_port, inventory_port = free_ports(3)
     broker = NatsServer(NatsServerConfig("sluice", folder / "nats", port, monitor_port=monitor_port))
     spec = parse_fleet(text, origin="fleet.toml")
     plan = SystemSpec(
         nodes=("none",),
         fleet_file=str(folder / "fleet.toml"),
-        pods_dir=str(folder / "pods"),
+        pods_dir=str(folder / MANIFESTS),
         data_dir=str(folder),
         nats_url=broker.url,
         inventory_address=f"{LOOPBACK}:{inventory_port}",
@@ -168,7 +172,7 @@ async def measure(nodes: int, pods: int, seconds: float, within_s: float) -> lis
         async with site(Path(folder), nodes) as found:
             fleet = found.fleet
             await found.phase("start: all nodes in use", lambda: fleet.opened == nodes, within_s)
-            _write(found.folder / "pods", pods)
+            _write(found.folder / MANIFESTS, pods)
             await found.phase(f"{pods:,} pods: all ready", lambda: fleet.ready == pods, within_s)
             await asyncio.sleep(SETTLE_S)
             over_at = time.monotonic() + seconds
@@ -180,19 +184,20 @@ async def measure(nodes: int, pods: int, seconds: float, within_s: float) -> lis
                     return fleet.seen["readings"] >= readings + nodes and fleet.opened == nodes
 
                 await found.restart(name, all_back, within_s, wiped=wiped)
-                _write(found.folder / "pods", 1, prefix=f"after-{wiped}".lower())
+                _write(found.folder / MANIFESTS, 1, prefix=f"after-{wiped}".lower())
                 expected = fleet.ready + 1
                 await found.phase("one more pod: ready", lambda expected=expected: fleet.ready == expected, within_s)
             return found.costs
 
 
 def _write(folder: Path, pods: int, *, prefix: str = "pod") -> None:
-    """Manifests, each complete at every moment."""
-    for number in range(pods):
-        name = f"{prefix}-{number:06}"
-        draft = folder / f".{name}"
-        draft.write_text(POD.format(name=name, annotations='sluice.dev/profile: "1g.5gb"'))
-        draft.rename(folder / f"{name}.yaml")
+    """Manifests of several pods each, complete at every moment."""
+    names = [f"{prefix}-{number:06}" for number in range(pods)]
+    for first in range(0, pods, PODS_PER_FILE):
+        texts = (POD.format(name=each, annotations=PROFILE) for each in names[first : first + PODS_PER_FILE])
+        draft = folder / f".{names[first]}"
+        draft.write_text("---\n".join(texts))
+        draft.rename(folder / f"{names[first]}.yaml")
 
 
 def report(costs: Sequence[Costs]) -> str:
