@@ -227,6 +227,15 @@ def places(cluster: Cluster, namespace: str) -> dict[str, list[str]]:
     return {who: sorted(profiles) for who, profiles in found.items()}
 
 
+def until_placed(cluster: Cluster, namespace: str, wanted: Mapping[str, list[str]]) -> None:
+    """Until `kubectl get gpus` has these slices of a namespace: a pod may run a moment before it is written there."""
+
+    def look() -> Unmet | bool:
+        return True if (now := places(cluster, namespace)) == wanted else Unmet(now)
+
+    until(f"the slices are {wanted}", look)
+
+
 def holders(cluster: Cluster, namespace: str) -> set[str]:
     """Pods of a namespace that have a slice."""
     return {who.partition("/")[0] for who in places(cluster, namespace)}

@@ -20,12 +20,12 @@ class Helm:
 
     def __init__(self, cluster: Cluster, program: str) -> None:
         """`program`: its file."""
-        self._cluster, self._program = cluster, program
+        self.cluster, self._program = cluster, program
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Its end, with stderr in stdout."""
         return subprocess.run(
-            [self._program, f"--kubeconfig={self._cluster.kubeconfig}", *words],
+            [self._program, f"--kubeconfig={self.cluster.kubeconfig}", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -37,15 +37,16 @@ class Helm:
         """What it says; the test fails where it fails."""
         ended = self.run(*words)
         if ended.returncode:
-            pytest.fail(f"helm {' '.join(words)}:\n{ended.stdout}\n{product.state_of_pods(self._cluster)}")
+            pytest.fail(f"helm {' '.join(words)}:\n{ended.stdout}\n{product.state_of_pods(self.cluster)}")
         return ended.stdout
 
 
 @contextmanager
-def installed(cluster: Cluster, *options: str) -> Iterator[Helm]:
+def emptied(cluster: Cluster) -> Iterator[Helm]:
     """
-    Sluice by Helm with these options; afterwards as other tests expect it: by kustomize where it was.
+    A Helm for a cluster without Sluice; afterwards it is as other tests expect it: by kustomize where it was.
 
+    What changes machines does so within, and so no pod of the later installation is on a machine that was lent.
     Skips the tests where there is no Helm.
     """
     try:
@@ -60,18 +61,25 @@ def installed(cluster: Cluster, *options: str) -> Iterator[Helm]:
     else:
         product.bring_images(cluster)
         remains.keep(cluster)
-    helm = Helm(cluster, str(program))
+    try:
+        yield Helm(cluster, str(program))
+    finally:
+        if was_installed:
+            product.install(cluster, components=["resource-claims"])
+
+
+@contextmanager
+def installed(helm: Helm, *options: str) -> Iterator[None]:
+    """Sluice by Helm with these options, in an emptied cluster."""
     try:
         said = helm.done("install", "sluice", str(CHART), *options, "--create-namespace", "--wait", "--timeout=180s")
         assert f" is in {NAMESPACE}, on simulated GPUs" in said
-        product.wait(cluster)
-        yield helm
+        product.wait(helm.cluster)
+        yield
     finally:
         helm.run("uninstall", "sluice", f"--namespace={NAMESPACE}", "--no-hooks", "--ignore-not-found")
         namespaces = ("delete", "namespace", NAMESPACE, "sluice-nodes", "--ignore-not-found", "--timeout=120s")
-        _forget_volumes(cluster, lambda: cluster.kubectl(*namespaces, timeout_s=130))
-        if was_installed:
-            product.install(cluster, components=["resource-claims"])
+        _forget_volumes(helm.cluster, lambda: helm.cluster.kubectl(*namespaces, timeout_s=130))
 
 
 def _forget_volumes(cluster: Cluster, remove: Callable[[], object]) -> None:

@@ -35,7 +35,7 @@ def test_a_slice_is_kept_while_a_deleted_pod_still_saves_its_work(installed: Clu
     script = f": {process}; trap 'sleep 6; exit 0' TERM; while :; do sleep 1 & wait $!; done"
     create(installed, namespace, [pod("saves", SMALL, script=script, terminationGracePeriodSeconds=60)])
     until_ready(installed, namespace, ["saves"])
-    assert gpu_pods.places(installed, namespace) == {"saves/main": ["1g.5gb"]}
+    gpu_pods.until_placed(installed, namespace, {"saves/main": ["1g.5gb"]})
     assert gpu_pods.processes(process)
     delete(installed, namespace, ["saves"])
 
@@ -103,6 +103,7 @@ def test_a_process_that_is_killed_at_once_is_gone_before_its_slice(installed: Cl
     process = mark()
     create(installed, namespace, [pod("hangs", SMALL, script=f": {process}; trap '' TERM; while :; do sleep 1; done")])
     until_ready(installed, namespace, ["hangs"])
+    gpu_pods.until_placed(installed, namespace, {"hangs/main": ["1g.5gb"]})
     delete(installed, namespace, ["hangs"], "--force", "--grace-period=0")
 
     def given_back() -> bool:
@@ -160,7 +161,7 @@ def test_a_pod_deleted_while_it_waits_takes_nothing_later(installed: Cluster, na
     create(installed, namespace, fill(node, ["behind"]))
     until_waiting(installed, namespace, ["behind"])
     installed.kubectl(f"--namespace={namespace}", "delete", "pod", "gives-up", "--timeout=60s", timeout_s=70)
-    assert gpu_pods.holders(installed, namespace) == {"filler"}
+    until("only the first has a slice", lambda: gpu_pods.holders(installed, namespace) == {"filler"})
     delete(installed, namespace, ["filler"])
     until_ready(installed, namespace, ["behind"])
     until("only the one behind it has a slice", lambda: gpu_pods.holders(installed, namespace) == {"behind"})
@@ -178,7 +179,7 @@ def test_an_eviction_waits_for_the_budget_and_then_frees_the_slice(installed: Cl
         "the budget holds the pod",
         lambda: "would violate the pod's disruption budget" in evict(installed, namespace, "serves"),
     )
-    assert gpu_pods.holders(installed, namespace) == {"serves"}
+    until("it has its slice", lambda: gpu_pods.holders(installed, namespace) == {"serves"})
     create(installed, namespace, [serving[1]])
     until_ready(installed, namespace, ["stands-in"])
     until("the eviction is granted", lambda: '"Success"' in evict(installed, namespace, "serves"))

@@ -12,7 +12,6 @@ from cluster import gpu_pods
 from cluster.gpu_pods import until_ready, until_waiting
 from cluster.harness.box import BoxError
 from cluster.harness.cluster import Cluster
-from cluster.waiting import until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RUNS = json.dumps(["sh", "-c", f"env; {gpu_pods.SLEEPS}"])
@@ -39,11 +38,6 @@ def apply(cluster: Cluster, *names: str) -> list[str]:
     text = "\n---\n".join(manifest(name) for name in names)
     cluster.kubectl("apply", "--filename=-", stdin=text)
     return [each["metadata"]["name"] for each in yaml.safe_load_all(text)]
-
-
-def until_shown(cluster: Cluster, wanted: Mapping[str, list[str]]) -> None:
-    """Until `kubectl get gpus -o json` has these slices of the namespace: `pod/container` -> profiles."""
-    until(f"the slices are {wanted}", lambda: gpu_pods.places(cluster, NAMESPACE) == wanted or None)
 
 
 def check_described(cluster: Cluster, *names: str) -> None:
@@ -85,8 +79,9 @@ def test_each_way_to_name_a_size_gives_what_its_comment_says(installed: Cluster)
     """The whole GPU, a profile, memory, SMs and a percentage: the first five files a new user tries."""
     names = apply(installed, "01", "02", "03", "04", "05")
     until_ready(installed, NAMESPACE, names)
-    until_shown(
+    gpu_pods.until_placed(
         installed,
+        NAMESPACE,
         {
             "whole-gpu/main": ["7g.40gb"],
             "by-profile/main": ["4g.20gb"],
@@ -103,14 +98,15 @@ def test_one_gpu_carries_seven_and_several_devices_come_together(installed: Clus
     names = apply(installed, "06")
     until_ready(installed, NAMESPACE, names)
     small = {f"small-{number}/main": ["1g.5gb"] for number in range(1, 8)}
-    until_shown(installed, small)
+    gpu_pods.until_placed(installed, NAMESPACE, small)
     table = installed.kubectl("get", "gpus")
     (full,) = [line for line in table.splitlines() if "1g.5gb@0,1,2,3,4,5,6" in line]
     assert "7/7" in full, table
     more = apply(installed, "09", "10", "11")
     until_ready(installed, NAMESPACE, more)
-    until_shown(
+    gpu_pods.until_placed(
         installed,
+        NAMESPACE,
         {
             **small,
             "two-containers/trainer": ["3g.20gb"],
@@ -126,8 +122,9 @@ def test_the_words_of_other_projects_and_shares_are_understood(installed: Cluste
     """NVIDIA's resource, FaST-GShare's annotations, shares of an instance, and a pod that may be moved."""
     names = apply(installed, "12", "13", "14", "15", "18")
     until_ready(installed, NAMESPACE, names)
-    until_shown(
+    gpu_pods.until_placed(
         installed,
+        NAMESPACE,
         {
             "mig-resource/main": ["3g.20gb"],
             "fastgshare/main": ["2g.10gb"],
@@ -151,7 +148,7 @@ def test_one_of_a_job_waits_until_both_are_there(installed: Cluster) -> None:
     assert not gpu_pods.places(installed, NAMESPACE)
     assert apply(installed, "17") == ["rank-0", "rank-1"]
     until_ready(installed, NAMESPACE, ["rank-0", "rank-1"])
-    until_shown(installed, {"rank-0/main": ["3g.20gb"], "rank-1/main": ["3g.20gb"]})
+    gpu_pods.until_placed(installed, NAMESPACE, {"rank-0/main": ["3g.20gb"], "rank-1/main": ["3g.20gb"]})
     check_described(installed, "rank-0", "rank-1")
     assert second["metadata"]["name"] == "rank-1"
 
@@ -170,7 +167,7 @@ def test_the_last_pod_on_a_full_fleet_waits_and_says_what_for(installed: Cluster
     assert "[GpuLayoutFull, elsewhere CardMigTopologyInfeasible]" in described
     gpu_pods.delete(installed, NAMESPACE, ["leaves"])
     until_ready(installed, NAMESPACE, ["has-to-wait"])
-    until_shown(installed, {"stays/main": ["7g.40gb", "7g.40gb"], "has-to-wait/main": ["2g.10gb"]})
+    gpu_pods.until_placed(installed, NAMESPACE, {"stays/main": ["7g.40gb", "7g.40gb"], "has-to-wait/main": ["2g.10gb"]})
     check_described(installed, "has-to-wait")
 
 
@@ -180,7 +177,8 @@ def test_a_preemptible_pod_leaves_for_one_of_higher_priority(installed: Cluster)
     gpu_pods.create(installed, NAMESPACE, gpu_pods.fill(first, ["stays"]))
     apply(installed, "16")
     until_ready(installed, NAMESPACE, ["stays", "preemptible"])
-    assert gpu_pods.places(installed, NAMESPACE)["preemptible/main"] == ["7g.40gb"]
+    whole = ["7g.40gb", "7g.40gb"]
+    gpu_pods.until_placed(installed, NAMESPACE, {"stays/main": whole, "preemptible/main": ["7g.40gb"]})
     gpu_pods.create(installed, NAMESPACE, gpu_pods.fill(second, ["urgent"]))
     until_ready(installed, NAMESPACE, ["urgent"])
     assert "preemptible" not in gpu_pods.pods(installed, NAMESPACE)

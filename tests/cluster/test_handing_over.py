@@ -137,7 +137,7 @@ def test_an_xid_is_in_the_status_of_the_pod_that_has_the_device(installed: Clust
         return [(each["health"], each.get("message", "")) for each in of_all]
 
     until("its device is shown as healthy", lambda: shown() == [("Healthy", "")] or Unmet(shown()))
-    (place,) = gpu_pods.slices(installed, namespace)
+    (place,) = until("its slice is shown", lambda: gpu_pods.slices(installed, namespace))
     with breaking.xid(installed, node, place["gpu"], 79):
         found = until(
             "its device is shown as unhealthy",
@@ -203,7 +203,7 @@ def test_a_resized_share_has_its_new_size_from_the_next_start(installed: Cluster
             until_pods(installed, namespace, "it runs again", lambda found, n=starts: _restarts(found["share"]) == n)
             now = until_ready(installed, namespace, ["share"])["share"]
             assert handed_over.check(installed, now, without).env[LIMIT] == f"0={mib}M"
-            assert gpu_pods.places(installed, namespace) == {"share/main": [f"{mib} MiB"]}
+            gpu_pods.until_placed(installed, namespace, {"share/main": [f"{mib} MiB"]})
         # Its container is another one, so its old size is free at once.
         until("it is small", lambda: "are shrinking" not in says(f"explain {namespace}/share"))
 

@@ -66,7 +66,7 @@ def test_pods_of_one_claim_have_the_same_device_until_the_last_has_ended(install
     seen = {name: inside(installed, namespace, name).devices for name in names}
     assert len(set(seen.values())) == 1, seen
     assert {each["name"] for each in named(installed, namespace, "ours")["status"]["reservedFor"]} == set(names)
-    (place,) = gpu_pods.slices(installed, namespace)
+    (place,) = until("one slice is shown", lambda: gpu_pods.slices(installed, namespace))
     first = place["pod"]
     delete(installed, namespace, [first])
     gpu_pods.until_pods(installed, namespace, "the first is gone", lambda left: first not in left)
@@ -101,7 +101,7 @@ def test_pods_of_a_template_have_a_device_each(installed: Cluster, namespace: st
     ]
     assert len({*own}) == len(names)
     assert {len(each) for _, each in own} == {2}
-    assert sorted(gpu_pods.places(installed, namespace).values()) == [["2g.10gb"], ["2g.10gb"]]
+    gpu_pods.until_placed(installed, namespace, {f"{name}/main": ["2g.10gb"] for name in names})
     judging.check(installed)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from cluster import product, remains
 from cluster.harness.cluster import Cluster
-from cluster.helm import CHART, NAMESPACE, Helm, installed
+from cluster.helm import CHART, NAMESPACE, Helm, emptied, installed
 from cluster.objects import PROFILE, apply, devices, free_volumes, is_gated, listed, pod, wait_for, wait_for_no_slice
 from cluster.waiting import until
 
@@ -19,12 +19,14 @@ OPTIONS = ("--set=simulated.enabled=true", "--set=deviceClasses.sluice=true", f"
 @pytest.fixture(scope="module")
 def helm(cluster: Cluster) -> Iterator[Helm]:
     """The cluster with Sluice by Helm, which is all that is typed."""
-    cluster.kubectl("taint", "node", cluster.workers[-1].name, f"{LATE}=true:NoSchedule")
-    try:
-        with installed(cluster, *OPTIONS) as helm:
-            yield helm
-    finally:
-        cluster.kubectl("taint", "node", cluster.workers[-1].name, f"{LATE}-", check=False)
+    late = cluster.workers[-1].name
+    with emptied(cluster) as helm:
+        cluster.kubectl("taint", "node", late, f"{LATE}=true:NoSchedule")
+        try:
+            with installed(helm, *OPTIONS):
+                yield helm
+        finally:
+            cluster.kubectl("taint", "node", late, f"{LATE}-", check=False)
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,14 @@
 
 import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from cluster import judging, product
 from cluster.breaking import force_delete, pods_of
 from cluster.harness import addons
 from cluster.harness.cluster import Cluster
-from cluster.helm import NAMESPACE, Helm, installed
+from cluster.helm import NAMESPACE, Helm, emptied, installed
 from cluster.objects import apply, devices, pod, read, wait_for, wait_for_no_slice
 
 SERVICES = ("allocator", "callout", "inventory", "nats", "podWatcher", "webhook")
@@ -26,27 +27,40 @@ SERVED_S = 60
 
 
 @pytest.fixture(scope="module")
+def helm(cluster: Cluster) -> Iterator[Helm]:
+    """The chart with `replicas: ha`, on machines that enforce its NetworkPolicies."""
+    with (
+        emptied(cluster) as helm,
+        three_machines(cluster),
+        network_policies(cluster),
+        installed(helm, *OPTIONS),
+    ):
+        yield helm
+
+
+@contextmanager
 def three_machines(cluster: Cluster) -> Iterator[None]:
-    """Each broker needs one of its own: the control plane's takes pods too, and has a volume."""
+    """Each broker needs one of its own: the control plane's takes pods meanwhile, and has a volume."""
     machine = cluster.nodes[0]
     volume = addons.volume(machine.name, 0)
     machine.box.run("mkdir", "--parents", volume["spec"]["local"]["path"])
     product.bring_images(cluster, [machine])
     apply(cluster, "default", volume)
     cluster.kubectl("taint", "node", machine.name, f"{TAINT}-")
-    yield
-    cluster.kubectl("taint", "node", machine.name, TAINT)
-    cluster.kubectl("delete", "persistentvolume", volume["metadata"]["name"])
+    try:
+        yield
+    finally:
+        cluster.kubectl("taint", "node", machine.name, TAINT)
+        cluster.kubectl("delete", "persistentvolume", volume["metadata"]["name"])
 
 
-@pytest.fixture(scope="module")
-def helm(cluster: Cluster, three_machines: None) -> Iterator[Helm]:
-    """The chart with `replicas: ha`, on machines that enforce its NetworkPolicies."""
+@contextmanager
+def network_policies(cluster: Cluster) -> Iterator[None]:
+    """Enforced meanwhile."""
     was_enforced = cluster.enforces_network_policies
     cluster.enforce_network_policies()
     try:
-        with installed(cluster, *OPTIONS) as helm:
-            yield helm
+        yield
     finally:
         if not was_enforced:
             cluster.ignore_network_policies()

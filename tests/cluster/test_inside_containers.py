@@ -7,7 +7,7 @@ import pytest
 from cluster import gpu_pods
 from cluster.gpu_pods import container, create, pod, printed, until_ready, variables
 from cluster.harness.cluster import Cluster
-from cluster.waiting import until
+from cluster.waiting import Unmet, until
 
 LOOKS = (
     "exec 2>&1; env; echo ---; grep /run/sluice /proc/self/mountinfo; echo ---; ls -A /run/sluice /run/sluice/slice;"
@@ -95,10 +95,12 @@ def test_every_container_finds_its_own_devices_and_only_its_own_ticket(installed
     }
     every = [device for each in seen.values() for device in each.devices]
     assert len(set(every)) == len(every) == 5
-    shown = {slice_["uuid"]: slice_["pod"] for gpu in gpu_pods.gpus(installed) for slice_ in gpu["slices"]}
-    assert {uuid: shown[uuid] for uuid in every} == {
-        device: name for (name, _), each in seen.items() for device in each.devices
-    }
+    owners = {device: name for (name, _), each in seen.items() for device in each.devices}
+
+    def shown() -> dict[str, str]:
+        return {each["uuid"]: each["pod"] for each in gpu_pods.slices(installed, namespace)}
+
+    until("kubectl get gpus shows the same", lambda: shown() == owners or Unmet(shown()))
     logs, plain = inside(installed, namespace, "pair", "logs"), inside(installed, namespace, "plain")
     assert logs.devices == ["void"]
     assert "NVIDIA_VISIBLE_DEVICES" not in plain.env
@@ -129,7 +131,7 @@ def test_an_init_container_prepares_on_the_device_that_its_container_gets(instal
     until_ready(installed, namespace, ["steps"])
     side, warm, main = (inside(installed, namespace, "steps", of) for of in ("side", "warm", "main"))
     assert warm.devices == main.devices != side.devices
-    assert gpu_pods.places(installed, namespace) == {"steps/main": ["1g.5gb"], "steps/side": ["2g.10gb"]}
+    gpu_pods.until_placed(installed, namespace, {"steps/main": ["1g.5gb"], "steps/side": ["2g.10gb"]})
     for each in (side, warm, main):
         check_ticket(each)
 

@@ -112,7 +112,7 @@ def test_a_pod_starts_though_a_part_of_sluice_is_killed_meanwhile(
         gpu_pods.until_ready(installed, namespace, [f"pod-{number}"])
         breaking.until_new(installed, component, before)
     gpu_pods.until_ready(installed, namespace, ["pod-0", "pod-1"])
-    assert gpu_pods.places(installed, namespace) == {f"pod-{number}/main": ["1g.5gb"] for number in range(2)}
+    gpu_pods.until_placed(installed, namespace, {f"pod-{number}/main": ["1g.5gb"] for number in range(2)})
     judging.check(installed)
 
 

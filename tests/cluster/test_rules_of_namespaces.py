@@ -68,7 +68,7 @@ def test_a_pod_with_a_slice_counts_in_a_quota_on_pods(installed: Cluster, named:
 def test_a_default_of_gpus_is_the_request_of_a_pod_that_has_none(installed: Cluster, named: Named) -> None:
     """The LimitRange's default becomes a whole GPU through Sluice, and no scheduler waits for a device plugin."""
     assert _runs(installed, named("default"), "silent")
-    assert [each for each in slices(installed) if " 7g." in each], "a whole GPU with MIG is one instance"
+    until("a whole GPU with MIG is one instance", lambda: [each for each in slices(installed) if " 7g." in each])
 
 
 def test_a_default_of_gpus_adds_nothing_to_a_request(installed: Cluster, named: Named) -> None:
