@@ -136,7 +136,7 @@ def _never_taken_back(original: Any, self: Any, record: Any, view: Any, problem:
 
 
 # Too rare by chance: a call must be late, its answer missing, the API server busy and the bus wiped, in this order.
-@bug("a read settles a patch", "bound once", PodReconciler, "was_read")
+@bug("a read settles a patch", "bound once", PodReconciler, "pod_read")
 def read_is_settled(original: Any, self: Any, record: Any) -> None:
     """What a pod looks like now is what became of every patch that was sent.
     Loses the slice that it was let go with: its patch landed after it was read, and after the bus was wiped."""

@@ -19,6 +19,7 @@ from sluice.contracts.bus.events import Entry, Stream, Write, WriteAccepted, Wri
 from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX
 from sluice.contracts.bus.subjects import HISTORY_PREFIX
 from sluice.contracts.bus.trace_headers import COMMIT
+from sluice.contracts.delayed_queue import backoff_s
 from sluice.contracts.ids import Incarnation, NodeName
 from sluice.contracts.reasons import shorten
 from sluice.runtime import logs
@@ -140,7 +141,7 @@ class NatsBus:
         return WriteAccepted(write.operation, sequence)
 
     async def _unknown(self, write: Write) -> WriteUnknown:
-        pause_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2 ** min(write.attempt - 1, 10))
+        pause_s = backoff_s(write.attempt, PAUSE_FIRST_S, PAUSE_MAX_S)
         await self._connection.up_within(PAUSE_MAX_S)
         await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
         return WriteUnknown(write.operation)

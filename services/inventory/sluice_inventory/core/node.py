@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import replace
 
+from sluice.contracts.delayed_queue import backoff_s
 from sluice.contracts.ids import Incarnation, NodeName
 from sluice.contracts.messages import NodeChanged, NodeInventory, NodeSnapshot
 from sluice_inventory.core.events import Pull
@@ -159,9 +160,8 @@ class Node:
 
     def _count_failure(self, message: str, now: float, config: InventoryConfig) -> None:
         self.error = message
-        pause_s = min(config.retry_first_s * 2.0 ** min(self.failures, 30), config.retry_max_s)
         self.failures += 1
-        self.next_pull_at = now + pause_s
+        self.next_pull_at = now + backoff_s(self.failures, config.retry_first_s, config.retry_max_s)
 
     def is_silent(self, now: float, config: InventoryConfig) -> bool:
         return now - self.last_seen_at >= config.stale_after_s

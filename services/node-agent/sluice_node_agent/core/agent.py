@@ -135,7 +135,7 @@ class Agent:
         self._go_through_all(now, changed=changed)
         is_open = self._is_open
         may_wait = is_open and not self._was_forgotten
-        if self._publisher.must_say(now, may_wait=may_wait, quiet=not self._in_flight.busy):
+        if self._publisher.check_news(now, may_wait=may_wait, quiet=not self._in_flight.busy):
             self._tell()
             self._publisher.say_news(now, may_wait=may_wait)
         if is_open and self._reconciler.found.homes:
@@ -284,7 +284,7 @@ class Agent:
         elif isinstance(job, SharedDeviceTask):
             self._look_at_home(job.key)
         if isinstance(sent, instructions.ReadGpu):
-            self._was_read(sent.gpu, now, was_lost=was_lost)
+            self._gpu_read(sent.gpu, now, was_lost=was_lost)
         elif (
             isinstance(result, events.DeviceRefused)
             and isinstance(sent, instructions.GpuInstruction)
@@ -348,13 +348,13 @@ class Agent:
                     self._look_at_gpu(key[0])
                 self._look_again_at_planned()
 
-    def _was_read(self, gpu: GpuUuid, now: float, *, was_lost: bool) -> None:
+    def _gpu_read(self, gpu: GpuUuid, now: float, *, was_lost: bool) -> None:
         self._read_at[gpu] = now + self._config.read_devices_s
         there = (w for w in self._state.slices.values() if any(d.gpu == gpu for d in w.record.booking.devices))
-        self._slices.was_read([work for work in there if was_lost or work.trouble])
-        self._shared_devices.was_read(gpu, was_lost=was_lost)
+        self._slices.gpu_read([work for work in there if was_lost or work.trouble])
+        self._shared_devices.gpu_read(gpu, was_lost=was_lost)
         self._warm.check(gpu, self._state.devices)
-        self._reconciler.found.was_read(self._state.devices.reports[gpu])
+        self._reconciler.found.gpu_read(self._state.devices.reports[gpu])
         if gpu in self._reconciler.found.unseen:
             claimed = self._state.claims().keys() | self._warm.keys()
             if self._reconciler.found.see(self._state.devices.reports[gpu], claimed):

@@ -1,37 +1,13 @@
-"""Workqueue: delayed wake-ups by pod, a bounded rate, backoff, a bounded memory. Arithmetic on `now` (s)."""
+"""Rates, turns, writes with backoff, and a bounded memory. Arithmetic on `now` (s)."""
 
-import heapq
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from sluice.contracts.delayed_queue import DelayedQueue, backoff_s
 from sluice.contracts.ids import RequestId
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-@dataclass(slots=True)
-class DelayedQueue:
-    """Pods to reconcile at a later time. Asking costs what is due, independent of the rest."""
-
-    _heap: list[tuple[float, RequestId]] = field(default_factory=list)
-    _at: dict[RequestId, float] = field(default_factory=dict)
-
-    def at(self, uid: RequestId, when: float) -> None:
-        """Reconcile a pod at that time, or earlier if already planned."""
-        known = self._at.get(uid)
-        if known is None or when < known:
-            self._at[uid] = when
-            heapq.heappush(self._heap, (when, uid))
-
-    def due(self, now: float) -> list[RequestId]:
-        found: list[RequestId] = []
-        while self._heap and self._heap[0][0] <= now:
-            when, uid = heapq.heappop(self._heap)
-            if self._at.get(uid) == when:  # an earlier time was planned, and is over
-                del self._at[uid]
-                found.append(uid)
-        return found
 
 
 @dataclass(slots=True)
@@ -64,8 +40,8 @@ class FairLine:
     _waiting: dict[RequestId, None] = field(default_factory=dict)
     _called: set[RequestId] = field(default_factory=set)
 
-    def may_go(self, uid: RequestId, now: float) -> bool:
-        """Whether it is this pod's turn, which uses it up. Otherwise the pod queues."""
+    def take_turn(self, uid: RequestId, now: float) -> bool:
+        """Use this pod's turn, if it has one. Otherwise the pod queues."""
         if uid in self._called:
             self._called.discard(uid)
             return True
@@ -95,11 +71,6 @@ def remember(those: dict[K, V], key: K, value: V, *, at_most: int) -> None:
         del those[next(iter(those))]
 
 
-def backoff_s(failures: int, initial_s: float, max_s: float) -> float:
-    """The pause after that many failures in a row: doubling, with a cap."""
-    return float(min(initial_s * 2 ** min(failures - 1, 30), max_s))
-
-
 @dataclass(slots=True)
 class PendingWrite:
     """Whether a write is under way, and when the next may be tried."""
@@ -108,8 +79,8 @@ class PendingWrite:
     failures: int = 0
     not_before: float = 0.0
 
-    def may_start(self, uid: RequestId, queue: DelayedQueue, now: float) -> bool:
-        """Whether a write may start now; it then counts as started. Otherwise the pod is reconciled when it may."""
+    def start(self, uid: RequestId, queue: DelayedQueue[RequestId], now: float) -> bool:
+        """Start a write, if it may start now. Otherwise the pod is reconciled when it may."""
         if self.under_way:
             return False
         if now < self.not_before:
@@ -118,7 +89,9 @@ class PendingWrite:
         self.under_way = True
         return True
 
-    def failed(self, uid: RequestId, queue: DelayedQueue, now: float, *, initial_s: float, max_s: float) -> None:
+    def failed(
+        self, uid: RequestId, queue: DelayedQueue[RequestId], now: float, *, initial_s: float, max_s: float
+    ) -> None:
         """It failed: the next one waits, and the pod is reconciled then."""
         self.under_way = False
         self.failures += 1

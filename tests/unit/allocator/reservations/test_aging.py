@@ -154,20 +154,6 @@ def test_people_are_told_what_a_promise_waits_for(full: Bench):
     assert stands.turn == QueuePosition(priority=0, before=0, waiting=1, ahead=0)
 
 
-def test_each_shape_is_looked_at_once_and_early_looks_win():
-    """A shape for which very many wait is one entry; one who has waited longer makes it due earlier."""
-    aging = Aging()
-    for _ in range(1000):
-        aging.look_at(b"many", 50.0)
-    aging.look_at(b"old", 90.0)
-    aging.look_at(b"old", 20.0)
-
-    assert aging.next_to_look_at(10.0) is None
-    assert aging.next_to_look_at(20.0) == b"old"
-    assert aging.next_to_look_at(60.0) == b"many"
-    assert aging.next_to_look_at(1e6) is None
-
-
 def test_those_who_are_due_come_in_the_order_of_turns():
     aging = Aging()
     aging.mark_due(b"b", (0, 7, RequestId("r7")))

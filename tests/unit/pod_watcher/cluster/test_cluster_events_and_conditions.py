@@ -169,12 +169,12 @@ def test_a_lost_slice_says_what_to_do(new, owner):
 def test_a_line_is_served_in_its_order():
     line = FairLine(TokenBucket(1.0, 1.0))
     one, two, three = (RequestId(name) for name in ("one", "two", "three"))
-    assert line.may_go(one, 0.0)
-    assert not line.may_go(two, 0.0)
-    assert not line.may_go(three, 5.0), "two stands before it"
+    assert line.take_turn(one, 0.0)
+    assert not line.take_turn(two, 0.0)
+    assert not line.take_turn(three, 5.0), "two stands before it"
     assert line.turns(5.0) == [two]
-    assert not line.may_go(three, 5.0)
-    assert line.may_go(two, 5.0)
+    assert not line.take_turn(three, 5.0)
+    assert line.take_turn(two, 5.0)
     line.leave(three)
     assert line.turns(9.0) == []
 

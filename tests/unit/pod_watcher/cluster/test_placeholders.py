@@ -29,7 +29,7 @@ class Cluster:
         self.uids = count(1)
         self.refuses = False
         self.shows(e.ListingStarted("others"), e.ListingEnded("others", "1"))
-        self.placeholders.was_read()
+        self.placeholders.stream_read()
 
     def shows(self, *events: e.ObjectEvent) -> None:
         for event in events:
@@ -183,7 +183,7 @@ def test_nothing_is_created_for_another_cluster_nor_before_all_is_known(cluster:
     cluster.missing(1)
     cluster.placeholders.reading_started()
     assert not cluster.turn()
-    cluster.placeholders.was_read()
+    cluster.placeholders.stream_read()
     assert not cluster.turn(), "the new bus has no such pool"
 
 

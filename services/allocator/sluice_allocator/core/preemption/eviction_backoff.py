@@ -1,16 +1,15 @@
 """Evictions: since when each is waited for, and pods exempt for a while. Losing it costs time, never a slice."""
 
-import heapq
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sluice.contracts.bus.subjects import Address
+from sluice.contracts.delayed_queue import DelayedQueue, backoff_s
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import Booking, DeviceGrant, Grant
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.key_index import drop
-from sluice_allocator.core.queue.backoff import longer_each_time
 from sluice_allocator.core.quotas.retry import QuotaContext
 
 
@@ -31,7 +30,7 @@ class EvictionBackoff:
     _since: dict[RequestId, float] = field(default_factory=dict)
     _failures: dict[RequestId, int] = field(default_factory=dict)
     _until: dict[RequestId, float] = field(default_factory=dict)
-    _alarms: list[tuple[float, RequestId]] = field(default_factory=list)  # a heap of when to look again at a request
+    _delayed: DelayedQueue[RequestId] = field(default_factory=DelayedQueue)
 
     def take(self, promise: AllocationId, after: tuple[AllocationId, ...]) -> None:
         for each in after:
@@ -62,8 +61,7 @@ class EvictionBackoff:
         """A pod's eviction is ordered, or its slice is waited for; called repeatedly."""
         if request not in self._since:
             self._since[request] = now
-            for patience_s in (self.rules.eviction_patience_s, self.rules.eviction_gone_s):
-                heapq.heappush(self._alarms, (now + patience_s, request))
+            self._look_later(request, now)
 
     @property
     def has_orders(self) -> bool:
@@ -72,29 +70,39 @@ class EvictionBackoff:
     def over(self, request: RequestId) -> None:
         self._since.pop(request, None)
 
+    @property
+    def _patience_s(self) -> tuple[float, float]:
+        """Until an eviction is carried out, and until its slice is gone."""
+        return self.rules.eviction_patience_s, self.rules.eviction_gone_s
+
     def is_overdue(self, request: RequestId, now: float, *, done: bool) -> bool:
         """Whether an eviction has taken too long: until it was carried out, or (`done`) until the slice was gone."""
         since = self._since.get(request)
-        patience_s = self.rules.eviction_gone_s if done else self.rules.eviction_patience_s
-        return since is not None and now - since >= patience_s
+        return since is not None and now >= since + self._patience_s[done]
 
     def failed(self, request: RequestId, now: float) -> None:
         """A pod could not be evicted: exempt it for a while, longer each time."""
-        failures = self._failures.get(request, 0)
-        pause_s = longer_each_time(self.rules.spare_first_s, failures, self.rules.spare_max_s)
-        self._failures[request] = failures + 1
-        self._until[request] = now + pause_s
-        heapq.heappush(self._alarms, (now + pause_s, request))
+        self._failures[request] = failures = self._failures.get(request, 0) + 1
+        self._until[request] = now + backoff_s(failures, self.rules.spare_first_s, self.rules.spare_max_s)
+        self._look_later(request, now)
 
     def is_spared(self, request: RequestId, now: float) -> bool:
         return self._until.get(request, now) > now
 
     def due(self, now: float) -> list[RequestId]:
         """Requests to be looked at again because time passed."""
-        requests: dict[RequestId, None] = {}
-        while self._alarms and self._alarms[0][0] <= now and len(requests) < self.rules.settle_batch:
-            requests[heapq.heappop(self._alarms)[1]] = None
-        return list(requests)
+        requests = self._delayed.due(now, self.rules.settle_batch)
+        for request in requests:
+            self._look_later(request, now)
+        return requests
+
+    def _look_later(self, request: RequestId, now: float) -> None:
+        """At the next time at which an answer changes that these give: `is_overdue`, `is_spared`."""
+        times = [self._until[request]] if request in self._until else []
+        if request in self._since:
+            times += (self._since[request] + each for each in self._patience_s)
+        if later := [each for each in times if each > now]:
+            self._delayed.at(request, min(later))
 
     def forget(self, request: RequestId) -> None:
         self._since.pop(request, None)

@@ -1,9 +1,9 @@
 """Remembers a request's failed attempts and backoff. Losing it costs time, never a slice."""
 
-import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from sluice.contracts.delayed_queue import DelayedQueue, backoff_s
 from sluice.contracts.ids import GpuUuid, RequestId
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.placement import Avoid
@@ -25,17 +25,17 @@ class RequestBackoff:
 
     rules: SchedulerConfig
     of_request: dict[RequestId, RetryState] = field(default_factory=dict)
-    _pauses: list[tuple[float, RequestId]] = field(default_factory=list)  # a heap of when pauses end
+    _pauses: DelayedQueue[RequestId] = field(default_factory=DelayedQueue)
 
     def forget(self, request: RequestId) -> None:
         self.of_request.pop(request, None)
 
     def failed(self, request: RequestId, gpus: Iterable[GpuUuid], now: float) -> None:
         attempt = self.of_request.setdefault(request, RetryState())
-        pause_s = longer_each_time(self.rules.retry_first_s, attempt.failures, self.rules.retry_max_s)
         attempt.failures += 1
-        attempt.avoid = (attempt.avoid or {}) | dict.fromkeys(gpus, now + pause_s)
-        heapq.heappush(self._pauses, (now + pause_s, request))
+        until = now + backoff_s(attempt.failures, self.rules.retry_first_s, self.rules.retry_max_s)
+        attempt.avoid = (attempt.avoid or {}) | dict.fromkeys(gpus, until)
+        self._pauses.at(request, until)
 
     def avoided(self, request: RequestId, now: float) -> Avoid:
         attempt = self.of_request.get(request)
@@ -60,9 +60,10 @@ class RequestBackoff:
 
     def pauses_ended(self, now: float) -> list[RequestId]:
         """Requests whose backoff for a GPU ended since the last call."""
-        ended = []
-        while self._pauses and self._pauses[0][0] <= now:
-            ended.append(heapq.heappop(self._pauses)[1])
+        ended = self._pauses.due(now)
+        for request in ended:
+            if self.avoided(request, now):
+                self._pauses.at(request, min((self.of_request[request].avoid or {}).values()))
         return ended
 
     def admit_pending(self, request: RequestId, now: float, *, is_news: bool) -> bool:
@@ -72,7 +73,3 @@ class RequestBackoff:
             return False
         attempt.pending_said_at = now
         return True
-
-
-def longer_each_time(first_s: float, times: int, longest_s: float) -> float:
-    return min(first_s * 2.0 ** min(times, 30), longest_s)

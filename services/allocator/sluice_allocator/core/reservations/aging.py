@@ -5,41 +5,23 @@ import heapq
 from collections import Counter
 from dataclasses import dataclass, field
 
+from sluice.contracts.delayed_queue import DelayedQueue
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import Booking, Grant
 from sluice_allocator.core.key_index import count
 from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
 from sluice_allocator.core.sorted_keys import QueueKey, SortedKeys
 
-NEVER = 1e18
-
 
 @dataclass(slots=True)
 class Aging:
     """Shapes of waiting requests, by when their first is to be looked at; those that are due, by turn."""
 
-    _at: dict[bytes, float] = field(default_factory=dict)
-    """When each shape is to be looked at: it has one valid entry in `_times`. Those that are due have none."""
-    _times: list[tuple[float, bytes]] = field(default_factory=list)
+    later: DelayedQueue[bytes] = field(default_factory=DelayedQueue)  # those that are not due
     _due: list[tuple[QueueKey, bytes]] = field(default_factory=list)
     _claims: dict[str, SortedKeys[tuple[QueueKey, bytes]]] = field(default_factory=dict)
     """Per model the due shapes that others' reservations kept out."""
     _claimed: dict[bytes, tuple[QueueKey, frozenset[str]]] = field(default_factory=dict)  # turn and models, by shape
-
-    def look_at(self, shape: bytes, at: float) -> None:
-        """Look at a shape at this time, or earlier if that was wanted before."""
-        if at < self._at.get(shape, NEVER):
-            self._at[shape] = at
-            heapq.heappush(self._times, (at, shape))
-
-    def next_to_look_at(self, now: float) -> bytes | None:
-        """A shape whose time has come, each once; None when there is none (left)."""
-        while self._times and self._times[0][0] <= now:
-            at, shape = heapq.heappop(self._times)
-            if self._at.get(shape) == at:
-                del self._at[shape]
-                return shape
-        return None
 
     def mark_due(self, shape: bytes, turn: QueueKey) -> None:
         """The first of a shape has waited long enough: it gets a reservation in its turn."""

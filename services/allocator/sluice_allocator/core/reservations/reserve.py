@@ -3,10 +3,10 @@ had when those are gone (a Grant with `after`), or small requests would take eve
 turn and takes any earlier place; nothing is evicted. `placement.reserve` chooses the place; docs/queue.md has the
 bound."""
 
+from sluice.contracts.delayed_queue import backoff_s
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Grant, Revoke
 from sluice_allocator.core.placement import find_reservation, place_request_of, without_shunned_nodes
-from sluice_allocator.core.queue.backoff import longer_each_time
 from sluice_allocator.core.queue.pending_queue import PendingShape
 from sluice_allocator.core.quotas.quota import forbids_place
 from sluice_allocator.core.reservations.aging import ReservationContext
@@ -30,7 +30,7 @@ def promise_places(ctx: ReservationContext) -> None:
     for model in ctx.promised.freed:
         claim = _first_claim(ctx, model)
         if claim is not None:
-            ctx.aging.look_at(claim[1], ctx.now)
+            ctx.aging.later.at(claim[1], ctx.now)
     ctx.promised.freed.clear()
     _see_who_is_due(ctx)
     for _ in range(ctx.rules.promise_tries):
@@ -40,9 +40,9 @@ def promise_places(ctx: ReservationContext) -> None:
         if _try_to_promise(ctx, pending):
             _look_at(ctx, pending.shape)  # the next of its shape may have waited long enough, too
         else:
-            first_s, most_s = ctx.rules.promise_retry_s, ctx.rules.promise_retry_max_s
-            ctx.aging.look_at(pending.shape, ctx.now + longer_each_time(first_s, pending.promise_failures, most_s))
             pending.promise_failures += 1
+            pause_s = backoff_s(pending.promise_failures, ctx.rules.promise_retry_s, ctx.rules.promise_retry_max_s)
+            ctx.aging.later.at(pending.shape, ctx.now + pause_s)
 
 
 def _first_claim(ctx: ReservationContext, model: str) -> tuple[QueueKey, bytes] | None:
@@ -57,10 +57,7 @@ def _first_claim(ctx: ReservationContext, model: str) -> tuple[QueueKey, bytes] 
 
 
 def _see_who_is_due(ctx: ReservationContext) -> None:
-    for _ in range(ctx.rules.settle_batch):
-        shape = ctx.aging.next_to_look_at(ctx.now)
-        if shape is None:
-            return
+    for shape in ctx.aging.later.due(ctx.now, ctx.rules.settle_batch):
         _look_at(ctx, shape)
 
 
@@ -73,7 +70,7 @@ def _look_at(ctx: ReservationContext, shape: bytes) -> None:
     if due_at <= ctx.now:
         ctx.aging.mark_due(shape, turn)
     else:
-        ctx.aging.look_at(shape, due_at)
+        ctx.aging.later.at(shape, due_at)
 
 
 def _next_shape(ctx: ReservationContext) -> PendingShape | None:

@@ -116,7 +116,7 @@ def wait(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, 
         return False
     is_of_gang = ctx.gangs.leads(request) or ctx.gangs.status_of(request) is PartyStatus.JOINS
     if not is_of_gang:  # a gang has places for all, or none promised
-        ctx.aging.look_at(shape, since + ctx.rules.promise_after_s)
+        ctx.aging.later.at(shape, since + ctx.rules.promise_after_s)
     return True
 
 

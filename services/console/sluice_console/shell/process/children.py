@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.delayed_queue import backoff_s
 
 PAUSE_FIRST_S = 0.2
 PAUSE_MAX_S = 5.0
@@ -202,7 +203,7 @@ async def _stop(child: Child) -> bool:
 
 
 def _pause_s(child: Child) -> float:
-    return float(min(PAUSE_MAX_S, PAUSE_FIRST_S * 2 ** min(child.failed_starts - 1, 10)))
+    return backoff_s(child.failed_starts, PAUSE_FIRST_S, PAUSE_MAX_S)
 
 
 def _signal(child: Child, number: signal.Signals) -> None:

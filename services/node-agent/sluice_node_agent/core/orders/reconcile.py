@@ -84,16 +84,17 @@ class LedgerView:
                 self._complete = False
                 self._seen = {}
                 self._sequences = {}
-            case Observed(stream=Stream.BOOK, entry=entry) if not self._is_outdated(entry):
+            case Observed(stream=Stream.BOOK, entry=entry) if self._advance(entry):
                 return self._observe(entry.subject, entry.message)
             case ReadingCaughtUp(stream=Stream.BOOK):
                 return self._catch_up()
         return []
 
-    def _is_outdated(self, entry: Entry) -> bool:
+    def _advance(self, entry: Entry) -> bool:
+        """Note an entry's sequence. Returns whether none later of its subject was read."""
         known = self._sequences.get(entry.subject, 0)
         self._sequences[entry.subject] = max(known, entry.sequence)
-        return entry.sequence < known
+        return entry.sequence >= known
 
     def _observe(self, subject: str, message: AnyMessage | None) -> list[AllocationId]:
         address = parse(subject)

@@ -249,10 +249,10 @@ class Publisher:
         """Whether the node may differ from what was published last."""
         return self._untold or self._unsaid is not None
 
-    def must_say(self, now: float, *, may_wait: bool, quiet: bool) -> bool:
-        """Whether it is time to publish that the node has changed, if it has. At once while the node is not open: the
-        allocator must know all of it first (PROTOCOL §6). Of an open node (`may_wait`), when nothing is in flight
-        (`quiet`) or the interval is over: a burst of slices is one message."""
+    def check_news(self, now: float, *, may_wait: bool, quiet: bool) -> bool:
+        """Note since when the node differs from what was published. Returns whether to publish it: at once while the
+        node is not open, because the allocator has to know all of it first (PROTOCOL §6). Of an open node (`may_wait`),
+        when nothing is in flight (`quiet`) or the interval is over: a burst of slices is one message."""
         if not self.has_news:
             self._unsaid_since = now
             return False

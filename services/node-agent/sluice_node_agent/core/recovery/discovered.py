@@ -80,7 +80,7 @@ class Discovered:
         """An instance was created: a discovered one with the same id is gone."""
         self.unclaimed.pop(key, None)
 
-    def was_read(self, report: GpuReport) -> None:
+    def gpu_read(self, report: GpuReport) -> None:
         """Drop what was discovered on a GPU and is gone: the next instance may get its id."""
         if report.lost:
             return

@@ -106,7 +106,7 @@ class SharedDeviceController:
     def take_result(
         self, home: tasks.SharedDeviceTask, sent: instructions.OwnInstruction, result: Result, now: float
     ) -> None:
-        if self._warm.may_be_why(home, home.record, sent, result):
+        if self._warm.make_way(home, home.record, sent, result):
             return  # a warm instance had the engine: it is destroyed, and the step retried
         outcome = lifecycle.take_result(home, sent, result, self._state)
         if isinstance(outcome, str) and isinstance(sent, instructions.WatchMps):
@@ -163,7 +163,7 @@ class SharedDeviceController:
             del self._state.homes[key]
         return key
 
-    def was_read(self, gpu: GpuUuid, *, was_lost: bool) -> None:
+    def gpu_read(self, gpu: GpuUuid, *, was_lost: bool) -> None:
         """A GPU answers (again), or has refused a step: steps begun on it may have gone further than recorded."""
         state = self._state
         there = [home for home in state.homes.values() if home.record.gpu == gpu and (was_lost or home.trouble)]

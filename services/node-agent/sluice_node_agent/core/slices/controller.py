@@ -109,7 +109,7 @@ class SliceController:
         return False
 
     def take_result(self, work: SliceTask, sent: OwnInstruction, result: Result, now: float) -> None:
-        if isinstance(sent, CreateGpuInstance) and self._warm.may_be_why(
+        if isinstance(sent, CreateGpuInstance) and self._warm.make_way(
             work, _created(work.record, sent)[1], sent, result
         ):
             return  # a warm instance had the engine: it is destroyed, and the step retried
@@ -151,7 +151,7 @@ class SliceController:
             if adjusted != work.record:
                 self.save(adjusted)
 
-    def was_read(self, slices: list[SliceTask]) -> None:
+    def gpu_read(self, slices: list[SliceTask]) -> None:
         """A GPU answers (again), or has refused a step: steps begun on it may have gone further than recorded."""
         if not slices:
             return

@@ -6,6 +6,7 @@ from math import inf, log2
 
 from msgspec.structs import replace
 
+from sluice.contracts.delayed_queue import backoff_s
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId
 from sluice.contracts.messages import Booking, DeviceGrant
 from sluice_node_agent.core.config import AgentConfig
@@ -191,8 +192,7 @@ def undoing(record: SliceRecord, error: str, message: str) -> SliceRecord:
 def back_off(job: Task, trouble: str, config: AgentConfig, now: float, holders: tuple[str, ...] = ()) -> None:
     job.failures += 1
     job.trouble, job.holders = trouble, holders
-    doubled = config.back_off_first_s * 2 ** min(job.failures - 1, 20)
-    job.retry_at = now + min(doubled, config.back_off_max_s)
+    job.retry_at = now + backoff_s(job.failures, config.back_off_first_s, config.back_off_max_s)
 
 
 def wait_for_end(job: Task, trouble: str, config: AgentConfig, now: float, holders: tuple[str, ...]) -> None:

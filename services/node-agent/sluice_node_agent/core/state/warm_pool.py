@@ -110,9 +110,9 @@ class WarmPool:
             self._destroy(one)
         return bool(in_the_way)
 
-    def may_be_why(self, job: Task, place: DevicePlacement, sent: OwnInstruction, result: Result) -> bool:
-        """Whether warm instances may be why a creation was refused, such as by the last media engine: they are
-        destroyed, and `job`, whose creation it was, is retried."""
+    def make_way(self, job: Task, place: DevicePlacement, sent: OwnInstruction, result: Result) -> bool:
+        """Destroy warm instances that may be why a creation was refused, such as by the last media engine, and retry
+        `job`, whose creation it was. Returns whether there were such."""
         lacks = isinstance(result, DeviceRefused) and result.kind is DeviceErrorKind.INSUFFICIENT_RESOURCES
         if not (lacks and isinstance(sent, CreateGpuInstance) and self.make_room(place, all_of_it=True)):
             return False

@@ -117,7 +117,7 @@ class ApiHandler:
             self._gone(uid)
             return
         self._seen(event.answer, now)
-        reconciler.was_read(record)
+        reconciler.pod_read(record)
         self._context.pod_store.due[uid] = None
         self._context.reconcile(uid)
 

@@ -55,7 +55,7 @@ class BusHandler:
                 uid = RequestId(subjects.parse(event.entry.subject).key[0])
                 self._observed(uid, event.entry, now)
             case ReadingCaughtUp():
-                self._was_read(event.stream, now)
+                self._stream_read(event.stream, now)
         for report in reports:
             if isinstance(report, Settled) and report.landed and isinstance(report.message, msg.NodeRemoved):
                 self._context.observe_node(report.message.node, report.message, now)
@@ -69,11 +69,11 @@ class BusHandler:
             self._reading[Stream.BOOK], self._read_answers = True, {}
             self._context.out.append(ReadAgain(Stream.BOOK))
 
-    def _was_read(self, stream: Stream, now: float) -> None:
+    def _stream_read(self, stream: Stream, now: float) -> None:
         self._reading[stream] = False
         if stream is Stream.STATE:
-            self._context.placeholders.was_read()
-            self._context.node_removals.was_read(self._publisher.node_on_bus, now)
+            self._context.placeholders.stream_read()
+            self._context.node_removals.stream_read(self._publisher.node_on_bus, now)
         if self._context.ready and stream is Stream.BOOK:
             self._take_answers()
         elif self._context.ready:

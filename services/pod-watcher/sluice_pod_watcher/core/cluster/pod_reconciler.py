@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from sluice.contracts.delayed_queue import DelayedQueue
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.kube.names import ANNOTATION_REQUEST, KEEPS_NODE
 from sluice.contracts.messages import Bound, EvictionBlocked, EvictionDone, Released, ResourceClaimRef
@@ -19,7 +20,7 @@ from sluice_pod_watcher.core.cluster.pods.pod_record import AvoidedNodes, PodRec
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 from sluice_pod_watcher.core.cluster.status_writer import StatusWriter
 from sluice_pod_watcher.core.folder.events import WriteLogLine
-from sluice_pod_watcher.core.workqueue import DelayedQueue, PendingWrite
+from sluice_pod_watcher.core.workqueue import PendingWrite
 
 NOT_THAT_POD = frozenset({404, 409})  # the precondition of the eviction did not hold: the pod of that UID is gone
 WORTH_READING = frozenset({0, 404, 409, 422})  # the pod may differ from what is known (a failed test is a 422)
@@ -42,7 +43,7 @@ class PodReconciler:
     status_writer: StatusWriter
     node_capacity: NodeCapacity
     avoided_nodes: AvoidedNodes = field(default_factory=AvoidedNodes)  # replacements of pods avoid them
-    delayed_queue: DelayedQueue = field(default_factory=DelayedQueue)
+    delayed_queue: DelayedQueue[RequestId] = field(default_factory=DelayedQueue)
     slice_health: pod_problem.SliceHealth = field(default_factory=pod_problem.SliceHealth)
     idle: idle_pods.IdlePods = field(init=False)
     answers_are_old: bool = False  # of an older incarnation than the requests, and being read again
@@ -86,7 +87,7 @@ class PodReconciler:
         stuck = self._stuck(record, view, now)
         if not record.needs_read and isinstance(record.answer, Bound):
             self._bind_or_annotate(record, view, record.answer, now)
-        cause = self._why_evict(record, view, stuck, now)
+        cause = self._decide_eviction(record, view, stuck, now)
         if cause:
             self._evict(record, cause, now, alone=bool(stuck) and not record.eviction)
         self._tell(record, stuck, now)
@@ -222,7 +223,7 @@ class PodReconciler:
             self._complain(record, f"{why}; retrying")
 
     def _read_claims(self, record: PodRecord, view: PodView, now: float) -> bool:
-        if self._may(record, record.reading_claims, now):
+        if self._start(record, record.reading_claims, now):
             self.out.append(events.ReadClaims(record.uid, record.namespace, view.claims))
         return True
 
@@ -240,7 +241,7 @@ class PodReconciler:
         if record.needs_read and record.name and self._order(record, record.reading, now, events.ReadPod):
             record.read_too_early = False
 
-    def was_read(self, record: PodRecord) -> None:
+    def pod_read(self, record: PodRecord) -> None:
         record.needs_read, record.read_too_early = record.read_too_early, False
         if record.confirm_by == "read" and not record.needs_read:
             record.confirm_by = ""
@@ -262,7 +263,7 @@ class PodReconciler:
         why = view.unschedulable or "the scheduler gave no reason"
         return f"the scheduler did not place it on {view.place} within {after_s:.0f} s: {why}"
 
-    def _why_evict(self, record: PodRecord, view: PodView, stuck: str, now: float) -> str:
+    def _decide_eviction(self, record: PodRecord, view: PodView, stuck: str, now: float) -> str:
         if record.eviction:
             return record.eviction
         warning, is_idle = self.idle.step(record)
@@ -288,7 +289,7 @@ class PodReconciler:
             self.status_writer.event(record, "Evicting", f"evicting the pod: {cause}")
         for uid, name in () if alone else self.claims.beside(record):
             writing = record.evicting_beside.setdefault(uid, PendingWrite())
-            if uid not in record.going and self._may(record, writing, now):
+            if uid not in record.going and self._start(record, writing, now):
                 self.evicting_for[uid] = record.uid
                 if not writing.failures:
                     why = f"evicting the pod with {record.name}, whose ResourceClaim it uses too: {cause}"
@@ -354,13 +355,13 @@ class PodReconciler:
         self, record: PodRecord, writing: PendingWrite, now: float, kind: Callable[..., events.Call], *args: Any
     ) -> bool:
         """Give an instruction about the pod, unless the last one of its sort is under way or its pause lasts."""
-        may = self._may(record, writing, now)
-        if may:
+        starts = self._start(record, writing, now)
+        if starts:
             self.out.append(kind(record.uid, record.namespace, record.name, *args))
-        return may
+        return starts
 
-    def _may(self, record: PodRecord, writing: PendingWrite, now: float) -> bool:
-        return writing.may_start(record.uid, self.delayed_queue, now)
+    def _start(self, record: PodRecord, writing: PendingWrite, now: float) -> bool:
+        return writing.start(record.uid, self.delayed_queue, now)
 
     def failed(self, record: PodRecord, writing: PendingWrite, now: float, initial_s: float = 0.0) -> None:
         """A call about the pod failed. The next one waits, `initial_s` at first."""

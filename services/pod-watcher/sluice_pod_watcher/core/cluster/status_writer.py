@@ -59,7 +59,7 @@ class StatusWriter:
         if wanted is None or is_settled or now < writing.not_before:
             self._line.leave(record.uid)
             return [], [] if is_settled else [writing.not_before]
-        if not self._line.may_go(record.uid, now):
+        if not self._line.take_turn(record.uid, now):
             return [], []
         writing.under_way = True
         status: Literal["True", "False"] = "True" if wanted.status == "True" else "False"

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sluice.contracts.delayed_queue import DelayedQueue
 from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import Bound, ResourceClaimRef
@@ -14,7 +15,7 @@ from sluice_pod_watcher.core.cluster.claims.claim_view import ClaimKey, ClaimVie
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
-from sluice_pod_watcher.core.workqueue import DelayedQueue, PendingWrite, remember
+from sluice_pod_watcher.core.workqueue import PendingWrite, remember
 
 CHANGED_MEANWHILE = frozenset({0, 404, 409})  # after these the watch shows what is so
 INVALID = 422
@@ -41,7 +42,7 @@ class ClaimReconciler:
 
     config: ClusterConfig
     store: claim_store.ClaimStore
-    delayed_queue: DelayedQueue
+    delayed_queue: DelayedQueue[RequestId]
     out: list[events.Own] = field(default_factory=list)
     _watch_wanted: bool = False
     _unprotected: dict[str, None] = field(default_factory=dict)  # without the finalizer: `sweep` deallocates them
@@ -67,7 +68,7 @@ class ClaimReconciler:
             self._judge(record, claim, now)
         elif not self.store.was_listed:
             self._tell_if_late(record, NOT_LISTED, now)
-        elif record.writing_claim.may_start(record.uid, self.delayed_queue, now):
+        elif record.writing_claim.start(record.uid, self.delayed_queue, now):
             body = claim_objects.new_claim(view, (each.container for each in record.asked.pod.claims))
             self.out.append(events.CreateClaim(record.uid, view.namespace, view.pod_claim, body))
 
@@ -96,7 +97,7 @@ class ClaimReconciler:
     def _let_go(self, record: PodRecord, claim: ClaimView, now: float) -> None:
         """End the reservation of a claim that was deleted before its pod's gate opened. kube-scheduler places no pod
         with such a claim, and the claim controller waits for the end of its reservations."""
-        if record.writing_claim.may_start(record.uid, self.delayed_queue, now):
+        if record.writing_claim.start(record.uid, self.delayed_queue, now):
             self.out.append(_status(record, claim, "deallocate", claim_objects.deallocated(claim)))
 
     def why_other(self, record: PodRecord, view: PodView, bound: Bound) -> str:
@@ -123,23 +124,15 @@ class ClaimReconciler:
             wanted = claim_objects.wanted_devices(bound.allocation, bound, refs, claim.uid)
             if claim.is_allocated and dict(claim.devices) == wanted and claim.is_reserved_for(record.uid):
                 continue
-            if claim.is_allocated and dict(claim.devices) != wanted and not self._may_be_replaced(record, claim, now):
+            if claim.is_allocated and dict(claim.devices) != wanted and (why := _why_it_stays(record, claim)):
+                self._tell_if_late(record, f"its ResourceClaim {claim.name} {why}", now)
                 return True
-            if record.writing_claim.may_start(record.uid, self.delayed_queue, now):
+            if record.writing_claim.start(record.uid, self.delayed_queue, now):
                 self.out.append(self._next(record, view, claim, wanted, str(bound.node)))
             return True
         if refs:
             record.claims_are_fine()
         return False
-
-    def _may_be_replaced(self, record: PodRecord, claim: ClaimView, now: float) -> bool:
-        why = "is still used by other pods" if claim.is_used_beside(record.uid) else ""
-        if not claim.is_of_our_driver:
-            whose = next((driver for driver, _, _ in claim.devices.values() if driver != DRIVER), "")
-            why = f"is allocated by the driver {whose}"
-        if why:
-            self._tell_if_late(record, f"its ResourceClaim {claim.name} {why}", now)
-        return not why
 
     def joins(self, record: PodRecord, view: PodView, ref: ResourceClaimRef, now: float) -> str:
         """The node on which a pod starts beside others with one claim, once that is reserved for it; empty before."""
@@ -160,7 +153,7 @@ class ClaimReconciler:
             return claim.node
         if len(claim.reserved) >= RESERVED_MAX:
             record.claim_problem = f"its ResourceClaim {ref.name} is used by {RESERVED_MAX} pods, the most of one claim"
-        elif record.writing_claim.may_start(record.uid, self.delayed_queue, now):
+        elif record.writing_claim.start(record.uid, self.delayed_queue, now):
             self.out.append(_status(record, claim, "allocate", claim_objects.reserved(claim, view)))
         return ""
 
@@ -238,7 +231,7 @@ class ClaimReconciler:
             if claim is None or now < since + self.config.claim_left_after_s or any(self.store.users(key)):
                 continue
             writing = self._sweeping.setdefault(key, PendingWrite())
-            if writing.may_start(RequestId(""), self.delayed_queue, now):
+            if writing.start(RequestId(""), self.delayed_queue, now):
                 body = claim_objects.deallocated(claim)
                 self.out.append(events.WriteClaimStatus(RequestId(""), *key, "deallocate", body))
 
@@ -247,3 +240,11 @@ def _status(
     record: PodRecord, claim: ClaimView, step: events.ClaimStep, body: Mapping[str, Any]
 ) -> events.WriteClaimStatus:
     return events.WriteClaimStatus(record.uid, claim.namespace, claim.name, step, body)
+
+
+def _why_it_stays(record: PodRecord, claim: ClaimView) -> str:
+    """Why a claim keeps the devices that it has; empty where others may replace them."""
+    if not claim.is_of_our_driver:
+        whose = next((driver for driver, _, _ in claim.devices.values() if driver != DRIVER), "")
+        return f"is allocated by the driver {whose}"
+    return "is still used by other pods" if claim.is_used_beside(record.uid) else ""

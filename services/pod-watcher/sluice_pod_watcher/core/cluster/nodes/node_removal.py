@@ -52,7 +52,7 @@ class NodeRemovals:
         self.missing.update(dict.fromkeys((*self.missing, *self._removed), now))
         self._removed.clear()
 
-    def was_read(self, word: Callable[[NodeName], AnyMessage | None], now: float) -> None:
+    def stream_read(self, word: Callable[[NodeName], AnyMessage | None], now: float) -> None:
         """A reading of this incarnation is complete: publish again what the bus lost before its time."""
         for node, at in list(self._removed.items()):
             if word(node) is None and now - at < self.config.closing_ttl_s:

@@ -103,7 +103,7 @@ class Placeholders:
     def reading_started(self) -> None:
         self._reading = {}
 
-    def was_read(self) -> None:
+    def stream_read(self) -> None:
         if self._reading is not None:
             self._pools, self._reading = self._reading, None
 

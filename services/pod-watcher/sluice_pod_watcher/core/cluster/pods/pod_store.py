@@ -116,7 +116,7 @@ class PodStore:
         if held is not None and held != record.held:
             record.held = held
             self._say(record)
-        self._has_declined(record, view.declined, now)
+        self._note_declined(record, view.declined, now)
         if view.has_ended:
             return record, "ended" if self._ended(record, "containers ended") else change
         if before is None or _readable(before) != _readable(view):
@@ -169,7 +169,7 @@ class PodStore:
         if isinstance(word, msg.AllocationRequested) and record.held is None:
             record.held = word.held
         if isinstance(word, msg.AllocationRequested) and record.declined is None:
-            self._has_declined(record, word.declined, now)
+            self._note_declined(record, word.declined, now)
         before = record.revision
         is_settled = record.ended is not None or terms_of(word) == record.terms
         record.revision = max(record.revision, word.revision + (not is_settled))
@@ -278,7 +278,7 @@ class PodStore:
             self.claims.used_by(view.uid, (view.namespace, name))
         return before
 
-    def _has_declined(self, record: PodRecord, allocation: AllocationId | None, now: float) -> None:
+    def _note_declined(self, record: PodRecord, allocation: AllocationId | None, now: float) -> None:
         """A declined slice is no answer: the pod keeps waiting."""
         if allocation is not None and allocation != record.declined:
             record.declined = allocation
