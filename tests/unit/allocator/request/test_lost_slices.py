@@ -220,6 +220,31 @@ def test_a_pod_goes_whose_slice_is_being_taken_back_when_its_source_does_not_kno
     assert later == [msg.EvictionOver(request=RequestId("p1"))]
 
 
+def test_a_pod_that_never_heard_of_its_slice_ends_after_the_slice(empty):
+    """
+    The broker was wiped between its binding and its source, and then it ended: neither names the slice, its agent does.
+
+    `Released` any earlier would let what waits for it, such as a ResourceClaim, use a device that is still in use.
+    """
+    empty.observe(subjects.node(NODE), news_of(snapshot("node-a", ())))
+    assert said(empty.ends("p1")) == []
+
+    report = msg.SliceReport(booking=booking(), revision=3, state="ready", revoked=False)
+    landed = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,)))
+    (revoke,) = [each.message for each in landed if isinstance(each.message, msg.Revoke)]
+    assert not [each for each in landed if isinstance(each.message, msg.Released)]
+    lost = msg.Grant(revision=revoke.revision, incarnation=INCARNATION, booking=revoke.booking)
+    ended = [each.message for each in empty.land_all(empty.gone(lost, revoke.revision))]
+    assert ended[-1] == msg.Released(request=RequestId("p1"), cause="pod gone")
+
+
+def test_a_pod_that_never_had_a_slice_waits_for_a_node_that_stays_away_only_for_a_while(empty):
+    empty.observe(subjects.node(NODE), news_of(snapshot("node-a", ())))
+    assert said(empty.ends("p1")) == []
+    assert said(tick(empty, 29.0)) == []
+    assert said(tick(empty, 2.0)) == [msg.Released(request=RequestId("p1"), cause="pod gone")]
+
+
 def test_a_pod_waits_while_its_node_is_not_open(empty):
     """It runs there, perhaps: it would lose its slice for a node that is late."""
     empty.observe(subjects.node(NODE), news_of(snapshot("node-a", ())))
