@@ -3,17 +3,20 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import pytest
-from factories.broker.bus_rigs import OTHER_NODE, NatsRig, order, place, raw, say, watching
+from factories.broker.bus_rigs import OTHER_NODE, NatsRig, ensured, order, place, raw, say, watching
 from msgspec import structs
 from nats.aio.msg import Msg
 
 from sluice.contracts.bus.events import Stream, WriteRefused, WriteUnknown
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats.client import JetStreamContext
+from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.history import HistoryRecord, NatsHistory, open_history
+from sluice_console.shell.live.history import follow_history
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -31,12 +34,42 @@ async def test_a_reading_that_the_server_ends_ends_in_a_sentence(nats: NatsRig) 
     following = asyncio.create_task(follow())
     async with raw(nats.broker.url) as connection, asyncio.timeout(60):
         assert [recorded.subject for recorded in await heard.get()] == [f"hist.{place('a').subject}"]
-        (name,) = (await connection.ask("CONSUMER.NAMES.HISTORY"))["consumers"]
-        while not (await connection.ask(f"CONSUMER.INFO.HISTORY.{name}"))["num_waiting"]:  # noqa: ASYNC110 - a server
-            await asyncio.sleep(0.01)
+        await until_followed(connection)
         await connection.ask("STREAM.DELETE.HISTORY")
         with pytest.raises(BusError, match="the server ended the reading"):
             await following
+
+
+async def test_who_follows_the_history_of_a_broker_that_is_emptied_hears_what_comes_after(nats: NatsRig) -> None:
+    """`sluice events -f` in a terminal for a day: it must not end with a restart, nor tell anything twice."""
+    last = await say(await nats.bus(), place("a"), 0)
+    lost: list[str] = []
+    async with (
+        raw(nats.broker.url) as connection,
+        asyncio.timeout(60),
+        aclosing(follow_history(nats.broker.url, since_s=60.0, lost=lambda error: lost.append(str(error)))) as batches,
+    ):
+        assert [each.subject for each in await anext(batches)] == [f"hist.{place('a').subject}"]
+        following = asyncio.ensure_future(anext(batches))
+        await until_followed(connection)
+        await connection.ask("STREAM.DELETE.HISTORY")
+        while not lost:  # noqa: ASYNC110 - a server
+            await asyncio.sleep(0.01)
+        await ensured(await nats.bus("administrator"))
+        await say(await nats.bus(), place("b"), last)
+        assert [each.subject for each in await following] == [f"hist.{place('b').subject}"]
+    assert lost[0].startswith("the server ended the reading"), lost
+
+
+async def until_followed(connection: Connection) -> None:
+    """Until a reader waits for what comes."""
+
+    async def is_waiting() -> bool:
+        names = (await connection.ask("CONSUMER.NAMES.HISTORY"))["consumers"]
+        return any([(await connection.ask(f"CONSUMER.INFO.HISTORY.{each}"))["num_waiting"] for each in names])
+
+    while not await is_waiting():  # noqa: ASYNC110 - a server
+        await asyncio.sleep(0.01)
 
 
 async def read_after(history: NatsHistory, happens: Callable[[], Awaitable[object]]) -> list[HistoryRecord]:

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING
 from sluice.contracts.bus.subjects import HISTORY_PREFIX
 from sluice.contracts.messages import AllocationRequested, RequestRejected
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats.history import EVERYTHING, open_history
 from sluice_console.core.documents import Document, PodDocument, PodsDocument, StandingDocument, StoryDocument
 from sluice_console.core.fleet.filters import WITHOUT_SLICE
 from sluice_console.core.fleet.fleet_state import FleetState
@@ -26,8 +26,8 @@ from sluice_console.core.simulate.answers import standing
 from sluice_console.shell.errors import NotFoundError
 from sluice_console.shell.inspect.nodes import HISTORY_WITHIN_S, IdleSince
 from sluice_console.shell.inspect.views import UNASKED, FleetView
-from sluice_console.shell.live.connect import StoredTimes, connected, user_of_the_bus
-from sluice_console.shell.live.history import all_history
+from sluice_console.shell.live.connect import StoredTimes, connected
+from sluice_console.shell.live.history import all_history, follow_history
 from sluice_console.shell.live.live_fleet import read_fleet_state
 from sluice_console.shell.output.answer import Answer
 from sluice_console.shell.output.formats import OutputFormat, as_text, is_for_programs
@@ -214,15 +214,21 @@ def _is_file(pod: PodDocument, wanted: str) -> bool:
 async def events(url: str, *, follow: bool, since_s: float, form: OutputFormat) -> int:
     """`sluice events`: one line per message of the history, or one document."""
     names = RequestNames()
-    async with open_history(url, name="console", credentials=user_of_the_bus(url)) as history:
-        async for batch in history.read(filters=EVERYTHING, since_s=since_s, follow=follow):
+    async with aclosing(follow_history(url, since_s=since_s, lost=_say_lost)) as batches:
+        async for batch in batches:
             for recorded in batch:
                 document = event_document(recorded.subject, recorded.envelope, names)
                 if document is not None:
                     text = as_text(document, form, one_line=True) if is_for_programs(form) else event_line(document)
                     sys.stdout.write(text)
             sys.stdout.flush()
+            if not follow:
+                break
     return 0
+
+
+def _say_lost(error: BusError) -> None:
+    say([f"{error}; waiting for it"])
 
 
 def event_line(event: EventDocument) -> str:

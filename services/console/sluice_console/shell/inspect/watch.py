@@ -14,7 +14,7 @@ from sluice_console.shell.inspect.nodes import IdleSince
 from sluice_console.shell.inspect.top import ASK_EVERY_S, Beside, Since, top_on
 from sluice_console.shell.inspect.views import UNASKED, FleetView
 from sluice_console.shell.live.connect import StoredTimes, connected
-from sluice_console.shell.live.history import follow_history
+from sluice_console.shell.live.history import follow_history, readable
 from sluice_console.shell.live.live_fleet import LiveFleet, caught_up
 from sluice_console.shell.output.answer import Answer, repeated
 from sluice_console.shell.output.formats import OutputFormat
@@ -73,11 +73,11 @@ async def watch_story(url: str, wanted: str, tell: StoryTeller, form: OutputForm
         aclosing(follow_history(url)) as history,
     ):
         live.fleet_state.stored_at = times.at
-        told = await anext(history)
+        told = readable(await anext(history))
 
         async def keep() -> None:
             async for more in history:
-                told.extend(more)
+                told.extend(readable(more))
                 changed.set()
 
         async with _kept(keep(), changed) as check:

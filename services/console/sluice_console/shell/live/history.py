@@ -1,7 +1,7 @@
 """The history of the bus, as the console reads it: what can be decoded, in order."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 from sluice.contracts.bus.codec import Undecodable
 from sluice.runtime.bus import BusError
@@ -19,23 +19,33 @@ async def all_history(url: str, filters: tuple[str, ...] = EVERYTHING) -> list[H
         return [happened async for batch in history.read(filters=filters) for happened in readable(batch)]
 
 
-async def follow_history(url: str) -> AsyncGenerator[list[HistoryMessage], None]:
-    """The whole history, then what comes, for good; a broker that goes away is waited for. Raises BusError before."""
-    last: int | None = None
+async def follow_history(
+    url: str, *, since_s: float | None = None, lost: Callable[[BusError], None] = lambda _: None
+) -> AsyncGenerator[list[HistoryRecord], None]:
+    """
+    What was recorded, of the last `since_s`, in one batch; then what comes, for good.
+
+    A broker that goes away or is emptied is waited for, after a call of `lost`. Raises BusError before the first batch.
+    """
+    last: int | None = None  # an emptied broker counts on from above it
+    is_first = True
     while True:
         try:
             async with open_history(url, name="console", credentials=user_of_the_bus(url)) as history:
-                if last is None:
-                    records = [record async for batch in history.read() for record in batch]
-                    last = records[-1].sequence if records else 0
-                    yield readable(records)
-                async for batch in history.read(after=last, follow=True):
+                if is_first:
+                    records = [record async for batch in history.read(since_s=since_s) for record in batch]
+                    last = records[-1].sequence if records else None
+                    is_first = False
+                    yield records
+                begin = since_s if last is None else None
+                async for batch in history.read(after=last, since_s=begin, follow=True):
                     if batch:
                         last = batch[-1].sequence
-                        yield readable(batch)
-        except BusError:
-            if last is None:
+                        yield batch
+        except BusError as error:
+            if is_first:
                 raise
+            lost(error)
         await asyncio.sleep(AGAIN_S)
 
 
