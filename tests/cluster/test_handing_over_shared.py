@@ -101,7 +101,8 @@ def test_pods_of_a_template_have_a_device_each(installed: Cluster, namespace: st
     ]
     assert len({*own}) == len(names)
     assert {len(each) for _, each in own} == {2}
-    gpu_pods.until_placed(installed, namespace, {f"{name}/main": ["2g.10gb"] for name in names})
+    sizes = [["2g.10gb"]] * len(names)
+    until("each has its slice", lambda: sorted(gpu_pods.places(installed, namespace).values()) == sizes)
     judging.check(installed)
 
 
