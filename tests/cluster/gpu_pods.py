@@ -241,6 +241,16 @@ def holders(cluster: Cluster, namespace: str) -> set[str]:
     return {who.partition("/")[0] for who in places(cluster, namespace)}
 
 
+def until_held_by(cluster: Cluster, namespace: str, names: Iterable[str]) -> None:
+    """Until `kubectl get gpus` shows slices of these pods of a namespace and of no other."""
+    wanted = set(names)
+
+    def look() -> Unmet | bool:
+        return True if (now := holders(cluster, namespace)) == wanted else Unmet(now)
+
+    until(f"{sorted(wanted)} have slices", look)
+
+
 def until_returned(cluster: Cluster, namespace: str, *, within_s: float = WITHIN_S) -> None:
     """Until no slice belongs to a pod of this namespace."""
 

@@ -161,10 +161,10 @@ def test_a_pod_deleted_while_it_waits_takes_nothing_later(installed: Cluster, na
     create(installed, namespace, fill(node, ["behind"]))
     until_waiting(installed, namespace, ["behind"])
     installed.kubectl(f"--namespace={namespace}", "delete", "pod", "gives-up", "--timeout=60s", timeout_s=70)
-    until("only the first has a slice", lambda: gpu_pods.holders(installed, namespace) == {"filler"})
+    gpu_pods.until_held_by(installed, namespace, ["filler"])
     delete(installed, namespace, ["filler"])
     until_ready(installed, namespace, ["behind"])
-    until("only the one behind it has a slice", lambda: gpu_pods.holders(installed, namespace) == {"behind"})
+    gpu_pods.until_held_by(installed, namespace, ["behind"])
 
 
 def test_an_eviction_waits_for_the_budget_and_then_frees_the_slice(installed: Cluster, namespace: str) -> None:
@@ -179,11 +179,11 @@ def test_an_eviction_waits_for_the_budget_and_then_frees_the_slice(installed: Cl
         "the budget holds the pod",
         lambda: "would violate the pod's disruption budget" in evict(installed, namespace, "serves"),
     )
-    until("it has its slice", lambda: gpu_pods.holders(installed, namespace) == {"serves"})
+    gpu_pods.until_held_by(installed, namespace, ["serves"])
     create(installed, namespace, [serving[1]])
     until_ready(installed, namespace, ["stands-in"])
     until("the eviction is granted", lambda: '"Success"' in evict(installed, namespace, "serves"))
-    until("its slice is given back", lambda: gpu_pods.holders(installed, namespace) == {"stands-in"})
+    gpu_pods.until_held_by(installed, namespace, ["stands-in"])
     assert gpu_pods.is_ready(gpu_pods.pods(installed, namespace)["stands-in"])
 
 

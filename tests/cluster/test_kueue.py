@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from cluster import kueue, remains
-from cluster.gpu_pods import fill, holders, is_ready, on, until_pods, until_ready, until_waiting
+from cluster.gpu_pods import fill, holders, is_ready, on, until_held_by, until_pods, until_ready, until_waiting
 from cluster.harness.cluster import Cluster
 from cluster.objects import (
     GATE,
@@ -71,7 +71,7 @@ def test_a_job_has_no_pod_until_kueue_admits_it_and_then_a_slice(admitting: Clus
     apply(admitting, queue, _job("second", limits={ONE: "1"}, script=PRINTS))
     assert ONE in kueue.until_over_quota(admitting, queue, "second")
     assert not listed(admitting, queue, "pods", "--selector=job-name=second")
-    assert holders(admitting, queue) == _names(admitting, queue)
+    until_held_by(admitting, queue, _names(admitting, queue))
     admitting.kubectl(f"--namespace={queue}", "delete", "job", "first", "--timeout=120s", timeout_s=130)
     wait_for(admitting, queue, "condition=Complete", "job/second")
     assert admitting.kubectl(f"--namespace={queue}", "logs", "job/second").startswith("MIG-")
@@ -103,10 +103,10 @@ def test_a_pod_over_quota_has_both_gates_and_no_slice(admitting: Cluster, queue:
     assert until_waiting(admitting, queue, ["three"])["three"].startswith("OtherGates")
     assert "pods" in kueue.until_over_quota(admitting, queue, "three")
     assert _gates(admitting, queue, "three") >= {GATE, kueue.GATE}
-    assert holders(admitting, queue) == set(names)
+    until_held_by(admitting, queue, names)
     admitting.kubectl(f"--namespace={queue}", "delete", "pod", "one", "--timeout=120s", timeout_s=130)
     until_ready(admitting, queue, ["two", "three"])
-    assert holders(admitting, queue) == {"two", "three"}
+    until_held_by(admitting, queue, ["two", "three"])
     assert kueue.used(admitting, queue) == {"pods": "2"}
 
 
@@ -133,7 +133,7 @@ def test_a_group_is_admitted_and_placed_as_a_whole(admitting: Cluster, queue: st
     assert not holders(admitting, queue)
     kueue.hold(admitting, queue, is_held=False)
     until_ready(admitting, queue, names)
-    assert holders(admitting, queue) == set(names)
+    until_held_by(admitting, queue, names)
 
 
 def test_the_slice_is_on_a_node_of_the_flavor_that_kueue_chose(admitting: Cluster, queue: str) -> None:
