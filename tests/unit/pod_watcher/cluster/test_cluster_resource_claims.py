@@ -75,6 +75,18 @@ def test_the_claim_is_made_before_the_pod_asks_and_the_request_names_it(dra):
     assert (word.resource_claims, word.owner, dra.calls) == ((REF,), "u1", [])
 
 
+def test_a_binding_that_is_read_before_its_request_opens_the_gate_after_it(dra):
+    """Another pod-watcher asked and was answered; BOOK is read ahead of STATE, and a crash here would come again."""
+    dra.automatic = False
+    create(dra)
+    dra.bind("u1")
+    assert [type(each) for each in dra.calls] == [e.CreateClaim]
+    dra.automatic = True
+    dra.handle(*dra.carry_out(dra.calls.pop()))
+    assert dra.word("u1").resource_claims == (REF,)
+    assert dra.api.opened == ["u1"]
+
+
 def test_nothing_is_made_before_claims_were_listed(bench):
     """A second watcher would create one that exists, and take its absence for a deletion."""
     create(bench)

@@ -104,8 +104,10 @@ class PodReconciler:
         if not view.is_gated:
             self._annotate(record, view, bound, annotations, now)
             return
-        if record.is_refused or self.answers_are_old or record.evicting.under_way or record.is_going:
-            return  # its slice is being revoked or may be stale, or the pod is terminating
+        if record.terms is None or record.is_refused or self.answers_are_old:
+            return  # its request is not read yet, its slice is being revoked, or may be stale
+        if record.evicting.under_way or record.is_going:
+            return
         if not record.confirm_by and (
             self._reads_claims_again(record, view, bound, now)
             or self._declines(record, view, bound, now)
