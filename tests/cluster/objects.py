@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from cluster import gpu_pods
 from cluster.gpu_pods import SLEEPS, container
 from cluster.harness.box import BoxError
 from cluster.harness.cluster import Cluster
@@ -73,10 +75,22 @@ def wait_for(cluster: Cluster, namespace: str, condition: str, *names: str, with
 
 
 def devices(cluster: Cluster, namespace: str, *arguments: str) -> dict[str, str]:
-    """Pod -> the device of its container `main`, of those that have one."""
+    """Pod -> the device of its container `main`, of those that have one: by ticket, or while they run by claim."""
     key = "main.granted.sluice.dev/visible-devices"
-    metadata = [each["metadata"] for each in listed(cluster, namespace, "pods", *arguments)]
-    return {each["name"]: each["annotations"][key] for each in metadata if key in each.get("annotations", {})}
+    found = {}
+    for each in listed(cluster, namespace, "pods", *arguments):
+        name, annotations = each["metadata"]["name"], each["metadata"].get("annotations", {})
+        if key in annotations:
+            found[name] = annotations[key]
+        elif gpu_pods.is_granted(each) and gpu_pods.is_held(each):
+            found[name] = until(f"the slice of {name} is shown", partial(_shown_device, cluster, namespace, name))
+    return found
+
+
+def _shown_device(cluster: Cluster, namespace: str, pod: str) -> str:
+    """As `kubectl get gpus` has it; empty where it is not there."""
+    shown = gpu_pods.slices(cluster, namespace)
+    return next((each["uuid"] for each in shown if (each["pod"], each["container"]) == (pod, "main")), "")
 
 
 def is_gated(each: Json) -> bool:

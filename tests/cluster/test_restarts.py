@@ -103,7 +103,9 @@ def test_a_pod_starts_though_a_part_of_sluice_is_killed_meanwhile(
     for number, is_deleted in enumerate((True, False)):
         before = breaking.pods_of(installed, component)
         assert before
-        create(installed, namespace, [manifest(f"pod-{number}", **HERE)])
+        made = [manifest(f"pod-{number}", **HERE)]
+        # A Service needs a moment to lead to a webhook that is ready: controllers try again, too.
+        until("its pod is made", lambda made=made: create(installed, namespace, made) is None)  # type: ignore[misc]
         for each in before:
             if is_deleted:
                 breaking.force_delete(installed, each)

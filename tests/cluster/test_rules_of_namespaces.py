@@ -26,6 +26,8 @@ from cluster.waiting import until
 SHOW = "echo device=$NVIDIA_VISIBLE_DEVICES; grep -c /run/sluice/slice /proc/self/mountinfo; exec sleep 300"
 RESTRICTED = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
 CONTAINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+BY_TICKET = {"sluice.dev/hand-over": "tickets"}
+"""Containers print the device that a ticket names."""
 Named = Callable[[str], str]
 
 
@@ -43,7 +45,7 @@ def named(installed: Cluster) -> Iterator[Named]:
         "ignored": {"sluice.dev/ignore": ""},
     }
     spaces = [
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": f"{prefix}-{kind}", "labels": each}}
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": f"{prefix}-{kind}", "labels": BY_TICKET | each}}
         for kind, each in labels.items()
     ]
     apply(installed, "default", *spaces)

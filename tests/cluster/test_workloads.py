@@ -31,9 +31,10 @@ KEEP = f"echo $NVIDIA_VISIBLE_DEVICES >> /data/devices; {SLEEPS}"
 
 @pytest.fixture(scope="module")
 def space(installed: Cluster) -> Iterator[str]:
-    """A namespace in which jobs, a StatefulSet and a DaemonSet start at once."""
+    """A namespace in which jobs, a StatefulSet and a DaemonSet start at once. They print what a ticket names."""
     name = f"workloads-{secrets.token_hex(3)}"
     installed.kubectl("create", "namespace", name)
+    installed.kubectl("label", "namespace", name, "sluice.dev/hand-over=tickets")
     try:
         yield name
     finally:
