@@ -1,6 +1,6 @@
 """What is wrong with a command line, in a sentence. The parser's own words name Python types and internal tokens."""
 
-from cyclopts import CoercionError, CycloptsError, MissingArgumentError, UnusedCliTokensError
+from cyclopts import CoercionError, CycloptsError, MissingArgumentError, UnknownOptionError, UnusedCliTokensError
 from cyclopts.exceptions import ConsumeMultipleError
 
 _KINDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false"}
@@ -13,6 +13,8 @@ def usage_text(error: CycloptsError) -> str:
 
 
 def _wrong(error: CycloptsError) -> str:
+    if isinstance(error, UnknownOptionError) and ":" in error.token.value:
+        return f"{error.token.value}: words that exclude come after `--`"
     if isinstance(error, UnusedCliTokensError):
         return f"{' '.join(error.unused_tokens or ())}: not expected here"
     if isinstance(error, MissingArgumentError) and not isinstance(error, ConsumeMultipleError) and error.argument:

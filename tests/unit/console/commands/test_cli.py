@@ -131,6 +131,8 @@ WATCHED = [
         (("quota", "set", "--gpus", "1"), 2, "sluice: NAMESPACE is missing (`sluice quota set --help`)\n"),
         (("up", "--fleet", "f"), 2, "sluice: --pods is missing (`sluice up --help`)\n"),
         (("pods", "-n"), 2, "sluice: -n: needs a value (`sluice pods --help`)\n"),
+        (("gpus", "-team:x"), 2, "sluice: -team:x: words that exclude come after `--` (`sluice gpus --help`)\n"),
+        (("bench", "--replay", "/nonexistent"), 2, "--replay /nonexistent cannot be read: No such file or directory"),
         (("simulate", "pod.yaml"), 2, "sluice: pod.yaml: not expected here (`sluice simulate --help`)\n"),
         (("usage", "--idle-s", "1h"), 2, "sluice: --idle-s 1h: must be a number of seconds (`sluice usage --help`)\n"),
         (("up", "--pods", "p", "--processes", "x"), 2, "--processes x: must be a whole number (`sluice up --help`)\n"),
