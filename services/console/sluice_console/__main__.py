@@ -267,7 +267,8 @@ def _code_of(words: Sequence[str] | None) -> int | str | None:
         given = run_command.with_delimiter(app, sys.argv[1:] if words is None else list(words))
         app(given, exit_on_error=False, print_error=False)
     except SystemExit as ended:
-        return ended.code
+        # Rich ends the process with 1 when the reader of our output has gone, which is no error.
+        return 0 if isinstance(ended.__context__, BrokenPipeError) else ended.code
     except CycloptsError as error:
         sys.stderr.write(f"sluice: {sanitize(usage_text(error))}\n")
         return EXIT_USAGE
