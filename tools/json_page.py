@@ -24,7 +24,7 @@ A command prints one JSON document to standard output, everything else to standa
 Each document has `version: integer`. Within a version fields may be added; none changes its meaning.
 
 The web page's server ([web.md](web.md#the-map-for-programs)) answers `/api/requests/REQUEST` as `sluice explain`,
-`/api/trace/REQUEST` as `sluice trace`, and `/api/gpus/UUID` with one GPU of `sluice gpus`.
+`/api/trace/REQUEST` as `sluice trace`, and `/api/gpus/UUID?node=NODE` with one GPU of `sluice gpus`.
 
 Notation: `[X]` list, `{X: Y}` object with keys X, `X?` X or null, `a|b` one of these; fields without a type are
 strings. A shape stands where it is first used. `owner` is the pod as `namespace/name`; times are UTC, ISO 8601; sizes

@@ -31,7 +31,9 @@ echo "$*" >> {folder}/asked
 for word; do case $word in --namespace=*) namespace=$word ;; esac; done
 [ "$1" = --context=lab ] && shift
 case "$1 $2 $3" in
-"config view"*) echo '{{"contexts": [{{"name": "lab", "context": {{"namespace": "red"}}}}]}}' ;;
+"config view"*)
+  [ -e {folder}/nowhere ] && {{ echo "error: current-context must exist in order to minify" >&2; exit 1; }}
+  echo '{{"contexts": [{{"name": "lab", "context": {{"namespace": "red"}}}}]}}' ;;
 "create token sluice-operator")
   echo 'error: failed to create token: serviceaccounts "sluice-operator" is forbidden' >&2; exit 1 ;;
 "create token sluice-console")
@@ -176,12 +178,19 @@ async def test_what_rbac_does_not_give_is_not_had(desk: Desk):
     assert desk.nothing_is_left()
 
 
-async def test_a_way_that_cannot_be_opened_is_a_sentence(desk: Desk):
-    """A broker's pod that does not run would be a command that hangs."""
-    (desk.folder / "broken").touch()
+@pytest.mark.parametrize(
+    ("trouble", "said"),
+    [
+        ("broken", "no way to the broker (service/sluice-nats): error: no pod is running"),
+        ("nowhere", "no cluster is chosen: name a kubeconfig by --kubeconfig or KUBECONFIG"),
+    ],
+)
+async def test_a_way_that_cannot_be_opened_is_a_sentence(desk: Desk, trouble, said):
+    """A broker's pod that does not run would be a command that hangs; `minify` says nothing to a person."""
+    (desk.folder / trouble).touch()
     code, out, err = await desk.sluice("nodes", "--system-namespace", "gpu-system")
     assert (code, out) == (1, "")
-    assert err == "kubectl sluice: no way to the broker (service/sluice-nats): error: no pod is running\n"
+    assert err.startswith(f"kubectl sluice: {said}")
     assert desk.nothing_is_left()
 
 

@@ -34,6 +34,7 @@ from sluice_console.shell.cli_options import (
 from sluice_console.shell.commands import bench, completion, inspect, operate
 from sluice_console.shell.commands import run as run_command
 from sluice_console.shell.errors import CommandError
+from sluice_console.shell.usage_errors import usage_text
 
 app = App(
     name="sluice",
@@ -263,11 +264,14 @@ def _code_of(words: Sequence[str] | None) -> int | str | None:
     """The exit code of the command."""
     try:
         sigint.restore()
-        app(run_command.with_delimiter(app, sys.argv[1:] if words is None else list(words)), exit_on_error=False)
+        given = run_command.with_delimiter(app, sys.argv[1:] if words is None else list(words))
+        app(given, exit_on_error=False, print_error=False)
     except SystemExit as ended:
-        return ended.code
-    except CycloptsError:
-        return EXIT_USAGE  # cyclopts has printed the error
+        # Rich ends the process with 1 when the reader of our output has gone, which is no error.
+        return 0 if isinstance(ended.__context__, BrokenPipeError) else ended.code
+    except CycloptsError as error:
+        sys.stderr.write(f"sluice: {sanitize(usage_text(error))}\n")
+        return EXIT_USAGE
     except (CommandError, ServiceError) as error:
         sys.stderr.write(f"sluice: {sanitize(str(error))}\n")
         return error.exit_code if isinstance(error, CommandError) else CommandError.exit_code

@@ -21,9 +21,9 @@ NAMESPACED = "pods"
 HELP = f"""kubectl sluice [--context NAME] [--kubeconfig FILE] [--system-namespace NS] COMMAND ...
 
 GPU slices of the cluster, by your rights in it:
-  {", ".join(READ)}   need to create tokens of sluice-console
-  {", ".join(WRITE)}           need to create tokens of sluice-operator
-  doctor                                        needs rights to look at what it checks
+  {", ".join(READ):54}need to create tokens of sluice-console
+  {", ".join(WRITE):54}need to create tokens of sluice-operator
+  {"doctor":54}needs rights to look at what it checks
 
 `pods` shows the namespace of your context: -n NAME another, -A all.
 `kubectl sluice COMMAND --help` lists a command's options. All else is in `sluice --help`.

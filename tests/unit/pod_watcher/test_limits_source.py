@@ -179,7 +179,7 @@ def test_nothing_is_said_before_the_file_was_read_well_once(bus):
     assert watcher.step(LimitsRead(BAD)) == [
         WriteLogLine(
             "warning",
-            "limits.toml: namespaces.lab.gpus = -1: a whole number from 0 on, or unlimited; "
+            "limits.toml: namespaces.lab.gpus = -1: a whole number from 0 to 999999999, or unlimited; "
             "what is on the bus stays in force",
         )
     ]

@@ -50,7 +50,7 @@ def parse_priority_max(text: str) -> int | NotANumber | None:
 
 
 NO_CEILING = NotANumber(f"a whole number of 32 bits, or {UNLIMITED}")
-_RIGHT_NUMBER = f"a whole number from 0 on, or {UNLIMITED}"
+_RIGHT_NUMBER = f"a whole number from 0 to {WHOLE_MAX}, or {UNLIMITED}"
 _RIGHT_MEMORY = f"an amount like 64Gi, 65536Mi or 65536 (MiB), or {UNLIMITED}"
 
 

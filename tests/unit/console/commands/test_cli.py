@@ -67,7 +67,7 @@ def test_the_options_of_a_command_are_not_taken_for_those_of_run(words, expected
 def test_a_misspelt_option_is_answered_with_the_right_one(typed, capsys, words, right):
     """In every command: what looks like an option is one, and never the name of a program."""
     assert typed(*words.split()) == EXIT_USAGE
-    assert f"Did you mean {right}?" in re.sub(r"[^\x20-\x7e]+", " ", capsys.readouterr().err)
+    assert f"Did you mean {right}?" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ WATCHED = [
         (("top",), 3, "nothing is running"),
         (("release-quarantine", "a"), 3, "nothing is running"),
         (("gpus", "--json", "-o", "yaml"), 2, "--json contradicts -o yaml: name one of them"),
-        (("gpus", "-o", "picture"), 2, ""),
+        (("gpus", "-o", "picture"), 2, 'Invalid value "picture" for -o. Choose from: "wide", "json", "yaml"'),
         (("trace", "a", "-o", "yaml"), 3, "nothing is running"),
         (("trace", "a", "--json", "-o", "yaml"), 2, "--json contradicts -o yaml: name one of them"),
         (("events", "--since-s", "-1"), 2, "--since-s -1: must be 0 or more seconds"),
@@ -126,7 +126,17 @@ WATCHED = [
         (("security", "remove-node", "/nonexistent", "--yes"), 2, "name at least one node"),
         (("security", "renew", "/" + "a" * 300), 1, "File name too long"),
         (("doctor", "--inventory", "127.0.0.1"), 2, "--inventory '127.0.0.1' is no address: must be HOST:PORT"),
-        (("nonsense",), 2, ""),
+        (("help",), 2, 'sluice: Unknown command "help". Available commands: gpus, nodes, pods, top, usage'),
+        (("quota", "remove"), 2, "Available commands: list, set, unset. (`sluice quota --help`)\n"),
+        (("quota", "set", "--gpus", "1"), 2, "sluice: NAMESPACE is missing (`sluice quota set --help`)\n"),
+        (("up", "--fleet", "f"), 2, "sluice: --pods is missing (`sluice up --help`)\n"),
+        (("pods", "-n"), 2, "sluice: -n: needs a value (`sluice pods --help`)\n"),
+        (("gpus", "-team:x"), 2, "sluice: -team:x: words that exclude come after `--` (`sluice gpus --help`)\n"),
+        (("bench", "--replay", "/nonexistent"), 2, "--replay /nonexistent cannot be read: No such file or directory"),
+        (("simulate", "pod.yaml"), 2, "sluice: pod.yaml: not expected here (`sluice simulate --help`)\n"),
+        (("usage", "--idle-s", "1h"), 2, "sluice: --idle-s 1h: must be a number of seconds (`sluice usage --help`)\n"),
+        (("up", "--pods", "p", "--processes", "x"), 2, "--processes x: must be a whole number (`sluice up --help`)\n"),
+        (("pods", "--waiting=5"), 2, "sluice: --waiting 5: must be true or false (`sluice pods --help`)\n"),
         (("drain", "n", "--server", "nats://127.0.0.1:1"), 2, "no terminal to confirm on; use --yes"),
         (("release-quarantine", "a", "--ignore-holders"), 2, "a confirmation, and there is no terminal; use --yes"),
         (("security", "remove-node", "folder", "n"), 2, "no terminal to confirm on; use --yes"),

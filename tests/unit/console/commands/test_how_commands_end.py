@@ -24,7 +24,7 @@ def _ended(words, *, stdout=None, closed=""):
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("words", [["version"], ["completion", "bash"]])
+@pytest.mark.parametrize("words", [["version"], ["completion", "bash"], ["--help"], ["pods", "--help"]])
 def test_a_reader_who_has_seen_enough_makes_no_failure(words):
     """`sluice pods | grep -q train`: else a script with `pipefail` takes a good answer for a failure."""
     reads, writes = os.pipe()

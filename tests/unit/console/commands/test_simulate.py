@@ -6,13 +6,14 @@ from sluice.contracts.manifests import ManifestLimits, read_manifests
 from sluice.contracts.messages import PodGroup
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb import node_pb2
-from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice.contracts.request_syntax import RequestLimits
 from sluice_console.core.documents import SimulatedDocument
 from sluice_console.core.simulate.admission import with_warnings
 from sluice_console.core.simulate.answers import (
     idle_pod,
     proposal_lines,
+    reason_text,
     refused_pod,
     simulated_lines,
     simulated_pod,
@@ -188,6 +189,15 @@ def test_everything_that_a_manifest_says_reaches_the_allocator():
     assert [(each.key, each.operator) for each in question.host.tolerations] == [("gpu", "Exists")]
     (term,) = question.host.affinity
     assert [(each.key, each.operator, list(each.values)) for each in term.expressions] == [("rack", "In", ["r1", "r2"])]
+
+
+def test_an_amount_over_a_quota_is_no_number_of_things():
+    over = "MiB of memory over the quota of namespace lab"
+    assert reason_text(ReasonCount(reason=WaitReason.QUOTA_EXCEEDED, count=11904, of=over)).startswith(
+        f"11904 {over}: "
+    )
+    full = ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=4, of="A100")
+    assert reason_text(full).startswith("4 x A100: GpuLayoutFull")
 
 
 def test_a_pod_of_a_job_is_not_promised_a_start_of_its_own():

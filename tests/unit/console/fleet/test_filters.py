@@ -85,6 +85,11 @@ MEANT = {
     "node:gpu-1": False,
     "-node:gpu-*": False,
     "-a100": False,
+    "gpu-a": False,
+    "-gpu-a": True,
+    "GPU-aaaa": True,
+    "-GPU-aaaa": False,
+    "aaaaaaaa-0000": True,
 }
 
 

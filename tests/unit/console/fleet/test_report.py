@@ -62,7 +62,7 @@ def test_what_is_not_known_by_a_key_is_no_zero(by, cells):
         ("[prices]\na = -1", "a = -1 must be a number"),
         ("[prices]\na = inf", "a = inf must be a number"),
         ("[prices", ""),
-        (None, ""),
+        (None, "cannot be read: No such file or directory$"),
     ],
 )
 def test_a_price_table_that_is_none_is_named(tmp_path, text, problem):

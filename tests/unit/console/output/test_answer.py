@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import os
 import sys
 
 import msgspec
@@ -101,3 +102,19 @@ async def test_a_service_that_is_away_for_some_questions_ends_no_watching(monkey
     assert out == "a\n\na\n\nb\n"
     said = [f"{each}; asked again every minute" for each in (away, lost)]
     assert err.splitlines() == ["note a", *said, "note a", "note b"]
+
+
+@pytest.mark.parametrize("on_the_bus", [True, False], ids=["after a change", "every minute"])
+async def test_who_watches_ends_with_the_reader_of_the_output(monkeypatch, on_the_bus):
+    """`sluice pods --watch | head -1` hung until the next change, which may never come."""
+    reads, writes = os.pipe()
+    with os.fdopen(writes, "w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        watching = asyncio.ensure_future(
+            repeated(asking(of("a"), of("a")), "json", asyncio.Event() if on_the_bus else None)
+        )
+        assert b"a" in await asyncio.to_thread(os.read, reads, 1000)
+        os.close(reads)
+        with pytest.raises(BrokenPipeError):
+            await asyncio.wait_for(watching, 10.0)
+        monkeypatch.undo()

@@ -19,6 +19,7 @@ from factories.broker.memory_bus import MemoryBroker, MemoryBus
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.subjects import parse
+from sluice.contracts.messages import Held
 from sluice_console.core.documents import GpusDocument, PodsDocument
 from sluice_console.core.fleet.filters import FleetFilter, parse_filter
 from sluice_console.core.fleet.fleet_state import FleetState
@@ -28,7 +29,7 @@ from sluice_console.core.fleet.report import ReportDocument, ReportPointDocument
 from sluice_console.core.fleet.usage import UsageDocument, UsagesDocument
 from sluice_console.core.output.node_shares import NodeShares, recorded_shares
 from sluice_console.core.output.top_view import TopView, heading, keys_of
-from sluice_console.core.output.wide import GPU_COLUMNS, POD_COLUMNS, columns_text, gpu_rows, pod_rows
+from sluice_console.core.output.wide import GPU_COLUMNS, POD_COLUMNS, ages, columns_text, gpu_rows, pod_rows
 from sluice_console.shell.cli_options import UsageError, form_of
 from sluice_console.shell.inspect import watch
 from sluice_console.shell.inspect.top import Beside, top_on
@@ -114,13 +115,24 @@ def test_wide_lines_have_everything_and_are_never_cut(fleet_state, make):
     fleet_state.stored_at = {
         f"sluice.{kind}.{make.request}": at for kind, at in (("request", 100.0), ("binding", 103.0))
     }
-    (pod,) = pod_rows(pods_document(fleet_state).pods, now_s=100.0 + 3 * 3600)
+    (pod,) = pod_rows(pods_document(fleet_state).pods, now_s=103.0 + 3 * 3600)
     assert dict(zip(POD_COLUMNS, pod, strict=True)) == {
         "POD": "default/train", "STATE": "bound", "AGE": "3h", "WAITED": "3s", "NODE": make.node, "ASKS FOR": "3g.20gb",
         "HAS": f"3g.20gb at 4 of {make.gpu}", "REQUEST": make.request, "ALLOCATION": make.allocation,
         "SOURCE": "folder",
     }  # fmt: skip
     assert columns_text(("A", "LONG"), [("a" * 300, "b")]).splitlines() == [f"A{' ' * 299}  LONG", f"{'a' * 300}  b"]
+
+
+def test_a_pod_whose_slice_is_recorded_does_not_seem_to_have_waited_for_nothing(make):
+    """Its source writes the request again, later than the binding: `WAITED 0s` stood beside every pod with a slice."""
+    asked = msgspec.structs.replace(make.asked(), held=Held(node=make.node, allocation=make.allocation))
+    fleet_state = make.fleet_state(request=asked, ledger=make.grant(), binding=make.bound())
+    fleet_state.stored_at = {
+        f"sluice.{kind}.{make.request}": at for kind, at in (("request", 104.0), ("binding", 103.0))
+    }
+    (pod,) = pods_document(fleet_state).pods
+    assert (pod.asked_at, ages(pod, 103.0 + 60)) == ("", ("60s", "-"))
 
 
 def test_memory_that_no_driver_tells_is_no_zero_to_add_up(fleet_state):

@@ -23,7 +23,7 @@ class PodDocument(Document, frozen=True, kw_only=True):
     """The state in one sentence."""
     revision: int
     asked_at: str = ""
-    """Since when the bus has its request (UTC, ISO 8601); empty if unknown."""
+    """Since when it asks (UTC, ISO 8601); empty if unknown, or its slice is recorded."""
     bound_at: str = ""
     """Since when it is bound; empty if it is not, or its binding was changed since."""
     claims: tuple[Claim, ...] = ()

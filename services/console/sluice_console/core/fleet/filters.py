@@ -21,6 +21,7 @@ ALIASES: Mapping[str, Key] = {"namespace": "team", "ns": "team"}
 KEYS: tuple[Key, ...] = get_args(Key)[1:]
 OF_SLICES = ("idle", "waiting", "changing", "foreign", "quarantined")
 OF_GPUS = ("room", "empty", "trouble", "stale", "cordoned")
+UUID_BEGINNING = len("GPU-1a2b")
 WORDS_MAX = 16
 WORD_LENGTH_MAX = 200
 WITHOUT_SLICE = frozenset({"requested", "waiting", "making"})
@@ -139,8 +140,8 @@ class FleetFilter:
         for term in self.terms:
             if term.key == "team" or term.name in OF_SLICES:
                 of_slices.append(term)
-            elif term.key == "" and (term.negated or term.value not in text):
-                if term.value in text:
+            elif term.key == "" and (term.negated or not _is_in(term.value, text, gpu.uuid)):
+                if _is_in(term.value, text, gpu.uuid):
                     return None
                 of_slices.append(term)
             elif term.key and _holds_of_gpu(term, gpu, node, warnings) is term.negated:
@@ -164,9 +165,9 @@ class FleetFilter:
 
     def picks_slice(self, each: UsageDocument, model: str) -> bool:
         """Whether a slice of `sluice usage` is meant."""
-        text = f"{each.owner} {each.request} {each.node} {each.profile or ''} {each.device} {model}".lower()
+        text = f"{each.owner} {each.request} {each.node} {each.profile or ''} {_digits(each.device)} {model}".lower()
         holds: dict[str, Callable[[Term], bool]] = {
-            "": lambda term: term.value in text,
+            "": lambda term: _is_in(term.value, text, each.device),
             "team": lambda term: term.is_like(each.owner.partition("/")[0]),
             "node": lambda term: term.is_like(each.node),
             "model": lambda term: term.value in model.lower(),
@@ -219,7 +220,16 @@ def _slots(gpu: GpuDocument) -> Iterable[tuple[str, _Slot]]:
 
 def _gpu_text(gpu: GpuDocument, node: FleetNodeDocument | None) -> str:
     of_node = [node.state, node.why] if node is not None else []
-    return " ".join((gpu.node, gpu.uuid, gpu.model, *of_node)).lower()
+    return " ".join((gpu.node, _digits(gpu.uuid), gpu.model, *of_node)).lower()
+
+
+def _digits(uuid: str) -> str:
+    return uuid.removeprefix("GPU-")
+
+
+def _is_in(value: str, text: str, uuid: str) -> bool:
+    """Whether a text is meant: `gpu-2` is a name, and no UUID that begins with 2."""
+    return value in text or (len(value) >= UUID_BEGINNING and value in uuid.lower())
 
 
 def _holds_of_gpu(term: Term, gpu: GpuDocument, node: FleetNodeDocument | None, warnings: Sequence[str]) -> bool:

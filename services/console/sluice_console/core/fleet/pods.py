@@ -63,7 +63,8 @@ def _requested(fleet_state: FleetState, request: str, asked: AllocationRequested
         revision=asked.revision,
         claims=asked.claims,
     )
-    pod = msgspec.structs.replace(pod, asked_at=_time(fleet_state, subjects.request(RequestId(request))))
+    if asked.held is None:  # its source writes it again once it has a slice: the first time is in the history alone
+        pod = msgspec.structs.replace(pod, asked_at=_time(fleet_state, subjects.request(RequestId(request))))
     refused = fleet_state.at("binding", Refused, request)
     if refused is not None and refused.request_revision >= asked.revision:
         return _with_refused(pod, refused)

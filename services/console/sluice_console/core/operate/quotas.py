@@ -11,7 +11,7 @@ from typing import get_args
 from msgspec.structs import replace
 
 from sluice.contracts.gpu_reports import model_from_report
-from sluice.contracts.kube.quantities import NotANumber
+from sluice.contracts.kube.quantities import NotANumber, suspicious_memory
 from sluice.contracts.messages import (
     BY_HAND,
     Amounts,
@@ -210,6 +210,8 @@ def _amount(option: str, dimension: str, text: str | None, before: int | None) -
     limit = parse_limit(dimension, text)
     if isinstance(limit, NotANumber):
         raise QuotaError(f"--{option}{dimension} {text}: {limit.why}")
+    if dimension == "memory" and (doubt := suspicious_memory(text)):
+        raise QuotaError(f"--{option}{dimension}: {doubt}")
     return limit
 
 

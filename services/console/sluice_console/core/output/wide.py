@@ -85,12 +85,14 @@ def pod_rows(pods: Iterable[PodDocument], use: Mapping[str, str] | None = None, 
 
 
 def ages(pod: PodDocument, now_s: float) -> tuple[str, str]:
-    """Since when the pod asks, and how long it has waited, or waited until it was bound; `-` where unknown."""
+    """Since when it is bound, or else asks, and how long it has waited, or waited until then; `-` where unknown."""
     asked, bound = (datetime.fromisoformat(at).timestamp() if at else None for at in (pod.asked_at, pod.bound_at))
-    if asked is None:
-        return "-", "-"
     until = bound if bound is not None else now_s if pod.state in {"requested", "waiting", "making"} else None
-    return span_text(now_s - asked), "-" if until is None else span_text(until - asked)
+    began = bound if bound is not None else asked
+    return (
+        "-" if began is None else span_text(now_s - began),
+        "-" if until is None or asked is None else span_text(until - asked),
+    )
 
 
 def span_text(seconds: float) -> str:

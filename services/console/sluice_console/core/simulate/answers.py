@@ -292,4 +292,5 @@ def reason_text(reason: ReasonCount) -> str:
     """`4 x NVIDIA A100 (pool research): GpuLayoutFull (known elsewhere as CardMigTopologyInfeasible)`."""
     where = f" ({reason.on})" if reason.on else ""
     known = f" (known elsewhere as {reason.known_as})" if reason.known_as else ""
-    return f"{reason.count} x {reason.of}{where}: {reason.reason}{known}"
+    times = "" if reason.reason == WaitReason.QUOTA_EXCEEDED else "x "  # an amount of memory, not a number of things
+    return f"{reason.count} {times}{reason.of}{where}: {reason.reason}{known}"

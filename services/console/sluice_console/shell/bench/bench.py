@@ -118,7 +118,9 @@ def _pods(run: str, asked: BenchOptions) -> list[BenchPod]:
     try:
         with asked.replay.open(encoding="utf-8") as lines:
             return load.replayed(run, lines, speed=asked.speed, requests=asked.requests)
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise LoadError(f"--replay {asked.replay} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise LoadError(f"--replay {asked.replay} cannot be read: {error}") from error
 
 

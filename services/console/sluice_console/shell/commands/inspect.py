@@ -168,13 +168,14 @@ def report_command(
     output: Documented = None,
     watch: Watch = False,
 ) -> int:
-    """Show GPU hours, use, waits and cost over time, by team, model or node (docs/report.md)."""
+    """Show GPU hours, use, waits and cost over time, by namespace, model or node (docs/report.md)."""
     from sluice_console.core.fleet.report import span_s
     from sluice_console.shell.inspect.report import report
 
     since_s = span_s(since)
     if since_s is None or since_s > SECONDS_MAX:
-        raise UsageError(f"--since {since}: must be a number with a unit, such as 90m, 24h, 7d or 4w")
+        most = f"{SECONDS_MAX // 86400}d"
+        raise UsageError(f"--since {since}: must be a number with a unit, such as 90m, 24h, 7d or 4w, at most {most}")
     form = form_of(output, json=json)
     if csv and form != "text":
         raise UsageError(f"--csv contradicts the output form {form}: name one of them")

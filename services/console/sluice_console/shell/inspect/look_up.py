@@ -29,7 +29,7 @@ from sluice_console.shell.inspect.views import UNASKED, FleetView
 from sluice_console.shell.live.connect import StoredTimes, connected
 from sluice_console.shell.live.history import all_history, follow_history
 from sluice_console.shell.live.live_fleet import read_fleet_state
-from sluice_console.shell.output.answer import Answer
+from sluice_console.shell.output.answer import Answer, read_by_someone
 from sluice_console.shell.output.formats import OutputFormat, as_text, is_for_programs
 from sluice_console.shell.output.printer import console, say, short_time, show_pods, show_story
 
@@ -214,7 +214,7 @@ def _is_file(pod: PodDocument, wanted: str) -> bool:
 async def events(url: str, *, follow: bool, since_s: float, form: OutputFormat) -> int:
     """`sluice events`: one line per message of the history, or one document."""
     names = RequestNames()
-    async with aclosing(follow_history(url, since_s=since_s, lost=_say_lost)) as batches:
+    async with read_by_someone(), aclosing(follow_history(url, since_s=since_s, lost=_say_lost)) as batches:
         async for batch in batches:
             for recorded in batch:
                 document = event_document(recorded.subject, recorded.envelope, names)

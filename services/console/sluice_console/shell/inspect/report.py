@@ -66,7 +66,9 @@ def read_prices(path: Path) -> dict[str, float]:
     """Prices per GPU hour by model, from a TOML table `[prices]`. Raises PricesError."""
     try:
         document = parse_toml(read_named_text(path, TOML_BYTES_MAX))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise PricesError(f"--prices {path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
         raise PricesError(f"--prices {path}: {error}") from error
     prices = document.get("prices")
     if not isinstance(prices, Mapping) or not prices:

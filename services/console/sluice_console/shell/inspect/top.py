@@ -83,7 +83,7 @@ async def top(url: str, picked: FleetFilter = EVERYTHING) -> int:
         if sys.stdin.isatty() and sys.stdout.isatty():
             await top_on(bus, Terminal(sys.stdin.fileno(), sys.stdout.fileno()), Beside.of(url, bus, times, {}), first)
         else:
-            await _print_once(await read_fleet_state(bus), first)
+            await _print_once(replace(await read_fleet_state(bus), stored_at=times.at), first)
         return 0
 
 

@@ -30,6 +30,9 @@ ASK_S = 30.0
 """For one question to the API server, a login included."""
 FORWARD_S = 30.0
 """Until a port-forward listens."""
+NO_CONTEXT = (
+    "no cluster is chosen: name a kubeconfig by --kubeconfig or KUBECONFIG, and one of its contexts by --context"
+)
 _ERROR_MAX = 400
 _LISTENS = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) ->")
 
@@ -68,8 +71,13 @@ class KubectlRunner:
         self._system = options.system_namespace
 
     def target(self) -> Target:
-        """The context, and the namespace where its commands look."""
-        view = self._json("config", "view", "--minify", "--output=json")
+        """The context, and the namespace where its commands look. Raises ClusterError where none is chosen."""
+        try:
+            view = self._json("config", "view", "--minify", "--output=json")
+        except ClusterError as error:
+            if "current-context" not in str(error):
+                raise
+            raise ClusterError(NO_CONTEXT) from error
         contexts: list[dict[str, Any]] = view.get("contexts") or [{}]
         namespace = (contexts[0].get("context") or {}).get("namespace")
         return Target(str(contexts[0].get("name") or "of this pod"), str(namespace or "default"))

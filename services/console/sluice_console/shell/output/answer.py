@@ -1,9 +1,12 @@
 """What a reading command answers: printed once, or again whenever it has changed (`--watch`)."""
 
 import asyncio
+import os
+import stat
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
@@ -40,6 +43,43 @@ class Answer:
         say(self.notes)
 
 
+@asynccontextmanager
+async def read_by_someone() -> AsyncIterator[None]:
+    """End what is in it with BrokenPipeError when the reader of our output ends (`| head -1`), also while it waits."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    number = _pipe()
+    if number is None:
+        yield
+        return
+    gone = asyncio.Event()
+
+    def end() -> None:
+        loop.remove_reader(number)
+        gone.set()
+        task.cancel()
+
+    loop.add_reader(number, end)  # the writing end of a pipe is readable when nothing reads the other one
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not gone.is_set():
+            raise
+        task.uncancel()
+        raise BrokenPipeError from None
+    finally:
+        loop.remove_reader(number)
+
+
+def _pipe() -> int | None:
+    """The file descriptor of standard output if it is a pipe."""
+    try:
+        number = sys.stdout.fileno()
+        return number if stat.S_ISFIFO(os.fstat(number).st_mode) else None
+    except (OSError, ValueError):  # closed, or replaced by something in memory
+        return None
+
+
 async def once(answer: Awaitable[Answer], form: OutputFormat) -> int:
     """Print it. Returns the exit code."""
     (await answer).print(form)
@@ -50,10 +90,16 @@ async def repeated(
     ask: Callable[[], Awaitable[Answer]], form: OutputFormat, changed: asyncio.Event | None = None
 ) -> NoReturn:
     """
-    Print the answer, and again when another one comes: asked for after `changed`, without it every minute.
+    Print the answer, and again when another one comes: asked for after `changed`, without it every minute. Raises
+    BrokenPipeError when the reader of a pipe has gone.
 
     Without it only the first question may fail: the error of a later one is printed, and it is asked again.
     """
+    async with read_by_someone():
+        await _repeat(ask, form, changed)
+
+
+async def _repeat(ask: Callable[[], Awaitable[Answer]], form: OutputFormat, changed: asyncio.Event | None) -> NoReturn:
     shown: Answer | None = None
     while True:
         if changed is not None:

@@ -23,7 +23,7 @@ from sluice_console.core.fleet.usage import UsagesDocument, duration_text, usage
 from sluice_console.core.operate.quotas import quota_cells
 from sluice_console.core.output.gpu_picture import Line, compact_picture, picture
 from sluice_console.core.output.sanitize import sanitize
-from sluice_console.core.output.wide import ages, slices_text
+from sluice_console.core.output.wide import ages, pod_name, slices_text
 from sluice_console.core.simulate.answers import out_lines, proposal_lines, reason_text, simulated_lines
 
 PALETTE = ("cyan", "green", "magenta", "yellow", "blue", "red", "bright_cyan", "bright_green", "bright_magenta")
@@ -95,12 +95,11 @@ def show_pods(out: Console, document: PodsDocument, *, none: str = "no pod asks 
     now_s = time.time()
     rows = []
     for pod in document.pods:
-        name = f"{pod.namespace}/{pod.name}" if pod.name else pod.origin or pod.request
         state = said(pod.state, style=_STATES.get(pod.state, ""))
         what = said(pod.message)
         for warning in pod.warnings:
             what.append(f"\nwarning: {sanitize(warning)}", style="yellow")
-        rows.append((said(name), state, *map(said, (*ages(pod, now_s), pod.node, slices_text(pod))), what))
+        rows.append((said(pod_name(pod)), state, *map(said, (*ages(pod, now_s), pod.node, slices_text(pod))), what))
     show_table(out, ("POD", "STATE", "AGE", "WAITED", "NODE", "SLICE", "WHAT"), rows, fold_last=True)
 
 

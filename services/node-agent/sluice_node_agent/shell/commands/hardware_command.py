@@ -29,7 +29,7 @@ def change_hardware(arguments: Sequence[str]) -> int:
     try:
         file = HardwareFile(hardware_path(wanted.data, wanted.node))
         if not file.exists:
-            raise HardwareFileError(f"{wanted.data} has no simulated node {wanted.node!r}")
+            raise HardwareFileError(f"--data {wanted.data}: no simulated node {wanted.node!r}; see `sluice up`")
         said = wanted.do(file, wanted)
     except (ServiceError, DeviceError) as error:
         sys.stderr.write(f"sluice-node-agent: {error}\n")

@@ -32,7 +32,8 @@ test("every word must be found, on the GPU or on its node, in any case", () => {
   assert.deepEqual(shows("research/"), [true, ["GPU-b"]]);
   assert.deepEqual(shows("7g gpu-1"), [true, ["GPU-b"]]);
   assert.deepEqual(shows("research gpu-2"), [false, ["GPU-a", "GPU-b"]]);
-  assert.deepEqual(shows("gpu-b"), [true, ["GPU-a"]]);
+  assert.deepEqual(shows("gpu-b")[0], false, "the name of a node");
+  assert.deepEqual(shows("gpu-b001", node, [busy, { ...empty, uuid: "GPU-b001-2" }]), [true, ["GPU-a"]]);
 });
 
 test("what a GPU is can be asked for", () => {

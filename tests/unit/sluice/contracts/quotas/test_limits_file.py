@@ -74,9 +74,9 @@ MANY_NODES = "".join(f"[nodes.n{number}]\ncordon = true\n" for number in range(E
         ("[namespaces.a]\ngpu = 1", "limits.toml: namespaces.a.gpu = 1: unknown key; known here: gpus, memory, "),
         (
             "[namespaces.a]\ngpus = true",
-            "limits.toml: namespaces.a.gpus = true: a whole number from 0 on, or unlimited",
+            "limits.toml: namespaces.a.gpus = true: a whole number from 0 to 999999999, or unlimited",
         ),
-        ("[namespaces.a]\ngpus = 1.5", "limits.toml: namespaces.a.gpus = 1.5: a whole number from 0 on, or unlimited"),
+        ("[namespaces.a]\ngpus = 1.5", "namespaces.a.gpus = 1.5: a whole number from 0 to 999999999, or unlimited"),
         ("[namespaces.a]\ngpus = 1000000000", "namespaces.a.gpus = 1000000000: a whole number"),
         (f"[namespaces.a]\ngpus = 0x{'f' * 9000}", "gpus = (a number of thousands of digits): a whole number"),
         ('[namespaces.a]\npod-memory = "8GB"', 'namespaces.a.pod-memory = "8GB": an amount like 64Gi, 65536Mi or'),

@@ -13,12 +13,18 @@ const OUT_OF_SERVICE = new Set(["stale", "not open", "removed"]);
 const NO_NEW_PODS = new Set([...OUT_OF_SERVICE, "cordoned", "draining"]);
 const NO_SLOT = new Set(["free", "unusable"]);
 const CHANGING = new Set(["making", "ending"]);
+const UUID_BEGINNING = "GPU-1a2b".length;
 const WITHOUT_SLICE = new Set(["requested", "waiting", "making"]);
 
 /** Whether a name is the value, in which `*` stands for anything. @param {string} value @param {string} text */
 function isLike(value, text) {
   const pattern = value.split("*").map((part) => part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join(".*");
   return new RegExp(`^${pattern}$`).test(text.toLowerCase());
+}
+
+/** `gpu-2` is a name, and no UUID that begins with 2. @param {string} value @param {string} text @param {string} uuid */
+function isIn(value, text, uuid) {
+  return text.includes(value) || (value.length >= UUID_BEGINNING && uuid.toLowerCase().includes(value));
 }
 
 /** @param {string} value @param {Record<string, number>} counts */
@@ -82,11 +88,12 @@ function holdsOfSlot(term, each, idle) {
 export function lit(terms, node, gpu, idle) {
   /** @type {Term[]} */
   const ofSlices = [];
-  const text = `${gpu.node} ${gpu.uuid} ${gpu.model} ${node.state} ${node.why ?? ""} ${node.pool ?? ""}`.toLowerCase();
+  const digits = gpu.uuid.replace("GPU-", "");
+  const text = `${gpu.node} ${digits} ${gpu.model} ${node.state} ${node.why ?? ""} ${node.pool ?? ""}`.toLowerCase();
   for (const term of terms) {
     if (term.key === "team" || (term.key === "is" && OF_SLICES.has(term.value))) ofSlices.push(term);
     else if (term.key === "") {
-      if (!text.includes(term.value)) ofSlices.push(term);
+      if (!isIn(term.value, text, gpu.uuid)) ofSlices.push(term);
       else if (term.negated) return null;
     } else if (holdsOfGpu(term, node, gpu) === Boolean(term.negated)) return null;
   }
