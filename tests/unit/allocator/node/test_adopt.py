@@ -121,17 +121,21 @@ def test_a_source_that_counts_more_than_is_known_has_not_synced_for_us(bench):
 
 
 def test_every_agent_gets_its_durable_in_each_incarnation(bench):
-    """Asked once, again after a while, not after it is there, and again for a new incarnation."""
+    """Asked once, a while after it could not be made (not before: many take their turns), and not after it is
+    there; again for a new incarnation."""
 
     def asked_for() -> list:
         return [i for i in bench.tick() if isinstance(i, EnsureAgent)]
 
     assert asked_for() == [EnsureAgent(NODE)]
+    bench.now = 60.0
     assert asked_for() == []
-    bench.now = 6.0
+    bench.handle(AgentEnsured(NODE, made=False))
+    assert asked_for() == []
+    bench.now = 66.0
     assert asked_for() == [EnsureAgent(NODE)]
     bench.handle(AgentEnsured(NODE))
-    bench.now = 12.0
+    bench.now = 72.0
     assert asked_for() == []
 
 
