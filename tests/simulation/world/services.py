@@ -86,10 +86,10 @@ class AllocatorHost(Host):
 
         def ensure() -> None:
             broker = self.broker
-            if not broker.up or self.name in broker.cut or not broker.values.has(Stream.BOOK):
-                return  # the shell has said so in its log; the core asks again
-            broker.values.ensure_agent(node)
-            self.later(0.002, lambda: self.offer(AgentEnsured(node)))
+            made = broker.up and self.name not in broker.cut and broker.values.has(Stream.BOOK)
+            if made:
+                broker.values.ensure_agent(node)
+            self.later(0.002, lambda: self.offer(AgentEnsured(node, made=made)))
 
         self.clockwork.after(0.002, ensure)
 

@@ -19,7 +19,7 @@ from sluice_allocator.core.events import (
     LeaseChanged,
 )
 from sluice_allocator.core.quotas.overcommit import note_read
-from sluice_allocator.core.recheck import consumer_made, source_synced
+from sluice_allocator.core.recheck import consumer_answered, source_synced
 from sluice_allocator.core.resize.resize import ask, ask_again, landed
 from sluice_allocator.core.state.conditions import Condition
 
@@ -36,10 +36,9 @@ class Allocator:
     @property
     def unfinished(self) -> bool:
         """Whether anything is left to look at or to try. Any event continues it; `Continue` does nothing else."""
-        facts, is_paused = self.ctx.facts, self.ctx.outbox.paused
-        return bool(facts.gone or facts.unbooked) or (
-            facts.settled and not is_paused and not self.ctx.nothing_else_to_do
-        )
+        facts, ctx = self.ctx.facts, self.ctx
+        is_due = facts.settled and not ctx.outbox.paused and not ctx.nothing_else_to_do
+        return bool(facts.gone or facts.unbooked) or is_due
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Handle one event; the only way in which anything changes."""
@@ -72,7 +71,7 @@ class Allocator:
         if isinstance(event, LeaseChanged):
             self._lease(held=event.held)
         elif isinstance(event, AgentEnsured):
-            consumer_made(self.ctx, event.node)
+            consumer_answered(self.ctx, event.node, made=event.made)
         elif isinstance(event, AdjustAsked):
             ask(self.ctx, event.number, event.change)
 

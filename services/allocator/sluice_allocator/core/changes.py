@@ -32,7 +32,9 @@ def value_changed(ctx: SchedulerContext, address: Address) -> None:
     """The value at this address changed or is gone: mark what has to be looked at again."""
     match address.kind:  # what comes most often first
         case "ledger" | "slice":
-            _entry_changed(ctx, NodeName(address.key[0]), AllocationId(address.key[1]))
+            _entry_changed(
+                ctx, NodeName(address.key[0]), AllocationId(address.key[1]), is_entry=address.kind == "ledger"
+            )
         case "request" | "waiting" | "eviction" | "evicted":
             _request_changed(ctx, RequestId(address.key[0]))
             if address.kind == "evicted":
@@ -79,14 +81,16 @@ def _request_changed(ctx: SchedulerContext, request: RequestId) -> None:
     look_at_victims_of(ctx, request)
 
 
-def _entry_changed(ctx: SchedulerContext, node: NodeName, allocation: AllocationId) -> None:
+def _entry_changed(ctx: SchedulerContext, node: NodeName, allocation: AllocationId, *, is_entry: bool) -> None:
     """An entry of a node's ledger changed, or its slice's status; the head of the ledger counts as an entry."""
     is_head = allocation == "head"
     if is_head:
         recheck.watch_head(ctx, node)
     if ctx.gangs.member_of:
         ctx.gangs.touch(request_named(allocation))
-    if is_head or node in ctx.unopened or node in ctx.facts.removed or ctx.facts.unreadable:
+    counts = is_entry or isinstance(ctx.facts.slices.get(allocation), SliceGone | None)  # of slices: which are gone
+    is_adopted_next = node in ctx.unopened and counts and not ctx.undecided_under.get(subjects.ledger_filter(node))
+    if is_head or is_adopted_next or node in ctx.facts.removed or ctx.facts.unreadable:
         ctx.changed_nodes[node] = None
     if not is_head and (ctx.over_quota.unbooked.claims_of or allocation not in ctx.facts.ledger):
         request = request_named(allocation)

@@ -34,7 +34,7 @@ class SchedulerConfig:
     node_worth: int = 8  # so many requests a node counts as there: shown for the first time it takes 0.3 ms
     book_batch: int = 200  # after a reading, one event is worth booking so many places that it showed
     recheck_batch: int = 1000  # of each condition, at most so many keys are looked at again in one tick
-    ensure_retry_s: float = 5.0  # how long to wait for a node's durable before asking for it again
+    ensure_retry_s: float = 5.0  # how long after a node's durable could not be made it is asked for again
     retry_first_s: float = 1.0
     """A GPU on which making a slice failed is avoided by that request for this long, then twice as long, ..."""
     retry_max_s: float = 300.0  # ... and never longer than this.

@@ -14,9 +14,10 @@ class LeaseChanged(msgspec.Struct, frozen=True):
 
 
 class AgentEnsured(msgspec.Struct, frozen=True):
-    """A node's agent has its durable consumer of the ledger."""
+    """A node's agent has its durable consumer of the ledger; or, unless `made`, it could not be created just now."""
 
     node: NodeName
+    made: bool = True
 
 
 class Continue(msgspec.Struct, frozen=True):

@@ -1,6 +1,7 @@
 """What is looked at again as time passes: `RULES` has one rule for each condition, and what follows when it has lasted.
 Facts make a condition observed (`watch_*`); a tick looks at a bounded number of each kind in turn."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -225,14 +226,6 @@ def _stop_waiting(ctx: SchedulerContext, node: NodeName) -> None:
     ctx.changed_requests |= ctx.node_waits.release(node)
 
 
-def _look_at_node(ctx: SchedulerContext, node: NodeName) -> None:
-    ctx.changed_nodes[node] = None
-
-
-def _look_at_request(ctx: SchedulerContext, request: RequestId) -> None:
-    ctx.changed_requests[request] = None
-
-
 def watch_head(ctx: SchedulerContext, node: NodeName) -> None:
     """The head of a node's ledger changed. If it was closed for a removal that is not read here, STATE is read first:
     what is known of the node may lack what was made since, and its place would be given away."""
@@ -247,18 +240,20 @@ def watch_consumer(ctx: SchedulerContext, node: NodeName) -> None:
     ctx.conditions.observe(Condition.CONSUMER_MISSING, node, holds=is_missing, due=ctx.now)
 
 
-def consumer_made(ctx: SchedulerContext, node: NodeName) -> None:
-    """The shell created a consumer, in the incarnation in which it was last asked for."""
+def consumer_answered(ctx: SchedulerContext, node: NodeName, *, made: bool) -> None:
+    """The shell created a consumer, in the incarnation in which it was last asked for; or it could not."""
     watched = ctx.conditions.get(Condition.CONSUMER_MISSING, node)
     if watched is not None and watched.mark:
-        ctx.ensured[node] = ctx.facts.incarnation
-        ctx.conditions.clear(Condition.CONSUMER_MISSING, node)
+        watched.due = ctx.now + ctx.rules.ensure_retry_s
+        if made:
+            ctx.ensured[node] = ctx.facts.incarnation
+            ctx.conditions.clear(Condition.CONSUMER_MISSING, node)
 
 
 def _ask_for_consumer(ctx: SchedulerContext, node: NodeName) -> None:
     watched = ctx.conditions.get(Condition.CONSUMER_MISSING, node)
     assert watched is not None
-    watched.due, watched.mark = ctx.now + ctx.rules.ensure_retry_s, 1
+    watched.due, watched.mark = math.inf, 1  # a fleet's take their turns: asked again after the answer only
     ctx.consumers_wanted.append(node)
 
 
@@ -267,10 +262,10 @@ RULES: tuple[Rule[Any], ...] = (
     Rule(Condition.ANSWER_WITHOUT_REQUEST, _end_answer, _is_orphaned_answer, confirmed_by=Stream.STATE),
     Rule(Condition.STATUS_WITHOUT_SLICE, _revoke_status, _is_nowhere),
     Rule(Condition.BOUND_WITHOUT_ENTRY, _read_book, lambda ctx, request, _: _has_no_entry(ctx, request) or None),
-    Rule(Condition.BINDING_DIFFERS, _look_at_request, once=True),
-    Rule(Condition.SLICE_WITHOUT_ENTRY, _look_at_node, once=True),
+    Rule(Condition.BINDING_DIFFERS, lambda ctx, request: ctx.changed_requests.setdefault(request), once=True),
+    Rule(Condition.SLICE_WITHOUT_ENTRY, lambda ctx, node: ctx.changed_nodes.setdefault(node), once=True),
     Rule(Condition.NODE_NEVER_OPENED, _stop_waiting, once=True),
-    Rule(Condition.NODE_REMOVED, _look_at_node, once=True),
+    Rule(Condition.NODE_REMOVED, lambda ctx, node: ctx.changed_nodes.setdefault(node), once=True),
     Rule(Condition.CONSUMER_MISSING, _ask_for_consumer),
 )
 """Each condition once, except `REMOVAL_UNREAD`: a reading of STATE ends it."""

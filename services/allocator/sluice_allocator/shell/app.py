@@ -120,17 +120,16 @@ async def _keep_streams(bus: Bus, clock: Clock, history_bytes: int) -> None:
         await clock.sleep(STREAMS_LOOK_S)
 
 
-def _ensurer(bus: Bus) -> Callable[[EnsureAgent], Awaitable[AgentEnsured | None]]:
+def _ensurer(bus: Bus) -> Callable[[EnsureAgent], Awaitable[AgentEnsured]]:
     log = logs.get("agents")
 
-    async def ensure(wanted: EnsureAgent) -> AgentEnsured | None:
+    async def ensure(wanted: EnsureAgent) -> AgentEnsured:
         try:
             await bus.ensure_agent(wanted.node)
-        except TimeoutError:
-            return None  # the core repeats the instruction
-        except BusError as error:  # of this node alone: where the connection is at fault, its readers end the service
-            log.warning("an agent cannot read its orders", node=wanted.node, why=str(error))
-            return None
+        except (TimeoutError, BusError) as error:  # of this node alone: a connection at fault ends readers, and so all
+            say = log.debug if isinstance(error, TimeoutError) else log.warning
+            say("an agent cannot read its orders", node=wanted.node, why=str(error))
+            return AgentEnsured(wanted.node, made=False)
         return AgentEnsured(wanted.node)
 
     return ensure

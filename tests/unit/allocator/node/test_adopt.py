@@ -18,6 +18,7 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId
 from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice_allocator.core import cycle
 from sluice_allocator.core.events import AgentEnsured, EnsureAgent
 
 
@@ -121,18 +122,38 @@ def test_a_source_that_counts_more_than_is_known_has_not_synced_for_us(bench):
 
 
 def test_every_agent_gets_its_durable_in_each_incarnation(bench):
-    """Asked once, again after a while, not after it is there, and again for a new incarnation."""
+    """Asked once, a while after it could not be made (not before: many take their turns), and not after it is
+    there; again for a new incarnation."""
 
     def asked_for() -> list:
         return [i for i in bench.tick() if isinstance(i, EnsureAgent)]
 
     assert asked_for() == [EnsureAgent(NODE)]
+    bench.now = 60.0
     assert asked_for() == []
-    bench.now = 6.0
+    bench.handle(AgentEnsured(NODE, made=False))
+    assert asked_for() == []
+    bench.now = 66.0
     assert asked_for() == [EnsureAgent(NODE)]
     bench.handle(AgentEnsured(NODE))
-    bench.now = 12.0
+    bench.now = 72.0
     assert asked_for() == []
+
+
+def test_a_node_is_not_looked_at_for_each_of_its_slices(empty, monkeypatch):
+    """After a wipe a node with 56 would be, at each status and each entry, and all its slices each time."""
+    looks, look = [], cycle.reconcile_node
+    monkeypatch.setattr(cycle, "reconcile_node", lambda ctx, node: (looks.append(node), look(ctx, node)))
+    reports = tuple(living(f"p{number}") for number in range(20))
+    empty.observe(subjects.node(NODE), news_of(snapshot("node-a", (), generation=2)))
+    empty.pull(snapshot("node-a", (gpu_report("node-a", 0),)))
+    for report in reports:
+        grant = msg.Grant(revision=1, incarnation=INCARNATION, booking=report.booking)
+        empty.observe(subjects.slice_(NODE, report.booking.allocation), ready_of(grant))
+    now = snapshot("node-a", (gpu_report("node-a", 0),), slices=reports, generation=2)
+    landed = empty.land_all(empty.pull(now))
+    assert [type(each.message) for each in landed[:21]] == [*[msg.Grant] * 20, msg.NodeOpened]
+    assert len(looks) < 6
 
 
 def test_an_agent_is_not_left_saying_gone_for_ever(bench):

@@ -252,6 +252,15 @@ def test_a_pod_waits_while_its_node_is_not_open(empty):
     assert said(tick(empty, 100.0)) == []
 
 
+def test_a_pod_whose_node_is_not_open_yet_is_told_if_that_lasts(empty):
+    """After a wipe all pods of a fleet wait for a moment: to say so and take it back would be half of all writes."""
+    assert messages(empty.request(replace(asked("p1"), held=HELD))) == []
+    assert messages(tick(empty, 29.0)) == []
+    (pending,) = messages(tick(empty, 2.0))
+    assert pending.message == "its slice is on node-a, which is not open yet"
+    assert messages(tick(empty, 2.0)) == []
+
+
 def test_a_pod_whose_ticket_cannot_be_believed_waits_and_is_told(empty):
     """It may be running on an instance of an unknown owner: ended, or given a second one."""
     ticket = ticket_name(OLD, RunId("run-1"), 1)

@@ -26,6 +26,6 @@ async def test_one_node_whose_consumer_is_refused_does_not_end_the_allocator(
     await bus.ensure_streams()
     assert await bus.incarnation(Stream.BOOK)
     found = [await _ensurer(bus)(EnsureAgent(NodeName(name))) for name in ("gpu-1", "gpu-2", "gpu-3")]
-    assert found == [AgentEnsured(NodeName("gpu-1")), None, AgentEnsured(NodeName("gpu-3"))]
+    assert found == [AgentEnsured(NodeName(name), made=name != "gpu-2") for name in ("gpu-1", "gpu-2", "gpu-3")]
     said = capsys.readouterr()
     assert "gpu-2 exists with other settings" in said.out + said.err

@@ -114,13 +114,13 @@ def _adopt(ctx: SchedulerContext, node: NodeName, inventory: msg.NodeInventory) 
         ctx.commit(subjects.ledger(node, booking.allocation), _adopting_entry(ctx, report), booking.request)
     if not missing:
         _close_again(ctx, node)
-        adopted = (report.booking.allocation for report in snapshot.slices)
+        reported = (report.booking.allocation for report in snapshot.slices)
         head = msg.NodeOpened(
             node=node,
             incarnation=ctx.facts.incarnation,
             boot_id=snapshot.boot_id,
             agent_run=snapshot.agent_run,
-            adopted=tuple(allocation for allocation in adopted if allocation in ctx.facts.ledger),
+            adopted=tuple(each for each in reported if each in ctx.facts.ledger),
             lived=_lived(ctx, node, snapshot),
         )
         ctx.commit(subjects.head(node), head, "")
@@ -131,10 +131,8 @@ def _look_for_unentered(ctx: SchedulerContext, node: NodeName, inventory: msg.No
     their way, or BOOK was lost and STATE was not, whose last message is older than the newest slice."""
     if not _may_adopt(ctx, node, inventory):
         return
-    lacks_some = any(_is_missing(ctx, report) for report in inventory.snapshot.slices)
-    ctx.conditions.observe(
-        Condition.SLICE_WITHOUT_ENTRY, node, holds=lacks_some, due=ctx.now + ctx.rules.orphan_grace_s
-    )
+    due, lacks_some = ctx.now + ctx.rules.orphan_grace_s, any(_is_missing(ctx, e) for e in inventory.snapshot.slices)
+    ctx.conditions.observe(Condition.SLICE_WITHOUT_ENTRY, node, holds=lacks_some, due=due)
 
 
 def _is_to_be_closed(ctx: SchedulerContext, node: NodeName) -> bool:

@@ -19,7 +19,7 @@ def await_node(ctx: SchedulerContext, request: RequestId, held: Held | None) -> 
         return None
     if ctx.conditions.is_mature(Condition.NODE_REMOVED, found.node):
         close_unbooked(ctx, request, found)
-    ctx.node_waits.hold(request, found.node)
+    ctx.node_waits.hold(request, found.node, ctx.now)
     return found.node
 
 
@@ -28,21 +28,23 @@ def await_any_node(ctx: SchedulerContext, request: RequestId) -> bool:
     waits for one such node after the other, at most `orphan_grace_s` for each. False when there is none."""
     node = next(iter(ctx.conditions.young(Condition.NODE_NEVER_OPENED)), None)
     if node is not None:
-        ctx.node_waits.hold(request, NodeName(node))
+        ctx.node_waits.hold(request, NodeName(node), ctx.now)
     return node is not None
 
 
 def say_that_it_waits(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, node: NodeName) -> None:
-    """Publish why the pod is not bound again yet. It is looked at when the node is adopted, and now and then."""
-    ctx.node_waits.hold(request, node)
-    say_why(ctx, request, asked, f"its slice is on {node}, which is not open yet", _NOT_OPEN)
+    """Publish why the pod is not bound again yet, if that lasts: after a wipe a whole fleet waits for a moment. It is
+    looked at when the node is adopted, and now and then."""
+    ctx.node_waits.hold(request, node, ctx.now)
+    if ctx.now >= ctx.node_waits.since[request] + ctx.rules.orphan_grace_s:
+        say_why(ctx, request, asked, f"its slice is on {node}, which is not open yet", _NOT_OPEN)
 
 
 def say_that_it_is_in_doubt(
     ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, held: Held, ticket: str
 ) -> None:
     """Publish that its slice is on a node whose agent cannot tell. It is looked at now and then."""
-    ctx.node_waits.hold(request, held.node)
+    ctx.node_waits.hold(request, held.node, ctx.now)
     message = (
         f"its slice may be on {held.node}, which has lost its journal and cannot believe ticket {ticket}; "
         "`sluice gpus` says why: delete the pod, and it is given another"

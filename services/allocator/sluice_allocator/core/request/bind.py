@@ -80,7 +80,7 @@ def follow_bound(ctx: SchedulerContext, request: RequestId, binding: msg.Bound, 
     elif binding.allocation in ctx.facts.lost:
         held = msg.Held(node=binding.node, allocation=binding.allocation)
         if is_unshown(ctx, binding.node):
-            ctx.node_waits.hold(request, binding.node)
+            ctx.node_waits.hold(request, binding.node, ctx.now)
         elif not doubtful_ticket(ctx, held) and await_node(ctx, request, held) is None:
             release(ctx, request, "slice lost: it is no longer in the ledger")
 

@@ -59,6 +59,8 @@ def reconcile_request(ctx: SchedulerContext, request: RequestId) -> None:
         ctx.queue.remove(request)
         reconcile_ended(ctx, request, asked, entries)
         has_reason = False
+    if request not in ctx.node_waits.node_of:
+        ctx.node_waits.since.pop(request, None)
     if not has_reason:
         _end_waiting(ctx, request)
     if ctx.gangs.member_of:
@@ -151,15 +153,14 @@ def _keep_pinned(
         say_that_it_is_in_doubt(ctx, request, asked, held, ticket)
         return True
     node = await_node(ctx, request, held)
+    if node is None and held.allocation not in ctx.facts.ledger and is_unshown(ctx, held.node):
+        node = held.node
     if node is not None:
         say_that_it_waits(ctx, request, asked, node)
         return True
     entry = entries.get(held.allocation)
     if isinstance(entry, msg.Revoke) or (isinstance(entry, msg.Grant) and held.allocation not in judged.standing):
         return True  # it is revoked, or about to be: what follows when it is gone
-    if held.allocation not in ctx.facts.ledger and is_unshown(ctx, held.node):
-        say_that_it_waits(ctx, request, asked, held.node)
-        return True
     lost = why_lost(ctx, request, held)
     if lost is None or request in ctx.committing:
         return False

@@ -103,13 +103,15 @@ class NodeWaits:
     """Requests that may have a slice on a node where that is not certain yet, and the one node each waits for."""
 
     node_of: OrderedDict[RequestId, NodeName] = field(default_factory=OrderedDict)  # looked at longest ago first
+    since: dict[RequestId, float] = field(default_factory=dict)  # when each began to wait, whichever the node
     _on: dict[NodeName, dict[RequestId, None]] = field(default_factory=dict)
 
-    def hold(self, request: RequestId, node: NodeName) -> None:
+    def hold(self, request: RequestId, node: NodeName, now: float) -> None:
         if self.node_of.get(request, node) != node:
             self.let_go(request)
         put(self._on, node, request)
         self.node_of[request] = node
+        self.since.setdefault(request, now)
 
     def let_go(self, request: RequestId) -> None:
         """A request is reconsidered: whether it waits for a node is decided again."""

@@ -222,8 +222,7 @@ def publish_wait(ctx: Context, request: RequestId, asked: AllocationRequested, w
 def say_why(ctx: Context, request: RequestId, asked: AllocationRequested, message: str, reason: ReasonCount) -> None:
     """Publish why the pod is not bound; the same reason, and over another allocator's, at a bounded rate."""
     kept = ctx.outbox.kept(subjects.waiting(request))
-    is_new = kept is not None or request not in ctx.facts.waiting
-    if isinstance(kept, Pending):
-        is_new = kept.message != message
+    is_first = kept is not None or request not in ctx.facts.waiting
+    is_new = kept.message != message if isinstance(kept, Pending) else is_first
     is_loss = reason.reason is not WaitReason.NODE_NOT_OPEN
     publish_wait(ctx, request, asked, NoPlace(message, (reason,)), is_news=is_loss and is_new)
