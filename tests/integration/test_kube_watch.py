@@ -3,14 +3,14 @@
 import asyncio
 import contextlib
 import itertools
-import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from factories.broker.memory_bus import MemoryBroker
+from factories.cluster.described_pods import asking
 from factories.cluster.kubernetes import Cluster, pod
 from factories.waiting import until
 from factories.words import write_of
@@ -21,29 +21,12 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Observed, Stream
 from sluice.contracts.bus.trace_headers import trace_id
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
-from sluice.contracts.kube.names import ENV_ALWAYS, MOUNT_PATH, VOLUME, granted_field_path
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.shell.kube.app import watch_cluster
 from sluice_pod_watcher.shell.kube.client import KubeApi
-
-
-def asking(name: str) -> dict[str, Any]:
-    """A pod after admission."""
-    env = [
-        {"name": var, "valueFrom": {"fieldRef": {"fieldPath": granted_field_path("main", key)}}}
-        for var, key in ENV_ALWAYS
-    ]
-    mount = {"name": VOLUME, "mountPath": MOUNT_PATH, "subPathExpr": "$(SLUICE_TICKET)", "readOnly": True}
-    container = {"name": "main", "image": "busybox:1.36", "env": env, "volumeMounts": [mount]}
-    volume = {"name": VOLUME, "csi": {"driver": "slice.sluice.dev", "readOnly": True}}
-    ask = {"version": 1, "first": "main", "annotations": {"sluice.dev/profile": "1g.5gb"}}
-    body = pod(name, annotations={"sluice.dev/request": json.dumps(ask)}, volumes=[volume])
-    body["spec"]["containers"] = [container]
-    body["metadata"]["labels"] = {"sluice.dev/managed": "true"}
-    return body
 
 
 class Scene:
@@ -167,14 +150,8 @@ class Scene:
 
 
 @pytest.fixture
-def kube() -> Iterator[FakeKube]:
-    with FakeKube() as fake:
-        fake.nodes.add("gpu-1.example.internal", cpu="64", memory="256Gi")
-        yield fake
-
-
-@pytest.fixture
 async def scene(kube: FakeKube, tmp_path: Path) -> AsyncIterator[Scene]:
+    kube.nodes.add("gpu-1.example.internal", cpu="64", memory="256Gi")
     cluster = Cluster(kube.kubeconfig(tmp_path / "config"), kube)
     async with cluster.opened() as opened:
         made = Scene(kube, opened, await opened.namespace())
