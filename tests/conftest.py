@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from nvml.build import Built, NoCompilerError, build
 
 # A run that fails can be repeated, and a machine that is busy fails nothing: new examples are for `make fuzz` and for
 # the machines of `make sim`, which take as long as somebody wants to wait.
@@ -51,6 +52,15 @@ def tmp_path(tmp_path):
         for target in left:
             subprocess.run(["umount", "--lazy", target], check=True)
         pytest.fail(f"mounts left behind: {', '.join(os.path.relpath(target, tmp_path) for target in left)}")
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Our stand-in for libnvidia-ml, compiled once; skips without a C compiler."""
+    try:
+        return build(tmp_path_factory.mktemp("nvml"))
+    except NoCompilerError as error:
+        pytest.skip(f"the NVML library cannot be made: {error}")
 
 
 @pytest.fixture(autouse=True)

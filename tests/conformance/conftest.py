@@ -17,7 +17,7 @@ from factories.broker.bus_rigs import MemoryRig, NatsRig, Rig, SharedClusterRig,
 from factories.broker.containers import ContainerLaunch, why_not
 from factories.images import build_image, remove_image
 from nvml.backends import DeviceRig, NvmlRig, SimulatedRig, fleet
-from nvml.build import Built, NoCompilerError, build
+from nvml.build import Built
 
 from sluice.runtime.bus import Bus
 from sluice.runtime.nats_server.process import Broker, Launch, launch_process
@@ -98,14 +98,6 @@ async def rig(request: pytest.FixtureRequest, tmp_path: Path, cluster: Cluster) 
 async def bus(rig: Rig) -> Bus:
     """An allocator's connection to each kind of broker."""
     return await rig.bus()
-
-
-@pytest.fixture(scope="session")
-def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    try:
-        return build(tmp_path_factory.mktemp("nvml"))
-    except NoCompilerError as error:
-        pytest.skip(f"the NVML library cannot be made: {error}")
 
 
 @pytest.fixture

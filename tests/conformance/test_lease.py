@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from factories.broker.bus_rigs import NatsRig, Rig
+from factories.broker.leases import kept_in_background
 from factories.waiting import until
 
 from sluice.contracts.bus import subjects
@@ -45,21 +46,11 @@ async def _watched(leases: list[Lease]) -> AsyncIterator[list[int]]:
         await asyncio.wait((task,))
 
 
-@asynccontextmanager
-async def _kept(lease: Lease) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(lease.keep())
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.wait((task,))
-
-
 async def test_one_of_several_candidates_works_and_another_follows_when_it_stops(rig: Rig) -> None:
     """At no moment two; the epoch of the follower is higher."""
     leases = await _candidates(rig, 3)
     async with _watched(leases) as counts, contextlib.AsyncExitStack() as stack:
-        tasks = [await stack.enter_async_context(_kept(lease)) for lease in leases]
+        tasks = [await stack.enter_async_context(kept_in_background(lease)) for lease in leases]
         await until(lambda: _any_held(leases))
         first = next(lease for lease in leases if lease.held)
         tasks[leases.index(first)].cancel()
@@ -84,7 +75,7 @@ async def test_what_nobody_can_read_does_not_keep_everybody_from_working(rig: Ri
     """It was put there without a TTL, by hand for instance; a holder's own word changes with each renewal."""
     leases = await _candidates(rig, 2)
     await rig.put_undecodable(subjects.lease("allocator").subject)
-    async with _watched(leases) as counts, _kept(leases[0]), _kept(leases[1]):
+    async with _watched(leases) as counts, kept_in_background(leases[0]), kept_in_background(leases[1]):
         await until(lambda: _any_held(leases))
         await asyncio.sleep(ABANDONED_TTLS * TTL_S + 1)  # it is kept, and no waiting allocator takes it
     assert max(counts) == 1
@@ -93,7 +84,7 @@ async def test_what_nobody_can_read_does_not_keep_everybody_from_working(rig: Ri
 async def test_a_holder_that_cannot_renew_stops_by_its_own_clock(nats: NatsRig) -> None:
     """Before the broker gives the lease to another; and works again when the broker is back."""
     leases = await _candidates(nats, 2)
-    async with _watched(leases) as counts, _kept(leases[0]), _kept(leases[1]):
+    async with _watched(leases) as counts, kept_in_background(leases[0]), kept_in_background(leases[1]):
         await until(lambda: _any_held(leases))
         await nats.broker.servers[0].kill()
         await until(lambda: _none_held(leases))

@@ -10,25 +10,8 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus.codec import Undecodable
-from sluice.contracts.messages import (
-    Booking,
-    DaemonState,
-    DeviceGrant,
-    GpuReport,
-    HostRoom,
-    InstanceReport,
-    Mode,
-    MpsDaemonReport,
-    NodeInventory,
-    NodeSnapshot,
-    PlacementReport,
-    ProfileReport,
-    ResourceClaimRef,
-    Share,
-    SliceReport,
-    SliceState,
-)
 from sluice.contracts.pb import inventory_pb2, node_pb2
 from sluice.contracts.proto.snapshots import (
     inventory_from_proto,
@@ -68,48 +51,51 @@ def numbers(bits: int) -> st.SearchStrategy:
     return st.dictionaries(st.text(max_size=8), st.integers(-(2**bits), 2**bits - 1), max_size=2)
 
 
-SPANS = structs(PlacementReport)
+SPANS = structs(msg.PlacementReport)
 GPUS = structs(
-    GpuReport,
-    profiles=some(structs(ProfileReport, placements=some(SPANS))),
-    instances=some(structs(InstanceReport)),
+    msg.GpuReport,
+    profiles=some(structs(msg.ProfileReport, placements=some(SPANS))),
+    instances=some(structs(msg.InstanceReport)),
     creatable=numbers(31),
     quarantined=some(SPANS),
     links=numbers(31),
-    daemons=some(structs(MpsDaemonReport, state=st.sampled_from(get_args(DaemonState)))),
+    daemons=some(structs(msg.MpsDaemonReport, state=st.sampled_from(get_args(msg.DaemonState)))),
 )
-SHARES = structs(Share, mode=st.sampled_from(("mps", "fractional")))
-DEVICES = some(structs(DeviceGrant, share=st.none() | SHARES))
+SHARES = structs(msg.Share, mode=st.sampled_from(("mps", "fractional")))
+DEVICES = some(structs(msg.DeviceGrant, share=st.none() | SHARES))
 RESOURCE_CLAIMS = structs(
-    ResourceClaimRef, requests=st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=3)
+    msg.ResourceClaimRef, requests=st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=3)
 )
 SLICES = structs(
-    SliceReport,
+    msg.SliceReport,
     booking=structs(
-        Booking, devices=DEVICES, room=structs(HostRoom, resources=numbers(63)), resource_claims=some(RESOURCE_CLAIMS)
+        msg.Booking,
+        devices=DEVICES,
+        room=structs(msg.HostRoom, resources=numbers(63)),
+        resource_claims=some(RESOURCE_CLAIMS),
     ),
     after=some(st.text(max_size=8)),
     counts=DEVICES,
-    state=st.sampled_from(get_args(SliceState)),
+    state=st.sampled_from(get_args(msg.SliceState)),
 )
-MODES = st.lists(st.sampled_from(get_args(Mode)), min_size=1, max_size=3).map(tuple)
+MODES = st.lists(st.sampled_from(get_args(msg.Mode)), min_size=1, max_size=3).map(tuple)
 TEXTS = some(st.text(max_size=8))
 SNAPSHOTS = structs(
-    NodeSnapshot, gpus=some(GPUS), slices=some(SLICES), modes=MODES, warnings=TEXTS, doubtful_tickets=TEXTS
+    msg.NodeSnapshot, gpus=some(GPUS), slices=some(SLICES), modes=MODES, warnings=TEXTS, doubtful_tickets=TEXTS
 )
 
 
 @settings(deadline=None, max_examples=50)
 @given(SNAPSHOTS)
-def test_a_pulled_snapshot_says_all_that_the_agent_said(snapshot: NodeSnapshot):
+def test_a_pulled_snapshot_says_all_that_the_agent_said(snapshot: msg.NodeSnapshot):
     """Struct to bytes of protobuf and back is the same struct."""
     data = snapshot_to_proto(snapshot).SerializeToString()
     assert snapshot_from_proto(node_pb2.NodeSnapshot.FromString(data)) == snapshot
 
 
 @settings(deadline=None, max_examples=30)
-@given(structs(NodeInventory, snapshot=SNAPSHOTS))
-def test_a_watched_inventory_says_all_that_the_bus_says(inventory: NodeInventory):
+@given(structs(msg.NodeInventory, snapshot=SNAPSHOTS))
+def test_a_watched_inventory_says_all_that_the_bus_says(inventory: msg.NodeInventory):
     """Struct to bytes of protobuf and back is the same struct, staleness and time included."""
     data = inventory_to_proto(inventory).SerializeToString()
     assert inventory_from_proto(inventory_pb2.NodeInventory.FromString(data)) == inventory
@@ -118,18 +104,18 @@ def test_a_watched_inventory_says_all_that_the_bus_says(inventory: NodeInventory
 def test_no_field_of_the_bus_form_is_missing_in_the_grpc_form():
     """Each struct has the same fields as its protobuf message: adding one reminds of the other."""
     pairs = [
-        (NodeSnapshot, node_pb2.NodeSnapshot),
-        (GpuReport, node_pb2.Gpu),
-        (PlacementReport, node_pb2.Placement),
-        (ProfileReport, node_pb2.Profile),
-        (InstanceReport, node_pb2.Instance),
-        (SliceReport, node_pb2.SliceReport),
-        (Booking, node_pb2.Booking),
-        (DeviceGrant, node_pb2.DeviceGrant),
-        (Share, node_pb2.Share),
-        (HostRoom, node_pb2.HostRoom),
-        (ResourceClaimRef, node_pb2.ResourceClaimRef),
-        (NodeInventory, inventory_pb2.NodeInventory),
+        (msg.NodeSnapshot, node_pb2.NodeSnapshot),
+        (msg.GpuReport, node_pb2.Gpu),
+        (msg.PlacementReport, node_pb2.Placement),
+        (msg.ProfileReport, node_pb2.Profile),
+        (msg.InstanceReport, node_pb2.Instance),
+        (msg.SliceReport, node_pb2.SliceReport),
+        (msg.Booking, node_pb2.Booking),
+        (msg.DeviceGrant, node_pb2.DeviceGrant),
+        (msg.Share, node_pb2.Share),
+        (msg.HostRoom, node_pb2.HostRoom),
+        (msg.ResourceClaimRef, node_pb2.ResourceClaimRef),
+        (msg.NodeInventory, inventory_pb2.NodeInventory),
     ]
     for struct, message in pairs:
         only_grpc = {"unchanged"} if message is node_pb2.NodeSnapshot else set()
@@ -156,7 +142,7 @@ def test_a_newer_agents_unknown_kind_of_share_is_told_and_not_guessed():
 def test_an_agent_of_before_the_shares_is_read_as_it_was_meant():
     """Defaults for an older agent: whole devices only, no time quotas, the usual number of MPS clients."""
     found = snapshot_from_proto(node_pb2.NodeSnapshot(node="n", gpus=[node_pb2.Gpu(uuid="g")]))
-    assert isinstance(found, NodeSnapshot)
+    assert isinstance(found, msg.NodeSnapshot)
     assert (found.modes, found.time_quota) == (("exclusive",), False)
     assert (found.gpus[0].mps_clients_max, found.gpus[0].numa_node, found.gpus[0].links) == (48, None, {})
 
@@ -164,7 +150,7 @@ def test_an_agent_of_before_the_shares_is_read_as_it_was_meant():
 def test_a_newer_agents_unknown_way_of_giving_devices_stops_nothing():
     """No request can use it here; the rest of the node stays usable."""
     found = snapshot_from_proto(node_pb2.NodeSnapshot(node="n", modes=[99, node_pb2.MODE_MPS]))
-    assert isinstance(found, NodeSnapshot)
+    assert isinstance(found, msg.NodeSnapshot)
     assert found.modes == ("mps",)
 
 
@@ -188,7 +174,7 @@ def test_no_bytes_of_an_agent_can_stop_the_inventory(data: bytes):
         message = node_pb2.NodeSnapshot.FromString(data)
     except DecodeError:
         return  # protobuf itself refused
-    assert isinstance(snapshot_from_proto(message), NodeSnapshot | Undecodable)
+    assert isinstance(snapshot_from_proto(message), msg.NodeSnapshot | Undecodable)
 
 
 def test_the_committed_grpc_code_is_what_the_proto_files_say():

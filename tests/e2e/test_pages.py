@@ -2,7 +2,7 @@
 The commands of README.md and docs/, typed as they stand there at a running system.
 
 That a line can be typed at all is judged by tests/unit/docs/test_commands.py, with which this shares how pages are
-read; kubectl's lines are run by tests/integration/test_operations_page.py and test_pages_with_kubectl.py.
+read; kubectl's lines are run by tests/integration/test_pages_with_kubectl.py.
 """
 
 import asyncio

@@ -9,20 +9,15 @@ import psutil
 import pytest
 from factories.agent_driver import short_folder
 from factories.gpus.nvml import NvmlMachine
-from nvml.build import NoCompilerError, build
 
 RUN = (sys.executable, "-m", "sluice_console", "run", "--real", "--profile", "1g.5gb", "--")
 
 
 @pytest.fixture
-def machine(tmp_path_factory):
+def machine(nvml_library):
     """One A100 with MIG, and nothing of Sluice."""
-    try:
-        library = build(tmp_path_factory.mktemp("nvml"))
-    except NoCompilerError as error:
-        pytest.skip(f"the NVML library cannot be made: {error}")
     with short_folder() as folder:
-        made = NvmlMachine(library, folder / "machine", state=folder / "nvml.state")
+        made = NvmlMachine(nvml_library, folder / "machine", state=folder / "nvml.state")
         made.add_gpu("a100-40gb")
         for name in ("runtime", "tmp"):
             (folder / name).mkdir()

@@ -1,7 +1,6 @@
 """`sluice up`: the whole system as processes, from a manifest in a folder to a slice on a device, and back."""
 
 import asyncio
-import ctypes
 import os
 import socket
 import stat
@@ -10,19 +9,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from factories.gpus.nvml import has_a_driver
 
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats.connection import Connection
 from sluice_console.shell.live.agent_snapshots import snapshots
 from sluice_console.shell.live.local_user import FILE
-
-
-def has_a_driver():
-    try:
-        ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return False
-    return True
 
 
 def text_of(file):

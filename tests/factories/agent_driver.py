@@ -14,20 +14,10 @@ from pathlib import Path
 import psutil
 from factories.words import booking_of, write_of
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, WriteAccepted
 from sluice.contracts.ids import AllocationId, NodeName
-from sluice.contracts.messages import (
-    Booking,
-    DeviceGrant,
-    Grant,
-    NodeOpened,
-    NodeSnapshot,
-    Revoke,
-    Share,
-    SliceGone,
-    SliceReady,
-)
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc
 from sluice.contracts.proto.snapshots import snapshot_from_proto
 from sluice.runtime.grpc import transport
@@ -77,18 +67,20 @@ class AgentDriver:
         news = await self.until(subjects.node(node), lambda news: news.agent_run != known_run)
         await self.bus.ensure_agent(node)
         incarnation = await self.bus.incarnation(Stream.BOOK)
-        head = NodeOpened(node=node, incarnation=incarnation, boot_id=news.boot_id, agent_run=news.agent_run)
+        head = msg.NodeOpened(node=node, incarnation=incarnation, boot_id=news.boot_id, agent_run=news.agent_run)
         await self.write(subjects.head(node), head)
         return news
 
-    async def grant(self, node, allocation, *devices, namespace="default", share: Share | None = None) -> Booking:
+    async def grant(
+        self, node, allocation, *devices, namespace="default", share: msg.Share | None = None
+    ) -> msg.Booking:
         """Order a slice, or shares, of devices given as (GPU index, profile, start, size)."""
         uuids = self.uuids(node)
         booking = booking_of(
             allocation,
             node,
             tuple(
-                DeviceGrant(container="main", gpu=uuids[gpu], profile=profile, start=start, size=size, share=share)
+                msg.DeviceGrant(container="main", gpu=uuids[gpu], profile=profile, start=start, size=size, share=share)
                 for gpu, profile, start, size in devices
             ),
             request="r",
@@ -96,22 +88,22 @@ class AgentDriver:
             name="pod",
             namespace=namespace,
         )
-        message = Grant(revision=1, incarnation=await self.bus.incarnation(Stream.BOOK), booking=booking)
+        message = msg.Grant(revision=1, incarnation=await self.bus.incarnation(Stream.BOOK), booking=booking)
         await self.write(subjects.ledger(node, booking.allocation), message)
         return booking
 
     async def revoke(self, booking) -> None:
         incarnation = await self.bus.incarnation(Stream.BOOK)
-        message = Revoke(revision=2, incarnation=incarnation, booking=booking, cause="pod gone")
+        message = msg.Revoke(revision=2, incarnation=incarnation, booking=booking, cause="pod gone")
         await self.write(subjects.ledger(booking.node, booking.allocation), message)
 
-    async def ready(self, node, allocation) -> SliceReady:
+    async def ready(self, node, allocation) -> msg.SliceReady:
         address = subjects.slice_(node, AllocationId(allocation))
-        return await self.until(address, lambda word: isinstance(word, SliceReady))
+        return await self.until(address, lambda word: isinstance(word, msg.SliceReady))
 
-    async def gone(self, node, allocation) -> SliceGone:
+    async def gone(self, node, allocation) -> msg.SliceGone:
         address = subjects.slice_(node, AllocationId(allocation))
-        return await self.until(address, lambda word: isinstance(word, SliceGone))
+        return await self.until(address, lambda word: isinstance(word, msg.SliceGone))
 
     def said(self) -> str:
         """The end of the log of an agent that is a process: for the message of a failing test."""
@@ -132,7 +124,7 @@ def address_stream(address) -> Stream:
     return Stream.BOOK if address.kind in {"ledger", "binding"} else Stream.STATE
 
 
-async def pull(endpoint: str, node: NodeName) -> NodeSnapshot:
+async def pull(endpoint: str, node: NodeName) -> msg.NodeSnapshot:
     async with transport.channel(endpoint) as channel:
         stub = agent_pb2_grpc.AgentServiceStub(channel)
         return snapshot_from_proto(await stub.GetInventory(agent_pb2.GetInventoryRequest(node=node)))

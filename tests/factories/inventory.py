@@ -5,10 +5,19 @@ from dataclasses import dataclass
 from factories.words import write_of
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
+from sluice.contracts.bus.events import (
+    Entry,
+    Observed,
+    ReadingCaughtUp,
+    ReadingStarted,
+    Stream,
+    Ticked,
+    Write,
+    WriteAccepted,
+)
 from sluice.contracts.ids import GpuUuid, Incarnation, NodeName, OperationId, RunId
 from sluice.contracts.messages import AnyMessage, GpuReport, NodeChanged, NodeInventory, NodeSnapshot
-from sluice_inventory.core.events import Event, Instruction
+from sluice_inventory.core.events import Event, Instruction, Pull, PullSucceeded
 from sluice_inventory.core.inventory import Inventory
 from sluice_inventory.core.node import InventoryConfig
 
@@ -126,3 +135,19 @@ class Bench:
 RULES = InventoryConfig(
     pull_interval_s=10.0, stale_after_s=30.0, retry_first_s=1.0, retry_max_s=4.0, pulls_max=2, retries_max=1
 )
+ASK = Pull(NODE, ENDPOINT)
+LATER = "2026-01-01T00:00:10+00:00"
+
+
+def answered(bench: Bench, generation: int = 1, at: str = AT, **changes) -> list[Instruction]:
+    """The node answers a pull."""
+    return bench.feed(PullSucceeded(NODE, snapshot(generation, **changes), at))
+
+
+def pulled(bench: Bench) -> Bench:
+    """A node was announced, pulled at generation 1, and that landed at sequence 102, at 0 s."""
+    assert bench.hear(news()) == [ASK]
+    assert answered(bench) == [bench.write(1, known())]
+    assert bench.feed(WriteAccepted(OperationId(f"{RUN}-1"), 102)) == []
+    assert bench.hear_inventory(known(), f"{RUN}-1") == []
+    return bench

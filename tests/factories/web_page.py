@@ -11,26 +11,9 @@ from pathlib import Path
 import msgspec
 from factories.words import booking_of
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus.subjects import guarded
 from sluice.contracts.ids import GpuUuid, Incarnation, NodeName, RequestId, RunId, SourceName
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Booking,
-    Bound,
-    Claim,
-    ContainerDevices,
-    DeviceGrant,
-    GpuReport,
-    Grant,
-    InstanceReport,
-    NodeChanged,
-    NodeInventory,
-    NodeOpened,
-    NodeSnapshot,
-    Pending,
-    SliceReport,
-)
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_console.core.documents import PodDocument, StepDocument, StoryDocument
 from sluice_console.core.history.ended import EndedPodDocument, EndedPodsDocument
@@ -109,12 +92,12 @@ def name_of(node: int) -> NodeName:
     return NodeName(f"gpu-{node}")
 
 
-def node_values(number: int, gpus: int, *, stale: bool = False, turn: int = 0) -> dict[str, AnyMessage]:
+def node_values(number: int, gpus: int, *, stale: bool = False, turn: int = 0) -> dict[str, msg.AnyMessage]:
     """The messages about one node with `gpus` GPUs, differently cut; `turn` changes how."""
     node = name_of(number)
-    values: dict[str, AnyMessage] = {}
-    reports: list[GpuReport] = []
-    slices: list[SliceReport] = []
+    values: dict[str, msg.AnyMessage] = {}
+    reports: list[msg.GpuReport] = []
+    slices: list[msg.SliceReport] = []
     for index in range(gpus):
         instances = []
         at = 0
@@ -123,7 +106,11 @@ def node_values(number: int, gpus: int, *, stale: bool = False, turn: int = 0) -
             booking = booking_of(
                 f"{request}_run1_1",
                 node,
-                (DeviceGrant(container="main", gpu=uuid_of(number, index), profile=CUTS[size], start=at, size=size),),
+                (
+                    msg.DeviceGrant(
+                        container="main", gpu=uuid_of(number, index), profile=CUTS[size], start=at, size=size
+                    ),
+                ),
                 request=request,
                 owner=f"uid-{request}",
                 name=f"train-{number}-{index}-{at}",
@@ -131,18 +118,18 @@ def node_values(number: int, gpus: int, *, stale: bool = False, turn: int = 0) -
             )
             uuid = f"MIG-{number:08x}-{index:04x}-4000-8000-{at:012x}"
             instances.append(
-                InstanceReport(
+                msg.InstanceReport(
                     gi_id=at + 1, profile=CUTS[size], start=at, size=size, uuid=uuid, allocation=booking.allocation
                 )
             )
-            slices.append(SliceReport(booking=booking, revision=1, state="ready", revoked=False))
-            values[guarded("ledger", node, booking.allocation).subject] = Grant(
+            slices.append(msg.SliceReport(booking=booking, revision=1, state="ready", revoked=False))
+            values[guarded("ledger", node, booking.allocation).subject] = msg.Grant(
                 revision=1, incarnation=Incarnation("1"), booking=booking
             )
             values |= _served(booking, uuid)
             at += size
         reports.append(
-            GpuReport(
+            msg.GpuReport(
                 uuid=uuid_of(number, index),
                 index=index,
                 model=MODEL,
@@ -156,7 +143,7 @@ def node_values(number: int, gpus: int, *, stale: bool = False, turn: int = 0) -
                 creatable={CUTS[size]: count for size in CUTS if (count := (8 - at) // size)},
             )
         )
-    snapshot = NodeSnapshot(
+    snapshot = msg.NodeSnapshot(
         node=node,
         boot_id="boot",
         agent_run=RUN,
@@ -165,36 +152,36 @@ def node_values(number: int, gpus: int, *, stale: bool = False, turn: int = 0) -
         gpus=tuple(reports),
         slices=tuple(slices),
     )
-    values[guarded("inventory", node).subject] = NodeInventory(
+    values[guarded("inventory", node).subject] = msg.NodeInventory(
         snapshot=snapshot,
         stale=stale,
         stale_message="the agent does not answer" if stale else "",
         observed_at="2026-01-01T00:00:00Z",
     )
-    values[guarded("ledger", node, "head").subject] = NodeOpened(
+    values[guarded("ledger", node, "head").subject] = msg.NodeOpened(
         node=node, incarnation=Incarnation("1"), boot_id="boot", agent_run=RUN
     )
-    values[guarded("node", node).subject] = NodeChanged(
+    values[guarded("node", node).subject] = msg.NodeChanged(
         node=node, endpoint="127.0.0.1:1", boot_id="boot", agent_run=RUN, generation=1, gpus=()
     )
     return values
 
 
-def turned(number: int, gpus: int, *, turn: int) -> dict[str, AnyMessage | None]:
+def turned(number: int, gpus: int, *, turn: int) -> dict[str, msg.AnyMessage | None]:
     """The messages when a node goes from the turn before to this one; None for what is gone."""
-    before: dict[str, AnyMessage | None] = dict.fromkeys(node_values(number, gpus, turn=turn - 1))
+    before: dict[str, msg.AnyMessage | None] = dict.fromkeys(node_values(number, gpus, turn=turn - 1))
     return before | node_values(number, gpus, turn=turn)
 
 
-def _served(booking: Booking, uuid: str) -> dict[str, AnyMessage]:
-    bound = Bound(
+def _served(booking: msg.Booking, uuid: str) -> dict[str, msg.AnyMessage]:
+    bound = msg.Bound(
         request=booking.request,
         request_revision=1,
         allocation=booking.allocation,
         node=booking.node,
         revision=1,
         ticket="t",
-        containers=(ContainerDevices(container="main", visible_devices=uuid, memory_mib=4864),),
+        containers=(msg.ContainerDevices(container="main", visible_devices=uuid, memory_mib=4864),),
     )
     return {
         guarded("request", booking.request).subject: asked(booking.namespace, booking.name),
@@ -202,25 +189,27 @@ def _served(booking: Booking, uuid: str) -> dict[str, AnyMessage]:
     }
 
 
-def asked(namespace: str, name: str, profile: str = "3g.20gb") -> AllocationRequested:
-    return AllocationRequested(
+def asked(namespace: str, name: str, profile: str = "3g.20gb") -> msg.AllocationRequested:
+    return msg.AllocationRequested(
         revision=1,
         source=SourceName("folder"),
         namespace=namespace,
         name=name,
         origin=f"{name}.yaml",
         owner=f"uid-{name}",
-        claims=(Claim(container="main", profile=profile),),
+        claims=(msg.Claim(container="main", profile=profile),),
     )
 
 
-def waiting_values(number: int) -> dict[str, AnyMessage]:
+def waiting_values(number: int) -> dict[str, msg.AnyMessage]:
     request = RequestId(f"w{number}")
     reasons = (ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=8, of=MODEL),)
     why = f"8 x {MODEL}: no free place of that size"
     return {
         guarded("request", request).subject: asked("research", f"queued-{number}"),
-        guarded("waiting", request).subject: Pending(request=request, request_revision=1, message=why, reasons=reasons),
+        guarded("waiting", request).subject: msg.Pending(
+            request=request, request_revision=1, message=why, reasons=reasons
+        ),
     }
 
 
@@ -242,7 +231,7 @@ class Page:
     def url(self) -> str:
         return f"http://{self.host}:{self.port}/"
 
-    def hear(self, values: dict[str, AnyMessage | None]) -> None:
+    def hear(self, values: dict[str, msg.AnyMessage | None]) -> None:
         """Publish these values, and update every browser."""
         for subject, message in values.items():
             self.board.heard(subject, message)
@@ -348,5 +337,5 @@ async def watching(host: str, port: int, **headers: str) -> AsyncIterator[Watche
         writer.transport.abort()
 
 
-def replaced(message: msgspec.Struct, **changes: object) -> AnyMessage:
+def replaced(message: msgspec.Struct, **changes: object) -> msg.AnyMessage:
     return msgspec.structs.replace(message, **changes)

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -27,12 +27,6 @@ class Hasty(SystemClock):
 
     async def sleep(self, duration_s: float) -> None:
         await asyncio.sleep(min(duration_s, 0.01))
-
-
-@pytest.fixture
-def kube() -> Iterator[FakeKube]:
-    with FakeKube() as fake:
-        yield fake
 
 
 @pytest.fixture

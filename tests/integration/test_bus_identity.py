@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from factories.system import fleet_text
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
@@ -25,11 +26,7 @@ from sluice.runtime.service import EXIT_DENIED
 from sluice.runtime.settings import CommonSettings
 
 NODE = NodeName("gpu-1.example.internal")
-FLEET = """
-[[node]]
-name = "gpu-1.example.internal"
-gpus = [{ model = "NVIDIA A100-SXM4-40GB", count = 1, mig = true }]
-"""
+FLEET = fleet_text(1, 1, prefix=NODE)
 
 
 class Guarded:

@@ -30,14 +30,6 @@ BOTH = pytest.mark.parametrize("node", ["host", "container"], indirect=True)
 
 
 @pytest.fixture
-def node(request):
-    """A node with a running driver, in a privileged container or on the host."""
-    with closing(KubeletNode(getattr(request, "param", "container"))) as there:
-        there.start()
-        yield there
-
-
-@pytest.fixture
 def bare():
     """A node without a driver."""
     with closing(KubeletNode()) as there:

@@ -6,6 +6,7 @@ import pytest
 from factories.agent_driver import AgentDriver, daemons_below
 from factories.broker.bus_rigs import broker_and_bus
 from factories.cluster.kubelet_node import NODE, KubeletNode, can_connect, in_time
+from factories.system import fleet_text
 from factories.waiting import wait_until
 from factories.words import booking_of
 
@@ -17,12 +18,7 @@ from sluice.contracts.messages import DeviceGrant, Grant, Share
 from sluice.contracts.ticket_paths import ticket_of
 
 UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
-FLEET = f"""
-[[node]]
-name = "{NODE}"
-gpus = [{{ model = "a100-40gb", count = 1 }}]
-timing = {{ create_ms = 5, destroy_ms = 5 }}
-"""
+FLEET = fleet_text(1, 1, prefix=NODE)
 
 
 @pytest.fixture(params=[("all",), ("csi", "agent")], ids=["one process", "two"])

@@ -13,18 +13,11 @@ import pytest
 from factories.broker.memory_bus import MemoryBroker
 from msgspec.structs import replace
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import NodeName, OperationId, RequestId, RunId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    HostFacts,
-    Released,
-    RequestWithdrawn,
-    SourceSynced,
-)
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.service import EXIT_CONFIG, Service
 from sluice.runtime.tracing.request_traces import RequestTraces
@@ -53,7 +46,7 @@ cpu_cores = 8
 memory_mib = 1024
 gpus = [{ model = "a100-40gb", count = 1 }]
 """
-HOSTS = HostsKnown(((NodeName("gpu-1"), HostFacts(cpu_cores=8, memory_mib=1024, pods_free=110)),))
+HOSTS = HostsKnown(((NodeName("gpu-1"), msg.HostFacts(cpu_cores=8, memory_mib=1024, pods_free=110)),))
 
 
 @dataclass
@@ -72,7 +65,7 @@ class Site:
         hidden.write_text(POD.format(name=name, profile=profile), encoding="utf-8")
         hidden.replace(self.pods / f"{name}.yaml")
 
-    def say(self, address: Address, message: AnyMessage) -> None:
+    def say(self, address: Address, message: msg.AnyMessage) -> None:
         self.broker.values.publish(
             subject=address.subject,
             guard=None,
@@ -83,7 +76,7 @@ class Site:
         )
         self.broker.changed()
 
-    def requests(self) -> dict[str, AnyMessage]:
+    def requests(self) -> dict[str, msg.AnyMessage]:
         entries = self.broker.values.snapshot(Stream.STATE, (), self.broker.clock.monotonic())
         found = {entry.subject: entry.message for entry in entries if entry.message is not None}
         return {
@@ -92,7 +85,7 @@ class Site:
             if subject.startswith("sluice.request.")
         }
 
-    def synced(self) -> SourceSynced | None:
+    def synced(self) -> msg.SourceSynced | None:
         return self.last("sluice.source.folder")
 
     def last(self, subject: str):
@@ -163,14 +156,14 @@ async def test_a_pod_comes_changes_and_goes_as_its_file_does(site):
         site.write("train")
         await site.until(site.requests)
         ((uid, asked),) = site.requests().items()
-        assert isinstance(asked, AllocationRequested)
+        assert isinstance(asked, msg.AllocationRequested)
         assert (asked.origin, asked.owner, asked.claims[0].profile) == ("train.yaml", uid, "1g.5gb")
         site.write("train", profile="3g.20gb")
         await site.until(lambda: site.requests()[uid].revision == 2)
         await site.until(lambda: site.counted() == 1)
         (site.pods / "train.yaml").unlink()
-        await site.until(lambda: isinstance(site.requests()[uid], RequestWithdrawn))
-        site.say(subjects.binding(RequestId(uid)), Released(request=RequestId(uid), cause="pod gone"))
+        await site.until(lambda: isinstance(site.requests()[uid], msg.RequestWithdrawn))
+        site.say(subjects.binding(RequestId(uid)), msg.Released(request=RequestId(uid), cause="pod gone"))
         await site.until(lambda: site.requests()[uid].closing)
         site.write("train")
         await site.until(lambda: len(site.requests()) == 2)

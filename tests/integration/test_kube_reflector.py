@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,12 +106,6 @@ class Watching:
     async def until_watching(self) -> None:
         """Wait until its watch is open."""
         await self.until(lambda: self.kube.front.watches == 1, "a watch")
-
-
-@pytest.fixture
-def kube() -> Iterator[FakeKube]:
-    with FakeKube() as fake:
-        yield fake
 
 
 @pytest.fixture

@@ -3,56 +3,30 @@
 import asyncio
 import contextlib
 import itertools
-import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from factories.broker.memory_bus import MemoryBroker
+from factories.cluster.described_pods import asking
 from factories.cluster.kubernetes import Cluster, pod
 from factories.waiting import until
 from factories.words import write_of
 from fake_kube.server import FakeKube
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Observed, Stream
 from sluice.contracts.bus.trace_headers import trace_id
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
-from sluice.contracts.kube.names import ENV_ALWAYS, MOUNT_PATH, VOLUME, granted_field_path
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Bound,
-    ContainerDevices,
-    HostFacts,
-    Released,
-    RequestWithdrawn,
-    SourceSynced,
-)
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.shell.kube.app import watch_cluster
 from sluice_pod_watcher.shell.kube.client import KubeApi
-
-
-def asking(name: str) -> dict[str, Any]:
-    """A pod after admission."""
-    env = [
-        {"name": var, "valueFrom": {"fieldRef": {"fieldPath": granted_field_path("main", key)}}}
-        for var, key in ENV_ALWAYS
-    ]
-    mount = {"name": VOLUME, "mountPath": MOUNT_PATH, "subPathExpr": "$(SLUICE_TICKET)", "readOnly": True}
-    container = {"name": "main", "image": "busybox:1.36", "env": env, "volumeMounts": [mount]}
-    volume = {"name": VOLUME, "csi": {"driver": "slice.sluice.dev", "readOnly": True}}
-    ask = {"version": 1, "first": "main", "annotations": {"sluice.dev/profile": "1g.5gb"}}
-    body = pod(name, annotations={"sluice.dev/request": json.dumps(ask)}, volumes=[volume])
-    body["spec"]["containers"] = [container]
-    body["metadata"]["labels"] = {"sluice.dev/managed": "true"}
-    return body
 
 
 class Scene:
@@ -68,7 +42,7 @@ class Scene:
         self.tell_after_s = 0.3
         self.holds = True
         self.asked_whether_it_holds = 0
-        self.words: dict[str, AnyMessage] = {}
+        self.words: dict[str, msg.AnyMessage] = {}
         self.bound: dict[str, int] = {}
         self._runs = itertools.count(1)
         self._watcher: asyncio.Task[None] | None = None
@@ -113,29 +87,31 @@ class Scene:
                     continue
                 self.words[event.entry.subject] = event.entry.message
                 match event.entry.message:
-                    case AllocationRequested() as asked if self.gives:
+                    case msg.AllocationRequested() as asked if self.gives:
                         await self.give(asked.owner)
-                    case RequestWithdrawn(closing=False):
+                    case msg.RequestWithdrawn(closing=False):
                         uid = event.entry.subject.rpartition(".")[2]
-                        await self.say(subjects.binding(RequestId(uid)), Released(request=RequestId(uid), cause="gone"))
+                        await self.say(
+                            subjects.binding(RequestId(uid)), msg.Released(request=RequestId(uid), cause="gone")
+                        )
 
     async def give(self, uid: str, number: int = 1) -> None:
         """The `number`-th strings for a pod."""
         if self.bound.get(uid, 0) >= number:
             return
         self.bound[uid] = number
-        word = Bound(
+        word = msg.Bound(
             request=RequestId(uid),
             request_revision=1,
             allocation=AllocationId(f"{uid}_r_1"),
             node=NodeName("gpu-1.example.internal"),
             revision=number,
             ticket=f"t{number}",
-            containers=(ContainerDevices(container="main", visible_devices=f"MIG-{uid}-{number}"),),
+            containers=(msg.ContainerDevices(container="main", visible_devices=f"MIG-{uid}-{number}"),),
         )
         await self.say(subjects.binding(RequestId(uid)), word)
 
-    async def say(self, address: subjects.Address, message: AnyMessage) -> None:
+    async def say(self, address: subjects.Address, message: msg.AnyMessage) -> None:
         stream = Stream.BOOK if address.kind == "binding" else Stream.STATE
         last = await self.bus.last(stream, address.subject)
         await self.bus.write(write_of(address, message, last, f"test-{next(self._runs)}"), {})
@@ -153,7 +129,7 @@ class Scene:
             await asyncio.sleep(0.05)
         raise AssertionError("the API server does not come back")
 
-    def word(self, uid: str) -> AnyMessage | None:
+    def word(self, uid: str) -> msg.AnyMessage | None:
         return self.words.get(f"sluice.request.{uid}")
 
     def running(self) -> dict[str, dict[str, Any]]:
@@ -174,14 +150,8 @@ class Scene:
 
 
 @pytest.fixture
-def kube() -> Iterator[FakeKube]:
-    with FakeKube() as fake:
-        fake.nodes.add("gpu-1.example.internal", cpu="64", memory="256Gi")
-        yield fake
-
-
-@pytest.fixture
 async def scene(kube: FakeKube, tmp_path: Path) -> AsyncIterator[Scene]:
+    kube.nodes.add("gpu-1.example.internal", cpu="64", memory="256Gi")
     cluster = Cluster(kube.kubeconfig(tmp_path / "config"), kube)
     async with cluster.opened() as opened:
         made = Scene(kube, opened, await opened.namespace())
@@ -215,10 +185,10 @@ async def test_pods_get_their_slices_in_one_write_each_and_give_them_back(scene:
         assert found["metadata"]["annotations"]["main.granted.sluice.dev/visible-devices"] == f"MIG-{uid}-1"
         assert found["metadata"]["annotations"]["granted.sluice.dev/trace-id"] == trace_id(uid)
     await scene.until(lambda: "sluice.source.cluster" in scene.words, "synced")
-    assert isinstance(scene.words["sluice.source.cluster"], SourceSynced)
+    assert isinstance(scene.words["sluice.source.cluster"], msg.SourceSynced)
     for name in names:
         await scene.cluster.delete(f"{scene.path}/{name}", {"gracePeriodSeconds": 1})
-    closed = lambda uid: isinstance(scene.word(uid), RequestWithdrawn) and scene.word(uid).closing  # noqa: E731
+    closed = lambda uid: isinstance(scene.word(uid), msg.RequestWithdrawn) and scene.word(uid).closing  # noqa: E731
     await scene.until(lambda: all(closed(uid) for uid in uids), "all closed")
     assert {scene.word(uid).cause for uid in uids} == {"containers ended"}
 
@@ -244,7 +214,7 @@ async def test_a_troubled_api_server_costs_no_pod_its_slice(scene: Scene) -> Non
     await scene.until(lambda: len(scene.running()) == 9, "after errors")
     scene.kube.faults.hide("pods", 10)
     await scene.cluster.delete(f"{scene.path}/e1", {"gracePeriodSeconds": 0})
-    await scene.until(lambda: isinstance(scene.word(uid), RequestWithdrawn), "a skipped deletion is found")
+    await scene.until(lambda: isinstance(scene.word(uid), msg.RequestWithdrawn), "a skipped deletion is found")
     assert len(scene.bound) == 9
 
 
@@ -266,7 +236,7 @@ async def test_a_restored_backup_of_the_api_server_is_caught_up_with(scene: Scen
     assert "train" not in scene.running(), "the backup is of before it was bound"
     await scene.until(lambda: "train" in scene.running(), "it is bound again")
     await scene.until(
-        lambda: isinstance(scene.word(later), RequestWithdrawn), "what is not there any more is withdrawn"
+        lambda: isinstance(scene.word(later), msg.RequestWithdrawn), "what is not there any more is withdrawn"
     )
     await scene.reconnect()
     await scene.create("new")
@@ -280,7 +250,7 @@ async def test_nodes_are_said_with_the_room_that_others_leave(scene: Scene) -> N
     assert (await scene.cluster.post(scene.path, foreign)).code == 201
     subject = "sluice.host.gpu-1_example_internal"
     room = lambda: scene.words.get(subject)  # noqa: E731
-    await scene.until(lambda: isinstance(room(), HostFacts) and room().cpu_cores == 60.0, "its room is taken")
+    await scene.until(lambda: isinstance(room(), msg.HostFacts) and room().cpu_cores == 60.0, "its room is taken")
     scene.kube.nodes.cordon("gpu-1.example.internal")
     await scene.until(lambda: room().cordoned, "a cordon is seen")
 

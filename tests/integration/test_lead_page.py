@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 import pytest_asyncio
 from factories.lead import EVICTED, LONGEST, axe_script, charts_of, idle_of, scene
-from factories.web_page import CHROMIUM, CHROMIUM_OPTIONS, LAYOUTS, WHY_NO_CHROMIUM, Page, page, uuid_of
-from playwright.async_api import Browser, async_playwright
+from factories.web_page import CHROMIUM, LAYOUTS, WHY_NO_CHROMIUM, Page, page, uuid_of
+from playwright.async_api import Browser
 from playwright.async_api import Page as Tab
 
 from sluice_console.core.fleet.filters import FleetFilter, parse_filter
@@ -29,15 +29,6 @@ FLEETS = pytest.mark.parametrize(
 DESK = {"width": 1440, "height": 900}
 PHONE = {"width": 390, "height": 844}
 TRACE = "https://traces.example/trace/{trace_id}"
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    """One Chromium for all: it takes a second to start."""
-    async with async_playwright() as playwright:
-        chromium = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(CHROMIUM_OPTIONS))
-        yield chromium
-        await chromium.close()
 
 
 class Lead:

@@ -3,24 +3,17 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from factories.gpus.mps import GPU, H1, Place, mps_place, refusal_of, start_order, stop_order
+from factories.gpus.mps import GPU, H1, Place, refusal_of, start_order, stop_order
 from factories.waiting import wait_until
 
 from sluice.contracts.ids import HomeId
 from sluice_node_agent.device.mps.daemons import MpsDaemons
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-
-
-@pytest.fixture
-def place() -> Iterator[Place]:
-    with mps_place() as place:
-        yield place
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------

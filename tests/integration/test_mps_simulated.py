@@ -3,10 +3,9 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
-from factories.gpus.mps import H1, H2, LIMITS, TENANT, Place, mps_place, refusal_of, stop_order
+from factories.gpus.mps import H1, H2, LIMITS, TENANT, Place, refusal_of, stop_order
 from factories.waiting import wait_until
 
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
@@ -20,12 +19,6 @@ FLEET = """
 name = "n1"
 gpus = [{ model = "a100-40gb", count = 1 }, { model = "a100-40gb", count = 1, mig = false }]
 """
-
-
-@pytest.fixture
-def place() -> Iterator[Place]:
-    with mps_place() as place:
-        yield place
 
 
 @pytest.fixture

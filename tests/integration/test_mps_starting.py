@@ -7,7 +7,6 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -19,7 +18,6 @@ from factories.gpus.mps import (
     STRANGER,
     TENANT,
     Place,
-    mps_place,
     refusal_of,
     start_order,
     stop_order,
@@ -34,12 +32,6 @@ from sluice_node_agent.device.mps.daemons import MpsDaemons
 from sluice_node_agent.simulated.mps_program import SWITCHES_VARIABLE
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-
-
-@pytest.fixture
-def place() -> Iterator[Place]:
-    with mps_place() as place:
-        yield place
 
 
 # -- starting ---------------------------------------------------------------------------------------------------------

@@ -2,10 +2,9 @@
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
-from factories.gpus.mps import H1, STRANGER, Place, mps_place, refusal_of, start_order
+from factories.gpus.mps import H1, STRANGER, Place, refusal_of, start_order
 from factories.waiting import wait_until
 
 from sluice_node_agent.core.events import MpsSeen
@@ -13,13 +12,6 @@ from sluice_node_agent.core.instructions import SetMpsLimits, TerminateMpsClient
 from sluice_node_agent.core.journal_records import MpsLimits
 from sluice_node_agent.device.mps import control_log
 from sluice_node_agent.device.mps.daemons import MpsError
-
-
-@pytest.fixture
-def place() -> Iterator[Place]:
-    with mps_place() as place:
-        yield place
-
 
 # -- watching ---------------------------------------------------------------------------------------------------------
 

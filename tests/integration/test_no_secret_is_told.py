@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 from factories.broker.tls_broker import TlsBroker, tls_broker
 from factories.credentials import Authority
+from factories.system import fleet_text
 
 from sluice.contracts.bus.nats_permissions import certificate_name, permissions_of
 from sluice.contracts.bus.streams import Role
@@ -26,11 +27,7 @@ PASSWORD, WRONG, IN_URL, TOKEN, HEADER = (
     f"marked-{what}-0123456789abcdef" for what in ("password", "wrong", "url", "token", "header")
 )
 WAIT_S = 55.0
-FLEET = """
-[[node]]
-name = "gpu-1.example.internal"
-gpus = [{ model = "NVIDIA A100-SXM4-40GB", count = 1, mig = true }]
-"""
+FLEET = fleet_text(1, 1, prefix=NODE)
 KUBECONFIG = f"""
 apiVersion: v1
 kind: Config

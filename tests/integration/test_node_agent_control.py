@@ -9,6 +9,7 @@ import grpc
 import pytest
 from factories.agent_driver import AgentDriver, pull, running, short_folder
 from factories.broker.memory_bus import MemoryBroker
+from factories.system import fleet_text
 from factories.waiting import until
 
 from sluice.contracts.bus import subjects
@@ -24,12 +25,7 @@ from sluice_node_agent.shell.paths import agent_directory, control_socket
 from sluice_node_agent.simulated.hardware_file import Process
 
 NODE = NodeName("n1")
-FLEET = """
-[[node]]
-name = "n1"
-gpus = [{ model = "a100-40gb", count = 2 }]
-timing = { create_ms = 1, destroy_ms = 1 }
-"""
+FLEET = fleet_text(1, 2, prefix=NODE, create_ms=1)
 PLACE = (0, "3g.20gb", 4, 4)
 
 

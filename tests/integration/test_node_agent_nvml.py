@@ -7,7 +7,6 @@ from factories.agent_driver import AgentDriver, daemons_below, kill, pull, runs,
 from factories.broker.bus_rigs import broker_and_bus
 from factories.gpus.nvml import NvmlMachine
 from factories.waiting import until
-from nvml.build import NoCompilerError, build
 
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Share
@@ -29,14 +28,6 @@ class NvmlDesk(AgentDriver):
         return self._uuids
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    try:
-        return build(tmp_path_factory.mktemp("nvml"))
-    except NoCompilerError as error:
-        pytest.skip(f"the NVML library cannot be made: {error}")
-
-
 @pytest.fixture
 def folder():
     with short_folder() as made:
@@ -44,9 +35,9 @@ def folder():
 
 
 @pytest.fixture
-def machine(library, folder):
+def machine(nvml_library, folder):
     """A machine that outlives the agent: two A100 with MIG, one without."""
-    made = NvmlMachine(library, folder / "machine", state=folder / "nvml.state")
+    made = NvmlMachine(nvml_library, folder / "machine", state=folder / "nvml.state")
     made.uuids = [made.add_gpu("a100-40gb", mig=mig) for mig in (True, True, False)]
     return made
 
@@ -114,9 +105,9 @@ async def test_an_agent_on_nvml_makes_keeps_and_unmakes_slices(folder, machine, 
             await kill(process)
 
 
-async def test_a_gpu_whose_memory_is_not_told_is_given_whole(folder, library, tmp_path):
+async def test_a_gpu_whose_memory_is_not_told_is_given_whole(folder, nvml_library, tmp_path):
     """A GB10 shares the machine's memory: its driver reports none, and that is no fault."""
-    machine = NvmlMachine(library, folder / "gb10", state=folder / "gb10.state")
+    machine = NvmlMachine(nvml_library, folder / "gb10", state=folder / "gb10.state")
     uuid = machine.add_plain_gpu("NVIDIA GB10", memory_mib=0, multiprocessors=48)
     async with broker_and_bus(tmp_path) as (broker, bus):
         process = None

@@ -4,21 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import closing
 
 import pytest
-from factories.cluster.kubelet_node import NODE, KubeletNode
+from factories.cluster.kubelet_node import NODE
 
 UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
 TICKET = "5f1c-run-1"
-
-
-@pytest.fixture
-def node(request):
-    """A node with a running driver, which keeps its directories in a folder of their own."""
-    with closing(KubeletNode(getattr(request, "param", "container"))) as there:
-        there.start()
-        yield there
 
 
 def clean(node, **settings):

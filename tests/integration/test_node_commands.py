@@ -10,6 +10,7 @@ import pytest
 from factories.agent_driver import AgentDriver, kill, running, short_folder, start_agent
 from factories.broker.bus_rigs import broker_and_bus
 from factories.broker.memory_bus import MemoryBroker
+from factories.system import fleet_text
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RunId
@@ -23,12 +24,7 @@ from sluice_node_agent.shell.paths import hardware_path
 from sluice_node_agent.simulated.hardware_file import HardwareFile
 
 NODE = NodeName("n1")
-FLEET = """
-[[node]]
-name = "n1"
-gpus = [{ model = "a100-40gb", count = 2 }]
-timing = { create_ms = 5, destroy_ms = 5 }
-"""
+FLEET = fleet_text(1, 2, prefix=NODE)
 TELLS_WITHIN_S = 60.0
 
 

@@ -16,6 +16,7 @@ import pytest_asyncio
 from factories.broker.bus_rigs import broker_and_bus
 from factories.credentials import Authority, Files
 from factories.inventory import news
+from factories.system import fleet_text
 from factories.waiting import until
 from factories.words import write_of
 
@@ -36,11 +37,7 @@ from sluice.runtime.tls.certificate_authority import AS_SERVER, issue
 from sluice_pod_watcher.shell.callout.keeper import authority_of, of_services
 
 NODE, OTHER = NodeName("gpu-1.example.internal"), NodeName("gpu-2")
-FLEET = """
-[[node]]
-name = "gpu-1.example.internal"
-gpus = [{ model = "NVIDIA A100-SXM4-40GB", count = 1, mig = true }]
-"""
+FLEET = fleet_text(1, 1, prefix=NODE)
 POD = """
 apiVersion: v1
 kind: Pod

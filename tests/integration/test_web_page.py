@@ -8,7 +8,6 @@ import pytest
 import pytest_asyncio
 from factories.web_page import (
     CHROMIUM,
-    CHROMIUM_OPTIONS,
     LAYOUTS,
     WHY_NO_CHROMIUM,
     Page,
@@ -19,7 +18,7 @@ from factories.web_page import (
     uuid_of,
     waiting_values,
 )
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser
 from playwright.async_api import Page as Tab
 
 from sluice.contracts.bus.subjects import guarded
@@ -35,15 +34,6 @@ WITHIN_MS = 45_000
 PICTURES = Path(__file__).parents[2] / "out" / "page"
 """Where pictures of the page stay, for people to look at; git leaves them out."""
 DRAWN = "() => document.querySelectorAll('.gpu').length"
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    """A Chromium with a profile of its own, and nothing from before."""
-    async with async_playwright() as playwright:
-        chromium = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(CHROMIUM_OPTIONS))
-        yield chromium
-        await chromium.close()
 
 
 @pytest_asyncio.fixture(loop_scope="module")

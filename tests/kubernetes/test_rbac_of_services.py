@@ -18,25 +18,13 @@ from factories.waiting import until
 from factories.words import write_of
 from fake_kube.server import FakeKube
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import WriteAccepted, stream_of
 from sluice.contracts.bus.nats_permissions import permissions_of
 from sluice.contracts.bus.streams import Role
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, RunId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Bound,
-    ContainerDevices,
-    EvictionDone,
-    EvictionOrdered,
-    GpuReport,
-    NodeInventory,
-    NodeRemoved,
-    NodeSnapshot,
-    Pending,
-)
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.nats.jetstream_bus import NatsBus
@@ -245,7 +233,7 @@ class Site:
         async with watcher(self.folder / f"{role}.log", **(own | settings)) as process:
             yield process
 
-    async def say(self, role: Role, address: Address, message: AnyMessage) -> None:
+    async def say(self, role: Role, address: Address, message: msg.AnyMessage) -> None:
         bus, stream = self._buses[role], stream_of(address.kind)
         last = await bus.last(stream, address.subject)
         self._number += 1
@@ -324,9 +312,9 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
             yield Site(kube, opened, broker, buses, tmp_path)
 
 
-def inventory(*, removed: bool = False) -> NodeInventory:
+def inventory(*, removed: bool = False) -> msg.NodeInventory:
     """The inventory's message about n1."""
-    gpu = GpuReport(
+    gpu = msg.GpuReport(
         uuid=GpuUuid("GPU-1"),
         index=0,
         model=MODEL,
@@ -339,21 +327,21 @@ def inventory(*, removed: bool = False) -> NodeInventory:
         instances=(),
         creatable={},
     )
-    snapshot = NodeSnapshot(
+    snapshot = msg.NodeSnapshot(
         node=NodeName("n1"), boot_id="b", agent_run=RunId("a"), generation=1, driver_version="", gpus=(gpu,), slices=()
     )
-    return NodeInventory(snapshot=snapshot, stale=removed, removed=removed)
+    return msg.NodeInventory(snapshot=snapshot, stale=removed, removed=removed)
 
 
-def bound(request: RequestId) -> Bound:
-    return Bound(
+def bound(request: RequestId) -> msg.Bound:
+    return msg.Bound(
         request=request,
         request_revision=1,
         allocation=AllocationId(f"{request}_r_1"),
         node=NodeName("n1"),
         revision=1,
         ticket="t-1",
-        containers=(ContainerDevices(container="main", visible_devices="MIG-1"),),
+        containers=(msg.ContainerDevices(container="main", visible_devices="MIG-1"),),
     )
 
 
@@ -383,9 +371,9 @@ async def _live(site: Site) -> None:
     assert stored["spec"]["schedulingGates"] == [{"name": "sluice.dev/slice"}]
     waiting, _ = await site.pod("waiting")
     for request in (served, waiting):
-        await site.said(subjects.request(request), AllocationRequested)
+        await site.said(subjects.request(request), msg.AllocationRequested)
     reason = ReasonCount(reason=WaitReason.NODE_NOT_OPEN, count=2, of="nodes")
-    pending = Pending(request=waiting, request_revision=1, message="2 nodes are not open yet", reasons=(reason,))
+    pending = msg.Pending(request=waiting, request_revision=1, message="2 nodes are not open yet", reasons=(reason,))
     await site.say(Role.ALLOCATOR, subjects.waiting(waiting), pending)
     await site.say(Role.ALLOCATOR, subjects.binding(served), bound(served))
     await until(lambda: _pod(site, "served", lambda pod: pod["spec"].get("nodeName") == "n1"), "the pod on its node")
@@ -395,11 +383,11 @@ async def _live(site: Site) -> None:
     await until(lambda: _gpus(site, 1), "the GPU to be shown")
     await site.say(Role.INVENTORY, subjects.inventory(NodeName("n1")), inventory(removed=True))
     await until(lambda: _gpus(site, 0), "the GPU to be shown no more")
-    order = EvictionOrdered(request=served, cause="a pod of a higher priority needs its place")
+    order = msg.EvictionOrdered(request=served, cause="a pod of a higher priority needs its place")
     await site.say(Role.ALLOCATOR, subjects.eviction(served), order)
-    await site.said(subjects.evicted(served), EvictionDone)
+    await site.said(subjects.evicted(served), msg.EvictionDone)
     site.kube.nodes.remove("n2")
-    await site.said(subjects.node(NodeName("n2")), NodeRemoved)
+    await site.said(subjects.node(NodeName("n2")), msg.NodeRemoved)
 
 
 async def _live_by_claim(site: Site) -> None:
@@ -408,7 +396,7 @@ async def _live_by_claim(site: Site) -> None:
     assert (await site.cluster.post("/api/v1/namespaces", {"metadata": {"name": "dra", "labels": labels}})).code == 201
     request, stored = await site.pod("handed", namespace="dra")
     (entry,) = stored["spec"]["resourceClaims"]
-    (ref,) = (await site.said(subjects.request(request), AllocationRequested)).resource_claims
+    (ref,) = (await site.said(subjects.request(request), msg.AllocationRequested)).resource_claims
     assert (ref.name, ref.requests) == (entry["resourceClaimName"], {"main": "main"})
     await site.say(Role.ALLOCATOR, subjects.binding(request), bound(request))
 

@@ -11,23 +11,9 @@ from factories.scheduling.placement import claim
 from factories.text_rows import text_rows
 from factories.words import booking_of
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.contracts.messages import (
-    Booking,
-    Claim,
-    ContainerDevices,
-    DeviceGrant,
-    EvictionOrdered,
-    MpsDaemonReport,
-    NodeInventory,
-    Pending,
-    Refused,
-    Released,
-    Share,
-    SliceReady,
-    SliceReport,
-)
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice_allocator.core.placement import PlacementConfig, PlaceRequest, refuse
 from sluice_allocator.core.request.bind import advice
@@ -38,7 +24,7 @@ GPU = gpu_report(NODE, 0).uuid
 # -- refusals, as the allocator words them --------------------------------------------------------------------------
 
 
-def refused(*claims: Claim, rules: PlacementConfig | None = None, **asking: str) -> Refusal:
+def refused(*claims: msg.Claim, rules: PlacementConfig | None = None, **asking: str) -> Refusal:
     found = refuse(rules or PlacementConfig(), PlaceRequest(claims, **asking), max_gpus_per_node=8)
     assert found is not None
     return found
@@ -83,13 +69,13 @@ UNUSED = {RefusalReason.UNSUPPORTED_MODE}
 # -- trouble, as services word it -----------------------------------------------------------------------------------
 
 
-def booking(uid: RequestId, *devices: DeviceGrant) -> Booking:
+def booking(uid: RequestId, *devices: msg.DeviceGrant) -> msg.Booking:
     return booking_of(f"{uid}_r_1", NODE, devices, request=uid, name="p", namespace="ns", source="cluster")
 
 
-def sick(uids: dict[str, RequestId]) -> NodeInventory:
+def sick(uids: dict[str, RequestId]) -> msg.NodeInventory:
     """A GPU with an Xid, and one whose MPS daemon has died; each with a pod."""
-    down = MpsDaemonReport(
+    down = msg.MpsDaemonReport(
         profile=None,
         start=0,
         size=8,
@@ -103,24 +89,24 @@ def sick(uids: dict[str, RequestId]) -> NodeInventory:
         gpu_report(NODE, 0, healthy=False, health_message="Xid 79: the GPU has fallen off the bus"),
         gpu_report(NODE, 1, mig=False, daemons=(down,)),
     )
-    instance = DeviceGrant(container="main", gpu=gpus[0].uuid, profile="1g.5gb", start=0, size=1)
-    share = Share(mode="mps", uid=0, memory_mib=1000)
-    shared = DeviceGrant(container="main", gpu=gpus[1].uuid, profile=None, start=0, size=8, share=share)
+    instance = msg.DeviceGrant(container="main", gpu=gpus[0].uuid, profile="1g.5gb", start=0, size=1)
+    share = msg.Share(mode="mps", uid=0, memory_mib=1000)
+    shared = msg.DeviceGrant(container="main", gpu=gpus[1].uuid, profile=None, start=0, size=8, share=share)
     slices = tuple(
-        SliceReport(booking=booking(uids[name], device), revision=1, state="degraded", revoked=False)
+        msg.SliceReport(booking=booking(uids[name], device), revision=1, state="degraded", revoked=False)
         for name, device in (("gpu-sick", instance), ("daemon-died", shared))
     )
-    return NodeInventory(snapshot=snapshot(NODE, gpus, slices=slices), stale=False)
+    return msg.NodeInventory(snapshot=snapshot(NODE, gpus, slices=slices), stale=False)
 
 
 def of_two(uid: RequestId) -> tuple[str, ...]:
     """What the allocator says of a container with two MIG devices, and of one with a quota."""
-    containers = (ContainerDevices(container="main", visible_devices="MIG-1,MIG-2"),)
-    slice_ = SliceReady(
+    containers = (msg.ContainerDevices(container="main", visible_devices="MIG-1,MIG-2"),)
+    slice_ = msg.SliceReady(
         allocation=AllocationId("a"), request=uid, revision=1, ticket="t", devices=(), containers=containers
     )
-    quota = Share(mode="fractional", uid=0, memory_mib=1, quota_request_permille=300, quota_limit_permille=800)
-    shared = DeviceGrant(container="other", gpu=GPU, profile=None, start=0, size=8, share=quota)
+    quota = msg.Share(mode="fractional", uid=0, memory_mib=1, quota_request_permille=300, quota_limit_permille=800)
+    shared = msg.DeviceGrant(container="other", gpu=GPU, profile=None, start=0, size=8, share=quota)
     return advice(slice_, booking(uid, shared), time_quota=False)
 
 
@@ -190,21 +176,21 @@ async def play(stage: DescribeStage) -> dict[str, Described]:
     uids = await stage.create(*(name for name in SEEN if name not in special))
     uids |= await stage.create("other-gates", gates=("sluice.dev/slice", "kueue.x-k8s.io/admission"))
     uids |= await stage.create("unreadable", stored="{}")
-    word = Pending(request=uids["waited"], request_revision=1, message="all is full", reasons=())
+    word = msg.Pending(request=uids["waited"], request_revision=1, message="all is full", reasons=())
     await stage.say(subjects.waiting(uids["waited"]), word)
     await stage.until_told("waited", "WaitsForSlice")
     for name in ("good", "waited", "lost", "gpu-sick", "daemon-died", "rebooted"):
         await stage.bind(uids[name])
     await stage.bind(uids["bad-ticket"], ticket=".")
-    devices = (ContainerDevices(container="main", visible_devices="MIG-1,MIG-2"),)
+    devices = (msg.ContainerDevices(container="main", visible_devices="MIG-1,MIG-2"),)
     await stage.bind(uids["warned"], containers=devices, warnings=of_two(uids["warned"]))
     for reason, found in REFUSALS.items():
         uid = uids[f"refused-{reason.lower()}"]
-        await stage.say(subjects.binding(uid), Refused(request=uid, request_revision=1, refusal=found.refusal))
+        await stage.say(subjects.binding(uid), msg.Refused(request=uid, request_revision=1, refusal=found.refusal))
     for name in ("lost", "gpu-sick", "daemon-died", "rebooted"):
         await stage.until_told(name, "SliceBound")
-    await stage.say(subjects.binding(uids["lost"]), Released(request=uids["lost"], cause=REMOVED))
-    remade = (ContainerDevices(container="main", visible_devices="MIG-77"),)
+    await stage.say(subjects.binding(uids["lost"]), msg.Released(request=uids["lost"], cause=REMOVED))
+    remade = (msg.ContainerDevices(container="main", visible_devices="MIG-77"),)
     await stage.bind(uids["rebooted"], revision=2, ticket="t2", containers=remade)
     await stage.say(subjects.inventory(NodeName(NODE)), sick(uids))
     for name, (_, said) in SEEN.items():
@@ -270,9 +256,9 @@ async def test_a_person_sees_why_a_pod_was_evicted(tmp_path):
             await stage.bind(uid)
         await stage.until(lambda: len(stage.kube.nodes.running) == 3, "all run")
         for name in ("preempted", "kept"):
-            order = EvictionOrdered(request=uids[name], cause="preempted by ns/urgent, which has a higher priority")
+            order = msg.EvictionOrdered(request=uids[name], cause="preempted by ns/urgent, which has a higher priority")
             await stage.say(subjects.eviction(uids[name]), order)
-        await stage.say(subjects.binding(uids["lost"]), Released(request=uids["lost"], cause=REMOVED))
+        await stage.say(subjects.binding(uids["lost"]), msg.Released(request=uids["lost"], cause=REMOVED))
         await stage.until_told("preempted", "Evicting")
         await stage.until_told("kept", "EvictionBlocked")
         await stage.until_told("lost", "Evicting")
@@ -324,7 +310,7 @@ async def test_a_pod_that_waits_for_hours_still_shows_why(tmp_path):
     often = replace(RULES, event_again_s=0.5)
     async with staged(tmp_path, often) as stage:
         uids = await stage.create("train")
-        word = Pending(request=uids["train"], request_revision=1, message="all is full", reasons=())
+        word = msg.Pending(request=uids["train"], request_revision=1, message="all is full", reasons=())
         await stage.say(subjects.waiting(uids["train"]), word)
         await stage.until_told("train", "WaitsForSlice")
 

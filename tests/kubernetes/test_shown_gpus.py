@@ -12,41 +12,35 @@ from factories.cluster.described_pods import RULES, DescribeStage, kubectl_is_th
 from factories.scheduling.allocator import gpu_report, snapshot
 from factories.words import booking_of
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName
-from sluice.contracts.messages import (
-    DeviceGrant,
-    GpuReport,
-    InstanceReport,
-    NodeInventory,
-    PlacementReport,
-    Share,
-    SliceReport,
-)
 
 DEFINITION = Path(__file__).parents[2] / "deploy" / "kubernetes" / "base" / "crd-gpus.yaml"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NODE = NodeName("gpu-1")
 
 
-def booked(name: str, state: str, *devices: DeviceGrant) -> SliceReport:
+def booked(name: str, state: str, *devices: msg.DeviceGrant) -> msg.SliceReport:
     booking = booking_of(f"{name}_r_1", NODE, devices, request=name, namespace="research", source="cluster")
-    return SliceReport(booking=booking, revision=1, state=state, revoked=state == "quarantined")
+    return msg.SliceReport(booking=booking, revision=1, state=state, revoked=state == "quarantined")
 
 
-def instance(number: int, profile: str, start: int, size: int, owner: str = "") -> InstanceReport:
+def instance(number: int, profile: str, start: int, size: int, owner: str = "") -> msg.InstanceReport:
     """A MIG instance; without an owner it is not one of ours."""
     allocation = AllocationId(f"{owner}_r_1") if owner else None
-    return InstanceReport(
+    return msg.InstanceReport(
         gi_id=number, profile=profile, start=start, size=size, uuid=f"MIG-{number}", allocation=allocation
     )
 
 
-def device(gpu: GpuReport, profile: str | None, start: int, size: int, share: Share | None = None) -> DeviceGrant:
-    return DeviceGrant(container="main", gpu=gpu.uuid, profile=profile, start=start, size=size, share=share)
+def device(
+    gpu: msg.GpuReport, profile: str | None, start: int, size: int, share: msg.Share | None = None
+) -> msg.DeviceGrant:
+    return msg.DeviceGrant(container="main", gpu=gpu.uuid, profile=profile, start=start, size=size, share=share)
 
 
-def fleet(observed: datetime) -> NodeInventory:
+def fleet(observed: datetime) -> msg.NodeInventory:
     """One of each: with slices, full of sevenths, sick, given whole, shared."""
     plain = gpu_report(NODE, 0)
     sliced = gpu_report(
@@ -57,7 +51,7 @@ def fleet(observed: datetime) -> NodeInventory:
             instance(2, "1g.5gb", 0, 1),
             instance(3, "1g.5gb", 1, 1, "old"),
         ),
-        quarantined=(PlacementReport(start=1, size=1),),
+        quarantined=(msg.PlacementReport(start=1, size=1),),
         creatable={"1g.5gb": 2},
     )
     sevenths = gpu_report(NODE, 1, instances=tuple(instance(10 + at, "1g.5gb", at, 1, f"job-{at}") for at in range(7)))
@@ -68,10 +62,10 @@ def fleet(observed: datetime) -> NodeInventory:
         booked("old", "quarantined", device(plain, "1g.5gb", 1, 1)),
         *(booked(f"job-{at}", "ready", device(sevenths, "1g.5gb", at, 1)) for at in range(7)),
         booked("large", "ready", device(whole, None, 0, 8)),
-        booked("note", "ready", device(shared, None, 0, 8, Share(mode="mps", uid=0, memory_mib=10240))),
+        booked("note", "ready", device(shared, None, 0, 8, msg.Share(mode="mps", uid=0, memory_mib=10240))),
     )
     found = snapshot(NODE, (sliced, sevenths, sick, whole, shared), slices=slices)
-    return NodeInventory(snapshot=found, stale=False, observed_at=observed.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    return msg.NodeInventory(snapshot=found, stale=False, observed_at=observed.strftime("%Y-%m-%dT%H:%M:%SZ"))
 
 
 async def shown(stage: DescribeStage) -> None:
@@ -79,7 +73,7 @@ async def shown(stage: DescribeStage) -> None:
     assert made.code == 201, made
 
 
-async def say(stage: DescribeStage, word: NodeInventory, good) -> None:
+async def say(stage: DescribeStage, word: msg.NodeInventory, good) -> None:
     await stage.say(subjects.inventory(NODE), word)
     await stage.until(lambda: good({each["metadata"]["name"]: each for each in gpus(stage)}), "the GPUs are shown")
 

@@ -20,23 +20,9 @@ from factories.scheduling.waiting_pods import (
 )
 from factories.text_rows import text_rows
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import GpuUuid, NodeName
-from sluice.contracts.messages import (
-    Claim,
-    DeviceFilter,
-    HostNeeds,
-    HostPort,
-    HostRoom,
-    InstanceReport,
-    NodeExpression,
-    OtherPods,
-    Pending,
-    PodTerm,
-    SpreadTerm,
-    Taint,
-    WaitOver,
-)
 from sluice.contracts.reason_hints import HINTS
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.placement import NoPlace, Place, PlacementConfig, PlaceRequest, find_place
@@ -46,18 +32,18 @@ SMALL = claim(profile="1g.5gb")
 WHOLE = claim()
 
 
-def mps(memory_mib: int) -> Claim:
+def mps(memory_mib: int) -> msg.Claim:
     return claim(modes=("mps",), memory_mib=memory_mib)
 
 
-def fractional(percent: int, **quota: int) -> Claim:
+def fractional(percent: int, **quota: int) -> msg.Claim:
     return claim(modes=("fractional",), sm_partition=percent, memory_mib=1000, **quota)
 
 
 # -- situations of a fleet, each with the reason that it shows -------------------------------------------------------
 
 
-def empty(asked: Claim = SMALL, **rest: object) -> Place | NoPlace:
+def empty(asked: msg.Claim = SMALL, **rest: object) -> Place | NoPlace:
     return Shop(node("gpu-1", 2)).ask(asked, **rest)
 
 
@@ -68,21 +54,23 @@ def unusable(why: WaitReason) -> Place | NoPlace:
     return shop.ask(SMALL)
 
 
-def on_host(room: HostRoom = HostRoom(), selector: dict[str, str] | None = None, **facts: object) -> Place | NoPlace:  # noqa: B008  # frozen
+def on_host(
+    room: msg.HostRoom | None = None, selector: dict[str, str] | None = None, **facts: object
+) -> Place | NoPlace:
     """A node that has only this."""
     shop = Shop(node("gpu-1", 2))
     shop.host("gpu-1", **facts)
-    return shop.ask(SMALL, host=HostNeeds(room=room, node_selector=selector or {}))
+    return shop.ask(SMALL, host=msg.HostNeeds(room=room or msg.HostRoom(), node_selector=selector or {}))
 
 
-IN_B = (NodeExpression(key="zone", operator="In", values=("b",)),)
-BY_APP = (NodeExpression(key="app", operator="In", values=("llm",)),)
-ON_HOST = PodTerm(topology_key="kubernetes.io/hostname", selector=BY_APP, namespaces=("default",))
-EVENLY = SpreadTerm(topology_key="zone", selector=BY_APP)
-LLM = OtherPods(namespace="default", labels={"app": "llm"})
+IN_B = (msg.NodeExpression(key="zone", operator="In", values=("b",)),)
+BY_APP = (msg.NodeExpression(key="app", operator="In", values=("llm",)),)
+ON_HOST = msg.PodTerm(topology_key="kubernetes.io/hostname", selector=BY_APP, namespaces=("default",))
+EVENLY = msg.SpreadTerm(topology_key="zone", selector=BY_APP)
+LLM = msg.OtherPods(namespace="default", labels={"app": "llm"})
 
 
-def beside(host: HostNeeds, **facts: object) -> Place | NoPlace:
+def beside(host: msg.HostNeeds, **facts: object) -> Place | NoPlace:
     """A node on which others' pods are; the pod's volume, and a node without GPUs, are in another zone."""
     shop = Shop(node("gpu-1", 2))
     shop.host("gpu-1", labels={"zone": "a"}, **facts)
@@ -90,7 +78,7 @@ def beside(host: HostNeeds, **facts: object) -> Place | NoPlace:
     return shop.ask(SMALL, host=host)
 
 
-def taken(first: Claim, then: Claim, *, namespace: str = "default", **gpu: object) -> Place | NoPlace:
+def taken(first: msg.Claim, then: msg.Claim, *, namespace: str = "default", **gpu: object) -> Place | NoPlace:
     shop = Shop(node("gpu-1", 1, **gpu))
     assert shop.take(first) is not None
     return shop.ask(then, namespace=namespace)
@@ -138,9 +126,9 @@ def at_its_limit_of_pods() -> Place | NoPlace:
     return shop.ask(SMALL)
 
 
-def fixed(asked: Claim, *, given: bool) -> Place | NoPlace:
+def fixed(asked: msg.Claim, *, given: bool) -> Place | NoPlace:
     """One GPU that an administrator partitioned into one 3g.20gb, which is free or given."""
-    there = (InstanceReport(gi_id=1, profile="3g.20gb", start=0, size=4, uuid="MIG-1"),)
+    there = (msg.InstanceReport(gi_id=1, profile="3g.20gb", start=0, size=4, uuid="MIG-1"),)
     shop = Shop(node("gpu-1", 1, fixed_layout=True, instances=there))
     if given:
         assert shop.take(claim(profile="3g.20gb")) is not None
@@ -151,34 +139,40 @@ HALF_THE_TIME = fractional(100, quota_request_permille=600, quota_limit_permille
 HELPS_NEVER = "It starts when a node joins that can serve it; asking for what exists is quicker."
 
 
-PLAYS: dict[WaitReason, Callable[[], Place | NoPlace | Pending]] = {
+PLAYS: dict[WaitReason, Callable[[], Place | NoPlace | msg.Pending]] = {
     WaitReason.NO_NODES: lambda: Shop().ask(SMALL),
     WaitReason.NO_NODE_CAN_FIT: lambda: Shop(node("gpu-1", 2, model="a30")).ask(SMALL),
     WaitReason.NODE_NOT_OPEN: lambda: unusable(WaitReason.NODE_NOT_OPEN),
     WaitReason.NODE_STALE: lambda: unusable(WaitReason.NODE_STALE),
     WaitReason.NODE_CORDONED: lambda: unusable(WaitReason.NODE_CORDONED),
-    WaitReason.NODE_NOT_NAMED: lambda: empty(host=HostNeeds(node_name="gpu-7")),
+    WaitReason.NODE_NOT_NAMED: lambda: empty(host=msg.HostNeeds(node_name="gpu-7")),
     WaitReason.NODE_SELECTOR_MISMATCH: lambda: on_host(selector={"zone": "b"}, labels={"zone": "a"}),
-    WaitReason.NODE_TAINTED: lambda: on_host(taints=(Taint(key="team", value="x"),)),
-    WaitReason.NODE_NOT_READY: lambda: on_host(taints=(Taint(key="node.kubernetes.io/not-ready"),)),
-    WaitReason.NODE_UNDER_PRESSURE: lambda: on_host(taints=(Taint(key="node.kubernetes.io/disk-pressure"),)),
-    WaitReason.NODE_LEAVING: lambda: on_host(taints=(Taint(key="ToBeDeletedByClusterAutoscaler"),)),
+    WaitReason.NODE_TAINTED: lambda: on_host(taints=(msg.Taint(key="team", value="x"),)),
+    WaitReason.NODE_NOT_READY: lambda: on_host(taints=(msg.Taint(key="node.kubernetes.io/not-ready"),)),
+    WaitReason.NODE_UNDER_PRESSURE: lambda: on_host(taints=(msg.Taint(key="node.kubernetes.io/disk-pressure"),)),
+    WaitReason.NODE_LEAVING: lambda: on_host(taints=(msg.Taint(key="ToBeDeletedByClusterAutoscaler"),)),
     WaitReason.NODE_WITHOUT_HAND_OVER: lambda: empty(by_claim=True),
-    WaitReason.NODE_INSUFFICIENT_CPU: lambda: on_host(HostRoom(cpu_milli=8000), cpu_cores=1.0),
-    WaitReason.NODE_INSUFFICIENT_MEMORY: lambda: on_host(HostRoom(memory_mib=8000), memory_mib=100),
+    WaitReason.NODE_INSUFFICIENT_CPU: lambda: on_host(msg.HostRoom(cpu_milli=8000), cpu_cores=1.0),
+    WaitReason.NODE_INSUFFICIENT_MEMORY: lambda: on_host(msg.HostRoom(memory_mib=8000), memory_mib=100),
     WaitReason.NODE_INSUFFICIENT_PODS: lambda: on_host(pods_free=0),
-    WaitReason.NODE_INSUFFICIENT_RESOURCE: lambda: on_host(HostRoom(resources={"rdma/hca": 1})),
-    WaitReason.NODE_POD_ANTI_AFFINITY: lambda: beside(HostNeeds(apart=(ON_HOST,)), others=(LLM,)),
-    WaitReason.NODE_POD_AFFINITY: lambda: beside(HostNeeds(beside=(ON_HOST,))),
-    WaitReason.NODE_TOPOLOGY_SPREAD: lambda: beside(HostNeeds(spread=(EVENLY,)), others=(LLM, LLM)),
-    WaitReason.NODE_TOPOLOGY_LABEL_MISSING: lambda: beside(HostNeeds(spread=(SpreadTerm(topology_key="rack"),))),
-    WaitReason.NODE_HOST_PORT_TAKEN: lambda: beside(HostNeeds(ports=(HostPort(port=80),)), ports=(HostPort(port=80),)),
-    WaitReason.NODE_VOLUME_ELSEWHERE: lambda: beside(HostNeeds(volumes=((IN_B,),))),
+    WaitReason.NODE_INSUFFICIENT_RESOURCE: lambda: on_host(msg.HostRoom(resources={"rdma/hca": 1})),
+    WaitReason.NODE_POD_ANTI_AFFINITY: lambda: beside(msg.HostNeeds(apart=(ON_HOST,)), others=(LLM,)),
+    WaitReason.NODE_POD_AFFINITY: lambda: beside(msg.HostNeeds(beside=(ON_HOST,))),
+    WaitReason.NODE_TOPOLOGY_SPREAD: lambda: beside(msg.HostNeeds(spread=(EVENLY,)), others=(LLM, LLM)),
+    WaitReason.NODE_TOPOLOGY_LABEL_MISSING: lambda: beside(
+        msg.HostNeeds(spread=(msg.SpreadTerm(topology_key="rack"),))
+    ),
+    WaitReason.NODE_HOST_PORT_TAKEN: lambda: beside(
+        msg.HostNeeds(ports=(msg.HostPort(port=80),)), ports=(msg.HostPort(port=80),)
+    ),
+    WaitReason.NODE_VOLUME_ELSEWHERE: lambda: beside(msg.HostNeeds(volumes=((IN_B,),))),
     WaitReason.GPU_UNHEALTHY: lambda: Shop(node("gpu-1", 2, healthy=False, health_message="Xid 79")).ask(SMALL),
     WaitReason.GPU_MODE_NOT_FIT: lambda: Shop(node("gpu-1", 2, modes=("exclusive",))).ask(mps(4096)),
     WaitReason.GPU_MEMORY_UNKNOWN: lambda: Shop(node("gpu-1", 1, model="gb10", mig=False)).ask(mps(4096)),
-    WaitReason.GPU_MODEL_MISMATCH: lambda: empty(claim(profile="1g.5gb", only=DeviceFilter(models=("H100",)))),
-    WaitReason.GPU_UUID_MISMATCH: lambda: empty(claim(profile="1g.5gb", only=DeviceFilter(uuids=(GpuUuid("GPU-7"),)))),
+    WaitReason.GPU_MODEL_MISMATCH: lambda: empty(claim(profile="1g.5gb", only=msg.DeviceFilter(models=("H100",)))),
+    WaitReason.GPU_UUID_MISMATCH: lambda: empty(
+        claim(profile="1g.5gb", only=msg.DeviceFilter(uuids=(GpuUuid("GPU-7"),)))
+    ),
     WaitReason.GPU_NO_SUCH_PROFILE: another_model_is_full,
     WaitReason.GPU_LAYOUT_FULL: lambda: taken(claim(profile="4g.20gb"), claim(profile="4g.20gb")),
     WaitReason.GPU_ENGINES_USED_UP: lambda: taken(claim(profile="1g.5gb+me"), claim(profile="1g.5gb+me")),
@@ -361,9 +355,9 @@ def name_of(reason: WaitReason) -> str:
     return f"for-{reason.lower()}"
 
 
-def no_place(reason: WaitReason) -> NoPlace | Pending:
+def no_place(reason: WaitReason) -> NoPlace | msg.Pending:
     found = PLAYS[reason]()
-    assert isinstance(found, NoPlace | Pending), f"{reason}: there is a place, {found}"
+    assert isinstance(found, NoPlace | msg.Pending), f"{reason}: there is a place, {found}"
     return found
 
 
@@ -377,7 +371,7 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Described]:
             uids = await stage.create(*names.values())
             for reason, name in names.items():
                 found, uid = no_place(reason), uids[name]
-                word = Pending(request=uid, request_revision=1, message=found.message, reasons=found.reasons)
+                word = msg.Pending(request=uid, request_revision=1, message=found.message, reasons=found.reasons)
                 await stage.say(subjects.waiting(uid), word)
             for name in names.values():
                 await stage.until_told(name, "WaitsForSlice")
@@ -427,13 +421,13 @@ async def test_a_person_sees_no_alarm_between_the_grant_and_the_binding_of_a_pod
     async with staged(tmp_path, replace(RULES, unanswered_after_s=0.5)) as stage:
         uid = (await stage.create("train"))["train"]
         count = ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=1, of="A100")
-        waits = Pending(request=uid, request_revision=1, message="1 A100 is full", reasons=(count,))
+        waits = msg.Pending(request=uid, request_revision=1, message="1 A100 is full", reasons=(count,))
         await stage.say(subjects.waiting(uid), waits)
         await stage.create("unanswered")
         await stage.until_told("unanswered", "NotYetLookedAt")  # the other has waited for even longer
         await stage.until_told("train", "WaitsForSlice")
         before = Counter(stage.told("train"))  # a slow machine is alarmed before the first word
-        await stage.say(subjects.waiting(uid), WaitOver(request=uid))
+        await stage.say(subjects.waiting(uid), msg.WaitOver(request=uid))
         await stage.create("later")
         await stage.until_told("later", "NotYetLookedAt")  # by now the word before it was read, and looked at
         await stage.bind(uid)

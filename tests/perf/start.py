@@ -21,24 +21,11 @@ from factories.scheduling.allocator import FOLDER, gpu_report, news_of, snapshot
 from factories.words import booking_of, write_of
 from perf.figures import add_against, checkouts_of, compared, conclude, options_of
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Observed, ReadingCaughtUp, ReadingStarted, Stream, Ticked, stream_of
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import Incarnation, OperationId, RequestId, RunId, allocation_id
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Bound,
-    Claim,
-    DeviceGrant,
-    Grant,
-    HostFacts,
-    NodeInventory,
-    NodeOpened,
-    SliceReady,
-    SliceReport,
-    SourceSynced,
-)
 from sluice.runtime.gc_freeze import FREEZE_EVERY_S, collect_rarely, freeze_old_objects
 from sluice.runtime.nats.wire_format import envelope_bytes, read_stored
 from sluice_allocator.core.allocator import Allocator
@@ -53,35 +40,35 @@ Figures = dict[str, float]
 CPU, DECODING, MEMORY, LONGEST = "CPU, s", "of it decoding, s", "memory, MiB", "longest step, ms"
 
 
-def values(nodes: int, pods_per_node: int) -> Iterator[tuple[Address, AnyMessage]]:
+def values(nodes: int, pods_per_node: int) -> Iterator[tuple[Address, msg.AnyMessage]]:
     """Every last value of a fleet whose pods are all bound: whole A100-40GB, by MIG instances of all slices."""
-    facts = HostFacts(cpu_cores=128.0, memory_mib=1_048_576, pods_free=100, labels={"zone": "a"})
+    facts = msg.HostFacts(cpu_cores=128.0, memory_mib=1_048_576, pods_free=100, labels={"zone": "a"})
     for number in range(nodes):
         name = f"node-{number:06}"
         bookings = [
             booking_of(
                 allocation_id(RequestId(f"pod-{number:06}-{at}"), RunId("r1"), 1),
                 name,
-                (DeviceGrant(container="main", gpu=f"GPU-{name}-{at}", profile="7g.40gb", start=0, size=8),),
+                (msg.DeviceGrant(container="main", gpu=f"GPU-{name}-{at}", profile="7g.40gb", start=0, size=8),),
                 request=f"pod-{number:06}-{at}",
                 source=FOLDER,
             )
             for at in range(pods_per_node)
         ]
-        slices = tuple(SliceReport(booking=each, revision=1, state="ready", revoked=False) for each in bookings)
+        slices = tuple(msg.SliceReport(booking=each, revision=1, state="ready", revoked=False) for each in bookings)
         seen = snapshot(name, tuple(gpu_report(name, at) for at in range(GPUS)), slices=slices)
         adopted = tuple(each.allocation for each in bookings)
         yield subjects.node(seen.node), news_of(seen)
-        yield subjects.inventory(seen.node), NodeInventory(snapshot=seen, stale=False)
+        yield subjects.inventory(seen.node), msg.NodeInventory(snapshot=seen, stale=False)
         yield subjects.host(seen.node), facts
         for booked in bookings:
             request, allocation = booked.request, booked.allocation
             yield subjects.request(request), asked(request)
-            yield subjects.ledger(seen.node, allocation), Grant(revision=1, incarnation=LIFE, booking=booked)
+            yield subjects.ledger(seen.node, allocation), msg.Grant(revision=1, incarnation=LIFE, booking=booked)
             there = {"allocation": allocation, "request": request, "revision": 1, "ticket": "", "containers": ()}
             slice_ = subjects.slice_(seen.node, allocation)
-            yield slice_, SliceReady(**there, devices=())
-            bound = Bound(
+            yield slice_, msg.SliceReady(**there, devices=())
+            bound = msg.Bound(
                 **there,
                 request_revision=1,
                 node=seen.node,
@@ -90,18 +77,18 @@ def values(nodes: int, pods_per_node: int) -> Iterator[tuple[Address, AnyMessage
                 slice_operation=operation_of(slice_),
             )
             yield subjects.binding(request), bound
-        head = NodeOpened(
+        head = msg.NodeOpened(
             node=seen.node, incarnation=LIFE, boot_id=seen.boot_id, agent_run=seen.agent_run, adopted=adopted, lived=()
         )
         yield subjects.head(seen.node), head
-    synced = SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=nodes * pods_per_node)
+    synced = msg.SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=nodes * pods_per_node)
     yield subjects.source(FOLDER), synced
 
 
-def asked(request: RequestId) -> AllocationRequested:
-    claim = Claim(container="main", profile="7g.40gb")
+def asked(request: RequestId) -> msg.AllocationRequested:
+    claim = msg.Claim(container="main", profile="7g.40gb")
     pod = {"namespace": "default", "name": request, "origin": f"{request}.yaml", "owner": request}
-    return AllocationRequested(revision=1, source=FOLDER, claims=(claim,), **pod)
+    return msg.AllocationRequested(revision=1, source=FOLDER, claims=(claim,), **pod)
 
 
 def operation_of(address: Address) -> OperationId:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import yaml
 from deploy_check import KUBERNETES
+from factories.broker.stream_model import matches
 from message_examples import EXAMPLES
 from security.controls import Control, patched, refused
 
@@ -34,17 +35,6 @@ from sluice_pod_watcher.core.bus_access import Namespaces, TokenOwner, rights_on
 NODE = NodeName("gpu-1")
 
 
-def _matches(allowed: str, subject: str) -> bool:
-    """As a broker compares (https://docs.nats.io/nats-concepts/subjects): `*` is one token, `>` all that follow."""
-    wanted, found = allowed.split("."), subject.split(".")
-    for at, token in enumerate(wanted):
-        if token == ">":
-            return len(found) > at
-        if at >= len(found) or token not in {"*", found[at]}:
-            return False
-    return len(wanted) == len(found)
-
-
 def _agents_rights() -> None:
     allowed = permissions_of(Role.NODE_AGENT, NODE).publish
     for subject in (
@@ -53,8 +43,8 @@ def _agents_rights() -> None:
         "sluice.ledger.gpu-1.a1",
         "$JS.API.STREAM.DELETE.BOOK",
     ):
-        assert not any(_matches(each, subject) for each in allowed), f"an agent may write {subject}"
-    assert any(_matches(each, "sluice.slice.gpu-1.a1") for each in allowed), "and its own it may not"
+        assert not any(matches(each, subject) for each in allowed), f"an agent may write {subject}"
+    assert any(matches(each, "sluice.slice.gpu-1.a1") for each in allowed), "and its own it may not"
 
 
 def _stolen_token() -> None:

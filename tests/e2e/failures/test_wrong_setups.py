@@ -1,6 +1,5 @@
 """Wrong set-ups of a node, as a person meets them: real agents, each telling one clear sentence, never a traceback."""
 
-import ctypes
 import json
 import os
 import subprocess
@@ -11,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from factories.agent_driver import AgentDriver, kill, short_folder, start_agent
-from factories.gpus.nvml import ALWAYS, NvmlMachine, child_environment
-from nvml.build import NoCompilerError, build
+from factories.gpus.nvml import ALWAYS, NvmlMachine, child_environment, has_a_driver
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
@@ -53,14 +51,6 @@ def data():
         (folder / "fleet.toml").write_text(FLEET)
         (folder / "data").mkdir()
         yield folder / "data"
-
-
-@pytest.fixture(scope="module")
-def nvml_library(tmp_path_factory):
-    try:
-        return build(tmp_path_factory.mktemp("nvml"))
-    except NoCompilerError as error:
-        pytest.skip(f"the NVML library cannot be made: {error}")
 
 
 @pytest.fixture
@@ -114,14 +104,6 @@ def problems(variables: dict[str, str]) -> dict[str, str]:
     found = {finding["check"]: finding["what"] for finding in told["findings"] if finding["level"] == "problem"}
     assert ended.code == (1 if found else 0)
     return found
-
-
-def has_a_driver() -> bool:
-    try:
-        ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return False
-    return True
 
 
 # -- the driver ---------------------------------------------------------------------------------------------------

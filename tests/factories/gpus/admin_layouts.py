@@ -1,11 +1,6 @@
 """A node with one GPU laid out by an administrator, and the acts of administrator and tenants there."""
 
-from sluice_node_agent.core.instructions import (
-    CreateComputeInstance,
-    CreateGpuInstance,
-    DestroyComputeInstance,
-    DestroyGpuInstance,
-)
+from sluice_node_agent.core import instructions as do
 from sluice_node_agent.simulated.hardware_file import Instance
 
 FLEET = """
@@ -20,7 +15,7 @@ gpus = [
 LAYOUT = [("1g.5gb", 6, 1), ("2g.10gb", 4, 2), ("3g.20gb", 0, 4)]
 SMALL = (0, "1g.5gb", 6, 1)
 LARGE = (0, "3g.20gb", 0, 4)
-CHANGING = (CreateGpuInstance, CreateComputeInstance, DestroyComputeInstance, DestroyGpuInstance)
+CHANGING = (do.CreateGpuInstance, do.CreateComputeInstance, do.DestroyComputeInstance, do.DestroyGpuInstance)
 
 
 def opened(make_node):

@@ -33,6 +33,15 @@ _SHOWN_MAX = 1 << 18
 _MODELS = {model["key"]: model for model in tomllib.loads(CATALOG.read_text(encoding="utf-8"))["model"]}
 
 
+def has_a_driver() -> bool:
+    """Whether this machine has an NVIDIA driver."""
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
+
+
 class NvmlMachine:
     """One machine. GPUs are named by index, devices by UUID."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from factories.words import booking_of
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import (
     Entry,
@@ -22,32 +23,6 @@ from sluice.contracts.bus.events import (
 )
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, OperationId, RequestId, RunId, SourceName
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Booking,
-    Claim,
-    Closed,
-    ContainerDevices,
-    DeviceGrant,
-    DeviceState,
-    EvictionOrdered,
-    GpuReport,
-    Grant,
-    Held,
-    NodeChanged,
-    NodeInventory,
-    NodeSnapshot,
-    PlacementReport,
-    ProfileReport,
-    RequestWithdrawn,
-    Revoke,
-    SliceDegraded,
-    SliceFailed,
-    SliceGone,
-    SliceReady,
-    SourceSynced,
-)
 from sluice.mig.catalog import find_model
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
@@ -58,18 +33,18 @@ INCARNATION = Incarnation("1000")
 FOLDER = SourceName("folder")
 
 
-def whole_gpu(allocation: str, *, node: str = "node-a", request: str = "p1") -> Booking:
+def whole_gpu(allocation: str, *, node: str = "node-a", request: str = "p1") -> msg.Booking:
     """A booking of all of the first GPU of a node."""
     return booking_of(allocation, node, (
-            DeviceGrant(container="main", gpu=GpuUuid(f"GPU-{node}-0"), profile="7g.40gb", start=0, size=8),
+            msg.DeviceGrant(container="main", gpu=GpuUuid(f"GPU-{node}-0"), profile="7g.40gb", start=0, size=8),
         ), request=request)  # fmt: skip
 
 
-def gpu_report(node: str, index: int, *, model: str = "a100-40gb", mig: bool = True, **changes) -> GpuReport:
+def gpu_report(node: str, index: int, *, model: str = "a100-40gb", mig: bool = True, **changes) -> msg.GpuReport:
     """A GPU as its agent would report it, empty."""
     known = find_model(model)
     profiles = tuple(
-        ProfileReport(
+        msg.ProfileReport(
             name=p.name,
             profile_id=p.profile_id,
             compute_slices=p.compute_slices,
@@ -81,7 +56,7 @@ def gpu_report(node: str, index: int, *, model: str = "a100-40gb", mig: bool = T
             jpegs=p.engines.jpeg,
             ofas=p.engines.ofa,
             max_instances=p.max_instances,
-            placements=tuple(PlacementReport(start=s.start, size=s.size) for s in p.placements),
+            placements=tuple(msg.PlacementReport(start=s.start, size=s.size) for s in p.placements),
         )
         for p in known.profiles
     )
@@ -98,15 +73,15 @@ def gpu_report(node: str, index: int, *, model: str = "a100-40gb", mig: bool = T
         "instances": (),
         "creatable": {},
     }
-    return GpuReport(**(values | changes))
+    return msg.GpuReport(**(values | changes))
 
 
-def unread(report: GpuReport) -> GpuReport:
+def unread(report: msg.GpuReport) -> msg.GpuReport:
     """The report of a restarted agent about a GPU that has not answered it yet."""
     return never_read(report.uuid, report.index, "the GPU has fallen off the bus")
 
 
-def snapshot(node: str, gpus: tuple[GpuReport, ...], **changes) -> NodeSnapshot:
+def snapshot(node: str, gpus: tuple[msg.GpuReport, ...], **changes) -> msg.NodeSnapshot:
     """What inventory would have pulled from a node."""
     values = {
         "node": NodeName(node),
@@ -117,12 +92,12 @@ def snapshot(node: str, gpus: tuple[GpuReport, ...], **changes) -> NodeSnapshot:
         "gpus": gpus,
         "slices": (),
     }
-    return NodeSnapshot(**(values | changes))
+    return msg.NodeSnapshot(**(values | changes))
 
 
-def news_of(seen: NodeSnapshot) -> NodeChanged:
+def news_of(seen: msg.NodeSnapshot) -> msg.NodeChanged:
     """The agent's news that there is this to pull."""
-    return NodeChanged(
+    return msg.NodeChanged(
         node=seen.node,
         endpoint="127.0.0.1:1",
         boot_id=seen.boot_id,
@@ -132,17 +107,17 @@ def news_of(seen: NodeSnapshot) -> NodeChanged:
     )
 
 
-def claim(**changes) -> Claim:
+def claim(**changes) -> msg.Claim:
     """One container's claim; by default a 1g.5gb."""
-    return Claim(**({"container": "main", "profile": "1g.5gb"} | changes))
+    return msg.Claim(**({"container": "main", "profile": "1g.5gb"} | changes))
 
 
-def order(request: str, cause: str, life: Incarnation = INCARNATION) -> EvictionOrdered:
-    return EvictionOrdered(request=RequestId(request), cause=cause, incarnation=life)
+def order(request: str, cause: str, life: Incarnation = INCARNATION) -> msg.EvictionOrdered:
+    return msg.EvictionOrdered(request=RequestId(request), cause=cause, incarnation=life)
 
 
-def asked(request: str, *claims: Claim, revision: int = 1, priority: int = 0) -> AllocationRequested:
-    return AllocationRequested(
+def asked(request: str, *claims: msg.Claim, revision: int = 1, priority: int = 0) -> msg.AllocationRequested:
+    return msg.AllocationRequested(
         revision=revision,
         source=FOLDER,
         namespace="default",
@@ -177,7 +152,7 @@ class Bench:
         return instructions
 
     def read_all(
-        self, *entries: tuple[Address, AnyMessage], incarnation: Incarnation = INCARNATION
+        self, *entries: tuple[Address, msg.AnyMessage], incarnation: Incarnation = INCARNATION
     ) -> list[Instruction]:
         """Both streams are read again and hold exactly `entries`."""
         for stream in (Stream.BOOK, Stream.STATE):
@@ -187,7 +162,7 @@ class Bench:
         self.handle(ReadingCaughtUp(Stream.BOOK))
         return self.handle(ReadingCaughtUp(Stream.STATE))
 
-    def observe(self, address: Address, message: AnyMessage, operation: str | None = None) -> list[Instruction]:
+    def observe(self, address: Address, message: msg.AnyMessage, operation: str | None = None) -> list[Instruction]:
         sequence = self._next(address.subject)
         entry = Entry(address.subject, sequence, OperationId(operation or f"other-{address.kind}-{sequence}"), message)
         self._keep(entry)
@@ -246,16 +221,16 @@ class Bench:
             landed += self.land_all(self.handle(Continue()))
         return landed
 
-    def words(self, instructions: list[Instruction], *, but: type | tuple[()] = ()) -> list[AnyMessage | None]:
+    def words(self, instructions: list[Instruction], *, but: type | tuple[()] = ()) -> list[msg.AnyMessage | None]:
         """What is said when everything lands, without words of a kind."""
         return [write.message for write in self.settle(instructions) if not isinstance(write.message, but)]
 
-    def ends(self, name: str, *, cause: str = "pod gone", held: Held | None = None) -> list[Instruction]:
+    def ends(self, name: str, *, cause: str = "pod gone", held: msg.Held | None = None) -> list[Instruction]:
         """The pod is gone: its source withdraws its request."""
-        gone = RequestWithdrawn(revision=2, source=FOLDER, cause=cause, held=held)
+        gone = msg.RequestWithdrawn(revision=2, source=FOLDER, cause=cause, held=held)
         return self.observe(subjects.request(RequestId(name)), gone)
 
-    def withdraw(self, name: str) -> list[AnyMessage | None]:
+    def withdraw(self, name: str) -> list[msg.AnyMessage | None]:
         """The pod is gone; what is said."""
         return self.words(self.ends(name))
 
@@ -267,29 +242,31 @@ class Bench:
             landed += self.land_all(self.handle(Ticked()))
         return landed
 
-    def pull(self, seen: NodeSnapshot, **changes: Any) -> list[Instruction]:
+    def pull(self, seen: msg.NodeSnapshot, **changes: Any) -> list[Instruction]:
         """The inventory has pulled this from a node."""
-        message = NodeInventory(**({"snapshot": seen, "stale": False} | changes))
+        message = msg.NodeInventory(**({"snapshot": seen, "stale": False} | changes))
         return self.observe(subjects.inventory(seen.node), message)
 
-    def fails(self, grant: Grant, message: str = "out of luck", *, error: str = "Unknown") -> list[Instruction]:
+    def fails(self, grant: msg.Grant, message: str = "out of luck", *, error: str = "Unknown") -> list[Instruction]:
         """The slice of a grant cannot be made."""
-        return self._told(grant, SliceFailed, error=error, message=message)
+        return self._told(grant, msg.SliceFailed, error=error, message=message)
 
-    def breaks(self, grant: Grant, message: str = "Xid 79") -> list[Instruction]:
+    def breaks(self, grant: msg.Grant, message: str = "Xid 79") -> list[Instruction]:
         """The slice of a grant was made, and is not there any more."""
-        return self._told(grant, SliceDegraded, message=message)
+        return self._told(grant, msg.SliceDegraded, message=message)
 
-    def _told(self, grant: Grant, kind: type[SliceFailed | SliceDegraded], **what: str) -> list[Instruction]:
+    def _told(
+        self, grant: msg.Grant, kind: type[msg.SliceFailed | msg.SliceDegraded], **what: str
+    ) -> list[Instruction]:
         booking = grant.booking
         word = kind(allocation=booking.allocation, request=booking.request, revision=grant.revision, **what)
         return self.observe(subjects.slice_(booking.node, booking.allocation), word)
 
-    def reads(self, entry: Grant | Revoke) -> list[Instruction]:
+    def reads(self, entry: msg.Grant | msg.Revoke) -> list[Instruction]:
         """An entry that another allocator has written to the ledger."""
         return self.observe(subjects.ledger(entry.booking.node, entry.booking.allocation), entry)
 
-    def add_node(self, seen: NodeSnapshot) -> list[Write]:
+    def add_node(self, seen: msg.NodeSnapshot) -> list[Write]:
         """A node appears, with its inventory, and is opened; returns what was written for that."""
         first = self.observe(subjects.node(seen.node), news_of(seen))
         return self.land_all(first + self.pull(seen))
@@ -299,35 +276,35 @@ class Bench:
         reports = {name: tuple(gpu_report(name, index) for index in range(gpus)) for name in names}
         return [write for name in names for write in self.add_node(snapshot(name, reports[name]))]
 
-    def request(self, message: AllocationRequested) -> list[Instruction]:
+    def request(self, message: msg.AllocationRequested) -> list[Instruction]:
         return self.observe(subjects.request(RequestId(message.name)), message)
 
-    def ready(self, grant: Grant) -> list[Instruction]:
+    def ready(self, grant: msg.Grant) -> list[Instruction]:
         return self.observe(subjects.slice_(grant.booking.node, grant.booking.allocation), ready_of(grant))
 
-    def gone(self, grant: Grant, revision: int = 2) -> list[Instruction]:
+    def gone(self, grant: msg.Grant, revision: int = 2) -> list[Instruction]:
         booking = grant.booking
-        gone = SliceGone(allocation=booking.allocation, request=booking.request, revision=revision, cause="revoked")
+        gone = msg.SliceGone(allocation=booking.allocation, request=booking.request, revision=revision, cause="revoked")
         return self.observe(subjects.slice_(booking.node, booking.allocation), gone)
 
-    def granted(self, name: str, *claims: Claim) -> Grant:
+    def granted(self, name: str, *claims: msg.Claim) -> msg.Grant:
         """A request that is granted; its slice is not made yet."""
         (write,) = self.land_all(self.request(asked(name, *claims)))
-        assert isinstance(write.message, Grant)
+        assert isinstance(write.message, msg.Grant)
         return write.message
 
-    def bound(self, name: str, *claims: Claim) -> Grant:
+    def bound(self, name: str, *claims: msg.Claim) -> msg.Grant:
         """A request that is granted, made and bound."""
         grant = self.granted(name, *claims)
         self.land_all(self.ready(grant))
         return grant
 
 
-def ready_of(grant: Grant, ticket: str = "ticket-1") -> SliceReady:
+def ready_of(grant: msg.Grant, ticket: str = "ticket-1") -> msg.SliceReady:
     """The agent's report that a grant's slice is ready."""
     booking = grant.booking
     devices = tuple(
-        DeviceState(gpu=d.gpu, profile=d.profile, start=d.start, size=d.size, uuid=f"MIG-{ticket}-{n}")
+        msg.DeviceState(gpu=d.gpu, profile=d.profile, start=d.start, size=d.size, uuid=f"MIG-{ticket}-{n}")
         for n, d in enumerate(booking.devices)
     )
     containers = []
@@ -335,8 +312,8 @@ def ready_of(grant: Grant, ticket: str = "ticket-1") -> SliceReady:
         its = [(state, d.share) for state, d in zip(devices, booking.devices, strict=True) if d.container == name]
         memory_mib = sum(share.memory_mib for _, share in its if share is not None)
         visible = ",".join(state.uuid for state, _ in its)
-        containers.append(ContainerDevices(container=name, visible_devices=visible, memory_mib=memory_mib))
-    return SliceReady(
+        containers.append(msg.ContainerDevices(container=name, visible_devices=visible, memory_mib=memory_mib))
+    return msg.SliceReady(
         allocation=AllocationId(booking.allocation),
         request=booking.request,
         revision=grant.revision,
@@ -346,7 +323,7 @@ def ready_of(grant: Grant, ticket: str = "ticket-1") -> SliceReady:
     )
 
 
-def working_allocator(rules: SchedulerConfig | None = None, *entries: tuple[Address, AnyMessage]) -> Bench:
+def working_allocator(rules: SchedulerConfig | None = None, *entries: tuple[Address, msg.AnyMessage]) -> Bench:
     """An active allocator that has read a bus without requests, or with these entries."""
     rules = rules or SchedulerConfig(orphan_grace_s=30.0, closing_ttl_s=3600)
     bench = Bench(Allocator(RunId("r1"), rules))
@@ -355,9 +332,9 @@ def working_allocator(rules: SchedulerConfig | None = None, *entries: tuple[Addr
     return bench
 
 
-def all_said(source: SourceName = FOLDER) -> tuple[Address, AnyMessage]:
+def all_said(source: SourceName = FOLDER) -> tuple[Address, msg.AnyMessage]:
     """A source has published all of its requests in this incarnation of the bus."""
-    return subjects.source(source), SourceSynced(source=source, run=RunId("w1"), epoch=1, count=0)
+    return subjects.source(source), msg.SourceSynced(source=source, run=RunId("w1"), epoch=1, count=0)
 
 
 def restarted(bench: Bench) -> Bench:
@@ -371,7 +348,7 @@ def begun_anew(bench: Bench, rules: SchedulerConfig, run: str = "r2") -> Bench:
     """Another process that knows what is on the bus, and nothing else; it stands by."""
     before = bench.allocator.ctx.facts
     other = Bench(Allocator(RunId(run), rules), now=bench.now, sequence=bench.sequence)
-    entries: list[tuple[Address, AnyMessage]] = []
+    entries: list[tuple[Address, msg.AnyMessage]] = []
     for node, inventory in before.inventories.items():
         entries += [(subjects.node(node), before.news[node]), (subjects.inventory(node), inventory)]
         entries.append((subjects.head(node), before.heads[node]))
@@ -381,7 +358,7 @@ def begun_anew(bench: Bench, rules: SchedulerConfig, run: str = "r2") -> Bench:
     entries += [(subjects.eviction(each), message) for each, message in before.evictions.items()]
     entries += [(subjects.evicted(each), message) for each, message in before.evicted.items()]
     for allocation, entry in before.ledger.items():
-        node = entry.node if isinstance(entry, Closed) else entry.booking.node
+        node = entry.node if isinstance(entry, msg.Closed) else entry.booking.node
         entries.append((subjects.ledger(node, allocation), entry))
     for allocation, slice_ in before.slices.items():
         entries.append((subjects.slice_(before.slice_nodes[allocation], allocation), slice_))

@@ -4,16 +4,8 @@ import msgspec
 from factories.scheduling.allocator import Bench, asked, claim, working_allocator
 from factories.words import booking_of
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus.events import Ticked, Write
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Bound,
-    DeviceGrant,
-    Grant,
-    Pending,
-    PodGroup,
-)
 from sluice_allocator.core.config import SchedulerConfig
 
 WHOLE = claim(profile="7g.40gb")
@@ -22,7 +14,7 @@ SMALL = claim(profile="1g.5gb")
 
 def member(request: str, *claims, size: int = 2, group: str = "train", priority: int = 0, **changes):
     plain = asked(request, *(claims or (SMALL,)), priority=priority)
-    return msgspec.structs.replace(plain, group=PodGroup(name=group, size=size), **changes)
+    return msgspec.structs.replace(plain, group=msg.PodGroup(name=group, size=size), **changes)
 
 
 def fleet(gpus: int, **rules) -> Bench:
@@ -33,58 +25,58 @@ def fleet(gpus: int, **rules) -> Bench:
     return bench
 
 
-def messages(writes: list[Write]) -> list[AnyMessage | None]:
+def messages(writes: list[Write]) -> list[msg.AnyMessage | None]:
     return [write.message for write in writes]
 
 
-def everything(bench: Bench, first: list) -> list[AnyMessage | None]:
+def everything(bench: Bench, first: list) -> list[msg.AnyMessage | None]:
     """What follows from these instructions, all landing at once, until nothing more does."""
     return bench.words(first)
 
 
-def ask(bench: Bench, *members: AllocationRequested) -> list[AnyMessage | None]:
+def ask(bench: Bench, *members: msg.AllocationRequested) -> list[msg.AnyMessage | None]:
     """All of them ask, one after the other."""
     return [message for each in members for message in everything(bench, bench.request(each))]
 
 
-def grants(said: list[AnyMessage | None]) -> dict[str, Grant]:
+def grants(said: list[msg.AnyMessage | None]) -> dict[str, msg.Grant]:
     """The grants among these messages, by pod."""
-    return {each.booking.name: each for each in said if isinstance(each, Grant)}
+    return {each.booking.name: each for each in said if isinstance(each, msg.Grant)}
 
 
-def bound(said: list[AnyMessage | None]) -> list[str]:
-    return [each.request for each in said if isinstance(each, Bound)]
+def bound(said: list[msg.AnyMessage | None]) -> list[str]:
+    return [each.request for each in said if isinstance(each, msg.Bound)]
 
 
-def waits(said: list[AnyMessage | None]) -> dict[str, Pending]:
-    return {each.request: each for each in said if isinstance(each, Pending)}
+def waits(said: list[msg.AnyMessage | None]) -> dict[str, msg.Pending]:
+    return {each.request: each for each in said if isinstance(each, msg.Pending)}
 
 
-def ready(bench: Bench, grant: Grant) -> list[AnyMessage | None]:
+def ready(bench: Bench, grant: msg.Grant) -> list[msg.AnyMessage | None]:
     """The slice of a grant is made."""
     return everything(bench, bench.ready(grant))
 
 
-def tick(bench: Bench, seconds: float, *, times: int = 1) -> list[AnyMessage | None]:
-    said: list[AnyMessage | None] = []
+def tick(bench: Bench, seconds: float, *, times: int = 1) -> list[msg.AnyMessage | None]:
+    said: list[msg.AnyMessage | None] = []
     for _ in range(times):
         bench.now += seconds
         said += everything(bench, bench.handle(Ticked()))
     return said
 
 
-def gone(bench: Bench, grant: Grant) -> list[AnyMessage | None]:
+def gone(bench: Bench, grant: msg.Grant) -> list[msg.AnyMessage | None]:
     return everything(bench, bench.gone(grant))
 
 
-def grant_of(name: str, node: str, request: AllocationRequested) -> Grant:
+def grant_of(name: str, node: str, request: msg.AllocationRequested) -> msg.Grant:
     booking = booking_of(
         f"{name}_elsewhere_1",
         node,
-        (DeviceGrant(container="main", gpu=f"GPU-{node}-0", profile="7g.40gb", start=0, size=8),),
+        (msg.DeviceGrant(container="main", gpu=f"GPU-{node}-0", profile="7g.40gb", start=0, size=8),),
         request=name,
         owner=request.owner,
         namespace=request.namespace,
         source=request.source,
     )
-    return Grant(revision=1, incarnation="1000", booking=booking)
+    return msg.Grant(revision=1, incarnation="1000", booking=booking)

@@ -28,12 +28,7 @@ def asks(name: str, *claims: Claim, namespace: str = "lab", priority: int = 0) -
 def limit(bench: Bench, namespace: str = "lab", *, pod: Amounts | None = None, **total: int) -> list[Write]:
     """An operator sets the quota of a namespace; returns everything that follows."""
     quota = QuotaSet(namespace=namespace, total=Amounts(**total), request=pod or Amounts())
-    return all_of(bench, bench.observe(subjects.quota(namespace), quota))
-
-
-def all_of(bench: Bench, said: list) -> list[Write]:
-    """Everything lands, until nothing is left to be done."""
-    return bench.settle(said)
+    return bench.settle(bench.observe(subjects.quota(namespace), quota))
 
 
 def grants(writes: list[Write]) -> list[str]:
@@ -42,7 +37,7 @@ def grants(writes: list[Write]) -> list[str]:
 
 def granted(bench: Bench, name: str, *claims: Claim, namespace: str = "lab") -> Grant:
     """A request that is granted at once, and read back."""
-    (write,) = all_of(bench, bench.request(asks(name, *claims, namespace=namespace)))
+    (write,) = bench.settle(bench.request(asks(name, *claims, namespace=namespace)))
     assert isinstance(write.message, Grant)
     return write.message
 
@@ -51,7 +46,7 @@ def bound(bench: Bench, name: str, *claims: Claim, namespace: str = "lab") -> Gr
     """A request that is granted, made and bound."""
     grant = granted(bench, name, *claims, namespace=namespace)
     read_back(bench, grant)
-    all_of(bench, bench.ready(grant))
+    bench.settle(bench.ready(grant))
     return grant
 
 
@@ -65,7 +60,7 @@ def read_back(bench: Bench, grant: Grant) -> list:
 def end(bench: Bench, grant: Grant) -> list[Write]:
     """Its pod ends, and its agent reports that the slice is gone."""
     bench.withdraw(grant.booking.name)
-    return all_of(bench, bench.gone(grant))
+    return bench.settle(bench.gone(grant))
 
 
 def why(writes: list[Write]) -> Pending:

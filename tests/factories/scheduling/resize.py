@@ -38,11 +38,6 @@ def change(request: str = "p1", container: str = "", **values: int) -> Change:
     return Change(RequestId(request), container, values)
 
 
-def everything(bench: Bench, said: list) -> list[Write]:
-    """All lands, until nothing is left to do."""
-    return bench.settle(said)
-
-
 def answers(bench: Bench) -> list:
     """What was answered since this was looked at last."""
     found = [each.outcome for each in bench.said if isinstance(each, AnswerAdjust)]
@@ -53,7 +48,7 @@ def answers(bench: Bench) -> list:
 def adjusted(bench: Bench, request: str = "p1", container: str = "", **values: int) -> Grant:
     """Change shares; the order for the agent, in the ledger."""
     bench.said.clear()
-    (write,) = everything(bench, bench.handle(AdjustAsked(1, change(request, container, **values))))
+    (write,) = bench.settle(bench.handle(AdjustAsked(1, change(request, container, **values))))
     assert isinstance(write.message, Grant), write
     (answer,) = answers(bench)
     assert isinstance(answer, Adjusted)
@@ -79,7 +74,7 @@ def said(bench: Bench, grant: Grant, *, shrinking: bool = False) -> list[Write]:
     """The agent has carried it out, or has begun."""
     booking = grant.booking
     word = answer_of(grant, shrinking=shrinking)
-    return everything(bench, bench.observe(subjects.slice_(booking.node, booking.allocation), word))
+    return bench.settle(bench.observe(subjects.slice_(booking.node, booking.allocation), word))
 
 
 def free_mib(bench: Bench) -> int:

@@ -10,22 +10,10 @@ from random import Random
 
 from perf.decisions.system import FOLDER, GPUS_PER_NODE, System, nodes
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RunId
 from sluice.contracts.kube.names import LABEL_HOSTNAME
-from sluice.contracts.messages import (
-    NO_NEEDS,
-    Amounts,
-    Claim,
-    HostNeeds,
-    HostRoom,
-    Mode,
-    NodeExpression,
-    PodTerm,
-    QuotaSet,
-    SourceSynced,
-    SpreadTerm,
-)
 from sluice.runtime.gc_freeze import collect_rarely, freeze_old_objects
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
@@ -39,7 +27,7 @@ LIVING = 20
 """So many pods live at a time besides those the fleet was filled with; each new one is followed by an end."""
 PROFILES = ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
 SHARES_PER_GPU = 10
-ALL_MODES: tuple[Mode, ...] = ("exclusive", "mps", "fractional")
+ALL_MODES: tuple[msg.Mode, ...] = ("exclusive", "mps", "fractional")
 
 ALLOCATE = "AllocationRequested"
 RELEASE = ("RequestWithdrawn", "SliceGone")
@@ -72,8 +60,8 @@ class Running:
 
     gpus: int
     system: System
-    claim: Callable[[], Claim]
-    host: HostNeeds = NO_NEEDS
+    claim: Callable[[], msg.Claim]
+    host: msg.HostNeeds = msg.NO_NEEDS
     came: int = 0
     batches: list[tuple[float, float, float]] = field(default_factory=list)
     allocations: list[int] = field(default_factory=list)
@@ -119,15 +107,15 @@ def compared(scene: Callable[[int], Running], sizes: Sequence[int]) -> list[Cost
 def exclusive(gpus: int) -> Running:
     """MIG instances of all profiles on a fleet that is half full."""
     random = Random(0)
-    return Running(gpus, _half_full(gpus), lambda: Claim(container="main", profile=random.choice(PROFILES)))
+    return Running(gpus, _half_full(gpus), lambda: msg.Claim(container="main", profile=random.choice(PROFILES)))
 
 
 def two_on_one_node(gpus: int) -> Running:
     """Two instances of one node of a zone that has room for the pod's CPU and memory."""
     random = Random(0)
-    needs = HostNeeds(room=HostRoom(cpu_milli=2000, memory_mib=8192), node_selector={"zone": "zone-1"})
+    needs = msg.HostNeeds(room=msg.HostRoom(cpu_milli=2000, memory_mib=8192), node_selector={"zone": "zone-1"})
     return Running(
-        gpus, _half_full(gpus), lambda: Claim(container="main", profile=random.choice(PROFILES[:3]), gpus=2), needs
+        gpus, _half_full(gpus), lambda: msg.Claim(container="main", profile=random.choice(PROFILES[:3]), gpus=2), needs
     )
 
 
@@ -142,10 +130,10 @@ class Replicas(Running):
         """So many pods come, and the oldest ones go."""
         for _ in range(pods):
             app = f"app-{self.came % APPS}"
-            selector = (NodeExpression(key="app", operator="In", values=(app,)),)
-            apart = PodTerm(topology_key=LABEL_HOSTNAME, selector=selector, namespaces=("default",))
-            spread = SpreadTerm(topology_key="zone", selector=selector, max_skew=2)
-            host = HostNeeds(apart=(apart,), spread=(spread,))
+            selector = (msg.NodeExpression(key="app", operator="In", values=(app,)),)
+            apart = msg.PodTerm(topology_key=LABEL_HOSTNAME, selector=selector, namespaces=("default",))
+            spread = msg.SpreadTerm(topology_key="zone", selector=selector, max_skew=2)
+            host = msg.HostNeeds(apart=(apart,), spread=(spread,))
             self.system.arrive(f"pod-{self.came}", self.claim(), host, labels={"app": app})
             if self.came >= LIVING:
                 self.system.depart(f"pod-{self.came - LIVING}")
@@ -155,7 +143,7 @@ class Replicas(Running):
 def apart_and_spread(gpus: int) -> Running:
     """MIG instances of replicas that are to be apart by host and spread over zones."""
     random = Random(0)
-    return Replicas(gpus, _half_full(gpus), lambda: Claim(container="main", profile=random.choice(PROFILES)))
+    return Replicas(gpus, _half_full(gpus), lambda: msg.Claim(container="main", profile=random.choice(PROFILES)))
 
 
 def limited(gpus: int) -> Running:
@@ -166,10 +154,10 @@ def limited(gpus: int) -> Running:
 
 
 def _limit(system: System, devices: int) -> None:
-    amounts = Amounts(gpus=devices, memory_mib=10**12, compute_slices=10**9)
-    quota = QuotaSet(namespace="default", total=amounts, request=amounts, guaranteed=Amounts(gpus=1))
+    amounts = msg.Amounts(gpus=devices, memory_mib=10**12, compute_slices=10**9)
+    quota = msg.QuotaSet(namespace="default", total=amounts, request=amounts, guaranteed=msg.Amounts(gpus=1))
     system.cluster.say(subjects.quota("default"), quota)
-    synced = SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0)
+    synced = msg.SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0)
     system.cluster.say(subjects.source(FOLDER), synced)  # before it no pod of a limited namespace is served
     system.cluster.settle()
 
@@ -186,11 +174,11 @@ def mps(gpus: int) -> Running:
 
 def _half_full(gpus: int) -> System:
     system, random = System(gpus), Random(0)
-    system.fill(Claim(container="main", profile=random.choice(PROFILES)) for _ in range(gpus))
+    system.fill(msg.Claim(container="main", profile=random.choice(PROFILES)) for _ in range(gpus))
     return system
 
 
-def _shares(gpus: int, claim: Callable[[Random], Claim]) -> Running:
+def _shares(gpus: int, claim: Callable[[Random], msg.Claim]) -> Running:
     system = System(gpus, mig=False, modes=ALL_MODES)
     random = Random(0)
     wanted = SHARES_PER_GPU * gpus
@@ -200,12 +188,14 @@ def _shares(gpus: int, claim: Callable[[Random], Claim]) -> Running:
     return Running(gpus, system, lambda: claim(random))
 
 
-def _fraction(percent: int) -> Claim:
-    return Claim(container="main", modes=("fractional",), sm_partition=percent, memory_mib=40 * 1024 * percent // 100)
+def _fraction(percent: int) -> msg.Claim:
+    return msg.Claim(
+        container="main", modes=("fractional",), sm_partition=percent, memory_mib=40 * 1024 * percent // 100
+    )
 
 
-def _part(memory_mib: int) -> Claim:
-    return Claim(container="main", modes=("mps",), memory_mib=memory_mib)
+def _part(memory_mib: int) -> msg.Claim:
+    return msg.Claim(container="main", modes=("mps",), memory_mib=memory_mib)
 
 
 SET_ASIDE_PODS = 3_000
@@ -225,7 +215,7 @@ class Waking:
 
 def freed_for_equals(waiting: int) -> Waking:
     """All who wait ask for the same."""
-    return _freed("all equal", waiting, lambda _: (Claim(container="main", profile="1g.5gb"), NO_NEEDS))
+    return _freed("all equal", waiting, lambda _: (msg.Claim(container="main", profile="1g.5gb"), msg.NO_NEEDS))
 
 
 def freed_for_all_different(waiting: int) -> Waking:
@@ -238,13 +228,13 @@ def given_back_to_a_quota(waiting: int) -> Waking:
     return _freed("all different, over their quota", waiting, _different, limited=True)
 
 
-def _different(number: int) -> tuple[Claim, HostNeeds]:
-    needs = HostNeeds(room=HostRoom(cpu_milli=1 + number))
-    return Claim(container="main", profile=PROFILES[number % len(PROFILES)]), needs
+def _different(number: int) -> tuple[msg.Claim, msg.HostNeeds]:
+    needs = msg.HostNeeds(room=msg.HostRoom(cpu_milli=1 + number))
+    return msg.Claim(container="main", profile=PROFILES[number % len(PROFILES)]), needs
 
 
 def _freed(
-    kind: str, waiting: int, asked: Callable[[int], tuple[Claim, HostNeeds]], *, limited: bool = False
+    kind: str, waiting: int, asked: Callable[[int], tuple[msg.Claim, msg.HostNeeds]], *, limited: bool = False
 ) -> Waking:
     """A fleet of 1,000 GPUs, full; then the queue; then ten whole GPUs are given back one after another."""
     gpus, freed = 1000, 10
@@ -252,7 +242,7 @@ def _freed(
     if limited:
         _limit(system, gpus)
     for number in range(gpus):
-        system.arrive(f"whole-{number}", Claim(container="main", profile="7g.40gb"))
+        system.arrive(f"whole-{number}", msg.Claim(container="main", profile="7g.40gb"))
     if system.grants < gpus:
         raise SystemExit(f"{system.grants} of {gpus} GPUs could be taken")
     system.core.took_ns.clear()

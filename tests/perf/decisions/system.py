@@ -7,22 +7,10 @@ import msgspec
 from factories.scheduling.allocator import FOLDER, gpu_report, snapshot
 from factories.words import booking_of
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Observed
 from sluice.contracts.ids import NodeName, RequestId, RunId
-from sluice.contracts.messages import (
-    NO_NEEDS,
-    AllocationRequested,
-    AnyMessage,
-    Claim,
-    Grant,
-    HostFacts,
-    HostNeeds,
-    Mode,
-    NodeSnapshot,
-    Released,
-    RequestWithdrawn,
-)
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import Event, Instruction
@@ -55,7 +43,7 @@ class TimedCore(Allocator):
 class System:
     """A fleet of A100-40GB that is open, and pods that come and go."""
 
-    def __init__(self, gpus: int, *, mig: bool = True, modes: tuple[Mode, ...] = ("exclusive",)) -> None:
+    def __init__(self, gpus: int, *, mig: bool = True, modes: tuple[msg.Mode, ...] = ("exclusive",)) -> None:
         """Every node is there, empty, and known from bytes, as in life."""
         self.core = TimedCore()
         self.grants = 0
@@ -66,14 +54,14 @@ class System:
     def arrive(
         self,
         name: str,
-        claim: Claim,
-        host: HostNeeds = NO_NEEDS,
+        claim: msg.Claim,
+        host: msg.HostNeeds = msg.NO_NEEDS,
         *,
         priority: int = 0,
         labels: dict[str, str] | None = None,
     ) -> None:
         """A pod asks; everything that follows happens."""
-        asked = AllocationRequested(
+        asked = msg.AllocationRequested(
             revision=1,
             source=FOLDER,
             namespace="default",
@@ -93,13 +81,13 @@ class System:
         self.cluster.say(subjects.request(RequestId(name)), _withdrawn(closing=False))
         self.cluster.settle()
 
-    def _hear(self, message: AnyMessage) -> None:
-        if isinstance(message, Grant):
+    def _hear(self, message: msg.AnyMessage) -> None:
+        if isinstance(message, msg.Grant):
             self.grants += 1
-        elif isinstance(message, Released):
+        elif isinstance(message, msg.Released):
             self.cluster.say(subjects.request(message.request), _withdrawn(closing=True), last_word=True)
 
-    def fill(self, claims: Iterable[Claim]) -> int:
+    def fill(self, claims: Iterable[msg.Claim]) -> int:
         """Put these on the fleet without their pods' lives; how many found a place."""
         fleet, placed = self.core.ctx.cluster, 0
         for number, claim in enumerate(claims):
@@ -110,19 +98,19 @@ class System:
         return placed
 
 
-def nodes(gpus: int, *, mig: bool, modes: tuple[Mode, ...]) -> Iterator[tuple[NodeSnapshot, HostFacts]]:
+def nodes(gpus: int, *, mig: bool, modes: tuple[msg.Mode, ...]) -> Iterator[tuple[msg.NodeSnapshot, msg.HostFacts]]:
     """Nodes of eight GPUs each, and what they have besides."""
-    decoder = msgspec.json.Decoder(NodeSnapshot)
+    decoder = msgspec.json.Decoder(msg.NodeSnapshot)
     for number in range(-(-gpus // GPUS_PER_NODE)):
         name = NodeName(f"node-{number:06}")
         here = range(min(GPUS_PER_NODE, gpus - number * GPUS_PER_NODE))
         reports = tuple(gpu_report(name, index, mig=mig) for index in here)
         seen = decoder.decode(msgspec.json.encode(snapshot(name, reports, modes=modes)))
-        facts = HostFacts(
+        facts = msg.HostFacts(
             cpu_cores=128.0, memory_mib=1_048_576, pods_free=1000, labels={"zone": f"zone-{number % ZONES}"}
         )
         yield seen, facts
 
 
-def _withdrawn(*, closing: bool) -> RequestWithdrawn:
-    return RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", closing=closing)
+def _withdrawn(*, closing: bool) -> msg.RequestWithdrawn:
+    return msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", closing=closing)

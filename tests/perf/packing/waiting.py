@@ -10,17 +10,9 @@ from factories.scheduling.allocator import FOLDER, gpu_report, snapshot
 from perf.packing.mixes import COMPUTE_SLICES, MIXES, SLICES_PER_GPU, Arrival, arrivals
 from perf.packing.ours import GPUS_PER_NODE
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId, RunId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Bound,
-    Claim,
-    HostFacts,
-    Released,
-    RequestWithdrawn,
-)
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.offline.perfect_cluster import PerfectCluster
@@ -105,14 +97,14 @@ class Queue:
     def _arrive(self, pod: Arrival) -> None:
         request = RequestId(str(pod.number))
         self._pods[request] = pod
-        asked = AllocationRequested(
+        asked = msg.AllocationRequested(
             revision=1,
             source=FOLDER,
             namespace="default",
             name=request,
             origin=request,
             owner=request,
-            claims=(Claim(container="main", profile=pod.profile),),
+            claims=(msg.Claim(container="main", profile=pod.profile),),
         )
         self._cluster.say(subjects.request(request), asked)
         self._cluster.settle()
@@ -122,13 +114,13 @@ class Queue:
         self._cluster.say(subjects.request(request), _withdrawn(closing=False))
         self._cluster.settle()
 
-    def _hear(self, message: AnyMessage) -> None:
-        if isinstance(message, Bound):
+    def _hear(self, message: msg.AnyMessage) -> None:
+        if isinstance(message, msg.Bound):
             pod = self._pods[message.request]
             self._used += COMPUTE_SLICES[pod.profile]
             heapq.heappush(self._ends, (self._counted_at + pod.until - pod.at, message.request))
             self._count(pod, self._counted_at - pod.at)
-        elif isinstance(message, Released):
+        elif isinstance(message, msg.Released):
             self._cluster.say(subjects.request(message.request), _withdrawn(closing=True), last_word=True)
 
     def _count(self, pod: Arrival, waited: float) -> None:
@@ -174,8 +166,8 @@ def all_runs(experiments: Iterable[Experiment], seeds: int, jobs: int) -> dict[t
     return found
 
 
-def _nodes(gpus: int) -> list[tuple[object, HostFacts]]:
-    facts = HostFacts(cpu_cores=1024.0, memory_mib=1 << 30, pods_free=10_000)
+def _nodes(gpus: int) -> list[tuple[object, msg.HostFacts]]:
+    facts = msg.HostFacts(cpu_cores=1024.0, memory_mib=1 << 30, pods_free=10_000)
     found = []
     for first in range(0, gpus, GPUS_PER_NODE):
         node = f"node-{first // GPUS_PER_NODE:04}"
@@ -184,5 +176,5 @@ def _nodes(gpus: int) -> list[tuple[object, HostFacts]]:
     return found
 
 
-def _withdrawn(*, closing: bool) -> RequestWithdrawn:
-    return RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", closing=closing)
+def _withdrawn(*, closing: bool) -> msg.RequestWithdrawn:
+    return msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", closing=closing)

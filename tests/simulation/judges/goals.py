@@ -22,14 +22,7 @@ from simulation.world.manifest_folder import Folder, Kubelets
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus.events import Stream
-from sluice_node_agent.core.journal_records import (
-    SharedDeviceGone,
-    SharedDeviceRecord,
-    SliceRecord,
-    Tombstone,
-    WarmGone,
-    WarmRecord,
-)
+from sluice_node_agent.core import journal_records
 
 
 class Goals:
@@ -361,17 +354,23 @@ def _alive(journal: list[object]) -> list[object]:
     last: dict[object, object] = {}
     for record in journal:
         match record:
-            case SliceRecord():
+            case journal_records.SliceRecord():
                 last[record.booking.allocation] = record
-            case Tombstone():
+            case journal_records.Tombstone():
                 last.pop(record.allocation, None)
-            case SharedDeviceRecord() | SharedDeviceGone():
+            case journal_records.SharedDeviceRecord() | journal_records.SharedDeviceGone():
                 last[record.home] = record
-            case WarmRecord() | WarmGone():
+            case journal_records.WarmRecord() | journal_records.WarmGone():
                 last[record.gpu, record.gi_id] = record
             case _:
                 pass
-    return [record for record in last.values() if isinstance(record, (SliceRecord, SharedDeviceRecord, WarmRecord))]
+    return [
+        record
+        for record in last.values()
+        if isinstance(
+            record, (journal_records.SliceRecord, journal_records.SharedDeviceRecord, journal_records.WarmRecord)
+        )
+    ]
 
 
 def _fits_on(gpu: Gpu, held: list[Held], device: Device, domain: Domain) -> bool:

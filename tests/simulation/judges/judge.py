@@ -14,18 +14,11 @@ from simulation.world.host import Host
 from sluice.contracts import messages as msg
 from sluice.contracts.bus.events import ReadLast, Write
 from sluice.contracts.ids import OperationId, RequestId
-from sluice_node_agent.core.instructions import (
-    CompareCdi,
-    CompareTickets,
-    DestroyGpuInstance,
-    ReadGpu,
-    SaveJournal,
-    WatchMps,
-)
+from sluice_node_agent.core import instructions as do
 
 __all__ = ["Judge", "ViolationError"]
 
-PERIODIC = (ReadGpu, ReadLast, CompareTickets, CompareCdi, WatchMps, SaveJournal, DestroyGpuInstance)
+PERIODIC = (do.ReadGpu, ReadLast, do.CompareTickets, do.CompareCdi, do.WatchMps, do.SaveJournal, do.DestroyGpuInstance)
 """What a calm agent may do at a tick: its checks, and what they find out of date; warm instances have a time, too."""
 WRITES_PER_REQUEST_MAX = 400
 HEADS_PER_NODE_MAX = 100

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING
 from simulation.kube.api_server import Change, RefusedError
 from simulation.kube.objects import Json, is_managed
 
-from sluice_pod_watcher.core.cluster.events import (
-    ClaimsServed,
-    Gone,
-    ListedKind,
-    ListingEnded,
-    ListingStarted,
-    Seen,
-)
+from sluice_pod_watcher.core.cluster import events as e
 
 if TYPE_CHECKING:
     from simulation.kube.watcher_host import ClusterHost
@@ -32,7 +25,7 @@ KINDS = {"Node": "nodes", "ResourceClaim": "claims"}
 class Reflector:
     """One kind of object, listed and then watched, for one life of its host."""
 
-    def __init__(self, host: "ClusterHost", what: ListedKind) -> None:
+    def __init__(self, host: "ClusterHost", what: e.ListedKind) -> None:
         self.host = host
         self.api = host.api
         self.what = what
@@ -48,7 +41,7 @@ class Reflector:
         if self.api.is_away or self._is_refused():
             host.later(RETRY_S * (0.5 + host.dice.random()), self.ask)
             return
-        host.offer(ClaimsServed(served=True))
+        host.offer(e.ClaimsServed(served=True))
         self.list_all()
 
     # -- listing --------------------------------------------------------------------------------------------------
@@ -61,7 +54,7 @@ class Reflector:
             host.later(RETRY_S * (0.5 + host.dice.random()), self._again(self._turn, self.list_all))
             return
         chosen = [each for each in api.objects.values() if self._chooses(each)]
-        host.offer(ListingStarted(self.what))
+        host.offer(e.ListingStarted(self.what))
         self._page(self._turn, chosen, str(api.version), len(api.history))
 
     def _page(self, turn: int, left: list[Json], version: str, at: int) -> None:
@@ -69,11 +62,11 @@ class Reflector:
             return
         host = self.host
         for each in left[:PAGE]:
-            host.offer(Seen(self.what, each))
+            host.offer(e.Seen(self.what, each))
         rest = left[PAGE:]
         if not rest:
             self.at = at
-            host.offer(ListingEnded(self.what, version))
+            host.offer(e.ListingEnded(self.what, version))
             host.later(RESYNC_S * (0.8 + 0.4 * host.dice.random()), self._again(turn, self.resync))
             self.look()
         elif self.api.is_away:
@@ -132,12 +125,12 @@ class Reflector:
     def _tell(self, change: Change) -> None:
         before, after = change.before, change.after
         if after is not None and self._chooses(after):
-            self.host.offer(Seen(self.what, after))
+            self.host.offer(e.Seen(self.what, after))
         elif before is not None and self._chooses(before):
             last = before if after is None else {**before, "metadata": dict(before["metadata"])}
             if after is not None:
                 last["metadata"]["resourceVersion"] = str(change.version)
-            self.host.offer(Gone(self.what, last))
+            self.host.offer(e.Gone(self.what, last))
 
     # -- inside ---------------------------------------------------------------------------------------------------
 

@@ -19,24 +19,8 @@ from simulation.world.trace import Trace
 from simulation.world.virtual_clock import VirtualClock
 
 from sluice.contracts.ids import RunId
+from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
-from sluice_pod_watcher.core.cluster.events import (
-    AnnotatePod,
-    BindPod,
-    Call,
-    Continue,
-    Continued,
-    CreateClaim,
-    Done,
-    EvictPod,
-    Failed,
-    ProtectClaim,
-    ReadPod,
-    WriteClaimStatus,
-    WriteEvent,
-    WriteHandOver,
-    WritePodCondition,
-)
 from sluice_pod_watcher.core.cluster.watcher import READS, ClusterWatcher
 from sluice_pod_watcher.core.folder.events import IdentityRecord, WriteLogLine
 
@@ -122,52 +106,52 @@ class ClusterHost(Host):
         """Carry out what is the core's own."""
         api, uid = self.api, str(getattr(instruction, "uid", ""))
         match instruction:
-            case BindPod() | AnnotatePod() as wanted:
-                step = "bind" if isinstance(wanted, BindPod) else "annotate"
+            case e.BindPod() | e.AnnotatePod() as wanted:
+                step = "bind" if isinstance(wanted, e.BindPod) else "annotate"
                 self._write(wanted, lambda: api.patch(uid, step, wanted.namespace, wanted.name, wanted.patch))
-            case WritePodCondition() as wanted:
+            case e.WritePodCondition() as wanted:
                 ours = {"type": "sluice.dev/SliceReady", "status": wanted.status, "reason": wanted.reason}
                 body = {"metadata": {"uid": uid}, "status": {"conditions": [{**ours, "message": wanted.message}]}}
                 self._write(wanted, lambda: api.patch_status(uid, wanted.namespace, wanted.name, body))
-            case ReadPod() as wanted:
+            case e.ReadPod() as wanted:
                 self._call(wanted, lambda: self._read(wanted))
-            case EvictPod() as wanted:
+            case e.EvictPod() as wanted:
                 self._write(wanted, lambda: self._evict(uid, wanted.namespace, wanted.name))
-            case Continue():
-                self.later(0.0, lambda: self.offer(Continued()))
-            case CreateClaim() | ProtectClaim() | WriteClaimStatus() as wanted:
+            case e.Continue():
+                self.later(0.0, lambda: self.offer(e.Continued()))
+            case e.CreateClaim() | e.ProtectClaim() | e.WriteClaimStatus() as wanted:
                 self._write(wanted, lambda: self._write_claim(wanted))
-            case WriteHandOver() as wanted:
+            case e.WriteHandOver() as wanted:
                 self._write(wanted, api.refuse_if_busy)
-            case WriteEvent() | WriteLogLine():
+            case e.WriteEvent() | WriteLogLine():
                 pass
             case _:
                 raise AssertionError(f"no handler for {instruction!r}")
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    def _write_claim(self, wanted: CreateClaim | ProtectClaim | WriteClaimStatus) -> Json:
+    def _write_claim(self, wanted: e.CreateClaim | e.ProtectClaim | e.WriteClaimStatus) -> Json:
         claims, uid = self.claims, str(wanted.uid)
         match wanted:
-            case CreateClaim(body=body):
+            case e.CreateClaim(body=body):
                 return claims.create(uid, body)
-            case ProtectClaim(patch=patch):
+            case e.ProtectClaim(patch=patch):
                 return claims.protect(uid, wanted.namespace, wanted.name, patch)
-            case WriteClaimStatus(body=body):
+            case e.WriteClaimStatus(body=body):
                 return claims.status(uid, wanted.step, wanted.namespace, wanted.name, body)
 
-    def _read(self, wanted: ReadPod) -> Json | None:
+    def _read(self, wanted: e.ReadPod) -> Json | None:
         self.api.refuse_if_busy()
         return self.api.pod(wanted.namespace, wanted.name)
 
-    def _write(self, wanted: Call, arrive: Callable[[], Any]) -> None:
+    def _write(self, wanted: e.Call, arrive: Callable[[], Any]) -> None:
         """A call that changes a pod; not sent by one whose lease has run out while it stood still."""
         if self.lease is not None and not self.lease.holds(self):
-            self.later(0.0, lambda: self.offer(Failed(wanted, 0, "not sent")))
+            self.later(0.0, lambda: self.offer(e.Failed(wanted, 0, "not sent")))
         else:
             self._call(wanted, arrive)
 
-    def _call(self, wanted: Call, arrive: Callable[[], Any]) -> None:
+    def _call(self, wanted: e.Call, arrive: Callable[[], Any]) -> None:
         """A call is on its way, whatever becomes of who sent it; its answer is for this life, and may be lost.
 
         One that takes very long is given up before it arrives.
@@ -188,17 +172,17 @@ class ClusterHost(Host):
         def come() -> None:
             try:
                 if not self.api.is_away:
-                    event = Done(wanted, self._carried_out(life, arrive))
+                    event = e.Done(wanted, self._carried_out(life, arrive))
                     if not (rough and self.dice.random() < LOST):
                         answer(self.watch_s(), event)
                         return
             except RefusedError as error:
-                answer(self.watch_s(), Failed(wanted, error.status, str(error)))
+                answer(self.watch_s(), e.Failed(wanted, error.status, str(error)))
                 return
-            answer(GIVEN_UP_S, Failed(wanted, 0, "no answer in time"))
+            answer(GIVEN_UP_S, e.Failed(wanted, 0, "no answer in time"))
 
         if takes_s > GIVEN_UP_S:
-            answer(GIVEN_UP_S, Failed(wanted, 0, "no answer in time"))
+            answer(GIVEN_UP_S, e.Failed(wanted, 0, "no answer in time"))
         self.clockwork.after(takes_s, come)
 
     # -- inside ---------------------------------------------------------------------------------------------------

@@ -2,19 +2,7 @@
 
 from simulation.schedules.scene import MIG_NODE, Scene, sliced
 
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    Closed,
-    Grant,
-    NodeOpened,
-    Released,
-    RequestWithdrawn,
-    Revoke,
-    SliceFailed,
-    SliceGone,
-    SliceReady,
-)
+from sluice.contracts import messages as msg
 
 
 def test_a_pod_runs_and_gives_its_slice_back() -> None:
@@ -25,7 +13,17 @@ def test_a_pod_runs_and_gives_its_slice_back() -> None:
     scene.remove("a")
     scene.wait(10)
     kinds = [type(write.message) for write in landed]
-    journey = (AllocationRequested, Grant, SliceReady, Bound, RequestWithdrawn, Revoke, SliceGone, Closed, Released)
+    journey = (
+        msg.AllocationRequested,
+        msg.Grant,
+        msg.SliceReady,
+        msg.Bound,
+        msg.RequestWithdrawn,
+        msg.Revoke,
+        msg.SliceGone,
+        msg.Closed,
+        msg.Released,
+    )
     assert [kind for kind in dict.fromkeys(kinds) if kind in journey] == list(journey)
     scene.finish()
 
@@ -37,7 +35,7 @@ def test_two_allocators_give_a_pod_one_slice() -> None:
     for number in range(6):
         scene.pod(f"pod-{number}", sliced("1g.5gb"))
     scene.until(lambda: all(scene.runs(f"pod-{number}") for number in range(6)))
-    bound = [write.subject for write in landed if isinstance(write.message, Bound)]
+    bound = [write.subject for write in landed if isinstance(write.message, msg.Bound)]
     assert len(bound) == len(set(bound)) == 6
     scene.finish()
 
@@ -49,7 +47,7 @@ def test_a_failed_compute_instance_leaves_no_gpu_instance_behind() -> None:
     gpu = scene.world.machines["node-0"].gpus["GPU-node-0-0"]
     gpu.refusals.append(("create_ci", "Unknown"))
     scene.pod("a", sliced("3g.20gb"))
-    scene.until(lambda: any(isinstance(write.message, SliceFailed) for write in landed))
+    scene.until(lambda: any(isinstance(write.message, msg.SliceFailed) for write in landed))
     assert not gpu.instances
     scene.until(lambda: scene.runs("a"))
     scene.finish()
@@ -61,4 +59,6 @@ def test_the_bus_forgets_a_pod_that_is_gone() -> None:
     scene.serve("a", sliced("1g.5gb"))
     scene.finish()
     left = [subject for subject in scene.subjects() if ".node-0." not in f"{subject}." or subject.count(".") > 2]
-    assert [subject for subject in left if not isinstance(scene.value(subject), NodeOpened)] == ["sluice.source.folder"]
+    assert [subject for subject in left if not isinstance(scene.value(subject), msg.NodeOpened)] == [
+        "sluice.source.folder"
+    ]

@@ -22,18 +22,8 @@ from sluice_allocator.core.events import AgentEnsured, AnswerAdjust, EnsureAgent
 from sluice_inventory.core import node as inventory_rules
 from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
 from sluice_inventory.core.inventory import Inventory
+from sluice_pod_watcher.core.folder import events as folder_events
 from sluice_pod_watcher.core.folder import events as watcher_rules
-from sluice_pod_watcher.core.folder.events import (
-    FolderChanged,
-    FolderListed,
-    IdentitiesLoaded,
-    IdentitiesSaved,
-    IdentityRecord,
-    ListFolder,
-    ManifestFile,
-    SaveIdentities,
-    WriteLogLine,
-)
 from sluice_pod_watcher.core.folder.watcher import READS, FolderWatcher
 
 PULL_TIMEOUT_S = 1.5
@@ -161,9 +151,9 @@ class WatcherHost(Host):
         """Whether admission adds ResourceClaims to what it asks for."""
         self.folder = folder
         self.rules = rules
-        self.identities: tuple[IdentityRecord, ...] = ()
+        self.identities: tuple[folder_events.IdentityRecord, ...] = ()
         self._saving: Callable[[], None] | None = None
-        self._read: dict[str, ManifestFile] = {}
+        self._read: dict[str, folder_events.ManifestFile] = {}
         """Files as they were read last: the shell, too, reads only those again that have changed."""
         folder.on_change.append(self._changed)
 
@@ -183,7 +173,7 @@ class WatcherHost(Host):
         return [(stream, tuple(each for each in filters if each not in orders), None) for stream, filters in READS]
 
     def begin(self) -> None:
-        self.offer(IdentitiesLoaded(self.identities))
+        self.offer(folder_events.IdentitiesLoaded(self.identities))
 
     def end(self) -> None:
         """The file that was being written is written whole or not at all."""
@@ -194,23 +184,23 @@ class WatcherHost(Host):
     def execute(self, instruction: object) -> None:
         """Save, list, or tell."""
         match instruction:
-            case SaveIdentities():
+            case folder_events.SaveIdentities():
                 self._save(instruction)
-            case ListFolder():
+            case folder_events.ListFolder():
                 self.later(DISK_S * self.dice.random(), self._list)
-            case WriteLogLine():
+            case folder_events.WriteLogLine():
                 pass
             case _:
                 raise AssertionError(f"no handler for {instruction!r}")
 
-    def _save(self, save: SaveIdentities) -> None:
+    def _save(self, save: folder_events.SaveIdentities) -> None:
         def write() -> None:
             self.identities = save.records
 
         def happen() -> None:
             write()
             self._saving = None
-            self.later(DISK_S * self.dice.random(), lambda: self.offer(IdentitiesSaved(save.version)))
+            self.later(DISK_S * self.dice.random(), lambda: self.offer(folder_events.IdentitiesSaved(save.version)))
 
         self._saving = write
         self.later(DISK_S * self.dice.random(), happen)
@@ -219,13 +209,13 @@ class WatcherHost(Host):
         for name, text in self.folder.files.items():
             known = self._read.get(name)
             if known is None or known.text != text:
-                self._read[name] = ManifestFile(name, text)
+                self._read[name] = folder_events.ManifestFile(name, text)
         files = tuple(self._read[name] for name in sorted(self.folder.files))
-        self.later(DISK_S * self.dice.random(), lambda: self.offer(FolderListed(files)))
+        self.later(DISK_S * self.dice.random(), lambda: self.offer(folder_events.FolderListed(files)))
 
     def _changed(self) -> None:
         if self.alive:
-            self.later(0.05 * self.dice.random(), lambda: self.offer(FolderChanged()))
+            self.later(0.05 * self.dice.random(), lambda: self.offer(folder_events.FolderChanged()))
 
 
 def quick_allocator(closing_ttl_s: int) -> allocator_rules.SchedulerConfig:

@@ -2,7 +2,7 @@
 
 Nothing is run here. `sluice` and `sluice-node-agent` read the line with their own parsers, up to the point where the
 work would begin. Commands of others (kubectl, docker) are checked for the files of ours that they name; those of
-docs/operations.md are run by tests/integration/test_operations_page.py.
+docs/operations.md are run by tests/integration/test_pages_with_kubectl.py.
 """
 
 import re

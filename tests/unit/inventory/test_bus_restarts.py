@@ -1,28 +1,17 @@
 """The inventory beside its bus: restarts, a wiped broker, another inventory."""
 
-from factories.inventory import AT, ENDPOINT, NODE, RULES, RUN, Bench, known, news, snapshot
+from factories.inventory import ASK, LATER, NODE, RULES, RUN, Bench, answered, known, news, pulled
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import WriteAccepted, WriteRefused
 from sluice.contracts.ids import Incarnation, NodeName, OperationId, RunId
 from sluice.contracts.messages import NodeRemoved
-from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
+from sluice_inventory.core.events import PullFailed
 from sluice_inventory.core.inventory import Inventory
 
-ASK = Pull(NODE, ENDPOINT)
-LATER = "2026-01-01T00:00:10+00:00"
 NEXT = Incarnation("2000")
 """The incarnation of the bus after a wipe."""
 RECREATED = "the bus was recreated, and the node was not read since"
-
-
-def pulled(bench: Bench) -> Bench:
-    """A node was pulled at generation 1, and that landed at sequence 102."""
-    assert bench.hear(news()) == [ASK]
-    assert bench.feed(PullSucceeded(NODE, snapshot(), AT)) == [bench.write(1, known())]
-    assert bench.feed(WriteAccepted(OperationId(f"{RUN}-1"), 102)) == []
-    assert bench.hear_inventory(known(), f"{RUN}-1") == []
-    return bench
 
 
 def restarted(*found) -> Bench:
@@ -38,11 +27,9 @@ def test_a_restart_pulls_every_node_and_publishes_only_changes():
     """A pull checks what an earlier run published; it is not written again when it still holds."""
     bench = restarted(news(), known())
     assert bench.caught_up() == [ASK]
-    assert bench.feed(PullSucceeded(NODE, snapshot(), LATER)) == []
+    assert answered(bench, at=LATER) == []
     assert bench.hear(news(2)) == [ASK]
-    assert bench.feed(PullSucceeded(NODE, snapshot(2), LATER)) == [
-        bench.write(1, known(2, observed_at=LATER), expected=102)
-    ]
+    assert answered(bench, 2, LATER) == [bench.write(1, known(2, observed_at=LATER), expected=102)]
 
 
 def test_a_restart_does_not_leave_a_dead_node_looking_alive():
@@ -59,9 +46,7 @@ def test_a_restart_does_not_make_a_stale_node_fresh_without_asking():
     bench = restarted(news(), stale)
     assert bench.caught_up() == [ASK]
     assert bench.core.view(NODE).inventory == stale
-    assert bench.feed(PullSucceeded(NODE, snapshot(), LATER)) == [
-        bench.write(1, known(observed_at=LATER), expected=102)
-    ]
+    assert answered(bench, at=LATER) == [bench.write(1, known(observed_at=LATER), expected=102)]
 
 
 def test_a_lost_snapshot_is_published_again(bench):
@@ -79,9 +64,7 @@ def test_after_a_wipe_every_node_is_pulled_before_anything_is_published(bench):
     assert bench.caught_up() == []
     shown = bench.core.view(NODE).inventory
     assert (shown.stale, shown.stale_message) == (True, RECREATED)
-    assert bench.feed(PullSucceeded(NODE, snapshot(), LATER)) == [
-        bench.write(2, known(observed_at=LATER, life=NEXT), expected=0)
-    ]
+    assert answered(bench, at=LATER) == [bench.write(2, known(observed_at=LATER, life=NEXT), expected=0)]
     assert not bench.core.view(NODE).inventory.stale
 
 
@@ -90,11 +73,9 @@ def test_an_answer_from_before_a_wipe_is_not_published_after_it(bench):
     pulled(bench)
     assert bench.at(10.0) == [ASK]
     assert bench.start_reading(NEXT) == []
-    assert bench.feed(PullSucceeded(NODE, snapshot(), AT)) == [ASK]
+    assert answered(bench) == [ASK]
     assert bench.caught_up() == []
-    assert bench.feed(PullSucceeded(NODE, snapshot(2), LATER)) == [
-        bench.write(2, known(2, observed_at=LATER, life=NEXT), expected=0)
-    ]
+    assert answered(bench, 2, LATER) == [bench.write(2, known(2, observed_at=LATER, life=NEXT), expected=0)]
 
 
 def test_an_answer_from_before_a_removal_and_a_wipe_is_not_taken_for_a_later_one(bench):
@@ -104,8 +85,8 @@ def test_an_answer_from_before_a_removal_and_a_wipe_is_not_taken_for_a_later_one
     assert bench.start_reading(NEXT) == []
     assert bench.caught_up() == []
     assert bench.hear(news()) == []
-    assert bench.feed(PullSucceeded(NODE, snapshot(), AT)) == [ASK]
-    assert bench.feed(PullSucceeded(NODE, snapshot(), LATER)) == [bench.write(1, known(observed_at=LATER, life=NEXT))]
+    assert answered(bench) == [ASK]
+    assert answered(bench, at=LATER) == [bench.write(1, known(observed_at=LATER, life=NEXT))]
 
 
 def test_a_snapshot_from_before_a_wipe_that_lands_after_it_is_corrected(bench):
@@ -115,7 +96,7 @@ def test_a_snapshot_from_before_a_wipe_that_lands_after_it_is_corrected(bench):
     assert bench.hear_inventory(known()) == []
     assert bench.core.view(NODE).inventory.stale
     assert bench.hear(news()) == [ASK]
-    assert bench.feed(PullSucceeded(NODE, snapshot(), AT)) == [bench.write(1, known(life=NEXT), expected=101)]
+    assert answered(bench) == [bench.write(1, known(life=NEXT), expected=101)]
     assert bench.feed(WriteAccepted(OperationId(f"{RUN}-1"), 103)) == []
     assert bench.hear_inventory(known(life=NEXT), f"{RUN}-1") == []
     assert bench.hear_inventory(known(observed_at=LATER)) == [bench.write(2, known(life=NEXT), expected=104)]
@@ -133,7 +114,7 @@ def test_a_node_that_died_with_the_broker_is_forgotten(bench):
 def test_two_inventories_do_not_overwrite_equal_snapshots(bench):
     """The other's snapshot of the same generation is left alone."""
     assert bench.hear(news()) == [ASK]
-    assert bench.feed(PullSucceeded(NODE, snapshot(), AT)) == [bench.write(1, known())]
+    assert answered(bench) == [bench.write(1, known())]
     assert bench.feed(WriteRefused(OperationId(f"{RUN}-1"), 102)) == []
     assert bench.hear_inventory(known(observed_at=LATER)) == []
     assert bench.at(1.0) == []
@@ -142,7 +123,7 @@ def test_two_inventories_do_not_overwrite_equal_snapshots(bench):
 def test_another_inventorys_older_snapshot_is_overwritten(bench):
     pulled(bench)
     assert bench.hear(news(5)) == [ASK]
-    assert bench.feed(PullSucceeded(NODE, snapshot(5), AT)) == [bench.write(2, known(5), expected=102)]
+    assert answered(bench, 5) == [bench.write(2, known(5), expected=102)]
     assert bench.feed(WriteAccepted(OperationId(f"{RUN}-2"), 104)) == []
     assert bench.hear_inventory(known(5), f"{RUN}-2") == []
     assert bench.hear_inventory(known(4)) == [bench.write(3, known(5), expected=105)]
@@ -207,9 +188,9 @@ def test_watchers_get_each_change_and_no_other(bench):
     """`changed` names the nodes that the last event has changed."""
     bench.hear(news())
     assert bench.core.changed == (NODE,)
-    bench.feed(PullSucceeded(NODE, snapshot(), AT))
+    answered(bench)
     assert bench.core.changed == (NODE,)
     bench.at(10.0)
     assert bench.core.changed == ()
-    bench.feed(PullSucceeded(NODE, snapshot(), LATER))
+    answered(bench, at=LATER)
     assert bench.core.changed == ()

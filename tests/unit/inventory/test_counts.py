@@ -5,16 +5,8 @@ from types import SimpleNamespace
 import msgspec
 from factories.inventory import AT, EMPTY_A100, NODE, gpu_report, news, snapshot
 
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, SourceName
-from sluice.contracts.messages import (
-    Booking,
-    DeviceGrant,
-    InstanceReport,
-    NodeInventory,
-    PlacementReport,
-    Share,
-    SliceReport,
-)
 from sluice.runtime.prometheus.metrics import MetricRegistry
 from sluice_inventory.core.counts import GpuUse, NodeUse, SlotState, fleet_use, gpu_uses
 from sluice_inventory.core.events import PullSucceeded
@@ -23,13 +15,15 @@ from sluice_inventory.shell.metrics import FleetMetrics
 GPU = GpuUuid("GPU-1")
 
 
-def booked(allocation: str, *places: tuple[str | None, int, int], state="ready", revoked=False, gpu=GPU) -> SliceReport:
+def booked(
+    allocation: str, *places: tuple[str | None, int, int], state="ready", revoked=False, gpu=GPU
+) -> msg.SliceReport:
     """A slice of the journal with its (profile, start, size)."""
     devices = tuple(
-        DeviceGrant(container="main", gpu=gpu, profile=profile, start=start, size=size)
+        msg.DeviceGrant(container="main", gpu=gpu, profile=profile, start=start, size=size)
         for profile, start, size in places
     )
-    booking = Booking(
+    booking = msg.Booking(
         allocation=AllocationId(allocation),
         request=RequestId(f"request-of-{allocation}"),
         request_revision=1,
@@ -40,22 +34,24 @@ def booked(allocation: str, *places: tuple[str | None, int, int], state="ready",
         node=NODE,
         devices=devices,
     )
-    return SliceReport(booking=booking, revision=1, state=state, revoked=revoked)
+    return msg.SliceReport(booking=booking, revision=1, state=state, revoked=revoked)
 
 
-def instance(profile: str, start: int, size: int, allocation: str | None) -> InstanceReport:
+def instance(profile: str, start: int, size: int, allocation: str | None) -> msg.InstanceReport:
     owner = AllocationId(allocation) if allocation is not None else None
-    return InstanceReport(gi_id=start, profile=profile, start=start, size=size, uuid=f"MIG-{start}", allocation=owner)
+    return msg.InstanceReport(
+        gi_id=start, profile=profile, start=start, size=size, uuid=f"MIG-{start}", allocation=owner
+    )
 
 
-def use(*slices: SliceReport, **gpu) -> GpuUse:
+def use(*slices: msg.SliceReport, **gpu) -> GpuUse:
     (found,) = gpu_uses(snapshot(gpus=(gpu_report(**gpu),), slices=slices))
     return found
 
 
-def shared(report: SliceReport, *, devices: int = 1) -> SliceReport:
+def shared(report: msg.SliceReport, *, devices: int = 1) -> msg.SliceReport:
     """The same slice as a share of its place, for so many containers."""
-    share = Share(mode="mps", uid=1000, memory_mib=4096)
+    share = msg.Share(mode="mps", uid=1000, memory_mib=4096)
     (device,) = report.booking.devices
     parts = tuple(msgspec.structs.replace(device, container=f"c{at}", share=share) for at in range(devices))
     return msgspec.structs.replace(report, booking=msgspec.structs.replace(report.booking, devices=parts))
@@ -129,7 +125,7 @@ def test_a_quarantined_place_is_counted_once():
     found = use(
         held,
         instances=(instance("1g.5gb", 6, 1, "a"),),
-        quarantined=(PlacementReport(start=6, size=1), PlacementReport(start=4, size=2)),
+        quarantined=(msg.PlacementReport(start=6, size=1), msg.PlacementReport(start=4, size=2)),
     )
     assert [(slot.start, slot.state) for slot in found.slots] == [
         (4, SlotState.QUARANTINED),
@@ -141,13 +137,15 @@ def test_a_quarantined_place_is_counted_once():
 def test_tenants_of_a_closed_shared_device_keep_their_shares():
     """Their MPS daemon is in trouble: as quarantined slices they would seem to be given up."""
     tenants = [shared(booked(name, ("3g.20gb", 4, 4))) for name in ("a", "b")]
-    found = use(*tenants, instances=(instance("3g.20gb", 4, 4, "a"),), quarantined=(PlacementReport(start=4, size=4),))
+    found = use(
+        *tenants, instances=(instance("3g.20gb", 4, 4, "a"),), quarantined=(msg.PlacementReport(start=4, size=4),)
+    )
     assert [(slot.allocation, slot.state) for slot in found.slots] == [("a", SlotState.IN_USE), ("b", SlotState.IN_USE)]
     assert (found.quarantined, found.slices_in_use) == (1, 4)
 
 
 def node(name: str, *, stale: bool = False, **gpu) -> NodeUse:
-    inventory = NodeInventory(snapshot=snapshot(gpus=(gpu_report(**gpu),)), stale=stale, observed_at=AT)
+    inventory = msg.NodeInventory(snapshot=snapshot(gpus=(gpu_report(**gpu),)), stale=stale, observed_at=AT)
     return NodeUse(NodeName(name), inventory, gpu_uses(inventory.snapshot))
 
 
@@ -203,8 +201,8 @@ def test_metrics_show_unhealthy_gpus_and_quarantined_places(bench):
     assert found["sluice_gpu_memory_slices", model, "total"] == gpu_report().memory_slices
     assert ("sluice_gpu_memory_slices", model, "quarantined") not in found
 
-    foreign = InstanceReport(gi_id=9, profile="1g.5gb", start=6, size=1)
-    quarantined = (PlacementReport(start=0, size=4),)
+    foreign = msg.InstanceReport(gi_id=9, profile="1g.5gb", start=6, size=1)
+    quarantined = (msg.PlacementReport(start=0, size=4),)
     pulled(bench, 2, healthy=False, health_message="Xid 79", quarantined=quarantined, instances=(foreign,))
     found = shown(fleet)
     assert found["sluice_gpus", model, "unhealthy"] == 1

@@ -1,34 +1,12 @@
 """When a node is pulled, which answers are used, and what is published."""
 
-from factories.inventory import AT, ENDPOINT, NODE, RULES, RUN, Bench, known, news, snapshot
+from factories.inventory import ASK, ENDPOINT, LATER, NODE, RULES, RUN, Bench, answered, known, news, pulled
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Ticked, WriteAccepted
-from sluice.contracts.ids import NodeName, OperationId, RunId
-from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
+from sluice.contracts.bus.events import Ticked
+from sluice.contracts.ids import NodeName, RunId
+from sluice_inventory.core.events import Pull, PullFailed
 from sluice_inventory.core.inventory import Inventory
-
-ASK = Pull(NODE, ENDPOINT)
-LATER = "2026-01-01T00:00:10+00:00"
-
-
-def answered(bench: Bench, generation: int = 1, at: str = AT, **changes) -> list:
-    return bench.feed(PullSucceeded(NODE, snapshot(generation, **changes), at))
-
-
-def written(bench: Bench, number: int, message) -> None:
-    bench.sequence += 1
-    assert bench.feed(WriteAccepted(OperationId(f"{RUN}-{number}"), bench.sequence)) == []
-    bench.sequence -= 1
-    assert bench.hear_inventory(message, f"{RUN}-{number}") == []
-
-
-def pulled(bench: Bench) -> Bench:
-    """A node was announced, pulled at generation 1, and published, at 0 s."""
-    assert bench.hear(news()) == [ASK]
-    assert answered(bench) == [bench.write(1, known())]
-    written(bench, 1, known())
-    return bench
 
 
 def test_a_new_node_is_pulled_and_published(bench):
@@ -114,7 +92,7 @@ def test_nodes_that_never_answer_do_not_hold_up_the_others(bench):
 def test_an_answer_for_another_node_is_refused_loudly(bench):
     """The wrong node's devices are never shown under this name, and the reason is."""
     assert bench.hear(news()) == [ASK]
-    assert bench.feed(PullSucceeded(NODE, snapshot(node=NodeName("gpu-9")), AT)) == []
+    assert answered(bench, node=NodeName("gpu-9")) == []
     assert bench.core.view(NODE).error == "127.0.0.1:7001 answers for node 'gpu-9'"
 
 

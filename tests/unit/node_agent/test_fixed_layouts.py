@@ -19,10 +19,7 @@ from factories.gpus.admin_layouts import (
 
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceQuarantined, SliceReady
-from sluice_node_agent.core.instructions import (
-    CreateComputeInstance,
-    CreateGpuInstance,
-)
+from sluice_node_agent.core import instructions as do
 from sluice_node_agent.device.port import FixedLayoutSelector, parse_selector
 
 
@@ -55,7 +52,7 @@ def test_a_slice_of_several_gpus_is_half_made_and_half_found(node):
     """A pod of a mixed fleet would leave its own half behind, or take the administrator's along."""
     booking, word = granted(node, "a1", LARGE, (1, "2g.10gb", 0, 2))
     assert isinstance(word, SliceReady)
-    assert changes(node) == [CreateGpuInstance, CreateComputeInstance]
+    assert changes(node) == [do.CreateGpuInstance, do.CreateComputeInstance]
     assert isinstance(revoked(node, booking), SliceGone)
     assert (node.instances(0), node.instances(1)) == (LAYOUT, [])
 

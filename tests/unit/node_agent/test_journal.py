@@ -11,30 +11,21 @@ import pytest
 from factories.words import booking_of
 
 from sluice.contracts.ids import AllocationId, RequestId
-from sluice_node_agent.core.journal_records import (
-    ForgottenTombstone,
-    NodeRecord,
-    Phase,
-    SharedDeviceGone,
-    SliceRecord,
-    Tombstone,
-    WarmGone,
-    must_outlive_boot,
-)
+from sluice_node_agent.core import journal_records
 from sluice_node_agent.shell.journal.journal import Journal, JournalError, read_journal
 from sluice_node_agent.shell.journal.lines import DamagedError, read_lines
 
-NODE = NodeRecord(node="n1", boot_id="b", generation_upto=1000)
-BEGUN = NodeRecord(node="n1", boot_id="", generation_upto=0)
+NODE = journal_records.NodeRecord(node="n1", boot_id="b", generation_upto=1000)
+BEGUN = journal_records.NodeRecord(node="n1", boot_id="", generation_upto=0)
 
 
 def _stone(number, revision=1):
     name = AllocationId(f"a{number}")
-    return Tombstone(allocation=name, request=RequestId("r"), revision=revision, cause="pod gone")
+    return journal_records.Tombstone(allocation=name, request=RequestId("r"), revision=revision, cause="pod gone")
 
 
 def _slice(phase):
-    return SliceRecord(booking=booking_of("a1", "n1"), revision=1, phase=phase, devices=())
+    return journal_records.SliceRecord(booking=booking_of("a1", "n1"), revision=1, phase=phase, devices=())
 
 
 @pytest.fixture
@@ -43,7 +34,9 @@ def directory(tmp_path):
     journal = Journal(tmp_path / "n1", "n1")
     assert journal.is_new
     journal.append([NODE, _stone(1)])
-    journal.append([_stone(2), _stone(3), _stone(1, revision=2), _stone(4), ForgottenTombstone(allocation="a4")])
+    journal.append(
+        [_stone(2), _stone(3), _stone(1, revision=2), _stone(4), journal_records.ForgottenTombstone(allocation="a4")]
+    )
     journal.close()
     return tmp_path / "n1"
 
@@ -101,13 +94,13 @@ def test_a_power_cut_takes_nothing_that_was_synced(tmp_path):
 
 def test_only_what_others_are_told_must_outlive_the_boot():
     """A power cut must not bring back what was given back; the rest is about devices that do not survive it either."""
-    slices = {phase: must_outlive_boot(_slice(phase)) for phase in get_args(Phase)}
+    slices = {phase: journal_records.must_outlive_boot(_slice(phase)) for phase in get_args(journal_records.Phase)}
     assert {phase for phase, must in slices.items() if must} == {"ready", "failed", "degraded"}
-    assert must_outlive_boot(_stone(1))
-    assert must_outlive_boot(NodeRecord(node="n1", boot_id="b", generation_upto=1000))
-    assert not must_outlive_boot(ForgottenTombstone(allocation="a1"))
-    assert not must_outlive_boot(WarmGone(gpu="GPU-0", gi_id=1))
-    assert not must_outlive_boot(SharedDeviceGone(home="h1"))
+    assert journal_records.must_outlive_boot(_stone(1))
+    assert journal_records.must_outlive_boot(journal_records.NodeRecord(node="n1", boot_id="b", generation_upto=1000))
+    assert not journal_records.must_outlive_boot(journal_records.ForgottenTombstone(allocation="a1"))
+    assert not journal_records.must_outlive_boot(journal_records.WarmGone(gpu="GPU-0", gi_id=1))
+    assert not journal_records.must_outlive_boot(journal_records.SharedDeviceGone(home="h1"))
 
 
 def test_a_journal_that_lost_its_end_is_noticed_wherever_it_was_cut(directory):
@@ -268,7 +261,7 @@ def _check_after_full(directory, told, said):
     assert said[0] == said[1]
     again = _records(directory)
     assert again.problem == ""
-    names = {record.allocation for record in again.records() if isinstance(record, Tombstone)}
+    names = {record.allocation for record in again.records() if isinstance(record, journal_records.Tombstone)}
     assert names == {f"a{number}-{part}" for number in range(told) for part in "xyz"}
 
 

@@ -8,13 +8,8 @@ from msgspec.structs import replace
 
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import SliceGone
+from sluice_node_agent.core import journal_records
 from sluice_node_agent.core.instructions import RemoveTicket, SaveJournal
-from sluice_node_agent.core.journal_records import (
-    DeviceRecord,
-    NodeRecord,
-    SliceRecord,
-    UnclaimedInstance,
-)
 from sluice_node_agent.shell.tickets import tickets as document
 from sluice_node_agent.shell.tickets.tickets import pack, unpack
 
@@ -57,23 +52,23 @@ def test_a_running_pods_slice_is_known_again_by_its_ticket_alone(node):
     node.lose_both()
     instructions = own(node.start())
     key = instructions[0].record.unclaimed
-    assert key == (UnclaimedInstance(gpu=device.gpu, gi_id=key[0].gi_id, uuid=device.uuid),)
+    assert key == (journal_records.UnclaimedInstance(gpu=device.gpu, gi_id=key[0].gi_id, uuid=device.uuid),)
     boot_id = node.backend.boot_id()
     assert instructions == [
         SaveJournal(
             1,
-            NodeRecord(
+            journal_records.NodeRecord(
                 node=node.name, boot_id=boot_id, generation_upto=node.config.generation_block, unclaimed=key,
                 tickets=(before.ticket,),
             ),
         ),
         SaveJournal(
             2,
-            SliceRecord(
+            journal_records.SliceRecord(
                 booking=booking,
                 revision=1,
                 phase="ready",
-                devices=(DeviceRecord(step="made", gi_id=key[0].gi_id, uuid=device.uuid),),
+                devices=(journal_records.DeviceRecord(step="made", gi_id=key[0].gi_id, uuid=device.uuid),),
                 boot_id=boot_id,
                 ticket=before.ticket,
             ),
@@ -128,7 +123,7 @@ def _of_no_device(node, ticket):
 
 
 def _half_made(node, ticket):
-    change(node, ticket, devices=(DeviceRecord(step="intended", gi_id=9),))
+    change(node, ticket, devices=(journal_records.DeviceRecord(step="intended", gi_id=9),))
     return "it lists a device that was not created"
 
 
@@ -250,7 +245,7 @@ def test_what_a_ticket_says_is_read_by_the_next_version():
     """An upgrade during an outage would turn every running pod's instance into a foreign one."""
     read = unpack(GOLDEN)
     assert (read.booking.allocation, read.revision, read.boot_id) == ("a1", 1, "boot-1")
-    assert read.devices == (DeviceRecord(step="made", gi_id=9, uuid="MIG-1"),)
+    assert read.devices == (journal_records.DeviceRecord(step="made", gi_id=9, uuid="MIG-1"),)
 
 
 def test_a_journal_that_is_whole_is_asked_and_no_ticket(node):

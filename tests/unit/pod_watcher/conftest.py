@@ -11,19 +11,7 @@ from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId
 from sluice.contracts.messages import AnyMessage, Bound, ContainerDevices, Refused, Released
 from sluice.contracts.reasons import Refusal, RefusalReason
-from sluice_pod_watcher.core.folder.events import (
-    Event,
-    FolderConfig,
-    FolderListed,
-    IdentitiesLoaded,
-    IdentitiesSaved,
-    IdentityRecord,
-    Instruction,
-    ListFolder,
-    ManifestFile,
-    SaveIdentities,
-    WriteLogLine,
-)
+from sluice_pod_watcher.core.folder import events as folder_events
 from sluice_pod_watcher.core.folder.watcher import FolderWatcher
 
 POD = """\
@@ -56,44 +44,46 @@ class Bench:
     watcher: FolderWatcher
     now: float = 100.0
     files: dict[str, str] = field(default_factory=dict)
-    disk: tuple[IdentityRecord, ...] = ()
+    disk: tuple[folder_events.IdentityRecord, ...] = ()
     bus: dict[str, AnyMessage] = field(default_factory=dict)
     writes: list[Write] = field(default_factory=list)
     """Every write that landed, in order."""
     told: list[str] = field(default_factory=list)
     sequence: itertools.count = field(default_factory=lambda: itertools.count(1001))
 
-    def step(self, event: Event) -> list[Instruction]:
+    def step(self, event: folder_events.Event) -> list[folder_events.Instruction]:
         """One event in, its instructions out; nothing is carried out."""
         return self.watcher.handle(event, self.now)
 
-    def handle(self, event: Event) -> None:
+    def handle(self, event: folder_events.Event) -> None:
         self.carry_out(self.step(event))
 
-    def carry_out(self, waiting: list[Instruction]) -> None:
+    def carry_out(self, waiting: list[folder_events.Instruction]) -> None:
         """Do what the pod-watcher says, and all that follows."""
         while waiting:
             instruction = waiting.pop(0)
             match instruction:
-                case SaveIdentities():
+                case folder_events.SaveIdentities():
                     self.disk = instruction.records
-                    waiting += self.step(IdentitiesSaved(instruction.version))
-                case ListFolder():
+                    waiting += self.step(folder_events.IdentitiesSaved(instruction.version))
+                case folder_events.ListFolder():
                     waiting += self.step(self.listing())
                 case Write():
                     waiting += self.land(instruction)
-                case WriteLogLine():
+                case folder_events.WriteLogLine():
                     self.told.append(instruction.sentence)
                 case _:
                     raise AssertionError(instruction)
 
-    def land(self, write: Write) -> list[Instruction]:
+    def land(self, write: Write) -> list[folder_events.Instruction]:
         self.writes.append(write)
         self.bus[write.subject] = write.message
         return self.step(WriteAccepted(write.operation, next(self.sequence)))
 
-    def listing(self) -> FolderListed:
-        return FolderListed(tuple(ManifestFile(name, text) for name, text in self.files.items()))
+    def listing(self) -> folder_events.FolderListed:
+        return folder_events.FolderListed(
+            tuple(folder_events.ManifestFile(name, text) for name, text in self.files.items())
+        )
 
     def read(self, *entries: tuple[Address, AnyMessage], incarnation: str = "1000") -> None:
         """Both streams are read again and hold exactly `entries`."""
@@ -127,11 +117,11 @@ class Bench:
         self.list()
         self.list(after_s=2)
 
-    def start(self, *entries: tuple[Address, AnyMessage], disk: tuple[IdentityRecord, ...] = ()) -> None:
+    def start(self, *entries: tuple[Address, AnyMessage], disk: tuple[folder_events.IdentityRecord, ...] = ()) -> None:
         """From nothing to having read disk, bus and folder."""
         self.disk = disk
         self.read(*entries)
-        self.handle(IdentitiesLoaded(disk))
+        self.handle(folder_events.IdentitiesLoaded(disk))
 
     def requests(self) -> dict[str, AnyMessage]:
         return {
@@ -175,7 +165,11 @@ def new():
     """Makes a pod-watcher that has read nothing yet; the run's name can be given."""
 
     def make(run: str = "w1", **config) -> Bench:
-        return Bench(FolderWatcher(RunId(run), FolderConfig(**({"gone_grace_s": 1.0, "closing_ttl_s": 3600} | config))))
+        return Bench(
+            FolderWatcher(
+                RunId(run), folder_events.FolderConfig(**({"gone_grace_s": 1.0, "closing_ttl_s": 3600} | config))
+            )
+        )
 
     return make
 

@@ -14,31 +14,27 @@ from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.settings import SettingsError, load
-from sluice_pod_watcher.core.folder.events import (
-    FolderListed,
-    FolderUnlistable,
-    IdentityRecord,
-    ManifestFile,
-    RequestRevision,
-)
+from sluice_pod_watcher.core.folder import events as folder_events
 from sluice_pod_watcher.settings import PodWatcherSettings
 from sluice_pod_watcher.shell.folder import manifest_folder as folder_module
 from sluice_pod_watcher.shell.folder.identity_file import IdentityFile
 from sluice_pod_watcher.shell.folder.manifest_folder import ManifestFolder
 
 RECORDS = (
-    IdentityRecord(
+    folder_events.IdentityRecord(
         uid=RequestId("w1-1"),
         file="a.yaml",
         document="default/a",
         namespace="default",
         name="a",
         asks=(
-            RequestRevision(1, refusal=Refusal(reason=RefusalReason.NOT_YAML, message="no")),
-            RequestRevision(2, (Claim(container="main", profile="1g.5gb", gpus=2),)),
+            folder_events.RequestRevision(1, refusal=Refusal(reason=RefusalReason.NOT_YAML, message="no")),
+            folder_events.RequestRevision(2, (Claim(container="main", profile="1g.5gb", gpus=2),)),
         ),
     ),
-    IdentityRecord(RequestId("w1-2"), "b.yaml", "", "", "", (RequestRevision(1),), "pod gone"),
+    folder_events.IdentityRecord(
+        RequestId("w1-2"), "b.yaml", "", "", "", (folder_events.RequestRevision(1),), "pod gone"
+    ),
 )
 
 
@@ -61,14 +57,14 @@ async def test_only_manifests_are_read_and_each_that_cannot_be_says_why(folder):
     (path / "dangling.yaml").symlink_to(path / "nowhere")
     for ignored in (".hidden.yaml", "a.yaml~", "a.yaml.swp", "README.md"):
         (path / ignored).write_text("x")
-    assert await folder.list() == FolderListed(
+    assert await folder.list() == folder_events.FolderListed(
         (
-            ManifestFile("a.json", "{}"),
-            ManifestFile("b.yaml", "b: 1\n"),
-            ManifestFile("binary.yaml", error="no UTF-8 at byte 3"),
-            ManifestFile("folder.yaml", error="no regular file"),
-            ManifestFile("large.yml", too_large=True),
-            ManifestFile("pipe.yaml", error="no regular file"),
+            folder_events.ManifestFile("a.json", "{}"),
+            folder_events.ManifestFile("b.yaml", "b: 1\n"),
+            folder_events.ManifestFile("binary.yaml", error="no UTF-8 at byte 3"),
+            folder_events.ManifestFile("folder.yaml", error="no regular file"),
+            folder_events.ManifestFile("large.yml", too_large=True),
+            folder_events.ManifestFile("pipe.yaml", error="no regular file"),
         )
     )
 
@@ -79,24 +75,24 @@ async def test_a_change_that_keeps_size_and_time_is_still_seen(folder):
     for text in ("a: 1\n", "a: 2\n", "a: 3\n"):
         file.write_text(text)
         os.utime(file, ns=(10**18, 10**18))
-        assert await folder.list() == FolderListed((ManifestFile("a.yaml", text),))
+        assert await folder.list() == folder_events.FolderListed((folder_events.ManifestFile("a.yaml", text),))
 
 
 async def test_a_file_with_a_name_that_is_no_text_is_listed(folder):
     (folder.path / os.fsdecode(b"\xff.yaml")).write_text("a: 1\n")
-    assert await folder.list() == FolderListed((ManifestFile("\\xff.yaml", "a: 1\n"),))
+    assert await folder.list() == folder_events.FolderListed((folder_events.ManifestFile("\\xff.yaml", "a: 1\n"),))
 
 
 async def test_a_listing_is_all_or_nothing(folder, monkeypatch):
     for name in ("a.yaml", "b.yaml"):
         (folder.path / name).write_text("a: 1\n")
     monkeypatch.setattr(folder_module, "FILES_MAX", 1)
-    assert isinstance(await folder.list(), FolderUnlistable)
+    assert isinstance(await folder.list(), folder_events.FolderUnlistable)
     monkeypatch.setattr(folder_module, "FILES_MAX", 2)
     monkeypatch.setattr(folder_module, "TOTAL_BYTES_MAX", 9)
-    assert isinstance(await folder.list(), FolderUnlistable)
+    assert isinstance(await folder.list(), folder_events.FolderUnlistable)
     monkeypatch.setattr(folder_module, "TOTAL_BYTES_MAX", 10)
-    assert isinstance(await folder.list(), FolderListed)
+    assert isinstance(await folder.list(), folder_events.FolderListed)
 
 
 def test_a_missing_folder_is_named_with_the_setting(tmp_path):
@@ -187,12 +183,14 @@ async def test_a_leased_manifest_counts_only_while_somebody_holds_it(folder):
     (folder.path / "a.yaml").write_text("a: 1\n")
     leased = folder.path / "run.leased.yaml"
     leased.write_text("b: 1\n")
-    plain = FolderListed((ManifestFile("a.yaml", "a: 1\n"),))
+    plain = folder_events.FolderListed((folder_events.ManifestFile("a.yaml", "a: 1\n"),))
     assert await folder.list() == plain
     with leased.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         for _ in range(2):
-            assert await folder.list() == FolderListed((*plain.files, ManifestFile("run.leased.yaml", "b: 1\n")))
+            assert await folder.list() == folder_events.FolderListed(
+                (*plain.files, folder_events.ManifestFile("run.leased.yaml", "b: 1\n"))
+            )
     assert await folder.list() == plain
 
 
@@ -227,4 +225,4 @@ async def test_a_lock_that_is_let_go_is_noticed_without_a_change_of_the_file(fol
     finally:
         held.close()
         await changes.aclose()
-    assert await folder.list() == FolderListed(())
+    assert await folder.list() == folder_events.FolderListed(())

@@ -7,16 +7,7 @@ from sluice.contracts.bus import events as bus
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId, SourceName
 from sluice.contracts.messages import AllocationRequested, Claim, Held, RequestWithdrawn, SourceSynced
-from sluice_pod_watcher.core.folder.events import (
-    FolderListed,
-    FolderUnlistable,
-    IdentitiesSaved,
-    IdentityRecord,
-    ManifestFile,
-    RequestRevision,
-    SaveIdentities,
-    WriteLogLine,
-)
+from sluice_pod_watcher.core.folder import events as folder_events
 
 FOLDER = SourceName("folder")
 SMALL = (Claim(container="main", profile="1g.5gb"),)
@@ -37,9 +28,9 @@ def asked(uid: str, revision: int = 1, claims=SMALL, *, name: str = "a") -> Allo
     )
 
 
-def record(uid: str, claims=SMALL, revision: int = 1, *, name: str = "a", ended=None) -> IdentityRecord:
-    asks = (RequestRevision(revision, claims),)
-    return IdentityRecord(RequestId(uid), f"{name}.yaml", f"default/{name}", "default", name, asks, ended)
+def record(uid: str, claims=SMALL, revision: int = 1, *, name: str = "a", ended=None) -> folder_events.IdentityRecord:
+    asks = (folder_events.RequestRevision(revision, claims),)
+    return folder_events.IdentityRecord(RequestId(uid), f"{name}.yaml", f"default/{name}", "default", name, asks, ended)
 
 
 def test_a_pod_is_asked_for_only_after_its_identity_is_on_disk(bench, manifest):
@@ -47,13 +38,13 @@ def test_a_pod_is_asked_for_only_after_its_identity_is_on_disk(bench, manifest):
     bench.files["a.yaml"] = manifest("a")
     saved = record("w1-1")
     assert bench.step(bench.listing()) == [
-        WriteLogLine("info", "default/a (a.yaml) asks for 1g.5gb", "w1-1"),
-        SaveIdentities(1, (saved,)),
+        folder_events.WriteLogLine("info", "default/a (a.yaml) asks for 1g.5gb", "w1-1"),
+        folder_events.SaveIdentities(1, (saved,)),
     ]
     assert bench.step(bench.listing()) == []
     request = subjects.request(RequestId("w1-1"))
     write = write_of(request, asked("w1-1"), None, "w1-2", request="w1-1")
-    assert bench.step(IdentitiesSaved(1)) == [write]
+    assert bench.step(folder_events.IdentitiesSaved(1)) == [write]
     source = subjects.source(FOLDER)
     synced = SourceSynced(source=FOLDER, run=RunId("w1"), epoch=3, count=1, incarnation=Incarnation("1000"))
     assert bench.land(write) == [write_of(source, synced, 1001, "w1-3")]
@@ -235,12 +226,12 @@ def test_a_folder_that_cannot_be_listed_ends_nothing(bench, manifest):
     """An unmounted disk is no reason to take slices away."""
     bench.edit("a.yaml", manifest("a"))
     bench.now += 60
-    assert bench.step(FolderUnlistable("the folder /pods cannot be listed: gone")) == [
-        WriteLogLine(
+    assert bench.step(folder_events.FolderUnlistable("the folder /pods cannot be listed: gone")) == [
+        folder_events.WriteLogLine(
             "warning", "the folder /pods cannot be listed: gone; its pods stay as they are until it can be listed"
         )
     ]
-    assert bench.step(FolderUnlistable("the folder /pods cannot be listed: gone")) == []
+    assert bench.step(folder_events.FolderUnlistable("the folder /pods cannot be listed: gone")) == []
     assert bench.requests() == {"w1-1": asked("w1-1")}
 
 
@@ -249,7 +240,7 @@ def test_an_unreadable_file_ends_nothing_and_is_reported(bench, manifest):
     bench.edit("a.yaml", manifest("a"))
     for _ in range(2):
         bench.now += 2
-        bench.handle(FolderListed((ManifestFile("a.yaml", error="Permission denied"),)))
+        bench.handle(folder_events.FolderListed((folder_events.ManifestFile("a.yaml", error="Permission denied"),)))
     said = bench.requests()
     assert said["w1-1"] == asked("w1-1")
     assert "Permission denied" in said["w1-2"].refusal.message

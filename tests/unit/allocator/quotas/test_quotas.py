@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator
+from factories.scheduling.allocator import asked, claim, gpu_report, snapshot, working_allocator
 from factories.scheduling.quotas import (
     HALF,
     HALF_MIB,
@@ -10,7 +10,6 @@ from factories.scheduling.quotas import (
     SMALL_MIB,
     WHOLE,
     WHOLE_MIB,
-    all_of,
     asks,
     bound,
     end,
@@ -20,7 +19,6 @@ from factories.scheduling.quotas import (
     read_back,
     used,
     why,
-    with_a_gpu_to_share,
 )
 
 from sluice.contracts import messages as msg
@@ -33,19 +31,13 @@ from sluice_allocator.core.quotas.quota import Exceeded, forbids, keeps_guarante
 from sluice_allocator.core.serve import offers
 
 
-@pytest.fixture
-def bench(empty: Bench) -> Bench:
-    """An allocator with node-a open: one empty A100-40GB, which may be shared."""
-    return with_a_gpu_to_share(empty)
-
-
 @pytest.mark.parametrize(
     ("total", "fit"), [({"gpus": 2}, 2), ({"memory_mib": 3 * SMALL_MIB}, 3), ({"compute_slices": 4}, 4), ({}, 7)]
 )
 def test_each_dimension_limits_and_one_that_is_not_set_does_not(bench, total, fit):
     """tensor-fusion §1.5 (B9): an unset dimension beside a set one is a cap of zero there."""
     limit(bench, **total)
-    writes = [write for n in range(7) for write in all_of(bench, bench.request(asks(f"p{n}", SMALL)))]
+    writes = [write for n in range(7) for write in bench.settle(bench.request(asks(f"p{n}", SMALL)))]
     assert len(grants(writes)) == fit
 
 
@@ -57,7 +49,7 @@ def test_zero_blocks_wherever_it_is_said(bench, dimension, of_one):
         limit(bench, pod=msg.Amounts(**{dimension: 0}))
     else:
         limit(bench, **{dimension: 0})
-    pending = why(all_of(bench, bench.request(asks("p1", SMALL))))
+    pending = why(bench.settle(bench.request(asks("p1", SMALL))))
     assert pending.message.startswith("namespace lab may have no ")
     assert pending.message.endswith(": its limit for one pod is 0" if of_one else ": its quota is 0")
 
@@ -65,7 +57,7 @@ def test_zero_blocks_wherever_it_is_said(bench, dimension, of_one):
 def test_a_pod_over_the_cap_of_one_pod_waits_and_hears_what_would_fit(bench):
     limit(bench, pod=msg.Amounts(memory_mib=30000), memory_mib=35000)
     bound(bench, "p1", HALF)
-    pending = why(all_of(bench, bench.request(asks("p2", WHOLE))))
+    pending = why(bench.settle(bench.request(asks("p2", WHOLE))))
     assert pending.message == (
         "one pod of namespace lab may have 30000 MiB of memory; this one asks for 40320, "
         "and 14904 are left of its namespace's quota"
@@ -79,7 +71,7 @@ def test_other_namespaces_are_not_held_up(bench, searches):
     limit(bench, gpus=1)
     granted(bench, "p1", SMALL)
     for number in range(5):
-        all_of(bench, bench.request(asks(f"mine-{number}", SMALL)))
+        bench.settle(bench.request(asks(f"mine-{number}", SMALL)))
     searches.clear()
     other = granted(bench, "theirs", SMALL, namespace="shop")
     assert len(searches) == 1
@@ -110,9 +102,9 @@ def test_a_raised_quota_serves_those_who_wait_for_it_in_their_turn(bench):
     """Priority first, then who asked first; nothing else has to happen."""
     limit(bench, gpus=0)
     for name, priority in (("p1", 0), ("p2", 0), ("p3", 5)):
-        all_of(bench, bench.request(asks(name, SMALL, priority=priority)))
+        bench.settle(bench.request(asks(name, SMALL, priority=priority)))
     assert grants(limit(bench, gpus=2)) == ["p3", "p1"]
-    assert grants(all_of(bench, bench.observe(subjects.quota("lab"), msg.QuotaUnset(namespace="lab")))) == ["p2"]
+    assert grants(bench.settle(bench.observe(subjects.quota("lab"), msg.QuotaUnset(namespace="lab")))) == ["p2"]
 
 
 @pytest.mark.parametrize("lifted", [False, True])
@@ -121,14 +113,14 @@ def test_who_found_only_a_place_that_takes_too_much_is_served_when_the_limit_is_
     empty.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=("exclusive", "fractional")))
     empty.add_node(snapshot("node-b", (gpu_report("node-b", 0, model="a30-24gb"),), modes=("exclusive", "fractional")))
     for number in range(4):
-        all_of(empty, empty.request(asked(f"full{number}", claim(profile="1g.6gb"))))
+        empty.settle(empty.request(asked(f"full{number}", claim(profile="1g.6gb"))))
     limit(empty, compute_slices=3)
     half = claim(profile=None, modes=("fractional",), sm_partition=50, memory_mib=9000)
-    all_of(empty, empty.request(asks("p1", half)))
-    all_of(empty, empty.request(asks("p2", half)))
+    empty.settle(empty.request(asks("p1", half)))
+    empty.settle(empty.request(asks("p2", half)))
     assert how_it_stands(empty.allocator.ctx, RequestId("p1")).steps[0].reasons[0].reason is WaitReason.QUOTA_EXCEEDED
     if lifted:
-        said = all_of(empty, empty.observe(subjects.quota("lab"), msg.QuotaUnset(namespace="lab")))
+        said = empty.settle(empty.observe(subjects.quota("lab"), msg.QuotaUnset(namespace="lab")))
     else:
         said = limit(empty, compute_slices=4)
     assert grants(said)[:1] == ["p1"]
@@ -139,8 +131,8 @@ def test_a_lowered_quota_takes_nothing_away(bench):
     limit(bench, gpus=3)
     first, second = bound(bench, "p1", SMALL), granted(bench, "p2", SMALL)
     assert limit(bench, gpus=1) == []
-    assert [type(write.message) for write in all_of(bench, bench.ready(second))] == [msg.Bound]
-    assert grants(all_of(bench, bench.request(asks("p3", SMALL)))) == []
+    assert [type(write.message) for write in bench.settle(bench.ready(second))] == [msg.Bound]
+    assert grants(bench.settle(bench.request(asks("p3", SMALL)))) == []
     assert grants(end(bench, first)) == []
     assert grants(end(bench, second)) == ["p3"]
 
@@ -152,12 +144,12 @@ def test_many_sizes_that_wait_for_one_quota_cost_one_event_a_bounded_number_of_t
     count = 3 * bench.allocator.ctx.rules.new_tries
     for number in range(count):
         shape = claim(profile="7g.40gb", sm_count=number + 1)
-        all_of(bench, bench.request(asks(f"w{number}", shape)))
-    all_of(bench, bench.ends("p1"))
+        bench.settle(bench.request(asks(f"w{number}", shape)))
+    bench.settle(bench.ends("p1"))
     said = bench.gone(first)
     assert bench.allocator.unfinished
     searches.clear()
-    assert grants(all_of(bench, said)) == ["w0"]
+    assert grants(bench.settle(said)) == ["w0"]
     assert len(searches) < bench.allocator.ctx.rules.new_tries
 
 
@@ -192,10 +184,10 @@ def test_a_pod_over_its_quota_gets_the_place_of_one_of_its_own_namespace_that_is
     limit(bench, gpus=1)
     granted(bench, "theirs", claim(profile="4g.20gb"), claim(profile="2g.10gb"), namespace="shop")
     spare = msgspec.structs.replace(asks("spare", SMALL, priority=-1), leeway=msg.Leeway(preemptible=True))
-    (write,) = all_of(bench, bench.request(spare))
+    (write,) = bench.settle(bench.request(spare))
     read_back(bench, write.message)
-    all_of(bench, bench.ready(write.message))
-    writes = all_of(bench, bench.request(asks("urgent", SMALL, priority=5)))
+    bench.settle(bench.ready(write.message))
+    writes = bench.settle(bench.request(asks("urgent", SMALL, priority=5)))
     (grant,) = [write.message for write in writes if isinstance(write.message, msg.Grant)]
     assert (grant.after, grant.evict) == ((write.message.booking.allocation,), True)
 
@@ -203,7 +195,7 @@ def test_a_pod_over_its_quota_gets_the_place_of_one_of_its_own_namespace_that_is
 def test_explain_names_the_quota_in_a_step(bench):
     """A person would see a fleet with room, and a pod that waits."""
     limit(bench, compute_slices=2)
-    all_of(bench, bench.request(asks("p1", HALF)))
+    bench.settle(bench.request(asks("p1", HALF)))
     stands = how_it_stands(bench.allocator.ctx, RequestId("p1"))
     assert stands.message == (
         "waits: namespace lab may have 2 compute slices and has 0; this one asks for 3, and 2 are left"

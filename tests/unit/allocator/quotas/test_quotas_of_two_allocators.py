@@ -6,14 +6,12 @@ from factories.scheduling.allocator import Bench, claim, gpu_report, snapshot, w
 from factories.scheduling.quotas import (
     SMALL,
     WHOLE,
-    all_of,
     asks,
     bound,
     end,
     granted,
     limit,
     read_back,
-    with_a_gpu_to_share,
 )
 
 from sluice.contracts import messages as msg
@@ -21,12 +19,6 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Observed, Stream, Ticked, Write
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
 from sluice_allocator.core.config import SchedulerConfig
-
-
-@pytest.fixture
-def bench(empty: Bench) -> Bench:
-    """An allocator with node-a open: one empty A100-40GB, which may be shared."""
-    return with_a_gpu_to_share(empty)
 
 
 def of_another(bench: Bench, name: str, node: str, start: int) -> msg.Grant:
@@ -73,7 +65,7 @@ def test_of_two_grants_at_once_the_later_is_taken_back(pair):
     pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
     next(pair.sequence)
     later = of_another(pair, "p2", "node-b", 5)
-    writes = all_of(pair, read_grant(pair, later, written_at(pair, mine) + 1))
+    writes = pair.settle(read_grant(pair, later, written_at(pair, mine) + 1))
     (revoke,) = [write.message for write in writes if isinstance(write.message, msg.Revoke)]
     assert (revoke.booking, revoke.cause) == (
         later.booking,
@@ -86,7 +78,7 @@ def test_an_own_grant_is_taken_back_when_an_earlier_one_is_read_after_it(pair):
     next(pair.sequence)
     mine = granted(pair, "p1", SMALL)
     earlier = of_another(pair, "p2", "node-b", 5)
-    writes = all_of(pair, read_grant(pair, earlier, written_at(pair, mine) - 1))
+    writes = pair.settle(read_grant(pair, earlier, written_at(pair, mine) - 1))
     assert [write.message.booking for write in writes if isinstance(write.message, msg.Revoke)] == [mine.booking]
 
 
@@ -95,9 +87,9 @@ def test_what_was_adopted_later_takes_nothing_from_an_earlier_grant(pair):
     mine = granted(pair, "p1", SMALL)
     pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
     adopted = msgspec.structs.replace(of_another(pair, "p2", "node-b", 5), adopted=True)
-    all_of(pair, read_grant(pair, adopted, written_at(pair, mine) + 1))
-    all_of(pair, pair.ready(adopted))
-    assert [type(write.message) for write in all_of(pair, pair.ready(mine))] == [msg.Bound]
+    pair.settle(read_grant(pair, adopted, written_at(pair, mine) + 1))
+    pair.settle(pair.ready(adopted))
+    assert [type(write.message) for write in pair.settle(pair.ready(mine))] == [msg.Bound]
 
 
 def test_what_counts_as_bound_follows_each_word(bench):
@@ -106,11 +98,11 @@ def test_what_counts_as_bound_follows_each_word(bench):
     grant = granted(bench, "p1", SMALL)
     allocation = grant.booking.allocation
     assert list(opened("lab")) == [allocation]
-    all_of(bench, bench.ready(grant))
+    bench.settle(bench.ready(grant))
     assert list(opened("lab")) == []
-    all_of(bench, bench.ends("p1"))
+    bench.settle(bench.ends("p1"))
     assert list(opened("lab")) == [allocation]
-    all_of(bench, bench.gone(grant))
+    bench.settle(bench.gone(grant))
     assert list(opened("lab")) == []
 
 
@@ -136,9 +128,9 @@ def test_of_two_grants_at_once_the_later_is_taken_back_also_beside_a_promise():
     tenant = bound(bench, "tenant", WHOLE)
     shops = [bound(bench, f"shop{n}", WHOLE, namespace="shop") for n in (1, 2)]
     limit(bench, gpus=2)
-    all_of(bench, bench.request(asks("waits", WHOLE)))
+    bench.settle(bench.request(asks("waits", WHOLE)))
     bench.now += 301
-    (promise,) = [w.message for w in all_of(bench, bench.handle(Ticked())) if isinstance(w.message, msg.Grant)]
+    (promise,) = [w.message for w in bench.settle(bench.handle(Ticked())) if isinstance(w.message, msg.Grant)]
     assert promise.after == (tenant.booking.allocation,)  # 1 of 2 devices, when that is gone
     read_back(bench, promise)
 
@@ -149,10 +141,10 @@ def test_of_two_grants_at_once_the_later_is_taken_back_also_beside_a_promise():
     end(bench, shops[1])
 
     # another allocator, which had not read the promise, has granted one device on node-c
-    all_of(bench, bench.request(asks("theirs", WHOLE)))
+    bench.settle(bench.request(asks("theirs", WHOLE)))
     theirs = like(free, "theirs", shops[1].booking.node)
-    writes = all_of(bench, bench.reads(theirs))
-    writes += all_of(bench, bench.ready(theirs)) + all_of(bench, bench.ready(free))
+    writes = bench.settle(bench.reads(theirs))
+    writes += bench.settle(bench.ready(theirs)) + bench.settle(bench.ready(free))
     assert [w.message.booking.name for w in writes if isinstance(w.message, msg.Revoke)] == ["theirs", "waits"]
 
 
@@ -167,17 +159,17 @@ def test_a_request_with_a_promise_and_what_it_is_exchanged_for_counts_once_and_n
     bench.add_node(snapshot("node-b", tuple(gpu_report("node-b", i) for i in range(1))))
     others = [bound(bench, f"oth{n}", WHOLE, namespace="shop") for n in (1,)]
     limit(bench, gpus=2)
-    all_of(bench, bench.request(asks("big", TWO)))
+    bench.settle(bench.request(asks("big", TWO)))
     bench.now += 301
-    (promise,) = [w.message for w in all_of(bench, bench.handle(Ticked())) if isinstance(w.message, msg.Grant)]
+    (promise,) = [w.message for w in bench.settle(bench.handle(Ticked())) if isinstance(w.message, msg.Grant)]
     read_back(bench, promise)
     mine = [s for s in shops if s.booking.allocation in promise.after]
     (third,) = [s for s in shops if s.booking.allocation not in promise.after]
     end(bench, mine[0])
     tenant = mine[1]
-    all_of(bench, bench.ends(tenant.booking.request))
+    bench.settle(bench.ends(tenant.booking.request))
     # the third ends: the exchange is booked and lands; the waiver is under way
-    all_of(bench, bench.ends(third.booking.request))
+    bench.settle(bench.ends(third.booking.request))
     todo, held, exchange = [i for i in bench.gone(third) if isinstance(i, Write)], [], None
     while todo:
         w = todo.pop(0)
@@ -190,16 +182,16 @@ def test_a_request_with_a_promise_and_what_it_is_exchanged_for_counts_once_and_n
     assert exchange.after == (promise.booking.allocation,)
     read_back(bench, exchange)
     # now the tenant is gone: what was promised is free, too
-    all_of(bench, bench.gone(tenant))
+    bench.settle(bench.gone(tenant))
     # another allocator has granted one device on node-b, where the other shop has left
     end(bench, others[0])
     theirs = msgspec.structs.replace(like(exchange, "theirs", "node-b"), after=())
-    all_of(bench, bench.request(asks("theirs", WHOLE)))
-    w = all_of(bench, bench.reads(theirs))
-    w += all_of(bench, bench.ready(theirs))
+    bench.settle(bench.request(asks("theirs", WHOLE)))
+    w = bench.settle(bench.reads(theirs))
+    w += bench.settle(bench.ready(theirs))
     for h in held:
-        w += all_of(bench, [h])
-    w += all_of(bench, bench.gone(promise))
-    w += all_of(bench, bench.ready(exchange))
+        w += bench.settle([h])
+    w += bench.settle(bench.gone(promise))
+    w += bench.settle(bench.ready(exchange))
     b = [x.message.allocation for x in w if isinstance(x.message, msg.Bound)]
     assert b == [exchange.booking.allocation]

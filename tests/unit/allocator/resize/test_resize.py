@@ -3,7 +3,6 @@
 import pytest
 from factories.scheduling.allocator import (
     INCARNATION,
-    Bench,
     asked,
     gpu_report,
     working_allocator,
@@ -15,7 +14,6 @@ from factories.scheduling.resize import (
     answer_of,
     answers,
     change,
-    everything,
     fractional,
     free_mib,
     mps,
@@ -37,12 +35,6 @@ from sluice_allocator.core.events import AdjustAsked, AnswerAdjust, LeaseChanged
 from sluice_allocator.core.quotas.quota import usage
 from sluice_allocator.core.resize.pending import ASKED_MAX, Adjusted, AdjustReason, FieldChange
 from sluice_allocator.core.resize.resize import adjust
-
-
-@pytest.fixture
-def bench(empty: Bench) -> Bench:
-    """An allocator with node-a open: one A100-40GB without MIG, which may be shared."""
-    return with_gpus(empty, gpu_report("node-a", 0, mig=False))
 
 
 def test_a_change_is_one_order_and_is_answered_when_the_ledger_has_it(bench):
@@ -106,9 +98,9 @@ def test_what_a_slice_counts_that_ails_is_what_its_agent_says_is_used(bench, shr
     address = subjects.slice_(NODE, grant.booking.allocation)
     about = {"allocation": grant.booking.allocation, "request": RequestId("p1"), "revision": 2}
     more = {"shrinking": shrinking} if not shrinking else {}
-    everything(bench, bench.observe(address, msg.SliceDegraded(**about, message="double bit ECC error", **more)))
+    bench.settle(bench.observe(address, msg.SliceDegraded(**about, message="double bit ECC error", **more)))
     assert free_mib(bench) == GPU_MIB - (30000 if shrinking else 10000)
-    (revoke,) = everything(bench, bench.ends("p1"))
+    (revoke,) = bench.settle(bench.ends("p1"))
     assert shares_of(revoke.message) == [30000 if shrinking else 10000]
 
 
@@ -120,7 +112,7 @@ def test_one_change_of_a_share_at_a_time(bench):
     bench.handle(AdjustAsked(2, change(memory_mib=30000)))
     (busy,) = answers(bench)
     assert busy.reason is AdjustReason.NOT_NOW
-    everything(bench, first)
+    bench.settle(first)
     assert free_mib(bench) == GPU_MIB - 20000
 
 
@@ -146,7 +138,7 @@ def test_a_share_still_comes_after_who_had_its_place(bench):
     """By the ledger two would have that place at once, until the agent's word that one is gone has landed."""
     before = bench.bound("p1", mps(4000))
     waits = replace(before, after=(AllocationId("p0_other_1"),), evict=True)
-    everything(bench, bench.observe(subjects.ledger(NODE, before.booking.allocation), waits))
+    bench.settle(bench.observe(subjects.ledger(NODE, before.booking.allocation), waits))
 
     grant = adjusted(bench, memory_mib=9000)
 
@@ -156,7 +148,7 @@ def test_a_share_still_comes_after_who_had_its_place(bench):
 def test_a_process_that_works_no_longer_takes_back_what_it_has_not_sent(bench):
     """The caller is sent to the other one; and what was booked for it is free again."""
     bench.bound("p1", mps(10000))
-    everything(bench, bench.request(asked("p2", mps(1000))))
+    bench.settle(bench.request(asked("p2", mps(1000))))
     sent = bench.request(asked("p3", mps(1000)))  # its order is on its way: the next one under this guard waits
     assert len([each for each in sent if isinstance(each, Write)]) == 1
     bench.said.clear()
@@ -186,7 +178,7 @@ def test_an_edit_of_the_pod_changes_no_share_that_it_has(bench):
     grant = adjusted(bench, memory_mib=9000)
     said(bench, grant)
     edited = replace(asked("p1", mps(1000)), revision=2)
-    assert everything(bench, bench.observe(subjects.request(RequestId("p1")), edited)) == []
+    assert bench.settle(bench.observe(subjects.request(RequestId("p1")), edited)) == []
     assert free_mib(bench) == GPU_MIB - 9000
 
 
@@ -210,7 +202,7 @@ def test_a_home_counts_the_largest_that_may_be_used(data):
                 bench.observe(subjects.slice_(NODE, orders[name].booking.allocation), answer_of(orders[name]))
                 is_written = any(isinstance(each, Write) for each in out)
                 counts[name] = counts[name] if is_written else sum(shares_of(orders[name]))
-            everything(bench, out)
+            bench.settle(out)
             (outcome,) = answers(bench)
             fits = wanted <= GPU_MIB - sum(counts.values()) + counts[name]
             if isinstance(outcome, Adjusted):

@@ -1,14 +1,13 @@
 """How large a share may be made, and what cannot be changed at all: said beforehand, in numbers."""
 
 import pytest
-from factories.scheduling.allocator import Bench, asked, begun_anew, claim, gpu_report, snapshot, unread
+from factories.scheduling.allocator import asked, begun_anew, claim, gpu_report, snapshot, unread
 from factories.scheduling.resize import (
     GPU_MIB,
     MODES,
     NODE,
     adjusted,
     change,
-    everything,
     fractional,
     limit,
     mps,
@@ -31,12 +30,6 @@ from sluice_allocator.core.explain.status import how_it_stands
 from sluice_allocator.core.quotas.quota import usage
 from sluice_allocator.core.resize.pending import Adjusted, AdjustReason, AdjustRefused
 from sluice_allocator.core.resize.resize import adjust
-
-
-@pytest.fixture
-def bench(empty: Bench) -> Bench:
-    """An allocator with node-a open: one A100-40GB without MIG, which may be shared."""
-    return with_gpus(empty, gpu_report("node-a", 0, mig=False))
 
 
 def test_too_large_for_its_home_says_the_most_that_fits(bench):
@@ -75,13 +68,13 @@ def test_scale_up_then_quota(bench):
     """tensor-fusion, "scale up then quota": a share that grows is held to its namespace's limit, to the last MiB."""
     bench.bound("p1", mps(4000))
     bench.bound("p2", mps(6000))
-    everything(bench, limit(bench, memory_mib=12000))
+    bench.settle(limit(bench, memory_mib=12000))
     wrong = refused(bench, memory_mib=9000)
     assert (wrong.reason, dict(wrong.most)) == (AdjustReason.QUOTA_EXCEEDED, {"memory_mib": 6000})
     assert "namespace default may have 12000 MiB of memory" in wrong.message
     adjusted(bench, memory_mib=6000)
     assert usage(bench.allocator.ctx, "default").memory_mib == 12000
-    assert names(everything(bench, bench.request(asked("p3", mps(1))))) == []
+    assert names(bench.settle(bench.request(asked("p3", mps(1))))) == []
 
 
 def test_a_share_that_still_counts_as_before_does_not_grow_beyond_a_limit_that_was_lowered(bench):
@@ -89,7 +82,7 @@ def test_a_share_that_still_counts_as_before_does_not_grow_beyond_a_limit_that_w
     bench.bound("p1", mps(30_000))
     smaller = adjusted(bench, memory_mib=10_000)
     bench.bound("p2", mps(10_000))
-    everything(bench, limit(bench, memory_mib=25_000))
+    bench.settle(limit(bench, memory_mib=25_000))
     wrong = refused(bench, memory_mib=20_000)
     assert (wrong.reason, dict(wrong.most)) == (AdjustReason.QUOTA_EXCEEDED, {"memory_mib": 15_000})
     grant = adjusted(bench, memory_mib=15_000)
@@ -216,7 +209,7 @@ def test_who_has_no_slice_is_told_so(bench):
     bench.granted("p1", mps())  # not made yet
     assert refused(bench, memory_mib=5000).reason is AdjustReason.NOT_BOUND
     bench.bound("p2", mps())
-    everything(bench, bench.ends("p2"))
+    bench.settle(bench.ends("p2"))
     assert refused(bench, "p2", memory_mib=5000).reason is AdjustReason.NOT_BOUND
 
 
@@ -255,7 +248,7 @@ def test_on_a_node_that_was_removed_nothing_is_changed(bench, memory_mib):
     assert bench.observe(subjects.node(NODE), news) == []
     assert "is not open" in is_refused()  # its agent has spoken, and the head's end may still land
     assert bench.observe(subjects.node(NODE), removed) == []
-    assert everything(bench, [closing]) == [closing]
+    assert bench.settle([closing]) == [closing]
     assert is_refused() == sentence
 
     seen = snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=MODES)

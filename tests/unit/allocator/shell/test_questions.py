@@ -8,19 +8,11 @@ import msgspec
 import pytest
 from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice.contracts.manifests import ManifestLimits, read_manifests
-from sluice.contracts.messages import (
-    Amounts,
-    DeviceFilter,
-    Grant,
-    HostFacts,
-    QuotaSet,
-    RequestRejected,
-    SourceSynced,
-)
 from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice.contracts.request_syntax import ContainerRequest, RequestLimits
 from sluice.mig.transition_table import TransitionTable
@@ -67,12 +59,12 @@ def together(bench: Bench, *profiles: str) -> list[Simulated]:
 def test_the_pods_of_a_job_take_room_from_each_other(bench):
     """Each alone would be promised the one place, and all but one would wait."""
     before = ask(bench, profile="1g.5gb")
-    bench.observe(subjects.quota("default"), QuotaSet(namespace="default", total=Amounts(gpus=3)))
+    bench.observe(subjects.quota("default"), msg.QuotaSet(namespace="default", total=msg.Amounts(gpus=3)))
     found = together(bench, "3g.20gb", "7g.40gb", "1g.5gb", "1g.5gb", "1g.5gb")
     assert [type(each) for each in found] == [WouldBind, WouldWait, WouldBind, WouldBind, WouldWait]
     assert len({each.devices[0].grant.start for each in found if isinstance(each, WouldBind)}) == 3
     assert "may have 3 devices and has 3" in found[-1].message
-    bench.observe(subjects.quota("default"), QuotaSet(namespace="default", total=Amounts()))
+    bench.observe(subjects.quota("default"), msg.QuotaSet(namespace="default", total=msg.Amounts()))
     assert ask(bench, profile="1g.5gb") == before
 
 
@@ -84,7 +76,7 @@ def test_what_would_be_bound_together_is_bound_when_it_is_asked_for(bench):
     real = []
     for number, profile in enumerate(["2g.10gb", "1g.5gb", "3g.20gb"] * 2):
         writes = bench.settle(bench.request(asked(f"p{number}", claim(profile=profile))))
-        real += [each.message.booking.devices[0].start for each in writes if isinstance(each.message, Grant)]
+        real += [each.message.booking.devices[0].start for each in writes if isinstance(each.message, msg.Grant)]
     assert real == [each.devices[0].grant.start for each in predicted if isinstance(each, WouldBind)]
 
 
@@ -116,9 +108,9 @@ def state_of(thing: object, path: str = "", above: tuple[int, ...] = ()) -> Iter
 def test_a_question_about_several_pods_leaves_the_allocator_as_it_was(empty, monkeypatch, fails):
     """They are booked on the live cluster; pods that wait for their quota were tried again after every question."""
     empty.add_node(snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1, mig=False)), modes=ALL_MODES))
-    empty.observe(subjects.host(NodeName("node-a")), HostFacts(cpu_cores=16.0, memory_mib=65_536, pods_free=20))
-    empty.observe(subjects.quota("default"), QuotaSet(namespace="default", total=Amounts(gpus=4)))
-    empty.observe(subjects.source(FOLDER), SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0))
+    empty.observe(subjects.host(NodeName("node-a")), msg.HostFacts(cpu_cores=16.0, memory_mib=65_536, pods_free=20))
+    empty.observe(subjects.quota("default"), msg.QuotaSet(namespace="default", total=msg.Amounts(gpus=4)))
+    empty.observe(subjects.source(FOLDER), msg.SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0))
     empty.granted("p1", claim(profile=None, modes=("fractional",), sm_partition=30, memory_mib=10_000, uid=1000))
     empty.request(asked("waits", claim(gpus=4)))
     said = [
@@ -181,7 +173,7 @@ def test_each_moment_of_a_requests_life_has_its_word(bench):
     bench.land_all(decided)
     assert stands(bench, "p1") is RequestState.GRANTED
     grant = decided[0].message
-    assert isinstance(grant, Grant)
+    assert isinstance(grant, msg.Grant)
     bench.land_all(bench.ready(grant))
     assert stands(bench, "p1") is RequestState.BOUND
     bench.land_all(bench.ends("p1"))
@@ -208,7 +200,7 @@ def test_a_refused_request_is_told_with_its_refusal(bench):
     assert found.state is RequestState.REFUSED
     assert found.refusal is not None
     refusal = Refusal(reason=RefusalReason.UNKNOWN_KEY, message="there is no such key")
-    rejected = RequestRejected(revision=1, source=FOLDER, origin="p2.yaml", refusal=refusal)
+    rejected = msg.RequestRejected(revision=1, source=FOLDER, origin="p2.yaml", refusal=refusal)
     bench.observe(subjects.request(RequestId("p2")), rejected)
     assert stands(bench, "p2") is RequestState.REJECTED
 
@@ -256,7 +248,7 @@ def test_a_simulated_pod_with_claims_is_where_its_kubelet_hands_over_and_on_one_
     empty.add_nodes("tickets")
     empty.add_node(snapshot("node-a", tuple(gpu_report("node-a", n) for n in (0, 1)), kubelet_hands_over=True))
     for name in ("p1", "p2"):
-        empty.bound(name, claim(profile="3g.20gb", only=DeviceFilter(uuids=(f"GPU-node-a-{int(name[1]) - 1}",))))
+        empty.bound(name, claim(profile="3g.20gb", only=msg.DeviceFilter(uuids=(f"GPU-node-a-{int(name[1]) - 1}",))))
     waits = simulate(empty.allocator.ctx, question)[0]
     empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),), kubelet_hands_over=True))
     found = simulate(empty.allocator.ctx, question)[0]

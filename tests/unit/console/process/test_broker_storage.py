@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from factories.system import fleet_text
 
 from sluice.contracts.bus.store_sizes import MIB, ROOM_MIB
 from sluice_console import __main__ as command
@@ -98,11 +99,7 @@ async def test_what_a_broker_says_of_its_disk(answer, error):
         assert await write_error(f"127.0.0.1:{port}") == error
 
 
-FLEET = """
-[[node]]
-name = "n1"
-gpus = [{ model = "a100-40gb", count = 1 }]
-"""
+FLEET = fleet_text(1, 1)
 
 
 def test_up_says_in_a_sentence_that_its_data_directory_cannot_be_made(tmp_path: Path, capsys):

@@ -13,19 +13,8 @@ from factories.scheduling.allocator import asked
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, RequestId, RunId, SourceName
-from sluice.contracts.messages import (
-    AnyMessage,
-    Booking,
-    Bound,
-    Claim,
-    Closed,
-    DeviceGrant,
-    Envelope,
-    Grant,
-    RequestWithdrawn,
-    Share,
-)
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.nats.history import HistoryRecord
 from sluice.runtime.prometheus.metrics import SERIES_MAX
@@ -40,21 +29,21 @@ from sluice_inventory.shell.metrics import UseMetrics
 
 BEGIN = 1_800_000_000 // 900 * 900
 MODEL = "NVIDIA A100-SXM4-40GB"
-HALF = DeviceGrant(container="main", gpu=GpuUuid("GPU-1"), profile="3g.20gb", start=0, size=4)
-WHOLE = DeviceGrant(container="main", gpu=GpuUuid("GPU-1"), profile=None, start=0, size=8)
-SHARE = DeviceGrant(
+HALF = msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-1"), profile="3g.20gb", start=0, size=4)
+WHOLE = msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-1"), profile=None, start=0, size=8)
+SHARE = msg.DeviceGrant(
     container="main",
     gpu=GpuUuid("GPU-1"),
     profile=None,
     start=0,
     size=8,
-    share=Share(mode="mps", uid=1000, memory_mib=10240),
+    share=msg.Share(mode="mps", uid=1000, memory_mib=10240),
 )
 GPUS_OF = {HALF: 0.5, WHOLE: 1.0, SHARE: 0.25}
 
 
-def booking(pod: str, device: DeviceGrant, namespace: str) -> Booking:
-    return Booking(
+def booking(pod: str, device: msg.DeviceGrant, namespace: str) -> msg.Booking:
+    return msg.Booking(
         allocation=AllocationId(f"{pod}-a"),
         request=RequestId(pod),
         request_revision=1,
@@ -67,16 +56,16 @@ def booking(pod: str, device: DeviceGrant, namespace: str) -> Booking:
     )
 
 
-def grant(pod: str, device: DeviceGrant = HALF, namespace: str = "lab") -> Grant:
-    return Grant(revision=1, incarnation=Incarnation("1"), booking=booking(pod, device, namespace))
+def grant(pod: str, device: msg.DeviceGrant = HALF, namespace: str = "lab") -> msg.Grant:
+    return msg.Grant(revision=1, incarnation=Incarnation("1"), booking=booking(pod, device, namespace))
 
 
-def closed(pod: str) -> Closed:
-    return Closed(revision=2, allocation=AllocationId(f"{pod}-a"), request=RequestId(pod), node=NODE, cause="gone")
+def closed(pod: str) -> msg.Closed:
+    return msg.Closed(revision=2, allocation=AllocationId(f"{pod}-a"), request=RequestId(pod), node=NODE, cause="gone")
 
 
-def bound(pod: str) -> Bound:
-    return Bound(
+def bound(pod: str) -> msg.Bound:
+    return msg.Bound(
         request=RequestId(pod),
         request_revision=1,
         allocation=AllocationId(f"{pod}-a"),
@@ -88,7 +77,7 @@ def bound(pod: str) -> Bound:
 
 
 def asks(pod: str, namespace: str = "default"):
-    return replace(asked(pod, Claim(container="main", profile="3g.20gb")), namespace=namespace)
+    return replace(asked(pod, msg.Claim(container="main", profile="3g.20gb")), namespace=namespace)
 
 
 class Recording:
@@ -194,7 +183,7 @@ def test_a_lead_reads_the_same_after_minutes_became_quarters(tmp_path):
 
 def test_a_resized_share_counts_with_its_new_size_from_then_on(recording):
     small = grant("p", SHARE)
-    large = grant("p", DeviceGrant(container="main", gpu=GpuUuid("GPU-1"), profile=None, start=0, size=8))
+    large = grant("p", msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-1"), profile=None, start=0, size=8))
     recording.hear(small, "p", BEGIN)
     recording.hear(bound("p"), "p", BEGIN + 1)
     recording.hear(large, "p", BEGIN + 1800)
@@ -226,7 +215,7 @@ def test_requests_of_a_lost_history_stop_waiting_unless_they_show_themselves(rec
     recording.hear(asks("there"), "there", BEGIN + 60)
     recording.recorder.end_unconfirmed(BEGIN + 120)
     assert set(recording.recorder.waiting) == {"there"}
-    recording.hear(RequestWithdrawn(revision=2, source=SourceName("s"), cause="pod gone"), "there", BEGIN + 180)
+    recording.hear(msg.RequestWithdrawn(revision=2, source=SourceName("s"), cause="pod gone"), "there", BEGIN + 180)
     recording.until(BEGIN + 300)
     row = recording.rows("namespace")["default"]
     assert row.waiting_pods_s == 120 + 180
@@ -275,8 +264,8 @@ def test_a_file_that_is_not_the_recorders_is_named(tmp_path):
         UsageStore(tmp_path / "usage.db")
 
 
-def record(sequence: int, message: AnyMessage, request: str, at: float) -> HistoryRecord:
-    envelope = Envelope(id="e", operation="o", request=request, schema=1, time="", message=message)
+def record(sequence: int, message: msg.AnyMessage, request: str, at: float) -> HistoryRecord:
+    envelope = msg.Envelope(id="e", operation="o", request=request, schema=1, time="", message=message)
     return HistoryRecord("", sequence, envelope, {}, at)
 
 

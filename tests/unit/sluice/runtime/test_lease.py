@@ -3,11 +3,11 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
 from factories.broker.bus_rigs import LosingAnswers
+from factories.broker.leases import kept_in_background
 from factories.broker.memory_bus import MemoryBroker
 from factories.waiting import until
 
@@ -102,17 +102,6 @@ async def test_a_silent_broker_does_not_keep_its_holder_from_ending():
     assert not lease.held
 
 
-@contextlib.asynccontextmanager
-async def keeping(lease: Lease) -> AsyncIterator[asyncio.Task[None]]:
-    """A candidate."""
-    task = asyncio.create_task(lease.keep())
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.wait((task,))
-
-
 async def is_held(lease: Lease) -> bool:
     """For `eventually`."""
     return lease.held
@@ -125,7 +114,7 @@ async def test_a_standby_takes_over_before_the_lease_expires(way):
     holder, standby = (
         Lease(broker.bus(name), SystemClock(), role="allocator", run=RunId(name), ttl_s=60) for name in ("one", "two")
     )
-    async with keeping(holder) as kept, keeping(standby):
+    async with kept_in_background(holder) as kept, kept_in_background(standby):
         await until(lambda: is_held(holder))
         await asyncio.sleep(3 * PROBE_S)  # it has answered
         assert not standby.held
@@ -144,7 +133,7 @@ async def test_a_holder_that_never_answered_is_waited_for():
         Lease(broker.bus(name), SystemClock(), role="allocator", run=RunId(name), ttl_s=60) for name in ("one", "two")
     )
     await older.step()
-    async with keeping(standby):
+    async with kept_in_background(standby):
         await asyncio.sleep(4 * PROBE_S)
     assert standby.epoch == 0
 
@@ -152,7 +141,7 @@ async def test_a_holder_that_never_answered_is_waited_for():
 async def test_a_holder_that_was_paused_renews_before_it_works_on():
     """Another has taken over meanwhile, and both would write to pods."""
     lease = Lease(MemoryBroker().bus("allocator"), SystemClock(), role="allocator", run=RunId("run"), ttl_s=60)
-    async with keeping(lease):
+    async with kept_in_background(lease):
         await until(lambda: is_held(lease))
         before = lease.epoch
         time.sleep(AWAKE_S)  # noqa: ASYNC251 - the whole process pauses
