@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from factories.broker.bus_rigs import NODE, OTHER_NODE
-from factories.broker.callout_rig import NODES, PROBE, CalloutRig, callout_rig
+from factories.broker.callout_rig import NODES, CalloutRig, callout_rig, with_streams
 from factories.waiting import until
 
 from sluice.contracts.bus import subjects
@@ -22,7 +22,6 @@ from sluice.runtime.bus import BusError
 from sluice.runtime.nats import connection as connection_module
 from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.credentials import Credentials
-from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice_pod_watcher.core.bus_access import AGENT
 
 AGENTS_USER = permissions_of(Role.NODE_AGENT, NODE).user
@@ -34,12 +33,6 @@ async def rig(tmp_path: Path) -> AsyncIterator[CalloutRig]:
     async with callout_rig(tmp_path) as rig:
         await with_streams(rig)
         yield rig
-
-
-async def with_streams(rig: CalloutRig) -> None:
-    bus = await NatsBus.connect(rig.broker.url, name="administrator", credentials=PROBE)
-    await bus.ensure_streams()
-    await bus.close()
 
 
 async def works(connection: Connection, within_s: float = 60.0) -> None:

@@ -23,6 +23,7 @@ from sluice.runtime.clock import SystemClock
 from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.credential_files import CredentialFiles
 from sluice.runtime.nats.credentials import Credentials
+from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.process import Broker
 from sluice.runtime.nats_server.users import Callout, User
 from sluice.runtime.settings import CommonSettings
@@ -155,6 +156,13 @@ def kube_with_callout(folder: Path) -> Iterator[tuple[FakeKube, Path]]:
     """An API server, and a kubeconfig for the callout."""
     with FakeKube() as kube:
         yield kube, kube.kubeconfig(folder / "kubeconfig")
+
+
+async def with_streams(rig: CalloutRig) -> None:
+    """An administrator declares the streams on its broker."""
+    bus = await NatsBus.connect(rig.broker.url, name="administrator", credentials=PROBE)
+    await bus.ensure_streams()
+    await bus.close()
 
 
 @asynccontextmanager

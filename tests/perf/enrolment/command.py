@@ -16,14 +16,13 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from factories.broker.callout_rig import PROBE, CalloutRig, callout_rig
+from factories.broker.callout_rig import CalloutRig, callout_rig, with_streams
 from perf.figures import machine
 
 from sluice.contracts.bus.subjects import node_token
 from sluice.contracts.ids import NodeName
 from sluice.runtime import logs
 from sluice.runtime.nats.connection import Connection
-from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.users import CALLOUT_TIMEOUT_S
 from sluice_pod_watcher.core.bus_access import AGENT
 
@@ -63,7 +62,7 @@ async def measure(count: int, within_s: float) -> tuple[float, float]:
     with tempfile.TemporaryDirectory(prefix="sluice-enrolment-") as folder:
         async with AsyncExitStack() as stack:
             rig = await stack.enter_async_context(callout_rig(Path(folder), timeout_s=CALLOUT_TIMEOUT_S))
-            await _streams(rig)
+            await with_streams(rig)
             replicas = [await rig.replica() for _ in range(REPLICAS)]
             try:
                 began = time.monotonic()
@@ -87,12 +86,6 @@ async def measure(count: int, within_s: float) -> tuple[float, float]:
                     if each.returncode is None:
                         each.kill()
                         await each.communicate()
-
-
-async def _streams(rig: CalloutRig) -> None:
-    bus = await NatsBus.connect(rig.broker.url, name="administrator", credentials=PROBE)
-    await bus.ensure_streams()
-    await bus.close()
 
 
 def main(words: Sequence[str]) -> int:
