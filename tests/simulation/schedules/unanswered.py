@@ -222,7 +222,7 @@ def an_order_lands_in_a_bus_made_by_a_slow_clock() -> None:
             scene.land(late[0])
             scene.lose(lambda host, write: host == "allocator-a" and isinstance(write.message, msg.Grant))
         landed = scene.landed()
-        scene.wait(3.0)
+        scene.wait(2.0)
         other.resume()
         scene.until(lambda: any(isinstance(write.message, msg.NodeOpened) for write in landed))  # noqa: B023
     scene.lose(lambda _host, _write: False)
