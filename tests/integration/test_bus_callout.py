@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from factories.broker.bus_rigs import NODE, OTHER_NODE
-from factories.broker.callout_rig import NODES, CalloutRig, callout_rig, with_streams
+from factories.broker.callout_rig import ANSWER_S, NODES, CalloutRig, callout_rig, with_streams
 from factories.waiting import until
 
 from sluice.contracts.bus import subjects
@@ -188,7 +188,7 @@ async def test_a_hanging_replica_of_two_delays_no_login(rig: CalloutRig) -> None
             async with AsyncExitStack() as stack, asyncio.timeout(60):
                 for number in range(20):
                     who = rig.credentials(AGENT, NodeName(f"n-{number}"))
-                    await stack.enter_async_context(rig.connected(who, within_s=1.0))
+                    await stack.enter_async_context(rig.connected(who, within_s=ANSWER_S - 1.0))  # else it was lost
     finally:
         process.kill()
         await process.communicate()
