@@ -189,7 +189,7 @@ def test_a_pod_keeps_its_slice_although_its_end_lands_in_another_life_of_the_bus
     scene.host("allocator-a").pause()
     scene.host("agent-node-0").start()
     scene.strike("broker wipe")
-    scene.wait(20.0)
+    scene.wait(25.0)
     landed = scene.landed()
     scene.land(lost[0])
     scene.host("allocator-a").resume()
