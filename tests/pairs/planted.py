@@ -88,7 +88,7 @@ BUGS = (
         ),
     ),
     (
-        draw_plan(21),
+        draw_plan(201),
         PlantedBug(
             name="promises counted for ever",
             loses="every promise: the limit of its model is used up by one that is over",

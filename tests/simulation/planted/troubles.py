@@ -57,9 +57,15 @@ def _only(plan: Plan, *more: Fault) -> Plan:
 
 
 def _made_by_a_slow_clock(plan: Plan) -> Plan:
-    """Twice the bus is recreated by a server whose clock is an hour behind; and readers notice late."""
-    wipes = (Fault(at, "broker wipe") for at in (12.0, 20.0, 30.0))
-    return _only(replace(plan, allocators=2, both_active=True), Fault(1.0, "clock", "allocator-a", 0.0, -3000), *wipes)
+    """The bus is recreated again and again, each time by a server whose clock is further behind."""
+    times = [8.0 + 4.0 * number for number in range(8)]
+    behind = [
+        Fault(at - 1.0, "clock", f"allocator-{which}", 0.0, -3000 * number)
+        for number, at in enumerate(times, start=1)
+        for which in "ab"
+    ]
+    wipes = (Fault(at, "broker wipe") for at in times)
+    return _only(replace(plan, allocators=2, both_active=True), *behind, *wipes)
 
 
 def _served_by_a_lagging_server(plan: Plan) -> Plan:

@@ -66,7 +66,7 @@ FOUND_AT = {
     "home ends with its scheduler": 3,
     "drained by the ledger alone": 12,
     "removal ignores an agent that answers": 2,
-    "sequences compared across incarnations": 7,
+    "sequences compared across incarnations": 6,
     "statuses without entry stay": 3,
     "first revision reported always": 14,
 }
