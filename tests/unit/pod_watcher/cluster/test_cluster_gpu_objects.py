@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 from factories.words import booking_of
+from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
@@ -121,6 +122,22 @@ def test_a_gpu_is_shown_with_its_slices_and_their_pods(seen):
         ],
     }
     assert (seen.gpus["node-a-1"]["used"], seen.gpus["node-a-1"]["slices"]) == ("0/7", [])
+
+
+def test_a_slice_that_waits_for_another_to_end_is_not_shown_on_its_device(seen):
+    """Two pods would seem to share it."""
+    device = msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile="3g.20gb", start=4, size=4)
+    there = msg.InstanceReport(
+        gi_id=1, profile="3g.20gb", start=4, size=4, uuid="MIG-1", allocation=AllocationId("u1_r_1")
+    )
+    word = inventory(device, instances=(there,))
+    (leaves,) = word.snapshot.slices
+    booking = replace(leaves.booking, allocation=AllocationId("u2_r_1"), request=RequestId("u2"), name="next")
+    waits = replace(leaves, booking=booking, state="planned", after=(leaves.booking.allocation,))
+    say(seen, replace(word, snapshot=replace(word.snapshot, slices=(replace(leaves, revoked=True), waits))))
+    seen.pass_time(2)
+    shown = [(each["pod"], each["state"], each["uuid"]) for each in seen.gpus["node-a-0"]["slices"]]
+    assert shown == [("train", "Unmaking", "MIG-1"), ("next", "Planned", "")]
 
 
 @pytest.mark.parametrize(

@@ -87,9 +87,10 @@ def _slices(gpu: GpuReport, slices: list[SliceReport]) -> Iterator[dict[str, str
             place = "the whole GPU" if device.profile is None else f"{device.profile}@{device.start}"
             if device.share is not None:
                 place = f"{device.share.memory_mib} MiB of {place}"
-            yield {
+            own = uuids.get((device.profile or "", device.start), "" if device.profile else str(gpu.uuid))
+            yield {  # a planned one may wait for another to end there, whose device that still is
                 "place": place,
-                "uuid": uuids.get((device.profile or "", device.start), "" if device.profile else str(gpu.uuid)),
+                "uuid": "" if each.state == "planned" else own,
                 "state": "Unmaking" if each.revoked and each.state != "quarantined" else each.state.capitalize(),
                 "namespace": each.booking.namespace,
                 "pod": each.booking.name,
