@@ -131,7 +131,8 @@ def _look_for_unentered(ctx: SchedulerContext, node: NodeName, inventory: msg.No
     their way, or BOOK was lost and STATE was not, whose last message is older than the newest slice."""
     if not _may_adopt(ctx, node, inventory):
         return
-    due, lacks_some = ctx.now + ctx.rules.orphan_grace_s, any(_is_missing(ctx, e) for e in inventory.snapshot.slices)
+    lacks_some = any(_is_missing(ctx, report) for report in inventory.snapshot.slices)
+    due = ctx.now + ctx.rules.orphan_grace_s
     ctx.conditions.observe(Condition.SLICE_WITHOUT_ENTRY, node, holds=lacks_some, due=due)
 
 
