@@ -50,6 +50,7 @@ async def test_who_follows_the_history_of_a_broker_that_is_emptied_hears_what_co
         aclosing(follow_history(nats.broker.url, since_s=60.0, lost=lambda error: lost.append(str(error)))) as batches,
     ):
         assert [each.subject for each in await anext(batches)] == [f"hist.{place('a').subject}"]
+        assert await anext(batches) == [], "all that was recorded"
         following = asyncio.ensure_future(anext(batches))
         await until_followed(connection)
         await connection.ask("STREAM.DELETE.HISTORY")

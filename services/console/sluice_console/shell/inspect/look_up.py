@@ -222,7 +222,7 @@ async def events(url: str, *, follow: bool, since_s: float, form: OutputFormat) 
                     text = as_text(document, form, one_line=True) if is_for_programs(form) else event_line(document)
                     sys.stdout.write(text)
             sys.stdout.flush()
-            if not follow:
+            if not batch and not follow:
                 break
     return 0
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from sluice.runtime.bus import Bus
 from sluice_console.core.fleet.usage import UsagesDocument, silent_lines
+from sluice_console.core.history.sentences import HistoryMessage
 from sluice_console.shell.inspect.look_up import PastRequests, StoryTeller, asking, past_requests, view_answer
 from sluice_console.shell.inspect.nodes import IdleSince
 from sluice_console.shell.inspect.top import ASK_EVERY_S, Beside, Since, top_on
@@ -73,7 +74,9 @@ async def watch_story(url: str, wanted: str, tell: StoryTeller, form: OutputForm
         aclosing(follow_history(url)) as history,
     ):
         live.fleet_state.stored_at = times.at
-        told = readable(await anext(history))
+        told: list[HistoryMessage] = []
+        while recorded := await anext(history):
+            told += readable(recorded)
 
         async def keep() -> None:
             async for more in history:

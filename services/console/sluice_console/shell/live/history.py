@@ -23,9 +23,9 @@ async def follow_history(
     url: str, *, since_s: float | None = None, lost: Callable[[BusError], None] = lambda _: None
 ) -> AsyncGenerator[list[HistoryRecord], None]:
     """
-    What was recorded, of the last `since_s`, in one batch; then what comes, for good.
+    What was recorded, of the last `since_s`; an empty batch where that ends; then what comes, for good.
 
-    A broker that goes away or is emptied is waited for, after a call of `lost`. Raises BusError before the first batch.
+    A broker that goes away or is emptied is waited for, after a call of `lost`. Raises BusError before the empty batch.
     """
     last: int | None = None  # an emptied broker counts on from above it
     is_first = True
@@ -33,10 +33,11 @@ async def follow_history(
         try:
             async with open_history(url, name="console", credentials=user_of_the_bus(url)) as history:
                 if is_first:
-                    records = [record async for batch in history.read(since_s=since_s) for record in batch]
-                    last = records[-1].sequence if records else None
+                    async for batch in history.read(since_s=since_s):
+                        last = batch[-1].sequence
+                        yield batch
                     is_first = False
-                    yield records
+                    yield []
                 begin = since_s if last is None else None
                 async for batch in history.read(after=last, since_s=begin, follow=True):
                     if batch:
