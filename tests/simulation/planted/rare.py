@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from simulation.planted.bug import Bugs, PlantedBug, always
 from simulation.planted.stale_beliefs import BELIEVED_BUGS
 
+from sluice.contracts.messages import Bound
 from sluice.contracts.outbox import Outbox
 from sluice.contracts.outbox.guard_queue import GuardQueue
 from sluice_allocator.core.context import SchedulerContext
@@ -14,6 +15,7 @@ from sluice_allocator.core.node import reconcile
 from sluice_allocator.core.quotas import overcommit
 from sluice_allocator.core.request import eviction_orders, grant_validity
 from sluice_allocator.core.serve import offers
+from sluice_allocator.core.state.facts import SURPLUS
 from sluice_node_agent.core import agent
 from sluice_node_agent.core.journal_records import NodeRecord, SharedDeviceRecord, SliceRecord
 from sluice_node_agent.core.orders.reconcile import OrderReconciler
@@ -80,6 +82,19 @@ def _an_answer_is_the_last_word(original: Any, self: Any, event: Any, now: float
     return reports
 
 
+def _what_was_read_is_final(original: Any, ctx: Any, booking: Any, asked: Any) -> Any:
+    """A grant beside the binding of another slice is revoked at once, and no binding waives it."""
+    bound = ctx.facts.bindings.get(booking.request)
+    is_elsewhere = isinstance(bound, Bound) and asked is not None and bound.allocation != booking.allocation
+    return original(ctx, booking, asked) or (SURPLUS if is_elsewhere else None)
+
+
+REVOKED_UNWAIVED = PlantedBug(
+    "revoked before it is waived",
+    "the slice that it runs on: its other one was waived, which an allocator that reads late does not know",
+    ("undisturbed",),
+    ((grant_validity, "_by_its_binding", _what_was_read_is_final),),
+)
 OPENED_BEFORE_IT_IS_CLOSED = PlantedBug(
     "adopted before gone slices are closed",
     "an instance that an administrator has made by hand, on a node whose marks are not whole",
@@ -93,6 +108,7 @@ WHATEVER_CLAIM = PlantedBug(
     ((grant_validity, "_is_for_other_claims", always(False)),),
 )
 RARE_BUGS += [
+    REVOKED_UNWAIVED,
     PlantedBug(
         "server's limits believed after a lost journal",
         "memory that its share was given: the journal was lost while its server had another size's limits",

@@ -19,13 +19,13 @@ from simulation.planted.kube import (
     RELEASE_FORGOTTEN,
     read_is_settled,
 )
-from simulation.planted.rare import WHATEVER_CLAIM
+from simulation.planted.rare import REVOKED_UNWAIVED, WHATEVER_CLAIM
 from simulation.schedules.scene import MIG_NODE, Scene, sliced
 from simulation.world.host import Host
 from simulation.world.world import run_plan
 
 from sluice.contracts import messages as msg
-from sluice.contracts.bus.events import Write
+from sluice.contracts.bus.events import Stream, Write
 from sluice_pod_watcher.core.cluster.events import BindPod
 
 DOSE = 8
@@ -327,6 +327,27 @@ def test_a_pod_bound_as_its_node_is_cordoned_starts_elsewhere() -> None:
     bound = scene.bound("a")
     if bound is None or bound.node == cordoned or not _is_let_go(scene, "a"):
         raise ViolationError("I4", f"a waits, though {cordoned} is not the only node")
+    scene.world.cluster.cordon(cordoned, on=False)
+    scene.finish()
+
+
+@catches(REVOKED_UNWAIVED)
+def test_a_pod_keeps_its_second_slice_from_an_allocator_that_knows_only_its_first() -> None:
+    """Its first was declined, waived and followed by another. That binding replaced the waiver on the bus, so one that
+    reads late is shown the second grant while it knows the first binding."""
+    scene = Scene(MIG_NODE, MIG_NODE, cluster=True, allocators=2)
+    landed = scene.landed()
+    (cordoned,) = _declining(scene)
+    hear = [scene.stall("allocator-a", stream) for stream in (Stream.BOOK, Stream.STATE)]
+    scene.until(lambda: (bound := scene.bound("a")) is not None and bound.node != cordoned)
+    second = next(each for each in reversed(landed) if isinstance(each.message, msg.Grant))
+    last = scene.world.broker.values.last(second.subject, scene.world.clockwork.now)
+    scene.tell("allocator-a", second.subject, second.message, last.sequence)
+    scene.wait(2.0)
+    for each in hear:
+        each()
+    scene.wait(5.0)
+    assert _is_let_go(scene, "a")
     scene.world.cluster.cordon(cordoned, on=False)
     scene.finish()
 

@@ -48,6 +48,8 @@ class Bound(Message, frozen=True, kw_only=True):
     """The incarnation of the bus in which it was decided; empty from an older allocator. Void in another one."""
     slice_operation: OperationId = OperationId("")
     """Of the agent's status, so that a lagging allocator overwrites nothing newer (STATE reuses sequences)."""
+    waives: tuple[AllocationId, ...] = ()
+    """Its other grants, to be revoked. An older allocator revokes them unnamed."""
 
     def is_for(self, held: Held | None) -> bool:
         """Whether it agrees with the allocation that the source remembers: an older allocator's may land late."""
@@ -64,6 +66,8 @@ class Refused(Message, frozen=True, kw_only=True):
     refusal: Refusal
     source: SourceName = SourceName("")
     """The source of the request, which alone can withdraw it; empty from an older allocator."""
+    waives: tuple[AllocationId, ...] = ()
+    """As in `Bound`."""
 
 
 class Released(Message, frozen=True, kw_only=True):

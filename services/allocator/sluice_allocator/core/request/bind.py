@@ -1,6 +1,6 @@
 """Publishes `Bound` for a granted request, and `Released` when its slice is over (PROTOCOL §4)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -16,6 +16,9 @@ from sluice_allocator.core.request.await_node import await_node
 from sluice_allocator.core.state.bus_cache import Entries
 from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.state.facts import doubtful_ticket, is_unshown
+from sluice_allocator.core.state.grant_facts import is_move
+
+Asked = msg.AllocationRequested | msg.RequestRejected
 
 
 def bindable(grants: dict[AllocationId, msg.Grant], held: msg.Held | None) -> dict[AllocationId, msg.Grant]:
@@ -48,7 +51,14 @@ def bound_of(ctx: SchedulerContext, allocation: AllocationId, grant: msg.Grant, 
         source=grant.booking.source,
         incarnation=ctx.facts.incarnation,
         slice_operation=ctx.facts.slice_operations.get(allocation, OperationId("")),
+        waives=_others_granted(ctx, grant.booking.request, allocation),
     )
+
+
+def _others_granted(ctx: SchedulerContext, request: RequestId, bound: AllocationId) -> tuple[AllocationId, ...]:
+    """The places that a bound request does not need; one that it is being moved to is none of them."""
+    others = (each for each in ctx.facts.grants_of(request) if each.booking.allocation != bound and not is_move(each))
+    return tuple(sorted(each.booking.allocation for each in others))
 
 
 def _containers(ctx: SchedulerContext, grant: msg.Grant, slice_: msg.SliceReady) -> Iterator[msg.ContainerDevices]:
@@ -117,7 +127,7 @@ def release(ctx: SchedulerContext, request: RequestId, cause: str) -> None:
 def waived(
     ctx: SchedulerContext,
     request: RequestId,
-    asked: msg.AllocationRequested,
+    asked: Asked,
     allocations: list[AllocationId],
     cause: str,
     *,
@@ -125,10 +135,7 @@ def waived(
 ) -> msg.Waived:
     """The waiver of these places, and of those waived before that are not revoked yet. Unless `alone`, the whole gang
     releases its places, also where that was published before and is not done yet."""
-    before = ctx.facts.bindings.get(request)
-    # closed entries stay in the ledger for hours; what is granted or being revoked is still to be taken back
-    ledger, others = ctx.facts.ledger, (each for each in ctx.facts.waived_by(request) if each not in allocations)
-    still = tuple(each for each in others if isinstance(ledger.get(each), msg.Grant | msg.Revoke))
+    before, still = ctx.facts.bindings.get(request), _still_waived(ctx, request, but=allocations)
     return msg.Waived(
         request=request,
         request_revision=asked.revision,
@@ -140,13 +147,24 @@ def waived(
     )
 
 
+def _still_waived(ctx: SchedulerContext, request: RequestId, but: Iterable[AllocationId]) -> tuple[AllocationId, ...]:
+    """Closed entries stay in the ledger for hours; what is granted or being revoked is still to be taken back."""
+    others, ledger = (each for each in ctx.facts.waived_by(request) if each not in but), ctx.facts.ledger
+    return tuple(each for each in others if isinstance(ledger.get(each), msg.Grant | msg.Revoke))
+
+
 def waived_for(
-    ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, causes: dict[AllocationId, str]
-) -> msg.Waived | None:
-    """The waiver of places, each for its cause; None where there are none."""
-    if not causes:
+    ctx: SchedulerContext, request: RequestId, asked: Asked, causes: dict[AllocationId, str]
+) -> msg.Bound | msg.Refused | msg.Waived | None:
+    """The answer that also waives these places, each for its cause; None where there are none, or it does already."""
+    if causes.keys() <= set(ctx.facts.waived_by(request)):
         return None
-    return waived(ctx, request, asked, list(causes), "; ".join(dict.fromkeys(causes.values())), alone=True)
+    match ctx.facts.answer_to(request):
+        case msg.Bound() | msg.Refused() as answer:
+            waives = (*_still_waived(ctx, request, but=causes), *sorted(causes))
+            return msgspec.structs.replace(answer, waives=waives)
+        case _:
+            return waived(ctx, request, asked, list(causes), "; ".join(dict.fromkeys(causes.values())), alone=True)
 
 
 WHOLE_PERMILLE = 1000

@@ -1,6 +1,6 @@
 """Decides what follows for each ledger entry of one request (PROTOCOL §4).
 
-    granted, and not to stand             -> Revoke, when no other allocator may bind it
+    granted, and not to stand             -> Revoke, once no other allocator may bind it
     revoked in an earlier incarnation     -> Revoke again, or no agent would act on it
     its slice is gone                     -> Closed
 
@@ -44,9 +44,7 @@ def reconcile_entries(ctx: SchedulerContext, entries: Entries, asked: RequestFac
             if entry.after and is_move(entry):
                 note_phase(ctx, entry, asked)
             cause = why_revoke(ctx, entry, asked)
-            waive = (
-                why_decline(ctx, entry, asked) if cause is None and isinstance(asked, msg.AllocationRequested) else None
-            )
+            waive = why_decline(ctx, entry, asked) if cause is None else None
             if waive is not None:
                 judged.unfit[allocation] = waive
             elif cause is None:

@@ -1,6 +1,7 @@
-"""Decides whether a grant is valid. A published fact ends it at once (`why_revoke`). A judgement of this process, from
-facts that may be read late, could end what another process has bound: it is waived first, under the binding's guard
-(`why_decline`). Orphans are judged in `core.recheck`."""
+"""Decides whether a grant is valid. A final fact ends it at once (`why_revoke`): its request is withdrawn or released,
+its slice failed, or its binding waives it. Any other may be outdated when it is read, and ending the grant could end
+what another process has bound since: it is waived first, under the binding's guard (`why_decline`). Orphans are judged
+in `core.recheck`."""
 
 from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId
@@ -9,10 +10,11 @@ from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.moves.move import why_end_move
 from sluice_allocator.core.quotas.overcommit import excess
 from sluice_allocator.core.reservations.reservation import why_give_up
-from sluice_allocator.core.state.bus_cache import BindingFact, RequestFact
+from sluice_allocator.core.state.bus_cache import RequestFact
 from sluice_allocator.core.state.facts import (
     DECLINED,
     FAILED,
+    REFUSED,
     SURPLUS,
     held_instead,
     is_declined,
@@ -32,12 +34,9 @@ def why_revoke(ctx: SchedulerContext, grant: msg.Grant, asked: RequestFact | Non
 
 def _why_revoke_place(ctx: SchedulerContext, grant: msg.Grant, asked: RequestFact | None) -> str | None:
     booking = grant.booking
-    binding = ctx.facts.bindings.get(booking.request)
     if isinstance(asked, msg.RequestWithdrawn):
         return asked.cause
-    if is_rejected(asked, booking) and not grant.adopted and not isinstance(binding, msg.Bound):
-        return "request rejected"
-    unwanted = _by_its_binding(ctx, booking, binding, asked)
+    unwanted = _by_its_binding(ctx, booking, asked)
     if unwanted is not None:
         return unwanted
     if is_too_late(ctx, grant):
@@ -48,13 +47,38 @@ def _why_revoke_place(ctx: SchedulerContext, grant: msg.Grant, asked: RequestFac
     return None
 
 
-def why_decline(ctx: SchedulerContext, grant: msg.Grant, asked: msg.AllocationRequested) -> str | None:
+def why_decline(ctx: SchedulerContext, grant: msg.Grant, asked: RequestFact | None) -> str | None:
     """Why no pod should be bound to an otherwise valid grant; None where it may stand."""
+    if asked is None or (grant.after and is_move(grant)):
+        return None
+    outdated = _why_outdated(ctx, grant, asked)
+    if outdated is not None:
+        return outdated
+    return _why_unfit(ctx, grant, asked) if isinstance(asked, msg.AllocationRequested) else None
+
+
+def _why_outdated(ctx: SchedulerContext, grant: msg.Grant, asked: RequestFact) -> str | None:
+    """Why its request does not get this grant, by what was published about it last, as far as is known."""
     booking = grant.booking
-    binding = ctx.facts.bindings.get(booking.request)
+    match ctx.facts.bindings.get(booking.request):
+        case msg.Bound() as bound:
+            return SURPLUS if _is_surplus(ctx, asked, bound, booking.allocation) else None
+        case _ if is_rejected(asked, booking) and not grant.adopted:
+            return "request rejected"
+        case _ if _has_another(ctx, asked, booking.allocation):
+            return "surplus: its pod has another slice"
+        case msg.Refused() as refused if not is_held(asked, booking.allocation):
+            return REFUSED if refused.request_revision >= booking.request_revision else None
+        case _:
+            return None
+
+
+def _why_unfit(ctx: SchedulerContext, grant: msg.Grant, asked: msg.AllocationRequested) -> str | None:
+    """Why a pod should get another place."""
+    booking = grant.booking
     if is_declined(asked, booking.allocation):
         return DECLINED
-    if isinstance(binding, msg.Bound) or is_held(asked, booking.allocation) or (grant.after and is_move(grant)):
+    if ctx.facts.bound_to(booking.request) is not None or is_held(asked, booking.allocation):
         return None
     if _is_for_other_claims(booking, asked):
         return "its slice was made for a ResourceClaim that is gone"
@@ -74,29 +98,30 @@ def why_decline(ctx: SchedulerContext, grant: msg.Grant, asked: msg.AllocationRe
     return given_up or excess(ctx, grant)
 
 
-def _by_its_binding(
-    ctx: SchedulerContext, booking: msg.Booking, binding: BindingFact | None, asked: RequestFact | None
-) -> str | None:
-    match binding:
-        case msg.Bound():
-            # the bound grant stands, and no other; but a pod that has, or may have, another one stays where it is
-            held = held_instead(asked, binding)
-            if asked is None or (held is not None and held.allocation == booking.allocation):
-                return None
-            if binding.allocation != booking.allocation:
-                return None if is_found_instead(ctx, booking.allocation, binding) else SURPLUS
+def _by_its_binding(ctx: SchedulerContext, booking: msg.Booking, asked: RequestFact | None) -> str | None:
+    allocation = booking.allocation
+    match ctx.facts.bindings.get(booking.request):
+        case msg.Released(cause=cause):
+            return f"released: {cause}"
+        case msg.Waived(allocations=waived, cause=cause) if allocation in waived:
+            return cause
+        case msg.Refused(waives=waived) if allocation in waived and not is_held(asked, allocation):
+            return REFUSED
+        case msg.Bound() as bound if asked is not None and allocation in bound.waives:
+            return SURPLUS if _is_surplus(ctx, asked, bound, allocation) else None
+        case msg.Bound() as bound if asked is not None and allocation == bound.allocation:
+            held = held_instead(asked, bound)
             lost = why_lost(ctx, booking.request, held) if held is not None else None
             return f"surplus: its pod runs where its lost slice was: {lost}" if lost is not None else None
-        case _ if _has_another(ctx, asked, booking.allocation):
-            return "surplus: its pod has another slice"
-        case msg.Released():
-            return f"released: {binding.cause}"
-        case msg.Refused() if not is_held(asked, booking.allocation):
-            return "refused" if binding.request_revision >= booking.request_revision else None
-        case msg.Waived() if booking.allocation in binding.allocations:
-            return binding.cause
         case _:
             return None
+
+
+def _is_surplus(ctx: SchedulerContext, asked: RequestFact, bound: msg.Bound, allocation: AllocationId) -> bool:
+    """Whether a request is bound to another slice; a pod that has, or may have, this one stays where it is."""
+    held = held_instead(asked, bound)
+    is_its = allocation == bound.allocation or (held is not None and allocation == held.allocation)
+    return not is_its and not is_found_instead(ctx, allocation, bound)
 
 
 def _is_for_other_claims(booking: msg.Booking, asked: msg.AllocationRequested) -> bool:

@@ -4,12 +4,13 @@ next. So a restart, a skipped value, a second allocator and a wiped broker need 
 
     asked, nothing granted                -> wait for a place
     granted and slice ready, not bound    -> Bound (the binding's guard makes the request unique)
-    granted, but not the bound one        -> Revoke (surplus)
+    granted, but not the bound one        -> waived by its binding, then Revoke (surplus)
     refused, and would not be now         -> Waived (of no place: it waits like any other)
     bound, and declined by its source     -> Waived
     bound in another life of the bus,
       and its source has another slice    -> Bound, to what it has
-    withdrawn, refused or failed          -> Revoke
+    refused or rejected                   -> waived, then Revoke
+    withdrawn or failed                   -> Revoke
     slice gone                            -> Closed
     withdrawn, nothing booked any more    -> Released"""
 
@@ -24,7 +25,16 @@ from sluice_allocator.core.moves.move import is_kept, look_at_movable, take_over
 from sluice_allocator.core.placement import alternative_place_requests, place_request_of, refuse
 from sluice_allocator.core.queue.pending_queue import shape_of, singleton_shape
 from sluice_allocator.core.request.await_node import await_node, say_that_it_is_in_doubt, say_that_it_waits
-from sluice_allocator.core.request.bind import bind_again, bindable, bound_of, follow_bound, release, waived, waived_for
+from sluice_allocator.core.request.bind import (
+    Asked,
+    bind_again,
+    bindable,
+    bound_of,
+    follow_bound,
+    release,
+    waived,
+    waived_for,
+)
 from sluice_allocator.core.request.entries import GrantVerdicts, reconcile_ended, reconcile_entries
 from sluice_allocator.core.request.eviction_orders import reconcile_eviction
 from sluice_allocator.core.request.pending_status import tell_own_reason
@@ -57,6 +67,8 @@ def reconcile_request(ctx: SchedulerContext, request: RequestId) -> None:
         has_reason = tell_own_reason(ctx, request, asked, entries)
     else:
         ctx.queue.remove(request)
+        if isinstance(asked, msg.RequestRejected):
+            _waive(ctx, request, asked, judged)
         reconcile_ended(ctx, request, asked, entries)
         has_reason = False
     if request not in ctx.node_waits.node_of:
@@ -106,8 +118,9 @@ def _settle_bound(
     if is_declined(asked, binding.allocation):
         no_more = waived(ctx, request, asked, [binding.allocation], DECLINED, alone=True)
         ctx.commit(subjects.binding(request), no_more, request)
+    elif _waive(ctx, request, asked, judged):
         return
-    if instead is None:
+    elif instead is None:
         found = next((each for each in judged.standing if is_found_instead(ctx, each, binding)), None)
         if found is not None:
             bind_again(ctx, binding, judged.standing[found])
@@ -117,6 +130,15 @@ def _settle_bound(
         bind_again(ctx, binding, judged.standing[instead.allocation])
     else:
         _keep_pinned(ctx, request, asked, entries, judged)
+
+
+def _waive(ctx: SchedulerContext, request: RequestId, asked: Asked, judged: GrantVerdicts) -> bool:
+    """Waive unfit places. False when there are none, or an answer is on its way."""
+    unfit, address = waived_for(ctx, request, asked, judged.unfit), subjects.binding(request)
+    if unfit is None or ctx.outbox.busy(address):
+        return False
+    ctx.commit(address, unfit, request)
+    return True
 
 
 def _answer(

@@ -147,8 +147,11 @@ class BusCache:
 
     def waived_by(self, request: RequestId) -> tuple[AllocationId, ...]:
         """The allocations that are not to be bound to a request any more, by its last answer."""
-        binding = self.bindings.get(request)
-        return binding.allocations if isinstance(binding, msg.Waived) else ()
+        match self.bindings.get(request):
+            case msg.Waived(allocations=named) | msg.Bound(waives=named) | msg.Refused(waives=named):
+                return named
+            case _:
+                return ()
 
     def came_at(self, request: RequestId) -> int:
         """The sequence of a request's first message, which decides its turn, as far as this process knows it."""

@@ -14,6 +14,7 @@ from sluice_allocator.core.state.context import Context
 
 BEING_UNMADE = "being unmade"  # why a slice is revoked again after a wipe of the broker, its cause being lost
 SURPLUS = "surplus: the request is bound elsewhere"  # a slice that its source does not know; its request has another
+REFUSED = "refused"
 DECLINED = "declined: its node kept its pod out when it was bound"  # why a bound slice is waived before its pod ran
 FAILED = (msg.SliceFailed, msg.SliceQuarantined)  # statuses of a slice that could not be made, or not be removed
 UNUSABLE = (*FAILED, msg.SliceDegraded)  # ... or whose GPU cannot be used now
