@@ -58,7 +58,6 @@ def value_changed(ctx: SchedulerContext, address: Address) -> None:
 
 
 def _node_spoke(ctx: SchedulerContext, node: NodeName) -> None:
-    recheck.watch_consumer(ctx, node)
     if node in ctx.facts.removed:
         ctx.conditions.clear(Condition.REMOVAL_UNREAD, node)
     elif ctx.conditions.clear(Condition.NODE_REMOVED, node):
@@ -154,19 +153,18 @@ def take_in_reading(ctx: SchedulerContext) -> None:
     if facts.lost_unknown:
         facts.find_lost()
         ctx.conditions.clear_all(Condition.BOUND_WITHOUT_ENTRY)  # the reading has decided about all
-        for node in facts.news:
-            recheck.watch_consumer(ctx, node)
     if facts.is_whole and not facts.settled:  # else an end of no reading, which shows nothing
         if not facts.unbooked:
-            facts.unbooked |= dict.fromkeys((*facts.ledger, *ctx.cluster.booked(), *facts.slices))
+            facts.unbooked.extend(facts.ledger)
+            for others in (ctx.cluster.booked(), facts.slices):
+                facts.unbooked.extend(each for each in others if each not in facts.ledger)
         _book_what_was_read(ctx)
 
 
 def _book_what_was_read(ctx: SchedulerContext) -> None:
     facts = ctx.facts
-    for allocation in list(islice(facts.unbooked, ctx.rules.book_batch)):
-        rebook(ctx, allocation)
-        del facts.unbooked[allocation]
+    for _ in range(min(len(facts.unbooked), ctx.rules.book_batch)):
+        rebook(ctx, facts.unbooked.popleft())
     if facts.unbooked:
         return
     if not facts.all_new.get(Stream.BOOK):  # otherwise all of it was marked, and nothing has been looked at since

@@ -234,12 +234,6 @@ def watch_head(ctx: SchedulerContext, node: NodeName) -> None:
     ctx.conditions.observe(Condition.REMOVAL_UNREAD, node, holds=is_unread, mark=ctx.conditions.readings[Stream.STATE])
 
 
-def watch_consumer(ctx: SchedulerContext, node: NodeName) -> None:
-    """An agent speaks for a node, or no longer does. Agents may not create their consumers, so this process does."""
-    is_missing = node in ctx.facts.news and ctx.ensured.get(node) != ctx.facts.incarnation
-    ctx.conditions.observe(Condition.CONSUMER_MISSING, node, holds=is_missing, due=ctx.now)
-
-
 def consumer_answered(ctx: SchedulerContext, node: NodeName, *, made: bool) -> None:
     """The shell created a consumer, in the incarnation in which it was last asked for; or it could not."""
     watched = ctx.conditions.get(Condition.CONSUMER_MISSING, node)

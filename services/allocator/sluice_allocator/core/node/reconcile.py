@@ -18,6 +18,7 @@ from sluice_allocator.core.state.facts import BEING_UNMADE, is_held, is_its_agen
 
 def reconcile_node(ctx: SchedulerContext, node: NodeName) -> None:
     look_at_opening(ctx, node)
+    _watch_consumer(ctx, node)
     changed = _take_in_host(ctx, node)  # one without GPUs is a domain, too
     if reconcile_removed(ctx, node):
         return
@@ -50,6 +51,12 @@ def reconcile_node(ctx: SchedulerContext, node: NodeName) -> None:
         look_at_promises_on(ctx, node)
     if changed and inventory.stale:
         _look_at_grants_on(ctx, node)
+
+
+def _watch_consumer(ctx: SchedulerContext, node: NodeName) -> None:
+    """An agent speaks for a node, or no longer does. Agents may not create their consumers, so this process does."""
+    is_missing = node in ctx.facts.news and ctx.ensured.get(node) != ctx.facts.incarnation
+    ctx.conditions.observe(Condition.CONSUMER_MISSING, node, holds=is_missing, due=ctx.now)
 
 
 def _take_in_host(ctx: SchedulerContext, node: NodeName) -> bool:

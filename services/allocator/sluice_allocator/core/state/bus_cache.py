@@ -1,6 +1,7 @@
 """Caches the last value of every noun that the allocator reads, and nothing derived from two of them. It follows
 snapshots: a value not observed again between `ReadingStarted` and `ReadingCaughtUp` is gone."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeGuard, TypeVar
@@ -90,7 +91,7 @@ class BusCache:
     complete: dict[Stream, None] = field(default_factory=dict)  # read whole once, in this incarnation
     sharing: Interning = field(default_factory=Interning)
     settled: bool = False  # whether both streams are whole, and all that they show is booked
-    unbooked: dict[AllocationId, None] = field(default_factory=dict)  # of a complete reading: still to be booked
+    unbooked: deque[AllocationId] = field(default_factory=deque)  # of a complete reading: still to be booked
     lost: dict[AllocationId, None] = field(default_factory=dict)
     """Bound allocations without a ledger entry, as a complete reading showed. Otherwise a value that was overwritten on
     its way looks like a missing one."""
@@ -241,8 +242,8 @@ class BusCache:
         """BOOK was read, and what is gone from it is forgotten."""
         self.lost_unknown = False
         self.on_their_way.clear()
-        bound = (each.allocation for each in self.bindings.values() if isinstance(each, msg.Bound))
-        self.lost = {each: None for each in bound if each not in self.ledger}
+        bound = (each for each in self.bindings.values() if isinstance(each, msg.Bound))
+        self.lost = {each.allocation: None for each in bound if each.allocation not in self.ledger}
 
     def drop(self, address: Address) -> None:
         self.sequences[stream_of(address.kind)].pop(address.subject, None)
