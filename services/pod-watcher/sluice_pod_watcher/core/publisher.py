@@ -184,10 +184,13 @@ class RequestPublisher:
         return bool(self._to_republish)
 
     def publish_due(self) -> None:
-        """Publish what is due and allowed, some comparisons, and at the end that the source is complete."""
+        """Publish what is due and allowed, some comparisons, and at the end that the source is complete. Nothing while
+        STATE is read: the source takes in what a rival published once that is over, and would overwrite it."""
+        if not self._state_is_read:
+            return
         if self._request_source.due or self._to_republish:
             self._publish_some()
-        if self._sync_due and self._state_is_read and self._request_source.has_seen_all() and self._all_confirmed():
+        if self._sync_due and self._request_source.has_seen_all() and self._all_confirmed():
             self._sync_due = False
             life, asking = self._incarnation, self._request_source.asking()
             said = msg.SourceSynced(source=self._name, run=self._run, epoch=self._epoch, count=asking, incarnation=life)

@@ -192,6 +192,28 @@ def test_a_server_that_lags_does_not_have_a_pod_told_what_is_over(bench):
     assert bench.api.find("u1")["metadata"]["annotations"] != before, "no value is older than one of another life"
 
 
+def test_a_request_that_another_has_withdrawn_is_not_published_again_while_the_bus_is_read(bench):
+    """It was away, and its API server still shows the pod. The answer that it reads first makes the request due."""
+    bench.run("train", "u1")
+    withdrawn = msg.RequestWithdrawn(
+        revision=1,
+        source="cluster",
+        cause="pod gone",
+        held=msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1")),
+    )
+    bench.bus["sluice.request.u1"] = withdrawn
+    number = next(bench.sequence)
+    entry = Entry("sluice.request.u1", number, OperationId("other-9"), withdrawn)
+    bench.words.clear()
+    bench.handle(ReadingStarted(Stream.STATE, Incarnation(bench.life)), Observed(Stream.STATE, entry))
+    bench.bind("u1", revision=2, ticket="t-2", devices="MIG-2")
+    bench.pass_time(2)
+    bench.handle(ReadingCaughtUp(Stream.STATE))
+    bench.pass_time(2)
+    about_it = [message for subject, message in bench.words if subject == "sluice.request.u1"]
+    assert [each for each in about_it if isinstance(each, msg.AllocationRequested)] == []
+
+
 def test_a_pod_on_another_node_is_not_told_of_devices_there(bench):
     """It would start with the UUID of a device that is somebody else's where it runs."""
     bench.create("train", "u1", gates=(), spec={"nodeName": "node-b"})
