@@ -1,6 +1,6 @@
 """Pods that may not be beside each other, judged by what a process wrote and had read; shares no code."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING
@@ -31,6 +31,9 @@ SAID = (
 """One per host; one that keeps others out; one that only others keep out; spread over hosts; a port."""
 TAKEN_IN_S = 2.0
 """So long after a process was told of a node it counts for spreading: a core takes in a few nodes at a time."""
+
+UNSENT_S = 2.0
+"""So long a decided grant may wait for the answer to an earlier write of its node's ledger."""
 
 
 def with_apart(plan: "Plan", seeds: float = APART_SEEDS) -> "Plan":
@@ -135,12 +138,11 @@ class ApartJudge:
         asked = told.requests.get(booking.request)
         pod = self._pod(asked.name) if asked is not None else None
         if pod is not None and pod.terms != Terms():
-            decided = min(at for later, at in told.operations.items() if later >= number)
-            self._check(host, told, grant, pod, decided)
+            self._check(host, told, grant, pod, number)
         told.sent[booking.allocation] = booking
 
-    def _check(self, host: Host, told: Told, grant: msg.Grant, pod: Pod, decided: float) -> None:
-        booking = grant.booking
+    def _check(self, host: Host, told: Told, grant: msg.Grant, pod: Pod, number: int) -> None:
+        booking, decided = grant.booking, min(at for later, at in told.operations.items() if later >= number)
         there = [
             self._pod(told.requests[other.request].name)
             for other in self._known(host.run, told, booking.node)
@@ -156,7 +158,8 @@ class ApartJudge:
             self._books.fail("apart", text)
         if pod.terms.spread and self._knows_all(told):
             mine = 1 + sum(_is_like(pod, each) for each in known)
-            least = min(self._most(told, node, pod) for node in self._books.machines)
+            unsent = self._unsent(told, number)
+            least = min(self._most(told, node, pod, unsent) for node in self._books.machines)
             if mine - least > 1:
                 text = f"{host.name} books the {mine}th of {pod.terms.app} on {booking.node}, and some host has {least}"
                 self._books.fail("apart", text)
@@ -177,14 +180,26 @@ class ApartJudge:
         now = self._books.clockwork.now
         return not told.shut and all(at is not None and now - at > TAKEN_IN_S for at in since)
 
-    def _most(self, told: Told, node: str, pod: Pod) -> int:
-        """The most pods like this one that it may believe to be on a node: of its job, all are decided at once."""
+    def _unsent(self, told: Told, number: int) -> int:
+        """How many writes were decided shortly before this one and are not sent: they wait for their node's ledger."""
+        then = self._books.clockwork.now - UNSENT_S
+        first = max((each for each, at in told.operations.items() if at < then), default=0) + 1
+        return sum(each not in told.operations for each in range(first, number))
+
+    def _most(self, told: Told, node: str, pod: Pod, unsent: int) -> int:
+        """The most pods like this one that it may believe to be on a node: of its job, all are decided at once, and
+        each of the `unsent` writes may be one's grant."""
         booked = {**told.ledger, **told.sent}
         booked |= {allocation: each.booking for allocation, each in self._open_entries(node)}
         names = [self._name(told, each.request) for each in booked.values() if each.node == node]
-        names += self._to_be_sent(told, pod, {each.request for each in booked.values()})
-        pods = [self._pod(name) for name in names]
-        return sum(each is not None and _is_like(pod, each) for each in pods)
+        placed = {each.request for each in booked.values()}
+        names += self._to_be_sent(told, pod, placed)
+        waiting = [asked.name for request, asked in told.requests.items() if request not in placed]
+        others = self._like(pod, (each for each in waiting if each not in {pod.name, *names}))
+        return self._like(pod, names) + min(unsent, others)
+
+    def _like(self, pod: Pod, names: Iterable[str]) -> int:
+        return sum(each is not None and _is_like(pod, each) for each in map(self._pod, names))
 
     def _to_be_sent(self, told: Told, pod: Pod, booked: set[str]) -> list[str]:
         """The other pods of its job that have no booking yet: theirs may follow, and be on any node."""
