@@ -93,6 +93,7 @@ def handed_back(installed: Cluster) -> Iterator[None]:
 @pytest.fixture
 def given_back(installed: Cluster) -> Iterator[None]:
     """At the end as much of every GPU is in use as before. Name it before `namespace`: it looks when that is gone."""
+    gpu_pods.until_shown(installed)
     before = gpu_pods.used(installed)
     yield
     until(f"in use is {before} again", lambda: gpu_pods.used(installed) == before)

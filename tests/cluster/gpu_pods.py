@@ -203,6 +203,18 @@ def gpus(cluster: Cluster) -> list[Json]:
     return [each.get("status", {}) for each in json.loads(cluster.kubectl("get", "gpus", "--output=json"))["items"]]
 
 
+def until_shown(cluster: Cluster) -> None:
+    """Every machine with a node agent shows its GPUs: after an installation they come one after another."""
+
+    def look() -> bool | Unmet:
+        agents = ("--namespace=sluice-nodes", "get", "daemonset", "sluice-node-agent")
+        wanted = int(cluster.kubectl(*agents, "--output=jsonpath={.status.desiredNumberScheduled}"))
+        shown = {each.get("node") for each in gpus(cluster)}
+        return True if len(shown) == wanted else Unmet(f"{wanted} machines, and GPUs of {sorted(map(str, shown))}")
+
+    until("the GPUs of all machines are shown", look)
+
+
 def used(cluster: Cluster) -> dict[str, str]:
     columns = "--output=custom-columns=:.metadata.name,:.status.used"
     lines = cluster.kubectl("get", "gpus", "--no-headers", columns).splitlines()

@@ -10,6 +10,7 @@ import pytest
 from cluster.harness import addons
 from cluster.harness.cluster import Cluster
 from cluster.harness.network import POLICY_CHAINS, without_policies
+from cluster.harness.node import POLICIES
 
 IMAGE, PROGRAM = "localhost/network-test:1", Path("/usr/bin/busybox")
 PORT = 8080
@@ -79,13 +80,17 @@ def test_deny_all_isolates_and_an_allow_opens_what_it_names(enforced: Cluster) -
     for client in ("near", "far"):
         for target in (direct, service):
             _eventually(
-                lambda client=client, target=target: _reaches(enforced, client, target), f"{client} to {target}"
+                enforced,
+                lambda client=client, target=target: _reaches(enforced, client, target),
+                f"{client} to {target}",
             )
     _apply(enforced, _policy("deny-all", {"podSelector": {}, "policyTypes": ["Ingress"]}))
     for client in ("near", "far"):
         for target in (direct, service):
             _eventually(
-                lambda client=client, target=target: not _reaches(enforced, client, target), f"no {client} to {target}"
+                enforced,
+                lambda client=client, target=target: not _reaches(enforced, client, target),
+                f"no {client} to {target}",
             )
     allow = {
         "podSelector": {"matchLabels": {"name": "server"}},
@@ -98,7 +103,7 @@ def test_deny_all_isolates_and_an_allow_opens_what_it_names(enforced: Cluster) -
     }
     _apply(enforced, _policy("allow-friends", allow))
     for target in (direct, service):
-        _eventually(lambda target=target: _reaches(enforced, "near", target), f"near to {target}")
+        _eventually(enforced, lambda target=target: _reaches(enforced, "near", target), f"near to {target}")
         assert not _reaches(enforced, "far", target)
     ready = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
     assert _kubectl(enforced, "get", "pod", "server", f"--output={ready}") == "True", (
@@ -115,10 +120,10 @@ def test_a_pod_may_only_leave_to_where_its_egress_allows(enforced: Cluster) -> N
         "egress": [{"to": [{"ipBlock": {"cidr": "10.96.0.10/32"}}]}],
     }
     _apply(enforced, _policy("only-dns", policy))
-    _eventually(lambda: not _reaches(enforced, "far", target), "the egress is closed")
+    _eventually(enforced, lambda: not _reaches(enforced, "far", target), "the egress is closed")
     assert _reaches(enforced, "near", target)
     _kubectl(enforced, "delete", "networkpolicy", "only-dns")
-    _eventually(lambda: _reaches(enforced, "far", target), "the egress is open again")
+    _eventually(enforced, lambda: _reaches(enforced, "far", target), "the egress is open again")
 
 
 def test_nothing_is_left_of_policies_that_are_ignored_again(people: Cluster) -> None:
@@ -193,7 +198,10 @@ def _reaches(cluster: Cluster, client: str, target: str) -> bool:
     return said == "opened"
 
 
-def _eventually(is_so: Callable[[], bool], what: str) -> None:
+def _eventually(cluster: Cluster, is_so: Callable[[], bool], what: str) -> None:
+    """Fails with what the enforcers wrote last."""
     end = time.monotonic() + WITHIN_S
     while not is_so():
-        assert time.monotonic() < end, f"not within {WITHIN_S:.0f} s: {what}"
+        if time.monotonic() > end:
+            logs = (f"{node.name}:\n{node.box.log(POLICIES)}" for node in cluster.nodes)
+            raise AssertionError("\n".join((f"not within {WITHIN_S:.0f} s: {what}", *logs)))
