@@ -134,8 +134,8 @@ class Bench:
         (message,) = self.requests().values()
         return message
 
-    def bound(self, uid: str, revision: int = 1, *, warnings: tuple[str, ...] = (), life: str = "") -> None:
-        self.observe(subjects.binding(RequestId(uid)), bound(uid, revision, warnings=warnings, life=life))
+    def bound(self, uid: str, revision: int = 1, *, life: str = "", **said: tuple[str, ...]) -> None:
+        self.observe(subjects.binding(RequestId(uid)), bound(uid, revision, life=life, **said))
 
     def released(self, uid: str) -> None:
         self.observe(subjects.binding(RequestId(uid)), Released(request=RequestId(uid), cause="pod gone"))
@@ -146,7 +146,8 @@ class Bench:
         self.observe(subjects.binding(RequestId(uid)), message)
 
 
-def bound(uid: str, revision: int = 1, *, warnings: tuple[str, ...] = (), life: str = "") -> Bound:
+def bound(uid: str, revision: int = 1, *, life: str = "", **said: tuple[str, ...]) -> Bound:
+    """`said`: its warnings, and what it waives."""
     return Bound(
         request=RequestId(uid),
         request_revision=revision,
@@ -155,8 +156,8 @@ def bound(uid: str, revision: int = 1, *, warnings: tuple[str, ...] = (), life: 
         revision=1,
         ticket="ticket-1",
         containers=(ContainerDevices(container="main", visible_devices="MIG-1"),),
-        warnings=warnings,
         incarnation=Incarnation(life),
+        **said,
     )
 
 

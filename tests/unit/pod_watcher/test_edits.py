@@ -272,6 +272,15 @@ def test_every_change_is_one_line_in_words(bench, manifest):
     ]
 
 
+def test_what_else_an_answer_waives_is_no_news(bench, manifest):
+    """It is for other allocators: a pod would seem to get its slice twice."""
+    bench.edit("a.yaml", manifest("a", memory="8Gi"))
+    bench.bound("w1-1")
+    told = list(bench.told)
+    bench.bound("w1-1", waives=("w1-1_r_2",))
+    assert bench.told == told
+
+
 def test_a_warning_of_the_slice_is_a_warning_in_the_log(bench, manifest):
     """The daemon that a pod shares died under it: who reads the log must see that it was not the pod."""
     bench.edit("a.yaml", manifest("a", memory="8Gi"))

@@ -264,6 +264,11 @@ class RequestPublisher:
             self._outbox.commit(address, blocked, request=blocked.request, ttl_s=self._closing_ttl_s)
 
 
+def for_its_pod(answer: BindingMessage) -> BindingMessage:
+    """An answer without what else it waives, which is no news to its pod."""
+    return replace(answer, waives=()) if isinstance(answer, Bound | Refused) and answer.waives else answer
+
+
 RequestPhase = Literal["asking", "waiting", "bound", "refused", "ending"]
 
 

@@ -4,15 +4,17 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, asked, claim, ready_of
+from factories.scheduling.allocator import FOLDER, INCARNATION, Bench, asked, claim, ready_of
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write, WriteRefused
-from sluice.contracts.ids import RequestId
+from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.reasons import Refusal, RefusalReason
 
 P1, BINDING = RequestId("p1"), subjects.binding(RequestId("p1"))
+OTHER = AllocationId("p1_r9_1")
+TOO_MUCH = claim(profile=None, gpus=9)
 WRONG = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no such profile")
 
 
@@ -22,7 +24,7 @@ def _bound_elsewhere(bench: Bench) -> None:
 
 def _refused(bench: Bench) -> None:
     """By its configuration; the other allocator has another one."""
-    bench.land_all(bench.request(asked("p1", claim(profile=None, gpus=9))))
+    bench.land_all(bench.request(asked("p1", TOO_MUCH)))
 
 
 def _rejected(bench: Bench) -> None:
@@ -30,6 +32,12 @@ def _rejected(bench: Bench) -> None:
         subjects.request(P1),
         msg.RequestRejected(revision=1, source=FOLDER, origin="p1.yaml", name="p1", refusal=WRONG),
     )
+
+
+def _refused_before_a_wipe_and_rejected(bench: Bench) -> None:
+    """Revisions begin again then."""
+    _refused(bench)
+    _rejected(bench)
 
 
 def _bound_by_another(grant: msg.Grant) -> msg.Bound:
@@ -46,16 +54,30 @@ def _bound_by_another(grant: msg.Grant) -> msg.Bound:
     )
 
 
+def _other_grant(grant: msg.Grant, **booked: int) -> msg.Grant:
+    booking = msgspec.structs.replace(grant.booking, allocation=OTHER, request=P1, owner="p1", name="p1", **booked)
+    return msgspec.structs.replace(grant, booking=booking)
+
+
+def _waived_by_another(bench: Bench, other: msg.Grant) -> None:
+    """It is read to be granted, and to be waived since."""
+    bench.reads(other)
+    cause, life = "its node does not answer", INCARNATION
+    waived = msg.Waived(request=P1, request_revision=2, allocations=(OTHER,), cause=cause, incarnation=life, alone=True)
+    bench.observe(BINDING, waived)
+
+
 def _granted_by_another(bench: Bench, answered: Callable[[Bench], None]) -> tuple[msg.Grant, list[Write]]:
     """The grant of an allocator that reads late, after an answer without it; and what is written then."""
     template = bench.granted("template")
     answered(bench)
-    booking = msgspec.structs.replace(template.booking, allocation="p1_r9_1", request=P1, owner="p1", name="p1")
-    grant = msgspec.structs.replace(template, booking=booking)
+    grant = _other_grant(template)
     return grant, [each for each in bench.reads(grant) if isinstance(each, Write)]
 
 
-ANSWERS = pytest.mark.parametrize("answered", [_bound_elsewhere, _refused, _rejected])
+ANSWERS = pytest.mark.parametrize(
+    "answered", [_bound_elsewhere, _refused, _rejected, _refused_before_a_wipe_and_rejected]
+)
 
 
 @ANSWERS
@@ -87,22 +109,51 @@ def test_a_slice_that_another_has_bound_is_not_revoked_by_one_that_reads_late(
 def test_a_binding_waives_what_else_its_request_was_granted(bench: Bench) -> None:
     """One message less, and no allocator has to find out."""
     grant = bench.granted("p1")
-    booking = msgspec.structs.replace(grant.booking, allocation="p1_r9_1")
-    bench.reads(msgspec.structs.replace(grant, booking=booking))
+    bench.reads(_other_grant(grant))
     bound, revoke = bench.land_all(bench.ready(grant))
-    assert bound.message.waives == ("p1_r9_1",)
-    assert revoke.message.booking.allocation == "p1_r9_1"
+    assert bound.message.waives == (OTHER,)
+    assert revoke.message.booking.allocation == OTHER
 
 
 def test_a_waived_grant_is_not_bound_when_the_bound_slice_is_declined(bench: Bench) -> None:
     """Its Revoke may be under way: a pod would be started on a slice that goes."""
     grant = bench.bound("p1")
-    booking = msgspec.structs.replace(grant.booking, allocation="p1_r9_1")
-    other = msgspec.structs.replace(grant, booking=booking)
+    other = _other_grant(grant)
     (waiver,) = (each for each in bench.reads(other) if isinstance(each, Write))
     bench.land(waiver)  # its Revoke is written, and not answered
     bench.ready(other)
     declined = msgspec.structs.replace(asked("p1"), revision=2, declined=grant.booking.allocation)
     (waived,) = (each for each in bench.request(declined) if isinstance(each, Write))
     assert isinstance(waived.message, msg.Waived)
-    assert set(waived.message.allocations) == {grant.booking.allocation, "p1_r9_1"}
+    assert set(waived.message.allocations) == {grant.booking.allocation, OTHER}
+
+
+def test_a_refusal_repeats_what_is_waived_and_still_granted(bench: Bench) -> None:
+    """It answers the revision that was read. Who knows the edit, and not the waiver that this replaces, would bind the
+    slice while it is being revoked."""
+    _waived_by_another(bench, _other_grant(bench.granted("template"), request_revision=2))
+    (refused,) = (each for each in bench.words(bench.request(asked("p1", TOO_MUCH))) if isinstance(each, msg.Refused))
+    assert refused.waives == (OTHER,)
+
+
+def test_a_binding_repeats_what_is_waived_and_being_revoked(bench: Bench) -> None:
+    """Who reads late finds its Revoke replaced by Closed, and this before that: it would bind the slice when this one
+    is declined."""
+    grant = bench.granted("p1")
+    _waived_by_another(bench, other := _other_grant(grant))
+    bench.reads(msg.Revoke(revision=2, incarnation=INCARNATION, booking=other.booking, cause="waived"))
+    (bound,) = (each for each in bench.words(bench.ready(grant)) if isinstance(each, msg.Bound))
+    assert bound.waives == (OTHER,)
+
+
+def test_a_waived_grant_is_not_bound_when_the_bound_slice_is_gone(bench: Bench) -> None:
+    """It was found on its node after a wipe, and would have been bound instead, had nothing waived it."""
+    grant = bench.bound("p1")
+    other = msgspec.structs.replace(_other_grant(grant), adopted=True)
+    bench.ready(other)
+    (waiver,) = (each for each in bench.reads(other) if isinstance(each, Write))
+    bench.land(waiver)  # its Revoke is written, and not answered
+    booking = grant.booking
+    closed = msg.Closed(revision=1, allocation=booking.allocation, request=P1, node=booking.node, cause="lost")
+    said = bench.observe(subjects.ledger(booking.node, booking.allocation), closed)
+    assert OTHER not in {each.allocation for each in bench.words(said) if isinstance(each, msg.Bound)}

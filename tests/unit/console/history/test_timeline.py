@@ -199,10 +199,20 @@ def test_what_a_node_has_in_trouble_is_told_as_an_event(make):
     assert "but" not in sentence(make.inventory(make.gpu_report(daemons=(make.daemon(),))))
 
 
-def test_a_binding_that_only_warns_says_so(make):
+@pytest.mark.parametrize(
+    ("why", "words"),
+    [
+        ({"revision": 2, "warnings": ("its MPS daemon died",)}, " (update 2); but: its MPS daemon died"),
+        ({"waives": ("o_1",)}, "; gives up another slice"),
+        (
+            {"waives": ("o_1", "o_2"), "warnings": ("its MPS daemon died",)},
+            "; gives up 2 other slices; but: its MPS daemon died",
+        ),
+    ],
+)
+def test_a_binding_that_comes_again_says_why(make, why, words):
     """`is bound` a second time, without the reason, reads like a mistake."""
-    bound = msgspec.structs.replace(make.bound(), revision=2, warnings=("its MPS daemon died",))
-    assert sentence(bound) == f"is bound to {make.node}: MIG-1 (update 2); but: its MPS daemon died"
+    assert sentence(msgspec.structs.replace(make.bound(), **why)) == f"is bound to {make.node}: MIG-1{words}"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from sluice.contracts.bus.trace_headers import steps_text, trace_id
-from sluice.contracts.ids import RequestId
+from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import Envelope, Held, Pending, RequestWithdrawn, SliceReady
 from sluice_console.core.documents import PodDocument
 from sluice_console.core.history import waterfall as waterfall_module
@@ -152,6 +152,21 @@ def test_a_restart_of_an_agent_makes_the_way_of_a_pod_no_longer(make):
     assert (second.part, second.trace_id) == ("running", trace_id(make.request, "running"))
     assert [span.name for span in second.spans] == ["journal", "SliceReady", "deliver", "Bound"]
     assert second.took_ms < 30
+
+
+def test_a_binding_that_waives_another_slice_makes_the_way_of_a_pod_no_shorter(make):
+    """Its pod-watcher is still carrying out the first, and the pod has not started."""
+    held = msgspec.structs.replace(make.asked(), held=Held(node=make.node, allocation=make.allocation))
+    again = msgspec.structs.replace(make.bound(), waives=(AllocationId("another"),))
+    history = [
+        said(make, "request", make.asked(), "00.000", commit_ms=1.0),
+        said(make, "binding", make.bound(), "00.205", commit_ms=1.0),
+        said(make, "binding", again, "00.210", commit_ms=1.0),
+        said(make, "request", held, "00.240", commit_ms=9.0),
+    ]
+    first, second = waterfall(pod(make), history).parts
+    assert (first.part, first.took_ms, first.spans[-1].name) == ("request", 249.0, "AllocationRequested")
+    assert [span.name for span in second.spans] == ["Bound"]
 
 
 def test_each_occasion_while_a_pod_runs_is_told_by_itself(make):

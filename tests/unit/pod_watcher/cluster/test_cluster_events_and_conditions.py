@@ -4,15 +4,18 @@ import re
 
 import pytest
 from api_model import new_pod
-from conftest import RUNNING
+from conftest import RUNNING, bound
+from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import NodeName, RequestId
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.kube.names import GATE
-from sluice.contracts.messages import Pending, Refused, Released, WaitOver, Waived
+from sluice.contracts.messages import Bound, Pending, Refused, Released, WaitOver, Waived
 from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.core.workqueue import FairLine, TokenBucket
+
+WRONG = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no such profile")
 
 
 def pending(bench, uid, text):
@@ -48,12 +51,24 @@ def test_a_thousand_waiting_pods_do_not_flood_the_api_server(new):
     assert {uid for uid, _, _ in bench.api.conditions} == {f"u{number}" for number in range(1000)}
 
 
+@pytest.mark.parametrize("answer", [bound("u1"), Refused(request=RequestId("u1"), request_revision=1, refusal=WRONG)])
+def test_what_else_an_answer_waives_is_no_news(bench, answer):
+    """It is for other allocators: a pod would seem to be warned, or refused, twice."""
+    bench.create("train", "u1")
+    answer = replace(answer, warnings=("its daemon died",)) if isinstance(answer, Bound) else answer
+    bench.observe(subjects.binding(RequestId("u1")), answer)
+    bench.pass_time(3)
+    told, events = list(bench.told), len(bench.api.events)
+    bench.observe(subjects.binding(RequestId("u1")), replace(answer, waives=(AllocationId("u1_r_2"),)))
+    bench.pass_time(3)
+    assert (bench.told, len(bench.api.events)) == (told, events)
+
+
 def test_a_pod_whose_refusal_was_waived_waits_like_any_other_and_is_bound(bench):
     """An owner who reads that it can never start would delete it, while it waits for a node that joins."""
     bench.create("train", "u1")
-    refusal = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no such profile")
     address = subjects.binding(RequestId("u1"))
-    bench.observe(address, Refused(request=RequestId("u1"), request_revision=1, refusal=refusal))
+    bench.observe(address, Refused(request=RequestId("u1"), request_revision=1, refusal=WRONG))
     bench.pass_time(3)
     no_more = Waived(request=RequestId("u1"), request_revision=1, allocations=(), cause="it holds no more")
     bench.observe(address, no_more)

@@ -51,14 +51,17 @@ def bound_of(ctx: SchedulerContext, allocation: AllocationId, grant: msg.Grant, 
         source=grant.booking.source,
         incarnation=ctx.facts.incarnation,
         slice_operation=ctx.facts.slice_operations.get(allocation, OperationId("")),
-        waives=_others_granted(ctx, grant.booking.request, allocation),
+        waives=_others_of(ctx, grant.booking.request, allocation),
     )
 
 
-def _others_granted(ctx: SchedulerContext, request: RequestId, bound: AllocationId) -> tuple[AllocationId, ...]:
-    """The places that a bound request does not need; one that it is being moved to is none of them."""
-    others = (each for each in ctx.facts.grants_of(request) if each.booking.allocation != bound and not is_move(each))
-    return tuple(sorted(each.booking.allocation for each in others))
+def _others_of(ctx: SchedulerContext, request: RequestId, bound: AllocationId) -> tuple[AllocationId, ...]:
+    """The places that a bound request does not need, until they are closed; one that it is being moved to is none."""
+    others = ((each, entry) for each, entry in ctx.facts.entries_of(request).items() if each != bound)
+    left = (
+        each for each, it in others if isinstance(it, msg.Revoke) or (isinstance(it, msg.Grant) and not is_move(it))
+    )
+    return tuple(sorted(left))
 
 
 def _containers(ctx: SchedulerContext, grant: msg.Grant, slice_: msg.SliceReady) -> Iterator[msg.ContainerDevices]:
@@ -135,7 +138,7 @@ def waived(
 ) -> msg.Waived:
     """The waiver of these places, and of those waived before that are not revoked yet. Unless `alone`, the whole gang
     releases its places, also where that was published before and is not done yet."""
-    before, still = ctx.facts.bindings.get(request), _still_waived(ctx, request, but=allocations)
+    before, still = ctx.facts.bindings.get(request), still_waived(ctx, request, but=allocations)
     return msg.Waived(
         request=request,
         request_revision=asked.revision,
@@ -147,8 +150,11 @@ def waived(
     )
 
 
-def _still_waived(ctx: SchedulerContext, request: RequestId, but: Iterable[AllocationId]) -> tuple[AllocationId, ...]:
-    """Closed entries stay in the ledger for hours; what is granted or being revoked is still to be taken back."""
+def still_waived(
+    ctx: SchedulerContext, request: RequestId, but: Iterable[AllocationId] = ()
+) -> tuple[AllocationId, ...]:
+    """What its last answer waives and is not closed: every answer but `Released` repeats that, or another allocator,
+    which reads only this one, could bind it before its Revoke lands."""
     others, ledger = (each for each in ctx.facts.waived_by(request) if each not in but), ctx.facts.ledger
     return tuple(each for each in others if isinstance(ledger.get(each), msg.Grant | msg.Revoke))
 
@@ -161,7 +167,7 @@ def waived_for(
         return None
     match ctx.facts.answer_to(request):
         case msg.Bound() | msg.Refused() as answer:
-            waives = (*_still_waived(ctx, request, but=causes), *sorted(causes))
+            waives = (*still_waived(ctx, request, but=causes), *sorted(causes))
             return msgspec.structs.replace(answer, waives=waives)
         case _:
             return waived(ctx, request, asked, list(causes), "; ".join(dict.fromkeys(causes.values())), alone=True)

@@ -105,8 +105,8 @@ def _by_its_binding(ctx: SchedulerContext, booking: msg.Booking, asked: RequestF
             return f"released: {cause}"
         case msg.Waived(allocations=waived, cause=cause) if allocation in waived:
             return cause
-        case msg.Refused(waives=waived) if allocation in waived and not is_held(asked, allocation):
-            return REFUSED
+        case msg.Refused(waives=waived) if allocation in waived:
+            return REFUSED if is_rejected(asked, booking) or not is_held(asked, allocation) else None
         case msg.Bound() as bound if asked is not None and allocation in bound.waives:
             return SURPLUS if _is_surplus(ctx, asked, bound, allocation) else None
         case msg.Bound() as bound if asked is not None and allocation == bound.allocation:
@@ -118,10 +118,11 @@ def _by_its_binding(ctx: SchedulerContext, booking: msg.Booking, asked: RequestF
 
 
 def _is_surplus(ctx: SchedulerContext, asked: RequestFact, bound: msg.Bound, allocation: AllocationId) -> bool:
-    """Whether a request is bound to another slice; a pod that has, or may have, this one stays where it is."""
+    """Whether a request is bound to another slice; a pod that has, or may have, this one stays where it is. One that
+    was found on its node counts as that until it is waived."""
     held = held_instead(asked, bound)
     is_its = allocation == bound.allocation or (held is not None and allocation == held.allocation)
-    return not is_its and not is_found_instead(ctx, allocation, bound)
+    return not is_its and (allocation in bound.waives or not is_found_instead(ctx, allocation, bound))
 
 
 def _is_for_other_claims(booking: msg.Booking, asked: msg.AllocationRequested) -> bool:

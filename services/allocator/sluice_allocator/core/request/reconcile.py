@@ -32,6 +32,7 @@ from sluice_allocator.core.request.bind import (
     bound_of,
     follow_bound,
     release,
+    still_waived,
     waived,
     waived_for,
 )
@@ -223,7 +224,10 @@ def _refuse_or_queue(ctx: SchedulerContext, request: RequestId, asked: msg.Alloc
     """What follows for a request without a place. True when it waits for one in the queue, for itself or its gang."""
     refusal = _refusal(ctx, asked)
     if refusal is not None:
-        refused = msg.Refused(request=request, request_revision=asked.revision, refusal=refusal, source=asked.source)
+        left, revision = still_waived(ctx, request), asked.revision
+        refused = msg.Refused(
+            request=request, request_revision=revision, refusal=refusal, source=asked.source, waives=left
+        )
         ctx.commit(subjects.binding(request), refused, request)
         return False
     if ctx.rules.defragment and ctx.backoff.note_new(request, ctx.now):

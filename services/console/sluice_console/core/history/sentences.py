@@ -1,6 +1,6 @@
 """One readable sentence per message type, and what it is about. `timeline` has the story of one request."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 
 from sluice.contracts.messages import (
@@ -106,9 +106,10 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
         case Bound():
             devices = ", ".join(part.visible_devices for part in message.containers if part.visible_devices)
             again = "" if message.revision <= 1 else f" (update {message.revision})"
-            return f"is bound to {message.node}: {devices or 'no device'}{again}{_but(message.warnings)}"
+            others = f"{again}{_gives_up(message.waives)}{_but(message.warnings)}"
+            return f"is bound to {message.node}: {devices or 'no device'}{others}"
         case Refused():
-            return f"is refused: {message.refusal.sentence()}"
+            return f"is refused: {message.refusal.sentence()}{_gives_up(message.waives)}"
         case Released():
             return f"was released ({message.cause})"
         case Waived():
@@ -185,6 +186,12 @@ def _amounts(before: str, amounts: Amounts, after: str = "") -> str:
 def _but(warnings: Iterable[str]) -> str:
     said = "; ".join(warnings)
     return f"; but: {said}" if said else ""
+
+
+def _gives_up(others: Sized) -> str:
+    """Of an answer that may come again for that alone."""
+    count = len(others)
+    return f"; gives up {'another slice' if count == 1 else f'{count} other slices'}" if count else ""
 
 
 def _ill(inventory: NodeInventory) -> str:

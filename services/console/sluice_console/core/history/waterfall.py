@@ -150,7 +150,7 @@ def _sorted_out(words: Sequence[_Word]) -> dict[TracePart, list[_Word]]:
     ends = next((at for at, each in words if isinstance(each.envelope.message, RequestWithdrawn)), None)
     told: dict[TracePart, list[_Word]] = {"request": [], "running": [], "release": []}
     bound: datetime | None = None
-    ending, is_released = list[type](), False
+    ending, is_released, runs = list[type](), False, False
     for at, happened in words:
         message = happened.envelope.message
         is_released = is_released or isinstance(message, RequestWithdrawn)
@@ -159,11 +159,12 @@ def _sorted_out(words: Sequence[_Word]) -> dict[TracePart, list[_Word]]:
         elif bound is None or at <= bound:
             told["request"].append((at, happened))
             bound = at if isinstance(message, Bound) else bound
-        elif _is_end(message) and not told["running"] and type(message) not in ending:
+        elif _is_end(message) and not runs and type(message) not in ending:
             ending.append(type(message))
             told["request"].append((at, happened))
         else:
             told["running"].append((at, happened))
+            runs = runs or not isinstance(message, Bound)  # alone it only waives another slice, or warns
     return told
 
 

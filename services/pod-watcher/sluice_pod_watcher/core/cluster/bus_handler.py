@@ -10,6 +10,7 @@ from sluice.contracts.outbox import Settled
 from sluice_pod_watcher.core import log_lines
 from sluice_pod_watcher.core.cluster.context import ClusterContext
 from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
+from sluice_pod_watcher.core.publisher import for_its_pod
 
 _Note = msg.Pending | msg.WaitOver | msg.EvictionOrdered | msg.EvictionOver
 
@@ -208,7 +209,7 @@ class BusHandler:
 
     def _answer(self, uid: RequestId, answer: msg.BindingMessage) -> None:
         """An answer was read, maybe again."""
-        record = self._records.get(uid)
+        record, answer = self._records.get(uid), for_its_pod(answer)
         if record is None and isinstance(answer, msg.Released) and answer.cause == "pod gone":
             self._context.pod_store.bury(uid)  # our final message was lost, perhaps
         if record is None or record.closed:

@@ -22,6 +22,7 @@ from sluice_pod_watcher.core.folder.events import (
 )
 from sluice_pod_watcher.core.folder.identities import DocumentKey, Identities
 from sluice_pod_watcher.core.folder.manifests import FolderView, ManifestPod
+from sluice_pod_watcher.core.publisher import for_its_pod
 from sluice_pod_watcher.core.same_fields import like
 
 EDIT = " (edit)"  # marks the identity of an invalid edit, beside the pod that it would have changed
@@ -174,7 +175,7 @@ class FolderReconciler:
         self._left_alone = asking_nothing
 
     def answered(self, uid: RequestId, answer: msg.BindingMessage) -> None:
-        record = self.identities.get(uid)
+        record, answer = self.identities.get(uid), for_its_pod(answer)
         if record is None:
             return
         if self.answers.get(uid) != answer:
