@@ -37,6 +37,7 @@ SET_ASIDE = {
     ("8", "9"): set(),
     ("9", "10"): set(),
     ("10", "11"): {"PoolDemand"},
+    ("11", "12"): set(),
 }
 """
 Per pair of versions, the messages that readers of the older set aside (docs/evolution.md says what that costs).
