@@ -227,6 +227,21 @@ def test_a_bad_edit_and_a_missing_file_leave_in_force_what_was_said_before(bus, 
     assert watcher.reading() == [write("w", 2, LAB, lab(4))]
 
 
+@pytest.mark.parametrize(
+    ("written", "doubts"),
+    [
+        ("pod-memory = 160", ["namespaces.lab.pod-memory = 160: 160 without a unit is 160 MiB; did you mean 160Gi?"]),
+        ("memory = '160'", ['namespaces.lab.memory = "160": 160 without a unit is 160 MiB; did you mean 160Gi?']),
+        ("memory = '160Mi'\npod-memory = 8000", []),
+    ],
+)
+def test_memory_without_a_unit_that_is_hardly_meant_so_is_doubted(bus, written, doubts):
+    """A namespace with 160 GiB in mind would get 160 MiB, and no pod of it would start."""
+    step = started(bus, FOUR).step(LimitsRead(f"[namespaces.lab]\n{written}\n"))
+    told = [each.sentence for each in step if isinstance(each, WriteLogLine) and each.level == "warning"]
+    assert told == [f"limits.toml: {each} (write 160Mi to confirm)" for each in doubts]
+
+
 def test_what_a_person_said_of_others_is_left_alone(bus):
     bus.put(subjects.quota("den"), QuotaSet(namespace="den", total=Amounts(gpus=1)))
     bus.put(NODE, Cordoned(node=NodeName("gpu-1.example")))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.subjects import Address, SubjectError
 from sluice.contracts.ids import GpuUuid, NodeName, SourceName
-from sluice.contracts.kube.quantities import WHOLE_MAX, NotANumber
+from sluice.contracts.kube.quantities import WHOLE_MAX, NotANumber, suspicious_memory
 from sluice.contracts.messages import Amounts, Cordoned, QuotaSet
 from sluice.contracts.quotas import amounts
 from sluice.contracts.toml_tables import Table, TableError, read_toml
@@ -38,6 +38,15 @@ def read_limits(text: str, *, origin: str, source: SourceName) -> Mapping[Addres
     if count > ENTRIES_MAX:
         raise TableError(origin, "", None, f"{count} namespaces and nodes, the limit is {ENTRIES_MAX}")
     return dict((*_quotas(namespaces, source), *_cordons(nodes, source)))
+
+
+def suspicious_limits(text: str, *, origin: str) -> list[str]:
+    """Amounts of memory in a valid file that are probably mistakes: like `read_limits`, and they apply all the same."""
+    namespaces = read_toml(text, origin=origin).table("namespaces")
+    tables = [namespaces.table(each) for each in namespaces.values]
+    keys = [key for key in _QUOTA_KEYS if key.endswith("memory")]
+    found = ((table, key, suspicious_memory(str(table.values.get(key, "")))) for table in tables for key in keys)
+    return [str(table.wrong(key, why)) for table, key, why in found if why]
 
 
 def _quotas(namespaces: Table, source: SourceName) -> Iterator[tuple[Address, QuotaSet]]:

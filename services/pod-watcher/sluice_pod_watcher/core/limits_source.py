@@ -15,7 +15,7 @@ from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import Incarnation, NodeName, RunId, SourceName
 from sluice.contracts.messages import BY_HAND, AnyMessage, Cordoned, QuotaSet, QuotaUnset, Uncordoned
 from sluice.contracts.outbox import Outbox
-from sluice.contracts.quotas.limits_file import read_limits
+from sluice.contracts.quotas.limits_file import read_limits, suspicious_limits
 from sluice.contracts.toml_tables import TableError
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 
@@ -127,6 +127,8 @@ class LimitsSource:
             self._unsaid = dict.fromkeys(wanted)
         nodes = sum(address.kind == "cordon" for address in wanted)
         self._log(f"{self._origin} names {len(wanted) - nodes} namespaces and {nodes} nodes")
+        for doubt in suspicious_limits(text, origin=self._origin):
+            self._log(doubt, "warning")
         self._look_at((*before, *wanted, *self._heard), now)
 
     def _exchange_event(self, event: BusEvent, now: float) -> None:
