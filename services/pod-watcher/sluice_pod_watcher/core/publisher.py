@@ -181,7 +181,8 @@ class RequestPublisher:
 
     @property
     def is_behind(self) -> bool:
-        return bool(self._to_republish)
+        """Whether another turn publishes more now."""
+        return self._state_is_read and bool(self._to_republish)
 
     def publish_due(self) -> None:
         """Publish what is due and allowed, some comparisons, and at the end that the source is complete. Nothing while
