@@ -38,7 +38,7 @@ class Allocator:
         """Whether anything is left to look at or to try. Any event continues it; `Continue` does nothing else."""
         facts, ctx = self.ctx.facts, self.ctx
         is_due = facts.settled and not ctx.outbox.paused and not ctx.nothing_else_to_do
-        return bool(facts.gone or facts.unbooked) or is_due
+        return facts.is_being_taken_in or is_due
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Handle one event; the only way in which anything changes."""
@@ -57,7 +57,7 @@ class Allocator:
         if ctx.facts.settled and not ctx.outbox.paused:
             run_cycle(ctx, ticked=ticked)
             own += self._asks() if ticked else []
-        elif ctx.facts.gone or ctx.facts.unbooked:
+        elif ctx.facts.is_being_taken_in:
             take_in_reading(ctx)
         if ctx.adjustments.again:
             ask_again(ctx)

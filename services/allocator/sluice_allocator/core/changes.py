@@ -154,19 +154,29 @@ def take_in_reading(ctx: SchedulerContext) -> None:
         facts.find_lost()
         ctx.conditions.clear_all(Condition.BOUND_WITHOUT_ENTRY)  # the reading has decided about all
     if facts.is_whole and not facts.settled:  # else an end of no reading, which shows nothing
-        if not facts.unbooked:
+        if not facts.unbooked and not facts.unlisted:
             facts.unbooked.extend(facts.ledger)
-            for others in (ctx.cluster.booked(), facts.slices):
-                facts.unbooked.extend(each for each in others if each not in facts.ledger)
+            facts.unlisted += [lambda: facts.slices, ctx.cluster.booked]
         _book_what_was_read(ctx)
+
+
+LISTED_PER_BOOKING = 64
+"""So many allocations are looked up in the time in which one is booked."""
 
 
 def _book_what_was_read(ctx: SchedulerContext) -> None:
     facts = ctx.facts
-    for _ in range(min(len(facts.unbooked), ctx.rules.book_batch)):
-        rebook(ctx, facts.unbooked.popleft())
-    if facts.unbooked:
-        return
+    left = ctx.rules.book_batch
+    while facts.unbooked or facts.unlisted:
+        if left < bool(facts.unbooked):
+            return
+        if facts.unbooked:
+            rebook(ctx, facts.unbooked.popleft())
+            left -= 1
+        else:
+            others = facts.unlisted.pop()()
+            facts.unbooked.extend(each for each in others if each not in facts.ledger)
+            left -= len(others) // LISTED_PER_BOOKING
     if not facts.all_new.get(Stream.BOOK):  # otherwise all of it was marked, and nothing has been looked at since
         ctx.changed_requests |= dict.fromkeys((*facts.bindings, *facts.allocations_of))
     if not facts.all_new.get(Stream.STATE):

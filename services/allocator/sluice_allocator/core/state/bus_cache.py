@@ -2,7 +2,7 @@
 snapshots: a value not observed again between `ReadingStarted` and `ReadingCaughtUp` is gone."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeGuard, TypeVar
 
@@ -92,6 +92,8 @@ class BusCache:
     sharing: Interning = field(default_factory=Interning)
     settled: bool = False  # whether both streams are whole, and all that they show is booked
     unbooked: deque[AllocationId] = field(default_factory=deque)  # of a complete reading: still to be booked
+    unlisted: list[Callable[[], Collection[AllocationId]]] = field(default_factory=list)
+    """Where else allocations to be booked are found, once these are: listing all of a large fleet takes long."""
     lost: dict[AllocationId, None] = field(default_factory=dict)
     """Bound allocations without a ledger entry, as a complete reading showed. Otherwise a value that was overwritten on
     its way looks like a missing one."""
@@ -100,6 +102,11 @@ class BusCache:
     def is_whole(self) -> bool:
         """Whether both streams are known completely, what is gone is forgotten, and none is being reread."""
         return not self.reading and not self.gone and len(self.complete) == 2
+
+    @property
+    def is_being_taken_in(self) -> bool:
+        """Whether something that a complete reading showed, or did not show, is left to be taken in."""
+        return bool(self.gone or self.unbooked or self.unlisted)
 
     def speaks_of(self, request: RequestId) -> bool:
         """Whether a source has a message about a request on the bus, even one that this process cannot read."""
@@ -171,6 +178,7 @@ class BusCache:
         self.all_new[event.stream] = not known
         self.settled = False
         self.unbooked.clear()
+        self.unlisted.clear()
         before = self.incarnations.get(event.stream, event.incarnation)
         self.incarnations[event.stream] = event.incarnation
         if event.stream is Stream.BOOK:
@@ -242,8 +250,8 @@ class BusCache:
         """BOOK was read, and what is gone from it is forgotten."""
         self.lost_unknown = False
         self.on_their_way.clear()
-        bound = (each for each in self.bindings.values() if isinstance(each, msg.Bound))
-        self.lost = {each.allocation: None for each in bound if each.allocation not in self.ledger}
+        bound = (each.allocation for each in self.bindings.values() if type(each) is msg.Bound)
+        self.lost = {each: None for each in bound if each not in self.ledger}
 
     def drop(self, address: Address) -> None:
         self.sequences[stream_of(address.kind)].pop(address.subject, None)
