@@ -48,6 +48,9 @@ class Judge:
         """When, who, and the name under which it comes again."""
         self.blocked: list[tuple[float, RequestId]] = []
         """When, and who could not be evicted then."""
+        self.failed: dict[AllocationId, None] = {}
+        self.edited: list[tuple[float, RequestId]] = []
+        """When the word of an edited request landed, again maybe."""
         self.made: dict[AllocationId, None] = {}
         """Allocations that were ready at any time."""
         self.of_allocation: dict[AllocationId, RequestId] = {}
@@ -131,7 +134,14 @@ class Judge:
                 self._bound[message.allocation] = None
                 self._is_within_limits(message.allocation)
             case _:
-                pass
+                self._excuses(entry)
+
+    def _excuses(self, entry: Entry) -> None:
+        """Why a place comes to nothing without a fault of the allocators."""
+        if isinstance(entry.message, msg.SliceFailed):
+            self.failed[entry.message.allocation] = None
+        elif isinstance(entry.message, msg.AllocationRequested) and entry.message.revision > 1:
+            self.edited.append((self._bus.now, RequestId(entry.subject.rpartition(".")[2])))
 
     def _granted(self, grant: msg.Grant, sequence: int) -> None:
         booking = grant.booking

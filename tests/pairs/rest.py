@@ -67,6 +67,9 @@ class Rest:
             return False
         victims = {of[each] for each in grant.after if each in of}
         until = self.judge.revoked_at.get(booking.allocation, float("inf")) + 1.5
+        is_edited = any(at < when < until and who == booking.request for when, who in self.judge.edited)
+        if booking.allocation in self.judge.failed or is_edited:
+            return False  # nor is it the allocators' fault where its GPU, or its owner, thinks better of it
         if booking.request in victims or any(at < when < until and who in victims for when, who in self.judge.blocked):
             return False  # a budget came in between: no one could know that beforehand
         return any(at < when < until and who in victims for when, who, _ in self.judge.evicted)
