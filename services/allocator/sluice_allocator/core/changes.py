@@ -168,7 +168,7 @@ def _book_what_was_read(ctx: SchedulerContext) -> None:
     facts = ctx.facts
     left = ctx.rules.book_batch
     while facts.unbooked or facts.unlisted:
-        if left < bool(facts.unbooked):
+        if left < 0 or (facts.unbooked and left == 0):
             return
         if facts.unbooked:
             rebook(ctx, facts.unbooked.popleft())

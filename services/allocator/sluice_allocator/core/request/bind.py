@@ -57,11 +57,12 @@ def bound_of(ctx: SchedulerContext, allocation: AllocationId, grant: msg.Grant, 
 
 def _others_of(ctx: SchedulerContext, request: RequestId, bound: AllocationId) -> tuple[AllocationId, ...]:
     """The places that a bound request does not need, until they are closed; one that it is being moved to is none."""
-    others = ((each, entry) for each, entry in ctx.facts.entries_of(request).items() if each != bound)
-    left = (
-        each for each, it in others if isinstance(it, msg.Revoke) or (isinstance(it, msg.Grant) and not is_move(it))
-    )
-    return tuple(sorted(left))
+
+    def is_surplus(entry: msg.LedgerEntry) -> bool:
+        return isinstance(entry, msg.Revoke) or (isinstance(entry, msg.Grant) and not is_move(entry))
+
+    entries = ctx.facts.entries_of(request)
+    return tuple(sorted(each for each, entry in entries.items() if each != bound and is_surplus(entry)))
 
 
 def _containers(ctx: SchedulerContext, grant: msg.Grant, slice_: msg.SliceReady) -> Iterator[msg.ContainerDevices]:
