@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import pytest
 import yaml
-from factories.cluster.kubernetes import Cluster
+from factories.cluster.kubernetes import Cluster, Reply
 from factories.cluster.played_nodes import played_nodes
 from factories.cluster.played_webhook import played_webhook
 from factories.processes import Process, own_environment, switch_off
@@ -306,7 +306,18 @@ def whole_on(
     fake.nodes.tickets(system.has_ticket)
     asyncio.run(install(cluster))
     with system:
+        asyncio.run(_reviews(cluster))
         yield system
+
+
+async def _reviews(cluster: Cluster) -> None:
+    """The webhook has published its authority: before, the API server cannot call it and refuses every pod."""
+
+    def is_published(reply: Reply) -> bool:
+        return all(each["clientConfig"].get("caBundle") for each in reply.body["webhooks"])
+
+    async with cluster.opened() as opened:
+        await opened.until(lambda: opened.get(f"{_PATHS['MutatingWebhookConfiguration']}/sluice"), is_published)
 
 
 async def install(cluster: Cluster) -> None:
