@@ -79,7 +79,9 @@ RULES = (
     Rule("I5", "A withdrawn request stays withdrawn.", "judges/judge.py"),
     Rule("I6", "A slice that is gone is not handed out, and no older order is carried out.", "judges/judge.py"),
     Rule(
-        "I11", "Writes per request, and fencing records per node, are bounded (with one allocator).", "judges/judge.py"
+        "I11",
+        "Writes per request, and fencing records per node, are bounded while one allocator works.",
+        "judges/judge.py",
     ),
     Rule("I13", "Foreign instances are not destroyed.", "judges/node_judge.py"),
     Rule("calm", "An agent that ticks rarely has nothing to do but periodic checks.", "judges/judge.py"),

@@ -40,10 +40,10 @@ class Books:
         self.bookings: dict[str, Booking] = {}
         self.ledger: dict[str, dict[str, Grant | Revoke | Closed]] = {}
         self.heads: dict[str, NodeOpened] = {}
-        self.compete = False
-        """Whether two allocators work all the time: they may repeat themselves while one of them reads late."""
+        self.compete: Callable[[], bool] = lambda: False
+        """Whether two allocators work now: they may repeat themselves while one of them reads late (ADR 0071)."""
         self.opened: Counter[str] = Counter()
-        """How often each node was opened."""
+        """How often each node was opened while one allocator worked."""
         self.adopted_revoked: dict[str, None] = {}
         """What was entered in this life of the bus as being taken back already, or was when its pod was let go late."""
         self.taken_back_at: dict[str, float] = {}

@@ -65,8 +65,8 @@ class Judge(NodeJudge):
     ) -> None:
         match said:
             case msg.NodeOpened():
-                self.opened[said.node] += 1
-                if self.opened[said.node] > HEADS_PER_NODE_MAX and not self.compete:
+                self.opened[said.node] += not self.compete()
+                if self.opened[said.node] > HEADS_PER_NODE_MAX:
                     self.fail("I11", f"{said.node} is opened more than {HEADS_PER_NODE_MAX} times")
                 self.heads[said.node] = said
             case msg.NodeClosed():
@@ -421,7 +421,7 @@ class Judge(NodeJudge):
         if not isinstance(instruction, Write):
             return
         self.given_up.sent(host.run, instruction, host.reads)
-        if instruction.request and not (self.compete and host.kind == "allocator"):
+        if instruction.request and not (host.kind == "allocator" and self.compete()):
             self.writes[instruction.request] += 1
             if self.writes[instruction.request] > WRITES_PER_REQUEST_MAX:
                 self.fail("I11", f"over {WRITES_PER_REQUEST_MAX} writes for {instruction.request}")

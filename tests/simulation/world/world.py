@@ -90,7 +90,7 @@ class World:
         self.folder = self.cluster.folder if self.cluster is not None else Folder()
         self.kubelets = self.cluster.kubelets if self.cluster is not None else self._kubelets()
         self.judge = Judge(self.clockwork, self.machines, self.folder, self.kubelets)
-        self.judge.compete = plan.both_active
+        self.judge.compete = lambda: sum(each.holds_lease for each in self.allocators) > 1
         shared = (self.clockwork, self.broker)
         ttl = plan.closing_ttl_s
         compares_s = COMPARE_TICKETS_S if plan.kubelets else 0.0

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 from simulation.judges.cordons import CordonSaid
-from simulation.judges.judge import ViolationError
+from simulation.judges.judge import HEADS_PER_NODE_MAX, ViolationError
 from simulation.judges.preemptions import PREEMPTIBLE, PRIORITY
 from simulation.plans.pods import Ask
 from simulation.planted.bug import planted
@@ -127,6 +127,22 @@ def test_two_repeat_themselves_no_longer_than_the_lease_lies(
     assert len(again) == len(set(again)), "each at most once"
     heard()
     scene.finish()
+
+
+@pytest.mark.parametrize("do_two_work", [False, True])
+def test_one_allocator_may_not_open_a_node_without_end(do_two_work: bool) -> None:
+    """Fencing records would fill the ledger. Two at work may repeat themselves until the lease is over."""
+    scene = Scene(MIG_NODE, allocators=2)
+    judge, (first, second) = scene.world.judge, scene.world.allocators
+    (opened,) = judge.heads.values()
+    second.holds_lease = do_two_work
+    assert first.holds_lease
+    judge.opened[opened.node] = HEADS_PER_NODE_MAX
+    if do_two_work:
+        judge._of_node(opened)
+    else:
+        with pytest.raises(ViolationError, match="opened more than"):
+            judge._of_node(opened)
 
 
 @pytest.mark.parametrize("is_over", [False, True])
