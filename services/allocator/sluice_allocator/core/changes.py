@@ -85,7 +85,7 @@ def _entry_changed(ctx: SchedulerContext, node: NodeName, allocation: Allocation
     is_head = allocation == "head"
     if is_head:
         recheck.watch_head(ctx, node)
-    if ctx.gangs.member_of:
+    elif ctx.gangs.member_of:
         ctx.gangs.touch(request_named(allocation))
     counts = is_entry or isinstance(ctx.facts.slices.get(allocation), SliceGone | None)  # of slices: which are gone
     is_adopted_next = node in ctx.unopened and counts and not ctx.undecided_under.get(subjects.ledger_filter(node))
@@ -156,7 +156,7 @@ def take_in_reading(ctx: SchedulerContext) -> None:
     if facts.is_whole and not facts.settled:  # else an end of no reading, which shows nothing
         if not facts.unbooked and not facts.unlisted:
             facts.unbooked.extend(facts.ledger)
-            facts.unlisted += [lambda: facts.slices, ctx.cluster.booked]
+            facts.unlisted = 2
         _book_what_was_read(ctx)
 
 
@@ -174,7 +174,8 @@ def _book_what_was_read(ctx: SchedulerContext) -> None:
             rebook(ctx, facts.unbooked.popleft())
             left -= 1
         else:
-            others = facts.unlisted.pop()()
+            others = ctx.cluster.booked() if facts.unlisted == 2 else facts.slices
+            facts.unlisted -= 1
             facts.unbooked.extend(each for each in others if each not in facts.ledger)
             left -= len(others) // LISTED_PER_BOOKING
     if not facts.all_new.get(Stream.BOOK):  # otherwise all of it was marked, and nothing has been looked at since

@@ -1,14 +1,14 @@
 """The cycle: what follows from changed facts and from time, once per event.
 
-    1 time        conditions that have lasted, evictions, gangs, the end of pauses (ticks only)
+    1 time        conditions that have lasted, evictions, gangs (ticks only)
     2 nodes       adopted, used, or taken out of use
     3 requests    granted, bound, revoked, released
-    4 gangs       what each means for its members
+    4 gangs       what each means for its members: these are requests that changed
     5 queue       what was freed is offered in turn, then new requests are tried
     6 reservations, moves, defragmentation, and nodes asked for (ticks only)
 
-Nodes come before requests, and both before the queue: no request gets a place before everything that changed was looked
-at. One event has a budget; what is left goes on with the next one."""
+2 to 4 repeat until nothing more follows, and only then comes the queue: no request gets a place before everything that
+changed was looked at. One event has a budget; what is left goes on with the next one."""
 
 from sluice_allocator.core.capacity.demand import ask_for_nodes
 from sluice_allocator.core.context import SchedulerContext

@@ -180,6 +180,18 @@ def test_a_pod_that_is_deleted_before_its_job_began_is_waited_for_only_so_long()
     assert sorted(bound(ready(bench, again["c"]))) == ["a", "c"]
 
 
+def test_a_pod_that_joins_half_a_job_does_not_read_that_it_has_a_place():
+    """Its owner would look for a slice that is not there, instead of the pods that have not asked."""
+    bench = fleet(4)
+    ask(bench, *(member(name, WHOLE, size=4) for name in "abcd"))
+    for name in "cd":
+        bench.withdraw(name)
+    said = ask(bench, member("e", WHOLE, size=4))
+    assert waits(said)["e"].message == (
+        "group train starts when all of its 4 pods have a ready slice: 2 have a place, 0 a ready slice"
+    )
+
+
 def test_an_allocator_that_finds_half_a_job_granted_completes_it():
     """A crash in the middle of sixteen grants: its successor goes on where it stopped, from the ledger alone."""
     bench = fleet(2)

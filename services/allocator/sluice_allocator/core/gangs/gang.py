@@ -69,7 +69,7 @@ class Member(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class PatienceTimer:
-    """How far a party is, and since when it made no progress."""
+    """How far a party got, in places and ready slices, and since when. What is lost and comes back is no progress."""
 
     progress: int
     since: float

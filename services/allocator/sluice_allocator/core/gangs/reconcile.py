@@ -256,7 +256,7 @@ def _party(ctx: GangContext, gang: Gang, number: int, members: list[Member]) -> 
     else:
         _all(gang, party, PartyStatus.JOINS if len(members) == size else PartyStatus.WAITS)
     ready = sum(member.ready for member in members)
-    message = f"its place is reserved, and group {gang.key[1]} starts when all of its {size} pods have theirs"
+    message = f"group {gang.key[1]} starts when all of its {size} pods have a ready slice"
     party.why = _why(gang, size - ready, f"{message}: {len(placed)} have a place, {ready} a ready slice")
     return party
 

@@ -2,7 +2,7 @@
 snapshots: a value not observed again between `ReadingStarted` and `ReadingCaughtUp` is gone."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeGuard, TypeVar
 
@@ -92,8 +92,8 @@ class BusCache:
     sharing: Interning = field(default_factory=Interning)
     settled: bool = False  # whether both streams are whole, and all that they show is booked
     unbooked: deque[AllocationId] = field(default_factory=deque)  # of a complete reading: still to be booked
-    unlisted: list[Callable[[], Collection[AllocationId]]] = field(default_factory=list)
-    """Where else allocations to be booked are found, once these are: listing all of a large fleet takes long."""
+    unlisted: int = 0
+    """Of the two other places with allocations to book, the cluster and `slices`: listing all at once takes long."""
     lost: dict[AllocationId, None] = field(default_factory=dict)
     """Bound allocations without a ledger entry, as a complete reading showed. Otherwise a value that was overwritten on
     its way looks like a missing one."""
@@ -178,7 +178,7 @@ class BusCache:
         self.all_new[event.stream] = not known
         self.settled = False
         self.unbooked.clear()
-        self.unlisted.clear()
+        self.unlisted = 0
         before = self.incarnations.get(event.stream, event.incarnation)
         self.incarnations[event.stream] = event.incarnation
         if event.stream is Stream.BOOK:

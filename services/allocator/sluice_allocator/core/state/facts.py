@@ -21,12 +21,14 @@ UNUSABLE = (*FAILED, msg.SliceDegraded)  # ... or whose GPU cannot be used now
 
 
 def was_opened(ctx: Context, node: NodeName) -> bool:
+    """Whether all that was on a node when its agent first spoke in this incarnation is in the ledger."""
     head = ctx.facts.heads.get(node)
     return head is not None and head.incarnation == ctx.facts.incarnation
 
 
 def is_open(ctx: Context, node: NodeName) -> bool:
-    """Whether orders may be written for a node as it is known now, also for existing slices (PROTOCOL §6)."""
+    """Whether slices may be granted or resized on a node as it is known now. One whose agent restarted was opened, and
+    is not open until its inventory was adopted; what exists there stays bound, and may be revoked (PROTOCOL §6)."""
     inventory = ctx.facts.inventories.get(node)
     return inventory is not None and _is_adopted(ctx, node, inventory) and not ctx.facts.unreadable.get(node)
 
