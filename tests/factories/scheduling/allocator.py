@@ -1,11 +1,12 @@
 """An allocator with a small fleet, driven by hand: the test is the bus and the agents."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from factories.words import booking_of
+from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
@@ -105,6 +106,27 @@ def news_of(seen: msg.NodeSnapshot) -> msg.NodeChanged:
         generation=seen.generation,
         gpus=(),
     )
+
+
+def report_of(booking: msg.Booking, **changes: Any) -> msg.SliceReport:
+    """A slice as its agent would report it: ready."""
+    return msg.SliceReport(**({"booking": booking, "revision": 1, "state": "ready", "revoked": False} | changes))
+
+
+def only(kinds: type | tuple[type, ...], said: Iterable[object]) -> list:
+    """The messages of these kinds among messages, writes and other instructions."""
+    words = (each.message if isinstance(each, Write) else each for each in said)
+    return [word for word in words if isinstance(word, kinds)]
+
+
+def kinds(said: Iterable[object]) -> list[type]:
+    """The kinds of these messages, or of those in these writes."""
+    return [type(word) for word in only(object, said)]
+
+
+def messages(said: Iterable[Instruction], *, but: type | tuple[type, ...] = ()) -> list:
+    """What is written, without words of some kinds."""
+    return [each.message for each in said if isinstance(each, Write) and not isinstance(each.message, but)]
 
 
 def claim(**changes) -> msg.Claim:
@@ -221,9 +243,9 @@ class Bench:
             landed += self.land_all(self.handle(Continue()))
         return landed
 
-    def words(self, instructions: list[Instruction], *, but: type | tuple[()] = ()) -> list[msg.AnyMessage | None]:
-        """What is said when everything lands, without words of a kind."""
-        return [write.message for write in self.settle(instructions) if not isinstance(write.message, but)]
+    def words(self, instructions: list[Instruction], *, but: type | tuple[type, ...] = ()) -> list:
+        """What is said when everything lands, without words of some kinds."""
+        return messages(self.settle(instructions), but=but)
 
     def ends(self, name: str, *, cause: str = "pod gone", held: msg.Held | None = None) -> list[Instruction]:
         """The pod is gone: its source withdraws its request."""
@@ -233,6 +255,20 @@ class Bench:
     def withdraw(self, name: str) -> list[msg.AnyMessage | None]:
         """The pod is gone; what is said."""
         return self.words(self.ends(name))
+
+    def limit(self, namespace: str = "default", **total: int) -> list[Instruction]:
+        """An operator sets the quota of a namespace."""
+        quota = msg.QuotaSet(namespace=namespace, total=msg.Amounts(**total))
+        return self.observe(subjects.quota(namespace), quota)
+
+    def read_again(
+        self, stream: Stream, *entries: tuple[Address, msg.AnyMessage], life: Incarnation = INCARNATION
+    ) -> list[Instruction]:
+        """One stream is read again, and holds these."""
+        said = self.handle(ReadingStarted(stream, life))
+        for address, message in entries:
+            said += self.observe(address, message)
+        return said + self.handle(ReadingCaughtUp(stream))
 
     def passes(self, seconds: float, *, step: float | None = None) -> list[Write]:
         """So much time, in steps (or at once); what is written meanwhile."""
@@ -279,8 +315,19 @@ class Bench:
     def request(self, message: msg.AllocationRequested) -> list[Instruction]:
         return self.observe(subjects.request(RequestId(message.name)), message)
 
-    def ready(self, grant: msg.Grant) -> list[Instruction]:
-        return self.observe(subjects.slice_(grant.booking.node, grant.booking.allocation), ready_of(grant))
+    def asks(self, *requests: msg.AllocationRequested) -> list:
+        """All of them ask, one after the other; what is said."""
+        return [word for each in requests for word in self.words(self.request(each))]
+
+    def run(self, request: msg.AllocationRequested) -> msg.Grant:
+        """A pod asks, is granted a place (others may be told something, too), and has its slice."""
+        (grant,) = only(msg.Grant, self.asks(request))
+        self.settle(self.ready(grant))
+        return grant
+
+    def ready(self, grant: msg.Grant, ticket: str = "ticket-1", **changes: Any) -> list[Instruction]:
+        word = replace(ready_of(grant, ticket), **changes)
+        return self.observe(subjects.slice_(grant.booking.node, grant.booking.allocation), word)
 
     def gone(self, grant: msg.Grant, revision: int = 2) -> list[Instruction]:
         booking = grant.booking
@@ -321,6 +368,14 @@ def ready_of(grant: msg.Grant, ticket: str = "ticket-1") -> msg.SliceReady:
         devices=devices,
         containers=tuple(containers),
     )
+
+
+def bound_of(grant: msg.Grant, **changes: Any) -> msg.Bound:
+    """What an allocator tells the pod of a grant whose slice is ready."""
+    booking, word = grant.booking, ready_of(grant)
+    fields = {"request": booking.request, "request_revision": 1, "revision": 1, "ticket": word.ticket}
+    fields |= {"allocation": booking.allocation, "node": booking.node, "containers": word.containers, "source": FOLDER}
+    return msg.Bound(**(fields | changes))
 
 
 def working_allocator(rules: SchedulerConfig | None = None, *entries: tuple[Address, msg.AnyMessage]) -> Bench:

@@ -1,11 +1,10 @@
 """Pods that are granted together or not: requested, granted, created and released, on nodes of one GPU each."""
 
-import msgspec
-from factories.scheduling.allocator import Bench, asked, claim, working_allocator
-from factories.words import booking_of
+from factories.scheduling.allocator import INCARNATION, Bench, asked, claim, whole_gpu, working_allocator
+from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
-from sluice.contracts.bus.events import Ticked, Write
+from sluice.contracts.bus.events import Ticked
 from sluice_allocator.core.config import SchedulerConfig
 
 WHOLE = claim(profile="7g.40gb")
@@ -14,7 +13,7 @@ SMALL = claim(profile="1g.5gb")
 
 def member(request: str, *claims, size: int = 2, group: str = "train", priority: int = 0, **changes):
     plain = asked(request, *(claims or (SMALL,)), priority=priority)
-    return msgspec.structs.replace(plain, group=msg.PodGroup(name=group, size=size), **changes)
+    return replace(plain, group=msg.PodGroup(name=group, size=size), **changes)
 
 
 def fleet(gpus: int, **rules) -> Bench:
@@ -23,20 +22,6 @@ def fleet(gpus: int, **rules) -> Bench:
     bench.add_nodes(*(f"node-{number}" for number in range(gpus)))
     bench.said.clear()
     return bench
-
-
-def messages(writes: list[Write]) -> list[msg.AnyMessage | None]:
-    return [write.message for write in writes]
-
-
-def everything(bench: Bench, first: list) -> list[msg.AnyMessage | None]:
-    """What follows from these instructions, all landing at once, until nothing more does."""
-    return bench.words(first)
-
-
-def ask(bench: Bench, *members: msg.AllocationRequested) -> list[msg.AnyMessage | None]:
-    """All of them ask, one after the other."""
-    return [message for each in members for message in everything(bench, bench.request(each))]
 
 
 def grants(said: list[msg.AnyMessage | None]) -> dict[str, msg.Grant]:
@@ -52,31 +37,16 @@ def waits(said: list[msg.AnyMessage | None]) -> dict[str, msg.Pending]:
     return {each.request: each for each in said if isinstance(each, msg.Pending)}
 
 
-def ready(bench: Bench, grant: msg.Grant) -> list[msg.AnyMessage | None]:
-    """The slice of a grant is made."""
-    return everything(bench, bench.ready(grant))
-
-
 def tick(bench: Bench, seconds: float, *, times: int = 1) -> list[msg.AnyMessage | None]:
     said: list[msg.AnyMessage | None] = []
     for _ in range(times):
         bench.now += seconds
-        said += everything(bench, bench.handle(Ticked()))
+        said += bench.words(bench.handle(Ticked()))
     return said
 
 
-def gone(bench: Bench, grant: msg.Grant) -> list[msg.AnyMessage | None]:
-    return everything(bench, bench.gone(grant))
-
-
-def grant_of(name: str, node: str, request: msg.AllocationRequested) -> msg.Grant:
-    booking = booking_of(
-        f"{name}_elsewhere_1",
-        node,
-        (msg.DeviceGrant(container="main", gpu=f"GPU-{node}-0", profile="7g.40gb", start=0, size=8),),
-        request=name,
-        owner=request.owner,
-        namespace=request.namespace,
-        source=request.source,
-    )
-    return msg.Grant(revision=1, incarnation="1000", booking=booking)
+def grant_of(node: str, request: msg.AllocationRequested, **changes: bool) -> msg.Grant:
+    """What another allocator gives a pod: all of the first GPU of a node."""
+    booking = whole_gpu(f"{request.name}_elsewhere_1", node=node, request=request.name)
+    booking = replace(booking, owner=request.owner, namespace=request.namespace, source=request.source)
+    return msg.Grant(revision=1, incarnation=INCARNATION, booking=booking, **changes)

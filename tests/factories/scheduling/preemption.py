@@ -1,12 +1,11 @@
 """Pods that may be evicted, pods that preempt them, and the messages about both."""
 
 import msgspec
-from factories.scheduling.allocator import Bench, all_said, asked, claim
+from factories.scheduling.allocator import Bench, all_said, asked, claim, messages, only
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import EvictionOrdered, EvictionOver, Grant, Leeway
+from sluice.contracts.messages import EvictionBlocked, EvictionDone, EvictionOrdered, EvictionOver, Grant, Leeway
 from sluice_allocator.core.events import LeaseChanged
 
 WHOLE = claim(profile="7g.40gb")
@@ -22,49 +21,30 @@ def high(name: str, *claims, priority: int = 10, **more):
     return msgspec.structs.replace(asked(name, *claims, priority=priority), **more)
 
 
-def run(bench: Bench, message) -> Grant:
-    """A pod that is requested, granted, and has its slice."""
-    writes = bench.land_all(bench.request(message))
-    (grant,) = [write.message for write in writes if isinstance(write.message, Grant)]
-    bench.land_all(bench.ready(grant))
-    return grant
+def evicted(bench: Bench, name: str) -> list:
+    """The pod-watcher has evicted a pod; what is said."""
+    return bench.words(bench.observe(subjects.evicted(RequestId(name)), EvictionDone(request=RequestId(name))))
 
 
-def said(writes: list[Write]) -> list:
-    return [write.message for write in writes]
+def blocked(bench: Bench, name: str, why: str = "the budget allows none") -> list:
+    """The pod-watcher may not evict a pod; what is said."""
+    word = EvictionBlocked(request=RequestId(name), why=why)
+    return bench.words(bench.observe(subjects.evicted(RequestId(name)), word))
 
 
-def withdraw(bench: Bench, name: str) -> list[Write]:
-    return bench.land_all(bench.ends(name))
-
-
-def ends(bench: Bench, grant: Grant) -> list[Write]:
-    """The pod of a grant is gone, and its agent has unmade the slice."""
-    return withdraw(bench, grant.booking.name) + bench.land_all(bench.gone(grant))
-
-
-def outcome(bench: Bench, name: str, message) -> list[Write]:
-    """The pod-watcher reports the outcome of an eviction."""
-    return bench.land_all(bench.observe(subjects.evicted(RequestId(name)), message))
-
-
-def tick(bench: Bench, seconds: float) -> list[Write]:
-    return bench.passes(seconds, step=1.0)
+def tick(bench: Bench, seconds: float) -> list:
+    """Time passes, second by second; what is said."""
+    return messages(bench.passes(seconds, step=1.0))
 
 
 def evictions(bench: Bench) -> dict[str, str]:
-    last = {write.request: write.message for write in bench.said if isinstance(write, Write) and is_order(write)}
+    last = {order.request: order for order in only((EvictionOrdered, EvictionOver), bench.said)}
     return {request: order.cause for request, order in last.items() if isinstance(order, EvictionOrdered)}
-
-
-def is_order(write: Write) -> bool:
-    return isinstance(write.message, (EvictionOrdered, EvictionOver))
 
 
 def promise_for(bench: Bench, message) -> Grant:
     """The grant that reserves an occupied place for a new request."""
-    writes = bench.land_all(bench.request(message))
-    (promise,) = [write.message for write in writes if isinstance(write.message, Grant)]
+    (promise,) = only(Grant, bench.asks(message))
     assert promise.evict
     return promise
 

@@ -1,24 +1,18 @@
 """Pods that are granted together or not at all: what each of them gets, and gives back."""
 
-from collections.abc import Callable
-
-import msgspec
 import pytest
-from factories.scheduling.allocator import Bench, asked, claim
+from factories.scheduling.allocator import asked, kinds, only
 from factories.scheduling.gangs import (
     WHOLE,
-    ask,
     bound,
-    everything,
     fleet,
-    gone,
     grant_of,
     grants,
     member,
-    ready,
     tick,
     waits,
 )
+from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
@@ -29,50 +23,44 @@ from sluice.contracts.reasons import ReasonCount, WaitReason
 def test_the_last_pod_brings_places_for_all():
     """The whole exchange of a group of two: two grants, and no pod is bound before both slices are there."""
     bench = fleet(2)
-    first = ask(bench, member("a", WHOLE))
-    said = ask(bench, member("b", WHOLE))
-
-    assert [type(each) for each in first] == [msg.Pending]
-    granted = grants(said)
+    assert kinds(bench.asks(member("a", WHOLE))) == [msg.Pending]
+    granted = grants(bench.asks(member("b", WHOLE)))
     assert sorted(granted) == ["a", "b"]
     assert granted["a"].booking.node != granted["b"].booking.node
-    assert not bound(ready(bench, granted["a"]))
-    assert sorted(bound(ready(bench, granted["b"]))) == ["a", "b"]
+    assert not bound(bench.words(bench.ready(granted["a"])))
+    assert sorted(bound(bench.words(bench.ready(granted["b"])))) == ["a", "b"]
 
 
 def test_a_job_that_fits_only_in_part_gets_nothing_and_is_told_whose_place_is_missing():
     """All or none: the places of the first pods are free for others again, at once."""
     bench = fleet(2)
-    said = ask(bench, *(member(name, WHOLE, size=3) for name in "abc"))
+    said = bench.asks(*(member(name, WHOLE, size=3) for name in "abc"))
 
     assert not grants(said)
     last = waits(tick(bench, 1))["c"]  # it brought the search, whose outcome its first words could not know
     for why in (waits(said)["a"], last):
         assert [each.reason for each in why.reasons][:1] == [WaitReason.GROUP_NOT_FIT]
         assert "2 of 3 pods of group train have a place; the 3rd (c): " in why.message
-    assert sorted(grants(ask(bench, asked("x", WHOLE), asked("y", WHOLE)))) == ["x", "y"]
+    assert sorted(grants(bench.asks(asked("x", WHOLE), asked("y", WHOLE)))) == ["x", "y"]
 
 
 def test_a_job_that_even_an_idle_fleet_could_not_hold_is_told_so():
     """It waits, for nodes may be added; but no one has to wonder why a free fleet does not serve it."""
     bench = fleet(2)
-    said = ask(bench, *(member(name, WHOLE, size=3) for name in "abc"))
-    assert (
-        "even an empty fleet could not hold it: it takes 3 GPUs at least, and 2 could serve it"
-        in waits(said)["a"].message
-    )
+    said = bench.asks(*(member(name, WHOLE, size=3) for name in "abc"))
+    why = "even an empty fleet could not hold it: it takes 3 GPUs at least, and 2 could serve it"
+    assert why in waits(said)["a"].message
 
     crowded = fleet(2)
-    ask(crowded, asked("x", WHOLE))
-    said = ask(crowded, member("a", WHOLE), member("b", WHOLE))
+    said = crowded.asks(asked("x", WHOLE), member("a", WHOLE), member("b", WHOLE))
     assert "empty fleet" not in waits(said)["a"].message
 
 
 def test_a_job_that_is_more_than_its_quota_is_told_what_both_are():
     """With "has 2" of a namespace in which nothing runs, a user who looks for the two finds none."""
     bench = fleet(3)
-    bench.observe(subjects.quota("default"), msg.QuotaSet(namespace="default", total=msg.Amounts(gpus=2)))
-    message = waits(ask(bench, *(member(name, WHOLE, size=3) for name in "abc")))["a"].message
+    bench.limit(gpus=2)
+    message = waits(bench.asks(*(member(name, WHOLE, size=3) for name in "abc")))["a"].message
     assert "may have 2 devices and has 2; this one asks for 1" in message
     assert message.endswith(
         " (including the places found for the others); they can run together only if the quota is raised: "
@@ -80,142 +68,120 @@ def test_a_job_that_is_more_than_its_quota_is_told_what_both_are():
     )
 
     within = fleet(3)
-    within.observe(subjects.quota("default"), msg.QuotaSet(namespace="default", total=msg.Amounts(gpus=2)))
-    ask(within, asked("x", claim(profile="1g.5gb")))
-    assert "when the quota is raised" not in waits(ask(within, member("a", WHOLE), member("b", WHOLE)))["a"].message
+    within.limit(gpus=2)
+    said = within.asks(asked("x"), member("a", WHOLE), member("b", WHOLE))
+    assert "when the quota is raised" not in waits(said)["a"].message
 
 
 def test_two_allocators_that_see_a_job_differently_do_not_answer_each_other():
     """Each would say its own reason over the other's, as fast as the bus allows, for as long as they differ."""
     bench = fleet(1)
-    ask(bench, member("a", WHOLE), member("b", WHOLE))
-    theirs = msg.Pending(
-        request=RequestId("a"),
-        request_revision=1,
-        message="searching for places for all of them",
-        reasons=(ReasonCount(reason=WaitReason.GROUP_INCOMPLETE, count=2, of="pods of group train"),),
-    )
+    bench.asks(member("a", WHOLE), member("b", WHOLE))
+    reasons = (ReasonCount(reason=WaitReason.GROUP_INCOMPLETE, count=2, of="pods of group train"),)
+    theirs = msg.Pending(request=RequestId("a"), request_revision=1, message="searching for places", reasons=reasons)
     address = subjects.waiting(RequestId("a"))
-    assert [everything(bench, bench.observe(address, theirs)) for _ in range(3)] == [[], [], []]
-
-    (mine,) = [each for each in tick(bench, 6.0) if isinstance(each, msg.Pending) and each.request == "a"]
-    assert mine.reasons[0].reason is WaitReason.GROUP_NOT_FIT
+    assert [bench.words(bench.observe(address, theirs)) for _ in range(3)] == [[], [], []]
+    assert waits(tick(bench, 6.0))["a"].reasons[0].reason is WaitReason.GROUP_NOT_FIT
 
 
 def test_pods_that_disagree_on_the_size_are_told_who_says_what():
     """A typing error in one manifest is found by reading, not by waiting."""
     bench = fleet(2)
-    said = ask(bench, member("a", size=2), member("b", size=3))
+    said = bench.asks(member("a", size=2), member("b", size=3))
     assert not grants(said)
     told = "the pods of group train disagree on its size: a says 2 and b says 3; write the same group-size in all"
     assert waits(said)["b"].message == told
-    mended = msgspec.structs.replace(member("b", size=2), revision=2)
-    assert sorted(grants(ask(bench, mended))) == ["a", "b"]
+    assert sorted(grants(bench.asks(member("b", size=2, revision=2)))) == ["a", "b"]
 
 
 def test_a_job_is_as_urgent_as_its_least_urgent_pod():
     """One urgent pod must not carry fifteen others past everybody."""
     bench = fleet(1)
-    blocker = grants(ask(bench, asked("x", WHOLE)))["x"]
-    ask(bench, member("a", priority=9), member("b", priority=1), asked("p", WHOLE, priority=5))
+    blocker = grants(bench.asks(asked("x", WHOLE)))["x"]
+    bench.asks(member("a", priority=9), member("b", priority=1), asked("p", WHOLE, priority=5))
     bench.withdraw("x")
-    assert sorted(grants(gone(bench, blocker))) == ["p"]
+    assert sorted(grants(bench.words(bench.gone(blocker)))) == ["p"]
 
 
 def test_a_pod_whose_slice_fails_is_tried_again_at_once_and_nobody_starts_before():
     """One bad GPU must not end a job that has another to go to."""
     bench = fleet(3)
-    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
-    assert not bound(ready(bench, granted["a"]))
-    said = everything(bench, bench.fails(granted["b"]))
-
-    assert [type(each) for each in said if isinstance(each, (msg.Revoke, msg.Grant))] == [msg.Revoke, msg.Grant]
+    granted = grants(bench.asks(member("a", WHOLE), member("b", WHOLE)))
+    assert not bound(bench.words(bench.ready(granted["a"])))
+    said = bench.words(bench.fails(granted["b"]))
+    assert kinds(only((msg.Revoke, msg.Grant), said)) == [msg.Revoke, msg.Grant]
     again = grants(said)["b"]
     assert again.booking.node not in {each.booking.node for each in granted.values()}
-    assert sorted(bound(ready(bench, again))) == ["a", "b"]
+    assert sorted(bound(bench.words(bench.ready(again)))) == ["a", "b"]
 
 
-def breaks(bench: Bench, grant: msg.Grant) -> list[msg.AnyMessage | None]:
-    """The GPU of a slice that is made is not there any more."""
-    return everything(bench, bench.breaks(grant))
-
-
-def dies(bench: Bench, grant: msg.Grant) -> list[msg.AnyMessage | None]:
-    """A node does not answer, and has said nothing of the slice."""
-    node = grant.booking.node
-    seen = msgspec.structs.replace(bench.allocator.ctx.facts.inventories[node], stale=True, stale_message="refused")
-    return everything(bench, bench.observe(subjects.inventory(node), seen))
-
-
-def restarts_and_dies(bench: Bench, grant: msg.Grant) -> list[msg.AnyMessage | None]:
-    """Its agent says that it runs again, and nothing after that."""
-    node = grant.booking.node
-    news = msgspec.structs.replace(bench.allocator.ctx.facts.news[node], agent_run=RunId("again"))
-    said = everything(bench, bench.observe(subjects.node(node), news))
-    return said + dies(bench, grant)
-
-
-@pytest.mark.parametrize("lose", [breaks, dies, restarts_and_dies], ids=lambda it: it.__name__)
-def test_a_place_that_is_lost_costs_the_others_of_its_job_nothing(lose: Callable[[Bench, msg.Grant], list]):
+@pytest.mark.parametrize("lost", ["its GPU breaks", "its node dies", "its agent restarts and dies"])
+def test_a_place_that_is_lost_costs_the_others_of_its_job_nothing(lost: str):
     """Fifteen slices that are ready would be somebody else's, for a sixteenth that another GPU could have."""
     bench = fleet(4)
-    granted = grants(ask(bench, *(member(name, WHOLE, size=3) for name in "abc")))
+    granted = grants(bench.asks(*(member(name, WHOLE, size=3) for name in "abc")))
     for name in "ab":
-        ready(bench, granted[name])
-    said = lose(bench, granted["c"])
+        bench.words(bench.ready(granted[name]))
+    node, facts = granted["c"].booking.node, bench.allocator.ctx.facts
+    said = []
+    if lost == "its agent restarts and dies":
+        said += bench.words(bench.observe(subjects.node(node), replace(facts.news[node], agent_run=RunId("again"))))
+    if lost == "its GPU breaks":
+        said += bench.words(bench.breaks(granted["c"]))
+    else:
+        said += bench.words(bench.pull(facts.inventories[node].snapshot, stale=True, stale_message="refused"))
 
-    assert [each.booking.request for each in said if isinstance(each, msg.Revoke)] == ["c"]
+    assert [each.booking.request for each in only(msg.Revoke, said)] == ["c"]
     again = grants(said)["c"]
-    assert sorted(bound(ready(bench, again))) == ["a", "b", "c"]
+    assert sorted(bound(bench.words(bench.ready(again)))) == ["a", "b", "c"]
 
 
 def test_a_pod_that_is_deleted_before_its_job_began_is_waited_for_only_so_long():
     """A controller makes it again within seconds; if none does, the others' places are not kept for ever."""
     bench = fleet(3)
-    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
-    ready(bench, granted["a"])
+    granted = grants(bench.asks(member("a", WHOLE), member("b", WHOLE)))
+    bench.words(bench.ready(granted["a"]))
     bench.withdraw("b")
-    again = grants(ask(bench, member("c", WHOLE)))
+    again = grants(bench.asks(member("c", WHOLE)))
     assert sorted(again) == ["c"]
-    assert sorted(bound(ready(bench, again["c"]))) == ["a", "c"]
+    assert sorted(bound(bench.words(bench.ready(again["c"])))) == ["a", "c"]
 
 
 def test_a_pod_that_joins_half_a_job_does_not_read_that_it_has_a_place():
     """Its owner would look for a slice that is not there, instead of the pods that have not asked."""
     bench = fleet(4)
-    ask(bench, *(member(name, WHOLE, size=4) for name in "abcd"))
+    bench.asks(*(member(name, WHOLE, size=4) for name in "abcd"))
     for name in "cd":
         bench.withdraw(name)
-    said = ask(bench, member("e", WHOLE, size=4))
-    assert waits(said)["e"].message == (
-        "group train starts when all of its 4 pods have a ready slice: 2 have a place, 0 a ready slice"
-    )
+    said = bench.asks(member("e", WHOLE, size=4))
+    why = "group train starts when all of its 4 pods have a ready slice: 2 have a place, 0 a ready slice"
+    assert waits(said)["e"].message == why
 
 
 def test_an_allocator_that_finds_half_a_job_granted_completes_it():
     """A crash in the middle of sixteen grants: its successor goes on where it stopped, from the ledger alone."""
     bench = fleet(2)
     a, b = member("a", WHOLE), member("b", WHOLE)
-    ask(bench, a)
-    half = grant_of("a", "node-0", a)
-    everything(bench, bench.reads(half))
-    granted = grants(ask(bench, b))
+    bench.asks(a)
+    half = grant_of("node-0", a)
+    bench.words(bench.reads(half))
+    granted = grants(bench.asks(b))
     assert sorted(granted) == ["b"]
     assert granted["b"].booking.node == "node-1"
-    ready(bench, granted["b"])
-    assert sorted(bound(ready(bench, half))) == ["a", "b"]
+    bench.words(bench.ready(granted["b"]))
+    assert sorted(bound(bench.words(bench.ready(half)))) == ["a", "b"]
 
 
 def test_a_place_that_was_waived_is_never_bound():
     """`Waived` and `Bound` are written under one guard: an allocator that reads one does not write the other."""
     bench = fleet(2)
     a, b = member("a", WHOLE), member("b", WHOLE)
-    mine = grant_of("a", "node-0", a)
-    everything(bench, bench.reads(mine))
-    ask(bench, a)
+    mine = grant_of("node-0", a)
+    bench.words(bench.reads(mine))
+    bench.asks(a)
     word = msg.Waived(request="a", request_revision=1, allocations=(mine.booking.allocation,), cause="given back")
-    everything(bench, bench.observe(subjects.binding(RequestId("a")), word))
-    said = ask(bench, b) + ready(bench, mine)
+    bench.words(bench.observe(subjects.binding(RequestId("a")), word))
+    said = bench.asks(b) + bench.words(bench.ready(mine))
     assert not bound(said)
 
 
@@ -223,32 +189,32 @@ def test_pods_of_a_running_job_are_bound_again_after_a_wipe():
     """Their source remembers what they are bound to: no pod waits for a group that runs already."""
     bench = fleet(2)
     a = member("a", WHOLE)
-    half = msgspec.structs.replace(grant_of("a", "node-0", a), adopted=True)
-    everything(bench, bench.reads(half))
-    everything(bench, bench.ready(half))
-    held = msgspec.structs.replace(a, held=msg.Held(node=half.booking.node, allocation=half.booking.allocation))
-    assert bound(ask(bench, held)) == ["a"]
+    half = grant_of("node-0", a, adopted=True)
+    bench.words(bench.reads(half))
+    bench.words(bench.ready(half))
+    held = msg.Held(node=half.booking.node, allocation=half.booking.allocation)
+    assert bound(bench.asks(replace(a, held=held))) == ["a"]
 
 
 def test_a_running_job_gives_nothing_back_before_its_source_has_said_what_it_has():
     """An old word of one pod landed after a wipe, and nothing of the others: a job that runs would lose that slice."""
     bench = fleet(2)
-    a = msgspec.structs.replace(member("a", WHOLE), source=SourceName("cluster"))  # it has not spoken in this life
-    half = msgspec.structs.replace(grant_of("a", "node-0", a), adopted=True)
-    everything(bench, bench.reads(half))
-    everything(bench, bench.ready(half))
-    ask(bench, a)
+    a = member("a", WHOLE, source=SourceName("cluster"))  # it has not spoken in this life
+    half = grant_of("node-0", a, adopted=True)
+    bench.words(bench.reads(half))
+    bench.words(bench.ready(half))
+    bench.asks(a)
     for now in (100.0, 1_000.0, 10_000.0):
-        assert not any(isinstance(each, (msg.Waived, msg.Revoke)) for each in tick(bench, now))
+        assert not only((msg.Waived, msg.Revoke), tick(bench, now))
     synced = msg.SourceSynced(source=a.source, run=RunId("w1"), epoch=1, count=1)
-    said = everything(bench, bench.observe(subjects.source(a.source), synced)) + tick(bench, 20_000.0)
-    assert [type(each) for each in said if isinstance(each, (msg.Waived, msg.Revoke))] == [msg.Waived, msg.Revoke]
+    said = bench.words(bench.observe(subjects.source(a.source), synced)) + tick(bench, 20_000.0)
+    assert kinds(only((msg.Waived, msg.Revoke), said)) == [msg.Waived, msg.Revoke]
 
 
 def test_groups_of_two_namespaces_do_not_know_each_other():
     """A name is unique within its namespace only."""
     bench = fleet(2)
-    said = ask(bench, member("a", WHOLE), member("b", WHOLE, namespace="other"))
+    said = bench.asks(member("a", WHOLE), member("b", WHOLE, namespace="other"))
     assert not grants(said)
     assert waits(said)["b"].message == "1 of 2 pods of group train have asked"
 
@@ -256,10 +222,10 @@ def test_groups_of_two_namespaces_do_not_know_each_other():
 def test_nothing_is_held_for_a_job_whose_pods_have_not_all_asked():
     """Half a job that holds GPUs while its rest may never come starves the others."""
     bench = fleet(2)
-    said = ask(bench, member("a", WHOLE, size=3), member("b", WHOLE, size=3))
+    said = bench.asks(member("a", WHOLE, size=3), member("b", WHOLE, size=3))
 
     assert not grants(said)
     (reason,) = waits(said)["b"].reasons
     assert (reason.reason, reason.count, reason.of) == (WaitReason.GROUP_INCOMPLETE, 1, "pods of group train")
     assert waits(said)["b"].message == "2 of 3 pods of group train have asked"
-    assert grants(ask(bench, asked("other", WHOLE)))
+    assert grants(bench.asks(asked("other", WHOLE)))

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from factories.scheduling.allocator import Bench, all_said, asked, begun_anew, working_allocator
+from factories.scheduling.allocator import Bench, all_said, asked, begun_anew, only, working_allocator
 from factories.scheduling.preemption import WHOLE, low, promise_for, start, tick
-from msgspec.structs import replace as changed
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import ReadingCaughtUp, Stream, Write
@@ -28,7 +27,7 @@ def all_of(bench: Bench, said: list, most: int = 50) -> list[Write]:
 def test_two_pods_that_were_each_to_go_for_the_other_hold_up_nobody_else():
     """The allocator would look at one for the other's sake without end, and no pod anywhere would start meanwhile."""
     bench = start(Bench(Allocator(RunId("r1"), SchedulerConfig())))
-    (first,) = [w.message for w in bench.land_all(bench.request(low("p1", WHOLE)))]  # not ready yet
+    (first,) = only(Grant, bench.land_all(bench.request(low("p1", WHOLE))))  # not ready yet
     preemptor = promise_for(bench, low("p2", WHOLE, priority=10))
     assert preemptor.after == (first.booking.allocation,)
     # making the first slice fails; it is taken back, and p2 has the place
@@ -36,17 +35,15 @@ def test_two_pods_that_were_each_to_go_for_the_other_hold_up_nobody_else():
     all_of(bench, bench.gone(first))
     all_of(bench, bench.ready(preemptor))
     # the user of p1 makes it more important
-    edited = changed(low("p1", WHOLE, priority=20), revision=2)
-    writes = all_of(bench, bench.request(edited))
+    writes = all_of(bench, bench.request(low("p1", WHOLE, priority=20, revision=2)))
     bench.now += 5
     writes += tick(bench, 3)
-    grants = [w.message for w in writes if isinstance(w.message, Grant)]
-    assert [g.after for g in grants][:1] == [(preemptor.booking.allocation,)]
+    assert only(Grant, writes)[0].after == (preemptor.booking.allocation,)
     # a node comes: there is room for somebody else, who is tried as soon as all was looked at
     bench.add_nodes("node-b")
     writes = all_of(bench, bench.request(asked("p3", WHOLE)))
     assert not bench.allocator.unfinished
-    assert [w.message.booking.name for w in writes if isinstance(w.message, Grant)] == ["p3"]
+    assert [each.booking.name for each in only(Grant, writes)] == ["p3"]
 
 
 def test_what_was_read_is_booked_in_steps_and_meanwhile_no_place_is_given_away():
@@ -67,7 +64,7 @@ def test_what_was_read_is_booked_in_steps_and_meanwhile_no_place_is_given_away()
     assert left == [(4, False), (2, False), (0, True)]
     assert (set(ctx.cluster.booked()), ctx.facts.settled) == ({*places, late.booking.allocation}, True)
     said += all_of(after, after.request(asked("waits", WHOLE)))
-    assert [each for each in said if isinstance(each, Write) and isinstance(each.message, Grant)] == []
+    assert only(Grant, said) == []
     assert RequestId("waits") in ctx.queue
 
 
@@ -108,7 +105,7 @@ def test_a_source_that_has_told_all_is_heard_while_what_was_read_is_booked():
     writes = after.settle(after.handle(LeaseChanged(held=True)))
     for after.now in (1.0, 40.0, 41.0):
         writes += after.settle(after.tick())
-    assert {each.message.booking.allocation for each in writes if isinstance(each.message, Revoke)} == orphans
+    assert {each.booking.allocation for each in only(Revoke, writes)} == orphans
 
 
 def test_the_end_of_no_reading_leaves_nothing_to_do():

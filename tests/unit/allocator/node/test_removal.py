@@ -1,34 +1,32 @@
 """Nodes that are removed, die, or lose a GPU to another node."""
 
-import msgspec
 import pytest
 from factories.scheduling.allocator import (
     INCARNATION,
     asked,
     claim,
     gpu_report,
+    kinds,
+    messages,
     news_of,
+    report_of,
     snapshot,
     whole_gpu,
     working_allocator,
 )
-from factories.scheduling.gangs import ask, everything, grants, tick
+from factories.scheduling.gangs import grants, tick
+from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
+from sluice.contracts.bus.events import ReadAgain, Stream, Ticked, Write
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId
-from sluice.contracts.messages import NodeRemoved, Pending, Revoke, SliceGone, WaitOver, Waived
 from sluice_allocator.core.events import EnsureAgent
-from sluice_allocator.core.placement import (
-    ClusterState,
-    PlacementConfig,
-    find_place_on,
-    find_reservation,
-    place_request_of,
-)
+from sluice_allocator.core.placement import ClusterState, find_place_on, find_reservation, place_request_of
 
 NODE = NodeName("node-a")
+GPUS = (gpu_report("node-a", 0),)
+WHOLE = claim(profile="7g.40gb")
 GRACE_S = 30.0
 REMOVED = msg.NodeRemoved(node=NODE, cause="its Node object was deleted")
 
@@ -36,10 +34,6 @@ REMOVED = msg.NodeRemoved(node=NODE, cause="its Node object was deleted")
 def remove(bench):
     """Somebody says that node-a is not there any more; returns what follows at once."""
     return bench.land_all(bench.observe(subjects.node(NODE), REMOVED))
-
-
-def kinds(writes) -> list:
-    return [type(write.message) for write in writes]
 
 
 def test_its_head_is_closed_first_and_its_grants_some_time_later(bench):
@@ -50,16 +44,9 @@ def test_its_head_is_closed_first_and_its_grants_some_time_later(bench):
     assert (head.subject, head.guard, head.ttl_s) == ("sluice.ledger.node-a.head", "sluice.ledger.node-a.>", 3600)
     assert bench.passes(GRACE_S - 1) == []
     closed, released = bench.passes(2)
+    about = {"allocation": grant.booking.allocation, "request": grant.booking.request, "node": NODE}
     cause = "node-a was removed: its Node object was deleted"
-    assert closed.message == msg.Closed(
-        revision=1,
-        allocation=grant.booking.allocation,
-        request=grant.booking.request,
-        node=NODE,
-        cause=cause,
-        removed=True,
-        incarnation=INCARNATION,
-    )
+    assert closed.message == msg.Closed(revision=1, **about, cause=cause, removed=True, incarnation=INCARNATION)
     assert closed.ttl_s == 3600
     assert released.message == msg.Released(request=grant.booking.request, cause=f"slice lost: {cause}")
 
@@ -72,10 +59,8 @@ def test_a_node_that_another_allocator_has_opened_since_has_all_of_its_time_agai
     bench.land_all(bench.request(asked("p2")))
     head = msg.NodeOpened(node=NODE, incarnation=INCARNATION, boot_id="boot-2", agent_run=RunId("r2"), adopted=())
     assert bench.land_all(bench.observe(subjects.head(NODE), head)) == []
-    booking = msgspec.structs.replace(before.booking, request=RequestId("p2"), allocation=AllocationId("p2_other_1"))
-    theirs = msgspec.structs.replace(before, booking=booking)
-    written = bench.land_all(bench.observe(subjects.ledger(NODE, booking.allocation), theirs))
-    written += bench.passes(GRACE_S - 1)
+    booking = replace(before.booking, request=RequestId("p2"), allocation=AllocationId("p2_other_1"))
+    written = bench.land_all(bench.reads(replace(before, booking=booking))) + bench.passes(GRACE_S - 1)
     assert set(kinds(written)) <= {msg.Pending, msg.WaitOver}
     assert msg.NodeClosed in kinds(bench.passes(2))
     assert msg.Closed not in kinds(bench.passes(GRACE_S - 1))
@@ -98,14 +83,12 @@ def test_what_its_agent_still_has_is_entered_before_the_node_is_used(bench):
     remove(bench)
     bench.passes(GRACE_S + 1)
     bench.request(asked("p2"))
-    report = msg.SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False)
-    gpus = (gpu_report("node-a", 0),)
-    written = bench.add_node(snapshot("node-a", gpus, slices=(report,), agent_run=RunId("agent-2"), generation=2))
-    said = [w.message for w in written if not isinstance(w.message, msg.Pending)]
-    assert [type(message) for message in said] == [msg.Grant, msg.NodeOpened, msg.Revoke]
-    assert said[0].adopted
-    assert said[1].adopted == (grant.booking.allocation,)
-    assert said[2].cause.startswith("released: slice lost")
+    there = (report_of(grant.booking),)
+    written = bench.add_node(snapshot("node-a", GPUS, slices=there, agent_run=RunId("agent-2"), generation=2))
+    again, opened, revoke = messages(written, but=msg.Pending)
+    assert [type(again), type(opened), type(revoke)] == [msg.Grant, msg.NodeOpened, msg.Revoke]
+    assert (again.adopted, opened.adopted) == (True, (grant.booking.allocation,))
+    assert revoke.cause.startswith("released: slice lost")
 
 
 def test_a_grant_does_not_follow_a_head_that_is_being_closed(bench):
@@ -113,8 +96,7 @@ def test_a_grant_does_not_follow_a_head_that_is_being_closed(bench):
     (closing,) = [w for w in bench.observe(subjects.node(NODE), REMOVED) if isinstance(w, Write)]
     bench.observe(subjects.node(NODE), news_of(snapshot("node-a", ())))
     bench.land_all(bench.request(asked("p2")))
-    followed = bench.land_all([closing])
-    landed = kinds(followed)
+    landed = kinds(bench.land_all([closing]))
     assert landed.index(msg.NodeOpened) < landed.index(msg.Grant)
 
 
@@ -124,11 +106,10 @@ def test_a_head_that_another_closed_is_opened_only_on_what_was_read_since(bench)
     assert bench.observe(subjects.head(NODE), head) == []
     assert bench.handle(Ticked()) == [EnsureAgent(NODE), ReadAgain(Stream.STATE)]
     assert bench.handle(Ticked()) == []
-    seen = snapshot("node-a", (gpu_report("node-a", 0),), agent_run=RunId("agent-2"))
-    bench.handle(ReadingStarted(Stream.STATE, INCARNATION))
-    bench.observe(subjects.node(NODE), news_of(seen))
-    bench.pull(seen)
-    (opened,) = bench.handle(ReadingCaughtUp(Stream.STATE))
+    seen = snapshot("node-a", GPUS, agent_run=RunId("agent-2"))
+    inventory = msg.NodeInventory(snapshot=seen, stale=False)
+    state = (subjects.node(NODE), news_of(seen)), (subjects.inventory(NODE), inventory)
+    (opened,) = bench.read_again(Stream.STATE, *state)
     assert opened.message == msg.NodeOpened(
         node=NODE, incarnation=INCARNATION, boot_id="boot-1", agent_run=RunId("agent-2"), adopted=()
     )
@@ -140,9 +121,9 @@ def test_a_pod_that_was_there_is_released_when_the_broker_was_wiped(bench):
     bench.read_all(incarnation=Incarnation("900000"))
     bench.add_nodes("node-b")
     held = msg.Held(node=NODE, allocation=grant.booking.allocation)
-    bench.land_all(bench.request(msgspec.structs.replace(asked("p1"), held=held)))
+    bench.asks(replace(asked("p1"), held=held))
     remove(bench)
-    assert [kind for kind in kinds(bench.passes(GRACE_S - 1)) if kind is not msg.Pending] == []
+    assert messages(bench.passes(GRACE_S - 1), but=msg.Pending) == []
     closed, waived, released = (w for w in bench.passes(2) if not isinstance(w.message, msg.Pending | msg.WaitOver))
     assert (closed.message.allocation, closed.message.removed) == (held.allocation, True)
     assert isinstance(waived.message, msg.Waived), "over nothing the last word could land in another life of the bus"
@@ -153,67 +134,50 @@ def test_a_pod_that_was_there_is_released_when_the_broker_was_wiped(bench):
 def test_a_slice_that_its_pod_does_not_remember_is_surplus(bench):
     """Two slices of one pod come back with their nodes; it runs on one of them, which may be ready later."""
     grant = bench.granted("p1")
-    other = msgspec.structs.replace(grant.booking, allocation="p1_r9_1")
+    other = replace(grant, booking=replace(grant.booking, allocation="p1_r9_1"))
     held = msg.Held(node=NODE, allocation=grant.booking.allocation)
-    bench.land_all(bench.request(msgspec.structs.replace(asked("p1"), revision=2, held=held)))
-    entry = msg.Grant(revision=1, incarnation=INCARNATION, booking=other)
-    written = bench.land_all(bench.observe(subjects.ledger(NODE, other.allocation), entry))
-    written += bench.land_all(bench.ready(entry))
-    assert kinds(written) == [msg.Waived, msg.Revoke]
-    assert written[1].message.cause.startswith("surplus")
-
-
-WHY = "no usable answer for 30 s: UNAVAILABLE"
-
-
-CAUSE = f"its slice was never reported, and its node does not answer: {WHY}"
+    bench.asks(replace(asked("p1"), revision=2, held=held))
+    waived, revoke = bench.words(bench.reads(other)) + bench.words(bench.ready(other))
+    assert (type(waived), type(revoke)) == (msg.Waived, msg.Revoke)
+    assert revoke.cause.startswith("surplus")
 
 
 def told(bench, *, stale):
     """What the inventory says of node-a, and all that follows until nothing does; without who waits."""
-    seen = snapshot("node-a", (gpu_report("node-a", 0),))
-    landed = bench.land_all(bench.pull(seen, stale=stale, stale_message=WHY if stale else ""))
-    return [each.message for each in landed if not isinstance(each.message, (Pending, WaitOver))]
+    said = bench.pull(snapshot("node-a", GPUS), stale=stale, stale_message="UNAVAILABLE" if stale else "")
+    return bench.words(said, but=(msg.Pending, msg.WaitOver))
 
 
-def waiver(grant):
-    """What is published before an unbound grant is revoked."""
+def given_up(grant):
+    """What is published when an unbound grant is revoked because its node does not answer."""
     booking = grant.booking
-    return Waived(
+    cause = "its slice was never reported, and its node does not answer: UNAVAILABLE"
+    waived = msg.Waived(
         request=booking.request,
         request_revision=booking.request_revision,
         allocations=(booking.allocation,),
         incarnation=INCARNATION,
-        cause=CAUSE,
+        cause=cause,
         source=booking.source,
         alone=True,
     )
+    return [waived, msg.Revoke(revision=2, incarnation=INCARNATION, booking=booking, cause=cause)]
 
 
 def test_a_place_on_a_dead_node_is_nobody_elses_until_its_agent_has_spoken(bench):
     """What was ordered there may have been made: it is given again when the agent says that it is gone."""
-    grant = bench.granted("p1", claim(profile="7g.40gb"))
-    assert told(bench, stale=True) == [
-        waiver(grant),
-        Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause=CAUSE),
-    ]
+    grant = bench.granted("p1", WHOLE)
+    assert told(bench, stale=True) == given_up(grant)
     assert told(bench, stale=False) == []
-    gone = SliceGone(allocation=grant.booking.allocation, request=grant.booking.request, revision=2, cause="never made")
-    landed = bench.land_all(bench.observe(subjects.slice_(NODE, grant.booking.allocation), gone))
-    said = [each.message for each in landed if not isinstance(each.message, WaitOver)]
-    assert [type(message).__name__ for message in said] == ["Closed", "Grant"]
+    assert kinds(bench.words(bench.gone(grant), but=msg.WaitOver)) == [msg.Closed, msg.Grant]
 
 
 def test_a_place_on_a_node_that_is_silent_after_a_restart_is_given_up_as_well(bench):
     """That its new agent is unknown is shown first; it hid that it does not answer, and its pod waited for ever."""
-    grant = bench.granted("p1", claim(profile="7g.40gb"))
-    restarted = msgspec.structs.replace(news_of(snapshot("node-a", ())), agent_run=RunId("run-2"))
+    grant = bench.granted("p1", WHOLE)
+    restarted = replace(news_of(snapshot("node-a", ())), agent_run=RunId("run-2"))
     assert not bench.land_all(bench.observe(subjects.node(NODE), restarted))
-    revoke = Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause=CAUSE)
-    assert told(bench, stale=True) == [waiver(grant), revoke]
-
-
-WHOLE = claim(profile="7g.40gb")
+    assert told(bench, stale=True) == given_up(grant)
 
 
 @pytest.mark.parametrize("mig", [True, False])
@@ -223,25 +187,22 @@ def test_a_gpu_that_was_moved_is_given_when_its_former_node_is_given_up(mig):
     whole = claim(profile="7g.40gb") if mig else claim(profile=None)
     card = gpu_report("old", 0, mig=mig)
     bench.add_node(snapshot("old", (card,)))
-    (grant,) = grants(ask(bench, asked("p1", whole))).values()
-    bench.land_all(bench.ready(grant))
+    grant = bench.bound("p1", whole)
     bench.add_node(snapshot("new", (card,)))  # its machine is dead, and the card in another one
-    said = ask(bench, asked("p2", whole))
-    assert not grants(said)  # what is booked on it may still be there, for all that anybody knows
-    said += everything(bench, bench.observe(subjects.node("old"), NodeRemoved(node="old", cause="it burnt")))
+    assert not grants(bench.asks(asked("p2", whole)))  # what is booked on it may still be there
+    said = bench.words(bench.observe(subjects.node("old"), msg.NodeRemoved(node="old", cause="it burnt")))
     said += tick(bench, 2.0, times=60)
-    ctx = bench.allocator.ctx
-    assert ctx.cluster.booking(grant.booking.allocation) is None  # closed with its node
+    assert bench.allocator.ctx.cluster.booking(grant.booking.allocation) is None  # closed with its node
     assert grants(said)["p2"].booking.node == "new"
 
 
 def test_what_is_booked_on_a_moved_gpu_counts_in_a_trial_of_its_new_node():
-    fleet = ClusterState(PlacementConfig())
-    fleet.show(snapshot("node-a", (gpu_report("node-a", 0),)))
+    fleet = ClusterState()
+    fleet.show(snapshot("node-a", GPUS))
     fleet.set_usable("node-a")
     fleet.book(whole_gpu("p1_r1_1"))
     fleet.show(snapshot("node-a", ()))
-    there = snapshot("node-b", (gpu_report("node-a", 0),))
+    there = snapshot("node-b", GPUS)
     fleet.show(there)
     fleet.set_usable("node-b")
     asking = place_request_of(asked("big", WHOLE))
@@ -255,10 +216,8 @@ def test_a_moved_gpu_may_be_promised():
     bench = working_allocator()
     card = gpu_report("old", 0)
     bench.add_node(snapshot("old", (card,)))
-    (grant,) = grants(ask(bench, asked("p1", WHOLE))).values()
-    bench.land_all(bench.ready(grant))
+    grant = bench.bound("p1", WHOLE)
     bench.add_node(snapshot("old", (), generation=2))  # the card is out of it
     bench.add_node(snapshot("new", (card,)))
-    said = ask(bench, asked("p2", WHOLE))
-    said += tick(bench, 30.0, times=20)
+    said = bench.asks(asked("p2", WHOLE)) + tick(bench, 30.0, times=20)
     assert not grants(said) or grants(said)["p2"].after == (grant.booking.allocation,)

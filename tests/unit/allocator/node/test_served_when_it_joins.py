@@ -1,5 +1,6 @@
 """Who waits is served when a node joins, and when its administrator has made what is asked for."""
 
+import pytest
 from factories.scheduling.allocator import (
     Bench,
     all_said,
@@ -7,21 +8,23 @@ from factories.scheduling.allocator import (
     begun_anew,
     claim,
     gpu_report,
+    kinds,
+    messages,
+    only,
     snapshot,
-    working_allocator,
 )
 from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId
+from sluice.contracts.ids import AllocationId, Incarnation, RequestId
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
 
-
-def said(instructions: list) -> list:
-    return [each.message for each in instructions if hasattr(each, "message")]
+P1 = RequestId("p1")
+WAITING = asked("p1", claim(profile="2g.10gb"))
+TOO_LARGE = asked("p1", claim(profile=None, gpus=9))
 
 
 def test_requests_that_are_read_before_the_inventories_are_served(empty):
@@ -29,108 +32,78 @@ def test_requests_that_are_read_before_the_inventories_are_served(empty):
     profile = replace(gpu_report("node-x", 0).profiles[0], name="3g.55gb")
     unknown = snapshot("node-x", (gpu_report("node-x", 0, model="a30", profiles=(profile,)),))
     waiting = asked("p1", claim(profile="3g.55gb"))
-    empty.land_all(empty.read_all(all_said(), (subjects.request(RequestId("p1")), waiting), incarnation=LATER))
-    written = [each.message for each in empty.add_node(unknown)]
-    assert [each.booking.request for each in written if isinstance(each, msg.Grant)] == ["p1"]
+    empty.land_all(empty.read_all(all_said(), (subjects.request(P1), waiting), incarnation=Incarnation("2000")))
+    assert [each.booking.request for each in only(msg.Grant, empty.add_node(unknown))] == ["p1"]
 
 
-LATER = Incarnation("2000")
-OLD = Refusal(
-    reason=RefusalReason.UNKNOWN_PROFILE, message="no known GPU model has this profile", field="profile", value="x"
-)
+@pytest.fixture
+def refused(bench: Bench) -> Bench:
+    """An older version has refused a request that is not published yet."""
+    why = {"message": "no known GPU model has this profile", "field": "profile", "value": "x"}
+    refusal = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, **why)
+    said = msg.Refused(request=P1, request_revision=1, refusal=refusal, source=WAITING.source)
+    bench.observe(subjects.binding(P1), said)
+    return bench
 
 
-def refused(message: msg.AllocationRequested) -> msg.Refused:
-    request = RequestId(message.name)
-    return msg.Refused(request=request, request_revision=message.revision, refusal=OLD, source=message.source)
-
-
-def test_what_an_older_version_refused_is_judged_again_and_served(bench):
+def test_what_an_older_version_refused_is_judged_again_and_served(refused):
     """Pods that were refused before an upgrade would stay so for as long as they live."""
-    waiting = asked("p1", claim(profile="2g.10gb"))
-    bench.observe(subjects.binding(RequestId("p1")), refused(waiting))
-    waived, grant = said(bench.land_all(bench.request(waiting)))
-    assert isinstance(waived, msg.Waived)
-    assert waived.allocations == ()
-    assert isinstance(grant, msg.Grant)
-    bound = said(bench.land_all(bench.ready(grant)))
-    assert [type(each).__name__ for each in bound] == ["Bound"]
+    waived, grant = refused.asks(WAITING)
+    assert (type(waived), type(grant), waived.allocations) == (msg.Waived, msg.Grant, ())
+    assert kinds(refused.words(refused.ready(grant))) == [msg.Bound]
 
 
 def test_what_the_settings_allow_since_is_served(bench):
     """An operator who raised the limit would have to recreate each pod."""
-    large = asked("p1", claim(profile=None, gpus=9))
-    bench.land_all(bench.request(large))
-    assert isinstance(bench.allocator.ctx.facts.bindings[RequestId("p1")], msg.Refused)
+    assert kinds(bench.asks(TOO_LARGE)) == [msg.Refused]
     again = begun_anew(bench, SchedulerConfig(max_gpus_per_node=16))
     again.land_all(again.handle(LeaseChanged(held=True)))
-    assert isinstance(again.allocator.ctx.facts.bindings[RequestId("p1")], msg.Waived)
-    assert RequestId("p1") in again.allocator.ctx.queue
+    assert isinstance(again.allocator.ctx.facts.bindings[P1], msg.Waived)
+    assert P1 in again.allocator.ctx.queue
 
 
 def test_what_is_wrong_in_itself_stays_refused(bench):
-    large = asked("p1", claim(profile=None, gpus=9))
-    bench.land_all(bench.request(large))
+    bench.asks(TOO_LARGE)
     bench.now += 60
-    assert said(bench.land_all(bench.observe(subjects.request(RequestId("p1")), large))) == []
-    assert said(bench.tick()) == []
+    assert bench.asks(TOO_LARGE) == []
+    assert messages(bench.tick()) == []
 
 
-def test_nobody_loses_a_place_over_a_refusal_that_holds_no_more(bench):
+def test_nobody_loses_a_place_over_a_refusal_that_holds_no_more(refused):
     """An allocator that reads the refusal later than the grant would take the slice back."""
-    waiting = asked("p1", claim(profile="2g.10gb"))
-    bench.observe(subjects.binding(RequestId("p1")), refused(waiting))
-    bench.land_all(bench.request(waiting))
-    bench.now += 10
-    assert not [each for each in said(bench.land_all(bench.tick())) if isinstance(each, msg.Revoke)]
+    refused.asks(WAITING)
+    refused.now += 10
+    assert not only(msg.Revoke, refused.land_all(refused.tick()))
 
 
-NODE = NodeName("node-a")
+def fixed(*instances: tuple[str, int, int], generation: int = 1, **changes: object) -> msg.NodeSnapshot:
+    """A node whose administrator has made these instances: profile, start and size; they may have changed."""
+    there = tuple(
+        msg.InstanceReport(
+            **({"gi_id": start + 1, "profile": profile, "start": start, "size": size, "uuid": f"MIG-{start}"} | changes)
+        )
+        for profile, start, size in instances
+    )
+    return snapshot("node-a", (gpu_report("node-a", 0, fixed_layout=True, instances=there),), generation=generation)
 
 
-def instance(profile: str, start: int, size: int, **changes: object) -> msg.InstanceReport:
-    values = {"gi_id": start + 1, "profile": profile, "start": start, "size": size, "uuid": f"MIG-{start}"}
-    return msg.InstanceReport(**(values | changes))
+SMALL = ("1g.5gb", 6, 1)
 
 
-def fixed(*instances: msg.InstanceReport) -> msg.GpuReport:
-    return gpu_report("node-a", 0, fixed_layout=True, instances=instances)
-
-
-def with_node(*gpus: msg.GpuReport) -> Bench:
-    bench = working_allocator()
-    bench.add_node(snapshot("node-a", gpus))
-    bench.said.clear()
-    return bench
-
-
-def pulled(bench: Bench, generation: int, *gpus: msg.GpuReport) -> list:
-    """The node is pulled again; what is written then, landed."""
-    seen = snapshot("node-a", gpus, generation=generation)
-    return bench.land_all(bench.pull(seen))
-
-
-def place(grant: msg.Grant) -> tuple[str | None, int]:
-    (device,) = grant.booking.devices
-    return device.profile, device.start
-
-
-def test_who_has_an_instance_is_no_news():
+def test_who_has_an_instance_is_no_news(empty):
     """Each slice that comes or goes would make the allocator look at all places of its node again."""
-    bench = with_node(fixed(instance("1g.5gb", 6, 1)))
-    gpu = bench.allocator.ctx.cluster.gpus[gpu_report("node-a", 0).uuid]
-    pulled(bench, 2, fixed(instance("1g.5gb", 6, 1, allocation=AllocationId("a1"))))
-    pulled(bench, 3, fixed(instance("1g.5gb", 6, 1, uuid="MIG-again")))
-    assert bench.allocator.ctx.cluster.gpus[gpu.report.uuid] is gpu
-    pulled(bench, 4, fixed(instance("1g.5gb", 6, 1, unusable="it is used by python 7")))
-    assert bench.allocator.ctx.cluster.gpus[gpu.report.uuid] is not gpu
+    empty.add_node(fixed(SMALL))
+    (gpu,) = empty.allocator.ctx.cluster.gpus.values()
+    empty.words(empty.pull(fixed(SMALL, generation=2, allocation=AllocationId("a1"))))
+    empty.words(empty.pull(fixed(SMALL, generation=3, uuid="MIG-again")))
+    assert empty.allocator.ctx.cluster.gpus[gpu.report.uuid] is gpu
+    empty.words(empty.pull(fixed(SMALL, generation=4, unusable="it is used by python 7")))
+    assert empty.allocator.ctx.cluster.gpus[gpu.report.uuid] is not gpu
 
 
-def test_who_waits_is_served_when_the_administrator_has_made_what_he_needs():
-    bench = with_node(fixed(instance("1g.5gb", 6, 1)))
-    (waiting,) = bench.land_all(bench.request(asked("p1", claim(profile="2g.10gb"))))
-    assert isinstance(waiting.message, msg.Pending)
-    assert waiting.message.message == "no GPU here has 2g.10gb in its fixed layout. Closest: 1g.5gb (A100-40GB)"
-    written = pulled(bench, 2, fixed(instance("2g.10gb", 4, 2), instance("1g.5gb", 6, 1)))
-    (grant,) = [write.message for write in written if isinstance(write.message, msg.Grant)]
-    assert place(grant) == ("2g.10gb", 4)
+def test_who_waits_is_served_when_the_administrator_has_made_what_he_needs(empty):
+    empty.add_node(fixed(SMALL))
+    (waiting,) = empty.asks(WAITING)
+    assert waiting.message == "no GPU here has 2g.10gb in its fixed layout. Closest: 1g.5gb (A100-40GB)"
+    (grant,) = only(msg.Grant, empty.words(empty.pull(fixed(("2g.10gb", 4, 2), SMALL, generation=2))))
+    assert [(device.profile, device.start) for device in grant.booking.devices] == [("2g.10gb", 4)]

@@ -2,53 +2,40 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot
-from factories.scheduling.gangs import everything
-from factories.scheduling.preemption import (
-    HALF,
-    WHOLE,
-    high,
-    low,
-    promise_for,
-    run,
-    said,
-    start,
-    tick,
-    withdraw,
-)
+from factories.scheduling.allocator import Bench, asked, claim, gpu_report, kinds, messages, only, snapshot
+from factories.scheduling.preemption import HALF, WHOLE, high, low, promise_for, start, tick
 from factories.scheduling.resize import MODES, adjusted, change, mps
 from factories.scheduling.resize import said as answered
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import RequestId
 from sluice_allocator.core.events import AdjustAsked
 
 
-def guarantee(bench: Bench, namespace: str, gpus: int) -> None:
-    quota = msg.QuotaSet(namespace=namespace, guaranteed=msg.Amounts(gpus=gpus))
-    bench.land_all(bench.observe(subjects.quota(namespace), quota))
+def guarantee(bench: Bench, **least: int) -> None:
+    """The namespace research is sure of so much."""
+    quota = msg.QuotaSet(namespace="research", guaranteed=msg.Amounts(**least))
+    bench.land_all(bench.observe(subjects.quota("research"), quota))
 
 
 def test_another_namespace_keeps_what_it_is_guaranteed(empty):
     """tensor-fusion #551: of two pods of a namespace that is guaranteed one, one may go; the other may not."""
     start(empty, nodes=2)
-    guarantee(empty, "research", 1)
-    run(empty, low("one", WHOLE, namespace="research"))
-    run(empty, low("two", WHOLE, namespace="research"))
+    guarantee(empty, gpus=1)
+    empty.run(low("one", WHOLE, namespace="research"))
+    empty.run(low("two", WHOLE, namespace="research"))
     promise_for(empty, high("service", WHOLE))
-    (pending,) = said(empty.land_all(empty.request(high("second", WHOLE))))
-    assert isinstance(pending, msg.Pending)
+    assert kinds(empty.asks(high("second", WHOLE))) == [msg.Pending]
 
 
 def test_a_grant_that_is_not_sent_yet_is_decided_anew_when_a_guarantee_has_less_to_spare(empty):
     """It waits behind another one of its node; meanwhile a third pod of the guaranteed namespace ends."""
     start(empty, gpus=2)
-    guarantee(empty, "research", 1)
+    guarantee(empty, gpus=1)
     for name in ("one", "two", "three"):
-        run(empty, low(name, HALF, namespace="research"))
-    run(empty, high("first", HALF, namespace="shop"))
+        empty.run(low(name, HALF, namespace="research"))
+    empty.run(high("first", HALF, namespace="shop"))
     (service,) = empty.request(high("service", HALF, namespace="shop"))
     assert service.message.evict
     assert empty.request(high("second", HALF, namespace="shop")) == []
@@ -57,7 +44,7 @@ def test_a_grant_that_is_not_sent_yet_is_decided_anew_when_a_guarantee_has_less_
         n for n in ("one", "two", "three") if not {*ctx.facts.allocations_of[RequestId(n)]} & {*ctx.sparing.taken}
     ]
     ended = empty.ends(other)
-    written = said(empty.land_all([service, *ended]))
+    written = messages(empty.land_all([service, *ended]))
     assert [each.booking.request for each in written if isinstance(each, msg.Grant)] == ["service"]
     assert [each.booking.request for each in written if isinstance(each, msg.Revoke)] == [other]
     assert RequestId("second") in ctx.queue
@@ -68,37 +55,36 @@ def test_a_grant_without_an_answer_does_not_fill_a_guarantee(empty, set_late):
     """Of a namespace that is guaranteed one, one runs and one is granted: refused, it would have lost both."""
     start(empty, nodes=2)
     if not set_late:
-        guarantee(empty, "research", 1)
-    first = run(empty, low("one", WHOLE, namespace="research"))
+        guarantee(empty, gpus=1)
+    first = empty.run(low("one", WHOLE, namespace="research"))
     (grant,) = empty.request(high("two", WHOLE, namespace="research"))
     if set_late:
-        guarantee(empty, "research", 1)
+        guarantee(empty, gpus=1)
     (pending,) = empty.request(high("service", WHOLE))
     assert isinstance(pending.message, msg.Pending)
 
-    assert said(empty.land_all([grant, pending])) == [grant.message, pending.message]
+    assert messages(empty.land_all([grant, pending])) == [grant.message, pending.message]
     assert list(empty.allocator.ctx.sparing.leaving_of) == []
-    (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, msg.Grant)]
+    (promise,) = only(msg.Grant, tick(empty, 10))
     assert (promise.booking.request, promise.after) == ("service", (first.booking.allocation,))
 
 
 def test_a_guarantee_that_is_set_late_counts_who_is_evicted(empty):
     """The same where one of the two is being evicted for somebody, and so not revoked yet."""
     start(empty, nodes=2)
-    victim = run(empty, low("one", WHOLE, namespace="research"))
-    run(empty, low("two", WHOLE, namespace="research", priority=1))
-    promise = promise_for(empty, high("service", WHOLE))
-    assert promise.after == (victim.booking.allocation,)
-    guarantee(empty, "research", 1)
-    assert [type(each) for each in said(empty.land_all(empty.request(high("second", WHOLE))))] == [msg.Pending]
+    victim = empty.run(low("one", WHOLE, namespace="research"))
+    empty.run(low("two", WHOLE, namespace="research", priority=1))
+    assert promise_for(empty, high("service", WHOLE)).after == (victim.booking.allocation,)
+    guarantee(empty, gpus=1)
+    assert kinds(empty.asks(high("second", WHOLE))) == [msg.Pending]
 
 
 def test_who_has_left_a_guaranteed_namespace_is_not_remembered(bench):
     """Else the allocator grows with every pod of such a namespace that left after its quota was taken back."""
-    guarantee(bench, "research", 1)
+    guarantee(bench, gpus=1)
     leaving_of = bench.allocator.ctx.sparing.leaving_of
-    grant = run(bench, high("one", WHOLE, namespace="research"))
-    withdraw(bench, "one")
+    grant = bench.run(high("one", WHOLE, namespace="research"))
+    bench.withdraw("one")
     assert list(leaving_of) == [grant.booking.allocation]
     bench.land_all(bench.observe(subjects.quota("research"), msg.QuotaUnset(namespace="research")))
     bench.land_all(bench.gone(grant))
@@ -106,10 +92,9 @@ def test_who_has_left_a_guaranteed_namespace_is_not_remembered(bench):
 
 
 def test_the_own_namespace_is_not_protected_from_itself(bench):
-    guarantee(bench, "research", 1)
-    victim = run(bench, low("one", WHOLE, namespace="research"))
-    promise = promise_for(bench, high("service", WHOLE, namespace="research"))
-    assert promise.after == (victim.booking.allocation,)
+    guarantee(bench, gpus=1)
+    victim = bench.run(low("one", WHOLE, namespace="research"))
+    assert promise_for(bench, high("service", WHOLE, namespace="research")).after == (victim.booking.allocation,)
 
 
 def test_victims_of_its_own_give_a_namespace_quota(bench):
@@ -118,37 +103,31 @@ def test_victims_of_its_own_give_a_namespace_quota(bench):
     A whole GPU is at least the 24 GB of node-b's, which would be within the limit beside what runs; on node-a it is 40.
     """
     bench.add_node(snapshot("node-b", (gpu_report("node-b", 0, model="a30-24gb"),)))
-    quota = msg.QuotaSet(namespace="default", total=msg.Amounts(memory_mib=70_000))
-    bench.land_all(bench.observe(subjects.quota("default"), quota))
+    bench.limit(memory_mib=70_000)
     whole = claim(profile=None)
-    run(bench, msgspec.structs.replace(asked("theirs", claim(profile="4g.24gb")), namespace="research"))
-    victim = run(bench, low("mine", whole))
-    written = said(bench.land_all(bench.request(high("service", whole))))
-    promises = [each for each in written if isinstance(each, msg.Grant)]
-    assert [promise.after for promise in promises] == [(victim.booking.allocation,)]
+    bench.run(msgspec.structs.replace(asked("theirs", claim(profile="4g.24gb")), namespace="research"))
+    victim = bench.run(low("mine", whole))
+    assert promise_for(bench, high("service", whole)).after == (victim.booking.allocation,)
 
 
 def sharing(bench: Bench, *, own: int) -> msg.Grant:
     """A pod of a namespace that is guaranteed 20,000 MiB has a share of so many, another one that may go a GPU."""
     for name in ("node-a", "node-b"):
         bench.add_node(snapshot(name, (gpu_report(name, 0, mig=False),), modes=MODES))
-    quota = msg.QuotaSet(namespace="research", guaranteed=msg.Amounts(memory_mib=20_000))
-    bench.land_all(bench.observe(subjects.quota("research"), quota))
-    run(bench, high("one", mps(own), namespace="research"))
-    return run(bench, low("two", claim(profile=None), namespace="research"))
+    guarantee(bench, memory_mib=20_000)
+    bench.run(high("one", mps(own), namespace="research"))
+    return bench.run(low("two", claim(profile=None), namespace="research"))
 
 
 def test_a_share_that_is_made_smaller_fills_a_guarantee_by_what_it_becomes(empty):
     """It counts as before until its processes have ended: by then the other pod would be gone, for nothing."""
     victim = sharing(empty, own=30_000)
     adjusted(empty, "one", memory_mib=4_000)
-    (pending,) = said(empty.land_all(empty.request(high("service", claim(profile=None)))))
-    assert isinstance(pending, msg.Pending)
+    assert kinds(empty.asks(high("service", claim(profile=None)))) == [msg.Pending]
 
-    back = adjusted(empty, "one", memory_mib=20_000)
-    answered(empty, back)
+    answered(empty, adjusted(empty, "one", memory_mib=20_000))
     assert list(empty.allocator.ctx.sparing.leaving_of) == []
-    (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, msg.Grant)]
+    (promise,) = only(msg.Grant, tick(empty, 10))
     assert (promise.booking.request, promise.after) == ("service", (victim.booking.allocation,))
 
 
@@ -156,7 +135,7 @@ def test_who_may_go_and_is_being_made_smaller_is_not_counted_twice(empty):
     """A pod would wait for ever for the place of one who may go, while that one is changed."""
     sharing(empty, own=20_000)
     empty.add_node(snapshot("node-c", (gpu_report("node-c", 0, mig=False),), modes=MODES))
-    victim = run(empty, low("three", mps(30_000), namespace="research", priority=-1))
+    victim = empty.run(low("three", mps(30_000), namespace="research", priority=-1))
     adjusted(empty, "three", memory_mib=25_000)
     promise = promise_for(empty, high("service", claim(profile=None), priority=0))
     assert promise.after == (victim.booking.allocation,)
@@ -172,16 +151,14 @@ def test_an_order_to_evict_that_is_not_sent_yet_is_decided_anew_when_a_share_is_
     assert empty.request(high("service", claim(profile=None))) == []
     assert {*empty.allocator.ctx.sparing.taken} == {victim.booking.allocation}
     smaller = empty.handle(AdjustAsked(1, change("one", memory_mib=4_000)))
-    written = everything(empty, [first, *[each for each in smaller if isinstance(each, Write)]])
+    written = empty.words([first, *smaller])
     assert [each.booking.request for each in written if isinstance(each, msg.Grant)] == ["first", "one"]
     assert [each.request for each in written if isinstance(each, msg.Pending)] == ["service"]
 
 
 def test_victims_of_others_give_a_namespace_no_quota(bench):
     """tensor-fusion B7: what is freed of another namespace does not count for the preemptor's limit."""
-    quota = msg.QuotaSet(namespace="default", total=msg.Amounts(gpus=1))
-    bench.land_all(bench.observe(subjects.quota("default"), quota))
-    run(bench, low("theirs", claim(profile="4g.20gb"), namespace="research"))
-    run(bench, low("mine", HALF, priority=20))
-    written = said(bench.land_all(bench.request(high("service", claim(profile="4g.20gb")))))
-    assert [type(each) for each in written] == [msg.Pending]
+    bench.limit(gpus=1)
+    bench.run(low("theirs", claim(profile="4g.20gb"), namespace="research"))
+    bench.run(low("mine", HALF, priority=20))
+    assert kinds(bench.asks(high("service", claim(profile="4g.20gb")))) == [msg.Pending]

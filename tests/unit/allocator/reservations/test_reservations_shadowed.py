@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 from factories.scheduling.allocator import asked, claim, gpu_report, snapshot, working_allocator
-from factories.scheduling.gangs import ask, everything, grants, tick
+from factories.scheduling.gangs import grants, tick
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
@@ -19,12 +19,12 @@ def test_a_pod_of_two_gpus_is_promised_them_where_only_tenants_are_in_its_way(us
     """`useless` nodes have a free GPU and one with an instance that somebody made by hand; it stays for good."""
     bench = working_allocator(SchedulerConfig())
     bench.add_node(snapshot("busy", (gpu_report("busy", 0), gpu_report("busy", 1))))
-    tenants = grants(ask(bench, asked("t0", WHOLE), asked("t1", WHOLE)))
+    tenants = grants(bench.asks(asked("t0", WHOLE), asked("t1", WHOLE)))
     assert {each.booking.node for each in tenants.values()} == {"busy"}
     for number in range(useless):
         name = f"useless-{number}"
         bench.add_node(snapshot(name, (gpu_report(name, 0), gpu_report(name, 1, instances=FOREIGN))))
-    said = ask(bench, asked("large", TWO))
+    said = bench.asks(asked("large", TWO))
     said += tick(bench, 61.0, times=50)
     promised = grants(said).get("large")
     assert promised.booking.node == "busy"
@@ -39,17 +39,17 @@ def test_nodes_with_slices_in_quarantine_hide_no_others():
         bench.add_node(snapshot(name, (gpu_report(name, 0), gpu_report(name, 1))))
     sick = {}
     for number in range(4):
-        sick |= grants(ask(bench, asked(f"s{number}", WHOLE)))
+        sick |= grants(bench.asks(asked(f"s{number}", WHOLE)))
     one_of = {each.booking.node: each for each in sick.values()}
     for each in one_of.values():
         word = msg.SliceQuarantined(
             allocation=each.booking.allocation, request=each.booking.request, revision=1, message="stuck"
         )
-        everything(bench, bench.observe(subjects.slice_(each.booking.node, each.booking.allocation), word))
+        bench.words(bench.observe(subjects.slice_(each.booking.node, each.booking.allocation), word))
     bench.add_node(snapshot("busy", (gpu_report("busy", 0), gpu_report("busy", 1))))
     for _ in range(3):
         tick(bench, 2.0)
-    said = ask(bench, asked("large", TWO))
+    said = bench.asks(asked("large", TWO))
     said += tick(bench, 61.0, times=50)
     promised = grants(said).get("large")
     assert promised.booking.node == "busy"
@@ -62,10 +62,10 @@ def test_a_pod_is_promised_a_gpu_of_a_node_that_has_its_cpu(useless):
     for name, gpus, cores in (("small", useless, 8.0), ("large", 1, 64.0)):
         bench.observe(subjects.host(name), msg.HostFacts(cpu_cores=cores, memory_mib=500_000, pods_free=100))
         bench.add_nodes(name, gpus=gpus)
-    tenants = grants(ask(bench, *(asked(f"t{number}", WHOLE) for number in range(useless + 1))))
+    tenants = grants(bench.asks(*(asked(f"t{number}", WHOLE) for number in range(useless + 1))))
     assert len(tenants) == useless + 1
     needs = msg.HostNeeds(room=msg.HostRoom(cpu_milli=16_000, memory_mib=1000))
-    said = ask(bench, msgspec.structs.replace(asked("pod", WHOLE), host=needs))
+    said = bench.asks(msgspec.structs.replace(asked("pod", WHOLE), host=needs))
     said += tick(bench, 61.0, times=50)
     promised = grants(said).get("pod")
     assert promised.booking.node == "large"
