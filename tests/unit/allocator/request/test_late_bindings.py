@@ -6,10 +6,15 @@ from factories.scheduling.allocator import (
     FOLDER,
     INCARNATION,
     Bench,
+    all_said,
     asked,
+    bound_of,
     gpu_report,
+    kinds,
+    messages,
     news_of,
-    ready_of,
+    only,
+    report_of,
     snapshot,
     whole_gpu,
 )
@@ -22,9 +27,8 @@ from sluice.contracts.bus.events import (
     ReadingCaughtUp,
     ReadingStarted,
     Stream,
-    Write,
 )
-from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId
 from sluice.contracts.reasons import Refusal, RefusalReason
 
 P1 = RequestId("p1")
@@ -38,80 +42,49 @@ def grant(allocation: AllocationId, node: NodeName) -> msg.Grant:
     return msg.Grant(revision=1, incarnation=INCARNATION, booking=whole_gpu(allocation, node=node))
 
 
-def bound(allocation: AllocationId, node: NodeName) -> msg.Bound:
-    word = ready_of(grant(allocation, node))
-    return msg.Bound(
-        request=P1,
-        request_revision=1,
-        allocation=allocation,
-        node=node,
-        revision=1,
-        ticket=word.ticket,
-        containers=word.containers,
-        source=FOLDER,
-    )
+LATE_BOUND = bound_of(grant(LATE, OTHER))
 
 
 def opened(empty, node: NodeName, *there: AllocationId) -> list:
     """A node comes back after the wipe, with what its agent reports, and is opened. Returns the words written."""
-    reports = tuple(
-        msg.SliceReport(booking=grant(each, node).booking, revision=1, state="ready", revoked=False) for each in there
-    )
+    reports = tuple(report_of(grant(each, node).booking) for each in there)
     written = empty.add_node(snapshot(node, (gpu_report(node, 0),), slices=reports, generation=2))
-    return [write.message for write in written] + [
-        write.message
-        for each in there
-        for write in empty.land_all(empty.observe(subjects.slice_(node, each), ready_of(grant(each, node))))
-    ]
+    return messages(written) + [word for each in there for word in empty.words(empty.ready(grant(each, node)))]
 
 
-def words(instructions) -> list:
-    return [
-        each.message for each in instructions if isinstance(each, Write) and not isinstance(each.message, msg.Pending)
-    ]
-
-
-def late(empty, allocation: AllocationId = LATE, node: NodeName = OTHER) -> list:
+def late(empty) -> list:
     """It lands. Returns what is written for that, and for what follows."""
-    heard = empty.observe(subjects.binding(P1), bound(allocation, node))
-    return [write.message for write in empty.land_all(heard) if not isinstance(write.message, msg.Pending)]
+    return empty.words(empty.observe(subjects.binding(P1), LATE_BOUND), but=msg.Pending)
+
+
+def closed(empty) -> None:
+    """The surplus slice is taken back after the wipe."""
+    empty.read_all(incarnation=LIFE)
+    opened(empty, OTHER)
+    assert kinds(empty.words(empty.gone(grant(LATE, OTHER)))) == [msg.Closed]
 
 
 def test_a_late_word_that_nobody_asks_for_is_released_when_its_source_has_told_all(empty):
     """It would stand for ever, and count as a pod that is bound."""
-    empty.read_all(incarnation=LIFE)
-    opened(empty, OTHER)
-    empty.tick()
-    gone = [write.message for write in empty.land_all(empty.gone(grant(LATE, OTHER)))]
-    assert [type(each) for each in gone] == [msg.Closed]
+    closed(empty)
     empty.observe(subjects.ledger(OTHER, LATE), None)
     assert late(empty) == []
-    synced = msg.SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0)
-    empty.observe(subjects.source(FOLDER), synced)
+    empty.observe(*all_said())
     empty.now += 1
     empty.tick()
     empty.now += 31
-
-    assert words(empty.tick()) == [msg.Released(request=P1, cause="its request is gone")]
-
-
-def closed_and_late(empty) -> None:
-    """The surplus slice is taken back after the wipe; then the binding to it lands, and its source is silent."""
-    empty.read_all(incarnation=LIFE)
-    opened(empty, OTHER)
-    assert [type(write.message) for write in empty.land_all(empty.gone(grant(LATE, OTHER)))] == [msg.Closed]
-    assert late(empty) == [], "its pod may have another one"
+    assert messages(empty.tick(), but=msg.Pending) == [msg.Released(request=P1, cause="its request is gone")]
 
 
 def test_a_pod_keeps_its_slice_although_a_late_word_names_one_that_is_closed(empty):
     """It would be released before its source has spoken, and lose the slice that it runs on when its node is back."""
-    closed_and_late(empty)
-    assert words(empty.request(WANTS)) == []
+    closed(empty)
+    assert late(empty) == [], "its pod may have another one"
+    assert messages(empty.request(WANTS), but=msg.Pending) == []
 
     written = opened(empty, ITS_NODE, ITS)
-
-    assert [(each.allocation, each.revision) for each in written if isinstance(each, msg.Bound)] == [(ITS, 2)]
-    assert not [each for each in written if isinstance(each, (msg.Revoke, msg.Released))]
+    assert [(each.allocation, each.revision) for each in only(msg.Bound, written)] == [(ITS, 2)]
+    assert not only((msg.Revoke, msg.Released), written)
 
 
 @pytest.mark.parametrize("speaks", ["before its node is back", "after that"])
@@ -120,52 +93,42 @@ def test_a_pod_that_runs_keeps_its_slice_although_a_refusal_lands_late(empty, sp
     refusal = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no known GPU model has this profile")
     empty.read_all(incarnation=LIFE)
     empty.observe(subjects.binding(P1), msg.Refused(request=P1, request_revision=1, refusal=refusal, source=FOLDER))
-    written = [] if speaks == "after that" else words(empty.request(WANTS))
-
+    written = [] if speaks == "after that" else messages(empty.request(WANTS))
     written += opened(empty, ITS_NODE, ITS)
     if speaks == "after that":
-        written += [write.message for write in empty.land_all(empty.request(WANTS))]
+        written += empty.asks(WANTS)
 
-    assert [each.allocation for each in written if isinstance(each, msg.Bound)] == [ITS]
-    assert not [each for each in written if isinstance(each, msg.Revoke)]
-
-
-def two_late(empty, *there) -> list:
-    """Binding and ask of before the wipe, when the slice that was bound is gone, and what agents say is `there`."""
-    empty.read_all(incarnation=LIFE)
-    opened(empty, OTHER)
-    for word in there:
-        empty.observe(subjects.slice_(ITS_NODE, ITS), word)
-    assert [type(write.message) for write in empty.land_all(empty.gone(grant(LATE, OTHER)))] == [msg.Closed]
-    heard = late(empty)
-    asks = [write.message for write in empty.land_all(empty.request(asked("p1")))]
-    return [*heard, *(each for each in asks if not isinstance(each, msg.Pending))]
+    assert [each.allocation for each in only(msg.Bound, written)] == [ITS]
+    assert not only(msg.Revoke, written)
 
 
 def test_a_pod_of_which_two_words_are_late_gets_no_slice_that_is_broken(empty):
     """It would wait for ever for a slice that cannot be used, without a reason."""
-    two_late(empty, msg.SliceDegraded(allocation=ITS, request=P1, revision=1, message="gone"))
-    report = msg.SliceReport(booking=grant(ITS, ITS_NODE).booking, revision=1, state="degraded", revoked=False)
-
+    empty.read_all(incarnation=LIFE)
+    opened(empty, OTHER)
+    empty.breaks(grant(ITS, ITS_NODE))
+    assert kinds(empty.words(empty.gone(grant(LATE, OTHER)))) == [msg.Closed]
+    late(empty)
+    empty.asks(asked("p1"))
+    report = report_of(grant(ITS, ITS_NODE).booking, state="degraded")
     written = empty.add_node(snapshot(ITS_NODE, (gpu_report(ITS_NODE, 0),), slices=(report,), generation=2))
-
-    assert [write.message.booking.allocation for write in written if isinstance(write.message, msg.Revoke)] == [ITS]
+    assert [each.booking.allocation for each in only(msg.Revoke, written)] == [ITS]
 
 
 def test_the_allocator_goes_on_when_a_node_is_opened_for_which_an_orphaned_answer_waited(empty: Bench):
     """It waits for one node, then for another one; the allocator would end, and no pod be served anywhere."""
     empty.read_all(incarnation=LIFE)
     # A picture of node-a of the life before lands late, and a binding to a slice on node-b. p1 has gone meanwhile.
-    report = msg.SliceReport(booking=grant(ITS, ITS_NODE).booking, revision=1, state="ready", revoked=False)
-    empty.pull(snapshot(ITS_NODE, (gpu_report(ITS_NODE, 0),), slices=(report,), generation=1), incarnation="1000")
-    empty.observe(subjects.binding(P1), bound(LATE, OTHER))
-    empty.observe(subjects.source(FOLDER), msg.SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0))
+    report = report_of(grant(ITS, ITS_NODE).booking)
+    empty.pull(snapshot(ITS_NODE, (gpu_report(ITS_NODE, 0),), slices=(report,)), incarnation="1000")
+    empty.observe(subjects.binding(P1), LATE_BOUND)
+    empty.observe(*all_said())
     at = empty.allocator.ctx.facts.sequences[Stream.BOOK][subjects.binding(P1).subject]
     for _ in range(40):
         empty.now += 1
         empty.tick()
     empty.handle(ReadingStarted(Stream.BOOK, LIFE))  # as `unbacked` has asked for
-    empty.handle(Observed(Stream.BOOK, Entry(subjects.binding(P1).subject, at, OperationId("x-1"), bound(LATE, OTHER))))
+    empty.handle(Observed(Stream.BOOK, Entry(subjects.binding(P1).subject, at, OperationId("x-1"), LATE_BOUND)))
     empty.handle(ReadingCaughtUp(Stream.BOOK))
     for number in range(100):  # more of OTHER's pods wait for it than are looked at in one tick
         name = f"w{number}"

@@ -6,10 +6,13 @@ from factories.scheduling.allocator import (
     FOLDER,
     INCARNATION,
     asked,
+    bound_of,
     claim,
     gpu_report,
+    messages,
     news_of,
-    ready_of,
+    only,
+    report_of,
     snapshot,
     whole_gpu,
 )
@@ -17,8 +20,8 @@ from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
-from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId
+from sluice.contracts.bus.events import ReadAgain, Stream, Ticked
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId, SourceName
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice.contracts.ticket_paths import ticket_name
 
@@ -27,20 +30,17 @@ OLD = AllocationId("p1_old_1")
 HELD = msg.Held(node=NODE, allocation=OLD)
 
 
-def booking(allocation: str = OLD, *, node: NodeName = NODE) -> msg.Booking:
-    return whole_gpu(allocation, node=node)
-
-
-def old_word():
-    return ready_of(msg.Grant(revision=3, incarnation=INCARNATION, booking=booking()))
-
-
-def messages(instructions) -> list:
-    return [each.message for each in instructions if isinstance(each, Write)]
+GPUS = (gpu_report("node-a", 0),)
+ASKS = replace(asked("p1"), held=HELD)
+"""A pod that remembers its slice."""
+GRANT = msg.Grant(revision=3, incarnation=INCARNATION, booking=whole_gpu(OLD))
+LATE_BOUND = bound_of(GRANT, slice_sequence=7, source=SourceName(""))
+"""A binding that was sent before the broker was wiped, and landed after that."""
+P1, BINDING = RequestId("p1"), subjects.binding(RequestId("p1"))
 
 
 def said(instructions) -> list:
-    return [each for each in messages(instructions) if not isinstance(each, (msg.Pending, msg.WaitOver))]
+    return messages(instructions, but=(msg.Pending, msg.WaitOver))
 
 
 def tick(bench, seconds: float) -> list:
@@ -49,59 +49,29 @@ def tick(bench, seconds: float) -> list:
 
 
 def opened(empty, **changes) -> None:
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), **changes))
+    empty.add_node(snapshot("node-a", GPUS, **changes))
     empty.said.clear()
 
 
-def _reported(empty):
-    report = msg.SliceReport(booking=booking(), revision=3, state="ready", revoked=False)
-    seen = snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,), generation=2)
-    empty.pull(seen)
-
-
-def _another_life(empty):
-    empty.observe(subjects.node(NODE), news_of(snapshot("node-a", (), agent_run="agent-2")))
-
-
-def _not_pulled(empty):
-    empty.observe(subjects.node(NODE), news_of(snapshot("node-a", (), generation=9)))
-
-
-def _stale(empty):
-    seen = snapshot("node-a", (gpu_report("node-a", 0),), generation=2)
-    empty.pull(seen, stale=True)
-
-
-def _booked(empty):
-    empty.request(replace(asked("p1"), held=HELD))
-    grant = msg.Grant(revision=3, incarnation=INCARNATION, booking=booking(), adopted=True)
-    empty.observe(subjects.ledger(NODE, OLD), grant)
-
-
-@pytest.mark.parametrize("known", [_reported, _another_life, _not_pulled, _stale, _booked])
+@pytest.mark.parametrize("known", ["reported", "of another life", "not pulled", "stale", "booked"])
 def test_a_word_of_a_slice_that_somebody_may_have_is_left_alone(empty, known):
     """Running training would be ended by an allocator that has not heard everything."""
     opened(empty)
-    empty.observe(subjects.slice_(NODE, OLD), old_word())
+    empty.ready(GRANT)
     tick(empty, 1.0)
-    known(empty)
+    if known == "reported":
+        empty.pull(snapshot("node-a", GPUS, slices=(report_of(GRANT.booking, revision=3),), generation=2))
+    elif known == "of another life":
+        empty.observe(subjects.node(NODE), news_of(snapshot("node-a", (), agent_run="agent-2")))
+    elif known == "not pulled":
+        empty.observe(subjects.node(NODE), news_of(snapshot("node-a", (), generation=9)))
+    elif known == "stale":
+        empty.pull(snapshot("node-a", GPUS, generation=2), stale=True)
+    else:
+        empty.request(ASKS)
+        empty.reads(replace(GRANT, adopted=True))
     for _ in range(5):
-        assert not any(isinstance(each, msg.Revoke) for each in messages(tick(empty, 20.0)))
-
-
-def late_bound():
-    """A binding that was sent before the broker was wiped, and landed after that."""
-    word = old_word()
-    return msg.Bound(
-        request=RequestId("p1"),
-        request_revision=1,
-        allocation=OLD,
-        node=NODE,
-        revision=1,
-        ticket=word.ticket,
-        containers=word.containers,
-        slice_sequence=7,
-    )
+        assert not only(msg.Revoke, tick(empty, 20.0))
 
 
 @pytest.mark.parametrize("end", ["withdrawn", "still wanted"])
@@ -112,92 +82,59 @@ def test_a_binding_that_landed_after_a_wipe_does_not_stand_for_ever(empty, end):
         word = msg.RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone", held=HELD)
         cause = "pod gone"
     else:
-        word, cause = replace(asked("p1"), held=HELD), "slice lost: it is no longer in the ledger"
-    binding = subjects.binding(RequestId("p1"))
-    empty.observe(binding, late_bound())
-    request = subjects.request(RequestId("p1"))
-    assert said(empty.observe(request, word)) == []
+        word, cause = ASKS, "slice lost: it is no longer in the ledger"
+    empty.observe(BINDING, LATE_BOUND)
+    assert said(empty.observe(subjects.request(P1), word)) == []
     passed = [[each for each in tick(empty, after) if each == ReadAgain(Stream.BOOK)] for after in (29.0, 2.0, 60.0)]
     assert passed == [[], [ReadAgain(Stream.BOOK)], []], "once is enough"
-    head = empty.allocator.ctx.facts.heads[NODE]
-    empty.handle(ReadingStarted(Stream.BOOK, INCARNATION))
-    empty.observe(subjects.head(NODE), head)
-    empty.observe(binding, late_bound())
-    assert said(empty.handle(ReadingCaughtUp(Stream.BOOK))) == [msg.Released(request=RequestId("p1"), cause=cause)]
+    head = (subjects.head(NODE), empty.allocator.ctx.facts.heads[NODE])
+    again = empty.read_again(Stream.BOOK, head, (BINDING, LATE_BOUND))
+    assert said(again) == [msg.Released(request=P1, cause=cause)]
 
 
 def test_an_entry_that_is_overwritten_on_its_way_costs_no_reading(empty):
     """The whole book would be read whenever a slice ends as it is bound."""
     opened(empty)
-    empty.observe(subjects.binding(RequestId("p1")), late_bound())
-    empty.observe(
-        subjects.ledger(NODE, OLD), msg.Revoke(revision=2, incarnation=INCARNATION, booking=booking(), cause="x")
-    )
-    assert not any(isinstance(each, ReadAgain) for each in tick(empty, 60.0))
+    empty.observe(BINDING, LATE_BOUND)
+    empty.reads(msg.Revoke(revision=2, incarnation=INCARNATION, booking=GRANT.booking, cause="x"))
+    assert not only(ReadAgain, tick(empty, 60.0))
 
 
-def _of_another_life(empty) -> list:
-    """Its grant has landed late, and its node is opened without it."""
-    empty.observe(subjects.ledger(NODE, OLD), msg.Grant(revision=1, incarnation=Incarnation("0"), booking=booking()))
-    return empty.add_nodes("node-a")
-
-
-def _failed(empty) -> list:
-    """It is there, and its agent says that it cannot be used."""
-    report = msg.SliceReport(booking=booking(), revision=3, state="failed", revoked=False)
-    written = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,)))
-    word = msg.SliceFailed(allocation=OLD, request=RequestId("p1"), revision=3, error="Unknown", message="no answer")
-    return written + empty.land_all(empty.observe(subjects.slice_(NODE, OLD), word))
-
-
-@pytest.mark.parametrize("lost", [_of_another_life, _failed])
+@pytest.mark.parametrize("lost", ["a late grant of another life", "it failed"])
 def test_a_pod_whose_slice_is_just_taken_back_is_given_no_other(empty, lost):
     """Pinned to its node, it could not use one: others would wait, or be evicted, for nothing."""
     empty.add_nodes("node-b")
-    empty.request(replace(asked("p1"), held=HELD))
-
-    landed = [write.message for write in lost(empty)]
-
-    assert [each.booking.allocation for each in landed if isinstance(each, msg.Revoke)] == [OLD]
-    assert not [each for each in landed if isinstance(each, msg.Grant) and not each.adopted]
-
-
-def told_of_its_loss(request: str) -> list:
-    """What a pod with a vanished slice reads: nothing was published before, so it is waived first."""
-    cause = "slice lost: node-a no longer has it"
-    waived = msg.Waived(
-        request=RequestId(request),
-        request_revision=1,
-        allocations=(),
-        cause=cause,
-        incarnation=INCARNATION,
-        source=FOLDER,
-    )
-    return [waived, msg.Released(request=RequestId(request), cause=cause)]
+    empty.request(ASKS)
+    if lost == "it failed":
+        report = report_of(GRANT.booking, revision=3, state="failed")
+        landed = empty.add_node(snapshot("node-a", GPUS, slices=(report,)))
+        landed += empty.land_all(empty.fails(GRANT, "no answer"))
+    else:
+        empty.reads(replace(GRANT, revision=1, incarnation=Incarnation("0")))
+        landed = empty.add_nodes("node-a")
+    assert [each.booking.allocation for each in only(msg.Revoke, landed)] == [OLD]
+    assert all(each.adopted for each in only(msg.Grant, landed))
 
 
 def test_a_slice_that_such_a_pod_was_given_elsewhere_is_waived_and_taken_back(empty):
     """It was granted before its source's word was read again: a pinned pod cannot use it."""
     opened(empty)
     empty.add_nodes("node-b")
-    grant = msg.Grant(revision=1, incarnation=INCARNATION, booking=booking("p1_new_1", node=OTHER))
-    empty.observe(subjects.ledger(OTHER, AllocationId("p1_new_1")), grant)
+    grant = msg.Grant(revision=1, incarnation=INCARNATION, booking=whole_gpu("p1_new_1", node=OTHER))
+    empty.reads(grant)
     why = "surplus: its pod runs where its lost slice was: node-a no longer has it"
-    (write,) = [each for each in empty.request(replace(asked("p1"), held=HELD)) if isinstance(each, Write)]
-    assert write.message == msg.Waived(
-        request=RequestId("p1"),
-        request_revision=1,
-        allocations=(AllocationId("p1_new_1"),),
-        cause=why,
-        incarnation=INCARNATION,
-        source=FOLDER,
-        alone=True,
-    )
-    (revoke,) = empty.land_all([write])[1:]
-    assert revoke.message == msg.Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause=why)
-    landed = [each.message for each in empty.land_all(empty.gone(grant))]
-    assert not any(isinstance(each, msg.Bound) for each in landed)
-    assert landed[-1] == msg.Released(request=RequestId("p1"), cause="slice lost: node-a no longer has it")
+    first = empty.request(ASKS)
+    assert messages(first) == [waived("p1", why, AllocationId("p1_new_1"), alone=True)]
+    (revoke,) = messages(empty.land_all(first))[1:]
+    assert revoke == msg.Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause=why)
+    landed = empty.words(empty.gone(grant))
+    assert not only(msg.Bound, landed)
+    assert landed[-1] == msg.Released(request=P1, cause="slice lost: node-a no longer has it")
+
+
+def waived(request: str, cause: str, *allocations: AllocationId, alone: bool = False) -> msg.Waived:
+    about = {"allocations": allocations, "incarnation": INCARNATION, "source": FOLDER, "alone": alone}
+    return msg.Waived(request=RequestId(request), request_revision=1, cause=cause, **about)
 
 
 @pytest.mark.parametrize("late", [(), (OLD,), (AllocationId("p1_old_2"),)], ids=["none", "of it", "of another"])
@@ -207,17 +144,14 @@ def test_a_pod_goes_whose_slice_is_being_taken_back_when_its_source_does_not_kno
     A binding of before may have landed since, and does not say that its source was told.
     """
     for each in late:
-        empty.observe(subjects.binding(RequestId("p1")), replace(late_bound(), allocation=each))
-    empty.request(replace(asked("p1"), held=HELD))
-    report = msg.SliceReport(booking=booking(), revision=3, state="quarantined", revoked=True)
-    landed = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,)))
-    (revoke,) = [each.message for each in landed if isinstance(each.message, msg.Revoke)]
-    (order,) = [each.message for each in landed if isinstance(each.message, msg.EvictionOrdered)]
+        empty.observe(BINDING, replace(LATE_BOUND, allocation=each))
+    empty.request(ASKS)
+    report = report_of(GRANT.booking, revision=3, state="quarantined", revoked=True)
+    landed = empty.add_node(snapshot("node-a", GPUS, slices=(report,)))
+    (revoke,), (order,) = only(msg.Revoke, landed), only(msg.EvictionOrdered, landed)
     assert revoke.booking.allocation == OLD
     assert order.cause == "its slice on node-a is being revoked"
-
-    later = [each.message for each in empty.land_all(empty.ends("p1", held=HELD))]
-    assert later == [msg.EvictionOver(request=RequestId("p1"))]
+    assert empty.words(empty.ends("p1", held=HELD)) == [msg.EvictionOver(request=P1)]
 
 
 def test_a_pod_that_never_heard_of_its_slice_ends_after_the_slice(empty):
@@ -229,32 +163,30 @@ def test_a_pod_that_never_heard_of_its_slice_ends_after_the_slice(empty):
     empty.observe(subjects.node(NODE), news_of(snapshot("node-a", ())))
     assert said(empty.ends("p1")) == []
 
-    report = msg.SliceReport(booking=booking(), revision=3, state="ready", revoked=False)
-    landed = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,)))
-    (revoke,) = [each.message for each in landed if isinstance(each.message, msg.Revoke)]
-    assert not [each for each in landed if isinstance(each.message, msg.Released)]
-    lost = msg.Grant(revision=revoke.revision, incarnation=INCARNATION, booking=revoke.booking)
-    ended = [each.message for each in empty.land_all(empty.gone(lost, revoke.revision))]
-    assert ended[-1] == msg.Released(request=RequestId("p1"), cause="pod gone")
+    landed = empty.add_node(snapshot("node-a", GPUS, slices=(report_of(GRANT.booking, revision=3),)))
+    (revoke,) = only(msg.Revoke, landed)
+    assert not only(msg.Released, landed)
+    ended = empty.words(empty.gone(GRANT, revoke.revision))
+    assert ended[-1] == msg.Released(request=P1, cause="pod gone")
 
 
 def test_a_pod_that_never_had_a_slice_waits_for_a_node_that_stays_away_only_for_a_while(empty):
     empty.observe(subjects.node(NODE), news_of(snapshot("node-a", ())))
     assert said(empty.ends("p1")) == []
     assert said(tick(empty, 29.0)) == []
-    assert said(tick(empty, 2.0)) == [msg.Released(request=RequestId("p1"), cause="pod gone")]
+    assert said(tick(empty, 2.0)) == [msg.Released(request=P1, cause="pod gone")]
 
 
 def test_a_pod_waits_while_its_node_is_not_open(empty):
     """It runs there, perhaps: it would lose its slice for a node that is late."""
     empty.observe(subjects.node(NODE), news_of(snapshot("node-a", ())))
-    assert said(empty.request(replace(asked("p1"), held=HELD))) == []
+    assert said(empty.request(ASKS)) == []
     assert said(tick(empty, 100.0)) == []
 
 
 def test_a_pod_whose_node_is_not_open_yet_is_told_if_that_lasts(empty):
     """After a wipe all pods of a fleet wait for a moment: to say so and take it back would be half of all writes."""
-    assert messages(empty.request(replace(asked("p1"), held=HELD))) == []
+    assert messages(empty.request(ASKS)) == []
     assert messages(tick(empty, 29.0)) == []
     (pending,) = messages(tick(empty, 2.0))
     assert pending.message == "its slice is on node-a, which is not open yet"
@@ -269,39 +201,29 @@ def test_a_pod_whose_ticket_cannot_be_believed_waits_and_is_told(empty):
         f"its slice may be on node-a, which has lost its journal and cannot believe ticket {ticket}; "
         "`sluice gpus` says why: delete the pod, and it is given another"
     )
-    pending = msg.Pending(
-        request=RequestId("p1"),
-        request_revision=1,
-        message=message,
-        reasons=(ReasonCount(reason=WaitReason.NODE_NOT_OPEN, count=1, of="nodes"),),
-    )
-    assert messages(empty.request(replace(asked("p1"), held=HELD))) == [pending]
+    reasons = (ReasonCount(reason=WaitReason.NODE_NOT_OPEN, count=1, of="nodes"),)
+    pending = msg.Pending(request=P1, request_revision=1, message=message, reasons=reasons)
+    assert messages(empty.request(ASKS)) == [pending]
     assert said(tick(empty, 100.0)) == []
     other = replace(asked("p2"), held=msg.Held(node=NODE, allocation=AllocationId("p2_old_1")))
-    assert [each.message for each in empty.land_all(empty.request(other))] == told_of_its_loss("p2")
+    cause = "slice lost: node-a no longer has it"  # nothing was published before, so it is waived first
+    assert empty.asks(other) == [waived("p2", cause), msg.Released(request=RequestId("p2"), cause=cause)]
 
 
 def test_whoever_opens_a_node_says_what_was_ready_there_and_is_not_reported(bench):
     """A new agent would call a slice that lived one that could never be made, and its pod lose its place."""
     lived = bench.bound("p1", claim(profile="3g.20gb"))
     bench.granted("p2", claim(profile="1g.5gb"))  # never ready
-    again = snapshot("node-a", (gpu_report("node-a", 0),), agent_run=RunId("agent-2"), boot_id="boot-2")
-    (head,) = [each.message for each in bench.add_node(again) if isinstance(each.message, msg.NodeOpened)]
-    assert head == msg.NodeOpened(
-        node=NODE,
-        incarnation=INCARNATION,
-        boot_id="boot-2",
-        agent_run=RunId("agent-2"),
-        lived=(lived.booking.allocation,),
-    )
+    of_agent = {"agent_run": RunId("agent-2"), "boot_id": "boot-2"}
+    (head,) = only(msg.NodeOpened, bench.add_node(snapshot("node-a", GPUS, **of_agent)))
+    assert head == msg.NodeOpened(node=NODE, incarnation=INCARNATION, lived=(lived.booking.allocation,), **of_agent)
     assert msgspec.json.decode(msgspec.json.encode(head), type=msg.NodeOpened) == head
 
 
 def test_what_a_source_remembers_that_its_pod_has_was_ready_although_a_wiped_bus_tells_nothing_of_it(empty):
     """Its agent was making it again when the broker was wiped, and lost its disk then: the pod would lose its place."""
-    report = msg.SliceReport(booking=booking(), revision=3, state="making", revoked=False)
-    opened(empty, slices=(report,))
-    empty.request(replace(asked("p1"), held=HELD))
-    again = snapshot("node-a", (gpu_report("node-a", 0),), agent_run=RunId("agent-3"), boot_id="boot-3")
-    (head,) = [each.message for each in empty.add_node(again) if isinstance(each.message, msg.NodeOpened)]
+    opened(empty, slices=(report_of(GRANT.booking, revision=3, state="making"),))
+    empty.request(ASKS)
+    again = snapshot("node-a", GPUS, agent_run=RunId("agent-3"), boot_id="boot-3")
+    (head,) = only(msg.NodeOpened, empty.add_node(again))
     assert head.lived == (OLD,)

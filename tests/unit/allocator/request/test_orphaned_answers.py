@@ -2,43 +2,25 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, INCARNATION, asked, claim
+from factories.scheduling.allocator import FOLDER, INCARNATION, asked, bound_of, claim, kinds, messages, whole_gpu
+from factories.words import write_of
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Stream, Write, stream_of
-from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId, SourceName
+from sluice.contracts.bus.events import Write, stream_of
+from sluice.contracts.ids import Incarnation, NodeName, RequestId, RunId, SourceName
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice_allocator.core.events import AgentEnsured
 
 GONE = RequestId("gone")
-REFUSED = msg.Refused(
-    request=GONE,
-    request_revision=1,
-    refusal=Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no known GPU model has this profile"),
-    source=FOLDER,
-)
-WAIVED = msg.Waived(
-    request=GONE,
-    request_revision=1,
-    allocations=(AllocationId("gone_r9_1"),),
-    cause="its node does not answer",
-    incarnation=INCARNATION,
-    source=FOLDER,
-)
+ABOUT = {"request": GONE, "request_revision": 1, "source": FOLDER}
+UNKNOWN = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no known GPU model has this profile")
+REFUSED = msg.Refused(refusal=UNKNOWN, **ABOUT)
+GRANT = msg.Grant(revision=1, incarnation=INCARNATION, booking=whole_gpu("gone_r9_1", request=GONE))
+SURPLUS = (GRANT.booking.allocation,)
+WAIVED = msg.Waived(allocations=SURPLUS, cause="its node does not answer", incarnation=INCARNATION, **ABOUT)
 LATE = msgspec.structs.replace(WAIVED, incarnation=Incarnation("of another life"))
-LATE_BOUND = msg.Bound(
-    request=GONE,
-    request_revision=1,
-    allocation=AllocationId("gone_r9_1"),
-    node=NodeName("node-a"),
-    revision=1,
-    ticket="ticket-1",
-    containers=(),
-    source=FOLDER,
-    incarnation=Incarnation("of another life"),
-)
-
+LATE_BOUND = bound_of(GRANT, incarnation=Incarnation("of another life"))
 ANSWERS = {"refused": REFUSED, "waived": WAIVED, "waived in another life": LATE, "bound in another life": LATE_BOUND}
 
 
@@ -100,13 +82,10 @@ def test_an_answer_ends_after_what_was_granted(bench):
         revision=2, incarnation=INCARNATION, booking=grant.booking, cause="orphan: its source no longer requests it"
     )
     bench.land(revoke)
-    assert [i for i in tick(bench, 140.0) if isinstance(i, Write)] == []
+    assert messages(tick(bench, 140.0)) == []
 
-    assert isinstance(grant, msg.Grant)
-    closed = bench.land_all(bench.gone(grant))
-    assert [type(write.message) for write in closed] == [msg.Closed]
-    (released,) = [i for i in tick(bench, 141.0) if isinstance(i, Write)]
-    assert released.message == msg.Released(request=GONE, cause="its request is gone")
+    assert kinds(bench.words(bench.gone(grant))) == [msg.Closed]
+    assert messages(tick(bench, 141.0)) == [msg.Released(request=GONE, cause="its request is gone")]
 
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
@@ -119,18 +98,9 @@ def test_an_answer_that_nobody_asks_for_is_ended(bench, answer):
     assert tick(bench, 100.0) == []
     assert tick(bench, 129.0) == []
     (write,) = tick(bench, 131.0)
-    address = subjects.binding(GONE)
-    assert write == Write(
-        operation=write.operation,
-        attempt=1,
-        stream=Stream.BOOK,
-        subject=address.subject,
-        message=msg.Released(request=GONE, cause="its request is gone"),
-        guard=address.guard,
-        expected=bench.allocator.ctx.facts.sequences[stream_of(address.kind)][address.subject],
-        request=GONE,
-        ttl_s=3600,
-    )
+    address, over = subjects.binding(GONE), msg.Released(request=GONE, cause="its request is gone")
+    at = bench.allocator.ctx.facts.sequences[stream_of(address.kind)][address.subject]
+    assert write == write_of(address, over, at, write.operation, request=GONE, ttl_s=3600)
 
     bench.land(write)
     synced(bench, epoch=2)

@@ -2,11 +2,11 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, asked, claim, working_allocator
+from factories.scheduling.allocator import FOLDER, Bench, all_said, asked, claim, kinds, only, working_allocator
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import NodeName, RequestId, RunId
+from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.reasons import WaitReason
 from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.config import SchedulerConfig
@@ -44,28 +44,18 @@ def pod(name: str, host: msg.HostNeeds = msg.HostNeeds(), app: str = "llm", **mo
 
 def ask(bench: Bench, *pods: msg.AllocationRequested) -> list[str]:
     """Where each is granted a place, or the first reason why it waits."""
-    found = []
-    for each in pods:
-        last = [m for m in bench.words(bench.request(each)) if isinstance(m, msg.Grant | msg.Pending)][-1]
-        found.append(last.booking.node if isinstance(last, msg.Grant) else last.reasons[0].reason)
-    return found
-
-
-def ends(bench: Bench, name: str) -> dict[str, str]:
-    """A pod is gone: who is granted a place by that, and where."""
-    said = bench.words(bench.ends(name))
-    return {each.booking.request: each.booking.node for each in said if isinstance(each, msg.Grant)}
+    last = [only((msg.Grant, msg.Pending), bench.asks(each))[-1] for each in pods]
+    return [each.booking.node if isinstance(each, msg.Grant) else each.reasons[0].reason for each in last]
 
 
 def grants(bench: Bench) -> dict[str, msg.Grant]:
-    messages = (getattr(each, "message", None) for each in bench.said)
-    return {each.booking.request: each for each in messages if isinstance(each, msg.Grant)}
+    return {each.booking.request: each for each in only(msg.Grant, bench.said)}
 
 
 def is_gone(bench: Bench, name: str) -> set[str]:
     """A pod is gone, and so is its slice: who is granted a place by that."""
     before = grants(bench)
-    ends(bench, name)
+    bench.withdraw(name)
     bench.words(bench.gone(before[name]))
     return set(grants(bench)) - set(before)
 
@@ -87,7 +77,8 @@ def test_a_pod_that_another_wants_apart_is_kept_out_and_its_equals_are_not() -> 
     assert ask(bench, pod("a", ONE_PER_HOST, app="db")) == ["gpu-1"]
     places = ask(bench, pod("b"), pod("c", app="etl"), pod("d", app=""))
     assert places == [WaitReason.NODE_POD_ANTI_AFFINITY, "gpu-1", "gpu-1"]
-    assert ends(bench, "a") == {"b": "gpu-1"}
+    (grant,) = only(msg.Grant, bench.withdraw("a"))
+    assert (grant.booking.request, grant.booking.node) == ("b", "gpu-1")
 
 
 def test_who_waits_already_does_not_hold_up_its_equals_when_it_comes_to_be_kept_out() -> None:
@@ -110,59 +101,54 @@ def test_a_zone_without_gpus_counts_as_it_does_for_the_scheduler() -> None:
     assert "q" in grants(bench)
 
 
+RACK = {"topology_key": "rack", "selector": LLM}
+
+
 @pytest.mark.parametrize(
     "needs",
     [
-        msg.HostNeeds(spread=(msg.SpreadTerm(topology_key="rack", selector=LLM),)),
-        msg.HostNeeds(beside=(msg.PodTerm(topology_key="rack", selector=LLM, namespaces=("default",)),)),
+        msg.HostNeeds(spread=(msg.SpreadTerm(**RACK),)),
+        msg.HostNeeds(beside=(msg.PodTerm(**RACK, namespaces=("default",)),)),
     ],
 )
 def test_a_topology_key_that_no_node_carries_is_named(needs: msg.HostNeeds) -> None:
     """A larger maxSkew would not help: the nodes lack the label, all of them or some."""
     bench = bench_of(**{"gpu-1": facts("a"), "gpu-2": facts("b")})
-    said = bench.words(bench.request(pod("p", needs)))
-    (waits,) = [each for each in said if isinstance(each, msg.Pending)]
-    assert [each.reason for each in waits.reasons[:2]] == [
-        WaitReason.NO_NODE_CAN_FIT,
-        WaitReason.NODE_TOPOLOGY_LABEL_MISSING,
-    ]
+    (waits,) = only(msg.Pending, bench.asks(pod("p", needs)))
+    reasons = [WaitReason.NO_NODE_CAN_FIT, WaitReason.NODE_TOPOLOGY_LABEL_MISSING]
+    assert [each.reason for each in waits.reasons[:2]] == reasons
     assert "the label rack" in waits.message
     labelled = msgspec.structs.replace(facts(), labels={"rack": "r1"})
     bench.words(bench.observe(subjects.host(NodeName("gpu-2")), labelled))
     bench.words(bench.handle(Continue()))
     assert grants(bench)["p"].booking.node == "gpu-2"
     ask(bench, *(pod(f"full-{at}", msg.HostNeeds(node_name="gpu-2"), app="") for at in range(6)))
-    (waits,) = [each for each in bench.words(bench.request(pod("q", needs))) if isinstance(each, msg.Pending)]
+    (waits,) = only(msg.Pending, bench.asks(pod("q", needs)))
     assert WaitReason.NODE_TOPOLOGY_LABEL_MISSING in [each.reason for each in waits.reasons]
     assert WaitReason.NO_NODE_CAN_FIT not in [each.reason for each in waits.reasons]
 
 
+BESIDE_LLM = msg.HostNeeds(beside=ONE_PER_HOST.apart)
+
+
 def test_a_pod_waits_for_the_pod_that_it_wants_beside_it() -> None:
-    beside = msg.HostNeeds(beside=(msg.PodTerm(topology_key=HOSTNAME, selector=LLM, namespaces=("default",)),))
     bench = bench_of(**{"gpu-1": facts(), "gpu-2": facts()})
-    assert ask(bench, pod("cache", beside, app="cache")) == [WaitReason.NODE_POD_AFFINITY]
-    bench.words(bench.request(pod("llm", msg.HostNeeds(node_name="gpu-2"))))
+    assert ask(bench, pod("cache", BESIDE_LLM, app="cache")) == [WaitReason.NODE_POD_AFFINITY]
+    bench.asks(pod("llm", msg.HostNeeds(node_name="gpu-2")))
     assert {name: each.booking.node for name, each in grants(bench).items()} == {"llm": "gpu-2", "cache": "gpu-2"}
 
 
 def test_the_first_of_pods_that_want_to_be_together_is_not_kept_waiting_for_itself() -> None:
-    together = msg.HostNeeds(beside=(msg.PodTerm(topology_key=HOSTNAME, selector=LLM, namespaces=("default",)),))
     bench = bench_of(**{"gpu-1": facts(), "gpu-2": facts()})
-    assert ask(bench, *(pod(name, together) for name in "abc")) == ["gpu-1"] * 3
+    assert ask(bench, *(pod(name, BESIDE_LLM) for name in "abc")) == ["gpu-1"] * 3
 
 
 def test_a_host_port_is_given_once_on_a_node() -> None:
     """Of ours and of others' pods; another address or protocol is another port."""
     tcp, udp = msg.HostPort(port=8080), msg.HostPort(port=8080, protocol="UDP")
     bench = bench_of(**{"gpu-1": facts(ports=(msg.HostPort(port=9000, ip="10.0.0.1"),)), "gpu-2": facts()})
-    places = ask(
-        bench,
-        pod("a", msg.HostNeeds(ports=(tcp,))),
-        pod("b", msg.HostNeeds(ports=(tcp,))),
-        pod("c", msg.HostNeeds(ports=(tcp,))),
-        pod("d", msg.HostNeeds(ports=(udp,))),
-        pod("e", msg.HostNeeds(ports=(msg.HostPort(port=9000),))),
-    )
+    wanted = {"a": tcp, "b": tcp, "c": tcp, "d": udp, "e": msg.HostPort(port=9000)}
+    places = ask(bench, *(pod(name, msg.HostNeeds(ports=(port,))) for name, port in wanted.items()))
     assert places == ["gpu-1", "gpu-2", WaitReason.NODE_HOST_PORT_TAKEN, "gpu-1", "gpu-2"]
 
 
@@ -184,9 +170,9 @@ def test_a_volume_in_one_zone_takes_its_pod_there() -> None:
     bench = bench_of(**{"a-1": facts("a"), "b-1": facts("b")})
     assert ask(bench, pod("p", msg.HostNeeds(volumes=((in_b,),)))) == ["b-1"]
     in_c = (msg.NodeExpression(key=ZONE, operator="In", values=("c",)),)
-    said = bench.words(bench.request(pod("q", msg.HostNeeds(volumes=((in_c,),)))))
-    reasons = [each.reason for each in next(m for m in said if isinstance(m, msg.Pending)).reasons]
-    assert reasons[:2] == [WaitReason.NO_NODE_CAN_FIT, WaitReason.NODE_VOLUME_ELSEWHERE]
+    waits, *_ = only(msg.Pending, bench.asks(pod("q", msg.HostNeeds(volumes=((in_c,),)))))
+    reasons = [each.reason for each in waits.reasons[:2]]
+    assert reasons == [WaitReason.NO_NODE_CAN_FIT, WaitReason.NODE_VOLUME_ELSEWHERE]
 
 
 def test_nobody_is_evicted_for_a_place_that_the_scheduler_would_refuse() -> None:
@@ -194,8 +180,7 @@ def test_nobody_is_evicted_for_a_place_that_the_scheduler_would_refuse() -> None
     bench = bench_of(**{"gpu-1": facts()})
     weak = msg.Leeway(preemptible=True)
     assert ask(bench, *(pod(f"weak-{at}", leeway=weak) for at in range(7))) == ["gpu-1"] * 7
-    said = bench.words(bench.request(pod("strong", ONE_PER_HOST, priority=10)))
-    assert [type(each) for each in said] == [msg.Pending]
+    assert kinds(bench.asks(pod("strong", ONE_PER_HOST, priority=10))) == [msg.Pending]
     ask(bench, pod("as-strong", app="", priority=10))
     assert grants(bench)["as-strong"].evict  # it would have been, but for that
 
@@ -203,10 +188,9 @@ def test_nobody_is_evicted_for_a_place_that_the_scheduler_would_refuse() -> None
 def test_simulate_answers_as_the_grant_would_be() -> None:
     """The same filters, and the same reasons, before anybody has asked."""
     bench = bench_of(**{"gpu-1": facts()})
-    bench.observe(subjects.source(FOLDER), msg.SourceSynced(source=FOLDER, run=RunId("w"), epoch=1, count=0))
-    question = PodAsked(
-        "default", {"sluice.dev/profile": "1g.5gb"}, (ContainerRequest("main"),), ONE_PER_HOST, {"app": "llm"}
-    )
+    bench.observe(*all_said())
+    keys, labels = {"sluice.dev/profile": "1g.5gb"}, {"app": "llm"}
+    question = PodAsked("default", keys, (ContainerRequest("main"),), ONE_PER_HOST, labels)
     assert isinstance(simulate(bench.allocator.ctx, question)[0], WouldBind)
     assert ask(bench, pod("a", ONE_PER_HOST)) == ["gpu-1"]
     waits = simulate(bench.allocator.ctx, question)[0]
@@ -232,17 +216,12 @@ def test_what_is_freed_on_the_only_node_is_given_to_who_would_rather_be_elsewher
 @pytest.mark.parametrize("nodes", [6, 60])
 def test_a_decision_looks_at_as_many_nodes_in_a_large_fleet_as_in_a_small_one(monkeypatch, nodes: int) -> None:
     """Nodes with a replica are passed over, and one without is taken: the others are not looked at."""
-    looked_at: list[str] = []
-    why_not_on = SearchContext.why_not_on
-
-    def counted(look: SearchContext, node: Node) -> WaitReason | None:
-        looked_at.append(node.name)
-        return why_not_on(look, node)
-
+    looked_at: list[Node] = []
+    why = SearchContext.why_not_on
     bench = bench_of(**{f"gpu-{at:02}": facts("ab"[at % 2]) for at in range(nodes)})
     both = msgspec.structs.replace(ONE_PER_HOST, spread=OVER_ZONES.spread)
     ask(bench, *(pod(f"p{at}", both) for at in range(4)))
-    monkeypatch.setattr(SearchContext, "why_not_on", counted)
+    monkeypatch.setattr(SearchContext, "why_not_on", lambda look, node: looked_at.append(node) or why(look, node))
     assert ask(bench, pod("p4", both)) == ["gpu-04"]
     assert len(looked_at) <= 6
     looked_at.clear()

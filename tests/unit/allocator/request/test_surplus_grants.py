@@ -1,10 +1,8 @@
 """A grant that is not to stand, by what one allocator read last: another may have bound it since."""
 
-from collections.abc import Callable
-
-import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, INCARNATION, Bench, asked, claim, ready_of
+from factories.scheduling.allocator import FOLDER, INCARNATION, Bench, asked, bound_of, claim, messages, only
+from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
@@ -18,45 +16,9 @@ TOO_MUCH = claim(profile=None, gpus=9)
 WRONG = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no such profile")
 
 
-def _bound_elsewhere(bench: Bench) -> None:
-    bench.bound("p1")
-
-
-def _refused(bench: Bench) -> None:
-    """By its configuration; the other allocator has another one."""
-    bench.land_all(bench.request(asked("p1", TOO_MUCH)))
-
-
-def _rejected(bench: Bench) -> None:
-    bench.observe(
-        subjects.request(P1),
-        msg.RequestRejected(revision=1, source=FOLDER, origin="p1.yaml", name="p1", refusal=WRONG),
-    )
-
-
-def _refused_before_a_wipe_and_rejected(bench: Bench) -> None:
-    """Revisions begin again then."""
-    _refused(bench)
-    _rejected(bench)
-
-
-def _bound_by_another(grant: msg.Grant) -> msg.Bound:
-    booking, ready = grant.booking, ready_of(grant)
-    return msg.Bound(
-        request=P1,
-        request_revision=1,
-        allocation=booking.allocation,
-        node=booking.node,
-        revision=1,
-        ticket=ready.ticket,
-        containers=ready.containers,
-        source=FOLDER,
-    )
-
-
 def _other_grant(grant: msg.Grant, **booked: int) -> msg.Grant:
-    booking = msgspec.structs.replace(grant.booking, allocation=OTHER, request=P1, owner="p1", name="p1", **booked)
-    return msgspec.structs.replace(grant, booking=booking)
+    booking = replace(grant.booking, allocation=OTHER, request=P1, owner="p1", name="p1", **booked)
+    return replace(grant, booking=booking)
 
 
 def _waived_by_another(bench: Bench, other: msg.Grant) -> None:
@@ -67,43 +29,36 @@ def _waived_by_another(bench: Bench, other: msg.Grant) -> None:
     bench.observe(BINDING, waived)
 
 
-def _granted_by_another(bench: Bench, answered: Callable[[Bench], None]) -> tuple[msg.Grant, list[Write]]:
+@pytest.fixture(params=["bound elsewhere", "refused", "rejected", "refused before a wipe, and rejected"])
+def late(request: pytest.FixtureRequest, bench: Bench) -> tuple[msg.Grant, list[Write]]:
     """The grant of an allocator that reads late, after an answer without it; and what is written then."""
-    template = bench.granted("template")
-    answered(bench)
-    grant = _other_grant(template)
+    grant = _other_grant(bench.granted("template"))
+    if "bound" in request.param:
+        bench.bound("p1")
+    if "refused" in request.param:  # by its configuration; the other allocator has another one
+        bench.asks(asked("p1", TOO_MUCH))
+    if "rejected" in request.param:
+        rejected = msg.RequestRejected(revision=1, source=FOLDER, origin="p1.yaml", name="p1", refusal=WRONG)
+        bench.observe(subjects.request(P1), rejected)
     return grant, [each for each in bench.reads(grant) if isinstance(each, Write)]
 
 
-ANSWERS = pytest.mark.parametrize(
-    "answered", [_bound_elsewhere, _refused, _rejected, _refused_before_a_wipe_and_rejected]
-)
-
-
-@ANSWERS
-def test_a_grant_is_waived_under_the_guard_of_its_binding_before_it_is_revoked(
-    bench: Bench, answered: Callable[[Bench], None]
-) -> None:
-    grant, written = _granted_by_another(bench, answered)
+def test_a_grant_is_waived_under_the_guard_of_its_binding_before_it_is_revoked(bench: Bench, late) -> None:
+    _, written = late
     waiver, revoke = bench.land_all(written)
     assert waiver.subject == BINDING.subject
     assert isinstance(revoke.message, msg.Revoke)
-    assert revoke.message.booking.allocation == grant.booking.allocation
+    assert revoke.message.booking.allocation == OTHER
     waived = waiver.message.allocations if isinstance(waiver.message, msg.Waived) else waiver.message.waives
-    assert waived == (grant.booking.allocation,)
+    assert waived == (OTHER,)
 
 
-@ANSWERS
-def test_a_slice_that_another_has_bound_is_not_revoked_by_one_that_reads_late(
-    bench: Bench, answered: Callable[[Bench], None]
-) -> None:
+def test_a_slice_that_another_has_bound_is_not_revoked_by_one_that_reads_late(bench: Bench, late) -> None:
     """What it read was waived or edited since: the pod runs on the slice."""
-    grant, (waiver,) = _granted_by_another(bench, answered)
-    bound = _bound_by_another(grant)
+    grant, (waiver,) = late
     decided = bench.handle(WriteRefused(waiver.operation, next(bench.sequence) + 1))
-    decided += bench.observe(BINDING, bound)
-    about_it = [each for each in bench.words(decided) if isinstance(each, msg.Revoke)]
-    assert grant.booking.allocation not in {each.booking.allocation for each in about_it}
+    decided += bench.observe(BINDING, bound_of(grant))
+    assert OTHER not in {each.booking.allocation for each in only(msg.Revoke, bench.words(decided))}
 
 
 def test_a_binding_waives_what_else_its_request_was_granted(bench: Bench) -> None:
@@ -122,17 +77,16 @@ def test_a_waived_grant_is_not_bound_when_the_bound_slice_is_declined(bench: Ben
     (waiver,) = (each for each in bench.reads(other) if isinstance(each, Write))
     bench.land(waiver)  # its Revoke is written, and not answered
     bench.ready(other)
-    declined = msgspec.structs.replace(asked("p1"), revision=2, declined=grant.booking.allocation)
-    (waived,) = (each for each in bench.request(declined) if isinstance(each, Write))
-    assert isinstance(waived.message, msg.Waived)
-    assert set(waived.message.allocations) == {grant.booking.allocation, OTHER}
+    declined = replace(asked("p1"), revision=2, declined=grant.booking.allocation)
+    (waived,) = messages(bench.request(declined))
+    assert set(waived.allocations) == {grant.booking.allocation, OTHER}
 
 
 def test_a_refusal_repeats_what_is_waived_and_still_granted(bench: Bench) -> None:
     """It answers the revision that was read. Who knows the edit, and not the waiver that this replaces, would bind the
     slice while it is being revoked."""
     _waived_by_another(bench, _other_grant(bench.granted("template"), request_revision=2))
-    (refused,) = (each for each in bench.words(bench.request(asked("p1", TOO_MUCH))) if isinstance(each, msg.Refused))
+    (refused,) = only(msg.Refused, bench.asks(asked("p1", TOO_MUCH)))
     assert refused.waives == (OTHER,)
 
 
@@ -142,18 +96,18 @@ def test_a_binding_repeats_what_is_waived_and_being_revoked(bench: Bench) -> Non
     grant = bench.granted("p1")
     _waived_by_another(bench, other := _other_grant(grant))
     bench.reads(msg.Revoke(revision=2, incarnation=INCARNATION, booking=other.booking, cause="waived"))
-    (bound,) = (each for each in bench.words(bench.ready(grant)) if isinstance(each, msg.Bound))
+    (bound,) = only(msg.Bound, bench.words(bench.ready(grant)))
     assert bound.waives == (OTHER,)
 
 
 def test_a_waived_grant_is_not_bound_when_the_bound_slice_is_gone(bench: Bench) -> None:
     """It was found on its node after a wipe, and would have been bound instead, had nothing waived it."""
     grant = bench.bound("p1")
-    other = msgspec.structs.replace(_other_grant(grant), adopted=True)
+    other = replace(_other_grant(grant), adopted=True)
     bench.ready(other)
     (waiver,) = (each for each in bench.reads(other) if isinstance(each, Write))
     bench.land(waiver)  # its Revoke is written, and not answered
     booking = grant.booking
     closed = msg.Closed(revision=1, allocation=booking.allocation, request=P1, node=booking.node, cause="lost")
     said = bench.observe(subjects.ledger(booking.node, booking.allocation), closed)
-    assert OTHER not in {each.allocation for each in bench.words(said) if isinstance(each, msg.Bound)}
+    assert OTHER not in {each.allocation for each in only(msg.Bound, bench.words(said))}
