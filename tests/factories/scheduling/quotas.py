@@ -1,7 +1,9 @@
 """Namespaces with quotas, requests in them, and their usage."""
 
-import msgspec
-from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot
+from typing import Any
+
+from factories.scheduling.allocator import Bench, asked, claim, only
+from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Observed, Stream, Write, stream_of
@@ -14,15 +16,8 @@ SMALL, HALF, WHOLE = claim(profile="1g.5gb"), claim(profile="3g.20gb"), claim(pr
 SMALL_MIB, HALF_MIB, WHOLE_MIB = 4864, 20096, 40320
 
 
-def with_a_gpu_to_share(empty: Bench) -> Bench:
-    """An allocator with node-a open: one empty A100-40GB, which may be shared."""
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), modes=("exclusive", "mps", "fractional")))
-    empty.said.clear()
-    return empty
-
-
-def asks(name: str, *claims: Claim, namespace: str = "lab", priority: int = 0) -> AllocationRequested:
-    return msgspec.structs.replace(asked(name, *claims, priority=priority), namespace=namespace)
+def asks(name: str, *claims: Claim, namespace: str = "lab", **more: Any) -> AllocationRequested:
+    return replace(asked(name, *claims), namespace=namespace, **more)
 
 
 def limit(bench: Bench, namespace: str = "lab", *, pod: Amounts | None = None, **total: int) -> list[Write]:
@@ -32,19 +27,19 @@ def limit(bench: Bench, namespace: str = "lab", *, pod: Amounts | None = None, *
 
 
 def grants(writes: list[Write]) -> list[str]:
-    return [write.message.booking.name for write in writes if isinstance(write.message, Grant)]
+    return [grant.booking.name for grant in only(Grant, writes)]
 
 
 def granted(bench: Bench, name: str, *claims: Claim, namespace: str = "lab") -> Grant:
     """A request that is granted at once, and read back."""
-    (write,) = bench.settle(bench.request(asks(name, *claims, namespace=namespace)))
-    assert isinstance(write.message, Grant)
-    return write.message
+    (grant,) = bench.asks(asks(name, *claims, namespace=namespace))
+    assert isinstance(grant, Grant)
+    return grant
 
 
-def bound(bench: Bench, name: str, *claims: Claim, namespace: str = "lab") -> Grant:
+def bound(bench: Bench, name: str, *claims: Claim, **more: Any) -> Grant:
     """A request that is granted, made and bound."""
-    grant = granted(bench, name, *claims, namespace=namespace)
+    (grant,) = bench.asks(asks(name, *claims, **more))
     read_back(bench, grant)
     bench.settle(bench.ready(grant))
     return grant
@@ -65,7 +60,7 @@ def end(bench: Bench, grant: Grant) -> list[Write]:
 
 def why(writes: list[Write]) -> Pending:
     """The only wait reason."""
-    (pending,) = [write.message for write in writes if isinstance(write.message, Pending)]
+    (pending,) = only(Pending, writes)
     return pending
 
 

@@ -9,9 +9,13 @@ from sluice_allocator.core.moves.defragment import consolidate
 
 def bound(bench: Bench, name: str, profile: str = "3g.20gb", *, movable: bool = True) -> str:
     request = msgspec.structs.replace(asked(name, claim(profile=profile)), leeway=Leeway(movable=movable))
-    (write,) = bench.land_all(bench.request(request))
-    bench.land_all(bench.ready(write.message))
-    return write.message.booking.node
+    return bench.run(request).booking.node
+
+
+def leaves(bench: Bench) -> None:
+    facts = bench.allocator.ctx.facts
+    (allocation,) = facts.allocations_of["leaves"]
+    bench.land_all(bench.gone(facts.ledger[allocation]))
 
 
 def found(bench: Bench) -> dict[str, list[tuple[str, str]]]:
@@ -28,8 +32,7 @@ def test_a_node_is_named_when_its_pods_have_room_on_others_that_are_in_use(empty
     empty.add_nodes("idle")
     assert found(empty) == {"idle": []}
     empty.add_nodes("c")
-    (grant,) = (empty.allocator.ctx.facts.ledger[each] for each in empty.allocator.ctx.facts.allocations_of["leaves"])
-    empty.land_all(empty.gone(grant))
+    leaves(empty)
     assert found(empty) == {"idle": [], "c": [], "b": [("moves", "a")]}
 
 
@@ -39,6 +42,5 @@ def test_a_pod_that_may_not_be_moved_keeps_its_node(empty: Bench) -> None:
     bound(empty, "stays", movable=False)
     empty.add_nodes("b")
     assert bound(empty, "also-stays", movable=False) == "b"
-    (grant,) = (empty.allocator.ctx.facts.ledger[each] for each in empty.allocator.ctx.facts.allocations_of["leaves"])
-    empty.land_all(empty.gone(grant))
+    leaves(empty)
     assert found(empty) == {}

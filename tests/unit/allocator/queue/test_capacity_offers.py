@@ -1,13 +1,9 @@
 """A freed place: who is offered it, when, and how much of that one event may cost."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-
 import pytest
-from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator
+from factories.scheduling.allocator import Bench, asked, claim, gpu_report, only, snapshot, working_allocator
 
 from sluice.contracts import messages as msg
-from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import Continue, LeaseChanged
@@ -22,24 +18,18 @@ def unlike(number: int) -> msg.Claim:
     return claim(profile="7g.40gb", only=msg.DeviceFilter(not_models=(f"model-{number}",)))
 
 
-@dataclass
-class Searches:
-    """Where the allocator searched: a node, or None for the whole fleet."""
-
-    of: list[NodeName | None] = field(default_factory=list)
-
-
 @pytest.fixture
-def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Searches]:
-    seen = Searches()
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[NodeName | None]:
+    """Where the allocator searched: a node, or None for the whole fleet."""
+    seen: list[NodeName | None] = []
     everywhere, on_node = offers.find_free, offers.find_place_on
 
     def find_free(fleet, asking, avoid):
-        seen.of.append(None)
+        seen.append(None)
         return everywhere(fleet, asking, avoid)
 
     def find_place_on(fleet, asking, node, avoid):
-        seen.of.append(node)
+        seen.append(node)
         return on_node(fleet, asking, node, avoid)
 
     monkeypatch.setattr(offers, "find_free", find_free)
@@ -58,8 +48,7 @@ def hurried() -> Bench:
 
 def granted(bench: Bench) -> list[str]:
     """Whose grants were written, in order; what was said before is forgotten."""
-    writes = [instruction for instruction in bench.said if isinstance(instruction, Write)]
-    names = [write.message.booking.name for write in writes if isinstance(write.message, msg.Grant)]
+    names = [each.booking.name for each in only(msg.Grant, bench.said)]
     bench.said.clear()
     return names
 
@@ -78,6 +67,7 @@ def crowd(hurried: Bench, waiting: int) -> msg.Grant:
     first = hurried.bound("p1", WHOLE)
     for number in range(waiting):
         hurried.land_all(hurried.request(asked(f"w{number}", unlike(number))))
+    hurried.said.clear()
     return first
 
 
@@ -85,24 +75,20 @@ def test_a_freed_place_is_only_looked_for_where_it_was_freed(empty, searches):
     """Waiting pods fit nowhere else; searching the whole fleet for each of them is what makes others slow."""
     empty.add_nodes("node-a", "node-b")
     first, _ = empty.bound("p1", WHOLE), empty.bound("p2", WHOLE)
-    for number in range(5):
-        empty.land_all(empty.request(asked(f"w{number}", unlike(number))))
-    searches.of.clear()
+    empty.asks(*(asked(f"w{number}", unlike(number)) for number in range(5)))
+    searches.clear()
     empty.said.clear()
     empty.land_all(empty.gone(first, revision=1))
-
     assert granted(empty) == ["w0"]
-    assert set(searches.of) == {first.booking.node}
+    assert set(searches) == {first.booking.node}
 
 
 def test_one_event_costs_a_bounded_number_of_tries(hurried, searches):
     """A hundred pods of a hundred shapes wait: a freed place does not stop the allocator until all were tried."""
     first = crowd(hurried, 100)
-    searches.of.clear()
-    hurried.said.clear()
+    searches.clear()
     follows = hurried.gone(first, revision=1)
-
-    assert 0 < len(searches.of) <= TRIES
+    assert 0 < len(searches) <= TRIES
     assert hurried.allocator.unfinished
     hurried.land_all(follows)
     assert granted(hurried) == ["w0"]
@@ -111,12 +97,10 @@ def test_one_event_costs_a_bounded_number_of_tries(hurried, searches):
 def test_nobody_is_overlooked_when_a_pass_takes_many_events(hurried, searches):
     """The one pod that fits what was freed is the last of a hundred: it gets it, in a bounded number of events."""
     first = crowd(hurried, 99)
-    seen = snapshot("node-b", (gpu_report("node-b", 0, model="a30-24gb"),))
     hurried.land_all(hurried.request(asked("last", claim(profile="4g.24gb"))))
     hurried.said.clear()
-    hurried.add_node(seen)
+    hurried.add_node(snapshot("node-b", (gpu_report("node-b", 0, model="a30-24gb"),)))
     events = go_on(hurried)
-
     assert granted(hurried) == ["last"]
     assert events <= 100 / (TRIES / 2) + 2
     assert first.booking.node == NodeName("node-a")
@@ -150,24 +134,21 @@ def test_everything_is_due_after_the_lease_was_won_and_in_order(hurried, searche
     first = crowd(hurried, 20)
     hurried.handle(LeaseChanged(held=False))
     hurried.gone(first, revision=1)
-    searches.of.clear()
-    hurried.said.clear()
+    searches.clear()
     follows = hurried.handle(LeaseChanged(held=True))
-    assert 0 < len(searches.of) <= TRIES
+    assert 0 < len(searches) <= TRIES
     hurried.land_all(follows)
     go_on(hurried)
-
     assert granted(hurried)[:1] == ["w0"]
-    assert searches.of.count(None) >= 20
+    assert searches.count(None) >= 20
 
 
 def test_a_pod_that_failed_on_a_gpu_does_not_keep_its_equals_from_it(bench):
     """It waits alone for a while; the next of its shape gets the GPU, and after the pause it may have it again."""
     first = bench.granted("p1", WHOLE)
-    booking = first.booking
     bench.land_all(bench.fails(first))
     bench.land_all(bench.gone(first))
-    assert booking.request in bench.allocator.ctx.queue
+    assert first.booking.request in bench.allocator.ctx.queue
 
     second = bench.granted("p2", WHOLE)
     assert second.booking.devices[0].gpu == GpuUuid("GPU-node-a-0")
@@ -176,5 +157,4 @@ def test_a_pod_that_failed_on_a_gpu_does_not_keep_its_equals_from_it(bench):
     bench.land_all(bench.gone(second))
     assert granted(bench) == []
     bench.passes(bench.allocator.ctx.rules.retry_first_s)
-
     assert granted(bench) == ["p1"]

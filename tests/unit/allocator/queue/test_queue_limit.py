@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from factories.scheduling.allocator import Bench, asked, claim, working_allocator
+from factories.scheduling.allocator import Bench, asked, claim, kinds, only, working_allocator
 from factories.scheduling.gangs import member
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Ticked, Write
+from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice.contracts.messages import Cordoned, DeviceFilter, Grant, Pending, Revoke, Waived
 from sluice.contracts.reasons import WaitReason
@@ -26,87 +26,65 @@ def narrow() -> Bench:
     bench = working_allocator(SchedulerConfig(waiting_max=MOST))
     bench.add_nodes("node-a")
     bench.bound("p1", WHOLE)
-    for number in range(MOST):
-        bench.land_all(bench.request(asked(f"w{number}", WHOLE)))
+    bench.asks(*(asked(f"w{number}", WHOLE) for number in range(MOST)))
     bench.said.clear()
     return bench
 
 
-def told(writes: list[Write]) -> dict[str, WaitReason]:
-    return {w.message.request: w.message.reasons[0].reason for w in writes if isinstance(w.message, Pending)}
-
-
-def withdraw(bench: Bench, name: str) -> list[Write]:
-    return bench.land_all(bench.ends(name))
+def told(said: list) -> dict[str, WaitReason]:
+    return {each.request: each.reasons[0].reason for each in only(Pending, said)}
 
 
 def test_who_comes_when_too_many_wait_is_told_so(narrow: Bench):
     """Silence would look like a pod that was lost; the sentence says why, and what would help."""
-    writes = narrow.land_all(narrow.request(asked("late", WHOLE)))
-
-    assert [type(write.message) for write in writes] == [Pending]
-    (pending,) = (write.message for write in writes)
+    (pending,) = narrow.asks(asked("late", WHOLE))
     assert pending.reasons[0].reason is WaitReason.QUEUE_FULL
     assert pending.message == (
         "the queue is full: 2 requests wait, and 1 more outside of it; this one enters it in its turn when others "
         "have a place or are withdrawn (the limit is the allocator's waiting_max)"
     )
-    stands = how_it_stands(narrow.allocator.ctx, RequestId("late"))
-    assert stands.message == f"waits: {pending.message}"
+    assert how_it_stands(narrow.allocator.ctx, RequestId("late")).message == f"waits: {pending.message}"
 
 
 def test_a_job_that_is_kept_outside_is_told_so_and_goes_on_being_told(narrow: Bench):
     """All of its pods would show that places are searched, while none are."""
-    narrow.land_all(narrow.request(member("j0", WHOLE)))
-    writes = narrow.land_all(narrow.request(member("j1", WHOLE)))
-    assert told(writes) == {"j0": WaitReason.QUEUE_FULL, "j1": WaitReason.QUEUE_FULL}
-    for narrow.now in range(5, 60, 5):
-        assert told(narrow.land_all(narrow.handle(Ticked()))) == {}
-    stands = [how_it_stands(narrow.allocator.ctx, RequestId(name)) for name in ("j0", "j1")]
-    assert all(each is not None and "the queue is full" in each.message for each in stands)
+    narrow.asks(member("j0", WHOLE))
+    assert told(narrow.asks(member("j1", WHOLE))) == dict.fromkeys(("j0", "j1"), WaitReason.QUEUE_FULL)
+    assert told(narrow.passes(55.0, step=5.0)) == {}
+    for name in ("j0", "j1"):
+        assert "the queue is full" in how_it_stands(narrow.allocator.ctx, RequestId(name)).message
 
-    writes = withdraw(narrow, "w1")
-    for narrow.now in range(60, 90, 5):
-        writes += narrow.land_all(narrow.handle(Ticked()))
-    assert told(writes) == {"j0": WaitReason.GROUP_NOT_FIT, "j1": WaitReason.GROUP_NOT_FIT}
+    said = [*narrow.withdraw("w1"), *narrow.passes(30.0, step=5.0)]
+    assert told(said) == dict.fromkeys(("j0", "j1"), WaitReason.GROUP_NOT_FIT)
 
 
 def test_a_place_is_offered_in_turn_over_inside_and_outside(narrow: Bench):
     """Requests outside get places in the order in which all asked."""
-    for name in ("late", "later"):
-        narrow.land_all(narrow.request(asked(name, WHOLE)))
-    served = []
-    holder = "p1"
+    narrow.asks(asked("late", WHOLE), asked("later", WHOLE))
+    served, (holder,) = [], narrow.allocator.ctx.facts.ledger.values()
     for _ in range(4):
         narrow.said.clear()
-        withdraw(narrow, holder)
-        world = narrow.allocator.ctx.facts
-        (entry,) = (world.ledger[a] for a in world.allocations_of[RequestId(holder)])
-        narrow.land_all(narrow.gone(Grant(revision=2, incarnation=world.incarnation, booking=entry.booking)))
-        grants = [w.message for w in narrow.said if isinstance(w, Write) and isinstance(w.message, Grant)]
-        (grant,) = grants
-        narrow.land_all(narrow.ready(grant))
-        holder = grant.booking.name
-        served.append(holder)
-
+        narrow.withdraw(holder.booking.name)
+        narrow.land_all(narrow.gone(holder))
+        (holder,) = only(Grant, narrow.said)
+        narrow.land_all(narrow.ready(holder))
+        served.append(holder.booking.name)
     assert served == ["w0", "w1", "late", "later"]
 
 
 def test_who_is_let_in_is_tried_and_told_why_it_waits(narrow: Bench):
     """Another leaves: the next one is looked at like anybody new, on the whole fleet."""
     unlike = claim(profile="7g.40gb", only=DeviceFilter(not_models=("H200",)))
-    narrow.land_all(narrow.request(asked("late", unlike)))
-    writes = withdraw(narrow, "w1")
-    assert told(writes) == {"late": WaitReason.GPU_LAYOUT_FULL}
+    narrow.asks(asked("late", unlike))
+    assert told(narrow.withdraw("w1")) == {"late": WaitReason.GPU_LAYOUT_FULL}
     assert RequestId("late") in narrow.allocator.ctx.queue
 
 
 def test_an_urgent_pod_never_stands_outside_behind_those_who_are_not(narrow: Bench):
     """It takes the place of the last in turn, which shows it and comes in again in its turn."""
-    writes = narrow.land_all(narrow.request(asked("urgent", WHOLE, priority=5)))
-    assert told(writes)["w1"] is WaitReason.QUEUE_FULL
+    assert told(narrow.asks(asked("urgent", WHOLE, priority=5)))["w1"] is WaitReason.QUEUE_FULL
     assert RequestId("urgent") in narrow.allocator.ctx.queue
-    withdraw(narrow, "w0")
+    narrow.withdraw("w0")
     assert RequestId("w1") in narrow.allocator.ctx.queue
 
 
@@ -127,20 +105,17 @@ def test_very_many_outside_cost_an_event_a_bounded_amount():
         writes += bench.land_all(bench.handle(Continue()))
     assert not bench.allocator.unfinished
     reasons = told(writes)
-    assert len(reasons) == 100
-    assert sum(reason is WaitReason.QUEUE_FULL for reason in reasons.values()) == 99
+    assert (len(reasons), [*reasons.values()].count(WaitReason.QUEUE_FULL)) == (100, 99)
 
 
 def test_who_stands_outside_and_loses_its_promise_is_told_so(narrow: Bench):
     """A pod would go on saying that its place is booked, when nothing is booked for it any more."""
-    narrow.now = 301.0
-    promised = narrow.land_all(narrow.handle(Ticked()))
+    promised = narrow.passes(301.0)
     assert [(type(each.message), each.request) for each in promised] == [(Grant, "w0"), (Pending, "w0")]
-    for number in range(MOST):
-        narrow.land_all(narrow.request(asked(f"urgent{number}", WHOLE, priority=5)))
+    narrow.asks(*(asked(f"urgent{number}", WHOLE, priority=5) for number in range(MOST)))
 
     said = narrow.land_all(narrow.observe(subjects.cordon("node-a"), Cordoned(node="node-a")))
-    assert [type(each.message) for each in said if each.request == "w0"] == [Waived, Revoke, Pending]
+    assert kinds(each for each in said if each.request == "w0") == [Waived, Revoke, Pending]
     assert told(said)["w0"] is WaitReason.QUEUE_FULL
     assert RequestId("w0") in narrow.allocator.ctx.queue.outside
 
@@ -173,8 +148,8 @@ def test_who_came_while_nobody_worked_is_told_at_once_why_it_waits(narrow: Bench
 
 def test_a_word_without_reasons_about_one_who_stands_outside_ends_no_allocator(narrow: Bench):
     """Whatever wrote it: it stays on the bus, and would end every allocator that reads it, one after the other."""
-    narrow.land_all(narrow.request(asked("late", WHOLE)))
+    narrow.asks(asked("late", WHOLE))
     word = Pending(request=RequestId("late"), request_revision=1, message="it waits", reasons=())
     narrow.land_all(narrow.observe(subjects.waiting(RequestId("late")), word))
-    withdraw(narrow, "w0")
+    narrow.withdraw("w0")
     assert RequestId("late") in narrow.allocator.ctx.queue

@@ -1,8 +1,9 @@
 """What namespaces may have: counted from the first moment, reported in numbers, and in no other namespace's way."""
 
-import msgspec
+from functools import partial
+
 import pytest
-from factories.scheduling.allocator import asked, claim, gpu_report, snapshot, working_allocator
+from factories.scheduling.allocator import asked, claim, gpu_report, kinds, only, snapshot, working_allocator
 from factories.scheduling.quotas import (
     HALF,
     HALF_MIB,
@@ -16,7 +17,6 @@ from factories.scheduling.quotas import (
     granted,
     grants,
     limit,
-    read_back,
     used,
     why,
 )
@@ -37,8 +37,7 @@ from sluice_allocator.core.serve import offers
 def test_each_dimension_limits_and_one_that_is_not_set_does_not(bench, total, fit):
     """tensor-fusion §1.5 (B9): an unset dimension beside a set one is a cap of zero there."""
     limit(bench, **total)
-    writes = [write for n in range(7) for write in bench.settle(bench.request(asks(f"p{n}", SMALL)))]
-    assert len(grants(writes)) == fit
+    assert len(grants(bench.asks(*(asks(f"p{n}", SMALL) for n in range(7))))) == fit
 
 
 @pytest.mark.parametrize("dimension", ["gpus", "memory_mib", "compute_slices"])
@@ -49,7 +48,7 @@ def test_zero_blocks_wherever_it_is_said(bench, dimension, of_one):
         limit(bench, pod=msg.Amounts(**{dimension: 0}))
     else:
         limit(bench, **{dimension: 0})
-    pending = why(bench.settle(bench.request(asks("p1", SMALL))))
+    pending = why(bench.asks(asks("p1", SMALL)))
     assert pending.message.startswith("namespace lab may have no ")
     assert pending.message.endswith(": its limit for one pod is 0" if of_one else ": its quota is 0")
 
@@ -57,8 +56,7 @@ def test_zero_blocks_wherever_it_is_said(bench, dimension, of_one):
 def test_a_pod_over_the_cap_of_one_pod_waits_and_hears_what_would_fit(bench):
     limit(bench, pod=msg.Amounts(memory_mib=30000), memory_mib=35000)
     bound(bench, "p1", HALF)
-    pending = why(bench.settle(bench.request(asks("p2", WHOLE))))
-    assert pending.message == (
+    assert why(bench.asks(asks("p2", WHOLE))).message == (
         "one pod of namespace lab may have 30000 MiB of memory; this one asks for 40320, "
         "and 14904 are left of its namespace's quota"
     )
@@ -70,8 +68,7 @@ def test_other_namespaces_are_not_held_up(bench, searches):
     """Who waits for its quota would stand before equals of other namespaces that could run, and cost a search each."""
     limit(bench, gpus=1)
     granted(bench, "p1", SMALL)
-    for number in range(5):
-        bench.settle(bench.request(asks(f"mine-{number}", SMALL)))
+    bench.asks(*(asks(f"mine-{number}", SMALL) for number in range(5)))
     searches.clear()
     other = granted(bench, "theirs", SMALL, namespace="shop")
     assert len(searches) == 1
@@ -101,8 +98,7 @@ def test_every_kind_of_ask_counts_what_its_place_takes(bench, shape, counts):
 def test_a_raised_quota_serves_those_who_wait_for_it_in_their_turn(bench):
     """Priority first, then who asked first; nothing else has to happen."""
     limit(bench, gpus=0)
-    for name, priority in (("p1", 0), ("p2", 0), ("p3", 5)):
-        bench.settle(bench.request(asks(name, SMALL, priority=priority)))
+    bench.asks(asks("p1", SMALL), asks("p2", SMALL), asks("p3", SMALL, priority=5))
     assert grants(limit(bench, gpus=2)) == ["p3", "p1"]
     assert grants(bench.settle(bench.observe(subjects.quota("lab"), msg.QuotaUnset(namespace="lab")))) == ["p2"]
 
@@ -112,12 +108,10 @@ def test_who_found_only_a_place_that_takes_too_much_is_served_when_the_limit_is_
     """It is not set aside, for another place may take less; it would not be looked at again for long."""
     empty.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=("exclusive", "fractional")))
     empty.add_node(snapshot("node-b", (gpu_report("node-b", 0, model="a30-24gb"),), modes=("exclusive", "fractional")))
-    for number in range(4):
-        empty.settle(empty.request(asked(f"full{number}", claim(profile="1g.6gb"))))
+    empty.asks(*(asked(f"full{number}", claim(profile="1g.6gb")) for number in range(4)))
     limit(empty, compute_slices=3)
     half = claim(profile=None, modes=("fractional",), sm_partition=50, memory_mib=9000)
-    empty.settle(empty.request(asks("p1", half)))
-    empty.settle(empty.request(asks("p2", half)))
+    empty.asks(asks("p1", half), asks("p2", half))
     assert how_it_stands(empty.allocator.ctx, RequestId("p1")).steps[0].reasons[0].reason is WaitReason.QUOTA_EXCEEDED
     if lifted:
         said = empty.settle(empty.observe(subjects.quota("lab"), msg.QuotaUnset(namespace="lab")))
@@ -131,8 +125,8 @@ def test_a_lowered_quota_takes_nothing_away(bench):
     limit(bench, gpus=3)
     first, second = bound(bench, "p1", SMALL), granted(bench, "p2", SMALL)
     assert limit(bench, gpus=1) == []
-    assert [type(write.message) for write in bench.settle(bench.ready(second))] == [msg.Bound]
-    assert grants(bench.settle(bench.request(asks("p3", SMALL)))) == []
+    assert kinds(bench.settle(bench.ready(second))) == [msg.Bound]
+    assert grants(bench.asks(asks("p3", SMALL))) == []
     assert grants(end(bench, first)) == []
     assert grants(end(bench, second)) == ["p3"]
 
@@ -141,16 +135,14 @@ def test_many_sizes_that_wait_for_one_quota_cost_one_event_a_bounded_number_of_t
     """A namespace with very many different waiting pods would stop the allocator whenever it gives something back."""
     limit(bench, gpus=1)
     first = bound(bench, "p1", WHOLE)
-    count = 3 * bench.allocator.ctx.rules.new_tries
-    for number in range(count):
-        shape = claim(profile="7g.40gb", sm_count=number + 1)
-        bench.settle(bench.request(asks(f"w{number}", shape)))
-    bench.settle(bench.ends("p1"))
+    tries = bench.allocator.ctx.rules.new_tries
+    bench.asks(*(asks(f"w{n}", claim(profile="7g.40gb", sm_count=n + 1)) for n in range(3 * tries)))
+    bench.withdraw("p1")
     said = bench.gone(first)
     assert bench.allocator.unfinished
     searches.clear()
     assert grants(bench.settle(said)) == ["w0"]
-    assert len(searches) < bench.allocator.ctx.rules.new_tries
+    assert len(searches) < tries
 
 
 def test_growing_is_checked_against_what_others_have_and_shrinking_never(bench):
@@ -183,23 +175,18 @@ def test_a_pod_over_its_quota_gets_the_place_of_one_of_its_own_namespace_that_is
     """Where fleet and quota are full, its own namespace can make room in both at once."""
     limit(bench, gpus=1)
     granted(bench, "theirs", claim(profile="4g.20gb"), claim(profile="2g.10gb"), namespace="shop")
-    spare = msgspec.structs.replace(asks("spare", SMALL, priority=-1), leeway=msg.Leeway(preemptible=True))
-    (write,) = bench.settle(bench.request(spare))
-    read_back(bench, write.message)
-    bench.settle(bench.ready(write.message))
-    writes = bench.settle(bench.request(asks("urgent", SMALL, priority=5)))
-    (grant,) = [write.message for write in writes if isinstance(write.message, msg.Grant)]
-    assert (grant.after, grant.evict) == ((write.message.booking.allocation,), True)
+    spare = bound(bench, "spare", SMALL, priority=-1, leeway=msg.Leeway(preemptible=True))
+    (grant,) = only(msg.Grant, bench.asks(asks("urgent", SMALL, priority=5)))
+    assert (grant.after, grant.evict) == ((spare.booking.allocation,), True)
 
 
 def test_explain_names_the_quota_in_a_step(bench):
     """A person would see a fleet with room, and a pod that waits."""
     limit(bench, compute_slices=2)
-    bench.settle(bench.request(asks("p1", HALF)))
+    bench.asks(asks("p1", HALF))
     stands = how_it_stands(bench.allocator.ctx, RequestId("p1"))
-    assert stands.message == (
-        "waits: namespace lab may have 2 compute slices and has 0; this one asks for 3, and 2 are left"
-    )
+    why = "waits: namespace lab may have 2 compute slices and has 0; this one asks for 3, and 2 are left"
+    assert stands.message == why
     assert [(step.filter, step.reasons[0].reason) for step in stands.steps] == [("turn", WaitReason.QUOTA_EXCEEDED)]
 
 
@@ -207,18 +194,13 @@ def test_explain_names_the_quota_in_a_step(bench):
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Counts searches by namespace; they find what they find."""
     seen: list[str] = []
-    everywhere, on_node = offers.find_free, offers.find_place_on
 
-    def find_free(fleet, asking, avoid):
+    def counted(find, fleet, asking, *rest):
         seen.append(asking.namespace)
-        return everywhere(fleet, asking, avoid)
+        return find(fleet, asking, *rest)
 
-    def find_place_on(fleet, asking, node, avoid):
-        seen.append(asking.namespace)
-        return on_node(fleet, asking, node, avoid)
-
-    monkeypatch.setattr(offers, "find_free", find_free)
-    monkeypatch.setattr(offers, "find_place_on", find_place_on)
+    for name in ("find_free", "find_place_on"):
+        monkeypatch.setattr(offers, name, partial(counted, getattr(offers, name)))
     return seen
 
 

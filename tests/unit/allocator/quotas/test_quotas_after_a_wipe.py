@@ -1,9 +1,21 @@
 """What namespaces may have while the nodes of a wiped broker are opened one after another."""
 
-import msgspec
 import pytest
-from factories.scheduling.allocator import Bench, all_said, asked, claim, gpu_report, snapshot, whole_gpu
+from factories.scheduling.allocator import (
+    INCARNATION,
+    Bench,
+    all_said,
+    asked,
+    gpu_report,
+    messages,
+    only,
+    report_of,
+    snapshot,
+    whole_gpu,
+)
+from factories.scheduling.gangs import WHOLE, member
 from factories.scheduling.resize import MODES, adjusted, mps, refused, shares_of
+from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
@@ -13,33 +25,27 @@ from sluice_allocator.core.quotas import retry
 from sluice_allocator.core.quotas.quota import usage
 from sluice_allocator.core.resize.pending import AdjustReason
 
-WHOLE = claim(profile="7g.40gb")
-LIMIT = msg.QuotaSet(namespace="default", total=msg.Amounts(gpus=1))
 ALL_TAKEN = "namespace default may have 1 device and has 1; this one asks for 1, and none is left"
 
 
 def remembered(grant: msg.Grant) -> msg.AllocationRequested:
     """The request of a pod whose source remembers what it has."""
     held = msg.Held(node=grant.booking.node, allocation=grant.booking.allocation)
-    return msgspec.structs.replace(asked(grant.booking.name, WHOLE), held=held)
-
-
-def say(bench: Bench, request: msg.AllocationRequested) -> list:
-    return bench.words(bench.request(request))
+    return replace(asked(grant.booking.name, WHOLE), held=held)
 
 
 def opens(bench: Bench, node: str, *slices: msg.SliceReport) -> list:
     """A node is heard of in the new life, with what it has; returns all that follows."""
     seen = snapshot(node, (gpu_report(node, 0),), slices=slices, generation=2)
-    return [write.message for write in bench.add_node(seen)] + bench.words([])
+    return messages(bench.add_node(seen)) + bench.words([])
 
 
 def grants(said: list) -> list[str]:
-    return [each.booking.name for each in said if isinstance(each, msg.Grant) and not each.adopted]
+    return [each.booking.name for each in only(msg.Grant, said) if not each.adopted]
 
 
 def whys(said: list) -> list[str]:
-    return [each.message for each in said if isinstance(each, msg.Pending)]
+    return [each.message for each in only(msg.Pending, said)]
 
 
 @pytest.fixture
@@ -48,46 +54,44 @@ def grant(empty: Bench) -> msg.Grant:
     empty.add_nodes("node-b")
     given = empty.bound("mine", WHOLE)
     empty.read_all(incarnation=Incarnation("900000"))
-    empty.observe(subjects.quota("default"), LIMIT)
+    empty.limit(gpus=1)
     return given
 
 
 def test_nobody_of_a_limited_namespace_is_served_before_its_source_has_said_all(empty, grant):
     opens(empty, "node-a")
-    (why,) = whys(say(empty, asked("more", WHOLE)))
+    (why,) = whys(empty.asks(asked("more", WHOLE)))
     assert why == "namespace default has limits, and its source 'folder' has not reported all slices of its pods yet"
-    say(empty, remembered(grant))
+    empty.asks(remembered(grant))
     assert ALL_TAKEN in whys(empty.words(empty.observe(*all_said())))
 
 
 def test_a_group_that_waited_for_a_source_is_served_when_it_has_said_all(empty, grant):
     """The pods of a job would stand until the next time that somebody looks, while others take their places."""
-    empty.observe(subjects.quota("default"), msgspec.structs.replace(LIMIT, total=msg.Amounts(gpus=2)))
+    empty.limit(gpus=2)
     opens(empty, "node-a")
     opens(empty, "node-c")
-    for name in ("rank-0", "rank-1"):
-        say(empty, msgspec.structs.replace(asked(name, WHOLE), group=msg.PodGroup(name="job", size=2)))
+    empty.asks(member("rank-0", WHOLE), member("rank-1", WHOLE))
     assert grants(empty.words(empty.observe(*all_said()))) == ["rank-0", "rank-1"]
 
 
 def test_who_waited_for_what_is_lost_is_served(empty, grant):
     """What a source remembers and no node has would count for ever."""
-    say(empty, remembered(grant))
+    empty.asks(remembered(grant))
     empty.observe(*all_said())
     opens(empty, "node-a")
-    say(empty, asked("more", WHOLE))
+    empty.asks(asked("more", WHOLE))
     said = opens(empty, "node-b")
-    assert [type(each) for each in said if isinstance(each, msg.Released)] == [msg.Released]
+    assert len(only(msg.Released, said)) == 1
     assert grants(said + empty.words(empty.ends("mine", cause="slice lost"))) == ["more"]
 
 
 def test_what_counts_twice_for_itself_holds_up_nobody(empty, grant):
     """A pod that is given its own slice again would be in its own way."""
-    say(empty, remembered(grant))
+    empty.asks(remembered(grant))
     empty.observe(*all_said())
-    said = opens(empty, "node-b", msg.SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False))
-    said += empty.words(empty.ready(grant))
-    assert [each.allocation for each in said if isinstance(each, msg.Bound)] == [grant.booking.allocation]
+    said = opens(empty, "node-b", report_of(grant.booking)) + empty.words(empty.ready(grant))
+    assert [each.allocation for each in only(msg.Bound, said)] == [grant.booking.allocation]
     assert whys(said) == []
 
 
@@ -100,12 +104,10 @@ def test_a_share_is_not_made_larger_into_what_others_have_on_nodes_that_are_not_
     empty.observe(subjects.cordon(NodeName("node-a")), msg.Cordoned(node=NodeName("node-a")))
     there = empty.bound("there", mps(20_000))
     empty.read_all(incarnation=Incarnation("900000"))
-    empty.observe(subjects.quota("default"), msg.QuotaSet(namespace="default", total=msg.Amounts(memory_mib=40_000)))
+    empty.limit(memory_mib=40_000)
     for grant, memory_mib in ((here, 10_000), (there, 20_000)):
-        request = msgspec.structs.replace(remembered(grant), claims=(mps(memory_mib),))
-        say(empty, request)
-    report = msg.SliceReport(booking=here.booking, revision=1, state="ready", revoked=False)
-    empty.add_node(msgspec.structs.replace(shown["node-a"], slices=(report,), generation=2))
+        empty.asks(replace(remembered(grant), claims=(mps(memory_mib),)))
+    empty.add_node(replace(shown["node-a"], slices=(report_of(here.booking),), generation=2))
     empty.words(empty.ready(here))
 
     unsure = refused(empty, "here", memory_mib=30_000)
@@ -120,25 +122,17 @@ def test_a_share_is_not_made_larger_into_what_others_have_on_nodes_that_are_not_
 
 def test_what_pods_had_before_a_wipe_is_not_added_up_anew_for_each_of_them_that_is_found(empty, monkeypatch):
     """With 40,000 pods of one namespace the allocator would do nothing else for minutes, while all nodes are opened."""
-    looks = 0
-    least_of = retry.least_of
-
-    def looking(ctx, claims):
-        nonlocal looks
-        looks += 1
-        return least_of(ctx, claims)
-
-    monkeypatch.setattr(retry, "least_of", looking)
+    looks, least_of = [], retry.least_of
+    monkeypatch.setattr(retry, "least_of", lambda ctx, claims: looks.append(claims) or least_of(ctx, claims))
     opens(empty, "node-z")
-    empty.observe(subjects.quota("default"), msgspec.structs.replace(LIMIT, total=msg.Amounts(gpus=100)))
+    empty.limit(gpus=100)
     bookings = [whole_gpu(f"p{n}_r0_1", node=f"node-{n}", request=f"p{n}") for n in range(100)]
     for booking in bookings:
-        held = msg.Held(node=booking.node, allocation=booking.allocation)
-        say(empty, msgspec.structs.replace(asked(booking.name, WHOLE), held=held))
-    assert "and has 100;" in whys(say(empty, asked("more", WHOLE)))[-1]
-    looks = 0
+        empty.asks(remembered(msg.Grant(revision=1, incarnation=INCARNATION, booking=booking)))
+    assert "and has 100;" in whys(empty.asks(asked("more", WHOLE)))[-1]
+    looks.clear()
     for booking in bookings:
-        opens(empty, booking.node, msg.SliceReport(booking=booking, revision=1, state="ready", revoked=False))
+        opens(empty, booking.node, report_of(booking))
         remembered_still = retry.usage_unbooked(empty.allocator.ctx, "default", None)
         assert usage(empty.allocator.ctx, "default") + remembered_still == Usage(100, 100 * 40320, 700_000)
-    assert looks < 1000
+    assert len(looks) < 1000
