@@ -1,12 +1,10 @@
 """Shares that are resized: requested, ordered and carried out, on one node that can share."""
 
-from factories.scheduling.allocator import Bench, claim, ready_of, snapshot
-from msgspec.structs import replace
+from factories.scheduling.allocator import Bench, claim, only, snapshot
 
-from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.messages import Amounts, Grant, QuotaSet
+from sluice.contracts.messages import Grant
 from sluice_allocator.core.events import AdjustAsked, AnswerAdjust
 from sluice_allocator.core.resize.pending import Adjusted, AdjustRefused, Change
 from sluice_allocator.core.resize.resize import adjust
@@ -40,7 +38,7 @@ def change(request: str = "p1", container: str = "", **values: int) -> Change:
 
 def answers(bench: Bench) -> list:
     """What was answered since this was looked at last."""
-    found = [each.outcome for each in bench.said if isinstance(each, AnswerAdjust)]
+    found = [each.outcome for each in only(AnswerAdjust, bench.said)]
     bench.said.clear()
     return found
 
@@ -65,16 +63,9 @@ def refused(bench: Bench, request: str = "p1", container: str = "", **values: in
     return expected
 
 
-def answer_of(grant: Grant, *, shrinking: bool = False):
-    """Its agent's report when the slice is as ordered, or still counts at the old size."""
-    return replace(ready_of(grant), shrinking=shrinking)
-
-
 def said(bench: Bench, grant: Grant, *, shrinking: bool = False) -> list[Write]:
-    """The agent has carried it out, or has begun."""
-    booking = grant.booking
-    word = answer_of(grant, shrinking=shrinking)
-    return bench.settle(bench.observe(subjects.slice_(booking.node, booking.allocation), word))
+    """The agent has carried it out, or has begun: the slice still counts at the old size."""
+    return bench.settle(bench.ready(grant, shrinking=shrinking))
 
 
 def free_mib(bench: Bench) -> int:
@@ -83,16 +74,8 @@ def free_mib(bench: Bench) -> int:
     return home.home.free_memory_mib
 
 
-def names(writes: list[Write]) -> list[str]:
-    return [write.message.booking.name for write in writes if isinstance(write.message, Grant)]
-
-
 def shares_of(grant: Grant) -> list[int]:
     """The memory of each of its shares, in MiB."""
     return [device.share.memory_mib for device in grant.booking.devices if device.share is not None]
 
 
-def limit(bench: Bench, *, pod: Amounts | None = None, **total: int) -> list:
-    """An operator sets the quota of the namespace; returns what follows at once."""
-    quota = QuotaSet(namespace="default", total=Amounts(**total), request=pod or Amounts())
-    return bench.observe(subjects.quota("default"), quota)

@@ -1,7 +1,7 @@
 """How large a share may be made, and what cannot be changed at all: said beforehand, in numbers."""
 
 import pytest
-from factories.scheduling.allocator import asked, begun_anew, claim, gpu_report, snapshot, unread
+from factories.scheduling.allocator import asked, begun_anew, claim, gpu_report, kinds, only, snapshot, unread
 from factories.scheduling.resize import (
     GPU_MIB,
     MODES,
@@ -9,9 +9,7 @@ from factories.scheduling.resize import (
     adjusted,
     change,
     fractional,
-    limit,
     mps,
-    names,
     refused,
     said,
     shares_of,
@@ -20,9 +18,8 @@ from factories.scheduling.resize import (
 from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import NodeClosed, NodeOpened, NodeRemoved, PlacementReport
+from sluice.contracts.messages import Grant, NodeClosed, NodeOpened, NodeRemoved, PlacementReport
 from sluice.contracts.quotas.usage import Usage
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
@@ -68,13 +65,13 @@ def test_scale_up_then_quota(bench):
     """tensor-fusion, "scale up then quota": a share that grows is held to its namespace's limit, to the last MiB."""
     bench.bound("p1", mps(4000))
     bench.bound("p2", mps(6000))
-    bench.settle(limit(bench, memory_mib=12000))
+    bench.settle(bench.limit(memory_mib=12000))
     wrong = refused(bench, memory_mib=9000)
     assert (wrong.reason, dict(wrong.most)) == (AdjustReason.QUOTA_EXCEEDED, {"memory_mib": 6000})
     assert "namespace default may have 12000 MiB of memory" in wrong.message
     adjusted(bench, memory_mib=6000)
     assert usage(bench.allocator.ctx, "default").memory_mib == 12000
-    assert names(bench.settle(bench.request(asked("p3", mps(1))))) == []
+    assert only(Grant, bench.asks(asked("p3", mps(1)))) == []
 
 
 def test_a_share_that_still_counts_as_before_does_not_grow_beyond_a_limit_that_was_lowered(bench):
@@ -82,7 +79,7 @@ def test_a_share_that_still_counts_as_before_does_not_grow_beyond_a_limit_that_w
     bench.bound("p1", mps(30_000))
     smaller = adjusted(bench, memory_mib=10_000)
     bench.bound("p2", mps(10_000))
-    bench.settle(limit(bench, memory_mib=25_000))
+    bench.settle(bench.limit(memory_mib=25_000))
     wrong = refused(bench, memory_mib=20_000)
     assert (wrong.reason, dict(wrong.most)) == (AdjustReason.QUOTA_EXCEEDED, {"memory_mib": 15_000})
     grant = adjusted(bench, memory_mib=15_000)
@@ -216,9 +213,8 @@ def test_who_has_no_slice_is_told_so(bench):
 def test_what_is_so_already_says_whether_it_is_carried_out(bench):
     """Asking again is how anybody finds out that it is done."""
     bench.bound("p1", mps(4000))
-    assert refused(bench, memory_mib=4000) == AdjustRefused(
-        AdjustReason.UNCHANGED, "container 'main' already has exactly that"
-    )
+    as_it_is = AdjustRefused(AdjustReason.UNCHANGED, "container 'main' already has exactly that")
+    assert refused(bench, memory_mib=4000) == as_it_is
     grant = adjusted(bench, memory_mib=9000)
     assert refused(bench, memory_mib=9000).under_way
     standing = how_it_stands(bench.allocator.ctx, RequestId("p1"))
@@ -235,7 +231,6 @@ def test_on_a_node_that_was_removed_nothing_is_changed(bench, memory_mib):
     news = bench.allocator.ctx.facts.news[NODE]
     removed = NodeRemoved(node=NODE, cause="its Node object was deleted")
     (closing,) = bench.observe(subjects.node(NODE), removed)
-    assert isinstance(closing, Write)
     assert isinstance(closing.message, NodeClosed)
 
     def is_refused() -> str:
@@ -252,5 +247,5 @@ def test_on_a_node_that_was_removed_nothing_is_changed(bench, memory_mib):
     assert is_refused() == sentence
 
     seen = snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=MODES)
-    assert [type(write.message) for write in bench.add_node(seen)] == [NodeOpened]
+    assert kinds(bench.add_node(seen)) == [NodeOpened]
     assert shares_of(adjusted(bench, memory_mib=memory_mib)) == [memory_mib]

@@ -12,6 +12,8 @@ from factories.scheduling.allocator import (
     asked,
     claim,
     gpu_report,
+    kinds,
+    report_of,
     snapshot,
     whole_gpu,
     working_allocator,
@@ -30,20 +32,19 @@ CREATABLE = {"1g.5gb": 7, "1g.5gb+me": 1, "1g.10gb": 4, "2g.10gb": 3, "3g.20gb":
 REPORTS = tuple(gpu_report("any", index) for index in range(GPUS_PER_NODE))
 
 
-def over_the_wire(inventory: msg.NodeInventory) -> msg.NodeInventory:
+def over_the_wire(message: msgspec.Struct) -> msgspec.Struct:
     """As another process would read it: nothing is shared with anybody."""
-    return msgspec.json.decode(msgspec.json.encode(inventory), type=msg.NodeInventory)
+    return msgspec.json.decode(msgspec.json.encode(message), type=type(message))
 
 
 def full_node(name: str) -> msg.NodeSnapshot:
     uuids = [GpuUuid(f"GPU-{name}-11111111-2222-3333-4444-{index:012}") for index in range(GPUS_PER_NODE)]
-    gpus = tuple(
-        msgspec.structs.replace(
-            report, uuid=uuid, creatable=CREATABLE, links={other: 100 for other in uuids if other != uuid}
-        )
+    links = {uuid: {other: 100 for other in uuids if other != uuid} for uuid in uuids}
+    gpus = (
+        msgspec.structs.replace(report, uuid=uuid, creatable=CREATABLE, links=links[uuid])
         for report, uuid in zip(REPORTS, uuids, strict=True)
     )
-    return snapshot(name, gpus)
+    return snapshot(name, tuple(gpus))
 
 
 def add(bench: Bench, name: str) -> None:
@@ -60,10 +61,8 @@ def add(bench: Bench, name: str) -> None:
     host = msg.HostFacts(
         cpu_cores=96.0, memory_mib=1_000_000, pods_free=110, labels=labels, taints=(msg.Taint(key="gpu"),)
     )
-    bench.land_all(
-        bench.observe(subjects.node(seen.node), msgspec.json.decode(msgspec.json.encode(news), type=msg.NodeChanged))
-    )
-    bench.observe(subjects.host(seen.node), msgspec.json.decode(msgspec.json.encode(host), type=msg.HostFacts))
+    bench.land_all(bench.observe(subjects.node(seen.node), over_the_wire(news)))
+    bench.observe(subjects.host(seen.node), over_the_wire(host))
     inventory = over_the_wire(msg.NodeInventory(snapshot=seen, stale=False))
     bench.land_all(bench.observe(subjects.inventory(seen.node), inventory))
     bench.said.clear()
@@ -98,11 +97,10 @@ def test_of_a_new_snapshot_only_what_changed_is_new(bench):
     grant = bench.bound("p1")
     world = bench.allocator.ctx.facts
     before = world.inventories[node].snapshot.gpus[0]
-    ours = msg.InstanceReport(
-        gi_id=1, profile="1g.5gb", start=6, size=1, uuid="MIG-1", allocation=grant.booking.allocation
-    )
-    report = msg.SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False)
-    seen = snapshot(node, (gpu_report(node, 0, instances=(ours,)),), generation=2, slices=(report,))
+    allocation = grant.booking.allocation
+    ours = msg.InstanceReport(gi_id=1, profile="1g.5gb", start=6, size=1, uuid="MIG-1", allocation=allocation)
+    there = (report_of(grant.booking),)
+    seen = snapshot(node, (gpu_report(node, 0, instances=(ours,)),), generation=2, slices=there)
     bench.observe(subjects.inventory(node), over_the_wire(msg.NodeInventory(snapshot=seen, stale=False)))
 
     assert world.inventories[node].snapshot.gpus[0] is before
@@ -140,31 +138,25 @@ def test_pods_that_have_ended_leave_only_their_last_words(bench):
 
 def test_who_stands_by_keeps_nobody_in_mind_who_has_gone(bench):
     """For months others work: all that ever was would be kept, and looked at when it takes over."""
-    ctx = bench.allocator.ctx
-    desk_nodes = (
-        (subjects.node(NodeName("node-a")), ctx.facts.news["node-a"]),
-        (subjects.inventory(NodeName("node-a")), ctx.facts.inventories["node-a"]),
-        (subjects.head(NodeName("node-a")), ctx.facts.heads["node-a"]),
+    ctx, node = bench.allocator.ctx, NodeName("node-a")
+    of_node = (
+        (subjects.node(node), ctx.facts.news[node]),
+        (subjects.inventory(node), ctx.facts.inventories[node]),
+        (subjects.head(node), ctx.facts.heads[node]),
     )
     bench.land_all(bench.request(member("waits", claim(profile="7g.40gb"))))
     bench.handle(LeaseChanged(held=False))
     for number in range(30):
-        request = RequestId(f"p{number}")
-        address = subjects.ledger(NodeName("node-a"), AllocationId(f"p{number}_r9_1"))
+        request, allocation = RequestId(f"p{number}"), AllocationId(f"p{number}_r9_1")
         bench.request(asked(request))
-        bench.observe(
-            address, msg.Grant(revision=1, incarnation=INCARNATION, booking=whole_gpu(address.key[1], request=request))
-        )
-        gone = msg.SliceGone(allocation=address.key[1], request=request, revision=2, cause="revoked")
-        bench.observe(subjects.slice_(NodeName("node-a"), address.key[1]), gone)
-        bench.observe(
-            address,
-            msg.Closed(revision=2, allocation=address.key[1], request=request, node=NodeName("node-a"), cause="gone"),
-        )
+        grant = msg.Grant(revision=1, incarnation=INCARNATION, booking=whole_gpu(allocation, request=request))
+        bench.reads(grant)
+        bench.gone(grant)
+        closed = msg.Closed(revision=2, allocation=allocation, request=request, node=node, cause="gone")
+        bench.observe(subjects.ledger(node, allocation), closed)
         closing = msg.RequestWithdrawn(revision=3, source=FOLDER, cause="pod gone", closing=True)
         bench.observe(subjects.request(request), closing)
-    bench.read_all(all_said(), *desk_nodes)
-
+    bench.read_all(all_said(), *of_node)
     assert (len(ctx.changed_requests), len(ctx.strays), len(ctx.queue), len(ctx.gangs.member_of)) == (0, 0, 0, 0)
     bench.handle(LeaseChanged(held=True))
-    assert [type(write.message) for write in bench.land_all(bench.request(asked("new")))] == [msg.Grant]
+    assert kinds(bench.asks(asked("new"))) == [msg.Grant]

@@ -6,12 +6,12 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import FOLDER, Bench, all_said, asked, claim, gpu_report, only, snapshot
+from factories.scheduling.resize import fractional, mps, with_gpus
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Write
-from sluice.contracts.ids import NodeName, RequestId, RunId
+from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.manifests import ManifestLimits, read_manifests
 from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice.contracts.request_syntax import ContainerRequest, RequestLimits
@@ -35,10 +35,14 @@ from sluice_allocator.shell.rpc_answers import pod_asked
 from sluice_console.core.simulate.questions import question_of
 
 
-def ask(bench: Bench, **annotations: str) -> Simulated:
-    """Simulate a pod of one container with these keys of ours."""
+def pod(**annotations: str) -> PodAsked:
+    """A pod of one container with these keys of ours."""
     said = {f"sluice.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
-    return simulate(bench.allocator.ctx, PodAsked("default", said, (ContainerRequest("main"),)))[0]
+    return PodAsked("default", said, (ContainerRequest("main", uid=1000),), labels={"app": "a"})
+
+
+def ask(bench: Bench, **annotations: str) -> Simulated:
+    return simulate(bench.allocator.ctx, pod(**annotations))[0]
 
 
 def stands(bench: Bench, request: str) -> RequestState | None:
@@ -51,33 +55,29 @@ def test_a_pod_of_somebody_else_is_left_alone(bench):
 
 
 def together(bench: Bench, *profiles: str) -> list[Simulated]:
-    said = [{"sluice.dev/profile": profile} for profile in profiles]
-    pods = [PodAsked("default", each, (ContainerRequest("main"),)) for each in said]
-    return list(simulate_together(bench.allocator.ctx, pods))
+    return list(simulate_together(bench.allocator.ctx, [pod(profile=profile) for profile in profiles]))
 
 
 def test_the_pods_of_a_job_take_room_from_each_other(bench):
     """Each alone would be promised the one place, and all but one would wait."""
     before = ask(bench, profile="1g.5gb")
-    bench.observe(subjects.quota("default"), msg.QuotaSet(namespace="default", total=msg.Amounts(gpus=3)))
+    bench.limit(gpus=3)
     found = together(bench, "3g.20gb", "7g.40gb", "1g.5gb", "1g.5gb", "1g.5gb")
     assert [type(each) for each in found] == [WouldBind, WouldWait, WouldBind, WouldBind, WouldWait]
     assert len({each.devices[0].grant.start for each in found if isinstance(each, WouldBind)}) == 3
     assert "may have 3 devices and has 3" in found[-1].message
-    bench.observe(subjects.quota("default"), msg.QuotaSet(namespace="default", total=msg.Amounts()))
+    bench.limit()
     assert ask(bench, profile="1g.5gb") == before
 
 
 def test_what_would_be_bound_together_is_bound_when_it_is_asked_for(bench):
     """The prediction books, searches and gives back on the live state: it must stay as it was."""
-    predicted = together(bench, *(["2g.10gb", "1g.5gb", "3g.20gb"] * 2))
-    again = together(bench, *(["2g.10gb", "1g.5gb", "3g.20gb"] * 2))
-    assert again == predicted
-    real = []
-    for number, profile in enumerate(["2g.10gb", "1g.5gb", "3g.20gb"] * 2):
-        writes = bench.settle(bench.request(asked(f"p{number}", claim(profile=profile))))
-        real += [each.message.booking.devices[0].start for each in writes if isinstance(each.message, msg.Grant)]
-    assert real == [each.devices[0].grant.start for each in predicted if isinstance(each, WouldBind)]
+    profiles = ["2g.10gb", "1g.5gb", "3g.20gb"] * 2
+    predicted = together(bench, *profiles)
+    assert together(bench, *profiles) == predicted
+    said = bench.asks(*(asked(f"p{number}", claim(profile=profile)) for number, profile in enumerate(profiles)))
+    real = [each.booking.devices[0].start for each in only(msg.Grant, said)]
+    assert real == [each.devices[0].grant.start for each in only(WouldBind, predicted)]
 
 
 ALL_MODES = ("exclusive", "mps", "fractional")
@@ -109,19 +109,13 @@ def test_a_question_about_several_pods_leaves_the_allocator_as_it_was(empty, mon
     """They are booked on the live cluster; pods that wait for their quota were tried again after every question."""
     empty.add_node(snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1, mig=False)), modes=ALL_MODES))
     empty.observe(subjects.host(NodeName("node-a")), msg.HostFacts(cpu_cores=16.0, memory_mib=65_536, pods_free=20))
-    empty.observe(subjects.quota("default"), msg.QuotaSet(namespace="default", total=msg.Amounts(gpus=4)))
-    empty.observe(subjects.source(FOLDER), msg.SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0))
-    empty.granted("p1", claim(profile=None, modes=("fractional",), sm_partition=30, memory_mib=10_000, uid=1000))
+    empty.limit(gpus=4)
+    empty.observe(*all_said())
+    empty.granted("p1", fractional(30, 10_000))
     empty.request(asked("waits", claim(gpus=4)))
-    said = [
-        {"profile": "2g.10gb"},
-        {"mode": "fractional", "sm-partition": "40", "memory": "4Gi"},
-        {"profile": "1g.5gb"},
-    ]
-    keys = [{f"sluice.dev/{key}": value for key, value in each.items()} for each in said]
-    pods = [PodAsked("default", each, (ContainerRequest("main", uid=1000),), labels={"app": "a"}) for each in keys]
-    ctx = empty.allocator.ctx
-    assert all(place for _, place in [simulate(ctx, pod) for pod in pods])  # what pods take at least is computed once
+    shared = pod(mode="fractional", sm_partition="40", memory="4Gi")
+    pods, ctx = [pod(profile="2g.10gb"), shared, pod(profile="1g.5gb")], empty.allocator.ctx
+    assert all(place for _, place in [simulate(ctx, each) for each in pods])  # what they take at least is computed once
     before = sorted(state_of(ctx))
     if fails:
         monkeypatch.setattr("sluice_allocator.core.explain.status.left_over", Mock(side_effect=[(), (), KeyError]))
@@ -132,19 +126,9 @@ def test_a_question_about_several_pods_leaves_the_allocator_as_it_was(empty, mon
     assert sorted(state_of(ctx)) == before
 
 
-def share(bench: Bench, **annotations: str) -> WouldBind:
-    said = {f"sluice.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
-    pod = PodAsked("default", said, (ContainerRequest("main", uid=1000),))
-    found = simulate(bench.allocator.ctx, pod)[0]
-    assert isinstance(found, WouldBind), found
-    return found
-
-
 def test_a_simulated_share_says_what_is_left_in_its_home(empty):
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=ALL_MODES))
-    there = claim(profile=None, modes=("fractional",), sm_partition=30, memory_mib=10_000, uid=1000)
-    empty.granted("p1", there)
-    (left,) = share(empty, mode="fractional", sm_partition="40", memory="4Gi").left
+    with_gpus(empty, gpu_report("node-a", 0, mig=False)).granted("p1", fractional(30, 10_000))
+    (left,) = ask(empty, mode="fractional", sm_partition="40", memory="4Gi").left
     (home,) = left.homes
     assert (home.profile, home.tenants, home.tenants_max) == (None, 2, 48)
     assert (home.sm_percent, home.sm_percent_free) == (100, 30)
@@ -154,11 +138,11 @@ def test_a_simulated_share_says_what_is_left_in_its_home(empty):
 
 def test_a_home_in_an_instance_is_made_once(empty):
     """The first share takes slices of the GPU, the second does not."""
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), modes=ALL_MODES))
-    (first,) = share(empty, mode="mps", memory="4Gi").left
+    with_gpus(empty, gpu_report("node-a", 0))
+    (first,) = ask(empty, mode="mps", memory="4Gi").left
     assert sum(first.creatable_after.values()) < sum(first.creatable_before.values())
-    empty.granted("p1", claim(profile=None, modes=("mps",), memory_mib=4096, uid=1000))
-    found = share(empty, mode="mps", memory="512Mi")
+    empty.granted("p1", mps(4096))
+    found = ask(empty, mode="mps", memory="512Mi")
     (second,), (device,) = found.left, found.devices
     assert second.creatable_after == second.creatable_before
     assert device.grant.share is not None
@@ -168,15 +152,13 @@ def test_a_home_in_an_instance_is_made_once(empty):
 def test_each_moment_of_a_requests_life_has_its_word(bench):
     """From the decision to the end, derived from the same facts that decide."""
     assert stands(bench, "p1") is None
-    decided = [each for each in bench.request(asked("p1")) if isinstance(each, Write)]
+    decided = bench.request(asked("p1"))
     assert stands(bench, "p1") is RequestState.COMMITTING
-    bench.land_all(decided)
+    (grant,) = bench.words(decided)
     assert stands(bench, "p1") is RequestState.GRANTED
-    grant = decided[0].message
-    assert isinstance(grant, msg.Grant)
     bench.land_all(bench.ready(grant))
     assert stands(bench, "p1") is RequestState.BOUND
-    bench.land_all(bench.ends("p1"))
+    bench.withdraw("p1")
     assert stands(bench, "p1") is RequestState.ENDING
     bench.land_all(bench.gone(grant))
     assert stands(bench, "p1") is RequestState.RELEASED
@@ -185,17 +167,15 @@ def test_each_moment_of_a_requests_life_has_its_word(bench):
 def test_a_waiting_request_is_told_its_turn_and_the_reasons_of_this_moment(bench):
     """Two of one shape wait, and a more important one of another: the second learns that both are before it."""
     bench.bound("p0", claim(profile="7g.40gb"))
-    bench.land_all(bench.request(msgspec.structs.replace(asked("high", claim(profile="4g.20gb")), priority=9)))
-    for name in ("p1", "p2"):
-        bench.land_all(bench.request(asked(name, claim(profile="3g.20gb"))))
+    bench.asks(asked("high", claim(profile="4g.20gb"), priority=9))
+    bench.asks(*(asked(name, claim(profile="3g.20gb")) for name in ("p1", "p2")))
     found = how_it_stands(bench.allocator.ctx, RequestId("p2"))
-    assert found.turn is not None
     assert (found.state, found.turn) == (RequestState.QUEUED, QueuePosition(0, before=1, waiting=3, ahead=2))
     assert [step.filter for step in found.steps] == ["room"]
 
 
 def test_a_refused_request_is_told_with_its_refusal(bench):
-    bench.land_all(bench.request(asked("p1", claim(gpus=57))))
+    bench.asks(asked("p1", claim(gpus=57)))
     found = how_it_stands(bench.allocator.ctx, RequestId("p1"))
     assert found.state is RequestState.REFUSED
     assert found.refusal is not None
@@ -228,10 +208,8 @@ def test_filters_are_told_in_the_order_in_which_a_place_is_looked_for():
 def test_an_answer_about_a_hundred_classes_of_gpus_can_still_be_read(empty):
     """The reasons are bounded at any fleet size, and the rest is counted."""
     for number in range(100):
-        node = f"node-{number}"
-        empty.add_node(
-            snapshot(node, (msgspec.structs.replace(gpu_report(node, 0, mig=False), model=f"GPU of kind {number}"),))
-        )
+        gpu = gpu_report(f"node-{number}", 0, mig=False)
+        empty.add_node(snapshot(f"node-{number}", (msgspec.structs.replace(gpu, model=f"GPU of kind {number}"),)))
     found = ask(empty, profile="1g.5gb")
     listed = sum(len(step.reasons) for step in found.steps)
     assert listed < 40
