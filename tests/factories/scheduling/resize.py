@@ -77,5 +77,3 @@ def free_mib(bench: Bench) -> int:
 def shares_of(grant: Grant) -> list[int]:
     """The memory of each of its shares, in MiB."""
     return [device.share.memory_mib for device in grant.booking.devices if device.share is not None]
-
-

@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, asked, claim, working_allocator
+from factories.scheduling.allocator import FOLDER, Bench, asked, claim, messages, only, working_allocator
 from msgspec import structs
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import NodeName
 from sluice_allocator.core.capacity.demand import published
 from sluice_allocator.core.capacity.node_count import PLACES_MAX
@@ -30,50 +29,40 @@ READY = structs.replace(HOST, taints=(NVIDIA,))
 TOLERATES = msg.HostNeeds(tolerations=(msg.Toleration(key="nvidia.com/gpu", operator="Exists"),))
 
 
-def working(rules: SchedulerConfig = RULES, *entries) -> Bench:
-    return working_allocator(rules, *entries)
-
-
 def add(bench: Bench, name: str = "a", facts: msg.HostFacts = HOST, gpus: int = 1) -> None:
     bench.land_all(bench.observe(subjects.host(NodeName(name)), facts))
     bench.add_nodes(name, gpus=gpus)
 
 
-def remove(bench: Bench, name: str = "a") -> None:
-    node = NodeName(name)
-    bench.observe(subjects.host(node), msg.HostFacts(cpu_cores=0, memory_mib=0, pods_free=0, cordoned=True))
-    bench.land_all(bench.observe(subjects.node(node), msg.NodeRemoved(node=node, cause="test")))
-
-
-def pass_time(bench: Bench, times: int = 4) -> list[Write]:
-    landed: list[Write] = []
+def pass_time(bench: Bench, times: int = 4) -> list:
+    said = []
     for _ in range(times):
         bench.now += RULES.nodes_asked_every_s
-        landed += bench.land_all(bench.tick())
-    return landed
+        said += messages(bench.land_all(bench.tick()))
+    return said
 
 
 def ask(bench: Bench, *names: str, host: msg.HostNeeds = TOLERATES, profile: str = "3g.20gb", **changes) -> None:
     """Pods ask for 3g.20gb, of which two fit on a GPU, unless told otherwise."""
     for name in names:
-        message = asked(name, claim(profile=profile))
-        bench.land_all(bench.request(structs.replace(message, host=host, **changes)))
+        bench.land_all(bench.request(structs.replace(asked(name, claim(profile=profile)), host=host, **changes)))
 
 
 def demand(bench: Bench) -> msg.PoolDemand:
     ctx = bench.allocator.ctx
     (name,) = ctx.node_pools.counted
-    pool = published(ctx, name)
-    assert pool is not None
-    return pool
+    return published(ctx, name)
 
 
 @pytest.fixture
 def bench() -> Bench:
-    bench = working()
+    """A pool is known of which the only node is gone."""
+    bench = working_allocator(RULES)
     add(bench)
     pass_time(bench, 1)
-    remove(bench)
+    node, empty = NodeName("a"), msg.HostFacts(cpu_cores=0, memory_mib=0, pods_free=0, cordoned=True)
+    bench.observe(subjects.host(node), empty)
+    bench.land_all(bench.observe(subjects.node(node), msg.NodeRemoved(node=node, cause="test")))
     return bench
 
 
@@ -93,8 +82,8 @@ def test_a_pool_is_learned_from_its_node_and_asked_for_when_it_has_none(bench: B
 def test_a_waiting_pod_says_which_nodes_were_asked_for(bench: Bench) -> None:
     """Otherwise its owner does not know whether anything is being done about it."""
     ask(bench, "b", "c", "d")
-    said = [write.message for write in pass_time(bench, 6) if isinstance(write.message, msg.Pending)]
-    assert said[-1].message.endswith(f". Asked the autoscaler for 2 more nodes of pool {demand(bench).pool}")
+    last = only(msg.Pending, pass_time(bench, 6))[-1]
+    assert last.message.endswith(f". Asked the autoscaler for 2 more nodes of pool {demand(bench).pool}")
 
 
 REFUSES = {
@@ -116,7 +105,7 @@ def test_no_machine_is_started_that_could_not_serve(bench: Bench, changes) -> No
 
 
 def test_no_machine_is_started_for_what_waits_for_its_quota(bench: Bench) -> None:
-    bench.observe(subjects.quota("default"), msg.QuotaSet(namespace="default", total=msg.Amounts(gpus=0)))
+    bench.limit(gpus=0)
     ask(bench, "b")
     pass_time(bench)
     assert demand(bench).missing == 0
@@ -148,20 +137,20 @@ def test_a_pool_is_remembered_by_the_next_allocator_and_asked_for_no_more_when_t
 ) -> None:
     pool = structs.replace(demand(bench), missing=2)
     entry = (subjects.pool(pool.pool), pool)
-    following = working(RULES, entry)
+    following = working_allocator(RULES, entry)
     ask(following, "b")
     pass_time(following)
     assert demand(following).missing == 1
-    off = working(SchedulerConfig(), entry)
+    off = working_allocator(SchedulerConfig(), entry)
     pass_time(off)
     assert demand(off).missing == 0
 
 
 def test_nothing_is_published_of_pools_by_default() -> None:
-    bench = working(SchedulerConfig())
+    bench = working_allocator(SchedulerConfig())
     add(bench)
     ask(bench, *"bcdef")
-    assert not [write for write in pass_time(bench) if isinstance(write.message, msg.PoolDemand)]
+    assert not only(msg.PoolDemand, pass_time(bench))
 
 
 def test_a_pool_keeps_the_most_room_and_the_labels_that_all_its_nodes_have(bench: Bench) -> None:
@@ -176,11 +165,11 @@ def test_a_pool_keeps_the_most_room_and_the_labels_that_all_its_nodes_have(bench
 
 
 def test_a_described_pool_serves_before_it_ever_had_a_node() -> None:
-    seen = working()
+    seen = working_allocator(RULES)
     add(seen)
     pass_time(seen, 1)
     described = structs.replace(demand(seen), pool="written", source="")
-    bench = working(replace(RULES, node_pools=(described,)))
+    bench = working_allocator(replace(RULES, node_pools=(described,)))
     ask(bench, "b")
     pass_time(bench)
     assert demand(bench) == structs.replace(described, missing=1)

@@ -82,18 +82,13 @@ def pods():
     """Every key, as a function of its value: annotations and a container's resources."""
     for key in SLUICE_KEYS:
         yield f"sluice.dev/{key}", key, lambda value, key=key: _sluice(key, value)
-    for name in HAMI_RESOURCES:
-        yield (
-            f"nvidia.com/{name}",
-            name,
-            lambda value, name=name: _resources("nvidia.com/gpu", f"nvidia.com/{name}", value),
-        )
-    for name in VOLCANO_RESOURCES:
-        yield (
-            f"volcano.sh/{name}",
-            name,
-            lambda value, name=name: _resources("volcano.sh/vgpu-number", f"volcano.sh/{name}", value),
-        )
+    for prefix, count, names in (
+        ("nvidia.com", "gpu", HAMI_RESOURCES),
+        ("volcano.sh", "vgpu-number", VOLCANO_RESOURCES),
+    ):
+        for name in names:
+            key = f"{prefix}/{name}"
+            yield key, name, lambda value, key=key, one=f"{prefix}/{count}": ({}, {one: "1"} | {key: value})
     yield "nvidia.com/mig-1g.5gb", "mig-1g.5gb", lambda value: ({}, {"nvidia.com/mig-1g.5gb": value})
     for key in HAMI_ANNOTATIONS:
         yield key, key, lambda value, key=key: ({key: value}, {"nvidia.com/gpu": "1"})
@@ -104,10 +99,6 @@ def pods():
 def _sluice(key: str, value: object):
     beside = {"quota-request": "sm-partition", "quota-limit": "sm-partition"}.get(key)
     return {f"sluice.dev/{key}": value} | ({f"sluice.dev/{beside}": "50"} if beside else {}), {}
-
-
-def _resources(count: str, name: str, value: object):
-    return {}, {count: "1"} | {name: value}
 
 
 def _fastgshare(key: str, value: object):

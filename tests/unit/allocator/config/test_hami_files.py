@@ -50,8 +50,6 @@ def test_hami_s_geometries_are_read_as_they_are() -> None:
     assert hami.allowed == ()
     rules = parse_placement("", origin="(no file)", hami=hami)
     a30, a100 = find_model("a30-24gb"), find_model("a100-80gb")
-    assert a30 is not None
-    assert a100 is not None
     assert rules.geometry_of(a30) == ("1g.6gb", "2g.12gb")
     assert rules.geometry_of(a100) == ("1g.10gb", "2g.20gb", "7g.80gb")
     assert rules.allows(a30, "4g.24gb")
@@ -68,7 +66,6 @@ def test_hami_s_allow_list_limits_what_is_made_and_what_its_keys_choose() -> Non
     hami = parse_device_config(ALLOWLIST, origin="device-config.yaml")
     rules = parse_placement("", origin="(no file)", hami=hami)
     a30 = find_model("a30-24gb")
-    assert a30 is not None
     assert rules.geometry_of(a30) == ("1g.6gb", "2g.12gb", "4g.24gb")
     assert not rules.allows(a30, "2g.12gb+me")
     assert hami.warnings == ()

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from sluice.contracts.ids import NodeName
 from sluice.mig.catalog import find_model, mig_models
-from sluice.mig.model import GpuModel
 from sluice_allocator.core.placement.spec.config import (
     KNOWN_GEOMETRIES,
     AllowedProfiles,
@@ -21,12 +20,6 @@ from sluice_allocator.core.placement.spec.config import (
 )
 
 NOTHING = (0, 0)
-
-
-def model(name: str) -> GpuModel:
-    found = find_model(name)
-    assert found is not None
-    return found
 
 
 def test_a_node_s_usage_is_the_weighted_mean_of_what_it_has() -> None:
@@ -72,13 +65,6 @@ def test_the_first_pattern_that_matches_a_node_speaks_for_it() -> None:
     assert PlacementConfig(node_modes=(NodeModes("gpu.7", ("mps",)),)).modes_of(NodeName("gpu-7")) is None
 
 
-def chosen(name: str, memory_mib: int) -> str | None:
-    """The profile that HAMi's `gpumem` becomes on a model: the first that is enough."""
-    gpu = model(name)
-    names = PlacementConfig().geometry_of(gpu)
-    return next((each for each in names if gpu.profile(each).memory_mib >= memory_mib), None)  # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize(
     ("gpu", "memory_mib", "profile"),
     [
@@ -98,14 +84,17 @@ def chosen(name: str, memory_mib: int) -> str | None:
 )
 def test_hami_s_users_get_the_profile_that_they_know(gpu: str, memory_mib: int, profile: str | None) -> None:
     """8000 MiB on an A100-40GB is 2g.10gb: never a 1g with double memory, and never less than asked."""
-    assert chosen(gpu, memory_mib) == profile
+    model = find_model(gpu)
+    names = PlacementConfig().geometry_of(model)
+    enough = [each for each in names if model.profile(each).memory_mib >= memory_mib]
+    assert (enough[0] if enough else None) == profile
 
 
 def test_no_model_offers_hami_s_users_a_scarce_or_a_starved_profile() -> None:
     """Media-engine profiles, double-memory 1g and the 4g beside a 3g are not what HAMi makes."""
     for gpu in mig_models():
         names = PlacementConfig().geometry_of(gpu)
-        slices = [gpu.profile(name).compute_slices for name in names]  # type: ignore[union-attr]
+        slices = [gpu.profile(name).compute_slices for name in names]
         assert names
         assert slices == sorted(set(slices))
         assert not any("+" in name or "-" in name for name in names)
@@ -114,20 +103,18 @@ def test_no_model_offers_hami_s_users_a_scarce_or_a_starved_profile() -> None:
 
 def test_h200_is_not_taken_for_h20() -> None:
     """HAMi compares parts of words, so its H20 row catches every H200 and offers it profiles that it does not have."""
-    assert PlacementConfig().geometry_of(model("h200-141gb"))[0] == "1g.18gb"
-    assert not names_model(model("h200-141gb"), ("H20",))
-    assert names_model(model("h200-141gb"), ("h200",))
-    assert not names_model(model("a30-24gb"), ("A3", "30", ""))
+    h200 = find_model("h200-141gb")
+    assert PlacementConfig().geometry_of(h200)[0] == "1g.18gb"
+    assert not names_model(h200, ("H20",))
+    assert names_model(h200, ("h200",))
+    assert not names_model(find_model("a30-24gb"), ("A3", "30", ""))
 
 
 def test_a_driver_that_names_the_largest_profile_otherwise_still_has_it() -> None:
     """An A100-80GB has a 7g.79gb or a 7g.80gb: an allow-list for one must not lock the whole GPU away."""
-    gpu = model("a100-80gb")
-    old = replace(
-        gpu,
-        key="a100-80gb-old",
-        profiles=tuple(replace(each, name=each.name.replace("7g.80gb", "7g.79gb")) for each in gpu.profiles),
-    )
+    gpu = find_model("a100-80gb")
+    profiles = tuple(replace(each, name=each.name.replace("7g.80gb", "7g.79gb")) for each in gpu.profiles)
+    old = replace(gpu, key="a100-80gb-old", profiles=profiles)
     listed = AllowedProfiles(("A100-SXM4-80GB",), ("1g.10gb", "7g.79gb"))
     rules = PlacementConfig(allowed_profiles=(listed,))
     assert rules.geometry_of(gpu) == ("1g.10gb", "7g.80gb")
@@ -140,22 +127,22 @@ def test_a_driver_that_names_the_largest_profile_otherwise_still_has_it() -> Non
 def test_an_allow_list_holds_for_its_models_only() -> None:
     """Limiting A30s must not change what H100s give, and a profile that a model lacks is never allowed on it."""
     rules = PlacementConfig(allowed_profiles=(AllowedProfiles(("A30",), ("4g.24gb",)),))
-    assert rules.allows(model("h100-sxm-80gb"), "1g.10gb+me")
-    assert not rules.allows(model("h100-sxm-80gb"), "1g.5gb")
-    assert rules.geometry_of(model("a30-24gb")) == ("4g.24gb",)
+    assert rules.allows(find_model("h100-sxm-80gb"), "1g.10gb+me")
+    assert not rules.allows(find_model("h100-sxm-80gb"), "1g.5gb")
+    assert rules.geometry_of(find_model("a30-24gb")) == ("4g.24gb",)
 
 
 def test_an_operator_s_geometry_replaces_the_built_in_one_of_that_model() -> None:
     """A site that wants 4g for HAMi's users says so, and keeps the rest of the table."""
     own = Geometry(("A100-SXM4-40GB",), ("4g.20gb", "1g.5gb"))
     rules = PlacementConfig(geometries=(own, *KNOWN_GEOMETRIES))
-    assert rules.geometry_of(model("a100-40gb")) == ("1g.5gb", "4g.20gb")
-    assert rules.geometry_of(model("a30-24gb")) == ("1g.6gb", "2g.12gb", "4g.24gb")
+    assert rules.geometry_of(find_model("a100-40gb")) == ("1g.5gb", "4g.20gb")
+    assert rules.geometry_of(find_model("a30-24gb")) == ("1g.6gb", "2g.12gb", "4g.24gb")
 
 
 def test_a_model_that_no_table_knows_offers_its_plain_profiles() -> None:
     """A new GPU must not be useless to HAMi's users until somebody writes a table (HAMi skips such nodes whole)."""
-    gpu = replace(model("a100-40gb"), key="new", product_names=("NVIDIA X900",))
+    gpu = replace(find_model("a100-40gb"), key="new", product_names=("NVIDIA X900",))
     assert PlacementConfig().geometry_of(gpu) == ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
     assert PlacementConfig().geometry_of(replace(gpu, profiles=())) == ()
     strange = replace(gpu, profiles=(replace(gpu.profiles[0], name="drachenfels"),))

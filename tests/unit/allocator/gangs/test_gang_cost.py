@@ -2,17 +2,7 @@
 
 import pytest
 from factories.scheduling.allocator import asked, claim, only
-from factories.scheduling.gangs import (
-    SMALL,
-    WHOLE,
-    bound,
-    fleet,
-    grant_of,
-    grants,
-    member,
-    tick,
-    waits,
-)
+from factories.scheduling.gangs import SMALL, WHOLE, bound, fleet, grant_of, grants, member, tick, waits
 from msgspec.structs import replace
 
 from sluice.contracts import messages as msg

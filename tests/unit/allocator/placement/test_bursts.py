@@ -13,10 +13,7 @@ from judges.placements import NodeTruth, Truth
 
 from sluice.contracts.fleet_file.empty_snapshots import empty_snapshot
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
-from sluice.contracts.messages import Claim
-from sluice_allocator.core.placement import ClusterState, NoPlace, Place, PlaceRequest, find_place
-from sluice_allocator.core.placement.explain.refusal import refuse
-from sluice_allocator.core.placement.spec.config import PlacementConfig
+from sluice_allocator.core.placement import ClusterState, NoPlace, Place, PlaceRequest, find_place, refuse
 
 SHAPES = (
     *(claim(profile=name) for name in ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")),
@@ -26,12 +23,6 @@ SHAPES = (
 )
 
 
-def truth_of(shop: Shop, nodes) -> Truth:
-    truth = Truth({each.node: NodeTruth(each) for each in nodes})
-    truth.bookings.update(shop.booked)
-    return truth
-
-
 def test_a_thousand_requests_at_once_on_200_nodes_of_8_over_commit_nothing():
     """Every mode and size in turn: each is placed, and not one slice, MiB or percent is given twice."""
     nodes = [node(f"node-{number:03}", 8) for number in range(200)]
@@ -39,8 +30,8 @@ def test_a_thousand_requests_at_once_on_200_nodes_of_8_over_commit_nothing():
     names = [shop.take(SHAPES[number % len(SHAPES)], namespace=f"team-{number % 7}") for number in range(1000)]
     assert None not in names
     used = {device.gpu for device in shop.all_devices()}
-    touched = [each for each in nodes if any(gpu.uuid in used for gpu in each.gpus)]
-    assert truth_of(shop, touched).violations() == []
+    touched = {each.node: NodeTruth(each) for each in nodes if any(gpu.uuid in used for gpu in each.gpus)}
+    assert Truth(touched, dict(shop.booked)).violations() == []
 
 
 @pytest.mark.parametrize(
@@ -77,13 +68,13 @@ every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model["
 
 
 def of_container(container="main", **what):
-    return Claim(container=container, **what)
+    return claim(container=container, **what)
 
 
 def fleet_of(model, *, nodes=1, gpus=GPUS):
     kind = f'{{ model = "{model["key"]}", count = {gpus} }}'
     parsed = parse_fleet(f'[[node]]\nname = "n"\ncount = {nodes}\ngpus = [{kind}]\n', origin="test")
-    cluster = ClusterState(PlacementConfig())
+    cluster = ClusterState()
     for each in parsed.nodes:
         cluster.show(empty_snapshot(each))
         cluster.set_usable(each.name)

@@ -9,7 +9,7 @@ from judges.layouts import Layouts
 from perf.packing.ours import CATALOG
 
 from sluice.contracts.ids import AllocationId
-from sluice.contracts.messages import HostRoom
+from sluice.contracts.messages import HostNeeds, HostRoom
 from sluice_allocator.core.placement import NoPlace, PlaceRequest
 from sluice_allocator.core.placement.defragment import MovePlan, plan_moves
 
@@ -57,14 +57,14 @@ def test_nobody_is_moved_who_may_not_or_has_nowhere_to_go(there, elsewhere):
 
 def test_who_makes_room_for_one_that_wants_an_idle_gpu_goes_to_another():
     """Beside its new place it would be in the way again, and a restart was for nothing."""
+    alone = claim(modes=("fractional",), sm_partition=20, memory_mib=1000)
     room = Room(node("node-a", 1))
     room.put("GPU-node-a-0", "1g.5gb", movable=True)
-    alone = PlaceRequest((claim(modes=("fractional",), sm_partition=20, memory_mib=1000),), gpu_policy="mutex")
-    assert plan_moves(room.cluster, alone, shown=room.shown, may_move=room.movable.get, moves_max=1) is None
+    assert room.plan(alone, gpu_policy="mutex", moves_max=1) is None
     room = Room(node("node-a", 1), node("node-b", 1))
     room.put("GPU-node-a-0", "1g.5gb", movable=True)
     room.put("GPU-node-b-0", "1g.5gb", movable=False)
-    plan = plan_moves(room.cluster, alone, shown=room.shown, may_move=room.movable.get, moves_max=1)
+    plan = room.plan(alone, gpu_policy="mutex", moves_max=1)
     assert [move.to.devices[0].gpu for move in plan.moves] == ["GPU-node-b-0"]
 
 
@@ -116,7 +116,7 @@ def test_the_room_on_the_node_counts_for_those_who_are_moved():
     room.host("node-b", cpu_cores=1.0)
     room.put("GPU-node-b-0", "1g.5gb", movable=False)
     small = room.put("GPU-node-a-0", "1g.5gb", movable=True, room=HostRoom(cpu_milli=4000))
-    host = msgspec.structs.replace(PlaceRequest(()).host, room=HostRoom(cpu_milli=4000))
+    host = HostNeeds(room=HostRoom(cpu_milli=4000))
     room.movable[small] = PlaceRequest((claim(profile="1g.5gb"),), host=host)
     assert room.plan(claim(profile="7g.40gb")) is None
     room.host("node-b", cpu_cores=8.0)

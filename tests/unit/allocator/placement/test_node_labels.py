@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, asked, claim
+from factories.scheduling.allocator import FOLDER, Bench, asked, claim, only
 from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
@@ -26,8 +26,7 @@ def joins(bench: Bench, name: str) -> None:
 
 def where(bench: Bench, name: str, **labels: str) -> str:
     """The node that a pod is put on which wants these labels."""
-    request = replace(asked(name, claim()), host=msg.HostNeeds(node_selector=labels))
-    (grant,) = [w.message for w in bench.land_all(bench.request(request)) if isinstance(w.message, msg.Grant)]
+    (grant,) = only(msg.Grant, bench.asks(replace(asked(name), host=msg.HostNeeds(node_selector=labels))))
     return grant.booking.node
 
 
@@ -86,9 +85,8 @@ def test_nothing_is_left_when_all_pods_and_nodes_are_gone(seed: int) -> None:
         if what == 0 and name in live:
             _end(peers, name, live.pop(name), dice)
         elif what == 1:
-            others = (
-                msg.OtherPods(namespace="default", labels={"app": dice.choice("ab")}, apart=needs_of(dice).apart),
-            )
+            app, apart = {"app": dice.choice("ab")}, needs_of(dice).apart
+            others = (msg.OtherPods(namespace="default", labels=app, apart=apart),)
             labels = {key: dice.choice("xy") for key in KEYS if dice.random() < 0.7}
             host = msg.HostFacts(cpu_cores=1, memory_mib=1, pods_free=9, labels=labels, others=others, source=FOLDER)
             peers.see(dice.choice(NODES), host, is_shown=True)

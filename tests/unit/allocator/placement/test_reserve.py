@@ -2,14 +2,16 @@
 
 from random import Random
 
+import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, gpu_report, snapshot
+from factories.scheduling.allocator import gpu_report, snapshot
+from factories.words import booking_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from perf.packing.others import SPANS
 
 from sluice.contracts import messages as msg
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName
 from sluice_allocator.core.placement import (
     ClusterState,
     NoPlace,
@@ -32,28 +34,13 @@ class Yard:
         self.fixed: set[str] = set()
         """Allocations that may not be waited for."""
         self.leaving: set[str] = set()
-        self.closed: set[str] = set()
-        """Models that may not be promised."""
         for seen in nodes:
             self.cluster.set_host(seen.node, facts)
             self.cluster.show(seen)
             self.cluster.set_usable(seen.node)
 
     def book(self, name: str, node: str, *devices: msg.DeviceGrant, room: msg.HostRoom = msg.HostRoom()) -> None:  # noqa: B008
-        self.cluster.book(
-            msg.Booking(
-                allocation=AllocationId(name),
-                request=RequestId(name),
-                request_revision=1,
-                source=FOLDER,
-                owner=name,
-                namespace="default",
-                name=name,
-                node=NodeName(node),
-                devices=devices,
-                room=room,
-            )
-        )
+        self.cluster.book(booking_of(name, node, devices, room=room))
 
     def take(self, name: str, *claims: msg.Claim, room: msg.HostRoom = msg.HostRoom()) -> Place:  # noqa: B008
         place = find_place(self.cluster, PlaceRequest(claims, host=msg.HostNeeds(room=room)))
@@ -66,7 +53,7 @@ class Yard:
             PlaceRequest(claims, host=host),
             shown=self.shown,
             wait_for=lambda each: None if each in self.fixed else int(each not in self.leaving),
-            open_to=lambda model: model not in self.closed,
+            open_to=lambda _: True,
         )
 
     def waits_for(self, *claims: msg.Claim, **rest: msg.HostNeeds) -> tuple[str, ...] | None:
@@ -127,10 +114,9 @@ def test_a_pod_waits_for_those_who_are_gone_soonest(booked, leaving, fixed, afte
 def test_engines_that_are_used_beside_the_span_are_waited_for():
     """Only one +me instance fits on a GPU: one whose span is free waits for the tenant that has the engines."""
     yard = Yard(snapshot("node-a", (gpu_report("node-a", 0),)))
-    grant = msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-node-a-0"), profile="1g.5gb+me", start=0, size=1)
-    yard.book("engines", "node-a", grant)
+    yard.book("engines", "node-a", msgspec.structs.replace(at("GPU-node-a-0", "1g.5gb", 0), profile="1g.5gb+me"))
     yard.book("beside", "node-a", at("GPU-node-a-0", "1g.5gb", 1))
-    assert yard.waits_for(msg.Claim(container="main", profile="1g.5gb+me")) == ("engines",)
+    assert yard.waits_for(exactly("1g.5gb+me")) == ("engines",)
 
 
 def test_a_cordoned_gpu_is_not_promised():
@@ -145,10 +131,10 @@ def test_a_cordoned_gpu_is_not_promised():
 def test_a_whole_gpu_without_mig_waits_for_its_tenant():
     """Full GPUs without MIG are on no shelf; they are promised all the same."""
     yard = two_gpus(mig=False)
-    yard.take("first", msg.Claim(container="main"))
-    yard.take("second", msg.Claim(container="main"))
+    yard.take("first", exactly(None))
+    yard.take("second", exactly(None))
     yard.fixed = {"first"}
-    assert yard.waits_for(msg.Claim(container="main")) == ("second",)
+    assert yard.waits_for(exactly(None)) == ("second",)
 
 
 def test_several_gpus_of_one_node_wait_only_for_those_in_the_way():
@@ -168,8 +154,7 @@ def test_a_share_waits_for_a_tenant_of_its_home():
     half = msg.Claim(container="main", modes=("fractional",), sm_partition=50)
     for number in range(4):
         yard.take(f"half-{number}", half)
-    promise = yard.promise(half)
-    assert len(promise.after) == 1
+    assert len(yard.waits_for(half)) == 1
 
 
 def test_cpu_that_others_hold_is_waited_for():
@@ -215,14 +200,9 @@ def test_the_cost_does_not_grow_with_the_fleet(monkeypatch: pytest.MonkeyPatch):
     for seen in nodes:
         for gpu in seen.gpus:
             yard.book(f"tenant-{gpu.uuid}", seen.node, at(gpu.uuid, "3g.20gb", 0))
-    looked: list[str] = []
-    spot_on = reserve._ReservationSearch._spot_on
-
-    def counted(self, gpu, profile):
-        looked.append(gpu.report.uuid)
-        return spot_on(self, gpu, profile)
-
-    monkeypatch.setattr(reserve._ReservationSearch, "_spot_on", counted)
+    looked, search = [], reserve._ReservationSearch
+    spot_on = search._spot_on
+    monkeypatch.setattr(search, "_spot_on", lambda self, gpu, name: looked.append(gpu) or spot_on(self, gpu, name))
     assert yard.promise(exactly("7g.40gb")) is not None
     assert len(looked) <= reserve.GPUS_LOOKED_AT_MAX + 1
 

@@ -1,5 +1,7 @@
 """Devices that are to be on one GPU, one NUMA node or one node."""
 
+from itertools import product
+
 import pytest
 from factories.scheduling.placement import Shop, claim, node
 from msgspec.structs import replace
@@ -10,6 +12,7 @@ from sluice.mig.catalog import find_model
 from sluice.mig.transition_table import table_of
 from sluice_allocator.core.placement import NoPlace, Place, PlacementConfig, PlaceRequest, refuse
 from sluice_allocator.core.placement.search import context as module
+from sluice_allocator.core.placement.search import find
 from sluice_allocator.core.placement.search.context import together_of
 
 PAIR = (("a", "b"),)
@@ -44,10 +47,9 @@ def test_groups_with_a_container_in_common_are_one():
 def test_shares_that_must_be_on_one_gpu_are_found_on_the_last_of_many_nodes():
     """Nodes that hold one of the shares alone are many more than are tried in vain."""
     shop = Shop(*(node(f"node-{n:02}", 1, mig=False, modes=("mps",)) for n in range(50)))
-    share = claim(profile=None, modes=("mps",), memory_mib=30000, uid=0)
     for n in range(49):
-        shop.take_on(f"GPU-node-{n:02}-0", claim(profile=None, modes=("mps",), memory_mib=10000, uid=0))
-    pair = [Claim(container=name, modes=share.modes, memory_mib=20000, uid=0) for name in "ab"]
+        shop.take_on(f"GPU-node-{n:02}-0", claim(modes=("mps",), memory_mib=10000, uid=0))
+    pair = [claim(container=name, modes=("mps",), memory_mib=20000, uid=0) for name in "ab"]
     assert gpus_of(shop.ask(*pair, same_gpu=PAIR)) == {name: {"GPU-node-49-0"} for name in "ab"}
 
 
@@ -77,31 +79,19 @@ def test_shares_over_several_gpus_that_must_be_on_one_are_refused(wrong):
     assert (refusal.reason, refusal.field, refusal.value) == (RefusalReason.CONTRADICTION, "matchAttribute", "a, b")
 
 
-def test_a_full_fleet_costs_no_more_than_a_small_one():
+@pytest.mark.parametrize("size", [20, 200])
+def test_a_full_fleet_costs_no_more_than_a_small_one(monkeypatch, size):
     """Which GPUs hold a group is counted as nodes change: a decision tries the nodes that do, and no others."""
-    fills = []
-    for size in (20, 200):
-        shop = Shop(*(node(f"node-{n:03}", 2) for n in range(size)))
-        for n in range(size - 1):
-            for index in range(2):
-                shop.take_on(f"GPU-node-{n:03}-{index}", claim(profile="4g.20gb"))
-        asking = instances(a="2g.10gb", b="2g.10gb")
-        shop.ask(*asking, same_gpu=PAIR)  # counted from the first on
-        fills.append(_fills(shop, asking))
-    assert fills == [1, 1]
-
-
-def _fills(shop: Shop, claims: tuple[Claim, ...]) -> int:
-    from sluice_allocator.core.placement.search import find  # noqa: PLC0415  # counted here only
-
-    tried = []
-    fill = find.fit_on_node
-    find.fit_on_node = lambda look, where: tried.append(where.name) or fill(look, where)
-    try:
-        assert isinstance(shop.ask(*claims, same_gpu=PAIR), Place)
-    finally:
-        find.fit_on_node = fill
-    return len(tried)
+    shop = Shop(*(node(f"node-{n:03}", 2) for n in range(size)))
+    for n in range(size - 1):
+        for index in range(2):
+            shop.take_on(f"GPU-node-{n:03}-{index}", claim(profile="4g.20gb"))
+    asking = instances(a="2g.10gb", b="2g.10gb")
+    shop.ask(*asking, same_gpu=PAIR)  # counted from the first on
+    tried, fill = [], find.fit_on_node
+    monkeypatch.setattr(find, "fit_on_node", lambda look, where: tried.append(where.name) or fill(look, where))
+    assert isinstance(shop.ask(*asking, same_gpu=PAIR), Place)
+    assert len(tried) == 1
 
 
 def test_whether_instances_fit_beside_each_other_is_found_for_every_set():
@@ -114,13 +104,9 @@ def test_whether_instances_fit_beside_each_other_is_found_for_every_set():
                 table.choices(state, name))  # fmt: skip
         return not left or any(fits(*way) for way in ways)
 
-    states = [table.empty, table.choices(table.empty, "1g.5gb")[0].state_after]
-    for state in states:
-        for one in names:
-            for two in names:
-                for three in names:
-                    wanted = (one, two, three)
-                    assert module._fit(table, state, tuple(sorted(wanted))) == fits(state, wanted), wanted
+    for state in (table.empty, table.choices(table.empty, "1g.5gb")[0].state_after):
+        for wanted in product(names, repeat=3):
+            assert module._fit(table, state, tuple(sorted(wanted))) == fits(state, wanted), wanted
 
 
 def test_a_gpu_that_another_container_names_is_left_to_it():
@@ -128,10 +114,7 @@ def test_a_gpu_that_another_container_names_is_left_to_it():
     shop = Shop(node("node-a", 2))
     named = DeviceFilter(uuids=("GPU-node-a-0",))
     place = shop.ask(claim(container="any", profile="7g.40gb"), claim(container="named", profile="7g.40gb", only=named))
-    assert [(device.container, device.gpu) for device in place.devices] == [
-        ("any", "GPU-node-a-1"),
-        ("named", "GPU-node-a-0"),
-    ]
+    assert gpus_of(place) == {"any": {"GPU-node-a-1"}, "named": {"GPU-node-a-0"}}
 
 
 def test_a_gpu_on_the_numa_node_that_another_container_needs_is_left_to_it():
@@ -139,7 +122,6 @@ def test_a_gpu_on_the_numa_node_that_another_container_needs_is_left_to_it():
     empty = node("node-a", 3)
     gpus = tuple(replace(report, numa_node=numa) for report, numa in zip(empty.gpus, (0, 1, 1), strict=True))
     shop = Shop(replace(empty, gpus=gpus))
-    place = shop.ask(
-        claim(container="any", profile="7g.40gb"), claim(container="bound", profile="7g.40gb", gpus=2, numa_bind=True)
-    )
-    assert {device.gpu for device in place.devices if device.container == "bound"} == {"GPU-node-a-1", "GPU-node-a-2"}
+    bound = claim(container="bound", profile="7g.40gb", gpus=2, numa_bind=True)
+    place = shop.ask(claim(container="any", profile="7g.40gb"), bound)
+    assert gpus_of(place)["bound"] == {"GPU-node-a-1", "GPU-node-a-2"}

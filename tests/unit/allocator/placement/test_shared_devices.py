@@ -13,12 +13,7 @@ from sluice.contracts.messages import Share
 from sluice.contracts.reasons import WaitReason
 from sluice.mig.share_width import width_percent
 from sluice_allocator.core.placement import NoPlace
-from sluice_allocator.core.placement.nodes.shared_device import (
-    DeviceKey,
-    SharedDevice,
-    SharedDeviceSize,
-    ShareMode,
-)
+from sluice_allocator.core.placement.nodes.shared_device import DeviceKey, SharedDevice, SharedDeviceSize, ShareMode
 
 GPU = SharedDeviceSize(memory_mib=40960, sms=108, gpu_sms=108, tenants_max=48, taking_turns=False)
 INSTANCE = SharedDeviceSize(memory_mib=9984, sms=28, gpu_sms=98, tenants_max=13, taking_turns=False)
@@ -30,13 +25,8 @@ def _key(number: int) -> DeviceKey:
 
 
 def _fractional(sm_partition: int, memory_mib: int = 1000, quota_permille: int = 1000) -> Share:
-    return Share(
-        mode="fractional",
-        uid=0,
-        memory_mib=memory_mib,
-        sm_partition=sm_partition,
-        quota_request_permille=quota_permille,
-    )
+    of_gpu = {"memory_mib": memory_mib, "sm_partition": sm_partition, "quota_request_permille": quota_permille}
+    return Share(mode="fractional", uid=0, **of_gpu)
 
 
 def _mps(memory_mib: int) -> Share:
@@ -115,19 +105,14 @@ _EXAMPLE = {
 """The pods of the example in docs/sharing.md."""
 
 
-def _arrive(home: SharedDevice) -> dict[str, WaitReason | None]:
-    answers: dict[str, WaitReason | None] = {}
+def test_the_example_of_the_documentation_with_quotas() -> None:
+    """People who plan their quotas by the documentation would be told something else by the allocator."""
+    home, answers = _home(_TURNS), {}
     for name, share in _EXAMPLE.items():
         answers[name] = home.why_not(share)
         if answers[name] is None:
             home.add((AllocationId(name), 0), share)
-    return answers
-
-
-def test_the_example_of_the_documentation_with_quotas() -> None:
-    """People who plan their quotas by the documentation would be told something else by the allocator."""
-    home = _home(replace(GPU, taking_turns=True))
-    assert _arrive(home) == {
+    assert answers == {
         "a": None,
         "b": None,
         "c": None,
@@ -157,29 +142,16 @@ def test_a_share_on_an_instance_is_rounded_up_to_whole_sms(partition: int, width
 _ANY_SHARES = st.lists(
     st.tuples(st.integers(0, 100), st.integers(1, 30000), st.integers(0, 1000)), min_size=1, max_size=12
 )
+_FACTORS = st.sampled_from([100, 170])
+_SIZES = st.builds(replace, st.sampled_from([GPU, INSTANCE]), taking_turns=st.booleans(), overcommit_percent=_FACTORS)
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    _ANY_SHARES,
-    st.sampled_from(["mps", "fractional"]),
-    st.booleans(),
-    st.sampled_from([GPU, INSTANCE]),
-    st.sampled_from([100, 170]),
-)
-def test_a_search_by_level_never_misses_a_home_with_room(
-    asked: list[tuple[int, int, int]],
-    mode: ShareMode,
-    taking_turns: bool,
-    size: SharedDeviceSize,
-    overcommit_percent: int,
-) -> None:
-    size = replace(size, taking_turns=taking_turns, overcommit_percent=overcommit_percent)
+@given(_ANY_SHARES, st.sampled_from(["mps", "fractional"]), _SIZES)
+def test_a_search_by_level_never_misses_a_home_with_room(asked, mode: ShareMode, size: SharedDeviceSize) -> None:
     home = SharedDevice(size, mode, ("default", 0))
-    for number, (sm_partition, memory_mib, quota_permille) in enumerate(asked):
-        share = Share(
-            mode=mode, uid=0, memory_mib=memory_mib, sm_partition=sm_partition, quota_request_permille=quota_permille
-        )
+    for number, amounts in enumerate(asked):
+        share = msgspec.structs.replace(_fractional(*amounts), mode=mode)
         assert 0 <= home.level <= 100
         if home.why_not(share) is None:
             assert 1 <= size.level_needed(share) <= home.level
@@ -195,10 +167,8 @@ def test_a_search_by_level_never_misses_a_home_with_room(
 
 def _theirs(shop: Shop, ours: AllocationId, **changes: object) -> None:
     """Another allocator's booking is read, like ours but for these changes."""
-    theirs = msgspec.structs.replace(
-        shop.booked[ours], allocation=AllocationId("b1"), request=RequestId("b1"), **changes
-    )
-    shop.cluster.book(theirs)
+    changes |= {"allocation": AllocationId("b1"), "request": RequestId("b1")}
+    shop.cluster.book(msgspec.structs.replace(shop.booked[ours], **changes))
 
 
 def test_a_home_that_two_allocators_filled_at_once_takes_nobody_until_it_is_clear_whose_it_is() -> None:
@@ -226,5 +196,4 @@ def test_nobody_joins_a_home_that_overlaps_what_another_allocator_booked() -> No
     more = shop.take(ask, namespace="den")
     assert more is None or shop.devices(more)[0].start != device.start
     shop.cluster.unbook(AllocationId("b1"))
-    again = shop.ask(ask, namespace="den")
-    assert not isinstance(again, NoPlace)
+    assert not isinstance(shop.ask(ask, namespace="den"), NoPlace)

@@ -7,7 +7,6 @@ from factories.scheduling.placement import Shop, claim, given, node
 from hypothesis import given as over
 from hypothesis import settings, strategies
 
-from sluice.contracts.messages import Claim
 from sluice.contracts.reasons import WaitReason
 from sluice.mig.catalog import catalog, find_model
 from sluice.mig.model import GpuModel, Profile
@@ -26,15 +25,9 @@ def only(*profiles: str) -> PlacementConfig:
     return PlacementConfig(allowed_profiles=(AllowedProfiles(("A100-SXM4-40GB",), profiles),))
 
 
-def model(key: str) -> GpuModel:
-    found = find_model(key)
-    assert found is not None
-    return found
-
-
 def larger(key: str, profile: str, rules: PlacementConfig = ANY) -> list[str]:
     """What may serve instead of a profile, in the order in which it is tried."""
-    return [each.name for each in larger_for(model(key), claim(profile=profile), rules)]
+    return [each.name for each in larger_for(find_model(key), claim(profile=profile), rules)]
 
 
 @pytest.mark.parametrize(
@@ -69,10 +62,9 @@ def test_shares_have_no_substitute():
     """A share is not of a profile: a larger one would be somebody else's memory."""
     rules = only("7g.40gb")
     shop = Shop(node("node-a", 1), rules=rules)
-    share = Claim(container="main", modes=("mps",), memory_mib=30_000)
     shop.take(claim(profile="7g.40gb"))
-    assert isinstance(shop.ask(share, substitute=True), NoPlace)
-    assert larger_for(model(A100), Claim(container="main", modes=("exclusive", "mps"), memory_mib=900), rules) == ()
+    assert isinstance(shop.ask(claim(modes=("mps",), memory_mib=30_000), substitute=True), NoPlace)
+    assert larger_for(find_model(A100), claim(modes=("exclusive", "mps"), memory_mib=900), rules) == ()
 
 
 @settings(deadline=None)
@@ -114,11 +106,10 @@ def _covers(profile: Profile, least: Profile) -> bool:
 
 def test_geometries_of_hami_hold_for_substitutes():
     """HAMi's keys choose among its geometries only, which know no 4g on an A100."""
-    asked = claim(memory_mib=8_000, known_geometries=True)
-    names = ANY.geometry_of(model(A100))
-    found = larger_profiles(model(A100), asked, model(A100).profile("2g.10gb"), ANY)
+    asked, a100 = claim(memory_mib=8_000, known_geometries=True), find_model(A100)
+    found = larger_profiles(a100, asked, a100.profile("2g.10gb"), ANY)
     assert found
-    assert {each.name for each in found} <= set(names)
+    assert {each.name for each in found} <= set(ANY.geometry_of(a100))
 
 
 def test_a_larger_profile_serves_where_the_asked_one_has_no_place():

@@ -51,6 +51,7 @@ def end(bench: Bench, grant: msg.Grant) -> None:
 
 def test_the_memory_of_the_node_is_given_back_with_the_pod(bench):
     """tensor-fusion #791: an overwritten note of a pod left its memory counted for ever."""
+
     def needs(name: str, memory_mib: int, **more) -> msg.AllocationRequested:
         return pod(name, SMALL, host=msg.HostNeeds(room=msg.HostRoom(memory_mib=memory_mib)), **more)
 

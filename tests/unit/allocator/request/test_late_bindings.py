@@ -21,13 +21,7 @@ from factories.scheduling.allocator import (
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import (
-    Entry,
-    Observed,
-    ReadingCaughtUp,
-    ReadingStarted,
-    Stream,
-)
+from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId
 from sluice.contracts.reasons import Refusal, RefusalReason
 

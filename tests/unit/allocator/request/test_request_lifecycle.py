@@ -3,17 +3,7 @@
 import itertools
 
 import pytest
-from factories.scheduling.allocator import (
-    FOLDER,
-    INCARNATION,
-    asked,
-    bound_of,
-    claim,
-    kinds,
-    messages,
-    only,
-    ready_of,
-)
+from factories.scheduling.allocator import FOLDER, INCARNATION, asked, bound_of, claim, kinds, messages, only, ready_of
 from factories.words import booking_of, write_of
 from msgspec.structs import replace
 
