@@ -162,6 +162,5 @@ def test_ten_thousand_annotations_are_read_at_once(prefix):
     """Ours are refused at the first unknown one; other people's are none of our business."""
     annotations = {f"{prefix}{number}": "1" for number in range(10_000)}
     ask = parse_pod(annotations, (ContainerRequest(CONTAINER, limits={"nvidia.com/gpu": "1"}),))
-
     assert isinstance(ask, PodRequest | Refusal)
     assert isinstance(ask, Refusal) == ("sluice.dev" in prefix or "fastgshare" in prefix)

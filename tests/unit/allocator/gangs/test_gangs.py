@@ -26,7 +26,6 @@ def test_a_job_that_fits_only_in_part_gets_nothing_and_is_told_whose_place_is_mi
     """All or none: the places of the first pods are free for others again, at once."""
     bench = fleet(2)
     said = bench.asks(*(member(name, WHOLE, size=3) for name in "abc"))
-
     assert not grants(said)
     last = waits(tick(bench, 1))["c"]  # it brought the search, whose outcome its first words could not know
     for why in (waits(said)["a"], last):
@@ -41,7 +40,6 @@ def test_a_job_that_even_an_idle_fleet_could_not_hold_is_told_so():
     said = bench.asks(*(member(name, WHOLE, size=3) for name in "abc"))
     why = "even an empty fleet could not hold it: it takes 3 GPUs at least, and 2 could serve it"
     assert why in waits(said)["a"].message
-
     crowded = fleet(2)
     said = crowded.asks(asked("x", WHOLE), member("a", WHOLE), member("b", WHOLE))
     assert "empty fleet" not in waits(said)["a"].message
@@ -214,7 +212,6 @@ def test_nothing_is_held_for_a_job_whose_pods_have_not_all_asked():
     """Half a job that holds GPUs while its rest may never come starves the others."""
     bench = fleet(2)
     said = bench.asks(member("a", WHOLE, size=3), member("b", WHOLE, size=3))
-
     assert not grants(said)
     (reason,) = waits(said)["b"].reasons
     assert (reason.reason, reason.count, reason.of) == (WaitReason.GROUP_INCOMPLETE, 1, "pods of group train")

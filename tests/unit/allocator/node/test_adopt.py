@@ -210,7 +210,6 @@ def test_what_another_allocator_binds_is_no_orphan_until_its_source_has_told_all
     assert at(bench, 100.0) == []
     bench.observe(subjects.binding(P1), bound_of(msg.Grant(revision=1, incarnation=INCARNATION, booking=OLD)))
     assert at(bench, 131.0) == at(bench, 10_000.0) == []
-
     syncs(bench, 0)
     bench.tick()
     assert kinds(at(bench, 10_031.0)) == [msg.Revoke]

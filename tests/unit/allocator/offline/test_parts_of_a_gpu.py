@@ -53,7 +53,6 @@ def slices_of(model, name):
 def test_as_many_parts_fit_as_the_card_has(model, percent, ask, expected):
     """Two pods with 50 % each would get a whole card for the first, and the second would wait for ever."""
     given = on_one_card(model, [ask(percent)] * 9)
-
     start, count = expected[model["compute_slices"]][percent]
     assert [name.partition(".")[0] for name in given] == [start] * count
     whole = slices_of(model, model["profiles"][-1]["name"])

@@ -116,9 +116,7 @@ def test_a_pod_that_may_be_evicted_is_evicted_as_in_a_cluster(queue):
 def test_who_waits_is_told_why_and_bound_at_the_moment_another_leaves():
     """A second line, at the time of the departure that made room."""
     lines = [arrive(0, "a", profile="7g.40gb"), arrive(1, "b", profile="1g.5gb"), depart(9.5, "a")]
-
     answers, summary = answered(fleet_of(), lines)
-
     assert words(answers) == [(0, "a", "bound"), (1, "b", "pending"), (9.5, "a", "released"), (9.5, "b", "bound")]
     assert answers[1]["reasons"][0]["reason"] == "GpuLayoutFull"
     assert answers[2]["devices"] == answers[0]["devices"]
@@ -154,9 +152,7 @@ def test_without_a_queue_what_does_not_fit_at_once_is_refused():
 def test_what_could_never_be_served_is_refused_and_disturbs_nobody(line, reason):
     """Once, with the reason; its departure is no answer, and others are served."""
     lines = [line, arrive(1, "b", profile="1g.5gb"), depart(2, "a"), depart(3, "b")]
-
     answers, summary = answered(fleet_of(), lines)
-
     assert words(answers) == [(0, "a", "refused"), (1, "b", "bound"), (3, "b", "released")]
     assert answers[0]["reasons"][0]["reason"] == reason
     assert answers[0]["reasons"][0]["message"]
@@ -167,7 +163,6 @@ def test_what_could_never_be_served_is_refused_and_disturbs_nobody(line, reason)
 def test_an_id_that_is_there_cannot_arrive_again(waits):
     first = [arrive(0, "other", profile="7g.40gb")] * waits
     lines = [*first, arrive(0, "a", profile="1g.5gb"), arrive(1, "a", profile="1g.5gb")]
-
     with pytest.raises(WorkloadError, match=r'arrive\.id = "a": is in use'):
         simulated(fleet_of(), lines)
 
@@ -176,9 +171,7 @@ def test_a_seed_changes_the_order_of_one_moment_and_nothing_else():
     """The same pods are served, in another order; the same seed gives the same bytes."""
     lines = [arrive(0, f"p{number}", profile=PROFILES[number % 5]) for number in range(20)]
     fleet = fleet_of(gpus=4)
-
     runs = [simulated(fleet, lines, seed=seed) for seed in (0, 1, 1, 2)]
-
     assert runs[1] == runs[2]
     assert len(set(runs)) == 3
     ids = [[answer["id"] for answer in read_answers(run)[0]] for run in runs]
@@ -271,9 +264,7 @@ def test_memory_does_not_grow_with_those_who_have_left(monkeypatch):
 def test_reading_anew_changes_no_answer(monkeypatch):
     lines, fleet = random_lines(300, seed=3), fleet_of(gpus=3)
     expected = simulated(fleet, lines)
-
     monkeypatch.setattr(perfect_cluster, "READ_AGAIN_AFTER", 5)
-
     assert simulated(fleet, lines) == expected
 
 

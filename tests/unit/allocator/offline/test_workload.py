@@ -80,7 +80,6 @@ def test_a_mistake_is_named_where_it_is(line, field, words):
     """A person must be able to mend the file from the one sentence they are shown."""
     with pytest.raises(WorkloadError) as caught:
         read(GOOD, line.encode("latin-1"))
-
     assert (caught.value.where, caught.value.field) == ("w.jsonl:2", field)
     assert words in str(caught.value)
     assert str(caught.value).startswith("w.jsonl:2: ")

@@ -124,7 +124,6 @@ def test_a_share_that_is_made_smaller_fills_a_guarantee_by_what_it_becomes(empty
     victim = sharing(empty, own=30_000)
     adjusted(empty, "one", memory_mib=4_000)
     assert kinds(empty.asks(high("service", claim(profile=None)))) == [msg.Pending]
-
     answered(empty, adjusted(empty, "one", memory_mib=20_000))
     assert list(empty.allocator.ctx.sparing.leaving_of) == []
     (promise,) = only(msg.Grant, tick(empty, 10))

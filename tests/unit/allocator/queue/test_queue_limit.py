@@ -53,7 +53,6 @@ def test_a_job_that_is_kept_outside_is_told_so_and_goes_on_being_told(narrow: Be
     assert told(narrow.passes(55.0, step=5.0)) == {}
     for name in ("j0", "j1"):
         assert "the queue is full" in how_it_stands(narrow.allocator.ctx, RequestId(name)).message
-
     said = [*narrow.withdraw("w1"), *narrow.passes(30.0, step=5.0)]
     assert told(said) == dict.fromkeys(("j0", "j1"), WaitReason.GROUP_NOT_FIT)
 
@@ -113,7 +112,6 @@ def test_who_stands_outside_and_loses_its_promise_is_told_so(narrow: Bench):
     promised = narrow.passes(301.0)
     assert [(type(each.message), each.request) for each in promised] == [(Grant, "w0"), (Pending, "w0")]
     narrow.asks(*(asked(f"urgent{number}", WHOLE, priority=5) for number in range(MOST)))
-
     said = narrow.land_all(narrow.observe(subjects.cordon("node-a"), Cordoned(node="node-a")))
     assert kinds(each for each in said if each.request == "w0") == [Waived, Revoke, Pending]
     assert told(said)["w0"] is WaitReason.QUEUE_FULL

@@ -75,7 +75,6 @@ def test_a_pod_keeps_its_slice_although_a_late_word_names_one_that_is_closed(emp
     closed(empty)
     assert late(empty) == [], "its pod may have another one"
     assert messages(empty.request(WANTS), but=msg.Pending) == []
-
     written = opened(empty, ITS_NODE, ITS)
     assert [(each.allocation, each.revision) for each in only(msg.Bound, written)] == [(ITS, 2)]
     assert not only((msg.Revoke, msg.Released), written)

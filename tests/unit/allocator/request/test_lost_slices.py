@@ -162,7 +162,6 @@ def test_a_pod_that_never_heard_of_its_slice_ends_after_the_slice(empty):
     """
     empty.observe(subjects.node(NODE), news_of(snapshot("node-a", ())))
     assert said(empty.ends("p1")) == []
-
     landed = empty.add_node(snapshot("node-a", GPUS, slices=(report_of(GRANT.booking, revision=3),)))
     (revoke,) = only(msg.Revoke, landed)
     assert not only(msg.Released, landed)

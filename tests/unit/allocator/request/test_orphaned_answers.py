@@ -59,7 +59,6 @@ def test_an_answer_of_an_older_allocator_is_left_alone(bench):
     quiet(bench)
     bench.observe(subjects.binding(GONE), msgspec.structs.replace(REFUSED, source=SourceName("")))
     synced(bench)
-
     assert tick(bench, 100.0) == []
     assert tick(bench, 1000.0) == []
 

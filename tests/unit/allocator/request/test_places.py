@@ -151,7 +151,6 @@ def test_nobody_joins_a_gpu_whose_daemon_is_in_trouble_and_nobody_on_it_is_put_o
     assert seen_anew(empty, 2, replace(gpu, quarantined=(out,))) == []
     assert kinds(empty.asks(asked("p2", mps()))) == [msg.Pending]
     assert list(empty.allocator.ctx.cluster.booked()) == [first.booking.allocation]
-
     (joined,) = only(msg.Grant, seen_anew(empty, 3, gpu))
     assert joined.booking.devices[0].gpu == gpu.uuid
 

@@ -49,7 +49,6 @@ def test_a_pod_that_ends_gives_its_place_back_in_the_right_order(bench):
     grant = bench.bound("p1")
     (revoke,) = bench.withdraw("p1")
     assert revoke == msg.Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause="pod gone")
-
     closed, released = bench.land_all(bench.gone(grant))
     assert (closed.ttl_s, released.ttl_s) == (3600, 3600)
     assert released.message == msg.Released(request=P1, cause="pod gone")

@@ -39,7 +39,6 @@ def test_it_waits_for_a_node_that_hands_over_with_a_reason_and_starts_once_one_d
     assert pending.message == "1 node: their kubelet does not hand over devices by ResourceClaim"
     assert [(each.reason, each.count) for each in pending.reasons] == [(WaitReason.NODE_WITHOUT_HAND_OVER, 1)]
     assert how_it_stands(bench.allocator.ctx, RequestId("p1")).steps[0].filter == "nodes"
-
     (grant,) = only(msg.Grant, bench.words(bench.pull(node(OLD, hands_over=True, generation=2))))
     assert (grant.booking.node, grant.booking.resource_claims) == (OLD, CLAIMS)
 

@@ -85,7 +85,6 @@ def test_at_most_a_part_of_a_models_gpus_is_promised_and_always_one():
     given = promises(bench.passes(AFTER_S)) | promises(bench.passes(1000))
     assert list(given) == ["w0", "w1"]
     assert sum(bench.allocator.ctx.promised.of_model.values()) == 2
-
     for name in given["w0"]:
         bench.land_all(bench.gone(entry(bench, name), revision=1))
     assert list(promises(bench.passes(1000))) == ["w2"]  # one is kept, so one more may be given
