@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -134,6 +134,19 @@ class Daemons:
             gpu = next(g for g in hardware.gpus if device in {g.uuid, *(i.uuid for i in g.instances)})
             gpu.processes.append(Process(pid=pid, owner=owner, device=device, kind=kind))
 
+    def connect(self, pid: int, owner: str = "pod-1") -> Daemon:
+        """A process of a pod becomes a client of the only daemon that lives."""
+        (daemon,) = self.living()
+        daemon.clients[pid] = owner
+        self.enter(pid, daemon.order.device, owner)
+        return daemon
+
+    def disconnect(self, pid: int) -> None:
+        """A client ends."""
+        (daemon,) = self.living()
+        del daemon.clients[pid]
+        self.leave(pid)
+
     def leave(self, pid: int) -> None:
         with self.hardware.changing() as hardware:
             for gpu in hardware.gpus:
@@ -183,7 +196,7 @@ class Node:
         self.own_done: list[Any] = []
         self.pods: dict[str, tuple[ev.PodProcess, ...]] = {}  # what runs of each pod, whatever it holds
         self.nameless: dict[int, str] = {}  # GPUs that cannot tell their UUID when an agent starts
-        self.refused: list[type] = []  # the next of each is refused by the device
+        self.refused: list[type] = []  # the next of each is refused by the device, or the disk
         self.cdi: dict[str, tuple[do.CdiDevice, ...]] = {}  # CDI files by claim: they survive the agent
         self.no_cdi = ""  # why none can be written
         self.answers: dict[int, do.AnswerCall] = {}  # what the kubelet got for its calls
@@ -245,6 +258,19 @@ class Node:
             for name, value in faults.items():
                 setattr(hardware.faults, name, value)
 
+    def change_gpu(self, gpu: int, **changes: Any) -> None:
+        """Somebody, or the hardware itself, changes a GPU."""
+        with self.hardware.changing() as hardware:
+            for name, value in changes.items():
+                setattr(hardware.gpus[gpu], name, value)
+
+    def change_instance(self, **changes: Any) -> None:
+        """Somebody puts another instance in the place of the first GPU's only one, or changes it."""
+        with self.hardware.changing() as hardware:
+            (instance,) = hardware.gpus[0].instances
+            for name, value in changes.items():
+                setattr(instance, name, value)
+
     def lose_instances(self) -> None:
         """Somebody destroys all that is on the first GPU."""
         with self.hardware.changing() as hardware:
@@ -260,6 +286,22 @@ class Node:
         self.remove_journal()
         self.ledger.clear()
         self.words.clear()
+
+    def spoil_journal(self, damage: str) -> None:
+        """The agent ends; what disks and people do to a file is done to its journal."""
+        self.stop()
+        path = self.tmp_path / "agent" / "journal"
+        data = path.read_bytes()
+        match damage:
+            case "flipped":
+                middle = len(data) // 2
+                path.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
+            case "torn":
+                path.write_bytes(data[: len(data) // 2])
+            case "emptied":
+                path.write_bytes(b"")
+            case "removed":
+                path.unlink()
 
     def lose_journal(self) -> None:
         """The journal is lost, and tickets are of a version that kept no record in them: the ledger alone knows."""
@@ -371,6 +413,14 @@ class Node:
         self.waiting.extend(out)
         return list(out)
 
+    def own(self, instructions: Iterable[Any]) -> list[Any]:
+        """Those that the agent itself carries out."""
+        return [each for each in instructions if hasattr(each, "token")]
+
+    def step(self, event: Any) -> list[Any]:
+        """Give the core an event; what the agent itself is to do next, which nobody does."""
+        return self.own(self.agent.handle(event, self.now))
+
     def happens(self, event: Any) -> None:
         """Give the core an event, and carry out all that follows."""
         self.handle(event)
@@ -441,8 +491,7 @@ class Node:
         """Do one of the agent's own instructions to the real files."""
         self.own_done.append(instruction)
         if type(instruction) in self.refused:
-            self.refused.remove(type(instruction))
-            return ev.DeviceRefused(instruction.token, ev.DeviceErrorKind.UNKNOWN, "refused by the test")
+            return self._refuse(instruction)
         if isinstance(instruction, do.GpuInstruction):
             try:
                 return self.marks.carry_out(self.backend, instruction)
@@ -468,6 +517,12 @@ class Node:
                 self.tickets.remove(ticket)
                 return ev.TicketRemoved(token)
         return self.carry_out_cdi(instruction)
+
+    def _refuse(self, instruction: Any) -> Any:
+        self.refused.remove(type(instruction))
+        if isinstance(instruction, (do.MakeTicket, do.RemoveTicket)):
+            return ev.TicketRefused(instruction.token, "No space left on device")
+        return ev.DeviceRefused(instruction.token, ev.DeviceErrorKind.UNKNOWN, "refused by the test")
 
     def carry_out_cdi(self, instruction: Any) -> Any:
         """Do one of the agent's instructions to the CDI files, or to the daemons."""

@@ -100,8 +100,7 @@ def test_a_lost_journal_and_a_lost_device_leave_a_tenant_his_other_one(node):
 def test_what_was_made_before_the_layout_was_fixed_stays_and_is_offered(node):
     """A change of one setting would destroy slices, or leave slots that cannot be used."""
     booking, word = granted(node, "a1", (1, "2g.10gb", 2, 2))
-    with node.hardware.changing() as hardware:
-        hardware.gpus[1].fixed = True
+    node.change_gpu(1, fixed=True)
     node.live()
     assert node.word("a1").devices == word.devices
     node.own_done.clear()
@@ -119,8 +118,7 @@ def test_what_was_half_made_when_the_layout_was_fixed_is_left_to_the_administrat
     node.work(own_max=steps)
     node.stop()
     before = node.instances(1)
-    with node.hardware.changing() as hardware:
-        hardware.gpus[1].fixed = True
+    node.change_gpu(1, fixed=True)
     node.own_done.clear()
     node.live()
     assert changes(node) == []
@@ -165,8 +163,7 @@ def test_what_was_found_stays_when_the_gpu_is_given_back_to_sluice(node):
     """The administrator's instances would be destroyed with the pods that run on them."""
     booking, _ = granted(node)
     share = node.serve(node.share("a2", (0, "2g.10gb", 4, 2)))
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].fixed = False
+    node.change_gpu(0, fixed=False)
     node.live()
     node.own_done.clear()
     assert isinstance(revoked(node, booking), SliceGone)
@@ -181,8 +178,7 @@ def test_an_idle_instance_of_ours_is_the_administrators_from_then_on(make_node):
     node = make_node(fleet=FLEET, keep_warm_s=5.0)
     booking, _ = granted(node, "a1", (1, "2g.10gb", 2, 2))
     revoked(node, booking)
-    with node.hardware.changing() as hardware:
-        hardware.gpus[1].fixed = True
+    node.change_gpu(1, fixed=True)
     node.own_done.clear()
     node.live()
     node.tick(5.0, times=4)

@@ -40,10 +40,9 @@ def test_a_fault_is_told_keeps_others_out_and_passes(node):
 def test_a_home_that_nobody_claims_is_cleared_away_when_its_daemon_is_dead(node):
     """Directories of long gone homes would fill the node."""
     node.ready(node.share("a1", ON_MIG))
-    node.stop()
     node.mps.die(node.mps.living()[0])
     node.tickets.remove(node.tickets.names()[0])
-    (node.tmp_path / "agent" / "journal").unlink()
+    node.remove_journal()
     node.ledger.clear()
     node.live()
     assert node.mps.homes == {}
@@ -102,12 +101,10 @@ LEAVING = 502
 def lose_both_while_one_leaves(node, place):
     """Of two tenants one is leaving: its ticket is gone, and it still computes. Then both copies are lost."""
     stays, leaves = node.share("a1", place), node.share("a2", place, owner="pod-2")
-    for booking in (stays, leaves):
-        node.serve(booking)
+    node.serve(stays, leaves)
     (daemon,) = node.mps.living()
     for pid, owner in ((501, "pod-1"), (LEAVING, "pod-2")):
-        daemon.clients[pid] = owner
-        node.mps.enter(pid, daemon.order.device, owner)
+        node.mps.connect(pid, owner)
     node.order(node.revoke(leaves))
     while not any(isinstance(step, RemoveTicket) for step in node.own_done):
         node.work(own_max=1)
@@ -118,10 +115,8 @@ def lose_both_while_one_leaves(node, place):
     return stays, daemon
 
 
-def ends(node, daemon, *pids):
-    for pid in pids:
-        del daemon.clients[pid]
-        node.mps.leave(pid)
+def ends(node, pid):
+    node.mps.disconnect(pid)
     node.tick(2.0, times=5)
 
 
@@ -133,18 +128,17 @@ def out_of_use(node, place):
 @PLACES
 def test_nobody_is_put_beside_a_process_of_which_nothing_tells(node, place):
     """Two pods would have one part of a GPU: one gets it, and the other still computes there."""
-    _, daemon = lose_both_while_one_leaves(node, place)
+    lose_both_while_one_leaves(node, place)
     assert out_of_use(node, place) == [(place[2], place[3])]
     node.open()
     node.serve(node.share("a3", place, owner="pod-3"))
     node.tick(2.0, times=5)
     word = node.word("a3")
-    assert isinstance(word, SliceFailed)
-    assert word.error == "InUse"
+    assert (type(word), word.error) == (SliceFailed, "InUse")
     assert f"used by process {LEAVING} of no known slice" in word.message
     assert out_of_use(node, place) == [(place[2], place[3])]
     assert isinstance(node.word("a1"), SliceReady)
-    ends(node, daemon, LEAVING)
+    ends(node, LEAVING)
     assert out_of_use(node, place) == []
     node.ready(node.share("a4", place, owner="pod-4"))
     assert node.mps.started == 1
@@ -154,7 +148,7 @@ def left_with_a_stranger(node, place):
     """The known tenant ends and is revoked: only the process of which nothing tells is left in the home."""
     stays, daemon = lose_both_while_one_leaves(node, place)
     node.open()
-    ends(node, daemon, 501)
+    ends(node, 501)
     node.take_back(stays)
     node.tick(5.0, times=12)
     assert isinstance(node.word("a1"), SliceQuarantined)
@@ -167,7 +161,7 @@ def test_a_home_is_not_stopped_under_a_process_of_which_nothing_tells(node, plac
     daemon = left_with_a_stranger(node, place)
     assert node.mps.living() == [daemon]
     assert node.word("a1").holders == (f"process {LEAVING}",)
-    ends(node, daemon, LEAVING)
+    ends(node, LEAVING)
     assert isinstance(node.word("a1"), SliceGone)
     assert (node.mps.homes, out_of_use(node, place)) == ({}, [])
 

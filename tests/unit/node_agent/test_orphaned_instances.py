@@ -1,27 +1,12 @@
 """Journal and ledger lost while slices are made or unmade: what is left behind goes, and nothing of anybody's does."""
 
 import pytest
-from factories.gpus.shared_devices import compute_modes
+from factories.crashes import deaths
+from factories.gpus.shared_devices import KINDS, SMALL, WHOLE, booked, compute_modes
 
 from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceQuarantined, SliceReady
 from sluice_node_agent.core import instructions as do
-
-SMALL = (0, "2g.10gb", 4, 2)
-WHOLE = (2, None, 0, 8)
-KINDS = ("exclusive", "share", "share of a whole GPU", "whole GPU")
-STEPS_MAX = 60
-
-
-def booking_of(node, kind):
-    match kind:
-        case "exclusive":
-            return node.booking("a1", SMALL)
-        case "share":
-            return node.share("a1", SMALL)
-        case "share of a whole GPU":
-            return node.share("a1", WHOLE)
-    return node.booking("a1", WHOLE)
 
 
 def calm(node):
@@ -50,31 +35,23 @@ def foreign(node):
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_that_was_being_made_stays_on_a_gpu_for_ever(make_node, kind):
     """Its place would be lost to everybody until a person removes it by hand."""
-    for steps in range(STEPS_MAX):
+    for death in deaths(least=5):
         node = make_node()
-        node.order(node.grant(booking_of(node, kind)))
-        if node.work(own_max=steps):
-            break
+        node.order(node.grant(booked(node, kind)))
+        death.strikes(node)
         node.lose_both()
         calm(node)
-        assert is_ready(node) or what_is_left(node) == [], f"after {steps} steps"
-    else:
-        pytest.fail(f"more than {STEPS_MAX} steps")
-    assert steps > 4
+        assert is_ready(node) or what_is_left(node) == [], f"after {death.steps} steps"
 
 
 def half_unmade(make_node, kind):
     """Nodes on which such a slice was being taken back when the agent stopped, each a step further."""
-    for steps in range(STEPS_MAX):
+    for death in deaths(least=4):
         node = make_node()
-        booking = booking_of(node, kind)
-        node.serve(booking)
-        node.order(node.revoke(booking))
-        if node.work(own_max=steps):
-            assert steps > 3
-            return
-        yield steps, node
-    pytest.fail(f"more than {STEPS_MAX} steps")
+        node.order(node.revoke(node.serve(booked(node, kind))))
+        death.strikes(node)
+        if not death.ended:
+            yield death.steps, node
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -88,20 +65,18 @@ def test_nothing_that_was_being_unmade_stays_on_a_gpu_for_ever(make_node, kind):
 
 def test_a_slice_that_is_taken_back_unmade_does_not_keep_what_is_in_its_way(make_node):
     """A whole GPU would be quarantined for good, by a daemon without tenants and a slice that never was."""
-    for steps in range(STEPS_MAX):
+    for death in deaths():
         node = make_node()
-        node.order(node.grant(booking_of(node, "share of a whole GPU")))
-        assert not node.work(own_max=steps)
+        node.order(node.grant(booked(node, "share of a whole GPU")))
+        death.strikes(node)
         if node.tickets.names():
             break  # it is known again, and has its GPU
         node.lose_both()
         node.order(node.revoke(node.booking("a2", WHOLE, owner="pod-2")))
         calm(node)
-        assert isinstance(node.word("a2"), SliceGone), f"after {steps} steps: {node.word('a2')}"
-        assert what_is_left(node) == [], f"after {steps} steps"
-    else:
-        pytest.fail(f"more than {STEPS_MAX} steps")
-    assert steps > 4
+        assert isinstance(node.word("a2"), SliceGone), f"after {death.steps} steps: {node.word('a2')}"
+        assert what_is_left(node) == [], f"after {death.steps} steps"
+    assert death.steps > 4
 
 
 def what_is_left_when_it_is_said_to_be_gone(node):

@@ -119,9 +119,7 @@ def test_what_waits_is_not_said_again_and_again(node):
 def test_a_client_of_a_shared_device_is_let_go_while_its_process_lives_on(node):
     """It computes beside the others no more, while its pod takes its time to end."""
     booking = _ready(node, node.share("a1", HOME))
-    (daemon,) = node.mps.living()
-    daemon.clients[41] = "pod-1"
-    node.mps.enter(41, daemon.order.device, "pod-1")
+    daemon = node.mps.connect(41)
     node.pods["pod-1"] = LEFT[:1]
     node.take_back(booking)
     node.tick(times=4)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from sluice.contracts.messages import SliceDegraded, SliceReady
 from sluice.contracts.resize import max_sizes
-from sluice_node_agent.core.events import PodProcess, TicketRefused
+from sluice_node_agent.core.events import PodProcess
 from sluice_node_agent.core.instructions import ListTenants, MakeTicket, SetMpsLimits, WatchMps, WriteCdi
 
 
@@ -29,19 +29,6 @@ def _live_with(node, booking):
     node.tick(0.1)  # its homes are looked at
     node.own_done.clear()
     return booking
-
-
-def _client(node, pid=500, owner="pod-1"):
-    (daemon,) = node.mps.living()
-    daemon.clients[pid] = owner
-    node.mps.enter(pid, daemon.order.device, owner)
-    return daemon
-
-
-def _ends(node, pid=500):
-    (daemon,) = node.mps.living()
-    del daemon.clients[pid]
-    node.mps.leave(pid)
 
 
 def _told(node, allocation="a1"):
@@ -72,7 +59,7 @@ def test_a_larger_share_is_told_only_when_its_server_lets_it(node, place):
 def test_other_time_quotas_wait_for_no_process(node):
     """They are counted at admission alone, so nothing of them is used by anybody."""
     booking = _live_with(node, node.share("a1", WHOLE, memory_mib=1000, sm_partition=20))
-    _client(node)
+    node.mps.connect(500)
     node.obey(_adjusted(node, booking, quota_request_permille=300))
     assert _told(node) == (2, 1000, False)
 
@@ -95,14 +82,14 @@ def _counts(node, allocation="a1"):
 def test_an_agent_that_dies_anywhere_in_between_finishes_the_change(node, place, steps):
     """After a restart a share would be half changed: booked one way, limited another."""
     booking = _live_with(node, node.share("a1", place, memory_mib=3000))
-    _client(node)
+    node.mps.connect(500)
     node.order(_adjusted(node, booking, memory_mib=1000))
     node.work(own_max=steps)
     node.live()
     node.tick(6.0, times=3)
     assert _told(node) == (2, 1000, True)
     assert _counts(node) == [3000]
-    _ends(node)
+    node.mps.disconnect(500)
     node.tick(6.0)
     assert _told(node) == (2, 1000, False)
     assert node.mps.living()[0].limits.memory_mib == 1000
@@ -112,7 +99,7 @@ def test_an_agent_that_dies_anywhere_in_between_finishes_the_change(node, place,
 def test_a_reboot_ends_every_process_and_keeps_the_new_size(node, journal):
     """After it the pod would get what it had before it was changed."""
     booking = _live_with(node, node.share("a1", WHOLE, memory_mib=3000))
-    _client(node)
+    node.mps.connect(500)
     node.obey(_adjusted(node, booking, memory_mib=1000))
     node.reboot()
     for file in (node.tmp_path / "agent").iterdir() if journal == "lost" else ():
@@ -120,7 +107,7 @@ def test_a_reboot_ends_every_process_and_keeps_the_new_size(node, journal):
     node.live()
     assert _told(node) == (2, 1000, False)
     assert _counts(node) == [1000]
-    _client(node)  # it starts as soon as it can: before its home is looked at
+    node.mps.connect(500)  # it starts as soon as it can: before its home is looked at
     node.tick(6.0, times=3)
     assert (_told(node), _counts(node)) == ((2, 1000, False), [1000])
 
@@ -130,11 +117,11 @@ def test_a_reboot_ends_every_process_and_keeps_the_new_size(node, journal):
 def test_what_was_used_once_does_not_count_again_when_the_journal_is_lost(node, place, ledger):
     """That memory would be lost for as long as the pod runs, although it is not used."""
     booking = _live_with(node, node.share("a1", place, memory_mib=4000))
-    _client(node)
+    node.mps.connect(500)
     order = _adjusted(node, booking, memory_mib=1000)
     node.obey(order)
-    _ends(node)
-    _client(node, pid=501)
+    node.mps.disconnect(500)
+    node.mps.connect(501)
     node.tick(6.0)
     before = node.word("a1")
     assert _told(node) == (2, 1000, False)
@@ -147,23 +134,14 @@ def test_what_was_used_once_does_not_count_again_when_the_journal_is_lost(node, 
     assert node.word("a1") == before
 
 
-def test_a_ticket_that_cannot_be_written_is_tried_again(node, monkeypatch):
+def test_a_ticket_that_cannot_be_written_is_tried_again(node):
     """A full disk for a moment would end a running share, or leave its change undone for ever."""
     booking = _live_with(node, node.share("a1", WHOLE, memory_mib=1000))
-    refused = node.carry_out
-    left = [3]
-
-    def carry_out(instruction):
-        if isinstance(instruction, MakeTicket) and left[0]:
-            left[0] -= 1
-            return TicketRefused(instruction.token, "no space left on device")
-        return refused(instruction)
-
-    monkeypatch.setattr(node, "carry_out", carry_out)
+    node.refused = [MakeTicket] * 3
     node.obey(_adjusted(node, booking, memory_mib=3000))
     assert _told(node) == (1, 1000, False)
     node.tick(10.0, times=10)
-    assert left == [0]
+    assert node.refused == []
     assert _told(node) == (2, 3000, False)
 
 
@@ -171,11 +149,11 @@ def test_a_ticket_that_cannot_be_written_is_tried_again(node, monkeypatch):
 def test_what_is_wrong_says_whether_more_is_used_than_was_ordered(node, ended):
     """A neighbour may have what it gave up, or a process still use it: its GPU's trouble changes nothing of that."""
     booking = _live_with(node, node.share("a1", WHOLE, memory_mib=3000))
-    daemon = _client(node)
+    daemon = node.mps.connect(500)
     node.order(_adjusted(node, booking, memory_mib=1000))
     node.tick(6.0, times=3)
     if ended:
-        _ends(node)
+        node.mps.disconnect(500)
         node.tick(6.0)
     assert _told(node) == (2, 1000, not ended)
     daemon.fault = "a client's memory access was illegal"
@@ -339,6 +317,12 @@ def _two_containers(make_node):
     return node, _live_with(node, replace(booking, devices=(main, replace(main, container="other"))))
 
 
+def _only_main_shrinks(node, booking):
+    order = _adjusted(node, booking, memory_mib=1000)
+    devices = (order.booking.devices[0], booking.devices[1])
+    node.obey(replace(order, booking=replace(booking, devices=devices), counts=booking.devices))
+
+
 def test_a_container_that_started_again_is_not_another_one(make_node):
     """The old one of it has not ended yet; the other container may be on its way with what it was told before."""
     node, booking = _two_containers(make_node)
@@ -355,9 +339,7 @@ def test_a_container_beside_the_one_that_shrinks_need_not_start_again(make_node)
     """It has its own share, of the size that it had before."""
     node, booking = _two_containers(make_node)
     old, other = _ticket(node), _ticket(node).replace("-main", "-other")
-    order = _adjusted(node, booking, memory_mib=1000)
-    devices = (order.booking.devices[0], booking.devices[1])
-    node.obey(replace(order, booking=replace(booking, devices=devices), counts=booking.devices))
+    _only_main_shrinks(node, booking)
     node.pods["pod-1"] = _containers((old,), (other,))
     node.tick(node.config.container_start_s, times=3)
     assert _told(node) == (2, 1000, True)
@@ -370,16 +352,14 @@ def test_a_client_beside_the_container_that_shrinks_does_not_count(make_node):
     """It uses no more than it may. While one of the old container is there, one look at all processes was enough."""
     node, booking = _two_containers(make_node)
     old, other = _ticket(node), _ticket(node).replace("-main", "-other")
-    _client(node, 0)
-    _client(node, 10)
+    node.mps.connect(0)
+    node.mps.connect(10)
     node.pods["pod-1"] = _containers((old,), (other,))
-    order = _adjusted(node, booking, memory_mib=1000)
-    devices = (order.booking.devices[0], booking.devices[1])
-    node.obey(replace(order, booking=replace(booking, devices=devices), counts=booking.devices))
+    _only_main_shrinks(node, booking)
     node.tick(6.0, times=100)
     looks = sum(isinstance(step, ListTenants) for step in node.own_done)
     assert (_told(node), looks) == ((2, 1000, True), 1)
-    _ends(node, 0)
+    node.mps.disconnect(0)
     node.pods["pod-1"] = _containers((_ticket(node),), (other,))
     node.tick(6.0)
     assert _told(node) == (2, 1000, False)
@@ -390,7 +370,7 @@ def test_a_client_that_began_anew_before_clients_were_noted_does_not_count(make_
     node.order(_adjusted(node, booking, memory_mib=1000))
     node.handle(node.carry_out(node.up_to(MakeTicket)))
     poll = node.up_to(WatchMps)
-    _client(node, 0)
+    node.mps.connect(0)
     node.pods["pod-1"] = _containers((_ticket(node),))
     node.happens(node.carry_out(poll))
     node.tick(6.0)

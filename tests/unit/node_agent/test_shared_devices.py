@@ -14,9 +14,7 @@ def test_a_share_gets_instance_daemon_and_limits_before_its_ticket(node):
     node.own_done.clear()
     node.serve(node.share("a1", ON_MIG, memory_mib=4000, sm_partition=20, uid=7))
     steps = [type(step).__name__ for step in node.own_done if type(step).__name__ != "SaveJournal"]
-    assert steps == [
-        "CreateGpuInstance", "CreateComputeInstance", "VerifyInstance", "StartMps", "MakeTicket",
-    ]  # fmt: skip
+    assert steps == ["CreateGpuInstance", "CreateComputeInstance", "VerifyInstance", "StartMps", "MakeTicket"]
     start = next(step for step in node.own_done if isinstance(step, do.StartMps))
     ready = node.word("a1")
     assert (start.device, start.uid, start.namespace) == (ready.devices[0].uuid, 7, "default")
@@ -163,18 +161,13 @@ def test_an_operator_has_a_quarantined_slice_tried_again_at_once(node):
     assert isinstance(node.word("a1"), SliceGone)
 
 
-def a_held_gpu(node):
-    """A whole GPU that its tenant gave back, and that somebody else's process keeps in quarantine."""
+def test_what_an_operator_says_during_an_attempt_is_not_lost(node):
+    """The answer says that it is retried; but the attempt in flight knows nothing of the confirmation."""
     booking = node.ready(node.booking("a1", WHOLE))
     node.mps.enter(900, node.gpus[2], "")
     node.take_back(booking)
     node.tick(1.0, times=20)
     assert isinstance(node.word("a1"), SliceQuarantined)
-
-
-def test_what_an_operator_says_during_an_attempt_is_not_lost(node):
-    """The answer says that it is retried; but the attempt in flight knows nothing of the confirmation."""
-    a_held_gpu(node)
     node.handle(ev.QuarantineReleased("a1"))
     assert any(isinstance(each, do.ListHolders) for each in node.waiting), "it is being tried"
     node.happens(ev.QuarantineReleased("a1", ignore_holders=True))
@@ -191,24 +184,17 @@ def test_warm_instances_in_the_way_of_a_home_are_waited_for(make_node):
 
 
 @PLACES
-def test_after_a_reboot_a_home_stays_as_long_as_a_ticket_lets_containers_in(node, place, monkeypatch):
+def test_after_a_reboot_a_home_stays_as_long_as_a_ticket_lets_containers_in(node, place):
     """A container started with it would find no daemon, and compute beside the GPU's next tenant."""
     node.ready(node.share("a1", place))
     (home,) = node.mps.homes
     node.reboot()
-    carry_out, is_full = node.carry_out, [True]
-
-    def refuse(instruction):
-        if isinstance(instruction, do.RemoveTicket) and is_full[0]:
-            return ev.TicketRefused(instruction.token, "no space left on device")
-        return carry_out(instruction)
-
-    monkeypatch.setattr(node, "carry_out", refuse)
+    node.refused = [do.RemoveTicket] * 100
     node.live()
     node.tick(30.0, times=3)
     assert list(node.mps.homes) == [home]
     assert node.tickets.names() != ()
-    is_full[0] = False
+    node.refused = []
     node.tick(30.0, times=3)
     assert home not in node.mps.homes
     assert isinstance(node.word("a1"), SliceReady)
@@ -219,7 +205,7 @@ def test_a_revoke_found_after_a_reboot_ends_what_is_left_of_its_home(node, place
     """The agent would fail at each start, on a home that has no device any more."""
     booking = node.ready(node.share("a1", place))
     node.reboot()
-    (node.tmp_path / "agent" / "journal").unlink()
+    node.remove_journal()
     node.put("sluice.ledger.n1_example.a1", node.revoke(booking))
     node.words.clear()
     node.live()
@@ -236,14 +222,8 @@ def test_an_error_that_the_driver_tells_of_is_seen_at_once(node):
 
 def test_every_result_may_come_twice(node):
     node.ready(node.share("a1", ON_MIG))
-    for duplicate in (
-        ev.JournalSaved(1),
-        ev.GpuInstanceCreated(2, 3),
-        ev.ComputeInstanceCreated(3, "MIG-x"),
-        ev.InstanceVerified(4),
-        ev.MpsStarted(5, 1, 1),
-        ev.TicketMade(6),
-    ):
+    created = (ev.GpuInstanceCreated(2, 3), ev.ComputeInstanceCreated(3, "MIG-x"), ev.InstanceVerified(4))
+    for duplicate in (ev.JournalSaved(1), *created, ev.MpsStarted(5, 1, 1), ev.TicketMade(6)):
         assert node.handle(duplicate) == []
 
 
