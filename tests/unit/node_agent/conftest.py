@@ -202,6 +202,7 @@ class Node:
         self.answers: dict[int, do.AnswerCall] = {}  # what the kubelet got for its calls
         self.calls = 0
         self.hand_over = True
+        self.on_write: dict[type, Callable[[Any], object]] = {}  # called before a message of the kind is written
 
     def start(self) -> list[Any]:
         self.stop()
@@ -477,6 +478,8 @@ class Node:
 
     def answer(self, instruction: bus_events.Write | bus_events.ReadLast) -> None:
         current = self.words.get(instruction.subject)
+        if isinstance(instruction, bus_events.Write) and type(instruction.message) in self.on_write:
+            self.on_write[type(instruction.message)](instruction.message)
         if isinstance(instruction, bus_events.ReadLast):
             self.handle(bus_events.LastRead(instruction.subject, current))
         elif instruction.expected != (current.sequence if current is not None else 0):

@@ -4,7 +4,7 @@ import pytest
 from factories.crashes import deaths
 from factories.gpus.shared_devices import KINDS, SMALL, WHOLE, booked, compute_modes
 
-from sluice.contracts.bus.events import Ticked, Write
+from sluice.contracts.bus.events import Ticked
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceQuarantined, SliceReady
 from sluice_node_agent.core import instructions as do
 
@@ -81,14 +81,8 @@ def test_a_slice_that_is_taken_back_unmade_does_not_keep_what_is_in_its_way(make
 
 def what_is_left_when_it_is_said_to_be_gone(node):
     """All that is on the node in the moments in which a slice is said to be gone."""
-    left, answer = [], node.answer
-
-    def listening(instruction):
-        if isinstance(instruction, Write) and isinstance(instruction.message, SliceGone):
-            left.extend(what_is_left(node))
-        answer(instruction)
-
-    node.answer = listening
+    left = []
+    node.on_write[SliceGone] = lambda _: left.extend(what_is_left(node))
     return left
 
 

@@ -9,9 +9,9 @@ import socket
 import struct
 import sys
 import threading
-import time
 
 import pytest
+from factories.waiting import wait_until
 
 from sluice.contracts.ids import HomeId
 from sluice_node_agent.core.events import QuotaTenant
@@ -69,9 +69,9 @@ class _Client:
         return token
 
 
-@pytest.fixture
-def server():
-    found = QuotaServer("home", config=QuotaConfig(overrun_max_us=500_000_000))
+@contextlib.contextmanager
+def _running(**options):
+    found = QuotaServer("home", **options)
     found.start()
     yield found
     found.stop()
@@ -79,14 +79,17 @@ def server():
 
 
 @pytest.fixture
+def server():
+    with _running(config=QuotaConfig(overrun_max_us=500_000_000)) as found:
+        yield found
+
+
+@pytest.fixture
 def stopped_clock():
     """A home whose clock stands still, and the clock: a list of one number."""
     clock = [0]
-    found = QuotaServer("home", clock=lambda: clock[0])
-    found.start()
-    yield found, clock
-    found.stop()
-    assert found.failure is None
+    with _running(clock=lambda: clock[0]) as found:
+        yield found, clock
 
 
 @pytest.fixture
@@ -106,13 +109,6 @@ def _add(server, path, name="a", **changes):
     size = {"request": 0.3, "limit": 1.0, "width_percent": 100, "uid": os.getuid()} | changes
     server.add_tenant(name, path, **size)
     return path
-
-
-def _until(check):
-    ends = time.monotonic() + _WAIT_S
-    while not check():
-        assert time.monotonic() < ends, "it did not come to that in time"
-        threading.Event().wait(0.005)
 
 
 def test_a_process_gets_its_quota_and_tokens(server, connect, tmp_path):
@@ -204,7 +200,7 @@ def test_who_floods_is_read_slower_and_its_neighbour_is_served(server, connect, 
     try:
         for _ in range(20):
             good.give_back(good.token())
-        _until(lambda: server.counted.slowed > 0)
+        wait_until(lambda: server.counted.slowed > 0, "it is read slower")
     finally:
         over.set()
         flooding.join(_WAIT_S)
@@ -218,7 +214,9 @@ def test_a_tenant_says_no_more_by_many_processes_than_by_one(stopped_clock, conn
     for each in bad:
         for _ in range(64):
             each.say(HELLO, bytes(28))
-    _until(lambda: server.counted.slowed >= 4)  # 256 messages are not read, which are all of as many at least
+    wait_until(
+        lambda: server.counted.slowed >= 4, "all are read slower"
+    )  # 256 messages are not read, which are all of as many at least
     good = connect(_add(server, tmp_path / "b.sock", "b"))
     assert good.hello()[0] == WELCOME
     answered = 0
@@ -239,7 +237,7 @@ def test_who_connects_without_end_is_let_in_slower_and_its_neighbour_at_once(sto
         assert client.hello()[0] == WELCOME
         client.socket.close()
     late = connect(tmp_path / "a.sock")
-    _until(lambda: server.counted.held_up == 1)
+    wait_until(lambda: server.counted.held_up == 1, "it is held up")
     assert connect(_add(server, tmp_path / "b.sock", "b")).hello()[0] == WELCOME
     late.say(HELLO, bytes(28))
     assert server.usage()["a"].connections == 0
@@ -422,7 +420,7 @@ def test_a_scheduler_that_died_is_begun_anew(homes, connect, tmp_path, monkeypat
     with monkeypatch.context() as broken:
         broken.setattr(quota_loop.QuotaLoop, "serve_once", lambda _: 1 / 0)
         connect(tmp_path / "h1" / "quota" / "a.sock").socket.close()
-        _until(lambda: not homes.seen(HomeId("h1")).alive)
+        wait_until(lambda: not homes.seen(HomeId("h1")).alive, "its scheduler dies")
     homes.set(order)
     assert homes.seen(HomeId("h1")).alive
     assert connect(tmp_path / "h1" / "quota" / "a.sock").hello()[0] == WELCOME
