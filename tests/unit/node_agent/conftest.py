@@ -3,6 +3,7 @@
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -608,6 +609,12 @@ def node(make_node: Callable[..., Node]) -> Node:
 def new_node(make_node: Callable[..., Node]) -> Node:
     """The same, whose agent has not started."""
     return make_node(is_live=False)
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
 
 
 @pytest.fixture

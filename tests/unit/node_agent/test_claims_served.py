@@ -4,7 +4,6 @@ import asyncio
 import os
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,12 +43,6 @@ class _Nodes:
 
     def of(self, gpu, gi_id):
         raise AssertionError
-
-
-@pytest.fixture
-def threads():
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
 
 
 async def _heard(tmp_path, threads, nodes, *, registers=False):

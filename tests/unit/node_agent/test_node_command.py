@@ -18,7 +18,7 @@ from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice.contracts.ids import GpuUuid, HomeId, NodeName, RunId
 from sluice_node_agent.core.journal_records import DeviceRecord, NodeRecord, SharedDeviceRecord, SliceRecord, WarmRecord
 from sluice_node_agent.shell import paths
-from sluice_node_agent.shell.commands.machine import NoAgentError, RefusedError, ask_snapshot, run_program
+from sluice_node_agent.shell.commands.machine import RefusedError, ask_snapshot, run_program
 from sluice_node_agent.shell.commands.node_command import run_command
 from sluice_node_agent.shell.commands.text import aligned, shown_text
 from sluice_node_agent.shell.commands.view import shown_by_agent, shown_by_journal
@@ -270,14 +270,6 @@ def test_without_an_agent_nothing_can_be_released(data, capsys):
     said = capsys.readouterr()
     assert said.err.startswith("sluice-node-agent: no agent of node n1.example runs here: no process answers at ")
     assert said.out == ""
-
-
-def test_a_socket_that_a_killed_agent_left_is_no_agent(tmp_path):
-    place = tmp_path / "control.sock"
-    with socket.socket(socket.AF_UNIX) as left:
-        left.bind(str(place))
-    with pytest.raises(NoAgentError, match="no process answers"):
-        ask_snapshot(place, NODE)
 
 
 def test_an_agent_that_hangs_is_told_within_a_bound(tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
@@ -131,12 +130,6 @@ def test_a_client_of_a_shared_device_is_let_go_while_its_process_lives_on(node):
 
 UID, OTHER = str(uuid4()), str(uuid4())
 """Real processes in real cgroups: those of a test that runs beside this one are not its own."""
-
-
-@pytest.fixture
-def threads():
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
 
 
 def _fake(root: Path, *names: str) -> Processes:

@@ -37,6 +37,12 @@ def _told(node, allocation="a1"):
     return word.revision, word.containers[0].memory_mib, word.shrinking
 
 
+def _told_next(node):
+    """What is told after the next look at its home and at its pod."""
+    node.tick(6.0)
+    return _told(node)
+
+
 @PLACES
 def test_a_larger_share_is_told_only_when_its_server_lets_it(node, place):
     """Its next process would ask for what it was told, and be refused by its own server."""
@@ -90,8 +96,7 @@ def test_an_agent_that_dies_anywhere_in_between_finishes_the_change(node, place,
     assert _told(node) == (2, 1000, True)
     assert _counts(node) == [3000]
     node.mps.disconnect(500)
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, False)
+    assert _told_next(node) == (2, 1000, False)
     assert node.mps.living()[0].limits.memory_mib == 1000
 
 
@@ -154,8 +159,7 @@ def test_what_is_wrong_says_whether_more_is_used_than_was_ordered(node, ended):
     node.tick(6.0, times=3)
     if ended:
         node.mps.disconnect(500)
-        node.tick(6.0)
-    assert _told(node) == (2, 1000, not ended)
+        assert _told_next(node) == (2, 1000, not ended)
     daemon.fault = "a client's memory access was illegal"
     node.tick(6.0)
     word = node.word("a1")
@@ -244,11 +248,9 @@ def test_a_container_that_began_late_is_new_although_it_hides_its_environment(ma
     node.tick(6.0, times=3)
     assert _told(node) == (2, 1000, True)
     node.pods["pod-1"] = _containers((old,), of="late")
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, True)
+    assert _told_next(node) == (2, 1000, True)
     node.pods["pod-1"] = _containers(("",), of="late")
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, False)
+    assert _told_next(node) == (2, 1000, False)
 
 
 def test_what_cannot_be_seen_counts(make_node):
@@ -258,8 +260,7 @@ def test_what_cannot_be_seen_counts(make_node):
     node.tick(6.0, times=100)
     assert _told(node) == (2, 1000, True)
     node.unseen = ""
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, True), "this is the first look"
+    assert _told_next(node) == (2, 1000, True), "this is the first look"
 
 
 @pytest.mark.parametrize(
@@ -278,11 +279,9 @@ def test_the_containers_of_a_claim_count_until_they_began_with_its_new_file(make
     assert steps == [WriteCdi, WriteCdi, ListTenants], "the file first, then who is there"
     whose = "u1" if shared else "pod-1"
     node.pods[whose] = _containers((f"mps-{before.ticket}-main",))
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, True)
+    assert _told_next(node) == (2, 1000, True)
     node.pods[whose] = _containers((f"mps-{device.ticket}-main",))
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, not at_once)
+    assert _told_next(node) == (2, 1000, not at_once)
     node.tick(node.config.container_start_s)
     assert _told(node) == (2, 1000, False)
 
@@ -328,11 +327,9 @@ def test_a_container_that_started_again_is_not_another_one(make_node):
     node, booking = _two_containers(make_node)
     _, new = _shrunk(node, booking)
     node.pods["pod-1"] = _containers((new,), (new,))
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, True)
+    assert _told_next(node) == (2, 1000, True)
     node.pods["pod-1"] = _containers((new,), (new.replace("-main", "-other"),))
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, False)
+    assert _told_next(node) == (2, 1000, False)
 
 
 def test_a_container_beside_the_one_that_shrinks_need_not_start_again(make_node):
@@ -361,8 +358,7 @@ def test_a_client_beside_the_container_that_shrinks_does_not_count(make_node):
     assert (_told(node), looks) == ((2, 1000, True), 1)
     node.mps.disconnect(0)
     node.pods["pod-1"] = _containers((_ticket(node),), (other,))
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, False)
+    assert _told_next(node) == (2, 1000, False)
 
 
 def test_a_client_that_began_anew_before_clients_were_noted_does_not_count(make_node):
@@ -373,5 +369,4 @@ def test_a_client_that_began_anew_before_clients_were_noted_does_not_count(make_
     node.mps.connect(0)
     node.pods["pod-1"] = _containers((_ticket(node),))
     node.happens(node.carry_out(poll))
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, False)
+    assert _told_next(node) == (2, 1000, False)

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from factories.scheduling.allocator import gpu_report
@@ -75,12 +74,6 @@ def journal(tmp_path):
     opened = Journal(tmp_path / "agent", "n1")
     yield opened
     opened.close()
-
-
-@pytest.fixture
-def threads():
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        yield pool
 
 
 @pytest.fixture
