@@ -61,21 +61,6 @@ def test_unmaking_survives_a_crash_at_every_step(make_node, executed):
         assert node.agent.snapshot().slices == ()
 
 
-@pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
-def test_a_revoke_while_down_ends_what_was_half_made(make_node, executed):
-    """A pod that goes away while the agent is down leaves nothing behind, however far its slice was."""
-    for death in deaths(executed=executed):
-        node = make_node()
-        booking = node.booking("a1", *BOTH)
-        node.order(node.grant(booking))
-        death.strikes(node)
-        node.stop()
-        node.put(f"sluice.ledger.n1_example.{booking.allocation}", node.revoke(booking))
-        word = _finish(node)
-        assert isinstance(word, SliceGone), death.steps
-        assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ()), death.steps
-
-
 @pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "share"])
 def test_what_is_made_instead_of_an_instance_that_vanished_is_given_back_after_a_crash(make_node, monkeypatch, shared):
     """The journal names an instance that is gone: the new one would be orphaned, and its place lost."""

@@ -1,7 +1,5 @@
 """A GPU with an administrator's layout, after a crash, a lost journal, and when it changes hands."""
 
-import itertools
-
 import pytest
 from factories.crashes import deaths
 from factories.gpus.admin_layouts import (
@@ -129,34 +127,30 @@ def test_what_was_half_made_when_the_layout_was_fixed_is_left_to_the_administrat
 
 def test_a_look_that_fails_is_not_repeated_without_end(node):
     """An agent that may not list processes would ask without a pause."""
-    node.backend.processes = _refuse
+
+    def refuse(_gpu, _uuid):
+        raise NoPermissionError("not allowed")
+
+    node.backend.processes = refuse
     reread(node)
     assert len([done for done in node.own_done if isinstance(done, ListHolders)]) == 3
     assert isinstance(granted(node)[1], SliceFailed)
 
 
-def _refuse(_gpu, _uuid):
-
-    raise NoPermissionError("not allowed")
-
-
 def test_a_daemon_of_which_nobody_knows_does_not_keep_an_instance_from_everybody(make_node):
     """Its share was being taken back when journal and ledger were lost: the instance would look used for ever."""
-    for steps in itertools.count():
+    for death in deaths(least=5):
         node, booking = ordered(make_node, "share")
         node.work()
         node.order(node.revoke(booking))
-        ended = node.work(own_max=steps)
+        death.strikes(node)
         node.lose_both()
         node.live()
         node.tick(30.0, times=5)
         is_known = [each.state for each in node.agent.snapshot().slices] == ["ready"]
-        assert is_known or not node.mps.homes, steps
+        assert is_known or not node.mps.homes, death.steps
         assert node.instances() == LAYOUT
         assert changes(node) == []
-        if ended:
-            break
-    assert steps > 4
 
 
 def test_what_was_found_stays_when_the_gpu_is_given_back_to_sluice(node):

@@ -48,13 +48,6 @@ def test_no_xid_that_has_words_is_taken_for_harmless():
     assert not APPLICATION_XIDS & with_words
 
 
-def test_mig_mode_that_waits_for_a_reset_is_said_with_the_remedy():
-    """Slices would be promised on a GPU that cannot make them."""
-    why = why_unhealthy(HealthFacts(mig_now=False, mig_next=True), (), GPU)
-    assert why.startswith("MIG mode is off and will be on after the next reset:")
-    assert "nvidia-smi --gpu-reset" in why
-
-
 @pytest.mark.parametrize(
     "why",
     [
@@ -259,10 +252,5 @@ async def test_a_reboot_noticed_here_begins_a_new_life():
 def test_profiles_are_found_by_the_same_name_on_old_drivers(model):
     """A driver that does not tell the names of profiles: a grant of `3g.20gb` must still find it."""
     for profile in model.profiles:
-        built = built_name(
-            enum=profile.nvml_enum,
-            compute_slices=profile.compute_slices,
-            memory_mib=profile.memory_mib,
-            total_bytes=model.memory_mib * 1024**2,
-        )
-        assert built == profile.name
+        size = {"compute_slices": profile.compute_slices, "memory_mib": profile.memory_mib}
+        assert built_name(enum=profile.nvml_enum, total_bytes=model.memory_mib * 1024**2, **size) == profile.name

@@ -78,10 +78,8 @@ def test_a_call_for_an_unknown_claim_ends_with_a_reason_before_the_kubelet_gives
     node.tick(node.config.prepare_within_s - 1)
     assert node.answers == {}
     node.tick(1)
-    assert node.answers[call].error == (
-        "ResourceClaim default/of-u9: no slice is booked for it on this node; look at the pod's events, and at its "
-        "claim's status"
-    )
+    why = "no slice is booked for it on this node; look at the pod's events, and at its claim's status"
+    assert node.answers[call].error == f"ResourceClaim default/of-u9: {why}"
 
 
 def test_a_call_for_a_slice_that_does_not_come_up_says_why(node):

@@ -237,9 +237,13 @@ def test_several_nodes_must_be_told_apart(data, command, capsys):
         assert run_command([*command, "--node", "n2.example"]) == 0
 
 
-def test_a_node_that_the_fleet_does_not_have_is_told(data, capsys):
+def test_a_node_that_is_not_there_is_told(data, monkeypatch, capsys):
+    """Who mistypes a name, or sets none, would be shown another node, or an empty one."""
     assert run_command(["check", "--node", "n3"]) == 2
     assert "has no node 'n3'" in capsys.readouterr().err
+    monkeypatch.delenv("SLUICE_NODE_AGENT_FLEET_FILE")
+    assert run_command(["show"]) == 2
+    assert "SLUICE_NODE_AGENT_NODES" in capsys.readouterr().err
 
 
 def test_the_only_node_of_a_data_folder_needs_no_name(data, monkeypatch, capsys):
@@ -249,12 +253,6 @@ def test_the_only_node_of_a_data_folder_needs_no_name(data, monkeypatch, capsys)
         monkeypatch.delenv(name)
     assert run_command(["show", "--data", str(data)]) == 0
     assert capsys.readouterr().out.startswith("node n1.example,")
-
-
-def test_no_node_at_all_is_told(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("SLUICE_DATA_DIR", str(tmp_path))
-    assert run_command(["show"]) == 2
-    assert "SLUICE_NODE_AGENT_NODES" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["chek"], ["release-quarantine"], ["show", "--nod"]])

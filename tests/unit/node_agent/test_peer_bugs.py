@@ -57,18 +57,19 @@ def test_a_slice_in_use_keeps_no_other_waiting(node):
     assert not isinstance(node.word("a1"), SliceGone)
 
 
-def test_what_was_begun_and_never_finished_is_given_back_when_its_pod_is_gone(make_node):
+@pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
+def test_what_was_begun_and_never_finished_is_given_back_when_its_pod_is_gone(make_node, executed):
     """DRA driver #840, #1278: claims that were being prepared when their pod went kept their device for ever."""
-    for death in deaths(least=7):
+    for death in deaths(executed=executed, least=12):
         node = make_node()
-        booking = node.booking("a1", HALF)
+        booking = node.booking("a1", HALF, (1, "1g.5gb", 6, 1))
         node.order(node.grant(booking))
         death.strikes(node)
         node.stop()
         node.put("sluice.ledger.n1_example.a1", node.revoke(booking))
         node.live()
         assert isinstance(node.word("a1"), SliceGone), death.steps
-        assert (node.instances(), node.tickets.names()) == ([], ()), death.steps
+        assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ()), death.steps
 
 
 @pytest.mark.parametrize("damage", ["flipped", "torn", "emptied", "removed"])

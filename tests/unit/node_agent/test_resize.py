@@ -197,20 +197,19 @@ def _ticket(node):
 
 
 def _shrunk(node, booking):
-    """What its containers began with before, and what they begin with now."""
+    """The node, what its containers began with before, and what they begin with now."""
     before = _ticket(node)
     node.obey(_adjusted(node, booking, memory_mib=1000))
     node.tick(6.0)
     assert before != _ticket(node)
-    return before, _ticket(node)
+    return node, before, _ticket(node)
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["", "agent dies"])
 @pytest.mark.parametrize("left", ["old", "clears its environment", "old beside new"])
 def test_a_container_that_began_before_counts_with_the_old_size_although_it_is_no_client(make_node, left, dies):
     """Its kernel restarts, or it opens its device late: it connects with what it was told, under a larger limit."""
-    node, booking = _with_pods(make_node)
-    old, new = _shrunk(node, booking)
+    node, old, new = _shrunk(*_with_pods(make_node))
     there = {"old": [(old, "")], "clears its environment": [("",)], "old beside new": [(old,), (new,)]}
     node.pods["pod-1"] = _containers(*there[left])
     if dies:
@@ -225,8 +224,7 @@ def test_a_container_that_began_before_counts_with_the_old_size_although_it_is_n
 @pytest.mark.parametrize("journal", ["kept", "lost"])
 def test_a_container_may_be_on_its_way_that_has_no_process_yet(make_node, journal):
     """Created with the old ticket, started later: nothing shows it, for as long as its kubelet takes at most."""
-    node, booking = _with_pods(make_node)
-    _shrunk(node, booking)
+    node, _, _ = _shrunk(*_with_pods(make_node))
     if journal == "lost":
         node.tick(node.config.container_start_s - 10.0)
         node.remove_journal()
@@ -240,8 +238,7 @@ def test_a_container_may_be_on_its_way_that_has_no_process_yet(make_node, journa
 
 def test_a_container_that_began_late_is_new_although_it_hides_its_environment(make_node):
     """A program that writes its title over it would keep memory that is not used, until its pod ends."""
-    node, booking = _with_pods(make_node)
-    old, _ = _shrunk(node, booking)
+    node, old, _ = _shrunk(*_with_pods(make_node))
     node.pods["pod-1"] = _containers((old,))
     node.tick(node.config.container_start_s - 20.0)
     node.pods["pod-1"] = _containers(("",), of="early")
@@ -299,8 +296,7 @@ def test_a_container_that_was_seen_with_the_new_ticket_stays_new(make_node, late
 
 
 def test_a_container_that_began_while_nobody_could_look_is_no_late_one(make_node):
-    node, booking = _with_pods(make_node)
-    _shrunk(node, booking)
+    node, _, _ = _shrunk(*_with_pods(make_node))
     node.unseen = "too many open files"
     node.tick(node.config.container_start_s)
     node.unseen, node.pods["pod-1"] = "", _containers(("",))
@@ -324,8 +320,7 @@ def _only_main_shrinks(node, booking):
 
 def test_a_container_that_started_again_is_not_another_one(make_node):
     """The old one of it has not ended yet; the other container may be on its way with what it was told before."""
-    node, booking = _two_containers(make_node)
-    _, new = _shrunk(node, booking)
+    node, _, new = _shrunk(*_two_containers(make_node))
     node.pods["pod-1"] = _containers((new,), (new,))
     assert _told_next(node) == (2, 1000, True)
     node.pods["pod-1"] = _containers((new,), (new.replace("-main", "-other"),))

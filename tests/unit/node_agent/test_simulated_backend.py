@@ -63,9 +63,13 @@ def test_gpus_work_in_parallel_and_take_their_time(file, ids):
     assert took_s >= 0.1
 
 
-def test_another_fleet_on_the_same_file_is_refused(file):
+def test_a_file_that_holds_other_gpus_or_none_is_refused(file):
+    """An agent would serve GPUs that its fleet file does not name, or end with a traceback."""
     with pytest.raises(HardwareFileError, match="holds other GPUs"):
         file.make(_fleet('{model="a100-40gb"}'))
+    file._path.write_text("{")
+    with pytest.raises(HardwareFileError, match="no simulated hardware"):
+        SimulatedBackend(file)
 
 
 def test_unknown_or_wrong_fault_switches_are_refused_by_name(tmp_path):
@@ -73,12 +77,6 @@ def test_unknown_or_wrong_fault_switches_are_refused_by_name(tmp_path):
         fleet = _fleet('{model="a100-40gb"}', f"[node.faults]\n{wrong}\n")
         with pytest.raises(HardwareFileError, match="known: in_use_times"):
             HardwareFile(tmp_path / "x.json").make(fleet)
-
-
-def test_a_damaged_hardware_file_is_said_to_be_one(file):
-    file._path.write_text("{")
-    with pytest.raises(HardwareFileError, match="no simulated hardware"):
-        SimulatedBackend(file)
 
 
 def test_a_mig_mode_that_was_changed_is_not_another_fleet(tmp_path):
