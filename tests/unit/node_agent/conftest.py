@@ -406,6 +406,12 @@ class Node:
         entry = self.words.get(subjects.slice_(self.name, AllocationId(allocation)).subject)
         return entry.message if entry is not None else None
 
+    def says(self, allocation: str, kind: type) -> Any:
+        """The last word of a slice, which is of this kind."""
+        word = self.word(allocation)
+        assert isinstance(word, kind), word
+        return word
+
     def news(self) -> Any:
         return self.words[subjects.node(self.name).subject].message
 
@@ -449,7 +455,7 @@ class Node:
         """All of these are granted, and ready; returns the first."""
         self.serve(*bookings)
         for booking in bookings:
-            assert isinstance(self.word(booking.allocation), msg.SliceReady), self.word(booking.allocation)
+            self.says(booking.allocation, msg.SliceReady)
         return bookings[0]
 
     def take_back(self, *bookings: msg.Booking) -> None:
@@ -457,6 +463,12 @@ class Node:
         for booking in bookings:
             self.order(self.revoke(booking))
         self.work()
+
+    def gone(self, *bookings: msg.Booking) -> None:
+        """All of these are revoked, and gone."""
+        self.take_back(*bookings)
+        for booking in bookings:
+            self.says(booking.allocation, msg.SliceGone)
 
     def work(self, *, own_max: int | None = None) -> bool:
         """Carry out instructions, at most `own_max` of the agent's own. False when there are more."""

@@ -37,11 +37,9 @@ def test_a_failure_at_any_step_is_undone_in_reverse(node, kind, gpu, undone):
     steps = [(type(step), node.gpus.index(step.gpu)) for step in node.own_done if isinstance(step, CHANGING)]
     assert steps == undone
     assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ())
-    word = node.word("a1")
-    assert isinstance(word, SliceFailed)
+    word = node.says("a1", SliceFailed)
     assert word.message == ("No space left on device" if kind is do.MakeTicket else "refused by the test")
-    node.take_back(node.booking("a1", *TWO))
-    assert isinstance(node.word("a1"), SliceGone)
+    node.gone(node.booking("a1", *TWO))
 
 
 def test_what_cannot_be_made_at_all_fails_without_touching_a_gpu(node):
@@ -67,8 +65,7 @@ def test_a_slice_in_use_is_tried_ever_more_slowly_then_quarantined_and_freed_whe
         tries += [second for i in node.own_done if type(i).__name__ == "ListHolders"]
         assert not isinstance(node.word("a1"), SliceGone)
     assert tries == [0, 2, 6, 10, 14, 18]
-    word = node.word("a1")
-    assert isinstance(word, SliceQuarantined)
+    word = node.says("a1", SliceQuarantined)
     assert word.holders == ("python 7",)
     assert node.agent.snapshot().gpus[0].quarantined[0].start == 4
     assert node.agent.snapshot().slices[0].state == "quarantined"
@@ -87,8 +84,7 @@ def test_a_whole_gpu_is_free_only_when_the_tenants_processes_are_gone(node):
     node.take_back(booking)
     node.serve(node.booking("a2", (2, None, 0, 8), owner="pod-2"))
     assert not isinstance(node.word("a1"), SliceGone)
-    assert isinstance(node.word("a2"), SliceFailed)
-    assert "python 7" in node.word("a2").message
+    assert "python 7" in node.says("a2", SliceFailed).message
     node.mps.leave(7)
     node.tick(1.0)
     assert isinstance(node.word("a1"), SliceGone)
@@ -117,8 +113,7 @@ def test_another_instance_under_our_id_is_left_alone(node):
     """After a reset by hand, what sits where ours was is not destroyed in its stead."""
     booking = node.serve(node.booking("a1", (0, "3g.20gb", 4, 4)))
     node.change_instance(uuid="MIG-of-somebody-else")
-    node.take_back(booking)
-    assert isinstance(node.word("a1"), SliceGone)
+    node.gone(booking)
     assert node.hardware.read().gpus[0].instances[0].uuid == "MIG-of-somebody-else"
 
 
@@ -143,13 +138,11 @@ def test_a_whole_gpu_that_somebody_puts_in_mig_mode_is_degraded_until_it_is_out_
     node.ready(node.booking("a1", (2, None, 0, 8)))
     node.change_gpu(2, mig=True)
     node.tick(30.0, times=3)
-    assert isinstance(node.word("a1"), SliceDegraded)
-    assert "MIG is enabled" in node.word("a1").message
+    assert "MIG is enabled" in node.says("a1", SliceDegraded).message
     assert node.tickets.names() == ()
     node.change_gpu(2, mig=False)
     node.tick(30.0, times=3)
-    assert isinstance(node.word("a1"), SliceReady)
-    assert node.tickets.names() == (node.word("a1").ticket,)
+    assert node.tickets.names() == (node.says("a1", SliceReady).ticket,)
 
 
 def test_a_lost_gpu_is_unhealthy_its_slices_degraded_and_both_come_back(node):
@@ -193,9 +186,7 @@ def test_a_lost_journal_is_rebuilt_from_devices_and_ledger(node, damage, crash_a
     assert node.tickets.names() == tuple(sorted(word.ticket for word in before))
     owners = [i.allocation for gpu in node.agent.snapshot().gpus for i in gpu.instances]
     assert owners == ["a1", "a1"]
-    node.take_back(booking, whole)
-    assert isinstance(node.word("a1"), SliceGone)
-    assert isinstance(node.word("a2"), SliceGone)
+    node.gone(booking, whole)
     assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ())
 
 
@@ -204,8 +195,7 @@ def test_a_grant_that_failed_is_tried_again_when_it_is_ordered_anew(node):
     booking = node.serve(node.booking("a1", *TWO))
     assert isinstance(node.word("a1"), SliceFailed)
     node.obey(node.grant(booking, revision=2))
-    assert isinstance(node.word("a1"), SliceReady)
-    assert node.word("a1").revision == 2
+    assert node.says("a1", SliceReady).revision == 2
 
 
 def test_a_grant_that_moves_a_slice_is_not_taken(node):

@@ -106,8 +106,7 @@ def test_a_slice_whose_instance_was_taken_away_is_degraded_and_comes_back_with_i
     _, before = granted(node)
     admin_removes(node, 6)
     reread(node)
-    word = node.word("a1")
-    assert isinstance(word, SliceDegraded)
+    word = node.says("a1", SliceDegraded)
     assert "fixed layout has no 1g.5gb there; its administrator has to make one" in word.message
     assert node.tickets.names() == ()
     assert changes(node) == []
@@ -115,8 +114,7 @@ def test_a_slice_whose_instance_was_taken_away_is_degraded_and_comes_back_with_i
     admin_makes(node, "1g.5gb", 6, 1)
     reread(node)
     node.tick(node.config.remake_retry_s)
-    again = node.word("a1")
-    assert isinstance(again, SliceReady)
+    again = node.says("a1", SliceReady)
     assert again.devices[0].uuid == "MIG-of-the-admin"
     assert again.ticket != before.ticket
 
@@ -141,8 +139,7 @@ def test_a_home_is_not_made_in_what_a_tenant_has_alone(node):
     """Shares would be put on a device that somebody has to himself."""
     granted(node)
     node.serve(node.share("a2", SMALL, owner="pod-2"))
-    assert isinstance(node.word("a2"), SliceFailed)
-    assert "is a1's still" in node.word("a2").message
+    assert "is a1's still" in node.says("a2", SliceFailed).message
 
 
 UUID = GpuUuid("GPU-6f6c1d8e-33f4-5d0a-a2b4-1f3f1d1c9e55")

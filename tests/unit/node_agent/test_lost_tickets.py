@@ -45,8 +45,7 @@ def test_a_ticket_that_cannot_be_made_again_is_told_to_its_pod(node):
     shutil.rmtree(node.tmp_path / "tickets")
     node.refused = [MakeTicket] * 100
     node.tick(node.config.compare_tickets_s)
-    assert isinstance(node.word("a1"), SliceReady)
-    assert "containers cannot start" in node.word("a1").warnings[0]
+    assert "containers cannot start" in node.says("a1", SliceReady).warnings[0]
     assert "No space left" in node.word("a1").warnings[0]
     node.refused = []
     node.tick(5.0, times=10)

@@ -25,8 +25,7 @@ def test_a_fault_is_told_keeps_others_out_and_passes(node):
     (daemon,) = node.mps.living()
     daemon.fault = "Xid 31"
     node.tick(6.0)
-    word = node.word("a1")
-    assert isinstance(word, SliceDegraded)
+    word = node.says("a1", SliceDegraded)
     assert "Xid 31" in word.message
     gpu = node.agent.snapshot().gpus[0]
     assert [(span.start, span.size) for span in gpu.quarantined] == [(4, 4)]
@@ -61,8 +60,7 @@ def test_newcomers_do_not_wait_for_ever_for_a_daemon_that_does_not_start(node):
     _daemon_dies(node, refused=100)
     node.order(node.grant(node.share("a2", ON_MIG, owner="pod-2")))
     node.tick(6.0, times=20)
-    word = node.word("a2")
-    assert isinstance(word, SliceFailed)
+    word = node.says("a2", SliceFailed)
     assert "does not start again: refused by the test" in word.message
     assert isinstance(node.word("a1"), SliceDegraded)
     node.mps.refusals.clear()
@@ -91,8 +89,7 @@ def test_a_compute_mode_that_is_refused_before_a_daemon_starts_again_takes_nothi
     assert isinstance(node.word("a1"), SliceDegraded)
     assert node.tickets.names() == (ticket,)
     node.tick(6.0)
-    assert isinstance(node.word("a1"), SliceReady)
-    assert node.word("a1").ticket == ticket
+    assert node.says("a1", SliceReady).ticket == ticket
 
 
 LEAVING = 502
@@ -191,8 +188,7 @@ def test_a_daemon_that_dies_is_started_again_and_its_tenants_are_told(node, plac
     assert node.agent.snapshot().gpus[place[0]].quarantined  # it takes no new tenant
     node.work()
     for allocation in ("a1", "a2"):
-        word = node.word(allocation)
-        assert isinstance(word, SliceReady)
+        word = node.says(allocation, SliceReady)
         assert (word.containers[0].visible_devices, len(word.warnings)) == (device, 1)
         assert "died once" in word.warnings[0]
     assert node.word("a1").ticket == ticket

@@ -95,8 +95,7 @@ def test_a_device_that_vanished_with_nobody_watching_is_made_again_before_anybod
     node.lose_instances()
     node.live()
     node.tick(2.0, times=30)
-    after = node.word("a1")
-    assert isinstance(after, SliceReady)
+    after = node.says("a1", SliceReady)
     assert node.tickets.names() == (after.ticket,)
     assert after.ticket != before.ticket
     assert after.devices[0].uuid == node.hardware.read().gpus[0].instances[0].uuid
@@ -134,8 +133,7 @@ def test_a_reading_forgets_no_daemon_and_starts_none_twice(node):
     node.tick(5.0, times=30)
     node.live()
     assert (len(node.mps.living()), node.mps.started) == (1, 1)
-    node.take_back(booking)
-    assert isinstance(node.word("a1"), SliceGone)
+    node.gone(booking)
     assert node.mps.living() == []
 
 
@@ -143,9 +141,7 @@ def test_a_gpu_instance_without_its_compute_instance_is_found_and_undone(node):
     """DRA driver #1452, FaST-GShare 3.6.12, InstaSlice: the rollback did not find it, or the error was lost."""
     node.fault(ci_fails=1)
     node.serve(node.booking("a1", HALF))
-    failed = node.word("a1")
-    assert isinstance(failed, SliceFailed)
-    assert failed.message
+    assert node.says("a1", SliceFailed).message
     assert (node.instances(), node.tickets.names()) == ([], ())
 
 

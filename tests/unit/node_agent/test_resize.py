@@ -162,8 +162,7 @@ def test_what_is_wrong_says_whether_more_is_used_than_was_ordered(node, ended):
         assert _told_next(node) == (2, 1000, not ended)
     daemon.fault = "a client's memory access was illegal"
     node.tick(6.0)
-    word = node.word("a1")
-    assert isinstance(word, SliceDegraded)
+    word = node.says("a1", SliceDegraded)
     assert (word.revision, word.shrinking) == (2, not ended)
 
 

@@ -88,8 +88,7 @@ def test_another_user_or_namespace_cannot_join(node):
     node.ready(node.share("a1", ON_MIG, uid=1, namespace="red"))
     node.serve(node.share("a2", ON_MIG, uid=2, namespace="red"), node.share("a3", ON_MIG, uid=1, namespace="blue"))
     for allocation in ("a2", "a3"):
-        word = node.word(allocation)
-        assert isinstance(word, SliceFailed)
+        word = node.says(allocation, SliceFailed)
         assert "red/1" in word.message
     assert isinstance(node.word("a1"), SliceReady)
     assert len(node.mps.living()) == 1
@@ -116,8 +115,7 @@ def test_a_server_that_takes_no_larger_limits_fails_the_larger_share_only(node):
     node.mps.refusals = [do.SetMpsLimits] * 100
     node.order(node.grant(node.share("a2", ON_MIG, memory_mib=5000, owner="pod-2")))
     node.tick(5.0, times=40)
-    word = node.word("a2")
-    assert isinstance(word, SliceFailed)
+    word = node.says("a2", SliceFailed)
     assert "limits" in word.message
     assert isinstance(node.word("a1"), SliceReady)
 
@@ -127,11 +125,8 @@ def test_a_daemon_that_cannot_be_started_leaves_nothing_behind(node, place):
     """The instance would stay, in exclusive mode or without owner, and its request would wait for ever."""
     node.mps.refusals = [do.StartMps]
     node.serve(node.share("a1", place))
-    word = node.word("a1")
-    assert isinstance(word, SliceFailed)
-    assert "refused by the test" in word.message
-    node.take_back(node.share("a1", place))
-    assert isinstance(node.word("a1"), SliceGone)
+    assert "refused by the test" in node.says("a1", SliceFailed).message
+    node.gone(node.share("a1", place))
     is_clean(node)
 
 
@@ -150,8 +145,7 @@ def test_an_operator_has_a_quarantined_slice_tried_again_at_once(node):
     node.mps.enter(900, node.word("a1").devices[0].uuid, "")
     node.take_back(booking)
     node.tick(1.0, times=20)
-    assert isinstance(node.word("a1"), SliceQuarantined)
-    assert node.word("a1").holders == ("python 900",)
+    assert node.says("a1", SliceQuarantined).holders == ("python 900",)
     node.happens(ev.QuarantineReleased("a1"))
     assert isinstance(node.word("a1"), SliceQuarantined)  # it is still there
     node.happens(ev.QuarantineReleased("a1", ignore_holders=True))

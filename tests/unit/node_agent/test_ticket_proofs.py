@@ -7,7 +7,6 @@ import pytest
 from msgspec.structs import replace
 
 from sluice.contracts.ids import NodeName
-from sluice.contracts.messages import SliceGone
 from sluice_node_agent.core import journal_records
 from sluice_node_agent.core.instructions import MakeTicket, RemoveTicket, SaveJournal
 from sluice_node_agent.shell.tickets import tickets as document
@@ -57,8 +56,7 @@ def test_a_running_pods_slice_is_known_again_by_its_ticket_alone(node):
     node.open()
     node.work()
     assert node.own_done == []
-    node.take_back(booking)
-    assert isinstance(node.word("a1"), SliceGone)
+    node.gone(booking)
     assert (node.instances(0), node.tickets.names()) == ([], ())
 
 

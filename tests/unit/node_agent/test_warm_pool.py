@@ -11,8 +11,7 @@ PLACE = (0, "2g.10gb", 4, 2)
 
 
 def _given_back(node, place=PLACE):
-    node.take_back(node.ready(node.booking("a1", place)))
-    assert isinstance(node.word("a1"), SliceGone)
+    node.gone(node.ready(node.booking("a1", place)))
 
 
 @pytest.fixture
@@ -79,8 +78,7 @@ def test_a_crash_at_any_step_of_keeping_and_taking_loses_nothing(make_node, exec
 def test_a_homes_instance_is_kept_too(warm):
     """Shares that come and go would pay for an instance each time."""
     for name in ("a1", "a2"):
-        warm.take_back(warm.ready(warm.share(name, (0, "3g.20gb", 4, 4))))
-        assert isinstance(warm.word(name), SliceGone)
+        warm.gone(warm.ready(warm.share(name, (0, "3g.20gb", 4, 4))))
         assert warm.mps.homes == {}
     done = [type(step) for step in warm.own_done]
     assert (done.count(CreateGpuInstance), done.count(DestroyGpuInstance)) == (1, 0)
