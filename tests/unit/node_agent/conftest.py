@@ -575,6 +575,10 @@ class Node:
         self.happens(ev.UnprepareAsked(self.calls, claim, f"default/of-{claim}"))
         return self.calls
 
+    def steps(self) -> list[type]:
+        """What kinds of steps were done, without what the journal was told."""
+        return [type(step) for step in self.own_done if not isinstance(step, do.SaveJournal)]
+
     def instances(self, gpu: int = 0) -> list[tuple[str, int, int]]:
         return sorted((i.profile, i.start, i.size) for i in self.hardware.read().gpus[gpu].instances)
 

@@ -8,7 +8,6 @@ from factories.gpus.shared_devices import ON_MIG
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceReady
 from sluice_node_agent.core import instructions as do
 from sluice_node_agent.core.events import GpuTroubled, QuarantineReleased
-from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, VerifyInstance
 
 BOTH = ((0, "3g.20gb", 4, 4), (1, "1g.5gb", 6, 1))
 
@@ -75,7 +74,7 @@ def test_what_is_made_instead_of_an_instance_that_vanished_is_given_back_after_a
         node = make_node()
         booking = node.share("a1", ON_MIG) if shared else node.booking("a1", ON_MIG)
         node.order(node.grant(booking))
-        node.up_to(VerifyInstance)
+        node.up_to(do.VerifyInstance)
         node.stop()
         node.lose_instances()
         node.begin()
@@ -95,10 +94,10 @@ def test_an_instance_with_the_id_of_one_that_just_went_is_its_own_slices_after_a
     node.serve(leaving)
     (before,) = node.hardware.read().gpus[0].instances
     node.order(node.revoke(leaving))
-    destroy = node.up_to(DestroyGpuInstance)
+    destroy = node.up_to(do.DestroyGpuInstance)
     node.serve(coming)
     node.handle(node.carry_out(destroy))
-    node.carry_out(node.up_to(CreateGpuInstance))  # sooner than the journal has it that the other one is gone
+    node.carry_out(node.up_to(do.CreateGpuInstance))  # sooner than the journal has it that the other one is gone
     (after,) = node.hardware.read().gpus[0].instances
     assert (after.gi_id, after.start) == (before.gi_id, 0)
     node.live()
@@ -112,7 +111,7 @@ def test_a_compute_instance_that_somebody_made_while_the_agent_was_down_is_left_
     booking = node.booking("a1", ON_MIG)
     node.serve(booking)
     node.order(node.revoke(booking))
-    node.up_to(DestroyGpuInstance)
+    node.up_to(do.DestroyGpuInstance)
     node.stop()
     node.change_instance(uuid="MIG-by-hand")
     node.live()
@@ -161,7 +160,7 @@ def test_what_an_operator_vouched_for_once_does_not_hold_for_a_slice_that_lives_
 def _changed_while_it_is_made(node, booking, **changes):
     """Somebody changes its instance before that is read back: it fails, and is given back."""
     node.order(node.grant(booking))
-    verify = node.up_to(VerifyInstance)
+    verify = node.up_to(do.VerifyInstance)
     node.change_instance(uuid="", **changes)
     node.happens(node.carry_out(verify))
     assert isinstance(node.word("a1"), SliceFailed)

@@ -42,10 +42,6 @@ def _answer(call, booking, uid="u1"):
     return do.AnswerCall(call, (do.PreparedDevice("gpu", name, cdi_device(uid, name)),))
 
 
-def _steps(node):
-    return [type(step) for step in node.own_done if not isinstance(step, do.SaveJournal)]
-
-
 def test_a_claim_is_noted_then_its_file_written_then_the_kubelet_answered(node):
     """A crash at any point leaves a journal that names every claim a pod may have."""
     booking = _ready(node)
@@ -183,7 +179,7 @@ def test_a_lost_device_takes_its_file_away_before_it_is_made_again(node):
     node.lose_instances()
     node.tick(node.config.read_devices_s)
     wanted = [do.RemoveTicket, do.RemoveCdi, do.CreateGpuInstance, do.MakeTicket, do.WriteCdi]
-    assert [step for step in _steps(node) if step in wanted] == wanted
+    assert [step for step in node.steps() if step in wanted] == wanted
 
 
 def test_files_of_no_slice_are_removed_once_all_orders_are_read(node):
@@ -218,8 +214,8 @@ def test_a_pod_deleted_by_force_keeps_its_device_although_the_kubelet_has_ended_
     node.pods["pod-1"] = LEFT
     node.take_back(booking)
     node.tick(times=3)
-    assert _steps(node)[:3] == [do.RemoveTicket, do.RemoveCdi, do.ListTenants]
-    assert do.DestroyComputeInstance not in _steps(node)
+    assert node.steps()[:3] == [do.RemoveTicket, do.RemoveCdi, do.ListTenants]
+    assert do.DestroyComputeInstance not in node.steps()
     call = node.unprepare("u1")
     node.tick()
     assert node.answers[call] == do.AnswerCall(call)

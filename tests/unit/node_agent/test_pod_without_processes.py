@@ -32,10 +32,6 @@ def _ready(node, *bookings):
     return bookings[0]
 
 
-def _steps(node):
-    return [type(step) for step in node.own_done if not isinstance(step, do.SaveJournal)]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_device_is_kept_while_a_process_of_its_pod_lives_that_holds_nothing(node, kind):
     """It may open the device again, beside the next tenant."""
@@ -43,7 +39,7 @@ def test_a_device_is_kept_while_a_process_of_its_pod_lives_that_holds_nothing(no
     node.pods["pod-1"] = LEFT[:1]
     node.take_back(booking)
     node.tick(0.25, times=100)
-    assert not {do.DestroyComputeInstance, do.DestroyGpuInstance, do.StopMps} & set(_steps(node))
+    assert not {do.DestroyComputeInstance, do.DestroyGpuInstance, do.StopMps} & set(node.steps())
     assert node.word("a1").message == "processes of its pod still run: python 41"
     assert node.word("a1").holders == ("python 41",)
     assert isinstance(node.word("a1"), SliceQuarantined)
@@ -60,7 +56,7 @@ def test_where_processes_cannot_be_looked_for_nothing_is_given_back_and_it_is_sa
     node.take_back(booking)
     node.tick(times=40)
     assert "set hostPID: true" in node.says("a1", SliceQuarantined).message
-    assert do.DestroyComputeInstance not in _steps(node)
+    assert do.DestroyComputeInstance not in node.steps()
 
 
 def test_an_agent_that_sees_no_processes_of_pods_warns_when_it_starts(make_node):
@@ -74,7 +70,7 @@ def test_who_serves_no_pods_of_a_kubelet_looks_at_devices_alone(make_node):
     booking = _ready(node, node.booking("a1", INSTANCE))
     node.pods["pod-1"] = LEFT
     node.take_back(booking)
-    assert do.ListTenants not in _steps(node)
+    assert do.ListTenants not in node.steps()
     assert isinstance(node.word("a1"), SliceGone)
 
 
@@ -118,9 +114,9 @@ def test_a_client_of_a_shared_device_is_let_go_while_its_process_lives_on(node):
     node.pods["pod-1"] = LEFT[:1]
     node.take_back(booking)
     node.tick(times=4)
-    assert do.TerminateMpsClients in _steps(node)
+    assert do.TerminateMpsClients in node.steps()
     assert 41 not in daemon.clients
-    assert do.StopMps not in _steps(node)
+    assert do.StopMps not in node.steps()
     node.pods.clear()
     node.tick()
     assert isinstance(node.word("a1"), SliceGone)

@@ -214,9 +214,8 @@ def test_a_tenant_says_no_more_by_many_processes_than_by_one(stopped_clock, conn
     for each in bad:
         for _ in range(64):
             each.say(HELLO, bytes(28))
-    wait_until(
-        lambda: server.counted.slowed >= 4, "all are read slower"
-    )  # 256 messages are not read, which are all of as many at least
+    # 256 messages are not read, which are all of as many at least.
+    wait_until(lambda: server.counted.slowed >= 4, "all are read slower")
     good = connect(_add(server, tmp_path / "b.sock", "b"))
     assert good.hello()[0] == WELCOME
     answered = 0

@@ -13,8 +13,8 @@ def test_a_share_gets_instance_daemon_and_limits_before_its_ticket(node):
     """A container would start beside a server that serves no client, or that lets it take everything."""
     node.own_done.clear()
     node.serve(node.share("a1", ON_MIG, memory_mib=4000, sm_partition=20, uid=7))
-    steps = [type(step).__name__ for step in node.own_done if type(step).__name__ != "SaveJournal"]
-    assert steps == ["CreateGpuInstance", "CreateComputeInstance", "VerifyInstance", "StartMps", "MakeTicket"]
+    making = [do.CreateGpuInstance, do.CreateComputeInstance, do.VerifyInstance]
+    assert node.steps() == [*making, do.StartMps, do.MakeTicket]
     start = next(step for step in node.own_done if isinstance(step, do.StartMps))
     ready = node.word("a1")
     assert (start.device, start.uid, start.namespace) == (ready.devices[0].uuid, 7, "default")
@@ -102,8 +102,7 @@ def test_the_server_lets_its_largest_tenant_through_and_no_more(node):
     assert daemon.limits.memory_mib == 1000
     node.own_done.clear()
     node.serve(large)
-    steps = [type(step).__name__ for step in node.own_done]
-    assert steps.index("SetMpsLimits") < steps.index("MakeTicket")
+    assert node.steps().index(do.SetMpsLimits) < node.steps().index(do.MakeTicket)
     assert daemon.limits.memory_mib == 5000
     assert node.word("a1").containers[0].pinned_memory_limit == "0=1000M"
     node.take_back(large)

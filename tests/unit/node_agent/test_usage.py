@@ -1,7 +1,6 @@
 """What an agent says of the use of slices: whose it is, since when nothing is done, and when it does not know."""
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
@@ -188,20 +187,19 @@ class SlowDevices:
         return tuple(seen(device, busy=0.0) for device in devices)
 
 
-async def test_a_gpu_that_is_worked_on_is_not_looked_at(node):
+async def test_a_gpu_that_is_worked_on_is_not_looked_at(node, threads):
     """A slice would wait for a look at who uses what, or the driver be called twice at once."""
     backend = SlowDevices()
     backend.loop, backend.go_on = asyncio.get_running_loop(), asyncio.Event()
-    with ThreadPoolExecutor(2) as threads:
-        async with StepExecutors(backend, node.journal, node.tickets, node.marks, threads) as step_executors:
-            order = ListHolders(1, node.gpus[0], str(node.gpus[0]))
-            work = asyncio.create_task(step_executors.executors()[ListHolders].run(order))
-            await asyncio.wait_for(backend.begun.wait(), PATIENCE_S)
-            assert await step_executors.uses(node.gpus[0], ("x",)) is None
-            assert await step_executors.uses(node.gpus[1], ("x",)) == (seen("x", busy=0.0),)
-            backend.go_on.set()
-            await asyncio.wait_for(work, PATIENCE_S)
-            assert await step_executors.uses(node.gpus[0], ("x",)) == (seen("x", busy=0.0),)
+    async with StepExecutors(backend, node.journal, node.tickets, node.marks, threads) as step_executors:
+        order = ListHolders(1, node.gpus[0], str(node.gpus[0]))
+        work = asyncio.create_task(step_executors.executors()[ListHolders].run(order))
+        await asyncio.wait_for(backend.begun.wait(), PATIENCE_S)
+        assert await step_executors.uses(node.gpus[0], ("x",)) is None
+        assert await step_executors.uses(node.gpus[1], ("x",)) == (seen("x", busy=0.0),)
+        backend.go_on.set()
+        await asyncio.wait_for(work, PATIENCE_S)
+        assert await step_executors.uses(node.gpus[0], ("x",)) == (seen("x", busy=0.0),)
     assert backend.looked == 2
 
 
@@ -313,7 +311,7 @@ def test_who_has_dashboards_of_hami_finds_their_names(node):
     assert found["container_last_kernel_elapsed_seconds", "default", "pod", "main", "0", a100] == 0
 
 
-async def test_refusals_are_counted_by_step_and_kind(node, monkeypatch):
+async def test_refusals_are_counted_by_step_and_kind(node, threads, monkeypatch):
     """A GPU that refuses all it is asked would be seen by its users first."""
 
     def lost(gpu, _uuid):
@@ -322,10 +320,9 @@ async def test_refusals_are_counted_by_step_and_kind(node, monkeypatch):
     own = MetricRegistry()
     monkeypatch.setattr(metrics, "count", own.count)
     monkeypatch.setattr(node.backend, "processes", lost)
-    with ThreadPoolExecutor(1) as threads:
-        async with StepExecutors(node.backend, node.journal, node.tickets, node.marks, threads) as step_executors:
-            order = ListHolders(1, node.gpus[0], str(node.gpus[0]))
-            result = await asyncio.wait_for(step_executors.executors()[ListHolders].run(order), PATIENCE_S)
+    async with StepExecutors(node.backend, node.journal, node.tickets, node.marks, threads) as step_executors:
+        order = ListHolders(1, node.gpus[0], str(node.gpus[0]))
+        result = await asyncio.wait_for(step_executors.executors()[ListHolders].run(order), PATIENCE_S)
     assert result.kind == DeviceErrorKind.GPU_LOST
     assert own.value(DEVICE_REFUSALS, "ListHolders", "GpuLost") == 1
 
