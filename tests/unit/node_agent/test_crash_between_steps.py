@@ -48,8 +48,7 @@ def test_unmaking_survives_a_crash_at_every_step(make_node, executed):
     """What a pod gave back is given back wherever the agent dies, and only then called gone."""
     for death in deaths(executed=executed, least=10):
         node = make_node()
-        booking = node.serve(node.booking("a1", *BOTH))
-        node.order(node.revoke(booking))
+        node.order(node.revoke(node.serve(node.booking("a1", *BOTH))))
         death.strikes(node)
         if isinstance(node.word("a1"), SliceGone):
             assert (node.instances(0), node.instances(1)) == ([], [])

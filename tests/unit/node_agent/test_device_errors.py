@@ -65,8 +65,7 @@ def test_a_slice_in_use_is_tried_ever_more_slowly_then_quarantined_and_freed_whe
         tries += [second for i in node.own_done if type(i).__name__ == "ListHolders"]
         assert not isinstance(node.word("a1"), SliceGone)
     assert tries == [0, 2, 6, 10, 14, 18]
-    word = node.says("a1", SliceQuarantined)
-    assert word.holders == ("python 7",)
+    assert node.says("a1", SliceQuarantined).holders == ("python 7",)
     assert node.agent.snapshot().gpus[0].quarantined[0].start == 4
     assert node.agent.snapshot().slices[0].state == "quarantined"
     node.mps.leave(7)
@@ -184,8 +183,7 @@ def test_a_lost_journal_is_rebuilt_from_devices_and_ledger(node, damage, crash_a
     node.work()
     assert [node.word("a1"), node.word("a2")] == before
     assert node.tickets.names() == tuple(sorted(word.ticket for word in before))
-    owners = [i.allocation for gpu in node.agent.snapshot().gpus for i in gpu.instances]
-    assert owners == ["a1", "a1"]
+    assert [i.allocation for gpu in node.agent.snapshot().gpus for i in gpu.instances] == ["a1", "a1"]
     node.gone(booking, whole)
     assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ())
 

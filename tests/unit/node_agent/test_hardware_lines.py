@@ -93,8 +93,7 @@ def test_the_daemons_processes_and_the_agents_instances_are_on_one_node(tmp_path
     """An instance would be destroyed under the server of an MPS daemon that is on it."""
     file = HardwareFile(tmp_path / "n1.json")
     file.make(_fleet('{model="a100-40gb", mig=false}'))
-    gpu = file.read().gpus[0].uuid
-    daemon = ProcessEntries(str(tmp_path / "n1.json"), gpu)
+    daemon = ProcessEntries(str(tmp_path / "n1.json"), file.read().gpus[0].uuid)
     assert daemon.has_device()
     daemon.enter(7, owner="pod", name="nvidia-cuda-mps-server", kind="mps")
     with file.changing() as hardware:

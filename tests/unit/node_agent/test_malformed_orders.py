@@ -26,8 +26,7 @@ def orders(node) -> Iterator[tuple[Address, AnyMessage]]:
     yield subjects.ledger(node.name, instance.allocation), node.revoke(instance)
     yield subjects.ledger(node.name, instance.allocation), node.closed(instance)
     life = {"incarnation": node.incarnation, "agent_run": node.run}
-    head = NodeOpened(node=node.name, boot_id="b", adopted=("p1_r_1",), **life)
-    yield subjects.head(node.name), head
+    yield subjects.head(node.name), NodeOpened(node=node.name, boot_id="b", adopted=("p1_r_1",), **life)
 
 
 def serves(node) -> None:
@@ -42,8 +41,7 @@ def serves(node) -> None:
 @pytest.mark.parametrize("which", range(6))
 def test_the_next_pod_is_served_behind_an_order_that_makes_no_sense(make_node, which):
     """One bad entry would otherwise end every life of this agent, and no pod of the node could start or end again."""
-    first = make_node()
-    address, sensible = list(orders(first))[which]
+    address, sensible = list(orders(make_node()))[which]
     for poison in [None, *nonsense(address, sensible, some=SOME)]:
         node = make_node()
         life = {"incarnation": node.incarnation} if hasattr(poison, "incarnation") else {}

@@ -25,8 +25,7 @@ def test_a_fault_is_told_keeps_others_out_and_passes(node):
     (daemon,) = node.mps.living()
     daemon.fault = "Xid 31"
     node.tick(6.0)
-    word = node.says("a1", SliceDegraded)
-    assert "Xid 31" in word.message
+    assert "Xid 31" in node.says("a1", SliceDegraded).message
     gpu = node.agent.snapshot().gpus[0]
     assert [(span.start, span.size) for span in gpu.quarantined] == [(4, 4)]
     assert [d.state for d in gpu.daemons] == ["fault"]
@@ -60,8 +59,7 @@ def test_newcomers_do_not_wait_for_ever_for_a_daemon_that_does_not_start(node):
     _daemon_dies(node, refused=100)
     node.order(node.grant(node.share("a2", ON_MIG, owner="pod-2")))
     node.tick(6.0, times=20)
-    word = node.says("a2", SliceFailed)
-    assert "does not start again: refused by the test" in word.message
+    assert "does not start again: refused by the test" in node.says("a2", SliceFailed).message
     assert isinstance(node.word("a1"), SliceDegraded)
     node.mps.refusals.clear()
     node.tick(6.0, times=10)

@@ -41,8 +41,7 @@ GONE_PID = 4_194_304
 )
 def test_a_limit_counts_only_as_it_reads(lines: list[str], memory_mib: int, wrong: str) -> None:
     """535.261 and 550.163 print whole GiB, rounded down; a limit that was not taken must still show."""
-    ordered = MpsLimits(active_thread_percentage=30, memory_mib=memory_mib)
-    assert limits_in(lines).mismatch(ordered) == wrong
+    assert limits_in(lines).mismatch(MpsLimits(active_thread_percentage=30, memory_mib=memory_mib)) == wrong
 
 
 def test_a_pid_that_is_another_process_by_now_is_not_killed() -> None:
@@ -69,8 +68,7 @@ def test_a_client_whose_first_thread_has_ended_is_of_its_pod(tmp_path: Path, mon
     monkeypatch.setattr(MpsControl, "servers", lambda *_: (7,))
     monkeypatch.setattr(MpsControl, "state_of", lambda *_: ("ACTIVE", (100,)))
     daemons = MpsDaemons(tmp_path / "r", tmp_path / "control", Processes(proc))
-    seen = daemons.look(WatchMps(1, HomeId("h"), 7, 7, 1000))
-    assert seen.clients == (MpsClient(100, pod),)
+    assert daemons.look(WatchMps(1, HomeId("h"), 7, 7, 1000)).clients == (MpsClient(100, pod),)
 
 
 def _line(text: str) -> str:

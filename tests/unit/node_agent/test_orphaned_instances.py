@@ -213,8 +213,7 @@ def test_before_the_node_is_opened_nothing_is_cleared_away(node):
 
 def half_made(node, gpu=0, allocation="a1"):
     node.own_done.clear()
-    place = (gpu, *SMALL[1:])
-    node.order(node.grant(node.booking(allocation, place)))
+    node.order(node.grant(node.booking(allocation, (gpu, *SMALL[1:]))))
     while not (node.own_done and type(node.own_done[-1]).__name__ == "VerifyInstance"):
         assert not node.work(own_max=1)
     assert any(isinstance(each, do.CreateGpuInstance) for each in node.own_done)

@@ -159,8 +159,7 @@ def test_two_orders_of_one_profile_get_two_instances(node):
     for allocation, at in (("a1", HALF), ("a2", OTHER_HALF)):
         node.order(node.grant(node.booking(allocation, at, owner=f"pod-{allocation}")))
     node.work()
-    devices = [node.word(each).devices[0].uuid for each in ("a1", "a2")]
-    assert len(set(devices)) == 2
+    assert len({node.word(each).devices[0].uuid for each in ("a1", "a2")}) == 2
     assert node.instances() == [("3g.20gb", 0, 4), ("3g.20gb", 4, 4)]
 
 

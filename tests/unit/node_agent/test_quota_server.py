@@ -216,8 +216,7 @@ def test_a_tenant_says_no_more_by_many_processes_than_by_one(stopped_clock, conn
             each.say(HELLO, bytes(28))
     # 256 messages are not read, which are all of as many at least.
     wait_until(lambda: server.counted.slowed >= 4, "all are read slower")
-    good = connect(_add(server, tmp_path / "b.sock", "b"))
-    assert good.hello()[0] == WELCOME
+    assert connect(_add(server, tmp_path / "b.sock", "b")).hello()[0] == WELCOME
     answered = 0
     for each in bad:
         each.socket.setblocking(False)
@@ -261,8 +260,7 @@ def test_who_reads_nothing_is_cut_off(server, connect, tmp_path):
 def test_who_never_says_hello_is_cut_off(server, connect, tmp_path, monkeypatch):
     """Connections that say nothing take all that a tenant may have."""
     monkeypatch.setattr(quota_loop, "HELLO_S", 0.05)
-    client = connect(_add(server, tmp_path / "a.sock"))
-    assert client.hear() is None
+    assert connect(_add(server, tmp_path / "a.sock")).hear() is None
 
 
 def test_a_successor_takes_over_the_sockets(connect, tmp_path):
@@ -287,8 +285,7 @@ def test_who_cannot_be_looked_at_is_refused_and_all_others_are_served(server, co
     def admits(_):
         raise OSError(errno.EMFILE, "Too many open files")
 
-    stranger = connect(_add(server, tmp_path / "a.sock", admits=admits))
-    assert stranger.hear()[0] == REFUSED
+    assert connect(_add(server, tmp_path / "a.sock", admits=admits)).hear()[0] == REFUSED
     assert server.counted.refused == 1
     assert connect(_add(server, tmp_path / "b.sock", "b")).hello()[0] == WELCOME
 

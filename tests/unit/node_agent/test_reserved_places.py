@@ -64,8 +64,7 @@ def test_a_revoked_promise_takes_nothing_of_its_predecessor_when_the_journal_is_
     ready = node.word("a1")
     (instance,) = node.hardware.read().gpus[0].instances
     node.lose_journal()
-    after = msgspec.structs.replace(node.revoke(promised), after=(A1,))
-    _ordered_before(node, after, node.revoke(booking))
+    _ordered_before(node, msgspec.structs.replace(node.revoke(promised), after=(A1,)), node.revoke(booking))
     node.begin()
     gpu, token, boot, step = node.gpus[0], node.agent._in_flight._token, node.backend.boot_id(), node.step
     never = _unmaking(promised, after=(A1,))

@@ -123,8 +123,7 @@ def test_what_was_used_once_does_not_count_again_when_the_journal_is_lost(node, 
     """That memory would be lost for as long as the pod runs, although it is not used."""
     booking = _live_with(node, node.share("a1", place, memory_mib=4000))
     node.mps.connect(500)
-    order = _adjusted(node, booking, memory_mib=1000)
-    node.obey(order)
+    node.obey(_adjusted(node, booking, memory_mib=1000))
     node.mps.disconnect(500)
     node.mps.connect(501)
     node.tick(6.0)

@@ -72,8 +72,7 @@ def test_unmaking_the_last_share_survives_a_crash_at_every_step(make_node, execu
     """A daemon without tenant, or an orphaned instance, stays behind."""
     for death in deaths(executed=executed, least=8):
         node = make_node()
-        booking = node.ready(node.share("a1", place))
-        node.order(node.revoke(booking))
+        node.order(node.revoke(node.ready(node.share("a1", place))))
         death.strikes(node)
         if isinstance(node.word("a1"), SliceGone):
             is_clean(node)
@@ -88,8 +87,7 @@ def test_another_user_or_namespace_cannot_join(node):
     node.ready(node.share("a1", ON_MIG, uid=1, namespace="red"))
     node.serve(node.share("a2", ON_MIG, uid=2, namespace="red"), node.share("a3", ON_MIG, uid=1, namespace="blue"))
     for allocation in ("a2", "a3"):
-        word = node.says(allocation, SliceFailed)
-        assert "red/1" in word.message
+        assert "red/1" in node.says(allocation, SliceFailed).message
     assert isinstance(node.word("a1"), SliceReady)
     assert len(node.mps.living()) == 1
 
@@ -114,8 +112,7 @@ def test_a_server_that_takes_no_larger_limits_fails_the_larger_share_only(node):
     node.mps.refusals = [do.SetMpsLimits] * 100
     node.order(node.grant(node.share("a2", ON_MIG, memory_mib=5000, owner="pod-2")))
     node.tick(5.0, times=40)
-    word = node.says("a2", SliceFailed)
-    assert "limits" in word.message
+    assert "limits" in node.says("a2", SliceFailed).message
     assert isinstance(node.word("a1"), SliceReady)
 
 
@@ -170,8 +167,7 @@ def test_what_an_operator_says_during_an_attempt_is_not_lost(node):
 def test_warm_instances_in_the_way_of_a_home_are_waited_for(make_node):
     """The agent would turn in a circle for ever, or the home would fail although its place is free."""
     node = make_node(keep_warm_s=60.0)
-    booking = node.serve(node.booking("a0", (0, "1g.5gb", 6, 1)))
-    node.take_back(booking)
+    node.take_back(node.serve(node.booking("a0", (0, "1g.5gb", 6, 1))))
     node.ready(node.share("a1", ON_MIG))
     assert node.instances(0) == [("3g.20gb", 4, 4)]
 

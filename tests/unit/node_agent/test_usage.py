@@ -246,8 +246,7 @@ async def test_the_node_tells_since_when_a_slice_idles_and_not_with_each_look(no
     assert len(generations) == 2
     busy[node.gpus[0]] = 1.0
     assert await idle_since(30) == {"a1": 0, "a2": 0}
-    found = snapshot_from_proto(snapshot_to_proto(node.agent.snapshot()))
-    assert found == node.agent.snapshot()
+    assert snapshot_from_proto(snapshot_to_proto(node.agent.snapshot())) == node.agent.snapshot()
 
 
 async def unwanted(event) -> None:
