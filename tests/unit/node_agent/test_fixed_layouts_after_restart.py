@@ -1,5 +1,7 @@
 """A GPU with an administrator's layout, after a crash, a lost journal, and when it changes hands."""
 
+from unittest.mock import Mock
+
 import pytest
 from factories.crashes import deaths
 from factories.gpus.admin_layouts import (
@@ -127,11 +129,7 @@ def test_what_was_half_made_when_the_layout_was_fixed_is_left_to_the_administrat
 
 def test_a_look_that_fails_is_not_repeated_without_end(node):
     """An agent that may not list processes would ask without a pause."""
-
-    def refuse(_gpu, _uuid):
-        raise NoPermissionError("not allowed")
-
-    node.backend.processes = refuse
+    node.backend.processes = Mock(side_effect=NoPermissionError("not allowed"))
     reread(node)
     assert len([done for done in node.own_done if isinstance(done, ListHolders)]) == 3
     assert isinstance(granted(node)[1], SliceFailed)

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from factories.agent_driver import short_folder
@@ -85,10 +86,7 @@ def report(index: int = 3, **changes) -> msg.GpuReport:
 
 def test_check_says_what_it_finds_to_who_may_not_look_into_the_data_folder(data, monkeypatch, capsys):
     """Another user than the agent's gets a traceback, and hears nothing of driver, GPUs and rights."""
-
-    def exists(_):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
+    exists = Mock(side_effect=PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
     monkeypatch.delenv("SLUICE_NODE_AGENT_FLEET_FILE")
     monkeypatch.setattr(HardwareFile, "exists", property(exists))
     run_command(["check", "--node", NODE])

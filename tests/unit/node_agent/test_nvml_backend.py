@@ -2,6 +2,7 @@
 
 import errno
 from pathlib import Path
+from unittest.mock import Mock
 
 import pynvml
 import pytest
@@ -380,12 +381,8 @@ def test_who_cannot_be_looked_at_is_not_taken_for_nobody(library, begin, tmp_pat
         begin(proc=tmp_path / "none").processes(gpu.uuid, gpu.uuid)
     _process(tmp_path, 100, comm="train", pod=POD)
     gpus = begin(proc=tmp_path)
-
-    def full(self, *_args, **_options):
-        raise OSError(errno.EMFILE, "Too many open files", str(self))
-
     with monkeypatch.context() as short:
-        short.setattr(Path, "open", full)
+        short.setattr(Path, "open", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
         with pytest.raises(port.DeviceError, match="cannot be listed"):
             gpus.processes(gpu.uuid, gpu.uuid)
         with pytest.raises(port.DeviceError, match="cannot be listed"):

@@ -1,6 +1,7 @@
 """`check` of driver and GPUs: each way in which they can be wrong is found, and told with what to do about it."""
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -41,11 +42,8 @@ def test_the_version_of_both_kernel_modules_is_read(well, text):
 
 def test_no_library_is_told_in_the_borders_own_sentence(well):
     """Whatever the driver's library says is passed on, and nothing that depends on the GPUs is guessed."""
-
-    def none():
-        raise BackendError("libnvidia-ml.so.1 was not found: install the driver")
-
-    machine = replace(well, open_gpus=none)
+    none = BackendError("libnvidia-ml.so.1 was not found: install the driver")
+    machine = replace(well, open_gpus=Mock(side_effect=none))
     assert "libnvidia-ml.so.1 was not found" in only(machine, Check.LIBRARY, "problem").what
     assert not found(machine, Check.GPUS)
     assert not found(machine, Check.CAPABILITY_FILES)

@@ -9,6 +9,7 @@ import socket
 import struct
 import sys
 import threading
+from unittest.mock import Mock
 
 import pytest
 from factories.waiting import wait_until
@@ -281,10 +282,7 @@ def test_a_successor_takes_over_the_sockets(connect, tmp_path):
 
 def test_who_cannot_be_looked_at_is_refused_and_all_others_are_served(server, connect, tmp_path):
     """An agent without a descriptor left would end the time quota of a whole home: all pods on it stand still."""
-
-    def admits(_):
-        raise OSError(errno.EMFILE, "Too many open files")
-
+    admits = Mock(side_effect=OSError(errno.EMFILE, "Too many open files"))
     assert connect(_add(server, tmp_path / "a.sock", admits=admits)).hear()[0] == REFUSED
     assert server.counted.refused == 1
     assert connect(_add(server, tmp_path / "b.sock", "b")).hello()[0] == WELCOME
@@ -293,18 +291,13 @@ def test_who_cannot_be_looked_at_is_refused_and_all_others_are_served(server, co
 @pytest.mark.parametrize("step", ["register", "tell"])
 def test_a_tenant_that_could_not_be_added_can_be_added_again(server, connect, tmp_path, monkeypatch, step):
     """A pod would wait for tokens until somebody restarts the agent, because one call failed once."""
-    failed = []
-
-    def fail(*_args):
-        failed.append(step)
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    fail = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     broken, method = (selectors.DefaultSelector, "register") if step == "register" else (quota_loop.QuotaLoop, "_tell")
     with monkeypatch.context() as once:
         once.setattr(broken, method, fail)
         with pytest.raises(OSError, match="No space left"):
             _add(server, tmp_path / "a.sock")
-    assert failed == [step]
+    fail.assert_called_once()
     assert not (tmp_path / "a.sock").exists()
     assert connect(_add(server, tmp_path / "a.sock")).hello()[0] == WELCOME
 

@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -140,10 +141,7 @@ def test_time_is_enforced_where_the_image_can(tmp_path, monkeypatch):
 @pytest.mark.parametrize("call", ["names", "read"])
 def test_tickets_that_cannot_be_read_are_told_in_a_sentence(call):
     """An operator would find a traceback where the agent says what it cannot read."""
-
-    def refuse():
-        raise PermissionError(errno.EACCES, "Permission denied", "/run/sluice/pods")
-
+    refuse = Mock(side_effect=PermissionError(errno.EACCES, "Permission denied", "/run/sluice/pods"))
     tickets = SimpleNamespace(**{"names": tuple, "read": tuple, call: refuse})
     site = SimpleNamespace(backend=SimpleNamespace(read=tuple, nameless=dict), mps=SimpleNamespace(found=tuple))
     marks = SimpleNamespace(found=lambda _gpus, all_told: ((), ()), unmarked=tuple)
@@ -174,10 +172,7 @@ def test_the_agent_may_open_as_many_files_as_it_is_allowed_to(few):
 
 def test_a_limit_that_cannot_be_raised_ends_nothing(few, monkeypatch):
     """A sandbox that forbids it would keep the agent from starting."""
-
-    def refuse(*_):
-        raise OSError(errno.EPERM, "Operation not permitted")
-
+    refuse = Mock(side_effect=OSError(errno.EPERM, "Operation not permitted"))
     with monkeypatch.context() as forbidden, capture_logs() as said:
         forbidden.setattr(app.resource, "setrlimit", refuse)
         raise_file_limit()
@@ -186,10 +181,6 @@ def test_a_limit_that_cannot_be_raised_ends_nothing(few, monkeypatch):
 
 def test_a_service_begins_with_it(monkeypatch):
     """An agent that was started as a service would keep the limit of its container."""
-
-    def raised():
-        raise RuntimeError("the limit is raised")
-
-    monkeypatch.setattr(app, "raise_file_limit", raised)
+    monkeypatch.setattr(app, "raise_file_limit", Mock(side_effect=RuntimeError("the limit is raised")))
     with pytest.raises(RuntimeError, match="the limit is raised"):
         asyncio.run(app.serve(SimpleNamespace()))

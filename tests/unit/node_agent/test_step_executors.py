@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from unittest.mock import Mock
 
 import pytest
 from factories.scheduling.allocator import gpu_report
@@ -135,14 +136,9 @@ async def test_records_are_on_disk_in_the_order_of_their_instructions(executors,
 
 async def test_a_journal_that_refuses_ends_the_agent_in_one_sentence(executors):
     """No step is taken without its record, and no task waits without end for a record that will never be."""
-
-    class Full:
-        node = "n1"
-
-        def write(self, records):
-            raise JournalError("the journal cannot be written (No space left on device)")
-
-    async with executors(journal=Full()) as step_executors:
+    full = Mock(node="n1")
+    full.write.side_effect = JournalError("the journal cannot be written (No space left on device)")
+    async with executors(journal=full) as step_executors:
         saves = [asyncio.create_task(_do(step_executors, _save(number))) for number in range(20)]
         done = await asyncio.gather(*saves, return_exceptions=True)
     assert {str(error) for error in done} == {"the journal cannot be written (No space left on device)"}

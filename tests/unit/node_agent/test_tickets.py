@@ -8,6 +8,7 @@ import stat
 import subprocess
 import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -164,10 +165,7 @@ def test_a_name_that_would_open_the_gate_is_no_tickets(tmp_path, pods, name):
 
 def test_who_may_not_mount_makes_links(tmp_path, pods, home, monkeypatch):
     """Without the right to mount a share is found on the node itself at least, and its removal touches nothing else."""
-
-    def refuse(*_, **__):
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
+    refuse = Mock(side_effect=PermissionError(errno.EPERM, "Operation not permitted"))
     monkeypatch.setattr(mounting, "bind", refuse)
     tickets = Tickets(tmp_path / "t", pods)
     tickets.make(_for_pod(_sharing(home)))

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime
+from unittest.mock import Mock
 
 import pytest
 from factories.gpus.shared_devices import ON_MIG, WHOLE
@@ -274,10 +275,7 @@ async def test_a_gpu_that_cannot_be_looked_at_hides_no_other(node):
 async def test_who_wants_no_looks_has_none(node):
     """A setting that says never, and the driver is asked all the same."""
     node.ready(node.booking("a2", (2, None, 0, 8)))
-
-    async def look(_gpu, _devices):
-        raise AssertionError("not sampled")
-
+    look = Mock(side_effect=AssertionError("not sampled"))
     watch = UsagePoller(node.agent, look, SystemClock(), every_s=0.0, offer=unwanted)
     await asyncio.wait_for(watch.run(), PATIENCE_S)
     assert list(watch.now()) == []
@@ -312,13 +310,9 @@ def test_who_has_dashboards_of_hami_finds_their_names(node):
 
 async def test_refusals_are_counted_by_step_and_kind(node, threads, monkeypatch):
     """A GPU that refuses all it is asked would be seen by its users first."""
-
-    def lost(gpu, _uuid):
-        raise GpuLostError(f"{gpu}: it does not answer")
-
     own = MetricRegistry()
     monkeypatch.setattr(metrics, "count", own.count)
-    monkeypatch.setattr(node.backend, "processes", lost)
+    monkeypatch.setattr(node.backend, "processes", Mock(side_effect=GpuLostError("it does not answer")))
     async with StepExecutors(node.backend, node.journal, node.tickets, node.marks, threads) as step_executors:
         order = ListHolders(1, node.gpus[0], str(node.gpus[0]))
         result = await asyncio.wait_for(step_executors.executors()[ListHolders].run(order), PATIENCE_S)
