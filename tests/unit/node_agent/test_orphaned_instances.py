@@ -164,41 +164,40 @@ def test_while_a_ticket_is_doubted_nothing_is_cleared_away(node):
     assert set(foreign(node)) == {(0, "2g.10gb", 4), (1, "2g.10gb", 4)}
 
 
-@pytest.mark.parametrize("why", ["a ticket is doubted", "a process is there"])
-def test_a_whole_gpu_that_serves_a_daemon_of_nobody_known_is_out_of_use(node, why):
+def out_of_use(node):
+    """The places of the whole GPU that take no slice."""
+    return [(span.start, span.size) for span in node.agent.snapshot().gpus[2].quarantined]
+
+
+def test_a_whole_gpu_that_serves_a_daemon_of_nobody_known_is_out_of_use(node):
     """Such a GPU would be granted to pods that wait for ever: nothing that is seen there says that it is not free."""
     node.serve(node.share("a1", WHOLE))
-    (ticket,) = node.tickets.names()
-    if why == "a ticket is doubted":
-        (node.tmp_path / "tickets" / ticket / "slice.json").write_text("{}")
-    else:
-        node.tickets.remove(ticket)
-        node.mps.enter(77, node.gpus[2], "pod-1")
+    node.tickets.remove(*node.tickets.names())
+    node.mps.enter(77, node.gpus[2], "pod-1")
     node.lose_both()
     calm(node)
-    assert [(span.start, span.size) for span in node.agent.snapshot().gpus[2].quarantined] == [(0, 8)]
-    if why == "a process is there":
-        node.mps.leave(77)
-        node.tick(30.0, times=3)
-        assert what_is_left(node) == []
-        assert node.agent.snapshot().gpus[2].quarantined == ()
+    assert out_of_use(node) == [(0, 8)]
+    node.mps.leave(77)
+    node.tick(30.0, times=3)
+    assert (what_is_left(node), out_of_use(node)) == ([], [])
 
 
 def test_a_share_that_is_put_beside_a_daemon_of_nobody_known_changes_nothing_for_its_tenants(node):
-    """The GPU would take processes that go past the daemon, beside a pod whose ticket is doubted."""
+    """The GPU would take processes that go past the daemon, beside a pod whose ticket is doubted; or be granted."""
     node.serve(node.share("a1", WHOLE))
     (ticket,) = node.tickets.names()
     (node.tmp_path / "tickets" / ticket / "slice.json").write_text("{}")
     node.lose_both()
-    node.order(node.grant(node.share("a2", WHOLE, namespace="team-b", owner="pod-2")))
+    other = node.share("a2", WHOLE, namespace="team-b", owner="pod-2")
+    node.order(node.grant(other))
     calm(node)
     assert isinstance(node.word("a2"), SliceFailed)
-    node.order(node.revoke(node.share("a2", WHOLE, namespace="team-b", owner="pod-2")))
+    node.order(node.revoke(other))
     node.tick(30.0, times=3)
     assert isinstance(node.word("a2"), SliceGone)
     assert compute_modes(node)[2]
     assert len(node.mps.living()) == 1
-    assert [(span.start, span.size) for span in node.agent.snapshot().gpus[2].quarantined] == [(0, 8)]
+    assert out_of_use(node) == [(0, 8)]
 
 
 def test_before_the_node_is_opened_nothing_is_cleared_away(node):
