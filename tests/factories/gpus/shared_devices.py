@@ -3,8 +3,16 @@
 import pytest
 
 ON_MIG = (0, "3g.20gb", 4, 4)
+SMALL = (0, "2g.10gb", 4, 2)
 WHOLE = (2, None, 0, 8)
+KINDS = ("instance", "share of an instance", "whole GPU", "share of a whole GPU")
 PLACES = pytest.mark.parametrize("place", [ON_MIG, WHOLE], ids=["instance", "whole GPU"])
+
+
+def booked(node, kind):
+    """A booking a1 of one of the KINDS."""
+    book = node.share if kind.startswith("share") else node.booking
+    return book("a1", WHOLE if kind.endswith("whole GPU") else SMALL)
 
 
 def compute_modes(node):

@@ -2,7 +2,8 @@
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -134,6 +135,19 @@ class Daemons:
             gpu = next(g for g in hardware.gpus if device in {g.uuid, *(i.uuid for i in g.instances)})
             gpu.processes.append(Process(pid=pid, owner=owner, device=device, kind=kind))
 
+    def connect(self, pid: int, owner: str = "pod-1") -> Daemon:
+        """A process of a pod becomes a client of the only daemon that lives."""
+        (daemon,) = self.living()
+        daemon.clients[pid] = owner
+        self.enter(pid, daemon.order.device, owner)
+        return daemon
+
+    def disconnect(self, pid: int) -> None:
+        """A client ends."""
+        (daemon,) = self.living()
+        del daemon.clients[pid]
+        self.leave(pid)
+
     def leave(self, pid: int) -> None:
         with self.hardware.changing() as hardware:
             for gpu in hardware.gpus:
@@ -183,12 +197,13 @@ class Node:
         self.own_done: list[Any] = []
         self.pods: dict[str, tuple[ev.PodProcess, ...]] = {}  # what runs of each pod, whatever it holds
         self.nameless: dict[int, str] = {}  # GPUs that cannot tell their UUID when an agent starts
-        self.refused: list[type] = []  # the next of each is refused by the device
+        self.refused: list[type] = []  # the next of each is refused by the device, or the disk
         self.cdi: dict[str, tuple[do.CdiDevice, ...]] = {}  # CDI files by claim: they survive the agent
         self.no_cdi = ""  # why none can be written
         self.answers: dict[int, do.AnswerCall] = {}  # what the kubelet got for its calls
         self.calls = 0
         self.hand_over = True
+        self.on_write: dict[type, Callable[[Any], object]] = {}  # called before a message of the kind is written
 
     def start(self) -> list[Any]:
         self.stop()
@@ -245,6 +260,19 @@ class Node:
             for name, value in faults.items():
                 setattr(hardware.faults, name, value)
 
+    def change_gpu(self, gpu: int, **changes: Any) -> None:
+        """Somebody, or the hardware itself, changes a GPU."""
+        with self.hardware.changing() as hardware:
+            for name, value in changes.items():
+                setattr(hardware.gpus[gpu], name, value)
+
+    def change_instance(self, **changes: Any) -> None:
+        """Somebody puts another instance in the place of the first GPU's only one, or changes it."""
+        with self.hardware.changing() as hardware:
+            (instance,) = hardware.gpus[0].instances
+            for name, value in changes.items():
+                setattr(instance, name, value)
+
     def lose_instances(self) -> None:
         """Somebody destroys all that is on the first GPU."""
         with self.hardware.changing() as hardware:
@@ -260,6 +288,22 @@ class Node:
         self.remove_journal()
         self.ledger.clear()
         self.words.clear()
+
+    def spoil_journal(self, damage: str) -> None:
+        """The agent ends; what disks and people do to a file is done to its journal."""
+        self.stop()
+        path = self.tmp_path / "agent" / "journal"
+        data = path.read_bytes()
+        match damage:
+            case "flipped":
+                middle = len(data) // 2
+                path.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
+            case "torn":
+                path.write_bytes(data[: len(data) // 2])
+            case "emptied":
+                path.write_bytes(b"")
+            case "removed":
+                path.unlink()
 
     def lose_journal(self) -> None:
         """The journal is lost, and tickets are of a version that kept no record in them: the ledger alone knows."""
@@ -362,6 +406,12 @@ class Node:
         entry = self.words.get(subjects.slice_(self.name, AllocationId(allocation)).subject)
         return entry.message if entry is not None else None
 
+    def says(self, allocation: str, kind: type) -> Any:
+        """The last word of a slice, which is of this kind."""
+        word = self.word(allocation)
+        assert isinstance(word, kind), word
+        return word
+
     def news(self) -> Any:
         return self.words[subjects.node(self.name).subject].message
 
@@ -370,6 +420,14 @@ class Node:
         out = self.agent.handle(event, self.now)
         self.waiting.extend(out)
         return list(out)
+
+    def own(self, instructions: Iterable[Any]) -> list[Any]:
+        """Those that the agent itself carries out."""
+        return [each for each in instructions if hasattr(each, "token")]
+
+    def step(self, event: Any) -> list[Any]:
+        """Give the core an event; what the agent itself is to do next, which nobody does."""
+        return self.own(self.agent.handle(event, self.now))
 
     def happens(self, event: Any) -> None:
         """Give the core an event, and carry out all that follows."""
@@ -397,7 +455,7 @@ class Node:
         """All of these are granted, and ready; returns the first."""
         self.serve(*bookings)
         for booking in bookings:
-            assert isinstance(self.word(booking.allocation), msg.SliceReady), self.word(booking.allocation)
+            self.says(booking.allocation, msg.SliceReady)
         return bookings[0]
 
     def take_back(self, *bookings: msg.Booking) -> None:
@@ -405,6 +463,12 @@ class Node:
         for booking in bookings:
             self.order(self.revoke(booking))
         self.work()
+
+    def gone(self, *bookings: msg.Booking) -> None:
+        """All of these are revoked, and gone."""
+        self.take_back(*bookings)
+        for booking in bookings:
+            self.says(booking.allocation, msg.SliceGone)
 
     def work(self, *, own_max: int | None = None) -> bool:
         """Carry out instructions, at most `own_max` of the agent's own. False when there are more."""
@@ -427,6 +491,8 @@ class Node:
 
     def answer(self, instruction: bus_events.Write | bus_events.ReadLast) -> None:
         current = self.words.get(instruction.subject)
+        if isinstance(instruction, bus_events.Write) and type(instruction.message) in self.on_write:
+            self.on_write[type(instruction.message)](instruction.message)
         if isinstance(instruction, bus_events.ReadLast):
             self.handle(bus_events.LastRead(instruction.subject, current))
         elif instruction.expected != (current.sequence if current is not None else 0):
@@ -441,8 +507,7 @@ class Node:
         """Do one of the agent's own instructions to the real files."""
         self.own_done.append(instruction)
         if type(instruction) in self.refused:
-            self.refused.remove(type(instruction))
-            return ev.DeviceRefused(instruction.token, ev.DeviceErrorKind.UNKNOWN, "refused by the test")
+            return self._refuse(instruction)
         if isinstance(instruction, do.GpuInstruction):
             try:
                 return self.marks.carry_out(self.backend, instruction)
@@ -468,6 +533,12 @@ class Node:
                 self.tickets.remove(ticket)
                 return ev.TicketRemoved(token)
         return self.carry_out_cdi(instruction)
+
+    def _refuse(self, instruction: Any) -> Any:
+        self.refused.remove(type(instruction))
+        if isinstance(instruction, (do.MakeTicket, do.RemoveTicket)):
+            return ev.TicketRefused(instruction.token, "No space left on device")
+        return ev.DeviceRefused(instruction.token, ev.DeviceErrorKind.UNKNOWN, "refused by the test")
 
     def carry_out_cdi(self, instruction: Any) -> Any:
         """Do one of the agent's instructions to the CDI files, or to the daemons."""
@@ -503,6 +574,10 @@ class Node:
         self.calls += 1
         self.happens(ev.UnprepareAsked(self.calls, claim, f"default/of-{claim}"))
         return self.calls
+
+    def steps(self) -> list[type]:
+        """What kinds of steps were done, without what the journal was told."""
+        return [type(step) for step in self.own_done if not isinstance(step, do.SaveJournal)]
 
     def instances(self, gpu: int = 0) -> list[tuple[str, int, int]]:
         return sorted((i.profile, i.start, i.size) for i in self.hardware.read().gpus[gpu].instances)
@@ -550,6 +625,12 @@ def node(make_node: Callable[..., Node]) -> Node:
 def new_node(make_node: Callable[..., Node]) -> Node:
     """The same, whose agent has not started."""
     return make_node(is_live=False)
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
 
 
 @pytest.fixture

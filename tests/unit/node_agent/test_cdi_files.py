@@ -23,17 +23,18 @@ from sluice_node_agent.dra.cdi_files import CdiFiles, ClaimFiles, HandedOver, cd
 CLAIM = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
 GPU = "GPU-8f6ee5d6-0000-0000-0000-000000000001"
 HERE = RootChange(PurePosixPath("/"), PurePosixPath("/"))
+
+
+def _mount(host, container, *options):
+    return {"hostPath": host, "containerPath": container, "options": list(options)}
+
+
+DRIVER = "/usr/lib/libcuda.so.580"
 COMMON = {
     "env": ["NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_CTK_LIBCUDA_DIR=/usr/lib"],
     "deviceNodes": [{"path": "/dev/nvidiactl", "type": "c", "major": 195, "minor": 255}],
     "hooks": [{"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook", "args": ["nvidia-cdi-hook"]}],
-    "mounts": [
-        {
-            "hostPath": "/run/nvidia/driver/usr/lib/libcuda.so.580",
-            "containerPath": "/usr/lib/libcuda.so.580",
-            "options": ["ro", "nosuid", "nodev", "rbind", "rprivate"],
-        }
-    ],
+    "mounts": [_mount(f"/run/nvidia/driver{DRIVER}", DRIVER, "ro", "nosuid", "nodev", "rbind", "rprivate")],
 }
 
 
@@ -89,39 +90,23 @@ def test_a_share_has_everything_that_a_tickets_container_has():
     device = HandedOver("d-0", _mps(), (CharDevice("/dev/nvidia0", 195, 0),), "/run/sluice/mps/h1/shm", "t-1")
     spec = cdi_spec(CLAIM, [device], CommonEdits(COMMON, "0.5.0"))
     assert what_is_wrong(spec) == []
-    assert spec == {
-        "cdiVersion": "0.5.0",
-        "kind": "k8s.gpu.sluice.dev/claim",
-        "containerEdits": COMMON,
-        "devices": [
-            {
-                "name": f"{CLAIM}-d-0",
-                "containerEdits": {
-                    "deviceNodes": [
-                        {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0, "permissions": "rw"}
-                    ],
-                    "env": [
-                        "CUDA_MPS_PIPE_DIRECTORY=/run/sluice/slice/pipe",
-                        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50",
-                        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M",
-                        "SLUICE_QUOTA_SOCKET=/run/sluice/slice/quota/ab.sock",
-                        "LD_PRELOAD=/run/sluice/slice/quota/libsluice-quota.so",
-                        "SLUICE_TICKET=mps-t-1-main",
-                    ],
-                    "mounts": [
-                        {
-                            "hostPath": "/run/sluice/mps/h1",
-                            "containerPath": "/run/sluice/slice",
-                            "options": ["ro", "nosuid", "nodev", "bind"],
-                        },
-                        {
-                            "hostPath": "/run/sluice/mps/h1/shm",
-                            "containerPath": "/dev/shm",
-                            "options": ["rw", "nosuid", "nodev", "noexec", "bind"],
-                        },
-                    ],
-                },
-            }
+    (told,) = spec.pop("devices")
+    assert spec == {"cdiVersion": "0.5.0", "kind": "k8s.gpu.sluice.dev/claim", "containerEdits": COMMON}
+    edits = told.pop("containerEdits")
+    assert told == {"name": f"{CLAIM}-d-0"}
+    assert edits == {
+        "deviceNodes": [{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0, "permissions": "rw"}],
+        "env": [
+            "CUDA_MPS_PIPE_DIRECTORY=/run/sluice/slice/pipe",
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50",
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M",
+            "SLUICE_QUOTA_SOCKET=/run/sluice/slice/quota/ab.sock",
+            "LD_PRELOAD=/run/sluice/slice/quota/libsluice-quota.so",
+            "SLUICE_TICKET=mps-t-1-main",
+        ],
+        "mounts": [
+            _mount("/run/sluice/mps/h1", "/run/sluice/slice", "ro", "nosuid", "nodev", "bind"),
+            _mount("/run/sluice/mps/h1/shm", "/dev/shm", "rw", "nosuid", "nodev", "noexec", "bind"),
         ],
     }
 
@@ -156,9 +141,8 @@ def test_capabilities_made_after_the_agents_container_are_the_hosts(tmp_path):
     _machine(tmp_path / "host")
     (tmp_path / "inside/proc/devices").write_text((tmp_path / "host/proc/devices").read_text())
     toolkit = ContainerToolkit(None, root=HERE)
-    nodes = NvidiaNodes(
-        lambda _: GpuFiles(1), lambda: GPU, "580", toolkit, root=tmp_path / "inside", host=tmp_path / "host"
-    )
+    seen = {"root": tmp_path / "inside", "host": tmp_path / "host"}
+    nodes = NvidiaNodes(lambda _: GpuFiles(1), lambda: GPU, "580", toolkit, **seen)
     assert [node.minor for node in nodes.of(GPU, 1)] == [1, 147, 148]
 
 
@@ -171,9 +155,9 @@ def test_a_whole_gpu_has_its_drm_nodes(tmp_path):
 
 
 def test_a_missing_capability_is_named(tmp_path):
-    with pytest.raises(
-        CdiError, match=r"gi5 has 0 compute instances, not one; the agent must see the host's processes"
-    ):
+    """Whoever mends it would not know that the agent's pod lacks the host's processes."""
+    why = r"gi5 has 0 compute instances, not one; the agent must see the host's processes"
+    with pytest.raises(CdiError, match=why):
         _nodes(tmp_path).of(GPU, 5)
 
 
@@ -182,9 +166,8 @@ def test_the_driver_is_described_once_by_the_toolkit(tmp_path):
     nodes = _nodes(tmp_path)
     assert nodes.common() == nodes.common() == CommonEdits(COMMON, "0.5.0")
     (call,) = (tmp_path / "calls").read_text().splitlines()
-    assert call == (
-        f"cdi generate --format json --mode nvml --device-id {GPU} --no-all-device --device-name-strategy uuid"
-    )
+    only_one = f"--device-id {GPU} --no-all-device --device-name-strategy uuid"
+    assert call == f"cdi generate --format json --mode nvml {only_one}"
 
 
 def test_a_drivers_root_is_changed_to_the_nodes(tmp_path):
@@ -227,9 +210,9 @@ def test_a_toolkit_that_cannot_describe_the_driver_says_why(tmp_path, more, why)
 
 
 def test_a_missing_toolkit_is_named_with_its_setting():
-    with pytest.raises(
-        CdiError, match=r"nvidia-ctk is not found; install .* 1.19.0 or later, or set SLUICE_NODE_AGENT_N"
-    ):
+    """An operator would not know what to install, or where it is looked for."""
+    why = r"nvidia-ctk is not found; install .* 1.19.0 or later, or set SLUICE_NODE_AGENT_N"
+    with pytest.raises(CdiError, match=why):
         ContainerToolkit(None, root=HERE).check()
 
 
@@ -258,9 +241,8 @@ def test_a_file_appears_whole_and_goes(tmp_path):
 
 def test_a_claim_cannot_name_a_file_elsewhere(tmp_path):
     files = ClaimFiles(CdiFiles(tmp_path / "cdi"), _nodes(tmp_path))
-    assert files.carry_out(WriteCdi(1, "../../etc/x", ())) == CdiRefused(
-        1, "'../../etc/x' is no UID of a ResourceClaim"
-    )
+    refused = CdiRefused(1, "'../../etc/x' is no UID of a ResourceClaim")
+    assert files.carry_out(WriteCdi(1, "../../etc/x", ())) == refused
 
 
 def test_drafts_of_a_killed_agent_are_removed(tmp_path):

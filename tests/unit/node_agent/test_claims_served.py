@@ -4,8 +4,6 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -47,12 +45,6 @@ class _Nodes:
         raise AssertionError
 
 
-@pytest.fixture
-def threads():
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
-
-
 async def _heard(tmp_path, threads, nodes, *, registers=False):
     """The events of a run: one, or until its kubelet hands over."""
     heard = asyncio.Queue()
@@ -75,10 +67,8 @@ async def _heard(tmp_path, threads, nodes, *, registers=False):
 async def test_a_kubelets_folder_that_is_not_there_ends_nothing(tmp_path, threads):
     """Manifests of an earlier version mount none: pods get their tickets as before."""
     (event,) = await _heard(tmp_path, threads, _Nodes())
-    assert event == HandOverChanged(
-        able=False,
-        why=f"there is no {tmp_path}/kubelet/plugins_registry; in a container, mount the node's at the same path",
-    )
+    why = f"there is no {tmp_path}/kubelet/plugins_registry; in a container, mount the node's at the same path"
+    assert event == HandOverChanged(able=False, why=why)
 
 
 async def test_a_toolkit_that_is_installed_later_is_found(threads, monkeypatch):
@@ -98,37 +88,18 @@ async def test_a_call_ends_before_the_kubelet_gives_up_although_the_agent_hangs(
     await calls.carry_out(AnswerCall(1))
 
 
-@pytest.fixture
-def node() -> Iterator[Path]:
-    with short_directory() as path:
-        yield path
-
-
-def _clean(tmp_path, *claims):
-    return clean_node(tmp_path / "run/pods", tmp_path / "run/mps", tmp_path / "kubelet", claims)
-
-
-def _left_by_a_killed_plugin(tmp_path):
-    own = claims_socket(tmp_path / "kubelet")
-    own.parent.mkdir(parents=True)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(own))
-    return own
-
-
-def test_the_sockets_of_a_killed_plugin_go(node):
-    """A kubelet would call a driver that is gone, and wait for it with every pod."""
-    own = _left_by_a_killed_plugin(node)
-    assert _clean(node) == []
-    assert not own.parent.exists()
-
-
-def test_a_prepared_claim_keeps_the_plugin(node):
-    """Its pods stay Terminating for as long as no driver answers."""
-    own = _left_by_a_killed_plugin(node)
-    (kept,) = _clean(node, "u2", "u1")
-    assert kept.startswith("pods on this node have 2 ResourceClaims of Sluice, such as the one with UID u1")
-    assert own.exists()
+def test_the_sockets_of_a_killed_plugin_go_once_no_claim_is_prepared():
+    """A kubelet would wait for a driver that is gone with every pod, or pods stay Terminating since none answers."""
+    with short_directory() as node:
+        own = claims_socket(node / "kubelet")
+        own.parent.mkdir(parents=True)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(own))
+        (kept,) = clean_node(node / "run/pods", node / "run/mps", node / "kubelet", ("u2", "u1"))
+        assert kept.startswith("pods on this node have 2 ResourceClaims of Sluice, such as the one with UID u1")
+        assert own.exists()
+        assert clean_node(node / "run/pods", node / "run/mps", node / "kubelet", ()) == []
+        assert not own.parent.exists()
 
 
 @pytest.fixture

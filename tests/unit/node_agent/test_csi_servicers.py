@@ -45,6 +45,13 @@ class FakeProc:
     def end(self, pid):
         shutil.rmtree(self.root / str(pid))
 
+    def has_namespace(self, number):
+        """Who looks is in this process namespace; 4026531836 is the machine's own."""
+        place = self.root / "self" / "ns" / "pid"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.unlink(missing_ok=True)
+        place.symlink_to(f"pid:[{number}]")
+
 
 @pytest.fixture
 def proc(tmp_path):
@@ -133,24 +140,21 @@ async def test_without_proc_nobody_is_said_to_be_gone(tmp_path, proc):
 
 def test_who_sees_only_his_own_container_is_no_witness(proc):
     """Without the host's processes every pod would look as if it had ended."""
-    (proc.root / "self" / "ns").mkdir(parents=True)
-    (proc.root / "self" / "ns" / "pid").symlink_to("pid:[4026532999]")
+    proc.has_namespace(4026532999)
     assert "only its own container's processes are visible" in why_unseen(Processes(proc.root))
     (proc.root / "1" / "comm").write_text("kubelet\n")
     assert why_unseen(Processes(proc.root)) == ""
     (proc.root / "1" / "comm").write_text("init\n")
-    (proc.root / "self" / "ns" / "pid").unlink()
-    (proc.root / "self" / "ns" / "pid").symlink_to("pid:[4026531836]")
+    proc.has_namespace(4026531836)
     assert why_unseen(Processes(proc.root)) == ""
 
 
 async def test_a_driver_that_cannot_see_pods_does_not_start(tmp_path, proc):
-    (proc.root / "self" / "ns").mkdir(parents=True)
-    (proc.root / "self" / "ns" / "pid").symlink_to("pid:[4026532999]")
+    """It would let every pod go at once, with its slice under its processes."""
+    proc.has_namespace(4026532999)
     (tmp_path / "kubelet").mkdir()
-    serving = driver(
-        NodeName("n1"), tmp_path / "kubelet", PodDirectories(tmp_path / "pods"), processes=Processes(proc.root)
-    )
+    pods = PodDirectories(tmp_path / "pods")
+    serving = driver(NodeName("n1"), tmp_path / "kubelet", pods, processes=Processes(proc.root))
     with pytest.raises(CsiError, match="set hostPID: true"):
         await serving.__aenter__()
     assert not (tmp_path / "pods").exists()

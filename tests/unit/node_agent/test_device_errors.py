@@ -2,89 +2,44 @@
 
 import msgspec
 import pytest
+from factories.gpus.admin_layouts import CHANGING
 
 from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceQuarantined, SliceReady
 from sluice_node_agent.core import instructions as do
-from sluice_node_agent.core.events import DeviceErrorKind, DeviceRefused, TicketRefused
 from sluice_node_agent.core.journal_records import DeviceRecord, SliceRecord
-from sluice_node_agent.simulated.hardware_file import Process
 
 TWO = ((0, "3g.20gb", 4, 4), (1, "2g.10gb", 4, 2))
 
 
-def _process(node, gpu, device, owner="pod-1", pid=7):
-    with node.hardware.changing() as hardware:
-        hardware.gpus[gpu].processes.append(Process(pid=pid, owner=owner, device=device))
-
-
-def _no_processes(node):
-    with node.hardware.changing() as hardware:
-        for gpu in hardware.gpus:
-            gpu.processes = []
-
-
-def _device_steps(node):
-    return [
-        (type(i).__name__, node.gpus.index(i.gpu))
-        for i in node.own_done
-        if isinstance(
-            i, (do.CreateGpuInstance, do.CreateComputeInstance, do.DestroyComputeInstance, do.DestroyGpuInstance)
-        )
-    ]
+DESTROYING = (do.DestroyComputeInstance, do.DestroyGpuInstance)
+CI0, GI0, CI1, GI1 = ((kind, gpu) for gpu in (0, 1) for kind in DESTROYING)
 
 
 @pytest.mark.parametrize(
-    ("kind", "count", "undone"),
+    ("kind", "gpu", "undone"),
     [
-        (do.CreateGpuInstance, 1, []),
-        (do.CreateComputeInstance, 1, [("DestroyGpuInstance", 0)]),
-        (do.VerifyInstance, 1, [("DestroyComputeInstance", 0), ("DestroyGpuInstance", 0)]),
-        (do.CreateGpuInstance, 2, [("DestroyComputeInstance", 0), ("DestroyGpuInstance", 0)]),
-        (
-            do.CreateComputeInstance,
-            2,
-            [("DestroyGpuInstance", 1), ("DestroyComputeInstance", 0), ("DestroyGpuInstance", 0)],
-        ),
-        (
-            do.MakeTicket,
-            1,
-            [
-                ("DestroyComputeInstance", 1),
-                ("DestroyGpuInstance", 1),
-                ("DestroyComputeInstance", 0),
-                ("DestroyGpuInstance", 0),
-            ],
-        ),
+        (do.CreateGpuInstance, 0, []),
+        (do.CreateComputeInstance, 0, [GI0]),
+        (do.VerifyInstance, 0, [CI0, GI0]),
+        (do.CreateGpuInstance, 1, [CI0, GI0]),
+        (do.CreateComputeInstance, 1, [GI1, CI0, GI0]),
+        (do.MakeTicket, None, [CI1, GI1, CI0, GI0]),
     ],
 )
-def test_a_failure_at_any_step_is_undone_in_reverse(node, kind, count, undone):
+def test_a_failure_at_any_step_is_undone_in_reverse(node, kind, gpu, undone):
     """tensor-fusion #700: a slice that could not be created leaves nothing on any GPU, and the user gets the reason."""
-    node.own_done.clear()
     node.order(node.grant(node.booking("a1", *TWO)))
-    seen = 0
-    while node.waiting and seen < count:
-        if isinstance(node.waiting[0], kind):
-            seen += 1
-            if seen == count:
-                refused = node.waiting.popleft()
-                break
-        if hasattr(node.waiting[0], "token"):
-            node.work(own_max=1)
-        else:
-            node.answer(node.waiting.popleft())
-    made = len(_device_steps(node))
-    if kind is do.MakeTicket:
-        node.handle(TicketRefused(refused.token, "disk full"))
-    else:
-        node.handle(DeviceRefused(refused.token, DeviceErrorKind.UNKNOWN, "broken"))
-    node.work()
-    assert _device_steps(node)[made:] == undone
+    refused = node.up_to(kind, gpu=gpu)
+    node.refused.append(kind)
+    answer = node.carry_out(refused)
+    node.own_done.clear()
+    node.happens(answer)
+    steps = [(type(step), node.gpus.index(step.gpu)) for step in node.own_done if isinstance(step, CHANGING)]
+    assert steps == undone
     assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ())
-    word = node.word("a1")
-    assert isinstance(word, SliceFailed)
-    assert word.message in {"broken", "disk full"}
-    node.take_back(node.booking("a1", *TWO))
-    assert isinstance(node.word("a1"), SliceGone)
+    word = node.says("a1", SliceFailed)
+    assert word.message == ("No space left on device" if kind is do.MakeTicket else "refused by the test")
+    node.gone(node.booking("a1", *TWO))
 
 
 def test_what_cannot_be_made_at_all_fails_without_touching_a_gpu(node):
@@ -100,8 +55,7 @@ def test_a_slice_in_use_is_tried_ever_more_slowly_then_quarantined_and_freed_whe
     """A tenant that does not let go keeps the place booked, and people hear of it."""
     node = make_node(quarantine_after=3, back_off_first_s=1.0, back_off_max_s=4.0)
     booking = node.serve(node.booking("a1", (0, "3g.20gb", 4, 4)))
-    uuid = node.word("a1").devices[0].uuid
-    _process(node, 0, uuid)
+    node.mps.enter(7, node.word("a1").devices[0].uuid, "pod-1")
     node.take_back(booking)
     assert node.tickets.names() == ()
     tries = []
@@ -111,12 +65,10 @@ def test_a_slice_in_use_is_tried_ever_more_slowly_then_quarantined_and_freed_whe
         tries += [second for i in node.own_done if type(i).__name__ == "ListHolders"]
         assert not isinstance(node.word("a1"), SliceGone)
     assert tries == [0, 2, 6, 10, 14, 18]
-    word = node.word("a1")
-    assert isinstance(word, SliceQuarantined)
-    assert word.holders == ("python 7",)
+    assert node.says("a1", SliceQuarantined).holders == ("python 7",)
     assert node.agent.snapshot().gpus[0].quarantined[0].start == 4
     assert node.agent.snapshot().slices[0].state == "quarantined"
-    _no_processes(node)
+    node.mps.leave(7)
     node.tick(4.0)
     assert isinstance(node.word("a1"), SliceGone)
     assert node.instances() == []
@@ -127,13 +79,12 @@ def test_a_whole_gpu_is_free_only_when_the_tenants_processes_are_gone(node):
     """Two tenants are never on one GPU, although nothing has to be destroyed between them."""
     booking = node.serve(node.booking("a1", (2, None, 0, 8)))
     assert node.word("a1").devices[0].uuid == node.gpus[2]
-    _process(node, 2, node.gpus[2])
+    node.mps.enter(7, node.gpus[2], "pod-1")
     node.take_back(booking)
     node.serve(node.booking("a2", (2, None, 0, 8), owner="pod-2"))
     assert not isinstance(node.word("a1"), SliceGone)
-    assert isinstance(node.word("a2"), SliceFailed)
-    assert "python 7" in node.word("a2").message
-    _no_processes(node)
+    assert "python 7" in node.says("a2", SliceFailed).message
+    node.mps.leave(7)
     node.tick(1.0)
     assert isinstance(node.word("a1"), SliceGone)
 
@@ -160,10 +111,8 @@ def test_a_foreign_instance_is_reported_subtracted_and_never_touched(new_node):
 def test_another_instance_under_our_id_is_left_alone(node):
     """After a reset by hand, what sits where ours was is not destroyed in its stead."""
     booking = node.serve(node.booking("a1", (0, "3g.20gb", 4, 4)))
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances[0].uuid = "MIG-of-somebody-else"
-    node.take_back(booking)
-    assert isinstance(node.word("a1"), SliceGone)
+    node.change_instance(uuid="MIG-of-somebody-else")
+    node.gone(booking)
     assert node.hardware.read().gpus[0].instances[0].uuid == "MIG-of-somebody-else"
 
 
@@ -185,20 +134,14 @@ def test_what_cannot_be_made_again_is_degraded_and_tried_again(make_node):
 
 def test_a_whole_gpu_that_somebody_puts_in_mig_mode_is_degraded_until_it_is_out_of_it(node):
     """Its pod has no device any more, and no message would say so."""
-
-    def put_in_mig_mode(*, on):
-        with node.hardware.changing() as hardware:
-            hardware.gpus[2].mig = on
-        node.tick(30.0, times=3)
-
     node.ready(node.booking("a1", (2, None, 0, 8)))
-    put_in_mig_mode(on=True)
-    assert isinstance(node.word("a1"), SliceDegraded)
-    assert "MIG is enabled" in node.word("a1").message
+    node.change_gpu(2, mig=True)
+    node.tick(30.0, times=3)
+    assert "MIG is enabled" in node.says("a1", SliceDegraded).message
     assert node.tickets.names() == ()
-    put_in_mig_mode(on=False)
-    assert isinstance(node.word("a1"), SliceReady)
-    assert node.tickets.names() == (node.word("a1").ticket,)
+    node.change_gpu(2, mig=False)
+    node.tick(30.0, times=3)
+    assert node.tickets.names() == (node.says("a1", SliceReady).ticket,)
 
 
 def test_a_lost_gpu_is_unhealthy_its_slices_degraded_and_both_come_back(node):
@@ -227,16 +170,7 @@ def test_a_lost_journal_is_rebuilt_from_devices_and_ledger(node, damage, crash_a
     booking, whole = node.booking("a1", *TWO), node.booking("a2", (2, None, 0, 8), owner="pod-2")
     node.serve(booking, whole)
     before = [node.word("a1"), node.word("a2")]
-    node.stop()
-    path = node.tmp_path / "agent" / "journal"
-    if damage == "removed":
-        path.unlink()
-    elif damage == "emptied":
-        path.write_bytes(b"")
-    else:
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 4
-        path.write_bytes(data)
+    node.spoil_journal(damage)
     node.start()
     assert node.work(own_max=0) is False
     if crash_at:
@@ -249,11 +183,8 @@ def test_a_lost_journal_is_rebuilt_from_devices_and_ledger(node, damage, crash_a
     node.work()
     assert [node.word("a1"), node.word("a2")] == before
     assert node.tickets.names() == tuple(sorted(word.ticket for word in before))
-    owners = [i.allocation for gpu in node.agent.snapshot().gpus for i in gpu.instances]
-    assert owners == ["a1", "a1"]
-    node.take_back(booking, whole)
-    assert isinstance(node.word("a1"), SliceGone)
-    assert isinstance(node.word("a2"), SliceGone)
+    assert [i.allocation for gpu in node.agent.snapshot().gpus for i in gpu.instances] == ["a1", "a1"]
+    node.gone(booking, whole)
     assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ())
 
 
@@ -262,8 +193,7 @@ def test_a_grant_that_failed_is_tried_again_when_it_is_ordered_anew(node):
     booking = node.serve(node.booking("a1", *TWO))
     assert isinstance(node.word("a1"), SliceFailed)
     node.obey(node.grant(booking, revision=2))
-    assert isinstance(node.word("a1"), SliceReady)
-    assert node.word("a1").revision == 2
+    assert node.says("a1", SliceReady).revision == 2
 
 
 def test_a_grant_that_moves_a_slice_is_not_taken(node):
@@ -317,17 +247,10 @@ def test_a_slice_that_lived_is_degraded_and_not_failed_when_a_new_disk_cannot_ha
     booking = new_node.booking("a1", (0, "2g.10gb", 4, 2))
     new_node.put("sluice.ledger.n1_example.a1", new_node.grant(booking))
     new_node.begin()
-    token, boot_id = new_node.agent._in_flight._token, new_node.backend.boot_id()
+    token, life = new_node.agent._in_flight._token, {"boot_id": new_node.backend.boot_id(), "lost": True}
     new_node.open(booking.allocation)
-    record = SliceRecord(
-        booking=booking,
-        revision=1,
-        phase="making",
-        devices=(DeviceRecord(step="intended"),),
-        boot_id=boot_id,
-        lost=True,
-    )
-    assert [each for each in new_node.waiting if hasattr(each, "token")] == [do.SaveJournal(token + 1, record)]
+    record = SliceRecord(booking=booking, revision=1, phase="making", devices=(DeviceRecord(step="intended"),), **life)
+    assert new_node.own(new_node.waiting) == [do.SaveJournal(token + 1, record)]
     new_node.refused.append(do.CreateGpuInstance)
     new_node.work()
     assert new_node.word("a1") == SliceDegraded(

@@ -1,6 +1,6 @@
 """A GPU with an administrator's layout, after a crash, a lost journal, and when it changes hands."""
 
-import itertools
+from unittest.mock import Mock
 
 import pytest
 from factories.crashes import deaths
@@ -100,8 +100,7 @@ def test_a_lost_journal_and_a_lost_device_leave_a_tenant_his_other_one(node):
 def test_what_was_made_before_the_layout_was_fixed_stays_and_is_offered(node):
     """A change of one setting would destroy slices, or leave slots that cannot be used."""
     booking, word = granted(node, "a1", (1, "2g.10gb", 2, 2))
-    with node.hardware.changing() as hardware:
-        hardware.gpus[1].fixed = True
+    node.change_gpu(1, fixed=True)
     node.live()
     assert node.word("a1").devices == word.devices
     node.own_done.clear()
@@ -119,8 +118,7 @@ def test_what_was_half_made_when_the_layout_was_fixed_is_left_to_the_administrat
     node.work(own_max=steps)
     node.stop()
     before = node.instances(1)
-    with node.hardware.changing() as hardware:
-        hardware.gpus[1].fixed = True
+    node.change_gpu(1, fixed=True)
     node.own_done.clear()
     node.live()
     assert changes(node) == []
@@ -131,42 +129,33 @@ def test_what_was_half_made_when_the_layout_was_fixed_is_left_to_the_administrat
 
 def test_a_look_that_fails_is_not_repeated_without_end(node):
     """An agent that may not list processes would ask without a pause."""
-    node.backend.processes = _refuse
+    node.backend.processes = Mock(side_effect=NoPermissionError("not allowed"))
     reread(node)
     assert len([done for done in node.own_done if isinstance(done, ListHolders)]) == 3
     assert isinstance(granted(node)[1], SliceFailed)
 
 
-def _refuse(_gpu, _uuid):
-
-    raise NoPermissionError("not allowed")
-
-
 def test_a_daemon_of_which_nobody_knows_does_not_keep_an_instance_from_everybody(make_node):
     """Its share was being taken back when journal and ledger were lost: the instance would look used for ever."""
-    for steps in itertools.count():
+    for death in deaths(least=5):
         node, booking = ordered(make_node, "share")
         node.work()
         node.order(node.revoke(booking))
-        ended = node.work(own_max=steps)
+        death.strikes(node)
         node.lose_both()
         node.live()
         node.tick(30.0, times=5)
         is_known = [each.state for each in node.agent.snapshot().slices] == ["ready"]
-        assert is_known or not node.mps.homes, steps
+        assert is_known or not node.mps.homes, death.steps
         assert node.instances() == LAYOUT
         assert changes(node) == []
-        if ended:
-            break
-    assert steps > 4
 
 
 def test_what_was_found_stays_when_the_gpu_is_given_back_to_sluice(node):
     """The administrator's instances would be destroyed with the pods that run on them."""
     booking, _ = granted(node)
     share = node.serve(node.share("a2", (0, "2g.10gb", 4, 2)))
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].fixed = False
+    node.change_gpu(0, fixed=False)
     node.live()
     node.own_done.clear()
     assert isinstance(revoked(node, booking), SliceGone)
@@ -181,8 +170,7 @@ def test_an_idle_instance_of_ours_is_the_administrators_from_then_on(make_node):
     node = make_node(fleet=FLEET, keep_warm_s=5.0)
     booking, _ = granted(node, "a1", (1, "2g.10gb", 2, 2))
     revoked(node, booking)
-    with node.hardware.changing() as hardware:
-        hardware.gpus[1].fixed = True
+    node.change_gpu(1, fixed=True)
     node.own_done.clear()
     node.live()
     node.tick(5.0, times=4)

@@ -44,34 +44,8 @@ def test_an_error_that_needs_a_reset_stops_new_slices(xid):
 def test_no_xid_that_has_words_is_taken_for_harmless():
     """The words are for reasons; a number in both tables would never be seen."""
     assert all(0 < xid < 200 for xid in APPLICATION_XIDS)
-    assert not APPLICATION_XIDS & {
-        46,
-        48,
-        62,
-        64,
-        74,
-        79,
-        95,
-        110,
-        119,
-        120,
-        136,
-        140,
-        143,
-        155,
-        156,
-        158,
-        167,
-        171,
-        172,
-    }
-
-
-def test_mig_mode_that_waits_for_a_reset_is_said_with_the_remedy():
-    """Slices would be promised on a GPU that cannot make them."""
-    why = why_unhealthy(HealthFacts(mig_now=False, mig_next=True), (), GPU)
-    assert why.startswith("MIG mode is off and will be on after the next reset:")
-    assert "nvidia-smi --gpu-reset" in why
+    with_words = {46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 155, 156, 158, 167, 171, 172}
+    assert not APPLICATION_XIDS & with_words
 
 
 @pytest.mark.parametrize(
@@ -100,10 +74,9 @@ def test_every_reset_that_is_advised_names_its_gpu_and_the_agent(why):
 def test_no_reset_is_advised_where_the_driver_asks_for_something_else():
     """A person would reset a GPU in vain, and end what runs on it."""
     for action in (2, 3, 5, 6, 7):
-        assert "--gpu-reset" not in why_unhealthy(HealthFacts(mig_now=True, mig_next=True, recovery=action), (), GPU)
-        assert "--gpu-reset" not in why_unhealthy(
-            HealthFacts(mig_now=True, mig_next=False, recovery=action), (79,), GPU
-        )
+        for mig_next, xids in ((True, ()), (False, (79,))):
+            facts = HealthFacts(mig_now=True, mig_next=mig_next, recovery=action)
+            assert "--gpu-reset" not in why_unhealthy(facts, xids, GPU)
 
 
 def test_no_reset_is_advised_of_a_gpu_that_is_not_known_by_its_uuid():
@@ -279,10 +252,5 @@ async def test_a_reboot_noticed_here_begins_a_new_life():
 def test_profiles_are_found_by_the_same_name_on_old_drivers(model):
     """A driver that does not tell the names of profiles: a grant of `3g.20gb` must still find it."""
     for profile in model.profiles:
-        built = built_name(
-            enum=profile.nvml_enum,
-            compute_slices=profile.compute_slices,
-            memory_mib=profile.memory_mib,
-            total_bytes=model.memory_mib * 1024**2,
-        )
-        assert built == profile.name
+        size = {"compute_slices": profile.compute_slices, "memory_mib": profile.memory_mib}
+        assert built_name(enum=profile.nvml_enum, total_bytes=model.memory_mib * 1024**2, **size) == profile.name

@@ -1,9 +1,11 @@
 """GPUs that cannot say which they are, and reports of those that have not changed."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import msgspec
 import pytest
+from factories.gpus.shared_devices import KINDS, SMALL, booked
 from factories.scheduling.allocator import gpu_report
 
 from sluice.contracts import messages as msg
@@ -11,9 +13,6 @@ from sluice.contracts.ids import AllocationId
 from sluice_node_agent.core.events import GpuTroubled
 from sluice_node_agent.core.instructions import CreateGpuInstance
 from sluice_node_agent.core.state.devices import Devices, ShownFacts
-
-SMALL = (0, "2g.10gb", 4, 2)
-WHOLE = (2, None, 0, 8)
 
 
 def _cannot_tell(node, gpu):
@@ -26,27 +25,13 @@ def _can_tell(node):
     node.fault(gpu_lost=-1)
 
 
-def _bookings(node):
-    return {
-        "instance": node.booking("a1", SMALL),
-        "whole": node.booking("a1", WHOLE),
-        "share of an instance": node.share("a1", SMALL),
-        "share of a GPU": node.share("a1", WHOLE),
-    }
-
-
-KINDS = ["instance", "whole", "share of an instance", "share of a GPU"]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lost", ["nothing", "journal", "journal and what tickets say"])
 @pytest.mark.parametrize("again", [False, True], ids=["answers", "answers at the next start"])
 def test_a_running_pod_keeps_what_it_has_on_it(node, kind, lost, again):
     """Its daemon would be stopped, or its ticket removed, or its slice be said never to have been made."""
-    booking = _bookings(node)[kind]
-    node.serve(booking)
+    booking = node.ready(booked(node, kind))
     before, there = node.word("a1"), (node.instances(0), [each.pid for each in node.mps.living()])
-    assert isinstance(before, msg.SliceReady)
     if lost == "journal":
         node.remove_journal()
     elif lost != "nothing":
@@ -115,8 +100,7 @@ def test_one_that_nothing_was_on_is_used_once_it_tells_which_it_is(node, lost):
     node.tick(60.0, times=3)
     (found,) = [gpu for gpu in node.agent.snapshot().gpus if gpu.uuid == node.gpus[0]]
     assert (found.healthy, found.index) == (True, 0)
-    node.serve(node.booking("a1", SMALL))
-    assert isinstance(node.word("a1"), msg.SliceReady)
+    node.ready(node.booking("a1", SMALL))
 
 
 GPU = gpu_report("n1", 0, instances=(msg.InstanceReport(gi_id=1, profile="3g.20gb", start=0, size=4, uuid="MIG-1"),))
@@ -157,7 +141,7 @@ def test_whatever_changes_on_a_gpu_is_seen_at_once(changed: ShownFacts):
 def test_a_gpu_that_was_read_anew_is_shown_as_it_is_now():
     devices = Devices([GPU])
     devices.shown(SEEN)
-    devices.add(PlaceAt(), 2)
+    devices.add(SimpleNamespace(gpu=GPU.uuid, profile="1g.5gb", start=4, size=1), 2)
     assert [each.gi_id for each in devices.shown(SEEN)[0].instances] == [1, 2]
     devices.lose(GPU.uuid, "it fell off the bus")
     assert [(each.lost, each.health_message) for each in devices.shown(SEEN)] == [(True, "it fell off the bus")]
@@ -174,10 +158,3 @@ def test_who_is_found_on_a_fixed_instance_is_said_although_nothing_was_made_or_g
     assert "a stranger" in devices.shown(free)[0].instances[0].unusable
     devices.note_users("MIG-1", ())
     assert devices.shown(free)[0].creatable["3g.20gb"] == 1
-
-
-class PlaceAt:
-    gpu = GPU.uuid
-    profile = "1g.5gb"
-    start = 4
-    size = 1

@@ -42,10 +42,6 @@ def _answer(call, booking, uid="u1"):
     return do.AnswerCall(call, (do.PreparedDevice("gpu", name, cdi_device(uid, name)),))
 
 
-def _steps(node):
-    return [type(step) for step in node.own_done if not isinstance(step, do.SaveJournal)]
-
-
 def test_a_claim_is_noted_then_its_file_written_then_the_kubelet_answered(node):
     """A crash at any point leaves a journal that names every claim a pod may have."""
     booking = _ready(node)
@@ -78,10 +74,8 @@ def test_a_call_for_an_unknown_claim_ends_with_a_reason_before_the_kubelet_gives
     node.tick(node.config.prepare_within_s - 1)
     assert node.answers == {}
     node.tick(1)
-    assert node.answers[call].error == (
-        "ResourceClaim default/of-u9: no slice is booked for it on this node; look at the pod's events, and at its "
-        "claim's status"
-    )
+    why = "no slice is booked for it on this node; look at the pod's events, and at its claim's status"
+    assert node.answers[call].error == f"ResourceClaim default/of-u9: {why}"
 
 
 def test_a_call_for_a_slice_that_does_not_come_up_says_why(node):
@@ -96,9 +90,8 @@ def test_a_call_for_a_slice_that_does_not_come_up_says_why(node):
 def test_a_claim_of_two_slices_is_prepared_when_one_is_left(node):
     """Two allocators granted it: the kubelet must not get the devices of the one that is taken back."""
     booking = _booking(node)
-    surplus = msgspec.structs.replace(booking, allocation="a2", devices=_booking(node, at=(0, "3g.20gb", 0, 4)).devices)
-    for each in (surplus, booking):
-        node.serve(each)
+    surplus = replace(booking, allocation="a2", devices=_booking(node, at=(0, "3g.20gb", 0, 4)).devices)
+    node.serve(surplus, booking)
     call = node.prepare("u1")
     assert call not in node.answers
     assert node.cdi == {}
@@ -133,26 +126,21 @@ def test_more_calls_than_the_limit_are_refused(make_node):
     node = make_node(calls_max=1)
     node.prepare("u1")
     call = node.prepare("u2")
-    assert (
-        node.answers[call].error == "ResourceClaim default/of-u2: 1 claims wait to be prepared already; try again later"
-    )
+    said = "ResourceClaim default/of-u2: 1 claims wait to be prepared already; try again later"
+    assert node.answers[call].error == said
 
 
 def test_two_claims_of_a_pod_get_a_file_each_with_their_own_device(node):
     """A container that uses one claim must not see the other's device."""
     booking = node.claimed(node.booking("a1", INSTANCE, (1, "1g.5gb", 6, 1)), ("u1", "main"), ("u2", "side"))
     devices = (booking.devices[0], replace(booking.devices[1], container="side"))
-    booking = replace(booking, devices=devices)
-    _ready(node, booking)
+    booking = _ready(node, replace(booking, devices=devices))
     calls = {claim: node.prepare(claim) for claim in ("u1", "u2")}
     node.work()
-    assert {call: node.answers[call] for call in calls.values()} == {
-        call: _answer(call, booking, uid) for uid, call in calls.items()
-    }
-    assert [node.cdi[claim][0].container.container for claim in ("u1", "u2")] == ["main", "side"]
-    assert {part.gpu for claim in ("u1", "u2") for device in node.cdi[claim] for part in device.parts} == {
-        *node.gpus[:2]
-    }
+    assert node.answers == {call: _answer(call, booking, uid) for uid, call in calls.items()}
+    files = [device for claim in ("u1", "u2") for device in node.cdi[claim]]
+    assert [device.container.container for device in files] == ["main", "side"]
+    assert {part.gpu for device in files for part in device.parts} == set(node.gpus[:2])
     node.unprepare("u1")
     assert list(node.cdi) == ["u2"]
 
@@ -179,8 +167,7 @@ def test_preparing_survives_a_crash_at_every_step(make_node):
         assert node.answers[call] == _answer(call, booking), death.steps
         assert list(node.cdi) == ["u1"], death.steps
         node.unprepare("u1")
-        node.take_back(booking)
-        assert isinstance(node.word("a1"), SliceGone), death.steps
+        node.gone(booking)
         assert (node.cdi, node.instances(), node.tickets.names()) == ({}, [], ()), death.steps
 
 
@@ -189,15 +176,10 @@ def test_a_lost_device_takes_its_file_away_before_it_is_made_again(node):
     _ready(node)
     node.prepare("u1")
     node.own_done.clear()
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances = []
+    node.lose_instances()
     node.tick(node.config.read_devices_s)
-    steps = [
-        step
-        for step in _steps(node)
-        if step in {do.RemoveTicket, do.RemoveCdi, do.CreateGpuInstance, do.MakeTicket, do.WriteCdi}
-    ]
-    assert steps == [do.RemoveTicket, do.RemoveCdi, do.CreateGpuInstance, do.MakeTicket, do.WriteCdi]
+    wanted = [do.RemoveTicket, do.RemoveCdi, do.CreateGpuInstance, do.MakeTicket, do.WriteCdi]
+    assert [step for step in node.steps() if step in wanted] == wanted
 
 
 def test_files_of_no_slice_are_removed_once_all_orders_are_read(node):
@@ -232,8 +214,8 @@ def test_a_pod_deleted_by_force_keeps_its_device_although_the_kubelet_has_ended_
     node.pods["pod-1"] = LEFT
     node.take_back(booking)
     node.tick(times=3)
-    assert _steps(node)[:3] == [do.RemoveTicket, do.RemoveCdi, do.ListTenants]
-    assert do.DestroyComputeInstance not in _steps(node)
+    assert node.steps()[:3] == [do.RemoveTicket, do.RemoveCdi, do.ListTenants]
+    assert do.DestroyComputeInstance not in node.steps()
     call = node.unprepare("u1")
     node.tick()
     assert node.answers[call] == do.AnswerCall(call)
@@ -269,9 +251,8 @@ def test_nothing_follows_a_slices_last_record(node):
 def test_a_journal_of_an_older_version_is_read(node):
     _ready(node, node.booking("a1", INSTANCE))
     record = next(each for each in node.journal.records() if isinstance(each, SliceRecord))
-    older = {
-        name: value for name, value in msgspec.to_builtins(record).items() if name not in {"prepared", "cdi_files"}
-    }
+    written = msgspec.to_builtins(record)
+    older = {name: value for name, value in written.items() if name not in {"prepared", "cdi_files"}}
     assert unpack(msgspec.json.encode(older)) == record
 
 

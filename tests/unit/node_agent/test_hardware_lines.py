@@ -71,9 +71,13 @@ def test_a_full_disk_changes_nothing(path, monkeypatch):
     assert hardware_lines.last_line(path) == b"second"
 
 
+def _fleet(gpus):
+    return parse_fleet(f'[[node]]\nname = "n1"\ngpus = [{gpus}]\n', origin="test").nodes[0]
+
+
 def test_a_file_of_an_earlier_version_is_taken_over(tmp_path):
     """`sluice up --data` of a folder that is older than this version would find no nodes in it."""
-    fleet = parse_fleet('[[node]]\nname = "n1"\ngpus = [{model="a100-40gb", count=2}]\n', origin="test").nodes[0]
+    fleet = _fleet('{model="a100-40gb", count=2}')
     file = HardwareFile(tmp_path / "n1.json")
     file.make(fleet)
     with file.changing() as hardware:
@@ -87,11 +91,9 @@ def test_a_file_of_an_earlier_version_is_taken_over(tmp_path):
 
 def test_the_daemons_processes_and_the_agents_instances_are_on_one_node(tmp_path):
     """An instance would be destroyed under the server of an MPS daemon that is on it."""
-    fleet = parse_fleet('[[node]]\nname = "n1"\ngpus = [{model="a100-40gb", mig=false}]\n', origin="test").nodes[0]
     file = HardwareFile(tmp_path / "n1.json")
-    file.make(fleet)
-    gpu = file.read().gpus[0].uuid
-    daemon = ProcessEntries(str(tmp_path / "n1.json"), gpu)
+    file.make(_fleet('{model="a100-40gb", mig=false}'))
+    daemon = ProcessEntries(str(tmp_path / "n1.json"), file.read().gpus[0].uuid)
     assert daemon.has_device()
     daemon.enter(7, owner="pod", name="nvidia-cuda-mps-server", kind="mps")
     with file.changing() as hardware:

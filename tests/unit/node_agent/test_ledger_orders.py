@@ -15,10 +15,6 @@ from sluice_node_agent.core.journal_records import DeviceRecord, SliceRecord, Ti
 A1 = AllocationId("a1")
 
 
-def own(instructions):
-    return [i for i in instructions if hasattr(i, "token")]
-
-
 def test_a_grant_is_made_step_by_step_each_saved_before_the_next(node):
     """A user gets a slice that exists, was read back and can be found again after any crash."""
     booking = node.booking("a1", (0, "2g.10gb", 4, 2))
@@ -27,18 +23,10 @@ def test_a_grant_is_made_step_by_step_each_saved_before_the_next(node):
     profile_id = next(p.profile_id for p in node.backend.read_gpu(gpu).profiles if p.name == "2g.10gb")
     uuid = "MIG-made"
     ticket = ticket_name(A1, node.run, 1)
-    record = SliceRecord(
-        booking=booking,
-        revision=1,
-        phase="making",
-        devices=(DeviceRecord(step="intended"),),
-        boot_id=node.backend.boot_id(),
-    )
-
-    def step(event):
-        return own(node.agent.handle(event, node.now))
-
-    assert own(node.order(node.grant(booking))) == [do.SaveJournal(token + 1, record)]
+    boot_id, step = node.backend.boot_id(), node.step
+    intended = (DeviceRecord(step="intended"),)
+    record = SliceRecord(booking=booking, revision=1, phase="making", devices=intended, boot_id=boot_id)
+    assert node.own(node.order(node.grant(booking))) == [do.SaveJournal(token + 1, record)]
     assert step(ev.JournalSaved(token + 1)) == [do.CreateGpuInstance(token + 2, gpu, profile_id, 4, 2)]
     record = msgspec.structs.replace(record, devices=(DeviceRecord(step="intended", gi_id=9),))
     assert step(ev.GpuInstanceCreated(token + 2, 9)) == [do.SaveJournal(token + 3, record)]
@@ -56,7 +44,7 @@ def test_a_grant_is_made_step_by_step_each_saved_before_the_next(node):
     address = subjects.slice_(node.name, A1)
     assert node.agent._outbox.kept(address) is None
     ready = node.agent.handle(ev.JournalSaved(token + 9), node.now)
-    assert own(ready) == []
+    assert node.own(ready) == []
     assert ReadLast(Stream.STATE, address.subject) in ready
     assert node.agent._outbox.kept(address) == SliceReady(
         allocation=A1,
@@ -75,13 +63,9 @@ def test_a_revoke_removes_the_ticket_first_and_the_slice_last(node):
     uuid = ready.devices[0].uuid
     gi_id = node.hardware.read().gpus[0].instances[0].gi_id
     token = node.agent._in_flight._token
-    made = node.agent._state.slices[A1].record
-
-    def step(event):
-        return own(node.agent.handle(event, node.now))
-
+    made, step = node.agent._state.slices[A1].record, node.step
     record = msgspec.structs.replace(made, phase="unmaking", revision=2, cause="pod gone")
-    assert own(node.order(node.revoke(booking))) == [do.SaveJournal(token + 1, record)]
+    assert node.own(node.order(node.revoke(booking))) == [do.SaveJournal(token + 1, record)]
     assert step(ev.JournalSaved(token + 1)) == [do.RemoveTicket(token + 2, ready.ticket)]
     record = msgspec.structs.replace(record, ticket="")
     assert step(ev.TicketRemoved(token + 2)) == [do.SaveJournal(token + 3, record)]
@@ -103,7 +87,7 @@ def test_a_revoke_of_something_unknown_is_answered_gone(node):
     """A grant that the agent never saw does not book its place for ever."""
     booking = node.booking("a1", (0, "2g.10gb", 4, 2))
     token = node.agent._in_flight._token
-    first = own(node.order(node.revoke(booking, revision=5)))
+    first = node.own(node.order(node.revoke(booking, revision=5)))
     unmaking = SliceRecord(booking=booking, revision=5, phase="unmaking", devices=(DeviceRecord(),), cause="never made")
     assert first == [do.SaveJournal(token + 1, unmaking)]
     node.work()
@@ -114,19 +98,14 @@ def test_nothing_is_done_before_the_node_is_opened_for_this_run(new_node):
     """After a broker was wiped, an agent never makes a slice on a place that somebody else still has."""
     new_node.begin()
     new_node.own_done.clear()
-    grant = new_node.grant(new_node.booking("a1", (0, "2g.10gb", 4, 2)))
-    new_node.order(grant)
+    new_node.order(new_node.grant(new_node.booking("a1", (0, "2g.10gb", 4, 2))))
     new_node.read_ledger()
     boot_id = new_node.backend.boot_id()
     head = subjects.head(new_node.name).subject
-    new_node.put(
-        head, NodeOpened(node=new_node.name, incarnation=new_node.incarnation, boot_id=boot_id, agent_run="other")
-    )
-    new_node.read_ledger()
-    new_node.put(
-        head, NodeOpened(node=new_node.name, incarnation=Incarnation("0"), boot_id=boot_id, agent_run=new_node.run)
-    )
-    new_node.read_ledger()
+    for incarnation, run in ((new_node.incarnation, "other"), (Incarnation("0"), new_node.run)):
+        opened = NodeOpened(node=new_node.name, incarnation=incarnation, boot_id=boot_id, agent_run=run)
+        new_node.put(head, opened)
+        new_node.read_ledger()
     new_node.work()
     assert new_node.own_done == []
     assert not new_node.agent.is_open
@@ -138,24 +117,20 @@ def test_nothing_is_done_before_the_node_is_opened_for_this_run(new_node):
 def test_an_order_of_another_incarnation_is_not_carried_out(node):
     """What was decided in an earlier life of the broker is decided again."""
     grant = msgspec.structs.replace(node.grant(node.booking("a1", (0, "2g.10gb", 4, 2))), incarnation=Incarnation("0"))
-    assert own(node.order(grant)) == []
+    assert node.own(node.order(grant)) == []
     assert node.agent.snapshot().slices == ()
 
 
 def test_a_grant_waits_for_what_it_comes_after(node):
     """A preempted place is made again for its new owner as soon as it is free, and never before."""
-    first, second = (
-        node.booking("a1", (0, "3g.20gb", 4, 4)),
-        node.booking("a2", (0, "4g.20gb", 0, 4), (0, "3g.20gb", 4, 4)),
-    )
-    node.serve(first)
+    first = node.serve(node.booking("a1", (0, "3g.20gb", 4, 4)))
+    second = node.booking("a2", (0, "4g.20gb", 0, 4), (0, "3g.20gb", 4, 4))
     node.obey(node.grant(second, after=("a1", "never-heard-of")))
     assert node.word("a2") is None
     assert [report.state for report in node.agent.snapshot().slices] == ["ready", "planned"]
     node.live()
     assert node.word("a2") is None
-    node.take_back(first)
-    assert isinstance(node.word("a1"), SliceGone)
+    node.gone(first)
     assert isinstance(node.word("a2"), SliceReady)
     assert node.instances() == [("3g.20gb", 4, 4), ("4g.20gb", 0, 4)]
 

@@ -19,22 +19,18 @@ def _devices(node):
 @pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])
 def test_an_instance_on_a_gpu_that_is_silent_when_the_journal_is_lost_stays_with_its_pod(node, restarts, shared):
     """Its ticket would be removed, its instance orphaned, and another created beside it."""
-    node.serve(node.share("a1", SMALL) if shared else node.booking("a1", SMALL))
+    booking = node.serve(node.share("a1", SMALL) if shared else node.booking("a1", SMALL))
     before, there = node.word("a1"), _devices(node)
     node.lose_journal()
     node.fault(gpu_lost=0)
     node.live()
-    unseen = [
-        step.record.unseen
-        for step in node.own_done
-        if isinstance(step, SaveJournal) and isinstance(step.record, NodeRecord)
-    ]
-    assert unseen[-1] == (node.gpus[0],)
+    records = [step.record for step in node.own_done if isinstance(step, SaveJournal)]
+    assert [record.unseen for record in records if isinstance(record, NodeRecord)][-1] == (node.gpus[0],)
     for _ in range(restarts):
         node.live()
     node.own_done.clear()
     node.open()
-    assert [each for each in node.waiting if hasattr(each, "token")] == []
+    assert node.own(node.waiting) == []
     node.work()
     assert _devices(node) == there
     assert node.word("a1") == before
@@ -42,7 +38,7 @@ def test_an_instance_on_a_gpu_that_is_silent_when_the_journal_is_lost_stays_with
     node.tick(60.0, times=3)
     assert _devices(node) == there
     assert node.word("a1") == before
-    node.take_back(node.share("a1", SMALL) if shared else node.booking("a1", SMALL))
+    node.take_back(booking)
     node.tick(60.0)
     assert isinstance(node.word("a1"), SliceGone)
     assert _devices(node) == ([], (), [])

@@ -7,9 +7,8 @@ from factories.broker.nonsense import nonsense
 from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Entry, Observed, Stream
+from sluice.contracts.bus.events import Observed, Stream
 from sluice.contracts.bus.subjects import Address
-from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import AnyMessage, NodeOpened, SliceReady
 
 SOME = 6
@@ -27,23 +26,14 @@ def orders(node) -> Iterator[tuple[Address, AnyMessage]]:
     yield subjects.ledger(node.name, instance.allocation), node.revoke(instance)
     yield subjects.ledger(node.name, instance.allocation), node.closed(instance)
     life = {"incarnation": node.incarnation, "agent_run": node.run}
-    head = NodeOpened(node=node.name, boot_id="b", adopted=("p1_r_1",), **life)
-    yield subjects.head(node.name), head
-
-
-def show(node, address: Address, message: AnyMessage | None) -> None:
-    node.sequence += 1
-    entry = Entry(address.subject, node.sequence, OperationId(f"o{node.sequence}"), message)
-    node.ledger[address.subject] = entry
-    node.happens(Observed(Stream.BOOK, entry))
+    yield subjects.head(node.name), NodeOpened(node=node.name, boot_id="b", adopted=("p1_r_1",), **life)
 
 
 def serves(node) -> None:
     """The node is opened (again), and a pod that comes now has its slice made."""
     node.open()
     node.work()
-    booking = node.booking("fresh_r_1", (1, "3g.20gb", 0, 4), owner="pod-9")
-    node.order(node.grant(booking))
+    node.order(node.grant(node.booking("fresh_r_1", (1, "3g.20gb", 0, 4), owner="pod-9")))
     node.tick(times=5)
     assert isinstance(node.word("fresh_r_1"), SliceReady), node.word("fresh_r_1")
 
@@ -51,16 +41,12 @@ def serves(node) -> None:
 @pytest.mark.parametrize("which", range(6))
 def test_the_next_pod_is_served_behind_an_order_that_makes_no_sense(make_node, which):
     """One bad entry would otherwise end every life of this agent, and no pod of the node could start or end again."""
-    first = make_node()
-    address, sensible = list(orders(first))[which]
+    address, sensible = list(orders(make_node()))[which]
     for poison in [None, *nonsense(address, sensible, some=SOME)]:
         node = make_node()
-        show(node, address, replace(poison, **_own(node, poison)) if poison is not None else None)
+        life = {"incarnation": node.incarnation} if hasattr(poison, "incarnation") else {}
+        entry = node.put(address.subject, replace(poison, **life) if poison is not None else None)
+        node.happens(Observed(Stream.BOOK, entry))
         node.tick()
         node.live()  # what it wrote into its journal must not end the next life either
         serves(node)
-
-
-def _own(node, message: AnyMessage) -> dict:
-    """What of an order names the life of the broker: that of this node."""
-    return {"incarnation": node.incarnation} if hasattr(message, "incarnation") else {}

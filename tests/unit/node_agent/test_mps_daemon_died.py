@@ -25,9 +25,7 @@ def test_a_fault_is_told_keeps_others_out_and_passes(node):
     (daemon,) = node.mps.living()
     daemon.fault = "Xid 31"
     node.tick(6.0)
-    word = node.word("a1")
-    assert isinstance(word, SliceDegraded)
-    assert "Xid 31" in word.message
+    assert "Xid 31" in node.says("a1", SliceDegraded).message
     gpu = node.agent.snapshot().gpus[0]
     assert [(span.start, span.size) for span in gpu.quarantined] == [(4, 4)]
     assert [d.state for d in gpu.daemons] == ["fault"]
@@ -40,10 +38,9 @@ def test_a_fault_is_told_keeps_others_out_and_passes(node):
 def test_a_home_that_nobody_claims_is_cleared_away_when_its_daemon_is_dead(node):
     """Directories of long gone homes would fill the node."""
     node.ready(node.share("a1", ON_MIG))
-    node.stop()
     node.mps.die(node.mps.living()[0])
     node.tickets.remove(node.tickets.names()[0])
-    (node.tmp_path / "agent" / "journal").unlink()
+    node.remove_journal()
     node.ledger.clear()
     node.live()
     assert node.mps.homes == {}
@@ -62,9 +59,7 @@ def test_newcomers_do_not_wait_for_ever_for_a_daemon_that_does_not_start(node):
     _daemon_dies(node, refused=100)
     node.order(node.grant(node.share("a2", ON_MIG, owner="pod-2")))
     node.tick(6.0, times=20)
-    word = node.word("a2")
-    assert isinstance(word, SliceFailed)
-    assert "does not start again: refused by the test" in word.message
+    assert "does not start again: refused by the test" in node.says("a2", SliceFailed).message
     assert isinstance(node.word("a1"), SliceDegraded)
     node.mps.refusals.clear()
     node.tick(6.0, times=10)
@@ -92,8 +87,7 @@ def test_a_compute_mode_that_is_refused_before_a_daemon_starts_again_takes_nothi
     assert isinstance(node.word("a1"), SliceDegraded)
     assert node.tickets.names() == (ticket,)
     node.tick(6.0)
-    assert isinstance(node.word("a1"), SliceReady)
-    assert node.word("a1").ticket == ticket
+    assert node.says("a1", SliceReady).ticket == ticket
 
 
 LEAVING = 502
@@ -102,12 +96,10 @@ LEAVING = 502
 def lose_both_while_one_leaves(node, place):
     """Of two tenants one is leaving: its ticket is gone, and it still computes. Then both copies are lost."""
     stays, leaves = node.share("a1", place), node.share("a2", place, owner="pod-2")
-    for booking in (stays, leaves):
-        node.serve(booking)
+    node.serve(stays, leaves)
     (daemon,) = node.mps.living()
     for pid, owner in ((501, "pod-1"), (LEAVING, "pod-2")):
-        daemon.clients[pid] = owner
-        node.mps.enter(pid, daemon.order.device, owner)
+        node.mps.connect(pid, owner)
     node.order(node.revoke(leaves))
     while not any(isinstance(step, RemoveTicket) for step in node.own_done):
         node.work(own_max=1)
@@ -118,10 +110,8 @@ def lose_both_while_one_leaves(node, place):
     return stays, daemon
 
 
-def ends(node, daemon, *pids):
-    for pid in pids:
-        del daemon.clients[pid]
-        node.mps.leave(pid)
+def ends(node, pid):
+    node.mps.disconnect(pid)
     node.tick(2.0, times=5)
 
 
@@ -133,18 +123,17 @@ def out_of_use(node, place):
 @PLACES
 def test_nobody_is_put_beside_a_process_of_which_nothing_tells(node, place):
     """Two pods would have one part of a GPU: one gets it, and the other still computes there."""
-    _, daemon = lose_both_while_one_leaves(node, place)
+    lose_both_while_one_leaves(node, place)
     assert out_of_use(node, place) == [(place[2], place[3])]
     node.open()
     node.serve(node.share("a3", place, owner="pod-3"))
     node.tick(2.0, times=5)
     word = node.word("a3")
-    assert isinstance(word, SliceFailed)
-    assert word.error == "InUse"
+    assert (type(word), word.error) == (SliceFailed, "InUse")
     assert f"used by process {LEAVING} of no known slice" in word.message
     assert out_of_use(node, place) == [(place[2], place[3])]
     assert isinstance(node.word("a1"), SliceReady)
-    ends(node, daemon, LEAVING)
+    ends(node, LEAVING)
     assert out_of_use(node, place) == []
     node.ready(node.share("a4", place, owner="pod-4"))
     assert node.mps.started == 1
@@ -154,7 +143,7 @@ def left_with_a_stranger(node, place):
     """The known tenant ends and is revoked: only the process of which nothing tells is left in the home."""
     stays, daemon = lose_both_while_one_leaves(node, place)
     node.open()
-    ends(node, daemon, 501)
+    ends(node, 501)
     node.take_back(stays)
     node.tick(5.0, times=12)
     assert isinstance(node.word("a1"), SliceQuarantined)
@@ -167,7 +156,7 @@ def test_a_home_is_not_stopped_under_a_process_of_which_nothing_tells(node, plac
     daemon = left_with_a_stranger(node, place)
     assert node.mps.living() == [daemon]
     assert node.word("a1").holders == (f"process {LEAVING}",)
-    ends(node, daemon, LEAVING)
+    ends(node, LEAVING)
     assert isinstance(node.word("a1"), SliceGone)
     assert (node.mps.homes, out_of_use(node, place)) == ({}, [])
 
@@ -197,8 +186,7 @@ def test_a_daemon_that_dies_is_started_again_and_its_tenants_are_told(node, plac
     assert node.agent.snapshot().gpus[place[0]].quarantined  # it takes no new tenant
     node.work()
     for allocation in ("a1", "a2"):
-        word = node.word(allocation)
-        assert isinstance(word, SliceReady)
+        word = node.says(allocation, SliceReady)
         assert (word.containers[0].visible_devices, len(word.warnings)) == (device, 1)
         assert "died once" in word.warnings[0]
     assert node.word("a1").ticket == ticket

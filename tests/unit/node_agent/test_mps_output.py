@@ -41,17 +41,13 @@ GONE_PID = 4_194_304
 )
 def test_a_limit_counts_only_as_it_reads(lines: list[str], memory_mib: int, wrong: str) -> None:
     """535.261 and 550.163 print whole GiB, rounded down; a limit that was not taken must still show."""
-    ordered = MpsLimits(active_thread_percentage=30, memory_mib=memory_mib)
-    assert limits_in(lines).mismatch(ordered) == wrong
+    assert limits_in(lines).mismatch(MpsLimits(active_thread_percentage=30, memory_mib=memory_mib)) == wrong
 
 
 def test_a_pid_that_is_another_process_by_now_is_not_killed() -> None:
     """Between finding a process and killing it, it may end and its pid be given to anybody."""
     processes = Processes()
-    bystander = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
-    assert bystander.stdin is not None
-    assert bystander.stdout is not None
-    try:
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as bystander:
         ending, started_at = HomeTermination(processes), processes.started_at(bystander.pid)
         earlier = MpsProcess(bystander.pid, started_at - 1, is_server=False)
         ending.end(HomeId("h"), (earlier, MpsProcess(GONE_PID, 5, is_server=True)), Deadline(5.0))
@@ -59,11 +55,6 @@ def test_a_pid_that_is_another_process_by_now_is_not_killed() -> None:
         assert bystander.stdout.readline() == b"still here\n"
         ending.end(HomeId("h"), (MpsProcess(bystander.pid, started_at, is_server=False),), Deadline(5.0))
         assert processes.started_at(bystander.pid) == 0
-    finally:
-        bystander.kill()
-        bystander.wait()
-        bystander.stdin.close()
-        bystander.stdout.close()
 
 
 def test_a_client_whose_first_thread_has_ended_is_of_its_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,8 +68,7 @@ def test_a_client_whose_first_thread_has_ended_is_of_its_pod(tmp_path: Path, mon
     monkeypatch.setattr(MpsControl, "servers", lambda *_: (7,))
     monkeypatch.setattr(MpsControl, "state_of", lambda *_: ("ACTIVE", (100,)))
     daemons = MpsDaemons(tmp_path / "r", tmp_path / "control", Processes(proc))
-    seen = daemons.look(WatchMps(1, HomeId("h"), 7, 7, 1000))
-    assert seen.clients == (MpsClient(100, pod),)
+    assert daemons.look(WatchMps(1, HomeId("h"), 7, 7, 1000)).clients == (MpsClient(100, pod),)
 
 
 def _line(text: str) -> str:
@@ -87,15 +77,11 @@ def _line(text: str) -> str:
 
 def test_a_client_that_waits_is_known_until_it_ends(tmp_path: Path) -> None:
     """Whether clients in process namespaces that the daemon cannot see (pid 0) still live is unknown."""
-    log = tmp_path / "control.log"
+    clients = ((os.getpid(), 1000), (os.getppid(), 2000), (GONE_PID, 3000), (0, 4000))
     not_ready = "Server is not ready, push client to pending list"
-    log.write_text(
-        _line(f"NEW CLIENT {os.getpid()} from user 1000: {not_ready}")
-        + _line(f"NEW CLIENT {os.getppid()} from user 2000: {not_ready}")
-        + _line(f"NEW CLIENT {GONE_PID} from user 3000: {not_ready}")
-        + _line(f"NEW CLIENT 0 from user 4000: {not_ready}")
-        + _line("NEW CLIENT 1 from user 5000: Server already exists")
-    )
+    lines = [_line(f"NEW CLIENT {pid} from user {user}: {not_ready}") for pid, user in clients]
+    lines.append(_line("NEW CLIENT 1 from user 5000: Server already exists"))
+    (tmp_path / "control.log").write_text("".join(lines))
     read = ControlLog(tmp_path, Processes())
     read.read()
     assert read.waiting_for_another(1000) == (2000,)
@@ -179,19 +165,15 @@ def test_removing_follows_no_link(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("mode", "left"), [(0o700, 0o711), (0o775, 0o755), (0o755, 0o755)])
 def test_an_mps_directory_of_ours_is_opened_for_passing_only(tmp_path: Path, mode: int, left: int) -> None:
     """A tenant's server has to pass it, and no other user may put a home there."""
-    root = tmp_path / "r"
-    root.mkdir()
-    root.chmod(mode)
-    HomeDirectory(root, HomeId("h")).prepare(OWNER)
-    assert root.stat().st_mode & 0o7777 == left
+    tmp_path.chmod(mode)
+    HomeDirectory(tmp_path, HomeId("h")).prepare(OWNER)
+    assert tmp_path.stat().st_mode & 0o7777 == left
 
 
 def test_an_mps_directory_that_others_can_write_in_is_refused(tmp_path: Path) -> None:
     """As /tmp: another user could put a home there; and closing it would break its users."""
-    root = tmp_path / "r"
-    root.mkdir()
-    root.chmod(0o1777)
+    tmp_path.chmod(0o1777)
     with pytest.raises(MpsError, match=r"mode 1777; it must be ours \(uid \d+\) and not writable by others"):
-        HomeDirectory(root, HomeId("h")).prepare(OWNER)
-    assert root.stat().st_mode & 0o7777 == 0o1777
-    assert list(root.iterdir()) == []
+        HomeDirectory(tmp_path, HomeId("h")).prepare(OWNER)
+    assert tmp_path.stat().st_mode & 0o7777 == 0o1777
+    assert list(tmp_path.iterdir()) == []

@@ -5,7 +5,7 @@ from factories.words import booking_of
 from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Entry, ReadLast, Stream, Write
+from sluice.contracts.bus.events import Entry, ReadLast, Stream
 from sluice.contracts.ids import AllocationId, NodeName, OperationId
 from sluice.contracts.messages import DeviceGrant, Grant, NodeChanged, Revoke, SliceGone, SliceReady
 from sluice_node_agent.core.events import GpuTroubled
@@ -21,14 +21,8 @@ def node(make_node):
 
 
 def _listen(node):
-    said, answer = [], node.answer
-
-    def listening(instruction):
-        if isinstance(instruction, Write) and isinstance(instruction.message, NodeChanged):
-            said.append(instruction.message)
-        answer(instruction)
-
-    node.answer = listening
+    said = []
+    node.on_write[NodeChanged] = said.append
     return said
 
 

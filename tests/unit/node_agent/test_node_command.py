@@ -7,17 +7,19 @@ import os
 import socket
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
-import msgspec
 import pytest
 from factories.agent_driver import short_folder
+from factories.scheduling.allocator import gpu_report
 from factories.words import booking_of
 
 from sluice.contracts import messages as msg
+from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice.contracts.ids import GpuUuid, HomeId, NodeName, RunId
 from sluice_node_agent.core.journal_records import DeviceRecord, NodeRecord, SharedDeviceRecord, SliceRecord, WarmRecord
 from sluice_node_agent.shell import paths
-from sluice_node_agent.shell.commands.machine import NoAgentError, RefusedError, ask_snapshot, run_program
+from sluice_node_agent.shell.commands.machine import RefusedError, ask_snapshot, run_program
 from sluice_node_agent.shell.commands.node_command import run_command
 from sluice_node_agent.shell.commands.text import aligned, shown_text
 from sluice_node_agent.shell.commands.view import shown_by_agent, shown_by_journal
@@ -56,62 +58,35 @@ def booking(name: str, *, share: msg.Share | None = None, start: int = 0) -> msg
     return booking_of(f"{name}_a_1", NODE, (device,), request=name, owner=f"uid-{name}", namespace="team")
 
 
+def made(gi_id: int) -> DeviceRecord:
+    return DeviceRecord(step="made", gi_id=gi_id, uuid=f"MIG-{gi_id}")
+
+
+SHARED = booking("shared", share=msg.Share(mode="mps", uid=1000, memory_mib=2000), start=1)
+PLACE = {"gpu": GPU, "profile": "1g.5gb", "size": 1, "boot_id": "boot-1"}
+TENANT = {"namespace": "team", "uid": 1000}
 RECORDS = (
     NodeRecord(node=NODE, boot_id="boot-1", generation_upto=1000),
-    SliceRecord(
-        booking=booking("alone"), revision=1, phase="ready", devices=(DeviceRecord(step="made", gi_id=7, uuid="MIG-7"),)
-    ),
-    SliceRecord(
-        booking=booking("shared", share=msg.Share(mode="mps", uid=1000, memory_mib=2000), start=1),
-        revision=1,
-        phase="unmaking",
-        devices=(DeviceRecord(step="made", gi_id=8, uuid="MIG-8"),),
-    ),
+    SliceRecord(booking=booking("alone"), revision=1, phase="ready", devices=(made(7),)),
+    SliceRecord(booking=SHARED, revision=1, phase="unmaking", devices=(made(8),)),
     SharedDeviceRecord(
-        home=HomeId("run-h1"),
-        gpu=GPU,
-        profile="1g.5gb",
-        start=1,
-        size=1,
-        namespace="team",
-        uid=1000,
-        phase="ready",
-        boot_id="boot-1",
-        device=DeviceRecord(step="made", gi_id=8, uuid="MIG-8"),
-        daemon=True,
-        pid=4711,
+        home=HomeId("run-h1"), start=1, phase="ready", device=made(8), daemon=True, pid=4711, **PLACE, **TENANT
     ),
-    WarmRecord(gpu=GPU, gi_id=9, profile="1g.5gb", start=2, size=1, boot_id="boot-1"),
+    WarmRecord(gi_id=9, start=2, **PLACE),
 )
 
 
-def report(**changes) -> msg.GpuReport:
+def report(index: int = 3, **changes) -> msg.GpuReport:
     instances = tuple(
         msg.InstanceReport(gi_id=gi_id, profile="1g.5gb", start=gi_id - 7, size=1, uuid=uuid)
         for gi_id, uuid in ((10, "MIG-10"), (9, ""), (8, "MIG-8"), (7, "MIG-7"))
     )
-    plain = msg.GpuReport(
-        uuid=GPU,
-        index=3,
-        model="NVIDIA A100",
-        memory_mib=40960,
-        multiprocessors=108,
-        mig_enabled=True,
-        memory_slices=8,
-        compute_slices=7,
-        profiles=(),
-        instances=instances,
-        creatable={},
-    )
-    return msgspec.structs.replace(plain, **changes)
+    return gpu_report(NODE, index, **{"uuid": GPU, "instances": instances} | changes)
 
 
 def test_check_says_what_it_finds_to_who_may_not_look_into_the_data_folder(data, monkeypatch, capsys):
     """Another user than the agent's gets a traceback, and hears nothing of driver, GPUs and rights."""
-
-    def exists(_):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
+    exists = Mock(side_effect=PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
     monkeypatch.delenv("SLUICE_NODE_AGENT_FLEET_FILE")
     monkeypatch.setattr(HardwareFile, "exists", property(exists))
     run_command(["check", "--node", NODE])
@@ -131,8 +106,8 @@ def test_the_page_names_everything_a_person_needs():
         "node n1.example, from its journal and devices: no agent answers",
         "boot boot-1  driver 580",
         "",
-        "GPU  MODEL        MEMORY     MIG  STATE  UUID",
-        "3    NVIDIA A100  40960 MiB  on   ok     GPU-0a",
+        "GPU  MODEL                  MEMORY     MIG  STATE  UUID",
+        "3    NVIDIA A100-SXM4-40GB  40960 MiB  on   ok     GPU-0a",
         "",
         "GPU  PROFILE  AT   MIG DEVICE           OF",
         "3    1g.5gb   0:1  MIG-7                alone_a_1",
@@ -157,20 +132,13 @@ def test_what_an_agent_says_is_shown_with_the_homes_of_its_journal():
     )  # fmt: skip
     gpus = (
         report(daemons=(daemon,), quarantined=(msg.PlacementReport(start=4, size=4),)),
-        report(uuid=GpuUuid("GPU-0b"), index=4, instances=(), healthy=False, lost=True, health_message="Xid 79"),
+        report(4, uuid=GpuUuid("GPU-0b"), instances=(), healthy=False, lost=True, health_message="Xid 79"),
     )
+    alone = msg.SliceReport(booking=booking("alone"), revision=1, state="quarantined", revoked=True)
     snapshot = msg.NodeSnapshot(
-        node=NODE,
-        boot_id="boot-1",
-        agent_run=RunId("run"),
-        generation=12,
-        driver_version="580",
-        gpus=gpus,
-        slices=(msg.SliceReport(booking=booking("alone"), revision=1, state="quarantined", revoked=True),),
-        modes=("exclusive", "mps"),
-        toolkit_version="1.20.0",
-        warnings=("the journal was lost",),
-    )
+        node=NODE, boot_id="boot-1", agent_run=RunId("run"), generation=12, driver_version="580", gpus=gpus,
+        slices=(alone,), modes=("exclusive", "mps"), toolkit_version="1.20.0", warnings=("the journal was lost",),
+    )  # fmt: skip
     lines = shown_text(shown_by_agent(snapshot, RECORDS)).splitlines()
     assert lines[0] == "node n1.example, from its agent (run run, generation 12)"
     assert lines[1] == "boot boot-1  driver 580  toolkit 1.20.0  modes exclusive, mps"
@@ -191,7 +159,7 @@ def test_columns_stay_below_each_other():
 
 def test_a_node_is_shown_from_its_journal_without_touching_it(data, capsys):
     """It is asked in an emergency: it must not lock out an agent, nor change what it shows."""
-    HardwareFile(paths.hardware_path(data, NODE)).make(_fleet_node(data))
+    _ran_once(data)
     directory = paths.agent_directory(data, NODE)
     journal = Journal(directory, NODE)
     journal.append(list(RECORDS))
@@ -204,16 +172,15 @@ def test_a_node_is_shown_from_its_journal_without_touching_it(data, capsys):
     assert {path: path.read_bytes() for path in directory.iterdir()} == before
 
 
-def _fleet_node(data: Path):
-    from sluice.contracts.fleet_file.fleet_spec import parse_fleet  # noqa: PLC0415 - one use
-
-    return parse_fleet((data.parent / "fleet.toml").read_text(), origin="test").nodes[0]
+def _ran_once(data: Path):
+    """An agent of the node has run with this folder: there is hardware."""
+    HardwareFile(paths.hardware_path(data, NODE)).make(parse_fleet(FLEET, origin="test").nodes[0])
 
 
 def test_an_agent_that_cannot_be_asked_is_not_said_to_be_away(data, monkeypatch, capsys):
     """Its path leaves no room for a socket; it may run, and know more than its journal."""
     long = data.parent / ("x" * 80)
-    HardwareFile(paths.hardware_path(long, NODE)).make(_fleet_node(data))
+    _ran_once(long)
     assert run_command(["show", "--data", str(long)]) == 1
     assert "longer than 107 bytes" in capsys.readouterr().out
 
@@ -246,16 +213,15 @@ def test_a_wrong_setting_is_a_finding(data, monkeypatch, capsys):
     assert "tick_s" in told["findings"][0]["what"]
 
 
-def test_a_fleet_file_that_is_not_there_is_a_finding(data, monkeypatch, capsys):
-    monkeypatch.setenv("SLUICE_NODE_AGENT_FLEET_FILE", str(data / "none.toml"))
+@pytest.mark.parametrize(
+    ("setting", "file", "said"),
+    [("FLEET_FILE", "/none.toml", "/none.toml cannot be read"), ("MPS_CONTROL", "/no/mps", "/no/mps does not exist")],
+)
+def test_a_file_that_is_not_there_is_a_finding(data, monkeypatch, capsys, setting, file, said):
+    """Who checks a node before its first start gets a traceback, or is told that all is well."""
+    monkeypatch.setenv(f"SLUICE_NODE_AGENT_{setting}", file)
     assert run_command(["check"]) == 1
-    assert "none.toml cannot be read" in capsys.readouterr().out
-
-
-def test_an_mps_program_that_is_not_there_is_a_finding(data, monkeypatch, capsys):
-    monkeypatch.setenv("SLUICE_NODE_AGENT_MPS_CONTROL", "/nowhere/mps")
-    assert run_command(["check"]) == 1
-    assert "/nowhere/mps does not exist" in capsys.readouterr().out
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", [["check"], ["show"], ["release-quarantine", "a"]])
@@ -269,24 +235,22 @@ def test_several_nodes_must_be_told_apart(data, command, capsys):
         assert run_command([*command, "--node", "n2.example"]) == 0
 
 
-def test_a_node_that_the_fleet_does_not_have_is_told(data, capsys):
+def test_a_node_that_is_not_there_is_told(data, monkeypatch, capsys):
+    """Who mistypes a name, or sets none, would be shown another node, or an empty one."""
     assert run_command(["check", "--node", "n3"]) == 2
     assert "has no node 'n3'" in capsys.readouterr().err
+    monkeypatch.delenv("SLUICE_NODE_AGENT_FLEET_FILE")
+    assert run_command(["show"]) == 2
+    assert "SLUICE_NODE_AGENT_NODES" in capsys.readouterr().err
 
 
 def test_the_only_node_of_a_data_folder_needs_no_name(data, monkeypatch, capsys):
-    HardwareFile(paths.hardware_path(data, NODE)).make(_fleet_node(data))
+    _ran_once(data)
     Journal(paths.agent_directory(data, NODE), NODE).close()
     for name in ("SLUICE_NODE_AGENT_FLEET_FILE", "SLUICE_DATA_DIR"):
         monkeypatch.delenv(name)
     assert run_command(["show", "--data", str(data)]) == 0
     assert capsys.readouterr().out.startswith("node n1.example,")
-
-
-def test_no_node_at_all_is_told(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("SLUICE_DATA_DIR", str(tmp_path))
-    assert run_command(["show"]) == 2
-    assert "SLUICE_NODE_AGENT_NODES" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["chek"], ["release-quarantine"], ["show", "--nod"]])
@@ -302,14 +266,6 @@ def test_without_an_agent_nothing_can_be_released(data, capsys):
     said = capsys.readouterr()
     assert said.err.startswith("sluice-node-agent: no agent of node n1.example runs here: no process answers at ")
     assert said.out == ""
-
-
-def test_a_socket_that_a_killed_agent_left_is_no_agent(tmp_path):
-    place = tmp_path / "control.sock"
-    with socket.socket(socket.AF_UNIX) as left:
-        left.bind(str(place))
-    with pytest.raises(NoAgentError, match="no process answers"):
-        ask_snapshot(place, NODE)
 
 
 def test_an_agent_that_hangs_is_told_within_a_bound(tmp_path, monkeypatch):
@@ -351,10 +307,8 @@ def test_a_program_that_hangs_is_ended(monkeypatch):
     assert (ran.code, ran.said) == (None, "it did not end within 0.2 s")
 
 
-def test_a_program_that_is_not_there_is_told(tmp_path):
-    assert run_program((str(tmp_path / "none"),)).code is None
-
-
-def test_a_programs_words_are_taken_from_both_streams():
+def test_a_programs_words_are_taken_from_both_streams(tmp_path):
+    """The reason why a tool failed would not be read; one that is not there has none, and no code."""
     ran = run_program(("/bin/sh", "-c", "echo one; echo two >&2; cat; exit 3"))
     assert (ran.code, sorted(ran.said.split())) == (3, ["one", "two"])
+    assert run_program((str(tmp_path / "none"),)).code is None

@@ -1,27 +1,12 @@
 """Journal and ledger lost while slices are made or unmade: what is left behind goes, and nothing of anybody's does."""
 
 import pytest
-from factories.gpus.shared_devices import compute_modes
+from factories.crashes import deaths
+from factories.gpus.shared_devices import KINDS, SMALL, WHOLE, booked, compute_modes
 
-from sluice.contracts.bus.events import Ticked, Write
+from sluice.contracts.bus.events import Ticked
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceQuarantined, SliceReady
 from sluice_node_agent.core import instructions as do
-
-SMALL = (0, "2g.10gb", 4, 2)
-WHOLE = (2, None, 0, 8)
-KINDS = ("exclusive", "share", "share of a whole GPU", "whole GPU")
-STEPS_MAX = 60
-
-
-def booking_of(node, kind):
-    match kind:
-        case "exclusive":
-            return node.booking("a1", SMALL)
-        case "share":
-            return node.share("a1", SMALL)
-        case "share of a whole GPU":
-            return node.share("a1", WHOLE)
-    return node.booking("a1", WHOLE)
 
 
 def calm(node):
@@ -50,31 +35,23 @@ def foreign(node):
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_that_was_being_made_stays_on_a_gpu_for_ever(make_node, kind):
     """Its place would be lost to everybody until a person removes it by hand."""
-    for steps in range(STEPS_MAX):
+    for death in deaths(least=5):
         node = make_node()
-        node.order(node.grant(booking_of(node, kind)))
-        if node.work(own_max=steps):
-            break
+        node.order(node.grant(booked(node, kind)))
+        death.strikes(node)
         node.lose_both()
         calm(node)
-        assert is_ready(node) or what_is_left(node) == [], f"after {steps} steps"
-    else:
-        pytest.fail(f"more than {STEPS_MAX} steps")
-    assert steps > 4
+        assert is_ready(node) or what_is_left(node) == [], f"after {death.steps} steps"
 
 
 def half_unmade(make_node, kind):
     """Nodes on which such a slice was being taken back when the agent stopped, each a step further."""
-    for steps in range(STEPS_MAX):
+    for death in deaths(least=4):
         node = make_node()
-        booking = booking_of(node, kind)
-        node.serve(booking)
-        node.order(node.revoke(booking))
-        if node.work(own_max=steps):
-            assert steps > 3
-            return
-        yield steps, node
-    pytest.fail(f"more than {STEPS_MAX} steps")
+        node.order(node.revoke(node.serve(booked(node, kind))))
+        death.strikes(node)
+        if not death.ended:
+            yield death.steps, node
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -88,32 +65,24 @@ def test_nothing_that_was_being_unmade_stays_on_a_gpu_for_ever(make_node, kind):
 
 def test_a_slice_that_is_taken_back_unmade_does_not_keep_what_is_in_its_way(make_node):
     """A whole GPU would be quarantined for good, by a daemon without tenants and a slice that never was."""
-    for steps in range(STEPS_MAX):
+    for death in deaths():
         node = make_node()
-        node.order(node.grant(booking_of(node, "share of a whole GPU")))
-        assert not node.work(own_max=steps)
+        node.order(node.grant(booked(node, "share of a whole GPU")))
+        death.strikes(node)
         if node.tickets.names():
             break  # it is known again, and has its GPU
         node.lose_both()
         node.order(node.revoke(node.booking("a2", WHOLE, owner="pod-2")))
         calm(node)
-        assert isinstance(node.word("a2"), SliceGone), f"after {steps} steps: {node.word('a2')}"
-        assert what_is_left(node) == [], f"after {steps} steps"
-    else:
-        pytest.fail(f"more than {STEPS_MAX} steps")
-    assert steps > 4
+        assert isinstance(node.word("a2"), SliceGone), f"after {death.steps} steps: {node.word('a2')}"
+        assert what_is_left(node) == [], f"after {death.steps} steps"
+    assert death.steps > 4
 
 
 def what_is_left_when_it_is_said_to_be_gone(node):
     """All that is on the node in the moments in which a slice is said to be gone."""
-    left, answer = [], node.answer
-
-    def listening(instruction):
-        if isinstance(instruction, Write) and isinstance(instruction.message, SliceGone):
-            left.extend(what_is_left(node))
-        answer(instruction)
-
-    node.answer = listening
+    left = []
+    node.on_write[SliceGone] = lambda _: left.extend(what_is_left(node))
     return left
 
 
@@ -195,41 +164,40 @@ def test_while_a_ticket_is_doubted_nothing_is_cleared_away(node):
     assert set(foreign(node)) == {(0, "2g.10gb", 4), (1, "2g.10gb", 4)}
 
 
-@pytest.mark.parametrize("why", ["a ticket is doubted", "a process is there"])
-def test_a_whole_gpu_that_serves_a_daemon_of_nobody_known_is_out_of_use(node, why):
+def out_of_use(node):
+    """The places of the whole GPU that take no slice."""
+    return [(span.start, span.size) for span in node.agent.snapshot().gpus[2].quarantined]
+
+
+def test_a_whole_gpu_that_serves_a_daemon_of_nobody_known_is_out_of_use(node):
     """Such a GPU would be granted to pods that wait for ever: nothing that is seen there says that it is not free."""
     node.serve(node.share("a1", WHOLE))
-    (ticket,) = node.tickets.names()
-    if why == "a ticket is doubted":
-        (node.tmp_path / "tickets" / ticket / "slice.json").write_text("{}")
-    else:
-        node.tickets.remove(ticket)
-        node.mps.enter(77, node.gpus[2], "pod-1")
+    node.tickets.remove(*node.tickets.names())
+    node.mps.enter(77, node.gpus[2], "pod-1")
     node.lose_both()
     calm(node)
-    assert [(span.start, span.size) for span in node.agent.snapshot().gpus[2].quarantined] == [(0, 8)]
-    if why == "a process is there":
-        node.mps.leave(77)
-        node.tick(30.0, times=3)
-        assert what_is_left(node) == []
-        assert node.agent.snapshot().gpus[2].quarantined == ()
+    assert out_of_use(node) == [(0, 8)]
+    node.mps.leave(77)
+    node.tick(30.0, times=3)
+    assert (what_is_left(node), out_of_use(node)) == ([], [])
 
 
 def test_a_share_that_is_put_beside_a_daemon_of_nobody_known_changes_nothing_for_its_tenants(node):
-    """The GPU would take processes that go past the daemon, beside a pod whose ticket is doubted."""
+    """The GPU would take processes that go past the daemon, beside a pod whose ticket is doubted; or be granted."""
     node.serve(node.share("a1", WHOLE))
     (ticket,) = node.tickets.names()
     (node.tmp_path / "tickets" / ticket / "slice.json").write_text("{}")
     node.lose_both()
-    node.order(node.grant(node.share("a2", WHOLE, namespace="team-b", owner="pod-2")))
+    other = node.share("a2", WHOLE, namespace="team-b", owner="pod-2")
+    node.order(node.grant(other))
     calm(node)
     assert isinstance(node.word("a2"), SliceFailed)
-    node.order(node.revoke(node.share("a2", WHOLE, namespace="team-b", owner="pod-2")))
+    node.order(node.revoke(other))
     node.tick(30.0, times=3)
     assert isinstance(node.word("a2"), SliceGone)
     assert compute_modes(node)[2]
     assert len(node.mps.living()) == 1
-    assert [(span.start, span.size) for span in node.agent.snapshot().gpus[2].quarantined] == [(0, 8)]
+    assert out_of_use(node) == [(0, 8)]
 
 
 def test_before_the_node_is_opened_nothing_is_cleared_away(node):
@@ -244,8 +212,7 @@ def test_before_the_node_is_opened_nothing_is_cleared_away(node):
 
 def half_made(node, gpu=0, allocation="a1"):
     node.own_done.clear()
-    place = (gpu, *SMALL[1:])
-    node.order(node.grant(node.booking(allocation, place)))
+    node.order(node.grant(node.booking(allocation, (gpu, *SMALL[1:]))))
     while not (node.own_done and type(node.own_done[-1]).__name__ == "VerifyInstance"):
         assert not node.work(own_max=1)
     assert any(isinstance(each, do.CreateGpuInstance) for each in node.own_done)

@@ -24,8 +24,20 @@ INSTANCE = InstanceReport(gi_id=3, profile="2g.10gb", start=4, size=2, uuid="")
 EMPTY = (gpu_report("node", 0, uuid=GPU),)
 
 
-class Refusing:
-    def __init__(self, kind, seen):
+class Made:
+    """A driver that does what it is asked for."""
+
+    def _do(self, *_args, **_kwargs):
+        return 3
+
+    create_gpu_instance = destroy_gpu_instance = set_exclusive_process = _do
+
+    def instance_at(self, *_args):
+        """Nothing is there yet."""
+
+
+class Refusing(Made):
+    def __init__(self, kind, seen=list):
         self.kind, self.seen = kind, seen
         self.marked = []
 
@@ -37,8 +49,10 @@ class Refusing:
 
     create_gpu_instance = destroy_gpu_instance = set_exclusive_process = _refuse
 
-    def instance_at(self, *_args):
-        """Nothing is there yet."""
+
+def refused(marks, kind, order):
+    with pytest.raises(DeviceError, match="refused by the test"):
+        marks.carry_out(Refusing(kind), order)
 
 
 def there(tmp_path, boot="boot-1"):
@@ -67,8 +81,7 @@ def test_a_refused_creation_leaves_no_mark(marks, tmp_path, kind):
 def test_what_is_ours_keeps_its_mark_when_another_is_refused_there(marks, tmp_path, kind, order, mark):
     """A slice is created where an idle instance could not be destroyed: after a lost journal that would be orphaned."""
     marks.carry_out(Made(), order)
-    with pytest.raises(DeviceError):
-        marks.carry_out(Refusing(kind, lambda: None), order)
+    refused(marks, kind, order)
     assert there(tmp_path) == [mark]
 
 
@@ -78,16 +91,12 @@ def test_a_step_of_which_nobody_knows_whether_it_was_taken_leaves_its_mark(marks
     """An instance, or a mode, that exists after all would be orphaned for good."""
     if order is DESTROY:
         marks.carry_out(Made(), CREATE)
-    with pytest.raises(DeviceError):
-        marks.carry_out(Refusing(kind, lambda: None), order)
+    refused(marks, kind, order)
     assert there(tmp_path) == [mark]
 
 
 class Taken(Refusing):
     """An administrator changed the layout since the last reading, and a creation is refused for an unclear reason."""
-
-    def __init__(self):
-        super().__init__(DeviceErrorKind.UNKNOWN, lambda: None)
 
     def instance_at(self, gpu, profile_id, start, size):
         return 5 if (gpu, profile_id, start, size) == (GPU, CREATE.profile_id, 4, 2) else None
@@ -96,22 +105,12 @@ class Taken(Refusing):
 def test_where_an_instance_is_no_mark_is_put_and_nothing_is_doubted(marks, tmp_path):
     """An agent that died in that moment would take what an administrator has made for its own, and destroy it."""
     marks.found(EMPTY)
-    backend = Taken()
+    backend = Taken(DeviceErrorKind.UNKNOWN)
     with pytest.raises(InsufficientResourcesError, match="GPU instance 5 is at 4:2 already"):
         marks.carry_out(backend, CREATE)
     assert backend.marked == [], "the driver was asked, and might have died over it"
     assert OwnershipMarks(tmp_path / "marks", "boot-1").unmarked() == ()
     assert there(tmp_path) == []
-
-
-class Made:
-    def _do(self, *_args, **_kwargs):
-        return 3
-
-    create_gpu_instance = destroy_gpu_instance = set_exclusive_process = _do
-
-    def instance_at(self, *_args):
-        """Nothing is there yet."""
 
 
 def test_a_mark_ends_with_its_instance_and_with_the_boot(marks, tmp_path):
@@ -156,18 +155,15 @@ def test_marks_that_somebody_removed_say_nothing_before_the_next_boot(tmp_path, 
 def test_what_a_refusal_may_have_made_is_doubted_until_it_is_known(marks, tmp_path, kind):
     """An instance that is there after all would be taken for somebody else's when the journal is lost."""
     marks.found(EMPTY)
-    with pytest.raises(DeviceError):
-        marks.carry_out(Refusing(kind, lambda: None), CREATE)
-    with pytest.raises(DeviceError):  # the next attempt finds the place taken
-        marks.carry_out(Refusing(DeviceErrorKind.INSUFFICIENT_RESOURCES, lambda: None), CREATE)
+    refused(marks, kind, CREATE)
+    refused(marks, DeviceErrorKind.INSUFFICIENT_RESOURCES, CREATE)  # the next attempt finds the place taken
     again = OwnershipMarks(tmp_path / "marks", "boot-1")
     assert (again.found(()), again.unmarked()) == ((), (PLACE,))
     again.found((replace(EMPTY[0], instances=(INSTANCE,)),))
     assert again.unmarked() == (PLACE,)
     again.found(EMPTY)
     assert again.unmarked() == OwnershipMarks(tmp_path / "marks", "boot-1").unmarked() == ()
-    with pytest.raises(DeviceError):
-        again.carry_out(Refusing(kind, lambda: None), CREATE)
+    refused(again, kind, CREATE)
     again.carry_out(Made(), CREATE)
     assert (again.found(()), again.unmarked()) == ((PLACE,), ())
 
@@ -175,17 +171,8 @@ def test_what_a_refusal_may_have_made_is_doubted_until_it_is_known(marks, tmp_pa
 def test_strange_lines_are_no_marks(tmp_path):
     """A line that says nothing, or that a killed agent wrote half, must not stop an agent nor pass for a place."""
     (tmp_path / "marks").mkdir()
-    strange = (
-        "+ GPU-1",
-        "+ GPU-1 x 2",
-        "+ GPU-1 1 \u00b2",
-        "* GPU-1 1 1",
-        "",
-        "+ GPU-1 4 2",
-        "+ GPU-1 0 4 5",
-        "- GPU-2 4 2",
-    )
-    (tmp_path / "marks" / "places").write_text("\n".join(("boot-1", *strange, "+ GPU-1 6 1")))
+    strange = ("+ GPU-1", "+ GPU-1 x 2", "+ GPU-1 1 \u00b2", "* GPU-1 1 1", "", "+ GPU-1 0 4 5", "- GPU-2 4 2")
+    (tmp_path / "marks" / "places").write_text("\n".join(("boot-1", *strange, "+ GPU-1 4 2", "+ GPU-1 6 1")))
     marks = OwnershipMarks(tmp_path / "marks", "boot-1")
     assert marks.found(()) == (PLACE,)
     marks.carry_out(Made(), SetComputeMode(1, GPU, exclusive_process=True))
@@ -222,7 +209,7 @@ def test_nothing_is_made_without_a_mark(marks, tmp_path):
     """A full disk must not leave an instance that looks foreign; the reason is reported."""
     shutil.rmtree(tmp_path / "marks")
     (tmp_path / "marks").touch()
-    backend = Refusing(DeviceErrorKind.UNKNOWN, lambda: None)
+    backend = Refusing(DeviceErrorKind.UNKNOWN)
     with pytest.raises(OwnershipMarkError, match=r"the mark of a place on GPU-1 cannot be kept: .*Not a directory"):
         marks.carry_out(backend, CREATE)
     assert backend.marked == []
@@ -237,9 +224,8 @@ def test_a_gpu_is_read_although_a_mark_cannot_be_removed(new_node, monkeypatch):
     with monkeypatch.context() as full:
         full.setattr(ownership_file.os, "write", lambda *_: 0)
         assert new_node.marks.carry_out(new_node.backend, ReadGpu(2, gpu)) == GpuRead(2, new_node.backend.read_gpu(gpu))
-        assert OwnershipMark(gpu, 4, 2) in OwnershipMarks(
-            new_node.tmp_path / "marks", new_node.backend.boot_id()
-        ).found(())
+        again = OwnershipMarks(new_node.tmp_path / "marks", new_node.backend.boot_id())
+        assert OwnershipMark(gpu, 4, 2) in again.found(())
     new_node.marks.carry_out(new_node.backend, ReadGpu(3, gpu))
     assert new_node.marks.found(()) == ()
 
@@ -247,8 +233,7 @@ def test_a_gpu_is_read_although_a_mark_cannot_be_removed(new_node, monkeypatch):
 def test_what_was_made_at_a_doubted_place_was_made_although_the_disk_is_full(marks, monkeypatch):
     """It would be orphaned: its id is in no journal if its creation was refused."""
     marks.found(EMPTY)
-    with pytest.raises(DeviceError):
-        marks.carry_out(Refusing(DeviceErrorKind.UNKNOWN, lambda: None), CREATE)
+    refused(marks, DeviceErrorKind.UNKNOWN, CREATE)
     write, room = ownership_file.os.write, [1]
     monkeypatch.setattr(ownership_file.os, "write", lambda *args: write(*args) if room and room.pop() else 0)
     assert marks.carry_out(Made(), CREATE) == GpuInstanceCreated(1, 3)
@@ -259,8 +244,7 @@ def test_what_was_made_at_a_doubted_place_was_made_although_the_disk_is_full(mar
 def test_what_is_not_there_to_be_destroyed_has_no_mark(marks, tmp_path, kind):
     """Somebody else has destroyed it, and may make another."""
     marks.carry_out(Made(), CREATE)
-    with pytest.raises(DeviceError):
-        marks.carry_out(Refusing(kind, lambda: None), DESTROY)
+    refused(marks, kind, DESTROY)
     assert there(tmp_path) == []
 
 

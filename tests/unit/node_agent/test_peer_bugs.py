@@ -1,38 +1,16 @@
 """Known faults of other systems on a node: one test each that shows they are not ours (docs/peer-bugs.md)."""
 
-from pathlib import Path
-
 import pytest
+from factories.crashes import deaths
+from factories.gpus.admin_layouts import admin_makes
 
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceReady
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyComputeInstance, DestroyGpuInstance
-from sluice_node_agent.simulated.hardware_file import Instance, Process
-
-
-def foreign(node, profile="1g.5gb", start=6, size=1, uuid="MIG-by-hand"):
-    """An administrator creates an instance by hand."""
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.append(Instance(gi_id=99, profile=profile, start=start, size=size, uuid=uuid))
 
 
 def destroyed(node):
     """What was destroyed on devices, in order."""
     return [each for each in node.own_done if isinstance(each, (DestroyComputeInstance, DestroyGpuInstance))]
-
-
-def spoil(path: Path, damage: str) -> None:
-    """What disks and people do to a file."""
-    data = path.read_bytes()
-    match damage:
-        case "flipped":
-            middle = len(data) // 2
-            path.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
-        case "torn":
-            path.write_bytes(data[: len(data) // 2])
-        case "emptied":
-            path.write_bytes(b"")
-        case _:
-            path.unlink()
 
 
 HALF = (0, "3g.20gb", 4, 4)
@@ -73,38 +51,32 @@ def test_a_slice_is_ready_only_when_its_instance_reads_back(node, monkeypatch):
 def test_a_slice_in_use_keeps_no_other_waiting(node):
     """HAMi 2.4: the loop that frees slices ended at the first that is in use, and delayed all others of the node."""
     stuck, free = ready(node), ready(node, "a2", OTHER_HALF)
-    uuid = node.word("a1").devices[0].uuid
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].processes.append(Process(pid=7, owner="pod-a1", device=uuid))
+    node.mps.enter(7, node.word("a1").devices[0].uuid, "pod-a1")
     node.take_back(stuck, free)
     assert isinstance(node.word("a2"), SliceGone)
     assert not isinstance(node.word("a1"), SliceGone)
 
 
-def test_what_was_begun_and_never_finished_is_given_back_when_its_pod_is_gone(make_node):
+@pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
+def test_what_was_begun_and_never_finished_is_given_back_when_its_pod_is_gone(make_node, executed):
     """DRA driver #840, #1278: claims that were being prepared when their pod went kept their device for ever."""
-    steps, ended = 0, False
-    while not ended:
+    for death in deaths(executed=executed, least=12):
         node = make_node()
-        booking = node.booking("a1", HALF)
+        booking = node.booking("a1", HALF, (1, "1g.5gb", 6, 1))
         node.order(node.grant(booking))
-        ended = node.work(own_max=steps)
+        death.strikes(node)
         node.stop()
-        node.put(f"sluice.ledger.{node.name.replace('.', '_')}.a1", node.revoke(booking))
+        node.put("sluice.ledger.n1_example.a1", node.revoke(booking))
         node.live()
-        assert isinstance(node.word("a1"), SliceGone), steps
-        assert (node.instances(), node.tickets.names()) == ([], ()), steps
-        steps += 1
-    assert steps >= 8
+        assert isinstance(node.word("a1"), SliceGone), death.steps
+        assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ()), death.steps
 
 
 @pytest.mark.parametrize("damage", ["flipped", "torn", "emptied", "removed"])
 def test_a_damaged_journal_is_told_of_and_ends_no_agent(node, damage):
     """DRA driver #1100: a corrupt checkpoint ended every start, and no event said why."""
     ready(node)
-    node.stop()
-    path = next(path for path in (node.tmp_path / "agent").iterdir() if path.name == "journal")
-    spoil(path, damage)
+    node.spoil_journal(damage)
     node.begin()
     assert node.agent.snapshot().warnings, "no warning"
     node.open()
@@ -123,8 +95,7 @@ def test_a_device_that_vanished_with_nobody_watching_is_made_again_before_anybod
     node.lose_instances()
     node.live()
     node.tick(2.0, times=30)
-    after = node.word("a1")
-    assert isinstance(after, SliceReady)
+    after = node.says("a1", SliceReady)
     assert node.tickets.names() == (after.ticket,)
     assert after.ticket != before.ticket
     assert after.devices[0].uuid == node.hardware.read().gpus[0].instances[0].uuid
@@ -162,8 +133,7 @@ def test_a_reading_forgets_no_daemon_and_starts_none_twice(node):
     node.tick(5.0, times=30)
     node.live()
     assert (len(node.mps.living()), node.mps.started) == (1, 1)
-    node.take_back(booking)
-    assert isinstance(node.word("a1"), SliceGone)
+    node.gone(booking)
     assert node.mps.living() == []
 
 
@@ -171,9 +141,7 @@ def test_a_gpu_instance_without_its_compute_instance_is_found_and_undone(node):
     """DRA driver #1452, FaST-GShare 3.6.12, InstaSlice: the rollback did not find it, or the error was lost."""
     node.fault(ci_fails=1)
     node.serve(node.booking("a1", HALF))
-    failed = node.word("a1")
-    assert isinstance(failed, SliceFailed)
-    assert failed.message
+    assert node.says("a1", SliceFailed).message
     assert (node.instances(), node.tickets.names()) == ([], ())
 
 
@@ -191,8 +159,7 @@ def test_two_orders_of_one_profile_get_two_instances(node):
     for allocation, at in (("a1", HALF), ("a2", OTHER_HALF)):
         node.order(node.grant(node.booking(allocation, at, owner=f"pod-{allocation}")))
     node.work()
-    devices = [node.word(each).devices[0].uuid for each in ("a1", "a2")]
-    assert len(set(devices)) == 2
+    assert len({node.word(each).devices[0].uuid for each in ("a1", "a2")}) == 2
     assert node.instances() == [("3g.20gb", 0, 4), ("3g.20gb", 4, 4)]
 
 
@@ -218,9 +185,9 @@ def test_an_agent_that_could_not_begin_a_slice_is_ready_for_the_next(node):
 
 def test_instances_that_somebody_made_by_hand_end_no_agent_and_stay(new_node):
     """DRA driver #149, #473: MIG devices made out of band ended the plugin, at its start or while it ran."""
-    foreign(new_node)
+    admin_makes(new_node, "1g.5gb", 6, 1)
     new_node.live()
-    foreign(new_node, start=5, uuid="")  # half made: without a compute instance
+    admin_makes(new_node, "1g.5gb", 5, 1, uuid="")  # half made: without a compute instance
     new_node.tick(5.0, times=30)
     (gpu, *_) = new_node.agent.snapshot().gpus
     assert [(each.start, each.allocation) for each in gpu.instances] == [(5, None), (6, None)]
@@ -241,7 +208,7 @@ def test_a_device_that_a_monitor_holds_is_tried_again_and_given_up_by_nobody(nod
 
 def test_no_form_of_a_uuid_is_needed(new_node):
     """HAMi #1950: the MIG UUID of a newer driver could not be parsed, and all of a node's devices became unhealthy."""
-    foreign(new_node, uuid="MIG-GPU-5fd4f/7/0 of the next driver")
+    admin_makes(new_node, "1g.5gb", 6, 1, uuid="MIG-GPU-5fd4f/7/0 of the next driver")
     new_node.live()
     ready(new_node, device=OTHER_HALF)
     report = new_node.agent.snapshot().gpus[0]

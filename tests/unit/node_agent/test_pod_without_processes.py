@@ -2,12 +2,12 @@
 
 import asyncio
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from factories.cluster.pod_cgroups import CGROUPS, names_of, pod_cgroups
+from factories.gpus.shared_devices import KINDS, booked
 
 from sluice.contracts.messages import SliceGone, SliceQuarantined
 from sluice_node_agent.core import instructions as do
@@ -17,7 +17,7 @@ from sluice_node_agent.dra.cdi_files import file_name
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.runner.pod_volumes import PodProcesses
 
-INSTANCE, WHOLE, HOME = (0, "3g.20gb", 4, 4), (2, None, 0, 1), (2, None, 0, 1)
+INSTANCE, WHOLE = (0, "3g.20gb", 4, 4), (2, None, 0, 1)
 LEFT = (PodProcess(41, "python"), PodProcess(42, "tee", in_kernel=True))
 
 
@@ -32,25 +32,17 @@ def _ready(node, *bookings):
     return bookings[0]
 
 
-def _steps(node):
-    return [type(step) for step in node.own_done if not isinstance(step, do.SaveJournal)]
-
-
-def _bookings(node):
-    return [node.booking("a1", INSTANCE), node.booking("a1", WHOLE), node.share("a1", HOME)]
-
-
-@pytest.mark.parametrize("mode", [0, 1, 2], ids=["instance", "whole GPU", "share"])
-def test_a_device_is_kept_while_a_process_of_its_pod_lives_that_holds_nothing(node, mode):
-    booking = _ready(node, _bookings(node)[mode])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_device_is_kept_while_a_process_of_its_pod_lives_that_holds_nothing(node, kind):
+    """It may open the device again, beside the next tenant."""
+    booking = _ready(node, booked(node, kind))
     node.pods["pod-1"] = LEFT[:1]
     node.take_back(booking)
     node.tick(0.25, times=100)
-    assert not {do.DestroyComputeInstance, do.DestroyGpuInstance, do.StopMps} & set(_steps(node))
+    assert not {do.DestroyComputeInstance, do.DestroyGpuInstance, do.StopMps} & set(node.steps())
     assert node.word("a1").message == "processes of its pod still run: python 41"
     assert node.word("a1").holders == ("python 41",)
     assert isinstance(node.word("a1"), SliceQuarantined)
-
     node.pods.clear()
     node.tick(node.config.look_for_tenants_s)
     assert isinstance(node.word("a1"), SliceGone), "it is given back with the next look"
@@ -58,13 +50,13 @@ def test_a_device_is_kept_while_a_process_of_its_pod_lives_that_holds_nothing(no
 
 
 def test_where_processes_cannot_be_looked_for_nothing_is_given_back_and_it_is_said(node):
+    """The next tenant would find the last one still at work, or its place stay booked for no visible reason."""
     booking = _ready(node, node.booking("a1", INSTANCE))
     node.unseen = "only its own; set hostPID: true in the agent's pod"
     node.take_back(booking)
     node.tick(times=40)
-    assert isinstance(node.word("a1"), SliceQuarantined)
-    assert "set hostPID: true" in node.word("a1").message
-    assert do.DestroyComputeInstance not in _steps(node)
+    assert "set hostPID: true" in node.says("a1", SliceQuarantined).message
+    assert do.DestroyComputeInstance not in node.steps()
 
 
 def test_an_agent_that_sees_no_processes_of_pods_warns_when_it_starts(make_node):
@@ -78,7 +70,7 @@ def test_who_serves_no_pods_of_a_kubelet_looks_at_devices_alone(make_node):
     booking = _ready(node, node.booking("a1", INSTANCE))
     node.pods["pod-1"] = LEFT
     node.take_back(booking)
-    assert do.ListTenants not in _steps(node)
+    assert do.ListTenants not in node.steps()
     assert isinstance(node.word("a1"), SliceGone)
 
 
@@ -86,8 +78,7 @@ def test_the_surplus_slice_of_a_running_pod_goes_while_it_runs(node):
     kept, surplus = node.booking("a1", INSTANCE), node.booking("a2", (1, "2g.10gb", 4, 2))
     _ready(node, kept, surplus)
     node.pods["pod-1"] = LEFT
-    node.take_back(surplus)
-    assert isinstance(node.word("a2"), SliceGone)
+    node.gone(surplus)
     node.take_back(kept)
     node.tick()
     assert not isinstance(node.word("a1"), SliceGone)
@@ -106,8 +97,7 @@ def test_a_person_who_vouches_for_what_is_left_is_believed(node):
 
 def test_what_waits_is_not_said_again_and_again(node):
     """A pod that starts a process every second would be a write on the bus every second, for as long as it lives."""
-    booking = _ready(node, node.booking("a1", INSTANCE))
-    node.order(node.revoke(booking))
+    node.order(node.revoke(_ready(node, node.booking("a1", INSTANCE))))
     said = []
     for number in range(240):
         node.pods["pod-1"] = (PodProcess(100 + number, "sh"),)
@@ -118,16 +108,14 @@ def test_what_waits_is_not_said_again_and_again(node):
 
 def test_a_client_of_a_shared_device_is_let_go_while_its_process_lives_on(node):
     """It computes beside the others no more, while its pod takes its time to end."""
-    booking = _ready(node, node.share("a1", HOME))
-    (daemon,) = node.mps.living()
-    daemon.clients[41] = "pod-1"
-    node.mps.enter(41, daemon.order.device, "pod-1")
+    booking = _ready(node, node.share("a1", WHOLE))
+    daemon = node.mps.connect(41)
     node.pods["pod-1"] = LEFT[:1]
     node.take_back(booking)
     node.tick(times=4)
-    assert do.TerminateMpsClients in _steps(node)
+    assert do.TerminateMpsClients in node.steps()
     assert 41 not in daemon.clients
-    assert do.StopMps not in _steps(node)
+    assert do.StopMps not in node.steps()
     node.pods.clear()
     node.tick()
     assert isinstance(node.word("a1"), SliceGone)
@@ -137,21 +125,24 @@ UID, OTHER = str(uuid4()), str(uuid4())
 """Real processes in real cgroups: those of a test that runs beside this one are not its own."""
 
 
-@pytest.fixture
-def threads():
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
-
-
-def _fake(root: Path, namespace: str, *names: str) -> Processes:
+def _fake(root: Path, *names: str) -> Processes:
+    """A /proc of a container with processes of these names; `_has` says more of one."""
     (root / "self/ns").mkdir(parents=True)
-    (root / "self/ns/pid").symlink_to(namespace)
+    (root / "self/ns/pid").symlink_to("pid:[4026532000]")
     for pid, name in enumerate(names, 1):
         (root / str(pid)).mkdir()
         (root / str(pid) / "comm").write_text(f"{name}\n")
         (root / str(pid) / "cgroup").write_text("0::/system.slice\n")
         (root / str(pid) / "stat").write_text(f"{pid} ({name}) S " + "1 " * 30)
     return Processes(root)
+
+
+def _has(root: Path, pid: int, cgroup: str, mounted: str, at: str, environment: str = "") -> None:
+    (root / f"{pid}/task/{pid}").mkdir(parents=True)
+    (root / f"{pid}/cgroup").write_text(cgroup)
+    (root / f"{pid}/environ").write_text(environment)
+    mounts = f"36 35 0:24 / /dev rw\n37 35 0:25 {mounted} {at} ro - tmpfs tmpfs rw\n"
+    (root / f"{pid}/task/{pid}/mountinfo").write_text(mounts)
 
 
 @pytest.mark.parametrize("driver", ["cgroupfs", "systemd"])
@@ -168,27 +159,21 @@ async def test_a_process_of_a_pod_is_found_until_it_has_ended(threads, version, 
 
 
 async def test_an_agent_that_sees_only_itself_does_not_say_that_nobody_is_there(threads, tmp_path):
-    pods = PodProcesses(_fake(tmp_path, "pid:[4026532000]", "python"), threads, has_kubelet=True)
+    """All slices would be given back under their pods. In Kind and k3d a kubelet shows that its pods are seen."""
+    pods = PodProcesses(_fake(tmp_path, "python"), threads, has_kubelet=True)
     assert "hostPID" in pods.why_unseen()
     with pytest.raises(OSError, match="hostPID"):
         await pods.left_of(UID)
-
-
-async def test_a_node_inside_a_container_is_known_by_its_kubelet(threads, tmp_path):
-    """Kind and k3d: not the machine's own namespace, and yet all that the kubelet starts is seen."""
-    pods = PodProcesses(_fake(tmp_path, "pid:[4026532000]", "kubelet"), threads, has_kubelet=True)
+    (tmp_path / "1" / "comm").write_text("kubelet\n")
     assert await pods.left_of(UID) == ()
 
 
 async def test_processes_of_all_pods_with_a_claim_are_found_by_its_file(threads, tmp_path):
     """A pod that the agent does not know may open the device late; the file was written again, or is gone."""
-    processes = _fake(tmp_path, "pid:[4026532000]", "kubelet", "sleep", "other")
-    name = f"/cdi/{file_name('claim-1')}"
+    processes = _fake(tmp_path, "kubelet", "sleep", "other")
+    name, at = f"/cdi/{file_name('claim-1')}", "/run/sluice/claims/claim-1.json"
     for pid, cgroup, root in ((1, "0::/", name), (2, f"0::/kubepods/pod{UID}/c", f"{name}//deleted"), (3, "0::/", "/")):
-        (tmp_path / f"{pid}/task/{pid}").mkdir(parents=True)
-        (tmp_path / f"{pid}/cgroup").write_text(cgroup)
-        mounts = f"36 35 0:24 / /dev rw\n37 35 0:25 {root} /run/sluice/claims/claim-1.json ro - tmpfs tmpfs rw\n"
-        (tmp_path / f"{pid}/task/{pid}/mountinfo").write_text(mounts)
+        _has(tmp_path, pid, cgroup, root, at)
     pods = PodProcesses(processes, threads, has_kubelet=True)
     assert await pods.left_of(OTHER, ("claim-1",)) == (PodProcess(2, "sleep", container="c"),)
     assert await pods.left_of(OTHER, ("claim-2",)) == ()
@@ -201,26 +186,17 @@ async def test_a_container_with_a_share_is_told_by_its_mount_and_its_ticket_by_i
     """A sandbox, a sidecar, a neighbour in the same home and what watches a container from its node are none of its; a
     program may have cleared its own. An image may have links above the mount."""
     names = "pause", "sh", "worker", "sidecar", "titled", "other", "neighbour", "conmon"
-    processes = _fake(tmp_path, "pid:[4026532000]", *names)
+    processes = _fake(tmp_path, *names)
     home, mine, other = "/sluice/mps/h1", f"0::/kubepods/pod{UID}", f"0::/kubepods/pod{OTHER}"
-    for pid, (cgroup, root, environment) in enumerate(
-        (
-            (f"{mine}/sandbox", "/", "PATH=/bin"),
-            (f"{mine}/one", home, "PATH=/bin\0SLUICE_TICKET=mps-t-2-main\0"),
-            (f"{mine}/one/nested", home, "PATH=/bin"),
-            (f"{mine}/sidecar", "/", "SLUICE_TICKET=mps-t-1-main"),
-            (f"{mine}/two", f"{home}//deleted", "\0\0\0"),
-            (f"{mine}/three", "/sluice/mps/h11", "SLUICE_TICKET=mps-t-1-main"),
-            (f"{other}/four", home, "SLUICE_TICKET=mps-u-1-main"),
-            (f"{mine}/crio-conmon-one.scope", home, "PATH=/bin"),
-        ),
-        1,
-    ):
-        (tmp_path / f"{pid}/task/{pid}").mkdir(parents=True)
-        (tmp_path / f"{pid}/cgroup").write_text(cgroup)
-        (tmp_path / f"{pid}/environ").write_text(environment)
-        at = f"/run/sluice/pods/{UID}/mps-t-1-main" if "conmon" in cgroup else f"{links}/run/sluice/slice"
-        (tmp_path / f"{pid}/task/{pid}/mountinfo").write_text(f"37 35 0:25 {root} {at} ro - tmpfs tmpfs rw\n")
+    at = f"{links}/run/sluice/slice"
+    _has(tmp_path, 1, f"{mine}/sandbox", "/", at, "PATH=/bin")
+    _has(tmp_path, 2, f"{mine}/one", home, at, "PATH=/bin\0SLUICE_TICKET=mps-t-2-main\0")
+    _has(tmp_path, 3, f"{mine}/one/nested", home, at, "PATH=/bin")
+    _has(tmp_path, 4, f"{mine}/sidecar", "/", at, "SLUICE_TICKET=mps-t-1-main")
+    _has(tmp_path, 5, f"{mine}/two", f"{home}//deleted", at, "\0\0\0")
+    _has(tmp_path, 6, f"{mine}/three", "/sluice/mps/h11", at, "SLUICE_TICKET=mps-t-1-main")
+    _has(tmp_path, 7, f"{other}/four", home, at, "SLUICE_TICKET=mps-u-1-main")
+    _has(tmp_path, 8, f"{mine}/crio-conmon-one.scope", home, f"/run/sluice/pods/{UID}/mps-t-1-main", "PATH=/bin")
     pods = PodProcesses(processes, threads, has_kubelet=True)
     assert await pods.left_of(UID, homes=("h1", "h2")) == (
         PodProcess(2, "sh", container="one", ticket="mps-t-2-main"),
@@ -234,6 +210,7 @@ async def test_a_container_with_a_share_is_told_by_its_mount_and_its_ticket_by_i
 
 
 async def test_without_proc_nothing_is_concluded(threads, tmp_path):
+    """Every pod would seem to have ended."""
     pods = PodProcesses(Processes(tmp_path / "nowhere"), threads, has_kubelet=True)
     assert "cannot be read" in pods.why_unseen()
     with pytest.raises(FileNotFoundError):
@@ -242,7 +219,7 @@ async def test_without_proc_nothing_is_concluded(threads, tmp_path):
 
 async def test_who_is_no_pod_of_a_kubelet_has_no_cgroup(threads, tmp_path):
     """A manifest in a folder is waited for by its device; to ask for its cgroup would keep every slice."""
-    pods = PodProcesses(_fake(tmp_path, "pid:[4026532000]", "python"), threads, has_kubelet=False)
+    pods = PodProcesses(_fake(tmp_path, "python"), threads, has_kubelet=False)
     assert await pods.left_of("94e5d9dd99-12") == ()
     assert await pods.left_of(UID) == ()
     assert pods.why_unseen() == ""

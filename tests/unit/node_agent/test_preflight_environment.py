@@ -4,16 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from factories.gpus.machine import (
-    DRIVER,
-    PROC_VERSION,
-    Gpus,
-    found,
-    only,
-    process,
-    programs,
-    version_file,
-)
+from factories.gpus.machine import DRIVER, PROC_VERSION, TOOLKIT, Gpus, found, only, process, programs, version_file
 
 from sluice_node_agent.preflight.environment import check_machine
 from sluice_node_agent.preflight.findings import Check, Ran, ReadJournal, worst
@@ -23,19 +14,32 @@ def test_no_mps_by_choice_is_well(well):
     assert worst(check_machine(replace(well, mps_control="off"))) == "ok"
 
 
-def test_an_mps_program_that_was_asked_for_must_be_there(well):
-    told = only(replace(well, mps_control="", mps_asked="/opt/mps"), Check.MPS, "problem")
-    assert "/opt/mps" in told.what
+def mps_says(ran):
+    return {"run": programs(nvidia_cuda_mps_control=ran, nvidia_ctk=TOOLKIT)}
 
 
-@pytest.mark.parametrize(
-    "ran", [Ran(127, "error while loading shared libraries: libcuda.so.1"), Ran(-11, ""), Ran(None, "it did not end")]
-)
-def test_an_mps_program_that_does_not_run_is_told(well, ran):
-    """It is there, and of another driver: each start of a daemon would fail."""
-    toolkit = "NVIDIA Container Toolkit CLI version 1.20.0"
-    machine = replace(well, run=programs(nvidia_cuda_mps_control=ran, nvidia_ctk=toolkit))
-    assert "does not run" in only(machine, Check.MPS, "problem").what
+def toolkit_says(said):
+    return {"run": programs(nvidia_cuda_mps_control="", nvidia_ctk=said)}
+
+
+OF_N2 = ReadJournal(exists=True, problem="it is the journal of node n2, not of n1")
+WRONG = {
+    "no program for MPS": ({"mps_control": "", "mps_asked": "/opt/mps"}, Check.MPS, "problem", "/opt/mps"),
+    "MPS of another driver": (mps_says(Ran(127, "no libcuda.so.1")), Check.MPS, "problem", "does not run"),
+    "MPS that is killed": (mps_says(Ran(-11, "")), Check.MPS, "problem", "does not run"),
+    "MPS that hangs": (mps_says(Ran(None, "it did not end")), Check.MPS, "problem", "does not run"),
+    "no toolkit": ({"find_program": lambda _: ""}, Check.TOOLKIT, "warning", ""),
+    "a toolkit without version": (toolkit_says("what?"), Check.TOOLKIT, "warning", ""),
+    "a toolkit that fails": (toolkit_says(Ran(1, TOOLKIT)), Check.TOOLKIT, "warning", ""),
+    "a toolkit that hangs": (toolkit_says(Ran(None, "")), Check.TOOLKIT, "warning", ""),
+    "another node's journal": ({"journal": OF_N2}, Check.JOURNAL, "problem", "of node n2"),
+}
+
+
+@pytest.mark.parametrize(("changes", "check", "level", "what"), WRONG.values(), ids=WRONG)
+def test_what_is_not_as_an_agent_needs_it_is_told(well, changes, check, level, what):
+    """Each start of a daemon would fail, a container would get no devices, or the agent not start; nobody knows why."""
+    assert what in only(replace(well, **changes), check, level).what
 
 
 def test_a_driver_without_memory_limits_for_mps_is_told(well, monkeypatch):
@@ -60,33 +64,21 @@ def test_a_driver_without_memory_limits_for_mps_is_told(well, monkeypatch):
 def test_a_toolkit_with_a_known_way_out_is_told(well, version, level, cves):
     """On a shared node one image could take over all tenants."""
     said = f"NVIDIA Container Toolkit CLI version {version}\ncommit: 62bd015475656ef795cb0d59cc4030a6bd4a9526\n"
-    (told,) = found(replace(well, run=programs(nvidia_cuda_mps_control="", nvidia_ctk=said)), Check.TOOLKIT)
+    (told,) = found(replace(well, **toolkit_says(said)), Check.TOOLKIT)
     assert told.level == level
     assert [cve for cve in ("CVE-2024-0132", "CVE-2025-23266", "CVE-2026-24260") if cve in told.what] == cves
     assert ("1.19.1" in told.remedy) is bool(cves)
 
 
-@pytest.mark.parametrize("said", ["what?", Ran(1, "NVIDIA Container Toolkit CLI version 1.20.0"), Ran(None, "")])
-def test_a_toolkit_that_does_not_say_its_version_is_a_warning(well, said):
-    only(replace(well, run=programs(nvidia_cuda_mps_control="", nvidia_ctk=said)), Check.TOOLKIT, "warning")
+MANAGERS = ("nvidia-mig-manager", "nvidia-device-plugin", "gpu-kubelet-plugin", "mps-control-daemon", "vGPUmonitor")
 
 
-def test_no_toolkit_is_a_warning(well):
-    only(replace(well, find_program=lambda _: ""), Check.TOOLKIT, "warning")
-
-
-@pytest.mark.parametrize(
-    "name", ["nvidia-mig-manager", "nvidia-device-plugin", "gpu-kubelet-plugin", "mps-control-daemon", "vGPUmonitor"]
-)
-def test_others_who_hand_out_gpus_are_told(well, name):
-    process(well.processes.root, 5000, f"/usr/bin/{name}", "--x")
-    told = only(well, Check.MANAGERS, "problem")
-    assert f"{name} runs here (pid 5000)" in told.what
-
-
-def test_monitoring_is_a_warning(well):
-    process(well.processes.root, 5000, "/usr/bin/nv-hostengine", "-n")
-    assert "pid 5000" in only(well, Check.MONITORS, "warning").what
+@pytest.mark.parametrize("name", [*MANAGERS, "nv-hostengine"])
+def test_others_who_hand_out_gpus_or_watch_them_are_told(well, name):
+    """Two would make and destroy instances of one GPU; a monitor keeps devices in use."""
+    process(well.processes.root, 5000, f"/usr/bin/{name}", "-n")
+    check, level = (Check.MANAGERS, "problem") if name in MANAGERS else (Check.MONITORS, "warning")
+    assert f"{name} runs here (pid 5000)" in only(well, check, level).what
 
 
 def test_an_mps_daemon_that_is_not_ours_is_told(well):
@@ -125,26 +117,16 @@ def test_the_agent_and_the_driver_of_volumes_in_their_containers_are_one_agent(w
     assert "2 agents run on this node (pids 5001, 5005)" in only(well, Check.AGENT, "problem").what
 
 
-def test_a_journal_that_cannot_be_used_is_told(well):
-    machine = replace(well, journal=ReadJournal(exists=True, problem="it is the journal of node n2, not of n1"))
-    assert "of node n2" in only(machine, Check.JOURNAL, "problem").what
-
-
 def test_a_kubelet_that_cannot_hand_devices_over_is_found_before_the_start(well, tmp_path):
     """The allocator would place no pod with a claim there, and give no reason."""
     said = "NVIDIA container toolkit 1.18.2 cannot describe single devices; install 1.19.0 or later"
     machine = replace(well, hand_over=True, cdi_dir=tmp_path / "cdi", why_no_cdi=lambda: said)
-    (finding,) = [each for each in check_machine(machine) if each.check is Check.HAND_OVER]
-    assert (finding.level, finding.what) == (
-        "warning",
-        f"the kubelet cannot hand devices over by ResourceClaim: {said}",
-    )
+    (finding,) = found(machine, Check.HAND_OVER)
+    assert finding.level == "warning"
+    assert finding.what == f"the kubelet cannot hand devices over by ResourceClaim: {said}"
     assert "SLUICE_NODE_AGENT_HAND_OVER=false" in finding.remedy
-    (finding,) = [each for each in check_machine(replace(machine, why_no_cdi=str)) if each.check is Check.HAND_OVER]
+    (finding,) = found(replace(machine, why_no_cdi=str), Check.HAND_OVER)
     assert finding.level == "ok"
-
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_a_node_that_is_all_well_has_nothing_to_fix(well):
@@ -172,9 +154,7 @@ def test_a_simulated_node_is_not_asked_for_a_driver(well):
 
 
 def test_every_check_has_a_row_in_the_documentation():
-    rows = [
-        line.split("|")[1].strip().strip("`")
-        for line in (ROOT / "docs/node.md").read_text(encoding="utf-8").splitlines()
-        if line.startswith("| `")
-    ]
+    """Who reads a finding looks there for what to do."""
+    lines = (Path(__file__).resolve().parents[3] / "docs/node.md").read_text(encoding="utf-8").splitlines()
+    rows = [line.split("|")[1].strip().strip("`") for line in lines if line.startswith("| `")]
     assert [row for row in rows if row in set(Check)] == list(Check)

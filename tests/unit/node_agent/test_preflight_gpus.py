@@ -1,6 +1,7 @@
 """`check` of driver and GPUs: each way in which they can be wrong is found, and told with what to do about it."""
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -16,15 +17,14 @@ from sluice_node_agent.preflight.findings import Check, ReadJournal, worst
 from sluice_node_agent.simulated.backend import SimulatedBackend
 
 
-def test_no_driver_is_told(well):
-    version_file(well).unlink()
-    assert "not loaded" in only(well, Check.DRIVER, "problem").what
-
-
-def test_a_driver_before_lasting_mig_names_is_told(well):
-    """There a UUID could come to mean another tenant's device."""
+def test_a_driver_that_is_of_no_use_is_told(well):
+    """Before 470 a UUID could come to mean another tenant's device."""
     version_file(well).write_text(PROC_VERSION.replace(DRIVER, "465.19.01"))
     assert "465.19.01 is too old" in found(well, Check.DRIVER)[0].what
+    version_file(well).write_text("NVRM version: something new\n")
+    only(well, Check.DRIVER, "warning")
+    version_file(well).unlink()
+    assert "not loaded" in only(well, Check.DRIVER, "problem").what
 
 
 @pytest.mark.parametrize(
@@ -40,18 +40,10 @@ def test_the_version_of_both_kernel_modules_is_read(well, text):
     assert found(well, Check.DRIVER)[0].what == f"NVIDIA driver {DRIVER} is loaded"
 
 
-def test_an_unreadable_version_is_a_warning(well):
-    version_file(well).write_text("NVRM version: something new\n")
-    only(well, Check.DRIVER, "warning")
-
-
 def test_no_library_is_told_in_the_borders_own_sentence(well):
     """Whatever the driver's library says is passed on, and nothing that depends on the GPUs is guessed."""
-
-    def none():
-        raise BackendError("libnvidia-ml.so.1 was not found: install the driver")
-
-    machine = replace(well, open_gpus=none)
+    none = BackendError("libnvidia-ml.so.1 was not found: install the driver")
+    machine = replace(well, open_gpus=Mock(side_effect=none))
     assert "libnvidia-ml.so.1 was not found" in only(machine, Check.LIBRARY, "problem").what
     assert not found(machine, Check.GPUS)
     assert not found(machine, Check.CAPABILITY_FILES)
@@ -85,12 +77,11 @@ def test_a_driver_that_does_not_know_mig_on_this_model_is_told(well, monkeypatch
 )
 def test_each_model_has_its_own_floor(well, model, floor, monkeypatch):
     """H20, H200 and H100 begin alike, and need different drivers."""
-    monkeypatch.setattr(Gpus, "version", "440.0")
-    read = Gpus.read
 
     def as_model(gpus):
-        return tuple(msgspec.structs.replace(gpu, model=model) for gpu in read(gpus))
+        return tuple(msgspec.structs.replace(gpu, model=model) for gpu in SimulatedBackend.read(gpus))
 
+    monkeypatch.setattr(Gpus, "version", "440.0")
     monkeypatch.setattr(Gpus, "read", as_model)
     version_file(well).write_text(PROC_VERSION.replace(DRIVER, "440.0"))
     told = [finding.remedy for finding in found(well, Check.DRIVER_FOR_GPU)]
@@ -104,6 +95,7 @@ def test_no_gpu_is_told(well, monkeypatch):
 
 
 def test_a_lost_gpu_is_told(well, hardware):
+    """Nobody would learn that it needs a reset, and which one."""
     with hardware.changing() as now:
         now.faults.gpu_lost = 1
     told = only(well, Check.GPUS, "problem")
@@ -137,11 +129,14 @@ def test_the_mig_mode_of_each_gpu_is_said(well):
     assert "-mig 1" in off
 
 
+HOME = {"home": HomeId("h"), "namespace": "ns", "uid": 0, "phase": "ready", "boot_id": "b"}
+
+
 def made_by_hand(hardware) -> tuple[GpuUuid, int]:
+    """A 1g.5gb at 2 of the first GPU, whose profile's id is 19."""
     gpus = SimulatedBackend(hardware)
-    gpu = gpus.read()[0]
-    profile = next(profile for profile in gpu.profiles if profile.name == "1g.5gb")
-    return gpu.uuid, gpus.create_gpu_instance(gpu.uuid, profile.profile_id, 2, 1)
+    gpu = gpus.read()[0].uuid
+    return gpu, gpus.create_gpu_instance(gpu, 19, 2, 1)
 
 
 def booking(gpu: GpuUuid) -> Booking:
@@ -162,10 +157,8 @@ def test_nobody_is_told_to_destroy_instances_whose_journal_was_not_read(well, ha
     made_by_hand(hardware)
     shared = frozenset({hardware.read().gpus[1].uuid})
     problem = ReadJournal(exists=True, problem="/d/journal cannot be read: Permission denied")
-    unread = check_machine(replace(well, journal=problem, exclusive=lambda: shared))
-    told, mode = (
-        next(each for each in unread if each.check is about) for about in (Check.INSTANCES, Check.COMPUTE_MODE)
-    )
+    unread = replace(well, journal=problem, exclusive=lambda: shared)
+    told, mode = (found(unread, about)[0] for about in (Check.INSTANCES, Check.COMPUTE_MODE))
     assert "1g.5gb at 2 of GPU 0" in told.what
     assert told.remedy == "destroy none of them; fix the journal first"
     assert mode.remedy == "leave its mode as it is; fix the journal first"
@@ -181,40 +174,32 @@ def test_instances_of_a_fixed_layout_are_not_foreign_and_said_when_they_are_of_n
         for gpu in file.gpus:
             gpu.fixed = True
         file.gpus[0].instances[0].uuid = ""
-    found = only(well, Check.INSTANCES, "warning")
-    assert "1g.5gb at 2 of GPU 0" in found.what
-    assert "it has no compute instance" in found.what
-    assert "not in this node's journal" not in found.what
+    said = only(well, Check.INSTANCES, "warning").what
+    assert "1g.5gb at 2 of GPU 0" in said
+    assert "it has no compute instance" in said
+    assert "not in this node's journal" not in said
 
 
 @pytest.mark.parametrize("kind", ["slice", "home", "warm"])
 def test_instances_of_our_own_are_not_foreign(well, hardware, kind):
     """Else a person destroys a live slice on our advice."""
     gpu, gi_id = made_by_hand(hardware)
-    device = DeviceRecord(step="made", gi_id=gi_id)
+    device, place = DeviceRecord(step="made", gi_id=gi_id), {"gpu": gpu, "profile": "1g.5gb", "start": 2, "size": 1}
     records = {
         "slice": SliceRecord(booking=booking(gpu), revision=1, phase="ready", devices=(device,)),
-        "home": SharedDeviceRecord(
-            home=HomeId("h"), gpu=gpu, profile="1g.5gb", start=2, size=1, namespace="ns", uid=0, phase="ready",
-            boot_id="b", device=device,
-        ),
-        "warm": WarmRecord(gpu=gpu, gi_id=gi_id, profile="1g.5gb", start=2, size=1, boot_id="b"),
-    }  # fmt: skip
+        "home": SharedDeviceRecord(**HOME, **place, device=device),
+        "warm": WarmRecord(**place, gi_id=gi_id, boot_id="b"),
+    }
     journal = ReadJournal(exists=True, records=(NodeRecord(node=NODE, boot_id="b", generation_upto=0), records[kind]))
     assert worst(check_machine(replace(well, journal=journal))) == "ok"
 
 
 def test_a_compute_mode_left_behind_is_told(well, hardware):
-    """A pod with two processes would fail on that GPU, for no visible reason."""
+    """A pod with two processes would fail on that GPU, for no visible reason; also where the mode is not known."""
+    only(replace(well, exclusive=lambda: None), Check.COMPUTE_MODE, "warning")
     gpu = hardware.read().gpus[1]
     machine = replace(well, exclusive=lambda: frozenset({gpu.uuid}))
     assert only(machine, Check.COMPUTE_MODE, "warning").remedy == f"nvidia-smi -i {gpu.uuid} -c DEFAULT"
-    home = SharedDeviceRecord(
-        home=HomeId("h"), gpu=gpu.uuid, profile=None, start=0, size=8, namespace="ns", uid=0, phase="ready", boot_id="b"
-    )
+    home = SharedDeviceRecord(**HOME, gpu=gpu.uuid, profile=None, start=0, size=8)
     ours = replace(machine, journal=ReadJournal(exists=True, records=(home,)))
     assert worst(check_machine(ours)) == "ok"
-
-
-def test_a_compute_mode_that_is_not_known_is_a_warning(well):
-    only(replace(well, exclusive=lambda: None), Check.COMPUTE_MODE, "warning")

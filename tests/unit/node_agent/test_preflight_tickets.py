@@ -14,8 +14,8 @@ from sluice_node_agent.preflight.tickets import check_tickets, file_system_of
 
 
 def test_tickets_that_outlive_a_reboot_are_told(well):
+    """A container would start with a device that the reboot has ended."""
     told = only(replace(well, pods_dir=Path("/var/lib/sluice/pods")), Check.TICKETS, "warning")
-
     assert "/var/lib/sluice/pods is on ext4" in told.what
     assert "SLUICE_NODE_AGENT_PODS_DIR" in told.remedy
 
@@ -23,7 +23,6 @@ def test_tickets_that_outlive_a_reboot_are_told(well):
 def test_tickets_that_lie_behind_a_link_are_looked_for_where_they_are(well, tmp_path):
     """/var/run is a link to /run: `check` warns of tickets on the disk, and says to put them where they are."""
     (tmp_path / "run").symlink_to("/run")
-
     assert [each.level for each in found(replace(well, pods_dir=tmp_path / "run/sluice/pods"), Check.TICKETS)] == ["ok"]
 
 

@@ -5,11 +5,11 @@ import errno
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from factories.descriptors import no_descriptor_left
+from factories.waiting import wait_until
 
 from sluice_node_agent.device import processes
 from sluice_node_agent.device.processes import Processes
@@ -76,8 +76,8 @@ def test_a_process_of_the_node_is_nobodys_pod(tmp_path, cgroup):
 def test_a_static_pods_hash_is_its_uid(tmp_path):
     """The kubelet names static pods by a hash without dashes; their processes are tenants' too."""
     digest = "5f3c" * 8
-    seen = told(tmp_path, 40, cgroup=f"0::/kubepods.slice/kubepods-burstable-pod{digest}.slice/x.scope")
-    assert seen.owner_of(40) == digest
+    cgroup = f"0::/kubepods.slice/kubepods-burstable-pod{digest}.slice/x.scope"
+    assert told(tmp_path, 40, cgroup=cgroup).owner_of(40) == digest
 
 
 def test_a_process_that_vanishes_while_it_is_read_is_told_as_nothing(monkeypatch):
@@ -89,11 +89,14 @@ def test_a_process_that_vanishes_while_it_is_read_is_told_as_nothing(monkeypatch
         assert Processes().started_at(child.pid) == 0
 
 
+FIELDS = " ".join(str(number) for number in range(4, 53))
+"""Of /proc/<pid>/stat after the state: each is its own number."""
+
+
 @pytest.mark.parametrize("name", ["python3", "a b", "evil) S 1 1", ") R 0", "(("])
 def test_the_start_is_found_behind_any_name(tmp_path, name):
     """A process may call itself anything; with a wrong start time the agent would kill, or spare, another one."""
-    fields = " ".join(["S", *(str(number) for number in range(4, 53))])
-    seen = told(tmp_path, 40, stat=f"40 ({name}) {fields}\n", comm=f"{name}\n")
+    seen = told(tmp_path, 40, stat=f"40 ({name}) S {FIELDS}\n", comm=f"{name}\n")
     assert seen.started_at(40) == 22
     assert seen.name_of(40) == name
 
@@ -101,8 +104,7 @@ def test_the_start_is_found_behind_any_name(tmp_path, name):
 @pytest.mark.parametrize("state", ["Z", "X", "x"])
 def test_a_zombie_does_not_run(tmp_path, state):
     """A daemon that died but was not reaped would count as alive for ever."""
-    fields = " ".join([state, *(str(number) for number in range(4, 53))])
-    assert told(tmp_path, 40, stat=f"40 (mps) {fields}\n").started_at(40) == 0
+    assert told(tmp_path, 40, stat=f"40 (mps) {state} {FIELDS}\n").started_at(40) == 0
 
 
 @pytest.mark.parametrize("state", ["T", "t"], ids=["by a signal", "by a debugger"])
@@ -154,31 +156,30 @@ def test_who_holds_a_device_open_is_found(tmp_path):
     assert seen.with_open({"/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap12"}) == (40, 42)
     assert seen.with_open({"/dev/nvidia7"}) == ()
     assert seen.with_open(()) == ()
+    opened(tmp_path, 50, "/dev/zero")
+    opened(tmp_path, 51, "/dev/../dev/zero")  # the same device under another name
+    opened(tmp_path, 52, "/dev/full", "/dev/null")
+    assert seen.with_open({"/dev/zero"}) == (50, 51)
 
 
-def test_a_device_under_another_name_is_the_same_device(tmp_path):
-    opened(tmp_path, 40, "/dev/zero")
-    opened(tmp_path, 41, "/dev/../dev/zero")
-    opened(tmp_path, 42, "/dev/full", "/dev/null")
-    assert Processes(tmp_path).with_open({"/dev/zero"}) == (40, 41)
+@contextlib.contextmanager
+def running(program):
+    """The pid of a Python program that has said that it is open, and ends with its input."""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout.readline() == "open\n"
+            yield child.pid
+        finally:
+            child.communicate("\n")
 
 
 def test_real_open_files_are_found_and_our_own_left_out():
     """The agent itself holds every GPU open; it must not wait for itself."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", "f = open('/dev/full'); print('open', flush=True); input()"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        with Path("/dev/full").open("rb"):
-            assert child.stdout.readline() == "open\n"
-            found = Processes().with_open({"/dev/full"})
-        assert child.pid in found
-        assert os.getpid() not in found
-    finally:
-        child.communicate("\n")
+    with running("f = open('/dev/full'); print('open', flush=True); input()") as pid, Path("/dev/full").open("rb"):
+        found = Processes().with_open({"/dev/full"})
+    assert pid in found
+    assert os.getpid() not in found
 
 
 def test_a_scan_that_ends_at_its_bound_is_no_answer(tmp_path, monkeypatch):
@@ -236,6 +237,7 @@ def test_who_holds_a_device_is_found_also_when_its_first_thread_has_ended(tmp_pa
 
 
 def test_a_real_process_whose_first_thread_has_ended_is_found():
+    """The kernel shows it as a zombie, and its open files at none but its other threads."""
     program = (
         "import ctypes, os, sys, threading\n"
         "f = open('/dev/full')\n"
@@ -246,15 +248,9 @@ def test_a_real_process_whose_first_thread_has_ended_is_found():
         "threading.Thread(target=rest).start()\n"
         "ctypes.CDLL(None).pthread_exit(None)\n"
     )
-    child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        assert child.stdout.readline() == "open\n"
-        until = time.monotonic() + 20
-        while Processes().started_at(child.pid) and time.monotonic() < until:
-            time.sleep(0.01)
-        assert child.pid in Processes().with_open({"/dev/full"})
-    finally:
-        child.communicate("\n")
+    with running(program) as pid:
+        wait_until(lambda: not Processes().started_at(pid), "its first thread ends")
+        assert pid in Processes().with_open({"/dev/full"})
 
 
 def test_the_last_variable_of_a_long_environment_is_read():
@@ -262,8 +258,6 @@ def test_the_last_variable_of_a_long_environment_is_read():
     services = {f"A_SERVICE_WITH_A_NAME_{number}_PORT_80_TCP_ADDR": "10.96.0.1" for number in range(2000)}
     environment = services | {"SLUICE_TICKET": "mps-t-1-main"}
     with subprocess.Popen(["cat"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
         child.stdin.write(b"runs\n")
         assert child.stdout.readline() == b"runs\n", "until then it has none"
         assert Processes().environment_of(child.pid)["SLUICE_TICKET"] == "mps-t-1-main"

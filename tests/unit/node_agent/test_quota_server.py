@@ -9,9 +9,10 @@ import socket
 import struct
 import sys
 import threading
-import time
+from unittest.mock import Mock
 
 import pytest
+from factories.waiting import wait_until
 
 from sluice.contracts.ids import HomeId
 from sluice_node_agent.core.events import QuotaTenant
@@ -69,9 +70,9 @@ class _Client:
         return token
 
 
-@pytest.fixture
-def server():
-    found = QuotaServer("home", config=QuotaConfig(overrun_max_us=500_000_000))
+@contextlib.contextmanager
+def _running(**options):
+    found = QuotaServer("home", **options)
     found.start()
     yield found
     found.stop()
@@ -79,14 +80,17 @@ def server():
 
 
 @pytest.fixture
+def server():
+    with _running(config=QuotaConfig(overrun_max_us=500_000_000)) as found:
+        yield found
+
+
+@pytest.fixture
 def stopped_clock():
     """A home whose clock stands still, and the clock: a list of one number."""
     clock = [0]
-    found = QuotaServer("home", clock=lambda: clock[0])
-    found.start()
-    yield found, clock
-    found.stop()
-    assert found.failure is None
+    with _running(clock=lambda: clock[0]) as found:
+        yield found, clock
 
 
 @pytest.fixture
@@ -106,13 +110,6 @@ def _add(server, path, name="a", **changes):
     size = {"request": 0.3, "limit": 1.0, "width_percent": 100, "uid": os.getuid()} | changes
     server.add_tenant(name, path, **size)
     return path
-
-
-def _until(check):
-    ends = time.monotonic() + _WAIT_S
-    while not check():
-        assert time.monotonic() < ends, "it did not come to that in time"
-        threading.Event().wait(0.005)
 
 
 def test_a_process_gets_its_quota_and_tokens(server, connect, tmp_path):
@@ -204,7 +201,7 @@ def test_who_floods_is_read_slower_and_its_neighbour_is_served(server, connect, 
     try:
         for _ in range(20):
             good.give_back(good.token())
-        _until(lambda: server.counted.slowed > 0)
+        wait_until(lambda: server.counted.slowed > 0, "it is read slower")
     finally:
         over.set()
         flooding.join(_WAIT_S)
@@ -218,9 +215,9 @@ def test_a_tenant_says_no_more_by_many_processes_than_by_one(stopped_clock, conn
     for each in bad:
         for _ in range(64):
             each.say(HELLO, bytes(28))
-    _until(lambda: server.counted.slowed >= 4)  # 256 messages are not read, which are all of as many at least
-    good = connect(_add(server, tmp_path / "b.sock", "b"))
-    assert good.hello()[0] == WELCOME
+    # 256 messages are not read, which are all of as many at least.
+    wait_until(lambda: server.counted.slowed >= 4, "all are read slower")
+    assert connect(_add(server, tmp_path / "b.sock", "b")).hello()[0] == WELCOME
     answered = 0
     for each in bad:
         each.socket.setblocking(False)
@@ -239,7 +236,7 @@ def test_who_connects_without_end_is_let_in_slower_and_its_neighbour_at_once(sto
         assert client.hello()[0] == WELCOME
         client.socket.close()
     late = connect(tmp_path / "a.sock")
-    _until(lambda: server.counted.held_up == 1)
+    wait_until(lambda: server.counted.held_up == 1, "it is held up")
     assert connect(_add(server, tmp_path / "b.sock", "b")).hello()[0] == WELCOME
     late.say(HELLO, bytes(28))
     assert server.usage()["a"].connections == 0
@@ -264,8 +261,7 @@ def test_who_reads_nothing_is_cut_off(server, connect, tmp_path):
 def test_who_never_says_hello_is_cut_off(server, connect, tmp_path, monkeypatch):
     """Connections that say nothing take all that a tenant may have."""
     monkeypatch.setattr(quota_loop, "HELLO_S", 0.05)
-    client = connect(_add(server, tmp_path / "a.sock"))
-    assert client.hear() is None
+    assert connect(_add(server, tmp_path / "a.sock")).hear() is None
 
 
 def test_a_successor_takes_over_the_sockets(connect, tmp_path):
@@ -286,12 +282,8 @@ def test_a_successor_takes_over_the_sockets(connect, tmp_path):
 
 def test_who_cannot_be_looked_at_is_refused_and_all_others_are_served(server, connect, tmp_path):
     """An agent without a descriptor left would end the time quota of a whole home: all pods on it stand still."""
-
-    def admits(_):
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    stranger = connect(_add(server, tmp_path / "a.sock", admits=admits))
-    assert stranger.hear()[0] == REFUSED
+    admits = Mock(side_effect=OSError(errno.EMFILE, "Too many open files"))
+    assert connect(_add(server, tmp_path / "a.sock", admits=admits)).hear()[0] == REFUSED
     assert server.counted.refused == 1
     assert connect(_add(server, tmp_path / "b.sock", "b")).hello()[0] == WELCOME
 
@@ -299,18 +291,13 @@ def test_who_cannot_be_looked_at_is_refused_and_all_others_are_served(server, co
 @pytest.mark.parametrize("step", ["register", "tell"])
 def test_a_tenant_that_could_not_be_added_can_be_added_again(server, connect, tmp_path, monkeypatch, step):
     """A pod would wait for tokens until somebody restarts the agent, because one call failed once."""
-    failed = []
-
-    def fail(*_args):
-        failed.append(step)
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    fail = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     broken, method = (selectors.DefaultSelector, "register") if step == "register" else (quota_loop.QuotaLoop, "_tell")
     with monkeypatch.context() as once:
         once.setattr(broken, method, fail)
         with pytest.raises(OSError, match="No space left"):
             _add(server, tmp_path / "a.sock")
-    assert failed == [step]
+    fail.assert_called_once()
     assert not (tmp_path / "a.sock").exists()
     assert connect(_add(server, tmp_path / "a.sock")).hello()[0] == WELCOME
 
@@ -422,7 +409,7 @@ def test_a_scheduler_that_died_is_begun_anew(homes, connect, tmp_path, monkeypat
     with monkeypatch.context() as broken:
         broken.setattr(quota_loop.QuotaLoop, "serve_once", lambda _: 1 / 0)
         connect(tmp_path / "h1" / "quota" / "a.sock").socket.close()
-        _until(lambda: not homes.seen(HomeId("h1")).alive)
+        wait_until(lambda: not homes.seen(HomeId("h1")).alive, "its scheduler dies")
     homes.set(order)
     assert homes.seen(HomeId("h1")).alive
     assert connect(tmp_path / "h1" / "quota" / "a.sock").hello()[0] == WELCOME

@@ -14,8 +14,10 @@ WHOLE = (2, None, 0, 8)
 SMALL = (0, "2g.10gb", 4, 2)
 
 
-def _own(instructions):
-    return [i for i in instructions if hasattr(i, "token")]
+def _unmaking(booking, **more):
+    """The record of a booking whose slice is given back unmade."""
+    plain = {"devices": (DeviceRecord(),), "cause": "never made"}
+    return SliceRecord(booking=booking, revision=2, phase="unmaking", **plain | more)
 
 
 def _ordered_before(node, *orders):
@@ -26,53 +28,32 @@ def _ordered_before(node, *orders):
         node.put(subject, order)
 
 
-def test_a_promise_that_was_revoked_unread_is_gone_while_those_before_it_live_on(node):
-    """The MPS server of other tenants would be taken for its own, and its place kept for as long as they live."""
-    node.serve(node.share("a1", WHOLE))
-    ready = node.word("a1")
-    promised = node.booking("a2", WHOLE, owner="pod-2")
-    gpu, token = node.gpus[2], node.agent._in_flight._token
-    record = SliceRecord(
-        booking=promised, revision=2, phase="unmaking", devices=(DeviceRecord(),), after=(A1,), cause="never made"
-    )
-    revoke = msgspec.structs.replace(node.revoke(promised), after=(A1,))
-    assert _own(node.order(revoke)) == [do.SaveJournal(token + 1, record)]
-    assert _own(node.agent.handle(ev.JournalSaved(token + 1), node.now)) == [do.ListHolders(token + 2, gpu, str(gpu))]
-    there = (
-        ev.Holder(pid=7, owner="pod-1", name="train", kind="compute"),
-        ev.Holder(pid=101, owner="", name="nvidia-cuda-mps-server", kind="mps"),
-    )
-    stone = Tombstone(allocation=A2, request=promised.request, revision=2, cause="never made")
-    listed = node.agent.handle(ev.HoldersListed(token + 2, there), node.now)
-    assert _own(listed) == [do.SaveJournal(token + 3, stone)]
-    node.happens(ev.JournalSaved(token + 3))
-    assert isinstance(node.word("a2"), SliceGone)
-    assert node.word("a1") == ready
-
-
 @pytest.mark.parametrize(
-    ("kind", "owner", "is_in_the_way"),
-    [("mps", "", False), ("mps", "pod-2", True), ("compute", "", True)],
-    ids=["the server of the home", "its own server", "an unknown process"],
+    ("after", "kind", "owner", "is_in_the_way"),
+    [((A1,), "mps", "", False), ((), "mps", "", False), ((), "mps", "pod-2", True), ((), "compute", "", True)],
+    ids=["never made: a promise", "the server of the home", "its own server", "an unknown process"],
 )
-def test_a_whole_gpu_that_was_given_back_unheard_is_not_kept_by_those_who_share_it_since(
-    node, kind, owner, is_in_the_way
+def test_a_whole_gpu_that_was_given_back_unheard_is_not_kept_by_those_who_share_it(
+    node, after, kind, owner, is_in_the_way
 ):
-    """Their MPS server would keep the booking of a pod that has long gone, for as long as they live."""
+    """Their MPS server would be taken for its own, and keep the booking of a pod that has gone while they live."""
     node.serve(node.share("a1", WHOLE))
     ready = node.word("a1")
-    whole = node.booking("a2", WHOLE, owner="pod-2")  # it was here before them, and the journal that said so is lost
+    whole = node.booking("a2", WHOLE, owner="pod-2")  # here before them, in a journal that is lost; or never made
     gpu, token = node.gpus[2], node.agent._in_flight._token
-    record = SliceRecord(booking=whole, revision=2, phase="unmaking", devices=(DeviceRecord(),), cause="never made")
-    assert _own(node.order(node.revoke(whole))) == [do.SaveJournal(token + 1, record)]
-    assert _own(node.agent.handle(ev.JournalSaved(token + 1), node.now)) == [do.ListHolders(token + 2, gpu, str(gpu))]
+    revoke = msgspec.structs.replace(node.revoke(whole), after=after)
+    assert node.own(node.order(revoke)) == [do.SaveJournal(token + 1, _unmaking(whole, after=after))]
+    assert node.step(ev.JournalSaved(token + 1)) == [do.ListHolders(token + 2, gpu, str(gpu))]
     there = (
         ev.Holder(pid=7, owner="pod-1", name="train", kind="compute"),
         ev.Holder(pid=101, owner=owner, name="nvidia-cuda-mps-server", kind=kind),
     )
     stone = Tombstone(allocation=A2, request=whole.request, revision=2, cause="never made")
-    listed = node.agent.handle(ev.HoldersListed(token + 2, there), node.now)
-    assert _own(listed) == ([] if is_in_the_way else [do.SaveJournal(token + 3, stone)])
+    listed = node.step(ev.HoldersListed(token + 2, there))
+    assert listed == ([] if is_in_the_way else [do.SaveJournal(token + 3, stone)])
+    if not is_in_the_way:
+        node.happens(ev.JournalSaved(token + 3))
+        assert isinstance(node.word("a2"), SliceGone)
     assert node.word("a1") == ready
 
 
@@ -83,28 +64,14 @@ def test_a_revoked_promise_takes_nothing_of_its_predecessor_when_the_journal_is_
     ready = node.word("a1")
     (instance,) = node.hardware.read().gpus[0].instances
     node.lose_journal()
-    after = msgspec.structs.replace(node.revoke(promised), after=(A1,))
-    _ordered_before(node, after, node.revoke(booking))
+    _ordered_before(node, msgspec.structs.replace(node.revoke(promised), after=(A1,)), node.revoke(booking))
     node.begin()
-    gpu, token, boot = node.gpus[0], node.agent._in_flight._token, node.backend.boot_id()
-
-    def step(event):
-        return _own(node.agent.handle(event, node.now))
-
-    never = SliceRecord(
-        booking=promised, revision=2, phase="unmaking", devices=(DeviceRecord(),), after=(A1,), cause="never made"
-    )
-    theirs = SliceRecord(
-        booking=booking,
-        revision=2,
-        phase="unmaking",
-        devices=(DeviceRecord(step="intended", gi_id=instance.gi_id, uuid=instance.uuid),),
-        boot_id=boot,
-        stale_tickets=(ready.ticket,),
-        cause="pod gone",
-    )
+    gpu, token, boot, step = node.gpus[0], node.agent._in_flight._token, node.backend.boot_id(), node.step
+    never = _unmaking(promised, after=(A1,))
+    made = (DeviceRecord(step="intended", gi_id=instance.gi_id, uuid=instance.uuid),)
+    theirs = _unmaking(booking, devices=made, boot_id=boot, stale_tickets=(ready.ticket,), cause="pod gone")
     node.open()
-    assert _own(node.waiting) == [do.SaveJournal(token + 1, never), do.SaveJournal(token + 2, theirs)]
+    assert node.own(node.waiting) == [do.SaveJournal(token + 1, never), do.SaveJournal(token + 2, theirs)]
     node.waiting.clear()
     stone = Tombstone(allocation=A2, request=promised.request, revision=2, cause="never made")
     assert step(ev.JournalSaved(token + 1)) == [do.SaveJournal(token + 3, stone)]
@@ -130,9 +97,7 @@ def test_a_surplus_share_is_given_back_without_ending_its_pod_on_the_other(node)
     used, surplus = node.share("a1", SMALL), node.share("a2", SMALL)
     node.serve(used, surplus)
     ready = node.word("a1")
-    (daemon,) = node.mps.living()
-    daemon.clients[501] = "pod-1"
-    node.mps.enter(501, daemon.order.device, "pod-1")
+    daemon = node.mps.connect(501)
     node.own_done.clear()
     node.take_back(surplus)
     steps = [(type(step), getattr(step, "record", None)) for step in node.own_done]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from sluice.contracts.messages import SliceDegraded, SliceReady
 from sluice.contracts.resize import max_sizes
-from sluice_node_agent.core.events import PodProcess, TicketRefused
+from sluice_node_agent.core.events import PodProcess
 from sluice_node_agent.core.instructions import ListTenants, MakeTicket, SetMpsLimits, WatchMps, WriteCdi
 
 
@@ -31,23 +31,16 @@ def _live_with(node, booking):
     return booking
 
 
-def _client(node, pid=500, owner="pod-1"):
-    (daemon,) = node.mps.living()
-    daemon.clients[pid] = owner
-    node.mps.enter(pid, daemon.order.device, owner)
-    return daemon
-
-
-def _ends(node, pid=500):
-    (daemon,) = node.mps.living()
-    del daemon.clients[pid]
-    node.mps.leave(pid)
-
-
 def _told(node, allocation="a1"):
     word = node.word(allocation)
     assert isinstance(word, SliceReady), word
     return word.revision, word.containers[0].memory_mib, word.shrinking
+
+
+def _told_next(node):
+    """What is told after the next look at its home and at its pod."""
+    node.tick(6.0)
+    return _told(node)
 
 
 @PLACES
@@ -72,7 +65,7 @@ def test_a_larger_share_is_told_only_when_its_server_lets_it(node, place):
 def test_other_time_quotas_wait_for_no_process(node):
     """They are counted at admission alone, so nothing of them is used by anybody."""
     booking = _live_with(node, node.share("a1", WHOLE, memory_mib=1000, sm_partition=20))
-    _client(node)
+    node.mps.connect(500)
     node.obey(_adjusted(node, booking, quota_request_permille=300))
     assert _told(node) == (2, 1000, False)
 
@@ -95,16 +88,15 @@ def _counts(node, allocation="a1"):
 def test_an_agent_that_dies_anywhere_in_between_finishes_the_change(node, place, steps):
     """After a restart a share would be half changed: booked one way, limited another."""
     booking = _live_with(node, node.share("a1", place, memory_mib=3000))
-    _client(node)
+    node.mps.connect(500)
     node.order(_adjusted(node, booking, memory_mib=1000))
     node.work(own_max=steps)
     node.live()
     node.tick(6.0, times=3)
     assert _told(node) == (2, 1000, True)
     assert _counts(node) == [3000]
-    _ends(node)
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, False)
+    node.mps.disconnect(500)
+    assert _told_next(node) == (2, 1000, False)
     assert node.mps.living()[0].limits.memory_mib == 1000
 
 
@@ -112,7 +104,7 @@ def test_an_agent_that_dies_anywhere_in_between_finishes_the_change(node, place,
 def test_a_reboot_ends_every_process_and_keeps_the_new_size(node, journal):
     """After it the pod would get what it had before it was changed."""
     booking = _live_with(node, node.share("a1", WHOLE, memory_mib=3000))
-    _client(node)
+    node.mps.connect(500)
     node.obey(_adjusted(node, booking, memory_mib=1000))
     node.reboot()
     for file in (node.tmp_path / "agent").iterdir() if journal == "lost" else ():
@@ -120,7 +112,7 @@ def test_a_reboot_ends_every_process_and_keeps_the_new_size(node, journal):
     node.live()
     assert _told(node) == (2, 1000, False)
     assert _counts(node) == [1000]
-    _client(node)  # it starts as soon as it can: before its home is looked at
+    node.mps.connect(500)  # it starts as soon as it can: before its home is looked at
     node.tick(6.0, times=3)
     assert (_told(node), _counts(node)) == ((2, 1000, False), [1000])
 
@@ -130,11 +122,10 @@ def test_a_reboot_ends_every_process_and_keeps_the_new_size(node, journal):
 def test_what_was_used_once_does_not_count_again_when_the_journal_is_lost(node, place, ledger):
     """That memory would be lost for as long as the pod runs, although it is not used."""
     booking = _live_with(node, node.share("a1", place, memory_mib=4000))
-    _client(node)
-    order = _adjusted(node, booking, memory_mib=1000)
-    node.obey(order)
-    _ends(node)
-    _client(node, pid=501)
+    node.mps.connect(500)
+    node.obey(_adjusted(node, booking, memory_mib=1000))
+    node.mps.disconnect(500)
+    node.mps.connect(501)
     node.tick(6.0)
     before = node.word("a1")
     assert _told(node) == (2, 1000, False)
@@ -147,23 +138,14 @@ def test_what_was_used_once_does_not_count_again_when_the_journal_is_lost(node, 
     assert node.word("a1") == before
 
 
-def test_a_ticket_that_cannot_be_written_is_tried_again(node, monkeypatch):
+def test_a_ticket_that_cannot_be_written_is_tried_again(node):
     """A full disk for a moment would end a running share, or leave its change undone for ever."""
     booking = _live_with(node, node.share("a1", WHOLE, memory_mib=1000))
-    refused = node.carry_out
-    left = [3]
-
-    def carry_out(instruction):
-        if isinstance(instruction, MakeTicket) and left[0]:
-            left[0] -= 1
-            return TicketRefused(instruction.token, "no space left on device")
-        return refused(instruction)
-
-    monkeypatch.setattr(node, "carry_out", carry_out)
+    node.refused = [MakeTicket] * 3
     node.obey(_adjusted(node, booking, memory_mib=3000))
     assert _told(node) == (1, 1000, False)
     node.tick(10.0, times=10)
-    assert left == [0]
+    assert node.refused == []
     assert _told(node) == (2, 3000, False)
 
 
@@ -171,17 +153,15 @@ def test_a_ticket_that_cannot_be_written_is_tried_again(node, monkeypatch):
 def test_what_is_wrong_says_whether_more_is_used_than_was_ordered(node, ended):
     """A neighbour may have what it gave up, or a process still use it: its GPU's trouble changes nothing of that."""
     booking = _live_with(node, node.share("a1", WHOLE, memory_mib=3000))
-    daemon = _client(node)
+    daemon = node.mps.connect(500)
     node.order(_adjusted(node, booking, memory_mib=1000))
     node.tick(6.0, times=3)
     if ended:
-        _ends(node)
-        node.tick(6.0)
-    assert _told(node) == (2, 1000, not ended)
+        node.mps.disconnect(500)
+        assert _told_next(node) == (2, 1000, not ended)
     daemon.fault = "a client's memory access was illegal"
     node.tick(6.0)
-    word = node.word("a1")
-    assert isinstance(word, SliceDegraded)
+    word = node.says("a1", SliceDegraded)
     assert (word.revision, word.shrinking) == (2, not ended)
 
 
@@ -215,20 +195,19 @@ def _ticket(node):
 
 
 def _shrunk(node, booking):
-    """What its containers began with before, and what they begin with now."""
+    """The node, what its containers began with before, and what they begin with now."""
     before = _ticket(node)
     node.obey(_adjusted(node, booking, memory_mib=1000))
     node.tick(6.0)
     assert before != _ticket(node)
-    return before, _ticket(node)
+    return node, before, _ticket(node)
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["", "agent dies"])
 @pytest.mark.parametrize("left", ["old", "clears its environment", "old beside new"])
 def test_a_container_that_began_before_counts_with_the_old_size_although_it_is_no_client(make_node, left, dies):
     """Its kernel restarts, or it opens its device late: it connects with what it was told, under a larger limit."""
-    node, booking = _with_pods(make_node)
-    old, new = _shrunk(node, booking)
+    node, old, new = _shrunk(*_with_pods(make_node))
     there = {"old": [(old, "")], "clears its environment": [("",)], "old beside new": [(old,), (new,)]}
     node.pods["pod-1"] = _containers(*there[left])
     if dies:
@@ -243,8 +222,7 @@ def test_a_container_that_began_before_counts_with_the_old_size_although_it_is_n
 @pytest.mark.parametrize("journal", ["kept", "lost"])
 def test_a_container_may_be_on_its_way_that_has_no_process_yet(make_node, journal):
     """Created with the old ticket, started later: nothing shows it, for as long as its kubelet takes at most."""
-    node, booking = _with_pods(make_node)
-    _shrunk(node, booking)
+    node, _, _ = _shrunk(*_with_pods(make_node))
     if journal == "lost":
         node.tick(node.config.container_start_s - 10.0)
         node.remove_journal()
@@ -258,19 +236,16 @@ def test_a_container_may_be_on_its_way_that_has_no_process_yet(make_node, journa
 
 def test_a_container_that_began_late_is_new_although_it_hides_its_environment(make_node):
     """A program that writes its title over it would keep memory that is not used, until its pod ends."""
-    node, booking = _with_pods(make_node)
-    old, _ = _shrunk(node, booking)
+    node, old, _ = _shrunk(*_with_pods(make_node))
     node.pods["pod-1"] = _containers((old,))
     node.tick(node.config.container_start_s - 20.0)
     node.pods["pod-1"] = _containers(("",), of="early")
     node.tick(6.0, times=3)
     assert _told(node) == (2, 1000, True)
     node.pods["pod-1"] = _containers((old,), of="late")
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, True)
+    assert _told_next(node) == (2, 1000, True)
     node.pods["pod-1"] = _containers(("",), of="late")
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, False)
+    assert _told_next(node) == (2, 1000, False)
 
 
 def test_what_cannot_be_seen_counts(make_node):
@@ -280,8 +255,7 @@ def test_what_cannot_be_seen_counts(make_node):
     node.tick(6.0, times=100)
     assert _told(node) == (2, 1000, True)
     node.unseen = ""
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, True), "this is the first look"
+    assert _told_next(node) == (2, 1000, True), "this is the first look"
 
 
 @pytest.mark.parametrize(
@@ -300,11 +274,9 @@ def test_the_containers_of_a_claim_count_until_they_began_with_its_new_file(make
     assert steps == [WriteCdi, WriteCdi, ListTenants], "the file first, then who is there"
     whose = "u1" if shared else "pod-1"
     node.pods[whose] = _containers((f"mps-{before.ticket}-main",))
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, True)
+    assert _told_next(node) == (2, 1000, True)
     node.pods[whose] = _containers((f"mps-{device.ticket}-main",))
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, not at_once)
+    assert _told_next(node) == (2, 1000, not at_once)
     node.tick(node.config.container_start_s)
     assert _told(node) == (2, 1000, False)
 
@@ -322,8 +294,7 @@ def test_a_container_that_was_seen_with_the_new_ticket_stays_new(make_node, late
 
 
 def test_a_container_that_began_while_nobody_could_look_is_no_late_one(make_node):
-    node, booking = _with_pods(make_node)
-    _shrunk(node, booking)
+    node, _, _ = _shrunk(*_with_pods(make_node))
     node.unseen = "too many open files"
     node.tick(node.config.container_start_s)
     node.unseen, node.pods["pod-1"] = "", _containers(("",))
@@ -339,25 +310,26 @@ def _two_containers(make_node):
     return node, _live_with(node, replace(booking, devices=(main, replace(main, container="other"))))
 
 
+def _only_main_shrinks(node, booking):
+    order = _adjusted(node, booking, memory_mib=1000)
+    devices = (order.booking.devices[0], booking.devices[1])
+    node.obey(replace(order, booking=replace(booking, devices=devices), counts=booking.devices))
+
+
 def test_a_container_that_started_again_is_not_another_one(make_node):
     """The old one of it has not ended yet; the other container may be on its way with what it was told before."""
-    node, booking = _two_containers(make_node)
-    _, new = _shrunk(node, booking)
+    node, _, new = _shrunk(*_two_containers(make_node))
     node.pods["pod-1"] = _containers((new,), (new,))
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, True)
+    assert _told_next(node) == (2, 1000, True)
     node.pods["pod-1"] = _containers((new,), (new.replace("-main", "-other"),))
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, False)
+    assert _told_next(node) == (2, 1000, False)
 
 
 def test_a_container_beside_the_one_that_shrinks_need_not_start_again(make_node):
     """It has its own share, of the size that it had before."""
     node, booking = _two_containers(make_node)
     old, other = _ticket(node), _ticket(node).replace("-main", "-other")
-    order = _adjusted(node, booking, memory_mib=1000)
-    devices = (order.booking.devices[0], booking.devices[1])
-    node.obey(replace(order, booking=replace(booking, devices=devices), counts=booking.devices))
+    _only_main_shrinks(node, booking)
     node.pods["pod-1"] = _containers((old,), (other,))
     node.tick(node.config.container_start_s, times=3)
     assert _told(node) == (2, 1000, True)
@@ -370,19 +342,16 @@ def test_a_client_beside_the_container_that_shrinks_does_not_count(make_node):
     """It uses no more than it may. While one of the old container is there, one look at all processes was enough."""
     node, booking = _two_containers(make_node)
     old, other = _ticket(node), _ticket(node).replace("-main", "-other")
-    _client(node, 0)
-    _client(node, 10)
+    node.mps.connect(0)
+    node.mps.connect(10)
     node.pods["pod-1"] = _containers((old,), (other,))
-    order = _adjusted(node, booking, memory_mib=1000)
-    devices = (order.booking.devices[0], booking.devices[1])
-    node.obey(replace(order, booking=replace(booking, devices=devices), counts=booking.devices))
+    _only_main_shrinks(node, booking)
     node.tick(6.0, times=100)
     looks = sum(isinstance(step, ListTenants) for step in node.own_done)
     assert (_told(node), looks) == ((2, 1000, True), 1)
-    _ends(node, 0)
+    node.mps.disconnect(0)
     node.pods["pod-1"] = _containers((_ticket(node),), (other,))
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, False)
+    assert _told_next(node) == (2, 1000, False)
 
 
 def test_a_client_that_began_anew_before_clients_were_noted_does_not_count(make_node):
@@ -390,8 +359,7 @@ def test_a_client_that_began_anew_before_clients_were_noted_does_not_count(make_
     node.order(_adjusted(node, booking, memory_mib=1000))
     node.handle(node.carry_out(node.up_to(MakeTicket)))
     poll = node.up_to(WatchMps)
-    _client(node, 0)
+    node.mps.connect(0)
     node.pods["pod-1"] = _containers((_ticket(node),))
     node.happens(node.carry_out(poll))
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, False)
+    assert _told_next(node) == (2, 1000, False)

@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -15,7 +16,6 @@ from sluice.contracts.messages import AgentAddress
 from sluice.runtime.settings import SettingsError, load
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell import app
-from sluice_node_agent.shell import app as file_limit
 from sluice_node_agent.shell.app import FILES_MAX, backends_of, raise_file_limit
 from sluice_node_agent.shell.nodes import node_backend as external_programs
 from sluice_node_agent.shell.nodes.node_backend import NodeBackendError, find_program, quota_library, toolkit_version
@@ -43,6 +43,7 @@ def test_what_the_core_takes_is_what_was_said():
         ({"keep_warm_s": "-1"}, "keep_warm_s is at least 0"),
         ({"quota_library": "quota.so"}, "quota_library is 'quota.so'; it must be an absolute path, or off"),
         ({"watch_mps_s": "0"}, "watch_mps_s"),
+        *(({"usage_every_s": seconds}, "usage_every_s") for seconds in ("-1", "0.1", "601")),
         ({"nodes": "n1,../n2"}, "'../n2' is no node's name"),
         ({"nodes": "N1"}, "'N1' is no node's name"),
         ({"closing_ttl_s": "0"}, "closing_ttl_s"),
@@ -82,20 +83,15 @@ def test_an_mps_program_that_is_not_there_is_named():
 def test_the_container_toolkit_is_asked_for_its_version(tmp_path):
     """The inventory shows which nodes run a toolkit with known holes. One that says nothing of use stops no agent."""
     program = tmp_path / "nvidia-ctk"
-    said = {
-        "echo 'NVIDIA Container Toolkit CLI version 1.17.4'; echo 'commit: 9b69590c7428470a72f2ae05f826412976af1395'": (
-            "1.17.4"
-        ),
-        "echo 'NVIDIA Container Toolkit CLI version 1.18.0-rc.1'": "1.18.0-rc.1",
-        "echo what; exit 3": "",
-    }
-    for line, version in said.items():
-        program.write_text(f"#!/bin/sh\n{line}\n")
-        program.chmod(0o755)
+    program.touch(0o755)
+    for said, version in (
+        ("#!/bin/sh\necho 'NVIDIA Container Toolkit CLI version 1.17.4'\necho 'commit: 9b69590c'\n", "1.17.4"),
+        ("#!/bin/sh\necho 'NVIDIA Container Toolkit CLI version 1.18.0-rc.1'\n", "1.18.0-rc.1"),
+        ("#!/bin/sh\necho what; exit 3\n", ""),
+        ("no program", ""),
+    ):
+        program.write_text(said)
         assert toolkit_version(str(program)) == version
-    program.write_text("no program")
-    program.chmod(0o755)
-    assert toolkit_version(str(program)) == ""
     assert toolkit_version(str(tmp_path / "none")) == ""
 
 
@@ -145,10 +141,7 @@ def test_time_is_enforced_where_the_image_can(tmp_path, monkeypatch):
 @pytest.mark.parametrize("call", ["names", "read"])
 def test_tickets_that_cannot_be_read_are_told_in_a_sentence(call):
     """An operator would find a traceback where the agent says what it cannot read."""
-
-    def refuse():
-        raise PermissionError(errno.EACCES, "Permission denied", "/run/sluice/pods")
-
+    refuse = Mock(side_effect=PermissionError(errno.EACCES, "Permission denied", "/run/sluice/pods"))
     tickets = SimpleNamespace(**{"names": tuple, "read": tuple, call: refuse})
     site = SimpleNamespace(backend=SimpleNamespace(read=tuple, nameless=dict), mps=SimpleNamespace(found=tuple))
     marks = SimpleNamespace(found=lambda _gpus, all_told: ((), ()), unmarked=tuple)
@@ -173,31 +166,21 @@ def test_the_agent_may_open_as_many_files_as_it_is_allowed_to(few):
         raise_file_limit()
         raise_file_limit()
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == few
-    assert [(line["event"], line["limit"], line.get("before")) for line in said] == [
-        ("open files", few, 512),
-        ("open files", few, None),
-    ]
+    told = [(line["event"], line["limit"], line.get("before")) for line in said]
+    assert told == [("open files", few, 512), ("open files", few, None)]
 
 
 def test_a_limit_that_cannot_be_raised_ends_nothing(few, monkeypatch):
     """A sandbox that forbids it would keep the agent from starting."""
-
-    def refuse(*_):
-        raise OSError(errno.EPERM, "Operation not permitted")
-
+    refuse = Mock(side_effect=OSError(errno.EPERM, "Operation not permitted"))
     with monkeypatch.context() as forbidden, capture_logs() as said:
-        forbidden.setattr(file_limit.resource, "setrlimit", refuse)
+        forbidden.setattr(app.resource, "setrlimit", refuse)
         raise_file_limit()
     assert [(line["log_level"], line["limit"], line["wanted"]) for line in said] == [("warning", 512, few)]
 
 
 def test_a_service_begins_with_it(monkeypatch):
-    class RaisedError(Exception):
-        pass
-
-    def raised():
-        raise RaisedError
-
-    monkeypatch.setattr(app, "raise_file_limit", raised)
-    with pytest.raises(RaisedError):
+    """An agent that was started as a service would keep the limit of its container."""
+    monkeypatch.setattr(app, "raise_file_limit", Mock(side_effect=RuntimeError("the limit is raised")))
+    with pytest.raises(RuntimeError, match="the limit is raised"):
         asyncio.run(app.serve(SimpleNamespace()))

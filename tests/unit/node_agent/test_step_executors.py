@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 from factories.scheduling.allocator import gpu_report
@@ -78,15 +78,14 @@ def journal(tmp_path):
 
 
 @pytest.fixture
-def marks(tmp_path):
-    return OwnershipMarks(tmp_path / "m", "boot")
+def executors(journal, threads, tmp_path):
+    """Executors of a node, of which a test names only what it is about; to be entered."""
 
+    def make(backend=None, *, journal=journal, tickets=None, **more):
+        tickets, marks = tickets or Tickets(tmp_path / "t"), OwnershipMarks(tmp_path / "m", "boot")
+        return StepExecutors(backend or Backend(), journal, tickets, marks, threads, **more)
 
-@pytest.fixture
-def threads():
-    pool = ThreadPoolExecutor(max_workers=8)
-    yield pool
-    pool.shutdown()
+    return make
 
 
 def _save(number):
@@ -108,12 +107,10 @@ def _mps_orders(home):
     ]
 
 
-async def test_neither_journal_nor_tickets_nor_daemons_wait_for_a_gpu(journal, threads, tmp_path, marks):
+async def test_neither_journal_nor_tickets_nor_daemons_wait_for_a_gpu(executors):
     """While every GPU is busy for seconds, other slices get their records, tickets and daemons."""
     backend = Backend(gpus=9)  # eight calls stay until the ninth party comes
-    async with StepExecutors(
-        backend, journal, Tickets(tmp_path / "t"), marks, threads, mps=Daemons()
-    ) as step_executors:
+    async with executors(backend, mps=Daemons()) as step_executors:
         orders = [do.CreateGpuInstance(number, GpuUuid(f"GPU-{number}"), number, 0, 1) for number in range(8)]
         busy = asyncio.gather(*(_do(step_executors, order) for order in orders))
         try:
@@ -127,9 +124,9 @@ async def test_neither_journal_nor_tickets_nor_daemons_wait_for_a_gpu(journal, t
             await busy
 
 
-async def test_records_are_on_disk_in_the_order_of_their_instructions(journal, threads, tmp_path, marks):
+async def test_records_are_on_disk_in_the_order_of_their_instructions(executors, journal):
     """A later record of a slice is never overtaken by an earlier one."""
-    async with StepExecutors(Backend(), journal, Tickets(tmp_path / "t"), marks, threads) as step_executors:
+    async with executors() as step_executors:
         saves = [asyncio.create_task(_do(step_executors, _save(number))) for number in range(500)]
         done = await asyncio.gather(*saves)
     assert done == [ev.JournalSaved(number) for number in range(500)]
@@ -137,23 +134,18 @@ async def test_records_are_on_disk_in_the_order_of_their_instructions(journal, t
     assert names == [f"a{number}" for number in range(500)]
 
 
-async def test_a_journal_that_refuses_ends_the_agent_in_one_sentence(threads, tmp_path, marks):
+async def test_a_journal_that_refuses_ends_the_agent_in_one_sentence(executors):
     """No step is taken without its record, and no task waits without end for a record that will never be."""
-
-    class Full:
-        node = "n1"
-
-        def write(self, records):
-            raise JournalError("the journal cannot be written (No space left on device)")
-
-    async with StepExecutors(Backend(), Full(), Tickets(tmp_path / "t"), marks, threads) as step_executors:
+    full = Mock(node="n1")
+    full.write.side_effect = JournalError("the journal cannot be written (No space left on device)")
+    async with executors(journal=full) as step_executors:
         saves = [asyncio.create_task(_do(step_executors, _save(number))) for number in range(20)]
         done = await asyncio.gather(*saves, return_exceptions=True)
     assert {str(error) for error in done} == {"the journal cannot be written (No space left on device)"}
     assert {type(error) for error in done} == {JournalError}
 
 
-async def test_only_what_others_are_told_waits_for_the_disk(marks, threads, tmp_path):
+async def test_only_what_others_are_told_waits_for_the_disk(executors):
     """A slice waits for its disk twice in its life, not at each step; and it is not said to be gone before."""
     synced, written = threading.Event(), []
 
@@ -166,7 +158,7 @@ async def test_only_what_others_are_told_waits_for_the_disk(marks, threads, tmp_
         def sync(self):
             assert synced.wait(PATIENCE_S)
 
-    async with StepExecutors(Backend(), Slow(), Tickets(tmp_path / "t"), marks, threads) as step_executors:
+    async with executors(journal=Slow()) as step_executors:
         gone = [asyncio.create_task(_do(step_executors, _save(number))) for number in range(3)]
         making = do.SaveJournal(7, SharedDeviceGone(home=HOME))
         assert await _do(step_executors, making) == ev.JournalSaved(7)
@@ -177,18 +169,18 @@ async def test_only_what_others_are_told_waits_for_the_disk(marks, threads, tmp_
     assert [each for each in written if each != making.record] == [_save(number).record for number in range(3)]
 
 
-async def test_records_are_in_the_file_in_the_order_in_which_they_were_decided(journal, marks, threads, tmp_path):
+async def test_records_are_in_the_file_in_the_order_in_which_they_were_decided(executors, tmp_path):
     """After a crash nothing is found that came after something that is not."""
-    made = do.SaveJournal(2, SharedDeviceGone(home=HOME))
-    async with StepExecutors(Backend(), journal, Tickets(tmp_path / "t"), marks, threads) as step_executors:
+    made, file = do.SaveJournal(2, SharedDeviceGone(home=HOME)), tmp_path / "agent" / "journal"
+    async with executors() as step_executors:
         how = step_executors.executors()[do.SaveJournal]
-        before = (tmp_path / "agent" / "journal").stat().st_size
+        before = file.stat().st_size
         assert how.at_once(_save(1)) is None  # it is written, and has to be waited for
-        written = (tmp_path / "agent" / "journal").stat().st_size
+        written = file.stat().st_size
         assert how.at_once(made)() == ev.JournalSaved(2)
-        assert before < written < (tmp_path / "agent" / "journal").stat().st_size
+        assert before < written < file.stat().st_size
         assert await asyncio.wait_for(how.run(_save(1)), PATIENCE_S) == ev.JournalSaved(1)
-    assert (tmp_path / "agent" / "journal").read_bytes().count(b"tombstone") == 1
+    assert file.read_bytes().count(b"tombstone") == 1
 
 
 class Long:
@@ -212,10 +204,10 @@ class Long:
         self.did.append("replaced")
 
 
-async def test_records_are_written_in_the_order_of_the_instructions_when_a_file_was_replaced(marks, threads, tmp_path):
+async def test_records_are_written_in_the_order_of_the_instructions_when_a_file_was_replaced(executors):
     """A later record overtakes those that waited for the file: after a restart the older one is taken for the last."""
     journal = Long()
-    async with StepExecutors(Backend(), journal, Tickets(tmp_path / "t"), marks, threads) as step_executors:
+    async with executors(journal=journal) as step_executors:
         how = step_executors.executors()[do.SaveJournal]
         orders, doing = [_save(number) for number in range(1, 1001)], []
         await _do(step_executors, orders[0])
@@ -227,27 +219,22 @@ async def test_records_are_written_in_the_order_of_the_instructions_when_a_file_
                 journal.replaced.set()
             await asyncio.sleep(0)
         await asyncio.gather(*doing)
-    assert [each for each in journal.did if each not in {"synced", "replaced"}] == [
-        order.record.allocation for order in orders
-    ]
+    did = [each for each in journal.did if each not in {"synced", "replaced"}]
+    assert did == [order.record.allocation for order in orders]
 
 
-async def test_devices_that_wait_for_nothing_are_not_asked_in_threads(journal, marks, threads, tmp_path):
+async def test_devices_that_wait_for_nothing_are_not_asked_in_threads(executors, threads):
     """Many simulated nodes in one process are not slowed down by threads that have nothing to wait for."""
     threads.shutdown()  # takes no call any more
-    async with StepExecutors(
-        Backend(gpus=1), journal, Tickets(tmp_path / "t"), marks, threads, instant=True
-    ) as step_executors:
+    async with executors(Backend(gpus=1), instant=True) as step_executors:
         assert await _do(step_executors, do.CreateGpuInstance(1, GPU, 5, 0, 1)) == ev.GpuInstanceCreated(1, 5)
         assert await _do(step_executors, do.SetComputeMode(2, GPU, exclusive_process=True)) == ev.ComputeModeSet(2)
 
 
-async def test_orders_about_daemons_are_carried_out_and_answered(journal, threads, tmp_path, marks):
+async def test_orders_about_daemons_are_carried_out_and_answered(executors):
     """A home gets its daemon, its limits and its end, and the core hears how each went."""
     daemons = Daemons()
-    async with StepExecutors(
-        Backend(), journal, Tickets(tmp_path / "t"), marks, threads, mps=daemons
-    ) as step_executors:
+    async with executors(mps=daemons) as step_executors:
         said = [await _do(step_executors, order) for order in _mps_orders(HOME)]
         refused = [await _do(step_executors, order) for order in _mps_orders(HomeId("bad"))]
     assert said == [
@@ -261,17 +248,14 @@ async def test_orders_about_daemons_are_carried_out_and_answered(journal, thread
     assert refused == [ev.MpsRefused(token, "the daemon of home bad does not answer") for token in range(1, 6)]
 
 
-async def test_a_node_that_hands_out_no_shares_refuses_them_in_words(journal, threads, tmp_path, marks):
+async def test_a_node_that_hands_out_no_shares_refuses_them_in_words(executors):
     """A share that cannot be had fails with the reason, and does not run unbounded; old daemons can still be ended."""
     start, *others = _mps_orders(HOME)
-    tickets = Tickets(tmp_path / "t")
-    async with StepExecutors(
-        Backend(), journal, tickets, marks, threads, mps=Daemons(), no_shares="mps_control is off"
-    ) as step_executors:
+    async with executors(mps=Daemons(), no_shares="mps_control is off") as step_executors:
         assert await _do(step_executors, start) == ev.MpsRefused(1, "this node hands out no shares: mps_control is off")
         for order in others:
             assert not isinstance(await _do(step_executors, order), ev.MpsRefused)
-    async with StepExecutors(Backend(), journal, tickets, marks, threads) as step_executors:
+    async with executors() as step_executors:
         for order in _mps_orders(HOME):
             assert await _do(step_executors, order) == ev.MpsRefused(order.token, "this agent has no MPS")
 
@@ -291,45 +275,40 @@ def _there(uuid="MIG-1", profile="1g.5gb"):
         ({"healthy": False, "health_message": "Xid 79"}, ev.DeviceErrorKind.UNKNOWN),
     ],
 )
-async def test_an_instance_is_handed_out_only_when_it_reads_back_as_ordered(
-    journal, threads, tmp_path, marks, changes, kind
-):
+async def test_an_instance_is_handed_out_only_when_it_reads_back_as_ordered(executors, changes, kind):
     """No pod gets another device than the one that was booked, nor one on a GPU that went bad meanwhile."""
     backend = Backend()
     backend.report = gpu_report("n1", 0, uuid=GPU, **(_there() | changes))
-    async with StepExecutors(backend, journal, Tickets(tmp_path / "t"), marks, threads) as step_executors:
+    async with executors(backend) as step_executors:
         answer = await _do(step_executors, do.VerifyInstance(1, GPU, 3, 19, 0, 1, "MIG-1"))
     assert answer == ev.InstanceVerified(1) if kind is None else answer.kind is kind
 
 
-async def test_a_ticket_that_cannot_be_made_is_refused_with_the_reason(journal, threads, tmp_path, marks):
+async def test_a_ticket_that_cannot_be_made_is_refused_with_the_reason(executors, tmp_path):
     """A slice whose ticket cannot be written is not called ready."""
     (tmp_path / "t").write_text("")
-    async with StepExecutors(Backend(), journal, Tickets(tmp_path / "t" / "n1"), marks, threads) as step_executors:
+    async with executors(tickets=Tickets(tmp_path / "t" / "n1")) as step_executors:
         refused = await _do(step_executors, make_ticket("t1"))
     assert "Not a directory" in refused.message
 
 
-async def test_slices_that_become_ready_at_once_wait_for_no_thread_to_get_their_tickets(
-    journal, threads, tmp_path, marks
-):
+async def test_slices_that_become_ready_at_once_wait_for_no_thread_to_get_their_tickets(executors, tmp_path):
     """In a burst every pod would wait for the threads of all others, for names that are written in no time."""
     helpers = ThreadPools()
     helpers.shut_down()  # they take no call any more
     tickets = Tickets(tmp_path / "t")
-    async with StepExecutors(Backend(), journal, tickets, marks, threads, helpers=helpers) as step_executors:
+    async with executors(tickets=tickets, helpers=helpers) as step_executors:
         make = step_executors.executors()[do.MakeTicket].at_once(make_ticket("t1"))
         assert (make(), tickets.names()) == (ev.TicketMade(1), ("t1",))
         remove = step_executors.executors()[do.RemoveTicket].at_once(do.RemoveTicket(2, "t1"))
         assert (remove(), tickets.names()) == (ev.TicketRemoved(2), ())
 
 
-async def test_an_agent_goes_on_while_the_driver_of_volumes_is_at_the_tickets(journal, threads, tmp_path, marks):
+async def test_an_agent_goes_on_while_the_driver_of_volumes_is_at_the_tickets(executors, tmp_path):
     """A node does not fall silent, and its other slices do not wait, because a volume is being mounted."""
     sources = PodDirectories(tmp_path / "pods")
     sources.open()
-    tickets = Tickets(tmp_path / "t", sources)
-    async with StepExecutors(Backend(), journal, tickets, marks, threads) as step_executors:
+    async with executors(tickets=Tickets(tmp_path / "t", sources)) as step_executors:
         order = make_ticket("t1", token=2, owner=UID)
         assert step_executors.executors()[do.MakeTicket].at_once(order) is None
         assert step_executors.executors()[do.RemoveTicket].at_once(do.RemoveTicket(3, "t1")) is None

@@ -7,19 +7,14 @@ import pytest
 from msgspec.structs import replace
 
 from sluice.contracts.ids import NodeName
-from sluice.contracts.messages import SliceGone
 from sluice_node_agent.core import journal_records
-from sluice_node_agent.core.instructions import RemoveTicket, SaveJournal
+from sluice_node_agent.core.instructions import MakeTicket, RemoveTicket, SaveJournal
 from sluice_node_agent.shell.tickets import tickets as document
 from sluice_node_agent.shell.tickets.tickets import pack, unpack
 
 SMALL = (0, "2g.10gb", 4, 2)
 OTHER = (1, "2g.10gb", 0, 2)
 WHOLE = (2, None, 0, 8)
-
-
-def own(instructions):
-    return [each for each in instructions if hasattr(each, "token")]
 
 
 def reported(node):
@@ -30,50 +25,29 @@ def document_of(node, ticket):
     return node.tmp_path / "tickets" / ticket / "slice.json"
 
 
-def change(node, ticket, **record):
+def change(node, ticket, **changes):
     """A ticket's record says something else, and its checksum is right."""
     place = document_of(node, ticket)
-    known = unpack(place.read_bytes())
-    order = _Order(replace(known, **record))
-    place.write_bytes(pack(order))
-
-
-class _Order:
-    def __init__(self, record):
-        self.record, self.containers = record, ()
-        self.allocation, self.owner = record.booking.allocation, record.booking.owner
+    record = replace(unpack(place.read_bytes()), **changes)
+    place.write_bytes(pack(MakeTicket(1, ticket, record, ())))
 
 
 def test_a_running_pods_slice_is_known_again_by_its_ticket_alone(node):
-    booking = node.booking("a1", SMALL)
-    node.serve(booking)
+    booking = node.serve(node.booking("a1", SMALL))
     before = node.word("a1")
     (device,) = before.devices
     node.lose_both()
-    instructions = own(node.start())
+    instructions = node.own(node.start())
     key = instructions[0].record.unclaimed
     assert key == (journal_records.UnclaimedInstance(gpu=device.gpu, gi_id=key[0].gi_id, uuid=device.uuid),)
     boot_id = node.backend.boot_id()
+    known = {"boot_id": boot_id, "generation_upto": node.config.generation_block, "unclaimed": key}
+    made = journal_records.DeviceRecord(step="made", gi_id=key[0].gi_id, uuid=device.uuid)
+    ready = {"phase": "ready", "devices": (made,), "boot_id": boot_id, "ticket": before.ticket}
     assert instructions == [
-        SaveJournal(
-            1,
-            journal_records.NodeRecord(
-                node=node.name, boot_id=boot_id, generation_upto=node.config.generation_block, unclaimed=key,
-                tickets=(before.ticket,),
-            ),
-        ),
-        SaveJournal(
-            2,
-            journal_records.SliceRecord(
-                booking=booking,
-                revision=1,
-                phase="ready",
-                devices=(journal_records.DeviceRecord(step="made", gi_id=key[0].gi_id, uuid=device.uuid),),
-                boot_id=boot_id,
-                ticket=before.ticket,
-            ),
-        ),
-    ]  # fmt: skip
+        SaveJournal(1, journal_records.NodeRecord(node=node.name, tickets=(before.ticket,), **known)),
+        SaveJournal(2, journal_records.SliceRecord(booking=booking, revision=1, **ready)),
+    ]
     node.work()
     assert reported(node) == {("a1", 1, "ready")}
     assert node.agent.snapshot().doubtful_tickets == ()
@@ -82,8 +56,7 @@ def test_a_running_pods_slice_is_known_again_by_its_ticket_alone(node):
     node.open()
     node.work()
     assert node.own_done == []
-    node.take_back(booking)
-    assert isinstance(node.word("a1"), SliceGone)
+    node.gone(booking)
     assert (node.instances(0), node.tickets.names()) == ([], ())
 
 
@@ -101,82 +74,62 @@ def test_a_crash_half_way_silences_no_ticket(node, saved):
     assert node.mps.started == 1
 
 
-def _of_another_node(node, ticket):
-    booking = unpack(document_of(node, ticket).read_bytes()).booking
-    change(node, ticket, booking=replace(booking, node=NodeName("n2.example")))
-    return "it is of node n2.example"
+def false_record(node, known, damage):
+    """What a ticket's record says instead, with the right checksum, and nothing else is wrong with the ticket."""
+    return {
+        "of another node": {"booking": replace(known.booking, node=NodeName("n2.example"))},
+        "of another allocation": {"booking": node.booking("a9", SMALL)},
+        "of another place": {"booking": node.booking("a1", (0, "2g.10gb", 0, 2))},
+        "of no device": {"devices": ()},
+        "half made": {"devices": (journal_records.DeviceRecord(step="intended", gi_id=9),)},
+    }[damage]
 
 
-def _of_another_allocation(node, ticket):
-    change(node, ticket, booking=node.booking("a9", SMALL))
-    return "it tells of a9, for which it was not made"
-
-
-def _of_another_place(node, ticket):
-    change(node, ticket, booking=node.booking("a1", (0, "2g.10gb", 0, 2)))
-    return "is not the 2g.10gb at"
-
-
-def _of_no_device(node, ticket):
-    change(node, ticket, devices=())
-    return "it books 1 devices and tells of 0"
-
-
-def _half_made(node, ticket):
-    change(node, ticket, devices=(journal_records.DeviceRecord(step="intended", gi_id=9),))
-    return "it lists a device that was not created"
-
-
-def _old(node, ticket):
+def spoil(node, ticket, damage):
     place = document_of(node, ticket)
-    said = json.loads(place.read_bytes())
-    place.write_text(json.dumps({key: said[key] for key in ("allocation", "owner", "containers")}))
-    return "it was written by a version that kept no record in tickets"
+    said = place.read_bytes()
+    match damage:
+        case "old":
+            kept = {key: json.loads(said)[key] for key in ("allocation", "owner", "containers")}
+            place.write_text(json.dumps(kept))
+        case "flipped":
+            place.write_bytes(said.replace(b'"revision":1', b'"revision":3'))
+        case "torn":
+            place.write_bytes(said[:100])
+        case "huge":
+            place.write_bytes(b" " * (document.DOCUMENT_MAX + 1))
+        case "a link":
+            place.rename(node.tmp_path / "elsewhere")
+            place.symlink_to(node.tmp_path / "elsewhere")
+        case "missing":
+            place.unlink()
+        case _:
+            change(node, ticket, **false_record(node, unpack(said), damage))
 
 
-def _flipped(node, ticket):
-    place = document_of(node, ticket)
-    place.write_bytes(place.read_bytes().replace(b'"revision":1', b'"revision":3'))
-    return "its record does not match its checksum"
+BAD = {
+    "of another node": "it is of node n2.example",
+    "of another allocation": "it tells of a9, for which it was not made",
+    "of another place": "is not the 2g.10gb at",
+    "of no device": "it books 1 devices and tells of 0",
+    "half made": "it lists a device that was not created",
+    "old": "it was written by a version that kept no record in tickets",
+    "flipped": "its record does not match its checksum",
+    "torn": "it holds no record that this version knows",
+    "huge": "it is larger than",
+    "a link": "it cannot be read",
+    "missing": "it cannot be read: No such file or directory",
+}
 
 
-def _torn(node, ticket):
-    place = document_of(node, ticket)
-    place.write_bytes(place.read_bytes()[:100])
-    return "it holds no record that this version knows"
-
-
-def _huge(node, ticket):
-    document_of(node, ticket).write_bytes(b" " * (document.DOCUMENT_MAX + 1))
-    return "it is larger than"
-
-
-def _a_link(node, ticket):
-    place = document_of(node, ticket)
-    place.rename(node.tmp_path / "elsewhere")
-    place.symlink_to(node.tmp_path / "elsewhere")
-    return "it cannot be read"
-
-
-def _missing(node, ticket):
-    document_of(node, ticket).unlink()
-    return "it cannot be read: No such file or directory"
-
-
-BAD = [
-    _of_another_node, _of_another_allocation, _of_another_place, _of_no_device, _half_made, _old, _flipped, _torn,
-    _huge, _a_link, _missing,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("spoil", BAD)
-def test_a_ticket_that_proves_nothing_is_told_and_changes_nothing(node, spoil):
+@pytest.mark.parametrize(("damage", "why"), BAD.items(), ids=BAD)
+def test_a_ticket_that_proves_nothing_is_told_and_changes_nothing(node, damage, why):
     """Somebody's instance would be taken for another's; or a person never learn that a pod's slice is in doubt."""
     node.serve(node.booking("a1", SMALL))
     (ticket,) = node.tickets.names()
     there = node.instances(0)
     node.lose_both()
-    why = spoil(node, ticket)
+    spoil(node, ticket, damage)
     node.live()
     snapshot = node.agent.snapshot()
     assert (snapshot.slices, snapshot.doubtful_tickets) == ((), (ticket,))
@@ -188,31 +141,20 @@ def test_a_ticket_that_proves_nothing_is_told_and_changes_nothing(node, spoil):
     assert [type(each) for each in node.own_done if isinstance(each, RemoveTicket)] == []
 
 
-def _rebooted(node, _ticket):
-    with node.hardware.changing() as hardware:
-        hardware.boot_id = "another"
-        for gpu in hardware.gpus:
-            gpu.instances.clear()
-
-
-def _device_gone(node, _ticket):
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.clear()
-        hardware.gpus[1].processes.clear()
-
-
-def _half_removed(node, ticket):
-    (node.tmp_path / "tickets" / ticket).rename(node.tmp_path / "tickets" / f".{ticket}")
-
-
-@pytest.mark.parametrize("end", [_rebooted, _device_gone, _half_removed])
+@pytest.mark.parametrize("end", ["rebooted", "device gone", "half removed"])
 def test_a_ticket_of_what_is_not_there_any_more_is_removed(node, end):
     """A container would start with a device that is not there, and tickets of long gone pods fill the node."""
     node.serve(node.booking("a1", SMALL), node.booking("a2", OTHER))
-    ticket = node.word("a1").ticket
-    shutil.rmtree(node.tmp_path / "tickets" / node.word("a2").ticket)
+    ticket, folder = node.word("a1").ticket, node.tmp_path / "tickets"
+    shutil.rmtree(folder / node.word("a2").ticket)
     node.lose_both()
-    end(node, ticket)
+    match end:
+        case "rebooted":
+            node.hardware.reboot()
+        case "device gone":
+            node.lose_instances()
+        case "half removed":
+            (folder / ticket).rename(folder / f".{ticket}")
     node.live()
     assert node.agent.snapshot().doubtful_tickets == ()
     assert node.tickets.names() == ()

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -22,6 +23,16 @@ from sluice_node_agent.device import mounts as mounting
 from sluice_node_agent.shell.tickets.tickets import Tickets
 
 TICKET = "a1-run-1"
+UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
+
+
+def _order(*containers, ticket=TICKET, owner="pod-1"):
+    return make_ticket(ticket, owner=owner, containers=containers)
+
+
+def _for_pod(*containers, ticket=TICKET):
+    """Of a pod that a kubelet knows."""
+    return _order(*containers, ticket=ticket, owner=UID)
 
 
 @pytest.fixture
@@ -33,10 +44,6 @@ def home():
         with socket.socket(socket.AF_UNIX) as control:
             control.bind(f"{name}/pipe/control")
             yield Path(name)
-
-
-def _order(*containers):
-    return make_ticket(TICKET, containers=containers)
 
 
 def _sharing(home, name="main"):
@@ -112,9 +119,6 @@ def test_a_container_cannot_name_its_way_out_of_its_ticket(tmp_path, home):
     assert not (tmp_path / "t" / TICKET).exists()
 
 
-UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
-
-
 @pytest.fixture
 def pods(tmp_path):
     sources = PodDirectories(tmp_path / "pods")
@@ -122,21 +126,16 @@ def pods(tmp_path):
     return sources
 
 
-def _for_pod(*containers, ticket=TICKET, owner=UID):
-    return make_ticket(ticket, owner=owner, containers=containers)
-
-
 def test_a_pods_ticket_is_where_its_volume_shows_it(tmp_path, pods):
     """A pod on a node with a kubelet finds its ticket in its volume, and it goes with its slice."""
     tickets = Tickets(tmp_path / "t", pods)
     tickets.make(_for_pod())
     tickets.make(_for_pod())
-    tickets.make(_for_pod(ticket="a1-run-2", owner="run-7"))  # not a pod's: `sluice run`, a manifest
+    tickets.make(_order(ticket="a1-run-2", owner="run-7"))  # not a pod's: `sluice run`, a manifest
     assert (pods.root / UID / TICKET / "slice.json").exists()
     assert (tmp_path / "t" / "a1-run-2" / "slice.json").exists()
     assert tickets.names() == (TICKET, "a1-run-2")
-    for name in tickets.names():
-        tickets.remove(name)
+    for name in 2 * tickets.names():
         tickets.remove(name)
     assert tickets.names() == ()
     assert pods.all() == []
@@ -166,10 +165,7 @@ def test_a_name_that_would_open_the_gate_is_no_tickets(tmp_path, pods, name):
 
 def test_who_may_not_mount_makes_links(tmp_path, pods, home, monkeypatch):
     """Without the right to mount a share is found on the node itself at least, and its removal touches nothing else."""
-
-    def refuse(*_, **__):
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
+    refuse = Mock(side_effect=PermissionError(errno.EPERM, "Operation not permitted"))
     monkeypatch.setattr(mounting, "bind", refuse)
     tickets = Tickets(tmp_path / "t", pods)
     tickets.make(_for_pod(_sharing(home)))
@@ -213,9 +209,8 @@ def test_pods_are_told_where_they_find_their_daemon():
 def test_a_ticket_of_before_a_reboot_is_removed_and_no_other(tmp_path, pods, owner):
     """A container would start with a device, or a daemon, that the reboot has ended."""
     tickets = Tickets(tmp_path / "t", pods)
-    tickets.make(make_ticket("a1-run-1", owner=owner, boot_id="before"))
-    tickets.make(make_ticket("a2-run-1", owner=owner, boot_id="now"))
-    tickets.make(make_ticket("a3-run-1", owner=owner, boot_id="before"))
+    for name, boot_id in (("a1-run-1", "before"), ("a2-run-1", "now"), ("a3-run-1", "before")):
+        tickets.make(make_ticket(name, owner=owner, boot_id=boot_id))
     (document,) = (tmp_path).glob("*/**/a3-run-1/slice.json")
     document.write_text("{}")  # it does not say of which boot it is
     assert tickets.clear("now") == ("a1-run-1",)
@@ -235,12 +230,9 @@ def test_a_ticket_in_another_pods_directory_says_nothing(tmp_path, pods):
     assert found.problem == f"it is of pod {UID}, and in the directory of pod {other.name}"
 
 
-def test_a_pods_directory_that_goes_away_while_it_is_read_ends_nothing(tmp_path, monkeypatch):
+def test_a_pods_directory_that_goes_away_while_it_is_read_ends_nothing(tmp_path, pods, monkeypatch):
     """The driver of volumes removes it at any moment; an agent that starts just then would end with a traceback."""
-    sources = PodDirectories(tmp_path / "pods")
-    sources.open()
-    tickets = Tickets(tmp_path / "t", sources)
-    pod = sources.root / "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
+    tickets, pod = Tickets(tmp_path / "t", pods), pods.root / UID
     real = Path.iterdir
 
     def gone(folder):
@@ -255,18 +247,8 @@ def test_a_pods_directory_that_goes_away_while_it_is_read_ends_nothing(tmp_path,
         assert not pod.exists()
 
 
-def test_a_daemon_survives_the_removal_of_a_ticket(tmp_path, home):
-    """When one tenant leaves, the sockets of those who stay are still there."""
-    tickets = Tickets(tmp_path / "t")
-    tickets.make(_order(_sharing(home)))
-    tickets.remove(TICKET)
-    assert tickets.names() == ()
-    assert (home / "pipe" / "control").is_socket()
-    assert (home / "log").is_dir()
-
-
 def test_what_is_mounted_in_a_ticket_is_left_alone(tmp_path, home):
-    """A daemon's directory mounted into a ticket survives the ticket."""
+    """A daemon's directory mounted into a ticket, and the sockets of those who stay, survive the ticket."""
     mounts = tmp_path / "mountinfo"
     mounts.write_text("1 0 0:1 / / rw - rootfs rootfs rw\n")
     tickets = Tickets(tmp_path / "t t", mounts=mounts)
@@ -281,3 +263,5 @@ def test_what_is_mounted_in_a_ticket_is_left_alone(tmp_path, home):
     mounts.write_text("")
     tickets.remove(TICKET)
     assert tickets.names() == ()
+    assert (home / "pipe" / "control").is_socket()
+    assert (home / "log").is_dir()

@@ -1,8 +1,8 @@
 """What an agent says of the use of slices: whose it is, since when nothing is done, and when it does not know."""
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from unittest.mock import Mock
 
 import pytest
 from factories.gpus.shared_devices import ON_MIG, WHOLE
@@ -16,7 +16,6 @@ from sluice_node_agent.core.events import DeviceErrorKind
 from sluice_node_agent.core.instructions import ListHolders
 from sluice_node_agent.core.usage import DeviceUse, ProcessUse, UsageTracker
 from sluice_node_agent.device.port import GpuLostError
-from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.agent_metrics import DEVICE_REFUSALS, agent_samples, usage_samples
 from sluice_node_agent.shell.commands.hardware_command import change_hardware
 from sluice_node_agent.shell.hami_metrics import hami_samples
@@ -117,9 +116,7 @@ def test_tenants_of_one_device_are_told_apart_by_their_processes(node, place):
     one, other = ProcessUse(1, "pod-1", None, None), ProcessUse(3, "pod-2", 100, None)
     watched.book.look(snapshot, gpu, [seen(device, one, other, busy=60.0, sm=30.0)], 200.0)
     told = watched.told(200.0)
-    assert [(told[a].busy_percent, told[a].sm_percent, told[a].idle_s) for a in ("a1", "a2")] == [
-        (None, None, None)
-    ] * 2
+    assert {(told[a].busy_percent, told[a].sm_percent, told[a].idle_s) for a in ("a1", "a2")} == {(None, None, None)}
     assert (told["a1"].memory_used_mib, told["a2"].memory_used_mib) == (None, 100)
     watched.book.look(snapshot, gpu, [seen(device, one, other, busy=0.0)], 300.0)
     assert [watched.told(310.0)[a].idle_s for a in ("a1", "a2")] == [10.0, 10.0]
@@ -145,10 +142,8 @@ def test_who_watches_sees_each_slice_by_its_owner_and_only_what_is_known(node):
     watched.book.look(snapshot, node.gpus[0], [seen(device, process, memory_mib=600)], 100.0)
     watched.book.look(snapshot, whole, [seen(whole, busy=0.0)], 100.0)
     usage = watched.book.told(snapshot, 30.0, 160.0)
-    found = {
-        (each.metric.name.removeprefix("sluice_slice_"), each.labels[3]): each.value for each in usage_samples(usage)
-    }
-    assert found == {
+    samples = [(each.metric.name.removeprefix("sluice_slice_"), each) for each in usage_samples(usage)]
+    assert {(name, each.labels[3]): each.value for name, each in samples} == {
         ("memory_bytes", device): 4864 * 1024**2,
         ("memory_used_bytes", device): 600 * 1024**2,
         ("memory_bytes", whole): 40960 * 1024**2,
@@ -157,7 +152,7 @@ def test_who_watches_sees_each_slice_by_its_owner_and_only_what_is_known(node):
         ("memory_busy_ratio", whole): 0.0,
         ("idle_seconds", whole): 60.0,
     }
-    (labels,) = {each.labels for each in usage_samples(usage) if each.labels[3] == device}
+    (labels,) = {each.labels for _, each in samples if each.labels[3] == device}
     assert labels == ("default", "pod", node.gpus[0], device, "1g.5gb", "exclusive")
 
 
@@ -193,20 +188,19 @@ class SlowDevices:
         return tuple(seen(device, busy=0.0) for device in devices)
 
 
-async def test_a_gpu_that_is_worked_on_is_not_looked_at(node):
+async def test_a_gpu_that_is_worked_on_is_not_looked_at(node, threads):
     """A slice would wait for a look at who uses what, or the driver be called twice at once."""
     backend = SlowDevices()
     backend.loop, backend.go_on = asyncio.get_running_loop(), asyncio.Event()
-    with ThreadPoolExecutor(2) as threads:
-        async with StepExecutors(backend, node.journal, node.tickets, node.marks, threads) as step_executors:
-            order = ListHolders(1, node.gpus[0], str(node.gpus[0]))
-            work = asyncio.create_task(step_executors.executors()[ListHolders].run(order))
-            await asyncio.wait_for(backend.begun.wait(), PATIENCE_S)
-            assert await step_executors.uses(node.gpus[0], ("x",)) is None
-            assert await step_executors.uses(node.gpus[1], ("x",)) == (seen("x", busy=0.0),)
-            backend.go_on.set()
-            await asyncio.wait_for(work, PATIENCE_S)
-            assert await step_executors.uses(node.gpus[0], ("x",)) == (seen("x", busy=0.0),)
+    async with StepExecutors(backend, node.journal, node.tickets, node.marks, threads) as step_executors:
+        order = ListHolders(1, node.gpus[0], str(node.gpus[0]))
+        work = asyncio.create_task(step_executors.executors()[ListHolders].run(order))
+        await asyncio.wait_for(backend.begun.wait(), PATIENCE_S)
+        assert await step_executors.uses(node.gpus[0], ("x",)) is None
+        assert await step_executors.uses(node.gpus[1], ("x",)) == (seen("x", busy=0.0),)
+        backend.go_on.set()
+        await asyncio.wait_for(work, PATIENCE_S)
+        assert await step_executors.uses(node.gpus[0], ("x",)) == (seen("x", busy=0.0),)
     assert backend.looked == 2
 
 
@@ -214,19 +208,15 @@ class Times:
     """A clock that only its test moves; the wall clock may be set."""
 
     def __init__(self) -> None:
-        """Both begin."""
         self.now, self.unix_s = 1000.0, 1_800_000_000.0
 
     def pass_(self, seconds: float) -> None:
-        """Time passes."""
         self.now, self.unix_s = self.now + seconds, self.unix_s + seconds
 
     def monotonic(self) -> float:
-        """The time of this process."""
         return self.now
 
     def utc(self) -> datetime:
-        """The time of people."""
         return datetime.fromtimestamp(self.unix_s, UTC)
 
 
@@ -257,8 +247,7 @@ async def test_the_node_tells_since_when_a_slice_idles_and_not_with_each_look(no
     assert len(generations) == 2
     busy[node.gpus[0]] = 1.0
     assert await idle_since(30) == {"a1": 0, "a2": 0}
-    found = snapshot_from_proto(snapshot_to_proto(node.agent.snapshot()))
-    assert found == node.agent.snapshot()
+    assert snapshot_from_proto(snapshot_to_proto(node.agent.snapshot())) == node.agent.snapshot()
 
 
 async def unwanted(event) -> None:
@@ -286,10 +275,7 @@ async def test_a_gpu_that_cannot_be_looked_at_hides_no_other(node):
 async def test_who_wants_no_looks_has_none(node):
     """A setting that says never, and the driver is asked all the same."""
     node.ready(node.booking("a2", (2, None, 0, 8)))
-
-    async def look(_gpu, _devices):
-        raise AssertionError("not sampled")
-
+    look = Mock(side_effect=AssertionError("not sampled"))
     watch = UsagePoller(node.agent, look, SystemClock(), every_s=0.0, offer=unwanted)
     await asyncio.wait_for(watch.run(), PATIENCE_S)
     assert list(watch.now()) == []
@@ -322,28 +308,16 @@ def test_who_has_dashboards_of_hami_finds_their_names(node):
     assert found["container_last_kernel_elapsed_seconds", "default", "pod", "main", "0", a100] == 0
 
 
-class RefusingDevices:
-    def processes(self, gpu, _uuid):
-        raise GpuLostError(f"{gpu}: it does not answer")
-
-
-async def test_refusals_are_counted_by_step_and_kind(node, monkeypatch):
+async def test_refusals_are_counted_by_step_and_kind(node, threads, monkeypatch):
     """A GPU that refuses all it is asked would be seen by its users first."""
     own = MetricRegistry()
     monkeypatch.setattr(metrics, "count", own.count)
-    with ThreadPoolExecutor(1) as threads:
-        async with StepExecutors(RefusingDevices(), node.journal, node.tickets, node.marks, threads) as step_executors:
-            order = ListHolders(1, node.gpus[0], str(node.gpus[0]))
-            result = await asyncio.wait_for(step_executors.executors()[ListHolders].run(order), PATIENCE_S)
+    monkeypatch.setattr(node.backend, "processes", Mock(side_effect=GpuLostError("it does not answer")))
+    async with StepExecutors(node.backend, node.journal, node.tickets, node.marks, threads) as step_executors:
+        order = ListHolders(1, node.gpus[0], str(node.gpus[0]))
+        result = await asyncio.wait_for(step_executors.executors()[ListHolders].run(order), PATIENCE_S)
     assert result.kind == DeviceErrorKind.GPU_LOST
     assert own.value(DEVICE_REFUSALS, "ListHolders", "GpuLost") == 1
-
-
-@pytest.mark.parametrize("every_s", [-1.0, 0.1, 601.0])
-def test_a_time_between_looks_that_makes_no_sense_is_named(every_s):
-    """An agent that asks the driver all the time, or one whose numbers are of yesterday."""
-    with pytest.raises(ValueError, match="usage_every_s"):
-        NodeAgentSettings(usage_every_s=every_s)
 
 
 @pytest.mark.parametrize(("option", "value"), [("--busy-percent", "101"), ("--memory-mib", "-1")])

@@ -10,13 +10,8 @@ from sluice_node_agent.core.instructions import CreateComputeInstance, CreateGpu
 PLACE = (0, "2g.10gb", 4, 2)
 
 
-def _given_back(node, place=PLACE, allocation="a1"):
-    booking = node.serve(node.booking(allocation, place))
-    ready = node.word(allocation)
-    assert isinstance(ready, SliceReady)
-    node.take_back(booking)
-    assert isinstance(node.word(allocation), SliceGone)
-    return ready
+def _given_back(node, place=PLACE):
+    node.gone(node.ready(node.booking("a1", place)))
 
 
 @pytest.fixture
@@ -56,8 +51,7 @@ def test_a_warm_instance_that_holds_the_last_media_engine_goes_first(warm):
 
 def test_one_that_somebody_else_put_to_use_is_left_alone(warm):
     _given_back(warm)
-    with warm.hardware.changing() as hardware:
-        hardware.gpus[0].instances[0].uuid = "MIG-of-somebody"
+    warm.change_instance(uuid="MIG-of-somebody")
     warm.tick(11.0, times=10)
     assert warm.instances(0) == [("2g.10gb", 4, 2)]
     assert [i.allocation for i in warm.agent.snapshot().gpus[0].instances] == [None]
@@ -68,9 +62,8 @@ def test_a_crash_at_any_step_of_keeping_and_taking_loses_nothing(make_node, exec
     """An instance would be foreign after a crash: lost capacity."""
     for death in deaths(executed=executed, least=12):
         node = make_node(keep_warm_s=60.0)
-        booking, again = node.booking("a1", PLACE), node.booking("a2", PLACE)
-        node.serve(booking)
-        node.order(node.revoke(booking))
+        again = node.booking("a2", PLACE)
+        node.order(node.revoke(node.serve(node.booking("a1", PLACE))))
         node.order(node.grant(again, after=("a1",)))
         death.strikes(node)
         node.live()
@@ -82,17 +75,13 @@ def test_a_crash_at_any_step_of_keeping_and_taking_loses_nothing(make_node, exec
         assert node.instances(0) == [], death.steps
 
 
-def test_a_homes_instance_is_kept_too(make_node):
+def test_a_homes_instance_is_kept_too(warm):
     """Shares that come and go would pay for an instance each time."""
-    node = make_node(keep_warm_s=60.0)
     for name in ("a1", "a2"):
-        booking = node.serve(node.share(name, (0, "3g.20gb", 4, 4)))
-        assert isinstance(node.word(name), SliceReady)
-        node.take_back(booking)
-        assert isinstance(node.word(name), SliceGone)
-        assert node.mps.homes == {}
-    assert sum(isinstance(step, CreateGpuInstance) for step in node.own_done) == 1
-    assert not any(isinstance(step, DestroyGpuInstance) for step in node.own_done)
+        warm.gone(warm.ready(warm.share(name, (0, "3g.20gb", 4, 4))))
+        assert warm.mps.homes == {}
+    done = [type(step) for step in warm.own_done]
+    assert (done.count(CreateGpuInstance), done.count(DestroyGpuInstance)) == (1, 0)
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["slice", "home"])
