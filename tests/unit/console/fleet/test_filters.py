@@ -4,13 +4,13 @@ import io
 
 import msgspec
 import pytest
+from factories.console import usage_of
 from rich.console import Console
 
-from sluice.contracts.slice_usage import NodeUsage, SliceUsage
+from sluice.contracts.slice_usage import NodeUsage
 from sluice_console.core.fleet.filters import FilterError, FleetFilter, Term, parse_filter
 from sluice_console.core.fleet.gpus import gpus_document
 from sluice_console.core.fleet.nodes import nodes_document
-from sluice_console.core.fleet.pods import pods_document
 from sluice_console.core.fleet.usage import usages_document
 from sluice_console.shell.inspect.views import FleetView
 
@@ -55,14 +55,8 @@ def test_a_word_that_says_nothing_of_what_is_shown_is_refused(subject, text, els
 def _world(make, **creatable):
     """One node, one GPU with a 3g.20gb of default/train at 4, and room for three 1g.5gb."""
     report = make.gpu_report(instances=(make.made(),), creatable={"1g.5gb": 3, "7g.40gb": 0, **creatable})
-    return make.fleet_state(
-        inventory=make.inventory(report, make.slice()),
-        head=make.opened(),
-        node=make.changed(),
-        ledger=make.grant(),
-        request=make.asked(),
-        binding=make.bound(),
-    )
+    node = {"inventory": make.inventory(report, make.slice()), "head": make.opened(), "node": make.changed()}
+    return make.fleet_state(**node, ledger=make.grant(), request=make.asked(), binding=make.bound())
 
 
 MEANT = {
@@ -138,34 +132,11 @@ def test_a_share_is_lit_without_its_neighbours(make):
 
 
 def test_usage_is_picked_by_owner_model_and_idleness(make):
-    slice_ = SliceUsage(
-        allocation=make.allocation,
-        request=make.request,
-        namespace="default",
-        name="train",
-        containers=("main",),
-        gpu="GPU-1",
-        device="MIG-1",
-        profile="3g.20gb",
-        mode="exclusive",
-        memory_mib=1,
-        age_s=1.0,
-        idle_s=9000.0,
-    )
-    usage = NodeUsage(node="gpu-1", every_s=30.0, slices=(slice_,))
+    usage = NodeUsage(node="gpu-1", every_s=30.0, slices=(usage_of(make.request, idle_s=9000.0),))
     (each,) = usages_document({"gpu-1": usage}, {}).slices
-    for text, meant in {
-        "team:default node:gpu-1": True,
-        "model:h100": False,
-        "is:idle": True,
-        "-is:idle": False,
-    }.items():
+    words = {"team:default node:gpu-1": True, "model:h100": False, "is:idle": True, "-is:idle": False}
+    for text, meant in words.items():
         assert FleetFilter(parse_filter(text), frozenset({make.request})).picks_slice(each, "A100") is meant
-
-
-def test_pods_are_found_in_the_fleet_that_the_words_are_tried_on(make):
-    """Else the tables above would prove nothing."""
-    assert [pod.state for pod in pods_document(_world(make)).pods] == ["bound"]
 
 
 @pytest.mark.parametrize("view", ["gpus", "nodes", "usage"])

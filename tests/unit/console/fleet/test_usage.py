@@ -1,11 +1,11 @@
 """`sluice usage`: what slices are used for, and who has had one for an hour and left it idle."""
 
 import pytest
+from factories.console import pod_of, usage_of
 
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
+from sluice.contracts.ids import NodeName
 from sluice.contracts.slice_usage import NodeUsage, SliceUsage
 from sluice.runtime.grpc.usage_client import why_implausible
-from sluice_console.core.documents import PodDocument
 from sluice_console.core.fleet.usage import (
     IDLE_S,
     duration_text,
@@ -21,21 +21,8 @@ NODE = NodeName("gpu-1.example.internal")
 
 
 def used(name: str, **facts) -> SliceUsage:
-    given = {
-        "allocation": AllocationId(f"a-{name}"),
-        "request": RequestId(name),
-        "namespace": "team-a",
-        "name": name,
-        "containers": ("main",),
-        "gpu": GpuUuid("GPU-1"),
-        "device": f"MIG-{name}",
-        "profile": "1g.5gb",
-        "mode": "exclusive",
-        "memory_mib": 4864,
-        "watched_s": 9000.04,
-        "age_s": 12.34,
-    }
-    return SliceUsage(**(given | facts))
+    given = {"namespace": "team-a", "device": f"MIG-{name}", "watched_s": 9000.04, "age_s": 12.34}
+    return usage_of(name, **(given | facts))
 
 
 def answer(*slices: SliceUsage) -> dict[str, NodeUsage]:
@@ -102,19 +89,12 @@ def test_one_agents_nonsense_is_not_shown_of_anybody(told, number):
 
 def test_a_pod_in_the_list_of_pods_says_what_it_does():
     """A column of the wide list would show another pod's numbers."""
-    slices = usages_document(
-        answer(
-            used("p", device="MIG-1", busy_percent=9.0, memory_used_mib=5),
-            used("p", device="MIG-2", memory_used_mib=6),
-            used("q", busy_percent=99.0),
-            used("r", age_s=None),
-        ),
-        {},
-    ).slices
+    first = used("p", device="MIG-1", busy_percent=9.0, memory_used_mib=5)
+    second, other = used("p", device="MIG-2", memory_used_mib=6), used("q", busy_percent=99.0)
+    slices = usages_document(answer(first, second, other, used("r", age_s=None)), {}).slices
     assert usage_of_pod("p", slices) == "9%, 5 of 4864 MiB; ?, 6 of 4864 MiB"
     assert usage_of_pod("r", slices) == ""
-    facts = {"namespace": "a", "origin": "", "source": "s", "state": "bound", "message": "", "revision": 1}
-    pods = [PodDocument(request=name, name=name, **facts) for name in ("p", "r")]
+    pods = [pod_of(name) for name in ("p", "r")]
     assert [row[-1] for row in pod_rows(pods, {"p": "9%, 5 of 4864 MiB"})] == ["9%, 5 of 4864 MiB", "-"]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.ids import Incarnation, OperationId
-from sluice.contracts.messages import LeaseHeld, RequestWithdrawn
+from sluice.contracts.messages import LeaseHeld
 from sluice.runtime.bus import BusError
 from sluice_console.core.doctor.bus import ServiceAnswer
 from sluice_console.core.fleet.pods import pods_document
@@ -104,9 +104,8 @@ async def test_a_pod_that_ends_keeps_its_name_for_as_long_as_it_is_shown(make):
     """`sluice pods --all --watch`: an id says nothing; and what a page has seen ending would fill its memory."""
     live = LiveFleet()
     request = f"sluice.request.{make.request}"
-    withdrawn = RequestWithdrawn(revision=2, source=make.source, cause="pod gone")
     await both_read(live, seen(Stream.STATE, request, make.asked()))
-    await live.apply([seen(Stream.STATE, request, withdrawn, 2), seen(Stream.STATE, request, withdrawn, 3)])
+    await live.apply([seen(Stream.STATE, request, make.withdrawn(), sequence) for sequence in (2, 3)])
     (pod,) = pods_document(live.fleet_state, with_ended=True).pods
     assert (pod.namespace, pod.name, pod.origin, pod.state) == ("default", "train", "train.yaml", "ended")
     await live.apply([ReadingStarted(Stream.STATE, Incarnation("1")), ReadingCaughtUp(Stream.STATE)])

@@ -126,7 +126,7 @@ def test_wide_lines_have_everything_and_are_never_cut(fleet_state, make):
 
 def test_a_pod_whose_slice_is_recorded_does_not_seem_to_have_waited_for_nothing(make):
     """Its source writes the request again, later than the binding: `WAITED 0s` stood beside every pod with a slice."""
-    asked = msgspec.structs.replace(make.asked(), held=Held(node=make.node, allocation=make.allocation))
+    asked = make.asked(held=Held(node=make.node, allocation=make.allocation))
     fleet_state = make.fleet_state(request=asked, ledger=make.grant(), binding=make.bound())
     fleet_state.stored_at = {
         f"sluice.{kind}.{make.request}": at for kind, at in (("request", 104.0), ("binding", 103.0))

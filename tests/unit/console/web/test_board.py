@@ -7,7 +7,7 @@ import pytest
 
 from sluice.contracts.bus.subjects import guarded
 from sluice.contracts.ids import GpuUuid, NodeName, RequestId
-from sluice.contracts.messages import Amounts, Cordoned, Pending, QuotaSet, Refused, RequestWithdrawn
+from sluice.contracts.messages import Amounts, Cordoned, QuotaSet, Refused
 from sluice.contracts.messages.nodes import NodeRemoved, PlacementReport
 from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice_console.core.web.board import Board, BoardChange
@@ -50,7 +50,9 @@ class Watched:
 
 @pytest.fixture
 def page(make) -> Watched:
-    return Watched(make)
+    made = Watched(make)
+    made.board.incarnation("1")
+    return made
 
 
 def open_node(make, **inventory):
@@ -65,7 +67,6 @@ def open_node(make, **inventory):
 
 
 def test_a_node_is_told_with_its_gpus_and_who_is_on_them(page, make):
-    page.board.incarnation("1")
     told, gone = page.hear(**open_node(make))
 
     assert gone == ()
@@ -139,7 +140,6 @@ def test_shares_foreign_instances_and_quarantine_are_on_the_map(page, make):
 
 def test_a_change_tells_only_the_rows_that_changed(page, make):
     """What a large fleet's page costs must be what happens in it."""
-    page.board.incarnation("1")
     page.hear(**open_node(make), request=make.asked(), binding=make.bound())
     other = GpuUuid("GPU-b")
     both = make.inventory(make.gpu_report(instances=(make.made(),), creatable={"1g.5gb": 3}), make.slice())
@@ -159,10 +159,8 @@ def test_a_pull_that_finds_nothing_new_tells_nothing(page, make):
 
 
 def test_a_waiting_request_is_told_with_its_reasons_and_goes_when_it_is_bound(page, make):
-    reasons = (ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=4, of="A100"),)
-    waits = Pending(
-        request=make.request, request_revision=1, message="4 x A100: no free place of that size", reasons=reasons
-    )
+    reason = ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=4, of="A100")
+    waits = make.pending("4 x A100: no free place of that size", reason)
     told, _ = page.hear(request=make.asked(), waiting=waits)
     assert told["request/run1-1"] == {
         "request": "run1-1",
@@ -189,13 +187,12 @@ def test_a_refused_request_says_why_until_it_is_withdrawn(page, make):
     assert page.rows["request/run1-1"]["message"] == "refused: sm = '120': out of range"
 
     page.board.heard("sluice.binding.run1-1", None)
-    page.hear(request=RequestWithdrawn(revision=2, source=make.source, cause="removed", closing=True))
+    page.hear(request=make.withdrawn(closing=True))
     assert "request/run1-1" not in page.rows
     assert page.rows["fleet"] == {}
 
 
 def test_a_stale_node_says_since_when(page, make):
-    page.board.incarnation("1")
     values = open_node(make, stale=True)
     at = msgspec.structs.replace(values["inventory"], observed_at="2026-01-01T00:00:00Z")
     page.hear(**(values | {"inventory": at}))
@@ -205,7 +202,6 @@ def test_a_stale_node_says_since_when(page, make):
 
 
 def test_a_cordon_marks_the_node_and_its_gpus(page, make):
-    page.board.incarnation("1")
     page.hear(**open_node(make))
     page.board.heard(
         "sluice.cordon.gpu-1_example_internal", Cordoned(node=NodeName(NODE), why="new fans", source=make.source)
@@ -216,7 +212,6 @@ def test_a_cordon_marks_the_node_and_its_gpus(page, make):
 
 
 def test_a_removed_node_takes_its_gpus_with_it(page, make):
-    page.board.incarnation("1")
     page.hear(**open_node(make))
     inventory = msgspec.structs.replace(make.inventory(None), removed=True)
     told, gone = page.hear(inventory=inventory, node=NodeRemoved(node=NodeName(NODE), cause="deleted"))
@@ -233,7 +228,6 @@ def test_a_removed_node_takes_its_gpus_with_it(page, make):
 
 
 def test_a_broker_that_begins_anew_makes_nodes_unusable_until_they_are_opened(page, make):
-    page.board.incarnation("1")
     page.hear(**open_node(make))
     page.board.incarnation("2")
     told, _ = page.step()
@@ -251,7 +245,6 @@ def test_the_broker_is_said_to_be_lost_and_since_when(page, make):
 
 
 def test_who_comes_late_has_the_same_picture_as_who_was_told_every_change(page, make):
-    page.board.incarnation("1")
     for values in (
         open_node(make),
         {"request": make.asked()},
@@ -301,7 +294,6 @@ def test_what_is_nothing_of_ours_changes_nothing(page):
 
 def test_a_team_stands_beside_its_quota_and_goes_with_its_last_pod(page, make):
     """A lead compares the two, and a team that has left must not stay on the page."""
-    page.board.incarnation("1")
     told, _ = page.hear(request=make.asked())
     assert told["team/default"] == {"team": "default", "used": ZERO, "waiting": 1}
     page.hear(**open_node(make))
