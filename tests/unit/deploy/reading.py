@@ -31,3 +31,12 @@ def environment(container: Document) -> dict[str, str]:
 def named(rendered: list[Document], kind: str, name: str) -> Document:
     (found,) = [each for each in rendered if each["kind"] == kind and each["metadata"]["name"] == name]
     return found
+
+
+def broker_config(rendered: list[Document]) -> str:
+    return named(rendered, "ConfigMap", "sluice-nats")["data"]["nats.conf"]
+
+
+def pod_of(rendered: list[Document], kind: str, name: str) -> Document:
+    """What the pods of an object are made from."""
+    return named(rendered, kind, name)["spec"]["template"]["spec"]

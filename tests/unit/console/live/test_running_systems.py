@@ -33,15 +33,8 @@ def place(tmp_path, monkeypatch):
 def running(folder, *, pid=None, port=1):
     data = folder / f"data-{port}"
     data.mkdir()
-    return RunningSystem(
-        pid=pid or os.getpid(), nats_url=f"nats://127.0.0.1:{port}", inventory_grpc="", data_dir=str(data),
-        pods_dir="", nodes=(), started_at="",
-    )  # fmt: skip
-
-
-def test_nothing_running_is_said_in_words(place):
-    with pytest.raises(NothingRunningError, match="nothing is running"):
-        find_running()
+    where = {"nats_url": f"nats://127.0.0.1:{port}", "data_dir": str(data), "pods_dir": "", "inventory_grpc": ""}
+    return RunningSystem(pid=pid or os.getpid(), **where, nodes=(), started_at="")
 
 
 def test_the_running_system_is_found_and_forgotten_again(place):
@@ -49,7 +42,7 @@ def test_the_running_system_is_found_and_forgotten_again(place):
     announce(system)
     assert server_url(None) == system.nats_url
     retract(system)
-    with pytest.raises(NothingRunningError):
+    with pytest.raises(NothingRunningError, match="nothing is running"):
         server_url(None)
     assert list((place / "runtime").iterdir()) == []
 
@@ -135,8 +128,5 @@ def test_an_address_that_is_none_is_refused_with_one_that_would_be(monkeypatch, 
     monkeypatch.setenv("SLUICE_CONSOLE_TRACE_VIEWER", address)
     with pytest.raises(BusError, match=r"trace_viewer = .*: must be an http or https address with \{trace_id\}"):
         settings_of_console()
-
-
-def test_an_address_is_taken_as_it_is(monkeypatch):
     monkeypatch.setenv("SLUICE_CONSOLE_TRACE_VIEWER", "https://jaeger.example/trace/{trace_id}")
     assert settings_of_console().trace_viewer == "https://jaeger.example/trace/{trace_id}"

@@ -65,19 +65,16 @@ def test_a_broker_that_was_well_for_a_while_is_started_again_at_once():
     assert lives.another(FULL, ROOM, 201.0 + WELL_AFTER_S + 200 + AGAIN_FIRST_S)
 
 
+UNAVAILABLE = b'HTTP/1.0 503 X\r\n\r\n{"status":"unavailable","error":"%b"}'
+
+
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
         (b'HTTP/1.0 200 OK\r\n\r\n{"status":"ok"}', ""),
-        (
-            b'HTTP/1.0 503 X\r\n\r\n{"status":"unavailable","error":"stream \'A > B\' write error: no space"}',
-            "no space",
-        ),
-        (b'HTTP/1.0 503 X\r\n\r\n{"status":"unavailable","error":"stream could not be recovered"}', ""),
-        (
-            b'HTTP/1.0 503 X\r\n\r\n{"status":"unavailable","error":"JetStream not enabled (10076)"}',
-            "JetStream not enabled (10076)",
-        ),
+        (UNAVAILABLE % b"stream 'A > B' write error: no space", "no space"),
+        (UNAVAILABLE % b"stream could not be recovered", ""),
+        (UNAVAILABLE % b"JetStream not enabled (10076)", "JetStream not enabled (10076)"),
         (b"HTTP/1.0 200 OK\r\n\r\n<html>", None),
         (b"", None),
         (None, None),
@@ -99,12 +96,9 @@ async def test_what_a_broker_says_of_its_disk(answer, error):
         assert await write_error(f"127.0.0.1:{port}") == error
 
 
-FLEET = fleet_text(1, 1)
-
-
 def test_up_says_in_a_sentence_that_its_data_directory_cannot_be_made(tmp_path: Path, capsys):
     """A person who mistyped a path was told in forty lines of Python, none of which named --data."""
-    (tmp_path / "fleet.toml").write_text(FLEET)
+    (tmp_path / "fleet.toml").write_text(fleet_text(1, 1))
     words = ["up", "--fleet", str(tmp_path / "fleet.toml"), "--pods", str(tmp_path), "--web", "off"]
     data = tmp_path / "fleet.toml" / "data"
     with pytest.raises(SystemExit) as ended:

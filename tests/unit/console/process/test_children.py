@@ -13,32 +13,23 @@ import pytest
 from sluice_console.shell.process import children as module
 from sluice_console.shell.process.children import Children, ChildSpec, last_line, last_words
 
-FOREVER = "import signal; print('up', flush=True); signal.pause()"
-STUBBORN = (
-    "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True)\nwhile True: signal.pause()"
-)
-
-
-def never(_child, _code):
-    return False
+FOREVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
+STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {FOREVER}"
+USELESS = 78
+"""A child that ends with this code is not followed by another life."""
 
 
 class Watched:
     """Children, with what was said and who was born again."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, reborn=None):
         self.folder = folder
         self.said: list[str] = []
-        self.useless: set[tuple[str, int]] = set()
-        """Whose death with which code is not followed by another life."""
-        self.reborn: asyncio.Queue[str] = asyncio.Queue()
-        self.children = Children(self.said.append, self._reborn, self._given_up)
-
-    def _given_up(self, child, code):
-        return (child.spec.name, code) in self.useless
+        self.reborn: asyncio.Queue[int] = asyncio.Queue()
+        self.children = Children(self.said.append, reborn or self._reborn, lambda _child, code: code == USELESS)
 
     async def _reborn(self, child):
-        await self.reborn.put(child.spec.name)
+        await self.reborn.put(child.pid)
 
     async def start(self, name, code):
         """Start a child and return when it has said that it is up."""
@@ -65,11 +56,9 @@ async def ending(watched, *names):
 
 async def test_a_killed_child_is_started_again_and_its_death_is_told(watched):
     async with ending(watched, "one"):
-        child = await watched.start("one", FOREVER)
-        first = child.pid
+        first = (await watched.start("one", FOREVER)).pid
         os.kill(first, signal.SIGKILL)
-        assert await asyncio.wait_for(watched.reborn.get(), 10) == "one"
-        assert child.pid not in {first, None}
+        assert await asyncio.wait_for(watched.reborn.get(), 10) not in {first, None}
         assert watched.said == ["one was ended by SIGKILL; starting it again in 0.2 s"]
 
 
@@ -87,9 +76,8 @@ async def test_a_child_that_keeps_failing_is_tried_more_and_more_slowly_and_its_
 
 async def test_a_child_whose_next_life_would_be_of_no_use_stays_dead(watched):
     """A missing library is not there a second later either, and its line must not be repeated."""
-    watched.useless.add(("bad", 78))
     async with ending(watched, "bad"):
-        child = await watched.start("bad", "import sys; print('up', flush=True); sys.exit(78)")
+        child = await watched.start("bad", f"import sys; print('up', flush=True); sys.exit({USELESS})")
         await asyncio.wait_for(child.watcher, 10)
         assert (watched.said, child.deaths, watched.reborn.qsize()) == ([], 1, 0)
 
@@ -119,8 +107,7 @@ async def test_a_child_that_dies_while_its_last_birth_is_seen_to_is_started_agai
         await born.put(child.pid)
         await asyncio.Event().wait()
 
-    watched = Watched(tmp_path)
-    watched.children = Children(watched.said.append, reborn, never)
+    watched = Watched(tmp_path, reborn)
     async with ending(watched, "one"):
         pids = [(await watched.start("one", FOREVER)).pid]
         for _ in range(2):
@@ -137,8 +124,7 @@ async def test_seeing_to_a_birth_that_fails_is_told_unless_all_is_being_stopped(
         await fail.get()
         raise ValueError("it is away")
 
-    watched = Watched(tmp_path)
-    watched.children = Children(watched.said.append, reborn, never)
+    watched = Watched(tmp_path, reborn)
     async with ending(watched, "one"):
         child = await watched.start("one", FOREVER)
         for stops in (False, True):

@@ -15,6 +15,7 @@ from sluice_console.core.web.board import Board, BoardChange
 NODE = "gpu-1.example.internal"
 ZERO = {"gpus": 0, "memory_mib": 0, "compute_slices": 0.0}
 GPU = f"gpu/{NODE}/GPU-aaaaaaaa-0000"
+MODEL = "NVIDIA A100-SXM4-40GB"
 
 
 class Watched:
@@ -70,44 +71,17 @@ def test_a_node_is_told_with_its_gpus_and_who_is_on_them(page, make):
     told, gone = page.hear(**open_node(make))
 
     assert gone == ()
+    node = {"node": NODE, "state": "open", "models": {MODEL: 1}, "gpus": 1, "free": 0.5, "pods": 1}
+    gpu = {"node": NODE, "uuid": "GPU-aaaaaaaa-0000", "index": 0, "model": MODEL, "memory_mib": 40960, "units": 8}
+    place = {"start": 4, "size": 4, "state": "ready", "profile": "3g.20gb"}
+    place |= {"owner": "default/train", "request": "run1-1"}
+    used = {"gpus": 1, "memory_mib": 20480, "compute_slices": 3.0}
     assert told == {
-        f"node/{NODE}": {
-            "node": NODE,
-            "state": "open",
-            "models": {"NVIDIA A100-SXM4-40GB": 1},
-            "gpus": 1,
-            "free": 0.5,
-            "pods": 1,
-            "driver": "simulated",
-        },
-        GPU: {
-            "node": NODE,
-            "uuid": "GPU-aaaaaaaa-0000",
-            "index": 0,
-            "model": "NVIDIA A100-SXM4-40GB",
-            "memory_mib": 40960,
-            "units": 8,
-            "mig": True,
-            "places": [
-                {
-                    "start": 4,
-                    "size": 4,
-                    "state": "ready",
-                    "profile": "3g.20gb",
-                    "owner": "default/train",
-                    "request": "run1-1",
-                }
-            ],
-            "fits": {"1g.5gb": 3},
-            "in_use": 0.5,
-        },
+        f"node/{NODE}": node | {"driver": "simulated"},
+        GPU: gpu | {"mig": True, "places": [place], "fits": {"1g.5gb": 3}, "in_use": 0.5},
         # The grant of a request that was not published yet: it has a row, for its slice is about to end.
         "request/run1-1": page.rows["request/run1-1"],
-        "team/default": {
-            "team": "default",
-            "used": {"gpus": 1, "memory_mib": 20480, "compute_slices": 3.0},
-            "pods": 1,
-        },
+        "team/default": {"team": "default", "used": used, "pods": 1},
         "fleet": {"nodes": 1, "gpus": 1, "memory_mib": 40960, "in_use_mib": 20480, "requests": {"ending": 1}},
         "bus": {"state": "connecting"},
     }
@@ -117,11 +91,8 @@ def test_shares_foreign_instances_and_quarantine_are_on_the_map(page, make):
     """A user who looks why nothing fits must see what is in the way."""
     first, second = make.shared("a_1", "one"), make.shared("b_1", "two")
     foreign = msgspec.structs.replace(make.made(None), gi_id=9, start=0, size=1, profile="1g.5gb", uuid="MIG-9")
-    report = make.gpu_report(
-        instances=(make.made(), foreign),
-        quarantined=(PlacementReport(start=2, size=2),),
-        daemons=(make.daemon(clients=2),),
-    )
+    parts = {"instances": (make.made(), foreign), "daemons": (make.daemon(clients=2),)}
+    report = make.gpu_report(**parts, quarantined=(PlacementReport(start=2, size=2),))
     page.hear(inventory=make.inventory(report, make.slice(first), make.slice(second)), head=make.opened())
 
     places = page.rows[GPU]["places"]
@@ -130,10 +101,8 @@ def test_shares_foreign_instances_and_quarantine_are_on_the_map(page, make):
         (2, "quarantined", True),
         (4, "ready", False),
     ]
-    assert [(share["owner"], share["memory_mib"], share["sm_percent"]) for share in places[2]["shares"]] == [
-        ("default/one", 4096, 20),
-        ("default/two", 4096, 20),
-    ]
+    shares = [(share["owner"], share["memory_mib"], share["sm_percent"]) for share in places[2]["shares"]]
+    assert shares == [("default/one", 4096, 20), ("default/two", 4096, 20)]
     assert places[2]["daemon"] == "MPS daemon ready, 2 clients, for default (uid 1000)"
     assert (page.rows["fleet"]["foreign"], page.rows["fleet"]["quarantined"]) == (1, 1)
 
@@ -141,9 +110,8 @@ def test_shares_foreign_instances_and_quarantine_are_on_the_map(page, make):
 def test_a_change_tells_only_the_rows_that_changed(page, make):
     """What a large fleet's page costs must be what happens in it."""
     page.hear(**open_node(make), request=make.asked(), binding=make.bound())
-    other = GpuUuid("GPU-b")
     both = make.inventory(make.gpu_report(instances=(make.made(),), creatable={"1g.5gb": 3}), make.slice())
-    second = msgspec.structs.replace(make.gpu_report(), uuid=other, index=1)
+    second = make.gpu_report(uuid=GpuUuid("GPU-b"), index=1)
     snapshot = msgspec.structs.replace(both.snapshot, gpus=(*both.snapshot.gpus, second))
     told, _ = page.hear(inventory=msgspec.structs.replace(both, snapshot=snapshot))
     assert sorted(told) == ["fleet", f"gpu/{NODE}/GPU-b", f"node/{NODE}"]
@@ -203,9 +171,7 @@ def test_a_stale_node_says_since_when(page, make):
 
 def test_a_cordon_marks_the_node_and_its_gpus(page, make):
     page.hear(**open_node(make))
-    page.board.heard(
-        "sluice.cordon.gpu-1_example_internal", Cordoned(node=NodeName(NODE), why="new fans", source=make.source)
-    )
+    page.board.heard(guarded("cordon", NODE).subject, Cordoned(node=NodeName(NODE), why="new fans"))
     told, _ = page.step()
     assert (told[f"node/{NODE}"]["state"], told[f"node/{NODE}"]["why"]) == ("cordoned", "new fans")
     assert told[GPU]["cordoned"] == "new fans"
@@ -236,22 +202,15 @@ def test_a_broker_that_begins_anew_makes_nodes_unusable_until_they_are_opened(pa
 
 def test_the_broker_is_said_to_be_lost_and_since_when(page, make):
     page.hear(**open_node(make))
-    page.board.bus("lost", "2026-01-01T00:00:00+00:00", "the broker does not answer")
+    since = "2026-01-01T00:00:00+00:00"
+    page.board.bus("lost", since, "the broker does not answer")
     told, gone = page.step()
-    assert (told, gone) == (
-        {"bus": {"state": "lost", "since": "2026-01-01T00:00:00+00:00", "message": "the broker does not answer"}},
-        (),
-    )
+    assert (told, gone) == ({"bus": {"state": "lost", "since": since, "message": "the broker does not answer"}}, ())
 
 
 def test_who_comes_late_has_the_same_picture_as_who_was_told_every_change(page, make):
-    for values in (
-        open_node(make),
-        {"request": make.asked()},
-        {"binding": make.bound()},
-        {"inventory": make.inventory(None)},
-        {"inventory": make.inventory(make.gpu_report())},
-    ):
+    inventories = [{"inventory": make.inventory(gpu)} for gpu in (None, make.gpu_report())]
+    for values in (open_node(make), {"request": make.asked()}, {"binding": make.bound()}, *inventories):
         page.hear(**values)
         assert page.picture() == (page.revision, page.rows)
 
