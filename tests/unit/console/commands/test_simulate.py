@@ -52,9 +52,8 @@ def test_a_person_reads_place_what_is_left_and_why_not_elsewhere():
 
 
 def test_a_whole_gpu_whose_driver_tells_no_memory_is_not_said_to_have_none():
-    whole = pb.PlacedDevice(
-        container="main", gpu="GPU-1", model="NVIDIA GB10", mode=node_pb2.MODE_EXCLUSIVE, sm_percent=100
-    )
+    which = {"container": "main", "gpu": "GPU-1", "model": "NVIDIA GB10"}
+    whole = pb.PlacedDevice(**which, mode=node_pb2.MODE_EXCLUSIVE, sm_percent=100)
     bound = pb.SimulateResponse(bound=pb.WouldBeBound(node="gb", devices=[whole]))
     assert simulated_lines(simulated_pod("ns", "chat", "chat.yaml", bound))[1] == (
         "  main: exclusive, all of GPU-1 (NVIDIA GB10): memory unknown, 100 % of the SMs"
@@ -74,9 +73,8 @@ def test_a_newer_allocators_words_are_left_out_and_stop_nothing():
 
 
 def test_a_waiting_requests_turn_is_shown():
-    answer = pb.ExplainResponse(
-        state=pb.REQUEST_STATE_QUEUED, message="waits: full", turn=pb.Turn(before=2, waiting=9, ahead=5), steps=[FULL]
-    )
+    turn = pb.Turn(before=2, waiting=9, ahead=5)
+    answer = pb.ExplainResponse(state=pb.REQUEST_STATE_QUEUED, message="waits: full", turn=turn, steps=[FULL])
     now = standing(answer)
     assert (now.state, now.before, now.ahead, now.waiting, len(now.steps)) == ("queued", 2, 5, 9, 1)
     answer.turn.ahead = 0

@@ -59,6 +59,12 @@ def _world(make, **creatable):
     return make.fleet_state(**node, ledger=make.grant(), request=make.asked(), binding=make.bound())
 
 
+def _shown(view, text, state, *idle):
+    """Whether the one GPU, node or pod is."""
+    found = FleetView(view, filter=FleetFilter(parse_filter(text), frozenset(idle))).document(state, {})
+    return bool(getattr(found, view))
+
+
 MEANT = {
     "": True,
     "team:default": True,
@@ -87,18 +93,15 @@ MEANT = {
 }
 
 
-def test_room_means_that_something_fits(make):
-    """Full GPUs would be listed among those with room: with seven slices taken, the eighth is of no use."""
-    state = _world(make, **{"1g.5gb": 0})
-    assert not FleetView("gpus", filter=FleetFilter(parse_filter("is:room"))).document(state, {}).gpus
-
-
 @pytest.mark.parametrize("view", ["gpus", "nodes"])
 @pytest.mark.parametrize(("text", "meant"), MEANT.items())
 def test_gpus_and_nodes_show_what_all_words_mean(make, view, text, meant):
-    state = _world(make)
-    document = FleetView(view, filter=FleetFilter(parse_filter(text))).document(state, {})
-    assert bool(document.gpus if view == "gpus" else document.nodes) is meant
+    assert _shown(view, text, _world(make)) is meant
+
+
+def test_room_means_that_something_fits(make):
+    """Full GPUs would be listed among those with room: with seven slices taken, the eighth is of no use."""
+    assert not _shown("gpus", "is:room", _world(make, **{"1g.5gb": 0}))
 
 
 @pytest.mark.parametrize(
@@ -115,8 +118,7 @@ def test_gpus_and_nodes_show_what_all_words_mean(make, view, text, meant):
     ],
 )
 def test_pods_are_picked_and_words_about_gpus_do_not_matter_there(make, text, meant):
-    found = FleetFilter(parse_filter(text), frozenset({make.request}))
-    assert bool(FleetView("pods", filter=found).document(_world(make), {}).pods) is meant
+    assert _shown("pods", text, _world(make), make.request) is meant
 
 
 def test_a_share_is_lit_without_its_neighbours(make):

@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import os
 import stat
+from contextlib import nullcontext
 
 import pytest
 from factories.console import pod_of
@@ -178,11 +179,10 @@ def test_a_named_system_needs_its_folder(tmp_path, monkeypatch):
 
 def test_waiting_is_one_line_on_a_terminal_and_a_line_per_change_elsewhere(capsys):
     """A log of a thousand equal lines hides the one that counts."""
-    plain, live = RunProgress(on_terminal=False), RunProgress(on_terminal=True)
-    for said in (plain, live):
-        said.progress("waits: a")
-        said.progress("waits: a")
-        said.progress("waits: b")
+    for on_terminal in (False, True):
+        said = RunProgress(on_terminal=on_terminal)
+        for words in ("waits: a", "waits: a", "waits: b"):
+            said.progress(words)
         said.close()
     clear = "\r\x1b[K"
     expected = "sluice run: waits: a\nsluice run: waits: b\n"
@@ -234,10 +234,8 @@ def test_no_second_agent_hands_out_the_same_gpus(tmp_path, command, environment,
     (tmp_path / "4711" / "cmdline").write_bytes(command)
     if environment is not None:
         (tmp_path / "4711" / "environ").write_bytes(environment)
-    if refused:
-        with pytest.raises(RunError, match=r"process 4711\) hands out the GPUs of this machine already"):
-            target_system._check_nobody_hands_them_out(tmp_path)
-    else:
+    why = r"process 4711\) hands out the GPUs of this machine already"
+    with pytest.raises(RunError, match=why) if refused else nullcontext():
         target_system._check_nobody_hands_them_out(tmp_path)
 
 
