@@ -5,10 +5,7 @@ from datetime import timedelta
 import deploy_check
 import pytest
 from deploy_check import Document
-from unit.deploy.reading import Rendering, environment, named, pod_of
-
-from sluice.runtime.settings import load
-from sluice_pod_watcher.settings import PodWatcherSettings
+from unit.deploy.reading import Rendering, named, pod_of, settings_of
 
 WEBHOOK = "sluice-webhook"
 
@@ -29,9 +26,8 @@ def test_the_certificate_is_mounted_where_the_webhook_reads_it(objects):
     (container,) = spec["containers"]
     (volume,) = [each for each in spec["volumes"] if each.get("secret")]
     (mount,) = [each for each in container["volumeMounts"] if each["name"] == volume["name"]]
-    settings = load(PodWatcherSettings, service="pod-watcher", environ=environment(container))
     assert volume["secret"]["secretName"] == certificate["secretName"]
-    assert (str(settings.certificate_dir), True) == (mount["mountPath"], mount["readOnly"])
+    assert (mount["mountPath"], mount["readOnly"]) == (str(settings_of(container).certificate_dir), True)
 
 
 def test_the_certificate_is_for_the_name_by_which_api_servers_come(objects):

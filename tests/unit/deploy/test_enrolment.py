@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from fake_kube.server import FakeKube
-from unit.deploy.reading import Rendering, broker_config, environment, named, pod_of
+from unit.deploy.reading import Rendering, broker_config, environment, named, pod_of, settings_of
 
 from sluice.contracts.bus.codec import MESSAGE_BYTES_MAX
 from sluice.contracts.bus.events import Stream
@@ -35,7 +35,6 @@ from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.free_ports import free_ports
 from sluice.runtime.nats_server.process import NatsServer, NatsServerConfig, server_binary
-from sluice.runtime.settings import load
 from sluice_pod_watcher.core.bus_access import PEOPLE, ROLES, Namespaces
 from sluice_pod_watcher.settings import PodWatcherSettings
 from sluice_pod_watcher.shell.callout.answers import Answers
@@ -55,9 +54,8 @@ APPLIED = ("Namespace", *RIGHTS, "Secret", "ConfigMap", "StatefulSet")
 
 
 def settings_of_callout(rendered: list[deploy_check.Document]) -> PodWatcherSettings:
-    """As its container has them."""
     (container,) = pod_of(rendered, "Deployment", "sluice-callout")["containers"]
-    return load(PodWatcherSettings, service="pod-watcher", environ=environment(container))
+    return settings_of(container)
 
 
 def on_this_machine(text: str, directory: Path, there: Mapping[str, str], port: int) -> str:

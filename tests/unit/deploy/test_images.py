@@ -16,17 +16,14 @@ from types import ModuleType
 import pytest
 import yaml
 from deploy_check import DEPLOY, ROOT, problem_of_image
+from unit.deploy.reading import SETTINGS
 
 from sluice.contracts.ids import GpuUuid, HomeId
 from sluice.runtime.nats_server.process import server_binary
 from sluice.runtime.settings import SERVICES, CommonSettings, load
-from sluice_allocator.settings import AllocatorSettings
 from sluice_console.__main__ import app
 from sluice_console.shell.web.listen_address import host_and_port
-from sluice_inventory.settings import InventorySettings
 from sluice_node_agent.device.mps.home_directory import HomeDirectory, HomeOwner
-from sluice_node_agent.settings import NodeAgentSettings
-from sluice_pod_watcher.settings import PodWatcherSettings
 
 PINS = (ROOT / "requirements" / "dev.txt").read_text()
 VERSION = importlib.metadata.version("sluice-gpu")
@@ -34,12 +31,6 @@ DOCKERFILE = (DEPLOY / "docker" / "Dockerfile").read_text()
 _COPY = re.findall(r"^COPY (.+) \S+$", DOCKERFILE.split("\nFROM ")[1], re.MULTILINE)
 COPIED = [path for line in _COPY for path in line.split()]
 COMPOSE = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
-SETTINGS: dict[str, type[CommonSettings]] = {
-    "allocator": AllocatorSettings,
-    "inventory": InventorySettings,
-    "node-agent": NodeAgentSettings,
-    "pod-watcher": PodWatcherSettings,
-}
 
 
 def program(name: str) -> ModuleType:

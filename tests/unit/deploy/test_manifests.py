@@ -6,23 +6,21 @@ from collections import defaultdict
 import deploy_check
 import pytest
 from deploy_check import COMPONENTS, OVERLAYS, Document, containers, pod_specs
-from unit.deploy.reading import EVERY, VALUES, Rendering, broker_config, environment, every_container, named, pod_of
+from unit.deploy.reading import (
+    EVERY,
+    VALUES,
+    Rendering,
+    broker_config,
+    environment,
+    every_container,
+    named,
+    pod_of,
+    settings_of,
+)
 
 from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX, STORE_BYTES_MAX, VOLUME_BYTES
 from sluice.contracts.kube import names
 from sluice.runtime.addresses import host_and_port
-from sluice.runtime.settings import CommonSettings, load
-from sluice_allocator.settings import AllocatorSettings
-from sluice_inventory.settings import InventorySettings
-from sluice_node_agent.settings import NodeAgentSettings
-from sluice_pod_watcher.settings import PodWatcherSettings
-
-SETTINGS: dict[str, type[CommonSettings]] = {
-    "sluice-allocator": AllocatorSettings,
-    "sluice-inventory": InventorySettings,
-    "sluice-node-agent": NodeAgentSettings,
-    "sluice-pod-watcher": PodWatcherSettings,
-}
 
 
 @pytest.mark.parametrize("path", deploy_check.yaml_files(), ids=lambda path: str(path.relative_to(deploy_check.DEPLOY)))
@@ -83,7 +81,7 @@ def test_use_over_time_is_kept_where_the_inventory_may_write(rendered: Rendering
     objects = rendered("ha", components)
     deployment = named(objects, "Deployment", "sluice-inventory")
     (container,) = (spec := deployment["spec"]["template"]["spec"])["containers"]
-    known = load(InventorySettings, service="inventory", environ=environment(container))
+    known = settings_of(container)
     (mount,) = [each for each in container["volumeMounts"] if each["mountPath"] == str(known.record_file.parent)]
     (volume,) = [each for each in spec["volumes"] if each["name"] == mount["name"]]
     assert set(volume) == {"name", kind}
@@ -100,7 +98,7 @@ def test_limits_are_read_where_they_are_mounted_and_no_upgrade_empties_them(rend
     objects = rendered(overlay)
     spec = pod_of(objects, "Deployment", "sluice-pod-watcher")
     (container,) = spec["containers"]
-    file = load(PodWatcherSettings, service="pod-watcher", environ=environment(container)).limits_file
+    file = settings_of(container).limits_file
     (mount,) = [each for each in container["volumeMounts"] if each["mountPath"] == str(file.parent)]
     (volume,) = [each for each in spec["volumes"] if each["name"] == mount["name"]]
     assert (volume["configMap"], "subPath" in mount) == ({"name": "sluice-limits", "optional": True}, False)
@@ -123,11 +121,8 @@ def test_every_service_understands_its_environment(rendered: Rendering, overlay,
     """A service ends at once over a variable that it does not know, or that it cannot read."""
     looked_at = 0
     for _, _, container in every_container(rendered(overlay, components)):
-        image = container["image"].partition(":")[0]
-        if image in SETTINGS:
-            known = environment(container)
-            loaded = load(SETTINGS[image], service=image.removeprefix("sluice-"), environ=known)
-            assert loaded.log_format == "json" or not known.get("SLUICE_LOG_FORMAT")
+        if settings := settings_of(container):
+            assert settings.log_format == "json" or "SLUICE_LOG_FORMAT" not in environment(container)
             looked_at += 1
     assert looked_at >= 6
 
@@ -137,8 +132,8 @@ def test_time_is_enforced_unless_somebody_takes_that_away(rendered: Rendering):
     found = []
     for components in ((), ("no-time-quota",)):
         agent = pod_of(rendered("single", components), "DaemonSet", "sluice-node-agent")
-        known = environment(next(each for each in agent["containers"] if each["name"] == "node-agent"))
-        found.append(load(NodeAgentSettings, service="node-agent", environ=known).quota_library)
+        (container,) = [each for each in agent["containers"] if each["name"] == "node-agent"]
+        found.append(settings_of(container).quota_library)
     assert found == ["", "off"]
 
 
@@ -146,7 +141,7 @@ def test_what_the_webhook_looks_for_is_what_is_applied(rendered: Rendering):
     """Under another name its certificate is stored nowhere, valid for no Service, or unknown to the API server."""
     objects = rendered("single")
     container = pod_of(objects, "Deployment", "sluice-webhook")["containers"][0]
-    loaded = load(PodWatcherSettings, service="pod-watcher", environ=environment(container))
+    loaded = settings_of(container)
     service = named(objects, "Service", loaded.webhook_service)
     assert service["metadata"]["namespace"] == loaded.namespace
     assert named(objects, "Secret", loaded.tls_secret)["metadata"]["namespace"] == loaded.namespace

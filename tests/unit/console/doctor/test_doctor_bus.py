@@ -5,14 +5,8 @@ from dataclasses import replace
 import pytest
 
 from sluice.contracts.messages import HostFacts, LeaseHeld, PlacementReport, SourceSynced
-from sluice_console.core.doctor.bus import (
-    ObservedBus,
-    ServiceAnswer,
-    WriteTimes,
-    check_bus,
-    silent_broker,
-    timed_subjects,
-)
+from sluice_console.core.doctor import bus
+from sluice_console.core.doctor.bus import ObservedBus, ServiceAnswer, WriteTimes, check_bus
 from sluice_console.core.doctor.findings import Check, worst
 from sluice_console.core.fleet.fleet_state import FleetState
 
@@ -29,7 +23,7 @@ def well(make) -> ObservedBus:
     fleet_state.values["sluice.lease.allocator"] = LeaseHeld(role="allocator", owner=make.run, version="0.1.0")
     fleet_state.values["sluice.source.folder"] = SourceSynced(source=make.source, run=make.run, epoch=3, count=1)
     fleet_state.incarnation = "1"
-    written = {subject: WriteTimes(1000.0, 1000.01) for subject in timed_subjects(fleet_state)}
+    written = {subject: WriteTimes(1000.0, 1000.01) for subject in bus.timed_subjects(fleet_state)}
     services = {"allocator": ServiceAnswer(), "inventory": ServiceAnswer(said="1 GPU")}
     return ObservedBus(url="nats://here", fleet_state=fleet_state, written=written, **services, version="0.1.0")
 
@@ -148,7 +142,7 @@ def test_a_broker_that_stores_nothing_is_named_before_those_who_wait_for_it(well
 
 def test_a_broker_that_lets_us_in_and_does_not_answer_is_told_apart():
     """To look for a firewall while two of three brokers are down costs the night."""
-    cluster, single = silent_broker("nats://here", clustered=True), silent_broker("nats://here", clustered=False)
+    cluster, single = (bus.silent_broker("nats://here", clustered=clustered) for clustered in (True, False))
     assert (cluster.level, single.level) == ("problem", "problem")
     assert "too few servers" in cluster.what
     assert "two of three" in cluster.remedy

@@ -1,6 +1,5 @@
 """`sluice doctor` on a cluster: each piece of the installation that is missing or closed is named, with its cure."""
 
-import copy
 from dataclasses import replace
 from typing import Any
 
@@ -21,37 +20,27 @@ namespaces crd-gpus csidriver rbac nats/statefulset services/allocator services/
 services/webhook node-agent admission/webhook admission/policy-keep admission/policy-left-alone
 admission/policy-no-side-door admission/policy-bindings
 """
+"""What of deploy/kubernetes/base is looked at."""
 NOW_S = 1_800_000_000.0
 LONG_AGO = "2026-01-01T00:00:00Z"
 
 
-def shipped() -> list[Object]:
-    """What deploy/kubernetes/base installs, as far as it is looked at."""
-    return [
-        copy.deepcopy(document)
-        for file in FILES.split()
-        for document in deploy_check.documents((KUBERNETES / "base" / f"{file}.yaml").read_text(encoding="utf-8"))
-    ]
-
-
 def named(seen: ObservedCluster, kind: str, name: str) -> Object:
     (found,) = [each for each in seen.lists[kind] if each["metadata"]["name"] == name]
-    assert isinstance(found, dict)
     return found
 
 
 def pod_of(seen: ObservedCluster, deployment: str) -> Object:
-    spec: Object = named(seen, "deployments", deployment)["spec"]["template"]["spec"]
-    return spec
+    return named(seen, "deployments", deployment)["spec"]["template"]["spec"]
 
 
-def looked_at(objects: list[Object], **changes: Any) -> ObservedCluster:
+def looked_at(objects: list[Object]) -> ObservedCluster:
     by_kind = {kind: [each for each in objects if each["kind"] == of.kind] for kind, of in KINDS.items()}
     by_kind["agents"] = [pod for pod in by_kind["agents"] if pod["metadata"]["namespace"] == "sluice-nodes"]
     by_kind["managed"] = []
     by_kind["waiting"] = [pod for pod in by_kind["waiting"] if pod["metadata"]["namespace"] != "sluice-nodes"]
     trial = AdmissionTrial("default", pod={"spec": {"schedulingGates": [{"name": GATE}]}})
-    return ObservedCluster(**({"where": "https://there", "lists": by_kind, "now_s": NOW_S, "trial": trial} | changes))
+    return ObservedCluster(where="https://there", lists=by_kind, now_s=NOW_S, trial=trial)
 
 
 def node(name: str = "gpu-1", **labels: str) -> Object:
@@ -68,7 +57,8 @@ def waiting(**metadata: Any) -> Object:
 @pytest.fixture
 def well() -> ObservedCluster:
     """A cluster as it is installed, everything ready, with one node that has an agent."""
-    objects = shipped()
+    shipped = [(KUBERNETES / "base" / f"{file}.yaml").read_text(encoding="utf-8") for file in FILES.split()]
+    objects = [document for text in shipped for document in deploy_check.documents(text)]
     for each in objects:
         if each["kind"] in {"Deployment", "StatefulSet"}:
             each["status"] = {"readyReplicas": each["spec"]["replicas"]}
@@ -76,12 +66,9 @@ def well() -> ObservedCluster:
             each["status"] = {"conditions": [{"type": "Established", "status": "True"}]}
         for hook in each.get("webhooks", ()):
             hook["clientConfig"] = {**hook["clientConfig"], "caBundle": "LS0t"}
-    agent = {
-        "kind": "Pod",
-        "metadata": {"name": "sluice-node-agent-x", "namespace": "sluice-nodes"},
-        "spec": {"nodeName": "gpu-1"},
-        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
-    }
+    about = {"name": "sluice-node-agent-x", "namespace": "sluice-nodes"}
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    agent = {"kind": "Pod", "metadata": about, "spec": {"nodeName": "gpu-1"}, "status": ready}
     registered = {"kind": "CSINode", "metadata": {"name": "gpu-1"}, "spec": {"drivers": [{"name": CSI_DRIVER}]}}
     default = {"kind": "Namespace", "metadata": {"name": "default"}}
     runtime = {"kind": "RuntimeClass", "metadata": {"name": "nvidia"}}

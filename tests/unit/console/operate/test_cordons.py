@@ -11,15 +11,8 @@ from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RunId, SourceName
 from sluice_console.core.documents import DrainedPodDocument
-from sluice_console.core.operate.cordons import (
-    CordonError,
-    UnknownTargetError,
-    check_by_hand,
-    cordon_word,
-    named_gpus,
-    pods_on,
-    uncordon_word,
-)
+from sluice_console.core.operate import cordons
+from sluice_console.core.operate.cordons import CordonError, check_by_hand, named_gpus, pods_on
 from sluice_console.shell.operate import cordon
 from sluice_console.shell.operate.cordon import _wrong, wait_until_left
 
@@ -32,7 +25,7 @@ def cordoned(*gpus, why="fans", drain=False) -> msg.Cordoned:
 
 
 def word(last, *gpus, why="", drain=False) -> msg.Cordoned:
-    return cordon_word(NODE, last, gpus, why=why, drain=drain)
+    return cordons.cordon_word(NODE, last, gpus, why=why, drain=drain)
 
 
 @pytest.mark.parametrize("wanted", ["0", GPU])
@@ -43,9 +36,9 @@ def test_a_gpu_is_named_by_index_or_uuid(make, wanted):
 def test_what_is_not_there_is_told_with_what_is(make):
     """A cordon of a mistyped name protects nothing and looks as if it did."""
     fleet_state = make.fleet_state(inventory=make.inventory(make.gpu_report()))
-    with pytest.raises(UnknownTargetError, match=f"there is no node gpu-9; known: {NODE}") as unknown:
+    with pytest.raises(cordons.UnknownTargetError, match=f"there is no node gpu-9; known: {NODE}") as unknown:
         named_gpus(fleet_state, "gpu-9", ())
-    with pytest.raises(UnknownTargetError, match=rf"{NODE} has no GPU '3'; it has 0 \({GPU}\)"):
+    with pytest.raises(cordons.UnknownTargetError, match=rf"{NODE} has no GPU '3'; it has 0 \({GPU}\)"):
         named_gpus(fleet_state, NODE, ("3",))
     assert _wrong(unknown.value).exit_code == 4  # as docs/cli.md has it for what is not there
     assert _wrong(CordonError("the node is being drained")).exit_code == 2
@@ -117,13 +110,13 @@ def test_a_drain_never_evicts_whom_nobody_named():
     ],
 )
 def test_what_is_uncordoned_is_used_and_the_rest_is_not(before, gpus, after):
-    assert uncordon_word(NODE, before, gpus) == after
+    assert cordons.uncordon_word(NODE, before, gpus) == after
 
 
 def test_one_gpu_of_a_whole_cordon_is_not_guessed():
     """Whether the others stay cordoned is for a person to say."""
     with pytest.raises(CordonError, match="cordoned as a whole"):
-        uncordon_word(NODE, cordoned(), ("G1",))
+        cordons.uncordon_word(NODE, cordoned(), ("G1",))
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,8 @@ from sluice.contracts.messages import RequestRejected
 from sluice.contracts.request_syntax import RequestLimits
 from sluice.contracts.slice_usage import NodeUsage
 from sluice.runtime.bus import BusError
+from sluice_console.core import documents as doc
 from sluice_console.core.doctor.findings import Check, DoctorDocument, warning
-from sluice_console.core.documents import (
-    CordonDocument,
-    DrainedPodDocument,
-    EarlierDocument,
-    SimulatedDocument,
-    SimulatedPodDocument,
-    StepDocument,
-    StoryDocument,
-)
 from sluice_console.core.fleet.pods import pods_document
 from sluice_console.core.fleet.usage import usages_document
 from sluice_console.core.history.events import event_document
@@ -75,7 +67,7 @@ def test_a_key_of_a_manifest_does_not_reach_the_terminal(make):
     shown = r"sluice.dev/\x1b]52;c;aGk=\x07\x1b[2J\nforged"
     for wide, readable in ((False, shown), (True, "")):
         check(printed(FleetView("pods").show, pods_document(fleet_state), fleet_state, wide=wide), readable)
-    story = StoryDocument(pod=pods_document(fleet_state).pods[0], steps=())
+    story = doc.StoryDocument(pod=pods_document(fleet_state).pods[0], steps=())
     check(printed(printer.show_story, story), shown)
     said = heard(f"request.{make.request}", rejected, make.request)
     check(event_line(event_document(said.subject, said.envelope, RequestNames())), shown)
@@ -106,9 +98,9 @@ def test_no_story_obeys_what_it_tells(make):
     pod = msgspec.structs.replace(
         pods_document(make.fleet_state(request=make.asked())).pods[0], message=EVIL, warnings=(EVIL,), name=EVIL
     )
-    step = StepDocument(time=EVIL, subject="", type="", text=EVIL)
-    earlier = EarlierDocument(request=EVIL, cause=EVIL)
-    text = printed(printer.show_story, StoryDocument(pod=pod, earlier=earlier, steps=(step,)))
+    step = doc.StepDocument(time=EVIL, subject="", type="", text=EVIL)
+    earlier = doc.EarlierDocument(request=EVIL, cause=EVIL)
+    text = printed(printer.show_story, doc.StoryDocument(pod=pod, earlier=earlier, steps=(step,)))
     check(text)
     assert len(text.splitlines()) == 5
 
@@ -120,8 +112,8 @@ def test_nothing_else_that_is_printed_is_obeyed(make, capsys, monkeypatch):
     booking = msgspec.structs.replace(make.booking(), namespace=EVIL)
     fleet_state = make.fleet_state(ledger=make.grant(booking))
     check(printed(printer.show_quotas, quotas_document(fleet_state)))
-    simulated = SimulatedPodDocument(namespace="n", name="p", origin="o", answer="refused", message=EVIL)
-    check(printed(printer.show_simulated, SimulatedDocument(pods=(simulated,))))
+    simulated = doc.SimulatedPodDocument(namespace="n", name="p", origin="o", answer="refused", message=EVIL)
+    check(printed(printer.show_simulated, doc.SimulatedDocument(pods=(simulated,))))
     node = NodeName("n")
     usages = usages_document({node: NodeUsage(node=node, every_s=30.0, slices=(usage_of(name=EVIL),))}, {})
     check(printed(printer.show_usage, usages, None))
@@ -129,8 +121,8 @@ def test_nothing_else_that_is_printed_is_obeyed(make, capsys, monkeypatch):
     part = PartDocument(part="request", trace_id=EVIL, began=EVIL, took_ms=1.0, spans=(span,))
     trace.show(WaterfallDocument(request=EVIL, namespace="n", name=EVIL, state="bound", parts=(part,)))
     check(capsys.readouterr().out)
-    there = DrainedPodDocument(request="r", namespace="n", name=EVIL, state="blocked", message=EVIL)
-    cordon._show(CordonDocument(node="n", cordoned=True, drain=True, why=EVIL, pods=(there,)))
+    there = doc.DrainedPodDocument(request="r", namespace="n", name=EVIL, state="blocked", message=EVIL)
+    cordon._show(doc.CordonDocument(node="n", cordoned=True, drain=True, why=EVIL, pods=(there,)))
     check(capsys.readouterr().out)
     doctor._show(DoctorDocument(findings=(warning(Check.BROKER, EVIL, EVIL),)))
     check(capsys.readouterr().out)

@@ -8,14 +8,8 @@ from factories.system import fleet_text
 
 from sluice.contracts.bus.store_sizes import MIB, ROOM_MIB
 from sluice_console import __main__ as command
-from sluice_console.core.broker_storage import (
-    AGAIN_FIRST_S,
-    AGAIN_MAX_S,
-    WELL_AFTER_S,
-    RestartBackoff,
-    too_small,
-    what_is_wrong,
-)
+from sluice_console.core import broker_storage
+from sluice_console.core.broker_storage import AGAIN_FIRST_S, AGAIN_MAX_S, WELL_AFTER_S, RestartBackoff, what_is_wrong
 from sluice_console.shell.process.broker_storage import write_error
 from sluice_console.shell.process.data_directory import NotStartedError, lock_data_directory, made_data_directory
 
@@ -33,8 +27,8 @@ def test_a_full_disk_is_named_with_what_helps():
     assert what_is_wrong("/data", "input/output error", ROOM) == (
         "the broker can't store under /data, where 64 MiB are free: input/output error; it is started again"
     )
-    assert too_small("/data", ROOM) == ""
-    assert "has 63 MiB free, and Sluice needs 64 MiB there" in too_small("/data", ROOM - 1)
+    assert broker_storage.too_small("/data", ROOM) == ""
+    assert "has 63 MiB free, and Sluice needs 64 MiB there" in broker_storage.too_small("/data", ROOM - 1)
 
 
 def test_a_full_disk_costs_no_restart_and_the_first_room_brings_one():
