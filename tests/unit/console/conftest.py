@@ -6,6 +6,7 @@ from factories.inventory import gpu_report, news, snapshot
 from factories.words import booking_of, claim_of
 
 from sluice.contracts import messages as msg
+from sluice.contracts.bus.subjects import node_token
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RequestId, RunId, SourceName
 from sluice.contracts.reasons import ReasonCount
 from sluice_console.core.fleet.fleet_state import FleetState
@@ -92,18 +93,11 @@ class Builder:
 
     def fleet_state(self, **values: msg.AnyMessage) -> FleetState:
         """A world by noun: the subject follows from the noun and the fixed names above."""
-        tails = {
-            "request": REQUEST,
-            "binding": REQUEST,
-            "waiting": REQUEST,
-            "ledger": f"gpu-1_example_internal.{ALLOCATION}",
-            "slice": f"gpu-1_example_internal.{ALLOCATION}",
-            "head": "gpu-1_example_internal.head",
-            "node": "gpu-1_example_internal",
-            "inventory": "gpu-1_example_internal",
-        }
+        token = node_token(NODE)
+        named = dict.fromkeys(("request", "binding", "waiting"), REQUEST) | dict.fromkeys(("node", "inventory"), token)
+        named |= dict.fromkeys(("ledger", "slice"), f"{token}.{ALLOCATION}") | {"head": f"{token}.head"}
         kinds = {"head": "ledger"}
-        return FleetState({f"sluice.{kinds.get(noun, noun)}.{tails[noun]}": value for noun, value in values.items()})
+        return FleetState({f"sluice.{kinds.get(noun, noun)}.{named[noun]}": value for noun, value in values.items()})
 
 
 @pytest.fixture

@@ -219,7 +219,7 @@ def test_who_is_asked_at_his_pods_address_listens_there_in_a_cluster_of_either_f
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_who_speaks_to_whom_is_let_through(rendered: Rendering, overlay):
-    """Ingress at a port that is not served, or only one of both directions, cuts a service off."""
+    """Ingress at a port that is not served, or only one of both directions, cuts a service or `sluice usage` off."""
     objects = rendered(overlay)
     served = defaultdict(set)
     for owner, _, container in every_container(objects):
@@ -247,6 +247,7 @@ def test_who_speaks_to_whom_is_let_through(rendered: Rendering, overlay):
 
     into, out = pairs("ingress", "from"), pairs("egress", "to")
     assert all(port in served[sink] for _, sink, port in into)
+    assert {(asks, "node-agent", 9411) for asks in ("console", "web")} <= into <= out
     into, out = ({pair for pair in each if pair[0] != "console"} for each in (into, out))
     assert into == out
     services = ("allocator", "inventory", "pod-watcher", "streams", "node-agent", "web", "callout", "nats")

@@ -69,7 +69,6 @@ def open_node(make, **inventory):
 
 def test_a_node_is_told_with_its_gpus_and_who_is_on_them(page, make):
     told, gone = page.hear(**open_node(make))
-
     assert gone == ()
     node = {"node": NODE, "state": "open", "models": {MODEL: 1}, "gpus": 1, "free": 0.5, "pods": 1}
     gpu = {"node": NODE, "uuid": "GPU-aaaaaaaa-0000", "index": 0, "model": MODEL, "memory_mib": 40960, "units": 8}
@@ -94,7 +93,6 @@ def test_shares_foreign_instances_and_quarantine_are_on_the_map(page, make):
     parts = {"instances": (make.made(), foreign), "daemons": (make.daemon(clients=2),)}
     report = make.gpu_report(**parts, quarantined=(PlacementReport(start=2, size=2),))
     page.hear(inventory=make.inventory(report, make.slice(first), make.slice(second)), head=make.opened())
-
     places = page.rows[GPU]["places"]
     assert [(place["start"], place["state"], place.get("out_of_use", False)) for place in places] == [
         (0, "foreign", False),
@@ -115,7 +113,6 @@ def test_a_change_tells_only_the_rows_that_changed(page, make):
     snapshot = msgspec.structs.replace(both.snapshot, gpus=(*both.snapshot.gpus, second))
     told, _ = page.hear(inventory=msgspec.structs.replace(both, snapshot=snapshot))
     assert sorted(told) == ["fleet", f"gpu/{NODE}/GPU-b", f"node/{NODE}"]
-
     assert page.hear(request=make.asked(revision=2)) is None, "an edit of what is bound shows nowhere"
 
 
@@ -141,7 +138,6 @@ def test_a_waiting_request_is_told_with_its_reasons_and_goes_when_it_is_bound(pa
         "helps": "It starts when a pod with a slice there ends; a smaller slice may start sooner.",
     }
     assert told["fleet"]["requests"] == {"waiting": 1}
-
     told, gone = page.hear(binding=make.bound(), ledger=make.grant())
     assert gone == ("request/run1-1",)
     assert told["fleet"] == {"requests": {"bound": 1}}
@@ -153,7 +149,6 @@ def test_a_refused_request_says_why_until_it_is_withdrawn(page, make):
     refused = Refused(request=RequestId("run1-1"), request_revision=1, refusal=refusal)
     page.hear(request=make.asked(), binding=refused)
     assert page.rows["request/run1-1"]["message"] == "refused: sm = '120': out of range"
-
     page.board.heard("sluice.binding.run1-1", None)
     page.hear(request=make.withdrawn(closing=True))
     assert "request/run1-1" not in page.rows
@@ -184,7 +179,6 @@ def test_a_removed_node_takes_its_gpus_with_it(page, make):
     assert GPU in gone
     row = told[f"node/{NODE}"]
     assert (row["state"], row["why"], row["pods"]) == ("removed", "deleted", 1)
-
     for subject in list(make.fleet_state(**open_node(make)).values):
         page.board.heard(subject, None)
     _, gone = page.step()
@@ -234,7 +228,6 @@ def test_too_many_requests_are_counted_and_listed_when_there_is_room(make):
     page.step()
     assert [key for key in page.rows if key.startswith("request/")] == ["request/r0", "request/r1"]
     assert page.rows["fleet"] == {"requests": {"requested": 3}, "unlisted": 1}
-
     page.board.heard("sluice.request.r0", None)
     while page.board.is_behind:
         page.step()
