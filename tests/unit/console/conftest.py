@@ -58,8 +58,8 @@ class Builder:
     def revoke(self, cause: str = "pod gone") -> msg.Revoke:
         return msg.Revoke(revision=2, incarnation=Incarnation("1"), booking=self.booking(), cause=cause)
 
-    def closed(self, revision: int = 3) -> msg.Closed:
-        return msg.Closed(revision=revision, allocation=ALLOCATION, request=REQUEST, node=NODE, cause="gone")
+    def closed(self) -> msg.Closed:
+        return msg.Closed(revision=3, allocation=ALLOCATION, request=REQUEST, node=NODE, cause="gone")
 
     def withdrawn(self, **changes) -> msg.RequestWithdrawn:
         return msg.RequestWithdrawn(**({"revision": 2, "source": SOURCE, "cause": "pod gone"} | changes))

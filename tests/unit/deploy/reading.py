@@ -52,7 +52,7 @@ def named(rendered: list[Document], kind: str, name: str) -> Document:
     return found
 
 
-def broker_config(rendered: list[Document]) -> str:
+def nats_config(rendered: list[Document]) -> str:
     return named(rendered, "ConfigMap", "sluice-nats")["data"]["nats.conf"]
 
 

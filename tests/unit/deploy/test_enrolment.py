@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from fake_kube.server import FakeKube
-from unit.deploy.reading import Rendering, broker_config, environment, named, pod_of, settings_of
+from unit.deploy.reading import Rendering, environment, named, nats_config, pod_of, settings_of
 
 from sluice.contracts.bus.codec import MESSAGE_BYTES_MAX
 from sluice.contracts.bus.events import Stream
@@ -89,7 +89,7 @@ def test_the_servers_take_their_configuration_and_are_known_by_the_names_in_mani
     files = broker_files(keys, names, now, published=trusted(keys, now))
     assert files is not None
     path = tmp_path / "config" / "nats.conf"
-    text = on_this_machine(broker_config(objects), tmp_path, files, free_ports(1)[0])
+    text = on_this_machine(nats_config(objects), tmp_path, files, free_ports(1)[0])
     path.write_text(text)
     done = subprocess.run([server_binary(), "-t", "-c", path], capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode == 0, done.stderr
@@ -129,7 +129,7 @@ def test_every_certificate_for_grpc_says_one_name_and_lets_no_service_into_the_b
 def test_a_message_that_may_be_written_is_taken(rendered: Rendering):
     """A server with a smaller limit would refuse what the services think is fine."""
     compose = (deploy_check.DEPLOY / "compose" / "nats.conf").read_text()
-    for text in (compose, *(broker_config(rendered(overlay)) for overlay in OVERLAYS)):
+    for text in (compose, *(nats_config(rendered(overlay)) for overlay in OVERLAYS)):
         (limit,) = re.findall(r"^max_payload: (\d+)MB$", text, re.MULTILINE)
         assert int(limit) * 1024 * 1024 > MESSAGE_BYTES_MAX
         assert "sync_interval: always" in text
@@ -201,7 +201,7 @@ async def deployed(tmp_path: Path, rendered: Rendering, monkeypatch: pytest.Monk
         assert shown["secretName"] == settings.bus_server_secret
         assert {each["key"] for each in shown["items"]} == set(there)
         port = free_ports(1)[0]
-        text = on_this_machine(broker_config(objects), tmp_path, there, port)
+        text = on_this_machine(nats_config(objects), tmp_path, there, port)
 
         class Plan(NatsServerConfig):
             def config(self) -> str:

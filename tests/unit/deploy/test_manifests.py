@@ -6,17 +6,8 @@ from collections import defaultdict
 import deploy_check
 import pytest
 from deploy_check import COMPONENTS, OVERLAYS, Document, containers, pod_specs
-from unit.deploy.reading import (
-    EVERY,
-    VALUES,
-    Rendering,
-    broker_config,
-    environment,
-    every_container,
-    named,
-    pod_of,
-    settings_of,
-)
+from unit.deploy import reading
+from unit.deploy.reading import EVERY, Rendering, environment, every_container, named, nats_config, pod_of, settings_of
 
 from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX, STORE_BYTES_MAX, VOLUME_BYTES
 from sluice.contracts.kube import names
@@ -86,7 +77,7 @@ def test_use_over_time_is_kept_where_the_inventory_may_write(rendered: Rendering
     (volume,) = [each for each in spec["volumes"] if each["name"] == mount["name"]]
     assert set(volume) == {"name", kind}
     assert "readOnly" not in mount
-    assert host_and_port(known.grpc_address)[0] == VALUES["status.podIP"], "reports are asked for at that address"
+    assert host_and_port(known.grpc_address)[0] == reading.VALUES["status.podIP"], "reports are asked for there"
     if kind == "persistentVolumeClaim":
         named(objects, "PersistentVolumeClaim", volume[kind]["claimName"])
         assert deployment["spec"]["strategy"]["type"] == "Recreate"
@@ -110,7 +101,7 @@ def test_three_brokers_know_one_another_by_their_own_names(rendered: Rendering):
     objects = rendered("ha")
     broker = named(objects, "StatefulSet", "sluice-nats")["spec"]
     replicas, service = broker["replicas"], broker["serviceName"]
-    routes = set(re.findall(r"nats-route://([^:]+):6222", broker_config(objects)))
+    routes = set(re.findall(r"nats-route://([^:]+):6222", nats_config(objects)))
     assert routes == {f"sluice-nats-{n}.{service}.sluice-system.svc" for n in range(replicas)}
     assert replicas == 3
     assert named(objects, "Service", service)["spec"]["publishNotReadyAddresses"] is True
@@ -175,7 +166,7 @@ def test_what_is_probed_and_served_is_listened_at(rendered: Rendering, overlay):
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_a_broker_whose_disk_was_full_is_started_again(rendered: Rendering, overlay):
     """A probe that sees it would end it while the disk is full; what ends it later must reach its process."""
-    spec, config = pod_of(rendered(overlay), "StatefulSet", "sluice-nats"), broker_config(rendered(overlay))
+    spec, config = pod_of(rendered(overlay), "StatefulSet", "sluice-nats"), nats_config(rendered(overlay))
     broker, beside = spec["containers"]
     assert broker["livenessProbe"]["httpGet"]["path"] == "/healthz?js-server-only=true"
     *_, monitor, data, pid_file = beside["args"]
@@ -195,7 +186,7 @@ def test_the_store_fits_the_volume_and_history_the_store(rendered: Rendering, ov
     broker = named(objects, "StatefulSet", "sluice-nats")
     (claim,) = broker["spec"]["volumeClaimTemplates"]
     assert claim["spec"]["resources"]["requests"]["storage"] == f"{VOLUME_BYTES // 1024**3}Gi"
-    assert f"max_file_store: {STORE_BYTES_MAX // 1024**3}GB\n" in broker_config(objects)
+    assert f"max_file_store: {STORE_BYTES_MAX // 1024**3}GB\n" in nats_config(objects)
     assert HISTORY_BYTES_MAX < STORE_BYTES_MAX < VOLUME_BYTES
     told = [environment(container).get("SLUICE_HISTORY_MIB") for _, _, container in every_container(objects)]
     assert set(told) == {None}, "every service takes the size that fits this volume"
@@ -207,7 +198,7 @@ def test_who_is_asked_at_his_pods_address_listens_there_in_a_cluster_of_either_f
     rendered: Rendering, monkeypatch: pytest.MonkeyPatch, overlay, pod_ip
 ):
     """An IPv6 address without brackets is another one: no agent would be pulled, and no allocator asked."""
-    monkeypatch.setitem(VALUES, "status.podIP", pod_ip)
+    monkeypatch.setitem(reading.VALUES, "status.podIP", pod_ip)
     asked = {
         host_and_port(address)
         for _, _, container in every_container(rendered(overlay))

@@ -140,7 +140,6 @@ def test_one_pod_that_may_not_be_deleted_keeps_no_other_behind_its_gate(cluster:
     cluster.create("a-protected", GATE, **OURS, **OWNED)
     cluster.create("b-waits", GATE, **OURS)
     cluster.kube.faults.fail(100, verb="delete", path="pods", code=403)
-
     said = cluster.stopped("gates")
     assert cluster.gates() == {"a-protected": [GATE], "b-waits": []}
     assert re.search(r"these pods are still gated.*\n?.*default a-protected", said)
@@ -166,7 +165,6 @@ def test_agents_stay_as_long_as_pods_with_slices_do(cluster: Cluster) -> None:
     """Without the driver of their volume they could never end."""
     cluster.create("runs", **OURS)
     cluster.make("CSIDriver", "slice.sluice.dev", "storage.k8s.io/v1", spec={"attachRequired": False})
-
     said = cluster.stopped("all")
     assert "these pods still have slices" in said
     assert "default runs" in said
@@ -178,7 +176,6 @@ def test_slices_are_taken_off_the_gpus_before_the_agents_go(cluster: Cluster) ->
     cluster.knows_gpus()
     cluster.gpu("node1-0", **{"1g.5gb@0": "Foreign", "2g.10gb@2": "Ready"})
     cluster.create("runs")
-
     said = cluster.stopped("all")
     assert "these GPUs still have slices of ours" in said
     assert "node1-0 2g.10gb@2" in said
@@ -199,7 +196,6 @@ def test_what_cannot_be_seen_is_not_taken_for_gone(cluster: Cluster, unseen: str
     """Agents would be removed from under pods and slices, because an API server did not answer for a moment."""
     cluster.knows_gpus()
     cluster.kube.faults.fail(100, path=unseen, code=500)
-
     assert "cannot see or change what is left" in cluster.stopped("all")
     assert cluster.kubectl("get", "crd", "gpus.sluice.dev", "-o", "json")["metadata"]["name"] == "gpus.sluice.dev"
 
@@ -228,7 +224,6 @@ def test_nodes_are_cleaned_before_the_last_that_could_clean_them_goes(cluster: C
     agents = Agents(cluster)
     cluster.kube.nodes.add("n1")
     agents.pod("n1", **{"sluice.dev/cleans-node": "true"})
-
     stopped = cluster.uninstall("all", KUBECTL="false")
     assert "not cleaned" not in stopped.stdout
     found = cluster.kubectl("get", "daemonset", "--namespace", "sluice-nodes", "sluice-node-agent", "-o", "json")
@@ -246,7 +241,6 @@ def test_a_node_that_was_not_cleaned_is_named_and_holds_nothing_up(cluster: Clus
     agents = Agents(cluster)
     cluster.kube.nodes.add("n-down")
     agents.pod("n-down")
-
     said = cluster.uninstalled("all")
     assert "these nodes were not cleaned: there, unmount what is below /run/sluice" in said
     assert "n-down (its agent has not ended)" in said

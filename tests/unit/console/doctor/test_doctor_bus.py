@@ -41,8 +41,8 @@ def without(seen: ObservedBus, *subjects: str) -> ObservedBus:
     return replace(seen, fleet_state=FleetState(values, seen.fleet_state.incarnation))
 
 
-def with_(seen: ObservedBus, **values) -> ObservedBus:
-    """The same with these values; `sluice__node__a` stands for `sluice.node.a`."""
+def hearing(seen: ObservedBus, **values) -> ObservedBus:
+    """The same, having heard these values, too; `sluice__node__a` stands for `sluice.node.a`."""
     named = {subject.replace("__", "."): value for subject, value in values.items()}
     return replace(seen, fleet_state=FleetState(seen.fleet_state.values | named, seen.fleet_state.incarnation))
 
@@ -62,7 +62,7 @@ def test_a_missing_stream_is_told_with_its_command(well):
 
 def test_nobody_who_allocates_is_a_problem(well):
     """Neither one that never came nor one that gave its lease back grants anything."""
-    given_back = with_(well, sluice__lease__allocator=LeaseHeld(role="allocator", owner=""))
+    given_back = hearing(well, sluice__lease__allocator=LeaseHeld(role="allocator", owner=""))
     for seen in (without(well, "sluice.lease.allocator"), given_back):
         assert "none holds the lease" in only(seen, Check.ALLOCATOR, "problem")
 
@@ -88,7 +88,7 @@ def test_a_machine_without_certificate_reports_no_fault_of_the_allocator(well):
 def test_pods_are_counted_as_they_are_now(well, make):
     """It said 0 for five minutes after 17 pods had come, which looks like a pod-watcher that sees none."""
     more = {f"sluice__request__r{number}": make.asked() for number in range(16)}
-    (finding,) = [each for each in check_bus(with_(well, **more)) if each.check is Check.POD_WATCHER]
+    (finding,) = [each for each in check_bus(hearing(well, **more)) if each.check is Check.POD_WATCHER]
     assert finding.what == "folder asks for 17 pods"
 
 
@@ -96,7 +96,7 @@ def test_a_node_that_left_its_cluster_is_not_to_be_repaired(well, make):
     """`start its agent` is no help for a node that was deleted on purpose."""
     gone = HostFacts(cpu_cores=0.0, memory_mib=0, pods_free=0, cordoned=True)
     stale = make.inventory(make.gpu_report(), stale=True)
-    seen = with_(well, **{INVENTORY_SUBJECT: stale, "sluice.host.gpu-1_example_internal": gone})
+    seen = hearing(well, **{INVENTORY_SUBJECT: stale, "sluice.host.gpu-1_example_internal": gone})
     assert f"Node objects are gone: {NODE}" in only(seen, Check.AGENTS, "warning")
 
 
@@ -115,11 +115,11 @@ def test_a_folder_that_nobody_lists_is_told_within_a_minute(well):
 def test_a_cluster_that_nobody_follows_is_told_at_once(well):
     """Its last listing may be young: the lease shows that none is active."""
     synced = SourceSynced(source="cluster", run="r", epoch=1, count=1)
-    seen = with_(well, sluice__source__cluster=synced)
+    seen = hearing(well, sluice__source__cluster=synced)
     seen = replace(seen, written={**well.written, "sluice.source.cluster": WriteTimes(1000.0, 1000.0)})
     assert "no pod-watcher is active" in only(seen, Check.POD_WATCHER, "problem")
     held = LeaseHeld(role="pod-watcher", owner="r", version="0.1.0")
-    followed = with_(seen, **{"sluice.lease.pod-watcher": held})
+    followed = hearing(seen, **{"sluice.lease.pod-watcher": held})
     assert worst(check_bus(followed)) == "ok", check_bus(followed)
 
 
@@ -151,14 +151,14 @@ def test_a_broker_that_lets_us_in_and_does_not_answer_is_told_apart():
 
 def test_an_inventory_that_lags_is_a_problem(well, make):
     """The allocator decides from what was read: unread changes are unused GPUs."""
-    recent = with_(well, **{NODE_SUBJECT: make.changed(generation=9)})
+    recent = hearing(well, **{NODE_SUBJECT: make.changed(generation=9)})
     assert worst(check_bus(recent)) == "ok", "news of this moment are being pulled"
     behind = replace(recent, written={**well.written, NODE_SUBJECT: WriteTimes(900.0, 900.0)})
     assert "over a minute" in only(behind, Check.INVENTORY, "problem")
 
 
 def test_a_stale_node_is_named_with_why(well, make):
-    seen = with_(well, **{INVENTORY_SUBJECT: make.inventory(make.gpu_report(), stale=True)})
+    seen = hearing(well, **{INVENTORY_SUBJECT: make.inventory(make.gpu_report(), stale=True)})
     assert NODE in only(seen, Check.AGENTS, "problem")
 
 
@@ -188,7 +188,7 @@ def test_no_node_at_all_is_a_problem(well):
     ],
 )
 def test_a_gpu_that_takes_nothing_new_is_named(well, make, changes, words):
-    seen = with_(well, **{INVENTORY_SUBJECT: make.inventory(make.gpu_report(**changes))})
+    seen = hearing(well, **{INVENTORY_SUBJECT: make.inventory(make.gpu_report(**changes))})
     assert words in only(seen, Check.GPUS, "warning")
 
 
