@@ -25,51 +25,26 @@ RUN = RunId("inv1")
 NODE = NodeName("gpu-1.example.internal")
 ENDPOINT = "127.0.0.1:7001"
 AT = "2026-01-01T00:00:00+00:00"
+AGENT = {"node": NODE, "boot_id": "boot-1", "agent_run": RunId("agent-1")}
 EMPTY_A100 = {"1g.5gb": 7, "1g.5gb+me": 1, "1g.10gb": 4, "2g.10gb": 3, "3g.20gb": 2, "4g.20gb": 1, "7g.40gb": 1}
 """What fits on an empty A100-40GB (NVIDIA MIG user guide, supported profiles): 19 in all."""
 
 
 def gpu_report(**changes) -> GpuReport:
     """An empty A100-40GB in MIG mode, without its list of profiles."""
-    values = {
-        "uuid": GpuUuid("GPU-1"),
-        "index": 0,
-        "model": "NVIDIA A100-SXM4-40GB",
-        "memory_mib": 40960,
-        "multiprocessors": 108,
-        "mig_enabled": True,
-        "memory_slices": 8,
-        "compute_slices": 7,
-        "profiles": (),
-        "instances": (),
-        "creatable": EMPTY_A100,
-    }
-    return GpuReport(**(values | changes))
+    sizes = {"memory_mib": 40960, "multiprocessors": 108, "memory_slices": 8, "compute_slices": 7}
+    layout = {"mig_enabled": True, "profiles": (), "instances": (), "creatable": EMPTY_A100}
+    named = {"uuid": GpuUuid("GPU-1"), "index": 0, "model": "NVIDIA A100-SXM4-40GB"}
+    return GpuReport(**(named | sizes | layout | changes))
 
 
 def snapshot(generation: int = 1, **changes) -> NodeSnapshot:
-    values = {
-        "node": NODE,
-        "boot_id": "boot-1",
-        "agent_run": RunId("agent-1"),
-        "generation": generation,
-        "driver_version": "simulated",
-        "gpus": (gpu_report(),),
-        "slices": (),
-    }
-    return NodeSnapshot(**(values | changes))
+    found = {"driver_version": "simulated", "gpus": (gpu_report(),), "slices": ()}
+    return NodeSnapshot(generation=generation, **(AGENT | found | changes))
 
 
 def news(generation: int = 1, **changes) -> NodeChanged:
-    values = {
-        "node": NODE,
-        "endpoint": ENDPOINT,
-        "boot_id": "boot-1",
-        "agent_run": RunId("agent-1"),
-        "generation": generation,
-        "gpus": (),
-    }
-    return NodeChanged(**(values | changes))
+    return NodeChanged(generation=generation, **(AGENT | {"endpoint": ENDPOINT, "gpus": ()} | changes))
 
 
 LIFE = Incarnation("1000")

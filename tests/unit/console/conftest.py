@@ -2,10 +2,13 @@
 
 import msgspec
 import pytest
-from factories.words import booking_of
+from factories.inventory import gpu_report, news, snapshot
+from factories.words import booking_of, claim_of
 
 from sluice.contracts import messages as msg
+from sluice.contracts.bus.subjects import node_token
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RequestId, RunId, SourceName
+from sluice.contracts.reasons import ReasonCount
 from sluice_console.core.fleet.fleet_state import FleetState
 
 NODE = NodeName("gpu-1.example.internal")
@@ -35,71 +38,46 @@ class Builder:
     def grant(self, booking: msg.Booking | None = None) -> msg.Grant:
         return msg.Grant(revision=1, incarnation=Incarnation("1"), booking=booking or self.booking())
 
-    def asked(self, *, revision: int = 1) -> msg.AllocationRequested:
-        return msg.AllocationRequested(
-            revision=revision,
-            source=SOURCE,
-            namespace="default",
-            name="train",
-            origin="train.yaml",
-            owner="uid",
-            claims=(msg.Claim(container="main", profile="3g.20gb"),),
-        )
+    def asked(self, **changes) -> msg.AllocationRequested:
+        pod = {"namespace": "default", "name": "train", "origin": "train.yaml", "owner": "uid"}
+        asks = {"revision": 1, "source": SOURCE, "claims": (claim_of(profile="3g.20gb"),)}
+        return msg.AllocationRequested(**(pod | asks | changes))
 
-    def bound(self) -> msg.Bound:
+    def pending(self, message: str = "full", *reasons: ReasonCount) -> msg.Pending:
+        return msg.Pending(request=REQUEST, request_revision=1, message=message, reasons=reasons)
+
+    def ready(self) -> msg.SliceReady:
+        about = {"allocation": ALLOCATION, "request": REQUEST, "revision": 1}
+        return msg.SliceReady(**about, ticket="t1", devices=(), containers=())
+
+    def bound(self, **changes) -> msg.Bound:
         devices = msg.ContainerDevices(container="main", visible_devices="MIG-1", memory_mib=19968)
-        return msg.Bound(
-            request=REQUEST,
-            request_revision=1,
-            allocation=ALLOCATION,
-            node=NODE,
-            revision=1,
-            ticket="t1",
-            containers=(devices,),
-        )
+        about = {"request": REQUEST, "request_revision": 1, "allocation": ALLOCATION, "node": NODE, "revision": 1}
+        return msg.Bound(**(about | {"ticket": "t1", "containers": (devices,)} | changes))
+
+    def revoke(self, cause: str = "pod gone") -> msg.Revoke:
+        return msg.Revoke(revision=2, incarnation=Incarnation("1"), booking=self.booking(), cause=cause)
+
+    def closed(self) -> msg.Closed:
+        return msg.Closed(revision=3, allocation=ALLOCATION, request=REQUEST, node=NODE, cause="gone")
+
+    def withdrawn(self, **changes) -> msg.RequestWithdrawn:
+        return msg.RequestWithdrawn(**({"revision": 2, "source": SOURCE, "cause": "pod gone"} | changes))
 
     def daemon(self, **changes) -> msg.MpsDaemonReport:
         values = {"profile": "3g.20gb", "start": 4, "size": 4, "device": "MIG-1", "namespace": "default", "uid": 1000}
         return msg.MpsDaemonReport(**(values | {"state": "ready", "pid": 4711} | changes))
 
-    def gpu_report(
-        self,
-        *,
-        instances: tuple[msg.InstanceReport, ...] = (),
-        creatable: dict[str, int] | None = None,
-        mig: bool = True,
-        **changes,
-    ) -> msg.GpuReport:
-        return msg.GpuReport(
-            uuid=GPU,
-            index=0,
-            model="NVIDIA A100-SXM4-40GB",
-            memory_mib=40960,
-            multiprocessors=108,
-            mig_enabled=mig,
-            memory_slices=8,
-            compute_slices=7,
-            profiles=(),
-            instances=instances,
-            creatable={"1g.5gb": 7, "7g.40gb": 1} if creatable is None else creatable,
-            **changes,
-        )
+    def gpu_report(self, *, mig: bool = True, **changes) -> msg.GpuReport:
+        return gpu_report(**({"uuid": GPU, "mig_enabled": mig, "creatable": {"1g.5gb": 7, "7g.40gb": 1}} | changes))
 
     def inventory(
         self, gpu: msg.GpuReport | None, *slices: msg.SliceReport, stale: bool = False, **changes
     ) -> msg.NodeInventory:
         """A pulled snapshot of the one GPU; None is a node without any."""
-        snapshot = msg.NodeSnapshot(
-            node=NODE,
-            boot_id="boot",
-            agent_run=RUN,
-            generation=3,
-            driver_version="simulated",
-            gpus=(gpu,) if gpu is not None else (),
-            slices=slices,
-            **changes,
-        )
-        return msg.NodeInventory(snapshot=snapshot, stale=stale, stale_message="no answer" if stale else "")
+        gpus = (gpu,) if gpu is not None else ()
+        pulled = snapshot(3, node=NODE, boot_id="boot", agent_run=RUN, gpus=gpus, slices=slices, **changes)
+        return msg.NodeInventory(snapshot=pulled, stale=stale, stale_message="no answer" if stale else "")
 
     def made(self, allocation: AllocationId | None = ALLOCATION) -> msg.InstanceReport:
         return msg.InstanceReport(gi_id=2, profile="3g.20gb", start=4, size=4, uuid="MIG-1", allocation=allocation)
@@ -110,23 +88,16 @@ class Builder:
     def opened(self, *, run: RunId = RUN, incarnation: str = "1") -> msg.NodeOpened:
         return msg.NodeOpened(node=NODE, incarnation=Incarnation(incarnation), boot_id="boot", agent_run=run)
 
-    def changed(self) -> msg.NodeChanged:
-        return msg.NodeChanged(node=NODE, endpoint="127.0.0.1:1", boot_id="boot", agent_run=RUN, generation=3, gpus=())
+    def changed(self, generation: int = 3) -> msg.NodeChanged:
+        return news(generation, node=NODE, endpoint="127.0.0.1:1", boot_id="boot", agent_run=RUN)
 
     def fleet_state(self, **values: msg.AnyMessage) -> FleetState:
         """A world by noun: the subject follows from the noun and the fixed names above."""
-        tails = {
-            "request": REQUEST,
-            "binding": REQUEST,
-            "waiting": REQUEST,
-            "ledger": f"gpu-1_example_internal.{ALLOCATION}",
-            "slice": f"gpu-1_example_internal.{ALLOCATION}",
-            "head": "gpu-1_example_internal.head",
-            "node": "gpu-1_example_internal",
-            "inventory": "gpu-1_example_internal",
-        }
+        token = node_token(NODE)
+        named = dict.fromkeys(("request", "binding", "waiting"), REQUEST) | dict.fromkeys(("node", "inventory"), token)
+        named |= dict.fromkeys(("ledger", "slice"), f"{token}.{ALLOCATION}") | {"head": f"{token}.head"}
         kinds = {"head": "ledger"}
-        return FleetState({f"sluice.{kinds.get(noun, noun)}.{tails[noun]}": value for noun, value in values.items()})
+        return FleetState({f"sluice.{kinds.get(noun, noun)}.{named[noun]}": value for noun, value in values.items()})
 
 
 @pytest.fixture

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 from deploy_check import Document
+from unit.deploy.reading import Rendering, named
 
 from sluice.contracts.kube import names
 
 cel = pytest.importorskip("cel_expr_python.cel", reason="the CEL engine cel-expr-python is not installed")
 optional = pytest.importorskip("cel_expr_python.ext.ext_optional")
-
-Rendering = Callable[..., list[Document]]
 
 OURS = f"main.{names.GRANTED_DOMAIN}/{names.VISIBLE_DEVICES}"
 GATED = {"schedulingGates": [{"name": names.GATE}]}
@@ -27,16 +26,6 @@ VOLUME = {"name": names.VOLUME, "csi": {"driver": names.CSI_DRIVER, "readOnly": 
 MOUNT = {"name": names.VOLUME, "mountPath": names.MOUNT_PATH, "subPathExpr": names.TICKET_SUB_PATH, "readOnly": True}
 TOKEN = {"name": "kube-api-access", "projected": {"sources": []}}
 """Every pod has such a volume: a rule that trips over it refuses everything."""
-
-
-class Authorizer:
-    """The user, as `authorizer` in CEL: may it `bind` `slices.sluice.dev`?"""
-
-    def __init__(self, *, may_bind: bool) -> None:
-        self.may_bind = may_bind
-
-    def allowed(self, group: str, resource: str, verb: str) -> bool:
-        return self.may_bind and (group, resource, verb) == ("sluice.dev", "slices", "bind")
 
 
 def _engine() -> Any:
@@ -65,7 +54,9 @@ def _engine() -> Any:
 
 
 def _allowed(asked: dict[str, Any]) -> bool:
-    return Authorizer(may_bind=asked["may_bind"]).allowed(asked["group"], asked["resource"], asked["verb"])
+    """The user may `bind` `slices.sluice.dev`, or nothing."""
+    right = (asked["group"], asked["resource"], asked["verb"])
+    return asked["may_bind"] and right == ("sluice.dev", "slices", "bind")
 
 
 ENGINE = _engine()
@@ -112,20 +103,15 @@ def env(name: str, value: str) -> dict[str, str]:
 def policy_of(rendered: Rendering, name: str, components: Any = ()) -> Document:
     """One policy as it is applied, and that it is bound to deny."""
     objects = rendered("single", components)
-    (binding,) = [
-        each
-        for each in objects
-        if each["kind"] == "ValidatingAdmissionPolicyBinding" and each["spec"]["policyName"] == name
-    ]
-    assert binding["spec"]["validationActions"] == ["Deny"]
-    (policy,) = [
-        each for each in objects if each["kind"] == "ValidatingAdmissionPolicy" and each["metadata"]["name"] == name
-    ]
+    bindings = [each["spec"] for each in objects if each["kind"] == "ValidatingAdmissionPolicyBinding"]
+    assert [each["validationActions"] for each in bindings if each["policyName"] == name] == [["Deny"]]
+    policy = named(objects, "ValidatingAdmissionPolicy", name)
     assert policy["spec"]["failurePolicy"] == "Fail"
     assert all(rule["reason"] == "Forbidden" for rule in policy["spec"]["validations"])
     return policy
 
 
-def refused(rendered: Rendering, policy: str, made: Document, components: Any = ()) -> list[str]:
+def refused(rendered: Rendering, policy: str, made: Document, components: Any = (), **more: Any) -> list[str]:
     """What a policy, as these components render it, says against the creation of an object."""
-    return denials(policy_of(rendered, policy, components), {"object": made, "request": {"operation": "CREATE"}})
+    asked = {"object": made, "request": {"operation": "CREATE"}, **more}
+    return denials(policy_of(rendered, policy, components), asked)

@@ -5,10 +5,7 @@ from datetime import timedelta
 import deploy_check
 import pytest
 from deploy_check import Document
-from unit.deploy.reading import Rendering, environment, named
-
-from sluice.runtime.settings import load
-from sluice_pod_watcher.settings import PodWatcherSettings
+from unit.deploy.reading import Rendering, named, pod_of, settings_of
 
 WEBHOOK = "sluice-webhook"
 
@@ -25,24 +22,20 @@ def names_of(objects: list[Document], *kinds: str) -> set[tuple[str, str]]:
 def test_the_certificate_is_mounted_where_the_webhook_reads_it(objects):
     """Two names that differ, and no GPU pod can be created."""
     certificate = named(objects, "Certificate", WEBHOOK)["spec"]
-    spec = named(objects, "Deployment", WEBHOOK)["spec"]["template"]["spec"]
+    spec = pod_of(objects, "Deployment", WEBHOOK)
     (container,) = spec["containers"]
     (volume,) = [each for each in spec["volumes"] if each.get("secret")]
     (mount,) = [each for each in container["volumeMounts"] if each["name"] == volume["name"]]
-    settings = load(PodWatcherSettings, service="pod-watcher", environ=environment(container))
-
     assert volume["secret"]["secretName"] == certificate["secretName"]
-    assert str(settings.certificate_dir) == mount["mountPath"]
-    assert mount["readOnly"] is True
+    assert (mount["mountPath"], mount["readOnly"]) == (str(settings_of(container).certificate_dir), True)
 
 
 def test_the_certificate_is_for_the_name_by_which_api_servers_come(objects):
     hooks = named(objects, "MutatingWebhookConfiguration", "sluice")["webhooks"]
     services = [hook["clientConfig"]["service"] for hook in hooks]
-    called = {f"{service['name']}.{service['namespace']}.svc" for service in services}
-
-    assert set(named(objects, "Certificate", WEBHOOK)["spec"]["dnsNames"]) == called
-    assert "server auth" in named(objects, "Certificate", WEBHOOK)["spec"]["usages"]
+    certificate = named(objects, "Certificate", WEBHOOK)["spec"]
+    assert set(certificate["dnsNames"]) == {f"{each['name']}.{each['namespace']}.svc" for each in services}
+    assert "server auth" in certificate["usages"]
 
 
 def test_cert_manager_is_told_whose_authority_to_publish(objects):
@@ -50,7 +43,6 @@ def test_cert_manager_is_told_whose_authority_to_publish(objects):
     configuration = named(objects, "MutatingWebhookConfiguration", "sluice")
     certificate = named(objects, "Certificate", WEBHOOK)["metadata"]
     wanted = f"{certificate['namespace']}/{certificate['name']}"
-
     assert configuration["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] == wanted
 
 
@@ -59,7 +51,6 @@ def test_a_renewal_changes_nothing_for_api_servers(objects):
     certificate = named(objects, "Certificate", WEBHOOK)["spec"]
     issuer = named(objects, "Issuer", certificate["issuerRef"]["name"])["spec"]
     authority = named(objects, "Certificate", "sluice-webhook-authority")["spec"]
-
     assert issuer["ca"]["secretName"] == authority["secretName"]
     assert authority["isCA"] is True
     assert named(objects, "Issuer", authority["issuerRef"]["name"])["spec"] == {"selfSigned": {}}
@@ -71,9 +62,8 @@ def test_the_webhook_keeps_no_right_and_no_token(objects, rendered: Rendering):
     """It speaks to no API server with a certificate that is mounted."""
     kinds = ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
     own = names_of(rendered("single"), *kinds, "Secret") - names_of(objects, *kinds, "Secret")
-
     assert own == {*((kind, WEBHOOK) for kind in kinds), ("Secret", "sluice-webhook-tls")}
-    assert named(objects, "Deployment", WEBHOOK)["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+    assert pod_of(objects, "Deployment", WEBHOOK)["automountServiceAccountToken"] is False
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,8 @@ class TestWithHelm:
     def test_kustomize_and_helm_install_the_same(self, rendered: Rendering, overlay, components):
         """A patch that lands elsewhere, or two that undo each other, leave GitOps with another Sluice."""
         chosen = [manifests.OVERLAYS[overlay][1], *(manifests.COMPONENTS[name][1] for name in components)]
-        wanted = {
-            manifests.key_of(each): each for each in chart.documents(manifests.rendered(manifests.merged(*chosen)))
-        }
+        made = chart.documents(manifests.rendered(manifests.merged(*chosen)))
+        wanted = {manifests.key_of(each): each for each in made}
         found = {manifests.key_of(each): each for each in rendered(overlay, components)}
         assert set(found) == set(wanted)
         for key, each in wanted.items():
@@ -79,24 +78,14 @@ class TestWithHelm:
 
     def test_an_image_comes_from_where_it_is_said(self):
         """Without a mirror for one image an air-gapped cluster does not start."""
-        images = {
-            "registry": "mirror.example/gpu",
-            "tag": "9",
-            "nats": {"name": "nats", "tag": "2", "registry": "other"},
-        }
         digest = f"sha256:{'0' * 64}"
-        found = chart.documents(
-            chart.template({"images": {**images, "console": {"name": "sluice-console", "digest": digest}}})
-        )
+        console, nats = {"name": "sluice-console", "digest": digest}, {"name": "nats", "tag": "2", "registry": "other"}
+        images = {"registry": "mirror.example/gpu", "tag": "9", "nats": nats, "console": console}
+        found = chart.documents(chart.template({"images": images}))
         used = {each["image"] for _, spec in deploy_check.pod_specs(found) for each in deploy_check.containers(spec)}
-        assert used == {
-            *(
-                f"mirror.example/gpu/sluice-{name}:9"
-                for name in ("allocator", "inventory", "node-agent", "pod-watcher")
-            ),
-            f"mirror.example/gpu/sluice-console@{digest}",
-            "other/nats:2",
-        }
+        services = [f"{name}:9" for name in ("allocator", "inventory", "node-agent", "pod-watcher")]
+        ours = {f"mirror.example/gpu/sluice-{name}" for name in (*services, f"console@{digest}")}
+        assert used == ours | {"other/nats:2"}
 
     def test_a_packaged_chart_knows_its_registry(self, tmp_path: Path):
         """Its user would look for our images at Docker Hub."""

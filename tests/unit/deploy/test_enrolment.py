@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from fake_kube.server import FakeKube
-from unit.deploy.reading import Rendering, environment, named
+from unit.deploy.reading import Rendering, environment, named, nats_config, pod_of, settings_of
 
 from sluice.contracts.bus.codec import MESSAGE_BYTES_MAX
 from sluice.contracts.bus.events import Stream
@@ -35,7 +35,6 @@ from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.free_ports import free_ports
 from sluice.runtime.nats_server.process import NatsServer, NatsServerConfig, server_binary
-from sluice.runtime.settings import load
 from sluice_pod_watcher.core.bus_access import PEOPLE, ROLES, Namespaces
 from sluice_pod_watcher.settings import PodWatcherSettings
 from sluice_pod_watcher.shell.callout.answers import Answers
@@ -49,29 +48,14 @@ pytestmark = pytest.mark.timeout(120)
 HOST, SYSTEM, NODES = "sluice-nats.sluice-system.svc", "sluice-system", "sluice-nodes"
 NODE, OTHER = NodeName("gpu-1.example.internal"), NodeName("gpu-2")
 OVERLAYS = ("single", "ha")
-APPLIED = (
-    "Namespace",
-    "ServiceAccount",
-    "ClusterRole",
-    "ClusterRoleBinding",
-    "Role",
-    "RoleBinding",
-    "Secret",
-    "ConfigMap",
-    "StatefulSet",
-)
+RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+APPLIED = ("Namespace", *RIGHTS, "Secret", "ConfigMap", "StatefulSet")
 """Kinds that the callout needs."""
 
 
 def settings_of_callout(rendered: list[deploy_check.Document]) -> PodWatcherSettings:
-    """As its container has them."""
-    (container,) = named(rendered, "Deployment", "sluice-callout")["spec"]["template"]["spec"]["containers"]
-    return load(PodWatcherSettings, service="pod-watcher", environ=environment(container))
-
-
-def configuration(rendered: list[deploy_check.Document]) -> str:
-    """Of the broker, as deployed."""
-    return str(named(rendered, "ConfigMap", "sluice-nats")["data"]["nats.conf"])
+    (container,) = pod_of(rendered, "Deployment", "sluice-callout")["containers"]
+    return settings_of(container)
 
 
 def on_this_machine(text: str, directory: Path, there: Mapping[str, str], port: int) -> str:
@@ -94,9 +78,6 @@ def on_this_machine(text: str, directory: Path, there: Mapping[str, str], port: 
     return text
 
 
-# -- what is made -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_servers_take_their_configuration_and_are_known_by_the_names_in_manifests(
     overlay, rendered: Rendering, tmp_path
@@ -108,7 +89,7 @@ def test_the_servers_take_their_configuration_and_are_known_by_the_names_in_mani
     files = broker_files(keys, names, now, published=trusted(keys, now))
     assert files is not None
     path = tmp_path / "config" / "nats.conf"
-    text = on_this_machine(configuration(objects), tmp_path, files, free_ports(1)[0])
+    text = on_this_machine(nats_config(objects), tmp_path, files, free_ports(1)[0])
     path.write_text(text)
     done = subprocess.run([server_binary(), "-t", "-c", path], capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode == 0, done.stderr
@@ -148,13 +129,10 @@ def test_every_certificate_for_grpc_says_one_name_and_lets_no_service_into_the_b
 def test_a_message_that_may_be_written_is_taken(rendered: Rendering):
     """A server with a smaller limit would refuse what the services think is fine."""
     compose = (deploy_check.DEPLOY / "compose" / "nats.conf").read_text()
-    for text in (compose, *(configuration(rendered(overlay)) for overlay in OVERLAYS)):
+    for text in (compose, *(nats_config(rendered(overlay)) for overlay in OVERLAYS)):
         (limit,) = re.findall(r"^max_payload: (\d+)MB$", text, re.MULTILINE)
         assert int(limit) * 1024 * 1024 > MESSAGE_BYTES_MAX
         assert "sync_interval: always" in text
-
-
-# -- who is let in ------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -218,12 +196,12 @@ async def deployed(tmp_path: Path, rendered: Rendering, monkeypatch: pytest.Monk
         assert keeper.ready.is_set()
         held = (kube.get("secrets", SYSTEM, settings.bus_server_secret) or {})["data"]
         there = {name: base64.b64decode(text).decode() for name, text in held.items()}
-        broker = named(objects, "StatefulSet", settings.bus_statefulset)["spec"]["template"]["spec"]
+        broker = pod_of(objects, "StatefulSet", settings.bus_statefulset)
         (shown,) = [each["secret"] for each in broker["volumes"] if "secret" in each]
         assert shown["secretName"] == settings.bus_server_secret
         assert {each["key"] for each in shown["items"]} == set(there)
         port = free_ports(1)[0]
-        text = on_this_machine(configuration(objects), tmp_path, there, port)
+        text = on_this_machine(nats_config(objects), tmp_path, there, port)
 
         class Plan(NatsServerConfig):
             def config(self) -> str:

@@ -1,8 +1,10 @@
 """No service gets more than it needs: of the host, of its own file system, of the API server's trust."""
 
+import itertools
+
 import pytest
 from deploy_check import COMPONENTS, OVERLAYS, pod_specs
-from unit.deploy.reading import EVERY, Rendering, environment, every_container, named
+from unit.deploy.reading import EVERY, Rendering, environment, every_container, pod_of
 
 from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.kube import names
@@ -10,16 +12,8 @@ from sluice.contracts.kube.quantities import parse_quantity
 from sluice_pod_watcher.shell.webhook.handlers import ServingLimits
 
 KUBELET = "/var/lib/kubelet"
-AGENT_PATHS = {
-    "/var/lib/sluice",
-    "/run/sluice",
-    "/dev",
-    "/var/lib/kubelet/pods",
-    "/var/lib/kubelet/plugins/slice.sluice.dev",
-    "/var/lib/kubelet/plugins/gpu.sluice.dev",
-    "/var/run/cdi",
-    "/var/lib/kubelet/plugins_registry",
-}
+OF_KUBELET = {"pods", "plugins/slice.sluice.dev", "plugins/gpu.sluice.dev", "plugins_registry"}
+AGENT_PATHS = {"/var/lib/sluice", "/run/sluice", "/dev", "/var/run/cdi", *(f"{KUBELET}/{path}" for path in OF_KUBELET)}
 
 
 @pytest.mark.parametrize(("overlay", "components"), EVERY)
@@ -75,17 +69,14 @@ def test_the_host_is_open_to_the_agent_alone_and_no_further_than_needed(rendered
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_only_who_calls_the_api_server_has_a_token(rendered: Rendering, overlay):
     objects = rendered(overlay, COMPONENTS)
-    with_token = {
-        owner["metadata"]["name"] for owner, spec in pod_specs(objects) if spec["automountServiceAccountToken"]
-    }
-
+    with_token = {each["metadata"]["name"] for each, spec in pod_specs(objects) if spec["automountServiceAccountToken"]}
     assert with_token == {"sluice-pod-watcher", "sluice-webhook", "sluice-callout"}
     assert all(not each["automountServiceAccountToken"] for each in objects if each["kind"] == "ServiceAccount")
 
 
 def test_the_volume_reaches_the_kubelet_of_the_host(rendered: Rendering):
     """A mount that stays in the driver's container is an empty directory to every pod."""
-    agent = named(rendered("single"), "DaemonSet", "sluice-node-agent")["spec"]["template"]["spec"]
+    agent = pod_of(rendered("single"), "DaemonSet", "sluice-node-agent")
     assert [container["name"] for container in agent["containers"]] == ["csi", "node-agent"]
     for container in agent["containers"]:
         mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
@@ -121,10 +112,10 @@ def test_grpc_is_never_plain_text_in_a_cluster(rendered: Rendering, overlay, com
         assert "SLUICE_GRPC_PLAIN_TEXT" not in seen
         if not any(name.endswith(("_GRPC_ADDRESS", "_GRPC_CERTIFICATE_FILE")) for name in seen):
             continue
-        speaking.add(owner["metadata"]["labels"]["app.kubernetes.io/component"])
         mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
         volumes = {volume["name"]: volume for volume in spec["volumes"]}
         whose = owner["metadata"]["labels"]["app.kubernetes.io/component"]
+        speaking.add(whose)
         own = () if whose == "node-agent" else ("CERTIFICATE", "KEY")  # an agent makes its own
         for setting in (*own, "CA"):
             folder, _, file = seen[f"SLUICE_GRPC_{setting}_FILE"].rpartition("/")
@@ -140,43 +131,24 @@ def test_grpc_is_never_plain_text_in_a_cluster(rendered: Rendering, overlay, com
 def test_who_hangs_is_started_again_and_who_waits_for_the_bus_is_not(rendered: Rendering, overlay):
     """A probe that asks for more than a new start mends would restart everything whenever the broker is away."""
     probed = set()
+    probes = {"startupProbe": "liveness", "readinessProbe": "readiness", "livenessProbe": "liveness"}
     for _, _, container in every_container(rendered(overlay)):
-        for probe, wanted in (
-            ("startupProbe", "liveness"),
-            ("readinessProbe", "readiness"),
-            ("livenessProbe", "liveness"),
-        ):
-            if "grpc" in container.get(probe, {}):
+        for probe, wanted in probes.items():
+            if asked := container.get(probe, {}).get("grpc"):
                 probed.add((container["name"], probe))
-                assert container[probe]["grpc"]["service"] == wanted
                 (address,) = [at for name, at in environment(container).items() if name.endswith("_HEALTH_ADDRESS")]
-                assert container[probe]["grpc"]["port"] == int(address.rpartition(":")[2])
-                assert container[probe]["grpc"]["port"] in {port["containerPort"] for port in container["ports"]}
-    of_each = ("startupProbe", "readinessProbe", "livenessProbe")
-    assert probed == {
-        ("csi", "readinessProbe"),
-        ("csi", "livenessProbe"),
-        *((name, probe) for name in ("allocator", "inventory", "node-agent") for probe in of_each),
-    }
+                assert asked == {"service": wanted, "port": int(address.rpartition(":")[2])}
+                assert asked["port"] in {port["containerPort"] for port in container["ports"]}
+    names_of_services = ("allocator", "inventory", "node-agent", "csi")
+    assert probed == set(itertools.product(names_of_services, probes)) - {("csi", "startupProbe")}
 
 
 def test_a_single_one_does_not_stop_a_drain(rendered: Rendering):
     """A budget over one replica blocks the upgrade of its node for ever."""
-    objects = rendered("ha")
-    replicas = {
-        owner["metadata"]["labels"]["app.kubernetes.io/component"]: owner["spec"].get("replicas")
-        for owner, _ in pod_specs(objects)
-    }
-    budgets = [each for each in objects if each["kind"] == "PodDisruptionBudget"]
-
-    assert {each["metadata"]["name"] for each in budgets} == {
-        "sluice-nats",
-        "sluice-allocator",
-        "sluice-callout",
-        "sluice-pod-watcher",
-        "sluice-webhook",
-    }
-    for budget in budgets:
-        component = budget["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"]
-        assert replicas[component] > budget["spec"]["maxUnavailable"]
+    objects, component = rendered("ha"), "app.kubernetes.io/component"
+    replicas = {each["metadata"]["labels"][component]: each["spec"].get("replicas") for each, _ in pod_specs(objects)}
+    budgets = {each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "PodDisruptionBudget"}
+    assert set(budgets) == {f"sluice-{name}" for name in ("nats", "allocator", "callout", "pod-watcher", "webhook")}
+    for budget in budgets.values():
+        assert replicas[budget["selector"]["matchLabels"][component]] > budget["maxUnavailable"]
     assert not [each for each in rendered("single") if each["kind"] == "PodDisruptionBudget"]

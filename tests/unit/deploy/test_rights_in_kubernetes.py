@@ -1,36 +1,19 @@
 """Each account may do what its service calls, and nothing else: the table of `kubectl auth can-i`, offline."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from deploy_check import COMPONENTS, OVERLAYS, Document
 from factories.cluster.account_rights import ADMISSION, EVERYWHERE, NEEDED, PLACEHOLDERS, Right
+from unit.deploy.reading import Rendering, named
 
-ACCOUNTS = (
-    "pod-watcher",
-    "callout",
-    "console",
-    "operator",
-    "webhook",
-    "allocator",
-    "inventory",
-    "nats",
-    "streams",
-    "node-agent",
-)
+WATCHING, SERVING = ("pod-watcher", "callout", "webhook"), ("allocator", "inventory", "nats", "streams", "node-agent")
+ACCOUNTS = (*WATCHING, *SERVING, "console", "operator")
 FORBIDDEN = (
-    Right("get", "pods"),
-    Right("create", "pods"),
-    Right("update", "pods"),
-    Right("delete", "pods"),
-    Right("create", "pods/exec"),
-    Right("create", "pods/binding"),
-    Right("patch", "pods/ephemeralcontainers"),
-    Right("patch", "nodes"),
-    Right("patch", "nodes/status"),
-    Right("create", "events"),
+    *(Right(verb, "pods") for verb in ("get", "create", "update", "delete")),
+    *(Right("create", resource) for resource in ("pods/exec", "pods/binding", "events", "secrets")),
+    *(Right("patch", resource) for resource in ("pods/ephemeralcontainers", "nodes", "nodes/status")),
     Right("list", "secrets"),
-    Right("create", "secrets"),
     Right("get", "secrets", "", "any", "sluice-system"),
     Right("get", "secrets", "", "others", "sluice-nodes"),
     Right("create", "serviceaccounts/token"),
@@ -39,8 +22,6 @@ FORBIDDEN = (
     Right("escalate", "clusterroles", "rbac.authorization.k8s.io"),
     Right("impersonate", "users"),
 )
-
-Rendering = Callable[..., list[Document]]
 
 
 def rights(rendered: list[Document], account: str) -> Iterator[Right]:
@@ -109,7 +90,6 @@ def test_no_role_says_everything(rendered: Rendering, components):
 def test_the_table_would_notice():
     """`may` itself: a star, a name and a namespace are taken for what they are."""
     asked = Right("get", "secrets", "", "other", "sluice-system")
-
     assert may({Right("*", "*", "*")}, asked)
     assert may({Right("get", "secrets")}, asked)
     assert not may({Right("get", "secrets", "", "mine", "sluice-system")}, asked)
@@ -118,7 +98,6 @@ def test_the_table_would_notice():
 
 def test_people_who_may_view_may_view_gpus(rendered: Rendering):
     """`kubectl get gpus` is for everybody; only the watcher writes."""
-    (role,) = [each for each in rendered("single") if each["metadata"]["name"] == "sluice-view-gpus"]
-
+    role = named(rendered("single"), "ClusterRole", "sluice-view-gpus")
     assert role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
     assert role["rules"] == [{"apiGroups": ["sluice.dev"], "resources": ["gpus"], "verbs": ["get", "list", "watch"]}]

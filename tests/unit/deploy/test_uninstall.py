@@ -33,24 +33,19 @@ class Cluster:
     def kubectl(self, *words: str, given: Json | None = None) -> Json:
         """What kubectl says, as JSON; empty when it says nothing."""
         text = "" if given is None else json.dumps(given)
-        done = subprocess.run(
-            ["kubectl", *words],
-            env=self.environment,
-            input=text,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        )
+        options = {"env": self.environment, "input": text, "capture_output": True, "text": True}
+        done = subprocess.run(["kubectl", *words], **options, timeout=30, check=True)
         return json.loads(done.stdout) if done.stdout.startswith("{") else {}
 
     def create(self, name: str, *gates: str, **metadata: Any) -> None:
         """A pod that waits behind these gates, or is ready to be scheduled."""
-        spec = {
-            "containers": [{"name": "main", "image": "train:1"}],
-            "schedulingGates": [{"name": gate} for gate in gates],
-        }
+        containers = [{"name": "main", "image": "train:1"}]
+        spec = {"containers": containers, "schedulingGates": [{"name": gate} for gate in gates]}
         self.make("Pod", name, namespace="default", spec=spec, **metadata)
+
+    def status(self, kind: str, name: str, namespace: str = "default", **status: Any) -> None:
+        words = ("--namespace", namespace, "--subresource=status", "--type=merge", "--patch")
+        self.kubectl("patch", kind, name, *words, json.dumps({"status": status}))
 
     def make(self, kind: str, name: str, version: str = "v1", *, spec: Json | None = None, **metadata: Any) -> None:
         made = {"apiVersion": version, "kind": kind, "metadata": {"name": name, **metadata}, "spec": spec or {}}
@@ -64,28 +59,31 @@ class Cluster:
             if "deletionTimestamp" not in pod["metadata"]
         }
 
-    def gpu(self, name: str, *slices: Json) -> None:
+    def knows_gpus(self) -> None:
+        self.kubectl("apply", "--validate=false", "-f", str(KUBERNETES / "base" / "crd-gpus.yaml"))
+
+    def gpu(self, name: str, **slices: str) -> None:
+        """With slices in these states, by their places."""
         self.make("Gpu", name, "sluice.dev/v1alpha1")
         if slices:
-            status = json.dumps({"status": {"slices": list(slices)}})
-            self.kubectl("patch", "gpu", name, "--subresource=status", "--type=merge", "--patch", status)
+            self.status("gpu", name, slices=[{"place": place, "state": state} for place, state in slices.items()])
 
     def uninstall(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["sh", PROGRAM, *words],
-            env={**self.environment, **settings},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=50,
-            check=False,
-        )
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "timeout": 50}
+        environment = {**self.environment, **settings}
+        return subprocess.run(["sh", PROGRAM, *words], env=environment, check=False, **options)
 
-    def uninstalled(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    def uninstalled(self, *words: str, **settings: str) -> str:
         """What was said as all of it succeeded."""
         done = self.uninstall(*words, **settings)
         assert done.returncode == 0, done.stdout
-        return done
+        return done.stdout
+
+    def stopped(self, *words: str, **settings: str) -> str:
+        """What was said as some of it could not be done."""
+        done = self.uninstall(*words, **settings)
+        assert done.returncode != 0
+        return done.stdout
 
 
 @pytest.fixture
@@ -115,7 +113,7 @@ def test_no_pod_stays_behind_our_gate(cluster: Cluster) -> None:
     cluster.create("anothers", "kueue.x-k8s.io/admission")
     cluster.create("none")
 
-    done = cluster.uninstalled("gates", SLUICE_OF_SOMETHING_ELSE="1")
+    said = cluster.uninstalled("gates", SLUICE_OF_SOMETHING_ELSE="1")
 
     assert cluster.gates() == {
         "bare": [],
@@ -126,14 +124,13 @@ def test_no_pod_stays_behind_our_gate(cluster: Cluster) -> None:
         "none": [],
     }
     for name in ("bare", "queued-too", "by-hand", "notebook"):
-        assert re.search(f"delete and create it again.*default {name}", done.stdout)
+        assert re.search(f"delete and create it again.*default {name}", said)
     cluster.uninstalled("gates")
 
 
 def test_who_makes_a_pod_anew_makes_it_without_a_gate(cluster: Cluster) -> None:
     """The webhook would gate it again, or its creation fail: every Deployment would wait as before."""
     cluster.make("MutatingWebhookConfiguration", "sluice", "admissionregistration.k8s.io/v1")
-
     cluster.uninstalled("gates")
     assert cluster.kubectl("get", "mutatingwebhookconfigurations", "-o", "json")["items"] == []
 
@@ -143,12 +140,9 @@ def test_one_pod_that_may_not_be_deleted_keeps_no_other_behind_its_gate(cluster:
     cluster.create("a-protected", GATE, **OURS, **OWNED)
     cluster.create("b-waits", GATE, **OURS)
     cluster.kube.faults.fail(100, verb="delete", path="pods", code=403)
-
-    done = cluster.uninstall("gates")
-
-    assert done.returncode != 0
+    said = cluster.stopped("gates")
     assert cluster.gates() == {"a-protected": [GATE], "b-waits": []}
-    assert re.search(r"these pods are still gated.*\n?.*default a-protected", done.stdout)
+    assert re.search(r"these pods are still gated.*\n?.*default a-protected", said)
 
 
 def test_one_pod_that_vanishes_keeps_no_other_behind_its_gate(cluster: Cluster) -> None:
@@ -156,7 +150,6 @@ def test_one_pod_that_vanishes_keeps_no_other_behind_its_gate(cluster: Cluster) 
     cluster.create("a-vanishes", GATE, **OURS)
     cluster.create("b-stays", GATE, **OURS)
     cluster.kube.faults.fail(1, verb="patch", path="pods", code=404)
-
     cluster.uninstalled("gates")
     assert cluster.gates()["b-stays"] == []
 
@@ -164,9 +157,7 @@ def test_one_pod_that_vanishes_keeps_no_other_behind_its_gate(cluster: Cluster) 
 def test_pods_that_have_ended_hold_nothing_up(cluster: Cluster) -> None:
     """A cluster with finished Jobs would wait in vain, and be told to delete what holds nothing."""
     cluster.create("done", **OURS)
-    ended = json.dumps({"status": {"phase": "Succeeded"}})
-    cluster.kubectl("patch", "pod", "done", "--subresource=status", "--type=merge", "--patch", ended)
-
+    cluster.status("pod", "done", phase="Succeeded")
     cluster.uninstalled("all")
 
 
@@ -174,50 +165,38 @@ def test_agents_stay_as_long_as_pods_with_slices_do(cluster: Cluster) -> None:
     """Without the driver of their volume they could never end."""
     cluster.create("runs", **OURS)
     cluster.make("CSIDriver", "slice.sluice.dev", "storage.k8s.io/v1", spec={"attachRequired": False})
-
-    done = cluster.uninstall("all")
-
-    assert done.returncode != 0
-    assert "these pods still have slices" in done.stdout
-    assert "default runs" in done.stdout
+    said = cluster.stopped("all")
+    assert "these pods still have slices" in said
+    assert "default runs" in said
     assert cluster.kubectl("get", "csidriver", "slice.sluice.dev", "-o", "json")["metadata"]["name"]
 
 
 def test_slices_are_taken_off_the_gpus_before_the_agents_go(cluster: Cluster) -> None:
     """GPUs would stay cut for pods that have ended; what was there before Sluice is none of its business."""
-    cluster.kubectl("apply", "--validate=false", "-f", str(KUBERNETES / "base" / "crd-gpus.yaml"))
-    cluster.gpu("node1-0", {"place": "1g.5gb@0", "state": "Foreign"}, {"place": "2g.10gb@2", "state": "Ready"})
+    cluster.knows_gpus()
+    cluster.gpu("node1-0", **{"1g.5gb@0": "Foreign", "2g.10gb@2": "Ready"})
     cluster.create("runs")
-
-    stopped = cluster.uninstall("all")
-    left = cluster.uninstall("all", LEAVE_SLICES="true")
-
-    assert stopped.returncode != 0
-    assert "these GPUs still have slices of ours" in stopped.stdout
-    assert "node1-0 2g.10gb@2" in stopped.stdout
-    assert "1g.5gb@0" not in stopped.stdout
-    assert left.returncode == 0, left.stdout
+    said = cluster.stopped("all")
+    assert "these GPUs still have slices of ours" in said
+    assert "node1-0 2g.10gb@2" in said
+    assert "1g.5gb@0" not in said
+    cluster.uninstalled("all", LEAVE_SLICES="true")
     assert not cluster.kubectl("get", "crd", "-o", "json")["items"]
 
 
 def test_only_what_was_there_before_holds_nothing_up(cluster: Cluster) -> None:
-    cluster.kubectl("apply", "--validate=false", "-f", str(KUBERNETES / "base" / "crd-gpus.yaml"))
-    cluster.gpu("node1-0", {"place": "1g.5gb@0", "state": "Foreign"}, {"place": "1g.5gb@1", "state": "Quarantined"})
+    cluster.knows_gpus()
+    cluster.gpu("node1-0", **{"1g.5gb@0": "Foreign", "1g.5gb@1": "Quarantined"})
     cluster.gpu("node1-1")
-
     cluster.uninstalled("all")
 
 
 @pytest.mark.parametrize("unseen", ["pods", "gpus", "mutatingwebhookconfigurations"])
 def test_what_cannot_be_seen_is_not_taken_for_gone(cluster: Cluster, unseen: str) -> None:
     """Agents would be removed from under pods and slices, because an API server did not answer for a moment."""
-    cluster.kubectl("apply", "--validate=false", "-f", str(KUBERNETES / "base" / "crd-gpus.yaml"))
+    cluster.knows_gpus()
     cluster.kube.faults.fail(100, path=unseen, code=500)
-
-    done = cluster.uninstall("all")
-
-    assert done.returncode != 0
-    assert "cannot see or change what is left" in done.stdout
+    assert "cannot see or change what is left" in cluster.stopped("all")
     assert cluster.kubectl("get", "crd", "gpus.sluice.dev", "-o", "json")["metadata"]["name"] == "gpus.sluice.dev"
 
 
@@ -232,9 +211,7 @@ class Agents:
         (daemonset,) = chart.documents(text)
         self.cluster.make("Namespace", "sluice-nodes")
         self.cluster.kubectl("create", "--validate=false", "-f", "-", given=daemonset)
-        status = json.dumps({"status": {"desiredNumberScheduled": 1}})
-        words = ("--namespace", "sluice-nodes", "--subresource=status", "--type=merge", "--patch")
-        self.cluster.kubectl("patch", "daemonset", "sluice-node-agent", *words, status)
+        self.cluster.status("daemonset", "sluice-node-agent", "sluice-nodes", desiredNumberScheduled=1)
 
     def pod(self, node: str, **labels: str) -> None:
         ours = {"app.kubernetes.io/part-of": "sluice", "app.kubernetes.io/component": "node-agent"} | labels
@@ -247,17 +224,13 @@ def test_nodes_are_cleaned_before_the_last_that_could_clean_them_goes(cluster: C
     agents = Agents(cluster)
     cluster.kube.nodes.add("n1")
     agents.pod("n1", **{"sluice.dev/cleans-node": "true"})
-
     stopped = cluster.uninstall("all", KUBECTL="false")
-
     assert "not cleaned" not in stopped.stdout
     found = cluster.kubectl("get", "daemonset", "--namespace", "sluice-nodes", "sluice-node-agent", "-o", "json")
     (container,) = found["spec"]["template"]["spec"]["containers"]
     assert "/opt/sluice/bin/run clean-node --of-process 1" in container["command"][-1]
-    assert {each["name"] for each in container["env"]} >= {
-        "SLUICE_NODE_AGENT_KUBELET_ROOT",
-        "SLUICE_NODE_AGENT_PODS_DIR",
-    }
+    variables = {each["name"] for each in container["env"]}
+    assert {"SLUICE_NODE_AGENT_KUBELET_ROOT", "SLUICE_NODE_AGENT_PODS_DIR"} <= variables
     assert "livenessProbe" not in container, "no driver answers it any more"
     assert found["spec"]["template"]["spec"]["hostPID"] is True
     cluster.uninstalled("all")
@@ -268,10 +241,9 @@ def test_a_node_that_was_not_cleaned_is_named_and_holds_nothing_up(cluster: Clus
     agents = Agents(cluster)
     cluster.kube.nodes.add("n-down")
     agents.pod("n-down")
-
-    done = cluster.uninstalled("all")
-    assert "these nodes were not cleaned: there, unmount what is below /run/sluice" in done.stdout
-    assert "n-down (its agent has not ended)" in done.stdout
+    said = cluster.uninstalled("all")
+    assert "these nodes were not cleaned: there, unmount what is below /run/sluice" in said
+    assert "n-down (its agent has not ended)" in said
 
 
 @pytest.mark.parametrize(
@@ -279,11 +251,7 @@ def test_a_node_that_was_not_cleaned_is_named_and_holds_nothing_up(cluster: Clus
     [
         ({}, "", "not yet"),
         ({"reason": "ImagePullBackOff", "message": "Back-off pulling image x:1"}, "", "Back-off pulling image x:1"),
-        (
-            {"reason": "CrashLoopBackOff"},
-            "earlier\nnode-agent: kept: /run/sluice is busy\n",
-            "kept: /run/sluice is busy",
-        ),
+        ({"reason": "CrashLoopBackOff"}, "earlier\nnode-agent: kept: /run is busy\n", "kept: /run is busy"),
     ],
     ids=["slow", "without-image", "in-use"],
 )
@@ -292,12 +260,9 @@ def test_what_keeps_a_node_from_being_cleaned_is_named(cluster: Cluster, state: 
     agents = Agents(cluster)
     agents.pod("n1", **{"sluice.dev/cleans-node": "true"})
     ended = {"lastState": {"terminated": {"exitCode": 1, "message": said}}} if said else {}
-    status = {"containerStatuses": [{"name": "csi", "state": {"waiting": state}, **ended}]}
-    words = ("--namespace=sluice-nodes", "--subresource=status", "--type=merge", "--patch")
-    cluster.kubectl("patch", "pod", "agent-n1", *words, json.dumps({"status": status}))
-
+    container = {"name": "csi", "state": {"waiting": state}, **ended}
+    cluster.status("pod", "agent-n1", "sluice-nodes", containerStatuses=[container])
     stopped = cluster.uninstall("all", KUBECTL="false")
-
     assert re.search(rf"n1 \([^)]*{why}\)", stopped.stdout)
 
 

@@ -10,7 +10,7 @@ import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import yaml
@@ -23,21 +23,8 @@ ROOT = Path(__file__).parents[3]
 WHERE = ("*.md", "docs/*.md", "deploy/**/*.md", "services/*/README.md", "tests/*/README.md")
 PAGES = sorted(page for pattern in WHERE for page in ROOT.glob(pattern))
 OURS = ("sluice", "sluice-node-agent", "make")
-OF_OTHERS = (
-    "kubectl",
-    "helm",
-    "docker",
-    "nats",
-    "cp",
-    "rm",
-    "mkdir",
-    "export",
-    "echo",
-    "curl",
-    "python",
-    "sh",
-    "source",
-)
+OF_A_SHELL = ("cp", "rm", "mkdir", "export", "echo", "curl", "python", "sh", "source")
+OF_OTHERS = ("kubectl", "helm", "docker", "nats", *OF_A_SHELL)
 FOLDERS = ("deploy", "docs", "examples", "native", "proto", "tests", "tools")
 NOT_CHECKED = {
     "sluice adjust --quota-request/--quota-limit": "two spellings of one command, in a sentence",
@@ -153,9 +140,8 @@ def _node_agent(typed: Typed) -> str:
 
 def _make(typed: Typed) -> str:
     """Likewise of `make`: the target is there, and the variables are used."""
-    text = "\n".join(
-        (ROOT / file).read_text() for file in ("Makefile", "native/quota/build.mk", "deploy/docker/build.sh")
-    )
+    files = ("Makefile", "native/quota/build.mk", "deploy/docker/build.sh")
+    text = "\n".join((ROOT / file).read_text() for file in files)
     for word in typed.words[1:]:
         name, assigned, _ = word.partition("=")
         if assigned and not re.search(rf"\$[({{]{name}[)}}:]|{name} \?=|origin {name}\b", text):
@@ -225,15 +211,10 @@ def test_what_is_left_unchecked_is_still_on_a_page() -> None:
     assert set(NOT_CHECKED) <= said
 
 
-EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 IMAGE = "ubuntu:24.04"
 """An official image of Docker Hub with `sh` and glibc, which `nvidia-smi` needs. NVIDIA's runtime brings that."""
 DEVICE = "MIG-7896fb44-b977-4761-9379-653f190fe21c"
-
-
-def pods(example: Path) -> Iterator[Any]:
-    for document in yaml.safe_load_all(example.read_text(encoding="utf-8")):
-        yield document["spec"].get("template", document)
 
 
 def ran(command: list[str], folder: Path, **programs: str) -> subprocess.CompletedProcess[str]:
@@ -249,7 +230,8 @@ def ran(command: list[str], folder: Path, **programs: str) -> subprocess.Complet
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_ends_well_and_shows_its_device(example: Path, tmp_path: Path) -> None:
     """`ErrImagePull` was the end of everybody's first pod."""
-    for number, pod in enumerate(pods(example)):
+    for number, document in enumerate(yaml.safe_load_all(example.read_text(encoding="utf-8"))):
+        pod = document["spec"].get("template", document)
         assert pod["spec"]["restartPolicy"] == "Never", "one that ends is started again, for ever"
         for container in pod["spec"]["containers"]:
             assert container["image"] == IMAGE

@@ -18,9 +18,8 @@ from sluice_pod_watcher.settings import PodWatcherSettings
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
-PAGES = sorted(
-    [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *ROOT.glob("deploy/**/*.md"), *ROOT.glob("services/*/README.md")]
-)
+WHERE = ("*.md", "docs/*.md", "deploy/**/*.md", "services/*/README.md")
+PAGES = sorted(page for pattern in WHERE for page in ROOT.glob(pattern))
 SETTINGS = {
     "ALLOCATOR": AllocatorSettings,
     "CONSOLE": ConsoleSettings,
@@ -51,6 +50,7 @@ def _read_by_hand() -> set[str]:
 
 
 def test_every_page_is_in_the_index() -> None:
+    assert len(LINKING) > 40, "a moved folder would make the tests of links look at nothing"
     index = (DOCS / "README.md").read_text(encoding="utf-8")
     linked = set(re.findall(r"\]\(([\w.-]+\.md)\)", index))
     assert {page.name for page in DOCS.glob("*.md")} - {"README.md"} - linked == set()
@@ -69,7 +69,7 @@ def test_every_variable_that_a_page_names_is_read() -> None:
     assert sorted(named - of_services - _set_by_settings() - _read_by_hand()) == []
 
 
-TESTS = Path(__file__).resolve().parents[2]
+TESTS = ROOT / "tests"
 
 
 def test_each_folder_of_tests_is_on_the_map() -> None:
@@ -79,7 +79,7 @@ def test_each_folder_of_tests_is_on_the_map() -> None:
     assert named == {path.name for path in TESTS.iterdir() if any(path.glob("**/*.py"))}
 
 
-OPERATIONS = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text()
+OPERATIONS = (DOCS / "operations.md").read_text()
 
 
 @pytest.mark.parametrize("check", Check)
@@ -87,9 +87,8 @@ def test_a_person_can_look_up_what_the_doctor_looks_at(check):
     assert f"| `{check}` |" in OPERATIONS
 
 
-FOLDER = Path(__file__).parents[3] / "docs" / "adr"
-RECORDS = sorted(FOLDER.glob("0*.md"))
-INDEX = (FOLDER / "README.md").read_text(encoding="utf-8")
+RECORDS = sorted((DOCS / "adr").glob("0*.md"))
+INDEX = (DOCS / "adr" / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.stem)
@@ -149,22 +148,16 @@ def _wrong(page: Path, link: str) -> str:
     return ""
 
 
-def test_there_are_pages() -> None:
-    """A moved folder would make the test below look at nothing."""
-    assert len(LINKING) > 40
-
-
 @pytest.mark.parametrize("page", LINKING, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     links = [link for link in _LINK.findall(_text(page)) if not _OUTWARD.match(link)]
     assert not [wrong for link in links if (wrong := _wrong(page, link))]
 
 
-WAY = ROOT / "docs" / "life-of-a-pod.md"
+WAY = DOCS / "life-of-a-pod.md"
 QUESTIONS = tomllib.loads((Path(__file__).parent / "questions.toml").read_text(encoding="utf-8"))["question"]
 _NAMED = re.compile(r"`((?:libs|services|native|proto|deploy|tests|tools)/[^`\s]+|\.[a-z]\w+)`")
 _LINKED = re.compile(r"\]\(([\w.-]+\.md)[#)]")
-LEAST = 20
 
 
 def named_on(page: Path) -> set[str]:
@@ -179,7 +172,7 @@ def test_every_file_on_the_way_is_there() -> None:
 
 
 def test_there_are_questions() -> None:
-    assert len(QUESTIONS) >= LEAST
+    assert len(QUESTIONS) >= 20
     assert len({each["asks"] for each in QUESTIONS}) == len(QUESTIONS)
 
 
@@ -187,14 +180,12 @@ def test_there_are_questions() -> None:
 def test_a_question_has_its_answer_on_the_way(question: dict[str, str]) -> None:
     assert (ROOT / question["file"]).is_file()
     page = ROOT / question.get("through", "docs/life-of-a-pod.md")
-    if page != WAY:
-        linked = set(_LINKED.findall(WAY.read_text(encoding="utf-8")))
-        assert page.name in linked
+    assert page == WAY or page.name in _LINKED.findall(WAY.read_text(encoding="utf-8"))
     assert question["file"] in named_on(page)
 
 
-PICTURES = sorted((ROOT / "docs" / "images").glob("*.svg"))
-ILLUSTRATED = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+PICTURES = sorted((DOCS / "images").glob("*.svg"))
+ILLUSTRATED = [ROOT / "README.md", *DOCS.glob("*.md")]
 
 
 def test_pictures_are_as_drawn() -> None:

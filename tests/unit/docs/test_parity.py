@@ -68,7 +68,7 @@ REASONS = (ROOT / "docs" / "reasons.md").read_text()
 
 
 def rows_of(title):
-    """The rows_of of one section's table, by their first cell."""
+    """The rows of one section's table, by their first cell."""
     section = REASONS.split(f"## {title}\n")[1].split("\n## ")[0]
     lines = [line.strip("|") for line in section.splitlines() if line.startswith("|")]
     found = [[cell.strip() for cell in line.split("|")] for line in lines]
@@ -88,10 +88,6 @@ def events():
     return found | {pod_problem.WAITS, pod_problem.UNANSWERED}
 
 
-def test_every_reason_to_wait_has_a_row():
-    assert set(rows_of("Why it waits")) == set(WaitReason)
-
-
 @pytest.mark.parametrize("reason", list(WaitReason))
 def test_every_reason_is_said_in_words_with_what_would_help(reason):
     assert IN_WORDS[reason]
@@ -99,11 +95,9 @@ def test_every_reason_is_said_in_words_with_what_would_help(reason):
     assert rows_of("Why it waits")[reason][3].strip("`") == KNOWN_AS.get(reason, "")
 
 
-def test_every_refusal_has_a_row():
+def test_every_reason_refusal_and_event_has_a_row():
+    assert set(rows_of("Why it waits")) == set(WaitReason)
     assert set(rows_of("Why it is refused")) == set(RefusalReason)
-
-
-def test_every_event_has_a_row():
     assert events() > {"SliceBound", "SliceLost", "SliceWarning", "Evicting"}
     assert set(rows_of("Events")) == events() | {"the name of a refusal"}
 

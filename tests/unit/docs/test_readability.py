@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
+MODULE = "services/x/sluice_x/a.py"
 CONFIG = {
     "names": {"modules_max": 2, "field": ["scheduling"]},
     "words": {
@@ -37,14 +38,10 @@ def readability(tmp_path: Path, monkeypatch) -> ModuleType:
     [
         ("services/x/sluice_x/telling.py", "", "names: modules that end in -ing"),
         ("services/x/sluice_x/scheduling.py", "", None),
-        (
-            "services/x/sluice_x/a.py",
-            "class A: ...\nclass B:\n    class A: ...\n",
-            "names: classes of one service that share a name",
-        ),
-        ("services/x/sluice_x/a.py", "def f():\n    '''Gadget.'''\n", "words: services/x"),
-        ("services/x/sluice_x/a.py", "x = f'{1}: it is odd'  # fine\n", "words: what a user reads"),
-        ("services/x/sluice_x/a.py", "x = 1\n'''It is odd.'''\n", "words: services/x"),
+        (MODULE, "class A: ...\nclass B:\n    class A: ...\n", "names: classes of one service that share a name"),
+        (MODULE, "def f():\n    '''Gadget.'''\n", "words: services/x"),
+        (MODULE, "x = f'{1}: it is odd'  # fine\n", "words: what a user reads"),
+        (MODULE, "x = 1\n'''It is odd.'''\n", "words: services/x"),
         ("services/console/sluice_console/a.py", "def f():\n    '''Gadget.'''\n", "words: what a user reads"),
         ("README.md", "# Gadget\n", "words: what a user reads"),
         ("README.md", "1\n2\n3\n4\n", "pages: lines of README.md beyond 3"),
@@ -53,7 +50,7 @@ def readability(tmp_path: Path, monkeypatch) -> ModuleType:
         ("docs/a.md", "one two three four five 6\n", "pages: words under docs/ beyond 5"),
         ("docs/adr/a.md", "gadget\n", None),
         ("docs/a.md", "nongadget\n", None),
-        ("services/x/sluice_x/a.py", "'''It must\nnot be.'''\n", "words: module docstrings that say what must not be"),
+        (MODULE, "'''It must\nnot be.'''\n", "words: module docstrings that say what must not be"),
     ],
 )
 def test_what_hurts_a_reader_is_counted_where_it_stands(

@@ -12,6 +12,8 @@ from sluice_inventory.core.inventory import Inventory
 NEXT = Incarnation("2000")
 """The incarnation of the bus after a wipe."""
 RECREATED = "the bus was recreated, and the node was not read since"
+AWAY = PullFailed(NODE, "away")
+STALE = known(stale_message="no usable answer for 30 s: away")
 
 
 def restarted(*found) -> Bench:
@@ -35,17 +37,15 @@ def test_a_restart_pulls_every_node_and_publishes_only_changes():
 def test_a_restart_does_not_leave_a_dead_node_looking_alive():
     bench = restarted(news(), known())
     assert bench.caught_up() == [ASK]
-    assert bench.feed(PullFailed(NODE, "away")) == []
-    stale = known(stale_message="no usable answer for 30 s: away")
-    assert bench.at(30.0) == [ASK, bench.write(1, stale, expected=102)]
+    assert bench.feed(AWAY) == []
+    assert bench.at(30.0) == [ASK, bench.write(1, STALE, expected=102)]
 
 
 def test_a_restart_does_not_make_a_stale_node_fresh_without_asking():
     """A stale mark left by an earlier run stays until the node answers."""
-    stale = known(stale_message="no usable answer for 30 s: away")
-    bench = restarted(news(), stale)
+    bench = restarted(news(), STALE)
     assert bench.caught_up() == [ASK]
-    assert bench.core.view(NODE).inventory == stale
+    assert bench.core.view(NODE).inventory == STALE
     assert answered(bench, at=LATER) == [bench.write(1, known(observed_at=LATER), expected=102)]
 
 
@@ -106,7 +106,7 @@ def test_a_node_that_died_with_the_broker_is_forgotten(bench):
     pulled(bench)
     assert bench.start_reading("2000") == [ASK]
     assert bench.caught_up() == []
-    assert bench.feed(PullFailed(NODE, "away")) == []
+    assert bench.feed(AWAY) == []
     assert bench.at(30.0) == []
     assert bench.core.names() == []
 
@@ -156,10 +156,10 @@ def test_a_node_that_only_the_other_inventory_reaches_stays_fresh(bench):
     bench.now = 20.0
     assert bench.hear_inventory(known(2, observed_at=LATER)) == []
     assert bench.at(30.0) == [ASK]
-    assert bench.feed(PullFailed(NODE, "away")) == []
+    assert bench.feed(AWAY) == []
     assert bench.at(31.0) == [ASK]
     stale = known(2, observed_at=LATER, stale_message="no usable answer for 30 s: away")
-    assert bench.feed(PullFailed(NODE, "away")) == []
+    assert bench.feed(AWAY) == []
     assert bench.at(50.0) == [ASK, bench.write(2, stale, expected=103)]
 
 
@@ -167,15 +167,14 @@ def test_reading_an_own_older_snapshot_undoes_nothing(bench):
     """The stale mark is in flight; a reading that shows the earlier snapshot does not undo it."""
     pulled(bench)
     assert bench.at(10.0) == [ASK]
-    assert bench.feed(PullFailed(NODE, "away")) == []
-    stale = known(stale_message="no usable answer for 30 s: away")
-    assert bench.at(30.0) == [ASK, bench.write(2, stale, expected=102)]
+    assert bench.feed(AWAY) == []
+    assert bench.at(30.0) == [ASK, bench.write(2, STALE, expected=102)]
     assert bench.start_reading() == []
     bench.sequence = 100
     assert bench.hear(news()) == []
     assert bench.hear_inventory(known(), f"{RUN}-1") == []
     assert bench.caught_up() == []
-    assert bench.core.view(NODE).inventory == stale
+    assert bench.core.view(NODE).inventory == STALE
 
 
 def test_an_inventory_under_another_nodes_name_is_not_believed(bench):

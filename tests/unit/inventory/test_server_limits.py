@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 from factories.broker.nonsense import nonsense
-from factories.inventory import AT, NODE, RULES, RUN, Bench, gpu_report, known, news, snapshot
+from factories.inventory import AT, ENDPOINT, NODE, RULES, RUN, Bench, answered, gpu_report, known, news, snapshot
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write, WriteAccepted
@@ -82,31 +82,20 @@ CASES = [
 ]
 
 
-def scene() -> Bench:
-    bench = Bench(Inventory(RUN, RULES))
-    bench.start_reading()
-    bench.caught_up()
-    bench.hear(news())
-    bench.feed(PullSucceeded(NODE, snapshot(), AT))
-    return bench
-
-
-def goes_on(bench: Bench) -> None:
-    """Time passes, and a node that joins now is pulled."""
-    for second in (1.0, 20.0, 60.0):
-        bench.at(second)
-        bench.feed(PullSucceeded(NODE, snapshot(), AT))
-    done = bench.hear(news(node=OTHER))
-    assert Pull(OTHER, news().endpoint) in done
-
-
 @pytest.mark.parametrize(("address", "message"), CASES, ids=lambda value: type(value).__name__)
 def test_an_invalid_message_does_not_stop_pulls_of_other_nodes(address: Address, message: AnyMessage):
     """One agent's invalid message would otherwise make every node stale, and nothing would be granted."""
     for poison in [None, *nonsense(address, message, some=SOME)]:
-        bench = scene()
+        bench = Bench(Inventory(RUN, RULES))
+        bench.start_reading()
+        bench.caught_up()
+        bench.hear(news())
+        answered(bench)
         bench.observe(address, poison)
-        goes_on(bench)
+        for second in (1.0, 20.0, 60.0):
+            bench.at(second)
+            answered(bench)
+        assert Pull(OTHER, ENDPOINT) in bench.hear(news(node=OTHER)), "a node that joins now is pulled"
 
 
 def test_without_settings_the_documented_defaults_hold():

@@ -4,20 +4,13 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
+from factories.console import bench_document, heard
 
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId
-from sluice.contracts.messages import Closed, Envelope, NodeChanged, SliceReady
 from sluice_console.core.bench.broker_replay import filters_of, replay_of
 from sluice_console.core.bench.chart import svg
-from sluice_console.core.bench.figures import (
-    BenchDocument,
-    hops_of,
-    overcommitted,
-    overcommitted_ever,
-    request_times,
-    spread,
-)
+from sluice_console.core.bench.figures import hops_of, overcommitted, overcommitted_ever, request_times, spread
 from sluice_console.core.history.sentences import HistoryMessage
 from sluice_console.shell.bench import show
 from sluice_console.shell.errors import CommandError
@@ -26,31 +19,22 @@ START_S = 1767323040.0
 """2026-01-02T03:04:00Z."""
 
 
-def said(make, subject: str, message, second: float, request: str = "", **headers: str) -> HistoryMessage:
-    envelope = Envelope(
-        id="i", operation="o", request=request, schema=1, time=f"2026-01-02T03:04:{second:06.3f}+00:00", message=message
-    )
-    return HistoryMessage(
-        f"hist.sluice.{subject}", envelope, {key.replace("_", "-"): text for key, text in headers.items()}
-    )
+NODE = "gpu-1_example_internal"
+
+
+def said(subject: str, message, second: float, request: str = "", **headers: str) -> HistoryMessage:
+    return heard(subject, message, request, time=f"2026-01-02T03:04:{second:06.3f}+00:00", **headers)
 
 
 def run(make) -> list[HistoryMessage]:
-    ready = SliceReady(
-        allocation=make.allocation, request=make.request, revision=1, ticket="t", devices=(), containers=()
-    )
-    news = NodeChanged(node=make.node, endpoint="e", boot_id="b", agent_run=make.run, generation=1, gpus=())
     return [
-        said(make, f"request.{make.request}", make.asked(), 1.0, make.request),
-        said(make, f"ledger.{NODE}.a", make.grant(), 1.25, make.request),
-        said(make, f"node.{NODE}", news, 1.3),
-        said(make, f"slice.{NODE}.a", ready, 1.5, make.request),
-        said(make, f"binding.{make.request}", make.bound(), 1.6, make.request, Sluice_Commit_Ms="25"),
-        said(make, f"request.{make.request}", make.asked(revision=2), 1.7, make.request),
+        said(f"request.{make.request}", make.asked(), 1.0, make.request),
+        said(f"ledger.{NODE}.a", make.grant(), 1.25, make.request),
+        said(f"node.{NODE}", make.changed(), 1.3),
+        said(f"slice.{NODE}.a", make.ready(), 1.5, make.request),
+        said(f"binding.{make.request}", make.bound(), 1.6, make.request, Sluice_Commit_Ms="25"),
+        said(f"request.{make.request}", make.asked(revision=2), 1.7, make.request),
     ]
-
-
-NODE = "gpu-1_example_internal"
 
 
 def test_each_hop_is_between_words_and_the_last_ends_when_it_is_stored(make):
@@ -88,31 +72,26 @@ def test_a_place_that_two_have_is_counted_slice_by_slice(make):
     assert overcommitted([make.shared("a", "one"), second]) == 2
 
 
-def ledger(make, *words) -> list[HistoryMessage]:
+def ledger(*words) -> list[HistoryMessage]:
     """Words of the ledger, given with the sequences at which they landed."""
-    return [said(make, "ledger.n.a", message, 1.0, Sluice_Sequence=str(sequence)) for sequence, message in words]
+    return [said("ledger.n.a", message, 1.0, Sluice_Sequence=str(sequence)) for sequence, message in words]
 
 
 def test_a_place_that_two_had_for_a_moment_is_found_in_the_order_of_the_ledger(make):
     """At the end all may be well again; and copies stand in the history a little out of order."""
     other = msgspec.structs.replace(make.booking(start=6), allocation=AllocationId("other"))
-    closed = Closed(revision=2, allocation=make.allocation, request=make.request, node=make.node, cause="gone")
-    first, second = make.grant(), make.grant(other)
-    assert overcommitted_ever(ledger(make, (10, first), (10, first), (12, second), (11, closed))) == 0
-    assert overcommitted_ever(ledger(make, (10, first), (11, second), (12, closed))) == 2
+    first, second, closed = make.grant(), make.grant(other), make.closed()
+    assert overcommitted_ever(ledger((10, first), (10, first), (12, second), (11, closed))) == 0
+    assert overcommitted_ever(ledger((10, first), (11, second), (12, closed))) == 2
     promise = msgspec.structs.replace(second, after=(make.allocation,))
-    assert overcommitted_ever(ledger(make, (10, first), (11, promise), (12, closed))) == 0
-    assert overcommitted_ever([said(make, "ledger.n.a", first, 1.0, Sluice_Sequence="x")]) == 0
+    assert overcommitted_ever(ledger((10, first), (11, promise), (12, closed))) == 0
+    assert overcommitted_ever(ledger(("x", first))) == 0
 
 
 def test_the_bare_broker_carries_each_word_after_what_it_waited_for(make):
     """As many, as large, by the same senders, in the same order of causes; a copy that waits for less would cheat."""
-    notes = replay_of(
-        [(word, 100 + number) for number, word in enumerate(run(make))],
-        requests={make.request: 0.5},
-        agents={NODE: 3},
-        began_s=START_S,
-    )
+    words = [(word, 100 + number) for number, word in enumerate(run(make))]
+    notes = replay_of(words, requests={make.request: 0.5}, agents={NODE: 3}, began_s=START_S)
     told = [(note.sender, note.consumer, note.stream, note.after, note.at_s, note.size) for note in notes]
     assert told == [
         ("pod-watcher", "allocator", Stream.STATE, -1, 0.5, 100),
@@ -142,23 +121,8 @@ def test_a_process_reads_what_is_its_to_consume_and_nothing_else(make):
 
 def test_the_picture_is_a_picture_whatever_was_measured(make):
     """None served, one served, with and without a ceiling; and no text of options breaks it."""
-    nothing = BenchDocument(
-        requests=1,
-        bound=0,
-        refused=0,
-        overcommitted=0,
-        seconds=0.0,
-        per_second=0.0,
-        hops=(),
-        released=True,
-        nodes=1,
-        gpus=1,
-        agents=1,
-        mix="<a&b>",
-        rate=0.0,
-    )
     for times in ([], [0.1], [0.1, 0.2, 0.05]):
-        root = ET.fromstring(svg(nothing, times, times))
+        root = ET.fromstring(svg(bench_document(mix="<a&b>"), times, times))
         lines = [each for each in root.iter() if each.tag.endswith("polyline")]
         assert len(lines) == (2 if times else 0)
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from factories.console import bench_document, bench_options
 
 from sluice_console.core.bench.broker_replay import ReplayMessage
-from sluice_console.core.bench.figures import BenchDocument, CeilingDocument, HopDocument, SpreadDocument
+from sluice_console.core.bench.figures import CeilingDocument, HopDocument, SpreadDocument
 from sluice_console.core.bench.load import DOCUMENTS_MAX, LoadError, even, files_of, fleet_text, mix_of, replayed
-from sluice_console.shell.bench.bench import BenchOptions, BenchTarget, _Measured, bench
+from sluice_console.shell.bench.bench import BenchTarget, _Measured, bench
 
 
 def load(**changes):
@@ -74,11 +75,8 @@ def test_a_workload_is_played_with_its_departures():
         "resources": {"limits": {"nvidia.com/gpu": "2"}, "requests": {"cpu": "4"}},
         "securityContext": {"runAsUser": 7},
     }
-
-
-def test_only_the_first_arrivals_of_a_workload_are_played_when_asked():
-    pods = replayed("b", [json.dumps(line) for line in LINES], speed=1.0, requests=1)
-    assert [(pod.name, pod.until_s) for pod in pods] == [("b-000000", 8.0)]
+    (first,) = replayed("b", [json.dumps(line) for line in LINES], speed=1.0, requests=1)
+    assert (first.name, first.until_s) == ("b-000000", 8.0), "no more are played than were asked for"
 
 
 @pytest.mark.parametrize(
@@ -103,23 +101,12 @@ def test_the_fleet_is_one_that_can_be_had():
         fleet_text(0, 1, "x")
 
 
-SPREAD = SpreadDocument(p50=20.0, p90=20.0, p99=20.0, max=20.0)
-DOCUMENT = BenchDocument(
-    requests=1, bound=1, refused=0, overcommitted=0, seconds=1.0, per_second=100.0,
-    hops=(HopDocument(hop="asked to bound", ms=SPREAD),), released=True, nodes=1, gpus=1, agents=1, mix="1g.5gb",
-    rate=0.0,
-)  # fmt: skip
-BARE = CeilingDocument(
-    ms=SpreadDocument(p50=10.0, p90=10.0, p99=10.0, max=10.0), per_second=200.0, seconds=1.0, messages=1, bytes=1,
-    publishers=1,
-)  # fmt: skip
+SLOW, FAST = (SpreadDocument(p50=ms, p90=ms, p99=ms, max=ms) for ms in (20.0, 10.0))
+DOCUMENT = bench_document(bound=1, per_second=100.0, hops=(HopDocument(hop="asked to bound", ms=SLOW),))
+BARE = CeilingDocument(ms=FAST, per_second=200.0, seconds=1.0, messages=1, bytes=1, publishers=1)
 NOTE = ReplayMessage(
     number=0, sender="allocator", consumer="agent 0", stream="BOOK", subject="sluice.ledger.n.b0", size=1, after=-1,
     at_s=0.0, request="r", ends=True,
-)  # fmt: skip
-ASKED = BenchOptions(
-    requests=1, rate=0.0, burst=1, mix="1g.5gb", replay=None, speed=1.0, nodes=1, gpus=1, model="m", processes=1,
-    running=False, with_ceiling=True, within_s=1.0,
 )  # fmt: skip
 
 
@@ -143,7 +130,7 @@ async def test_the_bare_broker_is_not_slowed_down_by_the_idle_system_that_it_is_
 
     for name, stand_in in (("_target", target), ("_measure", measure), ("ceiling", ceiling)):
         monkeypatch.setattr(sys.modules[bench.__module__], name, stand_in)
-    result = await bench(ASKED, lambda _: None)
+    result = await bench(bench_options(), lambda _: None)
     alone = ["system begins", "system has ended"]
     assert steps == (alone if not notes else [*alone, "bare broker carries 1 within 1 s"])
     ratios = (result.document.latency_ratio_p50, result.document.throughput_ratio)

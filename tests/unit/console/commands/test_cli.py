@@ -13,23 +13,18 @@ from pathlib import Path
 import msgspec
 import pytest
 from cyclopts.completion._engine import compute_completions
+from factories.console import pod_of
 
 from sluice.contracts.messages import SliceQuarantined
 from sluice.runtime.bus import DeniedError
 from sluice_console import __main__ as command
-from sluice_console.core.documents import PodDocument, PodsDocument
-from sluice_console.core.fleet.fleet_state import FleetState
+from sluice_console.core.documents import PodsDocument
 from sluice_console.shell.cli_options import EXIT_FAILED, EXIT_USAGE, UsageError, agreed, run
 from sluice_console.shell.commands.completion import completion_script
 from sluice_console.shell.commands.run import with_delimiter
 from sluice_console.shell.errors import CommandError, NotFoundError
 from sluice_console.shell.live import names
-from sluice_console.shell.operate.quarantine import (
-    DeclinedError,
-    QuarantineRelease,
-    check,
-    quarantined_on,
-)
+from sluice_console.shell.operate.quarantine import DeclinedError, QuarantineRelease, check, quarantined_on
 from sluice_console.shell.output.printer import console, show_pods
 
 DOCS = Path(__file__).parents[4] / "docs"
@@ -166,9 +161,7 @@ def test_nobody_vouches_for_processes_without_being_asked():
         check(wanted, is_terminal=True, ask=lambda question: bool(questions.append(question)))
     with pytest.raises(UsageError) as unasked:
         check(wanted, is_terminal=False, ask=pytest.fail)
-    assert (no.value.exit_code, unasked.value.exit_code) == (1, 2), (
-        "as docs/cli.md has it: a script tries the second again"
-    )
+    assert (no.value.exit_code, unasked.value.exit_code) == (1, 2), "docs/cli.md: a script tries the second again"
     assert questions == ["do you confirm that no process on the devices of a belongs to its pod?"]
     check(wanted, is_terminal=True, ask=lambda _: True)
     check(QuarantineRelease(allocation="a", ignore_holders=True, yes=True), is_terminal=False, ask=pytest.fail)
@@ -211,7 +204,7 @@ def test_who_may_only_read_is_told_who_may_do_more(capsys, user, verb, said):
 
 def test_a_slice_in_quarantine_is_found_by_its_name(make):
     stuck = msgspec.structs.replace(make.slice(), state="quarantined")
-    fleet_state = FleetState({"sluice.inventory.gpu-1_example_internal": make.inventory(make.gpu_report(), stuck)})
+    fleet_state = make.fleet_state(inventory=make.inventory(make.gpu_report(), stuck))
     (node,) = fleet_state.inventories()
     assert quarantined_on(fleet_state, make.allocation) == node
     with pytest.raises(NotFoundError, match=f"no slice 'b' in quarantine; there are: {make.allocation}") as told:
@@ -221,16 +214,14 @@ def test_a_slice_in_quarantine_is_found_by_its_name(make):
 
 
 def test_a_pipe_and_no_color_get_no_colours(monkeypatch, capsys):
-    pod = PodDocument(
-        request="r", namespace="ns", name="n", origin="", source="folder", state="bound", message="has it", revision=1
-    )
-    show_pods(console(), PodsDocument(pods=(pod,)))
+    pods = PodsDocument(pods=(pod_of(),))
+    show_pods(console(), pods)
     assert "\x1b" not in capsys.readouterr().out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    show_pods(console(), PodsDocument(pods=(pod,)))
+    show_pods(console(), pods)
     assert "\x1b[32m" in capsys.readouterr().out
     monkeypatch.setenv("NO_COLOR", "1")
-    show_pods(console(), PodsDocument(pods=(pod,)))
+    show_pods(console(), pods)
     assert "\x1b[3" not in capsys.readouterr().out
 
 
@@ -322,13 +313,10 @@ def test_the_other_shells_understand_their_scripts(scripts, shell, look):
 )
 def test_names_of_the_system_are_offered_where_they_belong(make, monkeypatch, typed, offered):
     """And none that a shell would run: users name pods."""
-    evil = msgspec.structs.replace(make.asked(), name="$(reboot)", namespace="lab")
-    fleet_state = make.fleet_state(
-        request=make.asked(),
-        inventory=make.inventory(make.gpu_report()),
-        slice=SliceQuarantined(allocation=make.allocation, request=make.request, revision=1, message="y"),
-    )
-    fleet_state.values["sluice.request.r2"] = evil
+    stuck = SliceQuarantined(allocation=make.allocation, request=make.request, revision=1, message="y")
+    inventory = make.inventory(make.gpu_report())
+    fleet_state = make.fleet_state(request=make.asked(), inventory=inventory, slice=stuck)
+    fleet_state.values["sluice.request.r2"] = make.asked(name="$(reboot)", namespace="lab")
     fleet_state.values["sluice.node.gpu-2"] = make.changed()
     monkeypatch.setattr(names, "_read", lambda _: fleet_state)
     found = [each.value for each in compute_completions(command.app, typed.split(" "))]

@@ -23,53 +23,18 @@ from sluice_console.core.simulate.answers import (
 from sluice_console.core.simulate.questions import question_of
 from sluice_console.shell.simulate.live import exit_code
 
-FULL = pb.Step(
-    filter="room",
-    reasons=[
-        pb.Reason(reason="GpuLayoutFull", count=4, of="A100", on="pool research", known_as="CardMigTopologyInfeasible")
-    ],
-)
-BOUND = pb.SimulateResponse(
-    bound=pb.WouldBeBound(
-        node="gpu-1",
-        devices=[
-            pb.PlacedDevice(
-                container="main",
-                gpu="GPU-3f0e6a5c-0001",
-                model="A100",
-                mode=node_pb2.MODE_FRACTIONAL,
-                profile="3g.20gb",
-                start=4,
-                size=4,
-                memory_mib=4096,
-                sm_percent=20,
-                share=node_pb2.Share(mode=node_pb2.MODE_FRACTIONAL, uid=1000, memory_mib=4096, sm_partition=20),
-            )
-        ],
-        left=[
-            pb.LeftOver(
-                gpu="GPU-3f0e6a5c-0001",
-                creatable_before={"1g.5gb": 7, "7g.40gb": 1},
-                creatable_after={"1g.5gb": 4},
-                homes=[
-                    pb.HomeLeft(
-                        profile="3g.20gb",
-                        start=4,
-                        size=4,
-                        memory_mib=20096,
-                        memory_free_mib=16000,
-                        sm_percent=42,
-                        sm_percent_free=21,
-                        tenants=1,
-                        tenants_max=20,
-                    )
-                ],
-            )
-        ],
-        others=[FULL],
-        more=3,
-    )
-)
+OF_POOL = {"of": "A100", "on": "pool research", "known_as": "CardMigTopologyInfeasible"}
+FULL = pb.Step(filter="room", reasons=[pb.Reason(reason="GpuLayoutFull", count=4, **OF_POOL)])
+GPU = "GPU-3f0e6a5c-0001"
+PLACE = {"profile": "3g.20gb", "start": 4, "size": 4}
+PART = {"mode": node_pb2.MODE_FRACTIONAL, "memory_mib": 4096}
+SHARE = node_pb2.Share(**PART, uid=1000, sm_partition=20)
+DEVICE = pb.PlacedDevice(**PLACE, **PART, container="main", gpu=GPU, model="A100", sm_percent=20, share=SHARE)
+ROOM = {"memory_mib": 20096, "memory_free_mib": 16000, "sm_percent": 42, "sm_percent_free": 21}
+HOME = pb.HomeLeft(**PLACE, **ROOM, tenants=1, tenants_max=20)
+BEFORE, AFTER = {"1g.5gb": 7, "7g.40gb": 1}, {"1g.5gb": 4}
+LEFT = pb.LeftOver(gpu=GPU, creatable_before=BEFORE, creatable_after=AFTER, homes=[HOME])
+BOUND = pb.SimulateResponse(bound=pb.WouldBeBound(node="gpu-1", devices=[DEVICE], left=[LEFT], others=[FULL], more=3))
 WAITS = pb.SimulateResponse(waits=pb.WouldWait(message="4 x A100: no free place", steps=[FULL]))
 
 
@@ -87,9 +52,8 @@ def test_a_person_reads_place_what_is_left_and_why_not_elsewhere():
 
 
 def test_a_whole_gpu_whose_driver_tells_no_memory_is_not_said_to_have_none():
-    whole = pb.PlacedDevice(
-        container="main", gpu="GPU-1", model="NVIDIA GB10", mode=node_pb2.MODE_EXCLUSIVE, sm_percent=100
-    )
+    which = {"container": "main", "gpu": "GPU-1", "model": "NVIDIA GB10"}
+    whole = pb.PlacedDevice(**which, mode=node_pb2.MODE_EXCLUSIVE, sm_percent=100)
     bound = pb.SimulateResponse(bound=pb.WouldBeBound(node="gb", devices=[whole]))
     assert simulated_lines(simulated_pod("ns", "chat", "chat.yaml", bound))[1] == (
         "  main: exclusive, all of GPU-1 (NVIDIA GB10): memory unknown, 100 % of the SMs"
@@ -109,9 +73,8 @@ def test_a_newer_allocators_words_are_left_out_and_stop_nothing():
 
 
 def test_a_waiting_requests_turn_is_shown():
-    answer = pb.ExplainResponse(
-        state=pb.REQUEST_STATE_QUEUED, message="waits: full", turn=pb.Turn(before=2, waiting=9, ahead=5), steps=[FULL]
-    )
+    turn = pb.Turn(before=2, waiting=9, ahead=5)
+    answer = pb.ExplainResponse(state=pb.REQUEST_STATE_QUEUED, message="waits: full", turn=turn, steps=[FULL])
     now = standing(answer)
     assert (now.state, now.before, now.ahead, now.waiting, len(now.steps)) == ("queued", 2, 5, 9, 1)
     answer.turn.ahead = 0
@@ -193,9 +156,8 @@ def test_everything_that_a_manifest_says_reaches_the_allocator():
 
 def test_an_amount_over_a_quota_is_no_number_of_things():
     over = "MiB of memory over the quota of namespace lab"
-    assert reason_text(ReasonCount(reason=WaitReason.QUOTA_EXCEEDED, count=11904, of=over)).startswith(
-        f"11904 {over}: "
-    )
+    exceeded = ReasonCount(reason=WaitReason.QUOTA_EXCEEDED, count=11904, of=over)
+    assert reason_text(exceeded).startswith(f"11904 {over}: ")
     full = ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=4, of="A100")
     assert reason_text(full).startswith("4 x A100: GpuLayoutFull")
 

@@ -4,20 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.contracts.messages import GpuReport, HostFacts, LeaseHeld, PlacementReport, SourceSynced
-from sluice_console.core.doctor.bus import (
-    ObservedBus,
-    ServiceAnswer,
-    WriteTimes,
-    check_bus,
-    silent_broker,
-    timed_subjects,
-)
+from sluice.contracts.messages import HostFacts, LeaseHeld, PlacementReport, SourceSynced
+from sluice_console.core.doctor import bus
+from sluice_console.core.doctor.bus import ObservedBus, ServiceAnswer, WriteTimes, check_bus
 from sluice_console.core.doctor.findings import Check, worst
 from sluice_console.core.fleet.fleet_state import FleetState
 
 NODE = "gpu-1.example.internal"
 NODE_SUBJECT = "sluice.node.gpu-1_example_internal"
+INVENTORY_SUBJECT = "sluice.inventory.gpu-1_example_internal"
 
 
 @pytest.fixture
@@ -28,15 +23,9 @@ def well(make) -> ObservedBus:
     fleet_state.values["sluice.lease.allocator"] = LeaseHeld(role="allocator", owner=make.run, version="0.1.0")
     fleet_state.values["sluice.source.folder"] = SourceSynced(source=make.source, run=make.run, epoch=3, count=1)
     fleet_state.incarnation = "1"
-    written = {subject: WriteTimes(1000.0, 1000.01) for subject in timed_subjects(fleet_state)}
-    return ObservedBus(
-        url="nats://here",
-        fleet_state=fleet_state,
-        written=written,
-        allocator=ServiceAnswer(),
-        inventory=ServiceAnswer(said="1 GPU"),
-        version="0.1.0",
-    )
+    written = {subject: WriteTimes(1000.0, 1000.01) for subject in bus.timed_subjects(fleet_state)}
+    services = {"allocator": ServiceAnswer(), "inventory": ServiceAnswer(said="1 GPU")}
+    return ObservedBus(url="nats://here", fleet_state=fleet_state, written=written, **services, version="0.1.0")
 
 
 def only(seen: ObservedBus, check: Check, level: str) -> str:
@@ -47,29 +36,23 @@ def only(seen: ObservedBus, check: Check, level: str) -> str:
     return wrong[0].what
 
 
-def without(seen: ObservedBus, *subjects: str, **more) -> ObservedBus:
-    """The same without some values, and with others: `node` for `sluice.node.<the node>`."""
+def without(seen: ObservedBus, *subjects: str) -> ObservedBus:
     values = {subject: value for subject, value in seen.fleet_state.values.items() if subject not in subjects}
-    values |= {subject.replace("__", "."): value for subject, value in more.items()}
     return replace(seen, fleet_state=FleetState(values, seen.fleet_state.incarnation))
+
+
+def hearing(seen: ObservedBus, **values) -> ObservedBus:
+    """The same, having heard these values, too; `sluice__node__a` stands for `sluice.node.a`."""
+    named = {subject.replace("__", "."): value for subject, value in values.items()}
+    return replace(seen, fleet_state=FleetState(seen.fleet_state.values | named, seen.fleet_state.incarnation))
 
 
 def test_nothing_is_found_where_nothing_is_wrong(well):
     found = check_bus(well)
-
     assert worst(found) == "ok", found
-    assert {finding.check for finding in found} == {
-        Check.BROKER,
-        Check.STREAMS,
-        Check.MESSAGES,
-        Check.ALLOCATOR,
-        Check.POD_WATCHER,
-        Check.INVENTORY,
-        Check.AGENTS,
-        Check.GPUS,
-        Check.VERSIONS,
-        Check.CLOCKS,
-    }
+    nodes = {Check.INVENTORY, Check.AGENTS, Check.GPUS, Check.VERSIONS, Check.CLOCKS}
+    looked_at = {Check.BROKER, Check.STREAMS, Check.MESSAGES, Check.ALLOCATOR, Check.POD_WATCHER} | nodes
+    assert {finding.check for finding in found} == looked_at
 
 
 def test_a_missing_stream_is_told_with_its_command(well):
@@ -78,18 +61,18 @@ def test_a_missing_stream_is_told_with_its_command(well):
 
 
 def test_nobody_who_allocates_is_a_problem(well):
-    assert "none holds the lease" in only(without(well, "sluice.lease.allocator"), Check.ALLOCATOR, "problem")
+    """Neither one that never came nor one that gave its lease back grants anything."""
+    given_back = hearing(well, sluice__lease__allocator=LeaseHeld(role="allocator", owner=""))
+    for seen in (without(well, "sluice.lease.allocator"), given_back):
+        assert "none holds the lease" in only(seen, Check.ALLOCATOR, "problem")
 
 
-def test_a_lease_that_was_given_back_is_nobodys(well):
-    seen = without(well, sluice__lease__allocator=LeaseHeld(role="allocator", owner=""))
-    assert "none holds the lease" in only(seen, Check.ALLOCATOR, "problem")
-
-
-def test_an_allocator_that_does_not_answer_is_told_with_its_own_words(well):
-    """It holds the lease, but hangs or cannot be reached."""
-    seen = replace(well, allocator=ServiceAnswer("the allocator at 10.0.0.7:9412 cannot answer: refused"))
-    assert "10.0.0.7:9412 cannot answer" in only(seen, Check.ALLOCATOR, "warning")
+def test_a_service_that_does_not_answer_is_told_with_its_own_words(well):
+    """The allocator holds the lease, but hangs or cannot be reached."""
+    allocator = replace(well, allocator=ServiceAnswer("the allocator at 10.0.0.7:9412 cannot answer: refused"))
+    assert "10.0.0.7:9412 cannot answer" in only(allocator, Check.ALLOCATOR, "warning")
+    inventory = replace(well, inventory=ServiceAnswer("the inventory at x does not answer: refused"))
+    assert "does not answer" in only(inventory, Check.INVENTORY, "problem")
 
 
 def test_a_machine_without_certificate_reports_no_fault_of_the_allocator(well):
@@ -105,20 +88,15 @@ def test_a_machine_without_certificate_reports_no_fault_of_the_allocator(well):
 def test_pods_are_counted_as_they_are_now(well, make):
     """It said 0 for five minutes after 17 pods had come, which looks like a pod-watcher that sees none."""
     more = {f"sluice__request__r{number}": make.asked() for number in range(16)}
-    (finding,) = [each for each in check_bus(without(well, **more)) if each.check is Check.POD_WATCHER]
+    (finding,) = [each for each in check_bus(hearing(well, **more)) if each.check is Check.POD_WATCHER]
     assert finding.what == "folder asks for 17 pods"
 
 
 def test_a_node_that_left_its_cluster_is_not_to_be_repaired(well, make):
     """`start its agent` is no help for a node that was deleted on purpose."""
     gone = HostFacts(cpu_cores=0.0, memory_mib=0, pods_free=0, cordoned=True)
-    seen = without(
-        well,
-        **{
-            "sluice__inventory__gpu-1_example_internal": make.inventory(make.gpu_report(), stale=True),
-            "sluice__host__gpu-1_example_internal": gone,
-        },
-    )
+    stale = make.inventory(make.gpu_report(), stale=True)
+    seen = hearing(well, **{INVENTORY_SUBJECT: stale, "sluice.host.gpu-1_example_internal": gone})
     assert f"Node objects are gone: {NODE}" in only(seen, Check.AGENTS, "warning")
 
 
@@ -137,11 +115,11 @@ def test_a_folder_that_nobody_lists_is_told_within_a_minute(well):
 def test_a_cluster_that_nobody_follows_is_told_at_once(well):
     """Its last listing may be young: the lease shows that none is active."""
     synced = SourceSynced(source="cluster", run="r", epoch=1, count=1)
-    seen = without(well, sluice__source__cluster=synced)
+    seen = hearing(well, sluice__source__cluster=synced)
     seen = replace(seen, written={**well.written, "sluice.source.cluster": WriteTimes(1000.0, 1000.0)})
     assert "no pod-watcher is active" in only(seen, Check.POD_WATCHER, "problem")
     held = LeaseHeld(role="pod-watcher", owner="r", version="0.1.0")
-    followed = replace(seen, fleet_state=FleetState({**seen.fleet_state.values, "sluice.lease.pod-watcher": held}, "1"))
+    followed = hearing(seen, **{"sluice.lease.pod-watcher": held})
     assert worst(check_bus(followed)) == "ok", check_bus(followed)
 
 
@@ -164,7 +142,7 @@ def test_a_broker_that_stores_nothing_is_named_before_those_who_wait_for_it(well
 
 def test_a_broker_that_lets_us_in_and_does_not_answer_is_told_apart():
     """To look for a firewall while two of three brokers are down costs the night."""
-    cluster, single = silent_broker("nats://here", clustered=True), silent_broker("nats://here", clustered=False)
+    cluster, single = (bus.silent_broker("nats://here", clustered=clustered) for clustered in (True, False))
     assert (cluster.level, single.level) == ("problem", "problem")
     assert "too few servers" in cluster.what
     assert "two of three" in cluster.remedy
@@ -173,44 +151,20 @@ def test_a_broker_that_lets_us_in_and_does_not_answer_is_told_apart():
 
 def test_an_inventory_that_lags_is_a_problem(well, make):
     """The allocator decides from what was read: unread changes are unused GPUs."""
-    seen = without(
-        well, **{"sluice__inventory__gpu-1_example_internal": make.inventory(make.gpu_report(), stale=False)}
-    )
-    behind = replace(
-        seen,
-        fleet_state=FleetState(
-            {**seen.fleet_state.values, NODE_SUBJECT: replace_generation(make.changed(), 9)},
-            seen.fleet_state.incarnation,
-        ),
-        written={**well.written, NODE_SUBJECT: WriteTimes(900.0, 900.0)},
-    )
-    assert "over a minute" in only(behind, Check.INVENTORY, "problem")
-    recent = replace(behind, written=well.written)
+    recent = hearing(well, **{NODE_SUBJECT: make.changed(generation=9)})
     assert worst(check_bus(recent)) == "ok", "news of this moment are being pulled"
-
-
-def replace_generation(changed, generation):
-    import msgspec  # noqa: PLC0415 - only here
-
-    return msgspec.structs.replace(changed, generation=generation)
-
-
-def test_an_inventory_that_does_not_answer_is_a_problem(well):
-    assert "does not answer" in only(
-        replace(well, inventory=ServiceAnswer("the inventory at x does not answer: refused")),
-        Check.INVENTORY,
-        "problem",
-    )
+    behind = replace(recent, written={**well.written, NODE_SUBJECT: WriteTimes(900.0, 900.0)})
+    assert "over a minute" in only(behind, Check.INVENTORY, "problem")
 
 
 def test_a_stale_node_is_named_with_why(well, make):
-    seen = without(well, **{"sluice__inventory__gpu-1_example_internal": make.inventory(make.gpu_report(), stale=True)})
+    seen = hearing(well, **{INVENTORY_SUBJECT: make.inventory(make.gpu_report(), stale=True)})
     assert NODE in only(seen, Check.AGENTS, "problem")
 
 
 def test_a_node_that_was_never_pulled_is_named(well):
     """Its agent speaks on the bus, but cannot be reached."""
-    seen = without(well, "sluice.inventory.gpu-1_example_internal")
+    seen = without(well, INVENTORY_SUBJECT)
     assert f"never read by the inventory: {NODE}" in only(seen, Check.AGENTS, "problem")
 
 
@@ -221,8 +175,7 @@ def test_a_node_that_is_not_open_is_named(well):
 
 
 def test_no_node_at_all_is_a_problem(well):
-    subjects = ("node.gpu-1_example_internal", "inventory.gpu-1_example_internal", "ledger.gpu-1_example_internal.head")
-    seen = without(well, *(f"sluice.{subject}" for subject in subjects))
+    seen = without(well, NODE_SUBJECT, INVENTORY_SUBJECT, "sluice.ledger.gpu-1_example_internal.head")
     assert only(seen, Check.AGENTS, "problem") == "no node agent has published yet"
 
 
@@ -235,8 +188,7 @@ def test_no_node_at_all_is_a_problem(well):
     ],
 )
 def test_a_gpu_that_takes_nothing_new_is_named(well, make, changes, words):
-    gpu: GpuReport = make.gpu_report(**changes)
-    seen = without(well, **{"sluice__inventory__gpu-1_example_internal": make.inventory(gpu)})
+    seen = hearing(well, **{INVENTORY_SUBJECT: make.inventory(make.gpu_report(**changes))})
     assert words in only(seen, Check.GPUS, "warning")
 
 
@@ -266,10 +218,7 @@ def test_a_message_that_nobody_can_read_is_named_with_how_to_remove_it(well):
 
 def test_many_messages_that_nobody_can_read_are_counted(well):
     unread = {f"sluice.binding.r{number}": "no JSON" for number in range(1000)}
-    found = [
-        f
-        for f in check_bus(replace(well, fleet_state=replace(well.fleet_state, unread=unread)))
-        if f.check is Check.MESSAGES
-    ]
+    seen = replace(well, fleet_state=replace(well.fleet_state, unread=unread))
+    found = [each for each in check_bus(seen) if each.check is Check.MESSAGES]
     assert len(found) == 21
     assert found[-1].what == "980 more messages cannot be read"

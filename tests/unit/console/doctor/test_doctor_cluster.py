@@ -1,6 +1,5 @@
 """`sluice doctor` on a cluster: each piece of the installation that is missing or closed is named, with its cure."""
 
-import copy
 from dataclasses import replace
 from typing import Any
 
@@ -21,32 +20,27 @@ namespaces crd-gpus csidriver rbac nats/statefulset services/allocator services/
 services/webhook node-agent admission/webhook admission/policy-keep admission/policy-left-alone
 admission/policy-no-side-door admission/policy-bindings
 """
+"""What of deploy/kubernetes/base is looked at."""
 NOW_S = 1_800_000_000.0
 LONG_AGO = "2026-01-01T00:00:00Z"
 
 
-def shipped() -> list[Object]:
-    """What deploy/kubernetes/base installs, as far as it is looked at."""
-    return [
-        copy.deepcopy(document)
-        for file in FILES.split()
-        for document in deploy_check.documents((KUBERNETES / "base" / f"{file}.yaml").read_text(encoding="utf-8"))
-    ]
-
-
 def named(seen: ObservedCluster, kind: str, name: str) -> Object:
     (found,) = [each for each in seen.lists[kind] if each["metadata"]["name"] == name]
-    assert isinstance(found, dict)
     return found
 
 
-def looked_at(objects: list[Object], **changes: Any) -> ObservedCluster:
+def pod_of(seen: ObservedCluster, deployment: str) -> Object:
+    return named(seen, "deployments", deployment)["spec"]["template"]["spec"]
+
+
+def looked_at(objects: list[Object]) -> ObservedCluster:
     by_kind = {kind: [each for each in objects if each["kind"] == of.kind] for kind, of in KINDS.items()}
     by_kind["agents"] = [pod for pod in by_kind["agents"] if pod["metadata"]["namespace"] == "sluice-nodes"]
     by_kind["managed"] = []
     by_kind["waiting"] = [pod for pod in by_kind["waiting"] if pod["metadata"]["namespace"] != "sluice-nodes"]
     trial = AdmissionTrial("default", pod={"spec": {"schedulingGates": [{"name": GATE}]}})
-    return ObservedCluster(**({"where": "https://there", "lists": by_kind, "now_s": NOW_S, "trial": trial} | changes))
+    return ObservedCluster(where="https://there", lists=by_kind, now_s=NOW_S, trial=trial)
 
 
 def node(name: str = "gpu-1", **labels: str) -> Object:
@@ -55,20 +49,16 @@ def node(name: str = "gpu-1", **labels: str) -> Object:
 
 
 def waiting(**metadata: Any) -> Object:
-    about = {
-        "name": "train",
-        "namespace": "research",
-        "labels": {LABEL_MANAGED: "true"},
-        "annotations": {ANNOTATION_REQUEST: "{}"},
-        "creationTimestamp": LONG_AGO,
-    }
-    return {"kind": "Pod", "metadata": about | metadata, "spec": {"schedulingGates": [{"name": GATE}]}}
+    about = {"name": "train", "namespace": "research", "creationTimestamp": LONG_AGO}
+    marks = {"labels": {LABEL_MANAGED: "true"}, "annotations": {ANNOTATION_REQUEST: "{}"}}
+    return {"kind": "Pod", "metadata": about | marks | metadata, "spec": {"schedulingGates": [{"name": GATE}]}}
 
 
 @pytest.fixture
 def well() -> ObservedCluster:
     """A cluster as it is installed, everything ready, with one node that has an agent."""
-    objects = shipped()
+    shipped = [(KUBERNETES / "base" / f"{file}.yaml").read_text(encoding="utf-8") for file in FILES.split()]
+    objects = [document for text in shipped for document in deploy_check.documents(text)]
     for each in objects:
         if each["kind"] in {"Deployment", "StatefulSet"}:
             each["status"] = {"readyReplicas": each["spec"]["replicas"]}
@@ -76,12 +66,9 @@ def well() -> ObservedCluster:
             each["status"] = {"conditions": [{"type": "Established", "status": "True"}]}
         for hook in each.get("webhooks", ()):
             hook["clientConfig"] = {**hook["clientConfig"], "caBundle": "LS0t"}
-    agent = {
-        "kind": "Pod",
-        "metadata": {"name": "sluice-node-agent-x", "namespace": "sluice-nodes"},
-        "spec": {"nodeName": "gpu-1"},
-        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
-    }
+    about = {"name": "sluice-node-agent-x", "namespace": "sluice-nodes"}
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    agent = {"kind": "Pod", "metadata": about, "spec": {"nodeName": "gpu-1"}, "status": ready}
     registered = {"kind": "CSINode", "metadata": {"name": "gpu-1"}, "spec": {"drivers": [{"name": CSI_DRIVER}]}}
     default = {"kind": "Namespace", "metadata": {"name": "default"}}
     runtime = {"kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
@@ -101,13 +88,12 @@ def only(seen: ObservedCluster, check: Check, level: str) -> str:
 
 
 def without(seen: ObservedCluster, kind: str, name: str) -> ObservedCluster:
-    kept = [each for each in seen.lists[kind] if each["metadata"]["name"] != name]
-    assert len(kept) == len(seen.lists[kind]) - 1
-    return with_objects(seen, kind, kept)
+    gone = named(seen, kind, name)
+    return with_objects(seen, **{kind: [each for each in seen.lists[kind] if each is not gone]})
 
 
-def with_objects(seen: ObservedCluster, kind: str, objects: list[Any]) -> ObservedCluster:
-    return ObservedCluster(where=seen.where, lists={**seen.lists, kind: objects}, now_s=NOW_S, trial=seen.trial)
+def with_objects(seen: ObservedCluster, **lists: list[Any]) -> ObservedCluster:
+    return replace(seen, lists={**seen.lists, **lists})
 
 
 def test_nothing_is_found_in_what_is_shipped(well):
@@ -144,10 +130,7 @@ def test_what_is_missing_is_found(well, kind, name, check, level):
 def test_what_may_not_be_read_is_said_and_the_rest_is_looked_at(well, kind):
     """A user with few rights sees which are missing, and not that all is well."""
     lists = {other: objects for other, objects in well.lists.items() if other != kind}
-    seen = ObservedCluster(where="", lists=lists, problems={kind: "forbidden"}, now_s=NOW_S, trial=well.trial)
-
-    found = wrong(seen)
-
+    found = wrong(replace(well, lists=lists, problems={kind: "forbidden"}))
     assert (Check.CLUSTER, "unknown") in {(finding.check, finding.level) for finding in found}
     assert worst(found) == "unknown"
     assert "forbidden" in found[0].what
@@ -166,13 +149,11 @@ def passed_by(well):
 
 
 def in_plain_text(well):
-    deployment = named(well, "deployments", "sluice-allocator")
-    environment = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
-    environment.append({"name": "SLUICE_GRPC_PLAIN_TEXT", "value": "true"})
+    pod_of(well, "sluice-allocator")["containers"][0]["env"].append({"name": "SLUICE_GRPC_PLAIN_TEXT", "value": "true"})
 
 
 def waits_for_a_config_map(well):
-    waits = {"reason": "CreateContainerConfigError", "message": "no sluice-bus-authorities"}
+    waits = {"reason": "CreateContainerConfigError", "message": "no authorities"}
     agent = named(well, "agents", "sluice-node-agent-x")
     agent["status"] = {"containerStatuses": [{"name": "node-agent", "state": {"waiting": waits}}]}
 
@@ -187,18 +168,8 @@ def device_plugin(well):
         (unready, Check.SERVICES, "problem", "cannot be created"),
         (untrusted, Check.ADMISSION, "problem", "no caBundle yet in mps.pods.sluice.dev"),
         (passed_by, Check.ADMISSION, "problem", "failurePolicy is not Fail in pods.sluice.dev"),
-        (
-            in_plain_text,
-            Check.SERVICES,
-            "warning",
-            "serve gRPC in plain text (SLUICE_GRPC_PLAIN_TEXT): sluice-allocator",
-        ),
-        (
-            waits_for_a_config_map,
-            Check.NODES,
-            "problem",
-            "(node-agent: CreateContainerConfigError: no sluice-bus-authorities)",
-        ),
+        (in_plain_text, Check.SERVICES, "warning", "in plain text (SLUICE_GRPC_PLAIN_TEXT): sluice-allocator"),
+        (waits_for_a_config_map, Check.NODES, "problem", "(node-agent: CreateContainerConfigError: no authorities)"),
         (device_plugin, Check.NODES, "problem", "a device plugin hands out GPUs"),
     ],
 )
@@ -219,8 +190,7 @@ def test_what_does_not_work_is_found_and_says_what_does_not_happen(well, spoil, 
     ],
 )
 def test_a_pod_that_is_tried_shows_whether_admission_works(well, trial, level, words):
-    seen = ObservedCluster(where="", lists=well.lists, now_s=NOW_S, trial=trial)
-    assert words in only(seen, Check.ADMISSION, level)
+    assert words in only(replace(well, trial=trial), Check.ADMISSION, level)
 
 
 def test_the_pod_is_tried_where_the_webhook_looks(well):
@@ -242,7 +212,7 @@ def test_the_pod_is_tried_where_the_webhook_looks(well):
 
 def test_a_node_with_gpus_and_no_agent_is_named(well):
     other = node("gpu-2", **{"sluice.dev/agent": "false", "nvidia.com/gpu.present": "true"})
-    seen = with_objects(well, "nodes", [*well.lists["nodes"], other])
+    seen = with_objects(well, nodes=[*well.lists["nodes"], other])
     assert only(seen, Check.NODES, "warning") == "have GPUs and no agent: gpu-2"
 
 
@@ -250,7 +220,7 @@ def test_a_node_whose_taint_keeps_agents_out_lacks_none(well):
     """Of `simulated`, each control plane would be named as a node without an agent for ever."""
     tainted = node("cp-1", **{"sluice.dev/agent": "true"})
     tainted["spec"] = {"taints": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]}
-    seen = with_objects(well, "nodes", [*well.lists["nodes"], tainted])
+    seen = with_objects(well, nodes=[*well.lists["nodes"], tainted])
     assert "have no agent, although they should: cp-1" in only(seen, Check.NODES, "problem")
     template = named(well, "daemonsets", "sluice-node-agent")["spec"]["template"]["spec"]
     template["tolerations"] = None
@@ -266,21 +236,20 @@ def test_images_that_are_pinned_by_their_digests_are_not_taken_for_versions(well
             for container in each["spec"]["template"]["spec"]["containers"]:
                 container["image"] += f"@sha256:{number:064}"
     assert wrong(well) == []
-    for container in named(well, "deployments", "sluice-inventory")["spec"]["template"]["spec"]["containers"]:
+    for container in pod_of(well, "sluice-inventory")["containers"]:
         container["image"] = container["image"].partition("@")[0].rpartition(":")[0] + "@sha256:00"
     assert wrong(well) == []
 
 
 def test_images_of_two_versions_are_told(well):
     for service, tag in (("sluice-allocator", "0.1.0"), ("sluice-inventory", "0.2.0")):
-        spec = named(well, "deployments", service)["spec"]["template"]["spec"]
-        spec["containers"][0]["image"] = f"mirror.example:5000/{service}:{tag}"
+        pod_of(well, service)["containers"][0]["image"] = f"mirror.example:5000/{service}:{tag}"
     assert "0.1.0: sluice-allocator; 0.2.0: sluice-inventory" in only(well, Check.VERSIONS, "warning")
 
 
 def test_pods_that_nobody_serves_are_named(well):
     """They would wait for ever, and `kubectl get` says only SchedulingGated."""
-    seen = with_objects(well, "waiting", [waiting()])
+    seen = with_objects(well, waiting=[waiting()])
     assert "without a reason: research/train" in only(seen, Check.WAITING, "problem")
     named(seen, "deployments", "sluice-pod-watcher")["status"] = {}
     assert [finding.check for finding in wrong(seen)] == [Check.SERVICES, Check.WAITING]
@@ -295,15 +264,14 @@ def test_pods_that_wait_as_they_should_are_only_counted(well):
     queued = waiting()
     queued["spec"]["schedulingGates"].append({"name": "kueue.x-k8s.io/admission"})
     dying = waiting(labels={}, deletionTimestamp=LONG_AGO)
-    found = check_cluster(with_objects(well, "waiting", [told, new, queued, dying]))
+    found = check_cluster(with_objects(well, waiting=[told, new, queued, dying]))
     assert worst(found) == "ok", found
     assert "3 pods wait for a slice" in next(each.what for each in found if each.check is Check.WAITING)
 
 
 def test_a_gate_that_was_written_by_hand_is_found(well):
-    assert "never passed admission" in only(
-        with_objects(well, "waiting", [waiting(annotations={})]), Check.WAITING, "problem"
-    )
+    seen = with_objects(well, waiting=[waiting(annotations={})])
+    assert "never passed admission" in only(seen, Check.WAITING, "problem")
 
 
 NO_TICKET = 'failed to create subPath directory for volumeMount "sluice-slice" of container "main"'
@@ -312,28 +280,22 @@ NO_TICKET = 'failed to create subPath directory for volumeMount "sluice-slice" o
 def bound(name: str, message: str, *, since: str = LONG_AGO, **spec: Any) -> dict[str, Any]:
     """A pod with a slice whose container its kubelet cannot make."""
     waits = {"reason": "CreateContainerConfigError", "message": message}
-    return {
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "research", "labels": {LABEL_MANAGED: "true"}},
-        "spec": {"nodeName": "gpu-1", **spec},
-        "status": {
-            "phase": "Running",
-            "conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": since}],
-            "containerStatuses": [{"name": "main", "state": {"waiting": waits}}],
-        },
-    }
+    unready = {"type": "Ready", "status": "False", "lastTransitionTime": since}
+    containers = [{"name": "main", "state": {"waiting": waits}}]
+    status = {"phase": "Running", "conditions": [unready], "containerStatuses": containers}
+    return waiting(name=name) | {"spec": {"nodeName": "gpu-1", **spec}, "status": status}
 
 
 def test_pods_that_are_bound_and_do_not_start_are_named_with_their_node(well):
     """Their slices are ready, their nodes are well, and nothing of them runs."""
-    seen = with_objects(well, "managed", [bound(f"train-{number}", NO_TICKET) for number in range(7)])
+    seen = with_objects(well, managed=[bound(f"train-{number}", NO_TICKET) for number in range(7)])
     told = only(seen, Check.STARTING, "problem")
     assert "7 pods on gpu-1" in told
     assert "research/train-0" in told
 
 
 def test_a_pod_that_cannot_start_for_a_reason_of_its_own_is_told_apart(well):
-    seen = with_objects(well, "managed", [bound("train", 'configmap "settings" not found')])
+    seen = with_objects(well, managed=[bound("train", 'configmap "settings" not found')])
     assert 'configmap "settings" not found' in only(seen, Check.STARTING, "warning")
 
 
@@ -345,13 +307,12 @@ def test_pods_that_may_yet_start_are_not_told(well):
     going["metadata"]["deletionTimestamp"] = LONG_AGO
     runs = bound("runs", NO_TICKET)
     runs["status"]["containerStatuses"] = [{"name": "main", "state": {"running": {}}}]
-    found = check_cluster(with_objects(well, "managed", [just, gated, going, runs]))
+    found = check_cluster(with_objects(well, managed=[just, gated, going, runs]))
     assert [each.level for each in found if each.check is Check.STARTING] == ["ok"]
 
 
 def test_a_cluster_without_sluice_is_told_apart(well):
-    empty = looked_at([{"kind": "Namespace", "metadata": {"name": "default"}}])
-    assert not is_installed(empty)
+    assert not is_installed(looked_at([{"kind": "Namespace", "metadata": {"name": "default"}}]))
 
 
 def claim(name: str = "data-sluice-nats-0", phase: str = "Pending", **spec: Any) -> Object:
@@ -377,7 +338,7 @@ def storage_class(name: str, *, default: bool) -> Object:
 )
 def test_a_broker_without_a_volume_is_told_with_what_the_claim_lacks(well, spec, classes, what, remedy):
     """It only said `sluice-nats: 0 of 1 ready`, and an installation ended there."""
-    seen = replace(well, lists={**well.lists, "claims": [claim(**spec)], "classes": classes})
+    seen = with_objects(well, claims=[claim(**spec)], classes=classes)
     (finding,) = wrong(seen)
     assert (finding.check, finding.level) == (Check.STORAGE, "problem")
     assert "data-sluice-nats-0" in finding.what
@@ -386,10 +347,8 @@ def test_a_broker_without_a_volume_is_told_with_what_the_claim_lacks(well, spec,
 
 
 def test_claims_that_are_bound_or_of_others_are_left_alone(well):
-    bound, other = claim(phase="Bound"), claim("data-jaeger-0")
-    seen = replace(well, lists={**well.lists, "claims": [bound, other], "classes": []})
-    assert [each.what for each in check_cluster(seen) if each.check is Check.STORAGE] == [
-        "bound: 1 claim of the broker"
-    ]
-    lost = replace(well, lists={**well.lists, "claims": [claim(phase="Lost")], "classes": []})
+    seen = with_objects(well, claims=[claim(phase="Bound"), claim("data-jaeger-0")], classes=[])
+    (finding,) = [each for each in check_cluster(seen) if each.check is Check.STORAGE]
+    assert finding.what == "bound: 1 claim of the broker"
+    lost = with_objects(well, claims=[claim(phase="Lost")], classes=[])
     assert "volumes of the broker's claims are gone" in only(lost, Check.STORAGE, "problem")

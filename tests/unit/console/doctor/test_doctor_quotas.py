@@ -19,7 +19,6 @@ def quota(namespace: str, name: str, **hard: str):
 def test_a_quota_that_no_longer_counts_is_found_with_its_namespace():
     """A team could take the whole fleet, and its quota would say 0 of 4."""
     found, proposals = check_quotas([quota("team-a", "gpus", **{"requests.nvidia.com/gpu": "4"})], [])
-
     assert [(each.check, each.level) for each in found] == [(Check.QUOTAS, "warning"), (Check.LIMITS, "ok")]
     assert "team-a/gpus" in found[0].what
     assert proposals == [QuotaProposalDocument(namespace="team-a", quotas=("gpus",), gpus=4)]

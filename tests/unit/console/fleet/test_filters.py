@@ -4,13 +4,13 @@ import io
 
 import msgspec
 import pytest
+from factories.console import usage_of
 from rich.console import Console
 
-from sluice.contracts.slice_usage import NodeUsage, SliceUsage
+from sluice.contracts.slice_usage import NodeUsage
 from sluice_console.core.fleet.filters import FilterError, FleetFilter, Term, parse_filter
 from sluice_console.core.fleet.gpus import gpus_document
 from sluice_console.core.fleet.nodes import nodes_document
-from sluice_console.core.fleet.pods import pods_document
 from sluice_console.core.fleet.usage import usages_document
 from sluice_console.shell.inspect.views import FleetView
 
@@ -55,14 +55,14 @@ def test_a_word_that_says_nothing_of_what_is_shown_is_refused(subject, text, els
 def _world(make, **creatable):
     """One node, one GPU with a 3g.20gb of default/train at 4, and room for three 1g.5gb."""
     report = make.gpu_report(instances=(make.made(),), creatable={"1g.5gb": 3, "7g.40gb": 0, **creatable})
-    return make.fleet_state(
-        inventory=make.inventory(report, make.slice()),
-        head=make.opened(),
-        node=make.changed(),
-        ledger=make.grant(),
-        request=make.asked(),
-        binding=make.bound(),
-    )
+    node = {"inventory": make.inventory(report, make.slice()), "head": make.opened(), "node": make.changed()}
+    return make.fleet_state(**node, ledger=make.grant(), request=make.asked(), binding=make.bound())
+
+
+def _shown(view, text, state, *idle):
+    """Whether the one GPU, node or pod is."""
+    found = FleetView(view, filter=FleetFilter(parse_filter(text), frozenset(idle))).document(state, {})
+    return bool(getattr(found, view))
 
 
 MEANT = {
@@ -93,18 +93,15 @@ MEANT = {
 }
 
 
-def test_room_means_that_something_fits(make):
-    """Full GPUs would be listed among those with room: with seven slices taken, the eighth is of no use."""
-    state = _world(make, **{"1g.5gb": 0})
-    assert not FleetView("gpus", filter=FleetFilter(parse_filter("is:room"))).document(state, {}).gpus
-
-
 @pytest.mark.parametrize("view", ["gpus", "nodes"])
 @pytest.mark.parametrize(("text", "meant"), MEANT.items())
 def test_gpus_and_nodes_show_what_all_words_mean(make, view, text, meant):
-    state = _world(make)
-    document = FleetView(view, filter=FleetFilter(parse_filter(text))).document(state, {})
-    assert bool(document.gpus if view == "gpus" else document.nodes) is meant
+    assert _shown(view, text, _world(make)) is meant
+
+
+def test_room_means_that_something_fits(make):
+    """Full GPUs would be listed among those with room: with seven slices taken, the eighth is of no use."""
+    assert not _shown("gpus", "is:room", _world(make, **{"1g.5gb": 0}))
 
 
 @pytest.mark.parametrize(
@@ -121,8 +118,7 @@ def test_gpus_and_nodes_show_what_all_words_mean(make, view, text, meant):
     ],
 )
 def test_pods_are_picked_and_words_about_gpus_do_not_matter_there(make, text, meant):
-    found = FleetFilter(parse_filter(text), frozenset({make.request}))
-    assert bool(FleetView("pods", filter=found).document(_world(make), {}).pods) is meant
+    assert _shown("pods", text, _world(make), make.request) is meant
 
 
 def test_a_share_is_lit_without_its_neighbours(make):
@@ -138,34 +134,11 @@ def test_a_share_is_lit_without_its_neighbours(make):
 
 
 def test_usage_is_picked_by_owner_model_and_idleness(make):
-    slice_ = SliceUsage(
-        allocation=make.allocation,
-        request=make.request,
-        namespace="default",
-        name="train",
-        containers=("main",),
-        gpu="GPU-1",
-        device="MIG-1",
-        profile="3g.20gb",
-        mode="exclusive",
-        memory_mib=1,
-        age_s=1.0,
-        idle_s=9000.0,
-    )
-    usage = NodeUsage(node="gpu-1", every_s=30.0, slices=(slice_,))
+    usage = NodeUsage(node="gpu-1", every_s=30.0, slices=(usage_of(make.request, idle_s=9000.0),))
     (each,) = usages_document({"gpu-1": usage}, {}).slices
-    for text, meant in {
-        "team:default node:gpu-1": True,
-        "model:h100": False,
-        "is:idle": True,
-        "-is:idle": False,
-    }.items():
+    words = {"team:default node:gpu-1": True, "model:h100": False, "is:idle": True, "-is:idle": False}
+    for text, meant in words.items():
         assert FleetFilter(parse_filter(text), frozenset({make.request})).picks_slice(each, "A100") is meant
-
-
-def test_pods_are_found_in_the_fleet_that_the_words_are_tried_on(make):
-    """Else the tables above would prove nothing."""
-    assert [pod.state for pod in pods_document(_world(make)).pods] == ["bound"]
 
 
 @pytest.mark.parametrize("view", ["gpus", "nodes", "usage"])

@@ -20,10 +20,8 @@ def test_a_booking_and_its_instance_are_one_not_two(make):
 
 def test_a_whole_gpu_without_mig_shows_its_owner(make):
     booking = make.booking(profile=None, start=0, size=8)
-    fleet_state = make.fleet_state(
-        inventory=make.inventory(make.gpu_report(mig=False, creatable={}), make.slice(booking))
-    )
-    (gpu,) = gpus_document(fleet_state).gpus
+    inventory = make.inventory(make.gpu_report(mig=False, creatable={}), make.slice(booking))
+    (gpu,) = gpus_document(make.fleet_state(inventory=inventory)).gpus
     assert [(place.profile, place.owner) for place in gpu.instances] == [(WHOLE_GPU, "default/train")]
     assert gpu.allocated_fraction == 1.0
 
@@ -36,18 +34,14 @@ def test_a_shared_instance_shows_everybody_in_it(make):
     (gpu,) = gpus_document(fleet_state).gpus
     (home,) = gpu.instances
     assert (home.profile, home.state, home.owner, home.uuid) == ("3g.20gb", "ready", "", "MIG-1")
-    assert [(tenant.owner, tenant.state) for tenant in home.tenants] == [
-        ("default/train", "ready"),
-        ("default/serve", "making"),
-    ]
+    tenants = [(tenant.owner, tenant.state) for tenant in home.tenants]
+    assert tenants == [("default/train", "ready"), ("default/serve", "making")]
     assert gpu.allocated_fraction == 0.5
 
 
 def test_a_home_that_is_only_ordered_takes_nothing_yet(make):
-    fleet_state = make.fleet_state(
-        inventory=make.inventory(make.gpu_report()), ledger=make.grant(make.shared("a_1", "train"))
-    )
-    (gpu,) = gpus_document(fleet_state).gpus
+    inventory, ordered = make.inventory(make.gpu_report()), make.grant(make.shared("a_1", "train"))
+    (gpu,) = gpus_document(make.fleet_state(inventory=inventory, ledger=ordered)).gpus
     assert ([place.state for place in gpu.instances], gpu.allocated_fraction) == (["making"], 0.0)
 
 
@@ -73,15 +67,14 @@ def test_scripts_find_what_a_node_is_and_warns_of(make):
     """Modes, versions and warnings are of the node; a script must not parse the picture for them."""
     inventory = make.inventory(make.gpu_report(), modes=("exclusive", "mps"), toolkit_version="1.17.8", warnings=("w",))
     (node,) = gpus_document(make.fleet_state(inventory=inventory)).nodes
-    assert (node.node, node.modes, node.toolkit_version, node.warnings) == (
-        make.node, ("exclusive", "mps"), "1.17.8", ("w",),
-    )  # fmt: skip
+    assert (node.node, node.modes) == (make.node, ("exclusive", "mps"))
+    assert (node.toolkit_version, node.warnings) == ("1.17.8", ("w",))
 
 
 def test_of_a_fixed_layout_everything_is_shown_and_what_is_free_is_not_in_use(make):
     free = replace(make.made(None), start=0)
     used = replace(make.made(None), start=4, unusable="it is used by python 7, which Sluice did not start")
-    report = replace(make.gpu_report(instances=(free, used), creatable={"3g.20gb": 1}), fixed_layout=True)
+    report = make.gpu_report(instances=(free, used), creatable={"3g.20gb": 1}, fixed_layout=True)
     fleet_state = make.fleet_state(inventory=make.inventory(report))
     (gpu,) = gpus_document(fleet_state).gpus
     assert [(place.start, place.state) for place in gpu.instances] == [(0, "free"), (4, "unusable")]
@@ -95,7 +88,7 @@ def test_of_a_fixed_layout_everything_is_shown_and_what_is_free_is_not_in_use(ma
 
 
 def test_a_free_instance_that_is_booked_is_shown_as_ordered(make):
-    report = replace(make.gpu_report(instances=(make.made(None),)), fixed_layout=True)
+    report = make.gpu_report(instances=(make.made(None),), fixed_layout=True)
     (gpu,) = gpus_document(make.fleet_state(inventory=make.inventory(report), ledger=make.grant())).gpus
     assert [(place.state, place.owner) for place in gpu.instances] == [("making", "default/train")]
 

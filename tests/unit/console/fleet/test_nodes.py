@@ -1,24 +1,20 @@
 """`sluice nodes`: what people decide by when they scale a fleet down, or look for room."""
 
+import msgspec
 import pytest
+from factories.console import heard
 
 from sluice.contracts import messages as msg
-from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.ids import NodeName
 from sluice.runtime.nats_server.free_ports import free_ports
 from sluice_console.core.fleet.fleet_state import FleetState
-from sluice_console.core.fleet.nodes import (
-    FleetNodeDocument,
-    NodesDocument,
-    last_given_back,
-    node_cells,
-    nodes_document,
-)
-from sluice_console.core.history.sentences import HistoryMessage
+from sluice_console.core.fleet.nodes import FleetNodeDocument, last_given_back, node_cells, nodes_document
 from sluice_console.shell.inspect.nodes import IdleSince
 
 NODE = "gpu-1.example.internal"
 SINCE = {NODE: "2026-01-02T03:04:05.678Z"}
 A100 = "NVIDIA A100-SXM4-40GB"
+CORDONED = msg.HostFacts(cpu_cores=1.0, memory_mib=1, pods_free=1, cordoned=True)
 
 
 @pytest.fixture
@@ -41,16 +37,8 @@ def only(fleet_state: FleetState, **options) -> FleetNodeDocument:
 
 def test_a_node_with_nothing_on_it_is_told_with_since_when(fleet_state):
     """A user who pays by the hour returns the node that has been empty for longest."""
-    assert only(fleet_state()) == FleetNodeDocument(
-        node=NODE,
-        state="open",
-        models={A100: 1},
-        gpus=1,
-        gpus_empty=1,
-        free_fraction=1.0,
-        idle=True,
-        idle_since=SINCE[NODE],
-    )
+    idle = {"idle": True, "idle_since": SINCE[NODE], "gpus": 1, "gpus_empty": 1, "free_fraction": 1.0}
+    assert only(fleet_state()) == FleetNodeDocument(node=NODE, state="open", models={A100: 1}, **idle)
 
 
 def test_a_node_with_a_slice_is_in_use_and_has_so_much_left(fleet_state, make):
@@ -58,24 +46,21 @@ def test_a_node_with_a_slice_is_in_use_and_has_so_much_left(fleet_state, make):
     seen = make.inventory(make.gpu_report(instances=(make.made(),)), make.slice())
     node = only(fleet_state(seen, ledger=make.grant()))
     assert (node.idle, node.idle_since, node.pods, node.gpus_empty, node.free_fraction) == (False, "", 1, 0, 0.5)
-    assert nodes_document(fleet_state(seen, ledger=make.grant()), SINCE, idle_only=True) == NodesDocument(nodes=())
+    assert nodes_document(fleet_state(seen, ledger=make.grant()), SINCE, idle_only=True).nodes == ()
 
 
 @pytest.mark.parametrize("what", ["ordered", "ending", "left by its agent", "of others", "quarantined"])
 def test_whatever_is_there_or_comes_keeps_a_node_from_being_idle(fleet_state, make, what):
     """Between two facts a node would look empty while somebody is on it, or about to be."""
-    gpu, slices, ledger = make.gpu_report(), (), {}
-    if what == "ordered":
-        ledger = {"ledger": make.grant()}
-    elif what == "ending":
-        ledger = {"ledger": msg.Revoke(revision=2, incarnation="1", booking=make.booking(), cause="pod gone")}
-    elif what == "left by its agent":
-        slices = (make.slice(),)
-    elif what == "of others":
-        gpu = make.gpu_report(instances=(make.made(allocation=None),))
-    else:
-        gpu = make.gpu_report(quarantined=(msg.PlacementReport(start=0, size=4),))
-    assert not only(fleet_state(make.inventory(gpu, *slices), **ledger)).idle
+    empty = make.inventory(make.gpu_report())
+    inventory, ledger = {
+        "ordered": (empty, {"ledger": make.grant()}),
+        "ending": (empty, {"ledger": make.revoke()}),
+        "left by its agent": (make.inventory(make.gpu_report(), make.slice()), {}),
+        "of others": (make.inventory(make.gpu_report(instances=(make.made(allocation=None),))), {}),
+        "quarantined": (make.inventory(make.gpu_report(quarantined=(msg.PlacementReport(start=0, size=4),))), {}),
+    }[what]
+    assert not only(fleet_state(inventory, **ledger)).idle
 
 
 def test_free_instances_of_a_fixed_layout_are_nobodys(fleet_state, make):
@@ -92,25 +77,16 @@ def test_free_instances_of_a_fixed_layout_are_nobodys(fleet_state, make):
         ({"head": None}, "not open", "not open: what its agent reports is not booked yet"),
         ({"cordon": msg.Cordoned(node=NODE, why="fans")}, "cordoned", "cordoned: fans"),
         ({"cordon": msg.Cordoned(node=NODE, why="fans", drain=True)}, "draining", "draining: fans"),
-        (
-            {"cordon": msg.Cordoned(node=NODE, gpus=("GPU-1", "GPU-2"), why="fans")},
-            "open",
-            "open, 2 GPUs cordoned: fans",
-        ),
-        (
-            {"host": msg.HostFacts(cpu_cores=1.0, memory_mib=1, pods_free=1, cordoned=True)},
-            "cordoned",
-            "cordoned: the node may not be scheduled on in Kubernetes",
-        ),
+        ({"cordon": msg.Cordoned(node=NODE, gpus=("G1", "G2"), why="fans")}, "open", "open, 2 GPUs cordoned: fans"),
+        ({"host": CORDONED}, "cordoned", "cordoned: the node may not be scheduled on in Kubernetes"),
         ({"node": msg.NodeRemoved(node=NODE, cause="x")}, "removed", "removed: its slices are being given up"),
     ],
 )
 def test_the_state_says_why_a_node_gets_nothing_new(fleet_state, said, state, text):
     """Someone would wonder why nothing lands on a node that is plainly free."""
     found = fleet_state(**{kind: message for kind, message in said.items() if message is not None})
-    for kind, message in said.items():
-        if message is None:
-            found.values = {subject: value for subject, value in found.values.items() if f".{kind}" not in subject}
+    unsaid = {f"sluice.ledger.gpu-1_example_internal.{kind}" for kind, message in said.items() if message is None}
+    found.values = {subject: value for subject, value in found.values.items() if subject not in unsaid}
     node = only(found)
     assert (node.state, node_cells(node)[1]) == (state, text)
 
@@ -138,24 +114,19 @@ def test_a_removed_node_goes_from_the_list_with_its_last_slice(make):
 @pytest.mark.parametrize(("stale", "state"), [(True, "stale"), (False, "cordoned")])
 def test_a_node_that_left_its_cluster_says_so_until_it_is_removed(fleet_state, make, stale, state):
     """An operator who has just deleted it wonders for minutes whether Sluice noticed."""
-    gone = msg.HostFacts(cpu_cores=0.0, memory_mib=0, pods_free=0, cordoned=True)
+    gone = msgspec.structs.replace(CORDONED, cpu_cores=0.0, memory_mib=0, pods_free=0)
     node = only(fleet_state(make.inventory(make.gpu_report(), stale=stale), host=gone))
     assert node.state == state
     assert node.why.startswith("its Node object is gone")
 
 
-def said(time: str, message: msg.AnyMessage) -> HistoryMessage:
-    return HistoryMessage("hist", msg.Envelope(id="1", operation="o", request="", schema=1, time=time, message=message))
-
-
-def closed(number: int) -> msg.Closed:
-    allocation = AllocationId(f"a{number}")
-    return msg.Closed(revision=3, allocation=allocation, request=RequestId("r"), node=NodeName(NODE), cause="gone")
-
-
 def test_since_when_is_when_the_last_slice_was_given_back(make):
-    words = [said("1", make.opened()), said("2", closed(1)), said("3", closed(2)), said("4", make.opened())]
-    assert last_given_back(words) == {NODE: "3"}
+    """Where none ever was, when the node was opened: else the newest nodes of a fleet would seem idle for longest."""
+    said = (make.opened(), make.closed(), make.closed(), make.opened(), make.opened())
+    words = [heard("ledger.n", message, time=f"{second}") for second, message in enumerate(said)]
+    assert last_given_back(words) == {NODE: "2"}
+    assert last_given_back(words[3:]) == {NODE: "3"}
+    assert last_given_back([]) == {}
 
 
 async def test_nodes_are_shown_although_their_history_cannot_be_read(fleet_state, capsys):
@@ -171,9 +142,3 @@ async def test_nodes_are_shown_although_their_history_cannot_be_read(fleet_state
 def test_an_idle_node_of_which_nothing_is_remembered_says_so(fleet_state):
     (node,) = nodes_document(fleet_state(), {}).nodes
     assert node_cells(node)[-1] == "longer than the history goes back"
-
-
-def test_where_nothing_was_ever_there_it_is_since_the_node_was_opened(make):
-    """The newest nodes of a fleet would be shown as the ones that have been idle for longest."""
-    assert last_given_back([said("1", make.opened()), said("5", make.opened())]) == {NODE: "1"}
-    assert last_given_back([]) == {}

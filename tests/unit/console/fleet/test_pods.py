@@ -7,16 +7,14 @@ from rich.console import Console
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import Incarnation
 from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice_console.core.documents import EarlierDocument, OutDocument, PodsDocument, StandingDocument, StoryDocument
 from sluice_console.core.fleet.pending_releases import being_freed
 from sluice_console.core.fleet.pods import pods_document, variables_text
 from sluice_console.shell.output.printer import show_pods, show_story
 
-REFUSAL = Refusal(
-    reason=RefusalReason.OUT_OF_RANGE, message="there is no such share", field="sm-percentage", value="120"
-)
+REFUSAL = Refusal(reason=RefusalReason.OUT_OF_RANGE, message="there is no such share", field="sm", value="120")
+FULL = ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=4, of="A100")
 
 
 def only(fleet_state, **options):
@@ -24,27 +22,29 @@ def only(fleet_state, **options):
     return pod
 
 
+def bound(make, **words):
+    """The one pod, with its slice; `words` are others than its plain ones."""
+    plain = {"request": make.asked(), "ledger": make.grant(), "binding": make.bound()}
+    return only(make.fleet_state(**(plain | words)))
+
+
 def test_a_waiting_pod_carries_its_reasons(make):
-    reasons = (ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=4, of="A100"),)
-    pending = msg.Pending(request=make.request, request_revision=1, message="4 of 4 GPUs are full", reasons=reasons)
-    pod = only(make.fleet_state(request=make.asked(), waiting=pending))
-    assert (pod.state, pod.message, pod.reasons) == ("waiting", "waits: 4 of 4 GPUs are full", reasons)
+    pod = only(make.fleet_state(request=make.asked(), waiting=make.pending("4 of 4 GPUs are full", FULL)))
+    assert (pod.state, pod.message, pod.reasons) == ("waiting", "waits: 4 of 4 GPUs are full", (FULL,))
 
 
 def test_an_old_reason_does_not_speak_for_an_edited_request(make):
-    pending = msg.Pending(request=make.request, request_revision=1, message="full", reasons=())
-    assert only(make.fleet_state(request=make.asked(revision=2), waiting=pending)).state == "requested"
+    assert only(make.fleet_state(request=make.asked(revision=2), waiting=make.pending())).state == "requested"
 
 
 def test_a_failing_slice_says_why_while_it_is_made(make):
     failed = msg.SliceFailed(allocation=make.allocation, request=make.request, revision=1, error="x", message="no room")
-    assert only(make.fleet_state(request=make.asked(), ledger=make.grant(), slice=failed)).message.endswith(
-        "but: no room"
-    )
+    pod = only(make.fleet_state(request=make.asked(), ledger=make.grant(), slice=failed))
+    assert pod.message.endswith("but: no room")
 
 
 def test_a_bound_pod_shows_the_devices_its_containers_get(make):
-    pod = only(make.fleet_state(request=make.asked(), ledger=make.grant(), binding=make.bound()))
+    pod = bound(make)
     assert (pod.state, pod.node, pod.containers[0].visible_devices) == ("bound", make.node, "MIG-1")
 
 
@@ -53,15 +53,12 @@ def test_a_refusal_of_the_allocator_and_one_of_the_source_look_alike(make):
     rejected = msg.RequestRejected(revision=1, source=make.source, origin="a.yaml", refusal=REFUSAL)
     by_allocator = only(make.fleet_state(request=make.asked(), binding=refused))
     by_source = only(make.fleet_state(request=rejected))
-    assert by_allocator.state == by_source.state == "refused"
-    assert by_allocator.message == by_source.message
-    assert by_source.refusal == REFUSAL
+    assert (by_allocator.state, by_allocator.message) == (by_source.state, by_source.message)
+    assert (by_source.state, by_source.refusal) == ("refused", REFUSAL)
 
 
 def test_a_withdrawn_pod_is_ending_until_its_place_is_free(make):
-    withdrawn = msg.RequestWithdrawn(revision=2, source=make.source, cause="pod gone")
-    revoke = msg.Revoke(revision=2, incarnation=make.grant().incarnation, booking=make.booking(), cause="pod gone")
-    pod = only(make.fleet_state(request=withdrawn, ledger=revoke, binding=make.bound()))
+    pod = bound(make, request=make.withdrawn(), ledger=make.revoke())
     assert (pod.state, pod.name, pod.node) == ("ending", "train", make.node)
 
 
@@ -74,8 +71,7 @@ def test_a_slice_without_a_request_is_not_hidden(make):
 
 def test_a_pod_with_a_share_says_how_much_of_what_it_has(make):
     """`has 4096 MiB` could be a slice of its own: what others use beside it must be seen."""
-    grant = make.grant(make.shared(make.allocation, "train"))
-    pod = only(make.fleet_state(request=make.asked(), ledger=grant, binding=make.bound()))
+    pod = bound(make, ledger=make.grant(make.shared(make.allocation, "train")))
     assert pod.message.endswith(", as fractional share (4096 MiB, 20 % of the SMs, 30 to 100 % of the time)")
     assert [device.share.memory_mib for device in pod.devices] == [4096]
 
@@ -83,8 +79,7 @@ def test_a_pod_with_a_share_says_how_much_of_what_it_has(make):
 def test_an_adjusted_share_is_shown_as_it_is_now(make):
     """`has 3g.20gb` would be what it asked for once, and not what its processes may use."""
     grant = msgspec.structs.replace(make.grant(make.shared(make.allocation, "train")), revision=2)
-    pod = only(make.fleet_state(request=make.asked(), ledger=grant, binding=make.bound()))
-    assert pod.message == (
+    assert bound(make, ledger=grant).message == (
         f"has fractional share (4096 MiB, 20 % of the SMs, 30 to 100 % of the time) on {make.node}, "
         "adjusted from the 3g.20gb that it asked for"
     )
@@ -93,7 +88,7 @@ def test_an_adjusted_share_is_shown_as_it_is_now(make):
 def test_a_pod_that_a_larger_profile_serves_is_shown_with_what_it_has(make):
     """Its owner would wonder why the memory that it sees is not what it asked for."""
     booking = msgspec.structs.replace(make.booking(profile="4g.20gb"), instead_of="3g.20gb")
-    pod = only(make.fleet_state(request=make.asked(), ledger=make.grant(booking), binding=make.bound()))
+    pod = bound(make, ledger=make.grant(booking))
     assert pod.message == f"has 4g.20gb on {make.node}, larger than the 3g.20gb that it asked for"
 
 
@@ -111,31 +106,24 @@ def test_a_promised_pod_waits_until_those_before_it_have_left(make):
     """`is being made` for as long as somebody else's training runs reads like a node that hangs."""
     grant = msgspec.structs.replace(make.grant(), after=("other_1",))
     why = "its place on gpu-1 is reserved and waits for default/other to end"
-    pending = msg.Pending(request=make.request, request_revision=1, message=why, reasons=())
-    pod = only(make.fleet_state(request=make.asked(), ledger=grant, waiting=pending))
+    pod = only(make.fleet_state(request=make.asked(), ledger=grant, waiting=make.pending(why)))
     assert (pod.state, pod.message) == ("waiting", f"waits: {why}")
     assert only(make.fleet_state(request=make.asked(), ledger=grant)).state == "making"
 
 
 def test_a_pod_shows_what_its_user_was_warned_of(make):
     """The daemon died under it: its processes ended for no fault of theirs."""
-    bound = msgspec.structs.replace(make.bound(), warnings=("its MPS daemon died and was started again",))
-    pod = only(make.fleet_state(request=make.asked(), ledger=make.grant(), binding=bound))
-    assert pod.warnings == bound.warnings
+    pod = bound(make, binding=make.bound(warnings=("its MPS daemon died and was started again",)))
+    assert pod.warnings == ("its MPS daemon died and was started again",)
     assert "warning: its MPS daemon died" in shown(show_pods, PodsDocument(pods=(pod,)))
     assert "warning: its MPS daemon died" in shown(show_story, StoryDocument(pod=pod, steps=()))
 
 
 def test_a_container_with_a_share_is_shown_with_all_it_is_told(make):
     """Debugging an MPS client needs its pipe directory and its limits; without MPS they do not matter."""
-    shared = msg.ContainerDevices(
-        container="main",
-        visible_devices="GPU-1",
-        mps_pipe_directory="/mps/h/pipe",
-        mps_log_directory="/mps/h/log",
-        active_thread_percentage=20,
-        pinned_memory_limit="0=4096M",
-    )
+    daemon = {"mps_pipe_directory": "/mps/h/pipe", "mps_log_directory": "/mps/h/log"}
+    limits = {"active_thread_percentage": 20, "pinned_memory_limit": "0=4096M"}
+    shared = msg.ContainerDevices(container="main", visible_devices="GPU-1", **daemon, **limits)
     assert variables_text(shared) == [
         "NVIDIA_VISIBLE_DEVICES=GPU-1",
         "CUDA_MPS_PIPE_DIRECTORY=/mps/h/pipe",
@@ -154,13 +142,9 @@ def shown(show, document) -> str:
 
 def test_a_story_says_why_it_began_anew_and_what_helps_who_waits(make):
     """`no free place of that size` alone leaves its owner with nothing to do."""
-    reasons = (ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=4, of="A100"),)
-    pending = msg.Pending(request=make.request, request_revision=1, message="full", reasons=reasons)
-    story = StoryDocument(
-        pod=only(make.fleet_state(request=make.asked(), waiting=pending)),
-        earlier=EarlierDocument(request="r1", cause="gpu-1 is drained (fans)"),
-        steps=(),
-    )
+    pod = only(make.fleet_state(request=make.asked(), waiting=make.pending("full", FULL)))
+    earlier = EarlierDocument(request="r1", cause="gpu-1 is drained (fans)")
+    story = StoryDocument(pod=pod, earlier=earlier, steps=())
     assert shown(show_story, story).splitlines() == [
         f"default/train ({make.request})",
         "  before it, r1 of the same name was evicted: gpu-1 is drained (fans)",
@@ -172,37 +156,31 @@ def test_a_story_says_why_it_began_anew_and_what_helps_who_waits(make):
 
 def test_a_pod_that_waits_is_told_whose_place_is_being_freed_and_what_keeps_it(make):
     """`no free place` sends a person to the pods that run, and the one that is in the way has been deleted."""
-    leaving = msg.Revoke(revision=2, incarnation=Incarnation("1"), booking=make.booking(), cause="pod deleted")
-    stuck = msg.SliceQuarantined(
-        allocation=make.allocation, request=make.request, revision=2, message="processes of its pod still run: sh 7"
+    leaving, seen = make.revoke("pod deleted"), make.inventory(make.gpu_report())
+    why = "processes of its pod still run: sh 7"
+    stuck = msg.SliceQuarantined(allocation=make.allocation, request=make.request, revision=2, message=why)
+    here, elsewhere = (
+        OutDocument(filter="room", reasons=(msgspec.structs.replace(FULL, of=model),))
+        for model in ("NVIDIA A100-SXM4-40GB", "A30")
     )
-    room = OutDocument(
-        filter="room", reasons=(ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=1, of="NVIDIA A100-SXM4-40GB"),)
-    )
-    now = StandingDocument(state="waiting", message="waits: full", steps=(room,))
-    seen = make.inventory(make.gpu_report())
+    now = StandingDocument(state="waiting", message="waits: full", steps=(here,))
     fleet_state = make.fleet_state(ledger=leaving, inventory=seen)
     place = f"3g.20gb at 4 of {make.gpu[:12]} on {make.node} is being freed by default/train"
     assert being_freed(fleet_state, now) == (f"{place} (pod deleted)",)
     freeing = being_freed(make.fleet_state(ledger=leaving, inventory=seen, slice=stuck), now)
-    assert freeing == (f"{place} (processes of its pod still run: sh 7)",)
+    assert freeing == (f"{place} ({why})",)
     (pod,) = pods_document(make.fleet_state(request=make.asked())).pods
     told = shown(show_story, StoryDocument(pod=pod, steps=(), standing=now, freeing=freeing))
     assert f"  being freed: {freeing[0]}\n" in told
-
-    elsewhere = OutDocument(filter="room", reasons=(ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=1, of="A30"),))
     assert being_freed(fleet_state, msgspec.structs.replace(now, steps=(elsewhere,))) == ()
     assert being_freed(fleet_state, None) == ()
 
 
 def test_the_allocators_word_is_not_told_twice(make):
     """The same long sentence in two lines makes a person look for the difference."""
-    pending = msg.Pending(request=make.request, request_revision=1, message="full", reasons=())
-    pod = only(make.fleet_state(request=make.asked(), waiting=pending))
-    step = OutDocument(filter="room", reasons=(ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=4, of="A100"),))
-    now = StandingDocument(
-        state="waiting", message="waits: full", before=1, ahead=2, waiting=3, steps=(step,), more=0, proposal=None
-    )
+    pod = only(make.fleet_state(request=make.asked(), waiting=make.pending()))
+    turn, step = {"before": 1, "ahead": 2, "waiting": 3}, OutDocument(filter="room", reasons=(FULL,))
+    now = StandingDocument(state="waiting", message="waits: full", steps=(step,), **turn)
     same = shown(show_story, StoryDocument(pod=pod, steps=(), standing=now)).splitlines()
     assert same[1:] == [
         "now: waits: full",

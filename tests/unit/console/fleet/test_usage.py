@@ -1,41 +1,21 @@
 """`sluice usage`: what slices are used for, and who has had one for an hour and left it idle."""
 
 import pytest
+from factories.console import pod_of, usage_of
 
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
+from sluice.contracts.ids import NodeName
 from sluice.contracts.slice_usage import NodeUsage, SliceUsage
 from sluice.runtime.grpc.usage_client import why_implausible
-from sluice_console.core.documents import PodDocument
-from sluice_console.core.fleet.usage import (
-    IDLE_S,
-    duration_text,
-    nodes_with_slices,
-    silent_lines,
-    usage_cells,
-    usage_of_pod,
-    usages_document,
-)
+from sluice_console.core.fleet import usage
+from sluice_console.core.fleet.usage import IDLE_S, silent_lines, usage_cells, usages_document
 from sluice_console.core.output.wide import pod_rows
 
 NODE = NodeName("gpu-1.example.internal")
 
 
 def used(name: str, **facts) -> SliceUsage:
-    given = {
-        "allocation": AllocationId(f"a-{name}"),
-        "request": RequestId(name),
-        "namespace": "team-a",
-        "name": name,
-        "containers": ("main",),
-        "gpu": GpuUuid("GPU-1"),
-        "device": f"MIG-{name}",
-        "profile": "1g.5gb",
-        "mode": "exclusive",
-        "memory_mib": 4864,
-        "watched_s": 9000.04,
-        "age_s": 12.34,
-    }
-    return SliceUsage(**(given | facts))
+    given = {"namespace": "team-a", "device": f"MIG-{name}", "watched_s": 9000.04, "age_s": 12.34}
+    return usage_of(name, **(given | facts))
 
 
 def answer(*slices: SliceUsage) -> dict[str, NodeUsage]:
@@ -81,9 +61,9 @@ def test_what_is_not_known_is_a_question_mark_and_no_zero(facts, cells):
 def test_only_agents_with_slices_are_asked_and_silence_is_told(make):
     """A thousand idle nodes are queried for nothing, or slices are missing from the list unnoticed."""
     fleet_state = make.fleet_state(inventory=make.inventory(make.gpu_report()), head=make.opened(), node=make.changed())
-    assert nodes_with_slices(fleet_state) == {}
+    assert usage.nodes_with_slices(fleet_state) == {}
     fleet_state = make.fleet_state(ledger=make.grant(), node=make.changed())
-    assert nodes_with_slices(fleet_state) == {NODE: make.changed().address}
+    assert usage.nodes_with_slices(fleet_state) == {NODE: make.changed().address}
     document = usages_document({}, {"gpu-2": "UNAVAILABLE: it does not answer"}, idle_s=1.0)
     assert silent_lines(document) == ["usage is unknown for the slices on gpu-2: UNAVAILABLE: it does not answer"]
     lines = silent_lines(usages_document({}, {f"gpu-{number:03}": "why" for number in range(1000)}))
@@ -93,28 +73,21 @@ def test_only_agents_with_slices_are_asked_and_silence_is_told(make):
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -1.0])
 @pytest.mark.parametrize("told", ["busy_percent", "sm_percent", "memory_busy_percent", "watched_s", "age_s", "idle_s"])
 def test_one_agents_nonsense_is_not_shown_of_anybody(told, number):
-    (usage,) = answer(used("fine"), used("x", **{told: number})).values()
-    assert why_implausible(NODE, usage) == "its agent tells numbers of 'a-x' that make no sense"
-    (usage,) = answer(used("fine", busy_percent=0.0, sm_percent=100.0, idle_s=1.0)).values()
-    assert why_implausible(NODE, usage) == ""
-    assert why_implausible("gpu-2", usage) == f"its agent reports another node, {NODE!r}"
+    (wrong,) = answer(used("fine"), used("x", **{told: number})).values()
+    assert why_implausible(NODE, wrong) == "its agent tells numbers of 'a-x' that make no sense"
+    (right,) = answer(used("fine", busy_percent=0.0, sm_percent=100.0, idle_s=1.0)).values()
+    assert why_implausible(NODE, right) == ""
+    assert why_implausible("gpu-2", right) == f"its agent reports another node, {NODE!r}"
 
 
 def test_a_pod_in_the_list_of_pods_says_what_it_does():
     """A column of the wide list would show another pod's numbers."""
-    slices = usages_document(
-        answer(
-            used("p", device="MIG-1", busy_percent=9.0, memory_used_mib=5),
-            used("p", device="MIG-2", memory_used_mib=6),
-            used("q", busy_percent=99.0),
-            used("r", age_s=None),
-        ),
-        {},
-    ).slices
-    assert usage_of_pod("p", slices) == "9%, 5 of 4864 MiB; ?, 6 of 4864 MiB"
-    assert usage_of_pod("r", slices) == ""
-    facts = {"namespace": "a", "origin": "", "source": "s", "state": "bound", "message": "", "revision": 1}
-    pods = [PodDocument(request=name, name=name, **facts) for name in ("p", "r")]
+    first = used("p", device="MIG-1", busy_percent=9.0, memory_used_mib=5)
+    second, other = used("p", device="MIG-2", memory_used_mib=6), used("q", busy_percent=99.0)
+    slices = usages_document(answer(first, second, other, used("r", age_s=None)), {}).slices
+    assert usage.usage_of_pod("p", slices) == "9%, 5 of 4864 MiB; ?, 6 of 4864 MiB"
+    assert usage.usage_of_pod("r", slices) == ""
+    pods = [pod_of(name) for name in ("p", "r")]
     assert [row[-1] for row in pod_rows(pods, {"p": "9%, 5 of 4864 MiB"})] == ["9%, 5 of 4864 MiB", "-"]
 
 
@@ -123,4 +96,4 @@ def test_a_pod_in_the_list_of_pods_says_what_it_does():
     [(0.4, "0 s"), (59.9, "59 s"), (60, "1 min"), (3599, "59 min"), (3600, "1 h 00 min"), (3.2e5, "3 d 16 h")],
 )
 def test_durations_are_as_long_as_they_are_told(duration_s, text):
-    assert duration_text(duration_s) == text
+    assert usage.duration_text(duration_s) == text

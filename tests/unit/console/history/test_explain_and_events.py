@@ -5,26 +5,27 @@ import asyncio
 import msgspec
 import pytest
 from factories.broker.bus_rigs import broker_and_bus, ensured, say
+from factories.console import heard, pod_of
 from factories.waiting import until
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.codec import Undecodable
-from sluice.contracts.messages import Envelope
-from sluice_console.core.documents import PodDocument, PodsDocument
+from sluice_console.core.documents import PodsDocument
 from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.history.events import EventDocument, event_document
-from sluice_console.core.history.sentences import HistoryMessage, RequestNames
+from sluice_console.core.history.sentences import RequestNames
 from sluice_console.shell.inspect import look_up, trace
 from sluice_console.shell.inspect.look_up import event_line, matching, with_past
 from sluice_console.shell.inspect.watch import watch_story
 from sluice_console.shell.output.answer import once
 
 
-def pod(request, name="train", state="bound", origin="jobs/train.yaml"):
-    return PodDocument(
-        request=request, namespace="default", name=name, origin=origin, source="folder", state=state, message="",
-        revision=1,
-    )  # fmt: skip
+def pod(request, **fields):
+    return pod_of(request, **({"origin": "jobs/train.yaml"} | fields))
+
+
+async def none(*_):
+    return None
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def test_a_pod_is_found_by_whatever_a_person_knows_of_it(wanted):
 @pytest.mark.parametrize("wanted", ["team-b/train", "team-b/jobs/train.yaml", "other/train.yaml", "."])
 def test_somebody_elses_pod_is_never_taken_for_the_one_that_was_named(wanted):
     """Else `sluice adjust team-b/train` would change the share of team-a, where there is no such pod in team-b."""
-    of_a_cluster = msgspec.structs.replace(pod("r1", origin="team-a/train"), namespace="team-a", source="cluster")
+    of_a_cluster = pod("r1", origin="team-a/train", namespace="team-a", source="cluster")
     assert matching([of_a_cluster, pod("r2", name="server", origin="team-a/jobs/train.yaml")], wanted) == []
 
 
@@ -47,21 +48,12 @@ def test_the_living_one_is_meant_when_an_older_one_had_the_same_name():
     assert [found.request for found in matching([pod("r1", state="ended"), pod("r2")], "train")] == ["r2"]
 
 
-def test_a_pod_that_ended_long_ago_is_still_explained(make):
-    envelope = Envelope(id="1", operation="o", request="r9", schema=1, time="", message=make.asked())
-    (found,) = with_past(PodsDocument(pods=()), [HistoryMessage("hist.sluice.request.r9", envelope)])
-    assert (found.request, found.name, found.state) == ("r9", "train", "ended")
-
-
 def test_of_pods_that_have_ended_the_newest_one_is_explained(make):
     """Not the one of last week, of which only the history knows, and not whichever id comes last."""
-    history = [
-        HistoryMessage(
-            f"hist.sluice.request.{request}",
-            Envelope(id=request, operation="o", request=request, schema=1, time="", message=make.asked()),
-        )
-        for request in ("last-week", "z-an-hour-ago", "a-just-now")
-    ]
+    requests = ("last-week", "z-an-hour-ago", "a-just-now")
+    history = [heard(f"request.{request}", make.asked(), request) for request in requests]
+    (found,) = with_past(PodsDocument(pods=()), history[:1])
+    assert (found.request, found.name, found.state) == ("last-week", "train", "ended"), "when it is the only one"
     withdrawn = [pod(request, name="", state="ended", origin="") for request in ("a-just-now", "z-an-hour-ago")]
     everybody = with_past(PodsDocument(pods=tuple(withdrawn)), history)
     assert [found.request for found in matching(everybody, "train")] == ["a-just-now"]
@@ -70,10 +62,6 @@ def test_of_pods_that_have_ended_the_newest_one_is_explained(make):
 @pytest.mark.parametrize("command", [look_up.explain, trace.trace])
 async def test_several_pods_are_a_document_a_line_for_programs(command, monkeypatch, capsys):
     """A file with two pods: two documents over many lines are no JSON that a program reads."""
-
-    async def none(*_):
-        return None
-
     for module in (look_up, trace):
         monkeypatch.setattr(module, "pods_document", lambda *_, **__: PodsDocument(pods=(pod("r1"), pod("r2"))))
     monkeypatch.setattr(look_up, "_standing", none)
@@ -87,7 +75,7 @@ async def test_several_pods_are_a_document_a_line_for_programs(command, monkeypa
 @pytest.mark.parametrize(
     ("states", "shown"),
     [
-        ({"old": "waiting", "new": "making", "has": "bound"}, ["new", "old"]),
+        ({"has": "bound", "old": "waiting", "new": "making"}, ["new", "old"]),
         ({"old": "bound", "new": "bound"}, ["new", "old"]),
         ({f"p{number:02}": "waiting" for number in range(21)}, [f"p{number:02}" for number in range(20, 0, -1)]),
         ({}, []),
@@ -96,16 +84,9 @@ async def test_several_pods_are_a_document_a_line_for_programs(command, monkeypa
 )
 async def test_who_names_no_pod_is_shown_those_that_can_be_explained(monkeypatch, capsys, states, shown):
     """The latest waiting one is what most people came for; an error names an option they never heard of."""
-
-    async def none(*_):
-        return None
-
-    def age(name):
-        return {"old": 1, "new": 2}.get(name) or int(name.removeprefix("p") if name[1:].isdigit() else 9)
-
     pods = tuple(
-        msgspec.structs.replace(pod(name, name=name, state=state), asked_at=f"2026-01-02T03:04:{age(name):02}+00:00")
-        for name, state in states.items()
+        pod(name, name=name, state=state, asked_at=f"2026-01-02T03:04:{second:02}+00:00")
+        for second, (name, state) in enumerate(states.items())
     )
     monkeypatch.setattr(look_up, "pods_document", lambda *_: PodsDocument(pods=pods))
     monkeypatch.setattr(look_up, "fleet_state_at", none)
@@ -119,15 +100,11 @@ async def test_who_names_no_pod_is_shown_those_that_can_be_explained(monkeypatch
 
 
 def test_an_event_names_the_pod_and_says_what_happened(make):
-    asked = Envelope(
-        id="1", operation="o", request=make.request, schema=1, time="2026-01-02T03:04:05.678901+00:00",
-        message=make.asked(),
-    )  # fmt: skip
-    event = event_document(f"hist.sluice.request.{make.request}", asked, RequestNames())
+    asked = heard(f"request.{make.request}", make.asked(), make.request, time="2026-01-02T03:04:05.678901+00:00")
+    event = event_document(asked.subject, asked.envelope, RequestNames())
     assert event == EventDocument(
-        time="2026-01-02T03:04:05.678901+00:00", subject=f"hist.sluice.request.{make.request}", noun="request",
-        word="AllocationRequested", request=make.request, about="default/train",
-        says="asks for 3g.20gb, in train.yaml",
+        time=asked.envelope.time, subject=asked.subject, noun="request", word="AllocationRequested",
+        request=make.request, about="default/train", says="asks for 3g.20gb, in train.yaml",
     )  # fmt: skip
     assert event_line(event) == "03:04:05.678  request    default/train  asks for 3g.20gb, in train.yaml\n"
 

@@ -7,7 +7,7 @@ import pytest
 
 from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.ids import Incarnation, OperationId
-from sluice.contracts.messages import LeaseHeld, RequestWithdrawn
+from sluice.contracts.messages import LeaseHeld
 from sluice.runtime.bus import BusError
 from sluice_console.core.doctor.bus import ServiceAnswer
 from sluice_console.core.fleet.pods import pods_document
@@ -51,9 +51,8 @@ async def test_what_a_new_reading_does_not_show_is_not_there_any_more(make):
 async def test_waiting_ends_with_the_change_that_was_waited_for(make):
     live = LiveFleet()
     await both_read(live)
-    waiting = asyncio.create_task(
-        live.until(lambda fleet_state: fleet_state.bindings() or None, within_s=5, what="a binding")
-    )
+    found = live.until(lambda fleet_state: fleet_state.bindings() or None, within_s=5, what="a binding")
+    waiting = asyncio.create_task(found)
     await live.apply([seen(Stream.BOOK, f"sluice.binding.{make.request}", make.bound())])
     assert await waiting == {make.request: make.bound()}
 
@@ -104,9 +103,8 @@ async def test_a_pod_that_ends_keeps_its_name_for_as_long_as_it_is_shown(make):
     """`sluice pods --all --watch`: an id says nothing; and what a page has seen ending would fill its memory."""
     live = LiveFleet()
     request = f"sluice.request.{make.request}"
-    withdrawn = RequestWithdrawn(revision=2, source=make.source, cause="pod gone")
     await both_read(live, seen(Stream.STATE, request, make.asked()))
-    await live.apply([seen(Stream.STATE, request, withdrawn, 2), seen(Stream.STATE, request, withdrawn, 3)])
+    await live.apply([seen(Stream.STATE, request, make.withdrawn(), sequence) for sequence in (2, 3)])
     (pod,) = pods_document(live.fleet_state, with_ended=True).pods
     assert (pod.namespace, pod.name, pod.origin, pod.state) == ("default", "train", "train.yaml", "ended")
     await live.apply([ReadingStarted(Stream.STATE, Incarnation("1")), ReadingCaughtUp(Stream.STATE)])
@@ -130,24 +128,17 @@ async def test_what_ends_both_readers_is_told_as_one_error():
         await use()
 
 
-class LeaseOnly:
-    """A bus with one lease: of an allocator at a pod's address."""
-
-    async def last(self, *_: object) -> SimpleNamespace:
-        return SimpleNamespace(message=LeaseHeld(role="allocator", owner="r1", endpoint="10.0.0.7:9412"))
-
-
-@pytest.fixture(autouse=True)
-def no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The workstation of an operator who has only port-forwarded the bus."""
+async def test_a_machine_without_certificate_is_told_apart_from_an_allocator_that_fails(monkeypatch):
+    """An operator who has only port-forwarded the bus: `gRPC would be plain text` was said of every healthy cluster."""
     for name in ("CERTIFICATE_FILE", "KEY_FILE", "CA_FILE", "PLAIN_TEXT"):
         monkeypatch.delenv(f"SLUICE_GRPC_{name}", raising=False)
 
+    async def last(*_):
+        return SimpleNamespace(message=LeaseHeld(role="allocator", owner="r1", endpoint="10.0.0.7:9412"))
 
-async def test_a_machine_without_certificate_is_told_apart_from_an_allocator_that_fails() -> None:
-    """`gRPC would be plain text` was reported of every healthy cluster."""
+    bus = SimpleNamespace(last=last)
     with pytest.raises(NoCertificateError, match=r"10\.0\.0\.7:9412"):
-        async with allocator(LeaseOnly()):
+        async with allocator(bus):
             raise AssertionError("a call in plain text")
-    answer = await _ask_allocator(LeaseOnly())
+    answer = await _ask_allocator(bus)
     assert answer == ServiceAnswer(unasked="there is no certificate here (SLUICE_GRPC_CERTIFICATE_FILE)")

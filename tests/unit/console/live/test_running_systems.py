@@ -6,18 +6,9 @@ import tempfile
 import pytest
 
 from sluice.runtime.bus import BusError
+from sluice_console.shell.live import running_systems as systems
 from sluice_console.shell.live.connect import settings_of_console
-from sluice_console.shell.live.running_systems import (
-    LOCK,
-    NothingRunningError,
-    RunningSystem,
-    announce,
-    find_running,
-    pointers_dir,
-    retract,
-    running_at,
-    server_url,
-)
+from sluice_console.shell.live.running_systems import NothingRunningError, announce, find_running, server_url
 from sluice_console.shell.process.data_directory import NotStartedError, lock_data_directory, temporary_directory
 
 
@@ -33,23 +24,16 @@ def place(tmp_path, monkeypatch):
 def running(folder, *, pid=None, port=1):
     data = folder / f"data-{port}"
     data.mkdir()
-    return RunningSystem(
-        pid=pid or os.getpid(), nats_url=f"nats://127.0.0.1:{port}", inventory_grpc="", data_dir=str(data),
-        pods_dir="", nodes=(), started_at="",
-    )  # fmt: skip
-
-
-def test_nothing_running_is_said_in_words(place):
-    with pytest.raises(NothingRunningError, match="nothing is running"):
-        find_running()
+    where = {"nats_url": f"nats://127.0.0.1:{port}", "data_dir": str(data), "pods_dir": "", "inventory_grpc": ""}
+    return systems.RunningSystem(pid=pid or os.getpid(), **where, nodes=(), started_at="")
 
 
 def test_the_running_system_is_found_and_forgotten_again(place):
     system = running(place)
     announce(system)
     assert server_url(None) == system.nats_url
-    retract(system)
-    with pytest.raises(NothingRunningError):
+    systems.retract(system)
+    with pytest.raises(NothingRunningError, match="nothing is running"):
         server_url(None)
     assert list((place / "runtime").iterdir()) == []
 
@@ -64,7 +48,7 @@ def test_a_killed_system_whose_process_id_another_process_has_does_not_count(pla
     """Every command, and `sluice run` too, would ask a broker that is gone until somebody finds the file."""
     system = running(place)
     announce(system)
-    lock = lock_data_directory(place / "data-1" / LOCK)
+    lock = lock_data_directory(place / "data-1" / systems.LOCK)
     assert find_running() == system
     lock.close()
     with pytest.raises(NothingRunningError):
@@ -74,7 +58,7 @@ def test_a_killed_system_whose_process_id_another_process_has_does_not_count(pla
 def test_the_runtime_directory_of_another_user_is_not_used(place, monkeypatch):
     """After `su`, `sluice up` may not write there; after `sudo -E` it would leave a folder that keeps its owner out."""
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_001)
-    assert pointers_dir().name == "sluice-of-4000000001"
+    assert systems.pointers_dir().name == "sluice-of-4000000001"
 
 
 def test_where_nothing_can_be_written_nothing_is_running(monkeypatch):
@@ -118,7 +102,7 @@ def test_of_several_systems_a_command_says_which_one_it_asks(place, capsys):
     assert server_url(None) == older.nats_url
     assert capsys.readouterr().err == "", "of one there is nothing to say"
     announce(newer)
-    os.utime(pointers_dir() / f"{older.pid}.json", (1, 1))
+    os.utime(systems.pointers_dir() / f"{older.pid}.json", (1, 1))
     assert server_url(None) == newer.nats_url
     assert capsys.readouterr().err == (
         f"sluice: 2 systems are running; this is the newest, nats://127.0.0.1:2 ({newer.data_dir}). --server URL or "
@@ -126,8 +110,8 @@ def test_of_several_systems_a_command_says_which_one_it_asks(place, capsys):
     )
     assert server_url("nats://127.0.0.1:1") == "nats://127.0.0.1:1"
     assert capsys.readouterr().err == "", "who has named one knows"
-    assert running_at("nats://127.0.0.1:1") == older
-    assert running_at("nats://127.0.0.1:3") is None
+    assert systems.running_at("nats://127.0.0.1:1") == older
+    assert systems.running_at("nats://127.0.0.1:3") is None
 
 
 @pytest.mark.parametrize("address", ["jaeger/{trace_id}", "https://jaeger.example/trace", "javascript:{trace_id}"])
@@ -135,8 +119,5 @@ def test_an_address_that_is_none_is_refused_with_one_that_would_be(monkeypatch, 
     monkeypatch.setenv("SLUICE_CONSOLE_TRACE_VIEWER", address)
     with pytest.raises(BusError, match=r"trace_viewer = .*: must be an http or https address with \{trace_id\}"):
         settings_of_console()
-
-
-def test_an_address_is_taken_as_it_is(monkeypatch):
     monkeypatch.setenv("SLUICE_CONSOLE_TRACE_VIEWER", "https://jaeger.example/trace/{trace_id}")
     assert settings_of_console().trace_viewer == "https://jaeger.example/trace/{trace_id}"

@@ -11,15 +11,8 @@ from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RunId, SourceName
 from sluice_console.core.documents import DrainedPodDocument
-from sluice_console.core.operate.cordons import (
-    CordonError,
-    UnknownTargetError,
-    check_by_hand,
-    cordon_word,
-    named_gpus,
-    pods_on,
-    uncordon_word,
-)
+from sluice_console.core.operate import cordons
+from sluice_console.core.operate.cordons import CordonError, check_by_hand, named_gpus, pods_on
 from sluice_console.shell.operate import cordon
 from sluice_console.shell.operate.cordon import _wrong, wait_until_left
 
@@ -32,7 +25,7 @@ def cordoned(*gpus, why="fans", drain=False) -> msg.Cordoned:
 
 
 def word(last, *gpus, why="", drain=False) -> msg.Cordoned:
-    return cordon_word(NODE, last, gpus, why=why, drain=drain)
+    return cordons.cordon_word(NODE, last, gpus, why=why, drain=drain)
 
 
 @pytest.mark.parametrize("wanted", ["0", GPU])
@@ -43,9 +36,9 @@ def test_a_gpu_is_named_by_index_or_uuid(make, wanted):
 def test_what_is_not_there_is_told_with_what_is(make):
     """A cordon of a mistyped name protects nothing and looks as if it did."""
     fleet_state = make.fleet_state(inventory=make.inventory(make.gpu_report()))
-    with pytest.raises(UnknownTargetError, match=f"there is no node gpu-9; known: {NODE}") as unknown:
+    with pytest.raises(cordons.UnknownTargetError, match=f"there is no node gpu-9; known: {NODE}") as unknown:
         named_gpus(fleet_state, "gpu-9", ())
-    with pytest.raises(UnknownTargetError, match=rf"{NODE} has no GPU '3'; it has 0 \({GPU}\)"):
+    with pytest.raises(cordons.UnknownTargetError, match=rf"{NODE} has no GPU '3'; it has 0 \({GPU}\)"):
         named_gpus(fleet_state, NODE, ("3",))
     assert _wrong(unknown.value).exit_code == 4  # as docs/cli.md has it for what is not there
     assert _wrong(CordonError("the node is being drained")).exit_code == 2
@@ -98,10 +91,9 @@ def test_a_drain_takes_a_cordon_further_and_a_cordon_ends_no_drain():
 
 def test_a_drain_never_evicts_whom_nobody_named():
     """One word is of one kind: draining G2 beside a cordoned G1 would evict the pods on G1."""
-    with pytest.raises(CordonError, match="is cordoned already"):
-        word(cordoned("G1"), "G2", drain=True)
-    with pytest.raises(CordonError, match="is cordoned already"):
-        word(cordoned(), "G2", drain=True)
+    for before in (cordoned("G1"), cordoned()):
+        with pytest.raises(CordonError, match="is cordoned already"):
+            word(before, "G2", drain=True)
     with pytest.raises(CordonError, match="is being drained"):
         word(cordoned("G1", drain=True), "G2")
     assert word(cordoned("G1"), "G1", "G2", drain=True) == cordoned("G1", "G2", drain=True)
@@ -118,39 +110,35 @@ def test_a_drain_never_evicts_whom_nobody_named():
     ],
 )
 def test_what_is_uncordoned_is_used_and_the_rest_is_not(before, gpus, after):
-    assert uncordon_word(NODE, before, gpus) == after
+    assert cordons.uncordon_word(NODE, before, gpus) == after
 
 
 def test_one_gpu_of_a_whole_cordon_is_not_guessed():
     """Whether the others stay cordoned is for a person to say."""
     with pytest.raises(CordonError, match="cordoned as a whole"):
-        uncordon_word(NODE, cordoned(), ("G1",))
+        cordons.uncordon_word(NODE, cordoned(), ("G1",))
 
 
 @pytest.mark.parametrize(
-    ("values", "state", "why"),
+    ("said", "state", "why"),
     [
         ((), "running", ""),
-        ((msg.EvictionOrdered,), "ordered", "drained"),
-        ((msg.EvictionOrdered, msg.EvictionBlocked), "blocked", "budget"),
-        ((msg.EvictionOrdered, msg.EvictionDone), "evicted", "it is terminating within its grace period"),
-        ((msg.RequestWithdrawn,), "ending", "its pod is gone; its slice is to be destroyed"),
+        (("ordered",), "ordered", "drained"),
+        (("ordered", "blocked"), "blocked", "budget"),
+        (("ordered", "done"), "evicted", "it is terminating within its grace period"),
+        (("withdrawn",), "ending", "its pod is gone; its slice is to be destroyed"),
     ],
 )
-def test_each_pod_is_shown_with_what_holds_it_up(make, values, state, why):
+def test_each_pod_is_shown_with_what_holds_it_up(make, said, state, why):
     """An operator who waits for a drain has to know whom to ask."""
     fleet_state = make.fleet_state(ledger=make.grant(), binding=make.bound())
     messages = {
-        msg.EvictionOrdered: (subjects.eviction, msg.EvictionOrdered(request=make.request, cause="drained")),
-        msg.EvictionBlocked: (subjects.evicted, msg.EvictionBlocked(request=make.request, why="budget")),
-        msg.EvictionDone: (subjects.evicted, msg.EvictionDone(request=make.request)),
-        msg.RequestWithdrawn: (
-            subjects.request,
-            msg.RequestWithdrawn(revision=2, source=make.source, cause="pod gone"),
-        ),
+        "ordered": (subjects.eviction, msg.EvictionOrdered(request=make.request, cause="drained")),
+        "blocked": (subjects.evicted, msg.EvictionBlocked(request=make.request, why="budget")),
+        "done": (subjects.evicted, msg.EvictionDone(request=make.request)),
+        "withdrawn": (subjects.request, make.withdrawn()),
     }
-    for each in values:
-        address, message = messages[each]
+    for address, message in (messages[each] for each in said):
         fleet_state.values[address(make.request).subject] = message
     (pod,) = pods_on(fleet_state, NODE, ())
     assert (pod.namespace, pod.name, pod.state, pod.message) == ("default", "train", state, why)
@@ -158,10 +146,8 @@ def test_each_pod_is_shown_with_what_holds_it_up(make, values, state, why):
 
 def test_who_is_being_made_or_unmade_is_in_the_way_too(make):
     """The node would be switched off while an instance is there."""
-    grant = make.grant()
-    assert [pod.state for pod in pods_on(make.fleet_state(ledger=grant), NODE, (GPU,))] == ["granted"]
-    revoke = msg.Revoke(revision=2, incarnation=grant.incarnation, booking=grant.booking, cause="x")
-    assert [pod.state for pod in pods_on(make.fleet_state(ledger=revoke), NODE, ())] == ["ending"]
+    for entry, gpus, state in ((make.grant(), (GPU,), "granted"), (make.revoke(), (), "ending")):
+        assert [pod.state for pod in pods_on(make.fleet_state(ledger=entry), NODE, gpus)] == [state]
 
 
 def test_neighbours_are_not_in_the_way(make):

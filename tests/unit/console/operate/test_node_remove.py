@@ -5,9 +5,10 @@ import sys
 
 import pytest
 from factories.broker.memory_bus import MemoryBroker
+from factories.words import write_of
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Stream, Write, WriteAccepted
+from sluice.contracts.bus.events import WriteAccepted
 from sluice.contracts.ids import NodeName, OperationId, RunId
 from sluice.contracts.messages import NodeRemoved
 from sluice_console.shell.operate import node_remove
@@ -19,18 +20,20 @@ REMOVED = NodeRemoved(node=NODE, cause="an operator removed it")
 
 
 async def speaks(bus, message, *, after: int) -> None:
-    write = Write(
-        operation=OperationId(f"agent-{after}"), attempt=1, stream=Stream.STATE, subject=WORD.subject, guard=WORD.guard,
-        expected=after, message=message, request="",
-    )  # fmt: skip
-    assert isinstance(await bus.write(write, {}), WriteAccepted)
+    assert isinstance(await bus.write(write_of(WORD, message, after, f"agent-{after}"), {}), WriteAccepted)
+
+
+@pytest.fixture
+async def bus(make):
+    """An operator's, on which the node has spoken."""
+    made = MemoryBroker().bus("operator")
+    await speaks(made, make.changed(), after=0)
+    return made
 
 
 @pytest.mark.parametrize("speaks_again", [False, True])
-async def test_a_node_whose_agent_spoke_meanwhile_is_not_removed(make, speaks_again):
+async def test_a_node_whose_agent_spoke_meanwhile_is_not_removed(make, bus, speaks_again):
     """The same news once more means that it lives: its pods would lose their slices."""
-    bus = MemoryBroker().bus("operator")
-    await speaks(bus, make.changed(), after=0)
     shown = await last_message(bus, WORD)
     if speaks_again:
         await speaks(bus, make.changed(), after=shown.sequence)
@@ -39,10 +42,9 @@ async def test_a_node_whose_agent_spoke_meanwhile_is_not_removed(make, speaks_ag
     assert (said, now) == ((False, make.changed()) if speaks_again else (True, REMOVED))
 
 
-async def test_no_connection_waits_for_a_person(make, monkeypatch):
+async def test_no_connection_waits_for_a_person(bus, monkeypatch):
     """The server closes a connection that is silent for minutes, and the answer would be lost with it."""
-    bus, open_ones = MemoryBroker().bus("operator"), []
-    await speaks(bus, make.changed(), after=0)
+    open_ones = []
 
     @contextlib.asynccontextmanager
     async def connected(_url):
@@ -66,10 +68,8 @@ async def test_no_connection_waits_for_a_person(make, monkeypatch):
         (False, 2, "sluice node remove: no terminal to confirm on, and nothing was done; use --yes\n"),
     ],
 )
-async def test_a_no_and_nobody_to_ask_are_told_apart(make, monkeypatch, tmp_path, capsys, asked, code, said):
+async def test_a_no_and_nobody_to_ask_are_told_apart(make, bus, monkeypatch, tmp_path, capsys, asked, code, said):
     """By the exit codes of docs/cli.md: a script that calls again with --yes must not do so over somebody's no."""
-    bus = MemoryBroker().bus("operator")
-    await speaks(bus, make.changed(), after=0)
     monkeypatch.setattr(node_remove, "connected", lambda _url: contextlib.nullcontext(bus))
     typed = tmp_path / "typed"
     typed.write_text("n\n")

@@ -12,18 +12,12 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, WriteAccepted, WriteRefused, WriteUnknown
 from sluice.contracts.gpu_reports import profile_reports
 from sluice.contracts.ids import OperationId, RunId, SourceName
-from sluice.contracts.messages import Amounts, QuotaSet, QuotaUnset, Revoke, Share, SliceDegraded, SliceGone
+from sluice.contracts.messages import Amounts, QuotaSet, QuotaUnset, Share, SliceDegraded, SliceGone
 from sluice.mig.catalog import find_model
 from sluice.runtime.bus import BusError
 from sluice_console.core.documents import QuotaDocument
-from sluice_console.core.operate.quotas import (
-    QuotaChange,
-    QuotaError,
-    check_namespace,
-    quota_word,
-    quotas_document,
-    unset_word,
-)
+from sluice_console.core.operate import quotas
+from sluice_console.core.operate.quotas import QuotaChange, QuotaError, check_namespace, quotas_document, unset_word
 from sluice_console.shell.operate import guarded_write
 from sluice_console.shell.operate.guarded_write import ATTEMPTS_MAX, LastMessage, publish_if_unchanged, update_guarded
 from sluice_console.shell.output.printer import show_quotas
@@ -39,7 +33,13 @@ def only(fleet_state) -> QuotaDocument:
 
 
 def a100(make):
-    return make.inventory(msgspec.structs.replace(make.gpu_report(), profiles=profile_reports(find_model("a100-40gb"))))
+    return make.inventory(make.gpu_report(profiles=profile_reports(find_model("a100-40gb"))))
+
+
+def quota_word(before, *, take_over=False, priority_max=None, **changes):
+    """What is said of lab when only these `changes` are asked for."""
+    asked = {"total": SAME, "request": SAME, "guaranteed": SAME} | changes
+    return quotas.quota_word("lab", before, **asked, take_over=take_over, priority_max=priority_max)
 
 
 def shown(fleet_state, namespace: str | None = None) -> str:
@@ -50,9 +50,7 @@ def shown(fleet_state, namespace: str | None = None) -> str:
 
 def test_what_is_being_taken_away_counts_until_its_agent_says_that_it_is_gone(make):
     """The allocator counts so; a person would wonder why no pod is served."""
-    grant = make.grant()
-    revoke = Revoke(revision=2, incarnation=grant.incarnation, booking=grant.booking, cause="pod gone")
-    fleet_state = make.fleet_state(ledger=revoke, inventory=a100(make))
+    fleet_state = make.fleet_state(ledger=make.revoke(), inventory=a100(make))
     assert only(fleet_state).used.gpus == 1
     gone = SliceGone(allocation=make.allocation, request=make.request, revision=2, cause="revoked")
     fleet_state.values[subjects.slice_(make.node, make.allocation).subject] = gone
@@ -69,22 +67,17 @@ def test_a_share_that_ails_counts_what_its_agent_says_is_used(make, shrinking, e
     booking = replace(make.grant().booking, devices=(small,))
     grant = replace(make.grant(), revision=2, booking=booking, counts=(large,))
     fleet_state = make.fleet_state(ledger=grant, inventory=a100(make))
-    word = SliceDegraded(
-        allocation=make.allocation, request=make.request, revision=2, message="off the bus", shrinking=shrinking
-    )
+    about = {"allocation": make.allocation, "request": make.request, "revision": 2, "message": "off the bus"}
+    word = SliceDegraded(**about, shrinking=shrinking)
     fleet_state.values[subjects.slice_(make.node, make.allocation).subject] = word
     assert only(fleet_state).used.memory_mib == expected
 
 
 def test_a_namespace_is_shown_with_its_limits_beside_what_it_has(make):
     fleet_state = make.fleet_state(ledger=make.grant(), inventory=a100(make))
-    said = QuotaSet(
-        namespace="default",
-        total=Amounts(gpus=4, memory_mib=65536),
-        request=Amounts(gpus=1),
-        guaranteed=Amounts(gpus=2),
-        priority_max=100,
-    )
+    each, sure = Amounts(gpus=1), Amounts(gpus=2)
+    total = Amounts(gpus=4, memory_mib=65536)
+    said = QuotaSet(namespace="default", total=total, request=each, guaranteed=sure, priority_max=100)
     fleet_state.values[subjects.quota("default").subject] = said
     fleet_state.values[WORD.subject] = QuotaSet(namespace="lab", total=Amounts(compute_slices=0))
     assert [" ".join(line.split()) for line in shown(fleet_state).splitlines()] == [
@@ -104,7 +97,7 @@ def test_nothing_is_said_of_nobody(make):
 
 def test_what_is_not_named_stays_as_it_is():
     before = QuotaSet(namespace="lab", total=Amounts(gpus=4, memory_mib=1000), guaranteed=Amounts(gpus=1))
-    word = quota_word("lab", before, total=QuotaChange(memory="64Gi"), request=QuotaChange(gpus="2"), guaranteed=SAME)
+    word = quota_word(before, total=QuotaChange(memory="64Gi"), request=QuotaChange(gpus="2"))
     assert word == QuotaSet(
         namespace="lab", total=Amounts(gpus=4, memory_mib=65536), request=Amounts(gpus=2), guaranteed=Amounts(gpus=1)
     )
@@ -113,19 +106,14 @@ def test_what_is_not_named_stays_as_it_is():
 def test_zero_is_a_limit_and_unlimited_is_none():
     """tensor-fusion §1.5 (B9): zero means two things there."""
     before = QuotaSet(namespace="lab", total=Amounts(gpus=4, compute_slices=3))
-    word = quota_word(
-        "lab", before, total=QuotaChange(gpus="0", compute_slices="unlimited"), request=SAME, guaranteed=SAME
-    )
-    assert word.total == Amounts(gpus=0)
+    assert quota_word(before, total=QuotaChange(gpus="0", compute_slices="unlimited")).total == Amounts(gpus=0)
 
 
 @pytest.mark.parametrize(
     ("text", "mib"), [("65536", 65536), ("64Gi", 65536), ("1.5Gi", 1536), ("1048577", 1048577), ("1100Ki", 1)]
 )
 def test_memory_is_read_as_in_a_manifest_and_never_rounded_up(text, mib):
-    assert (
-        quota_word("lab", None, total=QuotaChange(memory=text), request=SAME, guaranteed=SAME).total.memory_mib == mib
-    )
+    assert quota_word(None, total=QuotaChange(memory=text)).total.memory_mib == mib
 
 
 @pytest.mark.parametrize(
@@ -144,22 +132,21 @@ def test_memory_is_read_as_in_a_manifest_and_never_rounded_up(text, mib):
 def test_what_is_no_amount_is_named(said, option):
     """Nothing is written, and the person sees which option it was."""
     with pytest.raises(QuotaError, match=option):
-        quota_word("lab", None, total=said, request=SAME, guaranteed=SAME)
+        quota_word(None, total=said)
 
 
 def test_a_ceiling_of_priorities_is_a_number_and_stays_until_it_is_lifted():
     """Changing another limit would let the namespace evict others again."""
-    quota = {"total": SAME, "request": SAME, "guaranteed": SAME}
     with pytest.raises(QuotaError, match="--priority-max high: a whole number of 32 bits, or unlimited"):
-        quota_word("lab", None, **quota, priority_max="high")
-    low = quota_word("lab", None, **quota, priority_max="-5")
-    assert quota_word("lab", low, **quota).priority_max == -5
-    assert quota_word("lab", low, **quota, priority_max="unlimited").priority_max is None
+        quota_word(None, priority_max="high")
+    low = quota_word(None, priority_max="-5")
+    assert quota_word(low).priority_max == -5
+    assert quota_word(low, priority_max="unlimited").priority_max is None
 
 
 def test_more_than_may_be_had_cannot_be_guaranteed():
     with pytest.raises(QuotaError, match="--guaranteed-gpus 5: namespace lab may have 4 in all"):
-        quota_word("lab", None, total=QuotaChange(gpus="4"), request=SAME, guaranteed=QuotaChange(gpus="5"))
+        quota_word(None, total=QuotaChange(gpus="4"), guaranteed=QuotaChange(gpus="5"))
 
 
 def test_what_a_limits_file_says_of_a_namespace_is_changed_there():
@@ -167,14 +154,14 @@ def test_what_a_limits_file_says_of_a_namespace_is_changed_there():
     file = QuotaSet(namespace="lab", total=Amounts(gpus=4), source=SourceName("cluster"))
     sentence = "namespace lab is in the limits file of the pod-watcher 'cluster': change it there"
     with pytest.raises(QuotaError, match=sentence):
-        quota_word("lab", file, total=QuotaChange(gpus="5"), request=SAME, guaranteed=SAME)
+        quota_word(file, total=QuotaChange(gpus="5"))
     with pytest.raises(QuotaError, match=sentence):
         unset_word("lab", file)
     assert unset_word("lab", file, take_over=True) == QuotaUnset(namespace="lab")
-    taken = quota_word("lab", file, total=QuotaChange(memory="1Gi"), request=SAME, guaranteed=SAME, take_over=True)
+    taken = quota_word(file, total=QuotaChange(memory="1Gi"), take_over=True)
     assert taken == QuotaSet(namespace="lab", total=Amounts(gpus=4, memory_mib=1024))
     lifted = QuotaUnset(namespace="lab", source=SourceName("cluster"))
-    assert quota_word("lab", lifted, total=QuotaChange(gpus="5"), request=SAME, guaranteed=SAME).total.gpus == 5
+    assert quota_word(lifted, total=QuotaChange(gpus="5")).total.gpus == 5
 
 
 @pytest.mark.parametrize("name", ["", "Lab", "a.b", "-a", "a-", "a_b", "ä", "x" * 64])
@@ -205,6 +192,12 @@ class Faulty:
         answer = await self.bus.write(write, headers)
         assert isinstance(answer, WriteAccepted | WriteRefused)
         return WriteUnknown(write.operation) if fault == "answer lost" else answer
+
+
+async def published(bus) -> bool:
+    """Whether the first word of all was this one."""
+    options = {"operation": OperationId("typed-0"), "ttl_s": None}
+    return await publish_if_unchanged(bus, WORD, LastMessage(0, None), word(4), **options)
 
 
 @pytest.fixture
@@ -250,7 +243,6 @@ async def test_a_bus_that_never_answers_ends_in_a_sentence(broker):
 async def test_a_server_that_lags_does_not_make_an_own_word_somebody_elses(broker):
     """The person would be told that nothing was written, or that a node that is being removed keeps what it has."""
     bus = Faulty(broker.bus("a"), "answer lost")
-    before = LastMessage(0, None)
     shown = iter([TimeoutError(), None])
 
     async def lagging(stream, subject):
@@ -262,7 +254,7 @@ async def test_a_server_that_lags_does_not_make_an_own_word_somebody_elses(broke
         return await bus.bus.last(stream, subject)
 
     bus.last = lagging
-    assert await publish_if_unchanged(bus, WORD, before, word(4), operation=OperationId("typed-0"), ttl_s=None)
+    assert await published(bus)
     assert bus.writes == 2
 
 
@@ -275,6 +267,4 @@ async def test_a_server_that_goes_on_lagging_ends_in_a_sentence(broker, monkeypa
 
     bus.last = lagging
     with pytest.raises(BusError, match="whether it was written is unknown"):
-        await publish_if_unchanged(
-            bus, WORD, LastMessage(0, None), word(4), operation=OperationId("typed-0"), ttl_s=None
-        )
+        await published(bus)

@@ -108,11 +108,10 @@ async def test_a_service_that_is_away_for_some_questions_ends_no_watching(monkey
 async def test_who_watches_ends_with_the_reader_of_the_output(monkeypatch, on_the_bus):
     """`sluice pods --watch | head -1` hung until the next change, which may never come."""
     reads, writes = os.pipe()
+    changed = asyncio.Event() if on_the_bus else None
     with os.fdopen(writes, "w") as out:
         monkeypatch.setattr(sys, "stdout", out)
-        watching = asyncio.ensure_future(
-            repeated(asking(of("a"), of("a")), "json", asyncio.Event() if on_the_bus else None)
-        )
+        watching = asyncio.ensure_future(repeated(asking(of("a"), of("a")), "json", changed))
         assert b"a" in await asyncio.to_thread(os.read, reads, 1000)
         os.close(reads)
         with pytest.raises(BrokenPipeError):

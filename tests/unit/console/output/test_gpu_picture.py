@@ -38,19 +38,16 @@ def test_the_compact_picture_has_one_line_per_gpu(make):
 
 
 @pytest.mark.parametrize("slices", [4, 8, 12])
-def test_every_bar_of_a_model_is_equally_wide_however_it_is_cut(slices):
+def test_every_bar_of_a_model_is_equally_wide_however_it_is_cut(make, slices):
     """So that bars below each other can be compared; models have 4, 8 or 12 memory slices."""
+    (empty,) = gpus_document(make.fleet_state(inventory=make.inventory(make.gpu_report()))).gpus
 
     def gpu(*spans: tuple[int, int]) -> GpuDocument:
         places = tuple(
             InstanceDocument(profile="p", start=start, size=size, state="ready", owner=f"ns/a-rather-long-name-{start}")
             for start, size in spans
         )
-        return GpuDocument(
-            node="n", uuid=str(spans), index=0, model="m", memory_mib=1, memory_slices=slices, mig_enabled=True,
-            healthy=True, health_message="", creatable={}, creatable_total=0, instances=places,
-            allocated_fraction=0.0, stale=False, stale_message="", observed_at="",
-        )  # fmt: skip
+        return replace(empty, uuid=str(spans), memory_slices=slices, instances=places)
 
     every = [(at, 1) for at in range(slices)]
     cuts = [(), ((0, slices),), ((0, 1),), ((slices - 1, 1),), ((1, 2),), tuple(every)]
@@ -64,10 +61,8 @@ def test_an_empty_fleet_says_so():
 
 def test_a_home_shows_its_daemon_and_whom_it_serves(make):
     """Who may join, and whether the daemon lives, is the first thing asked when a shared GPU does not work."""
-    inventory = make.inventory(
-        make.gpu_report(instances=(make.made("a_1"),), daemons=(make.daemon(clients=2),)),
-        make.slice(make.shared("a_1", "train")),
-    )
+    report = make.gpu_report(instances=(make.made("a_1"),), daemons=(make.daemon(clients=2),))
+    inventory = make.inventory(report, make.slice(make.shared("a_1", "train")))
     text = plain(picture(gpus_document(make.fleet_state(inventory=inventory)), unicode=False))
     assert "       MPS daemon ready, 2 clients, for default (uid 1000)" in text.splitlines()
 

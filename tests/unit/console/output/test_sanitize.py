@@ -5,25 +5,18 @@ import re
 
 import msgspec
 import pytest
+from factories.console import heard, usage_of
 from rich.console import Console
 
 from sluice.contracts.bus.codec import Undecodable
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
+from sluice.contracts.ids import NodeName
 from sluice.contracts.manifests import ManifestLimits, read_manifests
-from sluice.contracts.messages import Envelope, RequestRejected
+from sluice.contracts.messages import RequestRejected
 from sluice.contracts.request_syntax import RequestLimits
-from sluice.contracts.slice_usage import NodeUsage, SliceUsage
+from sluice.contracts.slice_usage import NodeUsage
 from sluice.runtime.bus import BusError
+from sluice_console.core import documents as doc
 from sluice_console.core.doctor.findings import Check, DoctorDocument, warning
-from sluice_console.core.documents import (
-    CordonDocument,
-    DrainedPodDocument,
-    EarlierDocument,
-    SimulatedDocument,
-    SimulatedPodDocument,
-    StepDocument,
-    StoryDocument,
-)
 from sluice_console.core.fleet.pods import pods_document
 from sluice_console.core.fleet.usage import usages_document
 from sluice_console.core.history.events import event_document
@@ -72,14 +65,12 @@ def test_a_key_of_a_manifest_does_not_reach_the_terminal(make):
     rejected = RequestRejected(revision=1, source=make.source, origin="a.yaml", name="train", refusal=pod.refusal)
     fleet_state = make.fleet_state(request=rejected)
     shown = r"sluice.dev/\x1b]52;c;aGk=\x07\x1b[2J\nforged"
-    for wide in (False, True):
-        check(
-            printed(FleetView("pods").show, pods_document(fleet_state), fleet_state, wide=wide), "" if wide else shown
-        )
-    story = StoryDocument(pod=pods_document(fleet_state).pods[0], steps=())
+    for wide, readable in ((False, shown), (True, "")):
+        check(printed(FleetView("pods").show, pods_document(fleet_state), fleet_state, wide=wide), readable)
+    story = doc.StoryDocument(pod=pods_document(fleet_state).pods[0], steps=())
     check(printed(printer.show_story, story), shown)
-    envelope = Envelope(id="1", operation="o", request=make.request, schema=1, time="", message=rejected)
-    check(event_line(event_document(f"hist.sluice.request.{make.request}", envelope, RequestNames())), shown)
+    said = heard(f"request.{make.request}", rejected, make.request)
+    check(event_line(event_document(said.subject, said.envelope, RequestNames())), shown)
     check(event_line(event_document("hist.sluice.node.a", Undecodable(EVIL), RequestNames())))
 
 
@@ -91,16 +82,10 @@ def test_no_view_of_the_fleet_obeys_what_an_agent_or_a_pod_says(make, view, wide
     report = make.gpu_report(
         instances=(msgspec.structs.replace(make.made(), profile=EVIL),), healthy=False, health_message=EVIL
     )
-    inventory = make.inventory(report, make.slice(booking), warnings=(EVIL,))
-    inventory = msgspec.structs.replace(
-        inventory, stale=True, stale_message=EVIL, snapshot=msgspec.structs.replace(inventory.snapshot,
-        driver_version=EVIL)
-    )  # fmt: skip
-    asked = msgspec.structs.replace(make.asked(), namespace=EVIL, name=EVIL)
-    grant = msgspec.structs.replace(make.grant(), booking=booking)
-    fleet_state = make.fleet_state(
-        request=asked, ledger=grant, inventory=inventory, head=make.opened(), node=make.changed()
-    )
+    inventory = make.inventory(report, make.slice(booking), stale=True, warnings=(EVIL,), driver_version=EVIL)
+    inventory = msgspec.structs.replace(inventory, stale_message=EVIL)
+    words = {"request": make.asked(namespace=EVIL, name=EVIL), "ledger": make.grant(booking), "inventory": inventory}
+    fleet_state = make.fleet_state(**words, head=make.opened(), node=make.changed())
     looked = FleetView(view)
     text = printed(looked.show, looked.document(fleet_state, {make.node: EVIL}), fleet_state, wide=wide)
     check(text, SHOWN if view != "nodes" or wide else "")
@@ -113,9 +98,9 @@ def test_no_story_obeys_what_it_tells(make):
     pod = msgspec.structs.replace(
         pods_document(make.fleet_state(request=make.asked())).pods[0], message=EVIL, warnings=(EVIL,), name=EVIL
     )
-    step = StepDocument(time=EVIL, subject="", type="", text=EVIL)
-    earlier = EarlierDocument(request=EVIL, cause=EVIL)
-    text = printed(printer.show_story, StoryDocument(pod=pod, earlier=earlier, steps=(step,)))
+    step = doc.StepDocument(time=EVIL, subject="", type="", text=EVIL)
+    earlier = doc.EarlierDocument(request=EVIL, cause=EVIL)
+    text = printed(printer.show_story, doc.StoryDocument(pod=pod, earlier=earlier, steps=(step,)))
     check(text)
     assert len(text.splitlines()) == 5
 
@@ -125,24 +110,19 @@ def test_nothing_else_that_is_printed_is_obeyed(make, capsys, monkeypatch):
     monkeypatch.setattr(printer, "PIPE_WIDTH", 2000)
     monkeypatch.setattr(trace, "PIPE_WIDTH", 300)
     booking = msgspec.structs.replace(make.booking(), namespace=EVIL)
-    fleet_state = make.fleet_state(ledger=msgspec.structs.replace(make.grant(), booking=booking))
+    fleet_state = make.fleet_state(ledger=make.grant(booking))
     check(printed(printer.show_quotas, quotas_document(fleet_state)))
-    simulated = SimulatedPodDocument(namespace="n", name="p", origin="o", answer="refused", message=EVIL)
-    check(printed(printer.show_simulated, SimulatedDocument(pods=(simulated,))))
-    used = SliceUsage(
-        allocation=AllocationId("a"), request=RequestId("r"), namespace="n", name=EVIL, containers=("main",),
-        gpu=GpuUuid("GPU-1"), device="MIG-1", profile="1g.5gb", mode="exclusive", memory_mib=1, watched_s=1.0,
-        age_s=1.0,
-    )  # fmt: skip
+    simulated = doc.SimulatedPodDocument(namespace="n", name="p", origin="o", answer="refused", message=EVIL)
+    check(printed(printer.show_simulated, doc.SimulatedDocument(pods=(simulated,))))
     node = NodeName("n")
-    usages = usages_document({node: NodeUsage(node=node, every_s=30.0, slices=(used,))}, {})
+    usages = usages_document({node: NodeUsage(node=node, every_s=30.0, slices=(usage_of(name=EVIL),))}, {})
     check(printed(printer.show_usage, usages, None))
     span = SpanDocument(name=EVIL, kind="step", service=EVIL, began_ms=0.0, took_ms=1.0)
     part = PartDocument(part="request", trace_id=EVIL, began=EVIL, took_ms=1.0, spans=(span,))
     trace.show(WaterfallDocument(request=EVIL, namespace="n", name=EVIL, state="bound", parts=(part,)))
     check(capsys.readouterr().out)
-    there = DrainedPodDocument(request="r", namespace="n", name=EVIL, state="blocked", message=EVIL)
-    cordon._show(CordonDocument(node="n", cordoned=True, drain=True, why=EVIL, pods=(there,)))
+    there = doc.DrainedPodDocument(request="r", namespace="n", name=EVIL, state="blocked", message=EVIL)
+    cordon._show(doc.CordonDocument(node="n", cordoned=True, drain=True, why=EVIL, pods=(there,)))
     check(capsys.readouterr().out)
     doctor._show(DoctorDocument(findings=(warning(Check.BROKER, EVIL, EVIL),)))
     check(capsys.readouterr().out)

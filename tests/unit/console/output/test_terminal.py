@@ -14,10 +14,11 @@ from fcntl import ioctl
 from pathlib import Path
 
 import pytest
+from factories.console import pod_of
 from json_page import page, schemas
 from rich.console import Console
 
-from sluice_console.core.documents import AmountsDocument, PodDocument, PodsDocument, QuotaDocument, QuotasDocument
+from sluice_console.core.documents import AmountsDocument, PodsDocument, QuotaDocument, QuotasDocument
 from sluice_console.core.fleet.nodes import FleetNodeDocument, NodesDocument
 from sluice_console.core.schema import COMMANDS, schema
 from sluice_console.shell.inspect.nodes import show_nodes
@@ -156,19 +157,14 @@ def printed(show, *shown, width=PIPE_WIDTH, soft_wrap=True, **more):
     return text.getvalue().splitlines()
 
 
-def pods():
-    """A pod whose names are as long as people make them."""
-    pod = PodDocument(
-        request="r", namespace=NAMESPACE, name=NAME, origin="", source="s", state="waiting", message=SAYS, node=NODE,
-        revision=1,
-    )  # fmt: skip
-    return PodsDocument(pods=(pod,))
+PODS = PodsDocument(pods=(pod_of(namespace=NAMESPACE, name=NAME, state="waiting", message=SAYS, node=NODE),))
+"""Whose names are as long as people make them."""
 
 
 def test_no_long_name_hides_how_a_pod_stands():
     """In a pipe the state was a dot, and why it waits was not there at all."""
     for width in (PIPE_WIDTH, 80):
-        _, row, *folded = printed(show_pods, pods(), width=width)
+        _, row, *folded = printed(show_pods, PODS, width=width)
         assert re.sub(r"  +", "  ", row).startswith(f"{NAMESPACE}/{NAME}  waiting  -  -  {NODE}  -  waits: ")
         assert " ".join(" ".join([row, *folded]).split()).endswith(SAYS)
 
@@ -177,9 +173,8 @@ def test_no_number_of_a_quota_is_cut_or_rounded():
     """Of a TiB and more six digits were shown, and behind a long name of a namespace fewer."""
     amounts = AmountsDocument(gpus=120, memory_mib=1234567, compute_slices=840)
     used = AmountsDocument(gpus=1, memory_mib=1064961, compute_slices=6.5)
-    quota = QuotaDocument(
-        namespace=NAMESPACE, limited=True, source="", used=used, total=amounts, request=amounts, guaranteed=amounts,
-    )  # fmt: skip
+    limits = dict.fromkeys(("total", "request", "guaranteed"), amounts)
+    quota = QuotaDocument(namespace=NAMESPACE, limited=True, source="", used=used, **limits)
     _, row = printed(show_quotas, QuotasDocument(quotas=(quota,)))
     all_of_them = "120 devices, 1234567 MiB, 840 compute slices"
     assert re.split(r"  +", row.strip()) == [
@@ -197,6 +192,6 @@ def test_why_a_node_is_stale_hides_none_of_its_figures():
 
 def test_where_lines_are_cut_every_column_keeps_a_part():
     """`sluice top`: the state must not be beyond the edge of the screen."""
-    heads, *_ = printed(show_pods, pods(), width=120, soft_wrap=False)
+    heads, *_ = printed(show_pods, PODS, width=120, soft_wrap=False)
     assert len(heads.rstrip()) <= 120
     assert ("POD" in heads, "NODE" in heads) == (True, True)

@@ -41,18 +41,19 @@ from sluice_console.shell.output.terminal import Terminal
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
+def state_of(make, *stored_s: float, **asked) -> FleetState:
+    """One pod with its slice; its request and its binding were stored at these times."""
+    inventory = make.inventory(make.gpu_report(instances=(make.made(),)), make.slice())
+    words = {"request": make.asked(**asked), "binding": make.bound(), "ledger": make.grant()}
+    found = make.fleet_state(**words, inventory=inventory)
+    names = (f"sluice.request.{make.request}", f"sluice.binding.{make.request}")
+    found.stored_at = dict(zip(names, stored_s, strict=False))
+    return found
+
+
 @pytest.fixture
-def fleet_state(make):
-    return FleetState(
-        {
-            f"sluice.request.{make.request}": make.asked(),
-            f"sluice.binding.{make.request}": make.bound(),
-            f"sluice.ledger.{subjects.node_token(make.node)}.{make.allocation}": make.grant(),
-            f"sluice.inventory.{subjects.node_token(make.node)}": make.inventory(
-                make.gpu_report(instances=(make.made(),)), make.slice()
-            ),
-        }
-    )
+def fleet_state(make) -> FleetState:
+    return state_of(make)
 
 
 def test_keys_are_understood_also_when_they_come_in_pieces():
@@ -77,16 +78,10 @@ def test_moving_never_leaves_what_there_is():
 def test_a_node_shows_what_the_screen_saw_and_before_that_what_was_recorded():
     """A node that was full all night looks like one that was never used; and a guess looks like a measurement."""
     shares, now = NodeShares(), 1_800_000_000.0
-    steps = [
-        ReportPointDocument(
-            start="2027-01-15T07:58+00:00", allocated_gpus=4, used_gpus=0, capacity_gpus=8, waiting_pods=0
-        )
-    ]
-    row = ReportRowDocument(
-        key="a", gpu_hours=0, gpu_hours_by_model={}, memory_gib_hours=0, pod_hours=0, used_gpu_hours=0,
-        idle_gpu_hours=0, capacity_gpu_hours=0, waiting_pod_hours=0, bound=0, wait_p50_s=0, wait_p95_s=0, wait_max_s=0,
-        cost=None, points=tuple(steps),
-    )  # fmt: skip
+    half = {"allocated_gpus": 4, "used_gpus": 0, "capacity_gpus": 8, "waiting_pods": 0}
+    point = ReportPointDocument(start="2027-01-15T07:58+00:00", **half)
+    numbers = dict.fromkeys(ReportRowDocument.__struct_fields__, 0)
+    row = ReportRowDocument(**(numbers | {"key": "a", "gpu_hours_by_model": {}, "cost": None, "points": (point,)}))
     report = ReportDocument(start="", end="", by="node", step_s=60, rows=(row,))
     shares.see(now, {"a": 0.0, "b": 0.3})
     shares.see(now + 14, {"a": 1.0})
@@ -106,15 +101,13 @@ def test_the_heading_says_what_is_wrong(fleet_state):
     assert "nothing to use" in heading(GpusDocument(gpus=()), PodsDocument(pods=()), connected=True)
 
 
-def test_wide_lines_have_everything_and_are_never_cut(fleet_state, make):
+def test_wide_lines_have_everything_and_are_never_cut(make):
+    fleet_state = state_of(make, 100.0, 103.0)
     (gpu,) = gpu_rows(gpus_document(fleet_state))
     assert dict(zip(GPU_COLUMNS, gpu, strict=True)) == {
         "NODE": make.node, "GPU": "0", "UUID": make.gpu, "MODEL": "A100-SXM4-40GB", "MEMORY (MiB)": "40960",
         "MIG": "on", "IN USE": "50%", "TAKEN BY": "default/train", "STATE": "ok", "FREE": "fits 7x1g.5gb, 1x7g.40gb",
     }  # fmt: skip
-    fleet_state.stored_at = {
-        f"sluice.{kind}.{make.request}": at for kind, at in (("request", 100.0), ("binding", 103.0))
-    }
     (pod,) = pod_rows(pods_document(fleet_state).pods, now_s=103.0 + 3 * 3600)
     assert dict(zip(POD_COLUMNS, pod, strict=True)) == {
         "POD": "default/train", "STATE": "bound", "AGE": "3h", "WAITED": "3s", "NODE": make.node, "ASKS FOR": "3g.20gb",
@@ -126,12 +119,8 @@ def test_wide_lines_have_everything_and_are_never_cut(fleet_state, make):
 
 def test_a_pod_whose_slice_is_recorded_does_not_seem_to_have_waited_for_nothing(make):
     """Its source writes the request again, later than the binding: `WAITED 0s` stood beside every pod with a slice."""
-    asked = msgspec.structs.replace(make.asked(), held=Held(node=make.node, allocation=make.allocation))
-    fleet_state = make.fleet_state(request=asked, ledger=make.grant(), binding=make.bound())
-    fleet_state.stored_at = {
-        f"sluice.{kind}.{make.request}": at for kind, at in (("request", 104.0), ("binding", 103.0))
-    }
-    (pod,) = pods_document(fleet_state).pods
+    held = Held(node=make.node, allocation=make.allocation)
+    (pod,) = pods_document(state_of(make, 104.0, 103.0, held=held)).pods
     assert (pod.asked_at, ages(pod, 103.0 + 60)) == ("", ("60s", "-"))
 
 
@@ -146,11 +135,8 @@ def test_yaml_says_the_same_as_json(fleet_state):
     document = gpus_document(fleet_state)
     assert yaml.safe_load(as_text(document, "yaml")) == msgspec.json.decode(as_text(document, "json"))
     assert as_text(document, "json", one_line=True).count("\n") == 1
-    assert [form_of(None, json=False), form_of("wide", json=False), form_of(None, json=True)] == [
-        "text",
-        "wide",
-        "json",
-    ]
+    forms = [form_of(None, json=False), form_of("wide", json=False), form_of(None, json=True)]
+    assert forms == ["text", "wide", "json"]
     with pytest.raises(UsageError, match="--json contradicts -o yaml"):
         form_of("yaml", json=True)
 
@@ -159,8 +145,7 @@ class Screen:
     """The far end of a pseudo-terminal: what a person sees and types."""
 
     def __init__(self) -> None:
-        self.far, near = pty.openpty()
-        self.near = near
+        self.far, self.near = pty.openpty()
         self.said = ""
         self.resize(24, 160)
         os.set_blocking(self.far, False)
@@ -183,11 +168,15 @@ class Screen:
         whole = [part.partition("\x1b[?2026l")[0] for part in self.read().split("\x1b[H")[1:] if "\x1b[?2026l" in part]
         return [ESCAPES.sub("", frame).replace("\r", "").split("\n") for frame in whole]
 
-    async def until(self, condition, what):
+    async def until(self, condition):
         async with asyncio.timeout(10):
             while not (self.frames and condition(self.frames[-1])):  # noqa: ASYNC110  # a terminal, not an event
                 await asyncio.sleep(0.02)
         return self.frames[-1]
+
+    async def shows(self, words: str, *, typed: str = "") -> list[str]:
+        self.type(typed)
+        return await self.until(lambda frame: words in "\n".join(frame))
 
     def close(self) -> None:
         os.close(self.far)
@@ -234,29 +223,24 @@ async def shown(make, first=FleetView("gpus")):  # noqa: B008 - frozen
 
 async def test_the_map_lives_is_steered_and_gives_the_terminal_back(make):
     async with shown(make) as (bus, screen, task):
-        first = await screen.until(lambda frame: "GPU 0" in "\n".join(frame), "the map")
+        first = await screen.shows("GPU 0")
         assert first[0] == "sluice  1 node, 1 GPU  |  0% in use  |  0 pods"
         assert first[-1].startswith("q quit")
         assert len(first) == 24
         await say(bus, subjects.request(make.request), 0, make.asked())
-        await screen.until(lambda frame: "1 pod (1 requested)" in frame[0], "the pod in the heading")
-        screen.type("2")
-        await screen.until(lambda frame: "default/train" in "\n".join(frame), "the pods")
-        screen.type("\t")
-        nodes = await screen.until(lambda frame: "2026-01-02 03:04:05" in "\n".join(frame), "the nodes")
+        await screen.until(lambda frame: "1 pod (1 requested)" in frame[0])
+        await screen.shows("default/train", typed="2")
+        nodes = await screen.shows("2026-01-02 03:04:05", typed="\t")
         assert re.search(r"LAST 5 MIN .*\n.*█ {3,4}▁+ ", "\n".join(nodes)), "full a minute ago, empty now"
-        screen.type("4")
-        await screen.until(lambda frame: "no namespace has limits" in "\n".join(frame), "the quotas")
-        screen.type("5")
-        await screen.until(lambda frame: "1 h 06 min" in "\n".join(frame), "the usage")
-        screen.type("1")
-        await screen.until(lambda frame: "GPU 0" in "\n".join(frame), "the map again")
+        await screen.shows("no namespace has limits", typed="4")
+        await screen.shows("1 h 06 min", typed="5")
+        await screen.shows("GPU 0", typed="1")
         screen.resize(10, 60)
         os.kill(os.getpid(), signal.SIGWINCH)
-        small = await screen.until(lambda frame: len(frame) == 10, "the smaller picture")
+        small = await screen.until(lambda frame: len(frame) == 10)
         assert small[-1].startswith("q quit")
         screen.type("p")
-        await screen.until(lambda frame: "paused" in frame[0], "the pause")
+        await screen.until(lambda frame: "paused" in frame[0])
         screen.type("p")
         bus.connected = False
         screen.type("q")
@@ -267,7 +251,7 @@ async def test_the_map_lives_is_steered_and_gives_the_terminal_back(make):
 
 async def test_a_signal_gives_the_terminal_back_too(make):
     async with shown(make) as (_, screen, task):
-        await screen.until(lambda frame: "GPU 0" in "\n".join(frame), "the map")
+        await screen.shows("GPU 0")
         os.kill(os.getpid(), signal.SIGTERM)
         async with asyncio.timeout(10):
             await task
@@ -367,9 +351,8 @@ async def test_every_list_can_be_watched_and_idle_is_measured_again(make, fleet_
         return usages_of(make, idle_s=idle[0])
 
     def names(document):
-        ((name, rows),) = [
-            (name, rows) for name, rows in document.items() if name in {"slices", "quotas", "pods", "gpus"}
-        ]
+        (name,) = document.keys() & {"slices", "quotas", "pods", "gpus"}
+        rows = document[name]
         return name, [row.get("owner") or row.get("name") or row.get("namespace") or "A" for row in rows]
 
     told = []

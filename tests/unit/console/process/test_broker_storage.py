@@ -8,14 +8,8 @@ from factories.system import fleet_text
 
 from sluice.contracts.bus.store_sizes import MIB, ROOM_MIB
 from sluice_console import __main__ as command
-from sluice_console.core.broker_storage import (
-    AGAIN_FIRST_S,
-    AGAIN_MAX_S,
-    WELL_AFTER_S,
-    RestartBackoff,
-    too_small,
-    what_is_wrong,
-)
+from sluice_console.core import broker_storage
+from sluice_console.core.broker_storage import AGAIN_FIRST_S, AGAIN_MAX_S, WELL_AFTER_S, RestartBackoff, what_is_wrong
 from sluice_console.shell.process.broker_storage import write_error
 from sluice_console.shell.process.data_directory import NotStartedError, lock_data_directory, made_data_directory
 
@@ -33,8 +27,8 @@ def test_a_full_disk_is_named_with_what_helps():
     assert what_is_wrong("/data", "input/output error", ROOM) == (
         "the broker can't store under /data, where 64 MiB are free: input/output error; it is started again"
     )
-    assert too_small("/data", ROOM) == ""
-    assert "has 63 MiB free, and Sluice needs 64 MiB there" in too_small("/data", ROOM - 1)
+    assert broker_storage.too_small("/data", ROOM) == ""
+    assert "has 63 MiB free, and Sluice needs 64 MiB there" in broker_storage.too_small("/data", ROOM - 1)
 
 
 def test_a_full_disk_costs_no_restart_and_the_first_room_brings_one():
@@ -65,19 +59,16 @@ def test_a_broker_that_was_well_for_a_while_is_started_again_at_once():
     assert lives.another(FULL, ROOM, 201.0 + WELL_AFTER_S + 200 + AGAIN_FIRST_S)
 
 
+UNAVAILABLE = b'HTTP/1.0 503 X\r\n\r\n{"status":"unavailable","error":"%b"}'
+
+
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
         (b'HTTP/1.0 200 OK\r\n\r\n{"status":"ok"}', ""),
-        (
-            b'HTTP/1.0 503 X\r\n\r\n{"status":"unavailable","error":"stream \'A > B\' write error: no space"}',
-            "no space",
-        ),
-        (b'HTTP/1.0 503 X\r\n\r\n{"status":"unavailable","error":"stream could not be recovered"}', ""),
-        (
-            b'HTTP/1.0 503 X\r\n\r\n{"status":"unavailable","error":"JetStream not enabled (10076)"}',
-            "JetStream not enabled (10076)",
-        ),
+        (UNAVAILABLE % b"stream 'A > B' write error: no space", "no space"),
+        (UNAVAILABLE % b"stream could not be recovered", ""),
+        (UNAVAILABLE % b"JetStream not enabled (10076)", "JetStream not enabled (10076)"),
         (b"HTTP/1.0 200 OK\r\n\r\n<html>", None),
         (b"", None),
         (None, None),
@@ -99,12 +90,9 @@ async def test_what_a_broker_says_of_its_disk(answer, error):
         assert await write_error(f"127.0.0.1:{port}") == error
 
 
-FLEET = fleet_text(1, 1)
-
-
 def test_up_says_in_a_sentence_that_its_data_directory_cannot_be_made(tmp_path: Path, capsys):
     """A person who mistyped a path was told in forty lines of Python, none of which named --data."""
-    (tmp_path / "fleet.toml").write_text(FLEET)
+    (tmp_path / "fleet.toml").write_text(fleet_text(1, 1))
     words = ["up", "--fleet", str(tmp_path / "fleet.toml"), "--pods", str(tmp_path), "--web", "off"]
     data = tmp_path / "fleet.toml" / "data"
     with pytest.raises(SystemExit) as ended:

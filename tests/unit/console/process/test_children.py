@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import asynccontextmanager
 
 import psutil
 import pytest
@@ -13,32 +12,28 @@ import pytest
 from sluice_console.shell.process import children as module
 from sluice_console.shell.process.children import Children, ChildSpec, last_line, last_words
 
-FOREVER = "import signal; print('up', flush=True); signal.pause()"
-STUBBORN = (
-    "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True)\nwhile True: signal.pause()"
-)
-
-
-def never(_child, _code):
-    return False
+FOREVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
+STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {FOREVER}"
+USELESS = 78
+"""A child that ends with this code is not followed by another life."""
 
 
 class Watched:
-    """Children, with what was said and who was born again."""
+    """Children, with what was said, who was born again, and how that is seen to."""
 
     def __init__(self, folder):
         self.folder = folder
         self.said: list[str] = []
-        self.useless: set[tuple[str, int]] = set()
-        """Whose death with which code is not followed by another life."""
-        self.reborn: asyncio.Queue[str] = asyncio.Queue()
-        self.children = Children(self.said.append, self._reborn, self._given_up)
-
-    def _given_up(self, child, code):
-        return (child.spec.name, code) in self.useless
+        self.reborn: asyncio.Queue[int] = asyncio.Queue()
+        self.seen_to = lambda: asyncio.sleep(0)
+        self.children = Children(self.said.append, self._reborn, lambda _child, code: code == USELESS)
 
     async def _reborn(self, child):
-        await self.reborn.put(child.spec.name)
+        await self.reborn.put(child.pid)
+        await self.seen_to()
+
+    async def born_again(self):
+        return await asyncio.wait_for(self.reborn.get(), 10)
 
     async def start(self, name, code):
         """Start a child and return when it has said that it is up."""
@@ -51,34 +46,24 @@ class Watched:
 
 
 @pytest.fixture
-def watched(tmp_path):
-    return Watched(tmp_path)
-
-
-@asynccontextmanager
-async def ending(watched, *names):
-    try:
-        yield
-    finally:
-        await watched.children.stop(names)
+async def watched(tmp_path):
+    made = Watched(tmp_path)
+    yield made
+    await made.children.stop(tuple(log.stem for log in tmp_path.glob("*.log")))
 
 
 async def test_a_killed_child_is_started_again_and_its_death_is_told(watched):
-    async with ending(watched, "one"):
-        child = await watched.start("one", FOREVER)
-        first = child.pid
-        os.kill(first, signal.SIGKILL)
-        assert await asyncio.wait_for(watched.reborn.get(), 10) == "one"
-        assert child.pid not in {first, None}
-        assert watched.said == ["one was ended by SIGKILL; starting it again in 0.2 s"]
+    first = (await watched.start("one", FOREVER)).pid
+    os.kill(first, signal.SIGKILL)
+    assert await watched.born_again() not in {first, None}
+    assert watched.said == ["one was ended by SIGKILL; starting it again in 0.2 s"]
 
 
 async def test_a_child_that_keeps_failing_is_tried_more_and_more_slowly_and_its_last_words_are_told(watched):
     """A wrong setting must not burn the machine, and its sentence must be seen."""
-    async with ending(watched, "bad"):
-        await watched.start("bad", "import sys; print('up: no such setting', flush=True); sys.exit(1)")
-        for _ in range(2):
-            await asyncio.wait_for(watched.reborn.get(), 10)
+    await watched.start("bad", "import sys; print('up: no such setting', flush=True); sys.exit(1)")
+    for _ in range(2):
+        await watched.born_again()
     assert watched.said[:2] == [
         "bad ended with exit code 1; starting it again in 0.2 s (up: no such setting)",
         "bad ended with exit code 1; starting it again in 0.4 s (up: no such setting)",
@@ -87,11 +72,9 @@ async def test_a_child_that_keeps_failing_is_tried_more_and_more_slowly_and_its_
 
 async def test_a_child_whose_next_life_would_be_of_no_use_stays_dead(watched):
     """A missing library is not there a second later either, and its line must not be repeated."""
-    watched.useless.add(("bad", 78))
-    async with ending(watched, "bad"):
-        child = await watched.start("bad", "import sys; print('up', flush=True); sys.exit(78)")
-        await asyncio.wait_for(child.watcher, 10)
-        assert (watched.said, child.deaths, watched.reborn.qsize()) == ([], 1, 0)
+    child = await watched.start("bad", f"import sys; print('up', flush=True); sys.exit({USELESS})")
+    await asyncio.wait_for(child.watcher, 10)
+    assert (watched.said, child.deaths, watched.reborn.qsize()) == ([], 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -111,49 +94,35 @@ def test_what_a_log_ends_with_is_shown_as_a_person_reads_it(tmp_path, line, word
     assert last_words(tmp_path / "log") == words
 
 
-async def test_a_child_that_dies_while_its_last_birth_is_seen_to_is_started_again(tmp_path):
+async def test_a_child_that_dies_while_its_last_birth_is_seen_to_is_started_again(watched):
     """A broker that is killed twice is back in a moment, although its streams could not be looked at in between."""
-    born: asyncio.Queue[int] = asyncio.Queue()
-
-    async def reborn(child):
-        await born.put(child.pid)
-        await asyncio.Event().wait()
-
-    watched = Watched(tmp_path)
-    watched.children = Children(watched.said.append, reborn, never)
-    async with ending(watched, "one"):
-        pids = [(await watched.start("one", FOREVER)).pid]
-        for _ in range(2):
-            os.kill(pids[-1], signal.SIGKILL)
-            pids.append(await asyncio.wait_for(born.get(), 10))
+    watched.seen_to = asyncio.Event().wait
+    pids = [(await watched.start("one", FOREVER)).pid]
+    for _ in range(2):
+        os.kill(pids[-1], signal.SIGKILL)
+        pids.append(await watched.born_again())
     assert len(set(pids)) == 3
 
 
-async def test_seeing_to_a_birth_that_fails_is_told_unless_all_is_being_stopped(tmp_path):
+async def test_seeing_to_a_birth_that_fails_is_told_unless_all_is_being_stopped(watched):
     """While it stops, the connection is taken away that the streams are looked at with."""
     fail: asyncio.Queue[bool] = asyncio.Queue()
 
-    async def reborn(_child):
+    async def fails():
         await fail.get()
         raise ValueError("it is away")
 
-    watched = Watched(tmp_path)
-    watched.children = Children(watched.said.append, reborn, never)
-    async with ending(watched, "one"):
-        child = await watched.start("one", FOREVER)
-        for stops in (False, True):
-            deaths = child.deaths
-            os.kill(child.pid, signal.SIGKILL)
-            async with asyncio.timeout(10):
-                while child.deaths == deaths or child.pid is None:  # noqa: ASYNC110 - another task starts it
-                    await asyncio.sleep(0.01)
-            child.stopping = stops
-            said = len(watched.said)
-            await fail.put(True)
-            await asyncio.sleep(0.1)
-            assert [line for line in watched.said[said:] if "not seen to" in line] == (
-                [] if stops else ["one was started again, but not seen to: ValueError('it is away')"]
-            )
+    watched.seen_to = fails
+    child = await watched.start("one", FOREVER)
+    why = "one was started again, but not seen to: ValueError('it is away')"
+    for stops, told in ((False, [why]), (True, [])):
+        os.kill(child.pid, signal.SIGKILL)
+        await watched.born_again()
+        child.stopping = stops
+        said = len(watched.said)
+        await fail.put(True)
+        await asyncio.sleep(0.1)
+        assert [line for line in watched.said[said:] if "not seen to" in line] == told
 
 
 async def test_stopping_leaves_no_process_even_of_one_that_does_not_listen(watched, monkeypatch):

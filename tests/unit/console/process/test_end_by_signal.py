@@ -8,20 +8,19 @@ import sys
 import time
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from factories.console import bench_options
 
 from sluice_console.core.fleet.fleet_state import FleetState
-from sluice_console.shell.bench.bench import BenchOptions, BenchTarget, bench
+from sluice_console.shell.bench.bench import BenchTarget, bench
 from sluice_console.shell.process import power_off as module
 from sluice_console.shell.process.end_by_signal import StoppedError, ended_by_signal
 from sluice_console.shell.process.power_off import power_off
 
 NUMBERS = (signal.SIGTERM, signal.SIGHUP)
-ASKED = BenchOptions(
-    requests=3, rate=0.0, burst=1, mix="1g.5gb", replay=None, speed=1.0, nodes=1, gpus=1, model="m", processes=1,
-    running=True, with_ceiling=False, within_s=20.0,
-)  # fmt: skip
+ASKED = bench_options(requests=3, running=True, with_ceiling=False, within_s=20.0)
 
 
 @pytest.fixture(autouse=True)
@@ -33,35 +32,39 @@ def survived():
         signal.signal(number, handler)
 
 
-class Live:
-    fleet_state = FleetState()
-
-
-@pytest.mark.parametrize("number", NUMBERS)
-async def test_a_benchmark_that_is_ended_takes_its_pods_away(monkeypatch, tmp_path, number):
-    """They would hold slices of the user's running system until somebody finds the files."""
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    """Where the pods of a benchmark on a running system are."""
+    live = SimpleNamespace(fleet_state=FleetState())
 
     @asynccontextmanager
     async def target(*_):
-        yield BenchTarget(Live(), "nats://h:1", tmp_path, {"n": 0})
+        yield BenchTarget(live, "nats://h:1", tmp_path, {"n": 0})
+
+    monkeypatch.setattr(sys.modules[bench.__module__], "_target", target)
+    return tmp_path
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+async def test_a_benchmark_that_is_ended_takes_its_pods_away(folder, number):
+    """They would hold slices of the user's running system until somebody finds the files."""
 
     async def end_it():
-        while not list(tmp_path.glob("*.yaml")):  # noqa: ASYNC110 - a folder sends no events
+        while not list(folder.glob("*.yaml")):  # noqa: ASYNC110 - a folder sends no events
             await asyncio.sleep(0.01)
         os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(sys.modules[bench.__module__], "_target", target)
     ending = asyncio.create_task(end_it())
     with pytest.raises(StoppedError, match=f"stopped by {number.name}; what it brought is taken away") as stopped:
         await asyncio.wait_for(bench(ASKED, lambda _: None), 5)
     await ending
     assert stopped.value.exit_code == 128 + number
-    assert not list(tmp_path.iterdir())
+    assert not list(folder.iterdir())
 
 
-async def test_a_benchmark_that_is_ended_while_it_writes_leaves_no_half_file(monkeypatch, tmp_path):
+async def test_a_benchmark_that_is_ended_while_it_writes_leaves_no_half_file(monkeypatch, folder):
     """A thread cannot be stopped: its file would come after everything was taken away."""
-    write, writing = type(tmp_path).write_text, asyncio.Event()
+    write, writing = type(folder).write_text, asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def slowly(path, text, **options):
@@ -69,19 +72,14 @@ async def test_a_benchmark_that_is_ended_while_it_writes_leaves_no_half_file(mon
         time.sleep(0.2)
         return write(path, text, **options)
 
-    @asynccontextmanager
-    async def target(*_):
-        yield BenchTarget(Live(), "nats://h:1", tmp_path, {"n": 0})
-
-    monkeypatch.setattr(sys.modules[bench.__module__], "_target", target)
-    monkeypatch.setattr(type(tmp_path), "write_text", slowly)
+    monkeypatch.setattr(type(folder), "write_text", slowly)
     running = asyncio.create_task(bench(ASKED, lambda _: None))
     await asyncio.wait_for(writing.wait(), 5)
     os.kill(os.getpid(), signal.SIGTERM)
     with pytest.raises(StoppedError):
         await asyncio.wait_for(running, 5)
     await asyncio.sleep(0.3)  # a write that goes on would end by then
-    assert not list(tmp_path.iterdir())
+    assert not list(folder.iterdir())
 
 
 async def test_a_second_signal_does_not_break_off_the_cleaning():
@@ -146,15 +144,18 @@ def start():
         yield begin
 
 
+def of(data_dir: Path) -> dict[str, str]:
+    return {"SLUICE_SIMULATED_HARDWARE": f"{data_dir}/hardware/n.json"}
+
+
 def test_only_the_daemons_of_this_data_directory_are_ended(start, tmp_path: Path):
     """Another system's daemons, or a tenant's own process, would be killed by somebody else's Ctrl-C."""
     mine, other = tmp_path / "data", tmp_path / "data-2"
-    daemon = start("nvidia-cuda-mps-control", SLUICE_SIMULATED_HARDWARE=f"{mine}/hardware/n.json")
-    server = start("nvidia-cuda-mps-server", SLUICE_SIMULATED_HARDWARE=f"{mine}/hardware/n.json")
+    daemon, server = start("nvidia-cuda-mps-control", **of(mine)), start("nvidia-cuda-mps-server", **of(mine))
     spared = [
-        start("nvidia-cuda-mps-control", SLUICE_SIMULATED_HARDWARE=f"{other}/hardware/n.json"),
+        start("nvidia-cuda-mps-control", **of(other)),
         start("nvidia-cuda-mps-control"),
-        start("train.py", SLUICE_SIMULATED_HARDWARE=f"{mine}/hardware/n.json"),
+        start("train.py", **of(mine)),
     ]
     assert power_off(mine)
     assert (daemon.wait(10), server.wait(10)) == (-9, -9)
@@ -175,7 +176,7 @@ def test_it_waits_for_an_agent_that_could_still_start_a_daemon(start, tmp_path: 
 
 def test_the_end_of_its_input_ends_the_daemons_and_a_ctrl_c_does_not(start, tmp_path: Path):
     """Ctrl-C goes to all of a terminal: the machine must not be off before its agents have stopped."""
-    daemon = start("nvidia-cuda-mps-control", SLUICE_SIMULATED_HARDWARE=f"{tmp_path}/hardware/n.json")
+    daemon = start("nvidia-cuda-mps-control", **of(tmp_path))
     program = switch(tmp_path)
     deadline = time.monotonic() + 10
     while not ignores(program.pid, signal.SIGINT):

@@ -58,26 +58,21 @@ def test_only_the_pod_watcher_is_told_of_the_limits_file():
     assert not [name for launch in launches(wanted()) for name in launch.variables if "LIMITS" in name]
 
 
-def test_only_agents_are_told_where_mps_daemons_keep_their_sockets():
-    """Another service refuses a setting that it does not know."""
-    settings = [
-        launch for launch in launches(wanted(mps_dir="/tmp/short")) if any("MPS" in k for k in launch.variables)
-    ]
-    assert {launch.service for launch in settings} == {"node-agent"}
-    assert all(launch.variables["SLUICE_NODE_AGENT_MPS_DIR"] == "/tmp/short" for launch in settings)
-
-
 def test_without_a_fleet_the_agent_serves_the_gpus_of_its_machine():
     told = {launch.service: launch.variables for launch in launches(wanted(nodes=("here",), fleet_file=""))}
     assert told["node-agent"]["SLUICE_NODE_AGENT_NODES"] == "here"
     assert not [name for variables in told.values() for name in variables if name.endswith("FLEET_FILE")]
 
 
-def test_only_agents_are_told_of_the_time_quotas_library():
+@pytest.mark.parametrize(
+    ("option", "variable"),
+    [("mps_dir", "SLUICE_NODE_AGENT_MPS_DIR"), ("quota_library", "SLUICE_NODE_AGENT_QUOTA_LIBRARY")],
+    ids=["where MPS daemons keep their sockets", "the library of the time quota"],
+)
+def test_only_agents_are_told_what_is_theirs(option, variable):
     """Fractional shares would be held to no time; and another service refuses a setting that it does not know."""
-    told = [launch for launch in launches(wanted(quota_library="/q.so")) if "/q.so" in launch.variables.values()]
-    assert {launch.service for launch in told} == {"node-agent"}
-    assert {launch.variables["SLUICE_NODE_AGENT_QUOTA_LIBRARY"] for launch in told} == {"/q.so"}
+    told = [launch for launch in launches(wanted(**{option: "/x"})) if "/x" in launch.variables.values()]
+    assert {(launch.service, launch.variables[variable]) for launch in told} == {("node-agent", "/x")}
 
 
 def test_the_library_is_what_was_built_here_unless_somebody_says_otherwise(tmp_path, monkeypatch):
@@ -104,5 +99,4 @@ def test_a_pod_may_ask_for_all_gpus_of_the_largest_node():
 def test_agents_get_as_many_processes_as_there_are_cores_and_no_crowd(monkeypatch, cores, expected):
     """On two cores eight processes take turns: a burst takes longer, and each has memory of its own."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cores)))
-
     assert agent_processes() == expected

@@ -4,18 +4,19 @@ import asyncio
 import fcntl
 import os
 import stat
+from contextlib import nullcontext
 
 import pytest
+from factories.console import pod_of
 from msgspec.structs import replace
 
 from sluice.contracts.bus.events import Entry, Observed, ReadingStarted, Stream
 from sluice.contracts.ids import Incarnation, OperationId
 from sluice.contracts.manifests import ManifestLimits, read_manifests
-from sluice.contracts.messages import Bound, ContainerDevices, EvictionOrdered, Refused, RequestWithdrawn
+from sluice.contracts.messages import ContainerDevices, EvictionOrdered, Refused
 from sluice.contracts.messages import Held as Remembered
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice.contracts.request_syntax import RequestLimits
-from sluice_console.core.documents import PodDocument
 from sluice_console.core.fleet.pods import pods_document
 from sluice_console.core.run_request import (
     RunRequest,
@@ -36,10 +37,13 @@ from sluice_console.shell.run.run import RunOptions, check
 GIVEN = ContainerDevices(container="command", visible_devices="MIG-1")
 
 
-def asked(**sizes):
+def manifest(environ=None, **sizes):
+    return manifest_of(RunRequest(**sizes), namespace="ns", name="n", uid=7, node="", environ=environ or {})
+
+
+def asked(environ=None, **sizes):
     """The claim that a manifest of these options makes, as the pod-watcher reads it."""
-    text = manifest_of(RunRequest(**sizes), namespace="ns", name="n", uid=7, node="", environ={})
-    (pod,) = read_manifests("a.yaml", text, limits=ManifestLimits(), asks=RequestLimits(8))
+    (pod,) = read_manifests("a.yaml", manifest(environ, **sizes), limits=ManifestLimits(), asks=RequestLimits(8))
     assert pod.refusal is None, pod.refusal
     (claim,) = pod.ask.claims
     return claim
@@ -90,8 +94,7 @@ def test_a_command_starts_only_on_what_the_source_of_its_pod_remembers(make):
     ],
 )
 def test_what_cannot_be_asked_for_names_the_option(sizes, words):
-    text = manifest_of(RunRequest(**sizes), namespace="default", name="n", uid=0, node="", environ={})
-    why = why_refused("the ask", text)
+    why = why_refused("the ask", manifest(**sizes))
     assert words in why
     assert "sluice.dev" not in why
 
@@ -99,8 +102,8 @@ def test_what_cannot_be_asked_for_names_the_option(sizes, words):
 @pytest.mark.parametrize("field", ["sluice.dev/gpus", "gpus"])
 def test_what_the_system_refuses_names_the_option_too(make, field):
     """How many GPUs a pod may have is known to the pod-watcher, or to the allocator."""
-    many = {"message": "more than any node", "field": field, "value": "99", "allowed": "1 to 8"}
-    refusal = Refusal(reason=RefusalReason.TOO_LARGE, **many)
+    why = {"reason": RefusalReason.TOO_LARGE, "message": "more than any node"}
+    refusal = Refusal(**why, field=field, value="99", allowed="1 to 8")
     refused = Refused(request=make.request, request_revision=1, refusal=refusal)
     (pod,) = pods_document(make.fleet_state(request=make.asked(), binding=refused)).pods
     assert why_not(pod) == "refused: --gpus = '99': more than any node (allowed: 1 to 8)"
@@ -109,24 +112,16 @@ def test_what_the_system_refuses_names_the_option_too(make, field):
 def test_the_callers_say_on_the_driver_is_asked_for_as_a_pods_is():
     """A renderer would be told that it may compute, whatever it was started with."""
     environ = {"NVIDIA_DRIVER_CAPABILITIES": "compute,graphics", "HOME": "/h"}
-    text = manifest_of(RunRequest(), namespace="default", name="n", uid=0, node="", environ=environ)
-    (found,) = read_manifests("f", text, limits=ManifestLimits(), asks=RequestLimits())
-    assert [claim.driver_capabilities for claim in found.ask.claims] == ["compute,graphics"]
-    assert "/h" not in text
-    wrong = manifest_of(
-        RunRequest(), namespace="default", name="n", uid=0, node="", environ={"NVIDIA_DRIVER_CAPABILITIES": "grafics"}
-    )
+    assert asked(environ).driver_capabilities == "compute,graphics"
+    assert "/h" not in manifest(environ)
+    wrong = manifest({"NVIDIA_DRIVER_CAPABILITIES": "grafics"})
     assert "did you mean graphics?" in why_refused("the ask", wrong)
 
 
 def test_the_callers_own_devices_are_not_the_commands():
     """A variable that was left over would show it another tenant's GPU, or another daemon."""
-    before = {
-        "HOME": "/h",
-        "CUDA_VISIBLE_DEVICES": "0",
-        "CUDA_MPS_PIPE_DIRECTORY": "/mine",
-        "NVIDIA_VISIBLE_DEVICES": "all",
-    }
+    others = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_MPS_PIPE_DIRECTORY": "/mine", "NVIDIA_VISIBLE_DEVICES": "all"}
+    before = {"HOME": "/h"} | others
     assert environment_on(GIVEN, before, request="r") == {
         "HOME": "/h",
         "NVIDIA_VISIBLE_DEVICES": "MIG-1",
@@ -138,23 +133,14 @@ def test_the_callers_own_devices_are_not_the_commands():
         GIVEN, mps_pipe_directory="/p", mps_log_directory="/l", active_thread_percentage=20, pinned_memory_limit="0=1M"
     )
     told = environment_on(share, before, request="r")
-    assert told["CUDA_MPS_PIPE_DIRECTORY"] == "/p"
-    assert told["CUDA_MPS_LOG_DIRECTORY"] == "/l"
-    assert told["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "20"
-    assert told["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=1M"
-
-
-def pod(state, message, **fields):
-    return PodDocument(
-        request="r", namespace="ns", name="n", origin="a", source="folder", state=state, message=message, revision=1,
-        **fields,
-    )  # fmt: skip
+    assert (told["CUDA_MPS_PIPE_DIRECTORY"], told["CUDA_MPS_LOG_DIRECTORY"]) == ("/p", "/l")
+    assert (told["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], told["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]) == ("20", "0=1M")
 
 
 def test_who_waits_reads_why():
     assert standing_text(None) == "the request is not read yet"
-    assert standing_text(pod("waiting", "waits: 4 x A100: full")) == "waits: 4 x A100: full"
-    assert standing_text(pod("making", "its slice is being made on a")) == "its slice is being made on a"
+    assert standing_text(pod_of(state="waiting", message="waits: 4 x A100: full")) == "waits: 4 x A100: full"
+    assert standing_text(pod_of(state="making", message="is being made on a")) == "is being made on a"
 
 
 @pytest.mark.parametrize(
@@ -185,23 +171,18 @@ def test_a_named_system_needs_its_folder(tmp_path, monkeypatch):
         with pytest.raises(RunError, match="is no folder"):
             target_system.named("nats://127.0.0.1:1", nowhere, "")
     assert target_system.named("nats://127.0.0.1:1", tmp_path, "n").node == "n"
-    announce(
-        RunningSystem(
-            pid=os.getpid(), nats_url="nats://127.0.0.1:1", inventory_grpc="", data_dir=str(tmp_path),
-            pods_dir=str(tmp_path), nodes=("gpu-1",), started_at="", simulated=False,
-        )
-    )  # fmt: skip
+    here = {"pid": os.getpid(), "nats_url": "nats://127.0.0.1:1", "data_dir": str(tmp_path), "pods_dir": str(tmp_path)}
+    announce(RunningSystem(**here, inventory_grpc="", nodes=("gpu-1",), started_at="", simulated=False))
     found = target_system.named("nats://127.0.0.1:1", None, "")
     assert (found.pods_dir, found.node) == (tmp_path, "gpu-1")
 
 
 def test_waiting_is_one_line_on_a_terminal_and_a_line_per_change_elsewhere(capsys):
     """A log of a thousand equal lines hides the one that counts."""
-    plain, live = RunProgress(on_terminal=False), RunProgress(on_terminal=True)
-    for said in (plain, live):
-        said.progress("waits: a")
-        said.progress("waits: a")
-        said.progress("waits: b")
+    for on_terminal in (False, True):
+        said = RunProgress(on_terminal=on_terminal)
+        for words in ("waits: a", "waits: a", "waits: b"):
+            said.progress(words)
         said.close()
     clear = "\r\x1b[K"
     expected = "sluice run: waits: a\nsluice run: waits: b\n"
@@ -213,14 +194,12 @@ def test_waiting_is_one_line_on_a_terminal_and_a_line_per_change_elsewhere(capsy
     assert capsys.readouterr().err == "sluice run: no\n"
 
 
-async def test_a_slice_that_is_taken_away_is_heard_of_once_with_why():
+async def test_a_slice_that_is_taken_away_is_heard_of_once_with_why(make):
     """A command that goes on would be on somebody else's."""
     warned = []
-    held = HeldSlice(pod("bound", "has it", containers=(GIVEN,), warnings=("old",)), warned.append)
-    bound = Bound(
-        request="r", request_revision=1, allocation="a", node="n", revision=2, ticket="t",
-        containers=(replace(GIVEN, visible_devices="MIG-2"),), warnings=("old", "the daemon died"),
-    )  # fmt: skip
+    held = HeldSlice(pod_of("r", containers=(GIVEN,), warnings=("old",)), warned.append)
+    made_again = replace(GIVEN, visible_devices="MIG-2")
+    bound = make.bound(request="r", revision=2, containers=(made_again,), warnings=("old", "the daemon died"))
 
     def hear(message):
         entry = Entry("sluice.binding.r", 1, OperationId("o"), message)
@@ -235,7 +214,7 @@ async def test_a_slice_that_is_taken_away_is_heard_of_once_with_why():
     ]
     hear(EvictionOrdered(request="r", cause="of another life of the bus", incarnation=Incarnation("1")))
     hear(EvictionOrdered(request="r", cause="drained", incarnation=Incarnation("2")))
-    hear(RequestWithdrawn(revision=1, source="folder", cause="pod gone"))
+    hear(make.withdrawn())
     async with asyncio.timeout(1):
         assert await held._taken == "it is evicted: drained"
 
@@ -255,10 +234,8 @@ def test_no_second_agent_hands_out_the_same_gpus(tmp_path, command, environment,
     (tmp_path / "4711" / "cmdline").write_bytes(command)
     if environment is not None:
         (tmp_path / "4711" / "environ").write_bytes(environment)
-    if refused:
-        with pytest.raises(RunError, match=r"process 4711\) hands out the GPUs of this machine already"):
-            target_system._check_nobody_hands_them_out(tmp_path)
-    else:
+    why = r"process 4711\) hands out the GPUs of this machine already"
+    with pytest.raises(RunError, match=why) if refused else nullcontext():
         target_system._check_nobody_hands_them_out(tmp_path)
 
 

@@ -6,15 +6,16 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from factories.console import pod_of, usage_of
 
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
+from sluice.contracts.ids import NodeName
 from sluice.contracts.pb import inventory_pb2 as pb
 from sluice.contracts.reasons import WaitReason
-from sluice.contracts.slice_usage import NodeUsage, SliceUsage
-from sluice_console.core.documents import PodDocument
+from sluice.contracts.slice_usage import NodeUsage
 from sluice_console.core.web.charts import STEPS_MAX, TEAMS_MAX, chart_document
 from sluice_console.shell.web.app import STATIC, span_of
 from sluice_console.shell.web.reports import Span
@@ -75,10 +76,7 @@ def test_teams_beyond_the_colours_are_summed_up():
     ],
 )
 def test_a_span_that_is_none_is_named(query, wanted):
-    if isinstance(wanted, str):
-        with pytest.raises(ValueError, match=wanted):
-            span_of(query)
-    else:
+    with pytest.raises(ValueError, match=wanted) if isinstance(wanted, str) else nullcontext():
         assert span_of(query) == wanted
 
 
@@ -94,7 +92,6 @@ def test_the_scripts_find_place_and_keep_what_they_should(tmp_path):
     (tmp_path / "package.json").write_text(json.dumps({"type": "module"}))
     files = sorted((tmp_path / "scripts").glob("*.test.mjs"))
     (tmp_path / "all.js").write_text("".join(f'import "./scripts/{file.name}";\n' for file in files))
-    assert NODE is not None
     done = subprocess.run(
         [NODE, "all.js"], cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False
     )  # one process: the runner would start one for each file
@@ -125,29 +122,6 @@ def test_every_wait_reason_has_words_on_the_page():
     assert [reason.value for reason in WaitReason if f"  {reason.value}: " not in words] == []
 
 
-def pod(request: str, node: str = "gpu-1") -> PodDocument:
-    facts = {"namespace": "a", "name": request, "origin": "", "source": "s", "message": "", "revision": 1}
-    return PodDocument(request=request, state="bound", node=node, **facts)
-
-
-def used(request: str, idle_s: float | None = None) -> SliceUsage:
-    return SliceUsage(
-        allocation=AllocationId(f"a-{request}"),
-        request=RequestId(request),
-        namespace="a",
-        name=request,
-        containers=("main",),
-        gpu=GpuUuid("GPU-1"),
-        device="MIG-1",
-        profile="1g.5gb",
-        mode="exclusive",
-        memory_mib=4864,
-        busy_percent=5.0,
-        age_s=1.0,
-        idle_s=idle_s,
-    )
-
-
 class Agents:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
@@ -157,42 +131,45 @@ class Agents:
         """Two pods are on each node; one node does not answer."""
         self.asked += endpoints.items()
         await asyncio.sleep(0)
-        both = (used("one"), used("two", idle_s=7200.0))
+        both = (usage_of("one"), usage_of("two", idle_s=7200.0))
         found = {node: NodeUsage(node=NodeName(node), every_s=30.0, slices=both) for node in endpoints}
         return found | {node: "UNAVAILABLE: no server is there" for node in endpoints if node == "gone"}
 
 
-async def test_an_answer_counts_for_some_seconds_for_everybody_who_looks():
+@pytest.fixture
+def agents() -> Agents:
+    return Agents()
+
+
+@pytest.fixture
+def usages(agents) -> Usages:
+    return Usages(agents.ask, lambda: agents.now)
+
+
+async def test_an_answer_counts_for_some_seconds_for_everybody_who_looks(agents, usages):
     """A page left open by a hundred people would ask an agent all day."""
-    agents = Agents()
-    usages = Usages(agents.ask, lambda: agents.now)
-    found = await asyncio.gather(*(usages.of(pod(name), "host:1") for name in ("one", "two") * 50))
+    found = await asyncio.gather(*(usages.of(pod_of(name, node="gpu-1"), "host:1") for name in ("one", "two") * 50))
     assert agents.asked == [("gpu-1", "host:1")]
     assert [[each.request for each in document.slices] for document in found[:2]] == [["one"], ["two"]]
     agents.now += COUNTS_FOR_S
-    await usages.of(pod("one"), "host:1")
+    await usages.of(pod_of("one", node="gpu-1"), "host:1")
     assert len(agents.asked) == 2
 
 
-async def test_an_agent_that_does_not_answer_is_said_to():
-    agents = Agents()
-    document = await Usages(agents.ask, lambda: agents.now).of(pod("one", "gone"), "host:1")
+async def test_an_agent_that_does_not_answer_is_said_to(usages):
+    document = await usages.of(pod_of("one", node="gone"), "host:1")
     assert (document.slices, document.silent) == ((), {"gone": "UNAVAILABLE: no server is there"})
 
 
-async def test_answers_of_nodes_without_end_do_not_fill_the_memory():
+async def test_answers_of_nodes_without_end_do_not_fill_the_memory(usages):
     """A server that runs for months has seen every node there ever was."""
-    agents = Agents()
-    usages = Usages(agents.ask, lambda: agents.now)
     for number in range(KEPT_MAX + 10):
-        await usages.of(pod("one", f"gpu-{number}"), "host:1")
+        await usages.of(pod_of("one", node=f"gpu-{number}"), "host:1")
     assert len(usages._nodes) == KEPT_MAX
     assert not usages._nodes._asking
 
 
-async def test_what_is_idle_is_asked_of_all_agents_once_a_minute():
-    agents = Agents()
-    usages = Usages(agents.ask, lambda: agents.now)
+async def test_what_is_idle_is_asked_of_all_agents_once_a_minute(agents, usages):
     endpoints = {"gpu-1": "host:1", "gone": "host:2"}
     found, _ = await asyncio.gather(usages.idle(endpoints.copy), usages.idle(endpoints.copy))
     assert ([each.request for each in found.slices], list(found.silent)) == (["two"], ["gone"])

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,69 +14,61 @@ from sluice_console.shell.web import feed as feed_module
 from sluice_console.shell.web.feed import Feed
 from sluice_console.shell.web.hub import Hub
 
-
-@dataclass
-class Connection:
-    connected: bool = True
-    unread_s: float = 0.0
-
-
-def seen(stream, subject, message, sequence=1):
-    return Observed(stream, Entry(subject, sequence, OperationId("o"), message))
-
-
 BOTH = (Stream.BOOK, Stream.STATE)
 
 
-async def read(live):
-    await live.apply([ReadingStarted(each, Incarnation("1")) for each in BOTH])
-    await live.apply([ReadingCaughtUp(each) for each in BOTH])
+class Fed:
+    """A page, what feeds it, and the bus that is heard."""
+
+    def __init__(self) -> None:
+        self.board = Board()
+        self.feed = Feed(self.board, Hub(self.board))
+        self.live = LiveFleet(self.feed._heard)
+
+    async def look(self, *, connected: bool = True, unread_s: float = 0.0):
+        """How it stands with a broker of which this is known."""
+        await self.feed._look(SimpleNamespace(connected=connected, unread_s=unread_s), self.live)
+        return json.loads(bytes(dict(self.board.picture()[1])["bus"]))
+
+    async def begin(self, *streams: Stream, life: str = "1") -> None:
+        await self.live.apply([ReadingStarted(each, Incarnation(life)) for each in streams])
+
+    async def end(self, *streams: Stream) -> None:
+        await self.live.apply([ReadingCaughtUp(each) for each in streams])
+
+    async def read(self) -> None:
+        await self.begin(*BOTH)
+        await self.end(*BOTH)
+
+    async def hear(self, subject, message, sequence=1) -> None:
+        await self.live.apply([Observed(Stream.STATE, Entry(subject, sequence, OperationId("o"), message))])
 
 
 @pytest.fixture
-def fed():
-    board = Board()
-    feed = Feed(board, Hub(board))
-    return board, feed, LiveFleet(feed._heard)
+def page() -> Fed:
+    return Fed()
 
 
-def standing(board):
-    return json.loads(bytes(dict(board.picture()[1])["bus"]))
-
-
-async def test_lost_is_said_at_once_and_since_when_until_it_is_live_again(fed):
-    board, feed, live = fed
-    bus = Connection()
-    await feed._look(bus, live)
-    assert standing(board)["state"] == "reading"
-    await read(live)
-    await feed._look(bus, live)
-    assert standing(board)["state"] == "live"
-    bus.connected = False
-    await feed._look(bus, live)
-    lost = standing(board)
+async def test_lost_is_said_at_once_and_since_when_until_it_is_live_again(page):
+    assert (await page.look())["state"] == "reading"
+    await page.read()
+    assert (await page.look())["state"] == "live"
+    lost = await page.look(connected=False)
     assert (lost["state"], lost["message"]) == ("lost", "the broker does not answer")
-    await feed._look(bus, live)
-    assert standing(board) == lost, "since when does not move"
-    bus.connected = True
-    await feed._look(bus, live)
-    assert standing(board)["state"] == "live"
+    assert await page.look(connected=False) == lost, "since when does not move"
+    assert (await page.look())["state"] == "live"
 
 
-async def test_a_broker_that_answers_and_has_nothing_to_read_is_lost_too(fed, monkeypatch):
+async def test_a_broker_that_answers_and_has_nothing_to_read_is_lost_too(page, monkeypatch):
     """Streams that are away look like a connection that works."""
-    board, feed, live = fed
-    await read(live)
-    await live.apply([ReadingStarted(Stream.BOOK, Incarnation("1"))])
-    await feed._look(Connection(), live)
-    assert standing(board)["state"] == "live", "a second reading is nothing to tell people of"
+    await page.read()
+    await page.begin(Stream.BOOK)
+    assert (await page.look())["state"] == "live", "a second reading is nothing to tell people of"
     monkeypatch.setattr(feed_module, "UNREAD_MAX_S", -1.0)
-    await feed._look(Connection(), live)
-    assert standing(board)["message"].startswith("the broker answers, but its streams cannot be read")
+    assert (await page.look())["message"].startswith("the broker answers, but its streams cannot be read")
 
 
-async def test_a_broker_that_cannot_store_is_not_live_although_it_answers(fed, monkeypatch):
-    board, feed, live = fed
+async def test_a_broker_that_cannot_store_is_not_live_although_it_answers(page, monkeypatch):
     said = iter(["the disk is full: 1 MiB free", "the disk is full: 0 MiB free", ""])
 
     async def trouble(_url):
@@ -84,60 +76,51 @@ async def test_a_broker_that_cannot_store_is_not_live_although_it_answers(fed, m
 
     monkeypatch.setattr(feed_module, "trouble_at", trouble)
     monkeypatch.setattr(feed_module, "ASK_BROKER_S", 0.0)
-    await read(live)
-    await feed._look(Connection(), live)
-    full = standing(board)
+    await page.read()
+    full = await page.look()
     assert (full["state"], full["message"]) == ("full", "the disk is full: 1 MiB free")
     monkeypatch.setattr(feed_module, "datetime", None)  # its start is not published again with each MiB
-    await feed._look(Connection(), live)
-    assert standing(board) == full | {"message": "the disk is full: 0 MiB free"}
+    assert await page.look() == full | {"message": "the disk is full: 0 MiB free"}
     monkeypatch.undo()
-    feed._trouble = ""
-    await feed._look(Connection(), live)
-    assert standing(board)["state"] == "live"
+    page.feed._trouble = ""
+    assert (await page.look())["state"] == "live"
 
 
-async def test_a_broker_whose_streams_are_gone_is_lost_too(fed):
+async def test_a_broker_whose_streams_are_gone_is_lost_too(page):
     """Wiped while no allocator runs: the fleet that was must not look as if it were there."""
-    board, feed, live = fed
-    await read(live)
-    await feed._look(Connection(unread_s=feed_module.UNREAD_MAX_S), live)
-    assert standing(board)["state"] == "live"
-    await feed._look(Connection(unread_s=feed_module.UNREAD_MAX_S + 1), live)
-    assert standing(board)["state"] == "lost"
-    await feed._look(Connection(), live)
-    assert standing(board)["state"] == "live"
+    await page.read()
+    most_s = feed_module.UNREAD_MAX_S
+    for unread_s, state in ((most_s, "live"), (most_s + 1, "lost"), (0.0, "live")):
+        assert (await page.look(unread_s=unread_s))["state"] == state
 
 
-async def test_half_a_reading_is_never_shown_and_what_it_does_not_have_is_gone(fed, make):
+async def test_half_a_reading_is_never_shown_and_what_it_does_not_have_is_gone(page, make):
     """A wipe must take away what was, and a second reading must not empty the page first."""
-    board, feed, live = fed
-    subject = f"sluice.request.{make.request}"
-    await live.apply([ReadingStarted(each, Incarnation("1")) for each in BOTH])
-    await live.apply([seen(Stream.STATE, subject, make.asked())])
-    await feed._look(Connection(), live)
-    assert f"request/{make.request}" not in dict(board.picture()[1])
-    await live.apply([ReadingCaughtUp(each) for each in BOTH])
-    await feed._look(Connection(), live)
-    assert f"request/{make.request}" in dict(board.picture()[1])
-    await live.apply([ReadingStarted(Stream.STATE, Incarnation("2"))])
-    await feed._look(Connection(), live)
-    assert f"request/{make.request}" in dict(board.picture()[1])
-    await live.apply([ReadingCaughtUp(Stream.STATE)])
-    await feed._look(Connection(), live)
-    assert f"request/{make.request}" not in dict(board.picture()[1])
+
+    async def is_shown() -> bool:
+        await page.look()
+        return f"request/{make.request}" in dict(page.board.picture()[1])
+
+    await page.begin(*BOTH)
+    await page.hear(f"sluice.request.{make.request}", make.asked())
+    assert not await is_shown()
+    await page.end(*BOTH)
+    assert await is_shown()
+    await page.begin(Stream.STATE, life="2")
+    assert await is_shown()
+    await page.end(Stream.STATE)
+    assert not await is_shown()
 
 
-async def test_a_storm_about_one_request_is_one_change(fed, make, monkeypatch):
+async def test_a_storm_about_one_request_is_one_change(page, make, monkeypatch):
     """A page cannot be drawn a thousand times a second, and need not be."""
-    board, feed, live = fed
     monkeypatch.setattr(feed_module, "COLLECT_S", 0.0)
-    await read(live)
-    await feed._look(Connection(), live)
-    before = board.revision
+    await page.read()
+    await page.look()
+    before = page.board.revision
     for number in range(1, 1000):
-        await live.apply([seen(Stream.STATE, f"sluice.request.{make.request}", make.asked(revision=number), number)])
+        await page.hear(f"sluice.request.{make.request}", make.asked(revision=number), number)
     async with asyncio.timeout(5):
-        await feed._wait()
-    await feed._look(Connection(), live)
-    assert board.revision == before + 1
+        await page.feed._wait()
+    await page.look()
+    assert page.board.revision == before + 1

@@ -16,43 +16,20 @@ def test_a_gpu_says_how_much_of_it_is_in_use_by_whom_and_how_old_that_is(make):
     inventory = make.inventory(make.gpu_report(instances=(make.made(),)), make.slice(), stale=True)
     inventory = msgspec.structs.replace(inventory, observed_at="2026-01-01T00:00:00Z")
     fleet_state = make.fleet_state(inventory=inventory, ledger=make.grant())
-
-    assert json.loads(msgspec.json.encode(map_document(gpus_document(fleet_state).gpus))) == {
-        "version": 1,
-        "gpus": {
-            "GPU-aaaaaaaa-0000": {
-                "node": "gpu-1.example.internal",
-                "index": 0,
-                "model": "NVIDIA A100-SXM4-40GB",
-                "fraction_in_use": 0.5,
-                "slots": [
-                    {
-                        "start": 4,
-                        "size": 4,
-                        "state": "ready",
-                        "profile": "3g.20gb",
-                        "uuid": "MIG-1",
-                        "allocation": "run1-1_alloc_1",
-                        "request": "run1-1",
-                        "owner": "default/train",
-                        "memory_mib": 0,
-                    }
-                ],
-                "observed_at": "2026-01-01T00:00:00Z",
-                "stale": True,
-            }
-        },
-    }
+    place = {"start": 4, "size": 4, "state": "ready", "profile": "3g.20gb", "uuid": "MIG-1", "memory_mib": 0}
+    whose = {"allocation": "run1-1_alloc_1", "request": "run1-1", "owner": "default/train"}
+    gpu = {"node": "gpu-1.example.internal", "index": 0, "model": "NVIDIA A100-SXM4-40GB", "fraction_in_use": 0.5}
+    gpu |= {"slots": [place | whose], "observed_at": "2026-01-01T00:00:00Z", "stale": True}
+    document = json.loads(msgspec.json.encode(map_document(gpus_document(fleet_state).gpus)))
+    assert document == {"version": 1, "gpus": {"GPU-aaaaaaaa-0000": gpu}}
 
 
 def test_each_share_of_a_home_is_a_slot(make):
     shares = [make.slice(make.shared(f"{name}_1", name)) for name in ("one", "two")]
     fleet_state = make.fleet_state(inventory=make.inventory(make.gpu_report(instances=(make.made(),)), *shares))
     (gpu,) = map_document(gpus_document(fleet_state).gpus).gpus.values()
-    assert [(slot.owner, slot.start, slot.size, slot.memory_mib) for slot in gpu.slots] == [
-        ("default/one", 4, 4, 4096),
-        ("default/two", 4, 4, 4096),
-    ]
+    slots = [(slot.owner, slot.start, slot.size, slot.memory_mib) for slot in gpu.slots]
+    assert slots == [("default/one", 4, 4, 4096), ("default/two", 4, 4, 4096)]
 
 
 @pytest.mark.parametrize(
@@ -89,8 +66,7 @@ def test_its_own_names_and_addresses_are_answered(host):
 def test_a_name_that_was_made_to_point_here_is_not_answered(host):
     """DNS rebinding: a page of evil.example would be let read what the browser takes for its own."""
     refused = ask(host=host)
-    assert refused.status == 421
-    assert host in refused.why
+    assert (refused.status, host in refused.why) == (421, True)
 
 
 @pytest.mark.parametrize("host", ["", "a b", "[::1", "[::1]x", "a:b", "a:123456", "ä", "x" * 300, "[evil]:1", "a/b"])
@@ -103,14 +79,10 @@ def test_a_host_that_is_none_is_told_so(host):
     ("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", None), ("none", None)]
 )
 def test_another_pages_script_does_not_use_up_the_streams(site, status):
-    """It could read nothing, but no one else could watch."""
+    """It could read nothing, but no one else could watch. Only data is guarded by whose page asks: links may be."""
     refused = ask(is_data=True, path="/api/stream", sec_fetch_site=site)
     assert (refused.status if refused else None) == status
-
-
-def test_a_link_from_another_page_opens_the_page():
-    """Only data is guarded by whose page asks: links may point here."""
-    assert ask(sec_fetch_site="cross-site") is None
+    assert ask(sec_fetch_site=site) is None
 
 
 def test_a_path_without_end_is_refused():

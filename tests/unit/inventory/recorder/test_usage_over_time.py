@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from factories.inventory import NODE, gpu_report, known
 from factories.scheduling.allocator import asked
+from factories.words import booking_of
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
@@ -29,35 +30,15 @@ from sluice_inventory.shell.metrics import UseMetrics
 
 BEGIN = 1_800_000_000 // 900 * 900
 MODEL = "NVIDIA A100-SXM4-40GB"
-HALF = msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-1"), profile="3g.20gb", start=0, size=4)
 WHOLE = msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-1"), profile=None, start=0, size=8)
-SHARE = msg.DeviceGrant(
-    container="main",
-    gpu=GpuUuid("GPU-1"),
-    profile=None,
-    start=0,
-    size=8,
-    share=msg.Share(mode="mps", uid=1000, memory_mib=10240),
-)
+HALF = replace(WHOLE, profile="3g.20gb", size=4)
+SHARE = replace(WHOLE, share=msg.Share(mode="mps", uid=1000, memory_mib=10240))
 GPUS_OF = {HALF: 0.5, WHOLE: 1.0, SHARE: 0.25}
 
 
-def booking(pod: str, device: msg.DeviceGrant, namespace: str) -> msg.Booking:
-    return msg.Booking(
-        allocation=AllocationId(f"{pod}-a"),
-        request=RequestId(pod),
-        request_revision=1,
-        source=SourceName("s"),
-        owner="uid",
-        namespace=namespace,
-        name=pod,
-        node=NODE,
-        devices=(device,),
-    )
-
-
 def grant(pod: str, device: msg.DeviceGrant = HALF, namespace: str = "lab") -> msg.Grant:
-    return msg.Grant(revision=1, incarnation=Incarnation("1"), booking=booking(pod, device, namespace))
+    booking = booking_of(f"{pod}-a", NODE, (device,), request=RequestId(pod), namespace=namespace)
+    return msg.Grant(revision=1, incarnation=Incarnation("1"), booking=booking)
 
 
 def closed(pod: str) -> msg.Closed:
@@ -65,15 +46,8 @@ def closed(pod: str) -> msg.Closed:
 
 
 def bound(pod: str) -> msg.Bound:
-    return msg.Bound(
-        request=RequestId(pod),
-        request_revision=1,
-        allocation=AllocationId(f"{pod}-a"),
-        node=NODE,
-        revision=1,
-        ticket="t",
-        containers=(),
-    )
+    about = {"request": RequestId(pod), "request_revision": 1, "allocation": AllocationId(f"{pod}-a"), "node": NODE}
+    return msg.Bound(**about, revision=1, ticket="t", containers=())
 
 
 def asks(pod: str, namespace: str = "default"):
@@ -182,12 +156,9 @@ def test_a_lead_reads_the_same_after_minutes_became_quarters(tmp_path):
 
 
 def test_a_resized_share_counts_with_its_new_size_from_then_on(recording):
-    small = grant("p", SHARE)
-    large = grant("p", msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-1"), profile=None, start=0, size=8))
-    recording.hear(small, "p", BEGIN)
-    recording.hear(bound("p"), "p", BEGIN + 1)
-    recording.hear(large, "p", BEGIN + 1800)
-    recording.hear(bound("p"), "p", BEGIN + 1801)
+    for device, at in ((SHARE, BEGIN), (WHOLE, BEGIN + 1800)):
+        recording.hear(grant("p", device), "p", at)
+        recording.hear(bound("p"), "p", at + 1)
     recording.until(BEGIN + 3600)
     row = recording.rows("namespace")["lab"]
     assert row.gpu_hours == pytest.approx(0.25 / 2 + 1.0 / 2)
@@ -218,8 +189,7 @@ def test_requests_of_a_lost_history_stop_waiting_unless_they_show_themselves(rec
     recording.hear(msg.RequestWithdrawn(revision=2, source=SourceName("s"), cause="pod gone"), "there", BEGIN + 180)
     recording.until(BEGIN + 300)
     row = recording.rows("namespace")["default"]
-    assert row.waiting_pods_s == 120 + 180
-    assert row.bound == 0
+    assert (row.waiting_pods_s, row.bound) == (120 + 180, 0)
 
 
 def test_a_grant_that_is_stored_before_its_request_counts_as_bound_and_waits_for_nothing(recording):
