@@ -126,8 +126,7 @@ def test_the_largest_profile_is_the_whole_gpu(model: GpuModel) -> None:
 )
 def test_a_model_is_found_by_any_of_its_names(name: str, key: str) -> None:
     """Drivers of different age, and people, spell one GPU differently."""
-    found = find_model(name)
-    assert found.key == key
+    assert find_model(name).key == key
 
 
 def test_no_name_means_two_models() -> None:
@@ -145,7 +144,6 @@ def test_no_name_means_two_models() -> None:
 def test_what_is_wrong_with_a_layout_is_said_in_words() -> None:
     """An agent that must refuse a placement shows the operator why."""
     a30 = find_model("a30-24gb")
-    assert a30 is not None
     me, other = Instance("1g.6gb+me", 0, 1), Instance("2g.12gb+me", 2, 2)
     assert illegal_reason(a30, [me, other]) == "2 JPEG engines are used and there are 1"
     assert illegal_reason(a30, [me, me]) == "1g.6gb+me at 0:1 overlaps another instance"
@@ -154,11 +152,8 @@ def test_what_is_wrong_with_a_layout_is_said_in_words() -> None:
     assert illegal_reason(a30, [me]) is None
 
 
-LAYOUTS = {"a30-24gb": 76, "rtx-pro-6000-blackwell-96gb": 717}
-SEVEN_SLICE_LAYOUTS = 2319
-STATES = {"a30-24gb": 48, "rtx-pro-6000-blackwell-96gb": 142}
-SEVEN_SLICE_STATES = 709
-
+LAYOUTS_AND_STATES = {"a30-24gb": (76, 48), "rtx-pro-6000-blackwell-96gb": (717, 142)}
+OF_SEVEN_SLICES = (2319, 709)
 JudgeOf = Callable[[GpuModel], Any]
 
 
@@ -187,16 +182,15 @@ def _check_every_layout(judge: Any, table: TransitionTable) -> set[int]:
     return states
 
 
-@pytest.mark.parametrize("model", mig_models(), ids=lambda model: model.key)
+@every_model_with_mig
 def test_no_layout_of_any_model_is_misjudged(model: GpuModel, judge_of: JudgeOf) -> None:
     """A slice granted that hardware cannot hold, refused though it fits, or lost when destroyed: none exists."""
     judge = judge_of(model)
-    assert len(judge.layouts) == LAYOUTS.get(model.key, SEVEN_SLICE_LAYOUTS)
     states = _check_every_layout(judge, table_of(model))
-    assert len(states) == STATES.get(model.key, SEVEN_SLICE_STATES)
+    assert (len(judge.layouts), len(states)) == LAYOUTS_AND_STATES.get(model.key, OF_SEVEN_SLICES)
 
 
-@pytest.mark.parametrize("model", mig_models(), ids=lambda model: model.key)
+@every_model_with_mig
 def test_what_does_not_fit_is_never_called_legal(model: GpuModel, judge_of: JudgeOf) -> None:
     """One instance too many on any layout would be a grant that the driver refuses."""
     judge = judge_of(model)
