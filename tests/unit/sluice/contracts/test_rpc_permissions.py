@@ -26,12 +26,7 @@ EXPECTED = {
     "/grpc.health.v1.Health/Check": {"allocator", "inventory", "web", *PEOPLE},
 }
 """Repeated by hand: a change of rights is made in two places, or it is a mistake."""
-WHO = {
-    "allocator": "allocator.sluice.internal",
-    "inventory": "inventory.sluice.internal",
-    "console": "console.sluice.internal",
-    "operator": "operator.sluice.internal",
-    "web": "web.sluice.internal",
+WHO = {name: f"{name}.sluice.internal" for name in ("allocator", "inventory", "console", "operator", "web")} | {
     "an agent": "gpu-1.node.sluice.internal",
     "a node called inventory": "inventory.node.sluice.internal",
     "somebody's own domain": "inventory.example.internal",
