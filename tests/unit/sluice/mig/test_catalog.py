@@ -12,8 +12,6 @@ from sluice.mig.layout import Instance, fits, illegal_reason, is_legal
 from sluice.mig.model import Engines, GpuModel, Placement, Profile
 from sluice.mig.transition_table import TransitionTable, table_of
 
-EMPTY_TOTALS = {"a30-24gb": 9, "rtx-pro-6000-blackwell-96gb": 23}
-
 every_model = pytest.mark.parametrize("model", catalog(), ids=lambda model: model.key)
 every_model_with_mig = pytest.mark.parametrize("model", mig_models(), ids=lambda model: model.key)
 SEEN = ("a100-40gb", "a100-80gb", "a30-24gb", "h100-sxm-80gb", "h100-pcie-80gb", "h100-nvl-94gb", "gh200-96gb")
@@ -83,7 +81,7 @@ def test_the_most_instances_listed_is_what_the_rule_gives(model: GpuModel) -> No
     table = table_of(model)
     empty = table.creatable(table.empty)
     assert empty == {profile.name: profile.max_instances for profile in model.profiles}
-    assert sum(empty.values()) == EMPTY_TOTALS.get(model.key, 19)
+    assert sum(empty.values()) == {"a30-24gb": 9, "rtx-pro-6000-blackwell-96gb": 23}.get(model.key, 19)
 
 
 @every_model_with_mig
@@ -92,9 +90,8 @@ def test_the_largest_profile_is_the_whole_gpu(model: GpuModel) -> None:
     largest = model.largest
     assert model.engines == largest.engines
     assert largest.placements[0].size == model.memory_slices
-    whole = Instance(largest.name, 0, model.memory_slices)
     table = table_of(model)
-    assert table.creatable_total(table.state([whole])) == 0
+    assert table.creatable_total(table.state([Instance(largest.name, 0, model.memory_slices)])) == 0
 
 
 @pytest.mark.parametrize(
@@ -131,12 +128,8 @@ def test_a_model_is_found_by_any_of_its_names(name: str, key: str) -> None:
 
 def test_no_name_means_two_models() -> None:
     """An ambiguous name would find whichever model came last."""
-    shared = {
-        name: [model.key for model in find_models(name)]
-        for model in catalog()
-        for name in (model.key, *model.product_names)
-        if len(find_models(name)) > 1
-    }
+    names = [name for model in catalog() for name in (model.key, *model.product_names)]
+    shared = {name: [model.key for model in find_models(name)] for name in names if len(find_models(name)) > 1}
     assert shared == {"NVIDIA GB200": ["gb200-186gb", "gb200-189gb"]}
     assert all(find_model(model.key) is model for model in catalog())
 
@@ -201,18 +194,11 @@ def test_what_does_not_fit_is_never_called_legal(model: GpuModel, judge_of: Judg
         for placed in placements:
             expected = placed not in layout and layout | {placed} in judge.layouts
             assert fits(model, instances, Instance(*placed)) is expected
+        taken = {n for _, start, size in layout for n in range(start, start + size)}
         for profile in model.profiles:
-            free = [p for p in placements if p[0] == profile.name and _is_free(layout, p)]
-            fitting = bool(judge.places(layout, profile.name))
-            assert table.why_not(table.state(instances), profile.name) == (
-                None if fitting else "engines" if free else "slices"
-            )
-
-
-def _is_free(layout: frozenset[tuple[str, int, int]], placed: tuple[str, int, int]) -> bool:
-    """Whether none of the slices of `placed` is occupied."""
-    taken = {n for _, start, size in layout for n in range(start, start + size)}
-    return taken.isdisjoint(range(placed[1], placed[1] + placed[2]))
+            free = [p for p in placements if p[0] == profile.name and taken.isdisjoint(range(p[1], p[1] + p[2]))]
+            why_not = None if judge.places(layout, profile.name) else "engines" if free else "slices"
+            assert table.why_not(table.state(instances), profile.name) == why_not
 
 
 @st.composite
