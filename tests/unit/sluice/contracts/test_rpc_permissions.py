@@ -14,15 +14,9 @@ EXPECTED = {
     f"{AGENT}/GetHealth": {"inventory", *PEOPLE},
     f"{AGENT}/GetUsage": {"web", "inventory", *PEOPLE},
     f"{CONTROL}/ReleaseQuarantine": set(),
-    f"{INVENTORY}/ListGpus": PEOPLE,
-    f"{INVENTORY}/GetAllocationMap": PEOPLE,
-    f"{INVENTORY}/GetNode": PEOPLE,
-    f"{INVENTORY}/Watch": PEOPLE,
+    **{f"{INVENTORY}/{method}": PEOPLE for method in ("ListGpus", "GetAllocationMap", "GetNode", "Watch")},
     f"{INVENTORY}/Report": {"web", *PEOPLE},
-    f"{ALLOCATOR}/Simulate": PEOPLE,
-    f"{ALLOCATOR}/Explain": PEOPLE,
-    f"{ALLOCATOR}/Adjust": PEOPLE,
-    f"{ALLOCATOR}/Consolidate": PEOPLE,
+    **{f"{ALLOCATOR}/{method}": PEOPLE for method in ("Simulate", "Explain", "Adjust", "Consolidate")},
     "/grpc.health.v1.Health/Check": {"allocator", "inventory", "web", *PEOPLE},
 }
 """Repeated by hand: a change of rights is made in two places, or it is a mistake."""

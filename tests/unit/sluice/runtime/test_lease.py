@@ -1,7 +1,6 @@
 """How soon a lease is read again, on the test's clock. `conformance` tests that it has one holder."""
 
 import asyncio
-import contextlib
 import time
 
 import pytest
@@ -10,7 +9,6 @@ from factories.broker.leases import kept_in_background
 from factories.broker.memory_bus import MemoryBroker, MemoryBus
 from factories.waiting import until
 
-from sluice.contracts.bus.events import Entry, Stream
 from sluice.contracts.ids import RunId
 from sluice.runtime.bus import Answer
 from sluice.runtime.clock import SystemClock
@@ -43,17 +41,6 @@ class CountedClock:
             raise EnoughError
 
 
-class Deaf:
-    """A broker that cannot be reached."""
-
-    def answering(self, _subject: str) -> contextlib.nullcontext[None]:
-        """As every bus."""
-        return contextlib.nullcontext()
-
-    async def last(self, _stream: Stream, _subject: str) -> Entry | None:
-        raise TimeoutError
-
-
 async def kept(bus: object, sleeps: int) -> tuple[Lease, list[float]]:
     """A candidate's lease after so many reads, and how long it slept after each."""
     clock = CountedClock(sleeps)
@@ -71,7 +58,9 @@ async def test_a_holder_resumes_as_soon_as_the_broker_is_back():
 
 
 async def test_a_broker_that_is_away_is_asked_again_soon():
-    _, slept = await kept(Deaf(), 3)
+    bus = MemoryBroker().bus("allocator")
+    bus.connected = False
+    _, slept = await kept(bus, 3)
     assert slept == [RETRY_S] * 3
 
 

@@ -50,18 +50,10 @@ def config(tmp_path: Path):
 
 def test_every_type_can_be_set_from_the_environment():
     """Strings become what the field is, lists by comma."""
-    environ = {
-        "SLUICE_NODE_AGENT_NODES": "a, b.example.internal,",
-        "SLUICE_NODE_AGENT_FLEET": "/etc/fleet.toml",
-        "SLUICE_NODE_AGENT_PERIOD_S": "0.25",
-        "SLUICE_NODE_AGENT_WORKERS": "8",
-        "SLUICE_NODE_AGENT_STRICT": "true",
-        "SLUICE_NODE_AGENT_POLICY": "spread",
-        "SLUICE_NODE_AGENT_NAMES": "x,y",
-        "SLUICE_DATA_DIR": "/srv/sluice",
-        "SLUICE_NATS_URL": "nats://127.0.0.1:5222",
-        "PATH": "/bin",
-    }
+    own = {"NODES": "a, b.example.internal,", "FLEET": "/etc/fleet.toml", "PERIOD_S": "0.25", "WORKERS": "8"}
+    own |= {"STRICT": "true", "POLICY": "spread", "NAMES": "x,y"}
+    environ = {f"SLUICE_NODE_AGENT_{name}": text for name, text in own.items()}
+    environ |= {"SLUICE_DATA_DIR": "/srv/sluice", "SLUICE_NATS_URL": "nats://127.0.0.1:5222", "PATH": "/bin"}
     assert read(environ) == AgentSettings(
         nodes=("a", "b.example.internal"),
         fleet=Path("/etc/fleet.toml"),

@@ -16,21 +16,14 @@ cpu_cores = 31.5
 memory_mib = 262144
 labels = { "topology.kubernetes.io/zone" = "a" }
 gpus = [{ model = "NVIDIA A100-PCIE-40GB", count = 2, mig = true }, { model = "a30-24gb", mig = false }]
-
+faults = { in_use_times = 2, slow = 1.5, gpu_lost = true }
 [node.timing]
 create_ms = 10
 destroy_ms = 20
-
-[node.faults]
-in_use_times = 2
-slow = 1.5
-gpu_lost = true
-
 [[node]]
 name = "small"
 count = 3
 gpus = [{ model = "A30" }]
-
 [[node]]
 name = "no-gpus"
 """

@@ -198,11 +198,8 @@ GOOD = {"gpu_mem": "1048576", "gpu_sm_partition": "12"}
     ("said", "reason", "field"),
     [
         (GOOD | {"allocation_type": "NONE"}, R.INVALID_VALUE, "allocation_type"),
-        (GOOD | {"gpu_mem": "0"}, R.OUT_OF_RANGE, "gpu_mem"),
-        (GOOD | {"gpu_mem": "-1"}, R.OUT_OF_RANGE, "gpu_mem"),
-        (GOOD | {"gpu_mem": "1.5"}, R.INVALID_VALUE, "gpu_mem"),
-        (GOOD | {"gpu_mem": "9" * 30}, R.OUT_OF_RANGE, "gpu_mem"),
-        (GOOD | {"gpu_mem": "NaN"}, R.INVALID_VALUE, "gpu_mem"),
+        *((GOOD | {"gpu_mem": each}, R.OUT_OF_RANGE, "gpu_mem") for each in ("0", "-1", "9" * 30)),
+        *((GOOD | {"gpu_mem": each}, R.INVALID_VALUE, "gpu_mem") for each in ("1.5", "NaN")),
         ({"gpu_sm_partition": "12"}, R.CONTRADICTION, "gpu_sm_partition"),
         ({"gpu_mem": "1"}, R.CONTRADICTION, "gpu_mem"),
         (GOOD | {"gpu_sm_partition": "0"}, R.CONTRADICTION, "gpu_sm_partition"),
