@@ -1,8 +1,5 @@
 """The catalog, and every layout of every model in it."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -147,10 +144,9 @@ def test_what_is_wrong_with_a_layout_is_said_in_words() -> None:
 
 LAYOUTS_AND_STATES = {"a30-24gb": (76, 48), "rtx-pro-6000-blackwell-96gb": (717, 142)}
 OF_SEVEN_SLICES = (2319, 709)
-JudgeOf = Callable[[GpuModel], Any]
 
 
-def _check_every_layout(judge: Any, table: TransitionTable) -> set[int]:
+def _check_every_layout(judge, table: TransitionTable) -> set[int]:
     """Check the layout rules and the table against the judge, for every layout; returns the states met."""
     model = judge.model
     states: set[int] = set()
@@ -176,7 +172,7 @@ def _check_every_layout(judge: Any, table: TransitionTable) -> set[int]:
 
 
 @every_model_with_mig
-def test_no_layout_of_any_model_is_misjudged(model: GpuModel, judge_of: JudgeOf) -> None:
+def test_no_layout_of_any_model_is_misjudged(model: GpuModel, judge_of) -> None:
     """A slice granted that hardware cannot hold, refused though it fits, or lost when destroyed: none exists."""
     judge = judge_of(model)
     states = _check_every_layout(judge, table_of(model))
@@ -184,7 +180,7 @@ def test_no_layout_of_any_model_is_misjudged(model: GpuModel, judge_of: JudgeOf)
 
 
 @every_model_with_mig
-def test_what_does_not_fit_is_never_called_legal(model: GpuModel, judge_of: JudgeOf) -> None:
+def test_what_does_not_fit_is_never_called_legal(model: GpuModel, judge_of) -> None:
     """One instance too many on any layout would be a grant that the driver refuses."""
     judge = judge_of(model)
     table = table_of(model)
@@ -227,6 +223,6 @@ def models(draw: st.DrawFn) -> GpuModel:
 
 @settings(max_examples=150, deadline=None)
 @given(model=models())
-def test_a_gpu_nobody_has_seen_yet_is_judged_right_too(model: GpuModel, judge_of: JudgeOf) -> None:
+def test_a_gpu_nobody_has_seen_yet_is_judged_right_too(model: GpuModel, judge_of) -> None:
     """The rule is generic: a new model's live report must be enough, whatever its units and engines are."""
     _check_every_layout(judge_of(model), TransitionTable(model))

@@ -68,7 +68,6 @@ gpus = [
 
 def test_everything_that_decides_about_a_place_can_be_described() -> None:
     (node,) = parse_fleet(EVERYTHING, origin="fleet.toml").nodes
-
     assert node.labels == {"zone": "a", "sluice.dev/pool": "training"}
     assert node.taints == (Taint(key="team", value="a"), Taint(key="old", effect="NoExecute"))
     assert (node.pods, node.resources) == (20, {"example.com/nic": 4})
