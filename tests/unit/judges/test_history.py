@@ -70,6 +70,7 @@ CAME_BACK = "a came back after it was gone"
         ([made("a"), gone("a"), made("a")], CAME_BACK),
         ([bound("r-a", "a"), made("a"), gone("a")], LOST),
     ],
+    ids=["a place twice", "granted after a revoke", "bound twice", "made over another", "comes back", "lost by a pod"],
 )
 def test_each_fault_is_seen(words, blamed):
     """A place given twice, a pod bound twice, a slice made over another or lost by a living pod would pass."""
@@ -94,6 +95,7 @@ B, C = made("b", device(3)), made("c", device(4))
         # two writers: the copy of the pod's end is stored after that of its slice's, and landed before it
         [*LIVES, (6, gone("a")), (5, withdrawn("r-a"))],
     ],
+    ids=["republished", "withdrawn before", "two words of one number", "a late end", "copies of two writers"],
 )
 def test_nobody_is_blamed_where_numbers_begin_anew_or_copies_are_late(words):
     """The judge would blame an honest agent: what counts is when a word landed."""
@@ -111,6 +113,7 @@ def test_nobody_is_blamed_where_numbers_begin_anew_or_copies_are_late(words):
         # a number that two words had shows that numbers began anew
         ([*LIVES, (45, gone("a")), (45, withdrawn("r-a"))], LOST),
     ],
+    ids=["comes back", "made over another", "lost by a pod", "two words of one number"],
 )
 def test_each_fault_is_seen_where_numbers_begin_anew(words, blamed):
     assert heard(*words).violations() == [blamed]

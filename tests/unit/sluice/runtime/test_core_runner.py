@@ -318,7 +318,7 @@ async def test_a_reader_that_ends_ends_the_service(bus, run_until_failure, monke
         await run_until_failure(Made(1))
 
 
-@pytest.mark.parametrize(("drain_s", "is_answered"), [(5.0, True), (0.05, False)])
+@pytest.mark.parametrize(("drain_s", "is_answered"), [(5.0, True), (0.05, False)], ids=["answered", "given up"])
 async def test_a_stop_waits_for_a_write_under_way_and_not_for_ever(core, bus, running, drain_s, is_answered):
     """An orderly stop leaves as few unknown writes as possible; one that never ends is given up."""
     bus.hold_writes = asyncio.Event()
