@@ -169,10 +169,7 @@ def test_the_annotation_is_read_as_the_plugin_writes_it():
         assert filled_in({ANNOTATION: other}) == {}
 
 
-FAST_20 = {"fastgshare/gpu_mem": "1073741824", "fastgshare/gpu_sm_partition": "20"}
-
-
-@pytest.mark.parametrize("annotations", [{"sluice.dev/profile": "1g.5gb"}, {"main.sluice.dev/memory": "4Gi"}, FAST_20])
+@pytest.mark.parametrize("annotations", [{"sluice.dev/profile": "1g.5gb"}, {"main.sluice.dev/memory": "4Gi"}, FAST])
 @pytest.mark.parametrize(("default", "request_only"), [({GPU: "1"}, {}), ({GPU: "0"}, {}), ({}, {GPU: "1"})])
 def test_beside_an_ask_by_annotation_a_default_says_nothing(annotations, default, request_only):
     """Each pod of the namespace would be refused for two vocabularies, or for a request without a limit."""
