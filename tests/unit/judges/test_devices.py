@@ -1,5 +1,6 @@
 """The judge of devices must be able to judge: each fault is shown to it once, and a faultless run is not blamed."""
 
+import pytest
 from judges.devices import Calm, Limits, Pod, violations
 
 GPU, MIG = "GPU-1", "MIG-1"
@@ -43,83 +44,73 @@ def judged(states, words, *pods: Pod, disturbed=()) -> list[str]:
     return violations([states], words, pods, Calm(disturbed), ended_at=END_S, limits=Limits(30, 30, 180))
 
 
-def test_a_pod_that_came_and_went_is_not_blamed():
-    """Made before it was told, there while it was wanted, gone soon after."""
-    states = machine((3, [instance()]), (110, []))
-    assert judged(states, life("p"), Pod("p", 0, 100)) == []
+A_WHILE = machine((3, [instance()]), (110, []))
+P, Q = Pod("p", 0, 100), Pod("q", 0, 100)
+TWO_IN_ONE_PLACE = machine((3, [instance(start=0, size=4), instance("MIG-2", start=3)]), (9, []))
 
 
-def test_two_instances_on_one_place_are_seen():
-    states = machine((3, [instance(start=0, size=4), instance("MIG-2", start=3)]), (9, []))
-    assert judged(states, []) == [f"{GPU} of n1 has instances at (0, 4) and (3, 4) at once (at 3.000)"]
-
-
-def test_a_device_that_is_given_to_two_is_seen():
-    states = machine((3, [instance()]), (110, []))
-    pods = Pod("p", 0, 100), Pod("q", 0, 100)
-    assert judged(states, [*life("p"), *life("q")], *pods) == [f"{MIG} was given to a-p, a-q"]
+@pytest.mark.parametrize(
+    ("states", "words", "pods", "blamed"),
+    [
+        # made before it was told, there while it was wanted, gone soon after
+        (A_WHILE, life("p"), [P], []),
+        (TWO_IN_ONE_PLACE, [], [], [f"{GPU} of n1 has instances at (0, 4) and (3, 4) at once (at 3.000)"]),
+        (A_WHILE, [*life("p"), *life("q")], [P, Q], [f"{MIG} was given to a-p, a-q"]),
+        (machine((6, [instance()]), (110, [])), life("p"), [P], [f"p was bound to {MIG} before it was there"]),
+        # a slice that no pod asked for is paid for and unused
+        (machine(), [bound("p")], [], ["r-p was bound and no pod asked"]),
+        (machine(), [], [Pod("p", 0, 31)], ["p waited 31.000 s for a slice"]),
+        (machine(), [], [Pod("p", 0, 29)], []),
+    ],
+    ids=["no fault", "two in one place", "given to two", "not there", "for nobody", "waits too long", "waits"],
+)
+def test_each_fault_is_seen_and_nobody_else_is_blamed(states, words, pods, blamed):
+    """A pod whose device is another's, or not there, would count as served."""
+    assert judged(states, words, *pods) == blamed
 
 
 def test_shares_that_are_more_than_their_instance_are_seen():
     """Each pod would find less memory than it was promised."""
-    states = machine((3, [instance()]), (110, []))
-    pods = Pod("p", 0, 100), Pod("q", 0, 100)
 
     def both(memory_mib: int) -> list[str]:
         shared = [[asks(n), grant(n, memory_mib=memory_mib), ready(n), bound(n)] for n in ("p", "q")]
-        return judged(states, [word for words in shared for word in words], *pods)
+        return judged(A_WHILE, [word for words in shared for word in words], P, Q)
 
     assert both(2560) == []
     assert both(2561) == [f"{MIG} has 5120 MiB, and 5122 MiB of ['a-p', 'a-q']"] * 2
 
 
 def test_a_slice_that_goes_under_a_living_pod_is_seen():
-    states = machine((3, [instance()]), (60, []))
-    (blamed,) = judged(states, life("p"), Pod("p", 0, 100))
+    (blamed,) = judged(machine((3, [instance()]), (60, [])), life("p"), P)
     assert blamed.startswith("p lost Instance(node='n1'")
     assert blamed.endswith("55.000 s after it was bound, and still wanted it")
-
-
-def test_a_pod_that_is_bound_to_nothing_is_seen():
-    states = machine((6, [instance()]), (110, []))
-    assert judged(states, life("p"), Pod("p", 0, 100)) == [f"p was bound to {MIG} before it was there"]
-
-
-def test_a_binding_of_nobody_is_seen():
-    """A slice that no pod asked for is paid for and unused."""
-    assert judged(machine(), [bound("p")]) == ["r-p was bound and no pod asked"]
 
 
 def test_what_is_left_is_seen():
     """A slice that outlives its pod, and one that was never published."""
     states = machine((3, [instance()]), (131, [instance("MIG-2")]), (170, []))
-    blamed = judged(states, life("p"), Pod("p", 0, 100))
+    blamed = judged(states, life("p"), P)
     assert [line.split(" of ")[1] for line in blamed] == ["a-p was left for 31.000 s", "no pod was left for 39.000 s"]
 
 
 def test_what_is_never_taken_away_is_seen():
     """The end of the last pod is the last chance; while another lives, so is the end of the run."""
     states = machine((3, [instance()]))
-    (blamed,) = judged(states, life("p"), Pod("p", 0, 100))
+    (blamed,) = judged(states, life("p"), P)
     assert blamed.endswith("was never unmade")
-    (blamed, waits) = judged(states, life("p"), Pod("p", 0, 100), Pod("q", 900))
+    blamed, waits = judged(states, life("p"), P, Pod("q", 900))
     assert blamed.endswith("of a-p was left for 900.000 s")
     assert waits == "q waited 100.000 s for a slice"
 
 
 def test_time_in_which_something_was_broken_does_not_count_but_has_an_end():
     """A pod that ends while its agent is frozen is cleaned up after the thaw; and not ten freezes later."""
-    states = machine((3, [instance()]), (150, []))
-    assert judged(states, life("p"), Pod("p", 0, 100), disturbed=[(105, 130)]) == []
-    assert len(judged(states, life("p"), Pod("p", 0, 100), disturbed=[(105, 110)])) == 1
-    states = machine((3, [instance()]), (290, []))
-    assert len(judged(states, life("p"), Pod("p", 0, 100), disturbed=[(0, 500)])) == 1
-
-
-def test_a_pod_that_waits_too_long_is_seen():
-    assert judged(machine(), [], Pod("p", 0, 31)) == ["p waited 31.000 s for a slice"]
-    assert judged(machine(), [], Pod("p", 0, 29)) == []
     assert judged(machine(), [], Pod("p", 0, 60), disturbed=[(10, 50)]) == []
+    states = machine((3, [instance()]), (150, []))
+    assert judged(states, life("p"), P, disturbed=[(105, 130)]) == []
+    assert len(judged(states, life("p"), P, disturbed=[(105, 110)])) == 1
+    states = machine((3, [instance()]), (290, []))
+    assert len(judged(states, life("p"), P, disturbed=[(0, 500)])) == 1
 
 
 def test_calm_time_is_what_is_left_between_disturbances():

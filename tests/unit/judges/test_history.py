@@ -1,13 +1,9 @@
 """The judge must be able to judge: each fault it knows is shown to it once, and a faultless history is not blamed."""
 
+import pytest
 from judges.history import History
 
-LEDGER, SLICE, BINDING, REQUEST = (
-    "hist.sluice.ledger.n.",
-    "hist.sluice.slice.n.",
-    "hist.sluice.binding.",
-    "hist.sluice.request.",
-)
+LEDGER, SLICE, BINDING, REQUEST = (f"hist.sluice.{kind}." for kind in ("ledger.n", "slice.n", "binding", "request"))
 
 
 def device(start: int = 0, size: int = 1) -> dict:
@@ -21,12 +17,8 @@ def grant(name: str, *devices: dict, kind: str = "Grant") -> tuple[str, dict]:
 
 def made(name: str, *devices: dict) -> tuple[str, dict]:
     """The agent has made a slice for request `r-<name>`."""
-    return SLICE + name, {
-        "type": "SliceReady",
-        "allocation": name,
-        "request": f"r-{name}",
-        "devices": list(devices or (device(),)),
-    }
+    word = {"type": "SliceReady", "allocation": name, "request": f"r-{name}", "devices": list(devices or (device(),))}
+    return SLICE + name, word
 
 
 def gone(name: str) -> tuple[str, dict]:
@@ -42,17 +34,17 @@ def withdrawn(request: str, *, closing: bool = False) -> tuple[str, dict]:
     return REQUEST + request, {"type": "RequestWithdrawn", "closing": closing}
 
 
-def violations(*words: tuple[str, dict], sources_killed: bool = False) -> list[str]:
-    """What the judge says of words that landed in this order."""
-    return violations_of(*enumerate(words), sources_killed=sources_killed)
-
-
-def violations_of(*words: tuple[int, tuple[str, dict]], sources_killed: bool = False) -> list[str]:
-    """What the judge says of words that were stored in this order, each landed with this sequence."""
-    history = History(sources_killed=sources_killed)
+def heard(*words: tuple[int, tuple[str, dict]], **options) -> History:
+    """Words that were stored in this order, each landed with this sequence."""
+    history = History(**options)
     for sequence, (subject, message) in words:
         history.put(subject, sequence, message)
-    return history.violations()
+    return history
+
+
+def violations(*words: tuple[str, dict], **options) -> list[str]:
+    """What the judge says of words that landed in this order."""
+    return heard(*enumerate(words), **options).violations()
 
 
 def test_a_faultless_life_is_not_blamed():
@@ -63,132 +55,93 @@ def test_a_faultless_life_is_not_blamed():
     ) == []  # fmt: skip
 
 
-def test_a_place_granted_twice_is_seen():
-    found = violations(grant("a", device(0, 4)), grant("b", device(3, 1)))
-    assert found == ["('GPU-1', 3) is granted to b while a has it"]
+LOST = "r-a lost its slice a while somebody wanted it"
+OVER = "('GPU-1', 0) is made for b while a is on it"
+CAME_BACK = "a came back after it was gone"
 
 
-def test_a_grant_after_a_revoke_is_seen():
-    assert violations(grant("a"), grant("a", kind="Revoke"), grant("a")) == ["a is granted again after it was revoked"]
+@pytest.mark.parametrize(
+    ("words", "blamed"),
+    [
+        ([grant("a", device(0, 4)), grant("b", device(3, 1))], "('GPU-1', 3) is granted to b while a has it"),
+        ([grant("a"), grant("a", kind="Revoke"), grant("a")], "a is granted again after it was revoked"),
+        ([bound("r", "a"), bound("r", "b")], "r is bound to a and to b"),
+        ([made("a"), made("b")], OVER),
+        ([made("a"), gone("a"), made("a")], CAME_BACK),
+        ([bound("r-a", "a"), made("a"), gone("a")], LOST),
+    ],
+    ids=["a place twice", "granted after a revoke", "bound twice", "made over another", "comes back", "lost by a pod"],
+)
+def test_each_fault_is_seen(words, blamed):
+    """A place given twice, a pod bound twice, a slice made over another or lost by a living pod would pass."""
+    assert violations(*words) == [blamed]
 
 
-def test_a_request_bound_twice_is_seen():
-    assert violations(bound("r", "a"), bound("r", "b")) == ["r is bound to a and to b"]
+LIVES = [(1, bound("r-a", "a")), (2, made("a"))]
+B, C = made("b", device(3)), made("c", device(4))
 
 
-def test_a_slice_made_over_another_is_seen():
-    assert violations(made("a"), made("b")) == ["('GPU-1', 0) is made for b while a is on it"]
+@pytest.mark.parametrize(
+    "words",
+    [
+        # ready was published as 70, forgotten, republished as 40; gone is 45, and it did not come back
+        [(70, made("a")), (40, made("a")), (45, gone("a"))],
+        # withdrawn as 90, then the broker numbers from 40: the slice's end as 45 is later
+        [*LIVES, (90, withdrawn("r-a")), (40, made("a")), (2, made("a")), (45, gone("a"))],
+        # withdrawn as 45 and heard, then forgotten, and the slice's end is the next 45: no subject has gone backwards
+        [*LIVES, (45, withdrawn("r-a")), (45, gone("a")), (47, withdrawn("r-a"))],
+        # one subject shows early that numbers are new, and another one only after the pod's end was stored, late
+        [*LIVES, (90, B), (91, C), (40, B), (45, gone("a")), (43, withdrawn("r-a")), (47, C)],
+        # two writers: the copy of the pod's end is stored after that of its slice's, and landed before it
+        [*LIVES, (6, gone("a")), (5, withdrawn("r-a"))],
+    ],
+    ids=["republished", "withdrawn before", "two words of one number", "a late end", "copies of two writers"],
+)
+def test_nobody_is_blamed_where_numbers_begin_anew_or_copies_are_late(words):
+    """The judge would blame an honest agent: what counts is when a word landed."""
+    assert heard(*words).violations() == []
 
 
-def test_a_slice_that_comes_back_is_seen():
-    assert violations(made("a"), gone("a"), made("a")) == ["a came back after it was gone"]
+@pytest.mark.parametrize(
+    ("words", "blamed"),
+    [
+        ([(70, made("a")), (40, made("a")), (45, gone("a")), (50, made("a"))], CAME_BACK),
+        # the next tenant before the last is gone, in the new numbering
+        ([(70, made("a")), (40, made("a")), (45, made("b")), (50, gone("a"))], OVER),
+        # the pod's end came after its slice was gone, though the new numbers are lower than the old
+        ([(69, bound("r-a", "a")), (70, made("a")), (90, B), (80, gone("a")), (40, B), (41, withdrawn("r-a"))], LOST),
+        # a number that two words had shows that numbers began anew
+        ([*LIVES, (45, gone("a")), (45, withdrawn("r-a"))], LOST),
+    ],
+    ids=["comes back", "made over another", "lost by a pod", "two words of one number"],
+)
+def test_each_fault_is_seen_where_numbers_begin_anew(words, blamed):
+    assert heard(*words).violations() == [blamed]
 
 
-def test_a_living_pod_that_loses_its_slice_is_seen():
-    found = violations(bound("r-a", "a"), made("a"), gone("a"))
-    assert found == ["r-a lost its slice a while somebody wanted it"]
-
-
-def test_numbers_that_begin_anew_do_not_look_like_a_slice_that_came_back():
-    """Ready was published as 70, forgotten, republished as 40; Gone is 45. The judge would blame an honest agent."""
-    assert violations_of((70, made("a")), (40, made("a")), (45, gone("a"))) == []
-
-
-def test_a_slice_that_comes_back_is_seen_where_numbers_begin_anew():
-    words = (70, made("a")), (40, made("a")), (45, gone("a")), (50, made("a"))
-    assert violations_of(*words) == ["a came back after it was gone"]
-
-
-def test_a_slice_made_over_another_is_seen_where_numbers_begin_anew():
-    """The next tenant before the last is gone, in the new numbering."""
-    words = (70, made("a")), (40, made("a")), (45, made("b")), (50, gone("a"))
-    assert violations_of(*words) == ["('GPU-1', 0) is made for b while a is on it"]
-
-
-def test_a_lost_slice_is_seen_where_numbers_begin_anew():
-    """The pod's end came after its slice was gone, though the new numbers are lower than the old."""
-    words = (
-        (69, bound("r-a", "a")),
-        (70, made("a")),
-        (80, gone("a")),
-        (40, made("b", device(3))),
-        (41, withdrawn("r-a")),
-    )
-    broken = (90, made("b", device(3)))
-    assert violations_of(words[0], words[1], broken, *words[2:]) == ["r-a lost its slice a while somebody wanted it"]
-
-
-def test_an_end_before_numbers_began_anew_counts_as_before():
-    """Withdrawn as 90, then the broker numbers from 40: the slice's end as 45 is later."""
-    words = (
-        (1, bound("r-a", "a")),
-        (2, made("a")),
-        (90, withdrawn("r-a")),
-        (40, made("a")),
-        (2, made("a")),
-        (45, gone("a")),
-    )
-    assert violations_of(*words) == []
-
-
-def test_a_number_that_two_words_had_shows_that_numbers_began_anew():
-    """Withdrawn as 45 and heard, then forgotten, and the slice's end is the next 45: no subject has gone backwards."""
-    lived = (1, bound("r-a", "a")), (2, made("a"))
-    assert violations_of(*lived, (45, withdrawn("r-a")), (45, gone("a")), (47, withdrawn("r-a"))) == []
-    blamed = ["r-a lost its slice a while somebody wanted it"]
-    assert violations_of(*lived, (45, gone("a")), (45, withdrawn("r-a"))) == blamed
-
-
-def test_an_end_whose_copy_is_late_counts_where_numbers_began_anew_before_both():
-    """One subject shows early that numbers are new, and another one only after the pod's end was stored, late."""
-    words = (
-        (1, bound("r-a", "a")),
-        (2, made("a")),
-        (90, made("b", device(3))),
-        (91, made("c", device(4))),
-        (40, made("b", device(3))),
-        (45, gone("a")),
-        (43, withdrawn("r-a")),
-        (47, made("c", device(4))),
-    )
-    assert violations_of(*words) == []
-
-
-def test_copies_that_are_stored_late_are_judged_by_when_they_landed():
-    """Two writers: the copy of the pod's end is stored after that of its slice's, and landed before it."""
-    assert violations_of((1, bound("r-a", "a")), (2, made("a")), (6, gone("a")), (5, withdrawn("r-a"))) == []
+DIED = bound("r-a", "a"), made("a"), gone("a")
 
 
 def test_a_closing_word_without_the_first_proves_a_gap_and_nothing_else():
     """A pod-watcher was killed between its word and the copy; its successor said the closing one."""
-    lost = bound("r-a", "a"), made("a"), gone("a")
-    blamed = ["r-a lost its slice a while somebody wanted it"]
-    assert violations(*lost, withdrawn("r-a", closing=True), sources_killed=True) == []
-    assert violations(*lost, withdrawn("r-a", closing=True)) == blamed
-    assert violations(*lost, withdrawn("r-a"), withdrawn("r-a", closing=True), sources_killed=True) == blamed
-    assert violations(*lost, sources_killed=True) == blamed
+    closing = withdrawn("r-a", closing=True)
+    assert violations(*DIED, closing, sources_killed=True) == []
+    assert violations(*DIED, closing) == [LOST]
+    assert violations(*DIED, withdrawn("r-a"), closing, sources_killed=True) == [LOST]
+    assert violations(*DIED, sources_killed=True) == [LOST]
 
 
 def test_an_end_that_was_forgotten_with_a_broker_is_not_blamed_on_who_heard_it():
     """Withdrawn, read, forgotten when the broker was killed, and republished when the slice was gone."""
-    blamed = ["r-a lost its slice a while somebody wanted it"]
-    for forgotten, wanted in ((["r-a"], []), (["r-b"], blamed)):
-        history = History(ends_forgotten=frozenset(forgotten))
-        for sequence, (subject, message) in enumerate((bound("r-a", "a"), made("a"), gone("a"), withdrawn("r-a"))):
-            history.put(subject, sequence, message)
-        assert history.violations() == wanted
-    history = History(ends_forgotten=frozenset(["r-a"]))
-    for sequence, (subject, message) in enumerate((bound("r-a", "a"), made("a"), gone("a"))):
-        history.put(subject, sequence, message)
-    assert history.violations() == blamed
+    assert violations(*DIED, withdrawn("r-a"), ends_forgotten=frozenset(["r-a"])) == []
+    assert violations(*DIED, withdrawn("r-a"), ends_forgotten=frozenset(["r-b"])) == [LOST]
+    assert violations(*DIED, ends_forgotten=frozenset(["r-a"])) == [LOST]
 
 
 def test_what_stands_closes_a_gap():
     """An agent was killed between its word and the copy; the word stands on the stream."""
-    history = History()
-    for sequence, (subject, message) in ((1, made("a")), (3, made("b"))):
-        history.put(subject, sequence, message)
-    assert history.violations() == ["('GPU-1', 0) is made for b while a is on it"]
+    history = heard((1, made("a")), (3, made("b")))
+    assert history.violations() == [OVER]
     subject, message = gone("a")
     assert history.lacks(subject.removeprefix("hist."), 2)
     history.put_standing(subject.removeprefix("hist."), 2, message)
@@ -197,10 +150,9 @@ def test_what_stands_closes_a_gap():
 
 def test_what_stands_and_should_not_is_seen():
     """A slice that is over another is seen though no copy of it was stored."""
-    history = History()
-    history.put(*made("a")[:1], 1, made("a")[1])
+    history = heard((1, made("a")))
     history.put_standing(made("b")[0].removeprefix("hist."), 2, made("b")[1])
-    assert history.violations() == ["('GPU-1', 0) is made for b while a is on it"]
+    assert history.violations() == [OVER]
 
 
 def test_shares_of_one_home_have_it_together_and_nobody_else_has():

@@ -69,11 +69,7 @@ def test_a_released_place_may_be_given_again():
         (whole(**part(sm_partition=60)), whole(**part(sm_partition=41)), "101 of 100 percent"),
         (whole(**part(20000)), whole(**part(20961)), "of 40960 MiB"),
         (whole("T4", 1), whole(**part(41000, mode="mps")), "larger than its 40960 MiB"),
-        (
-            slice_("1g.5gb", 0, 1, **part(sm_partition=10)),
-            slice_("1g.5gb", 0, 1, **part(sm_partition=5)),
-            "15 of 14 SMs",
-        ),
+        (slice_("1g.5gb", 0, 1, **part()), slice_("1g.5gb", 0, 1, **part(sm_partition=5)), "15 of 14 SMs"),
     ],
 )
 def test_every_fault_is_seen(first: dict, second: dict, fault: str):

@@ -1,14 +1,15 @@
 """The judge of places must be able to judge: each fault is shown to it once, and a good fleet is not blamed."""
 
-import msgspec
 import pytest
 from factories.scheduling.placement import claim, node
+from factories.words import booking_of
 from judges.agreement import Runs, disagreements
 from judges.choosing import Chooser
 from judges.placements import NodeTruth, Truth, fits_side_by_side
+from msgspec.structs import replace
 
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, SourceName
-from sluice.contracts.messages import Booking, DeviceFilter, DeviceGrant, HostFacts, HostNeeds, HostRoom, Share
+from sluice.contracts.ids import GpuUuid
+from sluice.contracts.messages import DeviceFilter, DeviceGrant, HostFacts, HostNeeds, HostRoom, Share
 from sluice_allocator.core.placement import PlaceRequest
 
 GPU, PLAIN = GpuUuid("GPU-node-a-0"), GpuUuid("GPU-node-b-0")
@@ -23,29 +24,14 @@ def whole(share: Share | None = None) -> DeviceGrant:
     return on(None, 0, 8, share, PLAIN)
 
 
-def truth(*grants: DeviceGrant, namespaces: tuple[str, ...] = (), quota: bool = False) -> Truth:
+def truth(*grants: DeviceGrant, namespaces: tuple[str, ...] = ()) -> Truth:
     """A GPU with MIG on node-a and one without on node-b, with these devices given one by one."""
     found = Truth({"node-a": NodeTruth(node("node-a", 1)), "node-b": NodeTruth(node("node-b", 1, mig=False))})
-    if quota:
-        found.nodes["node-b"].snapshot = node("node-b", 1, mig=False, time_quota=True)
     for number, grant in enumerate(grants):
-        name = str(number)
-        found.bookings[name] = Booking(
-            allocation=AllocationId(name),
-            request=RequestId(name),
-            request_revision=1,
-            source=SourceName("folder"),
-            owner=name,
-            namespace=namespaces[number] if namespaces else "default",
-            name=name,
-            node=NodeName("node-a" if grant.gpu == GPU else "node-b"),
-            devices=(grant,),
-        )
+        place = "node-a" if grant.gpu == GPU else "node-b"
+        namespace = namespaces[number] if namespaces else "default"
+        found.bookings[str(number)] = booking_of(str(number), place, (grant,), namespace=namespace)
     return found
-
-
-def changed(share: Share, **values: object) -> Share:
-    return msgspec.structs.replace(share, **values)
 
 
 @pytest.mark.parametrize(
@@ -55,8 +41,8 @@ def changed(share: Share, **values: object) -> Share:
         ((on("3g.20gb", 4, 4), on("2g.10gb", 0, 2), on("1g.5gb", 2, 1), on("1g.5gb", 3, 1)), ()),
         ((whole(),), ()),
         ((whole(PERCENT_50), whole(PERCENT_50)), ()),
-        ((on("3g.20gb", 4, 4, changed(PERCENT_50, sm_partition=20)), on("3g.20gb", 0, 4)), ()),
-        ((on("1g.5gb", 0, 1, changed(PERCENT_50, sm_partition=7)), on("1g.5gb", 1, 1)), ("a", "b")),
+        ((on("3g.20gb", 4, 4, replace(PERCENT_50, sm_partition=20)), on("3g.20gb", 0, 4)), ()),
+        ((on("1g.5gb", 0, 1, replace(PERCENT_50, sm_partition=7)), on("1g.5gb", 1, 1)), ("a", "b")),
     ],
 )
 def test_a_good_fleet_is_not_blamed(grants, namespaces):
@@ -74,14 +60,14 @@ def test_a_good_fleet_is_not_blamed(grants, namespaces):
         ((on("1g.5gb", 0, 1, gpu=PLAIN),), (), "no MIG"),
         ((whole(), whole()), (), "beside"),
         ((whole(), whole(PERCENT_50)), (), "beside"),
-        ((whole(PERCENT_50), whole(changed(PERCENT_50, sm_partition=51))), (), "wider than"),
-        ((whole(PERCENT_50), whole(changed(PERCENT_50, uid=7))), (), "trust domains"),
+        ((whole(PERCENT_50), whole(replace(PERCENT_50, sm_partition=51))), (), "wider than"),
+        ((whole(PERCENT_50), whole(replace(PERCENT_50, uid=7))), (), "trust domains"),
         ((whole(PERCENT_50), whole(PERCENT_50)), ("a", "b"), "trust domains"),
         ((whole(PERCENT_50), whole(Share(mode="mps", uid=0, memory_mib=1))), (), "several modes"),
-        ((whole(changed(PERCENT_50, memory_mib=40000)), whole(PERCENT_50)), (), "MiB of"),
-        ((on("1g.5gb", 0, 1, changed(PERCENT_50, sm_partition=15)),), (), "wider than"),
-        ((on("1g.5gb", 0, 1, changed(PERCENT_50, sm_partition=1)), on("1g.5gb", 0, 1)), (), "overlaps"),
-        (tuple(whole(changed(PERCENT_50, sm_partition=1, memory_mib=1)) for _ in range(49)), (), "49 tenants"),
+        ((whole(replace(PERCENT_50, memory_mib=40000)), whole(PERCENT_50)), (), "MiB of"),
+        ((on("1g.5gb", 0, 1, replace(PERCENT_50, sm_partition=15)),), (), "wider than"),
+        ((on("1g.5gb", 0, 1, replace(PERCENT_50, sm_partition=1)), on("1g.5gb", 0, 1)), (), "overlaps"),
+        (tuple(whole(replace(PERCENT_50, sm_partition=1, memory_mib=1)) for _ in range(49)), (), "49 tenants"),
     ],
 )
 def test_every_fault_of_what_is_booked_is_seen(grants, namespaces, why):
@@ -91,7 +77,6 @@ def test_every_fault_of_what_is_booked_is_seen(grants, namespaces, why):
 def test_shares_that_take_turns_are_as_wide_as_their_lanes():
     """Two halves of a window on the same SMs are one lane; three are too much."""
     half = (100, 500)
-
     assert fits_side_by_side([half, half], taking_turns=True)
     assert not fits_side_by_side([half, half], taking_turns=False)
     assert not fits_side_by_side([half, half, half], taking_turns=True)
@@ -99,49 +84,40 @@ def test_shares_that_take_turns_are_as_wide_as_their_lanes():
     assert not fits_side_by_side([(60, 600), (60, 600)], taking_turns=True)
 
 
+SMALL, AT_0 = claim(profile="1g.5gb"), on("1g.5gb", 0, 1)
+ON_ANOTHER = claim(profile="1g.5gb", only=DeviceFilter(not_uuids=(GPU,)))
+
+
 @pytest.mark.parametrize(
-    ("asking", "devices", "why"),
+    ("asked", "more", "device", "why"),
     [
-        (PlaceRequest((claim(profile="1g.5gb"),)), (on("2g.10gb", 0, 2),), "expected 1g.5gb"),
-        (PlaceRequest((claim(profile="1g.5gb", gpus=2),)), (on("1g.5gb", 0, 1),), "1 of 2 devices"),
-        (PlaceRequest((claim(profile="1g.5gb"),)), (on("1g.5gb", 4, 1),), "overlaps"),
-        (
-            PlaceRequest((claim(profile="1g.5gb", only=DeviceFilter(not_uuids=(GPU,))),)),
-            (on("1g.5gb", 0, 1),),
-            "may not",
-        ),
-        (PlaceRequest((claim(profile="1g.5gb"),), gpu_policy="mutex"), (on("1g.5gb", 0, 1),), "may not"),
-        (PlaceRequest((claim(),)), (whole(),), "is not on node-a"),
-        (PlaceRequest((claim(modes=("mps",), memory_mib=9),)), (on("1g.5gb", 0, 1),), "modes"),
-        (
-            PlaceRequest((claim(profile="1g.5gb"),), host=HostNeeds(node_name="node-b")),
-            (on("1g.5gb", 0, 1),),
-            "must be on",
-        ),
-        (
-            PlaceRequest((claim(profile="1g.5gb"),), host=HostNeeds(room=HostRoom(cpu_milli=3000))),
-            (on("1g.5gb", 0, 1),),
-            "CPU",
-        ),
+        (SMALL, {}, on("2g.10gb", 0, 2), "expected 1g.5gb"),
+        (claim(profile="1g.5gb", gpus=2), {}, AT_0, "1 of 2 devices"),
+        (SMALL, {}, on("1g.5gb", 4, 1), "overlaps"),
+        (ON_ANOTHER, {}, AT_0, "may not"),
+        (SMALL, {"gpu_policy": "mutex"}, AT_0, "may not"),
+        (claim(), {}, whole(), "is not on node-a"),
+        (claim(modes=("mps",), memory_mib=9), {}, AT_0, "modes"),
+        (SMALL, {"host": HostNeeds(node_name="node-b")}, AT_0, "must be on"),
+        (SMALL, {"host": HostNeeds(room=HostRoom(cpu_milli=3000))}, AT_0, "CPU"),
     ],
 )
-def test_every_fault_of_an_answer_is_seen(asking, devices, why):
+def test_every_fault_of_an_answer_is_seen(asked, more, device, why):
     """Wrong size, number, place, device, node: each is blamed before anything is booked."""
     found = truth(on("3g.20gb", 4, 4))
     found.nodes["node-a"].host = HostFacts(cpu_cores=2.0, memory_mib=100, pods_free=9)
-
-    assert why in " ".join(Chooser(found).wrong_with(asking, "node-a", devices))
+    assert why in " ".join(Chooser(found).wrong_with(PlaceRequest((asked,), **more), "node-a", (device,)))
 
 
 def test_a_place_that_was_overlooked_is_found():
     """Brute force finds the last place of each kind, and none where there is none."""
-    found = truth(on("3g.20gb", 4, 4), on("2g.10gb", 0, 2), whole(changed(PERCENT_50, sm_partition=70)))
-
-    assert Chooser(found).some_place(PlaceRequest((claim(profile="2g.10gb"),)))
-    assert Chooser(found).some_place(PlaceRequest((claim(modes=("fractional",), sm_partition=30),)))
-    assert not Chooser(found).some_place(PlaceRequest((claim(modes=("fractional",), sm_partition=31),)))
-    assert not Chooser(found).some_place(PlaceRequest((claim(profile="2g.10gb", gpus=2),)))
-    assert not Chooser(found).some_place(PlaceRequest((claim(modes=("fractional",), shares_percent=31),)))
+    full = replace(PERCENT_50, sm_partition=70)
+    chooser = Chooser(truth(on("3g.20gb", 4, 4), on("2g.10gb", 0, 2), whole(full)))
+    assert chooser.some_place(PlaceRequest((claim(profile="2g.10gb"),)))
+    assert chooser.some_place(PlaceRequest((claim(modes=("fractional",), sm_partition=30),)))
+    assert not chooser.some_place(PlaceRequest((claim(modes=("fractional",), sm_partition=31),)))
+    assert not chooser.some_place(PlaceRequest((claim(profile="2g.10gb", gpus=2),)))
+    assert not chooser.some_place(PlaceRequest((claim(modes=("fractional",), shares_percent=31),)))
 
 
 def entry(request: str, start: int, *, kind: str = "Grant") -> dict:

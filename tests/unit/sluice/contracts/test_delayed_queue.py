@@ -10,7 +10,6 @@ def test_a_key_is_due_once_at_the_earliest_time_that_was_asked_for():
         later.at("many", 50.0)
     later.at("old", 90.0)
     later.at("old", 20.0)
-
     assert later.due(10.0) == []
     assert later.due(20.0) == ["old"]
     assert later.due(60.0) == ["many"]
@@ -22,7 +21,6 @@ def test_what_is_not_taken_stays_due():
     later: DelayedQueue[str] = DelayedQueue()
     for number in range(5):
         later.at(f"pod-{number}", float(number))
-
     assert later.due(10.0, 2) == ["pod-0", "pod-1"]
     later.at("pod-0", 10.0)
     assert later.due(10.0, 4) == ["pod-2", "pod-3", "pod-4", "pod-0"]

@@ -14,24 +14,13 @@ EXPECTED = {
     f"{AGENT}/GetHealth": {"inventory", *PEOPLE},
     f"{AGENT}/GetUsage": {"web", "inventory", *PEOPLE},
     f"{CONTROL}/ReleaseQuarantine": set(),
-    f"{INVENTORY}/ListGpus": PEOPLE,
-    f"{INVENTORY}/GetAllocationMap": PEOPLE,
-    f"{INVENTORY}/GetNode": PEOPLE,
-    f"{INVENTORY}/Watch": PEOPLE,
+    **{f"{INVENTORY}/{method}": PEOPLE for method in ("ListGpus", "GetAllocationMap", "GetNode", "Watch")},
     f"{INVENTORY}/Report": {"web", *PEOPLE},
-    f"{ALLOCATOR}/Simulate": PEOPLE,
-    f"{ALLOCATOR}/Explain": PEOPLE,
-    f"{ALLOCATOR}/Adjust": PEOPLE,
-    f"{ALLOCATOR}/Consolidate": PEOPLE,
+    **{f"{ALLOCATOR}/{method}": PEOPLE for method in ("Simulate", "Explain", "Adjust", "Consolidate")},
     "/grpc.health.v1.Health/Check": {"allocator", "inventory", "web", *PEOPLE},
 }
 """Repeated by hand: a change of rights is made in two places, or it is a mistake."""
-WHO = {
-    "allocator": "allocator.sluice.internal",
-    "inventory": "inventory.sluice.internal",
-    "console": "console.sluice.internal",
-    "operator": "operator.sluice.internal",
-    "web": "web.sluice.internal",
+WHO = {name: f"{name}.sluice.internal" for name in ("allocator", "inventory", "console", "operator", "web")} | {
     "an agent": "gpu-1.node.sluice.internal",
     "a node called inventory": "inventory.node.sluice.internal",
     "somebody's own domain": "inventory.example.internal",

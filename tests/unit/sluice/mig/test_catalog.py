@@ -1,8 +1,5 @@
 """The catalog, and every layout of every model in it."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,8 +8,6 @@ from sluice.mig.catalog import catalog, find_model, find_models, mig_models
 from sluice.mig.layout import Instance, fits, illegal_reason, is_legal
 from sluice.mig.model import Engines, GpuModel, Placement, Profile
 from sluice.mig.transition_table import TransitionTable, table_of
-
-EMPTY_TOTALS = {"a30-24gb": 9, "rtx-pro-6000-blackwell-96gb": 23}
 
 every_model = pytest.mark.parametrize("model", catalog(), ids=lambda model: model.key)
 every_model_with_mig = pytest.mark.parametrize("model", mig_models(), ids=lambda model: model.key)
@@ -83,7 +78,7 @@ def test_the_most_instances_listed_is_what_the_rule_gives(model: GpuModel) -> No
     table = table_of(model)
     empty = table.creatable(table.empty)
     assert empty == {profile.name: profile.max_instances for profile in model.profiles}
-    assert sum(empty.values()) == EMPTY_TOTALS.get(model.key, 19)
+    assert sum(empty.values()) == {"a30-24gb": 9, "rtx-pro-6000-blackwell-96gb": 23}.get(model.key, 19)
 
 
 @every_model_with_mig
@@ -92,9 +87,8 @@ def test_the_largest_profile_is_the_whole_gpu(model: GpuModel) -> None:
     largest = model.largest
     assert model.engines == largest.engines
     assert largest.placements[0].size == model.memory_slices
-    whole = Instance(largest.name, 0, model.memory_slices)
     table = table_of(model)
-    assert table.creatable_total(table.state([whole])) == 0
+    assert table.creatable_total(table.state([Instance(largest.name, 0, model.memory_slices)])) == 0
 
 
 @pytest.mark.parametrize(
@@ -126,18 +120,13 @@ def test_the_largest_profile_is_the_whole_gpu(model: GpuModel) -> None:
 )
 def test_a_model_is_found_by_any_of_its_names(name: str, key: str) -> None:
     """Drivers of different age, and people, spell one GPU differently."""
-    found = find_model(name)
-    assert found.key == key
+    assert find_model(name).key == key
 
 
 def test_no_name_means_two_models() -> None:
     """An ambiguous name would find whichever model came last."""
-    shared = {
-        name: [model.key for model in find_models(name)]
-        for model in catalog()
-        for name in (model.key, *model.product_names)
-        if len(find_models(name)) > 1
-    }
+    names = [name for model in catalog() for name in (model.key, *model.product_names)]
+    shared = {name: [model.key for model in find_models(name)] for name in names if len(find_models(name)) > 1}
     assert shared == {"NVIDIA GB200": ["gb200-186gb", "gb200-189gb"]}
     assert all(find_model(model.key) is model for model in catalog())
 
@@ -145,7 +134,6 @@ def test_no_name_means_two_models() -> None:
 def test_what_is_wrong_with_a_layout_is_said_in_words() -> None:
     """An agent that must refuse a placement shows the operator why."""
     a30 = find_model("a30-24gb")
-    assert a30 is not None
     me, other = Instance("1g.6gb+me", 0, 1), Instance("2g.12gb+me", 2, 2)
     assert illegal_reason(a30, [me, other]) == "2 JPEG engines are used and there are 1"
     assert illegal_reason(a30, [me, me]) == "1g.6gb+me at 0:1 overlaps another instance"
@@ -154,15 +142,11 @@ def test_what_is_wrong_with_a_layout_is_said_in_words() -> None:
     assert illegal_reason(a30, [me]) is None
 
 
-LAYOUTS = {"a30-24gb": 76, "rtx-pro-6000-blackwell-96gb": 717}
-SEVEN_SLICE_LAYOUTS = 2319
-STATES = {"a30-24gb": 48, "rtx-pro-6000-blackwell-96gb": 142}
-SEVEN_SLICE_STATES = 709
-
-JudgeOf = Callable[[GpuModel], Any]
+LAYOUTS_AND_STATES = {"a30-24gb": (76, 48), "rtx-pro-6000-blackwell-96gb": (717, 142)}
+OF_SEVEN_SLICES = (2319, 709)
 
 
-def _check_every_layout(judge: Any, table: TransitionTable) -> set[int]:
+def _check_every_layout(judge, table: TransitionTable) -> set[int]:
     """Check the layout rules and the table against the judge, for every layout; returns the states met."""
     model = judge.model
     states: set[int] = set()
@@ -187,17 +171,16 @@ def _check_every_layout(judge: Any, table: TransitionTable) -> set[int]:
     return states
 
 
-@pytest.mark.parametrize("model", mig_models(), ids=lambda model: model.key)
-def test_no_layout_of_any_model_is_misjudged(model: GpuModel, judge_of: JudgeOf) -> None:
+@every_model_with_mig
+def test_no_layout_of_any_model_is_misjudged(model: GpuModel, judge_of) -> None:
     """A slice granted that hardware cannot hold, refused though it fits, or lost when destroyed: none exists."""
     judge = judge_of(model)
-    assert len(judge.layouts) == LAYOUTS.get(model.key, SEVEN_SLICE_LAYOUTS)
     states = _check_every_layout(judge, table_of(model))
-    assert len(states) == STATES.get(model.key, SEVEN_SLICE_STATES)
+    assert (len(judge.layouts), len(states)) == LAYOUTS_AND_STATES.get(model.key, OF_SEVEN_SLICES)
 
 
-@pytest.mark.parametrize("model", mig_models(), ids=lambda model: model.key)
-def test_what_does_not_fit_is_never_called_legal(model: GpuModel, judge_of: JudgeOf) -> None:
+@every_model_with_mig
+def test_what_does_not_fit_is_never_called_legal(model: GpuModel, judge_of) -> None:
     """One instance too many on any layout would be a grant that the driver refuses."""
     judge = judge_of(model)
     table = table_of(model)
@@ -207,18 +190,11 @@ def test_what_does_not_fit_is_never_called_legal(model: GpuModel, judge_of: Judg
         for placed in placements:
             expected = placed not in layout and layout | {placed} in judge.layouts
             assert fits(model, instances, Instance(*placed)) is expected
+        taken = {n for _, start, size in layout for n in range(start, start + size)}
         for profile in model.profiles:
-            free = [p for p in placements if p[0] == profile.name and _is_free(layout, p)]
-            fitting = bool(judge.places(layout, profile.name))
-            assert table.why_not(table.state(instances), profile.name) == (
-                None if fitting else "engines" if free else "slices"
-            )
-
-
-def _is_free(layout: frozenset[tuple[str, int, int]], placed: tuple[str, int, int]) -> bool:
-    """Whether none of the slices of `placed` is occupied."""
-    taken = {n for _, start, size in layout for n in range(start, start + size)}
-    return taken.isdisjoint(range(placed[1], placed[1] + placed[2]))
+            free = [p for p in placements if p[0] == profile.name and taken.isdisjoint(range(p[1], p[1] + p[2]))]
+            why_not = None if judge.places(layout, profile.name) else "engines" if free else "slices"
+            assert table.why_not(table.state(instances), profile.name) == why_not
 
 
 @st.composite
@@ -247,6 +223,6 @@ def models(draw: st.DrawFn) -> GpuModel:
 
 @settings(max_examples=150, deadline=None)
 @given(model=models())
-def test_a_gpu_nobody_has_seen_yet_is_judged_right_too(model: GpuModel, judge_of: JudgeOf) -> None:
+def test_a_gpu_nobody_has_seen_yet_is_judged_right_too(model: GpuModel, judge_of) -> None:
     """The rule is generic: a new model's live report must be enough, whatever its units and engines are."""
     _check_every_layout(judge_of(model), TransitionTable(model))

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sluice.contracts.bus.events import Entry, ReadingStarted, Stream, Write, WriteAccepted
-from sluice.contracts.ids import Incarnation, NodeName, OperationId
-from sluice.contracts.messages import WaitOver
+from sluice.contracts.bus.events import Entry, Stream, Write, WriteAccepted
 from sluice.runtime.bus import Answer, Reading
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.core_runner import CoreRunner
@@ -38,20 +36,17 @@ class _Script:
 
 @dataclass
 class _FakeBus:
-    """A bus whose readers yield what is put into `batches`, and whose writes are answered by `answer`."""
+    """A bus whose readers yield what is put into `batches`, and whose writes are all accepted."""
 
-    batches: dict[object, asyncio.Queue[list[Reading]]] = field(default_factory=dict)
+    batches: asyncio.Queue[list[Reading]] = field(default_factory=asyncio.Queue)
     written: list[tuple[Write, dict[str, str]]] = field(default_factory=list)
     read_anew: list[Stream] = field(default_factory=list)
     closed_readers: list[object] = field(default_factory=list)
     values: dict[str, Entry] = field(default_factory=dict)
     silent_reads: int = 0
-    asked: list[object] = field(default_factory=list)
+    asked: int = 0
     hold_writes: asyncio.Event | None = None
     failure: Exception | None = None
-
-    def batches_of(self, which: object) -> asyncio.Queue[list[Reading]]:
-        return self.batches.setdefault(which, asyncio.Queue())
 
     async def write(self, write: Write, headers: dict[str, str]) -> Answer:
         self.written.append((write, headers))
@@ -61,19 +56,13 @@ class _FakeBus:
             await self.hold_writes.wait()
         return WriteAccepted(write.operation, write.expected + 1)
 
-    async def _reading(self, which: object) -> AsyncIterator[list[Reading]]:
+    async def read(self, stream: Stream, filters: tuple[str, ...] = ()) -> AsyncIterator[list[Reading]]:
         try:
             while True:
-                self.asked.append(which)
-                yield await self.batches_of(which).get()
+                self.asked += 1
+                yield await self.batches.get()
         finally:
-            self.closed_readers.append(which)
-
-    def read(self, stream: Stream, filters: tuple[str, ...] = ()) -> AsyncIterator[list[Reading]]:
-        return self._reading((stream, filters))
-
-    def read_ledger(self, node: NodeName) -> AsyncIterator[list[Reading]]:
-        return self._reading(node)
+            self.closed_readers.append((stream, filters))
 
     def read_again(self, stream: Stream) -> None:
         self.read_anew.append(stream)
@@ -84,39 +73,12 @@ class _FakeBus:
             raise TimeoutError
         return self.values.get(subject)
 
-    async def incarnation(self, stream: Stream) -> Incarnation:
-        return Incarnation("1")
-
-    async def ensure_streams(self) -> None: ...
-
-    async def ensure_agent(self, node: NodeName) -> None: ...
-
-    async def close(self) -> None: ...
-
 
 class _HastyClock(SystemClock):
     """The system's clock, but waiting takes a hundredth of its time."""
 
     async def sleep(self, duration_s: float) -> None:
         await asyncio.sleep(duration_s / 100)
-
-
-def write(number: int = 1, request: str = "r1") -> Write:
-    return Write(
-        operation=OperationId(f"op-{number}"),
-        attempt=1,
-        stream=Stream.STATE,
-        subject=f"sluice.waiting.{request}",
-        guard=f"sluice.waiting.{request}",
-        expected=0,
-        message=WaitOver(request=request),
-        request=request,
-    )
-
-
-def started(number: int = 1) -> ReadingStarted:
-    """A reading begins, recognisable by its incarnation."""
-    return ReadingStarted(Stream.BOOK, Incarnation(str(number)))
 
 
 @pytest.fixture
@@ -130,13 +92,23 @@ def core() -> _Script:
 
 
 @pytest.fixture
-def running(core, bus):
+def runner_of(core, bus):
+    """A runner of `core` on `bus`, in which time passes quickly."""
+
+    def made(**options) -> CoreRunner:
+        given = {"clock": _HastyClock(), "traces": RequestTraces(), "readings": [(Stream.BOOK, ())]} | options
+        return CoreRunner(name="test", core=core, bus=bus, **given)
+
+    return made
+
+
+@pytest.fixture
+def running(runner_of):
     """An async context in which a runner of `core` on `bus` runs."""
 
     @asynccontextmanager
     async def run(**options) -> AsyncIterator[CoreRunner]:
-        given = {"clock": _HastyClock(), "traces": RequestTraces(), "readings": [(Stream.BOOK, ())], "tick_s": 3600.0}
-        runner = CoreRunner(name="test", core=core, bus=bus, **(given | options))
+        runner = runner_of(**{"tick_s": 3600.0} | options)
         task = asyncio.create_task(runner.run())
         try:
             yield runner
@@ -150,24 +122,13 @@ def running(core, bus):
 
 
 @pytest.fixture
-def run_until_failure(core, bus):
+def run_until_failure(runner_of):
     """Run a runner of `core` on `bus` that is offered one event, until it fails."""
 
     async def run(event: object, **options) -> None:
-        given = {"clock": _HastyClock(), "traces": RequestTraces(), "readings": [(Stream.BOOK, ())]}
-        runner = CoreRunner(name="test", core=core, bus=bus, **(given | options))
+        runner = runner_of(**options)
         await runner.offer(event)
         async with asyncio.timeout(5):
             await runner.run()
 
     return run
-
-
-@pytest.fixture
-def make_write():
-    return write
-
-
-@pytest.fixture
-def make_started():
-    return started

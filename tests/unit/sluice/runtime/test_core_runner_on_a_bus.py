@@ -1,6 +1,8 @@
 """A real outbox in a core, on a bus that loses messages and answers: what was wanted is published."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from factories.broker.memory_bus import MemoryBroker, MemoryBus
@@ -23,8 +25,8 @@ NODE = NodeName("gpu-1.example.internal")
 class _Keeper:
     """A core that keeps one message per request, and one ledger head when asked."""
 
-    def __init__(self, run: str, reading: str = "stream") -> None:
-        self.outbox = Outbox(RunId(run), frozenset({"waiting", "ledger"}), reading=reading)
+    def __init__(self, reading: str = "stream") -> None:
+        self.outbox = Outbox(RunId("run1"), frozenset({"waiting", "ledger"}), reading=reading)
         self.settled = asyncio.Event()
         for request in REQUESTS:
             self.outbox.keep(waiting(request), WaitOver(request=request), request=request)
@@ -37,18 +39,17 @@ class _Keeper:
         return self.outbox.drain()
 
 
-def _runner(core: _Keeper, bus: MemoryBus, **options) -> CoreRunner:
+@asynccontextmanager
+async def _running(core: _Keeper, bus: MemoryBus, **options) -> AsyncIterator[None]:
+    """The core runs on the bus meanwhile, as a reader of its streams or of the `ledger` of a node."""
     readings = [] if "ledger" in options else [(Stream.STATE, ("sluice.waiting.>",)), (Stream.BOOK, ())]
-    return CoreRunner(
-        name="keeper",
-        core=core,
-        bus=bus,
-        clock=SystemClock(),
-        traces=RequestTraces(),
-        readings=readings,
-        tick_s=0.05,
-        **options,
-    )
+    options |= {"clock": SystemClock(), "traces": RequestTraces(), "readings": readings, "tick_s": 0.05}
+    task = asyncio.create_task(CoreRunner(name="keeper", core=core, bus=bus, **options).run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
 
 
 async def _values(bus: MemoryBus) -> list[Entry | None]:
@@ -70,10 +71,8 @@ async def test_what_a_core_wants_is_there_although_words_are_lost(trouble):
     broker = MemoryBroker()
     bus = broker.bus("keeper")
     setattr(bus, trouble, 30)
-    task = asyncio.create_task(_runner(_Keeper("run1"), bus).run())
-    await _until_all_there(broker.bus("test"))
-    task.cancel()
-    await asyncio.wait((task,))
+    async with _running(_Keeper(), bus):
+        await _until_all_there(broker.bus("test"))
     assert [entry.message for entry in await _values(broker.bus("test"))] == [WaitOver(request=r) for r in REQUESTS]
     assert metrics.value(WRITES, *words["unknown"]) - before["unknown"] == 30
     assert metrics.value(WRITES, *words["accepted"]) > before["accepted"]
@@ -82,17 +81,13 @@ async def test_what_a_core_wants_is_there_although_words_are_lost(trouble):
 
 
 async def test_a_commit_whose_answer_is_lost_is_settled():
-    broker = MemoryBroker()
+    broker, core = MemoryBroker(), _Keeper()
     bus = broker.bus("keeper")
-    core = _Keeper("run1")
     opened = NodeOpened(node=NODE, incarnation="1", boot_id="b", agent_run="a")
     operation = core.outbox.commit(head(NODE), opened)
     bus.lose_answers = 60
-    task = asyncio.create_task(_runner(core, bus).run())
-    async with asyncio.timeout(10):
-        await core.settled.wait()
-    task.cancel()
-    await asyncio.wait((task,))
+    async with _running(core, bus):
+        await asyncio.wait_for(core.settled.wait(), 10)
     entry = await broker.bus("test").last(Stream.BOOK, head(NODE).subject)
     assert (entry.operation, entry.message) == (operation, opened)
 
@@ -100,13 +95,11 @@ async def test_a_commit_whose_answer_is_lost_is_settled():
 async def test_a_wiped_broker_is_filled_again():
     """After the broker lost everything, what is wanted is published again by itself."""
     broker = MemoryBroker()
-    task = asyncio.create_task(_runner(_Keeper("run1"), broker.bus("keeper")).run())
-    await _until_all_there(broker.bus("test"))
-    broker.wipe()
-    await broker.bus("test").ensure_streams()
-    await _until_all_there(broker.bus("test"))
-    task.cancel()
-    await asyncio.wait((task,))
+    async with _running(_Keeper(), broker.bus("keeper")):
+        await _until_all_there(broker.bus("test"))
+        broker.wipe()
+        await broker.bus("test").ensure_streams()
+        await _until_all_there(broker.bus("test"))
 
 
 async def test_an_agent_writes_without_reading_any_stream(monkeypatch):
@@ -125,30 +118,25 @@ async def test_an_agent_writes_without_reading_any_stream(monkeypatch):
             raise
 
     monkeypatch.setattr(bus, "last", noticed)
-    task = asyncio.create_task(_runner(_Keeper("run1", "last"), bus, ledger=NODE).run())
-    await asyncio.wait_for(unanswered.wait(), 5)
-    bus.connected = True
-    await _until_all_there(broker.bus("test"))
-    task.cancel()
-    await asyncio.wait((task,))
+    async with _running(_Keeper("last"), bus, ledger=NODE):
+        await asyncio.wait_for(unanswered.wait(), 5)
+        bus.connected = True
+        await _until_all_there(broker.bus("test"))
 
 
 async def test_a_reading_waits_until_its_reader_is_ready():
     """Pods would be requested before the limits of their namespaces are published."""
-    broker = MemoryBroker()
-    core, bus = _Keeper("run1"), broker.bus("keeper")
+    bus = MemoryBroker().bus("keeper")
     begun, may_go_on = asyncio.Event(), asyncio.Event()
 
     async def begins(_reading: ReadingStarted) -> None:
         begun.set()
         await may_go_on.wait()
 
-    task = asyncio.create_task(_runner(core, bus, begins=begins).run())
-    await asyncio.wait_for(begun.wait(), 10)
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert await _values(bus) == [None] * len(REQUESTS)
-    may_go_on.set()
-    await _until_all_there(broker.bus("test"))
-    task.cancel()
-    await asyncio.wait([task])
+    async with _running(_Keeper(), bus, begins=begins):
+        await asyncio.wait_for(begun.wait(), 10)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert await _values(bus) == [None] * len(REQUESTS)
+        may_go_on.set()
+        await _until_all_there(bus)

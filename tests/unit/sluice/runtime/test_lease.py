@@ -1,17 +1,14 @@
 """How soon a lease is read again, on the test's clock. `conformance` tests that it has one holder."""
 
 import asyncio
-import contextlib
 import time
-from datetime import UTC, datetime
 
 import pytest
 from factories.broker.bus_rigs import LosingAnswers
 from factories.broker.leases import kept_in_background
-from factories.broker.memory_bus import MemoryBroker
+from factories.broker.memory_bus import MemoryBroker, MemoryBus
 from factories.waiting import until
 
-from sluice.contracts.bus.events import Entry, Stream
 from sluice.contracts.ids import RunId
 from sluice.runtime.bus import Answer
 from sluice.runtime.clock import SystemClock
@@ -37,25 +34,11 @@ class CountedClock:
     def monotonic(self) -> float:
         return self._now
 
-    def utc(self) -> datetime:
-        return datetime.fromtimestamp(self._now, UTC)
-
     async def sleep(self, duration_s: float) -> None:
         self.slept.append(duration_s)
         self._now += duration_s
         if len(self.slept) == self._left:
             raise EnoughError
-
-
-class Deaf:
-    """A broker that cannot be reached."""
-
-    def answering(self, _subject: str) -> contextlib.nullcontext[None]:
-        """As every bus."""
-        return contextlib.nullcontext()
-
-    async def last(self, _stream: Stream, _subject: str) -> Entry | None:
-        raise TimeoutError
 
 
 async def kept(bus: object, sleeps: int) -> tuple[Lease, list[float]]:
@@ -75,7 +58,9 @@ async def test_a_holder_resumes_as_soon_as_the_broker_is_back():
 
 
 async def test_a_broker_that_is_away_is_asked_again_soon():
-    _, slept = await kept(Deaf(), 3)
+    bus = MemoryBroker().bus("allocator")
+    bus.connected = False
+    _, slept = await kept(bus, 3)
     assert slept == [RETRY_S] * 3
 
 
@@ -86,52 +71,46 @@ async def test_an_answer_is_not_asked_for_more_often_than_it_must_be():
     assert again.epoch == first.epoch + 3  # sequences of a stream that has nothing else
 
 
-async def test_a_silent_broker_does_not_keep_its_holder_from_ending():
+def lease_of(broker: MemoryBroker, name: str = "allocator") -> Lease:
+    return Lease(broker.bus(name), SystemClock(), role="allocator", run=RunId(name), ttl_s=60)
+
+
+async def test_a_silent_broker_does_not_keep_its_holder_from_ending(monkeypatch):
     """A write waits for an answer as long as a service has to stop: it would be killed before finishing."""
-    bus = MemoryBroker().bus("allocator")
-    lease = Lease(bus, SystemClock(), role="allocator", run=RunId("run"), ttl_s=TTL_S)
+    lease = lease_of(MemoryBroker())
     await lease.step()
     assert lease.held
 
     async def unanswered(*_: object) -> Answer:
         return await asyncio.get_running_loop().create_future()
 
-    bus.write = unanswered
+    monkeypatch.setattr(MemoryBus, "write", unanswered)
     async with asyncio.timeout(DRAIN_S / 2):
         await lease.release()
     assert not lease.held
-
-
-async def is_held(lease: Lease) -> bool:
-    """For `eventually`."""
-    return lease.held
 
 
 @pytest.mark.parametrize("way", ["ends", "hangs"])
 async def test_a_standby_takes_over_before_the_lease_expires(way):
     """Pods would wait a whole TTL, and a second for the broker, each time an allocator is killed."""
     broker = MemoryBroker()
-    holder, standby = (
-        Lease(broker.bus(name), SystemClock(), role="allocator", run=RunId(name), ttl_s=60) for name in ("one", "two")
-    )
+    holder, standby = lease_of(broker, "one"), lease_of(broker, "two")
     async with kept_in_background(holder) as kept, kept_in_background(standby):
-        await until(lambda: is_held(holder))
+        await until(lambda: holder.held)
         await asyncio.sleep(3 * PROBE_S)  # it has answered
         assert not standby.held
         if way == "ends":
             kept.cancel()
         else:
             broker.answering["alive.allocator.one"].frozen = True
-        await until(lambda: is_held(standby), within_s=20)
+        await until(lambda: standby.held, within_s=20)
     assert standby.epoch > 1
 
 
 async def test_a_holder_that_never_answered_is_waited_for():
     """One of a version before, whose lease would be taken at once, and back, and again."""
     broker = MemoryBroker()
-    older, standby = (
-        Lease(broker.bus(name), SystemClock(), role="allocator", run=RunId(name), ttl_s=60) for name in ("one", "two")
-    )
+    older, standby = lease_of(broker, "one"), lease_of(broker, "two")
     await older.step()
     async with kept_in_background(standby):
         await asyncio.sleep(4 * PROBE_S)
@@ -140,13 +119,13 @@ async def test_a_holder_that_never_answered_is_waited_for():
 
 async def test_a_holder_that_was_paused_renews_before_it_works_on():
     """Another has taken over meanwhile, and both would write to pods."""
-    lease = Lease(MemoryBroker().bus("allocator"), SystemClock(), role="allocator", run=RunId("run"), ttl_s=60)
+    lease = lease_of(MemoryBroker())
     async with kept_in_background(lease):
-        await until(lambda: is_held(lease))
+        await until(lambda: lease.held)
         before = lease.epoch
         time.sleep(AWAKE_S)  # noqa: ASYNC251 - the whole process pauses
         assert not lease.held
         async with asyncio.timeout(5):
             await lease.turns(held=False)
-        await until(lambda: is_held(lease))
+        await until(lambda: lease.held)
         assert lease.epoch > before

@@ -19,16 +19,13 @@ def heard(name="a1"):
     return Observed(Stream.BOOK, Entry(f"sluice.ledger.n1.{name}", 7, OperationId("o1"), None))
 
 
-def predict_read(entry):
-    return ReadLast(Stream.STATE, entry.subject.replace("ledger", "slice"))
-
-
 class SlowBus:
-    """Answers on command: the n-th request is answered with sequence n."""
+    """Answers while it may: the n-th request is answered with sequence n."""
 
     def __init__(self):
         self.asked = []
         self.may_answer = asyncio.Event()
+        self.may_answer.set()
         self.error = None
 
     async def last(self, stream, subject):
@@ -42,14 +39,12 @@ class SlowBus:
 
 @pytest.fixture
 def bus():
-    slow = SlowBus()
-    slow.may_answer.set()
-    return slow
+    return SlowBus()
 
 
 @pytest.fixture
 def ahead(bus):
-    looks = Prefetch(bus, predict_read)
+    looks = Prefetch(bus, lambda entry: ReadLast(Stream.STATE, entry.subject.replace("ledger", "slice")))
     looks.hear([STARTED])
     looks.hear([CAUGHT_UP])
     return looks

@@ -25,6 +25,14 @@ def say(text):
 
 def settings():
     return load(CommonSettings, service="allocator")
+
+async def never_ending():
+    say("ready")
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
 """
 
 
@@ -36,13 +44,9 @@ def start():
     def begin(body: str, *words: str, drain_s: float = 5.0, **environ: str) -> subprocess.Popen[str]:
         given = f"settings, 'allocator', drain_s={drain_s}, words=sys.argv[1:]"
         program = f"{PRELUDE}\n{textwrap.dedent(body)}\nsys.exit(run(main, {given}))\n"
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**{k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}, **environ},
-        )
+        env = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")} | environ
+        command = [sys.executable, "-c", program, *words]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
         processes.append(process)
         return process
 
@@ -91,18 +95,7 @@ def test_a_signal_stops_a_service_in_order(start, number):
 
 def test_a_service_that_cannot_stop_is_ended(start):
     """A main function that ignores its cancellation does not hold up a node's shutdown."""
-    process = start(
-        """
-        async def main(service):
-            say("ready")
-            while True:
-                try:
-                    await asyncio.sleep(60)
-                except asyncio.CancelledError:
-                    pass
-        """,
-        drain_s=0.3,
-    )
+    process = start("async def main(service): await never_ending()", drain_s=0.3)
     assert process.stdout.readline() == "ready\n"
     began = time.monotonic()
     process.terminate()
@@ -114,16 +107,13 @@ def test_a_service_that_cannot_stop_is_ended(start):
 
 def test_a_thread_that_never_ends_does_not_keep_a_service_alive(start):
     """A device call that hangs in a thread cannot be cancelled; the process ends nevertheless."""
-    process = start(
-        """
+    body = """
         async def main(service):
             threading.Thread(target=threading.Event().wait).start()
             say("ready")
             await asyncio.Event().wait()
-        """,
-        drain_s=0.3,
-    )
-    code, _, log = told_to_end(process)
+    """
+    code, _, log = told_to_end(start(body, drain_s=0.3))
     assert (code, log[-1]["event"]) == (1, "ended without finishing")
 
 
@@ -138,30 +128,19 @@ def test_a_thread_that_never_ends_does_not_keep_a_service_alive(start):
 )
 def test_what_a_failed_service_has_left_behind_does_not_keep_it_alive(start, left, error):
     """Beside a hanging device call or folder (NFS) it ends, so that its supervisor can restart it."""
-    process = start(
-        f"""
-        async def never_ending():
-            while True:
-                try:
-                    await asyncio.sleep(60)
-                except asyncio.CancelledError:
-                    pass
-
+    body = f"""
         async def main(service):
             left = {left}
             await asyncio.sleep(0.05)
             raise {error}("the broker denies it")
-        """,
-        drain_s=0.3,
-    )
-    code, _, log = finish(process)
+    """
+    code, _, log = finish(start(body, drain_s=0.3))
     assert code == 1
     assert [line["event"] for line in log[-2:]] == ["the broker denies it", "ended without finishing"]
 
 
 def test_a_second_signal_ends_at_once(start):
-    process = start(
-        """
+    body = """
         async def main(service):
             say("ready")
             try:
@@ -169,16 +148,18 @@ def test_a_second_signal_ends_at_once(start):
             finally:
                 say("stopping")
                 await asyncio.sleep(60)
-        """,
-        drain_s=300.0,
-    )
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGINT)
-    assert process.stdout.readline() == "stopping\n"
-    process.send_signal(signal.SIGINT)
+    """
+    process = start(body, drain_s=300.0)
+    for said in ("ready\n", "stopping\n"):
+        assert process.stdout.readline() == said
+        process.send_signal(signal.SIGINT)
     code, _, log = finish(process)
     assert code == 1
     assert log[-1]["why"] == "SIGINT came again"
+
+
+IN_GROUPS = "ExceptionGroup('', [ExceptionGroup('', [BusError('server too old')])])"
+REMOVED = "ExceptionGroup('', [NewContainerError('the folder was removed')])"
 
 
 @pytest.mark.parametrize(
@@ -186,12 +167,8 @@ def test_a_second_signal_ends_at_once(start):
     [
         ("BusError('no permission to write sluice.node.a')", "no permission to write sluice.node.a", EXIT_FAILED),
         ("ServiceError('another agent of a holds the lock')", "another agent of a holds the lock", EXIT_CONFIG),
-        (
-            "ExceptionGroup('', [NewContainerError('the folder was removed')])",
-            "the folder was removed",
-            EXIT_NEW_CONTAINER,
-        ),
-        ("ExceptionGroup('', [ExceptionGroup('', [BusError('server too old')])])", "server too old", EXIT_FAILED),
+        (REMOVED, "the folder was removed", EXIT_NEW_CONTAINER),
+        (IN_GROUPS, "server too old", EXIT_FAILED),
     ],
 )
 def test_a_known_error_is_one_sentence(start, error, sentence, expected):
@@ -229,29 +206,31 @@ def test_an_error_while_stopping_is_a_failure(start):
     assert (code, log[-1]["event"]) == (EXIT_CONFIG, "the journal could not be closed")
 
 
+def refused(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """How it ends and what it says, having started nothing."""
+    out, err = process.communicate(timeout=20)
+    assert out == ""
+    return process.returncode, err
+
+
 def test_wrong_settings_are_told_before_anything_starts(start):
     """One line on stderr, and the exit code for a configuration error."""
+    told = "SLUICE_LOG_LEVL is set, but there is no such setting (did you mean SLUICE_LOG_LEVEL?)"
     process = start("async def main(service): say('started')", SLUICE_LOG_LEVL="debug")
-    out, err = process.communicate(timeout=20)
-    assert (process.returncode, out) == (EXIT_CONFIG, "")
-    assert err == (
-        "sluice-allocator: SLUICE_LOG_LEVL is set, but there is no such setting (did you mean SLUICE_LOG_LEVEL?)\n"
-    )
+    assert refused(process) == (EXIT_CONFIG, f"sluice-allocator: {told}\n")
 
 
 def test_a_service_says_which_version_it_is(start):
     """Without settings and without starting: it matters most for an image that does not start."""
-    out, err = start("async def main(service): say('started')", "--version", SLUICE_LOG_LEVEL="wrong").communicate(
-        timeout=20
-    )
-    assert (out, err) == (f"sluice-allocator {importlib.metadata.version('sluice-gpu')}\n", "")
+    process = start("async def main(service): say('started')", "--version", SLUICE_LOG_LEVEL="wrong")
+    version = f"sluice-allocator {importlib.metadata.version('sluice-gpu')}\n"
+    assert process.communicate(timeout=20) == (version, "")
 
 
 def test_a_service_does_not_start_on_words_that_it_does_not_know(start):
-    process = start("async def main(service): say('started')", "--nats-url", "nats://elsewhere:4222")
-    out, err = process.communicate(timeout=20)
-    assert (process.returncode, out) == (2, "")
-    assert err == (
+    code, said = refused(start("async def main(service): say('started')", "--nats-url", "nats://elsewhere:4222"))
+    assert code == 2
+    assert said == (
         "sluice-allocator: there is no argument '--nats-url nats://elsewhere:4222', only --version; settings are in "
         "the environment, or in the file that SLUICE_CONFIG names\n"
     )

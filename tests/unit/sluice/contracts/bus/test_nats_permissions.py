@@ -2,24 +2,15 @@
 
 import pytest
 
+from sluice.contracts.bus import store_sizes
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.bus.nats_permissions import inbox_prefix, permissions_of, user_name
-from sluice.contracts.bus.store_sizes import (
-    HISTORY_BYTES_MAX,
-    HISTORY_MIB_MIN,
-    MIB,
-    ROOM_MIB,
-    STORE_BYTES_MAX,
-    VOLUME_BYTES,
-    history_bytes,
-)
+from sluice.contracts.bus.store_sizes import MIB, ROOM_MIB, history_bytes
 from sluice.contracts.bus.streams import STREAMS, Role, consumer_config
 from sluice.contracts.ids import Incarnation, NodeName
 
 NODE = NodeName("gpu-1.example")
-EVERYBODY = [permissions_of(role) for role in Role if role is not Role.NODE_AGENT] + [
-    permissions_of(Role.NODE_AGENT, NODE)
-]
+EVERYBODY = [permissions_of(role, NODE if role is Role.NODE_AGENT else None) for role in Role]
 
 
 def test_an_agents_rights_are_exactly_these() -> None:
@@ -59,16 +50,12 @@ def test_only_the_allocator_may_write_what_was_decided() -> None:
 
 def test_a_stream_is_synced_where_it_cannot_be_rebuilt() -> None:
     """BOOK on every write; a cluster has no asynchronous persistence."""
-    configs = {
-        d.stream: (d.config(first_sequence=7, replicas=1), d.config(first_sequence=7, replicas=3)) for d in STREAMS
-    }
-    assert [configs[stream][0].get("persist_mode") for stream in Stream] == [None, "async", "async"]
-    assert not [one for _, one in configs.values() if "persist_mode" in one]
-    for stream in (Stream.BOOK, Stream.STATE):
-        assert configs[stream][1]["max_msgs_per_subject"] == 1
-        assert configs[stream][1]["allow_msg_ttl"]
-        assert configs[stream][1]["first_seq"] == 7
-        assert configs[stream][1]["max_age"] == 0
+    alone, of_three = ({d.stream: d.config(first_sequence=7, replicas=count) for d in STREAMS} for count in (1, 3))
+    assert [alone[stream].get("persist_mode") for stream in Stream] == [None, "async", "async"]
+    assert not [each for each in of_three.values() if "persist_mode" in each]
+    for config in (of_three[Stream.BOOK], of_three[Stream.STATE]):
+        assert config["allow_msg_ttl"]
+        assert (config["max_msgs_per_subject"], config["first_seq"], config["max_age"]) == (1, 7, 0)
 
 
 def test_a_durable_reads_its_own_node_only() -> None:
@@ -90,16 +77,7 @@ def test_a_role_and_a_node_that_do_not_belong_together_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("disk_mib", "history_mib"),
-    [
-        (0, 16),
-        (64, 16),
-        (100, 25),
-        (500, 125),
-        (501, 125),
-        (5_300, 1_325),
-        (16 * 1024, 4 * 1024),
-        (1_000_000, 4 * 1024),
-    ],
+    [(0, 16), (64, 16), (100, 25), (500, 125), (501, 125), (5_300, 1_325), (16_384, 4_096), (1_000_000, 4_096)],
 )
 def test_history_takes_a_quarter_of_a_small_disk_and_4_gib_of_a_large_one(disk_mib, history_mib):
     """BOOK, STATE, the agents' journals and the logs are on the same disk."""
@@ -108,6 +86,6 @@ def test_history_takes_a_quarter_of_a_small_disk_and_4_gib_of_a_large_one(disk_m
 
 def test_the_smallest_disk_that_is_taken_has_room_beside_the_smallest_history():
     """A system that starts also works: a demo's BOOK, STATE, journals and logs are under 2 MiB."""
-    assert HISTORY_MIB_MIN * 4 <= ROOM_MIB
+    assert store_sizes.HISTORY_MIB_MIN * 4 <= ROOM_MIB
     assert history_bytes(ROOM_MIB * MIB) + 2 * MIB < ROOM_MIB * MIB
-    assert 2 * HISTORY_BYTES_MAX <= STORE_BYTES_MAX < VOLUME_BYTES
+    assert 2 * store_sizes.HISTORY_BYTES_MAX <= store_sizes.STORE_BYTES_MAX < store_sizes.VOLUME_BYTES

@@ -8,17 +8,19 @@ CAPACITY = "device.capacity['gpu.nvidia.com']"
 Spec = dict[str, Any]
 
 
-def request(name: str, class_name: str = GPU, *selectors: str, **more: Any) -> Spec:
-    """A request for exactly these devices; a selector may leave out where attributes and capacities are."""
-    return {"name": name, "exactly": body(class_name, *selectors, **more)}
+def request(name: str, class_name: str = GPU, *texts: str, **more: Any) -> Spec:
+    """A request for exactly these devices."""
+    return {"name": name, "exactly": body(class_name, *texts, **more)}
 
 
-def body(class_name: str = GPU, *selectors: str, **more: Any) -> Spec:
-    said = [
-        {"cel": {"expression": text.replace("A.", f"{ATTRIBUTES}.").replace("C.", f"{CAPACITY}.")}}
-        for text in selectors
-    ]
-    return {"deviceClassName": class_name, **({"selectors": said} if said else {}), **more}
+def selectors(*texts: str) -> Spec:
+    """Of a request or a class; a text may leave out where attributes and capacities are."""
+    whole = [text.replace("A.", f"{ATTRIBUTES}.").replace("C.", f"{CAPACITY}.") for text in texts]
+    return {"selectors": [{"cel": {"expression": text}} for text in whole]}
+
+
+def body(class_name: str = GPU, *texts: str, **more: Any) -> Spec:
+    return {"deviceClassName": class_name, **(selectors(*texts) if texts else {}), **more}
 
 
 def prioritized(name: str, **subs: Spec) -> Spec:
@@ -35,9 +37,8 @@ def nvidia(parameters: Spec, *requests: str) -> Spec:
 
 
 def mps(*requests: str, kind: str = "GpuConfig", **config: Any) -> Spec:
-    return nvidia(
-        {"kind": kind, "sharing": {"strategy": "MPS", **({"mpsConfig": config} if config else {})}}, *requests
-    )
+    sharing = {"strategy": "MPS", **({"mpsConfig": config} if config else {})}
+    return nvidia({"kind": kind, "sharing": sharing}, *requests)
 
 
 def ours(*requests: str, **keys: Any) -> Spec:

@@ -78,7 +78,6 @@ def test_a_selector_is_evaluated_as_kubernetes_would(text):
 def test_what_cannot_be_evaluated_says_why(text, why, missing):
     with pytest.raises(CelError) as found:
         holds(text, DEVICE)
-
     assert why in found.value.why
     assert found.value.missing == missing
     assert "[INVALID_ARGUMENT]" not in found.value.why
@@ -97,5 +96,4 @@ def test_an_expression_of_a_tenant_ends_soon(text):
     began = time.process_time()
     with suppress(CelError):
         holds(text, DEVICE)
-
     assert time.process_time() - began < 5

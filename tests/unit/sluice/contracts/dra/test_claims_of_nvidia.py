@@ -1,21 +1,19 @@
 """ResourceClaims in NVIDIA's words: which devices they become, and how mistakes are refused."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import pytest
 from factories.text_rows import text_rows
-from unit.sluice.contracts.dra.claim_specs import GPU, MIG, Spec, body, claim, mps, nvidia, prioritized, request
+from factories.words import claim_of
+from unit.sluice.contracts.dra.claim_specs import GPU, MIG, body, claim, mps, nvidia, prioritized, request, selectors
 from yaml import safe_load
 
 from sluice.contracts.dra.reader import read_claim
 from sluice.contracts.dra.slice_request import ClaimRequests, NotOurs
-from sluice.contracts.messages import Claim, DeviceFilter
+from sluice.contracts.messages import Claim
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
 
-MIG_SMALL = request("r", MIG, "A.profile == '1g.5gb'")
-NAMED = "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'mig' && {}"
+SMALL = "A.profile == '1g.5gb'"
+MIG_SMALL = request("r", MIG, SMALL)
 
 
 def ways(spec, classes=None, **more):
@@ -36,6 +34,24 @@ def sentence(spec, classes=None, **more) -> str:
     return found.sentence()
 
 
+LARGEST = {"models": ["b300-269gb", "gb300-278gb"]}
+SELECTED = [
+    ("A.productName == 'NVIDIA A30'", {"models": ["NVIDIA A30"], "not_models": ["NVIDIA A30-PCIE-24GB"]}),
+    ("A.productName == 'NVIDIA L4'", {"models": ["l4"]}),
+    ("A.productName == 'NVIDIA H200'", {"models": ["NVIDIA H200"], "not_models": ["NVIDIA H200 NVL"]}),
+    ("A.architecture == 'Volta'", {"models": ["v100-16gb", "v100-32gb"]}),
+    ("A.cudaComputeCapability.isGreaterThan(semver('12.0.0'))", {"models": ["gb10"]}),
+    ("A.cudaComputeCapability == semver('7.5.0')", {"models": ["t4"]}),
+    ("C.memory.compareTo(quantity('250Gi')) > 0", LARGEST),
+    ("A.uuid == 'GPU-1'", {"uuids": ["GPU-1"]}),
+    ("A.uuid in ['GPU-1', \"GPU-2\"]", {"uuids": ["GPU-1", "GPU-2"]}),
+    ("A.uuid != 'GPU-1'", {"not_uuids": ["GPU-1"]}),
+    ("!('GPU-1' == A.uuid)", {"not_uuids": ["GPU-1"]}),
+]
+WIDE = {"requests": {"gpu.nvidia.com/multiprocessors": 30}}
+RTX_PRO = {"models": ["rtx-pro-6000-blackwell-96gb"]}
+
+
 @pytest.mark.parametrize(
     ("asked", "fields"),
     [
@@ -43,55 +59,23 @@ def sentence(spec, classes=None, **more) -> str:
         (request("r", count=2, allocationMode="ExactCount"), {"gpus": 2}),
         (request("r", tolerations=[{"operator": "Exists"}]), {}),
         (MIG_SMALL, {"profile": "1g.5gb"}),
-        (request("r", MIG, "A.profile == '1g.5gb'", count=3), {"profile": "1g.5gb", "gpus": 3}),
+        (request("r", MIG, SMALL, count=3), {"profile": "1g.5gb", "gpus": 3}),
         (request("r", MIG, "A.profile == '8g.999gb'"), {"profile": "8g.999gb"}),
         (request("r", MIG, "'1g.5gb+me' == A.profile"), {"profile": "1g.5gb+me"}),
-        (
-            request("r", GPU, "A.productName == 'NVIDIA A30'"),
-            {"only": DeviceFilter(models=("NVIDIA A30",), not_models=("NVIDIA A30-PCIE-24GB",))},
-        ),
-        (request("r", GPU, "A.productName == 'NVIDIA L4'"), {"only": DeviceFilter(models=("l4",))}),
-        (
-            request("r", GPU, "A.productName == 'NVIDIA H200'"),
-            {"only": DeviceFilter(models=("NVIDIA H200",), not_models=("NVIDIA H200 NVL",))},
-        ),
-        (request("r", GPU, "A.architecture == 'Volta'"), {"only": DeviceFilter(models=("v100-16gb", "v100-32gb"))}),
-        (
-            request("r", GPU, "A.cudaComputeCapability.isGreaterThan(semver('12.0.0'))"),
-            {"only": DeviceFilter(models=("gb10",))},
-        ),
-        (request("r", GPU, "A.cudaComputeCapability == semver('7.5.0')"), {"only": DeviceFilter(models=("t4",))}),
-        (
-            request("r", GPU, "C.memory.compareTo(quantity('250Gi')) > 0"),
-            {"only": DeviceFilter(models=("b300-269gb", "gb300-278gb"))},
-        ),
-        (
-            request("r", GPU, capacity={"requests": {"memory": "250Gi"}}),
-            {"only": DeviceFilter(models=("b300-269gb", "gb300-278gb"))},
-        ),
-        (
-            request("r", MIG, "A.profile == '1g.24gb'", capacity={"requests": {"gpu.nvidia.com/multiprocessors": 30}}),
-            {"profile": "1g.24gb", "only": DeviceFilter(models=("rtx-pro-6000-blackwell-96gb",))},
-        ),
-        (request("r", GPU, "A.uuid == 'GPU-1'"), {"only": DeviceFilter(uuids=("GPU-1",))}),
-        (request("r", GPU, "A.uuid in ['GPU-1', \"GPU-2\"]"), {"only": DeviceFilter(uuids=("GPU-1", "GPU-2"))}),
-        (request("r", GPU, "A.uuid != 'GPU-1'"), {"only": DeviceFilter(not_uuids=("GPU-1",))}),
-        (request("r", GPU, "!('GPU-1' == A.uuid)"), {"only": DeviceFilter(not_uuids=("GPU-1",))}),
-        (
-            request("r", MIG, "A.parentUUID == 'GPU-1' && A.profile == '1g.5gb'"),
-            {"profile": "1g.5gb", "only": DeviceFilter(uuids=("GPU-1",))},
-        ),
+        *((request("r", GPU, text), {"only": only}) for text, only in SELECTED),
+        (request("r", GPU, capacity={"requests": {"memory": "250Gi"}}), {"only": LARGEST}),
+        (request("r", MIG, "A.profile == '1g.24gb'", capacity=WIDE), {"profile": "1g.24gb", "only": RTX_PRO}),
+        (request("r", MIG, f"A.parentUUID == 'GPU-1' && {SMALL}"), {"profile": "1g.5gb", "only": {"uuids": ["GPU-1"]}}),
     ],
 )
 def test_a_selector_becomes_what_the_allocator_understands(asked, fields):
     """Sizes, models and UUIDs of a selector are those of the claim: no more, no less."""
-    assert only(claim(asked)) == Claim(container="r", **fields)
+    assert only(claim(asked)) == claim_of(container="r", **fields)
 
 
 def test_what_is_common_to_many_profiles_becomes_the_smallest_of_each_model():
     """A claim for any MIG device gets one wherever there is MIG, without dozens of searches."""
     profiles = [one.profile for (one,) in ways(claim(request("r", MIG)))]
-
     assert profiles[0] == "1g.5gb"
     assert set(profiles) == {f"1g.{gb}gb" for gb in (5, 6, 10, 12, 18, 23, 24, 34, 35)}
 
@@ -99,89 +83,68 @@ def test_what_is_common_to_many_profiles_becomes_the_smallest_of_each_model():
 def test_some_profiles_are_all_tried_from_small_to_large():
     """A list of profiles is a list of wishes, whatever its order."""
     found = ways(claim(request("r", MIG, "A.profile in ['3g.20gb', '1g.5gb+me', '1g.5gb', '2g.10gb']")))
-
     assert [one.profile for (one,) in found] == ["1g.5gb", "2g.10gb", "3g.20gb", "1g.5gb+me"]
 
 
 def test_a_prioritized_list_is_tried_in_its_order():
     """The first wish is served first; each way names the subrequest that it serves."""
-    spec = claim(
-        prioritized("big", whole=body(), half=body(MIG, "A.profile == '3g.20gb'")),
-        request("one", MIG, "A.profile == '1g.5gb'"),
-    )
-
-    found = read_claim(spec, {}, prefix="p.")
-
-    assert [[each.container for each in way] for way in (found.claims, *found.alternatives)] == [
-        ["p.big/whole", "p.one"],
-        ["p.big/half", "p.one"],
-    ]
+    either = prioritized("big", whole=body(), half=body(MIG, "A.profile == '3g.20gb'"))
+    found = read_claim(claim(either, request("one", MIG, SMALL)), {}, prefix="p.")
+    assert [each.container for each in found.claims] == ["p.big/whole", "p.one"]
+    assert [[each.container for each in way] for way in found.alternatives] == [["p.big/half", "p.one"]]
     assert found.requests == {"big/whole": "p.big/whole", "big/half": "p.big/half", "one": "p.one"}
 
 
 def test_devices_of_one_parent_are_on_one_gpu():
-    """`requests: []` means all; a prioritized list brings all of its subrequests."""
-    small, medium = body(MIG, "A.profile == '1g.5gb'"), body(MIG, "A.profile == '2g.10gb'")
-    spec = claim(
-        request("a", MIG, "A.profile == '1g.5gb'"),
-        prioritized("b", small=small, medium=medium),
-        constraints=[{"requests": [], "matchAttribute": "gpu.nvidia.com/parentUUID"}],
-    )
-
+    """`requests: []` means all; a prioritized list brings all of its subrequests. On one device it says nothing."""
+    either = prioritized("b", small=body(MIG, SMALL), medium=body(MIG, "A.profile == '2g.10gb'"))
+    one_parent = {"requests": [], "matchAttribute": "gpu.nvidia.com/parentUUID"}
+    spec = claim(request("a", MIG, SMALL), either, constraints=[one_parent])
     assert read_claim(spec, {}).same_gpu == (("a", "b/small", "b/medium"),)
+    alone = claim(MIG_SMALL, constraints=[{"matchAttribute": "gpu.nvidia.com/parentUUID"}])
+    assert read_claim(alone, {}).same_gpu == ()
 
 
 def test_devices_of_one_request_may_be_on_one_numa_node():
     constraint = {"requests": ["r"], "matchAttribute": "resource.kubernetes.io/numaNode"}
-
     assert only(claim(request("r", count=2), constraints=[constraint])).numa_bind
 
 
-def test_a_constraint_on_one_device_says_nothing():
-    spec = claim(MIG_SMALL, constraints=[{"matchAttribute": "gpu.nvidia.com/parentUUID"}])
-
-    assert read_claim(spec, {}).same_gpu == ()
-
-
 def test_a_class_of_the_clusters_own_that_selects_nvidias_devices_is_served():
-    classes = {
-        "small": {
-            "selectors": [
-                {"cel": {"expression": NAMED.format("device.attributes['gpu.nvidia.com'].profile == '1g.12gb'")}}
-            ]
-        }
-    }
-
-    assert only(claim(request("r", "small")), classes).profile == "1g.12gb"
+    small = selectors("device.driver == 'gpu.nvidia.com' && A.type == 'mig' && A.profile == '1g.12gb'")
+    assert only(claim(request("r", "small")), {"small": small}).profile == "1g.12gb"
 
 
 def test_a_configuration_of_the_claim_comes_before_that_of_its_class():
     classes = {GPU: {"config": [mps(defaultActiveThreadPercentage=10, defaultPinnedDeviceMemoryLimit="1Gi")]}}
-
     assert only(claim(request("r")), classes).sm_partition == 10
     assert only(claim(request("r"), config=[mps(defaultActiveThreadPercentage=30)]), classes).sm_partition == 30
+
+
+CHANNEL = "compute-domain-default-channel.nvidia.com"
 
 
 @pytest.mark.parametrize(
     ("spec", "classes", "unknown"),
     [
         (claim(request("r", "other.example")), {"other.example": {}}, ()),
-        (claim(request("r", "other.example")), {"other.example": {"selectors": [{"cel": {"expression": "1+"}}]}}, ()),
+        (claim(request("r", "other.example")), {"other.example": selectors("1+")}, ()),
         (claim(request("r", "later.example")), {}, ("later.example",)),
         ({"devices": {"requests": [{"name": "r", "new": {"deviceClassName": "x"}}], "newer": 1}}, {}, ()),
         ({"resourceClassName": "gpu.nvidia.com"}, {}, ()),
         ({}, {}, ()),
         ({"devices": 5}, {}, ()),
-        (
-            claim(request("r", "compute-domain-default-channel.nvidia.com")),
-            {"compute-domain-default-channel.nvidia.com": {}},
-            (),
-        ),
+        (claim(request("r", CHANNEL)), {CHANNEL: {}}, ()),
     ],
 )
 def test_a_claim_of_another_driver_is_left_alone(spec, classes, unknown):
     """Whatever it holds: Sluice does not judge what it does not serve."""
     assert read_claim(spec, classes) == NotOurs(unknown)
+
+
+MPS_2GI = {"modes": ("mps",), "memory_mib": 2048}
+HALF = {"modes": ("fractional",), "sm_partition": 50}
+HALF_10GI = HALF | {"memory_mib": 10240}
 
 
 @pytest.mark.parametrize(
@@ -192,19 +155,10 @@ def test_a_claim_of_another_driver_is_left_alone(spec, classes, unknown):
         (mps(), {"modes": ("mps",), "memory_percentage": 100}),
         (mps(defaultPinnedDeviceMemoryLimit="10Gi"), {"modes": ("mps",), "memory_mib": 10240}),
         (mps(defaultPinnedDeviceMemoryLimit="10M"), {"modes": ("mps",), "memory_mib": 9}),
-        (
-            mps(defaultActiveThreadPercentage=50),
-            {"modes": ("fractional",), "sm_partition": 50, "memory_percentage": 100},
-        ),
-        (
-            mps(defaultActiveThreadPercentage=50, defaultPinnedDeviceMemoryLimit="10Gi", multiUser=False),
-            {"modes": ("fractional",), "sm_partition": 50, "memory_mib": 10240},
-        ),
-        (mps(defaultPerDevicePinnedMemoryLimit={"0": "2Gi"}), {"modes": ("mps",), "memory_mib": 2048}),
-        (
-            mps(defaultPinnedDeviceMemoryLimit="1Gi", defaultPerDevicePinnedMemoryLimit={"0": "2Gi"}),
-            {"modes": ("mps",), "memory_mib": 2048},
-        ),
+        (mps(defaultActiveThreadPercentage=50), HALF | {"memory_percentage": 100}),
+        (mps(defaultActiveThreadPercentage=50, defaultPinnedDeviceMemoryLimit="10Gi", multiUser=False), HALF_10GI),
+        (mps(defaultPerDevicePinnedMemoryLimit={"0": "2Gi"}), MPS_2GI),
+        (mps(defaultPinnedDeviceMemoryLimit="1Gi", defaultPerDevicePinnedMemoryLimit={"0": "2Gi"}), MPS_2GI),
         (mps("other"), {}),
         (mps("r", defaultPinnedDeviceMemoryLimit="1Gi"), {"modes": ("mps",), "memory_mib": 1024}),
         (mps(kind="MigDeviceConfig"), {}),
@@ -213,39 +167,32 @@ def test_a_claim_of_another_driver_is_left_alone(spec, classes, unknown):
 )
 def test_a_configuration_of_nvidia_becomes_a_mode_with_its_limits(config, fields):
     """MPS with limits is a share of ours; in turns, the device is the claim's own."""
-    spec = claim(request("r"), request("other", MIG, "A.profile == '1g.5gb'"), config=[config])
-    if "other" in config.get("requests", ()):
-        spec["devices"]["requests"][1] = request("other")
-    (found, _), *_ = ways(spec, uid=7)
-    shared = {"uid": 7} if fields else {}
+    other = request("other") if "other" in config.get("requests", ()) else request("other", MIG, SMALL)
+    (found, _), *_ = ways(claim(request("r"), other, config=[config]), uid=7)
+    assert found == Claim(container="r", **fields, **({"uid": 7} if fields else {}))
 
-    assert found == Claim(container="r", **fields, **shared)
+
+WARNED = """
+spec.devices.requests[0].exactly.capacity: turns gets whole GPUs with at least this memory; for a part of one, class
+    sluice.dev with mode mps and memory
+turns: its containers take turns at the driver's own pace; interval Long is not set
+limits: a share with these limits, beside others of the namespace and user; each process has them
+mig: its containers take turns on the MIG device, without MPS; for MPS in a MIG instance, class sluice.dev with mode
+    mps and memory
+"""
 
 
 def test_what_cannot_be_done_to_the_letter_is_said():
     """A claim is served with a warning rather than silently otherwise."""
-    slow = nvidia(
-        {"kind": "GpuConfig", "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}}
-    )
+    slow = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
+    limited = mps("limits", defaultPinnedDeviceMemoryLimit="1Gi")
     spec = claim(
         request("turns", capacity={"requests": {"memory": "4Gi"}}),
         request("limits"),
-        request("mig", MIG, "A.profile == '1g.5gb'"),
-        config=[slow, mps("limits", defaultPinnedDeviceMemoryLimit="1Gi"), mps("mig", kind="MigDeviceConfig")],
+        request("mig", MIG, SMALL),
+        config=[nvidia({"kind": "GpuConfig", "sharing": slow}), limited, mps("mig", kind="MigDeviceConfig")],
     )
-
-    assert read_claim(spec, {}).warnings == (
-        (
-            "spec.devices.requests[0].exactly.capacity: turns gets whole GPUs with at least this memory; for a part of "
-            "one, class sluice.dev with mode mps and memory"
-        ),
-        "turns: its containers take turns at the driver's own pace; interval Long is not set",
-        "limits: a share with these limits, beside others of the namespace and user; each process has them",
-        (
-            "mig: its containers take turns on the MIG device, without MPS; for MPS in a MIG instance, class "
-            "sluice.dev with mode mps and memory"
-        ),
-    )
+    assert [(warning,) for warning in read_claim(spec, {}).warnings] == text_rows(WARNED)
 
 
 ONE = "spec.devices.requests[0].exactly"
@@ -435,11 +382,14 @@ distinctAttribute: gpu.nvidia.com/parentUUID
 """
 
 
-def under(place: str, refused: str, made: Callable[[Any], Spec]) -> Iterator[tuple[Spec, str, str]]:
+def under(place, refused, made):
     """The rows of a text whose refusals name fields of one place."""
     for written, said in text_rows(refused):
         field, _, refusal = said.partition(": ")
         yield made(safe_load(written)), f"{place}.{field}", refusal
+
+
+TOO_MANY = "more than one node has (allowed: 1 to 8 over all containers)"
 
 
 @pytest.mark.parametrize(
@@ -452,11 +402,7 @@ def under(place: str, refused: str, made: Callable[[Any], Spec]) -> Iterator[tup
         *under(MPS, MPS_REFUSED, lambda config: claim(request("r"), config=[mps(**config)])),
         *under("spec.devices", PAIRS_REFUSED, lambda devices: {"devices": devices}),
         *under(CONSTRAINT, CONSTRAINTS_REFUSED, lambda one: claim(request("r", count=2), constraints=[one])),
-        (
-            claim(request("r", count=9)),
-            "spec.devices.requests",
-            "more than one node has (allowed: 1 to 8 over all containers)",
-        ),
+        (claim(request("r", count=9)), "spec.devices.requests", TOO_MANY),
         (claim(request("")), "spec.devices.requests[0].name", "a request has a name (allowed: for instance gpu)"),
         (claim(request("r", GPU, " ")), CEL, "it is empty (allowed: a CEL expression)"),
         *under("spec", ODD_CLAIMS_REFUSED, lambda spec: spec),
@@ -465,30 +411,23 @@ def under(place: str, refused: str, made: Callable[[Any], Spec]) -> Iterator[tup
 def test_a_refusal_names_the_field_and_what_is_right(spec, field, refusal):
     """A person finds the place in the manifest, and what to write instead."""
     found = sentence(spec)
-
     assert found.startswith(f"{field} = ")
     assert found.endswith(f": {refusal}")
 
 
 def test_a_refusal_in_a_template_or_class_says_where_it_stands():
     """A template's spec is one level deeper; a class is another object."""
-    broken = {GPU: {"selectors": [{"cel": {"expression": "1 +"}}]}}
-
-    assert sentence(claim(request("r", count=0)), path="spec.spec").startswith(
-        "spec.spec.devices.requests[0].exactly.count"
-    )
-    assert sentence(claim(request("r")), broken).startswith(
-        "DeviceClass gpu.nvidia.com: spec.selectors[0].cel.expression = '1 +'"
-    )
+    of_template = sentence(claim(request("r", count=0)), path="spec.spec")
+    assert of_template.startswith("spec.spec.devices.requests[0].exactly.count")
+    of_class = sentence(claim(request("r")), {GPU: selectors("1 +")})
+    assert of_class.startswith("DeviceClass gpu.nvidia.com: spec.selectors[0].cel.expression = '1 +'")
 
 
 @pytest.mark.parametrize("depth", [2, 40])
 def test_an_expression_that_would_grow_without_end_is_refused_at_once(depth):
     """Kubernetes stops it by its cost; here its loops are counted."""
     text = "['aaaaaaaa']" + ".map(x, x + x + x + x + x + x + x + x)" * depth + " == []"
-
     found = read_claim(claim(request("r", GPU, text)), {})
-
     assert ("loops 40 times" in found.message) == (depth == 40)
 
 

@@ -11,12 +11,8 @@ from sluice.contracts.request_syntax import RequestLimits, parse_pod
 FOLDER = Path(__file__).parents[4] / "data" / "dra"
 
 
-def whole(container: str, **more) -> Claim:
-    return Claim(container=container, **more)
-
-
-def read(text: str, file: str = "pods.yaml", *, by_claims: bool = True) -> list[PodManifest]:
-    found = read_manifests(file, text, limits=ManifestLimits(), asks=RequestLimits(), by_claims=by_claims)
+def read(text: str, file: str = "pods.yaml") -> list[PodManifest]:
+    found = read_manifests(file, text, limits=ManifestLimits(), asks=RequestLimits(), by_claims=True)
     assert isinstance(found, tuple), found
     return [pod for pod in found if not pod.skipped]
 
@@ -48,7 +44,6 @@ def test_a_demo_can_be_asked_in_annotations(name):
     for pod in pods_of(name):
         if pod.ask is not None:
             found = parse_pod(pod.annotations, pod.containers)
-
             assert [each.container for each in found.claims] == [each.container for each in pod.ask.claims]
 
 
@@ -61,10 +56,10 @@ spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nv
 CLAIM = TEMPLATE.replace("Template", "").replace("spec: {spec: {devices", "spec: {devices").replace("}]}}}", "}]}}")
 
 
-def pod(claims: str, *, kind: str = "Pod", metadata: str = "name: p", main: str = "name: main", more: str = "") -> str:
+def pod(claims: str, *, metadata: str = "name: p", main: str = "name: main", more: str = "") -> str:
     return f"""
 apiVersion: v1
-kind: {kind}
+kind: Pod
 metadata: {{{metadata}}}
 spec: {{containers: [{{{main}}}], resourceClaims: [{claims}]{more}}}
 """
@@ -82,17 +77,12 @@ BY_NAME = "{name: g, resourceClaimName: one}"
 
 def test_the_users_of_a_claim_are_those_of_its_containers():
     """A share's trust domain is the container's user, else the pod's."""
-    mps = "sharing: {strategy: MPS}"
-    config = (
-        "config: [{opaque: {driver: gpu.nvidia.com, parameters: "
-        f"{{apiVersion: resource.nvidia.com/v1beta1, kind: GpuConfig, {mps}}}}}}}]"
-    )
+    parameters = "{apiVersion: resource.nvidia.com/v1beta1, kind: GpuConfig, sharing: {strategy: MPS}}"
+    config = f"config: [{{opaque: {{driver: gpu.nvidia.com, parameters: {parameters}}}}}]"
     shared = TEMPLATE.replace("}}]}}}", f"}}}}], {config}}}}}}}")
     main = "name: main, resources: {claims: [{name: g}]}, securityContext: {runAsUser: 7}"
-
     (of_container,) = read(f"{shared}---{pod(BY_TEMPLATE, main=main)}")
     (of_pod,) = read(f"{shared}---{pod(BY_TEMPLATE, more=', securityContext: {runAsUser: 8}')}")
-
     assert (of_container.ask.claims[0].uid, of_pod.ask.claims[0].uid) == (7, 8)
 
 
@@ -102,39 +92,36 @@ def test_options_of_a_claim_are_those_of_its_pod():
         "}}], config: [{opaque: {driver: gpu.sluice.dev, parameters: {apiVersion: sluice.dev/v1, kind: SliceRequest, "
         "priority: 7, gpu-policy: binpack, substitute: true, profile: 1g.5gb}}}]}}}",
     )
-
     (found,) = read(f"{ours}---{pod(BY_TEMPLATE)}")
-
     assert (found.urgency.value, found.ask.gpu_policy) == (7, "binpack")
     assert found.annotations["sluice.dev/gpu-policy"] == "binpack"
     assert found.annotations["sluice.dev/substitute"] == "true"
 
 
-def test_a_claim_of_a_deployment_is_asked_for_once():
-    many = """
+DEPLOYMENT = """
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: d}
 spec: {replicas: 3, template: {spec: {containers: [{name: main}], resourceClaims: [{name: g, resourceClaimName: one}]}}}
 """
 
-    first, *others = read(f"{CLAIM}---{many}")
 
-    assert (first.name, first.ask.claims) == ("d-0", (whole("gpu"),))
+def test_a_claim_of_a_deployment_is_asked_for_once():
+    first, *others = read(f"{CLAIM}---{DEPLOYMENT}")
+    assert (first.name, first.ask.claims) == ("d-0", (Claim(container="gpu"),))
     assert [(each.name, each.ask) for each in others] == [("d-1", None), ("d-2", None)]
     assert "pod d-0 has it" in others[0].warnings[0]
 
 
 OF_ANOTHER = f"{TEMPLATE.replace('gpu.nvidia.com', 'other.example')}---{pod(BY_TEMPLATE)}"
+BY_ONES = pod("{name: g, resourceClaimTemplateName: ones}")
+NO_ONES = "this file has no ResourceClaimTemplate 'ones' in namespace default, so it is not read; did you mean one?"
 
 
 @pytest.mark.parametrize(
     ("text", "warning"),
     [
-        (
-            f"{TEMPLATE}---{pod('{name: g, resourceClaimTemplateName: ones}')}",
-            "this file has no ResourceClaimTemplate 'ones' in namespace default, so it is not read; did you mean one?",
-        ),
+        (f"{TEMPLATE}---{BY_ONES}", NO_ONES),
         (pod(BY_NAME), "this file has no ResourceClaim 'one' in namespace default, so it is not read"),
         (OF_ANOTHER, "its devices are another driver's; this file has no DeviceClass other.example"),
         (f"{OF_ANOTHER}---{OTHER_CLASS}", "its devices are another driver's"),
@@ -143,17 +130,16 @@ OF_ANOTHER = f"{TEMPLATE.replace('gpu.nvidia.com', 'other.example')}---{pod(BY_T
 def test_a_claim_that_is_not_read_is_said(text, warning):
     """A pod that asks for nothing here may still ask for something in its cluster."""
     (found,) = read(text)
-
     assert (found.ask, found.refusal, found.warnings) == (None, None, (f"spec.resourceClaims[0]: {warning}",))
 
 
 TWO = f"{BY_TEMPLATE}, {BY_TEMPLATE.replace('g,', 'h,')}"
 ANNOTATED = "name: p, annotations: {sluice.dev/gpus: '1'}"
 MISNAMED = "name: main, resources: {claims: [{name: g, request: gpus}]}"
-
-
+IN_CONTAINER = "spec.containers[main].resources.claims[0]"
 IN_TEMPLATE = "ResourceClaimTemplate one: spec.spec.devices.requests[0].exactly"
 IN_CLAIM = "ResourceClaim one: spec.devices.requests[0].exactly"
+NO_REQUEST = "no request of this name; did you mean gpu?"
 
 
 def many_of(template: str, more: str) -> str:
@@ -164,11 +150,7 @@ def many_of(template: str, more: str) -> str:
     ("text", "field", "why"),
     [
         (TEMPLATE + "---" + pod(BY_TEMPLATE, metadata=ANNOTATED), "spec.resourceClaims", "also asks by annotations"),
-        (
-            TEMPLATE + "---" + pod(BY_TEMPLATE, main=MISNAMED),
-            "spec.containers[main].resources.claims[0].request",
-            "no request of this name; did you mean gpu?",
-        ),
+        (TEMPLATE + "---" + pod(BY_TEMPLATE, main=MISNAMED), f"{IN_CONTAINER}.request", NO_REQUEST),
         (pod("{name: g}"), "spec.resourceClaims[0]", "it names one of two"),
         (pod("{resourceClaimName: x}"), "spec.resourceClaims[0].name", "a claim has a name in its pod"),
         (pod("{name: g, claim: x}"), "spec.resourceClaims[0].claim", "there is no such field"),
@@ -180,6 +162,5 @@ def many_of(template: str, more: str) -> str:
 )
 def test_a_pod_with_a_wrong_claim_is_refused(text, field, why):
     (found,) = read(text)
-
     assert found.refusal.field == field
     assert why in found.refusal.message

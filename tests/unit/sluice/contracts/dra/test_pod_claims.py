@@ -2,6 +2,7 @@
 
 import pytest
 from unit.sluice.contracts.dra.claim_specs import GPU, MIG, OURS, body, claim, ours, prioritized, request
+from yaml import safe_load
 
 from sluice.contracts.dra.pod_claims import combined, uid_of, users_of
 from sluice.contracts.dra.reader import read_claim
@@ -9,12 +10,10 @@ from sluice.contracts.dra.slice_request import ClaimRequests
 from sluice.contracts.manifests import ManifestLimits, read_manifests
 from sluice.contracts.request_syntax import RequestLimits
 
-EITHER = prioritized("r", a=body(GPU), b=body(MIG, "A.profile == '1g.5gb'"))
-PAIR = claim(
-    request("x", MIG, "A.profile == '1g.5gb'"),
-    request("y", MIG, "A.profile == '1g.5gb'"),
-    constraints=[{"matchAttribute": "gpu.nvidia.com/parentUUID"}],
-)
+SMALL = "A.profile == '1g.5gb'"
+EITHER = prioritized("r", a=body(GPU), b=body(MIG, SMALL))
+PARENT = {"matchAttribute": "gpu.nvidia.com/parentUUID"}
+PAIR = claim(request("x", MIG, SMALL), request("y", MIG, SMALL), constraints=[PARENT])
 
 
 def read(name: str, spec) -> ClaimRequests:
@@ -25,23 +24,19 @@ def read(name: str, spec) -> ClaimRequests:
 
 def test_the_ways_of_all_claims_are_combined_in_their_order():
     found = combined([read("p", claim(EITHER)), read("q", claim(EITHER)), read("s", PAIR)])
-
-    assert [[each.container for each in way][:2] for way in (found.claims, *found.alternatives)] == [
-        ["p.r/a", "q.r/a"],
-        ["p.r/a", "q.r/b"],
-        ["p.r/b", "q.r/a"],
-        ["p.r/b", "q.r/b"],
-    ]
+    ways = [[each.container for each in way[:2]] for way in (found.claims, *found.alternatives)]
+    assert ways == [[f"p.r/{first}", f"q.r/{second}"] for first in "ab" for second in "ab"]
     assert found.same_gpu == (("s.x", "s.y"),)
 
 
 def test_options_of_one_claim_are_those_of_the_pod():
     said = claim(request("r", OURS), config=[ours(priority=3)])
     other = claim(request("r", OURS), config=[ours(gpu_policy="spread")])
-
     found = combined([read("p", said), read("q", other), read("s", said)])
-
     assert (found.options.priority, found.options.gpu_policy) == (3, "spread")
+
+
+OTHER_POLICIES = [claim(request("r", OURS), config=[ours(node_policy=name)]) for name in ("spread", "binpack")]
 
 
 @pytest.mark.parametrize(
@@ -49,28 +44,21 @@ def test_options_of_one_claim_are_those_of_the_pod():
     [
         ([claim(EITHER)] * 6, "64 ways to serve them"),
         ([claim(request("r", count=5))] * 2, "10 devices on one node"),
-        (
-            [claim(request("r", OURS), config=[ours(node_policy=name)]) for name in ("spread", "binpack")],
-            "two claims of the pod differ in node-policy",
-        ),
+        (OTHER_POLICIES, "two claims of the pod differ in node-policy"),
     ],
 )
 def test_claims_that_do_not_go_together_are_refused(specs, why):
     found = combined([read(f"p{at}", spec) for at, spec in enumerate(specs)])
-
     assert (found.field, found.message) == ("spec.resourceClaims", why)
 
 
 def test_the_user_of_a_claim_is_that_of_its_first_container():
     """Else the pod's; a value that no user has counts as none."""
-    spec = {
-        "securityContext": {"runAsUser": 5},
-        "initContainers": [
-            {"name": "i", "resources": {"claims": [{"name": "g"}]}, "securityContext": {"runAsUser": 6}}
-        ],
-        "containers": [{"name": "c", "resources": {"claims": [{"name": "h"}]}, "securityContext": {"runAsUser": -1}}],
-    }
-
+    spec = safe_load("""
+        securityContext: {runAsUser: 5}
+        initContainers: [{name: i, resources: {claims: [{name: g}]}, securityContext: {runAsUser: 6}}]
+        containers: [{name: c, resources: {claims: [{name: h}]}, securityContext: {runAsUser: -1}}]
+    """)
     assert (uid_of(spec, "g"), uid_of(spec, "h"), uid_of(spec, "other"), uid_of({}, "g")) == (6, 5, 5, None)
     assert [each["name"] for each in users_of(spec, "h")] == ["c"]
 
@@ -90,7 +78,6 @@ def problems(name: str, amount: int = 1) -> list[str]:
 def test_the_resource_of_a_class_of_ours_is_refused(name):
     """The scheduler would look for devices by itself, for ever."""
     (found,) = problems(PREFIX + name)
-
     assert found == (
         f"spec.containers[main].resources.limits[{PREFIX}{name}] = '1': the scheduler itself would allocate {name} for "
         f"it, past Sluice (allowed: a ResourceClaimTemplate of class {name}, or nvidia.com/gpu)"

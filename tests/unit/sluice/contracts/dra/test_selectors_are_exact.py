@@ -3,6 +3,7 @@
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,26 +21,20 @@ from sluice_allocator.core.placement.spec.config import PlacementConfig
 RULES = PlacementConfig()
 TABLE = tomllib.loads(Path(sluice.mig.__file__).with_name("catalog.toml").read_text())["model"]
 ENGINES = ("copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")
-ARCHITECTURES = {
-    "ampere": "Ampere",
-    "hopper": "Hopper",
-    "blackwell": "Blackwell",
-    "ada": "Ada Lovelace",
-    "turing": "Turing",
-    "volta": "Volta",
-}
-MIB = 1024**2
+FAMILIES = ("Ampere", "Hopper", "Blackwell", "Ada Lovelace", "Turing", "Volta")
+ARCHITECTURES = {name.split()[0].lower(): name for name in FAMILIES}
+MIB, GIB = 1024**2, 1024**3
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device as NVIDIA's driver would publish it; sizes that it lacks are absent."""
+    """A device as NVIDIA's driver would publish it; what it lacks is absent."""
 
     key: str
     product: str
     architecture: str
     profile: str | None
-    sizes: dict[str, int]
+    has: dict[str, Any]
 
 
 def devices() -> list[Device]:
@@ -54,9 +49,9 @@ def devices() -> list[Device]:
         for product in model["product_names"]:
             found.append(Device(model["key"], product, family, None, whole))
             for each in model["profiles"]:
-                sizes = {"memory": each["memory_mib"] * MIB, "multiprocessors": each["multiprocessors"]}
-                sizes |= dict(zip(ENGINES, each["engines"], strict=True))
-                found.append(Device(model["key"], product, family, each["name"], sizes))
+                has = {"memory": each["memory_mib"] * MIB, "multiprocessors": each["multiprocessors"]}
+                has |= {"profile": each["name"], **dict(zip(ENGINES, each["engines"], strict=True))}
+                found.append(Device(model["key"], product, family, each["name"], has))
     return found
 
 
@@ -70,23 +65,17 @@ class MissingError(Exception):
     """The selector reads what a device does not have: it does not match."""
 
 
-def size(device: Device, name: str) -> int:
-    if name not in device.sizes:
+def of(device: Device, name: str) -> Any:
+    if name not in device.has:
         raise MissingError
-    return device.sizes[name]
-
-
-def profile(device: Device) -> str:
-    if device.profile is None:
-        raise MissingError
-    return device.profile
+    return device.has[name]
 
 
 LEAVES = st.one_of(
-    st.sampled_from(PROFILES).map(lambda name: (f"A.profile == '{name}'", lambda each: profile(each) == name)),
-    st.sampled_from(PROFILES).map(lambda name: (f"A.profile != '{name}'", lambda each: profile(each) != name)),
+    st.sampled_from(PROFILES).map(lambda name: (f"A.profile == '{name}'", lambda each: of(each, "profile") == name)),
+    st.sampled_from(PROFILES).map(lambda name: (f"A.profile != '{name}'", lambda each: of(each, "profile") != name)),
     st.lists(st.sampled_from(PROFILES), min_size=1, max_size=12, unique=True).map(
-        lambda names: (f"A.profile in {names!r}", lambda each: profile(each) in names)
+        lambda names: (f"A.profile in {names!r}", lambda each: of(each, "profile") in names)
     ),
     st.sampled_from(PRODUCTS).map(lambda name: (f"A.productName == '{name}'", lambda each: each.product == name)),
     st.sampled_from(WORDS).map(
@@ -95,28 +84,23 @@ LEAVES = st.one_of(
     st.sampled_from(WORDS).map(
         lambda word: (f"A.productName.lowerAscii().matches('^.*{word}.*$')", lambda each: word in each.product.lower())
     ),
-    st.sampled_from(sorted(ARCHITECTURES.values())).map(
-        lambda name: (f"A.architecture == '{name}'", lambda each: each.architecture == name)
+    st.sampled_from(FAMILIES).map(lambda name: (f"A.architecture == '{name}'", lambda each: each.architecture == name)),
+    st.integers(1, 300).map(
+        lambda gib: (f"C.memory.compareTo(quantity('{gib}Gi')) >= 0", lambda each: of(each, "memory") >= gib * GIB)
     ),
     st.integers(1, 300).map(
-        lambda gib: (
-            f"C.memory.compareTo(quantity('{gib}Gi')) >= 0",
-            lambda each: size(each, "memory") >= gib * 1024 * MIB,
-        )
-    ),
-    st.integers(1, 300).map(
-        lambda gib: (f"C.memory.isLessThan(quantity('{gib}Gi'))", lambda each: size(each, "memory") < gib * 1024 * MIB)
+        lambda gib: (f"C.memory.isLessThan(quantity('{gib}Gi'))", lambda each: of(each, "memory") < gib * GIB)
     ),
     st.tuples(st.sampled_from(("multiprocessors", *ENGINES)), st.integers(0, 150)).map(
-        lambda asked: (f"C.{asked[0]}.asInteger() > {asked[1]}", lambda each: size(each, asked[0]) > asked[1])
+        lambda asked: (f"C.{asked[0]}.asInteger() > {asked[1]}", lambda each: of(each, asked[0]) > asked[1])
     ),
 )
 """Selectors as CEL, and what they mean."""
 SELECTORS = st.one_of(
     LEAVES,
     LEAVES.map(lambda one: (f"!({one[0]})", lambda each: not one[1](each))),
-    st.tuples(LEAVES, LEAVES).map(lambda two: (f"{two[0][0]} && {two[1][0]}", lambda each: both(two, each))),
-    st.tuples(LEAVES, LEAVES).map(lambda two: (f"{two[0][0]} || {two[1][0]}", lambda each: either(two, each))),
+    st.tuples(LEAVES, LEAVES).map(lambda two: (f"{two[0][0]} && {two[1][0]}", lambda each: decided(False, two, each))),
+    st.tuples(LEAVES, LEAVES).map(lambda two: (f"{two[0][0]} || {two[1][0]}", lambda each: decided(True, two, each))),
 )
 
 
@@ -128,19 +112,12 @@ def truth(one, device: Device) -> bool | None:
         return None
 
 
-def both(two, device: Device) -> bool:
-    """As CEL: false decides, whatever the other side is."""
+def decided(by: bool, two, device: Device) -> bool:
+    """As CEL: false decides `&&`, and true `||`, whatever the other side is."""
     sides = [truth(one, device) for one in two]
-    if None in sides and False not in sides:
+    if None in sides and by not in sides:
         raise MissingError
-    return all(sides)
-
-
-def either(two, device: Device) -> bool:
-    sides = [truth(one, device) for one in two]
-    if None in sides and True not in sides:
-        raise MissingError
-    return True in sides
+    return by if by in sides else not by
 
 
 def bare(product: str) -> str:
@@ -179,7 +156,7 @@ def admitted(asked: Claim) -> set[tuple[str, str, str | None]]:
 )
 def test_a_claim_admits_only_devices_that_its_selectors_match_and_one_where_one_matches(kind, selectors, least):
     """A pod never gets a device that it excluded, and never waits for one that is there."""
-    least = {name: number * 1024 * MIB if name == "memory" else number for name, number in least.items()}
+    least = {name: number * GIB if name == "memory" else number for name, number in least.items()}
     amounts = {name: str(number) for name, number in least.items()}
     more = {"capacity": {"requests": amounts}} if amounts else {}
     matching = {
@@ -187,7 +164,7 @@ def test_a_claim_admits_only_devices_that_its_selectors_match_and_one_where_one_
         for each in ALL
         if (each.profile is None) == (kind == GPU)
         and all(truth(one, each) for one in selectors)
-        and all(each.sizes.get(name, -1) >= number for name, number in least.items())
+        and all(each.has.get(name, -1) >= number for name, number in least.items())
     }
 
     found = read_claim(claim(request("r", kind, *(one[0] for one in selectors), **more)), {})

@@ -1,7 +1,7 @@
 """ResourceClaims in our own words: every key, and how mistakes are refused."""
 
 import pytest
-from unit.sluice.contracts.dra.claim_specs import OURS, claim, ours, request
+from unit.sluice.contracts.dra.claim_specs import OURS, claim, ours, request, selectors
 
 from sluice.contracts.dra.reader import read_claim
 from sluice.contracts.dra.slice_request import ClaimRequests, Options
@@ -34,16 +34,14 @@ KEYS_READ = [
     ({"numa_bind": True}, {"numa_bind": True}),
     ({"driver_capabilities": "compute,video"}, {"driver_capabilities": "compute,video"}),
 ]
+IDLE = Leeway(idle_after_s=7200, idle_protected="mon-fri 08:00-18:00")
 OPTIONS_READ = [
     ({"priority": 5}, Options(priority=5)),
     ({"node_policy": "spread"}, Options(node_policy="spread")),
     ({"gpu_policy": "binpack"}, Options(gpu_policy="binpack")),
     ({"preemptible": True}, Options(leeway=Leeway(preemptible=True))),
     ({"movable": "true"}, Options(leeway=Leeway(movable=True))),
-    (
-        {"idle-after": "2h", "idle-protected": "mon-fri 08:00-18:00"},
-        Options(leeway=Leeway(idle_after_s=7200, idle_protected="mon-fri 08:00-18:00")),
-    ),
+    ({"idle-after": "2h", "idle-protected": "mon-fri 08:00-18:00"}, Options(leeway=IDLE)),
     ({"substitute": "return"}, Options(leeway=Leeway(substitute="return"))),
     ({"group": "job", "group_size": 4}, Options(group=PodGroup(name="job", size=4))),
 ]
@@ -52,7 +50,6 @@ OPTIONS_READ = [
 @pytest.mark.parametrize(("keys", "fields"), KEYS_READ)
 def test_a_key_means_what_it_means_in_an_annotation(keys, fields):
     found = read_claim(claim(request("r", OURS), config=[ours("r", **keys)]), {}, prefix="p.", uid=7)
-
     assert isinstance(found, ClaimRequests), found
     assert found.claims == (Claim(container="p.r", **fields),)
     assert found.requests == {"r": "p.r"}
@@ -61,42 +58,29 @@ def test_a_key_means_what_it_means_in_an_annotation(keys, fields):
 @pytest.mark.parametrize(("keys", "options"), OPTIONS_READ)
 def test_a_key_of_the_pod_holds_for_the_whole_claim(keys, options):
     found = read_claim(claim(request("r", OURS), config=[ours(**keys)]), {})
-
     assert isinstance(found, ClaimRequests), found
     assert found.options == options
 
 
 def test_every_key_of_the_annotations_is_tried_here():
-    tried = {key.replace("_", "-") for keys, _ in (*KEYS_READ, *OPTIONS_READ) for key in keys}
-
-    assert tried == set(KEYS)
+    assert {key.replace("_", "-") for keys, _ in (*KEYS_READ, *OPTIONS_READ) for key in keys} == set(KEYS)
 
 
 def test_what_is_said_for_one_request_comes_before_what_is_said_for_all_and_by_the_class():
-    classes = {
-        OURS: {"selectors": [{"cel": {"expression": "false"}}], "config": [ours(memory="1Gi", gpu_model="h100")]}
-    }
-    spec = claim(
-        request("a", OURS), request("b", OURS), config=[ours("a", memory="3Gi"), ours(memory="2Gi", priority=3)]
-    )
+    classes = {OURS: selectors("false") | {"config": [ours(memory="1Gi", gpu_model="h100")]}}
+    config = [ours("a", memory="3Gi"), ours(memory="2Gi", priority=3)]
+    found = read_claim(claim(request("a", OURS), request("b", OURS), config=config), classes)
     h100 = DeviceFilter(models=("h100",))
+    first, second = Claim(container="a", memory_mib=3072, only=h100), Claim(container="b", memory_mib=2048, only=h100)
+    assert (found.claims, found.options.priority) == ((first, second), 3)
 
-    found = read_claim(spec, classes)
 
-    assert found.claims == (
-        Claim(container="a", memory_mib=3072, only=h100),
-        Claim(container="b", memory_mib=2048, only=h100),
-    )
-    assert found.options.priority == 3
+PARAMETERS = "spec.devices.config[0].opaque.parameters"
 
 
 def test_a_memory_that_is_probably_a_mistake_is_said():
     (warning,) = read_claim(claim(request("r", OURS), config=[ours(memory=10)]), {}).warnings
-
-    assert warning.startswith("spec.devices.config[0].opaque.parameters.memory: 10 without a unit is 10 MiB")
-
-
-PARAMETERS = "spec.devices.config[0].opaque.parameters"
+    assert warning.startswith(f"{PARAMETERS}.memory: 10 without a unit is 10 MiB")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +102,6 @@ PARAMETERS = "spec.devices.config[0].opaque.parameters"
 )
 def test_a_mistake_in_a_key_names_its_path_and_what_is_right(asked, config, field, why, right):
     found = read_claim(claim(request("r", OURS, **asked), config=[config]), {})
-
     assert isinstance(found, Refusal), found
     assert found.field == f"{PARAMETERS}.{field}"
     assert why in found.message
@@ -132,6 +115,7 @@ TWICE = [ours("r", memory="1Gi"), ours("r", memory="2Gi")]
 NONE_TO_SELECT = "class sluice.dev has no devices to select among"
 GIVEN_TWICE = "it is given twice for this request"
 NO_SUCH_KIND = "there is no such choice; did you mean SliceRequest?"
+V1 = ours("r", apiVersion="v1")
 
 
 @pytest.mark.parametrize(
@@ -141,17 +125,12 @@ NO_SUCH_KIND = "there is no such choice; did you mean SliceRequest?"
         (claim(request("r", OURS, capacity=ONE_GI)), f"{ONE}.capacity", "class sluice.dev has no capacities"),
         (claim(request("r", OURS), config=TWICE), "spec.devices.config[1].opaque.parameters.memory", GIVEN_TWICE),
         (claim(request("r", OURS), config=[ours("r", kind="Slice")]), f"{PARAMETERS}.kind", NO_SUCH_KIND),
-        (
-            claim(request("r", OURS), config=[ours("r", apiVersion="v1")]),
-            f"{PARAMETERS}.apiVersion",
-            "not a version that is read",
-        ),
+        (claim(request("r", OURS), config=[V1]), f"{PARAMETERS}.apiVersion", "not a version that is read"),
         (claim(request("r", OURS, count=9)), f"{ONE}.count", "out of range"),
     ],
 )
 def test_a_mistake_beside_the_keys_is_refused(spec, field, why):
     """Class `sluice.dev` has parameters, not selectors."""
     found = read_claim(spec, {})
-
     assert isinstance(found, Refusal), found
     assert (found.field, found.message) == (field, why)

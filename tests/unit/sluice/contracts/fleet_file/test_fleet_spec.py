@@ -16,21 +16,14 @@ cpu_cores = 31.5
 memory_mib = 262144
 labels = { "topology.kubernetes.io/zone" = "a" }
 gpus = [{ model = "NVIDIA A100-PCIE-40GB", count = 2, mig = true }, { model = "a30-24gb", mig = false }]
-
+faults = { in_use_times = 2, slow = 1.5, gpu_lost = true }
 [node.timing]
 create_ms = 10
 destroy_ms = 20
-
-[node.faults]
-in_use_times = 2
-slow = 1.5
-gpu_lost = true
-
 [[node]]
 name = "small"
 count = 3
 gpus = [{ model = "A30" }]
-
 [[node]]
 name = "no-gpus"
 """
@@ -53,8 +46,7 @@ def test_a_whole_fleet_is_read_as_written() -> None:
 
 def test_the_example_fleet_works() -> None:
     path = Path(__file__).parents[5] / "examples" / "fleet.toml"
-    fleet = parse_fleet(path.read_text(encoding="utf-8"), origin=str(path))
-    assert len(fleet.nodes) == 2
+    assert len(parse_fleet(path.read_text(encoding="utf-8"), origin=str(path)).nodes) == 2
 
 
 EVERYTHING = """
@@ -76,7 +68,6 @@ gpus = [
 
 def test_everything_that_decides_about_a_place_can_be_described() -> None:
     (node,) = parse_fleet(EVERYTHING, origin="fleet.toml").nodes
-
     assert node.labels == {"zone": "a", "sluice.dev/pool": "training"}
     assert node.taints == (Taint(key="team", value="a"), Taint(key="old", effect="NoExecute"))
     assert (node.pods, node.resources) == (20, {"example.com/nic": 4})
@@ -91,6 +82,27 @@ def in_node(line: str) -> str:
     return f'[[node]]\nname = "gpu-1"\n{line}\n'
 
 
+T4_OF_0_MIB = '{model = "T4", mig = false, memory_mib = 0, multiprocessors = 40}'
+OF_AN_A30 = [
+    ("mig = 1", "mig", "1", "true or false"),
+    ("x = 1", "x", "1", "known here: model, memory_mib"),
+    ("count = 65", "count", "65", "from 1 to 64"),
+    ('layout = ["3g.20gb"]', "layout", "['3g.20gb']", "a30-24gb has no profile '3g.20gb'; it has 1g.6gb"),
+    (
+        'layout = ["4g.24gb", "1g.6gb"]',
+        "layout",
+        "['4g.24gb', '1g.6gb']",
+        "'1g.6gb' cannot be beside 4g.24gb:0 on a30-24gb",
+    ),
+    ('layout = ["2g.12gb:1"]', "layout", "['2g.12gb:1']", "'2g.12gb:1' cannot be beside nothing on a30-24gb"),
+    ("mig = false, layout = []", "layout", "[]", "applies only to GPUs with MIG"),
+    ("memory_mib = 1", "memory_mib", "1", "a30-24gb has its own"),
+    ("numa = [0, 0]", "numa", "[0, 0]", "a list of 1 whole"),
+    ("numa = [true]", "numa", "[True]", "a list of 1 whole"),
+    ("nvlink = [0]", "nvlink", "[0]", "list of groups"),
+    ("nvlink = [[1]]", "nvlink", "[[1]]", "from 0 to 0"),
+    ("count = 2, nvlink = [[0, 1], [1]]", "nvlink", "[[0, 1], [1]]", "none twice"),
+]
 IN_NODE = [
     ("gpu = []", "gpu", "[]", "known here: name, count, cpu_cores"),
     ("count = 0", "count", "0", "a whole number from 1 to 20000"),
@@ -106,28 +118,7 @@ IN_NODE = [
     ("gpus = 2", "gpus", "2", "must be a list of tables"),
     ("gpus = [{}]", "gpus[1].model", "(not given)", "must be a text"),
     ('gpus = [{model = "A1000"}]', "gpus[1].model", '"A1000"', "did you mean "),
-    ('gpus = [{model = "A30", mig = 1}]', "gpus[1].mig", "1", "true or false"),
-    ('gpus = [{model = "A30", x = 1}]', "gpus[1].x", "1", "known here: model, memory_mib"),
-    ('gpus = [{model = "A30", count = 65}]', "gpus[1].count", "65", "from 1 to 64"),
-    (
-        'gpus = [{model = "A30", layout = ["3g.20gb"]}]',
-        "gpus[1].layout",
-        "['3g.20gb']",
-        "a30-24gb has no profile '3g.20gb'; it has 1g.6gb",
-    ),
-    (
-        'gpus = [{model = "A30", layout = ["4g.24gb", "1g.6gb"]}]',
-        "gpus[1].layout",
-        "['4g.24gb', '1g.6gb']",
-        "'1g.6gb' cannot be beside 4g.24gb:0 on a30-24gb",
-    ),
-    (
-        'gpus = [{model = "A30", layout = ["2g.12gb:1"]}]',
-        "gpus[1].layout",
-        "['2g.12gb:1']",
-        "'2g.12gb:1' cannot be beside nothing on a30-24gb",
-    ),
-    ('gpus = [{model = "A30", mig = false, layout = []}]', "gpus[1].layout", "[]", "applies only to GPUs with MIG"),
+    *((f'gpus = [{{model = "A30", {text}}}]', f"gpus[1].{key}", *more) for text, key, *more in OF_AN_A30),
     ('pool = ""', "pool", '""', "must be a text"),
     ('pool = "a"\nlabels = {"sluice.dev/pool" = "b"}', "pool", '"a"', "contradicts the label"),
     ("pods = -1", "pods", "-1", "a whole number from 0"),
@@ -139,20 +130,9 @@ IN_NODE = [
     ('modes = ["mig"]', "modes", "['mig']", "at least one of: exclusive, mps, fractional"),
     ("time_quota = 1", "time_quota", "1", "true or false"),
     ('gpus = [{model = "T4", mig = true}]', "gpus[1].mig", "true", "t4 has no MIG"),
+    (f"gpus = [{T4_OF_0_MIB}]", "gpus[1].memory_mib", "0", "a whole number from 1"),
     ('gpus = [{model = "a100"}]', "gpus[1].model", '"a100"', "a100-40gb or a100-80gb?"),
     ('gpus = [{model = "X1"}]', "gpus[1].model", '"X1"', "profiles or mig = false"),
-    (
-        'gpus = [{model = "T4", mig = false, memory_mib = 0, multiprocessors = 40}]',
-        "gpus[1].memory_mib",
-        "0",
-        "a whole number from 1",
-    ),
-    ('gpus = [{model = "A30", memory_mib = 1}]', "gpus[1].memory_mib", "1", "a30-24gb has its own"),
-    ('gpus = [{model = "A30", numa = [0, 0]}]', "gpus[1].numa", "[0, 0]", "a list of 1 whole"),
-    ('gpus = [{model = "A30", numa = [true]}]', "gpus[1].numa", "[True]", "a list of 1 whole"),
-    ('gpus = [{model = "A30", nvlink = [0]}]', "gpus[1].nvlink", "[0]", "list of groups"),
-    ('gpus = [{model = "A30", nvlink = [[1]]}]', "gpus[1].nvlink", "[[1]]", "from 0 to 0"),
-    ('gpus = [{model = "A30", count = 2, nvlink = [[0, 1], [1]]}]', "gpus[1].nvlink", "[[0, 1], [1]]", "none twice"),
 ]
 
 
@@ -200,11 +180,8 @@ def test_a_model_that_is_not_known_can_be_spelled_out() -> None:
     model = gpus.model
     assert (gpus.product_name, gpus.mig, model.memory_mib, model.multiprocessors) == ("NVIDIA X100", True, 98304, 132)
     assert (model.memory_slices, model.compute_slices, model.largest.name) == (8, 7, "7g.96gb")
-    assert [(each.name, each.max_instances) for each in model.profiles] == [
-        ("1g.12gb", 7),
-        ("1g.12gb+me", 1),
-        ("7g.96gb", 1),
-    ]
+    assert [each.name for each in model.profiles] == ["1g.12gb", "1g.12gb+me", "7g.96gb"]
+    assert [each.max_instances for each in model.profiles] == [7, 1, 1]
     assert model.confidence == "reported"
 
 

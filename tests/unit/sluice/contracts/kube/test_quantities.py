@@ -20,19 +20,9 @@ from sluice.contracts.kube.quantities import (
 @pytest.mark.parametrize(
     ("text", "size_mib"),
     [
-        ("1Mi", 1),
-        ("8Gi", 8192),
-        ("0.5Gi", 512),
-        ("1Ki", 1),
-        ("1k", 1),
-        ("1025Ki", 2),
-        ("+16Gi", 16384),
-        ("08Gi", 8192),
-        ("1.5G", 1431),
-        ("16Ti", 16 * 1024**2),
-        ("0", 0),
-        ("0Gi", 0),
-        ("-1Gi", -1),
+        *(("1Mi", 1), ("8Gi", 8192), ("0.5Gi", 512), ("+16Gi", 16384), ("08Gi", 8192), ("16Ti", 16 * 1024**2)),
+        *(("1Ki", 1), ("1k", 1), ("1025Ki", 2), ("1.5G", 1431)),
+        *(("0", 0), ("0Gi", 0), ("-1Gi", -1)),
     ],
 )
 def test_memory_is_read_exactly_and_rounded_up(text, size_mib):
@@ -43,17 +33,11 @@ def test_memory_is_read_exactly_and_rounded_up(text, size_mib):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("8GB", "did you mean 8Gi?"),
-        ("8gb", "did you mean 8Gi?"),
-        ("8g", "did you mean 8Gi?"),
+        *((text, "did you mean 8Gi?") for text in ("8GB", "8gb", "8g")),
         ("512K", "did you mean 512Ki?"),
         ("8Zi", "'Zi' is no unit of memory"),
         ("1.5", "a fraction needs a unit"),
-        ("1e9", "not an amount"),
-        ("\uff18Gi", "not an amount"),
-        ("Gi", "not an amount"),
-        ("nan", "not an amount"),
-        ("inf", "not an amount"),
+        *((text, "not an amount") for text in ("1e9", "\uff18Gi", "Gi", "nan", "inf")),
         ("9" * 5000 + "Gi", "longer than"),
     ],
 )
@@ -63,43 +47,33 @@ def test_what_is_no_amount_of_memory_is_said_to_be_none(text, words):
     assert words in answer.why
 
 
-@given(st.integers(min_value=0, max_value=10**7), st.sampled_from(["Ki", "Mi", "Gi", "k", "M", "G"]))
+UNITS = {"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3, "k": 1000, "M": 1000**2, "G": 1000**3}
+
+
+@given(st.integers(min_value=0, max_value=10**7), st.sampled_from([*UNITS]))
 def test_an_amount_of_memory_is_never_less_than_written(number, unit):
-    factor = {"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3, "k": 1000, "M": 1000**2, "G": 1000**3}[unit]
     size_mib = parse_memory_mib(f"{number}{unit}")
-    assert size_mib == min(math.ceil(number * factor / 1024**2), 16 * 1024**2 + 1)
+    assert size_mib == min(math.ceil(number * UNITS[unit] / 1024**2), 16 * 1024**2 + 1)
 
 
 @given(st.integers())
 def test_a_whole_number_is_itself_or_out_of_every_range(number):
-    answer = parse_whole(str(number))
-    assert answer == max(min(number, 10**9), -(10**9))
+    assert parse_whole(str(number)) == max(min(number, 10**9), -(10**9))
 
 
 @pytest.mark.parametrize(
     ("text", "size"),
     [
-        ("2", Fraction(2)),
-        ("+2", Fraction(2)),
-        ("-2", Fraction(-2)),
-        ("0.5", Fraction(1, 2)),
-        (".5", Fraction(1, 2)),
-        ("5.", Fraction(5)),
-        ("1500m", Fraction(3, 2)),
-        ("100u", Fraction(1, 10_000)),
-        ("1n", Fraction(1, 10**9)),
-        ("8k", Fraction(8000)),
-        ("8Ki", Fraction(8192)),
-        ("1E", Fraction(10**18)),
-        ("1Ei", Fraction(2**60)),
-        ("1e3", Fraction(1000)),
-        ("1E3", Fraction(1000)),
-        ("12e-1", Fraction(6, 5)),
-        ("0e30", Fraction(0)),
+        *(("2", 2), ("+2", 2), ("-2", -2), ("5.", 5), ("0.5", Fraction(1, 2)), (".5", Fraction(1, 2))),
+        *(("1500m", Fraction(3, 2)), ("100u", Fraction(1, 10_000)), ("1n", Fraction(1, 10**9))),
+        *(("8k", 8000), ("8Ki", 8192), ("1E", 10**18), ("1Ei", 2**60)),
+        *(("1e3", 1000), ("1E3", 1000), ("12e-1", Fraction(6, 5)), ("0e30", 0)),
     ],
 )
 def test_a_quantity_is_what_the_api_server_reads(text, size):
-    assert parse_quantity(text) == size
+    found = parse_quantity(text)
+    assert isinstance(found, Fraction)
+    assert found == size
 
 
 @pytest.mark.parametrize(
@@ -117,24 +91,19 @@ def test_what_is_no_quantity_is_said_to_be_none(text):
 @given(st.integers(0, 10**5), st.integers(0, 9999))
 def test_a_decimal_is_exact_or_refused(whole, part):
     """A share of 0.29 is 29 hundredths and never 28, and no digit is dropped silently."""
-    text = f"{whole}.{part}"
-    digits = str(part)
-    exact = Fraction(text) * 1000
-    answer = parse_decimal(text, 3)
-    if len(digits) > 3:
+    answer = parse_decimal(f"{whole}.{part}", 3)
+    if part > 999:
         assert isinstance(answer, NotANumber)
     else:
-        assert answer == exact
+        assert answer == Fraction(f"{whole}.{part}") * 1000
 
 
 @pytest.mark.parametrize("text", ["1", "8", "10", "80", "288", "+8", "007", "319"])
 def test_a_few_mib_without_a_unit_are_doubted(text):
     """`10` is ten MiB: a person who means 10 GiB gets the smallest slice, and a process that dies in it."""
     size = int(text)
-    assert (
-        suspicious_memory(text)
-        == f"{text} without a unit is {size} MiB; did you mean {size}Gi? (write {size}Mi to confirm)"
-    )
+    said = f"{text} without a unit is {size} MiB; did you mean {size}Gi? (write {size}Mi to confirm)"
+    assert suspicious_memory(text) == said
 
 
 @pytest.mark.parametrize("text", ["8000", "320", "0", "-8", "10Mi", "8Gi", "1G", "50%", "", "eight", "9" * 40])

@@ -9,9 +9,9 @@ from sluice.contracts.pod_specs import read_containers, read_host_needs, with_no
 from sluice.contracts.request_syntax import ContainerRequest, Unquoted
 
 
-def requests(**sizes: object) -> dict:
-    """The resources of a container that requests these."""
-    return {"requests": {name.replace("__", "."): size for name, size in sizes.items()}}
+def of_one(**resources: object) -> dict:
+    """A spec of one container with these resources."""
+    return {"containers": [{"resources": resources}]}
 
 
 def required(*terms: dict) -> dict:
@@ -20,6 +20,7 @@ def required(*terms: dict) -> dict:
     return {"affinity": {"nodeAffinity": selector}}
 
 
+RESOURCES = "spec.containers[0].resources"
 ON_A = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-a"]}]}
 ON_B = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-b"]}]}
 GPU_ZONE = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["gpu", "big"]}]}
@@ -57,7 +58,7 @@ LIMITS |= {"ephemeral-storage": "1Gi", "hugepages-2Mi": "2Mi"}
     ("spec", "room"),
     [
         *((safe_load(spec), HostRoom(**safe_load(room))) for spec, room in text_rows(ROOMS)),
-        ({"containers": [{"resources": {"limits": LIMITS}}]}, HostRoom(resources={"example.com/nic": 2})),
+        (of_one(limits=LIMITS), HostRoom(resources={"example.com/nic": 2})),
     ],
 )
 def test_the_room_is_what_the_pod_takes_at_its_largest_moment(spec, room):
@@ -66,9 +67,9 @@ def test_the_room_is_what_the_pod_takes_at_its_largest_moment(spec, room):
 
 
 IN_A_ZONE = NodeExpression(key="zone", operator="In", values=("gpu", "big"))
-TOLERATIONS = (Toleration(key="gpu", value="yes", effect="NoSchedule"), Toleration(operator="Exists"))
 FREE = {"matchExpressions": [{"key": "free", "operator": "Exists"}]}
 PREFERRED = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}}
+FOR_GPUS, ALL = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}, {"operator": "Exists"}
 
 
 @pytest.mark.parametrize(
@@ -80,10 +81,7 @@ PREFERRED = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution":
         (required(ON_A), {"node_name": "node-a"}),
         (required(ON_A | GPU_ZONE), {"node_name": "node-a", "affinity": ((IN_A_ZONE,),)}),
         (required(ON_A, ON_A) | {"nodeName": "node-a"}, {"node_name": "node-a"}),
-        (
-            {"tolerations": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}, {"operator": "Exists"}]},
-            {"tolerations": TOLERATIONS},
-        ),
+        ({"tolerations": [FOR_GPUS, ALL]}, {"tolerations": (Toleration(**FOR_GPUS), Toleration(**ALL))}),
         ({"affinity": PREFERRED}, {}),
         ({"affinity": None, "tolerations": Unquoted("null"), "nodeSelector": {}}, {}),
     ],
@@ -96,14 +94,11 @@ def test_what_must_hold_of_the_node_is_read(spec, needs):
 @pytest.mark.parametrize(
     ("spec", "field"),
     [
-        ({"containers": [{"resources": requests(cpu="-1")}]}, "spec.containers[0].resources.requests.cpu"),
-        ({"containers": [{"resources": requests(memory="1GB")}]}, "spec.containers[0].resources.requests.memory"),
-        ({"containers": [{"resources": requests(cpu="1e30")}]}, "spec.containers[0].resources.requests.cpu"),
-        (
-            {"containers": [{"resources": {"limits": {"a.b/nic": "0.5"}}}]},
-            "spec.containers[0].resources.limits.a.b/nic",
-        ),
-        ({"containers": [{"resources": {"limits": []}}]}, "spec.containers[0].resources.limits"),
+        (of_one(requests={"cpu": "-1"}), f"{RESOURCES}.requests.cpu"),
+        (of_one(requests={"memory": "1GB"}), f"{RESOURCES}.requests.memory"),
+        (of_one(requests={"cpu": "1e30"}), f"{RESOURCES}.requests.cpu"),
+        (of_one(limits={"a.b/nic": "0.5"}), f"{RESOURCES}.limits.a.b/nic"),
+        (of_one(limits=[]), f"{RESOURCES}.limits"),
         ({"nodeSelector": {"disk": Unquoted("1")}}, "spec.nodeSelector.disk"),
         ({"nodeSelector": ["disk"]}, "spec.nodeSelector"),
         ({"nodeSelector": {f"k{n}": "v" for n in range(101)}}, "spec.nodeSelector"),
@@ -146,6 +141,7 @@ def test_a_container_runs_as_its_own_user_or_as_the_pods():
 
 
 A = {"name": "a"}
+AS_TEXT = {"securityContext": {"runAsUser": "1000"}}
 BAD_LIMITS = {"name": "i", "resources": {"limits": [1]}}
 
 
@@ -157,15 +153,11 @@ BAD_LIMITS = {"name": "i", "resources": {"limits": [1]}}
         ({"containers": [{"name": "A"}]}, "spec.containers[0].name"),
         ({"containers": ["a"]}, "spec.containers[0]"),
         ({"containers": [A, A]}, "spec.containers[1].name"),
-        (
-            {"containers": [A | {"securityContext": {"runAsUser": "1000"}}]},
-            "spec.containers[0].securityContext.runAsUser",
-        ),
+        ({"containers": [A | AS_TEXT]}, "spec.containers[0].securityContext.runAsUser"),
         ({"containers": [A], "securityContext": {"runAsUser": Unquoted("-1")}}, "spec.securityContext.runAsUser"),
         ({"containers": [A], "initContainers": [BAD_LIMITS]}, "spec.initContainers[0].resources.limits"),
     ],
 )
 def test_a_container_that_cannot_be_understood_is_refused_by_its_path(spec, field):
     """Two containers of one name, or a user that is none, would mix up whose slice is whose."""
-    refusal = read_containers(spec)
-    assert refusal.field == field
+    assert read_containers(spec).field == field

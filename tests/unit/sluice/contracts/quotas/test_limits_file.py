@@ -35,6 +35,7 @@ def test_a_file_says_what_the_commands_say():
         gpus = ["GPU-b", "GPU-a", "GPU-b"]
     """
     node, other = NodeName("gpu-1.example"), NodeName("gpu-2")
+    gpus = GpuUuid("GPU-b"), GpuUuid("GPU-a")
     assert read_limits(text, origin="limits.toml", source=SOURCE) == {
         subjects.quota("research"): QuotaSet(
             namespace="research",
@@ -45,9 +46,7 @@ def test_a_file_says_what_the_commands_say():
             source=SOURCE,
         ),
         subjects.cordon(node): Cordoned(node=node, why="its fan", source=SOURCE),
-        subjects.cordon(other): Cordoned(
-            node=other, gpus=(GpuUuid("GPU-b"), GpuUuid("GPU-a")), drain=True, source=SOURCE
-        ),
+        subjects.cordon(other): Cordoned(node=other, gpus=gpus, drain=True, source=SOURCE),
     }
 
 
@@ -58,6 +57,7 @@ def test_the_example_can_be_read_also_with_what_is_only_shown_in_it():
     assert said(shown)[2] == Cordoned(node=NodeName("gpu-2"), why="its fan is changed", source=SOURCE)
 
 
+WHOLE = "a whole number from 0 to 999999999, or unlimited"
 MANY_GPUS = [f"GPU-{number}" for number in range(GPUS_MAX + 1)]
 MANY_NODES = "".join(f"[nodes.n{number}]\ncordon = true\n" for number in range(ENTRIES_MAX + 1))
 
@@ -72,11 +72,8 @@ MANY_NODES = "".join(f"[nodes.n{number}]\ncordon = true\n" for number in range(E
         ("[namespaces.Lab]\ngpus = 1", "limits.toml: namespaces.Lab = \"Lab\": 'Lab' is no namespace: small letters"),
         ("[namespaces.a]", "limits.toml: namespaces.a = (not given): name at least one limit, gpus = 4 for instance"),
         ("[namespaces.a]\ngpu = 1", "limits.toml: namespaces.a.gpu = 1: unknown key; known here: gpus, memory, "),
-        (
-            "[namespaces.a]\ngpus = true",
-            "limits.toml: namespaces.a.gpus = true: a whole number from 0 to 999999999, or unlimited",
-        ),
-        ("[namespaces.a]\ngpus = 1.5", "namespaces.a.gpus = 1.5: a whole number from 0 to 999999999, or unlimited"),
+        ("[namespaces.a]\ngpus = true", f"limits.toml: namespaces.a.gpus = true: {WHOLE}"),
+        ("[namespaces.a]\ngpus = 1.5", f"namespaces.a.gpus = 1.5: {WHOLE}"),
         ("[namespaces.a]\ngpus = 1000000000", "namespaces.a.gpus = 1000000000: a whole number"),
         (f"[namespaces.a]\ngpus = 0x{'f' * 9000}", "gpus = (a number of thousands of digits): a whole number"),
         ('[namespaces.a]\npod-memory = "8GB"', 'namespaces.a.pod-memory = "8GB": an amount like 64Gi, 65536Mi or'),

@@ -20,14 +20,8 @@ def mps(memory_mib: int) -> Share:
     return Share(mode="mps", uid=7, memory_mib=memory_mib)
 
 
-def fractional(sm_partition: int, memory_mib: int = 1000, quota_permille: int = 1000) -> Share:
-    return Share(
-        mode="fractional",
-        uid=7,
-        memory_mib=memory_mib,
-        sm_partition=sm_partition,
-        quota_request_permille=quota_permille,
-    )
+def fractional(sm_partition: int, memory_mib: int = 1000) -> Share:
+    return Share(mode="fractional", uid=7, memory_mib=memory_mib, sm_partition=sm_partition)
 
 
 @pytest.mark.parametrize("model", [*catalog()], ids=lambda model: model.key)

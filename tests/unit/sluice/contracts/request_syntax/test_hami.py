@@ -80,30 +80,21 @@ def test_the_mode_that_a_pod_names_is_the_only_one_it_gets(mode, cores, modes):
     assert (answer.claims[0].sm_percentage is not None) == ("exclusive" in modes and cores > 0)
 
 
+AMOUNTS = [
+    ("mem", R.OUT_OF_RANGE, ("8Gi", 2**31, "9999999999999999999999", -1)),
+    ("mem", R.INVALID_VALUE, ("1e99", 10**4000, 0.5, "1500m", float("nan"), "\u0663", True, [1])),
+    ("pct", R.OUT_OF_RANGE, (101,)),
+    ("pct", R.INVALID_VALUE, ("0.3",)),
+    ("cores", R.OUT_OF_RANGE, (101, -1)),
+    ("gpu", R.OUT_OF_RANGE, (9, "-1")),
+    ("gpu", R.INVALID_VALUE, (2.9,)),
+    ("priority", R.INVALID_VALUE, ("high",)),
+]
+
+
 @pytest.mark.parametrize(
     ("resources", "reason", "key"),
-    [
-        ({"gpu": 1, "mem": "8Gi"}, R.OUT_OF_RANGE, "mem"),
-        ({"gpu": 1, "mem": 2**31}, R.OUT_OF_RANGE, "mem"),
-        ({"gpu": 1, "mem": "9999999999999999999999"}, R.OUT_OF_RANGE, "mem"),
-        ({"gpu": 1, "mem": "1e99"}, R.INVALID_VALUE, "mem"),
-        ({"gpu": 1, "mem": 10**4000}, R.INVALID_VALUE, "mem"),
-        ({"gpu": 1, "mem": -1}, R.OUT_OF_RANGE, "mem"),
-        ({"gpu": 1, "mem": 0.5}, R.INVALID_VALUE, "mem"),
-        ({"gpu": 1, "mem": "1500m"}, R.INVALID_VALUE, "mem"),
-        ({"gpu": 1, "mem": float("nan")}, R.INVALID_VALUE, "mem"),
-        ({"gpu": 1, "mem": "\u0663"}, R.INVALID_VALUE, "mem"),
-        ({"gpu": 1, "mem": True}, R.INVALID_VALUE, "mem"),
-        ({"gpu": 1, "mem": [1]}, R.INVALID_VALUE, "mem"),
-        ({"gpu": 1, "pct": 101}, R.OUT_OF_RANGE, "pct"),
-        ({"gpu": 1, "pct": "0.3"}, R.INVALID_VALUE, "pct"),
-        ({"gpu": 1, "cores": 101}, R.OUT_OF_RANGE, "cores"),
-        ({"gpu": 1, "cores": -1}, R.OUT_OF_RANGE, "cores"),
-        ({"gpu": 9}, R.OUT_OF_RANGE, "gpu"),
-        ({"gpu": 2.9}, R.INVALID_VALUE, "gpu"),
-        ({"gpu": "-1"}, R.OUT_OF_RANGE, "gpu"),
-        ({"gpu": 1, "priority": "high"}, R.INVALID_VALUE, "priority"),
-    ],
+    [({"gpu": 1} | {key: amount}, reason, key) for key, reason, amounts in AMOUNTS for amount in amounts],
 )
 def test_an_amount_that_cannot_be_had_is_refused_and_never_taken_for_nothing(resources, reason, key):
     """Elsewhere an overflow is a pod without a limit, and a fraction is truncated."""
@@ -118,33 +109,27 @@ def test_no_gpu_is_asked_for_with_zero_of_them_or_with_a_priority_alone():
 
 
 def test_limits_are_read_before_requests_key_by_key():
-    container = ContainerRequest(
-        "main", limits={"nvidia.com/gpu": 1}, requests={"nvidia.com/gpu": 2, "nvidia.com/gpumem": 3000}
-    )
-    answer = parse_pod({}, [container])
+    requests = {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 3000}
+    answer = parse_pod({}, [ContainerRequest("main", limits={"nvidia.com/gpu": 1}, requests=requests)])
     assert (answer.claims[0].gpus, answer.claims[0].memory_mib) == (1, 3000)
 
 
 def test_the_annotations_choose_devices_and_policies():
     """Filters apply to every claim of the pod; none of them sets scheduling priority."""
-    answer = ask(
-        {"gpu": 2, "mem": 3000, "priority": 1},
-        {
-            "nvidia.com/use-gputype": "A100, h100",
-            "nvidia.com/nouse-gputype": "PCIe",
-            "nvidia.com/use-gpuuuid": "GPU-1 , GPU-2",
-            "nvidia.com/nouse-gpuuuid": "",
-            "nvidia.com/numa-bind": "True",
-            "hami.io/node-scheduler-policy": "spread",
-            "hami.io/gpu-scheduler-policy": "numa,binpack",
-            "hami.io/device-scoring-weights": "slot=0, core=1, memory=3",
-            "hami.io/vgpu-node": "written by HAMi itself",
-        },
-    )
-    assert answer.claims[0].only == DeviceFilter(
-        models=("A100", "h100"), not_models=("PCIe",), uuids=("GPU-1", "GPU-2")
-    )
-    assert answer.claims[0].numa_bind
+    said = {
+        "nvidia.com/use-gputype": "A100, h100",
+        "nvidia.com/nouse-gputype": "PCIe",
+        "nvidia.com/use-gpuuuid": "GPU-1 , GPU-2",
+        "nvidia.com/nouse-gpuuuid": "",
+        "nvidia.com/numa-bind": "True",
+        "hami.io/node-scheduler-policy": "spread",
+        "hami.io/gpu-scheduler-policy": "numa,binpack",
+        "hami.io/device-scoring-weights": "slot=0, core=1, memory=3",
+        "hami.io/vgpu-node": "written by HAMi itself",
+    }
+    answer = ask({"gpu": 2, "mem": 3000, "priority": 1}, said)
+    only = DeviceFilter(models=("A100", "h100"), not_models=("PCIe",), uuids=("GPU-1", "GPU-2"))
+    assert (answer.claims[0].only, answer.claims[0].numa_bind) == (only, True)
     assert (answer.priority, answer.node_policy, answer.gpu_policy) == (None, "spread", "numa,binpack")
 
 
@@ -213,11 +198,8 @@ GOOD = {"gpu_mem": "1048576", "gpu_sm_partition": "12"}
     ("said", "reason", "field"),
     [
         (GOOD | {"allocation_type": "NONE"}, R.INVALID_VALUE, "allocation_type"),
-        (GOOD | {"gpu_mem": "0"}, R.OUT_OF_RANGE, "gpu_mem"),
-        (GOOD | {"gpu_mem": "-1"}, R.OUT_OF_RANGE, "gpu_mem"),
-        (GOOD | {"gpu_mem": "1.5"}, R.INVALID_VALUE, "gpu_mem"),
-        (GOOD | {"gpu_mem": "9" * 30}, R.OUT_OF_RANGE, "gpu_mem"),
-        (GOOD | {"gpu_mem": "NaN"}, R.INVALID_VALUE, "gpu_mem"),
+        *((GOOD | {"gpu_mem": each}, R.OUT_OF_RANGE, "gpu_mem") for each in ("0", "-1", "9" * 30)),
+        *((GOOD | {"gpu_mem": each}, R.INVALID_VALUE, "gpu_mem") for each in ("1.5", "NaN")),
         ({"gpu_sm_partition": "12"}, R.CONTRADICTION, "gpu_sm_partition"),
         ({"gpu_mem": "1"}, R.CONTRADICTION, "gpu_mem"),
         (GOOD | {"gpu_sm_partition": "0"}, R.CONTRADICTION, "gpu_sm_partition"),

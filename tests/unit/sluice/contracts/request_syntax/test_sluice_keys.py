@@ -73,67 +73,47 @@ def test_what_is_written_right_is_taken_as_it_is(annotations, claims):
 
 def test_containers_speak_for_themselves_and_the_pod_for_its_first_one():
     """A container's own annotation replaces the pod's of the same key."""
-    annotations = {
-        "sluice.dev/profile": "1g.5gb",
-        "sluice.dev/gpus": "2",
-        "left.sluice.dev/profile": "2g.10gb",
-        "right.sluice.dev/memory": "4Gi",
-    }
-    assert parse_claims(annotations, ("left", "middle", "right")) == (
-        Claim(container="left", profile="2g.10gb", gpus=2),
-        Claim(container="right", memory_mib=4096),
-    )
+    said = keys(profile="1g.5gb", gpus="2")
+    said |= {"left.sluice.dev/profile": "2g.10gb", "right.sluice.dev/memory": "4Gi"}
+    left = Claim(container="left", profile="2g.10gb", gpus=2)
+    assert parse_claims(said, ("left", "middle", "right")) == (left, Claim(container="right", memory_mib=4096))
+
+
+PERCENT, DECIMALS = "a whole number from 1 to 100", "from 0.01 to 8, at most 2 decimals"
+WRONG = [
+    ("gpus", R.OUT_OF_RANGE, ("0", "9", "-1"), "a whole number from 1 to 8"),
+    ("gpus", R.INVALID_VALUE, ("1.5", "\u0663"), "a whole number from 1 to 8"),
+    ("sm-percentage", R.OUT_OF_RANGE, ("0", "101"), PERCENT),
+    ("sm-percentage", R.INVALID_VALUE, ("NaN", "50%"), PERCENT),
+    ("sm-count", R.OUT_OF_RANGE, ("0",), "a whole number, at least 1"),
+    ("sm-count", R.INVALID_VALUE, ("many",), "a whole number, at least 1"),
+    ("memory", R.OUT_OF_RANGE, ("0", "-8Gi", "17Ti"), "from 1Mi to 16Ti"),
+    ("memory", R.OUT_OF_RANGE, ("0%", "101%"), "from 1% to 100%, in whole percent"),
+    ("memory", R.INVALID_VALUE, ("12.5%",), "from 1% to 100%, in whole percent"),
+    ("profile", R.UNKNOWN_PROFILE, ("large", "0g.5gb", " 1g.5gb"), None),
+    ("mode", R.INVALID_VALUE, ("turbo", "MPS", "exclusive,", "mps,auto", "fractional,fastpod"), None),
+    ("sm-partition", R.OUT_OF_RANGE, ("0", "101"), PERCENT),
+    ("sm-partition", R.INVALID_VALUE, ("0.5",), PERCENT),
+    ("shares", R.OUT_OF_RANGE, ("0", "8.01", "-1"), DECIMALS),
+    ("shares", R.INVALID_VALUE, ("0.001", "2.345", "NaN", "1e400"), DECIMALS),
+    ("quota-limit", R.OUT_OF_RANGE, ("0", "1.001"), "from 0.001 to 1, at most 3 decimals"),
+    ("quota-request", R.INVALID_VALUE, ("0.0001",), None),
+    ("gpu-model", R.INVALID_VALUE, ("A100,,H100", "A100\u0000"), None),
+    ("gpu-uuid", R.INVALID_VALUE, ("MIG-1",), "the UUID of a GPU, GPU-..."),
+    ("numa-bind", R.INVALID_VALUE, ("yes",), '"true" or "false"'),
+    ("profil", R.UNKNOWN_KEY, ("1g.5gb",), None),
+    ("", R.UNKNOWN_KEY, ("x",), None),
+]
 
 
 @pytest.mark.parametrize(
     ("annotations", "reason", "field", "value", "allowed"),
     [
-        ({"sluice.dev/gpus": "0"}, R.OUT_OF_RANGE, "gpus", "0", "a whole number from 1 to 8"),
-        ({"sluice.dev/gpus": "9"}, R.OUT_OF_RANGE, "gpus", "9", "a whole number from 1 to 8"),
-        ({"sluice.dev/gpus": "-1"}, R.OUT_OF_RANGE, "gpus", "-1", "a whole number from 1 to 8"),
-        ({"sluice.dev/gpus": "1.5"}, R.INVALID_VALUE, "gpus", "1.5", "a whole number from 1 to 8"),
-        ({"sluice.dev/gpus": "\u0663"}, R.INVALID_VALUE, "gpus", "\u0663", "a whole number from 1 to 8"),
+        *(({f"sluice.dev/{key}": each}, why, key, each, right) for key, why, values, right in WRONG for each in values),
         ({"sluice.dev/gpus": 2}, R.INVALID_VALUE, "gpus", "2", '"2", in quotes'),
         ({"sluice.dev/gpus": Unquoted("0x2")}, R.INVALID_VALUE, "gpus", "0x2", '"0x2", in quotes'),
         ({"sluice.dev/gpus": True}, R.INVALID_VALUE, "gpus", "true", '"true", in quotes'),
         ({"sluice.dev/gpus": ["2"]}, R.INVALID_VALUE, "gpus", "a list", "a string"),
-        ({"sluice.dev/sm-percentage": "0"}, R.OUT_OF_RANGE, "sm-percentage", "0", "a whole number from 1 to 100"),
-        ({"sluice.dev/sm-percentage": "101"}, R.OUT_OF_RANGE, "sm-percentage", "101", "a whole number from 1 to 100"),
-        ({"sluice.dev/sm-percentage": "NaN"}, R.INVALID_VALUE, "sm-percentage", "NaN", "a whole number from 1 to 100"),
-        ({"sluice.dev/sm-percentage": "50%"}, R.INVALID_VALUE, "sm-percentage", "50%", "a whole number from 1 to 100"),
-        ({"sluice.dev/sm-count": "0"}, R.OUT_OF_RANGE, "sm-count", "0", "a whole number, at least 1"),
-        ({"sluice.dev/sm-count": "many"}, R.INVALID_VALUE, "sm-count", "many", "a whole number, at least 1"),
-        ({"sluice.dev/memory": "0"}, R.OUT_OF_RANGE, "memory", "0", "from 1Mi to 16Ti"),
-        ({"sluice.dev/memory": "-8Gi"}, R.OUT_OF_RANGE, "memory", "-8Gi", "from 1Mi to 16Ti"),
-        ({"sluice.dev/memory": "17Ti"}, R.OUT_OF_RANGE, "memory", "17Ti", "from 1Mi to 16Ti"),
-        ({"sluice.dev/profile": "large"}, R.UNKNOWN_PROFILE, "profile", "large", None),
-        ({"sluice.dev/profile": "0g.5gb"}, R.UNKNOWN_PROFILE, "profile", "0g.5gb", None),
-        ({"sluice.dev/profile": " 1g.5gb"}, R.UNKNOWN_PROFILE, "profile", " 1g.5gb", None),
-        ({"sluice.dev/memory": "0%"}, R.OUT_OF_RANGE, "memory", "0%", "from 1% to 100%, in whole percent"),
-        ({"sluice.dev/memory": "101%"}, R.OUT_OF_RANGE, "memory", "101%", "from 1% to 100%, in whole percent"),
-        ({"sluice.dev/memory": "12.5%"}, R.INVALID_VALUE, "memory", "12.5%", "from 1% to 100%, in whole percent"),
-        ({"sluice.dev/mode": "turbo"}, R.INVALID_VALUE, "mode", "turbo", None),
-        ({"sluice.dev/mode": "MPS"}, R.INVALID_VALUE, "mode", "MPS", None),
-        ({"sluice.dev/mode": "exclusive,"}, R.INVALID_VALUE, "mode", "exclusive,", None),
-        ({"sluice.dev/mode": "mps,auto"}, R.INVALID_VALUE, "mode", "mps,auto", None),
-        ({"sluice.dev/mode": "fractional,fastpod"}, R.INVALID_VALUE, "mode", "fractional,fastpod", None),
-        (keys(sm_partition="0"), R.OUT_OF_RANGE, "sm-partition", "0", "a whole number from 1 to 100"),
-        (keys(sm_partition="101"), R.OUT_OF_RANGE, "sm-partition", "101", "a whole number from 1 to 100"),
-        (keys(sm_partition="0.5"), R.INVALID_VALUE, "sm-partition", "0.5", "a whole number from 1 to 100"),
-        (keys(shares="0"), R.OUT_OF_RANGE, "shares", "0", "from 0.01 to 8, at most 2 decimals"),
-        (keys(shares="0.001"), R.INVALID_VALUE, "shares", "0.001", "from 0.01 to 8, at most 2 decimals"),
-        (keys(shares="2.345"), R.INVALID_VALUE, "shares", "2.345", "from 0.01 to 8, at most 2 decimals"),
-        (keys(shares="8.01"), R.OUT_OF_RANGE, "shares", "8.01", "from 0.01 to 8, at most 2 decimals"),
-        (keys(shares="-1"), R.OUT_OF_RANGE, "shares", "-1", "from 0.01 to 8, at most 2 decimals"),
-        (keys(shares="NaN"), R.INVALID_VALUE, "shares", "NaN", "from 0.01 to 8, at most 2 decimals"),
-        (keys(shares="1e400"), R.INVALID_VALUE, "shares", "1e400", "from 0.01 to 8, at most 2 decimals"),
-        (keys(quota_limit="0"), R.OUT_OF_RANGE, "quota-limit", "0", "from 0.001 to 1, at most 3 decimals"),
-        (keys(quota_limit="1.001"), R.OUT_OF_RANGE, "quota-limit", "1.001", "from 0.001 to 1, at most 3 decimals"),
-        (keys(quota_request="0.0001"), R.INVALID_VALUE, "quota-request", "0.0001", None),
-        (keys(gpu_model="A100,,H100"), R.INVALID_VALUE, "gpu-model", "A100,,H100", None),
-        (keys(gpu_model="A100\u0000"), R.INVALID_VALUE, "gpu-model", "A100\u0000", None),
-        (keys(gpu_uuid="MIG-1"), R.INVALID_VALUE, "gpu-uuid", "MIG-1", "the UUID of a GPU, GPU-..."),
-        (keys(numa_bind="yes"), R.INVALID_VALUE, "numa-bind", "yes", '"true" or "false"'),
         (keys(gpus="1", priority="high"), R.INVALID_VALUE, "priority", "high", None),
         (keys(gpus="1", priority="9999999999"), R.OUT_OF_RANGE, "priority", "9999999999", None),
         (keys(gpus="1", node_policy="mutex"), R.INVALID_VALUE, "node-policy", "mutex", None),
@@ -147,8 +127,6 @@ def test_containers_speak_for_themselves_and_the_pod_for_its_first_one():
         (keys(gpus="1", group="job", group_size="0"), R.OUT_OF_RANGE, "group-size", "0", None),
         (keys(gpus="1", group="job"), R.CONTRADICTION, "group", "job", None),
         (keys(gpus="1", group_size="4"), R.CONTRADICTION, "group-size", "4", None),
-        ({"sluice.dev/profil": "1g.5gb"}, R.UNKNOWN_KEY, "profil", "1g.5gb", None),
-        ({"sluice.dev/": "x"}, R.UNKNOWN_KEY, "", "x", None),
     ],
 )
 def test_a_mistake_is_refused_with_field_value_and_what_would_be_right(annotations, reason, field, value, allowed):
@@ -266,9 +244,8 @@ def test_a_share_without_its_size_is_refused_with_the_key_that_is_missing(said, 
 
 def test_what_is_said_of_the_pod_is_no_claim_of_a_container():
     """Priority and policies belong to the pod; one container cannot have its own."""
-    ask = parse_pod(
-        keys(gpus="1", priority="-5", node_policy="spread", gpu_policy="numa, binpack"), [ContainerRequest("main")]
-    )
+    said = keys(gpus="1", priority="-5", node_policy="spread", gpu_policy="numa, binpack")
+    ask = parse_pod(said, [ContainerRequest("main")])
     assert (ask.priority, ask.node_policy, ask.gpu_policy) == (-5, "spread", "numa,binpack")
     refusal = parse_claims({"main.sluice.dev/priority": "5"}, MAIN)
     assert refusal.allowed == "sluice.dev/priority"
@@ -277,11 +254,8 @@ def test_what_is_said_of_the_pod_is_no_claim_of_a_container():
 @pytest.mark.parametrize("nothing", [None, "", "  ", Unquoted("null"), Unquoted("~")], ids=repr)
 def test_a_key_without_a_value_is_as_if_it_were_not_there(nothing):
     """A chart renders every key that it has, and leaves unset values empty."""
-    said = keys(profile="1g.5gb")
-    assert parse_claims(said | {"sluice.dev/memory": nothing, "sluice.dev/mode": nothing}, MAIN) == main(
-        profile="1g.5gb"
-    )
-    assert parse_claims({"sluice.dev/profile": nothing, "sluice.dev/group": nothing}, MAIN) == ()
+    assert parse_claims(keys(profile="1g.5gb", memory=nothing, mode=nothing), MAIN) == main(profile="1g.5gb")
+    assert parse_claims(keys(profile=nothing, group=nothing), MAIN) == ()
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 """Whether the health service answers a kubelet's probes correctly."""
 
 import asyncio
-from contextlib import ExitStack
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import grpc
 import pytest
 import structlog
 from factories.broker.memory_bus import MemoryBroker, MemoryBus
+from factories.waiting import until
 
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.pb import health_pb2, health_pb2_grpc
@@ -32,10 +34,15 @@ class _Clock(SystemClock):
         return super().monotonic() + self.further_s
 
 
-class _Runner:
-    def __init__(self, turned_at: float) -> None:
-        self.turned_at = turned_at
-        self.caught_up = True
+def a_runner(clock: _Clock) -> SimpleNamespace:
+    return SimpleNamespace(turned_at=clock.monotonic(), caught_up=True)
+
+
+@asynccontextmanager
+async def answering(health: Health):
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    async with transport.serve_health(address, health):
+        yield address
 
 
 async def probed(address: str, service: str = "") -> int:
@@ -47,8 +54,7 @@ async def probed(address: str, service: str = "") -> int:
 async def test_a_part_that_starts_is_alive_and_not_ready():
     """A rollout would go on to the next node before this one works."""
     health = Health(_Clock(), parts=("gpu-1",))
-    address = f"127.0.0.1:{free_ports(1)[0]}"
-    async with transport.serve_health(address, health):
+    async with answering(health) as address:
         assert (await probed(address, "liveness"), await probed(address, "readiness")) == (SERVING, NOT_SERVING)
         assert await probed(address) == NOT_SERVING
         assert health.why_not_ready() == "gpu-1 is starting"
@@ -58,7 +64,7 @@ async def test_an_absent_broker_does_not_affect_liveness():
     """Every service would be restarted repeatedly, and lose what it knows."""
     clock, connected = _Clock(), [True]
     health = Health(clock, parts=("allocator",))
-    runner = _Runner(clock.monotonic())
+    runner = a_runner(clock)
     with health.runs("allocator", runner, lambda: connected[0]):
         assert (health.why_not_alive(), health.why_not_ready()) == ("", "")
         connected[0] = False
@@ -80,39 +86,30 @@ async def test_a_core_without_a_turn_is_dead():
     """It may hold the lease, decides nothing, and would not be restarted."""
     clock = _Clock()
     health = Health(clock, parts=("gpu-1", "gpu-2"))
-    with ExitStack() as stack:
-        for part in ("gpu-1", "gpu-2"):
-            stack.enter_context(health.runs(part, _Runner(clock.monotonic()), lambda: True))
+    one, other = (health.runs(part, a_runner(clock), lambda: True) for part in ("gpu-1", "gpu-2"))
+    with one, other:
         assert health.why_not_alive() == ""
         clock.further_s = STUCK_S + 1
         assert health.why_not_alive() == health.why_not_ready() == "the core of gpu-1 has had no turn for 31 s"
 
 
-class _Idle:
-    def handle(self, event, now):
-        return ()
-
-
 async def test_a_real_core_has_its_turns_and_says_when_it_has_read_all():
-    clock, bus = _Clock(), MemoryBus(MemoryBroker())
+    clock, bus, core = _Clock(), MemoryBus(MemoryBroker()), SimpleNamespace(handle=lambda _event, _now: ())
     await bus.ensure_streams()
     traces = connect("", service="test", run="r")
     assert isinstance(traces, RequestTraces)
     runner = CoreRunner(
-        name="idle", core=_Idle(), bus=bus, clock=clock, traces=traces, readings=[(Stream.STATE, ())], tick_s=0.01
+        name="idle", core=core, bus=bus, clock=clock, traces=traces, readings=[(Stream.STATE, ())], tick_s=0.01
     )
     health = Health(clock, parts=("idle",))
     with health.runs("idle", runner, lambda: bus.connected):
         assert health.why_not_ready() == "idle has not read the bus to its end yet"
         running = asyncio.ensure_future(runner.run())
         try:
-            async with asyncio.timeout(10):
-                while health.why_not_ready():  # noqa: ASYNC110 - another task
-                    await asyncio.sleep(0.01)
-                clock.further_s = STUCK_S + 1  # as if the machine had been asleep: the next turn fixes it
-                assert "no turn" in health.why_not_alive()
-                while health.why_not_alive():  # noqa: ASYNC110 - another task
-                    await asyncio.sleep(0.01)
+            await until(lambda: not health.why_not_ready(), within_s=10)
+            clock.further_s = STUCK_S + 1  # as if the machine had been asleep: the next turn fixes it
+            assert "no turn" in health.why_not_alive()
+            await until(lambda: not health.why_not_alive(), within_s=10)
             bus.connected = False
             assert health.why_not_ready() == "idle is not connected to the bus"
         finally:
@@ -136,8 +133,7 @@ def test_no_service_can_be_told_to_tick_so_rarely_that_it_is_taken_for_stuck(ser
 
 async def test_a_question_about_something_else_is_answered_as_the_protocol_says():
     """A misspelt probe must not look like a service that does not work."""
-    address = f"127.0.0.1:{free_ports(1)[0]}"
-    async with transport.serve_health(address, Health(_Clock())):
+    async with answering(Health(_Clock())) as address:
         assert await probed(address) == SERVING  # nothing has to run here
         with pytest.raises(grpc.aio.AioRpcError, match="there is no 'livenes' here, but liveness and readiness"):
             await probed(address, "livenes")
@@ -147,12 +143,11 @@ async def test_the_reason_is_in_the_log_once():
     """A probe comes every few seconds, and only says no."""
     clock = _Clock()
     health = Health(clock, parts=("allocator",))
-    address = f"127.0.0.1:{free_ports(1)[0]}"
     with structlog.testing.capture_logs() as logged:
-        async with transport.serve_health(address, health):
+        async with answering(health) as address:
             for _ in range(3):
                 await probed(address)
-            with health.runs("allocator", _Runner(clock.monotonic()), lambda: True):
+            with health.runs("allocator", a_runner(clock), lambda: True):
                 for _ in range(3):
                     await probed(address)
     assert [(entry["event"], entry.get("why")) for entry in logged] == [

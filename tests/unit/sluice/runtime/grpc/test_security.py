@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from contextlib import asynccontextmanager
 from pathlib import Path
 from stat import S_IRUSR
 
@@ -25,8 +24,12 @@ INVENTORY = dns_name(Caller.INVENTORY)
 HOUR_S = 3600
 
 
-def security(files: Files, *names: str) -> TransportSecurity:
-    return TransportSecurity(TlsIdentity(files.certificate, files.key, files.authority, names, look_s=0))
+def identity(files: Files, *names: str) -> TlsIdentity:
+    return TlsIdentity(files.certificate, files.key, files.authority, names, look_s=0)
+
+
+def security(files: Files) -> TransportSecurity:
+    return TransportSecurity(identity(files))
 
 
 class _Agent(agent_pb2_grpc.AgentServiceServicer):
@@ -37,11 +40,8 @@ class _Agent(agent_pb2_grpc.AgentServiceServicer):
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self, server)
 
 
-@asynccontextmanager
-async def served(files: Files | None, **more):
-    how = transport.LOOPBACK if files is None else security(files)
-    async with transport.serve(_Agent().register, security=how, **more) as address:
-        yield address
+def served(files: Files, **more):
+    return transport.serve(_Agent().register, security=security(files), **more)
 
 
 async def asked(address: str, caller: TransportSecurity, server_name: str = NODE) -> str:
@@ -64,6 +64,11 @@ def ours(tmp_path) -> Authority:
 @pytest.fixture
 def theirs(tmp_path) -> Authority:
     return Authority(tmp_path / "theirs")
+
+
+@pytest.fixture
+def somebodys(tmp_path) -> Authority:
+    return Authority(tmp_path / "somebodys", "Somebody")
 
 
 async def test_an_agent_with_a_key_of_its_own_is_the_one_that_was_published(ours, theirs):
@@ -89,9 +94,8 @@ async def test_an_agent_with_a_key_of_its_own_is_the_one_that_was_published(ours
     assert agent.current().key not in agent.certificate.encode()
 
 
-@pytest.mark.parametrize("who", ["allocator", "node", "stranger"])
-async def test_a_caller_without_the_right_gets_the_reason(ours, who):
-    name = {"allocator": dns_name(Caller.ALLOCATOR), "node": OTHER, "stranger": "example.internal"}[who]
+@pytest.mark.parametrize("name", [dns_name(Caller.ALLOCATOR), OTHER, "example.internal"])
+async def test_a_caller_without_the_right_gets_the_reason(ours, name):
     async with served(ours.files("node", NODE)) as address:
         with structlog.testing.capture_logs() as logged:
             answers = [await asked(address, security(ours.files("caller", name))) for _ in range(3)]
@@ -104,46 +108,15 @@ async def test_a_caller_without_the_right_gets_the_reason(ours, who):
     ]
 
 
-@pytest.mark.parametrize("wrong", ["foreign", "ended", "for servers", "none", "plain text"])
-async def test_a_client_without_a_valid_certificate_is_refused(ours, theirs, wrong):
-    good = ours.files("inventory", INVENTORY)
-    async with served(ours.files("node", NODE)) as address:
-        if wrong == "plain text":
-            answer = await asked(address, transport.LOOPBACK)
-            assert answer == "the server closed the connection at once: does it require TLS?"
-            return
-        if wrong == "none":
-            credentials = grpc.ssl_channel_credentials(good.authority.read_bytes())
-            options = (("grpc.ssl_target_name_override", NODE),)
-            async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await agent_pb2_grpc.AgentServiceStub(channel).GetInventory(
-                        agent_pb2.GetInventoryRequest(), timeout=5
-                    )
-            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-            return
-        foreign = theirs.files("inventory", INVENTORY)
-        # What we would refuse of ourselves at the start is shown all the same: by another process.
-        shown = {
-            "foreign": foreign,
-            "ended": ours.files("ended", INVENTORY, age_days=826),
-            "for servers": ours.files("wrong", INVENTORY, usages=(SERVER,)),
-        }[wrong]
-        answer = await asked(address, _Shameless.of(shown, good.authority))
-    assert answer == "the server closed the connection at once: does it accept our certificate?"
-
-
 class _Shameless(TlsIdentity):
+    """Shows what we would refuse of ourselves at the start, as another process may."""
+
     def __post_init__(self) -> None:
-        """Skip the checks."""
+        paths = self.certificate_file, self.key_file, self.ca_file
+        self._shown = CertificateMaterial(*(path.read_bytes() for path in paths), names=(), ends=None)
 
-    def channel_credentials(self, pinned: bytes = b"") -> grpc.ChannelCredentials:
-        certificate, key = self.certificate_file.read_bytes(), self.key_file.read_bytes()
-        return grpc.ssl_channel_credentials(self.ca_file.read_bytes(), key, certificate)
-
-    def server_credentials(self) -> grpc.ServerCredentials:
-        certificate, key = self.certificate_file.read_bytes(), self.key_file.read_bytes()
-        return grpc.ssl_server_credentials([(key, certificate)], self.ca_file.read_bytes(), True)
+    def current(self) -> CertificateMaterial:
+        return self._shown
 
     @classmethod
     def of(cls, files: Files, authority: Path) -> TransportSecurity:
@@ -151,33 +124,57 @@ class _Shameless(TlsIdentity):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "why"),
-    [
-        ("another node", f"the server is not trusted: its certificate is not for {NODE}"),
-        ("foreign", "the server is not trusted: its certificate is of an authority that grpc_ca_file does not hold"),
-        ("other name", "the server is not trusted: its certificate is of an authority that grpc_ca_file does not hold"),
-        ("ended", "the server is not trusted: its certificate has expired"),
-        ("to come", "the server is not trusted: its certificate is not valid yet; is a clock wrong?"),
-        ("for clients", "the server is not trusted: its certificate is not one of a server"),
-        ("plain text", "the server is not trusted: it speaks plain text, and TLS is configured"),
-    ],
+    ("whose", "options"),
+    [("theirs", {}), ("ours", {"age_days": 826}), ("ours", {"usages": (SERVER,)})],
+    ids=["foreign", "ended", "for servers"],
 )
-async def test_a_server_that_is_not_the_nodes_agent_is_not_believed(ours, theirs, tmp_path, wrong, why):
+async def test_a_client_without_a_valid_certificate_is_refused(ours, request, whose, options):
+    node, shown = ours.files("node", NODE), request.getfixturevalue(whose).files("shown", INVENTORY, **options)
+    async with served(node) as address:
+        answer = await asked(address, _Shameless.of(shown, node.authority))
+    assert answer == "the server closed the connection at once: does it accept our certificate?"
+
+
+async def test_a_client_without_a_certificate_is_refused(ours):
+    files = ours.files("node", NODE)
+    async with served(files) as address:
+        answer = await asked(address, transport.LOOPBACK)
+        assert answer == "the server closed the connection at once: does it require TLS?"
+        credentials = grpc.ssl_channel_credentials(files.authority.read_bytes())
+        options = (("grpc.ssl_target_name_override", NODE),)
+        async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await agent_pb2_grpc.AgentServiceStub(channel).GetInventory(agent_pb2.GetInventoryRequest(), timeout=5)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+NO_AUTHORITY_OF_OURS = "its certificate is of an authority that grpc_ca_file does not hold"
+
+
+@pytest.mark.parametrize(
+    ("whose", "name", "options", "why"),
+    [
+        ("ours", OTHER, {}, f"its certificate is not for {NODE}"),
+        ("theirs", NODE, {}, NO_AUTHORITY_OF_OURS),
+        ("somebodys", NODE, {}, NO_AUTHORITY_OF_OURS),
+        ("ours", NODE, {"age_days": 826}, "its certificate has expired"),
+        ("ours", NODE, {"age_days": -2}, "its certificate is not valid yet; is a clock wrong?"),
+        ("ours", NODE, {"usages": (CLIENT,)}, "its certificate is not one of a server"),
+    ],
+    ids=["another node", "foreign", "other name", "ended", "to come", "for clients"],
+)
+async def test_a_server_that_is_not_the_nodes_agent_is_not_believed(ours, request, whose, name, options, why):
     """Its answer would be booked as this node's; and a person must know which certificate to check."""
-    inventory = security(ours.files("inventory", INVENTORY))
-    shown = {
-        "another node": lambda: ours.files("other", OTHER),
-        "foreign": lambda: theirs.files("node", NODE),
-        "other name": lambda: Authority(tmp_path / "third", "Somebody").files("node", NODE),
-        "ended": lambda: ours.files("ended", NODE, age_days=826),
-        "to come": lambda: ours.files("to come", NODE, age_days=-2),
-        "for clients": lambda: ours.files("client", NODE, usages=(CLIENT,)),
-        "plain text": lambda: None,
-    }[wrong]()
-    authority = ours.files("inventory", INVENTORY).authority
-    how = transport.LOOPBACK if shown is None else _Shameless.of(shown, authority)
-    async with transport.serve(_Agent().register, security=how) as address:
-        assert await asked(address, inventory) == why
+    inventory = ours.files("inventory", INVENTORY)
+    shown = _Shameless.of(request.getfixturevalue(whose).files("shown", name, **options), inventory.authority)
+    async with transport.serve(_Agent().register, security=shown) as address:
+        assert await asked(address, security(inventory)) == f"the server is not trusted: {why}"
+
+
+async def test_a_server_that_speaks_plain_text_is_not_believed(ours):
+    async with transport.serve(_Agent().register) as address:
+        said = await asked(address, security(ours.files("inventory", INVENTORY)))
+    assert said == "the server is not trusted: it speaks plain text, and TLS is configured"
 
 
 async def test_a_server_that_is_away_is_not_called_a_stranger(ours):
@@ -241,8 +238,8 @@ async def test_a_connection_is_made_anew_after_a_while_and_no_call_is_lost(ours)
 async def test_bad_files_change_nothing_but_the_log(ours, theirs):
     """Half of a rotation, or a typo, must not cut a node off."""
     files = ours.files("node", NODE)
-    identity = TlsIdentity(files.certificate, files.key, files.authority, (NODE,), look_s=0)
-    first = identity.current()
+    shown = identity(files, NODE)
+    first = shown.current()
     other = theirs.files("node", NODE)
     for spoil, why in (
         (lambda: files.certificate.write_bytes(b""), "has 0 bytes"),
@@ -252,26 +249,25 @@ async def test_bad_files_change_nothing_but_the_log(ours, theirs):
     ):
         spoil()
         with structlog.testing.capture_logs() as logged:
-            assert identity.current() is first
-            assert identity.current() is first
+            assert shown.current() is first
+            assert shown.current() is first
         (entry,) = [each for each in logged if each["log_level"] == "error"]
-        assert (entry["log_level"], entry["event"]) == ("error", "the new files are invalid; the old ones stay in use")
+        assert entry["event"] == "the new files are invalid; the old ones stay in use"
         assert why in entry["why"]
     ours.files("node", NODE)
-    assert identity.current() is not first
-    assert identity.current() is identity.current()
+    assert shown.current() is not first
+    assert shown.current() is shown.current()
 
 
 async def test_a_new_certificate_that_is_not_valid_yet_is_shown_once_it_is(ours):
     """Its issuer's clock is ahead of ours: the old one must not be shown until it has expired."""
-    files = ours.files("node", NODE)
-    identity = TlsIdentity(files.certificate, files.key, files.authority, (NODE,), look_s=0)
-    first = identity.current()
+    shown = identity(ours.files("node", NODE), NODE)
+    first = shown.current()
     ours.files("node", NODE, age_days=-(HOUR_S + 1.5) / (24 * HOUR_S))  # an hour is what our own tool leaves to clocks
     with structlog.testing.capture_logs() as logged:
-        assert identity.current() is first
+        assert shown.current() is first
         async with asyncio.timeout(10):
-            while identity.current() is first:  # noqa: ASYNC110 - files
+            while shown.current() is first:  # noqa: ASYNC110 - files
                 await asyncio.sleep(0.2)
     refused, taken = (entry for entry in logged if entry["log_level"] != "warning")
     assert "is not valid yet" in refused["why"]
@@ -301,82 +297,62 @@ def test_a_new_certificate_that_we_were_not_let_read_is_shown_when_we_are(ours):
 
 def test_a_certificate_that_ends_soon_is_warned_of_once(ours):
     """The pull that fails at night could have been seen two weeks before."""
-    files = ours.files("node", NODE, age_days=825 - 10)
-    identity = TlsIdentity(files.certificate, files.key, files.authority, look_s=0)
+    shown = identity(ours.files("node", NODE, age_days=825 - 10))
     with structlog.testing.capture_logs() as logged:
-        identity.current()
-        identity.current()
+        shown.current()
+        shown.current()
     assert [(entry["log_level"], entry["event"]) for entry in logged] == [
         ("warning", "the certificate should have been renewed")
     ]
 
 
-def settings(**paths: Path) -> CommonSettings:
-    return CommonSettings(**{f"grpc_{name}_file": path for name, path in paths.items()})
+def settings(certificate=None, key=None, ca=None, *, plain_text: bool = False) -> CommonSettings:
+    paths = {"grpc_certificate_file": certificate, "grpc_key_file": key, "grpc_ca_file": ca}
+    return CommonSettings(**paths, grpc_plain_text=plain_text)
 
 
 def test_what_a_certificate_says_is_read_at_the_start(ours):
     for usages in ((SERVER,), (CLIENT,), (SERVER, CLIENT)):
         files = ours.files("any", NODE, OTHER, usages=usages)
-        how = security_from_settings(
-            settings(certificate=files.certificate, key=files.key, ca=files.authority), NODE, OTHER
-        )
+        how = security_from_settings(settings(files.certificate, files.key, files.authority), NODE, OTHER)
         assert how.current().names == (NODE, OTHER)
     assert security_from_settings(settings()) == transport.LOOPBACK
-    assert security_from_settings(CommonSettings(grpc_plain_text=True)) == TransportSecurity(plain_text=True)
+    assert security_from_settings(settings(plain_text=True)) == TransportSecurity(plain_text=True)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "why"),
+    ("certificate", "key", "ca", "why"),
     [
-        ("ended", "grpc_certificate_file: the certificate in .*ended.pem has expired; renew it"),
-        ("to come", "the certificate in .* is not valid yet; is the clock of this machine right"),
-        ("foreign", r"the certificate in .* is not one that .*ca.crt \(grpc_ca_file\) vouches for: "),
-        ("other node", f"the certificate in .* must be for {NODE}, and is for {OTHER}$"),
-        ("other key", "grpc_key_file: .*other.pem is not the key of the certificate in .*good.pem"),
-        ("no key", "must hold a certificate and its key as PEM, the key without a password"),
-        ("no certificate", "must hold a certificate and its key as PEM"),
-        ("empty", "grpc_key_file: .* has 0 bytes; PEM is expected"),
-        ("missing", "grpc_ca_file: .* cannot be read: No such file"),
-        ("no authority", "grpc_ca_file: .* holds no certificates"),
-        ("huge", "grpc_ca_file: .* bytes; PEM is expected, up to"),
+        ("ended", "ended", "ca", "grpc_certificate_file: the certificate in .*ended.pem has expired; renew it"),
+        ("to come", "to come", "ca", "the certificate in .* is not valid yet; is the clock of this machine right"),
+        ("node", "node", "ca", r"the certificate in .* is not one that .*ca.crt \(grpc_ca_file\) vouches for: "),
+        ("other", "other", "ca", f"the certificate in .* must be for {NODE}, and is for {OTHER}$"),
+        ("good", "other", "ca", "grpc_key_file: .*other.pem is not the key of the certificate in .*good.pem"),
+        ("good", "text", "ca", "must hold a certificate and its key as PEM, the key without a password"),
+        ("text", "good", "ca", "must hold a certificate and its key as PEM"),
+        ("good", "empty", "ca", "grpc_key_file: .* has 0 bytes; PEM is expected"),
+        ("good", "good", "missing", "grpc_ca_file: .* cannot be read: No such file"),
+        ("good", "good", "text", "grpc_ca_file: .* holds no certificates"),
+        ("good", "good", "huge", "grpc_ca_file: .* bytes; PEM is expected, up to"),
     ],
 )
-def test_files_that_are_no_good_are_one_sentence_at_the_start(ours, theirs, tmp_path, wrong, why):
+def test_files_that_are_no_good_are_one_sentence_at_the_start(ours, theirs, tmp_path, certificate, key, ca, why):
     """Else it is a handshake that fails an hour later, on another machine, in OpenSSL's words."""
-    good = ours.files("good", NODE)
-    other = ours.files("other", OTHER)
-    text = tmp_path / "text"
-    text.write_bytes({"empty": b"", "huge": b"x" * 300_000}.get(wrong, b"hello"))
-    certificate, key, authority = {
-        "ended": lambda: (ours.files("ended", NODE, age_days=826).certificate, None, good.authority),
-        "to come": lambda: (ours.files("to come", NODE, age_days=-2).certificate, None, good.authority),
-        "foreign": lambda: (theirs.files("node", NODE).certificate, None, good.authority),
-        "other node": lambda: (other.certificate, None, good.authority),
-        "other key": lambda: (good.certificate, other.key, good.authority),
-        "no key": lambda: (good.certificate, text, good.authority),
-        "no certificate": lambda: (text, good.key, good.authority),
-        "empty": lambda: (good.certificate, text, good.authority),
-        "missing": lambda: (good.certificate, None, tmp_path / "none"),
-        "no authority": lambda: (good.certificate, None, text),
-        "huge": lambda: (good.certificate, None, text),
-    }[wrong]()
-
+    made = [theirs.files("node", NODE), ours.files("other", OTHER), ours.files("good", NODE)]
+    made += [ours.files("ended", NODE, age_days=826), ours.files("to come", NODE, age_days=-2)]
+    paths = {files.certificate.stem: files.certificate for files in made}
+    paths |= {name: tmp_path / name for name in ("text", "empty", "huge", "missing")}
+    paths["ca"] = made[-1].authority
+    for name, text in (("text", b"hello"), ("empty", b""), ("huge", b"x" * 300_000)):
+        paths[name].write_bytes(text)
     with pytest.raises(CertificateError, match=why):
-        security_from_settings(settings(certificate=certificate, key=key or certificate, ca=authority), NODE)
+        security_from_settings(settings(paths[certificate], paths[key], paths[ca]), NODE)
 
 
 def test_half_of_the_settings_are_refused(ours):
     """A process with a certificate and no authority would trust every peer."""
     files = ours.files("node", NODE)
     with pytest.raises(CertificateError, match="grpc_ca_file must be set too: all three of them, or none"):
-        security_from_settings(settings(certificate=files.certificate, key=files.key))
+        security_from_settings(settings(files.certificate, files.key))
     with pytest.raises(CertificateError, match="only one of them can hold"):
-        security_from_settings(
-            CommonSettings(
-                grpc_certificate_file=files.certificate,
-                grpc_key_file=files.key,
-                grpc_ca_file=files.authority,
-                grpc_plain_text=True,
-            )
-        )
+        security_from_settings(settings(files.certificate, files.key, files.authority, plain_text=True))

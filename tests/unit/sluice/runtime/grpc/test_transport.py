@@ -107,17 +107,6 @@ async def test_a_stopping_server_does_not_wait_for_ever(echo):
     began = time.monotonic()
     async with transport.serve(echo.register) as address, transport.channel(address) as channel:
         call = channel.unary_unary("/Echo/Wait")(b"")
-        task = asyncio.ensure_future(_outcome(call))
         await channel.unary_unary("/Echo/Say")(b"")
-    assert await task in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+    assert await call.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
     assert time.monotonic() - began < 30  # the call itself has no end
-
-
-async def _outcome(call) -> grpc.StatusCode:
-    try:
-        await call
-    except grpc.aio.AioRpcError as error:
-        return error.code()
-    except asyncio.CancelledError:
-        return grpc.StatusCode.CANCELLED
-    return grpc.StatusCode.OK

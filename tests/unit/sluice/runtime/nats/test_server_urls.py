@@ -14,24 +14,21 @@ from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.credentials import parse_server_urls
 from sluice.runtime.nats.wire_format import AGENTS_WORD_BYTES_MAX, read_stored
 
+NO_PORT = "has a port that is no number from 1 to 65535"
+
 
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("nats://127.0.0.1:PORT", "has a port that is no number from 1 to 65535"),
-        ("nats://h:99999", "has a port that is no number from 1 to 65535"),
-        ("nats://h:0", "has a port that is no number from 1 to 65535"),
+        *((f"nats://{at}", NO_PORT) for at in ("127.0.0.1:PORT", "h:99999", "h:0")),
         ("nats://[::1", "has a host that cannot be read"),
-        ("nats://", "has no host"),
-        ("nats://:4222", "has no host"),
-        ("::1", "has no host"),
+        *((url, "has no host") for url in ("nats://", "nats://:4222", "::1")),
         (" ", "'' (in ' ') has no host"),
         (",", "'' (in ',') has no host"),
         ("nats://a:1,nats://b:x", "'nats://b:x' (in 'nats://a:1,nats://b:x') has a port"),
         ("http://h:4222", "begins with 'http'"),
         ("ws://h:4222", "begins with 'ws'"),
-        ("nats://a b:4222", "holds a blank or what cannot be printed"),
-        ("nats://\x1b[2J:4222", "holds a blank or what cannot be printed"),
+        *((f"nats://{host}:4222", "holds a blank or what cannot be printed") for host in ("a b", "\x1b[2J")),
     ],
 )
 async def test_an_address_that_cannot_be_one_is_said(url, says):

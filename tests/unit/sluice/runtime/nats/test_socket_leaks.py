@@ -68,16 +68,11 @@ async def test_a_request_that_is_cancelled_as_it_is_answered_is_cancelled(tmp_pa
         task = asyncio.create_task(connection.request("question", b"?"))
         async with asyncio.timeout(10):
             question = await asked
-            await answer_and_cancel(connection, question, task)
+            # it is answered, and cancelled before it has run
+            connection._client._resp_map[question.reply.rsplit(".", 1)[1]].set_result(question)
+            task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-
-
-async def answer_and_cancel(connection: Connection, question: Msg, task: asyncio.Task) -> None:
-    """Answer the waiting task, and cancel it before it has run."""
-    token = question.reply.rsplit(".", 1)[1]
-    connection._client._resp_map[token].set_result(question)
-    task.cancel()
 
 
 async def test_a_server_that_dies_while_its_client_leaves_keeps_no_process_from_ending(tmp_path):

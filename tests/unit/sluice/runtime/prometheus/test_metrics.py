@@ -1,9 +1,10 @@
 """A process's counts, and the page that shows them."""
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 import pytest
+from factories.waiting import until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families as families
 
@@ -19,9 +20,8 @@ PLACES = Metric("sluice_places", "gauge", "Places.", ("model",))
 
 def shown(text):
     """Each sample by its name and the values of its labels."""
-    return {
-        (sample.name, *sample.labels.values()): sample.value for family in families(text) for sample in family.samples
-    }
+    samples = [sample for family in families(text) for sample in family.samples]
+    return {(sample.name, *sample.labels.values()): sample.value for sample in samples}
 
 
 async def ask(address, asked):
@@ -36,10 +36,8 @@ async def ask(address, asked):
         writer.close()
 
 
-@asynccontextmanager
-async def page(counts):
-    async with serving_metrics("127.0.0.1:0", counts) as address:
-        yield address
+def page(counts):
+    return serving_metrics("127.0.0.1:0", counts)
 
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"
@@ -142,16 +140,11 @@ async def test_a_flood_of_connections_leaves_room_for_the_next_scrape(monkeypatc
                 assert await third.read() == b""
         writer.close()
         held[0][1].close()
-        await asyncio.sleep(0)
-        async with asyncio.timeout(5):
-            while True:
-                try:
-                    head, _ = await ask(address, GET)
-                except ConnectionError:
-                    continue
-                if head:
-                    break
-        assert head.startswith("HTTP/1.1 200")
+
+        async def head() -> str:
+            return (await ask(address, GET))[0]
+
+        assert (await until(head, yet=(ConnectionError,), within_s=5)).startswith("HTTP/1.1 200")
         held[1][1].close()
 
 

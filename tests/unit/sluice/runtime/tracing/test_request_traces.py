@@ -26,6 +26,7 @@ from sluice.runtime.tracing.span_attributes import of_call, of_instruction, of_m
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 HEADERS = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
+ROOT = {"traceparent": root_traceparent("r1")}
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def recorded(exporter):
 
 
 @pytest.fixture
-def recording(recorded):
+def book(recorded):
     return RequestTraces(recorded)
 
 
@@ -71,7 +72,7 @@ def test_what_is_no_trace_context_is_not_passed_on(traceparent):
     book.remember("r1", {"traceparent": traceparent})
     book.remember("r2", None)
     book.remember("", HEADERS)
-    assert book.headers("r1") == {"traceparent": root_traceparent("r1")}
+    assert book.headers("r1") == ROOT
     assert book.headers("r2") == {"traceparent": root_traceparent("r2")}
     assert book.headers("") == {}
 
@@ -84,28 +85,28 @@ def test_the_book_forgets_the_request_not_heard_of_for_longest():
     assert [request for request in ("r1", "r2", "r3") if book.headers(request) == HEADERS] == ["r1", "r3"]
 
 
-def test_a_source_begins_a_trace_once(recording, spans):
+def test_a_source_begins_a_trace_once(book, spans):
     """All messages about one request belong to one trace, even repeated ones."""
-    recording.start("r1", "request seen")
-    recording.start("r1", "request seen")
-    recording.start("", "nothing")
+    book.start("r1", "request seen")
+    book.start("r1", "request seen")
+    book.start("", "nothing")
     (root,) = spans()
     assert (root.name, root.parent, f"{root.context.trace_id:032x}") == ("request seen", None, trace_id("r1"))
-    assert recording.headers("r1") == {"traceparent": root_traceparent("r1")}
+    assert book.headers("r1") == ROOT
 
 
 def test_a_late_word_does_not_take_a_release_back_into_the_first_trace():
     book = RequestTraces()
     book.remember("r1", {"traceparent": root_traceparent("r1", "release")})
-    book.remember("r1", {"traceparent": root_traceparent("r1")})
+    book.remember("r1", ROOT)
     assert book.headers("r1") == {"traceparent": root_traceparent("r1", "release")}
 
 
-def test_spans_of_two_services_are_one_trace(recording, recorded, spans):
+def test_spans_of_two_services_are_one_trace(book, recorded, spans):
     """A person sees request, decision and slice in one picture."""
-    recording.start("r1", "request seen")
-    with recording.span("publish AllocationRequested", "r1", kind="producer", attributes={"sluice.attempt": 1}):
-        sent = recording.headers("r1")
+    book.start("r1", "request seen")
+    with book.span("publish AllocationRequested", "r1", kind="producer", attributes={"sluice.attempt": 1}):
+        sent = book.headers("r1")
     other = RequestTraces(recorded)
     other.remember("r1", sent)
     with other.span("decide", "r1"):
@@ -118,23 +119,23 @@ def test_spans_of_two_services_are_one_trace(recording, recorded, spans):
     assert publish.resource.attributes["service.name"] == "sluice-allocator"
 
 
-def test_what_is_no_requests_is_no_trace(recording, spans):
+def test_what_is_no_requests_is_no_trace(book, spans):
     """Readings of GPUs and periodic pulls would hide the one trace that somebody looks for."""
-    with recording.span("ReadGpu"):
+    with book.span("ReadGpu"):
         pass
     assert spans() == ()
 
 
-def test_a_pull_is_in_the_trace_of_the_news_once(recording, spans):
+def test_a_pull_is_in_the_trace_of_the_news_once(book, spans):
     """A trace must not grow without end by periodic pulls of the same node."""
-    recording.remember("", {"traceparent": root_traceparent("r1")}, "sluice.node.a")
-    parents = [recording.at_once("sluice.node.a"), recording.at_once("sluice.node.a")]
+    book.remember("", ROOT, "sluice.node.a")
+    parents = [book.at_once("sluice.node.a"), book.at_once("sluice.node.a")]
     assert parents == [root_traceparent("r1"), ""]
 
 
-def test_a_failed_step_is_shown_as_failed_without_its_text_and_still_fails(recording, spans):
+def test_a_failed_step_is_shown_as_failed_without_its_text_and_still_fails(book, spans):
     """Telemetry neither hides nor swallows an error; its text may hold a secret, so only its type is recorded."""
-    with pytest.raises(OSError, match="password=x"), recording.span("step", "r1"):
+    with pytest.raises(OSError, match="password=x"), book.span("step", "r1"):
         raise OSError("password=x")
     (span,) = spans()
     assert span.status.is_ok is False
@@ -168,35 +169,23 @@ def test_a_collector_that_is_away_does_not_hold_up_the_service():
     assert time.monotonic() - began < 20  # an exporter left to itself tries again for a minute
 
 
-class Stuck(InMemorySpanExporter):
-    """A collector that accepts spans and does not answer until released."""
+def test_spans_beyond_the_queue_are_dropped(exporter):
+    """A stuck collector costs spans, not unbounded memory."""
+    go = threading.Event()
 
-    def __init__(self):
-        super().__init__()
-        self.go = threading.Event()
-
-    def export(self, spans):
-        """Wait; bounded, so that a failing test leaves no thread."""
-        self.go.wait(20)
+    def answers_nothing(_spans):
+        go.wait(20)  # bounded, so that a failing test leaves no thread
         return SpanExportResult.FAILURE
 
-
-@pytest.fixture
-def stuck():
-    exporter = Stuck()
-    yield exporter
-    exporter.go.set()
-
-
-def test_spans_beyond_the_queue_are_dropped(stuck):
-    """A stuck collector costs spans, not unbounded memory."""
-    spans = Spans(stuck, service="a", run="r")
+    exporter.export = answers_nothing
+    spans = Spans(exporter, service="a", run="r")
     book = RequestTraces(spans)
     for _ in range(4000):
         with book.span("step", "r1"):
             pass
     assert len(spans._batches._batch_processor._queue) <= 2048
     book.close(timeout_s=0.1)
+    go.set()
 
 
 def test_a_collector_that_is_away_is_told_of_now_and_then():
@@ -206,43 +195,32 @@ def test_a_collector_that_is_away_is_told_of_now_and_then():
     assert [told.filter(line) for line in lines] == [True, False, True]
 
 
-@pytest.fixture
-def book(recorded):
-    return RequestTraces(recorded)
+ASKED, GRANT, WITHDRAWN = (
+    next(each for each in EXAMPLES if isinstance(each, kind)) for kind in (AllocationRequested, Grant, RequestWithdrawn)
+)
 
 
-@pytest.fixture
-def spans_by_name(recorded, exporter):
-    def found():
-        recorded.flush()
-        return {span.name: span for span in exporter.get_finished_spans()}
-
-    return found
+def by_name(spans):
+    return {span.name: span for span in spans}
 
 
-ASKED = next(each for each in EXAMPLES if isinstance(each, AllocationRequested))
-GRANT = next(each for each in EXAMPLES if isinstance(each, Grant))
-WITHDRAWN = next(each for each in EXAMPLES if isinstance(each, RequestWithdrawn))
-
-
-def write(message, request="r1", operation="op-1", attempt=1):
-    return Write(OperationId(operation), attempt, Stream.BOOK, "sluice.x.y", "sluice.x.y", 0, message, request)
+def write(message, request="r1", attempt=1):
+    return Write(OperationId("op-1"), attempt, Stream.BOOK, "sluice.x.y", "sluice.x.y", 0, message, request)
 
 
 def read(sequence=1):
     return Observed(Stream.STATE, Entry("sluice.request.r1", sequence, OperationId("o"), ASKED))
 
 
-def test_a_word_that_came_the_decision_and_the_word_that_went_are_one_line(book, spans_by_name):
+def test_a_word_that_came_the_decision_and_the_word_that_went_are_one_line(book, spans):
     turns = CoreSpans(book)
-    book.arrived("sluice.request.r1", 1, "r1", {"traceparent": root_traceparent("r1")}, time.time_ns() - 1000)
+    book.arrived("sluice.request.r1", 1, "r1", ROOT, time.time_ns() - 1000)
     doing = write(GRANT)
     cause = turns.turn(read(), "", [(doing, "r1")], 0.001)
     with turns.publishing(doing, cause):
         headers = book.headers("r1")
-    deliver, decide, publish = (
-        spans_by_name()[name] for name in ("deliver AllocationRequested", "decide", "publish Grant")
-    )
+    found = by_name(spans())
+    deliver, decide, publish = found["deliver AllocationRequested"], found["decide"], found["publish Grant"]
     assert f"{deliver.parent.span_id:016x}" == root_traceparent("r1").split("-")[2]
     assert decide.parent.span_id == deliver.context.span_id
     assert publish.parent.span_id == decide.context.span_id
@@ -250,68 +228,60 @@ def test_a_word_that_came_the_decision_and_the_word_that_went_are_one_line(book,
     assert decide.end_time - decide.start_time == pytest.approx(1_000_000, rel=0.01)
 
 
-def test_what_was_delivered_again_names_the_first_time(book, spans_by_name, exporter):
+def test_what_was_delivered_again_names_the_first_time(book, spans):
     turns = CoreSpans(book)
     for _ in range(2):
-        book.arrived("sluice.request.r1", 1, "r1", {"traceparent": root_traceparent("r1")})
+        book.arrived("sluice.request.r1", 1, "r1", ROOT)
         turns.turn(read(), "", [(write(GRANT), "r1")], 0.001)
-    spans_by_name()
-    first, second = (span for span in exporter.get_finished_spans() if span.name.startswith("deliver"))
+    first, second = (span for span in spans() if span.name.startswith("deliver"))
     assert [link.context.span_id for link in second.links] == [first.context.span_id]
     assert "sluice.delivered_again" not in first.attributes
     assert second.attributes["sluice.delivered_again"] is True
 
 
-def test_an_attempt_names_the_one_before_it(book, spans_by_name, exporter):
+def test_an_attempt_names_the_one_before_it(book, spans):
     """A slow write's trace shows that the broker did not answer the first time."""
     turns = CoreSpans(book)
     for attempt in (1, 2):
         with turns.publishing(write(GRANT, attempt=attempt), ""):
             turns.published(write(GRANT), unknown=attempt == 1)
-    spans_by_name()
-    first, second = exporter.get_finished_spans()
+    first, second = spans()
     assert [link.context.span_id for link in second.links] == [first.context.span_id]
 
 
-def test_a_phase_is_from_its_first_signal_to_its_last(book, spans_by_name):
+def test_a_phase_is_from_its_first_signal_to_its_last(book, spans):
     """The wait in the queue is one bar, whatever else was published meanwhile."""
     turns = CoreSpans(book, (SpanPhase("queue wait", "saw AllocationRequested", "decided Grant"),))
     for sequence in (1, 2):
-        book.arrived("sluice.request.r1", sequence, "r1", {"traceparent": root_traceparent("r1")})
+        book.arrived("sluice.request.r1", sequence, "r1", ROOT)
         turns.turn(read(sequence), "", [], 0.0)
     turns.turn(Ticked(), "", [(write(GRANT), "r1")], 0.0)
     turns.turn(Ticked(), "", [(write(GRANT), "r1")], 0.0)
-    assert [name for name in spans_by_name() if name == "queue wait"] == ["queue wait"]
-    assert spans_by_name()["queue wait"].end_time >= spans_by_name()["queue wait"].start_time
+    (wait,) = (span for span in spans() if span.name == "queue wait")
+    assert wait.end_time >= wait.start_time
 
 
-def test_a_source_begins_both_traces(book, spans_by_name):
+def test_a_source_begins_both_traces(book, spans):
     """On a cluster as in a folder: a pod's trace begins with its request."""
     turns = CoreSpans(book)
     turns.turn(Ticked(), "", [(write(ASKED), "r1")], 0.0)
     turns.turn(Ticked(), "", [(write(WITHDRAWN), "r1")], 0.0)
-    found = spans_by_name()
+    found = by_name(spans())
     assert f"{found['request seen'].context.trace_id:032x}" == trace_id("r1")
     assert f"{found['request given back'].context.trace_id:032x}" == trace_id("r1", "release")
     assert found["request seen"].attributes["k8s.pod.name"] == ASKED.name
 
 
-def test_a_listing_of_a_whole_cluster_does_not_make_a_span_for_each_pod(book, spans_by_name, exporter):
+def test_a_listing_of_a_whole_cluster_does_not_make_a_span_for_each_pod(book, spans):
     doing = [(write(WaitOver(request=f"r{number}"), f"r{number}"), f"r{number}") for number in range(500)]
     CoreSpans(book).turn(Ticked(), "", doing, 0.001)
-    spans_by_name()
-    assert len(exporter.get_finished_spans()) == BECAUSE_MAX
+    assert len(spans()) == BECAUSE_MAX
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
 def test_nothing_but_names_and_places_leaves_the_process(message):
     """No ticket, no environment, no annotation, no text of a person reaches a collector."""
-    told = {
-        **of_message(message),
-        **of_subject("sluice.x.y", "publish"),
-        **of_call("/a.B/C"),
-        **of_instruction(message),
-    }
+    told = of_message(message) | of_subject("sluice.x.y", "publish") | of_call("/a.B/C") | of_instruction(message)
     assert told.keys() <= KEYS
     secret = msgspec.to_builtins(message)
     for key in ("ticket", "containers", "claims", "message", "why", "cause", "annotations", "endpoint"):
