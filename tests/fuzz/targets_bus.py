@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fuzz.checking import Target
+from fuzz.memory_files import as_text, of_text
 from google.protobuf.message import DecodeError, Message
 from message_examples import EXAMPLES
 from nats.aio.msg import Msg
@@ -66,16 +67,8 @@ def _times(data: bytes) -> None:
     times_of(_msg(body, {"Nats-Time-Stamp": stamp.decode("utf-8", "replace")}))
 
 
-def _answer(data: bytes) -> None:
-    answer_of(_SUBJECT, _msg(data, {}))
-
-
 def _msg(data: bytes, headers: dict[str, str]) -> Msg:
     return Msg(_client=SimpleNamespace(), subject=_SUBJECT, data=data, headers=headers)  # type: ignore[arg-type]
-
-
-def _delivery(data: bytes) -> None:
-    delivery_of(data.decode("utf-8", "replace"))
 
 
 # -- gRPC ---------------------------------------------------------------------------------------------------------
@@ -131,12 +124,12 @@ def _volume(data: bytes) -> str:
 
 
 def _caller(data: bytes) -> str:
-    method, _, names = data.decode("utf-8", "replace").partition("\n")
+    method, _, names = as_text(data).partition("\n")
     return deny_reason(names.split("\n"), method[:200])
 
 
 def _trace(data: bytes) -> None:
-    text = data.decode("utf-8", "replace")
+    text = as_text(data)
     with request_traces.within(text):
         assert request_traces.current() in {text, ""}
     request_traces.RequestTraces().remember("p1", {request_traces.TRACEPARENT: text})
@@ -180,14 +173,18 @@ TARGETS: tuple[Target, ...] = (
     Target("times of a message", _times, [b"2026-01-01T00:00:00.123456789Z\n" + each for each in _SENT[:3]]),
     Target(
         "broker's answer",
-        _answer,
+        lambda data: answer_of(_SUBJECT, _msg(data, {})),
         [
             b'{"stream":"BOOK","seq":7}',
             b'{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 3"},"stream":"BOOK","seq":0}',
         ],
         (ApiError, TimeoutError),
     ),
-    Target("delivery", _delivery, [b"$JS.ACK.BOOK.c1.1.7.9.1767225600000000000.3", b"$JS.ACK.d.a.BOOK.c.1.7.9.1.3.x"]),
+    Target(
+        "delivery",
+        of_text(delivery_of),
+        [b"$JS.ACK.BOOK.c1.1.7.9.1767225600000000000.3", b"$JS.ACK.d.a.BOOK.c.1.7.9.1.3.x"],
+    ),
     Target("gRPC snapshot", SNAPSHOT, [snapshot_to_proto(_INVENTORY.snapshot).SerializeToString()]),
     Target("gRPC inventory", INVENTORY, [inventory_to_proto(_INVENTORY).SerializeToString()]),
     Target("gRPC usage", USAGE, [_USED.SerializeToString()]),

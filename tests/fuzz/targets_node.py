@@ -7,7 +7,7 @@ import zlib
 from pathlib import Path
 
 from fuzz.checking import Target
-from fuzz.memory_files import in_memory
+from fuzz.memory_files import as_text, in_memory, of_file, of_text
 from message_examples import EXAMPLES
 
 from sluice.contracts.ids import HomeId, NodeName
@@ -65,10 +65,6 @@ _TICKET = TicketRecord(
 _FLOOR = NodeState(boot_id="b")
 
 
-def _journal(data: bytes) -> None:
-    read_lines(data)
-
-
 def _records(data: bytes) -> None:
     """As if another version had written them: the checksums are right, what is in the lines is not."""
     chain, lines = 0, []
@@ -93,15 +89,6 @@ def _ticket_record(data: bytes) -> None:
         assert unpack(pack_ticket(MakeTicket(1, "t", record, ()))) == record, "it says something else once rewritten"
 
 
-def _note(data: bytes) -> None:
-    read_note(data, 7)
-
-
-def _hardware(data: bytes) -> None:
-    with in_memory(data) as path:
-        HardwareFile(path).read()
-
-
 def _home(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as root:
         directory = HomeDirectory(Path(root), HomeId("h1"))
@@ -124,7 +111,7 @@ def _control_log(data: bytes) -> None:
 
 
 def _daemon_answer(data: bytes) -> str:
-    lines = answers_in(data.decode("utf-8", "replace"))
+    lines = answers_in(as_text(data))
     numbers_in(lines)
     return limits_in(lines).mismatch(MpsLimits(active_thread_percentage=30, memory_mib=4096))
 
@@ -145,17 +132,9 @@ def _process(data: bytes) -> None:
 
 
 def _mounts(data: bytes) -> None:
-    file_system_of(Path("/run/sluice/pods"), data.decode("utf-8", "replace"))
+    file_system_of(Path("/run/sluice/pods"), as_text(data))
     with in_memory(data) as path:
         mounted_below(Path("/run/sluice"), path)
-
-
-def _version(data: bytes) -> None:
-    version_of(data.decode("utf-8", "replace"))
-
-
-def _packet(data: bytes) -> None:
-    wire.read(data)
 
 
 _JOURNAL_LINES = Lines()
@@ -195,12 +174,12 @@ _PACKETS = tuple(
 )
 
 TARGETS: tuple[Target, ...] = (
-    Target("journal", _journal, [_WHOLE_JOURNAL], (DamagedError,)),
+    Target("journal", read_lines, [_WHOLE_JOURNAL], (DamagedError,)),
     Target("journal's records", _records, [b"\n".join(pack(each) for each in _RECORDS)], (DamagedError,)),
     Target("ticket", _ticket, [pack_ticket(MakeTicket(1, "t", _TICKET, ()))]),
     Target("ticket's record", _ticket_record, [pack(_TICKET)]),
-    Target("journal's note", _note, [struct.pack("<QQ", 7, 100)]),
-    Target("simulated hardware", _hardware, [_HARDWARE], (HardwareFileError,)),
+    Target("journal's note", lambda data: read_note(data, 7), [struct.pack("<QQ", 7, 100)]),
+    Target("simulated hardware", of_file(lambda path: HardwareFile(path).read()), [_HARDWARE], (HardwareFileError,)),
     Target(
         "home of shares",
         _home,
@@ -217,6 +196,6 @@ TARGETS: tuple[Target, ...] = (
     ),
     Target("process", _process, [_PROC, _STAT, b"A=b\0C=d\0", b"nvidia-cuda-mps-control\0-d\0"], weight=0.3),
     Target("mounts", _mounts, [_MOUNTINFO], (OSError,)),
-    Target("time quota's packet", _packet, _PACKETS, (wire.WireError,)),
-    Target("driver's version", _version, [b"550.163.01", b"535.261"]),
+    Target("time quota's packet", wire.read, _PACKETS, (wire.WireError,)),
+    Target("driver's version", of_text(version_of), [b"550.163.01", b"535.261"]),
 )
