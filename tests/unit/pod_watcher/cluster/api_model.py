@@ -47,6 +47,14 @@ def new_pod(
     }
 
 
+def new_node(
+    name: str, version: int = 1, *, cpu: str = "8", labels: dict[str, str] | None = None, **spec: Any
+) -> dict[str, Any]:
+    room = {"cpu": cpu, "memory": "16Gi", "pods": "10", "nvidia.com/gpu": "8", "example.com/nic": "2"}
+    meta = {"name": name, "resourceVersion": str(version), "labels": labels or {"zone": "a"}}
+    return {"metadata": meta, "spec": spec, "status": {"allocatable": room}}
+
+
 FINALIZER = "resource.kubernetes.io/delete-protection"
 
 

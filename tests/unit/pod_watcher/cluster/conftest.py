@@ -3,6 +3,7 @@
 import copy
 import itertools
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,11 @@ def bound(
         containers=(msg.ContainerDevices(container="main", visible_devices=devices),),
         incarnation=Incarnation(life),
     )
+
+
+def listing(what: str, objects: Iterable[dict[str, Any]], version: str) -> list[Any]:
+    seen = [e.Seen(what, copy.deepcopy(each)) for each in objects]
+    return [e.ListingStarted(what), *seen, e.ListingEnded(what, version)]
 
 
 @dataclass
@@ -124,20 +130,9 @@ class Bench:
                 raise AssertionError(call)
 
     def claims_listing(self) -> list[Any]:
-        claims = [copy.deepcopy(each) for each in self.api.claims.objects.values()]
         version = str(next(self.api.claims.versions))
-        listing = (
-            e.ListingStarted("claims"),
-            *(e.Seen("claims", each) for each in claims),
-            e.ListingEnded("claims", version),
-        )
-        classes = [copy.deepcopy(each) for each in self.api.classes.values()]
-        named = (
-            e.ListingStarted("classes"),
-            *(e.Seen("classes", each) for each in classes),
-            e.ListingEnded("classes", version),
-        )
-        return [e.ClaimsServed(served=True), *named, *listing]
+        classes = listing("classes", self.api.classes.values(), version)
+        return [e.ClaimsServed(served=True), *classes, *listing("claims", self.api.claims.objects.values(), version)]
 
     def show_claim(self, claim: dict[str, Any]) -> None:
         self.handle(e.Seen("claims", copy.deepcopy(claim)))
@@ -193,17 +188,14 @@ class Bench:
             self.handle(*self._stream(stream))
 
     def list(self) -> None:
-        pods = [copy.deepcopy(pod) for pod in self.api.pods.values() if pod["metadata"]["labels"]]
-        self.handle(
-            e.ListingStarted("pods"), *(e.Seen("pods", each) for each in pods), e.ListingEnded("pods", self.api.version)
-        )
+        ours = [pod for pod in self.api.pods.values() if pod["metadata"]["labels"]]
+        self.handle(*listing("pods", ours, self.api.version))
 
     def list_others(self, *pods: dict[str, Any]) -> None:
-        self.handle(
-            e.ListingStarted("others"),
-            *(e.Seen("others", each) for each in pods),
-            e.ListingEnded("others", self.api.version),
-        )
+        self.handle(*listing("others", pods, self.api.version))
+
+    def list_nodes(self, *nodes: dict[str, Any]) -> None:
+        self.handle(*listing("nodes", nodes, self.api.version))
 
     def create(self, name: str, uid: str, **how: Any) -> str:
         self.show(self.api.store(new_pod(name, uid, **how)))
@@ -255,6 +247,9 @@ class Bench:
         """A pod is created, given a slice, and runs."""
         self.grant(name, uid, **how)
         self.change(uid, spec={"nodeName": "node-a"}, status=RUNNING)
+
+    def order_eviction(self, uid: str = "u1", cause: str = "preempted") -> None:
+        self.observe(subjects.eviction(RequestId(uid)), msg.EvictionOrdered(request=RequestId(uid), cause=cause))
 
     def release(self, uid: str, cause: str = "pod gone") -> None:
         self.observe(subjects.binding(RequestId(uid)), msg.Released(request=RequestId(uid), cause=cause))

@@ -4,11 +4,13 @@ import copy
 
 import pytest
 from api_model import FINALIZER, device_class, new_pod
+from conftest import bound
+from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.dra.names import device_names
-from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.ids import AllocationId, RequestId
 from sluice_pod_watcher.core.cluster import events as e
 
 NOTHING = '{"version":1,"first":"main"}'
@@ -25,21 +27,13 @@ def config(*requests, **keys):
     return {**named, "opaque": {"driver": "gpu.sluice.dev", "parameters": parameters}}
 
 
-def claim(name, *requests, owner="", uid="", configs=(), constraints=()):
+def claim(name, *requests, owner="", configs=()):
     """A claim as a user or the claim controller makes it."""
     owners = [{"kind": "Pod", "name": "train", "uid": owner, "controller": True}] if owner else []
-    devices = {"requests": list(requests or (request(),)), "config": list(configs), "constraints": list(constraints)}
-    return {
-        "metadata": {
-            "name": name,
-            "namespace": "ns",
-            "uid": uid or f"uid-of-{name}",
-            "finalizers": [FINALIZER],
-            "ownerReferences": owners,
-        },
-        "spec": {"devices": {key: value for key, value in devices.items() if value}},
-        "status": {},
-    }
+    devices = {"requests": list(requests or (request(),)), "config": list(configs)}
+    meta = {"name": name, "namespace": "ns", "uid": f"uid-of-{name}", "finalizers": [FINALIZER]}
+    given = {key: value for key, value in devices.items() if value}
+    return {"metadata": {**meta, "ownerReferences": owners}, "spec": {"devices": given}, "status": {}}
 
 
 def pod(name="train", uid="u1", *entries, stored=NOTHING, made=None, **spec):
@@ -69,17 +63,15 @@ def put(bench, made):
     bench.show_claim(bench.api.claims.store(made))
 
 
-def grant(bench, uid, *containers, node="node-a", number=1):
-    bound = msg.Bound(
-        request=RequestId(uid),
-        request_revision=1,
-        allocation=AllocationId(f"{uid}_r_{number}"),
-        node=NodeName(node),
-        revision=1,
-        ticket="",
-        containers=tuple(msg.ContainerDevices(container=each, visible_devices="MIG-1") for each in containers),
-    )
-    bench.observe(subjects.binding(RequestId(uid)), bound)
+def ask(bench, *requests, configs=()):
+    """A pod is created, and a claim with these requests that it names."""
+    put(bench, claim("mine", *requests, configs=configs))
+    bench.show(bench.api.store(pod()))
+
+
+def grant(bench, uid, *containers, node="node-a"):
+    devices = tuple(msg.ContainerDevices(container=each, visible_devices="MIG-1") for each in containers)
+    bench.observe(subjects.binding(RequestId(uid)), replace(bound(uid, node, ticket=""), containers=devices))
 
 
 def allocation_of(bench, name):
@@ -88,8 +80,7 @@ def allocation_of(bench, name):
 
 def test_a_claim_of_our_class_is_asked_for_and_allocated_with_its_parameters(dra):
     """The way that Sluice's own users write: nothing but a claim."""
-    put(dra, claim("mine", configs=[config(profile="1g.5gb", priority=7)]))
-    dra.show(dra.api.store(pod()))
+    ask(dra, configs=[config(profile="1g.5gb", priority=7)])
     word = dra.word("u1")
     ref = msg.ResourceClaimRef(uid="uid-of-mine", name="mine", requests={"gpu": "gpus.gpu"}, shared=True)
     assert isinstance(word, msg.AllocationRequested)
@@ -136,8 +127,7 @@ def test_the_granted_subrequest_is_the_one_that_the_claim_names(dra):
     of_class = {"opaque": {"driver": "gpu.nvidia.com", "parameters": {**sharing, "kind": "MigDeviceConfig"}}}
     dra.handle(e.Seen("classes", device_class(MIG, selectors=[{"cel": {"expression": "false"}}], config=[of_class])))
     only_big = {"requests": ["gpu/big"], "opaque": {"driver": "gpu.nvidia.com", "parameters": sharing}}
-    put(dra, claim("mine", first, configs=[only_big]))
-    dra.show(dra.api.store(pod()))
+    ask(dra, first, configs=[only_big])
     word = dra.word("u1")
     assert word.claims == (msg.Claim(container="gpus.gpu/big"),)
     assert word.alternatives == ((msg.Claim(container="gpus.gpu/small", profile="1g.5gb"),),)
@@ -179,8 +169,7 @@ def test_a_request_that_the_claim_does_not_have_is_refused(dra):
 
 def test_a_binding_that_serves_another_way_opens_no_gate(dra):
     """A claim would be allocated without the device of a request."""
-    put(dra, claim("mine", request("one"), request("two")))
-    dra.show(dra.api.store(pod()))
+    ask(dra, request("one"), request("two"))
     grant(dra, "u1", "gpus.one")
     dra.pass_time(1)
     assert dra.api.opened == []
@@ -241,16 +230,14 @@ def test_a_pod_of_another_driver_is_let_go_without_a_trace(dra, gates):
 
 def test_nvidias_classes_are_theirs_where_they_are_not_labelled_as_ours(dra):
     dra.handle(e.Seen("classes", device_class(GPU, managed=False)))
-    put(dra, claim("mine", request(of=GPU)))
-    dra.show(dra.api.store(pod()))
+    ask(dra, request(of=GPU))
     assert dra.word("u1") is None
     assert dra.api.opened == ["u1"]
 
 
 def test_a_claim_with_requests_of_two_drivers_is_refused(dra):
     dra.handle(e.Seen("classes", device_class(GPU, managed=False)))
-    put(dra, claim("mine", request("one"), request("two", GPU)))
-    dra.show(dra.api.store(pod()))
+    ask(dra, request("one"), request("two", GPU))
     assert dra.word("u1").refusal.message == (
         f"the claim also has requests that Sluice serves, and class {GPU} is another driver's"
     )
@@ -270,8 +257,7 @@ def test_a_claim_that_does_not_exist_is_told_and_decided_when_it_does(dra):
 
 
 def test_a_class_that_does_not_exist_is_told_too(dra):
-    put(dra, claim("mine", request(of="fast.example")))
-    dra.show(dra.api.store(pod()))
+    ask(dra, request(of="fast.example"))
     dra.pass_time(15)
     (told,) = [each for each in dra.api.events if each.reason == "ClaimNotReady"]
     assert told.note == "its ResourceClaim mine names the DeviceClass fast.example, which does not exist"
@@ -297,21 +283,14 @@ def test_pods_are_not_held_by_a_server_without_claims_or_by_a_missing_right(new)
 
 def test_a_second_pod_watcher_opens_the_gate_that_the_first_one_left(dra, new):
     """The request is on the bus, and its claims are read again."""
-    put(dra, claim("mine"))
-    dra.show(dra.api.store(pod()))
+    ask(dra)
     dra.automatic = False
     grant(dra, "u1", "gpus.gpu")
     second = new(api=dra.api, bus=dra.bus, run="w2")
     second.start()
     second.handle(*second.claims_listing())
     assert second.api.opened == ["u1"]
-    assert second.word("u1") == msg_with_held(dra.word("u1"), second.word("u1").held)
-
-
-def msg_with_held(word, held):
-    """The request, with the slice that its pod has by now."""
-    changed = copy.copy(word)
-    return type(word)(**{each: getattr(changed, each) for each in word.__struct_fields__} | {"held": held})
+    assert second.word("u1") == replace(dra.word("u1"), held=second.word("u1").held)
 
 
 def test_a_pod_that_ended_before_claims_were_listed_ends_its_request_after_that(dra, new):
@@ -391,7 +370,7 @@ def test_the_next_pod_asks_if_the_first_one_ends_before_it_was_granted(shared):
     shared.pass_time(1)
     assert isinstance(shared.word("u1"), msg.RequestWithdrawn)
     assert isinstance(shared.word("u2"), msg.AllocationRequested)
-    shared.observe(subjects.binding(RequestId("u1")), msg.Released(request=RequestId("u1"), cause="pod gone"))
+    shared.release("u1")
     grant(shared, "u2", "gpus.gpu", node="node-b")
     assert (consumers(shared), shared.api.opened) == (["u2"], ["u2"])
 
@@ -421,7 +400,7 @@ def test_all_pods_of_a_claim_are_evicted_before_its_slice_is_another_ones(shared
         shared.delete("u1")
         unreserve(shared, "u1")
     shared.blocked = "a budget forbids it"
-    shared.observe(subjects.eviction(RequestId("u1")), msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
+    shared.order_eviction()
     shared.pass_time(2)
     outcome = subjects.evicted(RequestId("u1")).subject
     assert isinstance(shared.bus[outcome], msg.EvictionBlocked)

@@ -3,14 +3,15 @@
 import copy
 
 import pytest
-from api_model import FINALIZER, handed_over_pod
+from api_model import FINALIZER, handed_over_pod, new_node
+from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Entry, Observed, Stream, Ticked
+from sluice.contracts.bus.events import Ticked
 from sluice.contracts.dra.names import device_names
-from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
+from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.kube.names import claim_name
-from sluice.contracts.messages import AllocationRequested, NodeInventory, Released, ResourceClaimRef
+from sluice.contracts.messages import AllocationRequested, ResourceClaimRef
 from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 
@@ -108,14 +109,12 @@ def test_an_api_server_without_claims_is_told_with_what_helps(bench):
 def test_a_copy_of_another_pod_does_not_get_the_devices_of_that_one(dra):
     """An exported manifest names the claim of the pod it was taken from."""
     create(dra)
-    copied = handed_over_pod("copy", "u2", CLAIM)
-    dra.show(dra.api.store(copied))
+    dra.show(dra.api.store(handed_over_pod("copy", "u2", CLAIM)))
     dra.pass_time(5)
     assert dra.word("u2") is None
     (told,) = [each for each in dra.api.events if each.uid == "u2"]
-    assert told.note.startswith(
-        f"its ResourceClaim {CLAIM} was made for the pod train. The pod was created from a copy"
-    )
+    why = "was made for the pod train. The pod was created from a copy"
+    assert told.note.startswith(f"its ResourceClaim {CLAIM} {why}")
 
 
 def test_a_claim_that_the_api_server_refuses_is_tried_again_and_told(dra):
@@ -195,15 +194,20 @@ def test_a_claim_that_does_not_take_the_finalizer_is_allocated_without_it(dra):
     assert dra.api.opened == ["u1"]
 
 
+def allocated_behind_its_gate(bench):
+    """The claim of a pod is allocated, and the API server did not take the patch that opens the gate."""
+    create(bench)
+    bench.automatic = False
+    bench.bind("u1")
+    bench.handle(*bench.carry_out(bench.calls.pop()))
+    bench.handle(e.Failed(bench.calls.pop(), 403, "denied"))
+    bench.automatic = True
+
+
 def test_the_allocation_of_an_earlier_slice_is_replaced_while_the_gate_is_closed(dra):
     """A pod that declined a slice keeps its claim; the kubelet would prepare the slice that it gave back."""
-    create(dra)
-    dra.automatic = False
-    dra.bind("u1")
-    dra.handle(*dra.carry_out(dra.calls.pop()))
-    dra.handle(e.Failed(dra.calls.pop(), 403, "denied"))  # the gate stays closed
-    dra.observe(subjects.binding(RequestId("u1")), Released(request=RequestId("u1"), cause="taken back"))
-    dra.automatic = True
+    allocated_behind_its_gate(dra)
+    dra.release("u1", "taken back")
     dra.bind("u1", node="node-b", number=2)
     dra.pass_time(10)
     assert dra.api.claims.writes == ["create", "allocate", "deallocate", "allocate"]
@@ -238,14 +242,9 @@ def test_a_claim_deleted_while_the_pod_waits_is_made_again_and_asked_for_by_its_
 
 def test_a_reserved_claim_that_is_being_deleted_is_let_go_so_that_it_can_end(dra):
     """The scheduler places no pod with it, and the claim controller waits for the end of its reservations."""
-    create(dra)
-    dra.automatic = False
-    dra.bind("u1")
-    dra.handle(*dra.carry_out(dra.calls.pop()))
-    dra.handle(e.Failed(dra.calls.pop(), 403, "denied"))
+    allocated_behind_its_gate(dra)
     dying = copy.deepcopy(claim(dra))
     dying["metadata"]["deletionTimestamp"] = "now"
-    dra.automatic = True
     dra.show_claim(dra.api.claims.store(dying))
     assert dra.api.claims.writes[-1] == "deallocate"
     dra.pass_time(15)
@@ -258,60 +257,42 @@ def test_a_reserved_claim_that_is_being_deleted_is_let_go_so_that_it_can_end(dra
     assert dra.api.opened == ["u1"]
 
 
+def allocated(bench, driver="gpu.sluice.dev"):
+    """A claim without a pod is seen, and this driver has allocated it."""
+    meta = {"name": "left", "namespace": "ns", "uid": "c9"}
+    found = {"metadata": meta, "spec": {"devices": {}}, "status": {"allocation": allocation()}}
+    found["status"]["allocation"]["devices"]["results"][0]["driver"] = driver
+    bench.show_claim(bench.api.claims.store(found))
+
+
 def test_a_claim_that_we_allocated_and_no_pod_uses_is_deallocated(dra):
     """Its pod was gone before it was reserved: the claim controller leaves such a claim allocated."""
-    left = {
-        "metadata": {"name": "users-own", "namespace": "ns", "uid": "c9", "resourceVersion": "501"},
-        "spec": {"devices": {}},
-        "status": {"allocation": allocation()},
-    }
-    dra.api.claims.objects["users-own"] = left
-    dra.show_claim(left)
+    allocated(dra)
     dra.pass_time(50)
     assert dra.api.claims.writes == []
     dra.pass_time(15)
-    assert dra.api.claims.objects["users-own"]["status"] == {}
+    assert dra.api.claims.objects["left"]["status"] == {}
 
 
 @pytest.mark.parametrize("driver", ["gpu.nvidia.com", "nic.example.com"])
 def test_a_claim_of_another_driver_is_never_touched(dra, driver):
-    other = {
-        "metadata": {"name": "theirs", "namespace": "ns", "uid": "c9", "resourceVersion": "501"},
-        "spec": {"devices": {}},
-        "status": {"allocation": copy.deepcopy(allocation())},
-    }
-    other["status"]["allocation"]["devices"]["results"][0]["driver"] = driver
-    dra.api.claims.objects["theirs"] = other
-    dra.show_claim(other)
+    allocated(dra, driver)
     dra.pass_time(200)
     assert dra.api.claims.writes == []
 
 
-def report(bench, inventory, *, can):
-    snapshot = inventory.snapshot
-    found = NodeInventory(snapshot=type(snapshot)(**{**_fields(snapshot), "kubelet_hands_over": can}), stale=False)
-    number = next(bench.sequence)
-    subject = subjects.inventory(NodeName(str(snapshot.node))).subject
-    bench.handle(Observed(Stream.STATE, Entry(subject, number, OperationId(f"o-{number}"), found)))
-
-
-def _fields(snapshot):
-    return {name: getattr(snapshot, name) for name in snapshot.__struct_fields__}
-
-
 def test_new_pods_get_claims_once_every_gpu_node_can_hand_them_over(dra, sick_node):
     """A pod with a claim never starts on a node whose kubelet has no driver for it."""
-    dra.handle(
-        e.Seen("nodes", {"metadata": {"name": "node-a", "uid": "n", "resourceVersion": "1"}, "spec": {}, "status": {}})
-    )
+    dra.handle(e.Seen("nodes", new_node("node-a")))
     dra.pass_time(10)
     assert dra.modes == ["tickets"]
-    report(dra, sick_node("ready"), can=True)
+    address, old = subjects.inventory(NodeName("node-a")), sick_node("ready")
+    dra.observe(address, replace(old, snapshot=replace(old.snapshot, kubelet_hands_over=True)))
     dra.pass_time(3)
     assert dra.modes == ["tickets"]
     dra.pass_time(5)
     assert dra.modes == ["tickets", "dra"]
-    report(dra, sick_node("ready"), can=False)
+    dra.observe(address, old)
     dra.pass_time(10)
     assert dra.modes == ["tickets", "dra", "tickets"]
 
