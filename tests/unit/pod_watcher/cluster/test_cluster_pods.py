@@ -5,6 +5,7 @@ import copy
 import msgspec
 import pytest
 from api_model import new_pod
+from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
@@ -14,6 +15,7 @@ from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.shell.kube.informers import pod_usage_only
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+HELD = msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
 ENDED = {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}]}
 
 
@@ -21,8 +23,8 @@ def terms_of(bench, uid):
     return bench.api.find(uid)["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
 
 
-def pin(node="node-a"):
-    return [{"key": "metadata.name", "operator": "In", "values": [node]}]
+HAS_A, HAS_B = ({"matchExpressions": [{"key": key, "operator": "Exists"}]} for key in "ab")
+PINNED = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-a"]}]}
 
 
 @pytest.mark.parametrize(
@@ -97,37 +99,22 @@ def test_a_pod_is_bound_in_one_write(bench):
         "main.granted.sluice.dev/quota-socket": "",
         "main.granted.sluice.dev/quota-preload": "",
     }
-    assert terms_of(bench, "u1") == [{"matchFields": pin()}]
+    assert terms_of(bench, "u1") == [PINNED]
     bench.pass_time(30)
     bench.list()
     assert bench.api.object_writes == {"u1": 1}
     assert bench.api.conditions == []
     assert [(each.reason, each.count) for each in bench.api.events] == [("SliceBound", 1)]
-    assert bench.word("u1").held == msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
+    assert bench.word("u1").held == HELD
 
 
 @pytest.mark.parametrize(
     ("affinity", "left"),
     [
-        ({"podAffinity": {}}, [{"matchFields": pin()}]),
-        ({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}, [{"matchFields": pin()}]),
-        (
-            {
-                "nodeAffinity": {
-                    REQUIRED: {
-                        "nodeSelectorTerms": [
-                            {"matchExpressions": [{"key": "a", "operator": "Exists"}]},
-                            {"matchExpressions": [{"key": "b", "operator": "Exists"}]},
-                        ]
-                    }
-                }
-            },
-            [
-                {"matchExpressions": [{"key": "a", "operator": "Exists"}], "matchFields": pin()},
-                {"matchExpressions": [{"key": "b", "operator": "Exists"}], "matchFields": pin()},
-            ],
-        ),
-        ({"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchFields": pin()}]}}}, [{"matchFields": pin()}]),
+        ({"podAffinity": {}}, [PINNED]),
+        ({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}, [PINNED]),
+        ({"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [HAS_A, HAS_B]}}}, [HAS_A | PINNED, HAS_B | PINNED]),
+        ({"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [PINNED]}}}, [PINNED]),
     ],
     ids=["other-affinity", "only-preferred", "own-terms", "daemon-set"],
 )
@@ -195,12 +182,7 @@ def test_a_server_that_lags_does_not_have_a_pod_told_what_is_over(bench):
 def test_a_request_that_another_has_withdrawn_is_not_published_again_while_the_bus_is_read(bench):
     """It was away, and its API server still shows the pod. The answer that it reads first makes the request due."""
     bench.run("train", "u1")
-    withdrawn = msg.RequestWithdrawn(
-        revision=1,
-        source="cluster",
-        cause="pod gone",
-        held=msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1")),
-    )
+    withdrawn = msg.RequestWithdrawn(revision=1, source="cluster", cause="pod gone", held=HELD)
     bench.bus["sluice.request.u1"] = withdrawn
     number = next(bench.sequence)
     entry = Entry("sluice.request.u1", number, OperationId("other-9"), withdrawn)
@@ -226,16 +208,12 @@ def test_a_pod_on_another_node_is_not_told_of_devices_there(bench):
 def test_a_pod_that_runs_is_not_told_of_another_slice_on_its_node(bench):
     """A binding of before the broker was wiped has landed late: the next restart would use devices of somebody else."""
     bench.run("train", "u1")
-    before = bench.annotations("u1")
-
-    late = msgspec.structs.replace(
-        bench.bus["sluice.binding.u1"], ticket="t-9", allocation=AllocationId("u1_r_2"), warnings=("its daemon died",)
-    )
+    before, bound = bench.annotations("u1"), bench.bus["sluice.binding.u1"]
+    late = replace(bound, ticket="t-9", allocation=AllocationId("u1_r_2"), warnings=("its daemon died",))
     bench.observe(subjects.binding(RequestId("u1")), late)
-
     assert bench.annotations("u1") == before
     assert [event.reason for event in bench.api.events] == ["SliceBound"]
-    assert bench.word("u1").held == msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
+    assert bench.word("u1").held == HELD
     assert bench.told[-1] == "ns/train keeps slice u1_r_1 on node-a: slice u1_r_2 was withdrawn"
 
 
@@ -244,8 +222,7 @@ def test_a_request_ends_when_its_containers_have(bench):
     bench.change("u1", meta={"deletionTimestamp": "now"})
     assert isinstance(bench.word("u1"), msg.AllocationRequested), "a slice would be taken from under a running process"
     bench.change("u1", status=ENDED)
-    held = msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
-    assert bench.word("u1") == msg.RequestWithdrawn(revision=1, source="cluster", cause="containers ended", held=held)
+    assert bench.word("u1") == msg.RequestWithdrawn(revision=1, source="cluster", cause="containers ended", held=HELD)
     bench.delete("u1")
     bench.release("u1")
     assert bench.word("u1").closing
@@ -315,24 +292,18 @@ def test_replayed_old_versions_change_nothing(bench):
     assert bench.words == words
 
 
-@pytest.mark.parametrize("how", ["ends", "goes"])
-def test_the_end_of_a_pod_without_its_label_is_seen_at_once(bench, how):
+@pytest.mark.parametrize(("status", "cause"), [(ENDED, "containers ended"), ({}, "pod gone")], ids=["ends", "goes"])
+def test_the_end_of_a_pod_without_its_label_is_seen_at_once(bench, status, cause):
     """Its slice would stay empty until all is listed again, and the pod that waits for the place would give up."""
     bench.run("train", "u1")
     pod = bench.api.find("u1")
     pod["metadata"]["labels"] = {}
     bench.handle(e.Gone("pods", bench.api.store(pod)))
     assert isinstance(bench.word("u1"), msg.AllocationRequested)
-    if how == "ends":
-        pod["status"] = dict(ENDED)
-        shown = bench.api.store(pod)
-        bench.handle(e.Seen("others", pod_usage_only(msgspec.json.encode(shown))))
-    else:
-        shown = bench.api.store(pod, "DELETED")
-        bench.handle(e.Gone("others", pod_usage_only(msgspec.json.encode(shown))))
-    word = bench.word("u1")
-    assert isinstance(word, msg.RequestWithdrawn)
-    assert word.cause == ("containers ended" if how == "ends" else "pod gone")
+    pod["status"] |= status
+    shown = pod_usage_only(msgspec.json.encode(bench.api.store(pod, "MODIFIED" if status else "DELETED")))
+    bench.handle(e.Seen("others", shown) if status else e.Gone("others", shown))
+    assert (type(bench.word("u1")), bench.word("u1").cause) == (msg.RequestWithdrawn, cause)
 
 
 @pytest.mark.parametrize("ask", ["", '{"version":2}'], ids=["taken away", "of a newer version"])
@@ -410,10 +381,8 @@ def test_an_ordered_eviction_is_carried_out_and_answered(bench):
     """mig-adapter 3, 6: it deletes pods whatever their budgets say, and goes on as if an error had been none."""
     bench.grant("train", "u1")
     bench.blocked = "the disruption budget pdb needs 1 healthy pods"
-    order = subjects.eviction(RequestId("u1"))
-    bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
-    blocked = bench.bus["sluice.evicted.u1"]
-    assert blocked == msg.EvictionBlocked(request=RequestId("u1"), why=bench.blocked)
+    bench.order_eviction()
+    assert bench.bus["sluice.evicted.u1"] == msg.EvictionBlocked(request=RequestId("u1"), why=bench.blocked)
     bench.blocked = ""
     bench.pass_time(11)
     assert bench.api.evictions == ["u1"]
@@ -445,9 +414,8 @@ def test_an_eviction_that_never_came_about_leaves_nothing_on_the_bus(bench, new,
     """Room on the bus, and time at every start: a word for ever, of each pod that a budget kept until it ended."""
     bench.grant("train", "u1")
     bench.blocked = "the disruption budget pdb needs 1 healthy pods"
-    order = subjects.eviction(RequestId("u1"))
-    bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
-    bench.observe(order, msg.EvictionOver(request=RequestId("u1")))
+    bench.order_eviction()
+    bench.observe(subjects.eviction(RequestId("u1")), msg.EvictionOver(request=RequestId("u1")))
     bench.delete("u1", **ENDED)
     bench.release("u1")
     speaks = bench
@@ -487,12 +455,11 @@ def test_an_order_that_went_with_the_broker_is_not_carried_out(bench, said_again
     """A running pod would be evicted without need: the budget allows it at last, but the order went with the broker."""
     bench.run("train", "u1")
     bench.blocked = "the disruption budget pdb needs 1 healthy pods"
-    order = subjects.eviction(RequestId("u1"))
-    bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
+    bench.order_eviction()
     bench.bus.clear()
     bench.read()
     if said_again:
-        bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
+        bench.order_eviction()
     bench.blocked = ""
     bench.pass_time(120)
     assert bench.api.evictions == (["u1"] if said_again else [])
