@@ -9,6 +9,10 @@ from sluice.contracts.reasons import RefusalReason
 from sluice_pod_watcher.core.folder.events import FolderListed, ManifestFile
 
 
+def asked_for(bench) -> list[str]:
+    return [each.name for each in bench.requests().values() if isinstance(each, AllocationRequested)]
+
+
 def rejected(bench) -> dict[str, RequestRejected]:
     return {message.origin: message for message in bench.requests().values() if isinstance(message, RequestRejected)}
 
@@ -41,7 +45,7 @@ def test_a_file_that_holds_no_pods_is_refused_by_name_and_place(bench, manifest,
     assert field is None or refusal.field == field
     assert value is None or refusal.value == value
     assert words in refusal.message
-    assert [each.name for each in bench.requests().values() if isinstance(each, AllocationRequested)] == ["good"]
+    assert asked_for(bench) == ["good"]
 
 
 CHART = """\
@@ -68,8 +72,7 @@ def test_a_chart_is_read_as_the_pods_that_its_controllers_would_make(bench):
     assert "chart.yaml, line 1: Service web is skipped: it has no pod template" in bench.told
     bench.edit("chart.yaml", CHART.replace("replicas: 2", "replicas: 1"))
     bench.list(after_s=2.0)
-    wanted = [each.name for each in bench.requests().values() if isinstance(each, AllocationRequested)]
-    assert wanted == ["web-0"]
+    assert asked_for(bench) == ["web-0"]
 
 
 def test_a_guess_about_whom_a_key_speaks_for_is_said(bench, manifest):
@@ -98,7 +101,7 @@ def test_a_mistake_in_a_pod_is_refused_with_file_field_and_value(bench, manifest
     assert (message.namespace, message.name) == ("default", "bad")
     assert (message.refusal.reason, message.refusal.field, message.refusal.value) == (reason, field, value)
     assert message.refusal.allowed
-    assert [each.name for each in bench.requests().values() if isinstance(each, AllocationRequested)] == ["good"]
+    assert asked_for(bench) == ["good"]
 
 
 @pytest.mark.parametrize(
@@ -121,8 +124,7 @@ def test_a_pod_that_kubernetes_would_refuse_is_refused_here(bench, manifest, wri
 def test_a_number_without_quotes_is_refused_with_the_cure(bench, manifest):
     """A real API server refuses it too, with less helpful words."""
     bench.edit("bad.yaml", manifest("bad", gpus="2").replace('"2"', "2"))
-    refusal = rejected(bench)["bad.yaml"].refusal
-    assert refusal.sentence() == (
+    assert rejected(bench)["bad.yaml"].refusal.sentence() == (
         "sluice.dev/gpus = '2': the value of an annotation is a string: put it in quotes (allowed: \"2\", in quotes)"
     )
 

@@ -27,11 +27,7 @@ def running(bench, manifest):
 
 
 def evicted(bench) -> dict[str, object]:
-    return {
-        subject.rpartition(".")[2]: message
-        for subject, message in bench.bus.items()
-        if subject.startswith("sluice.evicted.")
-    }
+    return bench.said("evicted")
 
 
 def test_an_evicted_pod_gives_up_its_slice_and_waits_again(running):
@@ -52,41 +48,25 @@ def test_an_evicted_pod_gives_up_its_slice_and_waits_again(running):
 
 def test_nothing_is_said_of_an_eviction_before_it_is_on_disk(running):
     """After a crash the pod would go on under its old id, and the allocator was told that it has gone."""
-    order = running.step(_observed(ORDER))
-    saves = [each for each in order if isinstance(each, SaveIdentities)]
-    assert len(saves) == 1
-    assert not [each for each in order if getattr(each, "subject", "").startswith(("sluice.evicted", "sluice.request"))]
-    said = running.step(IdentitiesSaved(saves[0].version))
+    entry = Entry(subjects.eviction(OLD).subject, 9000, OperationId("x"), ORDER)
+    followed = running.step(Observed(Stream.STATE, entry))
+    (save,) = [each for each in followed if isinstance(each, SaveIdentities)]
+    subjects_of = [getattr(each, "subject", "") for each in followed]
+    assert not [each for each in subjects_of if each.startswith(("sluice.evicted", "sluice.request"))]
+    said = running.step(IdentitiesSaved(save.version))
     assert [each.subject for each in said if each.subject.startswith("sluice.evicted")] == [f"sluice.evicted.{OLD}"]
-    ended = {each.uid: each.ended for each in saves[0].records}
-    assert ended == {OLD: "pod gone", NEW: None}
-
-
-def _observed(order):
-
-    return Observed(Stream.STATE, Entry(subjects.eviction(OLD).subject, 9000, OperationId("x"), order))
+    assert {each.uid: each.ended for each in save.records} == {OLD: "pod gone", NEW: None}
 
 
 @pytest.mark.parametrize("saved", [False, True], ids=["before the eviction", "after the eviction was saved"])
 def test_whoever_restarts_amid_an_eviction_ends_it(new, running, saved):
     """The order would never be carried out, or the pod would be evicted twice."""
-    disk = running.disk
+    asked = running.requests()[OLD]
     if saved:
         running.observe(subjects.eviction(OLD), ORDER)
-        disk = running.disk
-    asked = msg.AllocationRequested(
-        revision=1,
-        source=SourceName("folder"),
-        namespace="default",
-        name="a",
-        origin="a.yaml",
-        owner=OLD,
-        claims=(msg.Claim(container="main", profile="1g.5gb"),),
-        leeway=msg.Leeway(preemptible=True),
-    )
     again = new("w2")
     again.files = running.files
-    again.start((subjects.request(OLD), asked), (subjects.eviction(OLD), ORDER), disk=disk)
+    again.start((subjects.request(OLD), asked), (subjects.eviction(OLD), ORDER), disk=running.disk)
     living = [uid for uid, said in again.requests().items() if isinstance(said, msg.AllocationRequested)]
     assert living == [NEW if saved else "w2-1"]
     assert isinstance(again.requests()[OLD], msg.RequestWithdrawn)
@@ -96,9 +76,8 @@ def test_whoever_restarts_amid_an_eviction_ends_it(new, running, saved):
 def test_an_order_that_was_taken_back_before_it_was_read_evicts_nobody(new, running):
     again = new("w2")
     again.files = running.files
-    over = msg.EvictionOver(request=OLD)
-    asked = running.requests()[OLD]
-    again.start((subjects.request(OLD), asked), (subjects.eviction(OLD), over), disk=running.disk)
+    order = (subjects.eviction(OLD), msg.EvictionOver(request=OLD))
+    again.start((subjects.request(OLD), running.requests()[OLD]), order, disk=running.disk)
     assert list(again.requests()) == [OLD]
     assert evicted(again) == {}
 
