@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import yaml
 from factories.scheduling.placement_files import GEOMETRIES, NODES, WHOLE
 from fuzz.checking import Target
 from fuzz.memory_files import as_text, of_file, of_text
@@ -30,75 +31,65 @@ _ROOT = Path(__file__).resolve().parents[2]
 _EXAMPLES = _ROOT / "examples"
 _MANIFESTS = [path.read_bytes() for path in sorted(_EXAMPLES.glob("*.yaml"))]
 _CLAIM_MANIFESTS = [path.read_bytes() for path in sorted((_ROOT / "tests" / "data" / "dra").glob("*.yaml"))]
-_MPS = {
-    "apiVersion": "resource.nvidia.com/v1beta1",
-    "kind": "GpuConfig",
-    "sharing": {
-        "strategy": "MPS",
-        "mpsConfig": {
-            "defaultActiveThreadPercentage": 50,
-            "defaultPinnedDeviceMemoryLimit": "10Gi",
-            "defaultPerDevicePinnedMemoryLimit": {"0": "1Gi"},
-            "multiUser": False,
-        },
-    },
-}
-_SLICE = {"apiVersion": "sluice.dev/v1", "kind": "SliceRequest", "memory": "8Gi", "mode": "mps", "priority": 3}
-_BY_CEL = [{"cel": {"expression": "device.attributes['gpu.nvidia.com'].profile in ['1g.5gb', '2g.10gb']"}}]
-_CLAIMS = (
-    {
-        "devices": {
-            "requests": [
-                {"name": "a", "exactly": {"deviceClassName": "mig.nvidia.com", "selectors": _BY_CEL, "count": 2}},
-                {
-                    "name": "b",
-                    "firstAvailable": [
-                        {"name": "x", "deviceClassName": "gpu.nvidia.com", "capacity": {"requests": {"memory": "1Gi"}}},
-                        {"name": "y", "deviceClassName": "mig.nvidia.com", "selectors": _BY_CEL, "tolerations": []},
-                    ],
-                },
-            ],
-            "constraints": [{"requests": ["a"], "matchAttribute": "gpu.nvidia.com/parentUUID"}],
-            "config": [{"requests": ["b/x"], "opaque": {"driver": "gpu.nvidia.com", "parameters": _MPS}}],
-        },
-        "classes": {"gpu.nvidia.com": {"selectors": [{"cel": {"expression": "false"}}], "config": []}},
-    },
-    {
-        "devices": {
-            "requests": [{"name": "a", "exactly": {"deviceClassName": "sluice.dev", "allocationMode": "ExactCount"}}],
-            "config": [{"opaque": {"driver": "gpu.sluice.dev", "parameters": _SLICE}}],
-        },
-        "classes": {"sluice.dev": {"config": [{"opaque": {"driver": "gpu.sluice.dev", "parameters": _SLICE}}]}},
-    },
+_CLAIMS = tuple(
+    yaml.safe_load_all("""
+devices:
+  requests:
+  - name: a
+    exactly:
+      deviceClassName: mig.nvidia.com
+      selectors: &cel [{cel: {expression: "device.attributes['gpu.nvidia.com'].profile in ['1g.5gb', '2g.10gb']"}}]
+      count: 2
+  - name: b
+    firstAvailable:
+    - {name: x, deviceClassName: gpu.nvidia.com, capacity: {requests: {memory: 1Gi}}}
+    - {name: y, deviceClassName: mig.nvidia.com, selectors: *cel, tolerations: []}
+  constraints: [{requests: [a], matchAttribute: gpu.nvidia.com/parentUUID}]
+  config:
+  - requests: [b/x]
+    opaque:
+      driver: gpu.nvidia.com
+      parameters:
+        apiVersion: resource.nvidia.com/v1beta1
+        kind: GpuConfig
+        sharing:
+          strategy: MPS
+          mpsConfig:
+            defaultActiveThreadPercentage: 50
+            defaultPinnedDeviceMemoryLimit: 10Gi
+            defaultPerDevicePinnedMemoryLimit: {"0": 1Gi}
+            multiUser: false
+classes: {gpu.nvidia.com: {selectors: [{cel: {expression: "false"}}], config: []}}
+---
+devices:
+  requests: [{name: a, exactly: {deviceClassName: sluice.dev, allocationMode: ExactCount}}]
+  config:
+  - opaque: &slice
+      driver: gpu.sluice.dev
+      parameters: {apiVersion: sluice.dev/v1, kind: SliceRequest, memory: 8Gi, mode: mps, priority: 3}
+classes: {sluice.dev: {config: [{opaque: *slice}]}}
+""")
 )
-_POD = {
-    "apiVersion": "v1",
-    "kind": "Pod",
-    "metadata": {"name": "a", "namespace": "research", "annotations": {"sluice.dev/profile": "1g.5gb"}},
-    "spec": {
-        "containers": [
-            {
-                "name": "main",
-                "securityContext": {"runAsUser": 1000},
-                "resources": {"limits": {"nvidia.com/gpu": "1", "cpu": "500m", "memory": "1Gi", "example.com/nic": 1}},
-            }
-        ],
-        "initContainers": [{"name": "first", "restartPolicy": "Always", "resources": {"requests": {"cpu": 1}}}],
-        "overhead": {"cpu": "1m"},
-        "nodeSelector": {"zone": "a"},
-        "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 3}],
-        "affinity": {
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {
-                    "nodeSelectorTerms": [
-                        {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a", "b"]}]},
-                        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["gpu-1"]}]},
-                    ]
-                }
-            }
-        },
-    },
-}
+_POD = yaml.safe_load("""
+apiVersion: v1
+kind: Pod
+metadata: {name: a, namespace: research, annotations: {sluice.dev/profile: 1g.5gb}}
+spec:
+  containers:
+  - name: main
+    securityContext: {runAsUser: 1000}
+    resources: {limits: {nvidia.com/gpu: "1", cpu: 500m, memory: 1Gi, example.com/nic: 1}}
+  initContainers: [{name: first, restartPolicy: Always, resources: {requests: {cpu: 1}}}]
+  overhead: {cpu: 1m}
+  nodeSelector: {zone: a}
+  tolerations: [{key: k, operator: Exists, effect: NoSchedule, tolerationSeconds: 3}]
+  affinity:
+    nodeAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+        nodeSelectorTerms:
+        - matchExpressions: [{key: zone, operator: In, values: [a, b]}]
+        - matchFields: [{key: metadata.name, operator: In, values: [gpu-1]}]
+""")
 _ASKS = [
     {"sluice.dev/profile": "3g.20gb", "sluice.dev/gpus": "2", "sluice.dev/priority": "-5"},
     {"sluice.dev/mode": "mps,exclusive", "sluice.dev/memory": "8Gi", "main.sluice.dev/gpu-model": "A100,A30"},
