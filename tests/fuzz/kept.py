@@ -23,9 +23,7 @@ KEPT: tuple[Kept, ...] = (
     Kept("an allocator that cannot read the broker's answer", "broker's answer", b"<html>502 Bad Gateway</html>"),
     Kept("an allocator that gets an error in another shape", "broker's answer", b'{"error": "no", "seq": 0}'),
     Kept(
-        "every allocator, for a subject of one agent that is no text",
-        "stored message",
-        b"sluice.slice.n1.\xff\xfe\n{}",
+        "every allocator, for a subject of one agent that is no text", "stored message", b"sluice.slice.n1.\xff\xfe\n{}"
     ),
     Kept("a log filled by subjects of somebody else", "subject", b"x" * 60_000),
     Kept("1.5 GiB of memory for a key of dots in a fleet file", "fleet file", b".".join([b"a"] * 20_000) + b"=1"),
@@ -41,11 +39,7 @@ KEPT: tuple[Kept, ...] = (
         b'{"type":"ADDED","object":{"metadata":{"resourceVersion":"%s"}}}' % (b"9" * 5000),
     ),
     Kept("a bus message of 256 KiB that quotes an annotation", "stored ask", b"[" * 60_000),
-    Kept(
-        "an agent that cannot start over its journal's bytes",
-        "journal's records",
-        b'{"type":"node","node":"\xa9"',
-    ),
+    Kept("an agent that cannot start over its journal's bytes", "journal's records", b'{"type":"node","node":"\xa9"'),
     Kept("an agent that cannot start over a deep record", "journal's records", _deep()),
     Kept("an agent that cannot start over its hardware file", "simulated hardware", _deep()),
     Kept("homes of shares that are never looked at again", "home of shares", _deep(12_000)),

@@ -31,14 +31,8 @@ from sluice.runtime.tracing import request_traces
 from sluice_allocator.shell.rpc_answers import QuestionError, change_asked, pods_asked
 from sluice_node_agent.csi.kubelet_paths import NoTarget, PurePath, target_of
 
-_SENT: Sequence[bytes] = tuple(
-    encode(
-        Envelope(
-            id="r-1.1", operation="r-1", request="p1", schema=SCHEMA, time="2026-01-01T00:00:00+00:00", message=each
-        )
-    )
-    for each in EXAMPLES
-)
+_HEAD = {"id": "r-1.1", "operation": "r-1", "request": "p1", "schema": SCHEMA, "time": "2026-01-01T00:00:00+00:00"}
+_SENT: Sequence[bytes] = tuple(encode(Envelope(**_HEAD, message=each)) for each in EXAMPLES)
 _SUBJECT = "sluice.ledger.gpu-1=example.pods-7f3a-4_a91c_12"
 
 

@@ -87,11 +87,7 @@ def test_lost_identities_are_taken_from_the_bus(new, manifest):
         (subjects.request(RequestId("gone-1")), asked("gone-1", name="gone")),
     )
     bench.list(after_s=2)
-    assert bench.requests() == {
-        "w1-1": asked("w1-1", revision=4),
-        "w2-1": asked("w2-1", name="b"),
-        "gone-1": GONE,
-    }
+    assert bench.requests() == {"w1-1": asked("w1-1", revision=4), "w2-1": asked("w2-1", name="b"), "gone-1": GONE}
 
 
 def test_a_pod_whose_priority_was_edited_as_it_was_granted_keeps_its_slice_when_identities_are_lost(new, manifest):

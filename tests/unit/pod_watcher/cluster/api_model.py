@@ -71,6 +71,12 @@ def device_class(name: str, *, managed: bool = True, **spec: Any) -> dict[str, A
     return {"metadata": {"name": name, "uid": name, "labels": labels, "resourceVersion": "7"}, "spec": spec}
 
 
+def allocation_of(request: str, device: str, node: str) -> dict[str, Any]:
+    result = {"request": request, "driver": "gpu.sluice.dev", "pool": node, "device": device}
+    fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
+    return {"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]}}
+
+
 @dataclass
 class Claims:
     """A few ResourceClaims, with the rules of kubernetes v1.37.2 (pkg/apis/resource/validation)."""
@@ -209,13 +215,11 @@ def _apply(pod: dict[str, Any], operation: dict[str, Any]) -> None:
                 raise RefusedError(422)
         case "add":
             holder[int(last) if isinstance(holder, list) else last] = copy.deepcopy(operation["value"])
+        case "remove" | "replace" if last not in holder:
+            raise RefusedError(422)
         case "remove":
-            if last not in holder:
-                raise RefusedError(422)
             del holder[last]
         case "replace":
-            if last not in holder:
-                raise RefusedError(422)
             holder[last] = copy.deepcopy(operation["value"])
         case _:
             raise AssertionError(operation)

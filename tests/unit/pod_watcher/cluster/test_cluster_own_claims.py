@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from api_model import FINALIZER, device_class, new_pod
+from api_model import FINALIZER, allocation_of, device_class, new_pod
 from conftest import bound
 from msgspec.structs import replace
 
@@ -36,15 +36,12 @@ def claim(name, *requests, owner="", configs=()):
     return {"metadata": {**meta, "ownerReferences": owners}, "spec": {"devices": given}, "status": {}}
 
 
-def pod(name="train", uid="u1", *entries, stored=NOTHING, made=None, **spec):
-    """A pod as admission leaves it; `made` are the claims of its templates."""
-    found = new_pod(name, uid, stored=stored, spec=spec)
+def pod(name="train", uid="u1", *entries, stored=NOTHING):
+    """A pod as admission leaves it."""
+    found = new_pod(name, uid, stored=stored)
     found["spec"]["resourceClaims"] = list(entries) or [{"name": "gpus", "resourceClaimName": "mine"}]
     uses = [{"name": each["name"]} for each in found["spec"]["resourceClaims"]]
     found["spec"]["containers"][0]["resources"]["claims"] = uses
-    found["status"]["resourceClaimStatuses"] = [
-        {"name": each, "resourceClaimName": claim_name} for each, claim_name in (made or {}).items()
-    ]
     return found
 
 
@@ -74,10 +71,6 @@ def grant(bench, uid, *containers, node="node-a"):
     bench.observe(subjects.binding(RequestId(uid)), replace(bound(uid, node, ticket=""), containers=devices))
 
 
-def allocation_of(bench, name):
-    return bench.api.claims.objects[name]["status"].get("allocation")
-
-
 def test_a_claim_of_our_class_is_asked_for_and_allocated_with_its_parameters(dra):
     """The way that Sluice's own users write: nothing but a claim."""
     ask(dra, configs=[config(profile="1g.5gb", priority=7)])
@@ -90,15 +83,8 @@ def test_a_claim_of_our_class_is_asked_for_and_allocated_with_its_parameters(dra
     version = dra.api.claims.objects["mine"]["metadata"]["resourceVersion"]
     grant(dra, "u1", "gpus.gpu")
     device = device_names(AllocationId("u1_r_1"), (ref,))["uid-of-mine", "gpu"]
-    written = {
-        "devices": {
-            "results": [{"request": "gpu", "driver": "gpu.sluice.dev", "pool": "node-a", "device": device}],
-            "config": [{"source": "FromClaim", **config(profile="1g.5gb", priority=7)}],
-        },
-        "nodeSelector": {
-            "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-a"]}]}]
-        },
-    }
+    written = allocation_of("gpu", device, "node-a")
+    written["devices"]["config"] = [{"source": "FromClaim", **config(profile="1g.5gb", priority=7)}]
     body = {
         "metadata": {"uid": "uid-of-mine", "resourceVersion": version},
         "status": {"allocation": written, "reservedFor": [{"resource": "pods", "name": "train", "uid": "u1"}]},
@@ -132,7 +118,7 @@ def test_the_granted_subrequest_is_the_one_that_the_claim_names(dra):
     assert word.claims == (msg.Claim(container="gpus.gpu/big"),)
     assert word.alternatives == ((msg.Claim(container="gpus.gpu/small", profile="1g.5gb"),),)
     grant(dra, "u1", "gpus.gpu/small")
-    devices = allocation_of(dra, "mine")["devices"]
+    devices = dra.api.claims.objects["mine"]["status"]["allocation"]["devices"]
     assert [each["request"] for each in devices["results"]] == ["gpu/small"]
     assert devices["config"] == [{"source": "FromClass", "requests": ["gpu/small"], **of_class}]
     assert dra.api.opened == ["u1"]
@@ -295,9 +281,10 @@ def test_a_second_pod_watcher_opens_the_gate_that_the_first_one_left(dra, new):
 
 def test_a_pod_that_ended_before_claims_were_listed_ends_its_request_after_that(dra, new):
     """Until then it may be the first of several pods with one claim, which still use its slice."""
-    entry = {"name": "gpus", "resourceClaimTemplateName": "one"}
     put(dra, claim("train-gpus", owner="u1"))
-    dra.show(dra.api.store(pod("train", "u1", entry, made={"gpus": "train-gpus"})))
+    made = pod("train", "u1", {"name": "gpus", "resourceClaimTemplateName": "one"})
+    made["status"]["resourceClaimStatuses"] = [{"name": "gpus", "resourceClaimName": "train-gpus"}]
+    dra.show(dra.api.store(made))
     grant(dra, "u1", "gpus.gpu")
     dra.api.pods.clear()
     later = new(api=dra.api, bus=dra.bus, run="w2", hand_over="tickets")

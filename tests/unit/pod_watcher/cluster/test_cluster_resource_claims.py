@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from api_model import FINALIZER, handed_over_pod, new_node
+from api_model import FINALIZER, allocation_of, handed_over_pod, new_node
 from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
@@ -34,16 +34,10 @@ BODY = {
 RESERVED = [{"resource": "pods", "name": "train", "uid": "u1"}]
 
 
-def device(number=1, uid="claim-1"):
-    """The device of the pod's only request in its nth allocation."""
-    refs = (ResourceClaimRef(uid=uid, name=CLAIM, requests={"main": "main"}),)
-    return device_names(AllocationId(f"u1_r_{number}"), refs)[uid, "main"]
-
-
 def allocation(number=1, node="node-a", uid="claim-1"):
-    result = {"request": "main", "driver": "gpu.sluice.dev", "pool": node, "device": device(number, uid)}
-    fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
-    return {"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]}}
+    """That of the pod's only request, for the nth time."""
+    refs = (ResourceClaimRef(uid=uid, name=CLAIM, requests={"main": "main"}),)
+    return allocation_of("main", device_names(AllocationId(f"u1_r_{number}"), refs)[uid, "main"], node)
 
 
 @pytest.fixture
