@@ -177,10 +177,19 @@ class Bench:
             bus_events.ReadingCaughtUp(stream),
         ]
 
-    def start(self) -> None:
+    def start(self) -> "Bench":
+        """Everything is read."""
         self.read()
         self.list_others()
         self.list()
+        return self
+
+    def resume(self) -> None:
+        """The API server answers again: what waits, and whatever comes."""
+        self.automatic = True
+        waiting, self.calls = self.calls, []
+        for call in waiting:
+            self.handle(*self.carry_out(call))
 
     def read(self, *streams: bus_events.Stream) -> None:
         """Both streams are read again, one after the other."""
@@ -273,7 +282,7 @@ def new():
         api: ApiModel | None = None, bus: dict[str, msg.AnyMessage] | None = None, run: str = "w1", **config
     ) -> Bench:
         core = ClusterWatcher(RunId(run), ClusterConfig(**config))
-        return Bench(core, api if api is not None else ApiModel(), bus=dict(bus or {}))
+        return Bench(core, api or ApiModel(), bus=dict(bus or {}))
 
     return make
 
@@ -281,9 +290,7 @@ def new():
 @pytest.fixture
 def bench(new) -> Bench:
     """A pod-watcher that has read an empty bus and an empty cluster."""
-    made = new()
-    made.start()
-    return made
+    return new().start()
 
 
 @pytest.fixture

@@ -22,8 +22,7 @@ def counted(bench, *functions):
 
 
 def one_pod_among(new, pods):
-    bench = new()
-    bench.start()
+    bench = new().start()
     for number in range(pods):
         bench.create(f"p{number}", f"u{number}")
     bench.list_nodes(*(new_node(f"n{number}") for number in range(pods)))
@@ -62,8 +61,7 @@ def test_a_heartbeat_in_which_nothing_changes_is_not_read(bench):
 
 def test_pods_that_were_there_before_do_not_make_a_new_one_wait(new):
     """After a restart among 10,000 waiting pods none would be bound before all of them were processed."""
-    before = new()
-    before.start()
+    before = new().start()
     for number in range(1000):
         before.create(f"p{number}", f"u{number}")
     before.api.store(new_pod("fresh", "fresh"))

@@ -39,8 +39,7 @@ def test_the_events_of_a_pod_with_a_long_name_have_names_that_are_taken(bench, n
 
 def test_a_thousand_waiting_pods_do_not_flood_the_api_server(new):
     """Etcd would fill with reasons that change many times a second."""
-    bench = new(conditions_per_s=20.0, events_per_s=20.0, burst=100.0)
-    bench.start()
+    bench = new(conditions_per_s=20.0, events_per_s=20.0, burst=100.0).start()
     for number in range(1000):
         bench.create(f"p{number}", f"u{number}")
     for turn in range(10):
@@ -169,8 +168,7 @@ def test_a_refusal_of_the_api_server_is_told_when_it_lasts(bench):
 
 @pytest.mark.parametrize("owner", ["", "Job"])
 def test_a_lost_slice_says_what_to_do(new, owner):
-    bench = new(evict_lost=False)
-    bench.start()
+    bench = new(evict_lost=False).start()
     bench.run("train", "u1", owner=owner)
     bench.release("u1", "slice lost: node-a was removed")
     bench.pass_time(1)

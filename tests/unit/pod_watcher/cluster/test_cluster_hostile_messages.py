@@ -27,8 +27,7 @@ def words(bench, sick_node) -> list:
 
 
 def scene(new):
-    bench = new()
-    bench.start()
+    bench = new().start()
     bench.create("train", UID)
     bench.bind(UID)
     return bench

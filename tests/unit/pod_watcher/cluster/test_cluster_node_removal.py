@@ -83,8 +83,7 @@ def test_a_removed_node_that_speaks_again_has_no_room_without_its_object(cluster
 def test_a_node_that_was_deleted_while_nobody_watched_is_removed_too(new):
     """Its host facts would promise room for ever, and its grants would stay."""
     told = HostFacts(cpu_cores=8.0, memory_mib=1, pods_free=1, source="cluster")
-    bench = new(bus={"sluice.host.n1": told, "sluice.node.n1": news()})
-    bench.start()
+    bench = new(bus={"sluice.host.n1": told, "sluice.node.n1": news()}).start()
     bench.pass_time(GRACE_S * 2)
     assert said(bench) == news()  # nodes were not listed yet
     bench.list_nodes()
@@ -96,8 +95,7 @@ def test_a_node_that_was_deleted_while_nobody_watched_is_removed_too(new):
 
 def test_a_node_of_another_cluster_on_the_same_bus_is_left_alone(new):
     told = HostFacts(cpu_cores=8.0, memory_mib=1, pods_free=1, source="another")
-    bench = new(bus={"sluice.host.n1": told, "sluice.node.n1": news()})
-    bench.start()
+    bench = new(bus={"sluice.host.n1": told, "sluice.node.n1": news()}).start()
     bench.list_nodes()
     bench.pass_time(GRACE_S * 2)
     assert (said(bench), bench.bus["sluice.host.n1"]) == (news(), told)
@@ -124,8 +122,7 @@ def test_nothing_is_left_on_the_bus_of_a_node_that_was_removed(cluster, new, res
     cluster.pass_time(5)
     watcher = cluster
     if restarted:
-        watcher = new(cluster.api, cluster.bus, run="w2")
-        watcher.start()
+        watcher = new(cluster.api, cluster.bus, run="w2").start()
         watcher.list_nodes()
         watcher.pass_time(GRACE_S + 5)
         assert not any(isinstance(message, NodeRemoved) for _, message in watcher.words), "it was said before"

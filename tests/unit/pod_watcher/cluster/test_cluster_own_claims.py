@@ -90,8 +90,7 @@ def test_a_claim_of_our_class_is_asked_for_and_allocated_with_its_parameters(dra
         "status": {"allocation": written, "reservedFor": [{"resource": "pods", "name": "train", "uid": "u1"}]},
     }
     assert dra.calls == [e.WriteClaimStatus("u1", "ns", "mine", "allocate", body)]
-    dra.automatic = True
-    dra.handle(*dra.carry_out(dra.calls.pop()))
+    dra.resume()
     assert dra.api.opened == ["u1"]
     assert set(dra.annotations("u1")) == {"granted.sluice.dev/allocation", "granted.sluice.dev/trace-id"}
 
@@ -205,8 +204,7 @@ def test_a_pod_of_another_driver_is_let_go_without_a_trace(dra, gates):
             ),
         )
     ]
-    dra.automatic = True
-    dra.handle(*dra.carry_out(dra.calls.pop()))
+    dra.resume()
     gone = dra.api.find("u1")
     dra.handle(e.Gone("pods", gone))  # it left our selection
     dra.pass_time(70)
@@ -252,12 +250,10 @@ def test_a_class_that_does_not_exist_is_told_too(dra):
 
 
 def test_pods_are_not_held_by_a_server_without_claims_or_by_a_missing_right(new):
-    unserved, blind = new(), new()
-    unserved.start()
+    unserved, blind = new().start(), new().start()
     unserved.handle(e.ClaimsServed(served=False))
     unserved.show(unserved.api.store(pod()))
     assert unserved.api.opened == ["u1"]
-    blind.start()
     blind.handle(e.ClaimsServed(served=True))
     blind.show(blind.api.store(pod()))
     blind.pass_time(50)
@@ -272,8 +268,7 @@ def test_a_second_pod_watcher_opens_the_gate_that_the_first_one_left(dra, new):
     ask(dra)
     dra.automatic = False
     grant(dra, "u1", "gpus.gpu")
-    second = new(api=dra.api, bus=dra.bus, run="w2")
-    second.start()
+    second = new(api=dra.api, bus=dra.bus, run="w2").start()
     second.handle(*second.claims_listing())
     assert second.api.opened == ["u1"]
     assert second.word("u1") == replace(dra.word("u1"), held=second.word("u1").held)
@@ -340,8 +335,7 @@ def test_the_slice_stays_until_the_last_pod_of_the_claim_has_ended(shared, new):
     shared.pass_time(5)
     assert isinstance(shared.word("u1"), msg.AllocationRequested)
     unreserve(shared, "u1")
-    later = new(api=shared.api, bus=shared.bus, run="w2")
-    later.start()
+    later = new(api=shared.api, bus=shared.bus, run="w2").start()
     later.pass_time(5)
     assert isinstance(later.word("u1"), msg.AllocationRequested)
     later.handle(*later.claims_listing())

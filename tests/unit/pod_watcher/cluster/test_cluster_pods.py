@@ -85,8 +85,7 @@ def test_a_pod_is_bound_in_one_write(bench):
     assert call.patch[0] == {"op": "test", "path": "/metadata/uid", "value": "u1"}
     assert call.patch[1] == {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": "sluice.dev/slice"}]}
     assert call.patch[-1] == {"op": "remove", "path": "/spec/schedulingGates"}
-    bench.automatic = True
-    bench.handle(*bench.carry_out(bench.calls.pop()))
+    bench.resume()
     assert bench.annotations("u1") == {
         "granted.sluice.dev/allocation": "u1_r_1",
         "granted.sluice.dev/trace-id": "d7ba87f882f4247909442296daf6de9f",
@@ -312,15 +311,13 @@ def test_a_source_has_not_said_all_while_a_pod_that_runs_does_not_say_what_it_as
     bench.run("train", "u1")
     annotations = {key: text for key, text in bench.api.find("u1")["metadata"]["annotations"].items() if "gr" in key}
     bench.change("u1", meta={"annotations": annotations | ({"sluice.dev/request": ask} if ask else {})})
-    after = new(bench.api, run="w2")
-    after.start()
+    after = new(bench.api, run="w2").start()
     assert after.bus == {}
     why = "has a slice, but its request cannot be parsed (annotation sluice.dev/request)"
     assert after.told == [f"ns/train {why}"]
     after.observe(subjects.request(RequestId("u1")), bench.word("u1"))
     assert isinstance(after.bus["sluice.source.cluster"], msg.SourceSynced), "somebody who knows it asks for it"
-    other = new(bench.api, run="w3")
-    other.start()
+    other = new(bench.api, run="w3").start()
     assert other.bus == {}
     other.delete("u1", **ENDED)
     assert [*other.bus] == ["sluice.source.cluster"]
@@ -361,8 +358,7 @@ def test_a_lost_slice_stays_lost_when_the_broker_is_wiped_before_its_pod_is_evic
         bench.blocked = ""
         bench.pass_time(60)
     else:
-        successor = new(bench.api, run="w2")
-        successor.start()
+        successor = new(bench.api, run="w2").start()
         successor.pass_time(3)
     assert bench.api.evictions == ["u1"]
     assert bench.api.conditions == [("u1", "False", "SliceLost")]
@@ -394,8 +390,7 @@ def test_an_ordered_eviction_is_carried_out_and_answered(bench):
 @pytest.mark.parametrize("order", ["stands", "is over"])
 def test_an_order_that_is_read_before_its_request_is_known_is_carried_out(bench, new, order):
     """A drain would wait forever: another process evicted the pod, both found by reading the bus again."""
-    other = new(bench.api, bench.bus, run="w2")
-    other.start()
+    other = new(bench.api, bench.bus, run="w2").start()
     other.create("train", "u1")
     bench.bus = other.bus
     bench.bus["sluice.eviction.u1"] = msg.EvictionOrdered(request=RequestId("u1"), cause="node-a is drained")
@@ -420,8 +415,7 @@ def test_an_eviction_that_never_came_about_leaves_nothing_on_the_bus(bench, new,
     bench.release("u1")
     speaks = bench
     if dies:
-        speaks = new(bench.api, bench.bus, run="w2")
-        speaks.start()
+        speaks = new(bench.api, bench.bus, run="w2").start()
     out = speaks.core.handle(Ticked(), speaks.now)
     said = [(call.subject, call.message, call.ttl_s) for call in out if isinstance(call, Write)]
     blocked = msg.EvictionBlocked(request=RequestId("u1"), why=bench.blocked)
@@ -441,8 +435,7 @@ def test_a_pod_that_ended_while_nobody_showed_it_is_not_asked_for_again(bench, n
     if closed_by == "another one":
         bench.release("u1")
         bench.pass_time(1)
-    after = new(bench.api, bench.bus, run="w2")
-    after.start()
+    after = new(bench.api, bench.bus, run="w2").start()
     if closed_by == "this one":
         after.release("u1")
         after.pass_time(1)
@@ -470,8 +463,7 @@ def test_a_pod_that_waits_is_not_refused_by_a_successor_for_an_edit_that_disturb
     bench.create("train", "u1")
     bench.change("u1", spec=STRANGE)
     before = bench.word("u1")
-    after = new(bench.api, bench.bus, run="w2")
-    after.start()
+    after = new(bench.api, bench.bus, run="w2").start()
     assert after.word("u1") == before
     after.bind("u1")
     assert after.api.opened == ["u1"]

@@ -43,8 +43,7 @@ def allocation(number=1, node="node-a", uid="claim-1"):
 @pytest.fixture
 def dra(new):
     """A pod-watcher that has listed no pod and no claim."""
-    made = new()
-    made.start()
+    made = new().start()
     made.handle(*made.claims_listing())
     return made
 
@@ -76,8 +75,7 @@ def test_a_binding_that_is_read_before_its_request_opens_the_gate_after_it(dra):
     create(dra)
     dra.bind("u1")
     assert [type(each) for each in dra.calls] == [e.CreateClaim]
-    dra.automatic = True
-    dra.handle(*dra.carry_out(dra.calls.pop()))
+    dra.resume()
     assert dra.word("u1").resource_claims == (REF,)
     assert dra.api.opened == ["u1"]
 
@@ -140,8 +138,7 @@ def test_allocation_and_reservation_are_one_write_and_the_gate_opens_after_it(dr
     dra.handle(*dra.carry_out(dra.calls.pop()))
     (bind,) = dra.calls
     assert isinstance(bind, e.BindPod)
-    dra.automatic = True
-    dra.handle(*dra.carry_out(dra.calls.pop()))
+    dra.resume()
     assert dra.api.opened == ["u1"]
     assert set(dra.annotations("u1")) == {"granted.sluice.dev/allocation", "granted.sluice.dev/trace-id"}
     assert dra.word("u1").held.node == "node-a"
@@ -159,8 +156,7 @@ def test_a_write_without_an_answer_is_not_repeated_over_what_it_did(dra):
     dra.handle(Ticked())
     (again,) = dra.calls
     assert again.body["metadata"]["resourceVersion"] == lost.body["metadata"]["resourceVersion"]
-    dra.automatic = True
-    dra.handle(*dra.carry_out(dra.calls.pop()))
+    dra.resume()
     assert dra.api.opened == []
     dra.show_claim(claim(dra))
     dra.pass_time(5)

@@ -26,8 +26,7 @@ def idling(new, sick_node):
     """Makes a pod-watcher whose pod u1 has a slice on node-a, and `goes`: time passes while that idles."""
 
     def make(keys: dict[str, str], *, owner: str = "Job", **config):
-        bench = new(**{"idle_evictions": "evict", **config})
-        bench.start()
+        bench = new(**{"idle_evictions": "evict", **config}).start()
         bench.grant("train", "u1", owner=owner, stored=stored(**keys))
         bench.change("u1", spec={"nodeName": "node-a"}, status={"phase": "Running"})
         return bench
@@ -123,8 +122,7 @@ def test_a_new_process_warns_again_and_a_blocked_eviction_is_given_up_when_the_p
     first = idling(AGREED)
     shows(first, sick_node("ready"), AT)
     at(first, AT + 2 * HOUR)
-    second = new(first.api, first.bus, run="w2", idle_evictions="evict")
-    second.start()
+    second = new(first.api, first.bus, run="w2", idle_evictions="evict").start()
     second.blocked = "budget"
     assert at(second, AT + 9 * HOUR)[1] == []
     at(second, AT + 9.2 * HOUR)
