@@ -222,13 +222,9 @@ def test_the_default_mode_of_a_namespace_is_written_down_where_it_fits():
 def test_a_default_mode_never_refuses_a_pod_nor_overrules_one():
     """A default is a wish of the namespace; the pod's own words count."""
     config = AdmissionConfig(default_mode="mps")
-    for annotations in (
-        {"sluice.dev/profile": "1g.5gb"},
-        {"sluice.dev/sm-partition": "20"},
-        {"sluice.dev/memory": "4Gi", "sluice.dev/mode": "exclusive"},
-    ):
-        made = pod(annotations=annotations)
-        assert stored(taken(made, config))["annotations"] == annotations
+    said = {"sluice.dev/memory": "4Gi", "sluice.dev/mode": "exclusive"}
+    for annotations in ({"sluice.dev/profile": "1g.5gb"}, {"sluice.dev/sm-partition": "20"}, said):
+        assert stored(taken(pod(annotations=annotations), config))["annotations"] == annotations
     mig = pod(container(resources=gpu(**{"mig-1g.5gb": "1"})))
     assert asked_by(taken(mig, config)).pod.claims[0].modes == ("exclusive",)
 
@@ -276,14 +272,8 @@ def test_keys_that_say_nothing_here_are_told_as_warnings():
     assert answer(fast).warnings == ("sluice.dev/mode = 'fastpod': fastpod is now called fractional; use that name",)
 
 
-def capabilities_of(made) -> dict[str, str]:
-    """What each container with a GPU is to have, as the watcher will read it."""
-    return {claim.container: claim.driver_capabilities for claim in asked_by(made).pod.claims}
-
-
-def in_env(value: str, **more: str):
-    said = {"NVIDIA_DRIVER_CAPABILITIES": value} | more
-    return [{"name": name, "value": text} for name, text in said.items()]
+def in_env(value: str):
+    return [{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": value}]
 
 
 def test_capabilities_are_said_of_the_pod_of_a_container_or_by_its_variable():
@@ -296,7 +286,8 @@ def test_capabilities_are_said_of_the_pod_of_a_container_or_by_its_variable():
         container("side", env=in_env("display")),
     ]
     made = taken(pod(*listed, annotations=said))
-    assert capabilities_of(made) == {"main": "compute,video", "logs": "all", "draw": "compat32,graphics"}
+    found = {claim.container: claim.driver_capabilities for claim in asked_by(made).pod.claims}
+    assert found == {"main": "compute,video", "logs": "all", "draw": "compat32,graphics"}
     assert env_of(made, "side") == {"NVIDIA_DRIVER_CAPABILITIES": "display", "NVIDIA_VISIBLE_DEVICES": "void"}
 
 

@@ -184,6 +184,12 @@ class ApiModel:
     def find(self, uid: str) -> dict[str, Any] | None:
         return next((copy.deepcopy(pod) for pod in self.pods.values() if pod["metadata"]["uid"] == uid), None)
 
+    def found(self, uid: str) -> dict[str, Any]:
+        """A copy of a pod that is there. Raises RefusedError."""
+        if (pod := self.find(uid)) is None:
+            raise RefusedError(404)
+        return pod
+
     def patch(self, name: str, operations: Any) -> dict[str, Any]:
         """Carry out one JSON patch, whole or not at all. Raises RefusedError."""
         if name not in self.pods:
@@ -227,7 +233,7 @@ def _apply(pod: dict[str, Any], operation: dict[str, Any]) -> None:
 
 def _check_update(before: dict[str, Any], after: dict[str, Any]) -> None:
     """Terms may be added where there were none, and matchFields to a term that has none; while gated, never after."""
-    old, new = _terms(before), _terms(after)
+    old, new = terms_of(before), terms_of(after)
     if before["spec"].get("affinity") != after["spec"].get("affinity") and not before["spec"].get("schedulingGates"):
         raise RefusedError(422, "pod updates may not change fields other than ...")
     if old and len(old) != len(new):
@@ -239,7 +245,7 @@ def _check_update(before: dict[str, Any], after: dict[str, Any]) -> None:
             raise RefusedError(422, "only additions are allowed")
 
 
-def _terms(pod: dict[str, Any]) -> list[dict[str, Any]]:
+def terms_of(pod: dict[str, Any]) -> list[dict[str, Any]]:
     found: Any = pod["spec"]
     for key in _TERMS:
         found = found.get(key) if isinstance(found, dict) else None

@@ -143,9 +143,7 @@ class Bench:
         self.handle(e.Gone("claims", gone))
 
     def _condition(self, call: e.WritePodCondition) -> dict[str, Any]:
-        pod = self.api.find(call.uid)
-        if pod is None:
-            raise RefusedError(404)
+        pod = self.api.found(call.uid)
         ours = {"type": "sluice.dev/SliceReady", "status": call.status, "reason": call.reason, "message": call.message}
         others = [each for each in pod["status"].get("conditions", []) if each["type"] != ours["type"]]
         pod["status"]["conditions"] = [*others, ours]
@@ -153,9 +151,9 @@ class Bench:
         return self.api.store(pod)
 
     def _evict(self, call: e.EvictPod) -> None:
-        pod = self.api.find(call.uid)
-        if pod is None or self.blocked:
-            raise RefusedError(404, "not found") if pod is None else RefusedError(429, self.blocked)
+        pod = self.api.found(call.uid)
+        if self.blocked:
+            raise RefusedError(429, self.blocked)
         self.api.evictions.append(call.uid)
         pod["metadata"]["deletionTimestamp"] = "now"
         self.api.store(pod)
@@ -206,16 +204,14 @@ class Bench:
     def list_nodes(self, *nodes: dict[str, Any]) -> None:
         self.handle(*listing("nodes", nodes, self.api.version))
 
-    def create(self, name: str, uid: str, **how: Any) -> str:
+    def create(self, name: str, uid: str, **how: Any) -> None:
         self.show(self.api.store(new_pod(name, uid, **how)))
-        return uid
 
     def show(self, pod: dict[str, Any]) -> None:
         self.handle(e.Seen("pods", copy.deepcopy(pod)))
 
     def change(self, uid: str, *, spec: Any = None, status: Any = None, meta: Any = None) -> None:
-        pod = self.api.find(uid)
-        assert pod is not None
+        pod = self.api.found(uid)
         pod["spec"] |= spec or {}
         pod["status"] |= status or {}
         pod["metadata"] |= meta or {}
@@ -224,8 +220,7 @@ class Bench:
 
     def delete(self, uid: str, **last: Any) -> None:
         """A pod is deleted at once, with this last state; that is seen."""
-        pod = self.api.find(uid)
-        assert pod is not None
+        pod = self.api.found(uid)
         pod["metadata"] |= {"deletionTimestamp": "now", "deletionGracePeriodSeconds": 0}
         pod["status"] |= last
         self.handle(e.Gone("pods", self.api.store(pod, "DELETED")))
@@ -234,11 +229,8 @@ class Bench:
         stream = bus_events.Stream.BOOK if address.kind == "binding" else bus_events.Stream.STATE
         number = next(self.sequence)
         self.bus[address.subject] = message
-        self.handle(
-            bus_events.Observed(
-                stream, bus_events.Entry(address.subject, number, OperationId(f"other-{number}"), message)
-            )
-        )
+        entry = bus_events.Entry(address.subject, number, OperationId(f"other-{number}"), message)
+        self.handle(bus_events.Observed(stream, entry))
 
     def bind(self, uid: str, **how: Any) -> None:
         """The allocator has given a slice, for the request as it is now."""
@@ -272,7 +264,7 @@ class Bench:
         return self.bus.get(f"sluice.request.{uid}")
 
     def annotations(self, uid: str) -> dict[str, str]:
-        pod = self.api.find(uid)
+        pod = self.api.found(uid)
         return {key: text for key, text in pod["metadata"]["annotations"].items() if "granted" in key}
 
 

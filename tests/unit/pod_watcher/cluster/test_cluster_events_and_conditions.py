@@ -14,8 +14,8 @@ from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitRe
 from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.core.workqueue import FairLine, TokenBucket
 
-WRONG = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no such profile")
-REFUSED = Refused(request=RequestId("u1"), request_revision=1, refusal=WRONG)
+NO_SUCH = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no such profile")
+REFUSED = Refused(request=RequestId("u1"), request_revision=1, refusal=NO_SUCH)
 BINDING = subjects.binding(RequestId("u1"))
 NODE_A = subjects.inventory(NodeName("node-a"))
 

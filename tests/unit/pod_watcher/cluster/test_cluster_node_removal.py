@@ -2,12 +2,13 @@
 
 import pytest
 from api_model import new_node
+from factories.scheduling.allocator import news_of, snapshot
 from msgspec.structs import replace
 from test_cluster_node_capacity import NO_ROOM
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RunId
-from sluice.contracts.messages import HostFacts, NodeChanged, NodeInventory, NodeRemoved, NodeSnapshot
+from sluice.contracts.messages import HostFacts, NodeChanged, NodeInventory, NodeRemoved
 from sluice_pod_watcher.core.cluster import events as e
 
 N1 = NodeName("n1")
@@ -15,17 +16,12 @@ GRACE_S = 300
 REMOVED = NodeRemoved(node=N1, cause="its Node object was deleted")
 
 
-def news(name=N1, run="a1", generation=1) -> NodeChanged:
-    return NodeChanged(
-        node=name, endpoint="10.0.0.1:1", boot_id="b", agent_run=RunId(run), generation=generation, gpus=()
-    )
+def news(run="a1") -> NodeChanged:
+    return news_of(snapshot(N1, (), agent_run=RunId(run)))
 
 
-def inventory(*, stale: bool, name=N1) -> NodeInventory:
-    snapshot = NodeSnapshot(
-        node=name, boot_id="b", agent_run=RunId("a1"), generation=1, driver_version="", gpus=(), slices=()
-    )
-    return NodeInventory(snapshot=snapshot, stale=stale)
+def inventory(*, stale: bool) -> NodeInventory:
+    return NodeInventory(snapshot=snapshot(N1, (), agent_run=RunId("a1")), stale=stale)
 
 
 @pytest.fixture
@@ -38,8 +34,8 @@ def cluster(bench):
     return bench
 
 
-def said(bench, name="n1"):
-    return bench.bus.get(f"sluice.node.{name}")
+def said(bench):
+    return bench.bus.get("sluice.node.n1")
 
 
 def test_a_node_that_is_registered_again_is_not_removed(cluster):

@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from api_model import FINALIZER, allocation_of, device_class, new_pod
+from api_model import FINALIZER, allocation_of, device_class, new_pod, terms_of
 from conftest import bound
 from msgspec.structs import replace
 
@@ -97,17 +97,9 @@ def test_a_claim_of_our_class_is_asked_for_and_allocated_with_its_parameters(dra
 
 def test_the_granted_subrequest_is_the_one_that_the_claim_names(dra):
     """The kubelet finds no device for `gpu` where the claim says `firstAvailable`."""
-    first = {
-        "name": "gpu",
-        "firstAvailable": [
-            {"name": "big", "deviceClassName": GPU},
-            {
-                "name": "small",
-                "deviceClassName": MIG,
-                "selectors": [{"cel": {"expression": "device.attributes['gpu.nvidia.com'].profile == '1g.5gb'"}}],
-            },
-        ],
-    }
+    is_small = "device.attributes['gpu.nvidia.com'].profile == '1g.5gb'"
+    small = {"name": "small", "deviceClassName": MIG, "selectors": [{"cel": {"expression": is_small}}]}
+    first = {"name": "gpu", "firstAvailable": [{"name": "big", "deviceClassName": GPU}, small]}
     sharing = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig"}
     of_class = {"opaque": {"driver": "gpu.nvidia.com", "parameters": {**sharing, "kind": "MigDeviceConfig"}}}
     dra.handle(e.Seen("classes", device_class(MIG, selectors=[{"cel": {"expression": "false"}}], config=[of_class])))
@@ -170,9 +162,7 @@ def test_claims_of_ours_beside_a_request_in_other_words_are_refused(dra):
     ours = {"name": "sluice", "resourceClaimName": "sluice-00000000000000000000"}
     put(dra, claim("mine"))
     dra.show(dra.api.store(pod("train", "u1", ours, {"name": "gpus", "resourceClaimName": "mine"}, stored=ask)))
-    word = dra.word("u1")
-    assert isinstance(word, msg.RequestRejected)
-    assert word.refusal.sentence() == (
+    assert dra.word("u1").refusal.sentence() == (
         "spec.resourceClaims = '': the pod also asks by annotations or resources, and a pod asks in one way (allowed: "
         "ResourceClaims alone, or none)"
     )
@@ -190,23 +180,16 @@ def test_a_pod_of_another_driver_is_let_go_without_a_trace(dra, gates):
     dra.show(dra.api.store(made))
     path, left = "/spec/schedulingGates", [{"name": each} for each in gates[1:]]
     opened = {"op": "replace", "path": path, "value": left} if left else {"op": "remove", "path": path}
-    assert dra.calls == [
-        e.AnnotatePod(
-            "u1",
-            "ns",
-            "train",
-            (
-                {"op": "test", "path": "/metadata/uid", "value": "u1"},
-                {"op": "test", "path": path, "value": [{"name": each} for each in gates]},
-                opened,
-                {"op": "remove", "path": "/metadata/annotations/sluice.dev~1request"},
-                {"op": "remove", "path": "/metadata/labels/sluice.dev~1managed"},
-            ),
-        )
-    ]
+    patch = (
+        {"op": "test", "path": "/metadata/uid", "value": "u1"},
+        {"op": "test", "path": path, "value": [{"name": each} for each in gates]},
+        opened,
+        {"op": "remove", "path": "/metadata/annotations/sluice.dev~1request"},
+        {"op": "remove", "path": "/metadata/labels/sluice.dev~1managed"},
+    )
+    assert dra.calls == [e.AnnotatePod("u1", "ns", "train", patch)]
     dra.resume()
-    gone = dra.api.find("u1")
-    dra.handle(e.Gone("pods", gone))  # it left our selection
+    dra.handle(e.Gone("pods", dra.api.find("u1")))  # it left our selection
     dra.pass_time(70)
     assert (dra.word("u1"), dra.api.events, dra.api.conditions) == (None, [], [])
     assert dra.api.object_writes["u1"] == 1
@@ -321,8 +304,8 @@ def test_later_pods_start_on_the_node_of_the_claim_and_ask_for_nothing(shared):
     shared.pass_time(2)
     assert (consumers(shared), shared.api.opened) == (["u1", "u2"], ["u1", "u2"])
     second = shared.api.find("u2")
-    terms = second["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert terms["nodeSelectorTerms"][0]["matchFields"][0]["values"] == ["node-a"]
+    (term,) = terms_of(second)
+    assert term["matchFields"][0]["values"] == ["node-a"]
     assert second["metadata"]["labels"] == {}
     assert shared.word("u2") is None
 
@@ -423,11 +406,8 @@ def test_a_pod_with_a_shared_claim_and_another_one_is_refused(shared):
 def test_an_allocation_that_other_pods_use_is_not_taken_back(shared):
     """Their containers would run on a device that another pod gets."""
     found = copy.deepcopy(shared.api.claims.objects["mine"])
-    result = {"request": "gpu", "driver": "gpu.sluice.dev", "pool": "node-b", "device": "old"}
-    found["status"] = {
-        "allocation": {"devices": {"results": [result]}},
-        "reservedFor": [{"resource": "pods", "name": "old", "uid": "u0"}],
-    }
+    user = {"resource": "pods", "name": "old", "uid": "u0"}
+    found["status"] = {"allocation": allocation_of("gpu", "old", "node-b"), "reservedFor": [user]}
     put(shared, found)
     grant(shared, "u1", "gpus.gpu")
     shared.pass_time(15)

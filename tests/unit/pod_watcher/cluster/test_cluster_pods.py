@@ -4,7 +4,7 @@ import copy
 
 import msgspec
 import pytest
-from api_model import new_pod
+from api_model import new_pod, terms_of
 from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
@@ -19,10 +19,6 @@ HELD = msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
 ENDED = {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}]}
 
 
-def terms_of(bench, uid):
-    return bench.api.find(uid)["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
-
-
 HAS_A, HAS_B = ({"matchExpressions": [{"key": key, "operator": "Exists"}]} for key in "ab")
 PINNED = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-a"]}]}
 
@@ -35,9 +31,7 @@ def test_the_priority_that_the_api_server_resolved_counts_unless_the_pod_names_o
     stored = f'{{"version":1,"first":"main","annotations":{{"sluice.dev/profile":"1g.5gb"{annotations}}}}}'
     spec = {"priorityClassName": "production", "priority": 1_000_000, "preemptionPolicy": "Never"}
     bench.create("service", "u1", stored=stored, spec=spec)
-    word = bench.word("u1")
-    assert isinstance(word, msg.AllocationRequested)
-    assert (word.priority, word.preempts) == expected
+    assert (bench.word("u1").priority, bench.word("u1").preempts) == expected
 
 
 def test_an_edit_of_what_it_needs_of_a_node_is_a_new_revision_until_it_is_bound(bench):
@@ -68,8 +62,7 @@ def test_a_source_has_synced_only_after_pods_were_listed(new):
     bench.api.store(new_pod("train", "u1"))
     bench.list()
     synced = bench.bus["sluice.source.cluster"]
-    assert isinstance(synced, msg.SourceSynced)
-    assert (synced.epoch, synced.count) == (1, 1)
+    assert (type(synced), synced.epoch, synced.count) == (msg.SourceSynced, 1, 1)
     assert [subject for subject, _ in bench.words] == ["sluice.request.u1", "sluice.source.cluster"]
     bench.list()
     assert bench.bus["sluice.source.cluster"].epoch == 2
@@ -98,7 +91,7 @@ def test_a_pod_is_bound_in_one_write(bench):
         "main.granted.sluice.dev/quota-socket": "",
         "main.granted.sluice.dev/quota-preload": "",
     }
-    assert terms_of(bench, "u1") == [PINNED]
+    assert terms_of(bench.api.find("u1")) == [PINNED]
     bench.pass_time(30)
     bench.list()
     assert bench.api.object_writes == {"u1": 1}
@@ -121,7 +114,7 @@ def test_the_pin_leaves_what_the_user_wrote(bench, affinity, left):
     """A pod would run on another node than its slice, or the API server would refuse the patch for ever."""
     bench.grant("train", "u1", spec={"affinity": affinity})
     assert bench.api.opened == ["u1"]
-    assert terms_of(bench, "u1") == left
+    assert terms_of(bench.api.find("u1")) == left
 
 
 def test_a_slice_that_cannot_be_mounted_is_not_given(bench):
@@ -183,8 +176,7 @@ def test_a_request_that_another_has_withdrawn_is_not_published_again_while_the_b
     bench.run("train", "u1")
     withdrawn = msg.RequestWithdrawn(revision=1, source="cluster", cause="pod gone", held=HELD)
     bench.bus["sluice.request.u1"] = withdrawn
-    number = next(bench.sequence)
-    entry = Entry("sluice.request.u1", number, OperationId("other-9"), withdrawn)
+    entry = Entry("sluice.request.u1", next(bench.sequence), OperationId("other-9"), withdrawn)
     bench.words.clear()
     bench.handle(ReadingStarted(Stream.STATE, Incarnation(bench.life)), Observed(Stream.STATE, entry))
     bench.bind("u1", revision=2, ticket="t-2", devices="MIG-2")
@@ -192,8 +184,7 @@ def test_a_request_that_another_has_withdrawn_is_not_published_again_while_the_b
     bench.pass_time(2)
     bench.handle(ReadingCaughtUp(Stream.STATE))
     bench.pass_time(2)
-    about_it = [message for subject, message in bench.words if subject == "sluice.request.u1"]
-    assert [each for each in about_it if isinstance(each, msg.AllocationRequested)] == []
+    assert not [word for _, word in bench.words if isinstance(word, msg.AllocationRequested)]
 
 
 def test_a_pod_on_another_node_is_not_told_of_devices_there(bench):
@@ -244,8 +235,7 @@ def test_a_last_word_that_the_bus_forgot_is_said_again(bench, pod, read, forgott
         bench.change("u1", meta={"deletionTimestamp": "now"}, status=ENDED)
     withdrawn = bench.word("u1")
     bench.release("u1")
-    closing = bench.word("u1")
-    assert (withdrawn.closing, closing.closing) == (False, True)
+    assert (withdrawn.closing, bench.word("u1").closing) == (False, True)
     bench.pass_time(1)
     bench.bus["sluice.request.u1"] = withdrawn if forgotten == "the last word" else asked
     words = len(bench.words)
@@ -358,8 +348,7 @@ def test_a_lost_slice_stays_lost_when_the_broker_is_wiped_before_its_pod_is_evic
         bench.blocked = ""
         bench.pass_time(60)
     else:
-        successor = new(bench.api, run="w2").start()
-        successor.pass_time(3)
+        new(bench.api, run="w2").start().pass_time(3)
     assert bench.api.evictions == ["u1"]
     assert bench.api.conditions == [("u1", "False", "SliceLost")]
 
@@ -413,9 +402,7 @@ def test_an_eviction_that_never_came_about_leaves_nothing_on_the_bus(bench, new,
     bench.observe(subjects.eviction(RequestId("u1")), msg.EvictionOver(request=RequestId("u1")))
     bench.delete("u1", **ENDED)
     bench.release("u1")
-    speaks = bench
-    if dies:
-        speaks = new(bench.api, bench.bus, run="w2").start()
+    speaks = new(bench.api, bench.bus, run="w2").start() if dies else bench
     out = speaks.core.handle(Ticked(), speaks.now)
     said = [(call.subject, call.message, call.ttl_s) for call in out if isinstance(call, Write)]
     blocked = msg.EvictionBlocked(request=RequestId("u1"), why=bench.blocked)
