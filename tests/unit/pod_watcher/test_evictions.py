@@ -1,14 +1,13 @@
 """A pod of the folder that is ordered to be evicted: its request ends, and its document makes a new one."""
 
 import pytest
-from factories.broker.nonsense import nonsense
+from factories.broker.nonsense import nonsense, words_about
 from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Observed, Stream
-from sluice.contracts.ids import Incarnation, OperationId, RequestId, SourceName
-from sluice.contracts.reasons import ReasonCount, WaitReason
+from sluice.contracts.ids import Incarnation, OperationId, RequestId
 from sluice_pod_watcher.core.folder.events import IdentitiesSaved, SaveIdentities
 
 OLD, NEW = RequestId("w1-1"), RequestId("w1-2")
@@ -118,32 +117,19 @@ def test_somebody_elses_order_is_none_of_ours(running):
 SOME = 10
 
 
-def words(bench) -> list:
-    """A sensible word at every kind of subject that a folder's pod-watcher reads, about its one pod."""
-    ((uid, asked),) = bench.requests().items()
-    request = RequestId(uid)
-    bench.bound(uid, warnings=("a daemon died",))
-    reason = ReasonCount(reason=WaitReason.NO_NODES, count=1, of="nodes")
-    facts = msg.HostFacts(cpu_cores=8.0, memory_mib=9000, pods_free=9, labels={"zone": "a"})
-    waits = msg.Pending(request=request, request_revision=1, message="none", reasons=(reason,))
-    synced = msg.SourceSynced(source=SourceName("folder"), run="w0", epoch=1, count=1)
-    return [
-        (subjects.request(request), asked),
-        (subjects.request(request), msg.RequestWithdrawn(revision=2, source=SourceName("folder"), cause="pod gone")),
-        (subjects.binding(request), bench.bus[subjects.binding(request).subject]),
-        (subjects.waiting(request), waits),
-        (subjects.eviction(request), msg.EvictionOrdered(request=request, cause="drain")),
-        (subjects.source(SourceName("folder")), synced),
-        (subjects.host("node-a"), facts),
-    ]
-
-
 def scene(new, manifest):
     bench = new()
     bench.start()
     bench.files["a.yaml"] = manifest("a")
     bench.list(1.0)
+    bench.bound(OLD, warnings=("a daemon died",))
     return bench
+
+
+def words(bench) -> list:
+    """A sensible word at every kind of subject that a folder's pod-watcher reads."""
+    facts = msg.HostFacts(cpu_cores=8.0, memory_mib=9000, pods_free=9, labels={"zone": "a"})
+    return [*words_about(bench.bus, OLD, "folder"), (subjects.host("node-a"), facts)]
 
 
 @pytest.mark.parametrize("which", range(7))
@@ -151,11 +137,9 @@ def test_the_next_manifest_is_asked_for_behind_a_word_that_makes_no_sense(new, m
     """One bad message would otherwise end every run of the pod-watcher, and no pod would get a request."""
     address, sensible = words(scene(new, manifest))[which]
     for poison in [None, *nonsense(address, sensible, some=SOME)]:
-        bench = scene(new, manifest)
-        ((uid, _),) = bench.requests().items()
-        address = words(bench)[which][0]
-        if poison is not None and getattr(poison, "request", uid) != uid:
+        if poison is not None and getattr(poison, "request", OLD) != OLD:
             continue
+        bench = scene(new, manifest)
         bench.observe(address, poison)
         bench.files["b.yaml"] = manifest("b")
         for _ in range(3):
