@@ -15,14 +15,7 @@ from sluice.contracts.bus.codec import SCHEMA, Undecodable, decode, encode
 from sluice.contracts.bus.subjects import SubjectError
 from sluice.contracts.messages import Envelope, NodeInventory
 from sluice.contracts.pb import agent_pb2, allocator_pb2, csi_pb2, inventory_pb2, node_pb2
-from sluice.contracts.proto.snapshots import (
-    inventory_from_proto,
-    inventory_to_proto,
-    snapshot_from_proto,
-    snapshot_to_proto,
-    usage_from_proto,
-    usage_to_proto,
-)
+from sluice.contracts.proto import snapshots
 from sluice.contracts.rpc_permissions import deny_reason
 from sluice.contracts.slice_usage import NodeUsage
 from sluice.runtime.nats.client import Client
@@ -151,9 +144,9 @@ _PUBLISH = csi_pb2.NodePublishVolumeRequest(
     volume_context={"csi.storage.k8s.io/pod.uid": _UID},
 )
 
-SNAPSHOT = _journeys(node_pb2.NodeSnapshot, snapshot_from_proto, snapshot_to_proto)
-INVENTORY = _journeys(inventory_pb2.NodeInventory, inventory_from_proto, inventory_to_proto)
-USAGE = _journeys(agent_pb2.NodeUsage, usage_from_proto, usage_to_proto)
+SNAPSHOT = _journeys(node_pb2.NodeSnapshot, snapshots.snapshot_from_proto, snapshots.snapshot_to_proto)
+INVENTORY = _journeys(inventory_pb2.NodeInventory, snapshots.inventory_from_proto, snapshots.inventory_to_proto)
+USAGE = _journeys(agent_pb2.NodeUsage, snapshots.usage_from_proto, snapshots.usage_to_proto)
 
 TARGETS: tuple[Target, ...] = (
     Target("bus message", _message, _SENT),
@@ -179,8 +172,8 @@ TARGETS: tuple[Target, ...] = (
         of_text(delivery_of),
         [b"$JS.ACK.BOOK.c1.1.7.9.1767225600000000000.3", b"$JS.ACK.d.a.BOOK.c.1.7.9.1.3.x"],
     ),
-    Target("gRPC snapshot", SNAPSHOT, [snapshot_to_proto(_INVENTORY.snapshot).SerializeToString()]),
-    Target("gRPC inventory", INVENTORY, [inventory_to_proto(_INVENTORY).SerializeToString()]),
+    Target("gRPC snapshot", SNAPSHOT, [snapshots.snapshot_to_proto(_INVENTORY.snapshot).SerializeToString()]),
+    Target("gRPC inventory", INVENTORY, [snapshots.inventory_to_proto(_INVENTORY).SerializeToString()]),
     Target("gRPC usage", USAGE, [_USED.SerializeToString()]),
     Target(
         "gRPC question",

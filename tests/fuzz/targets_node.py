@@ -12,19 +12,9 @@ from message_examples import EXAMPLES
 
 from sluice.contracts.ids import HomeId, NodeName
 from sluice.contracts.messages import Grant
+from sluice_node_agent.core import journal_records as records
 from sluice_node_agent.core.events import FoundTicket
 from sluice_node_agent.core.instructions import MakeTicket
-from sluice_node_agent.core.journal_records import (
-    DeviceRecord,
-    ForgottenTombstone,
-    MpsLimits,
-    NodeRecord,
-    SharedDeviceRecord,
-    SliceRecord,
-    TicketRecord,
-    Tombstone,
-    WarmRecord,
-)
 from sluice_node_agent.core.quota import wire
 from sluice_node_agent.core.recovery.discovered import Discovered
 from sluice_node_agent.core.recovery.ticket_proofs import verify_ticket
@@ -41,25 +31,25 @@ from sluice_node_agent.shell.tickets.tickets import pack as pack_ticket
 from sluice_node_agent.shell.tickets.tickets import unpack
 from sluice_node_agent.simulated.hardware_file import HardwareFile, HardwareFileError
 
-_HOME = SharedDeviceRecord(
+_HOME = records.SharedDeviceRecord(
     home="h1", gpu="GPU-1", profile="3g.20gb", start=0, size=4, namespace="x", uid=7, phase="making", boot_id="b",
-    limits=MpsLimits(active_thread_percentage=30, memory_mib=4096),
+    limits=records.MpsLimits(active_thread_percentage=30, memory_mib=4096),
 )  # fmt: skip
 _BOOKING = next(each for each in EXAMPLES if isinstance(each, Grant)).booking
 _RECORDS = (
-    NodeRecord(node="n1", boot_id="b", generation_upto=1000),
-    SliceRecord(booking=_BOOKING, revision=1, phase="ready", devices=(), boot_id="b", ticket="t"),
-    Tombstone(allocation="a1", request="r", revision=2, cause="pod gone"),
+    records.NodeRecord(node="n1", boot_id="b", generation_upto=1000),
+    records.SliceRecord(booking=_BOOKING, revision=1, phase="ready", devices=(), boot_id="b", ticket="t"),
+    records.Tombstone(allocation="a1", request="r", revision=2, cause="pod gone"),
     _HOME,
-    WarmRecord(gpu="GPU-1", gi_id=3, profile="1g.5gb", start=0, size=1, boot_id="b"),
-    ForgottenTombstone(allocation="a1"),
+    records.WarmRecord(gpu="GPU-1", gi_id=3, profile="1g.5gb", start=0, size=1, boot_id="b"),
+    records.ForgottenTombstone(allocation="a1"),
 )
 
-_TICKET = TicketRecord(
+_TICKET = records.TicketRecord(
     booking=_BOOKING,
     revision=1,
     boot_id="b",
-    devices=tuple(DeviceRecord(step="made", gi_id=3, uuid="MIG-1") for _ in _BOOKING.devices),
+    devices=tuple(records.DeviceRecord(step="made", gi_id=3, uuid="MIG-1") for _ in _BOOKING.devices),
     counts=_BOOKING.devices,
 )
 _FLOOR = NodeState(boot_id="b")
@@ -84,7 +74,7 @@ def _ticket(data: bytes) -> str:
 def _ticket_record(data: bytes) -> None:
     """As if another version had written it: the checksum is right, what is in the record is not."""
     record = unpack(b'{"record":%s,"checksum":"%08x"}' % (data, zlib.crc32(data)))
-    if isinstance(record, TicketRecord):
+    if isinstance(record, records.TicketRecord):
         verify_ticket(FoundTicket("t", record), NodeName("n1"), _FLOOR, Discovered())
         assert unpack(pack_ticket(MakeTicket(1, "t", record, ()))) == record, "it says something else once rewritten"
 
@@ -113,7 +103,7 @@ def _control_log(data: bytes) -> None:
 def _daemon_answer(data: bytes) -> str:
     lines = answers_in(as_text(data))
     numbers_in(lines)
-    return limits_in(lines).mismatch(MpsLimits(active_thread_percentage=30, memory_mib=4096))
+    return limits_in(lines).mismatch(records.MpsLimits(active_thread_percentage=30, memory_mib=4096))
 
 
 def _process(data: bytes) -> None:

@@ -22,37 +22,12 @@ NAMES = ("istio-proxy", "main", "side")
 DEFAULT = AdmissionConfig()
 
 amounts = st.sampled_from(["1", "2", 1, "0", 0, None])
-gpu_resources = st.dictionaries(
-    st.sampled_from(
-        [
-            "nvidia.com/gpu",
-            "nvidia.com/gpumem",
-            "nvidia.com/mig-1g.5gb",
-            "nvidia.com/mig-1c.3g.20gb",
-            "volcano.sh/vgpu-number",
-            "nvidia.com/gpu.shared",
-            "cpu",
-        ]
-    ),
-    amounts,
-    max_size=3,
-)
+NVIDIA = [f"nvidia.com/{name}" for name in ("gpu", "gpumem", "mig-1g.5gb", "mig-1c.3g.20gb", "gpu.shared")]
+gpu_resources = st.dictionaries(st.sampled_from([*NVIDIA, "volcano.sh/vgpu-number", "cpu"]), amounts, max_size=3)
+OURS = [f"sluice.dev/{key}" for key in ("profile", "memory", "profil", "mode", "priority")]
+OTHERS = ["nvidia.com/vgpu-mode", "fastgshare/gpu_mem", "kubectl.kubernetes.io/default-container", "example.com/note"]
 annotations = st.dictionaries(
-    st.sampled_from(
-        [
-            "sluice.dev/profile",
-            "sluice.dev/memory",
-            "side.sluice.dev/memory",
-            "prep.sluice.dev/memory",
-            "sluice.dev/profil",
-            "sluice.dev/mode",
-            "sluice.dev/priority",
-            "nvidia.com/vgpu-mode",
-            "fastgshare/gpu_mem",
-            "kubectl.kubernetes.io/default-container",
-            "example.com/note",
-        ]
-    ),
+    st.sampled_from([*OURS, "side.sluice.dev/memory", "prep.sluice.dev/memory", *OTHERS]),
     st.sampled_from(["1g.5gb", "4Gi", "mps", "mig", "side", "1073741824", "5", "", None]),
     max_size=3,
 )

@@ -12,24 +12,18 @@ from sluice.contracts.messages import Claim
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.errors import ServiceError
-from sluice_pod_watcher.core.folder.events import (
-    FolderListed,
-    FolderUnlistable,
-    IdentityRecord,
-    ManifestFile,
-    RequestRevision,
-)
+from sluice_pod_watcher.core.folder import events as e
 from sluice_pod_watcher.shell.folder import manifest_folder as folder_module
 from sluice_pod_watcher.shell.folder.identity_file import IdentityFile
 from sluice_pod_watcher.shell.folder.manifest_folder import ManifestFolder
 
 ASKS = (
-    RequestRevision(1, refusal=Refusal(reason=RefusalReason.NOT_YAML, message="no")),
-    RequestRevision(2, (Claim(container="main", profile="1g.5gb", gpus=2),)),
+    e.RequestRevision(1, refusal=Refusal(reason=RefusalReason.NOT_YAML, message="no")),
+    e.RequestRevision(2, (Claim(container="main", profile="1g.5gb", gpus=2),)),
 )
 RECORDS = (
-    IdentityRecord(RequestId("w1-1"), "a.yaml", "default/a", "default", "a", ASKS),
-    IdentityRecord(RequestId("w1-2"), "b.yaml", "", "", "", (RequestRevision(1),), "pod gone"),
+    e.IdentityRecord(RequestId("w1-1"), "a.yaml", "default/a", "default", "a", ASKS),
+    e.IdentityRecord(RequestId("w1-2"), "b.yaml", "", "", "", (e.RequestRevision(1),), "pod gone"),
 )
 
 
@@ -52,14 +46,14 @@ async def test_only_manifests_are_read_and_each_that_cannot_be_says_why(folder):
     (path / "dangling.yaml").symlink_to(path / "nowhere")
     for ignored in (".hidden.yaml", "a.yaml~", "a.yaml.swp", "README.md"):
         (path / ignored).write_text("x")
-    assert await folder.list() == FolderListed(
+    assert await folder.list() == e.FolderListed(
         (
-            ManifestFile("a.json", "{}"),
-            ManifestFile("b.yaml", "b: 1\n"),
-            ManifestFile("binary.yaml", error="no UTF-8 at byte 3"),
-            ManifestFile("folder.yaml", error="no regular file"),
-            ManifestFile("large.yml", too_large=True),
-            ManifestFile("pipe.yaml", error="no regular file"),
+            e.ManifestFile("a.json", "{}"),
+            e.ManifestFile("b.yaml", "b: 1\n"),
+            e.ManifestFile("binary.yaml", error="no UTF-8 at byte 3"),
+            e.ManifestFile("folder.yaml", error="no regular file"),
+            e.ManifestFile("large.yml", too_large=True),
+            e.ManifestFile("pipe.yaml", error="no regular file"),
         )
     )
 
@@ -70,20 +64,20 @@ async def test_a_change_that_keeps_size_and_time_is_still_seen(folder):
     for text in ("a: 1\n", "a: 2\n", "a: 3\n"):
         file.write_text(text)
         os.utime(file, ns=(10**18, 10**18))
-        assert await folder.list() == FolderListed((ManifestFile("a.yaml", text),))
+        assert await folder.list() == e.FolderListed((e.ManifestFile("a.yaml", text),))
 
 
 async def test_a_file_with_a_name_that_is_no_text_is_listed(folder):
     (folder.path / os.fsdecode(b"\xff.yaml")).write_text("a: 1\n")
-    assert await folder.list() == FolderListed((ManifestFile("\\xff.yaml", "a: 1\n"),))
+    assert await folder.list() == e.FolderListed((e.ManifestFile("\\xff.yaml", "a: 1\n"),))
 
 
 async def test_a_listing_is_all_or_nothing(folder, monkeypatch):
     for name in ("a.yaml", "b.yaml"):
         (folder.path / name).write_text("a: 1\n")
-    for files_max, bytes_max, told in ((1, 10, FolderUnlistable), (2, 9, FolderUnlistable), (2, 10, FolderListed)):
-        monkeypatch.setattr(folder_module, "FILES_MAX", files_max)
-        monkeypatch.setattr(folder_module, "TOTAL_BYTES_MAX", bytes_max)
+    for files, size, told in ((1, 10, e.FolderUnlistable), (2, 9, e.FolderUnlistable), (2, 10, e.FolderListed)):
+        monkeypatch.setattr(folder_module, "FILES_MAX", files)
+        monkeypatch.setattr(folder_module, "TOTAL_BYTES_MAX", size)
         assert isinstance(await folder.list(), told)
 
 
@@ -141,12 +135,12 @@ async def test_a_leased_manifest_counts_only_while_somebody_holds_it(folder):
     (folder.path / "a.yaml").write_text("a: 1\n")
     leased = folder.path / "run.leased.yaml"
     leased.write_text("b: 1\n")
-    plain = FolderListed((ManifestFile("a.yaml", "a: 1\n"),))
+    plain = e.FolderListed((e.ManifestFile("a.yaml", "a: 1\n"),))
     assert await folder.list() == plain
     with leased.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         for _ in range(2):
-            assert await folder.list() == FolderListed((*plain.files, ManifestFile("run.leased.yaml", "b: 1\n")))
+            assert await folder.list() == e.FolderListed((*plain.files, e.ManifestFile("run.leased.yaml", "b: 1\n")))
     assert await folder.list() == plain
 
 
@@ -180,4 +174,4 @@ async def test_a_lock_that_is_let_go_is_noticed_without_a_change_of_the_file(fol
     finally:
         held.close()
         await changes.aclose()
-    assert await folder.list() == FolderListed(())
+    assert await folder.list() == e.FolderListed(())

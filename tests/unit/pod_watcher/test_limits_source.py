@@ -6,19 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 from factories.words import write_of
 
+from sluice.contracts.bus import events as e
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import (
-    Entry,
-    Observed,
-    ReadingCaughtUp,
-    ReadingStarted,
-    Stream,
-    Ticked,
-    Write,
-    WriteAccepted,
-    WriteRefused,
-    WriteUnknown,
-)
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import Incarnation, NodeName, OperationId, RunId, SourceName
 from sluice.contracts.messages import Amounts, AnyMessage, Cordoned, QuotaSet, QuotaUnset, Uncordoned
@@ -53,7 +42,7 @@ CORDONED = Cordoned(node=NodeName("gpu-1.example"), why="its fan", source=CLUSTE
 UNCORDONED = Uncordoned(node=NodeName("gpu-1.example"), source=CLUSTER)
 
 
-def write(number: int, address: Address, message: AnyMessage, expected: int = 0, ttl_s: int | None = None) -> Write:
+def write(number: int, address: Address, message: AnyMessage, expected: int = 0, ttl_s: int | None = None) -> e.Write:
     return write_of(address, message, expected, f"w-{number}", ttl_s=ttl_s)
 
 
@@ -61,23 +50,23 @@ def write(number: int, address: Address, message: AnyMessage, expected: int = 0,
 class Bus:
     """Last values, guarded as a server guards them. Everybody hears of what lands, sooner or later."""
 
-    values: dict[str, Entry] = field(default_factory=dict)
+    values: dict[str, e.Entry] = field(default_factory=dict)
     sequence: itertools.count = field(default_factory=lambda: itertools.count(1001))
     incarnation: int = 1000
-    landed: list[Write] = field(default_factory=list)
+    landed: list[e.Write] = field(default_factory=list)
 
-    def put(self, address: Address, message: AnyMessage, operation: str = "console-1") -> Entry:
-        entry = Entry(address.subject, next(self.sequence), OperationId(operation), message)
+    def put(self, address: Address, message: AnyMessage, operation: str = "console-1") -> e.Entry:
+        entry = e.Entry(address.subject, next(self.sequence), OperationId(operation), message)
         self.values[address.subject] = entry
         return entry
 
-    def take(self, wanted: Write) -> WriteAccepted | WriteRefused:
+    def take(self, wanted: e.Write) -> e.WriteAccepted | e.WriteRefused:
         last = self.values.get(wanted.subject)
         if (last.sequence if last is not None else 0) != wanted.expected:
-            return WriteRefused(wanted.operation, last.sequence if last is not None else 0)
+            return e.WriteRefused(wanted.operation, last.sequence if last is not None else 0)
         self.landed.append(wanted)
         address = subjects.parse(wanted.subject)
-        return WriteAccepted(wanted.operation, self.put(address, wanted.message, wanted.operation).sequence)
+        return e.WriteAccepted(wanted.operation, self.put(address, wanted.message, wanted.operation).sequence)
 
     def wipe(self) -> None:
         self.values.clear()
@@ -122,11 +111,11 @@ class Watcher:
             match waiting.pop(0):
                 case WriteLogLine() as tell:
                     self.told.append(tell.sentence)
-                case Write() as wanted:
+                case e.Write() as wanted:
                     answer = self.bus.take(wanted)
                     waiting += self.step(answer)
-                    if isinstance(answer, WriteAccepted):
-                        waiting += self.step(Observed(Stream.BOOK, self.bus.values[wanted.subject]))
+                    if isinstance(answer, e.WriteAccepted):
+                        waiting += self.step(e.Observed(e.Stream.BOOK, self.bus.values[wanted.subject]))
                 case LimitsPublished() as limits:
                     assert limits == said_in(self.bus)
                     self.said += 1
@@ -137,24 +126,24 @@ class Watcher:
         """Everything is read (again); returns what follows at its end."""
         for event in self.everything():
             assert self.step(event) == []  # nothing is decided of half of what there is
-        return self.step(ReadingCaughtUp(Stream.BOOK))
+        return self.step(e.ReadingCaughtUp(e.Stream.BOOK))
 
     def read(self) -> None:
         """Everything is read (again), and what follows is done."""
-        for event in (*self.everything(), ReadingCaughtUp(Stream.BOOK)):
+        for event in (*self.everything(), e.ReadingCaughtUp(e.Stream.BOOK)):
             self.do(event)
 
     def everything(self) -> list[Event]:
-        began = ReadingStarted(Stream.BOOK, Incarnation(str(self.bus.incarnation)))
-        return [began, *(Observed(Stream.BOOK, entry) for entry in self.bus.values.values())]
+        began = e.ReadingStarted(e.Stream.BOOK, Incarnation(str(self.bus.incarnation)))
+        return [began, *(e.Observed(e.Stream.BOOK, entry) for entry in self.bus.values.values())]
 
     def hear(self, *addresses: Address) -> None:
         for address in addresses:
-            self.do(Observed(Stream.BOOK, self.bus.values[address.subject]))
+            self.do(e.Observed(e.Stream.BOOK, self.bus.values[address.subject]))
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
-        self.do(Ticked())
+        self.do(e.Ticked())
 
 
 def started(bus: Bus, text: str, run: str = "w", source: SourceName = CLUSTER) -> Watcher:
@@ -182,7 +171,7 @@ def test_nothing_is_said_before_the_file_was_read_well_once(bus):
             "what is on the bus stays in force",
         )
     ]
-    assert watcher.step(Ticked()) == []
+    assert watcher.step(e.Ticked()) == []
     assert watcher.step(LimitsRead(FIVE)) == [
         WriteLogLine("info", "limits.toml names 1 namespaces and 0 nodes"),
         write(1, LAB, lab(5), expected=1001),
@@ -194,10 +183,10 @@ def test_that_all_is_said_is_told_once_and_not_before_it_is_on_the_bus(bus):
     watcher = Watcher(bus)
     watcher.do(LimitsRead(FOUR + CORDON))
     first, second = watcher.reading()
-    assert isinstance(first, Write)
-    assert isinstance(second, Write)
+    assert isinstance(first, e.Write)
+    assert isinstance(second, e.Write)
     assert watcher.step(bus.take(second)) == []
-    assert watcher.step(WriteUnknown(first.operation))[1:] == []
+    assert watcher.step(e.WriteUnknown(first.operation))[1:] == []
     assert watcher.step(bus.take(first)) == [said_in(bus)]
     watcher.do(LimitsRead(FIVE))
     watcher.read()
@@ -245,7 +234,7 @@ def test_what_a_person_said_of_others_is_left_alone(bus):
     bus.put(NODE, Cordoned(node=NodeName("gpu-1.example")))
     watcher = started(bus, FOUR)
     bus.put(subjects.quota("den"), QuotaSet(namespace="den", total=Amounts(gpus=2)))
-    assert watcher.step(Observed(Stream.BOOK, bus.values["sluice.quota.den"])) == []
+    assert watcher.step(e.Observed(e.Stream.BOOK, bus.values["sluice.quota.den"])) == []
     assert watcher.step(LimitsRead("")) == [
         WriteLogLine("info", "limits.toml names 0 namespaces and 0 nodes"),
         WriteLogLine("info", "namespace lab no longer has limits: limits.toml does not name it"),
@@ -257,7 +246,7 @@ def test_what_a_person_says_of_what_the_file_names_does_not_last(bus):
     """Two owners of one limit: which one holds after the next wipe would be unknown."""
     watcher = started(bus, FOUR)
     bus.put(LAB, QuotaSet(namespace="lab", total=Amounts(gpus=9)))
-    assert watcher.step(Observed(Stream.BOOK, bus.values[LAB.subject])) == [
+    assert watcher.step(e.Observed(e.Stream.BOOK, bus.values[LAB.subject])) == [
         WriteLogLine("info", "namespace lab: limits.toml replaces what an operator set"),
         write(2, LAB, lab(4), expected=1002),
     ]
@@ -305,12 +294,12 @@ def test_a_rivals_word_is_let_be_and_then_replaced(bus):
         "another pod-watcher of source 'cluster' has a different limits file: it sets other limits for namespace lab; "
         "retrying in 30 s"
     )
-    assert watcher.step(Observed(Stream.BOOK, bus.values[LAB.subject])) == [WriteLogLine("warning", said)]
+    assert watcher.step(e.Observed(e.Stream.BOOK, bus.values[LAB.subject])) == [WriteLogLine("warning", said)]
     watcher.now += PAUSE_FIRST_S - 1
-    assert watcher.step(Ticked()) == []
+    assert watcher.step(e.Ticked()) == []
     assert watcher.reading() == []  # nor does a reconnect end it
     watcher.now += 1
-    assert watcher.step(Ticked()) == [write(2, LAB, lab(4), expected=1002)]
+    assert watcher.step(e.Ticked()) == [write(2, LAB, lab(4), expected=1002)]
 
 
 def test_an_edit_does_not_wait_for_a_rivals_pause(bus):
@@ -339,7 +328,7 @@ def test_a_process_that_dies_with_its_writes_on_their_way_is_followed_by_one_tha
     started(bus, before, "first")
     dying = Watcher(bus, "dying")
     dying.do(LimitsRead(FIVE))
-    on_their_way = [each for each in dying.reading() if isinstance(each, Write)]
+    on_their_way = [each for each in dying.reading() if isinstance(each, e.Write)]
     if landed:
         for each in on_their_way:
             bus.take(each)
