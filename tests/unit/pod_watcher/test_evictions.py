@@ -25,10 +25,6 @@ def running(bench, manifest):
     return bench
 
 
-def evicted(bench) -> dict[str, object]:
-    return bench.said("evicted")
-
-
 def test_an_evicted_pod_gives_up_its_slice_and_waits_again(running):
     """tensor-fusion §1.6: a victim is only told to go; with no controller it would never run again."""
     running.observe(subjects.eviction(OLD), ORDER)
@@ -38,7 +34,7 @@ def test_an_evicted_pod_gives_up_its_slice_and_waits_again(running):
     assert isinstance(after, msg.AllocationRequested)
     assert (after.name, after.claims) == ("a", (msg.Claim(container="main", profile="1g.5gb"),))
     assert (after.leeway, after.held) == (msg.Leeway(preemptible=True), None)
-    assert evicted(running) == {OLD: msg.EvictionDone(request=OLD)}
+    assert running.said("evicted") == {OLD: msg.EvictionDone(request=OLD)}
     assert running.told == [
         f"default/a (a.yaml) is evicted ({WHY}); its request is withdrawn",
         "default/a (a.yaml) asks for 1g.5gb",
@@ -69,7 +65,7 @@ def test_whoever_restarts_amid_an_eviction_ends_it(new, running, saved):
     living = [uid for uid, said in again.requests().items() if isinstance(said, msg.AllocationRequested)]
     assert living == [NEW if saved else "w2-1"]
     assert isinstance(again.requests()[OLD], msg.RequestWithdrawn)
-    assert evicted(again) == {OLD: msg.EvictionDone(request=OLD)}
+    assert again.said("evicted") == {OLD: msg.EvictionDone(request=OLD)}
 
 
 def test_an_order_that_was_taken_back_before_it_was_read_evicts_nobody(new, running):
@@ -78,7 +74,7 @@ def test_an_order_that_was_taken_back_before_it_was_read_evicts_nobody(new, runn
     order = (subjects.eviction(OLD), msg.EvictionOver(request=OLD))
     again.start((subjects.request(OLD), running.requests()[OLD]), order, disk=running.disk)
     assert list(again.requests()) == [OLD]
-    assert evicted(again) == {}
+    assert again.said("evicted") == {}
 
 
 @pytest.mark.parametrize(("life", "expected"), [("1000", []), ("2000", [OLD]), ("", [OLD])])
@@ -87,7 +83,7 @@ def test_an_order_of_before_a_wipe_that_lands_after_it_evicts_nobody(running, li
     asked = running.requests()[OLD]
     running.read((subjects.request(OLD), asked), incarnation="2000")
     running.observe(subjects.eviction(OLD), replace(ORDER, incarnation=Incarnation(life)))
-    assert list(evicted(running)) == expected
+    assert list(running.said("evicted")) == expected
 
 
 def test_a_pod_whose_file_went_at_the_same_moment_does_not_come_back(running):
@@ -111,7 +107,7 @@ def test_somebody_elses_order_is_none_of_ours(running):
     """Two folders on one bus."""
     other = RequestId("w9-1")
     running.observe(subjects.eviction(other), msg.EvictionOrdered(request=other, cause=WHY))
-    assert (list(running.requests()), evicted(running), running.writes) == ([OLD], {}, [])
+    assert (list(running.requests()), running.said("evicted"), running.writes) == ([OLD], {}, [])
 
 
 SOME = 10
