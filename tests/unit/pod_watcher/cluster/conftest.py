@@ -263,6 +263,10 @@ class Bench:
     def word(self, uid: str) -> msg.AnyMessage | None:
         return self.bus.get(f"sluice.request.{uid}")
 
+    def notes(self, reason: str, uid: str = "u1") -> tuple[str, ...]:
+        """What a pod's Events of this reason say."""
+        return tuple(each.note for each in self.api.events if (each.reason, each.uid) == (reason, uid))
+
     def annotations(self, uid: str) -> dict[str, str]:
         pod = self.api.found(uid)
         return {key: text for key, text in pod["metadata"]["annotations"].items() if "granted" in key}

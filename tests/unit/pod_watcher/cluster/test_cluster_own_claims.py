@@ -214,8 +214,7 @@ def test_a_claim_that_does_not_exist_is_told_and_decided_when_it_does(dra):
     """An opened gate could not be closed again, if the claim turns out to be ours."""
     dra.show(dra.api.store(pod()))
     dra.pass_time(15)
-    (told,) = [each for each in dra.api.events if each.reason == "ClaimNotReady"]
-    assert told.note == "its ResourceClaim mine does not exist: create it, and the pod goes on"
+    assert dra.notes("ClaimNotReady") == ("its ResourceClaim mine does not exist: create it, and the pod goes on",)
     assert dra.api.opened == []
     put(dra, claim("mine"))
     assert isinstance(dra.word("u1"), msg.AllocationRequested)
@@ -226,8 +225,8 @@ def test_a_claim_that_does_not_exist_is_told_and_decided_when_it_does(dra):
 def test_a_class_that_does_not_exist_is_told_too(dra):
     ask(dra, request(of="fast.example"))
     dra.pass_time(15)
-    (told,) = [each for each in dra.api.events if each.reason == "ClaimNotReady"]
-    assert told.note == "its ResourceClaim mine names the DeviceClass fast.example, which does not exist"
+    why = "its ResourceClaim mine names the DeviceClass fast.example, which does not exist"
+    assert dra.notes("ClaimNotReady") == (why,)
     dra.handle(e.Seen("classes", device_class("fast.example", managed=False)))
     assert dra.api.opened == ["u1"]
 
@@ -374,7 +373,7 @@ def test_all_pods_of_a_claim_are_evicted_before_its_slice_is_another_ones(shared
     assert shared.api.evictions == going
     assert isinstance(shared.bus[outcome], msg.EvictionDone)
     note = "evicting the pod with first, whose ResourceClaim it uses too: preempted"
-    assert [each.note for each in shared.api.events if each.uid == "u2" and each.reason == "Evicting"] == [note]
+    assert shared.notes("Evicting", "u2") == (note,)
     shared.show(shared.api.store(pod("third", "u3")))
     shared.pass_time(20)
     assert "u3" not in (*consumers(shared), *shared.api.opened)
@@ -412,5 +411,4 @@ def test_an_allocation_that_other_pods_use_is_not_taken_back(shared):
     grant(shared, "u1", "gpus.gpu")
     shared.pass_time(15)
     assert shared.api.claims.writes == []
-    (told,) = [each for each in shared.api.events if each.uid == "u1" and each.reason == "ClaimNotReady"]
-    assert told.note == "its ResourceClaim mine is still used by other pods"
+    assert shared.notes("ClaimNotReady") == ("its ResourceClaim mine is still used by other pods",)

@@ -92,9 +92,9 @@ def test_an_api_server_without_claims_is_told_with_what_helps(bench):
     bench.handle(e.ClaimsServed(served=False))
     create(bench)
     bench.pass_time(5)
-    (told,) = [each for each in bench.api.events if each.reason == "ClaimNotReady"]
-    assert "does not serve resource.k8s.io/v1 (Kubernetes 1.34 and newer)" in told.note
-    assert "Label the namespace sluice.dev/hand-over=tickets" in told.note
+    (note,) = bench.notes("ClaimNotReady")
+    assert "does not serve resource.k8s.io/v1 (Kubernetes 1.34 and newer)" in note
+    assert "Label the namespace sluice.dev/hand-over=tickets" in note
     assert bench.api.conditions[-1] == ("u1", "False", "ClaimNotReady")
 
 
@@ -114,8 +114,8 @@ def test_a_claim_that_the_api_server_refuses_is_tried_again_and_told(dra):
     dra.api.claims.refuses = 403, "exceeded quota: claims"
     create(dra)
     dra.pass_time(4)
-    (told,) = [each for each in dra.api.events if each.reason == "ClaimNotReady"]
-    assert told.note == (f"its ResourceClaim {CLAIM} cannot be created (403: exceeded quota: claims); retrying")
+    (note,) = dra.notes("ClaimNotReady")
+    assert note == (f"its ResourceClaim {CLAIM} cannot be created (403: exceeded quota: claims); retrying")
     dra.api.claims.refuses = None
     dra.pass_time(10)
     assert dra.word("u1").resource_claims == (REF,)
@@ -211,8 +211,8 @@ def test_a_pod_that_waits_for_nothing_else_is_told_why_its_claim_is_not_allocate
     dra.api.claims.refuses = 422, "status.allocation: Forbidden: resourceclaims/binding"
     dra.bind("u1")
     dra.pass_time(4)
-    (told,) = [each for each in dra.api.events if each.reason == "ClaimNotReady"]
-    assert "cannot be allocated (422: status.allocation: Forbidden: resourceclaims/binding); retrying" in told.note
+    (note,) = dra.notes("ClaimNotReady")
+    assert "cannot be allocated (422: status.allocation: Forbidden: resourceclaims/binding); retrying" in note
     assert dra.api.opened == []
     dra.api.claims.refuses = None
     dra.pass_time(70)
