@@ -1,9 +1,10 @@
-"""Files that are nowhere: for readers that take a path, without a disk and with nothing to remove."""
+"""Readers of texts and of files, as readers of bytes; the files are nowhere: without a disk, with nothing to remove."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
@@ -15,3 +16,20 @@ def in_memory(data: bytes) -> Iterator[Path]:
         yield Path(f"/proc/self/fd/{descriptor}")
     finally:
         os.close(descriptor)
+
+
+def of_file(read: Callable[[Path], object]) -> Callable[[bytes], object]:
+    def target(data: bytes) -> object:
+        with in_memory(data) as path:
+            return read(path)
+
+    return target
+
+
+def as_text(data: bytes) -> str:
+    """As the reader of a file passes it on: anything but UTF-8 is refused before."""
+    return data.decode("utf-8", "replace")
+
+
+def of_text(read: Callable[..., object], **how: Any) -> Callable[[bytes], object]:
+    return lambda data: read(as_text(data), **how)

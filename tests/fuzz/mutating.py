@@ -140,6 +140,11 @@ _Way = Callable[[bytes, random.Random, Sequence[bytes]], bytes]
 _WAYS: Sequence[_Way] = (_flip, _cut, _leave_out, _repeat, _insert, _splice, _word, _word, _tree, _tree, _tree)
 
 
+def merge_bomb() -> bytes:
+    merged = (b",".join([b"*b%d" % (n - 1) if n else b"*a"] * 9) for n in range(20))
+    return b"a: &a {x: 1}\n" + b"".join(b"b%d: &b%d {<<: [%s]}\n" % (n, n, nine) for n, nine in enumerate(merged))
+
+
 def hostile() -> Iterator[tuple[str, bytes]]:
     """Texts whose shape is the attack: deep, long, and short ones that stand for long ones. By a name for each."""
     deep = 30_000
@@ -151,19 +156,9 @@ def hostile() -> Iterator[tuple[str, bytes]]:
     yield "deep known objects", b'{"message":{"type":"Grant","booking":' * 5000
     yield "deep YAML", b"".join(b" " * level + b"a:\n" for level in range(300))
     yield "deep flow YAML", b"{a: " * deep
-    yield (
-        "alias bomb",
-        b"\n".join(
-            b"%c: &%c [%s]" % (97 + n, 97 + n, b",".join([b"*%c" % (96 + n) if n else b"x"] * 9)) for n in range(20)
-        ),
-    )
-    yield (
-        "merge bomb",
-        b"a: &a {x: 1}\n"
-        + b"".join(
-            b"b%d: &b%d {<<: [%s]}\n" % (n, n, b",".join([b"*b%d" % (n - 1) if n else b"*a"] * 9)) for n in range(20)
-        ),
-    )
+    aliases = (b",".join([b"*%c" % (96 + n) if n else b"x"] * 9) for n in range(20))
+    yield "alias bomb", b"\n".join(b"%c: &%c [%s]" % (97 + n, 97 + n, nine) for n, nine in enumerate(aliases))
+    yield "merge bomb", merge_bomb()
     yield "alias of itself", b"&a [*a, *a]"
     yield "many documents", b"---\na: 1\n" * 6000
     yield "digits", b"9" * 60_000

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fuzz.checking import Target
+from fuzz.memory_files import as_text, of_text
 from google.protobuf.message import DecodeError, Message
 from message_examples import EXAMPLES
 from nats.aio.msg import Msg
@@ -14,14 +15,7 @@ from sluice.contracts.bus.codec import SCHEMA, Undecodable, decode, encode
 from sluice.contracts.bus.subjects import SubjectError
 from sluice.contracts.messages import Envelope, NodeInventory
 from sluice.contracts.pb import agent_pb2, allocator_pb2, csi_pb2, inventory_pb2, node_pb2
-from sluice.contracts.proto.snapshots import (
-    inventory_from_proto,
-    inventory_to_proto,
-    snapshot_from_proto,
-    snapshot_to_proto,
-    usage_from_proto,
-    usage_to_proto,
-)
+from sluice.contracts.proto import snapshots
 from sluice.contracts.rpc_permissions import deny_reason
 from sluice.contracts.slice_usage import NodeUsage
 from sluice.runtime.nats.client import Client
@@ -30,14 +24,8 @@ from sluice.runtime.tracing import request_traces
 from sluice_allocator.shell.rpc_answers import QuestionError, change_asked, pods_asked
 from sluice_node_agent.csi.kubelet_paths import NoTarget, PurePath, target_of
 
-_SENT: Sequence[bytes] = tuple(
-    encode(
-        Envelope(
-            id="r-1.1", operation="r-1", request="p1", schema=SCHEMA, time="2026-01-01T00:00:00+00:00", message=each
-        )
-    )
-    for each in EXAMPLES
-)
+_HEAD = {"id": "r-1.1", "operation": "r-1", "request": "p1", "schema": SCHEMA, "time": "2026-01-01T00:00:00+00:00"}
+_SENT: Sequence[bytes] = tuple(encode(Envelope(**_HEAD, message=each)) for each in EXAMPLES)
 _SUBJECT = "sluice.ledger.gpu-1=example.pods-7f3a-4_a91c_12"
 
 
@@ -66,16 +54,8 @@ def _times(data: bytes) -> None:
     times_of(_msg(body, {"Nats-Time-Stamp": stamp.decode("utf-8", "replace")}))
 
 
-def _answer(data: bytes) -> None:
-    answer_of(_SUBJECT, _msg(data, {}))
-
-
 def _msg(data: bytes, headers: dict[str, str]) -> Msg:
     return Msg(_client=SimpleNamespace(), subject=_SUBJECT, data=data, headers=headers)  # type: ignore[arg-type]
-
-
-def _delivery(data: bytes) -> None:
-    delivery_of(data.decode("utf-8", "replace"))
 
 
 # -- gRPC ---------------------------------------------------------------------------------------------------------
@@ -131,12 +111,12 @@ def _volume(data: bytes) -> str:
 
 
 def _caller(data: bytes) -> str:
-    method, _, names = data.decode("utf-8", "replace").partition("\n")
+    method, _, names = as_text(data).partition("\n")
     return deny_reason(names.split("\n"), method[:200])
 
 
 def _trace(data: bytes) -> None:
-    text = data.decode("utf-8", "replace")
+    text = as_text(data)
     with request_traces.within(text):
         assert request_traces.current() in {text, ""}
     request_traces.RequestTraces().remember("p1", {request_traces.TRACEPARENT: text})
@@ -164,9 +144,9 @@ _PUBLISH = csi_pb2.NodePublishVolumeRequest(
     volume_context={"csi.storage.k8s.io/pod.uid": _UID},
 )
 
-SNAPSHOT = _journeys(node_pb2.NodeSnapshot, snapshot_from_proto, snapshot_to_proto)
-INVENTORY = _journeys(inventory_pb2.NodeInventory, inventory_from_proto, inventory_to_proto)
-USAGE = _journeys(agent_pb2.NodeUsage, usage_from_proto, usage_to_proto)
+SNAPSHOT = _journeys(node_pb2.NodeSnapshot, snapshots.snapshot_from_proto, snapshots.snapshot_to_proto)
+INVENTORY = _journeys(inventory_pb2.NodeInventory, snapshots.inventory_from_proto, snapshots.inventory_to_proto)
+USAGE = _journeys(agent_pb2.NodeUsage, snapshots.usage_from_proto, snapshots.usage_to_proto)
 
 TARGETS: tuple[Target, ...] = (
     Target("bus message", _message, _SENT),
@@ -180,16 +160,20 @@ TARGETS: tuple[Target, ...] = (
     Target("times of a message", _times, [b"2026-01-01T00:00:00.123456789Z\n" + each for each in _SENT[:3]]),
     Target(
         "broker's answer",
-        _answer,
+        lambda data: answer_of(_SUBJECT, _msg(data, {})),
         [
             b'{"stream":"BOOK","seq":7}',
             b'{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 3"},"stream":"BOOK","seq":0}',
         ],
         (ApiError, TimeoutError),
     ),
-    Target("delivery", _delivery, [b"$JS.ACK.BOOK.c1.1.7.9.1767225600000000000.3", b"$JS.ACK.d.a.BOOK.c.1.7.9.1.3.x"]),
-    Target("gRPC snapshot", SNAPSHOT, [snapshot_to_proto(_INVENTORY.snapshot).SerializeToString()]),
-    Target("gRPC inventory", INVENTORY, [inventory_to_proto(_INVENTORY).SerializeToString()]),
+    Target(
+        "delivery",
+        of_text(delivery_of),
+        [b"$JS.ACK.BOOK.c1.1.7.9.1767225600000000000.3", b"$JS.ACK.d.a.BOOK.c.1.7.9.1.3.x"],
+    ),
+    Target("gRPC snapshot", SNAPSHOT, [snapshots.snapshot_to_proto(_INVENTORY.snapshot).SerializeToString()]),
+    Target("gRPC inventory", INVENTORY, [snapshots.inventory_to_proto(_INVENTORY).SerializeToString()]),
     Target("gRPC usage", USAGE, [_USED.SerializeToString()]),
     Target(
         "gRPC question",

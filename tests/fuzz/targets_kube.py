@@ -4,11 +4,12 @@ import asyncio
 import base64
 import json
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 from factories.cluster.admission import container, gpu, pod, review_of
 from fuzz.checking import Target
-from fuzz.memory_files import in_memory
+from fuzz.memory_files import as_text, of_file, of_text
 
 from sluice.contracts.admission.stored_request import decode_stored
 from sluice.contracts.bus.codec import NOT_READABLE
@@ -46,7 +47,7 @@ def _review(data: bytes) -> str:
 
 
 def _stored(data: bytes) -> str:
-    found = decode_stored(data.decode("utf-8", "replace"))
+    found = decode_stored(as_text(data))
     if isinstance(found, Refusal):
         assert len(found.value) <= 400, f"a value of {len(found.value)} characters goes on the bus"
         return found.sentence()
@@ -88,37 +89,18 @@ def _page(data: bytes) -> None:
             reflector._version_in(reflector.as_it_is(item))
 
 
-def _refusal(data: bytes) -> str:
-    return kube_client._message(data)
+def _kubeconfig(path: Path) -> None:
+    asyncio.run(credentials.load(path))
 
 
-def _kubeconfig(data: bytes) -> None:
-    with in_memory(data) as path:
-        asyncio.run(credentials.load(path))
+class _Identities(IdentityFile):
+    """Identities at a path of the test's."""
 
+    path = Path()
 
-# -- what is kept -------------------------------------------------------------------------------------------------
-
-
-def _identities(data: bytes) -> None:
-    with in_memory(data) as path:
-        _AtAPath(path.parent, _path=path).load()
-
-
-class _AtAPath(IdentityFile):
-    """Reads where a test says."""
-
-    def __init__(self, folder, *, _path):
-        super().__init__(folder)
-        self._at = _path
-
-    @property
-    def path(self):
-        return self._at
-
-
-def _certificates(data: bytes) -> None:
-    cert_sources._decoded(data.decode("utf-8", "replace"))
+    def __init__(self, path: Path) -> None:
+        super().__init__(path.parent)
+        self.path = path
 
 
 _POD = pod(
@@ -176,13 +158,18 @@ TARGETS: tuple[Target, ...] = (
         _page,
         [json.dumps({"metadata": {"resourceVersion": "7", "continue": "t"}, "items": [_ASKS, _NODE]}).encode()],
     ),
-    Target("API server's refusal", _refusal, [b'{"kind":"Status","message":"no","code":403}']),
-    Target("kubeconfig", _kubeconfig, [_KUBECONFIG], (ServiceError,), weight=0.1),
+    Target("API server's refusal", kube_client._message, [b'{"kind":"Status","message":"no","code":403}']),
+    Target("kubeconfig", of_file(_kubeconfig), [_KUBECONFIG], (ServiceError,), weight=0.1),
     Target(
         "identities",
-        _identities,
+        of_file(lambda path: _Identities(path).load()),
         [b'{"format":1,"identities":[{"pod":"research/a","uid":"x","asks":["1"]}]}'],
         (ServiceError,),
     ),
-    Target("kept certificates", _certificates, [b'{"generations":[]}'], (cert_sources.CertificateUnavailableError,)),
+    Target(
+        "kept certificates",
+        of_text(cert_sources._decoded),
+        [b'{"generations":[]}'],
+        (cert_sources.CertificateUnavailableError,),
+    ),
 )

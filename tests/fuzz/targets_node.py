@@ -7,24 +7,14 @@ import zlib
 from pathlib import Path
 
 from fuzz.checking import Target
-from fuzz.memory_files import in_memory
+from fuzz.memory_files import as_text, in_memory, of_file, of_text
 from message_examples import EXAMPLES
 
 from sluice.contracts.ids import HomeId, NodeName
 from sluice.contracts.messages import Grant
+from sluice_node_agent.core import journal_records as records
 from sluice_node_agent.core.events import FoundTicket
 from sluice_node_agent.core.instructions import MakeTicket
-from sluice_node_agent.core.journal_records import (
-    DeviceRecord,
-    ForgottenTombstone,
-    MpsLimits,
-    NodeRecord,
-    SharedDeviceRecord,
-    SliceRecord,
-    TicketRecord,
-    Tombstone,
-    WarmRecord,
-)
 from sluice_node_agent.core.quota import wire
 from sluice_node_agent.core.recovery.discovered import Discovered
 from sluice_node_agent.core.recovery.ticket_proofs import verify_ticket
@@ -41,32 +31,28 @@ from sluice_node_agent.shell.tickets.tickets import pack as pack_ticket
 from sluice_node_agent.shell.tickets.tickets import unpack
 from sluice_node_agent.simulated.hardware_file import HardwareFile, HardwareFileError
 
-_HOME = SharedDeviceRecord(
+_HOME = records.SharedDeviceRecord(
     home="h1", gpu="GPU-1", profile="3g.20gb", start=0, size=4, namespace="x", uid=7, phase="making", boot_id="b",
-    limits=MpsLimits(active_thread_percentage=30, memory_mib=4096),
+    limits=records.MpsLimits(active_thread_percentage=30, memory_mib=4096),
 )  # fmt: skip
 _BOOKING = next(each for each in EXAMPLES if isinstance(each, Grant)).booking
 _RECORDS = (
-    NodeRecord(node="n1", boot_id="b", generation_upto=1000),
-    SliceRecord(booking=_BOOKING, revision=1, phase="ready", devices=(), boot_id="b", ticket="t"),
-    Tombstone(allocation="a1", request="r", revision=2, cause="pod gone"),
+    records.NodeRecord(node="n1", boot_id="b", generation_upto=1000),
+    records.SliceRecord(booking=_BOOKING, revision=1, phase="ready", devices=(), boot_id="b", ticket="t"),
+    records.Tombstone(allocation="a1", request="r", revision=2, cause="pod gone"),
     _HOME,
-    WarmRecord(gpu="GPU-1", gi_id=3, profile="1g.5gb", start=0, size=1, boot_id="b"),
-    ForgottenTombstone(allocation="a1"),
+    records.WarmRecord(gpu="GPU-1", gi_id=3, profile="1g.5gb", start=0, size=1, boot_id="b"),
+    records.ForgottenTombstone(allocation="a1"),
 )
 
-_TICKET = TicketRecord(
+_TICKET = records.TicketRecord(
     booking=_BOOKING,
     revision=1,
     boot_id="b",
-    devices=tuple(DeviceRecord(step="made", gi_id=3, uuid="MIG-1") for _ in _BOOKING.devices),
+    devices=tuple(records.DeviceRecord(step="made", gi_id=3, uuid="MIG-1") for _ in _BOOKING.devices),
     counts=_BOOKING.devices,
 )
 _FLOOR = NodeState(boot_id="b")
-
-
-def _journal(data: bytes) -> None:
-    read_lines(data)
 
 
 def _records(data: bytes) -> None:
@@ -88,18 +74,9 @@ def _ticket(data: bytes) -> str:
 def _ticket_record(data: bytes) -> None:
     """As if another version had written it: the checksum is right, what is in the record is not."""
     record = unpack(b'{"record":%s,"checksum":"%08x"}' % (data, zlib.crc32(data)))
-    if isinstance(record, TicketRecord):
+    if isinstance(record, records.TicketRecord):
         verify_ticket(FoundTicket("t", record), NodeName("n1"), _FLOOR, Discovered())
         assert unpack(pack_ticket(MakeTicket(1, "t", record, ()))) == record, "it says something else once rewritten"
-
-
-def _note(data: bytes) -> None:
-    read_note(data, 7)
-
-
-def _hardware(data: bytes) -> None:
-    with in_memory(data) as path:
-        HardwareFile(path).read()
 
 
 def _home(data: bytes) -> None:
@@ -124,9 +101,9 @@ def _control_log(data: bytes) -> None:
 
 
 def _daemon_answer(data: bytes) -> str:
-    lines = answers_in(data.decode("utf-8", "replace"))
+    lines = answers_in(as_text(data))
     numbers_in(lines)
-    return limits_in(lines).mismatch(MpsLimits(active_thread_percentage=30, memory_mib=4096))
+    return limits_in(lines).mismatch(records.MpsLimits(active_thread_percentage=30, memory_mib=4096))
 
 
 def _process(data: bytes) -> None:
@@ -145,17 +122,9 @@ def _process(data: bytes) -> None:
 
 
 def _mounts(data: bytes) -> None:
-    file_system_of(Path("/run/sluice/pods"), data.decode("utf-8", "replace"))
+    file_system_of(Path("/run/sluice/pods"), as_text(data))
     with in_memory(data) as path:
         mounted_below(Path("/run/sluice"), path)
-
-
-def _version(data: bytes) -> None:
-    version_of(data.decode("utf-8", "replace"))
-
-
-def _packet(data: bytes) -> None:
-    wire.read(data)
 
 
 _JOURNAL_LINES = Lines()
@@ -195,12 +164,12 @@ _PACKETS = tuple(
 )
 
 TARGETS: tuple[Target, ...] = (
-    Target("journal", _journal, [_WHOLE_JOURNAL], (DamagedError,)),
+    Target("journal", read_lines, [_WHOLE_JOURNAL], (DamagedError,)),
     Target("journal's records", _records, [b"\n".join(pack(each) for each in _RECORDS)], (DamagedError,)),
     Target("ticket", _ticket, [pack_ticket(MakeTicket(1, "t", _TICKET, ()))]),
     Target("ticket's record", _ticket_record, [pack(_TICKET)]),
-    Target("journal's note", _note, [struct.pack("<QQ", 7, 100)]),
-    Target("simulated hardware", _hardware, [_HARDWARE], (HardwareFileError,)),
+    Target("journal's note", lambda data: read_note(data, 7), [struct.pack("<QQ", 7, 100)]),
+    Target("simulated hardware", of_file(lambda path: HardwareFile(path).read()), [_HARDWARE], (HardwareFileError,)),
     Target(
         "home of shares",
         _home,
@@ -217,6 +186,6 @@ TARGETS: tuple[Target, ...] = (
     ),
     Target("process", _process, [_PROC, _STAT, b"A=b\0C=d\0", b"nvidia-cuda-mps-control\0-d\0"], weight=0.3),
     Target("mounts", _mounts, [_MOUNTINFO], (OSError,)),
-    Target("time quota's packet", _packet, _PACKETS, (wire.WireError,)),
-    Target("driver's version", _version, [b"550.163.01", b"535.261"]),
+    Target("time quota's packet", wire.read, _PACKETS, (wire.WireError,)),
+    Target("driver's version", of_text(version_of), [b"550.163.01", b"535.261"]),
 )

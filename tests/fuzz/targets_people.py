@@ -1,15 +1,16 @@
 """What people write: manifests, annotations, amounts, and every file that is handed to a program."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
+import yaml
 from factories.scheduling.placement_files import GEOMETRIES, NODES, WHOLE
 from fuzz.checking import Target
-from fuzz.memory_files import in_memory
+from fuzz.memory_files import as_text, of_file, of_text
 
 from sluice.contracts.dra.reader import read_claim
 from sluice.contracts.fleet_file.fleet_spec import FleetSpecError, parse_fleet
-from sluice.contracts.ids import SourceName
 from sluice.contracts.kube.quantities import NotANumber, parse_decimal, parse_memory_mib, parse_quantity, parse_whole
 from sluice.contracts.manifests import ManifestLimits, read_manifests
 from sluice.contracts.pod_specs import read_containers, read_host_needs
@@ -19,7 +20,7 @@ from sluice.contracts.request_syntax import ContainerRequest, RequestLimits, par
 from sluice.contracts.toml_tables import TableError
 from sluice.mig.profile_name import ProfileName, ProfileNameError
 from sluice.runtime.settings import CommonSettings, SettingsError, load
-from sluice_allocator.hami_files import parse_device_config, parse_node_config
+from sluice_allocator.hami_files import HamiRules, parse_device_config, parse_node_config
 from sluice_allocator.offline.pod_requests import PolicyError, parse_policies
 from sluice_allocator.offline.workload import WorkloadError, read_workload
 from sluice_allocator.placement_file import PlacementFileError, parse_placement
@@ -30,75 +31,65 @@ _ROOT = Path(__file__).resolve().parents[2]
 _EXAMPLES = _ROOT / "examples"
 _MANIFESTS = [path.read_bytes() for path in sorted(_EXAMPLES.glob("*.yaml"))]
 _CLAIM_MANIFESTS = [path.read_bytes() for path in sorted((_ROOT / "tests" / "data" / "dra").glob("*.yaml"))]
-_MPS = {
-    "apiVersion": "resource.nvidia.com/v1beta1",
-    "kind": "GpuConfig",
-    "sharing": {
-        "strategy": "MPS",
-        "mpsConfig": {
-            "defaultActiveThreadPercentage": 50,
-            "defaultPinnedDeviceMemoryLimit": "10Gi",
-            "defaultPerDevicePinnedMemoryLimit": {"0": "1Gi"},
-            "multiUser": False,
-        },
-    },
-}
-_SLICE = {"apiVersion": "sluice.dev/v1", "kind": "SliceRequest", "memory": "8Gi", "mode": "mps", "priority": 3}
-_BY_CEL = [{"cel": {"expression": "device.attributes['gpu.nvidia.com'].profile in ['1g.5gb', '2g.10gb']"}}]
-_CLAIMS = (
-    {
-        "devices": {
-            "requests": [
-                {"name": "a", "exactly": {"deviceClassName": "mig.nvidia.com", "selectors": _BY_CEL, "count": 2}},
-                {
-                    "name": "b",
-                    "firstAvailable": [
-                        {"name": "x", "deviceClassName": "gpu.nvidia.com", "capacity": {"requests": {"memory": "1Gi"}}},
-                        {"name": "y", "deviceClassName": "mig.nvidia.com", "selectors": _BY_CEL, "tolerations": []},
-                    ],
-                },
-            ],
-            "constraints": [{"requests": ["a"], "matchAttribute": "gpu.nvidia.com/parentUUID"}],
-            "config": [{"requests": ["b/x"], "opaque": {"driver": "gpu.nvidia.com", "parameters": _MPS}}],
-        },
-        "classes": {"gpu.nvidia.com": {"selectors": [{"cel": {"expression": "false"}}], "config": []}},
-    },
-    {
-        "devices": {
-            "requests": [{"name": "a", "exactly": {"deviceClassName": "sluice.dev", "allocationMode": "ExactCount"}}],
-            "config": [{"opaque": {"driver": "gpu.sluice.dev", "parameters": _SLICE}}],
-        },
-        "classes": {"sluice.dev": {"config": [{"opaque": {"driver": "gpu.sluice.dev", "parameters": _SLICE}}]}},
-    },
+_CLAIMS = tuple(
+    yaml.safe_load_all("""
+devices:
+  requests:
+  - name: a
+    exactly:
+      deviceClassName: mig.nvidia.com
+      selectors: &cel [{cel: {expression: "device.attributes['gpu.nvidia.com'].profile in ['1g.5gb', '2g.10gb']"}}]
+      count: 2
+  - name: b
+    firstAvailable:
+    - {name: x, deviceClassName: gpu.nvidia.com, capacity: {requests: {memory: 1Gi}}}
+    - {name: y, deviceClassName: mig.nvidia.com, selectors: *cel, tolerations: []}
+  constraints: [{requests: [a], matchAttribute: gpu.nvidia.com/parentUUID}]
+  config:
+  - requests: [b/x]
+    opaque:
+      driver: gpu.nvidia.com
+      parameters:
+        apiVersion: resource.nvidia.com/v1beta1
+        kind: GpuConfig
+        sharing:
+          strategy: MPS
+          mpsConfig:
+            defaultActiveThreadPercentage: 50
+            defaultPinnedDeviceMemoryLimit: 10Gi
+            defaultPerDevicePinnedMemoryLimit: {"0": 1Gi}
+            multiUser: false
+classes: {gpu.nvidia.com: {selectors: [{cel: {expression: "false"}}], config: []}}
+---
+devices:
+  requests: [{name: a, exactly: {deviceClassName: sluice.dev, allocationMode: ExactCount}}]
+  config:
+  - opaque: &slice
+      driver: gpu.sluice.dev
+      parameters: {apiVersion: sluice.dev/v1, kind: SliceRequest, memory: 8Gi, mode: mps, priority: 3}
+classes: {sluice.dev: {config: [{opaque: *slice}]}}
+""")
 )
-_POD = {
-    "apiVersion": "v1",
-    "kind": "Pod",
-    "metadata": {"name": "a", "namespace": "research", "annotations": {"sluice.dev/profile": "1g.5gb"}},
-    "spec": {
-        "containers": [
-            {
-                "name": "main",
-                "securityContext": {"runAsUser": 1000},
-                "resources": {"limits": {"nvidia.com/gpu": "1", "cpu": "500m", "memory": "1Gi", "example.com/nic": 1}},
-            }
-        ],
-        "initContainers": [{"name": "first", "restartPolicy": "Always", "resources": {"requests": {"cpu": 1}}}],
-        "overhead": {"cpu": "1m"},
-        "nodeSelector": {"zone": "a"},
-        "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 3}],
-        "affinity": {
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {
-                    "nodeSelectorTerms": [
-                        {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a", "b"]}]},
-                        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["gpu-1"]}]},
-                    ]
-                }
-            }
-        },
-    },
-}
+_POD = yaml.safe_load("""
+apiVersion: v1
+kind: Pod
+metadata: {name: a, namespace: research, annotations: {sluice.dev/profile: 1g.5gb}}
+spec:
+  containers:
+  - name: main
+    securityContext: {runAsUser: 1000}
+    resources: {limits: {nvidia.com/gpu: "1", cpu: 500m, memory: 1Gi, example.com/nic: 1}}
+  initContainers: [{name: first, restartPolicy: Always, resources: {requests: {cpu: 1}}}]
+  overhead: {cpu: 1m}
+  nodeSelector: {zone: a}
+  tolerations: [{key: k, operator: Exists, effect: NoSchedule, tolerationSeconds: 3}]
+  affinity:
+    nodeAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+        nodeSelectorTerms:
+        - matchExpressions: [{key: zone, operator: In, values: [a, b]}]
+        - matchFields: [{key: metadata.name, operator: In, values: [gpu-1]}]
+""")
 _ASKS = [
     {"sluice.dev/profile": "3g.20gb", "sluice.dev/gpus": "2", "sluice.dev/priority": "-5"},
     {"sluice.dev/mode": "mps,exclusive", "sluice.dev/memory": "8Gi", "main.sluice.dev/gpu-model": "A100,A30"},
@@ -116,19 +107,8 @@ _VALUE_MAX = 400
 """Characters of a value that is quoted."""
 
 
-def _text(data: bytes) -> str:
-    """As the reader of the file passes it on: anything but UTF-8 is refused before."""
-    return data.decode("utf-8", "replace")
-
-
-def _manifest(data: bytes) -> str:
-    found = read_manifests("f.yaml", _text(data), limits=ManifestLimits(), asks=_LIMITS)
-    refusals = [found] if isinstance(found, Refusal) else [each.refusal for each in found if each.refusal is not None]
-    return max((_said(each) for each in refusals), key=len, default="")
-
-
-def _manifest_of_claims(data: bytes) -> str:
-    found = read_manifests("f.yaml", _text(data), limits=ManifestLimits(), asks=_LIMITS, by_claims=True)
+def _manifest(text: str, **how: bool) -> str:
+    found = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=_LIMITS, **how)
     refusals = [found] if isinstance(found, Refusal) else [each.refusal for each in found if each.refusal is not None]
     return max((_said(each) for each in refusals), key=len, default="")
 
@@ -175,43 +155,26 @@ def _spec(data: bytes) -> str:
 
 
 def _amount(data: bytes) -> str:
-    text = _text(data)
+    text = as_text(data)
     found = [parse_whole(text), parse_decimal(text, 2), parse_quantity(text), parse_memory_mib(text)]
     return max((each.why for each in found if isinstance(each, NotANumber)), key=len, default="")
 
 
 def _profile(data: bytes) -> None:
-    found = ProfileName.parse(_text(data))
+    found = ProfileName.parse(as_text(data))
     assert ProfileName.parse(str(found)) == found, f"its own name, {found}, is another profile's"
 
 
-def _fleet(data: bytes) -> None:
-    parse_fleet(_text(data), origin="fleet.toml")
+def _hami(text: str, parse: Callable[..., HamiRules]) -> str:
+    return max(parse(text, origin="hami.yaml").warnings, key=len, default="")
 
 
-def _limits_file(data: bytes) -> None:
-    read_limits(_text(data), origin="limits.toml", source=SourceName("folder"))
-
-
-def _placement(data: bytes) -> None:
-    parse_placement(_text(data), origin="places.toml")
-
-
-def _hami_devices(data: bytes) -> str:
-    return max(parse_device_config(_text(data), origin="device-config.yaml").warnings, key=len, default="")
-
-
-def _hami_nodes(data: bytes) -> str:
-    return max(parse_node_config(_text(data), origin="config.json").warnings, key=len, default="")
-
-
-def _settings_file(data: bytes) -> None:
-    with in_memory(data) as path:
-        load(CommonSettings, service="allocator", config=path, environ={})
+def _settings_file(path: Path) -> None:
+    load(CommonSettings, service="allocator", config=path, environ={})
 
 
 def _environment(data: bytes) -> None:
-    pairs = (line.partition("=") for line in _text(data).split("\n"))
+    pairs = (line.partition("=") for line in as_text(data).split("\n"))
     load(CommonSettings, service="allocator", environ={name: value for name, _, value in pairs})
 
 
@@ -221,11 +184,7 @@ def _workload(data: bytes) -> None:
 
 
 def _benchmark(data: bytes) -> None:
-    replayed("run", _text(data).splitlines(), speed=1.0, requests=1_000)
-
-
-def _policies(data: bytes) -> None:
-    parse_policies(_text(data))
+    replayed("run", as_text(data).splitlines(), speed=1.0, requests=1_000)
 
 
 _FILES = [(_EXAMPLES / name).read_bytes() for name in ("fleet.toml", "limits.toml")]
@@ -281,19 +240,25 @@ def _question_to_the_page(data: bytes) -> str:
 
 
 TARGETS: tuple[Target, ...] = (
-    Target("manifest", _manifest, [*_MANIFESTS, json.dumps(_POD).encode()]),
-    Target("manifest of claims", _manifest_of_claims, _CLAIM_MANIFESTS, weight=0.2),
+    Target("manifest", of_text(_manifest), [*_MANIFESTS, json.dumps(_POD).encode()]),
+    Target("manifest of claims", of_text(_manifest, by_claims=True), _CLAIM_MANIFESTS, weight=0.2),
     Target("claim", _claim, [json.dumps(each).encode() for each in _CLAIMS], weight=0.5),
     Target("annotations", _ask, [json.dumps(each).encode() for each in (*_ASKS, {"resources": _RESOURCES})]),
     Target("pod's spec", _spec, [json.dumps(_POD["spec"]).encode()]),
     Target("amount", _amount, [b"8Gi", b"1500m", b"-3", b"0.25", b"1e3", b"8000", b"1.5Ti"]),
     Target("profile's name", _profile, [b"1g.5gb", b"3g.20gb", b"1g.5gb+me", b"1c.3g.20gb"], (ProfileNameError,)),
-    Target("fleet file", _fleet, [_FILES[0], _FLEET], (FleetSpecError,)),
-    Target("limits file", _limits_file, [_FILES[1], _LIMITS_FILE], (TableError,)),
-    Target("placement file", _placement, [WHOLE.encode()], (PlacementFileError,)),
-    Target("HAMi's devices", _hami_devices, [GEOMETRIES.encode()], (PlacementFileError,), weight=0.2),
-    Target("HAMi's nodes", _hami_nodes, [NODES.encode()], (PlacementFileError,)),
-    Target("settings file", _settings_file, [_SETTINGS], (SettingsError,)),
+    Target("fleet file", of_text(parse_fleet, origin="fleet.toml"), [_FILES[0], _FLEET], (FleetSpecError,)),
+    Target("limits file", of_text(read_limits, origin="l.toml", source="f"), [_FILES[1], _LIMITS_FILE], (TableError,)),
+    Target("placement file", of_text(parse_placement, origin="places.toml"), [WHOLE.encode()], (PlacementFileError,)),
+    Target(
+        "HAMi's devices",
+        of_text(_hami, parse=parse_device_config),
+        [GEOMETRIES.encode()],
+        (PlacementFileError,),
+        weight=0.2,
+    ),
+    Target("HAMi's nodes", of_text(_hami, parse=parse_node_config), [NODES.encode()], (PlacementFileError,)),
+    Target("settings file", of_file(_settings_file), [_SETTINGS], (SettingsError,)),
     Target(
         "environment",
         _environment,
@@ -307,5 +272,5 @@ TARGETS: tuple[Target, ...] = (
         _question_to_the_page,
         [b"GET /api/map localhost:8617", b"GET / [::1]:8617", b"HEAD /healthz gpus.example", b"POST / 127.0.0.1"],
     ),
-    Target("policies", _policies, [b"binpack", b"node=spread,gpu=numa,binpack"], (PolicyError,)),
+    Target("policies", of_text(parse_policies), [b"binpack", b"node=spread,gpu=numa,binpack"], (PolicyError,)),
 )

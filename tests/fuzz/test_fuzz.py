@@ -21,7 +21,7 @@ def test_no_input_stops_a_reader(name):
 @pytest.mark.parametrize("kept", KEPT, ids=lambda kept: kept.loses)
 def test_what_once_stopped_a_reader_does_not_again(kept):
     """Inputs that were found by fuzzing, by what a user lost."""
-    assert play(TARGETS[kept.target], kept.data()) == ""
+    assert play(TARGETS[kept.target], kept.data) == ""
 
 
 @pytest.mark.parametrize(

@@ -13,19 +13,43 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
+from deploy_check import KUBERNETES
+
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """One control. `name` is its name in the table."""
+    """One control: `shows` raises where its attack succeeds, as it does in the world `without` it."""
 
-    name: str
     shows: Callable[[], None]
     without: Callable[[], AbstractContextManager[Any]]
 
 
-def patched(target: str, value: Any) -> Callable[[], AbstractContextManager[Any]]:
-    """The world in which one function, or one value, is another."""
-    return lambda: patch(target, value)
+CONTROLS: dict[str, Control] = {}
+"""By their names in the table."""
+
+
+def control(name: str, removed: str, instead: Any) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Says of a function that it shows this control; the world without it has `instead` in the place of `removed`."""
+
+    def of(shows: Callable[[], None]) -> Callable[[], None]:
+        CONTROLS[name] = Control(shows, lambda: patch(removed, instead))
+        return shows
+
+    return of
+
+
+def finds_nothing(*_: Any, **__: Any) -> tuple[()]:
+    """In the place of a check that lists problems."""
+    return ()
+
+
+def shipped(name: str) -> str:
+    return (KUBERNETES / "base" / name).read_text()
+
+
+def changed(old: str, new: str) -> Callable[[str], str]:
+    """In the place of `shipped`."""
+    return lambda name: shipped(name).replace(old, new)
 
 
 @contextlib.contextmanager

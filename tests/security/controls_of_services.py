@@ -9,7 +9,7 @@ import yaml
 from deploy_check import KUBERNETES
 from factories.broker.stream_model import matches
 from message_examples import EXAMPLES
-from security.controls import Control, patched, refused
+from security.controls import changed, control, refused, shipped
 
 from sluice.contracts.bus.codec import SCHEMA, Undecodable, decode, encode
 from sluice.contracts.bus.events import Stream
@@ -33,8 +33,14 @@ from sluice_node_agent.shell.journal.lines import DamagedError, Lines, read_line
 from sluice_pod_watcher.core.bus_access import Namespaces, TokenOwner, rights_on_bus
 
 NODE = NodeName("gpu-1")
+_EVERYBODY = dict.fromkeys(ALLOWED_CALLERS, frozenset(Caller))
 
 
+@control(
+    "an agent writes only about its own node",
+    "sluice.contracts.bus.nats_permissions._agents",
+    lambda *_: ["sluice.>", "$JS.>"],
+)
 def _agents_rights() -> None:
     allowed = permissions_of(Role.NODE_AGENT, NODE).publish
     for subject in (
@@ -47,6 +53,11 @@ def _agents_rights() -> None:
     assert any(matches(each, "sluice.slice.gpu-1.a1") for each in allowed), "and its own it may not"
 
 
+@control(
+    "a token logs in only its pod's user, on its node",
+    f"{__name__}.rights_on_bus",
+    lambda _owner, asked, _where: permissions_of(Role.NODE_AGENT, NodeName(asked.removeprefix("node-agent."))),
+)
 def _stolen_token() -> None:
     owner = TokenOwner(user="system:serviceaccount:sluice-nodes:sluice-node-agent", pod="agent", node="gpu-1")
     assert rights_on_bus(owner, "node-agent.gpu-1", Namespaces()) == permissions_of(Role.NODE_AGENT, NODE)
@@ -54,6 +65,7 @@ def _stolen_token() -> None:
         assert isinstance(rights_on_bus(owner, user, Namespaces()), str), f"a token of gpu-1 logs in as {user}"
 
 
+@control("what one agent stores is bounded", f"{__name__}.of_any_agent", lambda: _agent().publish)
 def _flood() -> None:
     kept = {each.stream: each.config(first_sequence=1, replicas=1) for each in STREAMS}
     state, history = kept[Stream.STATE], kept[Stream.HISTORY]
@@ -62,15 +74,22 @@ def _flood() -> None:
     assert not any(each.startswith("hist.") for each in of_any_agent()), "an agent pushes out everybody's history"
 
 
+@control("log lines have a size and a rate", f"{__name__}.bound_values", lambda _logger, _method, event: event)
 def _long_line() -> None:
     line = bound_values(None, "", {"event": "x", "why": "y" * 100_000})
     assert len(line["why"]) < 10_000, "one message makes a line as long in every reader"
 
 
+@control("metrics too", f"{__name__}.is_own_name", lambda *_: True)
 def _metrics_of_another_site() -> None:
     assert not is_own_name("evil.example:9430", "gpu-1"), "a site reads metrics by DNS rebinding"
 
 
+@control(
+    "no reply to an agent passes for another's message",
+    f"{__name__}._agent",
+    lambda: replace(permissions_of(Role.NODE_AGENT, NODE), account="SLUICE"),
+)
 def _agents_account() -> None:
     text = "\n".join(authorization([CertifiedUser(permissions_of(Role.ALLOCATOR), "a"), CertifiedUser(_agent(), "b")]))
     shared, _, own = text.partition(f"  {AGENTS_ACCOUNT} {{")
@@ -84,6 +103,7 @@ def _agent() -> Permissions:
     return permissions_of(Role.NODE_AGENT, NODE)
 
 
+@control("messages match their subjects", "sluice.runtime.nats.wire_format.schema_violation", lambda *_: "")
 def _another_nodes_word() -> None:
     word = next(each for each in EXAMPLES if isinstance(each, SliceReady))
     sent = Envelope(id="i", operation="o", request="r", schema=SCHEMA, time="t", message=word)
@@ -91,11 +111,13 @@ def _another_nodes_word() -> None:
     assert found.message is None, "a word about one slice was read as a word about another"
 
 
+@control("no plain text over a network", "sluice.runtime.grpc.transport.is_loopback", lambda _: True)
 def _plain_text() -> None:
     with refused(transport.PlainTextError, "plain text over a network"):
         transport._speaks_tls("192.0.2.1:9410", LOOPBACK)
 
 
+@control("callers have rights", "sluice.contracts.rpc_permissions.ALLOWED_CALLERS", _EVERYBODY)
 def _caller() -> None:
     for method, who in (
         ("/sluice.v1.AgentService/GetInventory", "gpu-2.node.sluice.internal"),
@@ -106,6 +128,7 @@ def _caller() -> None:
         assert deny_reason([who], method), f"{who} may call {method}"
 
 
+@control("messages have a size", "sluice.contracts.bus.codec.MESSAGE_BYTES_MAX", 10**9)
 def _large_message() -> None:
     envelope = Envelope(id="i", operation="o", request="r", schema=SCHEMA, time="t" * 2_000_000, message=EXAMPLES[0])
     assert isinstance(decode(_bytes_of(envelope)), Undecodable), "a message was parsed that no broker of ours takes"
@@ -116,6 +139,7 @@ def _bytes_of(envelope: Envelope) -> bytes:
     return msgspec.json.encode(envelope)
 
 
+@control("no secret in any output", "sluice.runtime.settings.holds_credentials", lambda _: False)
 def _secret_in_an_address() -> None:
     try:
         load(CommonSettings, service="allocator", environ={"SLUICE_NATS_URL": "nats://me:hunter2@192.0.2.1:4222"})
@@ -125,12 +149,14 @@ def _secret_in_an_address() -> None:
         raise AssertionError("an address with a password in it was taken, and is shown everywhere")
 
 
+@control("a damaged journal is not trusted", "sluice_node_agent.shell.journal.lines.zlib.crc32", lambda *_: 7)
 def _flipped_bit() -> None:
     written = Lines().next(b'{"type":"tombstone","allocation":"a1","request":"r","revision":2,"cause":"c"}')
     with refused(DamagedError, "a journal with a flipped bit"):
         read_lines(written.replace(b'"revision":2', b'"revision":3'))
 
 
+@control("known container escapes are reported", "sluice_node_agent.preflight.environment.TOOLKIT_FLOORS", ())
 def _toolkit() -> None:
     floors = environment.TOOLKIT_FLOORS
     assert any(version_of("1.17.7") < version_of(floor) and level == "problem" for floor, _, level in floors), (
@@ -141,20 +167,14 @@ def _toolkit() -> None:
 # -- as it is shipped ---------------------------------------------------------------------------------------------
 
 
-def _shipped(name: str) -> str:
-    return (KUBERNETES / "base" / name).read_text()
-
-
-def _changed(old: str, new: str):
-    def read(name: str) -> str:
-        return (KUBERNETES / "base" / name).read_text().replace(old, new)
-
-    return patched("security.controls_of_services._shipped", read)
-
-
+@control(
+    "services have no privileges",
+    f"{__name__}.shipped",
+    changed("readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false"),
+)
 def _least_privilege() -> None:
     for name in ("services/allocator.yaml", "services/inventory.yaml", "services/pod-watcher.yaml"):
-        for document in yaml.safe_load_all(_shipped(name)):
+        for document in yaml.safe_load_all(shipped(name)):
             for container in (
                 document["spec"]["template"]["spec"]["containers"] if document["kind"] == "Deployment" else ()
             ):
@@ -163,20 +183,25 @@ def _least_privilege() -> None:
                 assert security["capabilities"] == {"drop": ["ALL"]}, f"{name}: it has capabilities"
 
 
+@control("accounts have no wildcards", f"{__name__}.shipped", changed("verbs:\n", "verbs:\n  - '*'\n"))
 def _no_wildcards() -> None:
-    rules = [rule for each in yaml.safe_load_all(_shipped("rbac.yaml")) for rule in each.get("rules", ())]
+    rules = [rule for each in yaml.safe_load_all(shipped("rbac.yaml")) for rule in each.get("rules", ())]
     assert rules
     for rule in rules:
         assert "*" not in [*rule["verbs"], *rule["resources"], *rule["apiGroups"]], f"everything: {rule}"
         assert not ("secrets" in rule["resources"] and "list" in rule["verbs"]), "all secrets can be read"
 
 
+@control(
+    "the network is closed", f"{__name__}.shipped", changed("podSelector: {}", "podSelector: {matchLabels: {a: b}}")
+)
 def _closed_network() -> None:
-    policies = [each for each in yaml.safe_load_all(_shipped("network-policies.yaml")) if each]
+    policies = [each for each in yaml.safe_load_all(shipped("network-policies.yaml")) if each]
     closed = {each["metadata"]["namespace"] for each in policies if each["spec"]["podSelector"] == {}}
     assert closed == {"sluice-system", "sluice-nodes"}, "any pod of the cluster may connect"
 
 
+@control("packages are pinned", f"{__name__}._lock", lambda path: path.read_text().replace("--hash=sha256:", "# "))
 def _pins() -> None:
     for path in sorted((KUBERNETES.parents[1] / "requirements").glob("*.txt")):
         blocks = [block for block in _lock(path).split("\n") if block and not block.startswith((" ", "#"))]
@@ -189,94 +214,9 @@ def _lock(path: Path) -> str:
     return path.read_text()
 
 
+@control("the page answers its own site only", "sluice_console.core.web.request_check.is_address", lambda _: True)
 def _another_site() -> None:
     """A page of somebody else, under a name that was made to point here, asks for the map."""
     asked = denied(method="GET", path="/api/map", headers={"host": "evil.example"}, hosts=(), is_data=True)
     assert asked is not None, "a name that points here reads the map"
     assert denied(method="POST", path="/", headers={"host": "localhost"}, hosts=(), is_data=False) is not None
-
-
-_EVERYBODY = dict.fromkeys(ALLOWED_CALLERS, frozenset(Caller))
-
-CONTROLS = (
-    Control(
-        "an agent writes only about its own node",
-        _agents_rights,
-        patched("sluice.contracts.bus.nats_permissions._agents", lambda *_: ["sluice.>", "$JS.>"]),
-    ),
-    Control(
-        "no reply to an agent passes for another's message",
-        _agents_account,
-        patched(
-            "security.controls_of_services._agent",
-            lambda: replace(permissions_of(Role.NODE_AGENT, NODE), account="SLUICE"),
-        ),
-    ),
-    Control(
-        "messages match their subjects",
-        _another_nodes_word,
-        patched("sluice.runtime.nats.wire_format.schema_violation", lambda *_: ""),
-    ),
-    Control(
-        "no plain text over a network",
-        _plain_text,
-        patched("sluice.runtime.grpc.transport.is_loopback", lambda _: True),
-    ),
-    Control("callers have rights", _caller, patched("sluice.contracts.rpc_permissions.ALLOWED_CALLERS", _EVERYBODY)),
-    Control(
-        "the page answers its own site only",
-        _another_site,
-        patched("sluice_console.core.web.request_check.is_address", lambda _: True),
-    ),
-    Control(
-        "metrics too", _metrics_of_another_site, patched("security.controls_of_services.is_own_name", lambda *_: True)
-    ),
-    Control(
-        "a token logs in only its pod's user, on its node",
-        _stolen_token,
-        patched(
-            "security.controls_of_services.rights_on_bus",
-            lambda _owner, asked, _where: permissions_of(Role.NODE_AGENT, NodeName(asked.removeprefix("node-agent."))),
-        ),
-    ),
-    Control(
-        "what one agent stores is bounded",
-        _flood,
-        patched("security.controls_of_services.of_any_agent", lambda: _agent().publish),
-    ),
-    Control(
-        "log lines have a size and a rate",
-        _long_line,
-        patched("security.controls_of_services.bound_values", lambda _logger, _method, event: event),
-    ),
-    Control("messages have a size", _large_message, patched("sluice.contracts.bus.codec.MESSAGE_BYTES_MAX", 10**9)),
-    Control(
-        "no secret in any output",
-        _secret_in_an_address,
-        patched("sluice.runtime.settings.holds_credentials", lambda _: False),
-    ),
-    Control(
-        "a damaged journal is not trusted",
-        _flipped_bit,
-        patched("sluice_node_agent.shell.journal.lines.zlib.crc32", lambda *_: 7),
-    ),
-    Control(
-        "known container escapes are reported",
-        _toolkit,
-        patched("sluice_node_agent.preflight.environment.TOOLKIT_FLOORS", ()),
-    ),
-    Control(
-        "services have no privileges",
-        _least_privilege,
-        _changed("readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false"),
-    ),
-    Control("accounts have no wildcards", _no_wildcards, _changed("verbs:\n", "verbs:\n  - '*'\n")),
-    Control(
-        "the network is closed", _closed_network, _changed("podSelector: {}", "podSelector: {matchLabels: {a: b}}")
-    ),
-    Control(
-        "packages are pinned",
-        _pins,
-        patched("security.controls_of_services._lock", lambda path: path.read_text().replace("--hash=sha256:", "# ")),
-    ),
-)

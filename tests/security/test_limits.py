@@ -205,14 +205,19 @@ def test_a_journal_that_fills_the_disk_is_set_aside_and_not_read(tmp_path, monke
     assert (tmp_path / "journal.distrusted").stat().st_size == 5000
 
 
+def daemon(folder: Path, script: str) -> MpsControl:
+    """A daemon whose control program is this script."""
+    control = folder / "control"
+    control.write_text(f"#!/bin/sh\n{script}\n")
+    control.chmod(0o700)
+    return MpsControl(HomeDirectory(folder, HomeId("h1")), control, Processes(), {"PATH": "/usr/bin:/bin"})
+
+
 @pytest.mark.parametrize("endless", ["yes 12345", "while :; do echo 7; done", "head -c 200000 /dev/zero | tr '\\0' 1"])
 def test_a_daemon_that_answers_without_end_fills_no_disk(tmp_path: Path, monkeypatch, endless):
     """It is ended, its children lose their reader, and its output counts for nothing."""
     monkeypatch.setattr(mps_control, "ANSWER_MAX_BYTES", 100_000)
-    control = tmp_path / "control"
-    control.write_text(f"#!/bin/sh\n{endless}\n")
-    control.chmod(0o700)
-    asked = MpsControl(HomeDirectory(tmp_path, HomeId("h1")), control, Processes(), {"PATH": "/usr/bin:/bin"})
+    asked = daemon(tmp_path, endless)
     with pytest.raises(MpsError, match="answered with more than 100000 bytes"):
         asked.servers(BOUND_S)
     assert [path.name for path in tmp_path.iterdir()] == ["control"]
@@ -220,12 +225,7 @@ def test_a_daemon_that_answers_without_end_fills_no_disk(tmp_path: Path, monkeyp
 
 def test_what_a_daemons_program_leaves_behind_delays_nothing(tmp_path: Path):
     """A child that holds the output open is not waited for: the answer is complete."""
-    control = tmp_path / "control"
-    control.write_text(
-        "#!/bin/sh\ncat >/dev/null\nsleep 600 &\necho $! >left\necho 17\n".replace(">left", f">{tmp_path / 'left'}")
-    )
-    control.chmod(0o700)
-    asked = MpsControl(HomeDirectory(tmp_path, HomeId("h1")), control, Processes(), {"PATH": "/usr/bin:/bin"})
+    asked = daemon(tmp_path, f"cat >/dev/null\nsleep 600 &\necho $! >{tmp_path / 'left'}\necho 17")
     try:
         assert asked.servers(BOUND_S) == (17,)
     finally:

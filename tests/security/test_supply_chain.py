@@ -25,26 +25,19 @@ def test_every_package_has_one_version_and_known_files(path):
     assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", block) for block in blocks)
 
 
-def test_a_bill_of_what_is_pinned_is_fine():
-    """Names are compared as indexes do; packages beside the pins (pip) do not matter."""
-    assert sbom_check.problems(bill(aiohttp="3.1", Ruamel_YAML="0.18", pip="1"), PINS, HERE) == []
-
-
-def test_a_bill_that_leaves_a_package_out_is_none():
-    """A search for a faulty package would miss it."""
-    wrong = sbom_check.problems(bill(aiohttp="3.1"), PINS, HERE)
-    assert wrong == ["ruamel-yaml 0.18 is pinned and installed, and not listed"]
-
-
-def test_a_bill_of_another_version_is_none():
-    """The fault may be in the one and not in the other."""
-    wrong = sbom_check.problems(bill(aiohttp="3.2", Ruamel_YAML="0.18"), PINS, HERE)
-    assert wrong == ["aiohttp is pinned as 3.1 and listed as 3.2"]
-
-
-def test_something_else_is_no_bill():
-    """An error page, for instance."""
-    assert sbom_check.problems({}, PINS, HERE) == ["it is no CycloneDX"]
+@pytest.mark.parametrize(
+    ("listed", "wrong"),
+    [
+        (bill(aiohttp="3.1", Ruamel_YAML="0.18", pip="1"), []),
+        (bill(aiohttp="3.1"), ["ruamel-yaml 0.18 is pinned and installed, and not listed"]),
+        (bill(aiohttp="3.2", Ruamel_YAML="0.18"), ["aiohttp is pinned as 3.1 and listed as 3.2"]),
+        ({}, ["it is no CycloneDX"]),
+    ],
+    ids=["what is pinned, and more", "a package left out", "another version", "an error page, for instance"],
+)
+def test_a_bill_lists_what_is_pinned_in_its_version(listed, wrong):
+    """A search for a faulty package would miss it; names are compared as indexes do."""
+    assert sbom_check.problems(listed, PINS, HERE) == wrong
 
 
 def test_tools_that_look_at_packages_are_not_among_them():

@@ -2,14 +2,17 @@
 
 import copy
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
+from sluice.contracts.bus import subjects
 from sluice.contracts.bus.codec import schema_violation
 from sluice.contracts.bus.subjects import Address
-from sluice.contracts.messages import AnyMessage
+from sluice.contracts.ids import RequestId, RunId, SourceName
+from sluice.contracts.messages import AnyMessage, EvictionOrdered, Pending, RequestWithdrawn, SourceSynced
+from sluice.contracts.reasons import ReasonCount, WaitReason
 
 VALUES = (-1, 0, 1, 10**6, 2**31, 2**62, "", "a b", "../x", "\U0001f4a5", "x" * 3000, [], {}, None, True, 1e300)
 """Put in every place that takes them."""
@@ -58,3 +61,17 @@ def _twice(whole: Any, path: tuple[Any, ...]) -> Iterator[Any]:
         there = there[step]
     if isinstance(there, list | tuple) and there:
         yield [*there, *there]
+
+
+def words_about(bus: Mapping[str, AnyMessage], uid: RequestId, source: str) -> list[tuple[Address, AnyMessage]]:
+    """A sensible word at each kind of subject that every pod-watcher reads, about a pod with a slice."""
+    request, binding, ours = subjects.request(uid), subjects.binding(uid), SourceName(source)
+    reason = ReasonCount(reason=WaitReason.NO_NODES, count=1, of="nodes", known_as="X")
+    return [
+        (request, bus[request.subject]),
+        (request, RequestWithdrawn(revision=2, source=ours, cause="pod gone")),
+        (binding, bus[binding.subject]),
+        (subjects.waiting(uid), Pending(request=uid, request_revision=1, message="none", reasons=(reason,))),
+        (subjects.eviction(uid), EvictionOrdered(request=uid, cause="drain")),
+        (subjects.source(ours), SourceSynced(source=ours, run=RunId("w0"), epoch=1, count=1)),
+    ]

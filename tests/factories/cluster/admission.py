@@ -16,11 +16,8 @@ from sluice_pod_watcher.admission import (
 )
 
 Json = dict[str, Any]
-TOKEN_MOUNT = {
-    "name": "kube-api-access",
-    "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount",
-    "readOnly": True,
-}
+_TOKENS = "/var/run/secrets/kubernetes.io/serviceaccount"
+TOKEN_MOUNT = {"name": "kube-api-access", "mountPath": _TOKENS, "readOnly": True}
 
 
 def container(name: str = "main", **fields: Any) -> Json:
@@ -88,6 +85,13 @@ def taken(made: Json, config: AdmissionConfig | None = None, **request: Any) -> 
     return patched(made, sent_patch(response))
 
 
+def why_denied(made: Json, config: AdmissionConfig | None = None) -> str:
+    """The sentence for the owner of a pod that must not be let in."""
+    response = answer(made, config)
+    assert not response.allowed
+    return response.message
+
+
 def sent_patch(response: AdmissionResponse) -> list[Json]:
     """The patch as it is in the answer on the wire."""
     sent = json.loads(json.dumps(response.as_review()))["response"]
@@ -125,10 +129,17 @@ def patched(document: Json, patch: list[Json]) -> Json:
     return result
 
 
+def containers_of(made: Json) -> list[Json]:
+    return [*made["spec"]["containers"], *made["spec"].get("initContainers", [])]
+
+
+def container_of(made: Json, name: str) -> Json:
+    return next(each for each in containers_of(made) if each["name"] == name)
+
+
 def env_of(made: Json, name: str) -> dict[str, str]:
     """The environment of a container: literal values, and field paths of what is read from fields."""
-    listed = [*made["spec"]["containers"], *made["spec"].get("initContainers", [])]
-    entries = next(each for each in listed if each["name"] == name).get("env", [])
+    entries = container_of(made, name).get("env", [])
     found = {each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"] for each in entries}
     assert len(found) == len(entries), f"a variable is set twice: {entries}"
     return found

@@ -33,6 +33,7 @@ JOBS = [
     {"name": "workers", "replicas": 2, "template": {"spec": T | {"parallelism": 2}}},
 ]
 LEADER = {"size": 3, "leaderTemplate": TEMPLATE, "workerTemplate": TEMPLATE}
+LEADERS = {"replicas": 2, "leaderWorkerTemplate": LEADER}
 
 
 @pytest.mark.parametrize(
@@ -51,11 +52,7 @@ LEADER = {"size": 3, "leaderTemplate": TEMPLATE, "workerTemplate": TEMPLATE}
         ("PyTorchJob", {"pytorchReplicaSpecs": TRAINING}, "w-master-0 w-worker-0 w-worker-1"),
         ("RayCluster", RAY, "w-head-0 w-small-0 w-small-1 w-worker-1-0"),
         ("JobSet", {"replicatedJobs": JOBS}, "w-driver-0 w-workers-0 w-workers-1 w-workers-2 w-workers-3"),
-        (
-            "LeaderWorkerSet",
-            {"replicas": 2, "leaderWorkerTemplate": LEADER},
-            "w-leader-0 w-leader-1 w-worker-0 w-worker-1 w-worker-2 w-worker-3",
-        ),
+        ("LeaderWorkerSet", LEADERS, "w-leader-0 w-leader-1 w-worker-0 w-worker-1 w-worker-2 w-worker-3"),
         ("LeaderWorkerSet", {"leaderWorkerTemplate": {"size": 2, "workerTemplate": TEMPLATE}}, "w-0 w-1"),
     ],
 )
@@ -160,9 +157,20 @@ def test_a_million_replicas_take_no_time():
     assert refused.message == "f.yaml makes more than 1000 pods"
 
 
-def test_what_leaves_its_name_to_the_api_server_makes_pods_that_are_read():
-    """A Job of `kubectl create` would be refused for a name that its owner did not write."""
-    (pod,) = read_all({"kind": "Job", "metadata": {"generateName": "train-"}, "spec": {"template": TEMPLATE}})
+NAMED_LATER = {"generateName": "train-"}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        {"kind": "Job", "metadata": NAMED_LATER, "spec": {"template": TEMPLATE}},
+        {"kind": "Pod", **TEMPLATE, "metadata": TEMPLATE["metadata"] | NAMED_LATER},
+    ],
+    ids=lambda made: made["kind"],
+)
+def test_what_leaves_its_name_to_the_api_server_is_read(made):
+    """What `kubectl create` takes would be refused for a name that its owner did not write."""
+    (pod,) = read_all(made)
     assert (pod.name, pod.refusal, len(pod.ask.claims)) == ("train-0", None, 1)
 
 
@@ -187,20 +195,9 @@ def test_an_ask_that_no_pod_will_have_is_warned_of(version, warned):
     assert pod.warnings == (f"{why}; write it in spec.template.metadata.annotations",) * warned
 
 
-def test_a_pod_that_leaves_its_name_to_the_api_server_is_read():
-    """`kubectl create` takes it, and a rehearsal should."""
-    (found,) = read_all({"kind": "Pod", **TEMPLATE, "metadata": {**TEMPLATE["metadata"], "generateName": "train-"}})
-    assert (found.name, found.refusal) == ("train-0", None)
-
-
 @pytest.mark.parametrize(
     ("runtime", "namespace", "warned"),
-    [
-        ("nvidia", "research", True),
-        ("nvidia-cdi", "research", True),
-        ("kata", "research", False),
-        ("nvidia", "gpu-operator", False),
-    ],
+    [("nvidia", "x", True), ("nvidia-cdi", "x", True), ("kata", "x", False), ("nvidia", "gpu-operator", False)],
 )
 def test_who_is_not_sent_to_the_webhook_is_not_warned_in_its_name(runtime, namespace, warned):
     """The API server sends pods by their runtime class and namespace alone."""

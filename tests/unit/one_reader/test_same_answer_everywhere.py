@@ -22,37 +22,12 @@ NAMES = ("istio-proxy", "main", "side")
 DEFAULT = AdmissionConfig()
 
 amounts = st.sampled_from(["1", "2", 1, "0", 0, None])
-gpu_resources = st.dictionaries(
-    st.sampled_from(
-        [
-            "nvidia.com/gpu",
-            "nvidia.com/gpumem",
-            "nvidia.com/mig-1g.5gb",
-            "nvidia.com/mig-1c.3g.20gb",
-            "volcano.sh/vgpu-number",
-            "nvidia.com/gpu.shared",
-            "cpu",
-        ]
-    ),
-    amounts,
-    max_size=3,
-)
+NVIDIA = [f"nvidia.com/{name}" for name in ("gpu", "gpumem", "mig-1g.5gb", "mig-1c.3g.20gb", "gpu.shared")]
+gpu_resources = st.dictionaries(st.sampled_from([*NVIDIA, "volcano.sh/vgpu-number", "cpu"]), amounts, max_size=3)
+OURS = [f"sluice.dev/{key}" for key in ("profile", "memory", "profil", "mode", "priority")]
+OTHERS = ["nvidia.com/vgpu-mode", "fastgshare/gpu_mem", "kubectl.kubernetes.io/default-container", "example.com/note"]
 annotations = st.dictionaries(
-    st.sampled_from(
-        [
-            "sluice.dev/profile",
-            "sluice.dev/memory",
-            "side.sluice.dev/memory",
-            "prep.sluice.dev/memory",
-            "sluice.dev/profil",
-            "sluice.dev/mode",
-            "sluice.dev/priority",
-            "nvidia.com/vgpu-mode",
-            "fastgshare/gpu_mem",
-            "kubectl.kubernetes.io/default-container",
-            "example.com/note",
-        ]
-    ),
+    st.sampled_from([*OURS, "side.sluice.dev/memory", "prep.sluice.dev/memory", *OTHERS]),
     st.sampled_from(["1g.5gb", "4Gi", "mps", "mig", "side", "1073741824", "5", "", None]),
     max_size=3,
 )
@@ -102,13 +77,8 @@ MORE = {
 def containers(draw, name):
     limits = draw(st.none() | PLAIN_RESOURCES | PLAIN_RESOURCES | gpu_resources)
     requests = draw(st.none() | st.just(limits) | st.just({"cpu": "1"}) | gpu_resources)
-    resources = copy.deepcopy(
-        draw(
-            st.sampled_from(
-                [None, {}, {"limits": limits}, {"limits": limits}, {"limits": limits, "requests": requests}]
-            )
-        )
-    )
+    both = {"limits": limits, "requests": requests}
+    resources = copy.deepcopy(draw(st.sampled_from([None, {}, {"limits": limits}, {"limits": limits}, both])))
     made = {"name": name, "image": "x"}
     if resources is not None or draw(st.booleans()):
         made["resources"] = resources
@@ -130,11 +100,8 @@ def pods(draw):
         init["restartPolicy"] = draw(st.sampled_from([None, "Always"]))
         spec["initContainers"] = draw(st.sampled_from([None, [init], [init]]))
     spec |= {key: value for key, value in MORE.items() if draw(st.integers(0, 19)) == 7}
-    metadata = {
-        "name": "p",
-        "annotations": copy.deepcopy(draw(st.none() | PLAIN_ANNOTATIONS | PLAIN_ANNOTATIONS | annotations)),
-        "labels": draw(LABELS),
-    }
+    notes = copy.deepcopy(draw(st.none() | PLAIN_ANNOTATIONS | PLAIN_ANNOTATIONS | annotations))
+    metadata = {"name": "p", "annotations": notes, "labels": draw(LABELS)}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
@@ -175,9 +142,8 @@ def of_the_webhook(made, config=DEFAULT, mode=""):
 
 
 def of_the_folder(text, config=DEFAULT):
-    (found,) = parse_file(
-        ManifestFile("f.yaml", text), FolderConfig(driver_capabilities=config.driver_capabilities)
-    ).found
+    rules = FolderConfig(driver_capabilities=config.driver_capabilities)
+    (found,) = parse_file(ManifestFile("f.yaml", text), rules).found
     if found.refusal is not None:
         return "refused", found.refusal.sentence(), ()
     return ("asks" if found.claims else "nothing"), found.claims, found.terms.warnings
@@ -201,14 +167,12 @@ def of_simulate(text, config=DEFAULT, mode=""):
     return "asks", asked.claims, pod.warnings
 
 
+PREP = {"name": "prep", "resources": {"limits": {"nvidia.com/gpu": 1}}}
 INIT_ONLY = {
     "apiVersion": "v1",
     "kind": "Pod",
     "metadata": {"name": "p"},
-    "spec": {
-        "initContainers": [{"name": "prep", "resources": {"limits": {"nvidia.com/gpu": 1}}}],
-        "containers": [{"name": "main"}],
-    },
+    "spec": {"initContainers": [PREP], "containers": [{"name": "main"}]},
 }
 CLUSTERS = st.sampled_from(
     [
@@ -226,8 +190,8 @@ PRIVILEGED = {
     "metadata": {"name": "p", "annotations": {"sluice.dev/memory": "4Gi"}},
     "spec": {"hostPID": True, "containers": [{"name": "main", "securityContext": {"privileged": True}}]},
 }
-RENDERS = copy.deepcopy(INIT_ONLY)
-RENDERS["spec"]["initContainers"][0]["env"] = [{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "graphics"}]
+GRAPHICS = {"env": [{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "graphics"}]}
+RENDERS = {**INIT_ONLY, "spec": {**INIT_ONLY["spec"], "initContainers": [PREP | GRAPHICS]}}
 
 
 @settings(max_examples=250)

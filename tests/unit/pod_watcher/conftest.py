@@ -81,9 +81,8 @@ class Bench:
         return self.step(WriteAccepted(write.operation, next(self.sequence)))
 
     def listing(self) -> folder_events.FolderListed:
-        return folder_events.FolderListed(
-            tuple(folder_events.ManifestFile(name, text) for name, text in self.files.items())
-        )
+        files = (folder_events.ManifestFile(name, text) for name, text in self.files.items())
+        return folder_events.FolderListed(tuple(files))
 
     def read(self, *entries: tuple[Address, AnyMessage], incarnation: str = "1000") -> None:
         """Both streams are read again and hold exactly `entries`."""
@@ -124,18 +123,30 @@ class Bench:
         self.handle(folder_events.IdentitiesLoaded(disk))
 
     def requests(self) -> dict[str, AnyMessage]:
-        return {
-            subject.rpartition(".")[2]: message
-            for subject, message in self.bus.items()
-            if subject.startswith("sluice.request.")
-        }
+        return self.said("request")
+
+    def said(self, kind: str) -> dict[str, AnyMessage]:
+        """The last words of this kind, by their requests."""
+        of_kind = [each for each in self.bus if each.startswith(f"sluice.{kind}.")]
+        return {subject.rpartition(".")[2]: self.bus[subject] for subject in of_kind}
 
     def only(self) -> AnyMessage:
         (message,) = self.requests().values()
         return message
 
-    def bound(self, uid: str, revision: int = 1, *, life: str = "", **said: tuple[str, ...]) -> None:
-        self.observe(subjects.binding(RequestId(uid)), bound(uid, revision, life=life, **said))
+    def bound(self, uid: str, revision: int = 1, **said: tuple[str, ...]) -> None:
+        """`said`: its warnings, and what it waives."""
+        bound = Bound(
+            request=RequestId(uid),
+            request_revision=revision,
+            allocation=AllocationId(f"{uid}_r_1"),
+            node=NodeName("node-a"),
+            revision=1,
+            ticket="ticket-1",
+            containers=(ContainerDevices(container="main", visible_devices="MIG-1"),),
+            **said,
+        )
+        self.observe(subjects.binding(RequestId(uid)), bound)
 
     def released(self, uid: str) -> None:
         self.observe(subjects.binding(RequestId(uid)), Released(request=RequestId(uid), cause="pod gone"))
@@ -146,31 +157,13 @@ class Bench:
         self.observe(subjects.binding(RequestId(uid)), message)
 
 
-def bound(uid: str, revision: int = 1, *, life: str = "", **said: tuple[str, ...]) -> Bound:
-    """`said`: its warnings, and what it waives."""
-    return Bound(
-        request=RequestId(uid),
-        request_revision=revision,
-        allocation=AllocationId(f"{uid}_r_1"),
-        node=NodeName("node-a"),
-        revision=1,
-        ticket="ticket-1",
-        containers=(ContainerDevices(container="main", visible_devices="MIG-1"),),
-        incarnation=Incarnation(life),
-        **said,
-    )
-
-
 @pytest.fixture
 def new():
     """Makes a pod-watcher that has read nothing yet; the run's name can be given."""
 
     def make(run: str = "w1", **config) -> Bench:
-        return Bench(
-            FolderWatcher(
-                RunId(run), folder_events.FolderConfig(**({"gone_grace_s": 1.0, "closing_ttl_s": 3600} | config))
-            )
-        )
+        rules = folder_events.FolderConfig(**{"gone_grace_s": 1.0, "closing_ttl_s": 3600, **config})
+        return Bench(FolderWatcher(RunId(run), rules))
 
     return make
 

@@ -1,14 +1,13 @@
 """A pod of the folder that is ordered to be evicted: its request ends, and its document makes a new one."""
 
 import pytest
-from factories.broker.nonsense import nonsense
+from factories.broker.nonsense import nonsense, words_about
 from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Observed, Stream
-from sluice.contracts.ids import Incarnation, OperationId, RequestId, SourceName
-from sluice.contracts.reasons import ReasonCount, WaitReason
+from sluice.contracts.ids import Incarnation, OperationId, RequestId
 from sluice_pod_watcher.core.folder.events import IdentitiesSaved, SaveIdentities
 
 OLD, NEW = RequestId("w1-1"), RequestId("w1-2")
@@ -26,14 +25,6 @@ def running(bench, manifest):
     return bench
 
 
-def evicted(bench) -> dict[str, object]:
-    return {
-        subject.rpartition(".")[2]: message
-        for subject, message in bench.bus.items()
-        if subject.startswith("sluice.evicted.")
-    }
-
-
 def test_an_evicted_pod_gives_up_its_slice_and_waits_again(running):
     """tensor-fusion §1.6: a victim is only told to go; with no controller it would never run again."""
     running.observe(subjects.eviction(OLD), ORDER)
@@ -43,7 +34,7 @@ def test_an_evicted_pod_gives_up_its_slice_and_waits_again(running):
     assert isinstance(after, msg.AllocationRequested)
     assert (after.name, after.claims) == ("a", (msg.Claim(container="main", profile="1g.5gb"),))
     assert (after.leeway, after.held) == (msg.Leeway(preemptible=True), None)
-    assert evicted(running) == {OLD: msg.EvictionDone(request=OLD)}
+    assert running.said("evicted") == {OLD: msg.EvictionDone(request=OLD)}
     assert running.told == [
         f"default/a (a.yaml) is evicted ({WHY}); its request is withdrawn",
         "default/a (a.yaml) asks for 1g.5gb",
@@ -52,55 +43,38 @@ def test_an_evicted_pod_gives_up_its_slice_and_waits_again(running):
 
 def test_nothing_is_said_of_an_eviction_before_it_is_on_disk(running):
     """After a crash the pod would go on under its old id, and the allocator was told that it has gone."""
-    order = running.step(_observed(ORDER))
-    saves = [each for each in order if isinstance(each, SaveIdentities)]
-    assert len(saves) == 1
-    assert not [each for each in order if getattr(each, "subject", "").startswith(("sluice.evicted", "sluice.request"))]
-    said = running.step(IdentitiesSaved(saves[0].version))
+    entry = Entry(subjects.eviction(OLD).subject, 9000, OperationId("x"), ORDER)
+    followed = running.step(Observed(Stream.STATE, entry))
+    (save,) = [each for each in followed if isinstance(each, SaveIdentities)]
+    subjects_of = [getattr(each, "subject", "") for each in followed]
+    assert not [each for each in subjects_of if each.startswith(("sluice.evicted", "sluice.request"))]
+    said = running.step(IdentitiesSaved(save.version))
     assert [each.subject for each in said if each.subject.startswith("sluice.evicted")] == [f"sluice.evicted.{OLD}"]
-    ended = {each.uid: each.ended for each in saves[0].records}
-    assert ended == {OLD: "pod gone", NEW: None}
-
-
-def _observed(order):
-
-    return Observed(Stream.STATE, Entry(subjects.eviction(OLD).subject, 9000, OperationId("x"), order))
+    assert {each.uid: each.ended for each in save.records} == {OLD: "pod gone", NEW: None}
 
 
 @pytest.mark.parametrize("saved", [False, True], ids=["before the eviction", "after the eviction was saved"])
 def test_whoever_restarts_amid_an_eviction_ends_it(new, running, saved):
     """The order would never be carried out, or the pod would be evicted twice."""
-    disk = running.disk
+    asked = running.requests()[OLD]
     if saved:
         running.observe(subjects.eviction(OLD), ORDER)
-        disk = running.disk
-    asked = msg.AllocationRequested(
-        revision=1,
-        source=SourceName("folder"),
-        namespace="default",
-        name="a",
-        origin="a.yaml",
-        owner=OLD,
-        claims=(msg.Claim(container="main", profile="1g.5gb"),),
-        leeway=msg.Leeway(preemptible=True),
-    )
     again = new("w2")
     again.files = running.files
-    again.start((subjects.request(OLD), asked), (subjects.eviction(OLD), ORDER), disk=disk)
+    again.start((subjects.request(OLD), asked), (subjects.eviction(OLD), ORDER), disk=running.disk)
     living = [uid for uid, said in again.requests().items() if isinstance(said, msg.AllocationRequested)]
     assert living == [NEW if saved else "w2-1"]
     assert isinstance(again.requests()[OLD], msg.RequestWithdrawn)
-    assert evicted(again) == {OLD: msg.EvictionDone(request=OLD)}
+    assert again.said("evicted") == {OLD: msg.EvictionDone(request=OLD)}
 
 
 def test_an_order_that_was_taken_back_before_it_was_read_evicts_nobody(new, running):
     again = new("w2")
     again.files = running.files
-    over = msg.EvictionOver(request=OLD)
-    asked = running.requests()[OLD]
-    again.start((subjects.request(OLD), asked), (subjects.eviction(OLD), over), disk=running.disk)
+    order = (subjects.eviction(OLD), msg.EvictionOver(request=OLD))
+    again.start((subjects.request(OLD), running.requests()[OLD]), order, disk=running.disk)
     assert list(again.requests()) == [OLD]
-    assert evicted(again) == {}
+    assert again.said("evicted") == {}
 
 
 @pytest.mark.parametrize(("life", "expected"), [("1000", []), ("2000", [OLD]), ("", [OLD])])
@@ -109,7 +83,7 @@ def test_an_order_of_before_a_wipe_that_lands_after_it_evicts_nobody(running, li
     asked = running.requests()[OLD]
     running.read((subjects.request(OLD), asked), incarnation="2000")
     running.observe(subjects.eviction(OLD), replace(ORDER, incarnation=Incarnation(life)))
-    assert list(evicted(running)) == expected
+    assert list(running.said("evicted")) == expected
 
 
 def test_a_pod_whose_file_went_at_the_same_moment_does_not_come_back(running):
@@ -133,30 +107,10 @@ def test_somebody_elses_order_is_none_of_ours(running):
     """Two folders on one bus."""
     other = RequestId("w9-1")
     running.observe(subjects.eviction(other), msg.EvictionOrdered(request=other, cause=WHY))
-    assert (list(running.requests()), evicted(running), running.writes) == ([OLD], {}, [])
+    assert (list(running.requests()), running.said("evicted"), running.writes) == ([OLD], {}, [])
 
 
 SOME = 10
-
-
-def words(bench) -> list:
-    """A sensible word at every kind of subject that a folder's pod-watcher reads, about its one pod."""
-    ((uid, asked),) = bench.requests().items()
-    request = RequestId(uid)
-    bench.bound(uid, warnings=("a daemon died",))
-    reason = ReasonCount(reason=WaitReason.NO_NODES, count=1, of="nodes")
-    facts = msg.HostFacts(cpu_cores=8.0, memory_mib=9000, pods_free=9, labels={"zone": "a"})
-    waits = msg.Pending(request=request, request_revision=1, message="none", reasons=(reason,))
-    synced = msg.SourceSynced(source=SourceName("folder"), run="w0", epoch=1, count=1)
-    return [
-        (subjects.request(request), asked),
-        (subjects.request(request), msg.RequestWithdrawn(revision=2, source=SourceName("folder"), cause="pod gone")),
-        (subjects.binding(request), bench.bus[subjects.binding(request).subject]),
-        (subjects.waiting(request), waits),
-        (subjects.eviction(request), msg.EvictionOrdered(request=request, cause="drain")),
-        (subjects.source(SourceName("folder")), synced),
-        (subjects.host("node-a"), facts),
-    ]
 
 
 def scene(new, manifest):
@@ -164,7 +118,14 @@ def scene(new, manifest):
     bench.start()
     bench.files["a.yaml"] = manifest("a")
     bench.list(1.0)
+    bench.bound(OLD, warnings=("a daemon died",))
     return bench
+
+
+def words(bench) -> list:
+    """A sensible word at every kind of subject that a folder's pod-watcher reads."""
+    facts = msg.HostFacts(cpu_cores=8.0, memory_mib=9000, pods_free=9, labels={"zone": "a"})
+    return [*words_about(bench.bus, OLD, "folder"), (subjects.host("node-a"), facts)]
 
 
 @pytest.mark.parametrize("which", range(7))
@@ -172,11 +133,9 @@ def test_the_next_manifest_is_asked_for_behind_a_word_that_makes_no_sense(new, m
     """One bad message would otherwise end every run of the pod-watcher, and no pod would get a request."""
     address, sensible = words(scene(new, manifest))[which]
     for poison in [None, *nonsense(address, sensible, some=SOME)]:
-        bench = scene(new, manifest)
-        ((uid, _),) = bench.requests().items()
-        address = words(bench)[which][0]
-        if poison is not None and getattr(poison, "request", uid) != uid:
+        if poison is not None and getattr(poison, "request", OLD) != OLD:
             continue
+        bench = scene(new, manifest)
         bench.observe(address, poison)
         bench.files["b.yaml"] = manifest("b")
         for _ in range(3):

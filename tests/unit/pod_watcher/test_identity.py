@@ -1,7 +1,7 @@
 """Who a pod is: its request's id survives what the pod survives, and nothing else."""
 
-import msgspec
 from factories.words import write_of
+from msgspec.structs import replace
 
 from sluice.contracts.bus import events as bus
 from sluice.contracts.bus import subjects
@@ -12,6 +12,9 @@ from sluice_pod_watcher.core.folder import events as folder_events
 FOLDER = SourceName("folder")
 SMALL = (Claim(container="main", profile="1g.5gb"),)
 LARGE = (Claim(container="main", profile="3g.20gb"),)
+REQUEST = subjects.request(RequestId("w1-1"))
+GONE = RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone")
+HELD = Held(node=NodeName("node-a"), allocation=AllocationId("w1-1_r_1"))
 
 
 def asked(uid: str, revision: int = 1, claims=SMALL, *, name: str = "a") -> AllocationRequested:
@@ -42,8 +45,7 @@ def test_a_pod_is_asked_for_only_after_its_identity_is_on_disk(bench, manifest):
         folder_events.SaveIdentities(1, (saved,)),
     ]
     assert bench.step(bench.listing()) == []
-    request = subjects.request(RequestId("w1-1"))
-    write = write_of(request, asked("w1-1"), None, "w1-2", request="w1-1")
+    write = write_of(REQUEST, asked("w1-1"), None, "w1-2", request="w1-1")
     assert bench.step(folder_events.IdentitiesSaved(1)) == [write]
     source = subjects.source(FOLDER)
     synced = SourceSynced(source=FOLDER, run=RunId("w1"), epoch=3, count=1, incarnation=Incarnation("1000"))
@@ -69,12 +71,9 @@ def test_a_pod_that_has_its_slice_is_not_moved_to_another_by_a_late_word(bench, 
     """A binding of before the broker was wiped has landed late: what the pod runs on would be taken from it."""
     bench.edit("a.yaml", manifest("a"))
     bench.bound("w1-1")
-    before = bench.requests()
-
-    bound = bench.bus["sluice.binding.w1-1"]
-    late = msgspec.structs.replace(bound, allocation=AllocationId("w1-1_r_2"), node=NodeName("node-b"))
+    before, bound = bench.requests(), bench.bus["sluice.binding.w1-1"]
+    late = replace(bound, allocation=AllocationId("w1-1_r_2"), node=NodeName("node-b"))
     bench.observe(subjects.binding(RequestId("w1-1")), late)
-
     assert bench.requests() == before
     assert bench.told[-1] == "default/a (a.yaml) keeps slice w1-1_r_1 on node-a: slice w1-1_r_2 was withdrawn"
 
@@ -84,15 +83,11 @@ def test_lost_identities_are_taken_from_the_bus(new, manifest):
     bench = new("w2")
     bench.files |= {"a.yaml": manifest("a"), "b.yaml": manifest("b")}
     bench.start(
-        (subjects.request(RequestId("w1-1")), asked("w1-1", revision=4)),
+        (REQUEST, asked("w1-1", revision=4)),
         (subjects.request(RequestId("gone-1")), asked("gone-1", name="gone")),
     )
     bench.list(after_s=2)
-    assert bench.requests() == {
-        "w1-1": asked("w1-1", revision=4),
-        "w2-1": asked("w2-1", name="b"),
-        "gone-1": RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone"),
-    }
+    assert bench.requests() == {"w1-1": asked("w1-1", revision=4), "w2-1": asked("w2-1", name="b"), "gone-1": GONE}
 
 
 def test_a_pod_whose_priority_was_edited_as_it_was_granted_keeps_its_slice_when_identities_are_lost(new, manifest):
@@ -100,21 +95,19 @@ def test_a_pod_whose_priority_was_edited_as_it_was_granted_keeps_its_slice_when_
     held = Held(node=NodeName("node-a"), allocation=AllocationId("old-1_r_1"))
     after = new()
     after.files["a.yaml"] = manifest("a")
-    after.start((subjects.request(RequestId("old-1")), msgspec.structs.replace(asked("old-1", 2), held=held)))
+    after.start((subjects.request(RequestId("old-1")), replace(asked("old-1", 2), held=held)))
     after.bound("old-1", 1)
     after.list(2.0)
-    (word,) = after.requests().items()
-    assert (word[0], word[1].held) == ("old-1", held)
+    assert {uid: word.held for uid, word in after.requests().items()} == {"old-1": held}
 
 
 def test_what_lands_late_under_another_id_takes_no_pods_place(new, manifest):
     """Whatever slice it names: what was on the bus when this process read it was read, so its pod has the other id."""
-    held = Held(node=NodeName("node-a"), allocation=AllocationId("w1-1_r_1"))
     bench = new("w2")
     bench.files["a.yaml"] = manifest("a")
     bench.start()
     (waits,) = [each.uid for each in bench.disk]
-    word = msgspec.structs.replace(asked("w1-1"), held=held)
+    word = replace(asked("w1-1"), held=HELD)
     instructions = bench.step(
         bus.Observed(bus.Stream.STATE, bus.Entry("sluice.request.w1-1", 1050, OperationId("w1-5"), word))
     )
@@ -127,7 +120,7 @@ def test_the_bus_knows_a_newer_revision_than_a_restored_disk(new, manifest):
     """An old copy of the identities must not make the next edit look old."""
     bench = new("w2")
     bench.files["a.yaml"] = manifest("a", profile="3g.20gb")
-    bench.start((subjects.request(RequestId("w1-1")), asked("w1-1", revision=7)), disk=(record("w1-1"),))
+    bench.start((REQUEST, asked("w1-1", revision=7)), disk=(record("w1-1"),))
     assert bench.requests() == {"w1-1": asked("w1-1", revision=8, claims=LARGE)}
 
 
@@ -150,8 +143,7 @@ def test_a_removed_file_withdraws_its_pod_and_is_forgotten_when_all_is_closed(be
     assert bench.requests() == {"w1-1": asked("w1-1")}
     bench.now += 1.1
     bench.handle(bus.Ticked())
-    withdrawn = RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone")
-    assert bench.requests() == {"w1-1": withdrawn}
+    assert bench.requests() == {"w1-1": GONE}
     assert bench.disk == (record("w1-1", ended="pod gone"),)
     bench.released("w1-1")
     closing = bench.writes[-1]
@@ -166,9 +158,7 @@ def test_a_removed_file_withdraws_its_pod_and_is_forgotten_when_all_is_closed(be
 def test_closing_is_finished_after_a_restart(new):
     """A pod-watcher that dies in between leaves nothing behind."""
     bench = new("w2")
-    uid = RequestId("w1-1")
-    withdrawn = RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone")
-    bench.start((subjects.request(uid), withdrawn), disk=(record("w1-1", ended="pod gone"),))
+    bench.start((REQUEST, GONE), disk=(record("w1-1", ended="pod gone"),))
     bench.released("w1-1")
     assert bench.requests()["w1-1"].closing
     bench.handle(bus.Ticked())
@@ -181,8 +171,7 @@ def test_a_late_echo_of_our_own_word_brings_nothing_back(bench, manifest):
     bench.empty()
     bench.released("w1-1")
     bench.handle(bus.Ticked())
-    withdrawn = RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone")
-    entry = bus.Entry("sluice.request.w1-1", 1002, OperationId("w1-3"), withdrawn)
+    entry = bus.Entry("sluice.request.w1-1", 1002, OperationId("w1-3"), GONE)
     assert bench.step(bus.Observed(bus.Stream.STATE, entry)) == []
     assert bench.disk == ()
 
@@ -218,20 +207,17 @@ def test_an_editor_that_moves_the_file_away_for_a_moment_disturbs_nothing(bench,
     bench.files["a.yaml"] = manifest("a")
     bench.list(after_s=0.1)
     bench.list(after_s=5)
-    held = Held(node=NodeName("node-a"), allocation=AllocationId("w1-1_r_1"))
-    assert bench.requests() == {"w1-1": msgspec.structs.replace(asked("w1-1"), held=held)}
+    assert bench.requests() == {"w1-1": replace(asked("w1-1"), held=HELD)}
 
 
 def test_a_folder_that_cannot_be_listed_ends_nothing(bench, manifest):
     """An unmounted disk is no reason to take slices away."""
     bench.edit("a.yaml", manifest("a"))
     bench.now += 60
-    assert bench.step(folder_events.FolderUnlistable("the folder /pods cannot be listed: gone")) == [
-        folder_events.WriteLogLine(
-            "warning", "the folder /pods cannot be listed: gone; its pods stay as they are until it can be listed"
-        )
-    ]
-    assert bench.step(folder_events.FolderUnlistable("the folder /pods cannot be listed: gone")) == []
+    gone = folder_events.FolderUnlistable("the folder /pods cannot be listed: gone")
+    said = f"{gone.why}; its pods stay as they are until it can be listed"
+    assert bench.step(gone) == [folder_events.WriteLogLine("warning", said)]
+    assert bench.step(gone) == []
     assert bench.requests() == {"w1-1": asked("w1-1")}
 
 
@@ -251,9 +237,8 @@ def test_two_pod_watchers_of_one_source_do_not_duel_at_the_speed_of_the_bus(benc
     bench.edit("a.yaml", manifest("a"))
     before = len(bench.writes)
     for _ in range(5):
-        rival = SourceSynced(source=FOLDER, run=RunId("rival"), epoch=1, count=0)
-        bench.observe(subjects.source(FOLDER), rival)
-        bench.observe(subjects.request(RequestId("w1-1")), asked("w1-1", claims=LARGE))
+        bench.observe(subjects.source(FOLDER), SourceSynced(source=FOLDER, run=RunId("rival"), epoch=1, count=0))
+        bench.observe(REQUEST, asked("w1-1", claims=LARGE))
     assert bench.writes[before:] == []
     assert "another pod-watcher publishes as source 'folder'" in bench.told[-1]
     bench.list()

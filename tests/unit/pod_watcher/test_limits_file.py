@@ -14,23 +14,18 @@ from sluice_pod_watcher.shell.limits.app import SETTLED_S, LimitsFile
 class Looks:
     """A clock whose every pause is a chance to change the file: `then` is done in the pauses, one after another."""
 
-    def __init__(self, *then) -> None:
+    def __init__(self, *then, late_s: float = 0) -> None:
         """What happens after the first look, after the second, and so on."""
-        self.then = list(then)
+        self.then, self.late_s = list(then), late_s
 
     def utc(self) -> datetime:
-        return datetime.now(UTC)
+        return datetime.now(UTC) + timedelta(seconds=self.late_s)
 
     async def sleep(self, _seconds: float) -> None:
         """One pause; when nothing is left to happen, the looking ends."""
         if not self.then:
             raise asyncio.CancelledError
         self.then.pop(0)()
-
-
-class Later(Looks):
-    def utc(self) -> datetime:
-        return datetime.now(UTC) + timedelta(seconds=SETTLED_S + 1)
 
 
 def nothing() -> None:
@@ -65,7 +60,7 @@ async def test_at_the_start_a_file_that_nobody_is_writing_counts_at_once(tmp_pat
     os.utime(path, (0, 0))  # its ctime is now
     assert await seen(path) == []
     assert await seen(tmp_path / "other") == [LimitsUnreadable(f"there is no limits file {tmp_path / 'other'}", True)]
-    settled = LimitsFile(path, Later())  # type: ignore[arg-type]
+    settled = LimitsFile(path, Looks(late_s=SETTLED_S + 1))  # type: ignore[arg-type]
     assert await anext(settled.changes()) == LimitsRead("a")
 
 

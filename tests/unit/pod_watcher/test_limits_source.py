@@ -6,19 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 from factories.words import write_of
 
+from sluice.contracts.bus import events as e
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import (
-    Entry,
-    Observed,
-    ReadingCaughtUp,
-    ReadingStarted,
-    Stream,
-    Ticked,
-    Write,
-    WriteAccepted,
-    WriteRefused,
-    WriteUnknown,
-)
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import Incarnation, NodeName, OperationId, RunId, SourceName
 from sluice.contracts.messages import Amounts, AnyMessage, Cordoned, QuotaSet, QuotaUnset, Uncordoned
@@ -53,33 +42,31 @@ CORDONED = Cordoned(node=NodeName("gpu-1.example"), why="its fan", source=CLUSTE
 UNCORDONED = Uncordoned(node=NodeName("gpu-1.example"), source=CLUSTER)
 
 
-def write(
-    run: str, number: int, address: Address, message: AnyMessage, expected: int = 0, ttl_s: int | None = None
-) -> Write:
-    return write_of(address, message, expected, f"{run}-{number}", ttl_s=ttl_s)
+def write(number: int, address: Address, message: AnyMessage, expected: int = 0, ttl_s: int | None = None) -> e.Write:
+    return write_of(address, message, expected, f"w-{number}", ttl_s=ttl_s)
 
 
 @dataclass
 class Bus:
     """Last values, guarded as a server guards them. Everybody hears of what lands, sooner or later."""
 
-    values: dict[str, Entry] = field(default_factory=dict)
+    values: dict[str, e.Entry] = field(default_factory=dict)
     sequence: itertools.count = field(default_factory=lambda: itertools.count(1001))
     incarnation: int = 1000
-    landed: list[Write] = field(default_factory=list)
+    landed: list[e.Write] = field(default_factory=list)
 
-    def put(self, address: Address, message: AnyMessage, operation: str = "console-1") -> Entry:
-        entry = Entry(address.subject, next(self.sequence), OperationId(operation), message)
+    def put(self, address: Address, message: AnyMessage, operation: str = "console-1") -> e.Entry:
+        entry = e.Entry(address.subject, next(self.sequence), OperationId(operation), message)
         self.values[address.subject] = entry
         return entry
 
-    def take(self, wanted: Write) -> WriteAccepted | WriteRefused:
+    def take(self, wanted: e.Write) -> e.WriteAccepted | e.WriteRefused:
         last = self.values.get(wanted.subject)
         if (last.sequence if last is not None else 0) != wanted.expected:
-            return WriteRefused(wanted.operation, last.sequence if last is not None else 0)
+            return e.WriteRefused(wanted.operation, last.sequence if last is not None else 0)
         self.landed.append(wanted)
         address = subjects.parse(wanted.subject)
-        return WriteAccepted(wanted.operation, self.put(address, wanted.message, wanted.operation).sequence)
+        return e.WriteAccepted(wanted.operation, self.put(address, wanted.message, wanted.operation).sequence)
 
     def wipe(self) -> None:
         self.values.clear()
@@ -124,11 +111,11 @@ class Watcher:
             match waiting.pop(0):
                 case WriteLogLine() as tell:
                     self.told.append(tell.sentence)
-                case Write() as wanted:
+                case e.Write() as wanted:
                     answer = self.bus.take(wanted)
                     waiting += self.step(answer)
-                    if isinstance(answer, WriteAccepted):
-                        waiting += self.step(Observed(Stream.BOOK, self.bus.values[wanted.subject]))
+                    if isinstance(answer, e.WriteAccepted):
+                        waiting += self.step(e.Observed(e.Stream.BOOK, self.bus.values[wanted.subject]))
                 case LimitsPublished() as limits:
                     assert limits == said_in(self.bus)
                     self.said += 1
@@ -137,25 +124,26 @@ class Watcher:
 
     def reading(self) -> list[Instruction]:
         """Everything is read (again); returns what follows at its end."""
-        out = self.step(ReadingStarted(Stream.BOOK, Incarnation(str(self.bus.incarnation))))
-        for entry in self.bus.values.values():
-            out += self.step(Observed(Stream.BOOK, entry))
-        assert out == []  # nothing is decided of half of what there is
-        return self.step(ReadingCaughtUp(Stream.BOOK))
+        for event in self.everything():
+            assert self.step(event) == []  # nothing is decided of half of what there is
+        return self.step(e.ReadingCaughtUp(e.Stream.BOOK))
 
     def read(self) -> None:
         """Everything is read (again), and what follows is done."""
-        self.do(ReadingStarted(Stream.BOOK, Incarnation(str(self.bus.incarnation))))
-        for entry in list(self.bus.values.values()):
-            self.do(Observed(Stream.BOOK, entry))
-        self.do(ReadingCaughtUp(Stream.BOOK))
+        for event in (*self.everything(), e.ReadingCaughtUp(e.Stream.BOOK)):
+            self.do(event)
 
-    def hear(self, address: Address) -> None:
-        self.do(Observed(Stream.BOOK, self.bus.values[address.subject]))
+    def everything(self) -> list[Event]:
+        began = e.ReadingStarted(e.Stream.BOOK, Incarnation(str(self.bus.incarnation)))
+        return [began, *(e.Observed(e.Stream.BOOK, entry) for entry in self.bus.values.values())]
+
+    def hear(self, *addresses: Address) -> None:
+        for address in addresses:
+            self.do(e.Observed(e.Stream.BOOK, self.bus.values[address.subject]))
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
-        self.do(Ticked())
+        self.do(e.Ticked())
 
 
 def started(bus: Bus, text: str, run: str = "w", source: SourceName = CLUSTER) -> Watcher:
@@ -183,10 +171,10 @@ def test_nothing_is_said_before_the_file_was_read_well_once(bus):
             "what is on the bus stays in force",
         )
     ]
-    assert watcher.step(Ticked()) == []
+    assert watcher.step(e.Ticked()) == []
     assert watcher.step(LimitsRead(FIVE)) == [
         WriteLogLine("info", "limits.toml names 1 namespaces and 0 nodes"),
-        write("w", 1, LAB, lab(5), expected=1001),
+        write(1, LAB, lab(5), expected=1001),
     ]
 
 
@@ -195,10 +183,10 @@ def test_that_all_is_said_is_told_once_and_not_before_it_is_on_the_bus(bus):
     watcher = Watcher(bus)
     watcher.do(LimitsRead(FOUR + CORDON))
     first, second = watcher.reading()
-    assert isinstance(first, Write)
-    assert isinstance(second, Write)
+    assert isinstance(first, e.Write)
+    assert isinstance(second, e.Write)
     assert watcher.step(bus.take(second)) == []
-    assert watcher.step(WriteUnknown(first.operation))[1:] == []
+    assert watcher.step(e.WriteUnknown(first.operation))[1:] == []
     assert watcher.step(bus.take(first)) == [said_in(bus)]
     watcher.do(LimitsRead(FIVE))
     watcher.read()
@@ -220,11 +208,10 @@ def test_a_bad_edit_and_a_missing_file_leave_in_force_what_was_said_before(bus, 
     """A slip of the pen, or a ConfigMap that was deleted, would lift every limit."""
     watcher = started(bus, FOUR)
     (told,) = watcher.step(bad)
-    assert isinstance(told, WriteLogLine)
-    assert told.level == "warning"
+    assert (type(told), told.level) == (WriteLogLine, "warning")
     assert told.sentence.endswith("; what it said before stays in force")
     bus.wipe()
-    assert watcher.reading() == [write("w", 2, LAB, lab(4))]
+    assert watcher.reading() == [write(2, LAB, lab(4))]
 
 
 @pytest.mark.parametrize(
@@ -247,11 +234,11 @@ def test_what_a_person_said_of_others_is_left_alone(bus):
     bus.put(NODE, Cordoned(node=NodeName("gpu-1.example")))
     watcher = started(bus, FOUR)
     bus.put(subjects.quota("den"), QuotaSet(namespace="den", total=Amounts(gpus=2)))
-    assert watcher.step(Observed(Stream.BOOK, bus.values["sluice.quota.den"])) == []
+    assert watcher.step(e.Observed(e.Stream.BOOK, bus.values["sluice.quota.den"])) == []
     assert watcher.step(LimitsRead("")) == [
         WriteLogLine("info", "limits.toml names 0 namespaces and 0 nodes"),
         WriteLogLine("info", "namespace lab no longer has limits: limits.toml does not name it"),
-        write("w", 2, LAB, UNSET, expected=1003, ttl_s=TTL_S),
+        write(2, LAB, UNSET, expected=1003, ttl_s=TTL_S),
     ]
 
 
@@ -259,9 +246,9 @@ def test_what_a_person_says_of_what_the_file_names_does_not_last(bus):
     """Two owners of one limit: which one holds after the next wipe would be unknown."""
     watcher = started(bus, FOUR)
     bus.put(LAB, QuotaSet(namespace="lab", total=Amounts(gpus=9)))
-    assert watcher.step(Observed(Stream.BOOK, bus.values[LAB.subject])) == [
+    assert watcher.step(e.Observed(e.Stream.BOOK, bus.values[LAB.subject])) == [
         WriteLogLine("info", "namespace lab: limits.toml replaces what an operator set"),
-        write("w", 2, LAB, lab(4), expected=1002),
+        write(2, LAB, lab(4), expected=1002),
     ]
 
 
@@ -270,13 +257,11 @@ def test_two_with_the_same_file_write_it_once(bus):
     one = started(bus, FOUR + CORDON, "one")
     two = started(bus, FOUR + CORDON, "two")
     for each in (one, two):
-        each.hear(LAB)
-        each.hear(NODE)
+        each.hear(LAB, NODE)
     for each in (one, two, one):
         each.do(LimitsRead(FIVE))
         for other in (one, two):
-            other.hear(LAB)
-            other.hear(NODE)
+            other.hear(LAB, NODE)
     assert [written.message for written in bus.landed] == [lab(4), CORDONED, lab(5), UNCORDONED]
     assert bus.said() == {LAB.subject: lab(5), NODE.subject: UNCORDONED}
 
@@ -309,19 +294,19 @@ def test_a_rivals_word_is_let_be_and_then_replaced(bus):
         "another pod-watcher of source 'cluster' has a different limits file: it sets other limits for namespace lab; "
         "retrying in 30 s"
     )
-    assert watcher.step(Observed(Stream.BOOK, bus.values[LAB.subject])) == [WriteLogLine("warning", said)]
+    assert watcher.step(e.Observed(e.Stream.BOOK, bus.values[LAB.subject])) == [WriteLogLine("warning", said)]
     watcher.now += PAUSE_FIRST_S - 1
-    assert watcher.step(Ticked()) == []
+    assert watcher.step(e.Ticked()) == []
     assert watcher.reading() == []  # nor does a reconnect end it
     watcher.now += 1
-    assert watcher.step(Ticked()) == [write("w", 2, LAB, lab(4), expected=1002)]
+    assert watcher.step(e.Ticked()) == [write(2, LAB, lab(4), expected=1002)]
 
 
 def test_an_edit_does_not_wait_for_a_rivals_pause(bus):
     watcher = started(bus, FOUR)
     bus.put(LAB, lab(3), "other-1")
     watcher.hear(LAB)
-    assert watcher.step(LimitsRead(FIVE))[1:] == [write("w", 2, LAB, lab(5), expected=1002)]
+    assert watcher.step(LimitsRead(FIVE))[1:] == [write(2, LAB, lab(5), expected=1002)]
 
 
 def test_the_first_of_two_sources_is_respected_in_a_reading_after_a_wipe_too(bus):
@@ -343,7 +328,7 @@ def test_a_process_that_dies_with_its_writes_on_their_way_is_followed_by_one_tha
     started(bus, before, "first")
     dying = Watcher(bus, "dying")
     dying.do(LimitsRead(FIVE))
-    on_their_way = [each for each in dying.reading() if isinstance(each, Write)]
+    on_their_way = [each for each in dying.reading() if isinstance(each, e.Write)]
     if landed:
         for each in on_their_way:
             bus.take(each)

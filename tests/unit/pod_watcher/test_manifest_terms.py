@@ -38,23 +38,15 @@ def shared(*, priority: int = 3, zone: str = "west", memory: str = "8000") -> st
         (shared(memory="8Gi"), "nvidia.com/gpumem"),
         (shared(zone="[a]"), "spec.nodeSelector.zone"),
         (shared().replace("  - name: main", "  - name: Main"), "spec.containers[0].name"),
+        ("kind: List\nitems:\n  - " + shared(zone="[a]").replace("\n", "\n    "), "items[0].spec.nodeSelector.zone"),
     ],
 )
 def test_what_is_wrong_in_a_pods_resources_is_refused_by_its_field(bench, text, field):
-    """The pod is ours by its resources alone, so a typo in them must not leave it without a request."""
+    """The pod is ours by its resources alone; and among a hundred items of a List an error needs its path."""
     bench.edit("a.yaml", text)
     rejected = bench.only()
     assert isinstance(rejected, RequestRejected)
     assert rejected.refusal.field == field
-
-
-def test_a_list_names_the_item_that_is_wrong(bench):
-    """Among a hundred items of a List an error needs its path."""
-    item = shared(zone="[a]").replace("\n", "\n    ")
-    bench.edit("a.yaml", f"kind: List\nitems:\n  - {item}")
-    rejected = bench.only()
-    assert isinstance(rejected, RequestRejected)
-    assert rejected.refusal.field == "items[0].spec.nodeSelector.zone"
 
 
 def test_a_change_of_what_the_node_needs_is_asked_for_anew_before_there_is_a_slice(bench):

@@ -5,7 +5,7 @@ import pytest
 from sluice.contracts.admission.config import HOST_DIRECTORIES
 from sluice.runtime.settings import SettingsError, load
 from sluice_pod_watcher.core.cluster.events import ListingEnded
-from sluice_pod_watcher.settings import PodWatcherSettings, address_of
+from sluice_pod_watcher.settings import PodWatcherSettings
 from sluice_pod_watcher.shell.kube.app import WatchStatus
 
 
@@ -17,6 +17,12 @@ def loaded(**own: str) -> PodWatcherSettings:
 @pytest.mark.parametrize(
     ("own", "sentence"),
     [
+        ({}, "SLUICE_POD_WATCHER_PODS_DIR is not set"),
+        ({"PODS_DIR": "/pods", "SOURCE": "a.b"}, "source = 'a.b'"),
+        ({"PODS_DIR": "/pods", "MAX_GPUS_PER_NODE": "0"}, "max_gpus_per_node = 0"),
+        ({"PODS_DIR": "/pods", "CLOSING_TTL_S": "0"}, "closing_ttl_s"),
+        ({"PODS_DIR": "/pods", "RELIST_S": "0"}, "relist_s must be from 0.1"),
+        ({"PODS_DIR": "/pods", "PODS_DRI": "x"}, "did you mean"),
         ({"ROLE": "both"}, "ROLE is 'both': .* \\(one of folder, watch, webhook, all, callout, uninstall\\)"),
         ({"ROLE": "folder"}, "SLUICE_POD_WATCHER_PODS_DIR is not set: role = 'folder' reads"),
         ({"ROLE": "watch", "PODS_DIR": "/pods"}, "pods_dir applies to role = 'folder' only; role = 'watch' is set"),
@@ -54,6 +60,16 @@ def test_a_cluster_needs_no_setting_but_its_role():
     assert loaded(ROLE="folder", PODS_DIR="/pods").config().source == "folder"
 
 
+def test_settings_of_a_folder_reach_its_rules():
+    settings = loaded(
+        PODS_DIR="/pods", SOURCE="lab", RELIST_S="2", GONE_GRACE_S="0.5", CLOSING_TTL_S="60", MAX_GPUS_PER_NODE="4",
+        FLEET_FILE="/fleet.toml",
+    )  # fmt: skip
+    config = settings.config()
+    assert (config.source, config.relist_s, config.gone_grace_s, config.closing_ttl_s) == ("lab", 2.0, 0.5, 60)
+    assert (config.max_gpus_per_node, str(settings.fleet_file)) == (4, "/fleet.toml")
+
+
 def test_settings_of_a_cluster_reach_its_rules():
     config = loaded(
         ROLE="all", SOURCE="east", MAX_GPUS_PER_NODE="4", CLOSING_TTL_S="60", MIRROR_GPUS="false", EVICT_LOST="false",
@@ -73,15 +89,6 @@ def test_settings_of_a_cluster_reach_its_rules():
     assert (judged.runtime_class, judged.allow_privileged, judged.default_mode) == ("nvidia", True, "mps")
     assert (judged.max_gpus_per_node, judged.env_allowed) == (4, frozenset())
     assert judged.host_directories == ("/run/sluice", "/var/lib/k0s/kubelet/pods")
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [("127.0.0.1:8443", ("127.0.0.1", 8443)), (":0", ("", 0)), ("[::]:8443", ("::", 8443)), ("a.b:1", ("a.b", 1))],
-)
-def test_addresses_are_read(text, address):
-    """An IPv6 address stands in brackets; no host is every address."""
-    assert address_of(text, "webhook_address") == address
 
 
 class Clock:

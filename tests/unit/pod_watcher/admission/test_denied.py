@@ -8,15 +8,12 @@ from factories.cluster.admission import answer, container, gpu, pod, taken
 from sluice_pod_watcher.admission import AdmissionConfig
 
 GPU = gpu(gpu="1")
-ENV_WHY = (
-    "Sluice sets this from what the pod is granted "
-    "(allowed: leave it out; NVIDIA_VISIBLE_DEVICES may be 'void' in a container without a GPU)"
-)
 ENV_ALLOWED = {
     "NVIDIA_VISIBLE_DEVICES": "leave it out, or 'all', for all devices of the container",
     "NVIDIA_DRIVER_CAPABILITIES": "a literal value, or the annotation sluice.dev/driver-capabilities",
     "CUDA_VISIBLE_DEVICES": "leave it out, or indexes of the container's own devices, from 0",
 }
+VOID_ALLOWED = "leave it out; NVIDIA_VISIBLE_DEVICES may be 'void' in a container without a GPU"
 HOST_ALLOWED = "which gives access to the slices of other pods (allowed: other directories of the host)"
 MOUNT = {"name": "sluice-slice", "mountPath": "/run/sluice/slice", "subPathExpr": "$(SLUICE_TICKET)", "readOnly": True}
 
@@ -30,6 +27,11 @@ def denial(made, rules=None, **request):
     assert sent["status"]["reason"] == {403: "Forbidden", 422: "Invalid"}[response.code]
     assert sent["status"]["code"] == response.code
     return response.code, sent["status"]["message"]
+
+
+def why_env(where, name, value, allowed=None):
+    allowed = allowed or ENV_ALLOWED.get(name, VOID_ALLOWED)
+    return f"spec.{where}.env[{name}] = {value!r}: Sluice sets this from what the pod is granted (allowed: {allowed})"
 
 
 def with_env(**entry):
@@ -63,9 +65,7 @@ def host(path):
 )
 def test_nobody_chooses_devices_by_variables(name, value):
     """A pod with its own device list would see the slices of others."""
-    why = ENV_WHY if name not in ENV_ALLOWED else f"{ENV_WHY.partition(' (')[0]} (allowed: {ENV_ALLOWED[name]})"
-    message = f"spec.containers[main].env[{name}] = {value!r}: {why}"
-    assert denial(with_env(name=name, value=value)) == (403, message)
+    assert denial(with_env(name=name, value=value)) == (403, why_env("containers[main]", name, value))
 
 
 def test_a_second_preload_does_not_replace_the_time_quota():
@@ -78,24 +78,20 @@ def test_a_second_preload_does_not_replace_the_time_quota():
 
 def test_a_variable_that_is_read_from_elsewhere_is_as_bad():
     """A ConfigMap can say `all` after the pod was admitted."""
-    source = {"configMapKeyRef": {"name": "gpus", "key": "all"}}
-    why = ENV_WHY.partition(" (")[0]
-    for name in ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"):
-        message = f"spec.containers[main].env[{name}] = '(from elsewhere)': {why} (allowed: {ENV_ALLOWED[name]})"
-        assert denial(with_env(name=name, valueFrom=source)) == (403, message)
-    allowed = ENV_ALLOWED["NVIDIA_VISIBLE_DEVICES"]
-    message = f"spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = '(from elsewhere)': {why} (allowed: {allowed})"
+    config_map = {"configMapKeyRef": {"name": "gpus", "key": "all"}}
     other = {"fieldRef": {"fieldPath": "metadata.annotations['other.granted.sluice.dev/visible-devices']"}}
-    assert denial(with_env(name="NVIDIA_VISIBLE_DEVICES", valueFrom=other)) == (403, message)
+    devices, capabilities = "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"
+    for name, source in ((devices, config_map), (capabilities, config_map), (devices, other)):
+        message = why_env("containers[main]", name, "(from elsewhere)")
+        assert denial(with_env(name=name, valueFrom=source)) == (403, message)
 
 
 def test_every_entry_of_a_name_is_looked_at():
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": value} for value in ("void", "all")]
-    made = pod(container(resources=GPU), container("logs", env=env))
-    message = f"spec.containers[logs].env[NVIDIA_VISIBLE_DEVICES] = 'all': {ENV_WHY}"
-    assert denial(made) == (403, message)
+    side = pod(container(resources=GPU), container("logs", env=env))
     init = pod(container(resources=GPU), init=[container("fetch", env=env)])
-    assert denial(init) == (403, message.replace("containers[logs]", "initContainers[fetch]"))
+    for made, where in ((side, "containers[logs]"), (init, "initContainers[fetch]")):
+        assert denial(made) == (403, why_env(where, "NVIDIA_VISIBLE_DEVICES", "all", VOID_ALLOWED))
 
 
 @pytest.mark.parametrize(
@@ -144,21 +140,16 @@ def test_other_host_paths_stay_the_users_business(path):
 
 def test_the_volume_of_tickets_is_not_mounted_by_hand():
     """Without a ticket's name a mount shows the whole volume, and lets a container start before its slice is there."""
-    whole = {"name": "sluice-slice", "mountPath": "/all"}
     why = "Sluice mounts its volume itself, each container its own part of it (allowed: leave the mount out)"
-    message = f"spec.containers[main].volumeMounts = 'sluice-slice at /all': {why}"
-    assert denial(pod(container(resources=GPU, volumeMounts=[whole]))) == (403, message)
+    whole = pod(container(resources=GPU, volumeMounts=[{"name": "sluice-slice", "mountPath": "/all"}]))
+    assert denial(whole) == (403, f"spec.containers[main].volumeMounts = 'sluice-slice at /all': {why}")
     logs = pod(container(resources=GPU), container("logs", volumeMounts=[MOUNT]))
-    message = f"spec.containers[logs].volumeMounts = 'sluice-slice at /run/sluice/slice': {why}"
-    assert denial(logs) == (403, message)
+    assert denial(logs) == (403, f"spec.containers[logs].volumeMounts = 'sluice-slice at /run/sluice/slice': {why}")
     for change in ({"readOnly": False}, {"subPathExpr": "x"}, {"mountPath": "/x"}, {"subPath": "x"}):
         assert denial(pod(container(resources=GPU, volumeMounts=[MOUNT | change])))[0] == 403
-
-
-def test_nothing_else_is_mounted_where_the_ticket_is():
-    mount = {"name": "data", "mountPath": "/run/sluice//slice/x"}
-    made = pod(container(resources=GPU, volumeMounts=[mount]), volumes=[{"name": "data", "emptyDir": {}}])
-    assert denial(made)[0] == 403
+    other = {"name": "data", "mountPath": "/run/sluice//slice/x"}
+    made = pod(container(resources=GPU, volumeMounts=[other]), volumes=[{"name": "data", "emptyDir": {}}])
+    assert denial(made)[0] == 403, "something else lies where the ticket is"
 
 
 def test_the_volume_of_tickets_is_not_made_by_hand():
@@ -240,28 +231,21 @@ def debugging(ours=True, old=(), **fields):
     made = taken(pod(container(resources=GPU))) if ours else pod()
     before = {**made, "spec": {**made["spec"], "ephemeralContainers": list(old)}}
     after = {**made, "spec": {**made["spec"], "ephemeralContainers": [*old, {"name": "debugger", **fields}]}}
-    return after, {"operation": "UPDATE", "subResource": "ephemeralcontainers", "oldObject": before}
+    return {"made": after, "operation": "UPDATE", "subResource": "ephemeralcontainers", "oldObject": before}
 
 
 def test_a_debug_container_gets_no_device():
     """It is added to a running pod, and nothing else of Sluice sees it."""
-    made, request = debugging(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])
-    message = f"spec.ephemeralContainers[debugger].env[NVIDIA_VISIBLE_DEVICES] = 'all': {ENV_WHY}"
-    assert denial(made, **request) == (403, message)
-    made, request = debugging(volumeMounts=[{"name": "sluice-slice", "mountPath": "/all"}])
-    assert denial(made, **request)[0] == 403
-    made, request = debugging(securityContext={"privileged": True})
-    assert denial(made, **request)[0] == 403
+    message = why_env("ephemeralContainers[debugger]", "NVIDIA_VISIBLE_DEVICES", "all", VOID_ALLOWED)
+    assert denial(**debugging(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])) == (403, message)
+    assert denial(**debugging(volumeMounts=[{"name": "sluice-slice", "mountPath": "/all"}]))[0] == 403
+    assert denial(**debugging(securityContext={"privileged": True}))[0] == 403
 
 
 def test_a_plain_debug_container_is_let_into_a_gpu_pod():
-    made, request = debugging(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}])
-    assert answer(made, **request).allowed
-    earlier = {"name": "earlier", "securityContext": {"privileged": True}}
-    made, request = debugging(old=(earlier,))
-    assert answer(made, **request).allowed
-    made, request = debugging(ours=False, env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])
-    assert answer(made, **request).allowed
+    assert answer(**debugging(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}])).allowed
+    assert answer(**debugging(old=({"name": "earlier", "securityContext": {"privileged": True}},))).allowed
+    assert answer(**debugging(ours=False, env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])).allowed
 
 
 @pytest.mark.parametrize(

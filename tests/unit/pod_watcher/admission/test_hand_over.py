@@ -1,9 +1,7 @@
 """Pods whose devices the kubelet hands over: the claim that admission adds, and claims that a pod may not name."""
 
-import json
-
 import pytest
-from factories.cluster.admission import answer, container, env_of, gpu, patched, pod, sent_patch, taken
+from factories.cluster.admission import answer, container, container_of, env_of, gpu, pod, sent_patch, taken, why_denied
 
 from sluice.contracts.kube.names import claim_name
 from sluice_pod_watcher.admission import AdmissionConfig
@@ -16,8 +14,7 @@ VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 
 
 def uses(made, name):
-    listed = [*made["spec"]["containers"], *made["spec"].get("initContainers", [])]
-    return next(each for each in listed if each["name"] == name).get("resources", {}).get("claims", [])
+    return container_of(made, name).get("resources", {}).get("claims", [])
 
 
 def test_a_pod_gets_a_claim_instead_of_volume_annotations_and_runtime_class_by_exactly_this_patch():
@@ -41,23 +38,12 @@ def test_a_pod_gets_a_claim_instead_of_volume_annotations_and_runtime_class_by_e
 
 def test_each_container_refers_to_its_own_request_and_an_init_container_to_that_of_its_app():
     """With another's request a container would see another's devices; without one it would see none."""
-    made = taken(
-        pod(
-            container("train", resources=gpu(gpu="1")),
-            container("side", resources=gpu(**{"mig-1g.5gb": "1"})),
-            container("proxy"),
-            init=[container("prep", resources=gpu(gpu="1"))],
-            annotations={},
-        ),
-        DRA,
-    )
-    assert {name: uses(made, name) for name in ("train", "side", "proxy", "prep")} == {
-        "train": [{"name": "sluice", "request": "train"}],
-        "side": [{"name": "sluice", "request": "side"}],
-        "proxy": [],
-        "prep": [{"name": "sluice", "request": "train"}],
-    }
-    assert all(env_of(made, name) == {"NVIDIA_VISIBLE_DEVICES": "void"} for name in ("train", "side", "proxy", "prep"))
+    train, side = container("train", resources=gpu(gpu="1")), container("side", resources=gpu(**{"mig-1g.5gb": "1"}))
+    prep = container("prep", resources=gpu(gpu="1"))
+    made = taken(pod(train, side, container("proxy"), init=[prep], annotations={}), DRA)
+    for name, request in (("train", "train"), ("side", "side"), ("proxy", None), ("prep", "train")):
+        assert uses(made, name) == ([{"name": "sluice", "request": request}] if request else [])
+        assert env_of(made, name) == {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 
 def test_a_container_without_resources_gets_its_claim_too():
@@ -82,23 +68,17 @@ def test_a_container_that_another_webhook_adds_later_gets_no_device():
     made["spec"]["containers"].append(container("proxy"))
     assert sent_patch(answer(made, DRA)) == [{"op": "add", "path": "/spec/containers/1/env", "value": [VOID]}]
     made["spec"]["containers"][1]["resources"] = {"claims": [{"name": "sluice", "request": "main"}]}
-    assert denial(made) == (
+    assert why_denied(made, DRA) == (
         "spec.containers[proxy].resources.claims[sluice] = 'main': Sluice gives each container its own devices of this "
         "claim (allowed: leave it out)"
     )
-
-
-def denial(made, config=DRA):
-    response = answer(made, config)
-    assert not response.allowed
-    return response.message
 
 
 @pytest.mark.parametrize("resources", [gpu(gpu="1"), {}])
 def test_the_claim_of_another_pod_is_refused(resources):
     """Its devices would be shared with a pod that never asked for a slice."""
     made = pod(container(resources=resources), resourceClaims=[{"name": "mine", "resourceClaimName": OTHERS}])
-    assert denial(made) == (
+    assert why_denied(made, DRA) == (
         f"spec.resourceClaims[mine].resourceClaimName = '{OTHERS}': Sluice made this ResourceClaim for one other pod "
         "(allowed: a ResourceClaim of your own, or a template)"
     )
@@ -106,7 +86,9 @@ def test_the_claim_of_another_pod_is_refused(resources):
 
 def test_the_name_of_our_claim_is_refused_by_hand():
     made = pod(container(resources=gpu(gpu="1")), resourceClaims=[{"name": "sluice", "resourceClaimName": "x"}])
-    assert denial(made).startswith("spec.resourceClaims[sluice] = 'x': this name belongs to the claim that Sluice adds")
+    assert why_denied(made, DRA).startswith(
+        "spec.resourceClaims[sluice] = 'x': this name belongs to the claim that Sluice adds"
+    )
 
 
 @pytest.mark.parametrize("name", ["sluice.dev", "gpu.nvidia.com", "mig.nvidia.com"])
@@ -114,7 +96,7 @@ def test_the_extended_resource_of_a_class_is_refused_with_what_to_write_instead(
     """The scheduler makes such a claim itself, finds no device, and the pod would wait forever."""
     key = f"deviceclass.resource.kubernetes.io/{name}"
     amounts = {"limits": {key: "1"}}
-    assert denial(pod(container(resources=amounts)), AdmissionConfig()) == (
+    assert why_denied(pod(container(resources=amounts))) == (
         f"spec.containers[main].resources.limits[{key}] = '1': the scheduler itself would allocate {name} for it, past "
         f"Sluice (allowed: a ResourceClaimTemplate of class {name}, or nvidia.com/gpu)"
     )
@@ -123,18 +105,11 @@ def test_the_extended_resource_of_a_class_is_refused_with_what_to_write_instead(
 def test_more_containers_than_a_claim_holds_are_refused_by_number():
     """The API server would refuse the claim later, and the pod would wait for it."""
     listed = [container(f"c{number}", resources=gpu(**{"mig-1g.5gb": "1"})) for number in range(33)]
-    assert denial(pod(*listed)) == (
+    assert why_denied(pod(*listed), DRA) == (
         "spec.containers = '33': 33 containers request GPUs, and a ResourceClaim holds 32 requests (allowed: at most "
         "32, or a namespace labelled sluice.dev/hand-over=tickets)"
     )
     assert answer(pod(*listed), AdmissionConfig()).allowed
-
-
-def test_what_the_first_review_wrote_is_read_by_the_second():
-    both = [taken(pod(container(resources=gpu(gpu="2"))), AdmissionConfig(hand_over=way)) for way in ("dra", "tickets")]
-    asked = [json.loads(made["metadata"]["annotations"]["sluice.dev/request"]) for made in both]
-    assert asked[0] == asked[1]
-    assert patched(both[0], []) == both[0]
 
 
 @pytest.mark.parametrize(

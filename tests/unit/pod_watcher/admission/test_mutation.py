@@ -6,6 +6,7 @@ from factories.cluster.admission import (
     answer,
     asked_by,
     container,
+    container_of,
     env_of,
     from_grant,
     gpu,
@@ -20,8 +21,15 @@ from sluice_pod_watcher.admission import AdmissionConfig, read_stored, review_po
 
 MOUNT = {"name": "sluice-slice", "mountPath": "/run/sluice/slice", "subPathExpr": "$(SLUICE_TICKET)", "readOnly": True}
 VOLUME = {"name": "sluice-slice", "csi": {"driver": "slice.sluice.dev", "readOnly": True}}
-EXCLUSIVE = ["NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "SLUICE_TICKET"]
-SHARES = ["CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]
+GRANTED = {
+    "NVIDIA_VISIBLE_DEVICES": "visible-devices",
+    "NVIDIA_DRIVER_CAPABILITIES": "driver-capabilities",
+    "SLUICE_TICKET": "ticket",
+    "CUDA_MPS_PIPE_DIRECTORY": "mps-pipe-directory",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "active-thread-percentage",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "pinned-memory-limit",
+}
+EXCLUSIVE, SHARES = [*GRANTED][:3], [*GRANTED][3:]
 
 
 def from_field(name, key):
@@ -29,9 +37,7 @@ def from_field(name, key):
 
 
 def mounts_of(made, name):
-    listed = [*made["spec"]["containers"], *made["spec"].get("initContainers", [])]
-    mounts = next(each for each in listed if each["name"] == name).get("volumeMounts", [])
-    return [each for each in mounts if each["name"] == "sluice-slice"]
+    return [each for each in container_of(made, name).get("volumeMounts", []) if each["name"] == "sluice-slice"]
 
 
 def stored(made):
@@ -53,11 +59,7 @@ def test_a_pod_with_a_profile_is_gated_and_told_its_slice_by_exactly_this_patch(
         {
             "op": "add",
             "path": "/spec/containers/0/env",
-            "value": [
-                {"name": "NVIDIA_VISIBLE_DEVICES"} | from_field("main", "visible-devices"),
-                {"name": "NVIDIA_DRIVER_CAPABILITIES"} | from_field("main", "driver-capabilities"),
-                {"name": "SLUICE_TICKET"} | from_field("main", "ticket"),
-            ],
+            "value": [{"name": name} | from_field("main", GRANTED[name]) for name in EXCLUSIVE],
         },
         {"op": "add", "path": "/spec/containers/0/volumeMounts/-", "value": MOUNT},
     ]
@@ -94,26 +96,15 @@ def test_a_pod_with_resources_keeps_what_is_not_ours_and_loses_what_we_satisfy()
         {"op": "remove", "path": "/spec/containers/0/resources/requests/nvidia.com~1gpumem"},
         *(
             {"op": "add", "path": f"/spec/containers/0/env/{at}", "value": {"name": name} | from_field("main", key)}
-            for at, (name, key) in enumerate(
-                [
-                    ("NVIDIA_VISIBLE_DEVICES", "visible-devices"),
-                    ("NVIDIA_DRIVER_CAPABILITIES", "driver-capabilities"),
-                    ("SLUICE_TICKET", "ticket"),
-                    ("CUDA_MPS_PIPE_DIRECTORY", "mps-pipe-directory"),
-                    ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "active-thread-percentage"),
-                    ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "pinned-memory-limit"),
-                ]
-            )
+            for at, (name, key) in enumerate(GRANTED.items())
         ),
         {"op": "add", "path": "/spec/containers/0/volumeMounts/-", "value": MOUNT},
     ]
     after = patched(made, sent_patch(response))
     assert after["spec"]["containers"][0]["resources"] == {"limits": {"memory": "4Gi"}, "requests": {"cpu": "1"}}
     assert list(env_of(after, "main")) == [*EXCLUSIVE, *SHARES, "A"]
-    assert [gate["name"] for gate in after["spec"]["schedulingGates"]] == [
-        "kueue.x-k8s.io/admission",
-        "sluice.dev/slice",
-    ]
+    gates = [gate["name"] for gate in after["spec"]["schedulingGates"]]
+    assert gates == ["kueue.x-k8s.io/admission", "sluice.dev/slice"]
 
 
 def test_only_a_pod_that_may_be_fractional_is_told_where_its_time_is():
@@ -130,35 +121,24 @@ def test_only_a_pod_that_may_be_fractional_is_told_where_its_time_is():
 
 def test_each_vocabulary_is_taken_as_it_is_written():
     """Manifests for HAMi, Volcano, NVIDIA's device plugin and FaST-GShare need no edit."""
-    fast = {
-        "fastgshare/gpu_mem": "1073741824",
-        "fastgshare/gpu_sm_partition": "20",
-        "fastgshare/gpu_quota_limit": "0.5",
-    }
+    fast = {"fastgshare/gpu_mem": "1073741824", "fastgshare/gpu_sm_partition": "20"}
+    fast["fastgshare/gpu_quota_limit"] = "0.5"
     volcano = {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "3000"}
-    pods = {
-        "mig": pod(container(resources={"limits": {"nvidia.com/mig-1g.5gb": "1"}})),
-        "fast": pod(annotations=fast),
-        "volcano": pod(container(resources={"limits": volcano})),
-    }
-    claims = {name: asked_by(taken(made)).pod.claims[0] for name, made in pods.items()}
-    assert claims["mig"].profile == "1g.5gb"
-    assert (claims["fast"].sm_partition, claims["fast"].memory_mib) == (20, 1024)
-    assert claims["volcano"].memory_mib == 3000
-    for made in pods.values():
-        assert not taken(made)["spec"]["containers"][0].get("resources", {}).get("limits")
+    for made, asked in (
+        (pod(container(resources={"limits": {"nvidia.com/mig-1g.5gb": "1"}})), {"profile": "1g.5gb"}),
+        (pod(annotations=fast), {"sm_partition": 20, "memory_mib": 1024}),
+        (pod(container(resources={"limits": volcano})), {"memory_mib": 3000}),
+    ):
+        after = taken(made)
+        claim = asked_by(after).pod.claims[0]
+        assert {field: getattr(claim, field) for field in asked} == asked
+        assert not after["spec"]["containers"][0].get("resources", {}).get("limits")
 
 
 def test_a_container_that_asked_for_nothing_sees_no_gpu():
     """An image with `NVIDIA_VISIBLE_DEVICES=all` in it would else see every GPU of the node."""
-    made = taken(
-        pod(
-            container(resources=gpu(gpu="1")),
-            container("logs"),
-            container("own-void", env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]),
-            init=[container("fetch")],
-        )
-    )
+    own_void = container("own-void", env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}])
+    made = taken(pod(container(resources=gpu(gpu="1")), container("logs"), own_void, init=[container("fetch")]))
     assert env_of(made, "logs") == {"NVIDIA_VISIBLE_DEVICES": "void"}
     assert env_of(made, "fetch") == {"NVIDIA_VISIBLE_DEVICES": "void"}
     assert env_of(made, "own-void") == {"NVIDIA_VISIBLE_DEVICES": "none"}
@@ -168,12 +148,8 @@ def test_a_container_that_asked_for_nothing_sees_no_gpu():
 
 def test_an_init_container_uses_the_devices_of_a_container_that_asks_for_the_same():
     """It is over before the others begin: a second slice for it would stand empty all the pod's life."""
-    made = taken(
-        pod(
-            container(resources=gpu(gpu="1", gpumem="8000")),
-            init=[container("warm-up", resources=gpu(gpu="1", gpumem="8000"))],
-        )
-    )
+    same = gpu(gpu="1", gpumem="8000")
+    made = taken(pod(container(resources=same), init=[container("warm-up", resources=same)]))
     found = asked_by(made)
     assert [claim.container for claim in found.pod.claims] == ["main"]
     assert found.served_by == {"warm-up": "main"}
@@ -246,13 +222,9 @@ def test_the_default_mode_of_a_namespace_is_written_down_where_it_fits():
 def test_a_default_mode_never_refuses_a_pod_nor_overrules_one():
     """A default is a wish of the namespace; the pod's own words count."""
     config = AdmissionConfig(default_mode="mps")
-    for annotations in (
-        {"sluice.dev/profile": "1g.5gb"},
-        {"sluice.dev/sm-partition": "20"},
-        {"sluice.dev/memory": "4Gi", "sluice.dev/mode": "exclusive"},
-    ):
-        made = pod(annotations=annotations)
-        assert stored(taken(made, config))["annotations"] == annotations
+    said = {"sluice.dev/memory": "4Gi", "sluice.dev/mode": "exclusive"}
+    for annotations in ({"sluice.dev/profile": "1g.5gb"}, {"sluice.dev/sm-partition": "20"}, said):
+        assert stored(taken(pod(annotations=annotations), config))["annotations"] == annotations
     mig = pod(container(resources=gpu(**{"mig-1g.5gb": "1"})))
     assert asked_by(taken(mig, config)).pod.claims[0].modes == ("exclusive",)
 
@@ -300,14 +272,8 @@ def test_keys_that_say_nothing_here_are_told_as_warnings():
     assert answer(fast).warnings == ("sluice.dev/mode = 'fastpod': fastpod is now called fractional; use that name",)
 
 
-def capabilities_of(made) -> dict[str, str]:
-    """What each container with a GPU is to have, as the watcher will read it."""
-    return {claim.container: claim.driver_capabilities for claim in asked_by(made).pod.claims}
-
-
-def in_env(value: str, **more: str):
-    said = {"NVIDIA_DRIVER_CAPABILITIES": value} | more
-    return [{"name": name, "value": text} for name, text in said.items()]
+def in_env(value: str):
+    return [{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": value}]
 
 
 def test_capabilities_are_said_of_the_pod_of_a_container_or_by_its_variable():
@@ -320,7 +286,8 @@ def test_capabilities_are_said_of_the_pod_of_a_container_or_by_its_variable():
         container("side", env=in_env("display")),
     ]
     made = taken(pod(*listed, annotations=said))
-    assert capabilities_of(made) == {"main": "compute,video", "logs": "all", "draw": "compat32,graphics"}
+    found = {claim.container: claim.driver_capabilities for claim in asked_by(made).pod.claims}
+    assert found == {"main": "compute,video", "logs": "all", "draw": "compat32,graphics"}
     assert env_of(made, "side") == {"NVIDIA_DRIVER_CAPABILITIES": "display", "NVIDIA_VISIBLE_DEVICES": "void"}
 
 

@@ -12,14 +12,11 @@ VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}
 ZERO = {"limits": {"nvidia.com/gpu": "0"}}
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"resources": {"limits": {"nvidia.com/gpu.shared": "1"}}},
-        {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]},
-    ],
-    ids=["another device plugin", "said already"],
-)
+ANOTHER_PLUGINS = {"resources": {"limits": {"nvidia.com/gpu.shared": "1"}}}
+SAID = {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]}
+
+
+@pytest.mark.parametrize("fields", [ANOTHER_PLUGINS, SAID], ids=["another device plugin", "said already"])
 def test_devices_of_others_are_left_alone(fields):
     """The kubelet lets a pod's own variable win over what a device plugin says."""
     made = pod(container(**fields), container("side"), runtimeClassName="nvidia")
@@ -81,10 +78,6 @@ def test_a_claim_of_any_driver_shows_an_image_no_other_gpu():
     assert env_of(patched(made, sent_patch(answer(made))), "main") == VOID
 
 
-NAME_PART_MAX = 63
-PREFIX_MAX = 253
-
-
 @pytest.mark.parametrize("text", ["a", "main-0123-abc", "0", "a-b--c"])
 def test_a_ticket_is_one_plain_component(text):
     assert names.is_ticket_name(text)
@@ -100,12 +93,9 @@ def test_a_grant_is_never_taken_for_an_ask():
     """A user who could write one for the other would grant himself a slice."""
     key = names.granted("main", names.TICKET)
     assert key == "main.granted.sluice.dev/ticket"
-    assert names.is_granted(key)
-    assert names.is_granted("granted.sluice.dev/ticket")
-    assert names.is_granted("x.y.granted.sluice.dev/")
-    assert not names.is_granted("granted/sluice.dev")
-    assert not names.is_granted("main.sluice.dev/granted.sluice.dev/ticket")
-    assert not names.is_granted("notgranted.sluice.dev/ticket")
+    assert all(map(names.is_granted, (key, "granted.sluice.dev/ticket", "x.y.granted.sluice.dev/")))
+    others = ("granted/sluice.dev", "main.sluice.dev/granted.sluice.dev/ticket", "notgranted.sluice.dev/ticket")
+    assert not any(map(names.is_granted, others))
 
 
 def test_every_key_fits_what_the_api_server_takes():
@@ -115,8 +105,8 @@ def test_every_key_fits_what_the_api_server_takes():
     listed += [names.GATE, names.LABEL_MANAGED, names.LABEL_ENABLED, names.LABEL_DEFAULT_MODE, names.ANNOTATION_REQUEST]
     for name in listed:
         prefix, _, rest = name.partition("/")
-        assert len(prefix) <= PREFIX_MAX
-        assert 0 < len(rest) <= NAME_PART_MAX
+        assert len(prefix) <= 253
+        assert 0 < len(rest) <= 63
         assert re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", rest)
 
 
@@ -131,6 +121,7 @@ DRA = AdmissionConfig(hand_over="dra")
 CLAIM = {"name": "gpus", "resourceClaimName": "mine"}
 TEMPLATE = {"name": "gpus", "resourceClaimTemplateName": "one"}
 USES = {"claims": [{"name": "gpus"}]}
+ASKS = pod(container(resources=USES), resourceClaims=[CLAIM])
 
 
 @pytest.mark.parametrize("entry", [CLAIM, TEMPLATE])
@@ -167,14 +158,14 @@ def test_containers_of_a_pod_with_claims_see_only_those_under_a_runtime_class():
 
 
 def test_marks_set_by_hand_are_refused_as_on_every_pod():
-    made = taken(pod(container(resources=USES), resourceClaims=[CLAIM]), DRA)
+    made = taken(ASKS, DRA)
     made["metadata"]["annotations"]["granted.sluice.dev/allocation"] = "stolen"
     assert "Sluice writes this with a grant" in answer(made, DRA).message
 
 
 def test_with_tickets_such_a_pod_is_left_as_it_is():
     """No kubelet would get devices of ours: the claim is another driver's, or waits for the scheduler."""
-    response = answer(pod(container(resources=USES), resourceClaims=[CLAIM]), AdmissionConfig())
+    response = answer(ASKS, AdmissionConfig())
     assert (response.allowed, sent_patch(response)) == (True, [])
 
 

@@ -5,13 +5,11 @@ import json
 import re
 from typing import Any
 
-from factories.cluster.admission import answer, asked_by, container, gpu, patched, pod, sent_patch
+from factories.cluster.admission import answer, asked_by, container, containers_of, gpu, patched, pod, sent_patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice_pod_watcher.admission import (
-    AdmissionConfig,
-)
+from sluice_pod_watcher.admission import AdmissionConfig
 
 OURS = re.compile(r"NVIDIA_VISIBLE_DEVICES|NVIDIA_DRIVER_CAPABILITIES|CUDA_.*|SLUICE_.*|LD_PRELOAD")
 NAMES = ("main", "logs", "prep", "proxy")
@@ -93,14 +91,12 @@ def pods(draw):
         init[0]["restartPolicy"] = "Always"
     spec: dict[str, Any] = {}
     if draw(st.integers(0, 3)) == 0:
-        spec["schedulingGates"] = [
-            {"name": draw(st.sampled_from([*["kueue.x-k8s.io/admission"] * 5, "sluice.dev/slice"]))}
-        ]
+        gates = st.sampled_from([*["kueue.x-k8s.io/admission"] * 5, "sluice.dev/slice"])
+        spec["schedulingGates"] = [{"name": draw(gates)}]
     if draw(st.integers(0, 3)) == 0:
         spec["hostIPC"] = True
-    return pod(
-        *apps, annotations=copy.deepcopy(draw(st.none() | st.none() | annotations | PLAIN_ASKS)), init=init, **spec
-    )
+    notes = copy.deepcopy(draw(st.none() | st.none() | annotations | PLAIN_ASKS))
+    return pod(*apps, annotations=notes, init=init, **spec)
 
 
 rules = st.builds(
@@ -108,10 +104,6 @@ rules = st.builds(
     default_mode=st.sampled_from(["", "mps", "auto", "fractional", "exclusive"]),
     runtime_class=st.sampled_from(["", "nvidia"]),
 )
-
-
-def all_containers(made):
-    return [*made["spec"]["containers"], *made["spec"].get("initContainers", [])]
 
 
 @given(pods(), rules, rules)
@@ -142,7 +134,7 @@ def test_a_pod_that_is_taken_can_be_served_and_sees_nothing_else(made, how):
     assert [gate["name"] for gate in after["spec"]["schedulingGates"]].count("sluice.dev/slice") == 1
     asked = asked_by(after)
     assert asked.pod.claims
-    for each in all_containers(after):
+    for each in containers_of(after):
         assert not [name for part in each.get("resources", {}).values() for name in part if "/" in name]
         ours = [entry for entry in each.get("env", []) if OURS.fullmatch(entry["name"])]
         assert len({entry["name"] for entry in ours}) == len({json.dumps(entry) for entry in ours})
@@ -160,12 +152,11 @@ def test_a_pod_that_is_taken_can_be_served_and_sees_nothing_else(made, how):
 def test_what_is_not_ours_in_a_pod_stays_as_it_is(made, how):
     """A patch that loses a user's variable or volume breaks the user's program."""
     after = patched(made, sent_patch(answer(made, how)))
-    for old, new in zip(all_containers(made), all_containers(after), strict=True):
+    for old, new in zip(containers_of(made), containers_of(after), strict=True):
         kept = [entry for entry in new.get("env", []) if not OURS.fullmatch(entry["name"])]
         assert kept == [entry for entry in old.get("env", []) if not OURS.fullmatch(entry["name"])]
         assert [mount for mount in new["volumeMounts"] if mount["name"] != "sluice-slice"] == old["volumeMounts"]
-        assert new.get("resources", {}).get("limits", {}).get("memory") == old.get("resources", {}).get(
-            "limits", {}
-        ).get("memory")
+        was, now = (each.get("resources", {}).get("limits", {}).get("memory") for each in (old, new))
+        assert now == was
     for key, value in (made["metadata"].get("annotations") or {}).items():
         assert after["metadata"]["annotations"][key] == value

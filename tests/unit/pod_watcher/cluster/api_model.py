@@ -47,6 +47,14 @@ def new_pod(
     }
 
 
+def new_node(
+    name: str, version: int = 1, *, cpu: str = "8", labels: dict[str, str] | None = None, **spec: Any
+) -> dict[str, Any]:
+    room = {"cpu": cpu, "memory": "16Gi", "pods": "10", "nvidia.com/gpu": "8", "example.com/nic": "2"}
+    meta = {"name": name, "resourceVersion": str(version), "labels": labels or {"zone": "a"}}
+    return {"metadata": meta, "spec": spec, "status": {"allocatable": room}}
+
+
 FINALIZER = "resource.kubernetes.io/delete-protection"
 
 
@@ -61,6 +69,12 @@ def handed_over_pod(name: str, uid: str, claim: str, **how: Any) -> dict[str, An
 def device_class(name: str, *, managed: bool = True, **spec: Any) -> dict[str, Any]:
     labels = {"sluice.dev/managed": "true"} if managed else {}
     return {"metadata": {"name": name, "uid": name, "labels": labels, "resourceVersion": "7"}, "spec": spec}
+
+
+def allocation_of(request: str, device: str, node: str) -> dict[str, Any]:
+    result = {"request": request, "driver": "gpu.sluice.dev", "pool": node, "device": device}
+    fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
+    return {"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]}}
 
 
 @dataclass
@@ -170,6 +184,12 @@ class ApiModel:
     def find(self, uid: str) -> dict[str, Any] | None:
         return next((copy.deepcopy(pod) for pod in self.pods.values() if pod["metadata"]["uid"] == uid), None)
 
+    def found(self, uid: str) -> dict[str, Any]:
+        """A copy of a pod that is there. Raises RefusedError."""
+        if (pod := self.find(uid)) is None:
+            raise RefusedError(404)
+        return pod
+
     def patch(self, name: str, operations: Any) -> dict[str, Any]:
         """Carry out one JSON patch, whole or not at all. Raises RefusedError."""
         if name not in self.pods:
@@ -201,13 +221,11 @@ def _apply(pod: dict[str, Any], operation: dict[str, Any]) -> None:
                 raise RefusedError(422)
         case "add":
             holder[int(last) if isinstance(holder, list) else last] = copy.deepcopy(operation["value"])
+        case "remove" | "replace" if last not in holder:
+            raise RefusedError(422)
         case "remove":
-            if last not in holder:
-                raise RefusedError(422)
             del holder[last]
         case "replace":
-            if last not in holder:
-                raise RefusedError(422)
             holder[last] = copy.deepcopy(operation["value"])
         case _:
             raise AssertionError(operation)
@@ -215,7 +233,7 @@ def _apply(pod: dict[str, Any], operation: dict[str, Any]) -> None:
 
 def _check_update(before: dict[str, Any], after: dict[str, Any]) -> None:
     """Terms may be added where there were none, and matchFields to a term that has none; while gated, never after."""
-    old, new = _terms(before), _terms(after)
+    old, new = terms_of(before), terms_of(after)
     if before["spec"].get("affinity") != after["spec"].get("affinity") and not before["spec"].get("schedulingGates"):
         raise RefusedError(422, "pod updates may not change fields other than ...")
     if old and len(old) != len(new):
@@ -227,7 +245,7 @@ def _check_update(before: dict[str, Any], after: dict[str, Any]) -> None:
             raise RefusedError(422, "only additions are allowed")
 
 
-def _terms(pod: dict[str, Any]) -> list[dict[str, Any]]:
+def terms_of(pod: dict[str, Any]) -> list[dict[str, Any]]:
     found: Any = pod["spec"]
     for key in _TERMS:
         found = found.get(key) if isinstance(found, dict) else None

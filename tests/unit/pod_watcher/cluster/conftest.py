@@ -3,6 +3,7 @@
 import copy
 import itertools
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,11 @@ def bound(
         containers=(msg.ContainerDevices(container="main", visible_devices=devices),),
         incarnation=Incarnation(life),
     )
+
+
+def listing(what: str, objects: Iterable[dict[str, Any]], version: str) -> list[Any]:
+    seen = [e.Seen(what, copy.deepcopy(each)) for each in objects]
+    return [e.ListingStarted(what), *seen, e.ListingEnded(what, version)]
 
 
 @dataclass
@@ -124,20 +130,9 @@ class Bench:
                 raise AssertionError(call)
 
     def claims_listing(self) -> list[Any]:
-        claims = [copy.deepcopy(each) for each in self.api.claims.objects.values()]
         version = str(next(self.api.claims.versions))
-        listing = (
-            e.ListingStarted("claims"),
-            *(e.Seen("claims", each) for each in claims),
-            e.ListingEnded("claims", version),
-        )
-        classes = [copy.deepcopy(each) for each in self.api.classes.values()]
-        named = (
-            e.ListingStarted("classes"),
-            *(e.Seen("classes", each) for each in classes),
-            e.ListingEnded("classes", version),
-        )
-        return [e.ClaimsServed(served=True), *named, *listing]
+        classes = listing("classes", self.api.classes.values(), version)
+        return [e.ClaimsServed(served=True), *classes, *listing("claims", self.api.claims.objects.values(), version)]
 
     def show_claim(self, claim: dict[str, Any]) -> None:
         self.handle(e.Seen("claims", copy.deepcopy(claim)))
@@ -148,9 +143,7 @@ class Bench:
         self.handle(e.Gone("claims", gone))
 
     def _condition(self, call: e.WritePodCondition) -> dict[str, Any]:
-        pod = self.api.find(call.uid)
-        if pod is None:
-            raise RefusedError(404)
+        pod = self.api.found(call.uid)
         ours = {"type": "sluice.dev/SliceReady", "status": call.status, "reason": call.reason, "message": call.message}
         others = [each for each in pod["status"].get("conditions", []) if each["type"] != ours["type"]]
         pod["status"]["conditions"] = [*others, ours]
@@ -158,9 +151,9 @@ class Bench:
         return self.api.store(pod)
 
     def _evict(self, call: e.EvictPod) -> None:
-        pod = self.api.find(call.uid)
-        if pod is None or self.blocked:
-            raise RefusedError(404, "not found") if pod is None else RefusedError(429, self.blocked)
+        pod = self.api.found(call.uid)
+        if self.blocked:
+            raise RefusedError(429, self.blocked)
         self.api.evictions.append(call.uid)
         pod["metadata"]["deletionTimestamp"] = "now"
         self.api.store(pod)
@@ -182,10 +175,19 @@ class Bench:
             bus_events.ReadingCaughtUp(stream),
         ]
 
-    def start(self) -> None:
+    def start(self) -> "Bench":
+        """Everything is read."""
         self.read()
         self.list_others()
         self.list()
+        return self
+
+    def resume(self) -> None:
+        """The API server answers again: what waits, and whatever comes."""
+        self.automatic = True
+        waiting, self.calls = self.calls, []
+        for call in waiting:
+            self.handle(*self.carry_out(call))
 
     def read(self, *streams: bus_events.Stream) -> None:
         """Both streams are read again, one after the other."""
@@ -193,28 +195,23 @@ class Bench:
             self.handle(*self._stream(stream))
 
     def list(self) -> None:
-        pods = [copy.deepcopy(pod) for pod in self.api.pods.values() if pod["metadata"]["labels"]]
-        self.handle(
-            e.ListingStarted("pods"), *(e.Seen("pods", each) for each in pods), e.ListingEnded("pods", self.api.version)
-        )
+        ours = [pod for pod in self.api.pods.values() if pod["metadata"]["labels"]]
+        self.handle(*listing("pods", ours, self.api.version))
 
     def list_others(self, *pods: dict[str, Any]) -> None:
-        self.handle(
-            e.ListingStarted("others"),
-            *(e.Seen("others", each) for each in pods),
-            e.ListingEnded("others", self.api.version),
-        )
+        self.handle(*listing("others", pods, self.api.version))
 
-    def create(self, name: str, uid: str, **how: Any) -> str:
+    def list_nodes(self, *nodes: dict[str, Any]) -> None:
+        self.handle(*listing("nodes", nodes, self.api.version))
+
+    def create(self, name: str, uid: str, **how: Any) -> None:
         self.show(self.api.store(new_pod(name, uid, **how)))
-        return uid
 
     def show(self, pod: dict[str, Any]) -> None:
         self.handle(e.Seen("pods", copy.deepcopy(pod)))
 
     def change(self, uid: str, *, spec: Any = None, status: Any = None, meta: Any = None) -> None:
-        pod = self.api.find(uid)
-        assert pod is not None
+        pod = self.api.found(uid)
         pod["spec"] |= spec or {}
         pod["status"] |= status or {}
         pod["metadata"] |= meta or {}
@@ -223,8 +220,7 @@ class Bench:
 
     def delete(self, uid: str, **last: Any) -> None:
         """A pod is deleted at once, with this last state; that is seen."""
-        pod = self.api.find(uid)
-        assert pod is not None
+        pod = self.api.found(uid)
         pod["metadata"] |= {"deletionTimestamp": "now", "deletionGracePeriodSeconds": 0}
         pod["status"] |= last
         self.handle(e.Gone("pods", self.api.store(pod, "DELETED")))
@@ -233,11 +229,8 @@ class Bench:
         stream = bus_events.Stream.BOOK if address.kind == "binding" else bus_events.Stream.STATE
         number = next(self.sequence)
         self.bus[address.subject] = message
-        self.handle(
-            bus_events.Observed(
-                stream, bus_events.Entry(address.subject, number, OperationId(f"other-{number}"), message)
-            )
-        )
+        entry = bus_events.Entry(address.subject, number, OperationId(f"other-{number}"), message)
+        self.handle(bus_events.Observed(stream, entry))
 
     def bind(self, uid: str, **how: Any) -> None:
         """The allocator has given a slice, for the request as it is now."""
@@ -256,6 +249,9 @@ class Bench:
         self.grant(name, uid, **how)
         self.change(uid, spec={"nodeName": "node-a"}, status=RUNNING)
 
+    def order_eviction(self, uid: str = "u1", cause: str = "preempted") -> None:
+        self.observe(subjects.eviction(RequestId(uid)), msg.EvictionOrdered(request=RequestId(uid), cause=cause))
+
     def release(self, uid: str, cause: str = "pod gone") -> None:
         self.observe(subjects.binding(RequestId(uid)), msg.Released(request=RequestId(uid), cause=cause))
 
@@ -267,8 +263,12 @@ class Bench:
     def word(self, uid: str) -> msg.AnyMessage | None:
         return self.bus.get(f"sluice.request.{uid}")
 
+    def notes(self, reason: str, uid: str = "u1") -> tuple[str, ...]:
+        """What a pod's Events of this reason say."""
+        return tuple(each.note for each in self.api.events if (each.reason, each.uid) == (reason, uid))
+
     def annotations(self, uid: str) -> dict[str, str]:
-        pod = self.api.find(uid)
+        pod = self.api.found(uid)
         return {key: text for key, text in pod["metadata"]["annotations"].items() if "granted" in key}
 
 
@@ -278,7 +278,7 @@ def new():
         api: ApiModel | None = None, bus: dict[str, msg.AnyMessage] | None = None, run: str = "w1", **config
     ) -> Bench:
         core = ClusterWatcher(RunId(run), ClusterConfig(**config))
-        return Bench(core, api if api is not None else ApiModel(), bus=dict(bus or {}))
+        return Bench(core, api or ApiModel(), bus=dict(bus or {}))
 
     return make
 
@@ -286,9 +286,7 @@ def new():
 @pytest.fixture
 def bench(new) -> Bench:
     """A pod-watcher that has read an empty bus and an empty cluster."""
-    made = new()
-    made.start()
-    return made
+    return new().start()
 
 
 @pytest.fixture

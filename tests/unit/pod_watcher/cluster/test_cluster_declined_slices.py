@@ -1,20 +1,9 @@
 """A pod whose slice is on a node that keeps pods out by now: it declines that slice, and waits for another one."""
 
 import pytest
+from api_model import new_node
 
 from sluice_pod_watcher.core.cluster import events as e
-
-
-def node_of(name, version, **spec):
-    allocatable = {"cpu": "8", "memory": "16Gi", "pods": "10"}
-    meta = {"name": name, "resourceVersion": str(version), "labels": {}}
-    return {"metadata": meta, "spec": spec, "status": {"allocatable": allocatable}}
-
-
-def cordoned(bench, **spec):
-    bench.handle(e.ListingStarted("nodes"), e.Seen("nodes", node_of("node-a", 1)), e.ListingEnded("nodes", "1"))
-    bench.handle(e.Seen("nodes", node_of("node-a", 2, **spec)))
-
 
 KEEPS_OUT = [
     ({"unschedulable": True}, "is cordoned"),
@@ -30,14 +19,15 @@ KEEPS_OUT = [
 def test_a_pod_gives_back_a_slice_on_a_node_that_keeps_it_out_by_now(bench, spec, why, owner):
     """A pin cannot be changed: a pod of the moment after a cordon would wait for its end, with its slice."""
     bench.create("train", "u1", owner=owner)
-    cordoned(bench, **spec)
+    bench.list_nodes(new_node("node-a"))
+    bench.handle(e.Seen("nodes", new_node("node-a", 2, **spec)))
     bench.bind("u1")
     assert bench.word("u1").declined == "u1_r_1"
     assert not bench.api.opened
     assert not bench.api.evictions
     notes = [each.note for each in bench.api.events]
     assert notes == [f"the pod declined its slice on node-a, which {why}. It waits for another slice"]
-    bench.handle(e.Seen("nodes", node_of("node-a", 3)))
+    bench.handle(e.Seen("nodes", new_node("node-a", 3)))
     bench.bind("u1", revision=2)
     assert not bench.api.opened, "it has said that it waits for another one"
     bench.bind("u1", number=2)

@@ -3,19 +3,21 @@
 import re
 
 import pytest
-from api_model import new_pod
 from conftest import RUNNING, bound
 from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.kube.names import GATE
-from sluice.contracts.messages import Bound, Pending, Refused, Released, WaitOver, Waived
+from sluice.contracts.messages import Bound, Pending, Refused, WaitOver, Waived
 from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.core.workqueue import FairLine, TokenBucket
 
-WRONG = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no such profile")
+NO_SUCH = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no such profile")
+REFUSED = Refused(request=RequestId("u1"), request_revision=1, refusal=NO_SUCH)
+BINDING = subjects.binding(RequestId("u1"))
+NODE_A = subjects.inventory(NodeName("node-a"))
 
 
 def pending(bench, uid, text):
@@ -37,8 +39,7 @@ def test_the_events_of_a_pod_with_a_long_name_have_names_that_are_taken(bench, n
 
 def test_a_thousand_waiting_pods_do_not_flood_the_api_server(new):
     """Etcd would fill with reasons that change many times a second."""
-    bench = new(conditions_per_s=20.0, events_per_s=20.0, burst=100.0)
-    bench.start()
+    bench = new(conditions_per_s=20.0, events_per_s=20.0, burst=100.0).start()
     for number in range(1000):
         bench.create(f"p{number}", f"u{number}")
     for turn in range(10):
@@ -51,15 +52,15 @@ def test_a_thousand_waiting_pods_do_not_flood_the_api_server(new):
     assert {uid for uid, _, _ in bench.api.conditions} == {f"u{number}" for number in range(1000)}
 
 
-@pytest.mark.parametrize("answer", [bound("u1"), Refused(request=RequestId("u1"), request_revision=1, refusal=WRONG)])
+@pytest.mark.parametrize("answer", [bound("u1"), REFUSED])
 def test_what_else_an_answer_waives_is_no_news(bench, answer):
     """It is for other allocators: a pod would seem to be warned, or refused, twice."""
     bench.create("train", "u1")
     answer = replace(answer, warnings=("its daemon died",)) if isinstance(answer, Bound) else answer
-    bench.observe(subjects.binding(RequestId("u1")), answer)
+    bench.observe(BINDING, answer)
     bench.pass_time(3)
     told, events = list(bench.told), len(bench.api.events)
-    bench.observe(subjects.binding(RequestId("u1")), replace(answer, waives=(AllocationId("u1_r_2"),)))
+    bench.observe(BINDING, replace(answer, waives=(AllocationId("u1_r_2"),)))
     bench.pass_time(3)
     assert (bench.told, len(bench.api.events)) == (told, events)
 
@@ -67,11 +68,10 @@ def test_what_else_an_answer_waives_is_no_news(bench, answer):
 def test_a_pod_whose_refusal_was_waived_waits_like_any_other_and_is_bound(bench):
     """An owner who reads that it can never start would delete it, while it waits for a node that joins."""
     bench.create("train", "u1")
-    address = subjects.binding(RequestId("u1"))
-    bench.observe(address, Refused(request=RequestId("u1"), request_revision=1, refusal=WRONG))
+    bench.observe(BINDING, REFUSED)
     bench.pass_time(3)
     no_more = Waived(request=RequestId("u1"), request_revision=1, allocations=(), cause="it holds no more")
-    bench.observe(address, no_more)
+    bench.observe(BINDING, no_more)
     pending(bench, "u1", "no GPU here has it")
     bench.pass_time(60)
     assert bench.api.conditions == [("u1", "False", "Refused"), ("u1", "False", "GpuLayoutFull")]
@@ -119,12 +119,12 @@ def test_a_pod_that_has_waited_long_is_not_told_of_a_dead_allocator_when_it_is_g
 
 def test_a_pod_whose_slice_takes_long_to_make_is_told_so(bench, sick_node):
     bench.create("train", "u1")
-    bench.observe(subjects.inventory(NodeName("node-a")), sick_node("making"))
+    bench.observe(NODE_A, sick_node("making"))
     bench.pass_time(120)
     (told,) = bench.api.events
     assert (told.level, told.reason) == ("Normal", "WaitsForSlice")
     assert told.note.startswith("its place on node-a is reserved, and its slice is being created.")
-    bench.observe(subjects.inventory(NodeName("node-a")), sick_node("ready"))
+    bench.observe(NODE_A, sick_node("ready"))
     bench.pass_time(29)
     assert len(bench.api.events) == 1
     bench.pass_time(3)
@@ -168,13 +168,9 @@ def test_a_refusal_of_the_api_server_is_told_when_it_lasts(bench):
 
 @pytest.mark.parametrize("owner", ["", "Job"])
 def test_a_lost_slice_says_what_to_do(new, owner):
-    bench = new(evict_lost=False)
-    bench.start()
-    bench.show(bench.api.store(new_pod("train", "u1", owner=owner)))
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
-    released = Released(request=RequestId("u1"), cause="slice lost: node-a was removed")
-    bench.observe(subjects.binding(RequestId("u1")), released)
+    bench = new(evict_lost=False).start()
+    bench.run("train", "u1", owner=owner)
+    bench.release("u1", "slice lost: node-a was removed")
     bench.pass_time(1)
     again = "its Job recreates it" if owner else "create it again"
     note = f"its slice was lost (node-a was removed), and it gets no other: delete the pod, and {again}."
@@ -197,13 +193,13 @@ def test_a_line_is_served_in_its_order():
 def test_a_slice_out_of_order_is_told_and_that_it_is_well_again(bench, sick_node):
     """The program fails, and its owner would look for the mistake in it."""
     bench.run("train", "u1")
-    bench.observe(subjects.inventory(NodeName("node-a")), sick_node(state="degraded"))
+    bench.observe(NODE_A, sick_node(state="degraded"))
     bench.pass_time(1)
     assert bench.api.conditions == [("u1", "False", "SliceDegraded")]
     assert "its GPU 0 is unhealthy (Xid 79)" in bench.api.events[-1].note
-    bench.observe(subjects.inventory(NodeName("node-a")), sick_node(state="degraded", stale=True))
+    bench.observe(NODE_A, sick_node(state="degraded", stale=True))
     bench.pass_time(30)
     assert len(bench.api.conditions) == 1, "no pod was reconciled"
-    bench.observe(subjects.inventory(NodeName("node-a")), sick_node(state="ready"))
+    bench.observe(NODE_A, sick_node(state="ready"))
     bench.pass_time(30)
     assert bench.api.conditions[-1] == ("u1", "True", "SliceReady")

@@ -1,63 +1,29 @@
 """What `kubectl get gpus` shows."""
 
-import msgspec
 import pytest
+from factories.scheduling.allocator import gpu_report, snapshot
 from factories.words import booking_of
 from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, RunId, SourceName
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, SourceName
 from sluice_pod_watcher.core.cluster import events as e
 
 NODE = NodeName("node-a")
-
-
-def profile(name, compute):
-    return msg.ProfileReport(
-        name=name,
-        profile_id=0,
-        compute_slices=compute,
-        memory_mib=5000,
-        multiprocessors=14,
-        copy_engines=0,
-        decoders=0,
-        encoders=0,
-        jpegs=0,
-        ofas=0,
-        max_instances=7,
-        placements=(msg.PlacementReport(start=0, size=1),),
-    )
+DEVICE = msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile="3g.20gb", start=4, size=4)
+MINE = msg.InstanceReport(gi_id=1, profile="3g.20gb", start=4, size=4, uuid="MIG-1", allocation=AllocationId("u1_r_1"))
+U1 = {"request": RequestId("u1"), "source": SourceName("cluster"), "namespace": "ns", "name": "train"}
 
 
 def inventory(*devices, gpus=2, observed="2026-11-21T10:00:00Z", instances=(), **gpu):
-    reports = tuple(
-        msg.GpuReport(
-            **{
-                "uuid": GpuUuid(f"GPU-{index}"),
-                "index": index,
-                "model": "A100",
-                "memory_mib": 40000,
-                "multiprocessors": 108,
-                "mig_enabled": True,
-                "memory_slices": 8,
-                "compute_slices": 7,
-                "profiles": (profile("1g.5gb", 1), profile("3g.20gb", 3)),
-                "instances": instances if index == 0 else (),
-                "creatable": {"1g.5gb": 4, "3g.20gb": 1},
-            }
-            | gpu
-        )
-        for index in range(gpus)
-    )
-    booking = booking_of(
-        "u1_r_1", NODE, devices, request=RequestId("u1"), source=SourceName("cluster"), namespace="ns", name="train"
-    )
+    """GPUs of a node, the first one with these instances; and the slice of u1 if it has devices."""
+    gpu = {"creatable": {"1g.5gb": 4, "3g.20gb": 1}, **gpu}
+    reports = [gpu_report(NODE, index, uuid=GpuUuid(f"GPU-{index}"), **gpu) for index in range(gpus)]
+    reports[0] = replace(reports[0], instances=instances)
+    booking = booking_of("u1_r_1", NODE, devices, **U1)
     slices = (msg.SliceReport(booking=booking, revision=1, state="ready", revoked=False),) if devices else ()
-    snapshot = msg.NodeSnapshot(
-        node=NODE, boot_id="b", agent_run=RunId("a"), generation=1, driver_version="1", gpus=reports, slices=slices
-    )
-    return msg.NodeInventory(snapshot=snapshot, stale=False, observed_at=observed)
+    return msg.NodeInventory(snapshot=snapshot(NODE, tuple(reports), slices=slices), stale=False, observed_at=observed)
 
 
 def shown(bench):
@@ -90,18 +56,14 @@ def say(bench, word):
 
 def test_a_gpu_is_shown_with_its_slices_and_their_pods(seen):
     """People who live in kubectl would not see the fleet."""
-    device = msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile="3g.20gb", start=4, size=4)
-    mine = msg.InstanceReport(
-        gi_id=1, profile="3g.20gb", start=4, size=4, uuid="MIG-1", allocation=AllocationId("u1_r_1")
-    )
     foreign = msg.InstanceReport(gi_id=2, profile="1g.5gb", start=0, size=1, uuid="MIG-2")
-    say(seen, inventory(device, instances=(mine, foreign)))
+    say(seen, inventory(DEVICE, instances=(MINE, foreign)))
     seen.pass_time(2)
     assert seen.gpus["node-a-0"] == {
         "node": "node-a",
         "index": 0,
         "uuid": "GPU-0",
-        "model": "A100",
+        "model": "NVIDIA A100-SXM4-40GB",
         "layout": "1g.5gb@0 3g.20gb@4",
         "creatableTotal": 5,
         "creatable": {"1g.5gb": 4, "3g.20gb": 1},
@@ -110,14 +72,8 @@ def test_a_gpu_is_shown_with_its_slices_and_their_pods(seen):
         "message": "",
         "observedAt": "2026-11-21T10:00:00Z",
         "slices": [
-            {
-                "place": "3g.20gb@4",
-                "uuid": "MIG-1",
-                "state": "Ready",
-                "namespace": "ns",
-                "pod": "train",
-                "container": "main",
-            },
+            {"place": "3g.20gb@4", "uuid": "MIG-1", "state": "Ready"}
+            | {"namespace": "ns", "pod": "train", "container": "main"},
             {"place": "1g.5gb@0", "uuid": "MIG-2", "state": "Foreign"},
         ],
     }
@@ -126,11 +82,7 @@ def test_a_gpu_is_shown_with_its_slices_and_their_pods(seen):
 
 def test_a_slice_that_waits_for_another_to_end_is_not_shown_on_its_device(seen):
     """Two pods would seem to share it."""
-    device = msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile="3g.20gb", start=4, size=4)
-    there = msg.InstanceReport(
-        gi_id=1, profile="3g.20gb", start=4, size=4, uuid="MIG-1", allocation=AllocationId("u1_r_1")
-    )
-    word = inventory(device, instances=(there,))
+    word = inventory(DEVICE, instances=(MINE,))
     (leaves,) = word.snapshot.slices
     booking = replace(leaves.booking, allocation=AllocationId("u2_r_1"), request=RequestId("u2"), name="next")
     waits = replace(leaves, booking=booking, state="planned", after=(leaves.booking.allocation,))
@@ -144,13 +96,12 @@ def test_a_slice_that_waits_for_another_to_end_is_not_shown_on_its_device(seen):
     ("share", "used", "place"),
     [
         (None, "100%", "the whole GPU"),
-        (msg.Share(mode="mps", uid=0, memory_mib=10000), "25%", "10000 MiB of the whole GPU"),
+        (msg.Share(mode="mps", uid=0, memory_mib=10240), "25%", "10240 MiB of the whole GPU"),
     ],
     ids=["whole", "share"],
 )
 def test_a_gpu_without_mig_shows_what_of_it_is_given(seen, share, used, place):
-    device = msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile=None, start=0, size=1, share=share)
-    say(seen, inventory(device, mig_enabled=False))
+    say(seen, inventory(replace(DEVICE, profile=None, start=0, size=1, share=share), mig_enabled=False))
     seen.pass_time(2)
     assert (seen.gpus["node-a-0"]["used"], seen.gpus["node-a-0"]["slices"][0]["place"]) == (used, place)
 
@@ -159,7 +110,7 @@ def test_trouble_is_shown(seen):
     say(seen, inventory(healthy=False, health_message="Xid 79"))
     seen.pass_time(2)
     assert (seen.gpus["node-a-0"]["health"], seen.gpus["node-a-0"]["message"]) == ("Unhealthy", "Xid 79")
-    say(seen, msgspec.structs.replace(inventory(), stale=True, stale_message="no answer"))
+    say(seen, replace(inventory(), stale=True, stale_message="no answer"))
     seen.pass_time(2)
     assert (seen.gpus["node-a-0"]["health"], seen.gpus["node-a-0"]["message"]) == ("Stale", "no answer")
 
@@ -174,22 +125,13 @@ def test_a_large_fleet_is_written_at_a_bounded_rate(seen):
 
 def test_one_change_in_a_large_fleet_is_one_write_and_comes_first(new):
     """A sick GPU would show behind thousands that are only a little older, and etcd would never be quiet."""
-    bench = new(gpus_settle_s=0.0, gpus_per_s=10_000.0, gpus_refresh_s=300.0, gpus_refresh_per_s=5.0)
-    bench.start()
-    bench.writes = []
-
-    def carry_out(call):
-        bench.writes.append(call.name)
-        return [e.Done(call)]
-
-    bench.carry_out = carry_out
+    bench = shown(new(gpus_settle_s=0.0, gpus_per_s=10_000.0, gpus_refresh_s=300.0, gpus_refresh_per_s=5.0))
 
     def say_all(observed, sick=""):
-        for number in range(1000):
-            node = NodeName(f"n{number}")
-            word = inventory(gpus=8, observed=observed, **({"healthy": False} if node == sick else {}))
-            snapshot = msgspec.structs.replace(word.snapshot, node=node)
-            bench.observe(subjects.inventory(node), msgspec.structs.replace(word, snapshot=snapshot))
+        words = {healthy: inventory(gpus=8, observed=observed, healthy=healthy) for healthy in (True, False)}
+        for node in (NodeName(f"n{number}") for number in range(1000)):
+            word = words[node != sick]
+            bench.observe(subjects.inventory(node), replace(word, snapshot=replace(word.snapshot, node=node)))
 
     say_all("2026-11-21T10:00:00Z")
     bench.pass_time(1)
@@ -201,17 +143,16 @@ def test_one_change_in_a_large_fleet_is_one_write_and_comes_first(new):
     say_all("2026-11-21T10:05:05Z", sick="n500")
     bench.now += 300
     bench.pass_time(2)
-    assert bench.writes[:8] == [f"n500-{index}" for index in range(8)]
+    assert [each.name for each in bench.writes[:8]] == [f"n500-{index}" for index in range(8)]
     assert len(bench.writes) <= 8 + 5 * 3
 
 
 def test_a_slice_that_cannot_be_unmade_shows_as_quarantined(seen):
     """It would look as if it went away by itself, for ever."""
-    device = msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile="3g.20gb", start=4, size=4)
-    word = inventory(device, quarantined=(msg.PlacementReport(start=4, size=4),))
+    word = inventory(DEVICE, quarantined=(msg.PlacementReport(start=4, size=4),))
     (slice_,) = word.snapshot.slices
-    stuck = msgspec.structs.replace(slice_, state="quarantined", revoked=True)
-    say(seen, msgspec.structs.replace(word, snapshot=msgspec.structs.replace(word.snapshot, slices=(stuck,))))
+    stuck = replace(slice_, state="quarantined", revoked=True)
+    say(seen, replace(word, snapshot=replace(word.snapshot, slices=(stuck,))))
     seen.pass_time(2)
     status = seen.gpus["node-a-0"]
     assert (status["health"], status["message"]) == ("Healthy", "memory slices 4 to 7 quarantined")
@@ -259,11 +200,7 @@ def test_a_slice_is_made_in_one_write(new):
     seen = shown(new(gpus_settle_s=3.0))
     say(seen, inventory(gpus=1))
     seen.pass_time(4)
-    device = msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile="3g.20gb", start=4, size=4)
-    mine = msg.InstanceReport(
-        gi_id=1, profile="3g.20gb", start=4, size=4, uuid="MIG-1", allocation=AllocationId("u1_r_1")
-    )
-    made = (inventory(device, gpus=1), inventory(device, gpus=1, instances=(mine,)))
+    made = (inventory(DEVICE, gpus=1), inventory(DEVICE, gpus=1, instances=(MINE,)))
     for life, shows in ((made, 1), ((made[0], inventory(gpus=1)), 0)):
         seen.writes.clear()
         for word in life:

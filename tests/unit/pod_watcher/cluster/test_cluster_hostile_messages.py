@@ -1,36 +1,24 @@
 """Words that make no sense stop no cluster: the next pod is asked for and bound."""
 
 import pytest
-from factories.broker.nonsense import nonsense
+from factories.broker.nonsense import nonsense, words_about
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import RequestId, SourceName
-from sluice.contracts.messages import AllocationRequested, EvictionOrdered, Pending, RequestWithdrawn, SourceSynced
-from sluice.contracts.reasons import ReasonCount, WaitReason
+from sluice.contracts.ids import RequestId
+from sluice.contracts.messages import AllocationRequested
 
 SOME = 10
 UID = RequestId("u1")
 
 
 def words(bench, sick_node) -> list:
-    """A sensible word at every kind of subject that a cluster's pod-watcher reads, about its one pod."""
-    reason = ReasonCount(reason=WaitReason.NO_NODES, count=1, of="nodes", known_as="X")
-    return [
-        (subjects.request(UID), bench.bus[subjects.request(UID).subject]),
-        (subjects.request(UID), RequestWithdrawn(revision=2, source=SourceName("cluster"), cause="pod gone")),
-        (subjects.binding(UID), bench.bus[subjects.binding(UID).subject]),
-        (subjects.waiting(UID), Pending(request=UID, request_revision=1, message="none", reasons=(reason,))),
-        (subjects.eviction(UID), EvictionOrdered(request=UID, cause="drain")),
-        (subjects.source(SourceName("cluster")), SourceSynced(source="cluster", run="w0", epoch=1, count=1)),
-        (subjects.inventory("node-a"), sick_node("degraded")),
-    ]
+    """A sensible word at every kind of subject that a cluster's pod-watcher reads."""
+    return [*words_about(bench.bus, UID, "cluster"), (subjects.inventory("node-a"), sick_node("degraded"))]
 
 
 def scene(new):
-    bench = new()
-    bench.start()
-    bench.create("train", UID)
-    bench.bind(UID)
+    bench = new().start()
+    bench.grant("train", UID)
     return bench
 
 

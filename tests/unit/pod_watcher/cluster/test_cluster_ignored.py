@@ -37,7 +37,6 @@ def test_a_label_that_comes_later_loses_no_slice(bench, new):
     bench.create("train", "u1")
     bench.change("u1", meta={"labels": dict(IGNORED)})
     assert isinstance(bench.word("u1"), AllocationRequested)
-    again = new(bench.api, bench.bus, run="w2")
-    again.start()
+    again = new(bench.api, bench.bus, run="w2").start()
     again.bind("u1")
     assert again.api.opened == ["u1"]

@@ -2,24 +2,15 @@
 
 import msgspec
 import pytest
-from api_model import new_pod
+from api_model import new_node, new_pod
 
 from sluice.contracts.messages import HostFacts, HostPort, HostRoom, NodeExpression
 from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.shell.kube.informers import pod_usage_only
 
 GIB = 1024
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 NO_ROOM = HostFacts(cpu_cores=0.0, memory_mib=0, pods_free=0, cordoned=True, source="cluster")
-
-
-def node(name="n1", version=1, *, cpu="8", memory="16Gi", pods="10", labels=None, **spec):
-    return {
-        "metadata": {"name": name, "resourceVersion": str(version), "labels": labels or {"zone": "a"}},
-        "spec": spec,
-        "status": {
-            "allocatable": {"cpu": cpu, "memory": memory, "pods": pods, "nvidia.com/gpu": "8", "example.com/nic": "2"}
-        },
-    }
 
 
 def other(uid, version=1, *, at="n1", cpu="500m", phase="Running", nic=""):
@@ -35,8 +26,7 @@ def other(uid, version=1, *, at="n1", cpu="500m", phase="Running", nic=""):
 @pytest.fixture
 def hosts(bench):
     """A pod-watcher that knows one node and no other pods."""
-    bench.handle(e.ListingStarted("nodes"), e.Seen("nodes", node()), e.ListingEnded("nodes", "1"))
-    bench.handle(e.ListingStarted("others"), e.ListingEnded("others", "1"))
+    bench.list_nodes(new_node("n1"))
     return bench
 
 
@@ -77,7 +67,7 @@ def test_what_is_over_moved_or_gone_takes_nothing(hosts):
         e.Seen("others", other("p2", 2, cpu="1")),
         e.Seen("others", other("p2", 1, cpu="4")),
     )
-    hosts.handle(e.ListingStarted("others"), e.Seen("others", other("p2", 2, cpu="1")), e.ListingEnded("others", "9"))
+    hosts.list_others(other("p2", 2, cpu="1"))
     assert (facts(hosts).cpu_cores, facts(hosts).pods_free) == (7.0, 9)
 
 
@@ -86,14 +76,14 @@ def test_a_cordon_is_said_at_once_however_lately_the_node_was_said(hosts):
     facts(hosts)
     hosts.handle(e.Seen("others", other("p1")))
     before = hosts.bus["sluice.host.n1"]
-    hosts.handle(e.Seen("nodes", node(version=2, unschedulable=True)))
+    hosts.handle(e.Seen("nodes", new_node("n1", 2, unschedulable=True)))
     assert not before.cordoned
     assert hosts.bus["sluice.host.n1"].cordoned
 
 
 def test_a_deleted_node_has_no_room(hosts):
     facts(hosts)
-    hosts.handle(e.Gone("nodes", node(version=3)))
+    hosts.handle(e.Gone("nodes", new_node("n1", 3)))
     assert facts(hosts) == NO_ROOM
 
 
@@ -102,7 +92,7 @@ def test_nothing_is_promised_before_all_pods_were_listed(new):
     bench = new()
     bench.read()
     bench.list()
-    bench.handle(e.ListingStarted("nodes"), e.Seen("nodes", node()), e.ListingEnded("nodes", "1"))
+    bench.list_nodes(new_node("n1"))
     assert facts(bench) is None
 
 
@@ -117,6 +107,10 @@ def test_a_busy_node_is_said_at_a_bounded_rate(hosts):
     assert facts(hosts).pods_free == 5
 
 
+def apart_from(selector):
+    return {"podAntiAffinity": {REQUIRED: [{"topologyKey": "kubernetes.io/hostname", "labelSelector": selector}]}}
+
+
 def labelled(uid, version=1, *, labels, apart=None, port=0, deleted=False, at="n1"):
     made = other(uid, version, at=at)
     made["metadata"]["labels"] = labels
@@ -125,8 +119,7 @@ def labelled(uid, version=1, *, labels, apart=None, port=0, deleted=False, at="n
     if port:
         made["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": port}]
     if apart is not None:
-        term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": apart}
-        made["spec"]["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        made["spec"]["affinity"] = apart_from(apart)
     return pod_usage_only(msgspec.json.encode(made))
 
 
@@ -159,10 +152,8 @@ def test_who_is_spoken_of_is_told_before_the_request_that_speaks_of_them(hosts):
 
 def speaking(name, uid, key="app", text="llm"):
     """A pod of ours that wants a host without such a pod."""
-    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {key: text}}}
-    pod = new_pod(name, uid)
+    pod = new_pod(name, uid, spec={"affinity": apart_from({"matchLabels": {key: text}})})
     pod["metadata"]["namespace"] = "x"
-    pod["spec"]["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     return pod
 
 
@@ -197,13 +188,12 @@ def test_a_node_of_which_not_all_pods_can_be_published_is_full_and_told(hosts):
 def test_a_daemonset_that_a_term_speaks_of_is_published_some_nodes_at_a_time(hosts):
     """Ten thousand messages at once would hold up who does not speak of them; who does comes after the last of them."""
     names = [f"m{at}" for at in range(600)]
-    hosts.handle(*(e.Seen("nodes", node(name)) for name in names))
+    hosts.list_nodes(new_node("n1"), *(new_node(name) for name in names))
     hosts.handle(*(e.Seen("others", labelled(f"p-{name}", labels={"app": "llm"}, at=name)) for name in names))
     hosts.pass_time(5)
     hosts.words.clear()
-    hosts.handle(
-        e.Seen("pods", hosts.api.store(speaking("ours", "u1"))), e.Seen("pods", hosts.api.store(new_pod("plain", "u2")))
-    )
+    pods = (speaking("ours", "u1"), new_pod("plain", "u2"))
+    hosts.handle(*(e.Seen("pods", hosts.api.store(each)) for each in pods))
     said = [subject for subject, _ in hosts.words]
     assert len(said) == 602
     assert said[-1] == "sluice.request.u1"
@@ -212,7 +202,6 @@ def test_a_daemonset_that_a_term_speaks_of_is_published_some_nodes_at_a_time(hos
 
 def test_others_pods_are_published_before_requests_also_after_a_start(new, hosts):
     """An allocator that reads a request first gives it a place beside them."""
-    other_pod = e.Seen("others", labelled("p1", labels={"app": "llm"}))
     hosts.show(hosts.api.store(speaking("ours", "u1")))
     again = new(hosts.api, {"sluice.request.u1": hosts.bus["sluice.request.u1"]}, "w2")
     again.read()
@@ -220,8 +209,8 @@ def test_others_pods_are_published_before_requests_also_after_a_start(new, hosts
     again.api.store(speaking("late", "u2", text="db"))
     again.show(again.api.find("u2"))
     assert "sluice.request.u2" not in again.bus
-    again.handle(e.ListingStarted("nodes"), e.Seen("nodes", node()), e.ListingEnded("nodes", "1"))
-    again.handle(e.ListingStarted("others"), other_pod, e.ListingEnded("others", "1"))
+    again.list_nodes(new_node("n1"))
+    again.list_others(labelled("p1", labels={"app": "llm"}))
     assert [subject for subject, _ in again.words if "source" not in subject] == ["sluice.host.n1", "sluice.request.u2"]
     assert [each.labels for each in again.bus["sluice.host.n1"].others] == [{"app": "llm"}]
     again.bus.clear()
@@ -233,6 +222,7 @@ def test_others_pods_are_published_before_requests_also_after_a_start(new, hosts
     assert {"sluice.request.u1", "sluice.request.u2"} < set(found)
 
 
+MOUNTS = {"volumes": [{"name": "m", "persistentVolumeClaim": {"claimName": "m"}}]}
 IN_B = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}]
 B = (NodeExpression(key="zone", operator="In", values=("b",)),)
 PV = {"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": IN_B}}}}
@@ -255,14 +245,11 @@ TOPOLOGIES = [{"matchLabelExpressions": [{"key": "zone", "values": ["b"]}]}]
 def test_a_pod_with_a_volume_asks_for_a_node_that_reaches_it(hosts, found, places, is_warned):
     """Read once, before its request; unknown topologies become an Event and delay nothing."""
     hosts.automatic = False
-    volume = {"name": "models", "persistentVolumeClaim": {"claimName": "models"}}
-    pod = new_pod("train", "u1")
-    pod["spec"]["volumes"] = [*pod["spec"].get("volumes", []), volume]
-    hosts.show(hosts.api.store(pod))
+    hosts.create("train", "u1", spec=MOUNTS)
     assert "sluice.request.u1" not in hosts.bus
     (asked,) = [each for each in hosts.calls if isinstance(each, e.ReadClaims)]
-    assert asked.names == ("models",)
-    hosts.handle(e.Done(asked, (("models", *found),)))
+    assert asked.names == ("m",)
+    hosts.handle(e.Done(asked, (("m", *found),)))
     assert hosts.bus["sluice.request.u1"].host.volumes == places
     assert [each.reason for each in hosts.api.events] == ["SliceWarning"] * is_warned
 
@@ -271,10 +258,8 @@ def test_a_pod_with_a_volume_asks_for_a_node_that_reaches_it(hosts, found, place
 def test_a_claim_that_was_bound_elsewhere_meanwhile_keeps_its_pod_from_the_node(hosts, zone, is_reached):
     """A pin cannot be changed: the scheduler would never place the pod on a node that cannot reach its volume."""
     hosts.automatic = False
-    hosts.handle(e.Seen("nodes", node("node-a", labels={"zone": zone})))
-    pod = new_pod("train", "u1")
-    pod["spec"]["volumes"] = [{"name": "m", "persistentVolumeClaim": {"claimName": "m"}}]
-    hosts.show(hosts.api.store(pod))
+    hosts.handle(e.Seen("nodes", new_node("node-a", labels={"zone": zone})))
+    hosts.create("train", "u1", spec=MOUNTS)
     hosts.handle(e.Done(hosts.calls.pop(), (("m", {}, None, LATE),)))
     hosts.bind("u1")
     (asked,) = [each for each in hosts.calls if not isinstance(each, e.WritePodCondition)]
@@ -292,9 +277,7 @@ def test_a_claim_that_was_bound_elsewhere_meanwhile_keeps_its_pod_from_the_node(
 def test_where_volumes_are_is_asked_again_while_the_api_server_is_away(hosts):
     """A pod that asked without it would be pinned where it cannot start."""
     hosts.automatic = False
-    pod = new_pod("train", "u1")
-    pod["spec"]["volumes"] = [{"name": "m", "ephemeral": {}}]
-    hosts.show(hosts.api.store(pod))
+    hosts.create("train", "u1", spec={"volumes": [{"name": "m", "ephemeral": {}}]})
     (asked,) = hosts.calls
     hosts.calls.clear()
     hosts.handle(e.Failed(asked, 0, "away"))
@@ -304,17 +287,14 @@ def test_where_volumes_are_is_asked_again_while_the_api_server_is_away(hosts):
     assert again.names == ("train-m",)
     hosts.handle(e.Failed(again, 403, "it may not"))
     assert hosts.bus["sluice.request.u1"].host.volumes == ()
-    assert [each.note.partition(".")[0] for each in hosts.api.events] == [
-        "Sluice is not allowed to read its volumes: it may not"
-    ]
+    (told,) = hosts.api.events
+    assert told.note.startswith("Sluice is not allowed to read its volumes: it may not.")
 
 
 def test_a_demand_that_nobody_looks_at_is_told_to_its_owner(hosts):
     """A pod of a Deployment has no kubectl that would print the warning of its admission."""
-    pod = new_pod("train", "u1")
     term = {"topologyKey": "zone", "labelSelector": {}, "namespaceSelector": {"matchLabels": {"team": "ml"}}}
-    pod["spec"]["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    hosts.show(hosts.api.store(pod))
+    hosts.create("train", "u1", spec={"affinity": {"podAffinity": {REQUIRED: [term]}}})
     (said,) = hosts.api.events
     assert (said.reason, "namespaceSelector" in said.note) == ("SliceWarning", True)
 

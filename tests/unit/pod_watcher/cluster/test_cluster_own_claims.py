@@ -3,12 +3,14 @@
 import copy
 
 import pytest
-from api_model import FINALIZER, device_class, new_pod
+from api_model import FINALIZER, allocation_of, device_class, new_pod, terms_of
+from conftest import bound
+from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.dra.names import device_names
-from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.ids import AllocationId, RequestId
 from sluice_pod_watcher.core.cluster import events as e
 
 NOTHING = '{"version":1,"first":"main"}'
@@ -25,32 +27,21 @@ def config(*requests, **keys):
     return {**named, "opaque": {"driver": "gpu.sluice.dev", "parameters": parameters}}
 
 
-def claim(name, *requests, owner="", uid="", configs=(), constraints=()):
+def claim(name, *requests, owner="", configs=()):
     """A claim as a user or the claim controller makes it."""
     owners = [{"kind": "Pod", "name": "train", "uid": owner, "controller": True}] if owner else []
-    devices = {"requests": list(requests or (request(),)), "config": list(configs), "constraints": list(constraints)}
-    return {
-        "metadata": {
-            "name": name,
-            "namespace": "ns",
-            "uid": uid or f"uid-of-{name}",
-            "finalizers": [FINALIZER],
-            "ownerReferences": owners,
-        },
-        "spec": {"devices": {key: value for key, value in devices.items() if value}},
-        "status": {},
-    }
+    devices = {"requests": list(requests or (request(),)), "config": list(configs)}
+    meta = {"name": name, "namespace": "ns", "uid": f"uid-of-{name}", "finalizers": [FINALIZER]}
+    given = {key: value for key, value in devices.items() if value}
+    return {"metadata": {**meta, "ownerReferences": owners}, "spec": {"devices": given}, "status": {}}
 
 
-def pod(name="train", uid="u1", *entries, stored=NOTHING, made=None, **spec):
-    """A pod as admission leaves it; `made` are the claims of its templates."""
-    found = new_pod(name, uid, stored=stored, spec=spec)
+def pod(name="train", uid="u1", *entries, stored=NOTHING):
+    """A pod as admission leaves it."""
+    found = new_pod(name, uid, stored=stored)
     found["spec"]["resourceClaims"] = list(entries) or [{"name": "gpus", "resourceClaimName": "mine"}]
     uses = [{"name": each["name"]} for each in found["spec"]["resourceClaims"]]
     found["spec"]["containers"][0]["resources"]["claims"] = uses
-    found["status"]["resourceClaimStatuses"] = [
-        {"name": each, "resourceClaimName": claim_name} for each, claim_name in (made or {}).items()
-    ]
     return found
 
 
@@ -69,27 +60,20 @@ def put(bench, made):
     bench.show_claim(bench.api.claims.store(made))
 
 
-def grant(bench, uid, *containers, node="node-a", number=1):
-    bound = msg.Bound(
-        request=RequestId(uid),
-        request_revision=1,
-        allocation=AllocationId(f"{uid}_r_{number}"),
-        node=NodeName(node),
-        revision=1,
-        ticket="",
-        containers=tuple(msg.ContainerDevices(container=each, visible_devices="MIG-1") for each in containers),
-    )
-    bench.observe(subjects.binding(RequestId(uid)), bound)
+def ask(bench, *requests, configs=()):
+    """A pod is created, and a claim with these requests that it names."""
+    put(bench, claim("mine", *requests, configs=configs))
+    bench.show(bench.api.store(pod()))
 
 
-def allocation_of(bench, name):
-    return bench.api.claims.objects[name]["status"].get("allocation")
+def grant(bench, uid, *containers, node="node-a"):
+    devices = tuple(msg.ContainerDevices(container=each, visible_devices="MIG-1") for each in containers)
+    bench.observe(subjects.binding(RequestId(uid)), replace(bound(uid, node, ticket=""), containers=devices))
 
 
 def test_a_claim_of_our_class_is_asked_for_and_allocated_with_its_parameters(dra):
     """The way that Sluice's own users write: nothing but a claim."""
-    put(dra, claim("mine", configs=[config(profile="1g.5gb", priority=7)]))
-    dra.show(dra.api.store(pod()))
+    ask(dra, configs=[config(profile="1g.5gb", priority=7)])
     word = dra.word("u1")
     ref = msg.ResourceClaimRef(uid="uid-of-mine", name="mine", requests={"gpu": "gpus.gpu"}, shared=True)
     assert isinstance(word, msg.AllocationRequested)
@@ -99,50 +83,33 @@ def test_a_claim_of_our_class_is_asked_for_and_allocated_with_its_parameters(dra
     version = dra.api.claims.objects["mine"]["metadata"]["resourceVersion"]
     grant(dra, "u1", "gpus.gpu")
     device = device_names(AllocationId("u1_r_1"), (ref,))["uid-of-mine", "gpu"]
-    written = {
-        "devices": {
-            "results": [{"request": "gpu", "driver": "gpu.sluice.dev", "pool": "node-a", "device": device}],
-            "config": [{"source": "FromClaim", **config(profile="1g.5gb", priority=7)}],
-        },
-        "nodeSelector": {
-            "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-a"]}]}]
-        },
-    }
+    written = allocation_of("gpu", device, "node-a")
+    written["devices"]["config"] = [{"source": "FromClaim", **config(profile="1g.5gb", priority=7)}]
     body = {
         "metadata": {"uid": "uid-of-mine", "resourceVersion": version},
         "status": {"allocation": written, "reservedFor": [{"resource": "pods", "name": "train", "uid": "u1"}]},
     }
     assert dra.calls == [e.WriteClaimStatus("u1", "ns", "mine", "allocate", body)]
-    dra.automatic = True
-    dra.handle(*dra.carry_out(dra.calls.pop()))
+    dra.resume()
     assert dra.api.opened == ["u1"]
     assert set(dra.annotations("u1")) == {"granted.sluice.dev/allocation", "granted.sluice.dev/trace-id"}
 
 
 def test_the_granted_subrequest_is_the_one_that_the_claim_names(dra):
     """The kubelet finds no device for `gpu` where the claim says `firstAvailable`."""
-    first = {
-        "name": "gpu",
-        "firstAvailable": [
-            {"name": "big", "deviceClassName": GPU},
-            {
-                "name": "small",
-                "deviceClassName": MIG,
-                "selectors": [{"cel": {"expression": "device.attributes['gpu.nvidia.com'].profile == '1g.5gb'"}}],
-            },
-        ],
-    }
+    is_small = "device.attributes['gpu.nvidia.com'].profile == '1g.5gb'"
+    small = {"name": "small", "deviceClassName": MIG, "selectors": [{"cel": {"expression": is_small}}]}
+    first = {"name": "gpu", "firstAvailable": [{"name": "big", "deviceClassName": GPU}, small]}
     sharing = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig"}
     of_class = {"opaque": {"driver": "gpu.nvidia.com", "parameters": {**sharing, "kind": "MigDeviceConfig"}}}
     dra.handle(e.Seen("classes", device_class(MIG, selectors=[{"cel": {"expression": "false"}}], config=[of_class])))
     only_big = {"requests": ["gpu/big"], "opaque": {"driver": "gpu.nvidia.com", "parameters": sharing}}
-    put(dra, claim("mine", first, configs=[only_big]))
-    dra.show(dra.api.store(pod()))
+    ask(dra, first, configs=[only_big])
     word = dra.word("u1")
     assert word.claims == (msg.Claim(container="gpus.gpu/big"),)
     assert word.alternatives == ((msg.Claim(container="gpus.gpu/small", profile="1g.5gb"),),)
     grant(dra, "u1", "gpus.gpu/small")
-    devices = allocation_of(dra, "mine")["devices"]
+    devices = dra.api.claims.objects["mine"]["status"]["allocation"]["devices"]
     assert [each["request"] for each in devices["results"]] == ["gpu/small"]
     assert devices["config"] == [{"source": "FromClass", "requests": ["gpu/small"], **of_class}]
     assert dra.api.opened == ["u1"]
@@ -179,8 +146,7 @@ def test_a_request_that_the_claim_does_not_have_is_refused(dra):
 
 def test_a_binding_that_serves_another_way_opens_no_gate(dra):
     """A claim would be allocated without the device of a request."""
-    put(dra, claim("mine", request("one"), request("two")))
-    dra.show(dra.api.store(pod()))
+    ask(dra, request("one"), request("two"))
     grant(dra, "u1", "gpus.one")
     dra.pass_time(1)
     assert dra.api.opened == []
@@ -196,9 +162,7 @@ def test_claims_of_ours_beside_a_request_in_other_words_are_refused(dra):
     ours = {"name": "sluice", "resourceClaimName": "sluice-00000000000000000000"}
     put(dra, claim("mine"))
     dra.show(dra.api.store(pod("train", "u1", ours, {"name": "gpus", "resourceClaimName": "mine"}, stored=ask)))
-    word = dra.word("u1")
-    assert isinstance(word, msg.RequestRejected)
-    assert word.refusal.sentence() == (
+    assert dra.word("u1").refusal.sentence() == (
         "spec.resourceClaims = '': the pod also asks by annotations or resources, and a pod asks in one way (allowed: "
         "ResourceClaims alone, or none)"
     )
@@ -216,24 +180,16 @@ def test_a_pod_of_another_driver_is_let_go_without_a_trace(dra, gates):
     dra.show(dra.api.store(made))
     path, left = "/spec/schedulingGates", [{"name": each} for each in gates[1:]]
     opened = {"op": "replace", "path": path, "value": left} if left else {"op": "remove", "path": path}
-    assert dra.calls == [
-        e.AnnotatePod(
-            "u1",
-            "ns",
-            "train",
-            (
-                {"op": "test", "path": "/metadata/uid", "value": "u1"},
-                {"op": "test", "path": path, "value": [{"name": each} for each in gates]},
-                opened,
-                {"op": "remove", "path": "/metadata/annotations/sluice.dev~1request"},
-                {"op": "remove", "path": "/metadata/labels/sluice.dev~1managed"},
-            ),
-        )
-    ]
-    dra.automatic = True
-    dra.handle(*dra.carry_out(dra.calls.pop()))
-    gone = dra.api.find("u1")
-    dra.handle(e.Gone("pods", gone))  # it left our selection
+    patch = (
+        {"op": "test", "path": "/metadata/uid", "value": "u1"},
+        {"op": "test", "path": path, "value": [{"name": each} for each in gates]},
+        opened,
+        {"op": "remove", "path": "/metadata/annotations/sluice.dev~1request"},
+        {"op": "remove", "path": "/metadata/labels/sluice.dev~1managed"},
+    )
+    assert dra.calls == [e.AnnotatePod("u1", "ns", "train", patch)]
+    dra.resume()
+    dra.handle(e.Gone("pods", dra.api.find("u1")))  # it left our selection
     dra.pass_time(70)
     assert (dra.word("u1"), dra.api.events, dra.api.conditions) == (None, [], [])
     assert dra.api.object_writes["u1"] == 1
@@ -241,16 +197,14 @@ def test_a_pod_of_another_driver_is_let_go_without_a_trace(dra, gates):
 
 def test_nvidias_classes_are_theirs_where_they_are_not_labelled_as_ours(dra):
     dra.handle(e.Seen("classes", device_class(GPU, managed=False)))
-    put(dra, claim("mine", request(of=GPU)))
-    dra.show(dra.api.store(pod()))
+    ask(dra, request(of=GPU))
     assert dra.word("u1") is None
     assert dra.api.opened == ["u1"]
 
 
 def test_a_claim_with_requests_of_two_drivers_is_refused(dra):
     dra.handle(e.Seen("classes", device_class(GPU, managed=False)))
-    put(dra, claim("mine", request("one"), request("two", GPU)))
-    dra.show(dra.api.store(pod()))
+    ask(dra, request("one"), request("two", GPU))
     assert dra.word("u1").refusal.message == (
         f"the claim also has requests that Sluice serves, and class {GPU} is another driver's"
     )
@@ -260,8 +214,7 @@ def test_a_claim_that_does_not_exist_is_told_and_decided_when_it_does(dra):
     """An opened gate could not be closed again, if the claim turns out to be ours."""
     dra.show(dra.api.store(pod()))
     dra.pass_time(15)
-    (told,) = [each for each in dra.api.events if each.reason == "ClaimNotReady"]
-    assert told.note == "its ResourceClaim mine does not exist: create it, and the pod goes on"
+    assert dra.notes("ClaimNotReady") == ("its ResourceClaim mine does not exist: create it, and the pod goes on",)
     assert dra.api.opened == []
     put(dra, claim("mine"))
     assert isinstance(dra.word("u1"), msg.AllocationRequested)
@@ -270,22 +223,19 @@ def test_a_claim_that_does_not_exist_is_told_and_decided_when_it_does(dra):
 
 
 def test_a_class_that_does_not_exist_is_told_too(dra):
-    put(dra, claim("mine", request(of="fast.example")))
-    dra.show(dra.api.store(pod()))
+    ask(dra, request(of="fast.example"))
     dra.pass_time(15)
-    (told,) = [each for each in dra.api.events if each.reason == "ClaimNotReady"]
-    assert told.note == "its ResourceClaim mine names the DeviceClass fast.example, which does not exist"
+    why = "its ResourceClaim mine names the DeviceClass fast.example, which does not exist"
+    assert dra.notes("ClaimNotReady") == (why,)
     dra.handle(e.Seen("classes", device_class("fast.example", managed=False)))
     assert dra.api.opened == ["u1"]
 
 
 def test_pods_are_not_held_by_a_server_without_claims_or_by_a_missing_right(new):
-    unserved, blind = new(), new()
-    unserved.start()
+    unserved, blind = new().start(), new().start()
     unserved.handle(e.ClaimsServed(served=False))
     unserved.show(unserved.api.store(pod()))
     assert unserved.api.opened == ["u1"]
-    blind.start()
     blind.handle(e.ClaimsServed(served=True))
     blind.show(blind.api.store(pod()))
     blind.pass_time(50)
@@ -297,28 +247,21 @@ def test_pods_are_not_held_by_a_server_without_claims_or_by_a_missing_right(new)
 
 def test_a_second_pod_watcher_opens_the_gate_that_the_first_one_left(dra, new):
     """The request is on the bus, and its claims are read again."""
-    put(dra, claim("mine"))
-    dra.show(dra.api.store(pod()))
+    ask(dra)
     dra.automatic = False
     grant(dra, "u1", "gpus.gpu")
-    second = new(api=dra.api, bus=dra.bus, run="w2")
-    second.start()
+    second = new(api=dra.api, bus=dra.bus, run="w2").start()
     second.handle(*second.claims_listing())
     assert second.api.opened == ["u1"]
-    assert second.word("u1") == msg_with_held(dra.word("u1"), second.word("u1").held)
-
-
-def msg_with_held(word, held):
-    """The request, with the slice that its pod has by now."""
-    changed = copy.copy(word)
-    return type(word)(**{each: getattr(changed, each) for each in word.__struct_fields__} | {"held": held})
+    assert second.word("u1") == replace(dra.word("u1"), held=second.word("u1").held)
 
 
 def test_a_pod_that_ended_before_claims_were_listed_ends_its_request_after_that(dra, new):
     """Until then it may be the first of several pods with one claim, which still use its slice."""
-    entry = {"name": "gpus", "resourceClaimTemplateName": "one"}
     put(dra, claim("train-gpus", owner="u1"))
-    dra.show(dra.api.store(pod("train", "u1", entry, made={"gpus": "train-gpus"})))
+    made = pod("train", "u1", {"name": "gpus", "resourceClaimTemplateName": "one"})
+    made["status"]["resourceClaimStatuses"] = [{"name": "gpus", "resourceClaimName": "train-gpus"}]
+    dra.show(dra.api.store(made))
     grant(dra, "u1", "gpus.gpu")
     dra.api.pods.clear()
     later = new(api=dra.api, bus=dra.bus, run="w2", hand_over="tickets")
@@ -360,8 +303,8 @@ def test_later_pods_start_on_the_node_of_the_claim_and_ask_for_nothing(shared):
     shared.pass_time(2)
     assert (consumers(shared), shared.api.opened) == (["u1", "u2"], ["u1", "u2"])
     second = shared.api.find("u2")
-    terms = second["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert terms["nodeSelectorTerms"][0]["matchFields"][0]["values"] == ["node-a"]
+    (term,) = terms_of(second)
+    assert term["matchFields"][0]["values"] == ["node-a"]
     assert second["metadata"]["labels"] == {}
     assert shared.word("u2") is None
 
@@ -374,8 +317,7 @@ def test_the_slice_stays_until_the_last_pod_of_the_claim_has_ended(shared, new):
     shared.pass_time(5)
     assert isinstance(shared.word("u1"), msg.AllocationRequested)
     unreserve(shared, "u1")
-    later = new(api=shared.api, bus=shared.bus, run="w2")
-    later.start()
+    later = new(api=shared.api, bus=shared.bus, run="w2").start()
     later.pass_time(5)
     assert isinstance(later.word("u1"), msg.AllocationRequested)
     later.handle(*later.claims_listing())
@@ -391,7 +333,7 @@ def test_the_next_pod_asks_if_the_first_one_ends_before_it_was_granted(shared):
     shared.pass_time(1)
     assert isinstance(shared.word("u1"), msg.RequestWithdrawn)
     assert isinstance(shared.word("u2"), msg.AllocationRequested)
-    shared.observe(subjects.binding(RequestId("u1")), msg.Released(request=RequestId("u1"), cause="pod gone"))
+    shared.release("u1")
     grant(shared, "u2", "gpus.gpu", node="node-b")
     assert (consumers(shared), shared.api.opened) == (["u2"], ["u2"])
 
@@ -421,7 +363,7 @@ def test_all_pods_of_a_claim_are_evicted_before_its_slice_is_another_ones(shared
         shared.delete("u1")
         unreserve(shared, "u1")
     shared.blocked = "a budget forbids it"
-    shared.observe(subjects.eviction(RequestId("u1")), msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
+    shared.order_eviction()
     shared.pass_time(2)
     outcome = subjects.evicted(RequestId("u1")).subject
     assert isinstance(shared.bus[outcome], msg.EvictionBlocked)
@@ -431,7 +373,7 @@ def test_all_pods_of_a_claim_are_evicted_before_its_slice_is_another_ones(shared
     assert shared.api.evictions == going
     assert isinstance(shared.bus[outcome], msg.EvictionDone)
     note = "evicting the pod with first, whose ResourceClaim it uses too: preempted"
-    assert [each.note for each in shared.api.events if each.uid == "u2" and each.reason == "Evicting"] == [note]
+    assert shared.notes("Evicting", "u2") == (note,)
     shared.show(shared.api.store(pod("third", "u3")))
     shared.pass_time(20)
     assert "u3" not in (*consumers(shared), *shared.api.opened)
@@ -463,14 +405,10 @@ def test_a_pod_with_a_shared_claim_and_another_one_is_refused(shared):
 def test_an_allocation_that_other_pods_use_is_not_taken_back(shared):
     """Their containers would run on a device that another pod gets."""
     found = copy.deepcopy(shared.api.claims.objects["mine"])
-    result = {"request": "gpu", "driver": "gpu.sluice.dev", "pool": "node-b", "device": "old"}
-    found["status"] = {
-        "allocation": {"devices": {"results": [result]}},
-        "reservedFor": [{"resource": "pods", "name": "old", "uid": "u0"}],
-    }
+    user = {"resource": "pods", "name": "old", "uid": "u0"}
+    found["status"] = {"allocation": allocation_of("gpu", "old", "node-b"), "reservedFor": [user]}
     put(shared, found)
     grant(shared, "u1", "gpus.gpu")
     shared.pass_time(15)
     assert shared.api.claims.writes == []
-    (told,) = [each for each in shared.api.events if each.uid == "u1" and each.reason == "ClaimNotReady"]
-    assert told.note == "its ResourceClaim mine is still used by other pods"
+    assert shared.notes("ClaimNotReady") == ("its ResourceClaim mine is still used by other pods",)

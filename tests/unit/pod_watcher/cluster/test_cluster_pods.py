@@ -4,7 +4,8 @@ import copy
 
 import msgspec
 import pytest
-from api_model import new_pod
+from api_model import new_pod, terms_of
+from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
@@ -14,15 +15,12 @@ from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.shell.kube.informers import pod_usage_only
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+HELD = msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
 ENDED = {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}]}
 
 
-def terms_of(bench, uid):
-    return bench.api.find(uid)["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
-
-
-def pin(node="node-a"):
-    return [{"key": "metadata.name", "operator": "In", "values": [node]}]
+HAS_A, HAS_B = ({"matchExpressions": [{"key": key, "operator": "Exists"}]} for key in "ab")
+PINNED = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-a"]}]}
 
 
 @pytest.mark.parametrize(
@@ -33,9 +31,7 @@ def test_the_priority_that_the_api_server_resolved_counts_unless_the_pod_names_o
     stored = f'{{"version":1,"first":"main","annotations":{{"sluice.dev/profile":"1g.5gb"{annotations}}}}}'
     spec = {"priorityClassName": "production", "priority": 1_000_000, "preemptionPolicy": "Never"}
     bench.create("service", "u1", stored=stored, spec=spec)
-    word = bench.word("u1")
-    assert isinstance(word, msg.AllocationRequested)
-    assert (word.priority, word.preempts) == expected
+    assert (bench.word("u1").priority, bench.word("u1").preempts) == expected
 
 
 def test_an_edit_of_what_it_needs_of_a_node_is_a_new_revision_until_it_is_bound(bench):
@@ -66,8 +62,7 @@ def test_a_source_has_synced_only_after_pods_were_listed(new):
     bench.api.store(new_pod("train", "u1"))
     bench.list()
     synced = bench.bus["sluice.source.cluster"]
-    assert isinstance(synced, msg.SourceSynced)
-    assert (synced.epoch, synced.count) == (1, 1)
+    assert (type(synced), synced.epoch, synced.count) == (msg.SourceSynced, 1, 1)
     assert [subject for subject, _ in bench.words] == ["sluice.request.u1", "sluice.source.cluster"]
     bench.list()
     assert bench.bus["sluice.source.cluster"].epoch == 2
@@ -83,8 +78,7 @@ def test_a_pod_is_bound_in_one_write(bench):
     assert call.patch[0] == {"op": "test", "path": "/metadata/uid", "value": "u1"}
     assert call.patch[1] == {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": "sluice.dev/slice"}]}
     assert call.patch[-1] == {"op": "remove", "path": "/spec/schedulingGates"}
-    bench.automatic = True
-    bench.handle(*bench.carry_out(bench.calls.pop()))
+    bench.resume()
     assert bench.annotations("u1") == {
         "granted.sluice.dev/allocation": "u1_r_1",
         "granted.sluice.dev/trace-id": "d7ba87f882f4247909442296daf6de9f",
@@ -97,37 +91,22 @@ def test_a_pod_is_bound_in_one_write(bench):
         "main.granted.sluice.dev/quota-socket": "",
         "main.granted.sluice.dev/quota-preload": "",
     }
-    assert terms_of(bench, "u1") == [{"matchFields": pin()}]
+    assert terms_of(bench.api.find("u1")) == [PINNED]
     bench.pass_time(30)
     bench.list()
     assert bench.api.object_writes == {"u1": 1}
     assert bench.api.conditions == []
     assert [(each.reason, each.count) for each in bench.api.events] == [("SliceBound", 1)]
-    assert bench.word("u1").held == msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
+    assert bench.word("u1").held == HELD
 
 
 @pytest.mark.parametrize(
     ("affinity", "left"),
     [
-        ({"podAffinity": {}}, [{"matchFields": pin()}]),
-        ({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}, [{"matchFields": pin()}]),
-        (
-            {
-                "nodeAffinity": {
-                    REQUIRED: {
-                        "nodeSelectorTerms": [
-                            {"matchExpressions": [{"key": "a", "operator": "Exists"}]},
-                            {"matchExpressions": [{"key": "b", "operator": "Exists"}]},
-                        ]
-                    }
-                }
-            },
-            [
-                {"matchExpressions": [{"key": "a", "operator": "Exists"}], "matchFields": pin()},
-                {"matchExpressions": [{"key": "b", "operator": "Exists"}], "matchFields": pin()},
-            ],
-        ),
-        ({"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchFields": pin()}]}}}, [{"matchFields": pin()}]),
+        ({"podAffinity": {}}, [PINNED]),
+        ({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}, [PINNED]),
+        ({"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [HAS_A, HAS_B]}}}, [HAS_A | PINNED, HAS_B | PINNED]),
+        ({"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [PINNED]}}}, [PINNED]),
     ],
     ids=["other-affinity", "only-preferred", "own-terms", "daemon-set"],
 )
@@ -135,7 +114,7 @@ def test_the_pin_leaves_what_the_user_wrote(bench, affinity, left):
     """A pod would run on another node than its slice, or the API server would refuse the patch for ever."""
     bench.grant("train", "u1", spec={"affinity": affinity})
     assert bench.api.opened == ["u1"]
-    assert terms_of(bench, "u1") == left
+    assert terms_of(bench.api.find("u1")) == left
 
 
 def test_a_slice_that_cannot_be_mounted_is_not_given(bench):
@@ -195,15 +174,9 @@ def test_a_server_that_lags_does_not_have_a_pod_told_what_is_over(bench):
 def test_a_request_that_another_has_withdrawn_is_not_published_again_while_the_bus_is_read(bench):
     """It was away, and its API server still shows the pod. The answer that it reads first makes the request due."""
     bench.run("train", "u1")
-    withdrawn = msg.RequestWithdrawn(
-        revision=1,
-        source="cluster",
-        cause="pod gone",
-        held=msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1")),
-    )
+    withdrawn = msg.RequestWithdrawn(revision=1, source="cluster", cause="pod gone", held=HELD)
     bench.bus["sluice.request.u1"] = withdrawn
-    number = next(bench.sequence)
-    entry = Entry("sluice.request.u1", number, OperationId("other-9"), withdrawn)
+    entry = Entry("sluice.request.u1", next(bench.sequence), OperationId("other-9"), withdrawn)
     bench.words.clear()
     bench.handle(ReadingStarted(Stream.STATE, Incarnation(bench.life)), Observed(Stream.STATE, entry))
     bench.bind("u1", revision=2, ticket="t-2", devices="MIG-2")
@@ -211,8 +184,7 @@ def test_a_request_that_another_has_withdrawn_is_not_published_again_while_the_b
     bench.pass_time(2)
     bench.handle(ReadingCaughtUp(Stream.STATE))
     bench.pass_time(2)
-    about_it = [message for subject, message in bench.words if subject == "sluice.request.u1"]
-    assert [each for each in about_it if isinstance(each, msg.AllocationRequested)] == []
+    assert not [word for _, word in bench.words if isinstance(word, msg.AllocationRequested)]
 
 
 def test_a_pod_on_another_node_is_not_told_of_devices_there(bench):
@@ -226,16 +198,12 @@ def test_a_pod_on_another_node_is_not_told_of_devices_there(bench):
 def test_a_pod_that_runs_is_not_told_of_another_slice_on_its_node(bench):
     """A binding of before the broker was wiped has landed late: the next restart would use devices of somebody else."""
     bench.run("train", "u1")
-    before = bench.annotations("u1")
-
-    late = msgspec.structs.replace(
-        bench.bus["sluice.binding.u1"], ticket="t-9", allocation=AllocationId("u1_r_2"), warnings=("its daemon died",)
-    )
+    before, bound = bench.annotations("u1"), bench.bus["sluice.binding.u1"]
+    late = replace(bound, ticket="t-9", allocation=AllocationId("u1_r_2"), warnings=("its daemon died",))
     bench.observe(subjects.binding(RequestId("u1")), late)
-
     assert bench.annotations("u1") == before
     assert [event.reason for event in bench.api.events] == ["SliceBound"]
-    assert bench.word("u1").held == msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
+    assert bench.word("u1").held == HELD
     assert bench.told[-1] == "ns/train keeps slice u1_r_1 on node-a: slice u1_r_2 was withdrawn"
 
 
@@ -244,8 +212,7 @@ def test_a_request_ends_when_its_containers_have(bench):
     bench.change("u1", meta={"deletionTimestamp": "now"})
     assert isinstance(bench.word("u1"), msg.AllocationRequested), "a slice would be taken from under a running process"
     bench.change("u1", status=ENDED)
-    held = msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
-    assert bench.word("u1") == msg.RequestWithdrawn(revision=1, source="cluster", cause="containers ended", held=held)
+    assert bench.word("u1") == msg.RequestWithdrawn(revision=1, source="cluster", cause="containers ended", held=HELD)
     bench.delete("u1")
     bench.release("u1")
     assert bench.word("u1").closing
@@ -268,8 +235,7 @@ def test_a_last_word_that_the_bus_forgot_is_said_again(bench, pod, read, forgott
         bench.change("u1", meta={"deletionTimestamp": "now"}, status=ENDED)
     withdrawn = bench.word("u1")
     bench.release("u1")
-    closing = bench.word("u1")
-    assert (withdrawn.closing, closing.closing) == (False, True)
+    assert (withdrawn.closing, bench.word("u1").closing) == (False, True)
     bench.pass_time(1)
     bench.bus["sluice.request.u1"] = withdrawn if forgotten == "the last word" else asked
     words = len(bench.words)
@@ -315,24 +281,18 @@ def test_replayed_old_versions_change_nothing(bench):
     assert bench.words == words
 
 
-@pytest.mark.parametrize("how", ["ends", "goes"])
-def test_the_end_of_a_pod_without_its_label_is_seen_at_once(bench, how):
+@pytest.mark.parametrize(("status", "cause"), [(ENDED, "containers ended"), ({}, "pod gone")], ids=["ends", "goes"])
+def test_the_end_of_a_pod_without_its_label_is_seen_at_once(bench, status, cause):
     """Its slice would stay empty until all is listed again, and the pod that waits for the place would give up."""
     bench.run("train", "u1")
     pod = bench.api.find("u1")
     pod["metadata"]["labels"] = {}
     bench.handle(e.Gone("pods", bench.api.store(pod)))
     assert isinstance(bench.word("u1"), msg.AllocationRequested)
-    if how == "ends":
-        pod["status"] = dict(ENDED)
-        shown = bench.api.store(pod)
-        bench.handle(e.Seen("others", pod_usage_only(msgspec.json.encode(shown))))
-    else:
-        shown = bench.api.store(pod, "DELETED")
-        bench.handle(e.Gone("others", pod_usage_only(msgspec.json.encode(shown))))
-    word = bench.word("u1")
-    assert isinstance(word, msg.RequestWithdrawn)
-    assert word.cause == ("containers ended" if how == "ends" else "pod gone")
+    pod["status"] |= status
+    shown = pod_usage_only(msgspec.json.encode(bench.api.store(pod, "MODIFIED" if status else "DELETED")))
+    bench.handle(e.Seen("others", shown) if status else e.Gone("others", shown))
+    assert (type(bench.word("u1")), bench.word("u1").cause) == (msg.RequestWithdrawn, cause)
 
 
 @pytest.mark.parametrize("ask", ["", '{"version":2}'], ids=["taken away", "of a newer version"])
@@ -341,15 +301,13 @@ def test_a_source_has_not_said_all_while_a_pod_that_runs_does_not_say_what_it_as
     bench.run("train", "u1")
     annotations = {key: text for key, text in bench.api.find("u1")["metadata"]["annotations"].items() if "gr" in key}
     bench.change("u1", meta={"annotations": annotations | ({"sluice.dev/request": ask} if ask else {})})
-    after = new(bench.api, run="w2")
-    after.start()
+    after = new(bench.api, run="w2").start()
     assert after.bus == {}
     why = "has a slice, but its request cannot be parsed (annotation sluice.dev/request)"
     assert after.told == [f"ns/train {why}"]
     after.observe(subjects.request(RequestId("u1")), bench.word("u1"))
     assert isinstance(after.bus["sluice.source.cluster"], msg.SourceSynced), "somebody who knows it asks for it"
-    other = new(bench.api, run="w3")
-    other.start()
+    other = new(bench.api, run="w3").start()
     assert other.bus == {}
     other.delete("u1", **ENDED)
     assert [*other.bus] == ["sluice.source.cluster"]
@@ -390,9 +348,7 @@ def test_a_lost_slice_stays_lost_when_the_broker_is_wiped_before_its_pod_is_evic
         bench.blocked = ""
         bench.pass_time(60)
     else:
-        successor = new(bench.api, run="w2")
-        successor.start()
-        successor.pass_time(3)
+        new(bench.api, run="w2").start().pass_time(3)
     assert bench.api.evictions == ["u1"]
     assert bench.api.conditions == [("u1", "False", "SliceLost")]
 
@@ -410,10 +366,8 @@ def test_an_ordered_eviction_is_carried_out_and_answered(bench):
     """mig-adapter 3, 6: it deletes pods whatever their budgets say, and goes on as if an error had been none."""
     bench.grant("train", "u1")
     bench.blocked = "the disruption budget pdb needs 1 healthy pods"
-    order = subjects.eviction(RequestId("u1"))
-    bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
-    blocked = bench.bus["sluice.evicted.u1"]
-    assert blocked == msg.EvictionBlocked(request=RequestId("u1"), why=bench.blocked)
+    bench.order_eviction()
+    assert bench.bus["sluice.evicted.u1"] == msg.EvictionBlocked(request=RequestId("u1"), why=bench.blocked)
     bench.blocked = ""
     bench.pass_time(11)
     assert bench.api.evictions == ["u1"]
@@ -425,8 +379,7 @@ def test_an_ordered_eviction_is_carried_out_and_answered(bench):
 @pytest.mark.parametrize("order", ["stands", "is over"])
 def test_an_order_that_is_read_before_its_request_is_known_is_carried_out(bench, new, order):
     """A drain would wait forever: another process evicted the pod, both found by reading the bus again."""
-    other = new(bench.api, bench.bus, run="w2")
-    other.start()
+    other = new(bench.api, bench.bus, run="w2").start()
     other.create("train", "u1")
     bench.bus = other.bus
     bench.bus["sluice.eviction.u1"] = msg.EvictionOrdered(request=RequestId("u1"), cause="node-a is drained")
@@ -445,15 +398,11 @@ def test_an_eviction_that_never_came_about_leaves_nothing_on_the_bus(bench, new,
     """Room on the bus, and time at every start: a word for ever, of each pod that a budget kept until it ended."""
     bench.grant("train", "u1")
     bench.blocked = "the disruption budget pdb needs 1 healthy pods"
-    order = subjects.eviction(RequestId("u1"))
-    bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
-    bench.observe(order, msg.EvictionOver(request=RequestId("u1")))
+    bench.order_eviction()
+    bench.observe(subjects.eviction(RequestId("u1")), msg.EvictionOver(request=RequestId("u1")))
     bench.delete("u1", **ENDED)
     bench.release("u1")
-    speaks = bench
-    if dies:
-        speaks = new(bench.api, bench.bus, run="w2")
-        speaks.start()
+    speaks = new(bench.api, bench.bus, run="w2").start() if dies else bench
     out = speaks.core.handle(Ticked(), speaks.now)
     said = [(call.subject, call.message, call.ttl_s) for call in out if isinstance(call, Write)]
     blocked = msg.EvictionBlocked(request=RequestId("u1"), why=bench.blocked)
@@ -473,8 +422,7 @@ def test_a_pod_that_ended_while_nobody_showed_it_is_not_asked_for_again(bench, n
     if closed_by == "another one":
         bench.release("u1")
         bench.pass_time(1)
-    after = new(bench.api, bench.bus, run="w2")
-    after.start()
+    after = new(bench.api, bench.bus, run="w2").start()
     if closed_by == "this one":
         after.release("u1")
         after.pass_time(1)
@@ -487,12 +435,11 @@ def test_an_order_that_went_with_the_broker_is_not_carried_out(bench, said_again
     """A running pod would be evicted without need: the budget allows it at last, but the order went with the broker."""
     bench.run("train", "u1")
     bench.blocked = "the disruption budget pdb needs 1 healthy pods"
-    order = subjects.eviction(RequestId("u1"))
-    bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
+    bench.order_eviction()
     bench.bus.clear()
     bench.read()
     if said_again:
-        bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
+        bench.order_eviction()
     bench.blocked = ""
     bench.pass_time(120)
     assert bench.api.evictions == (["u1"] if said_again else [])
@@ -503,8 +450,7 @@ def test_a_pod_that_waits_is_not_refused_by_a_successor_for_an_edit_that_disturb
     bench.create("train", "u1")
     bench.change("u1", spec=STRANGE)
     before = bench.word("u1")
-    after = new(bench.api, bench.bus, run="w2")
-    after.start()
+    after = new(bench.api, bench.bus, run="w2").start()
     assert after.word("u1") == before
     after.bind("u1")
     assert after.api.opened == ["u1"]

@@ -3,14 +3,15 @@
 import copy
 
 import pytest
-from api_model import FINALIZER, handed_over_pod
+from api_model import FINALIZER, allocation_of, handed_over_pod, new_node
+from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Entry, Observed, Stream, Ticked
+from sluice.contracts.bus.events import Ticked
 from sluice.contracts.dra.names import device_names
-from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
+from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.kube.names import claim_name
-from sluice.contracts.messages import AllocationRequested, NodeInventory, Released, ResourceClaimRef
+from sluice.contracts.messages import AllocationRequested, ResourceClaimRef
 from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 
@@ -33,23 +34,16 @@ BODY = {
 RESERVED = [{"resource": "pods", "name": "train", "uid": "u1"}]
 
 
-def device(number=1, uid="claim-1"):
-    """The device of the pod's only request in its nth allocation."""
-    refs = (ResourceClaimRef(uid=uid, name=CLAIM, requests={"main": "main"}),)
-    return device_names(AllocationId(f"u1_r_{number}"), refs)[uid, "main"]
-
-
 def allocation(number=1, node="node-a", uid="claim-1"):
-    result = {"request": "main", "driver": "gpu.sluice.dev", "pool": node, "device": device(number, uid)}
-    fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
-    return {"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]}}
+    """That of the pod's only request, for the nth time."""
+    refs = (ResourceClaimRef(uid=uid, name=CLAIM, requests={"main": "main"}),)
+    return allocation_of("main", device_names(AllocationId(f"u1_r_{number}"), refs)[uid, "main"], node)
 
 
 @pytest.fixture
 def dra(new):
     """A pod-watcher that has listed no pod and no claim."""
-    made = new()
-    made.start()
+    made = new().start()
     made.handle(*made.claims_listing())
     return made
 
@@ -81,8 +75,7 @@ def test_a_binding_that_is_read_before_its_request_opens_the_gate_after_it(dra):
     create(dra)
     dra.bind("u1")
     assert [type(each) for each in dra.calls] == [e.CreateClaim]
-    dra.automatic = True
-    dra.handle(*dra.carry_out(dra.calls.pop()))
+    dra.resume()
     assert dra.word("u1").resource_claims == (REF,)
     assert dra.api.opened == ["u1"]
 
@@ -99,23 +92,21 @@ def test_an_api_server_without_claims_is_told_with_what_helps(bench):
     bench.handle(e.ClaimsServed(served=False))
     create(bench)
     bench.pass_time(5)
-    (told,) = [each for each in bench.api.events if each.reason == "ClaimNotReady"]
-    assert "does not serve resource.k8s.io/v1 (Kubernetes 1.34 and newer)" in told.note
-    assert "Label the namespace sluice.dev/hand-over=tickets" in told.note
+    (note,) = bench.notes("ClaimNotReady")
+    assert "does not serve resource.k8s.io/v1 (Kubernetes 1.34 and newer)" in note
+    assert "Label the namespace sluice.dev/hand-over=tickets" in note
     assert bench.api.conditions[-1] == ("u1", "False", "ClaimNotReady")
 
 
 def test_a_copy_of_another_pod_does_not_get_the_devices_of_that_one(dra):
     """An exported manifest names the claim of the pod it was taken from."""
     create(dra)
-    copied = handed_over_pod("copy", "u2", CLAIM)
-    dra.show(dra.api.store(copied))
+    dra.show(dra.api.store(handed_over_pod("copy", "u2", CLAIM)))
     dra.pass_time(5)
     assert dra.word("u2") is None
     (told,) = [each for each in dra.api.events if each.uid == "u2"]
-    assert told.note.startswith(
-        f"its ResourceClaim {CLAIM} was made for the pod train. The pod was created from a copy"
-    )
+    why = "was made for the pod train. The pod was created from a copy"
+    assert told.note.startswith(f"its ResourceClaim {CLAIM} {why}")
 
 
 def test_a_claim_that_the_api_server_refuses_is_tried_again_and_told(dra):
@@ -123,8 +114,8 @@ def test_a_claim_that_the_api_server_refuses_is_tried_again_and_told(dra):
     dra.api.claims.refuses = 403, "exceeded quota: claims"
     create(dra)
     dra.pass_time(4)
-    (told,) = [each for each in dra.api.events if each.reason == "ClaimNotReady"]
-    assert told.note == (f"its ResourceClaim {CLAIM} cannot be created (403: exceeded quota: claims); retrying")
+    (note,) = dra.notes("ClaimNotReady")
+    assert note == (f"its ResourceClaim {CLAIM} cannot be created (403: exceeded quota: claims); retrying")
     dra.api.claims.refuses = None
     dra.pass_time(10)
     assert dra.word("u1").resource_claims == (REF,)
@@ -147,8 +138,7 @@ def test_allocation_and_reservation_are_one_write_and_the_gate_opens_after_it(dr
     dra.handle(*dra.carry_out(dra.calls.pop()))
     (bind,) = dra.calls
     assert isinstance(bind, e.BindPod)
-    dra.automatic = True
-    dra.handle(*dra.carry_out(dra.calls.pop()))
+    dra.resume()
     assert dra.api.opened == ["u1"]
     assert set(dra.annotations("u1")) == {"granted.sluice.dev/allocation", "granted.sluice.dev/trace-id"}
     assert dra.word("u1").held.node == "node-a"
@@ -166,8 +156,7 @@ def test_a_write_without_an_answer_is_not_repeated_over_what_it_did(dra):
     dra.handle(Ticked())
     (again,) = dra.calls
     assert again.body["metadata"]["resourceVersion"] == lost.body["metadata"]["resourceVersion"]
-    dra.automatic = True
-    dra.handle(*dra.carry_out(dra.calls.pop()))
+    dra.resume()
     assert dra.api.opened == []
     dra.show_claim(claim(dra))
     dra.pass_time(5)
@@ -195,15 +184,20 @@ def test_a_claim_that_does_not_take_the_finalizer_is_allocated_without_it(dra):
     assert dra.api.opened == ["u1"]
 
 
+def allocated_behind_its_gate(bench):
+    """The claim of a pod is allocated, and the API server did not take the patch that opens the gate."""
+    create(bench)
+    bench.automatic = False
+    bench.bind("u1")
+    bench.handle(*bench.carry_out(bench.calls.pop()))
+    bench.handle(e.Failed(bench.calls.pop(), 403, "denied"))
+    bench.automatic = True
+
+
 def test_the_allocation_of_an_earlier_slice_is_replaced_while_the_gate_is_closed(dra):
     """A pod that declined a slice keeps its claim; the kubelet would prepare the slice that it gave back."""
-    create(dra)
-    dra.automatic = False
-    dra.bind("u1")
-    dra.handle(*dra.carry_out(dra.calls.pop()))
-    dra.handle(e.Failed(dra.calls.pop(), 403, "denied"))  # the gate stays closed
-    dra.observe(subjects.binding(RequestId("u1")), Released(request=RequestId("u1"), cause="taken back"))
-    dra.automatic = True
+    allocated_behind_its_gate(dra)
+    dra.release("u1", "taken back")
     dra.bind("u1", node="node-b", number=2)
     dra.pass_time(10)
     assert dra.api.claims.writes == ["create", "allocate", "deallocate", "allocate"]
@@ -217,8 +211,8 @@ def test_a_pod_that_waits_for_nothing_else_is_told_why_its_claim_is_not_allocate
     dra.api.claims.refuses = 422, "status.allocation: Forbidden: resourceclaims/binding"
     dra.bind("u1")
     dra.pass_time(4)
-    (told,) = [each for each in dra.api.events if each.reason == "ClaimNotReady"]
-    assert "cannot be allocated (422: status.allocation: Forbidden: resourceclaims/binding); retrying" in told.note
+    (note,) = dra.notes("ClaimNotReady")
+    assert "cannot be allocated (422: status.allocation: Forbidden: resourceclaims/binding); retrying" in note
     assert dra.api.opened == []
     dra.api.claims.refuses = None
     dra.pass_time(70)
@@ -238,14 +232,9 @@ def test_a_claim_deleted_while_the_pod_waits_is_made_again_and_asked_for_by_its_
 
 def test_a_reserved_claim_that_is_being_deleted_is_let_go_so_that_it_can_end(dra):
     """The scheduler places no pod with it, and the claim controller waits for the end of its reservations."""
-    create(dra)
-    dra.automatic = False
-    dra.bind("u1")
-    dra.handle(*dra.carry_out(dra.calls.pop()))
-    dra.handle(e.Failed(dra.calls.pop(), 403, "denied"))
+    allocated_behind_its_gate(dra)
     dying = copy.deepcopy(claim(dra))
     dying["metadata"]["deletionTimestamp"] = "now"
-    dra.automatic = True
     dra.show_claim(dra.api.claims.store(dying))
     assert dra.api.claims.writes[-1] == "deallocate"
     dra.pass_time(15)
@@ -258,60 +247,42 @@ def test_a_reserved_claim_that_is_being_deleted_is_let_go_so_that_it_can_end(dra
     assert dra.api.opened == ["u1"]
 
 
+def allocated(bench, driver="gpu.sluice.dev"):
+    """A claim without a pod is seen, and this driver has allocated it."""
+    meta = {"name": "left", "namespace": "ns", "uid": "c9"}
+    found = {"metadata": meta, "spec": {"devices": {}}, "status": {"allocation": allocation()}}
+    found["status"]["allocation"]["devices"]["results"][0]["driver"] = driver
+    bench.show_claim(bench.api.claims.store(found))
+
+
 def test_a_claim_that_we_allocated_and_no_pod_uses_is_deallocated(dra):
     """Its pod was gone before it was reserved: the claim controller leaves such a claim allocated."""
-    left = {
-        "metadata": {"name": "users-own", "namespace": "ns", "uid": "c9", "resourceVersion": "501"},
-        "spec": {"devices": {}},
-        "status": {"allocation": allocation()},
-    }
-    dra.api.claims.objects["users-own"] = left
-    dra.show_claim(left)
+    allocated(dra)
     dra.pass_time(50)
     assert dra.api.claims.writes == []
     dra.pass_time(15)
-    assert dra.api.claims.objects["users-own"]["status"] == {}
+    assert dra.api.claims.objects["left"]["status"] == {}
 
 
 @pytest.mark.parametrize("driver", ["gpu.nvidia.com", "nic.example.com"])
 def test_a_claim_of_another_driver_is_never_touched(dra, driver):
-    other = {
-        "metadata": {"name": "theirs", "namespace": "ns", "uid": "c9", "resourceVersion": "501"},
-        "spec": {"devices": {}},
-        "status": {"allocation": copy.deepcopy(allocation())},
-    }
-    other["status"]["allocation"]["devices"]["results"][0]["driver"] = driver
-    dra.api.claims.objects["theirs"] = other
-    dra.show_claim(other)
+    allocated(dra, driver)
     dra.pass_time(200)
     assert dra.api.claims.writes == []
 
 
-def report(bench, inventory, *, can):
-    snapshot = inventory.snapshot
-    found = NodeInventory(snapshot=type(snapshot)(**{**_fields(snapshot), "kubelet_hands_over": can}), stale=False)
-    number = next(bench.sequence)
-    subject = subjects.inventory(NodeName(str(snapshot.node))).subject
-    bench.handle(Observed(Stream.STATE, Entry(subject, number, OperationId(f"o-{number}"), found)))
-
-
-def _fields(snapshot):
-    return {name: getattr(snapshot, name) for name in snapshot.__struct_fields__}
-
-
 def test_new_pods_get_claims_once_every_gpu_node_can_hand_them_over(dra, sick_node):
     """A pod with a claim never starts on a node whose kubelet has no driver for it."""
-    dra.handle(
-        e.Seen("nodes", {"metadata": {"name": "node-a", "uid": "n", "resourceVersion": "1"}, "spec": {}, "status": {}})
-    )
+    dra.handle(e.Seen("nodes", new_node("node-a")))
     dra.pass_time(10)
     assert dra.modes == ["tickets"]
-    report(dra, sick_node("ready"), can=True)
+    address, old = subjects.inventory(NodeName("node-a")), sick_node("ready")
+    dra.observe(address, replace(old, snapshot=replace(old.snapshot, kubelet_hands_over=True)))
     dra.pass_time(3)
     assert dra.modes == ["tickets"]
     dra.pass_time(5)
     assert dra.modes == ["tickets", "dra"]
-    report(dra, sick_node("ready"), can=False)
+    dra.observe(address, old)
     dra.pass_time(10)
     assert dra.modes == ["tickets", "dra", "tickets"]
 

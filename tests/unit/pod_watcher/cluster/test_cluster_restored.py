@@ -1,5 +1,7 @@
 """The API server comes back from a backup, or asks for patience: nothing that was known may stand against it."""
 
+from api_model import new_node
+
 from sluice.contracts.messages import AllocationRequested, RequestWithdrawn
 from sluice_pod_watcher.core.cluster import events as e
 
@@ -8,16 +10,14 @@ def restored(bench, *pods):
     """A listing of an API server whose versions are smaller than they were."""
     shown = [{**pod, "metadata": {**pod["metadata"], "resourceVersion": str(at + 1)}} for at, pod in enumerate(pods)]
     bench.api.pods = {pod["metadata"]["name"]: pod for pod in shown}
-    bench.handle(
-        e.ListingStarted("pods", went_back=True), *(e.Seen("pods", each) for each in shown), e.ListingEnded("pods", "3")
-    )
+    seen = [e.Seen("pods", each) for each in shown]
+    bench.handle(e.ListingStarted("pods", went_back=True), *seen, e.ListingEnded("pods", "3"))
 
 
 def test_a_pod_that_waits_again_is_bound_again(bench):
     """Its gate would stay shut: the object looks older than what is known of it."""
     bench.create("train", "u1")
-    gated = bench.api.find("u1")
-    before = {**gated, "metadata": dict(gated["metadata"]), "spec": dict(gated["spec"])}
+    before = bench.api.find("u1")
     bench.bind("u1")
     assert bench.annotations("u1")
     restored(bench, before)
@@ -33,8 +33,7 @@ def test_a_pod_that_the_backup_does_not_have_is_given_up(bench):
 
 def test_a_pod_that_was_over_and_is_back_is_told_of(bench):
     bench.create("train", "u1")
-    pod = bench.api.find("u1")
-    before = {**pod, "metadata": dict(pod["metadata"])}
+    before = bench.api.find("u1")
     bench.delete("u1")
     bench.release("u1")
     bench.pass_time(1)
@@ -44,16 +43,12 @@ def test_a_pod_that_was_over_and_is_back_is_told_of(bench):
 
 
 def test_a_node_of_a_backup_counts(bench):
-    show = lambda version, cpu: {  # noqa: E731
-        "metadata": {"name": "n1", "resourceVersion": str(version), "labels": {}},
-        "status": {"allocatable": {"cpu": cpu}},
-    }
-    bench.handle(e.ListingStarted("others"), e.ListingEnded("others", "90"))
-    bench.handle(e.ListingStarted("nodes"), e.Seen("nodes", show(90, "8")), e.ListingEnded("nodes", "91"))
+    bench.list_nodes(new_node("n1", 90))
     bench.pass_time(2)
-    bench.handle(e.ListingStarted("nodes", went_back=True), e.Seen("nodes", show(5, "4")), e.ListingEnded("nodes", "6"))
+    before = e.Seen("nodes", new_node("n1", 5, cpu="4"))
+    bench.handle(e.ListingStarted("nodes", went_back=True), before, e.ListingEnded("nodes", "6"))
     bench.pass_time(2)
-    assert bench.bus["sluice.host.n1"].cpu_cores == 4.0
+    assert bench.bus["sluice.host.n1"].cpu_cores == 4
 
 
 def test_a_patch_is_not_tried_again_before_the_api_server_wants_it(bench):
@@ -63,6 +58,6 @@ def test_a_patch_is_not_tried_again_before_the_api_server_wants_it(bench):
     bench.calls.clear()
     bench.handle(e.Failed(first, 429, "too many requests", retry_after_s=9.0))
     bench.pass_time(8)
-    assert not [each for each in bench.calls if isinstance(each, e.BindPod)]
+    assert e.BindPod not in map(type, bench.calls)
     bench.pass_time(4)
-    assert [each for each in bench.calls if isinstance(each, e.BindPod)]
+    assert e.BindPod in map(type, bench.calls)

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId, RunId
-from sluice.contracts.messages import AllocationRequested, Released, RequestWithdrawn
+from sluice.contracts.messages import AllocationRequested, RequestWithdrawn
 from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.watcher import ClusterWatcher
@@ -38,9 +38,9 @@ class ClusterMachine(RuleBasedStateMachine):
 
     def put(self, pod, seen, kind=""):
         """A new version of a pod, which the watch shows or not."""
-        stored = self.bench.api.store(pod, kind)
+        stored = copy.deepcopy(self.bench.api.store(pod, kind))
         if seen:
-            self.bench.handle(e.Gone("pods", copy.deepcopy(stored)) if kind else e.Seen("pods", copy.deepcopy(stored)))
+            self.bench.handle(e.Gone("pods", stored) if kind else e.Seen("pods", stored))
 
     @rule(name=st.sampled_from(NAMES), queued=st.booleans(), seen=st.booleans())
     def create(self, name, queued, seen):
@@ -96,7 +96,7 @@ class ClusterMachine(RuleBasedStateMachine):
     def replay(self, data):
         kind, pod = data.draw(st.sampled_from(self.bench.api.history))
         if kind != "DELETED":
-            self.bench.handle(e.Seen("pods", copy.deepcopy(pod)))
+            self.bench.show(pod)
 
     @rule()
     def relist(self):
@@ -138,9 +138,7 @@ class ClusterMachine(RuleBasedStateMachine):
     def release(self):
         for subject, word in list(self.bench.bus.items()):
             if isinstance(word, RequestWithdrawn) and not word.closing:
-                uid = subject.rpartition(".")[2]
-                released = Released(request=RequestId(uid), cause="pod gone")
-                self.bench.observe(subjects.binding(RequestId(uid)), released)
+                self.bench.release(subject.rpartition(".")[2])
 
     @rule(wiped=st.booleans())
     def restart(self, wiped):
@@ -164,27 +162,22 @@ class ClusterMachine(RuleBasedStateMachine):
         words, self.withdrawn_checked = self.bench.words[self.withdrawn_checked :], len(self.bench.words)
         for subject, word in words:
             if isinstance(word, RequestWithdrawn):
-                pod = self.bench.api.find(subject.rpartition(".")[2])
-                assert pod is None or over(pod), f"{subject} was withdrawn and may still run"
+                uid = subject.rpartition(".")[2]
+                pod = self.bench.api.find(uid)
+                assert pod is None or over(pod), f"{uid} was withdrawn and may still run"
                 if word.cause == "containers ended":
-                    uid = subject.rpartition(".")[2]
                     versions = [each for _, each in self.bench.api.history if each["metadata"]["uid"] == uid]
                     assert any(over(each) for each in versions), "nothing ever showed that it had ended"
 
     def teardown(self):
         """In the end everything is as it should be, once the pod-watcher has looked and its calls are answered."""
-        self.bench.automatic = True
-        calls, self.bench.calls = self.bench.calls, []
-        for call in calls:
-            self.bench.handle(*self.bench.carry_out(call))
+        self.bench.resume()
         self.bench.list()
         self.bench.pass_time(130)
-        living = {}
         for pod in self.bench.api.pods.values():
-            if pod["metadata"]["labels"] and not over(pod):
-                living[pod["metadata"]["uid"]] = pod
-        for uid, pod in living.items():
-            gates = pod["spec"].get("schedulingGates", [])
+            if over(pod) or not pod["metadata"]["labels"]:
+                continue
+            uid, gates = pod["metadata"]["uid"], pod["spec"].get("schedulingGates", [])
             if {"name": QUEUE} in gates:
                 assert self.bench.word(uid) is None, f"{uid} asks before its queue lets it in"
                 continue

@@ -23,13 +23,11 @@ def stored(**keys: str) -> str:
 
 @pytest.fixture
 def idling(new, sick_node):
-    """Makes a pod-watcher whose pod u1 has a slice on node-a, and `goes`: time passes while that idles."""
+    """Makes a pod-watcher whose pod u1 has a slice on node-a."""
 
     def make(keys: dict[str, str], *, owner: str = "Job", **config):
-        bench = new(**{"idle_evictions": "evict", **config})
-        bench.start()
-        bench.grant("train", "u1", owner=owner, stored=stored(**keys))
-        bench.change("u1", spec={"nodeName": "node-a"}, status={"phase": "Running"})
+        bench = new(**{"idle_evictions": "evict", **config}).start()
+        bench.run("train", "u1", owner=owner, stored=stored(**keys))
         return bench
 
     return make
@@ -46,7 +44,7 @@ def at(bench, unix_s: float) -> tuple[list[str], list[str]]:
     """The wall clock tells the time: what u1's owner was told of its idleness so far, and who was evicted."""
     bench.handle(e.WallClock(unix_s))
     bench.pass_time(2)
-    return [event.note for event in bench.api.events if event.reason == "SliceIdle"], bench.api.evictions
+    return [*bench.notes("SliceIdle")], bench.api.evictions
 
 
 AGREED = {"idle_after": "2h"}
@@ -67,8 +65,7 @@ def test_an_idle_pod_is_warned_and_evicted_and_a_busy_one_is_not(idling, sick_no
     at(bench, AT + 5 * HOUR)
     notes, evicted = at(bench, AT + 5.2 * HOUR)
     assert (len(notes), evicted) == (2, ["u1"])
-    (why,) = [event.note for event in bench.api.events if event.reason == "Evicting"]
-    assert why == "evicting the pod: its slice has been idle for 132 min"
+    assert bench.notes("Evicting") == ("evicting the pod: its slice has been idle for 132 min",)
 
 
 @pytest.mark.parametrize(
@@ -123,12 +120,11 @@ def test_a_new_process_warns_again_and_a_blocked_eviction_is_given_up_when_the_p
     first = idling(AGREED)
     shows(first, sick_node("ready"), AT)
     at(first, AT + 2 * HOUR)
-    second = new(first.api, first.bus, run="w2", idle_evictions="evict")
-    second.start()
+    second = new(first.api, first.bus, run="w2", idle_evictions="evict").start()
     second.blocked = "budget"
     assert at(second, AT + 9 * HOUR)[1] == []
     at(second, AT + 9.2 * HOUR)
-    assert any(event.reason == "EvictionBlocked" for event in second.api.events)
+    assert second.notes("EvictionBlocked")
     shows(second, sick_node("ready"), 0)
     second.blocked = ""
     assert at(second, AT + 9.3 * HOUR)[1] == []

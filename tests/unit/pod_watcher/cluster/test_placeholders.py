@@ -3,6 +3,7 @@
 from itertools import count
 
 import pytest
+from conftest import listing
 from factories.scheduling.allocator import snapshot
 
 from sluice.contracts.ids import NodeName, SourceName
@@ -12,6 +13,7 @@ from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.placeholders.placeholders import Placeholders, is_placeholder
 
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 CONFIG = ClusterConfig(placeholders_max=5)
 TEMPLATE = NodeTemplate(
     labels={"zone": "a"},
@@ -23,17 +25,20 @@ TEMPLATE = NodeTemplate(
 class Cluster:
     """The API server and the bus of one cluster's placeholders."""
 
-    def __init__(self, config: ClusterConfig = CONFIG) -> None:
-        self.placeholders, self.now = Placeholders(config), 1000.0
+    def __init__(self) -> None:
+        self.placeholders, self.now = Placeholders(CONFIG), 1000.0
         self.pods: dict[str, dict] = {}
         self.uids = count(1)
         self.refuses = False
-        self.shows(e.ListingStarted("others"), e.ListingEnded("others", "1"))
+        self.lists()
         self.placeholders.stream_read()
 
     def shows(self, *events: e.ObjectEvent) -> None:
         for event in events:
             self.placeholders.handle(event, self.now)
+
+    def lists(self, *pods: dict) -> None:
+        self.shows(*listing("others", pods, "1"))
 
     def missing(self, nodes: int, pool: str = "gpu", source: str = "cluster") -> None:
         selector = {"pool": pool}
@@ -97,7 +102,7 @@ def test_it_fits_on_a_new_node_of_its_pool_and_on_no_other(cluster: Cluster) -> 
     ]
     assert spec["containers"][0]["resources"]["requests"] == {"cpu": "6000m", "memory": "600Mi"}
     assert spec["priorityClassName"] == "sluice-capacity"
-    (term,) = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (term,) = spec["affinity"]["podAntiAffinity"][REQUIRED]
     assert term["labelSelector"] == {"matchLabels": {"sluice.dev/managed": "true"}}
     assert term["namespaceSelector"] == {}
     assert "nodeAffinity" not in spec["affinity"]
@@ -124,8 +129,7 @@ def test_a_node_that_does_not_serve_what_waits_holds_up_no_other(cluster: Cluste
     cluster.turn(CONFIG.placeholder_settles_s - 2)
     assert cluster.pods[names(0)[0]]["spec"].get("nodeName")
     (name,) = cluster.turn(2)
-    affinity = cluster.pods[name]["spec"]["affinity"]["nodeAffinity"]
-    (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    (term,) = cluster.pods[name]["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     assert term["matchExpressions"] == [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["useless"]}]
     cluster.placeholders.node_gone(NodeName("useless"))
     cluster.missing(2)
@@ -146,10 +150,7 @@ def test_those_of_a_predecessor_are_taken_over_or_removed(cluster: Cluster) -> N
     cluster.turn()
     following = Cluster()
     following.pods = dict(cluster.pods)
-    following.shows(e.ListingStarted("others"))
-    for pod in cluster.pods.values():
-        following.shows(e.Seen("others", pod))
-    following.shows(e.ListingEnded("others", "1"))
+    following.lists(*cluster.pods.values())
     following.missing(2)
     assert following.turn() == names(0, 1)
 
@@ -160,8 +161,7 @@ def test_one_that_somebody_deleted_is_created_again(cluster: Cluster) -> None:
     cluster.turn()
     cluster.shows(e.Gone("others", cluster.pods.pop(names(0)[0])))
     assert cluster.turn() == names(0, 1)
-    seen = e.Seen("others", cluster.pods[names(0)[0]])
-    cluster.shows(e.ListingStarted("others"), seen, e.ListingEnded("others", "1"))
+    cluster.lists(cluster.pods[names(0)[0]])
     del cluster.pods[names(1)[0]]
     assert cluster.turn() == names(0, 1)
 

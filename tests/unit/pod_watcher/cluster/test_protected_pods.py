@@ -16,8 +16,7 @@ CASES = {
 @pytest.mark.parametrize(("written", "owner", "stored", "expected"), CASES.values(), ids=CASES)
 def test_autoscalers_leave_a_pod_with_a_slice_alone_unless_its_owner_lets_them(new, written, owner, stored, expected):
     """A node whose pods ask for little CPU looks idle to them."""
-    bench = new(protect_pods=True)
-    bench.start()
+    bench = new(protect_pods=True).start()
     bench.create("train", "u1", owner=owner, stored=stored)
     pod = bench.api.find("u1")
     bench.change("u1", meta={"annotations": {**pod["metadata"]["annotations"], **written}})
