@@ -10,6 +10,7 @@ from factories.broker.bus_rigs import (
     Rig,
     SharedClusterRig,
     View,
+    agent_ensured,
     ensured,
     order,
     place,
@@ -284,18 +285,10 @@ async def test_an_agent_of_a_wiped_broker_reads_the_new_ledger(rig: Rig) -> None
         await rig.wipe()
         again = await rig.bus("administrator")
         await ensured(again)
-        await _durable(again)
+        await agent_ensured(again)
         await say(again, place("b"), 0)
         await view.until(lambda view: set(view.known) == {place("b").subject} and view.caught_up > 1)
         assert view.starts[-1].incarnation == await again.incarnation(Stream.BOOK)
-
-
-async def _durable(bus: Bus) -> None:
-    async def made() -> bool:
-        await bus.ensure_agent(NODE)
-        return True
-
-    await until(made, yet=(TimeoutError,))
 
 
 async def test_declaring_twice_changes_nothing(rig: Rig) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import shutil
 import signal
 import sys
@@ -12,16 +11,21 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
+from factories.broker.memory_bus import MemoryBroker
+from factories.processes import own_environment
 from factories.words import booking_of, write_of
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, WriteAccepted
-from sluice.contracts.ids import AllocationId, NodeName
+from sluice.contracts.ids import AllocationId, NodeName, RunId
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc
 from sluice.contracts.proto.snapshots import snapshot_from_proto
+from sluice.runtime.clock import SystemClock
 from sluice.runtime.grpc import transport
 from sluice.runtime.grpc.health import Health
+from sluice.runtime.service import Service
+from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_node_agent.shell.app import run_agents
 from sluice_node_agent.shell.paths import hardware_path
 from sluice_node_agent.simulated.hardware_file import HardwareFile
@@ -37,6 +41,8 @@ class AgentDriver:
         self.bus = bus
         self.data_dir = data_dir
         self.number = 0
+        self.process: asyncio.Task[None] | None = None
+        """Of the agents that run in this process."""
 
     async def last(self, address):
         with contextlib.suppress(TimeoutError):
@@ -131,8 +137,11 @@ async def pull(endpoint: str, node: NodeName) -> msg.NodeSnapshot:
 
 
 @asynccontextmanager
-async def running(service, broker):
-    """The agents of a process, on a memory bus."""
+async def running(settings, run="run1", broker=None):
+    """The agents of a process, on a memory bus (unless given, one of their own); yields who stands in before them."""
+    broker = broker or MemoryBroker()
+    service = Service("node-agent", RunId(run), settings, SystemClock(), RequestTraces())
+    desk = AgentDriver(broker.bus("desk"), settings.data_dir)
 
     @asynccontextmanager
     async def connect(node):
@@ -142,25 +151,24 @@ async def running(service, broker):
         finally:
             await bus.close()
 
-    task = asyncio.create_task(run_agents(service, connect, Health(service.clock)))
+    desk.process = asyncio.create_task(run_agents(service, connect, Health(service.clock)))
     try:
-        yield task
+        yield desk
     finally:
-        task.cancel()
+        desk.process.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await task
+            await desk.process
 
 
 async def start_agent(data_dir: Path, **variables: object) -> asyncio.subprocess.Process:
     """Start an agent as a process, with settings as variables (upper case); its log is `agent.log`."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
     told = {name: str(value) for name, value in variables.items()}
     with (data_dir / "agent.log").open("ab") as log:
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "sluice_node_agent",
-            env=own | {"SLUICE_DATA_DIR": str(data_dir)} | told,
+            env=own_environment() | {"SLUICE_DATA_DIR": str(data_dir)} | told,
             stdin=asyncio.subprocess.DEVNULL,
             stderr=log,
         )

@@ -1,6 +1,5 @@
 """`sluice doctor` with the real kubectl on the shipped manifests, the webhook running; skips without kubectl."""
 
-import asyncio
 import base64
 import json
 import os
@@ -14,9 +13,10 @@ import deploy_check
 import pytest
 from factories.cluster.cluster_system import SERVICE
 from factories.cluster.watcher_process import watcher
+from factories.processes import finished
 from fake_kube.server import FakeKube
 
-LIMIT_S = 60
+GPU = "nvidia.com/gpu"
 FOREIGN = "-----BEGIN CERTIFICATE-----\nbm90aGluZw==\n-----END CERTIFICATE-----\n"
 
 pytestmark = [
@@ -31,23 +31,20 @@ class Desk:
     def __init__(self, folder: Path, kubeconfig: Path) -> None:
         self._environment = {"HOME": str(folder), "PATH": os.environ["PATH"], "KUBECONFIG": str(kubeconfig)}
 
-    async def run(self, *words: str, given: str = "") -> tuple[int | None, str, str]:
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            *words, env=self._environment, stdin=pipe, stdout=pipe, stderr=pipe
-        )
-        async with asyncio.timeout(LIMIT_S):
-            out, err = await process.communicate(given.encode())
-        return process.returncode, out.decode(), err.decode()
-
     async def kubectl(self, *words: str, given: Any = None) -> str:
         """Kubectl's output; it must succeed."""
-        code, out, err = await self.run("kubectl", *words, given="" if given is None else json.dumps(given))
+        typed = "" if given is None else json.dumps(given)
+        code, out, err = await finished("kubectl", *words, environment=self._environment, given=typed)
         assert code == 0, err
         return out
 
-    async def doctor(self, *words: str) -> tuple[int | None, dict[str, Any]]:
-        code, out, err = await self.run(sys.executable, "-m", "sluice_console", "doctor", "--no-bus", "--json", *words)
+    async def created(self, *objects: dict[str, Any]) -> None:
+        given = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+        await self.kubectl("create", "--validate=false", "--filename", "-", given=given)
+
+    async def doctor(self) -> tuple[int, dict[str, Any]]:
+        command = (sys.executable, "-m", "sluice_console", "doctor", "--no-bus", "--json")
+        code, out, err = await finished(*command, environment=self._environment)
         assert out, err
         return code, json.loads(out)
 
@@ -56,21 +53,18 @@ def said(document: dict[str, Any], check: str) -> Sequence[tuple[str, str]]:
     return [(each["level"], each["what"]) for each in document["findings"] if each["check"] == check]
 
 
+def limit(name: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
 async def test_an_installation_is_looked_through_and_its_trust_is_tried(tmp_path: Path) -> None:
     """A caBundle that does not match refuses every GPU pod; a quota that counts nothing looks like a limit."""
     with FakeKube() as kube:
         desk = Desk(tmp_path, kube.kubeconfig(tmp_path / "config"))
         code, document = await desk.doctor()
         assert (code, said(document, "cluster")[0][0]) == (0, "warning"), "KUBECONFIG is set on many desks"
-        everything = {"apiVersion": "v1", "kind": "List", "items": deploy_check.render("single")}
-        await desk.kubectl("create", "--validate=false", "--filename", "-", given=everything)
-        quota = {
-            "apiVersion": "v1",
-            "kind": "ResourceQuota",
-            "metadata": {"name": "gpus", "namespace": "default"},
-            "spec": {"hard": {"limits.nvidia.com/gpu": "4"}},
-        }
-        await desk.kubectl("create", "--validate=false", "--filename", "-", given=quota)
+        quota = limit("gpus", "ResourceQuota", {"hard": {f"limits.{GPU}": "4"}})
+        await desk.created(*deploy_check.render("single"), quota)
         code, document = await desk.doctor()
         assert code == 1
         assert "no caBundle yet" in said(document, "admission")[0][1]
@@ -103,16 +97,13 @@ async def test_limits_of_others_on_gpus_are_found_however_they_are_spelled(tmp_p
     """Each looks as if it held, and one of them refuses every pod with a slice."""
     with FakeKube() as kube:
         desk = Desk(tmp_path, kube.kubeconfig(tmp_path / "config"))
-        everything = {"apiVersion": "v1", "kind": "List", "items": deploy_check.render("single")}
-        await desk.kubectl("create", "--validate=false", "--filename", "-", given=everything)
-        for name, kind, spec in (
-            ("hami", "ResourceQuota", {"hard": {"limits.nvidia.com/gpu": "8", "limits.nvidia.com/gpumem": "40000"}}),
-            ("plain", "ResourceQuota", {"hard": {"nvidia.com/gpu": "6"}}),
-            ("bounds", "LimitRange", {"limits": [{"type": "Container", "min": {"nvidia.com/gpu": "1"}}]}),
-            ("gives", "LimitRange", {"limits": [{"type": "Container", "default": {"nvidia.com/gpu": "1"}}]}),
-        ):
-            made = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "default"}, "spec": spec}
-            await desk.kubectl("create", "--validate=false", "--filename", "-", given=made)
+        await desk.created(
+            *deploy_check.render("single"),
+            limit("hami", "ResourceQuota", {"hard": {f"limits.{GPU}": "8", "limits.nvidia.com/gpumem": "40000"}}),
+            limit("plain", "ResourceQuota", {"hard": {GPU: "6"}}),
+            limit("bounds", "LimitRange", {"limits": [{"type": "Container", "min": {GPU: "1"}}]}),
+            limit("gives", "LimitRange", {"limits": [{"type": "Container", "default": {GPU: "1"}}]}),
+        )
         code, document = await desk.doctor()
         assert code == 1
         ((level, what),) = said(document, "resource-quotas")

@@ -1,7 +1,5 @@
 """The commands on a node against its running agent, and after that agent was killed: real processes and sockets."""
 
-import asyncio
-import contextlib
 import json
 import os
 import sys
@@ -9,15 +7,12 @@ import sys
 import pytest
 from factories.agent_driver import AgentDriver, kill, running, short_folder, start_agent
 from factories.broker.bus_rigs import broker_and_bus
-from factories.broker.memory_bus import MemoryBroker
+from factories.processes import finished, own_environment
 from factories.system import fleet_text
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import AllocationId, NodeName, RunId
+from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import Share
-from sluice.runtime.clock import SystemClock
-from sluice.runtime.service import Service
-from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.commands.hardware_command import change_hardware
 from sluice_node_agent.shell.paths import hardware_path
@@ -25,7 +20,6 @@ from sluice_node_agent.simulated.hardware_file import HardwareFile
 
 NODE = NodeName("n1")
 FLEET = fleet_text(1, 2, prefix=NODE)
-TELLS_WITHIN_S = 60.0
 
 
 @pytest.fixture
@@ -42,34 +36,15 @@ async def desk(data):
         data_dir=data, fleet_file=data / "fleet.toml", tick_s=0.05, back_off_first_s=300.0, quarantine_after=1,
         back_off_max_s=600.0,
     )  # fmt: skip
-    broker = MemoryBroker()
-    service = Service("node-agent", RunId("run"), settings, SystemClock(), RequestTraces())
-    desk = AgentDriver(broker.bus("desk"), data)
-    async with running(service, broker):
+    async with running(settings) as desk:
         await desk.open(NODE)
         yield desk
 
 
 async def command(data, *words: str) -> tuple[int, str, str]:
     """Run one command as a person does: exit code, stdout, stderr."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "sluice_node_agent",
-        *words,
-        env=own | {"SLUICE_DATA_DIR": str(data)},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        out, err = await asyncio.wait_for(process.communicate(), TELLS_WITHIN_S)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-    return process.returncode, out.decode(), err.decode()
+    environment = own_environment() | {"SLUICE_DATA_DIR": str(data)}
+    return await finished(sys.executable, "-m", "sluice_node_agent", *words, environment=environment)
 
 
 async def shown(data) -> dict:
@@ -134,6 +109,7 @@ async def test_a_quarantined_slice_is_released_when_its_holder_is_gone(desk, cap
     code, out, _ = await command(desk.data_dir, "release-quarantine", "a1")
     assert (code, out) == (0, "slice a1 is gone, and its place is free\n")
     await desk.gone(NODE, "a1")
+    assert desk.instances(NODE) == []
 
 
 async def test_what_cannot_be_released_is_told_in_one_sentence(desk):

@@ -3,7 +3,6 @@
 import asyncio
 import datetime as dt
 import json
-import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ import pytest_asyncio
 from factories.broker.bus_rigs import broker_and_bus
 from factories.credentials import Authority, Files
 from factories.inventory import news
+from factories.processes import finished, own_environment
 from factories.system import fleet_text
 from factories.waiting import until
 from factories.words import write_of
@@ -44,7 +44,6 @@ kind: Pod
 metadata: {name: train, annotations: {sluice.dev/profile: 1g.5gb}}
 spec: {containers: [{name: main, image: train}]}
 """
-WAIT_S = 60.0
 
 
 @dataclass
@@ -68,28 +67,21 @@ class Rig:
         return TransportSecurity(TlsIdentity(files.certificate, files.key, files.authority))
 
     def environment(self, certificates: Files | None, **more: str) -> dict[str, str]:
-        others = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
         own = {} if certificates is None else certificates.environment()
         common = {
             "SLUICE_NATS_URL": self.url,
             "SLUICE_LOG_FORMAT": "json",
             "SLUICE_DATA_DIR": str(self.folder / "data"),
         }
-        return others | common | own | more
+        return own_environment() | common | own | more
 
     @asynccontextmanager
     async def runs(self, service: str, certificates: Files | None, **more: str) -> AsyncIterator[Callable[[], str]]:
         """A service's process for the time of the `async with`. Gives its log."""
         log = self.folder / f"{service}.log"
         with log.open("ab") as output:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                f"sluice_{service}",
-                env=self.environment(certificates, **more),
-                stdout=output,
-                stderr=output,
-            )
+            command, environment = (sys.executable, "-m", f"sluice_{service}"), self.environment(certificates, **more)
+            process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=output, stderr=output)
         try:
             yield log.read_text
         finally:
@@ -99,17 +91,9 @@ class Rig:
 
     async def ended(self, service: str, certificates: Files | None, *words: str, **more: str) -> tuple[int, str]:
         """Run a process that ends by itself; its exit code and its output, as one line."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            f"sluice_{service}",
-            *words,
-            env=self.environment(certificates, **more),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        text, _ = await asyncio.wait_for(process.communicate(), WAIT_S)
-        return process.returncode or 0, " ".join(text.decode().split())  # a terminal's width breaks lines
+        command = (sys.executable, "-m", f"sluice_{service}", *words)
+        code, out, err = await finished(*command, environment=self.environment(certificates, **more))
+        return code, " ".join(f"{out} {err}".split())  # a terminal's width breaks lines
 
     async def inventory(self, wanted: Callable[[NodeInventory], bool]) -> NodeInventory:
         """The published inventory of the node, once the condition holds; bounded."""

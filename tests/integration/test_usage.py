@@ -4,19 +4,15 @@ import asyncio
 import json
 
 import pytest
-from factories.agent_driver import AgentDriver, running
-from factories.broker.memory_bus import MemoryBroker
+from factories.agent_driver import running
 from factories.web_page import asked, page
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import Incarnation, NodeName, RunId
+from sluice.contracts.ids import Incarnation, NodeName
 from sluice.contracts.messages import AgentAddress, Grant
 from sluice.contracts.slice_usage import NodeUsage
-from sluice.runtime.clock import SystemClock
 from sluice.runtime.grpc.security import LOOPBACK
 from sluice.runtime.grpc.usage_client import ask_agents
-from sluice.runtime.service import Service
-from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_console.core.fleet.usage import usages_document
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.commands.hardware_command import change_hardware
@@ -43,9 +39,7 @@ async def _usage(endpoint, holds):
 
 async def test_who_asks_is_told_what_a_slice_is_used_for(settings, capsys):
     """Any claim of its owner would have to be trusted, and an idle slice would go unnoticed."""
-    broker = MemoryBroker()
-    desk = AgentDriver(broker.bus("desk"), settings.data_dir)
-    async with running(Service("node-agent", RunId("run1"), settings, SystemClock(), RequestTraces()), broker):
+    async with running(settings) as desk:
         news = await desk.open(N1)
         await desk.grant(N1, "a1", (0, "3g.40gb", 4, 4))
         booking = await desk.grant(N1, "a2", (0, "1g.10gb", 0, 1))

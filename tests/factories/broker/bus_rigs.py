@@ -156,6 +156,16 @@ async def ensured(bus: Bus) -> None:
     await until(done, "the streams are declared", yet=(TimeoutError,))
 
 
+async def agent_ensured(bus: Bus) -> None:
+    """Make the durable of the agent of NODE, as soon as the servers can."""
+
+    async def done() -> bool:
+        await bus.ensure_agent(NODE)
+        return True
+
+    await until(done, "the durable is made", yet=(TimeoutError,))
+
+
 # -- messages --------------------------------------------------------------------------------------------------------
 
 _numbers = itertools.count(1)
