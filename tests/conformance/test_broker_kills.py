@@ -76,14 +76,8 @@ class Load:
 
 
 async def _last(bus: Bus, subject: str) -> tuple[int, str]:
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                found = await bus.last(Stream.BOOK, subject)
-            except TimeoutError:
-                await asyncio.sleep(0.05)
-            else:
-                return found.sequence, getattr(found.message, "cause", "")
+    found = await until(lambda: bus.last(Stream.BOOK, subject), yet=(TimeoutError,))
+    return found.sequence, getattr(found.message, "cause", "")
 
 
 def _agrees(load: Load, view: View) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from factories.broker.bus_rigs import OTHER_NODE, NatsRig, ensured, order, place, raw, say, watching
+from factories.waiting import until
 from msgspec import structs
 from nats.aio.msg import Msg
 
@@ -54,8 +55,7 @@ async def test_who_follows_the_history_of_a_broker_that_is_emptied_hears_what_co
         following = asyncio.ensure_future(anext(batches))
         await until_followed(connection)
         await connection.ask("STREAM.DELETE.HISTORY")
-        while not lost:  # noqa: ASYNC110 - a server
-            await asyncio.sleep(0.01)
+        await until(lambda: lost)
         await ensured(await nats.bus("administrator"))
         await say(await nats.bus(), place("b"), last)
         assert [each.subject for each in await following] == [f"hist.{place('b').subject}"]
@@ -69,8 +69,7 @@ async def until_followed(connection: Connection) -> None:
         names = (await connection.ask("CONSUMER.NAMES.HISTORY"))["consumers"]
         return any([(await connection.ask(f"CONSUMER.INFO.HISTORY.{each}"))["num_waiting"] for each in names])
 
-    while not await is_waiting():  # noqa: ASYNC110 - a server
-        await asyncio.sleep(0.01)
+    await until(is_waiting)
 
 
 async def read_after(history: NatsHistory, happens: Callable[[], Awaitable[object]]) -> list[HistoryRecord]:

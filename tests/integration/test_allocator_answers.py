@@ -9,7 +9,7 @@ import grpc
 import pytest
 from factories.broker.memory_bus import MemoryBroker
 from factories.scheduling.allocator import Bench, claim, gpu_report, snapshot, working_allocator
-from factories.waiting import until
+from factories.waiting import meanwhile, until
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RunId
@@ -28,7 +28,6 @@ from sluice_allocator.shell import server as shell_server
 from sluice_allocator.shell.app import serve_on
 from sluice_allocator.shell.server import AllocatorServer
 
-WAIT_S = 60.0
 POD = pb.SimulateRequest(
     namespace="research",
     name="p1",
@@ -201,9 +200,8 @@ async def test_the_lease_says_where_its_holder_answers():
     broker = MemoryBroker()
     bus = broker.bus("allocator")
     service = Service("allocator", RunId("r1"), AllocatorSettings(tick_s=0.05), SystemClock(), RequestTraces())
-    running = asyncio.create_task(serve_on(bus, service, Health(service.clock)))
     subject = subjects.lease("allocator").subject
-    try:
+    async with meanwhile(serve_on(bus, service, Health(service.clock))):
         lease = await until(lambda: broker.last(subject))
         assert isinstance(lease, LeaseHeld)
         async with transport.channel(lease.endpoint) as channel:
@@ -215,9 +213,6 @@ async def test_the_lease_says_where_its_holder_answers():
                 return code is grpc.StatusCode.NOT_FOUND  # first it is still loading the bus
 
             await until(is_not_found)
-    finally:
-        running.cancel()
-        await asyncio.wait((running,), timeout=WAIT_S)
     lease = broker.last(subject)
     assert isinstance(lease, LeaseHeld)
     assert (lease.owner, lease.endpoint) == ("", "")

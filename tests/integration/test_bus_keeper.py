@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from cryptography import x509
-from factories.waiting import until
+from factories.waiting import meanwhile, until
 from fake_kube.server import FakeKube
 
 from sluice.contracts.bus.nats_permissions import permissions_of
@@ -234,30 +234,28 @@ async def test_a_rotation_cuts_off_no_agent_and_no_callout(site: Site, tmp_path:
     clock = SystemClock()
     reviews = TokenReviews(site.api, "sluice-bus", clock)
     answers = Answers(reviews, Namespaces(), clock, keeper.issuers, keeper.curve())
-    serving = asyncio.create_task(answers.serve(callout))
     try:
-        async with asyncio.timeout(60):
-            await answers.serving.wait()
-        async with broker.agent() as agent:
-            issuers, marks = set(keeper.issuers()), {site.mark()}
-            for behind in (timedelta(hours=2), timedelta(0)):  # a new generation, and an hour later its turn
-                site.clock.behind = behind
-                await keeper.refresh()
-                marks.add(site.mark())
-                broker.show()
-                await broker.server.stop()
-                await broker.server.start()
+        async with meanwhile(answers.serve(callout)):
+            async with asyncio.timeout(60):
+                await answers.serving.wait()
+            async with broker.agent() as agent:
+                issuers, marks = set(keeper.issuers()), {site.mark()}
+                for behind in (timedelta(hours=2), timedelta(0)):  # a new generation, and an hour later its turn
+                    site.clock.behind = behind
+                    await keeper.refresh()
+                    marks.add(site.mark())
+                    broker.show()
+                    await broker.server.stop()
+                    await broker.server.start()
 
-                async def both_work() -> bool:
-                    return agent.up and callout.up and await _answers(agent)
+                    async def both_work() -> bool:
+                        return agent.up and callout.up and await _answers(agent)
 
-                await until(both_work, "both reconnect")
-            assert len(set(keeper.issuers()) - issuers) == 1
-            assert len(marks) == 3
-            assert site.data("secrets", SYSTEM, "sluice-nats-keys")["keys.conf"].split()[1] not in issuers
+                    await until(both_work, "both reconnect")
+                assert len(set(keeper.issuers()) - issuers) == 1
+                assert len(marks) == 3
+                assert site.data("secrets", SYSTEM, "sluice-nats-keys")["keys.conf"].split()[1] not in issuers
     finally:
-        serving.cancel()
-        await asyncio.wait((serving,))
         await callout.close()
         await broker.server.stop()
 

@@ -330,14 +330,10 @@ async def test_a_new_password_is_used_when_the_broker_asks_for_it(tmp_path: Path
                 await connection.up_within(10)
                 assert connection.up
                 connection.check()
-            await _is_down(connection)
+            await until(lambda connection=connection: not connection.up)
     finally:
         if connection is not None:
             await connection.close()
-
-
-async def _is_down(connection: Connection) -> None:
-    await until(lambda: not connection.up)
 
 
 # -- settings -----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 from factories.agent_driver import AgentDriver, kill, pull, short_folder, start_agent
 from factories.broker.bus_rigs import broker_and_bus
 from factories.cluster.claim_kubelet import ClaimKubelet
-from factories.waiting import WITHIN_S
+from factories.waiting import until
 from factories.words import booking_of
 from judges.cdi_rules import what_is_wrong
 
@@ -105,11 +105,12 @@ async def scene(request, tmp_path):
                     await kill(there.agent)
 
 
-async def _snapshot(scene, right):
-    async with asyncio.timeout(WITHIN_S):
-        while not right(snapshot := await pull(scene.news.endpoint, NODE)):  # noqa: ASYNC110 - a file or a socket tells
-            await asyncio.sleep(0.02)
-    return snapshot
+async def _snapshot(scene, *, hands_over):
+    async def look():
+        snapshot = await pull(scene.news.endpoint, NODE)
+        return snapshot if snapshot.kubelet_hands_over is hands_over else None
+
+    return await until(look)
 
 
 @BOTH
@@ -137,12 +138,12 @@ async def test_a_claim_is_handed_over_and_taken_back(scene):
     assert paths[0] == "/dev/nvidia0"
     assert [path.startswith("/dev/nvidia-caps/nvidia-cap") for path in paths[1:]] == [True, True]
     assert {(node["major"], node["minor"]) for node in described["containerEdits"]["deviceNodes"]} == {(1, 3)}
-    assert await _snapshot(scene, lambda snapshot: snapshot.kubelet_hands_over)
+    await _snapshot(scene, hands_over=True)
     await kill(scene.agent)
     for path in scene.cdi.iterdir():
         path.unlink()
     await scene.start()
-    assert await _snapshot(scene, lambda snapshot: snapshot.kubelet_hands_over)
+    await _snapshot(scene, hands_over=True)
     assert (await kubelet.prepare(CLAIM))[CLAIM] == answer
     assert scene.file() == spec
     assert (await kubelet.unprepare(CLAIM))[CLAIM].error == ""
@@ -188,5 +189,5 @@ async def test_a_pods_status_shows_what_is_wrong_with_its_gpu(scene):
 async def test_a_kubelet_that_rejects_the_plugin_gets_no_claims(scene):
     """The allocator must not place a pod with a claim there."""
     await scene.kubelet.register(error="no such version")
-    snapshot = await _snapshot(scene, lambda snapshot: not snapshot.kubelet_hands_over)
+    snapshot = await _snapshot(scene, hands_over=False)
     assert any("it rejected the plugin: no such version" in warning for warning in snapshot.warnings)

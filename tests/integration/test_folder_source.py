@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from factories.broker.memory_bus import MemoryBroker
 from factories.processes import finished
-from factories.waiting import until
+from factories.waiting import meanwhile, until
 from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
@@ -106,19 +106,11 @@ async def watching(site: Site, run: str) -> AsyncIterator[None]:
     settings = PodWatcherSettings(pods_dir=site.pods, data_dir=site.data, relist_s=1.0, gone_grace_s=0.2, tick_s=0.05)
     clock = SystemClock()
     service = Service("pod-watcher", RunId(run), settings, clock, RequestTraces())
-    bus = site.broker.bus("pod-watcher")
     folder = ToldFolder(site.pods, clock, settings.config().file_bytes_max)
     folder.unlistable = site.unlistable
     with IdentityFile(site.data / "pods") as identities:
-        running = asyncio.create_task(serve_on(bus, service, folder, identities, HOSTS))
-        try:
+        async with meanwhile(serve_on(site.broker.bus("pod-watcher"), service, folder, identities, HOSTS)):
             yield
-            if running.done():
-                running.result()
-        finally:
-            running.cancel()
-            await asyncio.wait((running,), timeout=WAIT_S)
-            await bus.close()
 
 
 async def test_a_pod_comes_changes_and_goes_as_its_file_does(site):

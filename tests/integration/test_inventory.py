@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from factories.broker.memory_bus import MemoryBroker
 from factories.inventory import EMPTY_A100, gpu_report, news, snapshot
-from factories.waiting import until
+from factories.waiting import meanwhile, until
 from factories.words import booking_of
 
 from sluice.contracts.bus import subjects
@@ -91,20 +91,12 @@ async def site(**settings) -> AsyncIterator[Site]:
     (port,) = free_ports(1)
     told = InventorySettings(grpc_address=f"127.0.0.1:{port}", **(FAST | settings))
     broker = MemoryBroker()
-    bus = broker.bus("inventory")
     service = Service("inventory", RunId("inv1"), told, SystemClock(), RequestTraces())
-    running = asyncio.create_task(serve_on(bus, service, Health(service.clock)))
-    try:
-        async with transport.channel(told.grpc_address) as channel:
-            async with asyncio.timeout(WAIT_S):
-                await channel.channel_ready()
-            yield Site(broker, InventoryServiceStub(channel))
-        if running.done():
-            running.result()
-    finally:
-        running.cancel()
-        await asyncio.wait((running,), timeout=WAIT_S)
-        await bus.close()
+    serving = serve_on(broker.bus("inventory"), service, Health(service.clock))
+    async with meanwhile(serving), transport.channel(told.grpc_address) as channel:
+        async with asyncio.timeout(WAIT_S):
+            await channel.channel_ready()
+        yield Site(broker, InventoryServiceStub(channel))
 
 
 @asynccontextmanager

@@ -1,6 +1,5 @@
 """What people on the node ask its agent over its socket, and what the agent tells of its health."""
 
-import asyncio
 import os
 import socket
 import stat
@@ -48,14 +47,16 @@ async def _release(folder, allocation, node=NODE, *, ignore_holders=False):
 
 async def _release_when_quarantined(folder, allocation):
     """Ignores holders. The attempt before may still be under way, and there is nothing to release until it fails."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                return await _release(folder, allocation, ignore_holders=True)
-            except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
-                    raise
-                await asyncio.sleep(0.05)
+
+    async def released():
+        try:
+            return await _release(folder, allocation, ignore_holders=True)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
+                raise
+            return None
+
+    await until(released)
 
 
 async def _health(address):

@@ -258,13 +258,9 @@ async def test_a_watch_without_rights_says_which_it_lacks(site):
         port = await process.port("health")
         said = "it is active, but has not listed yet: nodes, others, pods (see the log for the errors)"
         await until(lambda: probe(port), (503, said))
-        await until(lambda: _says(process, 'cannot list resource \\"pods\\"'), answer=True)
+        await waiting.until(lambda: 'cannot list resource \\"pods\\"' in process.text)
         assert process.code is None, process.text
         assert await process.stop() == 0
-
-
-async def _says(process: WatcherProcess, text: str) -> bool:
-    return text in process.text
 
 
 async def test_the_watch_that_works_says_the_limits_of_its_file_and_says_them_again_to_a_wiped_broker(site, tmp_path):

@@ -194,13 +194,9 @@ async def test_no_more_watch_than_may_and_who_goes_makes_room():
             assert status == 503
             assert "1 pages are open already" in json.loads(body)["error"]
             assert (await here.ask("/api/stream", "HEAD"))[0] == 200
-        await until(lambda: gone(here))
+        await until(lambda: len(here.hub) == 0)
         async with watching(here.host, here.port) as again:
             assert (await again.until("picture")).data["complete"]
-
-
-async def gone(here):
-    return len(here.hub) == 0
 
 
 async def test_a_quiet_stream_gives_a_sign_of_life(monkeypatch):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from factories.broker.memory_bus import MemoryBroker
-from factories.waiting import WITHIN_S, until
+from factories.waiting import WITHIN_S, meanwhile, until
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import (
@@ -286,14 +286,8 @@ async def watching(batches: AsyncIterator[list[Reading]]) -> AsyncIterator[View]
             async for batch in reading:
                 view.take(batch)
 
-    task = asyncio.create_task(read())
-    try:
+    async with meanwhile(read()):
         yield view
-    finally:
-        task.cancel()
-        await asyncio.wait((task,))
-        if not task.cancelled():
-            task.result()
 
 
 # -- an outbox at work ------------------------------------------------------------------------------------------------
@@ -348,11 +342,5 @@ async def at_work(clerk: Clerk, bus: Any, stream: Stream) -> AsyncIterator[CoreR
     runner = CoreRunner[CoreEvent](
         name="clerk", core=clerk, bus=bus, clock=SystemClock(), traces=RequestTraces(), readings=readings, tick_s=0.05
     )
-    task = asyncio.create_task(runner.run())
-    try:
+    async with meanwhile(runner.run()):
         yield runner
-    finally:
-        task.cancel()
-        await asyncio.wait((task,))
-        if not task.cancelled():
-            task.result()
