@@ -10,19 +10,7 @@ from typing import Self
 
 import psutil
 import pytest
-from factories.broker.bus_rigs import (
-    NODE,
-    NatsRig,
-    View,
-    ensured,
-    order,
-    place,
-    raw,
-    say,
-    settled,
-    watching,
-    word,
-)
+from factories.broker.bus_rigs import NODE, NatsRig, View, ensured, order, place, raw, say, settled, watching, word
 from factories.waiting import until
 
 from sluice.contracts.bus.events import Stream, WriteAccepted, WriteRefused, WriteUnknown

@@ -3,19 +3,7 @@
 import asyncio
 
 import pytest
-from factories.broker.bus_rigs import (
-    NODE,
-    OTHER_NODE,
-    Rig,
-    ensured,
-    order,
-    place,
-    say,
-    settled,
-    shown,
-    watching,
-    word,
-)
+from factories.broker.bus_rigs import NODE, OTHER_NODE, Rig, ensured, order, place, say, settled, shown, watching, word
 from factories.waiting import until
 
 from sluice.contracts.bus import subjects

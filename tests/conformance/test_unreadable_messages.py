@@ -6,11 +6,14 @@ import re
 
 import pytest
 from factories.broker.bus_rigs import NODE, NatsRig, order, place, raw, say, watching, word
+from factories.words import booking_of
+from msgspec import to_builtins
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.codec import MESSAGE_BYTES_MAX, SCHEMA
 from sluice.contracts.bus.events import Stream
-from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, RequestId
+from sluice.contracts.messages import DeviceGrant, Grant
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats.wire_format import envelope_bytes
 from sluice.runtime.prometheus import metrics
@@ -24,19 +27,9 @@ def envelope(message: dict, **changes) -> bytes:
     return json.dumps(whole | changes).encode()
 
 
-CLOSED = {"type": "Closed", "revision": 1, "allocation": "p", "request": "r", "node": NODE, "cause": ""}
-DEVICE = {"container": "c", "gpu": "g", "profile": None, "start": 2**40, "size": 1}
-BOOKING = {
-    "allocation": "p",
-    "request": "r",
-    "request_revision": 1,
-    "source": "s",
-    "owner": "o",
-    "namespace": "n",
-    "name": "n",
-    "node": NODE,
-    "devices": [DEVICE],
-}
+CLOSED = to_builtins(word(place("p")))
+DEVICE = DeviceGrant(container="c", gpu=GpuUuid("g"), profile=None, start=2**40, size=1)
+BEYOND = to_builtins(Grant(revision=1, incarnation=Incarnation("1"), booking=booking_of("p", NODE, (DEVICE,))))
 POISONS = {
     "no JSON": (b"\xff\x00 not ours", "bytes"),
     "nothing": (b"", "bytes"),
@@ -47,10 +40,7 @@ POISONS = {
     "an unknown kind": (envelope(CLOSED | {"type": "Teleported"}), "bytes"),
     "a field that lacks": (envelope({"type": "Closed"}), "bytes"),
     "a name that fits nowhere": (envelope(CLOSED | {"request": "a b"}), "bytes"),
-    "a place beyond every GPU": (
-        envelope({"type": "Grant", "revision": 1, "incarnation": "1", "booking": BOOKING}),
-        "bytes",
-    ),
+    "a place beyond every GPU": (envelope(BEYOND), "bytes"),
     "a word of another noun": (envelope({"type": "WaitOver", "request": "r"}), "place"),
     "an order of another node": (envelope(CLOSED | {"node": "elsewhere"}), "place"),
 }
@@ -135,14 +125,10 @@ async def test_a_subject_that_is_no_text_stops_no_reader_and_can_be_removed(nats
     bus = await nats.bus()
     before = metrics.value(POISON, "STATE", "subject")
     headed = b"NATS/1.0\r\na: b\r\n\r\n"
-    await store(nats, *(b"PUB " + subject + b" 2\r\nhi\r\n" for subject in NO_TEXT))
-    await store(
-        nats,
-        *(
-            b"HPUB " + subject + b"h %d %d\r\n" % (len(headed), len(headed) + 2) + headed + b"hi\r\n"
-            for subject in NO_TEXT
-        ),
-    )
+    sizes = b"%d %d" % (len(headed), len(headed) + 2)
+    for subject in NO_TEXT:
+        plain, with_headers = b"PUB %b 2\r\nhi\r\n" % subject, b"HPUB %bh %b\r\n%bhi\r\n" % (subject, sizes, headed)
+        await store(nats, plain, with_headers)
     behind = subjects.slice_(NODE, AllocationId("behind"))
     await say(bus, behind, 0)
     async with watching(bus.read(Stream.STATE)) as view:

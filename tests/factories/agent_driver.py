@@ -77,10 +77,8 @@ class AgentDriver:
         await self.write(subjects.head(node), head)
         return news
 
-    async def grant(
-        self, node, allocation, *devices, namespace="default", share: msg.Share | None = None
-    ) -> msg.Booking:
-        """Order a slice, or shares, of devices given as (GPU index, profile, start, size)."""
+    async def grant(self, node, allocation, *devices, share: msg.Share | None = None, **pod) -> msg.Booking:
+        """Order a slice, or shares, of devices given as (GPU index, profile, start, size); `pod` is booked with it."""
         uuids = self.uuids(node)
         booking = booking_of(
             allocation,
@@ -89,10 +87,7 @@ class AgentDriver:
                 msg.DeviceGrant(container="main", gpu=uuids[gpu], profile=profile, start=start, size=size, share=share)
                 for gpu, profile, start, size in devices
             ),
-            request="r",
-            owner=f"pod-{allocation}",
-            name="pod",
-            namespace=namespace,
+            **({"request": "r", "owner": f"pod-{allocation}", "name": "pod"} | pod),
         )
         message = msg.Grant(revision=1, incarnation=await self.bus.incarnation(Stream.BOOK), booking=booking)
         await self.write(subjects.ledger(node, booking.allocation), message)

@@ -8,14 +8,11 @@ from factories.agent_driver import AgentDriver, kill, pull, short_folder, start_
 from factories.broker.bus_rigs import broker_and_bus
 from factories.cluster.claim_kubelet import ClaimKubelet
 from factories.waiting import until
-from factories.words import booking_of
 from judges.cdi_rules import what_is_wrong
 
-from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Stream
 from sluice.contracts.dra.names import DRIVER, cdi_device, device_names
 from sluice.contracts.ids import NodeName
-from sluice.contracts.messages import DeviceGrant, Grant, ResourceClaimRef, Share
+from sluice.contracts.messages import ResourceClaimRef, Share
 
 NODE = NodeName("gpu-1.example")
 POD = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
@@ -26,6 +23,7 @@ name = "{NODE}"
 gpus = [{{ model = "a100-40gb", count = 1 }}, {{ model = "a100-40gb", count = 1, mig = false }}]
 timing = {{ create_ms = 5, destroy_ms = 5 }}
 """
+SLICE = (0, "3g.20gb", 4, 4)
 OLD = ("v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 
 
@@ -33,7 +31,7 @@ class Scene:
     """A broker, an agent as a process, and a kubelet."""
 
     def __init__(self, folder, broker, bus, kubelet):
-        self.folder, self.broker, self.bus, self.kubelet = folder, broker, bus, kubelet
+        self.folder, self.broker, self.kubelet = folder, broker, kubelet
         self.desk = AgentDriver(bus, folder)
         self.cdi = folder / "cdi"
         self.agent = None
@@ -59,26 +57,10 @@ class Scene:
             raise AssertionError(self.desk.said()) from None
         self.news = await self.desk.open(NODE, known_run=known)
 
-    async def grant(self, *, gpu=0, place=("3g.20gb", 4, 4), share=None):
-        profile, start, size = place
-        device = DeviceGrant(
-            container="main", gpu=self.desk.uuids(NODE)[gpu], profile=profile, start=start, size=size, share=share
-        )
-        booking = booking_of(
-            "a1_R_1",
-            NODE,
-            (device,),
-            request="r",
-            owner=POD,
-            name="pod",
-            source="cluster",
-            resource_claims=(ResourceClaimRef(uid=CLAIM, name="sluice-x", requests={"main": "main"}),),
-        )
-        incarnation = await self.bus.incarnation(Stream.BOOK)
-        await self.desk.write(
-            subjects.ledger(NODE, booking.allocation), Grant(revision=1, incarnation=incarnation, booking=booking)
-        )
-        return booking
+    async def grant(self, *devices, share=None):
+        claim = ResourceClaimRef(uid=CLAIM, name="sluice-x", requests={"main": "main"})
+        pod = {"owner": POD, "source": "cluster", "resource_claims": (claim,)}
+        return await self.desk.grant(NODE, "a1_R_1", *devices, share=share, **pod)
 
     def file(self):
         (path,) = self.cdi.glob("*.json")
@@ -122,7 +104,7 @@ async def test_a_claim_is_handed_over_and_taken_back(scene):
     assert list(info.supported_versions)[:2] == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
     assert info.endpoint == str(kubelet.root / "plugins" / DRIVER / "dra.sock")
     early = asyncio.create_task(kubelet.prepare(CLAIM))
-    booking = await scene.grant()
+    booking = await scene.grant(SLICE)
     answer = (await early)[CLAIM]
     name = device_names(booking.allocation, booking.resource_claims)[CLAIM, "main"]
     assert answer.error == ""
@@ -156,7 +138,7 @@ async def test_a_claim_is_handed_over_and_taken_back(scene):
 
 async def test_a_share_finds_its_daemon_by_its_file(scene):
     """MPS, without a volume."""
-    await scene.grant(share=Share(mode="mps", uid=0, memory_mib=4096))
+    await scene.grant(SLICE, share=Share(mode="mps", uid=0, memory_mib=4096))
     assert (await scene.kubelet.prepare(CLAIM))[CLAIM].error == ""
     (described,) = scene.file()["devices"]
     edits = described["containerEdits"]
@@ -168,7 +150,7 @@ async def test_a_share_finds_its_daemon_by_its_file(scene):
 @BOTH
 async def test_a_pods_status_shows_what_is_wrong_with_its_gpu(scene):
     """An Xid reaches the kubelet within seconds."""
-    await scene.grant(gpu=1, place=(None, 0, 1))
+    await scene.grant((1, None, 0, 1))
     assert (await scene.kubelet.prepare(CLAIM))[CLAIM].error == ""
     async with asyncio.timeout(20), scene.kubelet.health() as stream:
         seen = []

@@ -20,11 +20,7 @@ pytestmark = [
 WITHIN_MS = 60_000
 FLEETS = pytest.mark.parametrize(
     ("nodes", "gpus"),
-    [
-        pytest.param(2, 2, id="4 GPUs"),
-        pytest.param(13, 8, id="104 GPUs"),
-        pytest.param(150, 8, id="1200 GPUs"),
-    ],
+    [pytest.param(2, 2, id="4 GPUs"), pytest.param(13, 8, id="104 GPUs"), pytest.param(150, 8, id="1200 GPUs")],
 )
 DESK = {"width": 1440, "height": 900}
 PHONE = {"width": 390, "height": 844}

@@ -11,17 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from factories.gpus.mps import (
-    GPU,
-    H1,
-    H2,
-    STRANGER,
-    TENANT,
-    Place,
-    refusal_of,
-    start_order,
-    stop_order,
-)
+from factories.gpus.mps import GPU, H1, H2, STRANGER, TENANT, Place, refusal_of, start_order, stop_order
 from factories.waiting import wait_until
 
 from sluice.contracts.ids import HomeId

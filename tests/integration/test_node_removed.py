@@ -80,15 +80,11 @@ async def test_an_operator_removes_a_node_whose_agent_is_gone_and_no_other(syste
         await scene.apply(pod_on("lost", GONE))
         await scene.started(1)
         answers = await asyncio.to_thread(system.sluice, "node", "remove", GONE, "--yes")
-        assert (answers.returncode, "only a node whose agent is gone can be removed" in answers.stderr) == (
-            EXIT_FAILED,
-            True,
-        ), answers
+        assert answers.returncode == EXIT_FAILED, answers
+        assert "only a node whose agent is gone can be removed" in answers.stderr
         unknown = await asyncio.to_thread(system.sluice, "node", "remove", "gpu-3", "--yes")
-        assert (unknown.returncode, unknown.stderr) == (
-            EXIT_NOT_FOUND,
-            "sluice node remove: there is no node 'gpu-3'\n",
-        )
+        no_such = "sluice node remove: there is no node 'gpu-3'\n"
+        assert (unknown.returncode, unknown.stderr) == (EXIT_NOT_FOUND, no_such)
         system.agent_of(GONE).kill()
         await scene.until(lambda: scene.live.fleet_state.inventories()[GONE].stale, "its silence to be noticed")
         careful = await asyncio.to_thread(system.sluice, "node", "remove", GONE)

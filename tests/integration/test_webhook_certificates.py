@@ -311,22 +311,6 @@ def test_rules_that_would_leave_a_gap_are_refused():
         make_generation((), START, RULES.validity)
 
 
-# -- stores -------------------------------------------------------------------------------------------------------
-
-
-async def test_a_store_lets_only_one_of_two_writers_win():
-    """Two replicas that both renew must agree on one certificate."""
-    store = MemoryStore()
-    assert await store.load() is None
-    assert await store.save("one", replaces=None)
-    assert not await store.save("two", replaces=None)
-    kept = await store.load()
-    assert kept.text == "one"
-    assert await store.save("three", replaces=kept.version)
-    assert not await store.save("four", replaces=kept.version)
-    assert (await store.load()).text == "three"
-
-
 # -- mounted certificates -----------------------------------------------------------------------------------------
 
 
