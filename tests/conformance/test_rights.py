@@ -20,7 +20,6 @@ from sluice.contracts.bus.nats_permissions import Permissions, permissions_of
 from sluice.contracts.bus.streams import SUBJECT_KINDS, Role
 from sluice.contracts.ids import AllocationId, NodeName
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.process import Broker, Launch
@@ -124,14 +123,6 @@ async def _held(guarded: Guarded) -> dict[tuple[str, str], int]:
         info = await connection.ask(f"STREAM.INFO.{stream}", {"subjects_filter": ">"})
         held |= {(stream.value, subject): count for subject, count in (info["state"].get("subjects") or {}).items()}
     return held
-
-
-async def test_a_wrong_password_ends_the_service_instead_of_hanging(guarded: Guarded) -> None:
-    """The reason is said."""
-    right = guarded.credentials(Role.ALLOCATOR)
-    with pytest.raises(BusError, match="credentials"):
-        async with asyncio.timeout(60):
-            await Connection.open(guarded.url, name="allocator", credentials=Credentials(right.user, "wrong-password"))
 
 
 async def test_a_reader_without_the_right_ends_instead_of_waiting(guarded: Guarded) -> None:

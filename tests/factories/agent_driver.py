@@ -36,9 +36,10 @@ PATIENCE_S = 60.0
 class AgentDriver:
     """Stands in for allocator and inventory."""
 
-    def __init__(self, bus, data_dir: Path) -> None:
-        """Write over `bus`; look into the hardware under `data_dir`."""
+    def __init__(self, bus, data_dir: Path, uuids: list[str] | None = None) -> None:
+        """Write over `bus`; look into the hardware under `data_dir`, unless its GPUs are these."""
         self.bus = bus
+        self._uuids = uuids
         self.data_dir = data_dir
         self.number = 0
         self.process: asyncio.Task[None] | None = None
@@ -115,7 +116,7 @@ class AgentDriver:
         return HardwareFile(hardware_path(self.data_dir, node))
 
     def uuids(self, node) -> list[str]:
-        return [gpu.uuid for gpu in self.hardware(node).read().gpus]
+        return self._uuids or [gpu.uuid for gpu in self.hardware(node).read().gpus]
 
     def instances(self, node) -> list[tuple[str, int]]:
         return [(i.profile, i.start) for gpu in self.hardware(node).read().gpus for i in gpu.instances]

@@ -2,8 +2,6 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from alerts_page import alerts
@@ -27,13 +25,6 @@ class Hasty(SystemClock):
 
     async def sleep(self, duration_s: float) -> None:
         await asyncio.sleep(min(duration_s, 0.01))
-
-
-@pytest.fixture
-async def api(kube: FakeKube, tmp_path: Path) -> AsyncIterator[KubeApi]:
-    made = await KubeApi.connect(kube.kubeconfig(tmp_path / "config"))
-    yield made
-    await made.close()
 
 
 def counted() -> dict[str, float]:

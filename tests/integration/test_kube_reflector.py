@@ -115,14 +115,12 @@ async def cluster(kube: FakeKube, tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 @pytest.fixture
-async def seen(kube: FakeKube, cluster: Cluster, tmp_path: Path) -> AsyncIterator[Watching]:
+async def seen(kube: FakeKube, cluster: Cluster, api: KubeApi) -> AsyncIterator[Watching]:
     """Three pods exist; the test starts the reflector, which is stopped at the end."""
     await make(cluster, "a", "b", "c")
-    api = await KubeApi.connect(kube.kubeconfig(tmp_path / "config"))
     made = Watching(kube, api)
     yield made
     await made.stop()
-    await api.close()
 
 
 async def make(cluster: Cluster, *names: str) -> None:

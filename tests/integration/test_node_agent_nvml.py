@@ -16,18 +16,6 @@ NODE = NodeName("gpu-1.example")
 EXCLUSIVE_PROCESS = 3
 
 
-class NvmlDesk(AgentDriver):
-    """A desk before an agent of this machine."""
-
-    def __init__(self, bus, data_dir, uuids):
-        """`uuids` are those of its GPUs."""
-        super().__init__(bus, data_dir)
-        self._uuids = uuids
-
-    def uuids(self, node):
-        return self._uuids
-
-
 @pytest.fixture
 def folder():
     with short_folder() as made:
@@ -62,7 +50,7 @@ async def _start(folder, machine, broker, **variables):
 async def test_an_agent_on_nvml_makes_keeps_and_unmakes_slices(folder, machine, tmp_path):
     """On real interfaces a slice is created as booked, survives a killed agent untouched, and leaves nothing behind."""
     async with broker_and_bus(tmp_path) as (broker, bus):
-        desk = NvmlDesk(bus, folder, machine.uuids)
+        desk = AgentDriver(bus, folder, machine.uuids)
         process = await _start(folder, machine, broker)
         try:
             news = await desk.open(NODE)
@@ -110,7 +98,7 @@ async def test_a_gpu_whose_memory_is_not_told_is_given_whole(folder, nvml_librar
     machine = NvmlMachine(nvml_library, folder / "gb10", state=folder / "gb10.state")
     uuid = machine.add_plain_gpu("NVIDIA GB10", memory_mib=0, multiprocessors=48)
     async with broker_and_bus(tmp_path) as (broker, bus):
-        desk = NvmlDesk(bus, folder, [uuid])
+        desk = AgentDriver(bus, folder, [uuid])
         process = await _start(folder, machine, broker)
         try:
             await desk.open(NODE)
@@ -126,7 +114,7 @@ async def test_a_gpu_whose_memory_is_not_told_is_given_whole(folder, nvml_librar
 async def test_an_xid_makes_a_gpu_unhealthy_at_once_and_says_why(folder, machine, tmp_path):
     """No pod gets a GPU that the driver has given up, and people read which error it was."""
     async with broker_and_bus(tmp_path) as (broker, bus):
-        desk = NvmlDesk(bus, folder, machine.uuids)
+        desk = AgentDriver(bus, folder, machine.uuids)
         process = await _start(folder, machine, broker, SLUICE_NODE_AGENT_READ_DEVICES_S=1000)
         try:
             news = await desk.open(NODE)

@@ -3,13 +3,13 @@
 import datetime as dt
 import os
 import shutil
-import signal
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from factories.broker.tls_broker import reloaded
 from factories.credentials import Authority
 from factories.waiting import until
 
@@ -64,15 +64,6 @@ class Rig:
         who = credentials_from_settings(settings, user, look_s=0)
         return await Connection.open(settings.nats_url, name=service, credentials=who, within_s=5)
 
-    async def reload(self) -> None:
-        """Have the broker read its files, and wait until it confirms; bounded."""
-        said = self._reloads()
-        self.server.process.send_signal(signal.SIGHUP)
-        await until(lambda: self._reloads() > said)
-
-    def _reloads(self) -> int:
-        return self.server.log.read_text().count("Reloaded server configuration")
-
 
 @pytest_asyncio.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
@@ -106,11 +97,11 @@ async def test_nodes_are_added_and_forgotten_while_others_work(rig: Rig) -> None
     allocator = await rig.connection("allocator", "allocator")
     before = (rig.root / "allocator" / "bus.pem").read_bytes()
     rig.installation.add([LATER], rig.where)
-    await rig.reload()
+    await reloaded(rig.server)
     new = await rig.connection(f"nodes/{LATER}", "node-agent")
     shutil.copytree(rig.root / "nodes" / NODE, rig.root / "copied")
     rig.installation.forget([NODE])
-    await rig.reload()
+    await reloaded(rig.server)
     try:
         with pytest.raises(BusError, match="does not accept these credentials"):
             await until(old.check)
@@ -145,7 +136,7 @@ async def test_all_authorities_are_changed_in_three_steps_under_services_that_wo
         async with transport.serve(_Agent().register, security=trust(rig.root / "nodes" / NODE)) as address:
             for step in (1, 2, 3):
                 assert rig.installation.rotate() == step
-                await rig.reload()
+                await reloaded(rig.server)
                 await (await rig.connection("console", "console")).close()
                 await allocator.up_within(10)
                 allocator.check()

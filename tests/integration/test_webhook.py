@@ -215,16 +215,6 @@ async def test_many_reviews_at_once_are_all_answered():
         assert set(await asyncio.gather(*(one() for _ in range(200)))) == {200}
 
 
-async def test_only_who_knows_the_authority_and_the_name_is_served_in_trust():
-    """A client that does not verify could get pods from anyone."""
-    async with webhook() as caller, webhook() as other:
-        foreign = ssl.create_default_context(cadata=other.keeper.bundle)
-        with pytest.raises(ssl.SSLCertVerificationError):
-            await asyncio.open_connection("127.0.0.1", caller.port, ssl=foreign)
-        with pytest.raises(ssl.SSLCertVerificationError):
-            await asyncio.open_connection("127.0.0.1", caller.port, ssl=caller.trust(), server_hostname="else.example")
-
-
 async def test_a_new_certificate_does_not_cut_open_connections():
     """API servers keep their connections for hours; a cut one is a pod that is not created."""
     certificates = RotatingCertificates(

@@ -1,12 +1,14 @@
 """A broker that speaks TLS and knows users by certificates of a test's authorities; and a stranger in its place."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from factories.credentials import CLIENT, SERVER, Authority, Files
+from factories.waiting import until
 
 from sluice.contracts.bus.nats_permissions import certificate_name, permissions_of
 from sluice.contracts.bus.streams import Role
@@ -18,6 +20,7 @@ from sluice.runtime.settings import CommonSettings
 
 HOST = "localhost"
 WAIT_S = 60.0
+RELOADED = "Reloaded server configuration"
 
 
 @dataclass
@@ -123,3 +126,10 @@ async def tls_broker(folder: Path) -> AsyncIterator[TlsBroker]:
         yield broker
     finally:
         await broker.stop()
+
+
+async def reloaded(server: NatsServer) -> None:
+    """Have a server read its files, and wait until it confirms."""
+    said = server.log.read_text().count(RELOADED)
+    server.process.send_signal(signal.SIGHUP)
+    await until(lambda: server.log.read_text().count(RELOADED) > said)
