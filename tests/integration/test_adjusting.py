@@ -37,7 +37,6 @@ class Shell:
     """The runner's part: events into the core, answers to callers. Writes land when the test says so."""
 
     def __init__(self, bench: Bench, *, within_s: float = 10.0) -> None:
-        """Start without writes."""
         self.bench = bench
         self.adjuster = ShareResizer(within_s=within_s)
         self.lands = True

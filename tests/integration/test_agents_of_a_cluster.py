@@ -19,7 +19,6 @@ class Cluster:
     """Three servers, an allocator, and a node's agent that may be connected to any of them."""
 
     def __init__(self, rig: Guarded, allocator: NatsBus) -> None:
-        """Start without orders."""
         self.urls = [server.url for server in rig.broker.servers]
         self._allocator = allocator
         self._service, self._agent = rig.credentials(Role.ALLOCATOR), rig.credentials(Role.NODE_AGENT, NODE)

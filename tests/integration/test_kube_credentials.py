@@ -28,7 +28,6 @@ class ApiServer:
     """Requires a client certificate, and records its name and the token. A test changes what it shows and trusts."""
 
     def __init__(self, folder: Path) -> None:
-        """Started by `listen`."""
         self.folder = folder
         self.servers, self.users = Authority(folder / "servers", "servers"), Authority(folder / "users", "users")
         self.port = 0

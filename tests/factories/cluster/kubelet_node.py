@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from factories.cluster.pod_cgroups import PodCgroups
 from factories.processes import own_environment
@@ -119,10 +120,10 @@ class KubeletNode:
 
     # -- the agent ------------------------------------------------------------------------------------------------
 
-    def agent(self, what, ticket="", owner="", containers=b"[]"):
+    def agent(self, what, ticket="", owner="", *containers):
         """What an agent does with tickets, in a process like the driver's; all tickets that are there then."""
         flat = str(self.folder / "flat")
-        words = [str(self.pods), flat, what, ticket, owner, containers.decode()]
+        words = [str(self.pods), flat, what, ticket, owner, msgspec.json.encode(containers).decode()]
         done = subprocess.run(
             [*self._within(), sys.executable, "-c", _AGENT, *words], capture_output=True, text=True, check=False
         )
