@@ -37,12 +37,6 @@ async def test_a_place_is_not_booked_by_an_allocator_that_has_not_seen_the_whole
     assert await say(bus, place("b"), first) > first
 
 
-async def test_nodes_do_not_wait_for_one_another(bus: Bus) -> None:
-    """The guard of one node says nothing of another."""
-    await say(bus, place("a"), 0)
-    await say(bus, place("b", OTHER_NODE), 0)
-
-
 async def test_the_place_of_an_overwritten_entry_is_not_booked_with_its_old_sequence(bus: Bus) -> None:
     """What counts is the newest entry that is left under the guard."""
     first = await say(bus, place("a"), 0, word(place("a"), "grant"))

@@ -87,12 +87,6 @@ async def test_whoever_is_not_who_it_says_is_refused(rig: CalloutRig) -> None:
             await works(connection)
 
 
-async def test_people_log_in_without_a_pod_as_what_rbac_gave_them(rig: CalloutRig) -> None:
-    """`kubectl create token sluice-console --audience sluice-bus`: such a token is bound to no pod."""
-    async with rig.answering(), rig.connected(rig.credentials("sluice-console", pod="", node="")) as connection:
-        assert (await connection.ask("STREAM.INFO.BOOK"))["config"]["name"] == "BOOK"
-
-
 async def test_a_node_joins_without_any_change_at_the_broker(rig: CalloutRig) -> None:
     """Twenty nodes that nothing has heard of, one file each."""
     config = rig.broker.servers[0].plan.config()

@@ -55,10 +55,6 @@ class Machine:
         news = await self.desk.open(NODE, known_run=self.run)
         self.run, self.endpoint = news.agent_run, news.endpoint
 
-    async def restart(self):
-        await kill(self.process)
-        await self.start()
-
     async def snapshot(self):
         return await pull(self.endpoint, NODE)
 

@@ -12,7 +12,7 @@ from factories.system import fleet_text
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName
-from sluice.contracts.messages import Share
+from sluice.contracts.messages import Share, SliceQuarantined
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.commands.hardware_command import change_hardware
 from sluice_node_agent.shell.paths import hardware_path
@@ -54,22 +54,6 @@ async def shown(data) -> dict:
     return json.loads(out)
 
 
-def start_process(data, capsys, device: str, owner: str) -> str:
-    """A process on a device, unknown to the agent; its pid."""
-    assert change_hardware(["hardware", "--data", str(data), NODE, "start-process", device, "--owner", owner]) == 0
-    return capsys.readouterr().out.split()[-1]
-
-
-async def quarantined(desk, name: str, owner: str, capsys) -> str:
-    """A slice that is revoked and stays in use; the pid of its holder."""
-    booking = await desk.grant(NODE, name, (0, "3g.20gb", 4, 4))
-    pid = start_process(desk.data_dir, capsys, (await desk.ready(NODE, name)).devices[0].uuid, owner)
-    await desk.revoke(booking)
-    address = subjects.slice_(NODE, AllocationId(name))
-    await desk.until(address, lambda word: type(word).__name__ == "SliceQuarantined")
-    return pid
-
-
 async def test_show_says_whose_each_instance_is(desk):
     """A person looks here before destroying anything by hand."""
     await desk.grant(NODE, "a1", (0, "3g.20gb", 4, 4))
@@ -100,12 +84,18 @@ async def test_show_names_homes_of_shares_and_their_daemons(desk):
 
 async def test_a_quarantined_slice_is_released_when_its_holder_is_gone(desk, capsys):
     """With a long pause between tries, a person need not wait for the next one."""
-    pid = await quarantined(desk, "a1", "pod-a1", capsys)
+    booking = await desk.grant(NODE, "a1", (0, "3g.20gb", 4, 4))
+    device = (await desk.ready(NODE, "a1")).devices[0].uuid
+    hardware = ["hardware", "--data", str(desk.data_dir), NODE]
+    assert change_hardware([*hardware, "start-process", device, "--owner", "pod-a1"]) == 0
+    pid = capsys.readouterr().out.split()[-1]
+    await desk.revoke(booking)
+    await desk.until(subjects.slice_(NODE, AllocationId("a1")), lambda word: isinstance(word, SliceQuarantined))
     code, out, _ = await command(desk.data_dir, "release-quarantine", "a1")
     assert code == 0
     assert "a1" in out
     assert "quarantined" in out
-    assert change_hardware(["hardware", "--data", str(desk.data_dir), NODE, "stop-process", pid]) == 0
+    assert change_hardware([*hardware, "stop-process", pid]) == 0
     code, out, _ = await command(desk.data_dir, "release-quarantine", "a1")
     assert (code, out) == (0, "slice a1 is gone, and its place is free\n")
     await desk.gone(NODE, "a1")

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 from factories import waiting
-from factories.broker.bus_rigs import broker_and_bus
+from factories.broker.bus_rigs import broker_and_bus, ensured
 from factories.cluster.cluster_system import SERVICE, install
 from factories.cluster.kubernetes import Cluster
 from factories.cluster.watcher_process import WAIT_S, WatcherProcess, watcher
@@ -275,13 +275,6 @@ async def test_the_watch_that_works_says_the_limits_of_its_file_and_says_them_ag
             return None
         return found.message.total.gpus if found is not None and isinstance(found.message, QuotaSet) else None
 
-    async def declared() -> bool:
-        try:
-            await site.bus.ensure_streams()
-        except TimeoutError:  # the connection is not back yet
-            return False
-        return True
-
     async with site.watcher("watch", LIMITS_FILE=str(limits)) as works:
         await works.line("works")
         async with site.watcher("all", LIMITS_FILE=str(limits)) as stands_by:
@@ -291,7 +284,7 @@ async def test_the_watch_that_works_says_the_limits_of_its_file_and_says_them_ag
             await server.kill()
             server.wipe()
             await server.start()
-            await until(declared, answer=True)
+            await ensured(site.bus)
             await until(said, 4)
             entry = await site.bus.last(Stream.BOOK, subjects.quota("lab").subject)
             assert entry.message == QuotaSet(namespace="lab", total=Amounts(gpus=4), source=SourceName("cluster"))

@@ -73,12 +73,6 @@ async def test_what_may_not_or_cannot_be_answered_is_said_in_a_sentence(path, me
         assert (answered.get("allow") == "GET, HEAD") is (status == 405)
 
 
-async def test_a_name_that_was_given_is_answered():
-    """Behind an ingress the page has a name of its own."""
-    async with page(hosts=("GPUs.example",)) as here:
-        assert (await here.ask("/healthz", Host="gpus.example"))[0] == 200
-
-
 async def test_the_map_is_told_whole_by_node_and_in_backendais_form():
     """Programs ask for the same as people see."""
     async with page() as here:

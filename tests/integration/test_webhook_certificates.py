@@ -133,18 +133,14 @@ async def test_over_a_year_no_hour_passes_without_a_trusted_certificate():
         for keeper in replicas:
             await keeper.refresh()
             shown = keeper._shown
-            generation = generation_of(await store.load(), shown)
+            kept = msgspec.json.decode((await store.load()).text, type=Generations).generations
+            (generation,) = (each for each in kept if each.certificate_pem.encode() == shown.certificate_pem)
             seen.add(shown.certificate_pem)
             assert generation.expires - wall.now > timedelta(days=29)
             if hour:
                 assert generation.authority_pem in trusted, "shown before anybody could know its authority"
     assert 6 <= len(seen) <= 8
     assert cluster.bundle.count("BEGIN CERTIFICATE") <= 2
-
-
-def generation_of(kept, shown):
-    found = msgspec.json.decode(kept.text, type=Generations).generations
-    return next(each for each in found if each.certificate_pem.encode() == shown.certificate_pem)
 
 
 async def test_an_outage_of_store_or_cluster_leaves_the_certificate_in_use():
