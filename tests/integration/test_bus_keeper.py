@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from factories.broker.tls_broker import server_of
 from factories.waiting import meanwhile, until
 from fake_kube.server import FakeKube
 
@@ -21,7 +22,6 @@ from sluice.runtime.errors import ServiceError
 from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.credential_files import CredentialFiles
 from sluice.runtime.nats_server.free_ports import free_ports
-from sluice.runtime.nats_server.process import NatsServer, NatsServerConfig
 from sluice.runtime.settings import CommonSettings
 from sluice.runtime.tls.certificate_authority import new_authority
 from sluice_pod_watcher.core.bus_access import AGENT, Namespaces
@@ -190,11 +190,7 @@ class Rotating:
             )
         )
 
-        class Plan(NatsServerConfig):
-            def config(self) -> str:
-                return text
-
-        self.server = NatsServer(Plan("sluice", folder / "config", self.port))
+        self.server = server_of(text, folder / "config", self.port)
 
     def show(self) -> None:
         """What kubelets do a minute later: to the broker's files, and to those of clients."""

@@ -71,10 +71,9 @@ async def test_a_pods_container_reaches_its_share_through_its_volume(node, tmp_p
         wait_until(lambda: not daemons_below(node.folder), "the daemon ends with its last tenant")
 
 
+@pytest.mark.parametrize("node", [("all",)], indirect=True)
 def test_volumes_are_served_before_anything_of_the_agent_and_their_end_is_clean(node):
     """An agent that cannot start must not leave a dead socket behind."""
-    if node.roles != ("all",):
-        pytest.skip("for one process")
     (node.folder / "fleet.toml").write_text("nonsense")
     number = node.start(
         wait=False, SLUICE_NODE_AGENT_ROLE="all", SLUICE_NODE_AGENT_FLEET_FILE=str(node.folder / "fleet.toml")

@@ -1,11 +1,10 @@
 """The pod-watcher with a real folder, identities file and bus; the test plays the allocator."""
 
-import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,6 @@ from sluice_pod_watcher.shell.folder.app import serve_on
 from sluice_pod_watcher.shell.folder.identity_file import IdentityFile
 from sluice_pod_watcher.shell.folder.manifest_folder import ManifestFolder
 
-WAIT_S = 60.0
 POD = """\
 apiVersion: v1
 kind: Pod
@@ -56,8 +54,8 @@ class Site:
     broker: MemoryBroker
     pods: Path
     data: Path
-    unlistable: asyncio.Event = field(default_factory=asyncio.Event)
-    """The pod-watcher has found that the folder cannot be listed."""
+    folder: "ToldFolder | None" = None
+    """As the pod-watcher has it."""
 
     def write(self, name: str, profile: str = "1g.5gb") -> None:
         """A person saves a file as editors do: a new one, moved over the old one."""
@@ -92,12 +90,11 @@ def site(tmp_path) -> Site:
 class ToldFolder(ManifestFolder):
     """A folder that records when it could not be listed."""
 
-    unlistable: asyncio.Event
+    unlistable = False
 
     async def list(self) -> FolderListed | FolderUnlistable:
         listed = await super().list()
-        if isinstance(listed, FolderUnlistable):
-            self.unlistable.set()
+        self.unlistable = self.unlistable or isinstance(listed, FolderUnlistable)
         return listed
 
 
@@ -106,10 +103,9 @@ async def watching(site: Site, run: str) -> AsyncIterator[None]:
     settings = PodWatcherSettings(pods_dir=site.pods, data_dir=site.data, relist_s=1.0, gone_grace_s=0.2, tick_s=0.05)
     clock = SystemClock()
     service = Service("pod-watcher", RunId(run), settings, clock, RequestTraces())
-    folder = ToldFolder(site.pods, clock, settings.config().file_bytes_max)
-    folder.unlistable = site.unlistable
+    site.folder = ToldFolder(site.pods, clock, settings.config().file_bytes_max)
     with IdentityFile(site.data / "pods") as identities:
-        async with meanwhile(serve_on(site.broker.bus("pod-watcher"), service, folder, identities, HOSTS)):
+        async with meanwhile(serve_on(site.broker.bus("pod-watcher"), service, site.folder, identities, HOSTS)):
             yield
 
 
@@ -158,8 +154,7 @@ async def test_a_folder_that_is_replaced_by_another_is_followed(site):
         await until(site.requests)
         before = site.requests()
         site.pods.rename(site.pods.with_name("old"))
-        async with asyncio.timeout(WAIT_S):
-            await site.unlistable.wait()
+        await until(lambda: site.folder.unlistable)
         assert site.requests() == before
         (site.pods.with_name("old")).rename(site.pods)
         site.write("second")

@@ -31,8 +31,8 @@ from sluice_pod_watcher.shell.kube.client import KubeApi
 class Scene:
     """An API server with one node, a bus, the watcher, and an allocator that gives every pod a slice at once."""
 
-    def __init__(self, kube: FakeKube, cluster: Cluster, namespace: str) -> None:
-        self.kube, self.cluster, self.namespace = kube, cluster, namespace
+    def __init__(self, kube: FakeKube, api: KubeApi, cluster: Cluster, namespace: str) -> None:
+        self.kube, self.api, self.cluster, self.namespace = kube, api, cluster, namespace
         self.path = f"/api/v1/namespaces/{namespace}/pods"
         self.broker = MemoryBroker()
         self.bus = self.broker.bus("test")
@@ -48,26 +48,19 @@ class Scene:
 
     async def watch(self) -> None:
         config = ClusterConfig(retry_initial_s=0.1, condition_interval_s=0.2, tell_after_s=self.tell_after_s)
-        api = await KubeApi.connect(self.cluster.kubeconfig)
         run = RunId(f"w{next(self._runs)}")
-
-        async def run_it() -> None:
-            try:
-                await watch_cluster(
-                    self.broker.bus(str(run)),
-                    api,
-                    run=run,
-                    config=config,
-                    clock=SystemClock(),
-                    traces=RequestTraces(),
-                    resync_s=self.resync_s,
-                    tick_s=0.05,
-                    holds=self._holds,
-                )
-            finally:
-                await api.close()
-
-        self._watcher = asyncio.create_task(run_it())
+        watching = watch_cluster(
+            self.broker.bus(str(run)),
+            self.api,
+            run=run,
+            config=config,
+            clock=SystemClock(),
+            traces=RequestTraces(),
+            resync_s=self.resync_s,
+            tick_s=0.05,
+            holds=self._holds,
+        )
+        self._watcher = asyncio.create_task(watching)
 
     def _holds(self) -> bool:
         self.asked_whether_it_holds += 1
@@ -149,11 +142,10 @@ class Scene:
 
 
 @pytest.fixture
-async def scene(kube: FakeKube, tmp_path: Path) -> AsyncIterator[Scene]:
+async def scene(kube: FakeKube, api: KubeApi, tmp_path: Path) -> AsyncIterator[Scene]:
     kube.nodes.add("gpu-1.example.internal", cpu="64", memory="256Gi")
-    cluster = Cluster(kube.kubeconfig(tmp_path / "config"), kube)
-    async with cluster.opened() as opened:
-        made = Scene(kube, opened, await opened.namespace())
+    async with Cluster(tmp_path / "config", kube).opened() as opened:
+        made = Scene(kube, api, opened, await opened.namespace())
         async with meanwhile(made.allocate()):
             await made.watch()
             yield made

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from factories.broker.tls_broker import reloaded
+from factories.broker.tls_broker import reloaded, server_of
 from factories.credentials import Authority
 from factories.waiting import until
 
@@ -24,7 +24,6 @@ from sluice.runtime.grpc.security import TlsIdentity, TransportSecurity
 from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.credential_files import credentials_from_settings
 from sluice.runtime.nats_server.free_ports import free_ports
-from sluice.runtime.nats_server.process import NatsServer, NatsServerConfig
 from sluice.runtime.settings import CommonSettings, load
 from sluice.runtime.tls import certificate_authority
 from sluice.runtime.tls.certificate_authority import CredentialsError
@@ -47,16 +46,10 @@ class Rig:
         self.root = root
         self.port = free_ports(1)[0]
         self.where = InstallationOptions(f"127.0.0.1:{self.port}")
-        text = ""
-
-        class Plan(NatsServerConfig):
-            def config(self) -> str:
-                return text
-
         self.installation = Installation(KeyFolder(root), dt.datetime.now(dt.UTC))
         self.installation.create(["localhost", "127.0.0.1"], [NODE], self.where, given=None, force=False)
         text = (root / "broker" / "nats-server.conf").read_text().replace('"nats-data"', f'"{root}/nats-data"')
-        self.server = NatsServer(Plan("sluice", root / "broker", self.port))
+        self.server = server_of(text, root / "broker", self.port)
 
     async def connection(self, member: str, service: str) -> Connection:
         settings = settings_of(self.root / member, service)

@@ -88,13 +88,7 @@ class TlsBroker:
 
     async def start(self) -> None:
         """Start it, and wait until it listens."""
-        text = self.config()
-
-        class Plan(NatsServerConfig):
-            def config(self) -> str:
-                return text
-
-        self.server = NatsServer(Plan("sluice", self.folder / "server", self.port))
+        self.server = server_of(self.config(), self.folder / "server", self.port)
         await self.server.start()
         async with asyncio.timeout(WAIT_S):
             while True:
@@ -126,6 +120,16 @@ async def tls_broker(folder: Path) -> AsyncIterator[TlsBroker]:
         yield broker
     finally:
         await broker.stop()
+
+
+def server_of(text: str, folder: Path, port: int) -> NatsServer:
+    """A server with a configuration that a test has written."""
+
+    class Plan(NatsServerConfig):
+        def config(self) -> str:
+            return text
+
+    return NatsServer(Plan("sluice", folder, port))
 
 
 async def reloaded(server: NatsServer) -> None:
