@@ -194,9 +194,7 @@ async def test_a_copy_that_cannot_be_sent_is_sent_with_the_next(nats: NatsRig, m
 
 @pytest.mark.parametrize("observed", ["before the answer is given up", "after the answer was given up"])
 @pytest.mark.parametrize("attempts", [1, 2])
-async def test_a_write_whose_answer_is_lost_is_in_the_history_once(
-    nats: NatsRig, monkeypatch: pytest.MonkeyPatch, observed: str, attempts: int
-) -> None:
+async def test_a_write_whose_answer_is_lost_is_in_the_history_once(nats, monkeypatch, observed, attempts) -> None:
     """On a starved machine a client reads its own message and then gives up its answer: the story would have a gap."""
     bus = await nats.bus()
     written = order(place("a"), 0)

@@ -133,9 +133,7 @@ async def test_a_reader_without_the_right_ends_instead_of_waiting(guarded: Guard
             pass
 
 
-async def test_who_is_made_to_remove_what_nobody_can_read_may_do_that_and_say_nothing(
-    tmp_path: Path, launch: Launch
-) -> None:
+async def test_who_is_made_to_remove_what_nobody_can_read_may_do_that_and_say_nothing(tmp_path, launch: Launch) -> None:
     """`sluice doctor` names a command that no user of ours may carry out: its reader needs one who may."""
     text = (Path(__file__).parents[2] / "docs" / "evolution.md").read_text(encoding="utf-8")
     (line,) = re.findall(

@@ -140,9 +140,7 @@ async def test_a_durable_with_other_settings_is_not_used(nats: NatsRig) -> None:
         await bus.ensure_agent(NODE)
 
 
-async def test_a_durable_that_lands_in_the_next_life_of_the_streams_is_told_of_it(
-    nats: NatsRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_durable_that_lands_in_the_next_life_of_the_streams_is_told_of_it(nats: NatsRig, monkeypatch) -> None:
     """Its agent would take every order for one of another life, for ever, and no allocator could go on."""
     bus = await nats.bus("administrator")
     of_now, of_before = await bus.incarnation(Stream.BOOK), Incarnation("1")

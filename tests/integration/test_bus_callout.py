@@ -128,9 +128,7 @@ async def test_a_token_that_stays_wrong_ends_the_service(rig: CalloutRig, monkey
                 pass
 
 
-async def test_a_renewed_token_is_used_before_the_old_one_ends(
-    rig: CalloutRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_renewed_token_is_used_before_the_old_one_ends(rig: CalloutRig, monkeypatch) -> None:
     """The login ends with its token, and kubelets renew tokens: no agent may fall off the bus at that hour."""
     monkeypatch.setattr(connection_module, "LOOK_AT_FILES_S", 0.5)
     file = rig.in_file(NODE, lifetime_s=8.0)

@@ -73,9 +73,7 @@ async def test_streams_are_declared_by_the_administrator_alone(deployed: Deploye
 
 
 @pytest.mark.parametrize("role", [Role.ALLOCATOR, Role.INVENTORY, Role.NODE_AGENT])
-async def test_a_service_works_with_its_password_and_not_without(
-    deployed: Deployed, role: Role, tmp_path: Path
-) -> None:
+async def test_a_service_works_with_its_password_and_not_without(deployed: Deployed, role: Role, tmp_path) -> None:
     """It would otherwise end at once, at every node of a cluster."""
     await deployed.ensure_streams()
     fleet = tmp_path / "fleet.toml"
@@ -105,9 +103,7 @@ async def test_a_service_works_with_its_password_and_not_without(
     assert "does not accept these credentials" in text
 
 
-async def test_a_service_with_anothers_user_ends_and_says_which_subject_it_was(
-    deployed: Deployed, tmp_path: Path
-) -> None:
+async def test_a_service_with_anothers_user_ends_and_says_which_subject_it_was(deployed: Deployed, tmp_path) -> None:
     """It would wait without end otherwise; and of all exit codes, this one must be distinct."""
     await deployed.ensure_streams()
     environment = deployed.environment(Role.INVENTORY, SLUICE_DATA_DIR=str(tmp_path), SLUICE_LOG_FORMAT="json")

@@ -136,9 +136,7 @@ async def cancelled(api: KubeApi, *, when: asyncio.Event) -> None:
     await asyncio.wait((call,))
 
 
-async def test_a_call_that_is_cancelled_while_credentials_are_read_loses_none_of_them(
-    server: ApiServer, api: KubeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_call_that_is_cancelled_while_credentials_are_read_loses_none_of_them(server, api, monkeypatch) -> None:
     """The lease is lost and regained in that moment: an expired certificate would be shown until the next restart."""
     assert await api.call("GET", "/who") == b'["first.example", "Bearer first"]'
     reading, load = asyncio.Event(), credentials.load
@@ -186,9 +184,7 @@ SPOILERS: dict[str, Callable[[ApiServer], Any]] = {
 
 
 @pytest.mark.parametrize("how", SPOILERS)
-async def test_credentials_that_turn_bad_cut_nobody_off_and_are_not_told(
-    server: ApiServer, api: KubeApi, how: str
-) -> None:
+async def test_credentials_that_turn_bad_cut_nobody_off_and_are_not_told(server, api, how) -> None:
     """Half of a rotation must not end the watch; and the log has more readers than the file."""
     await api.call("GET", "/who")
     SPOILERS[how](server)
@@ -203,9 +199,7 @@ async def test_credentials_that_turn_bad_cut_nobody_off_and_are_not_told(
     assert SECRET not in str(caught.value)
 
 
-async def test_a_program_for_credentials_that_hangs_is_ended_and_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_program_for_credentials_that_hangs_is_ended_and_named(tmp_path: Path, monkeypatch) -> None:
     """The pod-watcher would wait for it without end, and silently serve nothing."""
     monkeypatch.setattr(credentials, "EXEC_S", 0.5)
     started = tmp_path / "pid"

@@ -84,9 +84,7 @@ def test_the_server_runs_as_the_tenants_user(place: Place) -> None:
     assert list(users.values()) == [TENANT]
 
 
-def test_a_daemon_gets_nothing_of_mps_from_the_agents_environment(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemon_gets_nothing_of_mps_from_the_agents_environment(place: Place, monkeypatch) -> None:
     """A limit or a device set in an operator's shell would silently hold for all tenants."""
     for name in ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_VISIBLE_DEVICES", "SECRET"):
         monkeypatch.setenv(name, "7")
@@ -173,9 +171,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("runs", range(1, 7))
-def test_an_agent_killed_at_any_step_of_a_start_leaves_what_the_next_one_can_use_or_remove(
-    place: Place, runs: int
-) -> None:
+def test_an_agent_killed_at_any_step_of_a_start_leaves_what_the_next_one_can_use_or_remove(place, runs) -> None:
     """Between the directories, the daemon, its limits and its server: all of it is found, completed or removed."""
     assert _killed_agent(place, runs) == ""
     assert [home.home for home in place.reborn().found()] == [H1]
