@@ -75,13 +75,8 @@ def opened(machine, **which):
 
 @contextmanager
 def _child(machine):
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD],
-        env=child_environment(machine),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    child = subprocess.Popen([sys.executable, "-c", CHILD], env=child_environment(machine), **pipes)
     try:
         line = child.stdout.readline()
         assert line, "the child said nothing"

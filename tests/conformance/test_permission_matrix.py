@@ -121,20 +121,11 @@ PUBLISH: Mapping[str, set[str]] = {
     "_INBOX.x": set(),
 }
 
+NOT_HEARD = ("_INBOX.>", "_INBOX.x", ">", "*", "sluice.>", "hist.>", "$JS.>", "$JS.API.>", "$JS.EVENT.>", "$SYS.>")
 SUBSCRIBE: Mapping[str, set[str]] = {
     **{f"_INBOX_{user.replace('.', '_')}.{rest}": {user} for user in EVERYBODY for rest in ("x", "x.y", ">")},
-    "_INBOX.>": set(),
-    "_INBOX.x": set(),
-    ">": set(),
-    "*": set(),
-    "sluice.>": set(),
-    "hist.>": set(),
-    "$JS.>": set(),
-    "$JS.API.>": set(),
-    "$JS.EVENT.>": set(),
-    "$SYS.>": set(),
-    **{f"sluice.{subject}": set() for subject in WORDS},
-    **{f"hist.sluice.{subject}": set() for subject in WORDS},
+    **{subject: set() for subject in NOT_HEARD},
+    **{f"{prefix}{subject}": set() for prefix in ("sluice.", "hist.sluice.") for subject in WORDS},
 }
 """
 No service subscribes to a subject of ours: streams are read by consumers, which a stream's subjects cannot deceive.

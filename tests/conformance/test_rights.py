@@ -77,22 +77,15 @@ async def test_the_allocator_makes_agents_known(guarded: Guarded) -> None:
     await allocator.ensure_agent(NodeName("gpu-3"))
 
 
+OWN_WORD = "$JS.API.DIRECT.GET.STATE.sluice.slice.{own}"
 ELSEWHERE: dict[str, tuple[str, bytes, str]] = {
     "an acknowledgement": ("sluice.slice.{own}.a", b"forged", "sluice.binding.r1"),
-    "its own word, forged": ("$JS.API.DIRECT.GET.STATE.sluice.slice.{own}.forged", b"", "sluice.ledger.{other}.a"),
-    "its own word, copied": ("$JS.API.DIRECT.GET.STATE.sluice.slice.{own}.forged", b"", "hist.sluice.binding.r1"),
+    "its own word, forged": (f"{OWN_WORD}.forged", b"", "sluice.ledger.{other}.a"),
+    "its own word, copied": (f"{OWN_WORD}.forged", b"", "hist.sluice.binding.r1"),
     "what its durable is": ("$JS.API.CONSUMER.INFO.BOOK.agent_{own}", b"", "sluice.slice.{other}.a"),
     "its own ledger": ("$JS.API.CONSUMER.MSG.NEXT.BOOK.agent_{own}", b'{"batch": 1}', "sluice.ledger.{other}.b"),
-    "an empty word, as a purge": (
-        "$JS.API.DIRECT.GET.STATE.sluice.slice.{own}.empty",
-        b"",
-        "$JS.API.STREAM.PURGE.BOOK",
-    ),
-    "an empty word, as a deletion": (
-        "$JS.API.DIRECT.GET.STATE.sluice.slice.{own}.empty",
-        b"",
-        "$JS.API.STREAM.DELETE.HISTORY",
-    ),
+    "an empty word, as a purge": (f"{OWN_WORD}.empty", b"", "$JS.API.STREAM.PURGE.BOOK"),
+    "an empty word, as a deletion": (f"{OWN_WORD}.empty", b"", "$JS.API.STREAM.DELETE.HISTORY"),
 }
 """What an agent may ask, and where it wants the answer: the broker itself would write there."""
 

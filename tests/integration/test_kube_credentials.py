@@ -22,6 +22,14 @@ from sluice_pod_watcher.shell.kube import credentials
 from sluice_pod_watcher.shell.kube.client import KubeApi, KubeError
 
 SECRET = "marked-token-0123456789"
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{{name: c, context: {{cluster: k, user: u}}}}]
+clusters: [{{name: k, cluster: {{{cluster}}}}}]
+users: [{{name: u, user: {{{user}}}}}]
+"""
 
 
 class ApiServer:
@@ -60,16 +68,9 @@ class ApiServer:
         authority = self.folder / "api-ca.crt"
         authority.write_bytes(self.servers.pair.certificate)
         path = self.folder / "kubeconfig"
-        path.write_text(
-            f"""
-apiVersion: v1
-kind: Config
-current-context: c
-contexts: [{{name: c, context: {{cluster: k, user: u}}}}]
-clusters: [{{name: k, cluster: {{server: "https://localhost:{self.port}", certificate-authority: {authority}}}}}]
-users: [{{name: u, user: {{client-certificate: {made.certificate}, client-key: {made.key}, token: {token}}}}}]
-"""
-        )
+        cluster = f'server: "https://localhost:{self.port}", certificate-authority: {authority}'
+        user = f"client-certificate: {made.certificate}, client-key: {made.key}, token: {token}"
+        path.write_text(KUBECONFIG.format(cluster=cluster, user=user))
         return path
 
     async def _who(self, request: web.Request) -> web.Response:
@@ -204,22 +205,9 @@ async def test_a_program_for_credentials_that_hangs_is_ended_and_named(tmp_path:
     monkeypatch.setattr(credentials, "EXEC_S", 0.5)
     started = tmp_path / "pid"
     path = tmp_path / "kubeconfig"
-    path.write_text(
-        f"""
-apiVersion: v1
-kind: Config
-current-context: c
-contexts: [{{name: c, context: {{cluster: k, user: u}}}}]
-clusters: [{{name: k, cluster: {{server: "https://localhost:1"}}}}]
-users:
-- name: u
-  user:
-    exec:
-      apiVersion: client.authentication.k8s.io/v1
-      command: sh
-      args: [-c, "echo $$ > {started}; exec sleep 60"]
-"""
-    )
+    program = f'command: sh, args: [-c, "echo $$ > {started}; exec sleep 60"]'
+    user = f"exec: {{apiVersion: client.authentication.k8s.io/v1, {program}}}"
+    path.write_text(KUBECONFIG.format(cluster='server: "https://localhost:1"', user=user))
     with pytest.raises(ServiceError, match=f"{path} did not answer within 0.5 s"):
         await credentials.load(path)
     pid = int(started.read_text())

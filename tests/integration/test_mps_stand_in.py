@@ -40,15 +40,9 @@ class Bench:
         }
 
     def run(self, *arguments: str, lines: str = "", program: tuple[str, ...] = ()) -> tuple[int, str, str]:
-        done = subprocess.run(
-            [*(program or (str(self.control),)), *arguments],
-            input=lines,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        command = [*(program or (str(self.control),)), *arguments]
+        how = {"capture_output": True, "text": True, "timeout": PATIENCE_S}
+        done = subprocess.run(command, input=lines, env=self.environment, check=False, **how)
         return done.returncode, done.stdout, done.stderr
 
     def ask(self, *commands: str) -> str:

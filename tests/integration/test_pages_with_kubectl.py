@@ -57,16 +57,8 @@ def test_every_command_does_what_it_says(page: str, tmp_path: Path) -> None:
             if line.startswith("kubectl create namespace"):
                 # nor does it support protobuf, which kubectl uses here
                 line += " --dry-run=client --output json | kubectl create --validate=false --filename -"
-            done = subprocess.run(
-                ["sh", "-ec", line],
-                env=environment,
-                cwd=ROOT,
-                input=given,
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-            )
+            how = {"capture_output": True, "text": True, "timeout": 60}
+            done = subprocess.run(["sh", "-ec", line], env=environment, cwd=ROOT, input=given, check=False, **how)
             assert done.returncode == 0, (line, done.stderr)
 
         kube.nodes.add("gpu-1")

@@ -279,13 +279,10 @@ async def test_who_cannot_be_who_he_should_be_does_not_start(rig: Rig) -> None:
         rig.ended("inventory", ended),
         rig.ended("inventory", None, **open_port),
     )
-    for (code, text), sentence in zip(
-        outcomes,
-        (
-            f"must be for {node_dns_name(NODE)}, and is for {node_dns_name(OTHER)}",
-            f"grpc_certificate_file: the certificate in {ended.certificate} has expired; renew it",
-            f"gRPC at {open_port['SLUICE_INVENTORY_GRPC_ADDRESS']} would be plain text beyond this machine",
-        ),
-        strict=True,
-    ):
+    sentences = (
+        f"must be for {node_dns_name(NODE)}, and is for {node_dns_name(OTHER)}",
+        f"grpc_certificate_file: the certificate in {ended.certificate} has expired; renew it",
+        f"gRPC at {open_port['SLUICE_INVENTORY_GRPC_ADDRESS']} would be plain text beyond this machine",
+    )
+    for (code, text), sentence in zip(outcomes, sentences, strict=True):
         assert (code, sentence in text, "Traceback" in text) == (78, True, False), text

@@ -62,15 +62,9 @@ async def _shown_on_the_page(news, booking, device) -> None:
     """A pod chosen on the page shows its usage, from the agent that its node announced."""
     request = booking.request
     async with page() as here:
-        here.hear(
-            {
-                subjects.node(N1).subject: news,
-                subjects.request(request).subject: asked("default", "pod"),
-                subjects.ledger(N1, booking.allocation).subject: Grant(
-                    revision=1, incarnation=Incarnation("1"), booking=booking
-                ),
-            }
-        )
+        grant = Grant(revision=1, incarnation=Incarnation("1"), booking=booking)
+        here.hear({subjects.node(N1).subject: news, subjects.ledger(N1, booking.allocation).subject: grant})
+        here.hear({subjects.request(request).subject: asked("default", "pod")})
         status, _, body = await here.ask(f"/api/usage/{request}")
     assert status == 200, body
     assert device in {each["device"] for each in json.loads(body)["slices"]}

@@ -41,6 +41,7 @@ def body_of(*, annotations=None, resources=None, **spec):
 
 NINE = {"limits": {"nvidia.com/mig-1g.5gb": "9"}}
 BOTH = {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.5gb": "1"}
+MPS = {"sluice.dev/default-mode": "mps"}
 DEFAULT = "main.sluice.dev/mode = 'mps': the default of this namespace, because the pod names no mode"
 
 
@@ -48,12 +49,7 @@ DEFAULT = "main.sluice.dev/mode = 'mps': the default of this namespace, because 
     ("asks", "labels", "claim", "warnings"),
     [
         ({"resources": NINE}, {}, {"gpus": 9}, []),
-        (
-            {"annotations": {"sluice.dev/memory": "4Gi"}},
-            {"sluice.dev/default-mode": "mps"},
-            {"modes": ("mps",)},
-            [DEFAULT],
-        ),
+        ({"annotations": {"sluice.dev/memory": "4Gi"}}, MPS, {"modes": ("mps",)}, [DEFAULT]),
         ({"resources": {"limits": BOTH, "requests": BOTH}}, {}, {"profile": "1g.5gb", "gpus": 1}, []),
     ],
     ids=["more instances than a node has GPUs", "the mode of a namespace, by its label", "JupyterHub's zero beside it"],
