@@ -69,9 +69,7 @@ async def _last(bus: Bus, subject: str) -> tuple[int, str]:
 
 
 def _agrees(load: Load, view: View) -> bool:
-    return {s: entry.sequence for s, entry in view.known.items()} == {
-        s: said[0] for s, said in load.acknowledged.items()
-    }
+    return {s: e.sequence for s, e in view.known.items()} == {s: said[0] for s, said in load.acknowledged.items()}
 
 
 async def test_no_acknowledged_grant_is_lost_when_the_broker_is_killed(nats: NatsRig) -> None:

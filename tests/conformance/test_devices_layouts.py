@@ -50,9 +50,7 @@ def _spans(profile: Any) -> list[tuple[int, int]]:
 
 def _places(rig: DeviceRig, gpu: int = 0) -> list[tuple[str, int, int, int]]:
     profiles = rig.backend.read()[gpu].profiles
-    return [
-        (profile.name, profile.profile_id, span.start, span.size) for profile in profiles for span in profile.placements
-    ]
+    return [(each.name, each.profile_id, span.start, span.size) for each in profiles for span in each.placements]
 
 
 @pytest.mark.parametrize("key", MODELS)
@@ -188,7 +186,5 @@ def test_a_thousand_random_steps_leave_what_the_hardware_would_hold(make_devices
                 mig = backend.create_compute_instance(uuid, gi_id) if chance.random() < 0.7 else ""
                 here[gi_id] = (name, start, size, mig)
         if step % 50 == 0:
-            found = {
-                each.gi_id: (each.profile, each.start, each.size, each.uuid) for each in backend.read()[gpu].instances
-            }
+            found = {i.gi_id: (i.profile, i.start, i.size, i.uuid) for i in backend.read()[gpu].instances}
             assert found == here

@@ -129,9 +129,8 @@ async def test_a_reader_without_the_right_ends_instead_of_waiting(guarded: Guard
 async def test_who_is_made_to_remove_what_nobody_can_read_may_do_that_and_say_nothing(tmp_path, launch: Launch) -> None:
     """`sluice doctor` names a command that no user of ours may carry out: its reader needs one who may."""
     text = (Path(__file__).parents[2] / "docs" / "evolution.md").read_text(encoding="utf-8")
-    (line,) = re.findall(
-        r"^\{ user: \"remover\", password: \"PASSWORD\", permissions: (\{.*\}) \}$", text, re.MULTILINE
-    )
+    user = r"^\{ user: \"remover\", password: \"PASSWORD\", permissions: (\{.*\}) \}$"
+    (line,) = re.findall(user, text, re.MULTILINE)
     allowed = json.loads(line)
     rights = Permissions("remover", tuple(allowed["publish"]["allow"]), tuple(allowed["subscribe"]["allow"]))
     administrator = User(permissions_of(Role.ADMINISTRATOR), secrets.token_hex(8))
@@ -142,9 +141,8 @@ async def test_who_is_made_to_remove_what_nobody_can_read_may_do_that_and_say_no
         await bus.ensure_streams()
         await bus.close()
         errors: asyncio.Queue[Exception] = asyncio.Queue()
-        client = await nats.connect(
-            broker.url, user="remover", password=remover.password, error_cb=errors.put, allow_reconnect=False
-        )
+        who = {"user": "remover", "password": remover.password}
+        client = await nats.connect(broker.url, **who, error_cb=errors.put, allow_reconnect=False)
         try:
             stream = client.jetstream()
             assert await stream.purge_stream(Stream.BOOK.value, subject="sluice.ledger.n.p")

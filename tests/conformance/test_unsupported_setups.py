@@ -132,10 +132,10 @@ async def test_a_durable_with_other_settings_is_not_used(nats: NatsRig) -> None:
     """One that filters another node would give an agent another's orders."""
     bus = await nats.bus("administrator")
     async with raw(nats.broker.url) as connection:
-        config = {"name": consumer_of(NODE), "durable_name": consumer_of(NODE), "ack_policy": "explicit"}
-        await connection.ask(
-            f"CONSUMER.CREATE.BOOK.{consumer_of(NODE)}", {"stream_name": "BOOK", "config": config, "action": "create"}
-        )
+        name = consumer_of(NODE)
+        config = {"name": name, "durable_name": name, "ack_policy": "explicit"}
+        made = {"stream_name": "BOOK", "config": config, "action": "create"}
+        await connection.ask(f"CONSUMER.CREATE.BOOK.{name}", made)
     with pytest.raises(BusError, match="filter_subject"):
         await bus.ensure_agent(NODE)
 

@@ -183,9 +183,8 @@ async def test_while_the_api_server_is_away_those_within_stay_and_others_wait(ri
     """No answer is no refusal."""
     async with rig.answering(), rig.connected(rig.credentials(AGENT, NODE)) as connection:
         await asyncio.to_thread(rig.kube.faults.away)
-        waiting = asyncio.create_task(
-            Connection.open(rig.broker.url, name="agent", credentials=rig.credentials(AGENT, OTHER_NODE))
-        )
+        other = rig.credentials(AGENT, OTHER_NODE)
+        waiting = asyncio.create_task(Connection.open(rig.broker.url, name="agent", credentials=other))
         done, _ = await asyncio.wait((waiting,), timeout=2.0)
         assert not done
         await works(connection)

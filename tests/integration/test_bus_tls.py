@@ -276,17 +276,15 @@ async def test_files_that_turn_bad_cut_nobody_off(broker: TlsBroker) -> None:
 async def test_a_new_password_is_used_when_the_broker_asks_for_it(tmp_path: Path) -> None:
     """It is changed at the broker and in the file; the service is not restarted."""
     file = tmp_path / "password"
-    administrator = permissions_of(Role.ADMINISTRATOR)
+    rights = permissions_of(Role.ADMINISTRATOR)
     port = free_ports(1)[0]
-    settings = CommonSettings(
-        nats_url=f"nats://127.0.0.1:{port}", nats_user=administrator.user, nats_password_file=file
-    )
+    settings = CommonSettings(nats_url=f"nats://127.0.0.1:{port}", nats_user=rights.user, nats_password_file=file)
     connection = None
     try:
         for password in ("first-password", "second-password"):
-            probe = Credentials(administrator.user, password)
+            probe = Credentials(rights.user, password)
             file.write_text(password)
-            async with Broker(tmp_path / "nats", port=port, users=(User(administrator, password),), probe=probe):
+            async with Broker(tmp_path / "nats", port=port, users=(User(rights, password),), probe=probe):
                 connection = connection or await opened(settings)
                 await connection.up_within(10)
                 assert connection.up

@@ -84,9 +84,8 @@ async def test_an_installation_is_looked_through_and_its_trust_is_tried(tmp_path
             await process.stop()
         bundle = base64.b64encode(FOREIGN.encode()).decode()
         patch = [{"op": "replace", "path": f"/webhooks/{n}/clientConfig/caBundle", "value": bundle} for n in range(5)]
-        await desk.kubectl(
-            "patch", "mutatingwebhookconfiguration", "sluice", "--type=json", "--patch", json.dumps(patch)
-        )
+        hooks = "mutatingwebhookconfiguration/sluice"
+        await desk.kubectl("patch", hooks, "--type=json", "--patch", json.dumps(patch))
         _, document = await desk.doctor()
         ((level, what),) = said(document, "admission")
         assert level == "problem"

@@ -64,9 +64,9 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer):
             return node_pb2.NodeSnapshot(**about, unchanged=True)
         return self.answer
 
-    def serve(self):
+    def serve(self, **where):
         """A server with this agent, as a context manager that gives its address."""
-        return transport.serve(lambda server: agent_pb2_grpc.add_AgentServiceServicer_to_server(self, server))
+        return transport.serve(lambda server: agent_pb2_grpc.add_AgentServiceServicer_to_server(self, server), **where)
 
 
 class Site:
@@ -246,10 +246,7 @@ async def test_a_node_that_dies_becomes_stale_and_comes_back():
         await stack.aclose()
         stale = await place.until_said(snapshot().node, lambda said: said.stale)
         assert stale.stale_message.startswith(f"no usable answer for 1 s: {endpoint}: UNAVAILABLE")
-        again = transport.serve(
-            lambda server: agent_pb2_grpc.add_AgentServiceServicer_to_server(agent, server), address=endpoint
-        )
-        async with again:
+        async with agent.serve(address=endpoint):
             await place.until_said(snapshot().node, lambda said: not said.stale)
 
 

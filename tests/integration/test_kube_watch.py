@@ -83,9 +83,8 @@ class Scene:
                         await self.give(asked.owner)
                     case msg.RequestWithdrawn(closing=False):
                         uid = event.entry.subject.rpartition(".")[2]
-                        await self.say(
-                            subjects.binding(RequestId(uid)), msg.Released(request=RequestId(uid), cause="gone")
-                        )
+                        request = RequestId(uid)
+                        await self.say(subjects.binding(request), msg.Released(request=request, cause="gone"))
 
     async def give(self, uid: str, number: int = 1) -> None:
         """The `number`-th strings for a pod."""
@@ -223,9 +222,7 @@ async def test_a_restored_backup_of_the_api_server_is_caught_up_with(scene: Scen
     scene.kube.faults.restore(backup)
     assert "train" not in scene.running(), "the backup is of before it was bound"
     await scene.until(lambda: "train" in scene.running(), "it is bound again")
-    await scene.until(
-        lambda: isinstance(scene.word(later), msg.RequestWithdrawn), "what is not there any more is withdrawn"
-    )
+    await scene.until(lambda: isinstance(scene.word(later), msg.RequestWithdrawn), "what is gone is withdrawn")
     await scene.reconnect()
     await scene.create("new")
     await scene.until(lambda: "new" in scene.running(), "life goes on")

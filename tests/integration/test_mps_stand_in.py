@@ -168,9 +168,7 @@ def test_one_user_is_served_at_a_time(bench: Bench) -> None:
     waiting = f"NEW CLIENT {second.pid} from user 2000: Server is not ready, push client to pending list"
     wait_until(lambda: waiting in (bench.log / "control.log").read_text(), "the second waits")
     late = bench.client("--uid", "1000")
-    wait_until(
-        lambda: f"NEW CLIENT {late.pid}" in (bench.log / "control.log").read_text(), "so does a late one of the first"
-    )
+    wait_until(lambda: f"NEW CLIENT {late.pid}" in (bench.log / "control.log").read_text(), "so does a late one")
     assert first.allocate(10) == {"held_mib": 10}
     first.end()
     assert second.hear()["server"] != served["server"]

@@ -64,10 +64,8 @@ def test_the_kernel_keeps_other_users_out_of_a_home(place: Place) -> None:
         command = ["test", "-S", str(pipe / "control")]
         reaches[uid] = subprocess.run(command, user=uid, group=uid, extra_groups=[], check=False).returncode
     assert reaches == {TENANT: 0, STRANGER: 1}
-    command = ["touch", str(pipe / "x")]
-    written = subprocess.run(
-        command, user=TENANT, group=TENANT, extra_groups=[], stderr=subprocess.DEVNULL, check=False
-    )
+    touch = ["touch", str(pipe / "x")]
+    written = subprocess.run(touch, user=TENANT, group=TENANT, extra_groups=[], stderr=subprocess.DEVNULL, check=False)
     assert written.returncode != 0, "a tenant who may write here could replace the daemon's socket"
 
 

@@ -117,10 +117,8 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 
 async def told(service: str, *words: str, environment: dict[str, str], until: tuple[str, ...] = ()) -> str:
     """All output of a process at its end, or crashed (SIGABRT, fault handler) once it printed one of `until`."""
-    command, both = (sys.executable, "-m", service, *words), asyncio.subprocess.STDOUT
-    process = await asyncio.create_subprocess_exec(
-        *command, env=environment, stdout=asyncio.subprocess.PIPE, stderr=both
-    )
+    command, pipes = (sys.executable, "-m", service, *words), asyncio.subprocess
+    process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=pipes.PIPE, stderr=pipes.STDOUT)
     text = ""
     try:
         async with asyncio.timeout(WAIT_S):

@@ -68,9 +68,7 @@ async def test_a_deleted_node_gives_up_what_it_held_and_takes_it_back_when_it_re
         assert (again.allocation, again.ticket) == (kept.allocation, kept.ticket)
         server.fake.nodes.add(GONE, cpu="64", memory="512Gi")
         system.agent_of(GONE).start()
-        await scene.until(
-            lambda: scene.live.fleet_state.at("ledger", NodeOpened, GONE, "head"), "the node to be open again"
-        )
+        await scene.until(lambda: scene.live.fleet_state.at("ledger", NodeOpened, GONE, "head"), "the node to be open")
         assert scene.live.fleet_state.at("ledger", NodeOpened, GONE, "head").adopted == (lost.allocation,)
 
 

@@ -68,10 +68,9 @@ def test_every_command_does_what_it_says(page: str, tmp_path: Path) -> None:
                 each["webhooks"] = []  # no webhook runs
             if (each["kind"], each["metadata"]["name"]) == ("ConfigMap", "sluice-bus-authorities"):
                 each["data"] = {"ca.crt": "the authority"}  # as the callout fills it
-        meant = [
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in ("monitoring", "research")
-        ]
-        everything = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*installed, *meant]})
+        for name in ("monitoring", "research"):
+            installed.append({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        everything = json.dumps({"apiVersion": "v1", "kind": "List", "items": installed})
         run("kubectl create --validate=false --filename -", given=everything)
         for line in typed:
             run(line)

@@ -250,16 +250,14 @@ async def _impostors(rig: Rig, logged: Callable[[], str], serving: str) -> None:
 
             await until(told, sentence)
             lines = [json.loads(line) for line in logged().splitlines() if address in line]
-            assert [(line["level"], line["event"], line["node"], line["why"]) for line in lines] == [
-                ("warning", "an agent cannot be pulled", OTHER, why)
-            ]
+            found = [(line["level"], line["event"], line["node"], line["why"]) for line in lines]
+            assert found == [("warning", "an agent cannot be pulled", OTHER, why)]
     assert impostor.asked == 0
 
 
 async def _health_of(node: NodeName, rig: Rig, serving: str) -> str:
-    async with transport.channel(
-        serving, security=rig.security("operator"), server_name=dns_name(Caller.INVENTORY)
-    ) as channel:
+    whom = {"security": rig.security("operator"), "server_name": dns_name(Caller.INVENTORY)}
+    async with transport.channel(serving, **whom) as channel:
         try:
             await InventoryServiceStub(channel).GetNode(inventory_pb2.GetNodeRequest(node=node))
         except grpc.aio.AioRpcError as error:

@@ -271,9 +271,8 @@ def test_what_the_broker_is_told_by_hand_is_not_guessed(tmp_path: Path) -> None:
     root = tmp_path / "made"
     typed.init_command(root, host=("broker.example",), **SAID)
     (root / "broker" / "nats-server.conf").write_text("port: 4333\n")
-    with pytest.raises(
-        CredentialsError, match=r"nats-server\.conf does not say where .*--listen HOST:PORT --at FOLDER"
-    ):
+    why = r"nats-server\.conf does not say where .*--listen HOST:PORT --at FOLDER"
+    with pytest.raises(CredentialsError, match=why):
         typed.add_node_command(root, NODE)
     assert not (root / "nodes").exists()
     typed.add_node_command(root, NODE, **SAID)

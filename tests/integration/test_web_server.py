@@ -125,9 +125,8 @@ async def test_who_watches_gets_the_picture_and_then_only_what_changes():
             here.hear(node_values(1, 1, turn=1))
             while not any(key.startswith("gpu/gpu-1/") for key in (await one.until("change")).data["rows"]):
                 pass
-            assert one.rows == {key: json.loads(bytes(row)) for key, row in here.board.picture()[1]}, (
-                "and what it has then is the picture"
-            )
+            picture = {key: json.loads(bytes(row)) for key, row in here.board.picture()[1]}
+            assert one.rows == picture, "and what it has then is the picture"
 
 
 async def test_a_large_picture_comes_in_parts_that_make_one_whole(monkeypatch):
