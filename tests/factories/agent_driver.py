@@ -42,8 +42,8 @@ class AgentDriver:
         self._uuids = uuids
         self.data_dir = data_dir
         self.number = 0
-        self.process: asyncio.Task[None] | None = None
-        """Of the agents that run in this process."""
+        self.process: asyncio.Task[None] | asyncio.subprocess.Process | None = None
+        """The agent, or those that run in this process."""
 
     async def last(self, address):
         with contextlib.suppress(TimeoutError):
@@ -175,6 +175,39 @@ async def kill(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         process.send_signal(signal.SIGKILL)
         await process.wait()
+
+
+class AgentProcess(AgentDriver):
+    """An agent of one node as a process, which a test ends and starts again, and who stands in before it."""
+
+    def __init__(self, node: NodeName, folder: Path, broker, bus, uuids=None, **settings: object) -> None:
+        """`settings` are variables of each of its lives."""
+        super().__init__(bus, folder, uuids)
+        self.node, self.news = node, None
+        often = {"SLUICE_NODE_AGENT_TICK_S": 0.05, "SLUICE_NODE_AGENT_BACK_OFF_FIRST_S": 0.1}
+        self._settings = often | {"SLUICE_NATS_URL": broker.url} | settings
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        await self.kill()
+
+    async def start(self, **more: object) -> None:
+        """Begin another life, and open the node for it."""
+        self.process = await start_agent(self.data_dir, **(self._settings | more))
+        await self.open_again()
+
+    async def open_again(self) -> None:
+        """Open the node for the run that comes next."""
+        self.news = await self.open(self.node, known_run="" if self.news is None else self.news.agent_run)
+
+    async def kill(self) -> None:
+        if self.process is not None:
+            await kill(self.process)
+
+    async def snapshot(self) -> msg.NodeSnapshot:
+        return await pull(self.news.endpoint, self.node)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from factories.agent_driver import AgentDriver, kill, pull, short_folder, start_agent
+from factories.agent_driver import AgentProcess, short_folder
 from factories.broker.bus_rigs import broker_and_bus
 from factories.cluster.claim_kubelet import ClaimKubelet
 from factories.waiting import until
@@ -27,40 +27,33 @@ SLICE = (0, "3g.20gb", 4, 4)
 OLD = ("v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 
 
-class Scene:
+class Scene(AgentProcess):
     """A broker, an agent as a process, and a kubelet."""
 
     def __init__(self, folder, broker, bus, kubelet):
-        self.folder, self.broker, self.kubelet = folder, broker, kubelet
-        self.desk = AgentDriver(bus, folder)
-        self.cdi = folder / "cdi"
-        self.agent = None
-        self.news = None
+        settings = {
+            "SLUICE_NODE_AGENT_ROLE": "agent",
+            "SLUICE_NODE_AGENT_NODES": NODE,
+            "SLUICE_NODE_AGENT_FLEET_FILE": folder / "fleet.toml",
+            "SLUICE_NODE_AGENT_KUBELET_ROOT": kubelet.root,
+            "SLUICE_NODE_AGENT_PODS_DIR": folder / "pods",
+            "SLUICE_NODE_AGENT_CDI_DIR": folder / "cdi",
+            "SLUICE_NODE_AGENT_READ_DEVICES_S": 0.2,
+        }
+        super().__init__(NODE, folder, broker, bus, **settings)
+        self.kubelet, self.cdi = kubelet, folder / "cdi"
 
     async def start(self):
-        known = self.news.agent_run if self.news is not None else ""
-        self.agent = await start_agent(
-            self.folder,
-            SLUICE_NATS_URL=self.broker.url,
-            SLUICE_NODE_AGENT_ROLE="agent",
-            SLUICE_NODE_AGENT_NODES=NODE,
-            SLUICE_NODE_AGENT_FLEET_FILE=self.folder / "fleet.toml",
-            SLUICE_NODE_AGENT_KUBELET_ROOT=self.kubelet.root,
-            SLUICE_NODE_AGENT_PODS_DIR=self.folder / "pods",
-            SLUICE_NODE_AGENT_CDI_DIR=self.cdi,
-            SLUICE_NODE_AGENT_TICK_S="0.05",
-            SLUICE_NODE_AGENT_READ_DEVICES_S="0.2",
-        )
+        await super().start()
         try:
             await self.kubelet.register()
         except TimeoutError:
-            raise AssertionError(self.desk.said()) from None
-        self.news = await self.desk.open(NODE, known_run=known)
+            raise AssertionError(self.said()) from None
 
-    async def grant(self, *devices, share=None):
+    async def grant_claim(self, *devices, share=None):
         claim = ResourceClaimRef(uid=CLAIM, name="sluice-x", requests={"main": "main"})
         pod = {"owner": POD, "source": "cluster", "resource_claims": (claim,)}
-        return await self.desk.grant(NODE, "a1_R_1", *devices, share=share, **pod)
+        return await self.grant(NODE, "a1_R_1", *devices, share=share, **pod)
 
     def file(self):
         (path,) = self.cdi.glob("*.json")
@@ -77,19 +70,14 @@ async def scene(request, tmp_path):
         (folder / "fleet.toml").write_text(FLEET)
         (folder / "pods").mkdir()
         kubelet = ClaimKubelet(folder / "kubelet", *(OLD if getattr(request, "param", "v1") == "v1beta1" else ()))
-        async with broker_and_bus(tmp_path) as (broker, bus):
-            there = Scene(folder, broker, bus, kubelet)
-            try:
-                await there.start()
-                yield there
-            finally:
-                if there.agent is not None:
-                    await kill(there.agent)
+        async with broker_and_bus(tmp_path) as (broker, bus), Scene(folder, broker, bus, kubelet) as there:
+            await there.start()
+            yield there
 
 
 async def _snapshot(scene, *, hands_over):
     async def look():
-        snapshot = await pull(scene.news.endpoint, NODE)
+        snapshot = await scene.snapshot()
         return snapshot if snapshot.kubelet_hands_over is hands_over else None
 
     return await until(look)
@@ -104,14 +92,14 @@ async def test_a_claim_is_handed_over_and_taken_back(scene):
     assert list(info.supported_versions)[:2] == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
     assert info.endpoint == str(kubelet.root / "plugins" / DRIVER / "dra.sock")
     early = asyncio.create_task(kubelet.prepare(CLAIM))
-    booking = await scene.grant(SLICE)
+    booking = await scene.grant_claim(SLICE)
     answer = (await early)[CLAIM]
     name = device_names(booking.allocation, booking.resource_claims)[CLAIM, "main"]
     assert answer.error == ""
     (device,) = answer.devices
     assert (list(device.request_names), device.pool_name, device.device_name) == (["main"], NODE, name)
     assert list(device.cdi_device_ids) == [cdi_device(CLAIM, name)]
-    assert (await scene.desk.ready(NODE, "a1_R_1")).ticket == ""
+    assert (await scene.ready(NODE, "a1_R_1")).ticket == ""
     spec = scene.file()
     assert what_is_wrong(spec) == []
     (described,) = spec["devices"]
@@ -121,7 +109,7 @@ async def test_a_claim_is_handed_over_and_taken_back(scene):
     assert [path.startswith("/dev/nvidia-caps/nvidia-cap") for path in paths[1:]] == [True, True]
     assert {(node["major"], node["minor"]) for node in described["containerEdits"]["deviceNodes"]} == {(1, 3)}
     await _snapshot(scene, hands_over=True)
-    await kill(scene.agent)
+    await scene.kill()
     for path in scene.cdi.iterdir():
         path.unlink()
     await scene.start()
@@ -130,27 +118,27 @@ async def test_a_claim_is_handed_over_and_taken_back(scene):
     assert scene.file() == spec
     assert (await kubelet.unprepare(CLAIM))[CLAIM].error == ""
     assert list(scene.cdi.glob("*.json")) == []
-    await scene.desk.revoke(booking)
-    await scene.desk.gone(NODE, "a1_R_1")
-    assert scene.desk.instances(NODE) == []
+    await scene.revoke(booking)
+    await scene.gone(NODE, "a1_R_1")
+    assert scene.instances(NODE) == []
     assert (await kubelet.unprepare(CLAIM))[CLAIM].error == "", "a kubelet may repeat it"
 
 
 async def test_a_share_finds_its_daemon_by_its_file(scene):
     """MPS, without a volume."""
-    await scene.grant(SLICE, share=Share(mode="mps", uid=0, memory_mib=4096))
+    await scene.grant_claim(SLICE, share=Share(mode="mps", uid=0, memory_mib=4096))
     assert (await scene.kubelet.prepare(CLAIM))[CLAIM].error == ""
     (described,) = scene.file()["devices"]
     edits = described["containerEdits"]
     assert "CUDA_MPS_PIPE_DIRECTORY=/run/sluice/slice/pipe" in edits["env"]
     (mount,) = [each for each in edits["mounts"] if each["containerPath"] == "/run/sluice/slice"]
-    assert mount["hostPath"].startswith(str(scene.folder))
+    assert mount["hostPath"].startswith(str(scene.data_dir))
 
 
 @BOTH
 async def test_a_pods_status_shows_what_is_wrong_with_its_gpu(scene):
     """An Xid reaches the kubelet within seconds."""
-    await scene.grant((1, None, 0, 1))
+    await scene.grant_claim((1, None, 0, 1))
     assert (await scene.kubelet.prepare(CLAIM))[CLAIM].error == ""
     async with asyncio.timeout(20), scene.kubelet.health() as stream:
         seen = []
@@ -158,7 +146,7 @@ async def test_a_pods_status_shows_what_is_wrong_with_its_gpu(scene):
             (device,) = update.devices
             seen.append(device.health)
             if device.health == 1:
-                with scene.desk.hardware(NODE).changing() as hardware:
+                with scene.hardware(NODE).changing() as hardware:
                     hardware.faults.xid, hardware.faults.xid_gpu = 48, 1
             if device.health == 2:
                 assert "Xid 48" in device.message

@@ -5,7 +5,7 @@ import os
 import sys
 
 import pytest
-from factories.agent_driver import AgentDriver, kill, running, short_folder, start_agent
+from factories.agent_driver import AgentProcess, running, short_folder
 from factories.broker.bus_rigs import broker_and_bus
 from factories.processes import finished, own_environment
 from factories.system import fleet_text
@@ -130,19 +130,15 @@ async def test_a_check_beside_a_running_agent_disturbs_nothing(desk):
 
 async def test_a_killed_agents_node_is_shown_from_journal_and_devices(data, tmp_path):
     """When the agent does not come up, the journal is left; its stale socket misleads no command."""
-    async with broker_and_bus(tmp_path) as (broker, bus):
-        desk = AgentDriver(bus, data)
-        process = await start_agent(data, SLUICE_NATS_URL=broker.url, SLUICE_NODE_AGENT_FLEET_FILE=data / "fleet.toml")
-        try:
-            await desk.open(NODE)
-            await desk.grant(NODE, "a1", (1, "1g.5gb", 6, 1))
-            word = await desk.ready(NODE, "a1")
-            running_says = await shown(data)
-            await kill(process)
-            assert (data / "agents" / NODE / "control.sock").exists()
-            killed_says = await shown(data)
-        finally:
-            await kill(process)
+    fleet = {"SLUICE_NODE_AGENT_FLEET_FILE": data / "fleet.toml"}
+    async with broker_and_bus(tmp_path) as (broker, bus), AgentProcess(NODE, data, broker, bus, **fleet) as agent:
+        await agent.start()
+        await agent.grant(NODE, "a1", (1, "1g.5gb", 6, 1))
+        word = await agent.ready(NODE, "a1")
+        running_says = await shown(data)
+        await agent.kill()
+        assert (data / "agents" / NODE / "control.sock").exists()
+        killed_says = await shown(data)
     assert (running_says["source"], killed_says["source"]) == ("agent", "journal")
     (instance,) = killed_says["gpus"][1]["instances"]
     assert (instance["uuid"], instance["of"]) == (word.devices[0].uuid, "a1")
