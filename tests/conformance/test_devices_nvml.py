@@ -19,7 +19,6 @@ from sluice.contracts.gpu_reports import model_from_report
 from sluice.mig.catalog import mig_models
 from sluice_node_agent.device.nvml.backend import NvmlBackend
 from sluice_node_agent.device.port import (
-    BackendError,
     DeviceError,
     DifferentError,
     DriverMismatchError,
@@ -144,25 +143,6 @@ def test_two_processes_see_one_machine(machine):
         out, _ = child.communicate("", timeout=CHILD_S)
         assert (child.returncode, out) == (0, "")
     assert [line[3] for line in machine.show() if line[0] == "gi"] == ["1g.5gb"]
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "different versions"),
-        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "not loaded"),
-        (pynvml.NVML_ERROR_NO_PERMISSION, "permission"),
-    ],
-)
-def test_a_driver_that_cannot_be_used_at_all_is_said_in_one_sentence(machine, code, words):
-    """A person would get a number, or a traceback."""
-    machine.add_gpu("a100-40gb")
-    machine.fault("init_error", code)
-    with pytest.raises(BackendError, match=words), opened(machine):
-        pass
-    machine.fault("init_error", 0)
-    with opened(machine):
-        pass
 
 
 def test_a_driver_that_does_not_tell_names_has_the_same_profiles(tmp_path, nvml_library):

@@ -5,9 +5,9 @@ from factories.broker.bus_rigs import Clerk, LosingAnswers, MemoryRig, Rig, at_w
 from factories.waiting import until
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Stream, Ticked, Write
+from sluice.contracts.bus.events import Stream, Ticked
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.runtime.bus import Answer, Bus
+from sluice.runtime.bus import Bus
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session")]
 
@@ -49,8 +49,7 @@ async def test_many_grants_on_one_node_all_land_although_every_third_answer_is_l
     clerk = Clerk("one", LEDGER)
     for number in range(30):
         clerk.outbox.commit(place(f"a{number}"), word(place(f"a{number}"), str(number)))
-    losing = _EveryThird(bus)
-    async with at_work(clerk, losing, Stream.BOOK):
+    async with at_work(clerk, LosingAnswers(bus, every=3), Stream.BOOK):
         await until(lambda: len(clerk.settled) == 30)
     assert list(clerk.settled.values()) == [True] * 30
 
@@ -85,16 +84,3 @@ async def _says(bus: Bus, message: object) -> bool:
 
 async def _is_there(rig: Rig, subject: str) -> bool:
     return await (await rig.bus()).last(Stream.STATE, subject) is not None
-
-
-class _EveryThird(LosingAnswers):
-    """Loses the answer of every third write."""
-
-    def __init__(self, bus: Bus) -> None:
-        super().__init__(bus, 0)
-        self._writes = 0
-
-    async def write(self, write: Write, headers: dict[str, str]) -> Answer:
-        self._writes += 1
-        self.lose = 1 if self._writes % 3 == 0 else 0
-        return await super().write(write, headers)

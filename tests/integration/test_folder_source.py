@@ -64,21 +64,12 @@ class Site:
         hidden.replace(self.pods / f"{name}.yaml")
 
     def requests(self) -> dict[str, msg.AnyMessage]:
-        entries = self.broker.values.snapshot(Stream.STATE, (), self.broker.clock.monotonic())
-        found = {entry.subject: entry.message for entry in entries if entry.message is not None}
-        return {
-            subject.rpartition(".")[2]: message
-            for subject, message in found.items()
-            if subject.startswith("sluice.request.")
-        }
+        now = self.broker.clock.monotonic()
+        entries = self.broker.values.snapshot(Stream.STATE, ("sluice.request.>",), now)
+        return {entry.subject.rpartition(".")[2]: entry.message for entry in entries if entry.message is not None}
 
     def synced(self) -> msg.SourceSynced | None:
         return self.broker.last("sluice.source.folder")
-
-    def counted(self) -> int:
-        """How many pods the source counts; -1 before its first marker."""
-        synced = self.synced()
-        return synced.count if synced is not None else -1
 
 
 @pytest.fixture
@@ -121,7 +112,7 @@ async def test_a_pod_comes_changes_and_goes_as_its_file_does(site):
         assert (asked.origin, asked.owner, asked.claims[0].profile) == ("train.yaml", uid, "1g.5gb")
         site.write("train", profile="3g.20gb")
         await until(lambda: site.requests()[uid].revision == 2)
-        await until(lambda: site.counted() == 1)
+        await until(lambda: site.synced() is not None and site.synced().count == 1)
         (site.pods / "train.yaml").unlink()
         await until(lambda: isinstance(site.requests()[uid], msg.RequestWithdrawn))
         released = msg.Released(request=RequestId(uid), cause="pod gone")

@@ -126,15 +126,8 @@ async def seen(kube: FakeKube, cluster: Cluster, api: KubeApi) -> AsyncIterator[
 async def make(cluster: Cluster, *names: str) -> None:
     """Create pods; once more where the server has broken this connection too."""
     for name in names:
-        for attempt in range(20):
-            try:
-                made = await cluster.post(PATH, pod(name))
-            except (OSError, aiohttp.ClientError):
-                assert attempt < 19, "the API server does not come back"
-                await asyncio.sleep(0.05)
-                continue
-            assert made.code in {201, 409}, made
-            break
+        made = await until(lambda name=name: cluster.post(PATH, pod(name)), yet=(OSError, aiohttp.ClientError))
+        assert made.code in {201, 409}, made
 
 
 async def test_a_listing_whose_pages_expire_ends_all_the_same(seen: Watching, kube: FakeKube, monkeypatch) -> None:

@@ -113,12 +113,7 @@ class Scene:
         return [each.body["metadata"]["uid"] for each in made]
 
     async def reconnect(self) -> None:
-        for _ in range(20):
-            with contextlib.suppress(aiohttp.ClientError):
-                await self.cluster.get(self.path)
-                return
-            await asyncio.sleep(0.05)
-        raise AssertionError("the API server does not come back")
+        await until(lambda: self.cluster.get(self.path), "the API server is back", yet=(aiohttp.ClientError,))
 
     def word(self, uid: str) -> msg.AnyMessage | None:
         return self.words.get(f"sluice.request.{uid}")

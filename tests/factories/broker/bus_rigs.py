@@ -294,16 +294,17 @@ async def watching(batches: AsyncIterator[list[Reading]]) -> AsyncIterator[View]
 
 
 class LosingAnswers:
-    """A bus whose next `lose` writes land, or are refused, without an answer."""
+    """A bus whose next `lose` writes, and each `every`-th, land, or are refused, without an answer."""
 
-    def __init__(self, bus: Bus, lose: int) -> None:
-        self._bus = bus
+    def __init__(self, bus: Bus, lose: int = 0, *, every: int = 0) -> None:
+        self._bus, self._every, self._writes = bus, every, 0
         self.lose = lose
 
     async def write(self, write: Write, headers: dict[str, str]) -> Answer:
         """Write; perhaps without telling."""
         answer = await self._bus.write(write, headers)
-        if self.lose > 0:
+        self._writes += 1
+        if self.lose > 0 or (self._every and self._writes % self._every == 0):
             self.lose -= 1
             return WriteUnknown(write.operation)
         return answer
