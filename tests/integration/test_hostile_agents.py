@@ -136,7 +136,7 @@ async def test_a_long_name_or_refusal_is_told_in_some_hundred_characters(answer,
     assert len(await why_not_pulled(answer, refusal)) <= WORDS_MAX
 
 
-@pytest.mark.parametrize("end", ["", LONG], ids=["", "long"])
+@pytest.mark.parametrize("end", ["", LONG], ids=["short", "long"])
 @pytest.mark.parametrize(
     "begin",
     ["", "no such host.invalid:1", "127.0.0.1:0", "127.0.0.1:1/", "gpu-1.example:", "unix:/nowhere/at/all", "::::"],
