@@ -176,7 +176,7 @@ class Rotating:
         self._site, self._folder = site, folder
         self.port = free_ports(1)[0]
         self.url = f"tls://localhost:{self.port}"
-        (folder / "config").mkdir()
+        (folder / "config").mkdir(parents=True)
         (folder / "credentials").mkdir()
         (folder / "config" / "accounts.conf").write_bytes(ACCOUNTS.read_bytes())
         self.ca = folder / "ca.crt"
@@ -218,7 +218,7 @@ async def test_a_rotation_cuts_off_no_agent_and_no_callout(site: Site, tmp_path:
     """The certificate, its authority and the issuer change in order, and a restarted broker lets everybody in again."""
     keeper = site.keeper()
     await keeper.refresh()
-    broker = Rotating(site, tmp_path)
+    broker = Rotating(site, tmp_path / "broker")
     broker.show()
     await broker.server.start()
     callout = await Connection.open(broker.url, name="callout", credentials=keeper, within_s=20)
