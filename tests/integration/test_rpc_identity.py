@@ -95,15 +95,10 @@ class Rig:
         code, out, err = await finished(*command, environment=self.environment(certificates, **more))
         return code, " ".join(f"{out} {err}".split())  # a terminal's width breaks lines
 
-    async def inventory(self, wanted: Callable[[NodeInventory], bool]) -> NodeInventory:
-        """The published inventory of the node, once the condition holds; bounded."""
-
-        async def look() -> NodeInventory | None:
-            entry = await self.bus.last(Stream.STATE, subjects.inventory(NODE).subject)
-            message = entry.message if entry is not None else None
-            return message if isinstance(message, NodeInventory) and wanted(message) else None
-
-        return await until(look, "the inventory is published")
+    async def is_pulled(self) -> bool:
+        """Whether the inventory of the node is published, and fresh."""
+        entry = await self.bus.last(Stream.STATE, subjects.inventory(NODE).subject)
+        return entry is not None and isinstance(entry.message, NodeInventory) and not entry.message.stale
 
     async def ready(self, service: str) -> None:
         """Probe as a kubelet does, until it is ready; bounded."""
@@ -184,7 +179,7 @@ async def test_everybody_speaks_with_whom_he_should_and_with_nobody_else(rig: Ri
     }
     async with rig.runs("inventory", rig.files("inventory"), **inventory) as logged:
         async with rig.runs("allocator", rig.files("allocator"), **allocator), rig.runs("node_agent", None, **agent):
-            await rig.inventory(lambda found: not found.stale)
+            await until(rig.is_pulled, "the inventory is published")
             for service in ("allocator", "inventory", "node-agent"):
                 await rig.ready(service)
             # People: one with a right, one without, one without a certificate.
