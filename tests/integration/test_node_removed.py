@@ -24,10 +24,9 @@ EXIT_FAILED, EXIT_USAGE, EXIT_NOT_FOUND = 1, 2, 4
 
 
 @pytest.fixture
-def server(tmp_path) -> Iterator[Cluster]:
+def server(kube: FakeKube, tmp_path) -> Cluster:
     """Nodes are removed here: only ever those of a fake."""
-    with FakeKube() as fake:
-        yield Cluster(fake.kubeconfig(tmp_path / "config"), fake)
+    return Cluster(kube.kubeconfig(tmp_path / "config"), kube)
 
 
 @pytest.fixture
