@@ -57,7 +57,6 @@ class Load:
             self.count += 1
 
     async def more(self, writes: int) -> None:
-        """Wait until so many more writes are acknowledged."""
         wanted = self.count + writes
 
         await until(lambda: self.count >= wanted, "writes are acknowledged")

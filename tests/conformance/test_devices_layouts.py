@@ -28,7 +28,6 @@ class Oracle:
         self._there: set[str] = set()
 
     def put(self, profile: str, start: int, size: int) -> bool:
-        """Put an instance there, if it may be."""
         name = f"{profile}@{start}"
         if name in self._there:
             return False

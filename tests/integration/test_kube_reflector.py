@@ -104,7 +104,6 @@ class Watching:
         await self.until_known()
 
     async def until_watching(self) -> None:
-        """Wait until its watch is open."""
         await self.until(lambda: self.kube.front.watches == 1, "a watch")
 
 

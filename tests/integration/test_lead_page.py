@@ -36,7 +36,6 @@ class Lead:
         self.clicks = 0
 
     async def click(self, selector: str, **options: object) -> None:
-        """One click."""
         self.clicks += 1
         await self.tab.locator(selector, **options).first.click()  # type: ignore[arg-type]
 

@@ -55,7 +55,6 @@ class Rig:
     keys: dict[str, Path]
 
     def secrets(self) -> set[str]:
-        """Everything that must stay secret."""
         found = {PASSWORD, WRONG, IN_URL, TOKEN, HEADER}
         for path in self.keys.values():
             key = path.read_text().partition("PRIVATE KEY-----")[2]

@@ -23,12 +23,7 @@ gpus = [
 timing = { create_ms = 5, destroy_ms = 5 }
 """
 MIG_HOME = (0, "3g.20gb", 4, 4)
-UID = os.getuid()
-
-
-def _share(memory_mib=4096, sm_partition=0):
-    mode = "fractional" if sm_partition else "mps"
-    return Share(mode=mode, uid=UID, memory_mib=memory_mib, sm_partition=sm_partition)
+SHARE = Share(mode="mps", uid=os.getuid(), memory_mib=4096)
 
 
 class Machine(AgentProcess):
@@ -64,7 +59,7 @@ async def machine(tmp_path):
 async def test_a_simulated_reboot_ends_daemons_and_makes_shares_again(machine):
     """After a reboot of the node its tenants get a new device and a new daemon, and no old daemon is left."""
     await machine.start()
-    booking = await machine.grant(NODE, "a1", MIG_HOME, share=_share())
+    booking = await machine.grant(NODE, "a1", MIG_HOME, share=SHARE)
     before = await machine.ready(NODE, "a1")
     ((old, _),) = await machine.control_daemons()
     machine.hardware(NODE).reboot()
@@ -84,7 +79,7 @@ async def test_a_node_whose_mps_is_off_says_so_and_hands_out_no_share(machine):
     """The allocator learns that a node takes no shares; one ordered all the same fails with a reason."""
     await machine.start(SLUICE_NODE_AGENT_MPS_CONTROL="off")
     assert (await machine.snapshot()).modes == ("exclusive",)
-    await machine.grant(NODE, "a1", MIG_HOME, share=_share())
+    await machine.grant(NODE, "a1", MIG_HOME, share=SHARE)
     address = subjects.slice_(NODE, AllocationId("a1"))
     word = await machine.until(address, lambda word: type(word).__name__ == "SliceFailed")
     assert "mps_control is off" in word.message
@@ -95,7 +90,7 @@ async def test_a_node_whose_mps_is_off_says_so_and_hands_out_no_share(machine):
 async def test_mps_that_was_switched_off_still_ends_the_daemons_that_run(machine):
     """An operator who disables MPS does not disturb current tenants, and no daemon stays."""
     await machine.start()
-    booking = await machine.grant(NODE, "a1", MIG_HOME, share=_share())
+    booking = await machine.grant(NODE, "a1", MIG_HOME, share=SHARE)
     word = await machine.ready(NODE, "a1")
     daemons = await machine.control_daemons()
     await machine.kill()

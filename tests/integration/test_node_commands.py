@@ -48,7 +48,6 @@ async def command(data, *words: str) -> tuple[int, str, str]:
 
 
 async def shown(data) -> dict:
-    """What `show` says."""
     code, out, err = await command(data, "show", "--json")
     assert code == 0, err
     return json.loads(out)

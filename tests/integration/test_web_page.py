@@ -64,7 +64,6 @@ async def picture(tab: Tab, name: str) -> None:
 
 
 async def until(tab: Tab, condition: str) -> None:
-    """Wait until a condition in the page holds."""
     await tab.wait_for_function(condition, timeout=WITHIN_MS)
 
 

@@ -61,7 +61,6 @@ class Cluster:
         self.fails = False
 
     async def publish(self, bundle_pem):
-        """Accept it, or fail."""
         if self.fails:
             raise NotPublishedError("the API server does not answer")
         self.told += 1
@@ -74,7 +73,6 @@ class Failing(MemoryStore):
     fails = False
 
     async def load(self):
-        """The stored state, or a failure."""
         if self.fails:
             raise StoreUnavailableError("the Secret cannot be read")
         return await super().load()
