@@ -4,6 +4,7 @@ import grpc
 import msgspec
 import pytest
 from factories.agent_driver import pull, running
+from factories.system import fleet_text
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName
@@ -16,16 +17,7 @@ from sluice_node_agent.shell.journal.journal import JournalError
 from sluice_node_agent.shell.nodes.node_backend import NodeBackendError
 
 N1, N2 = NodeName("n1.example"), NodeName("n2")
-FLEET = """
-[[node]]
-name = "n1.example"
-gpus = [{ model = "a100-40gb", count = 2 }]
-timing = { create_ms = 40, destroy_ms = 20 }
-[[node]]
-name = "n2"
-gpus = [{ model = "a100-40gb", count = 1 }]
-timing = { create_ms = 40, destroy_ms = 20 }
-"""
+FLEET = fleet_text(1, 2, prefix=N1, create_ms=40) + fleet_text(1, 1, prefix=N2, create_ms=40)
 
 
 @pytest.fixture
