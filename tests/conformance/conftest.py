@@ -7,8 +7,8 @@ of our own.
 """
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -23,24 +23,18 @@ from sluice.runtime.bus import Bus
 from sluice.runtime.nats_server.process import Broker, Launch, launch_process
 
 
-class Cluster:
-    """Three servers, started when the first test wants them."""
-
-    def __init__(self, directory: Path, stack: AsyncExitStack) -> None:
-        self._directory = directory
-        self._stack = stack
-        self._broker: Broker | None = None
-
-    async def started(self) -> Broker:
-        if self._broker is None:
-            self._broker = await self._stack.enter_async_context(Broker(self._directory, size=3))
-        return self._broker
-
-
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Callable[[], Awaitable[Broker]]]:
+    """Three servers, started when the first test wants them."""
     async with AsyncExitStack() as stack:
-        yield Cluster(tmp_path_factory.mktemp("cluster"), stack)
+        running: list[Broker] = []
+
+        async def started() -> Broker:
+            if not running:
+                running.append(await stack.enter_async_context(Broker(tmp_path_factory.mktemp("cluster"), size=3)))
+            return running[0]
+
+        yield started
 
 
 @pytest.fixture(scope="session")
@@ -78,13 +72,15 @@ async def one_server(directory: Path, launch: Launch) -> AsyncIterator[NatsRig]:
 
 
 @pytest_asyncio.fixture(loop_scope="session", params=["memory", "nats", "cluster", "container"])
-async def rig(request: pytest.FixtureRequest, tmp_path: Path, cluster: Cluster) -> AsyncIterator[Rig]:
+async def rig(
+    request: pytest.FixtureRequest, tmp_path: Path, cluster: Callable[[], Awaitable[Broker]]
+) -> AsyncIterator[Rig]:
     """Each kind of broker in turn, with empty streams."""
     if request.param == "memory":
         yield MemoryRig()
     elif request.param == "cluster":
         async with AsyncExitStack() as stack:
-            three = SharedClusterRig(await cluster.started(), stack)
+            three = SharedClusterRig(await cluster(), stack)
             await ensured(await three.bus("administrator"))
             yield three
             await three.wipe()
@@ -121,12 +117,5 @@ def make_devices(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cal
     if request.param == "nvml":
         yield request.getfixturevalue("make_nvml")
         return
-    made: list[SimulatedRig] = []
-
-    def make(gpus: str) -> SimulatedRig:
-        made.append(SimulatedRig(fleet(gpus), tmp_path))
-        return made[-1]
-
-    yield make
-    for rig in made:
-        rig.close()
+    with ExitStack() as stack:
+        yield lambda gpus: stack.enter_context(closing(SimulatedRig(fleet(gpus), tmp_path)))

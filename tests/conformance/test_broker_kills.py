@@ -10,19 +10,7 @@ from typing import Self
 
 import psutil
 import pytest
-from factories.broker.bus_rigs import (
-    NODE,
-    NatsRig,
-    View,
-    ensured,
-    order,
-    place,
-    raw,
-    say,
-    settled,
-    watching,
-    word,
-)
+from factories.broker.bus_rigs import NODE, NatsRig, View, ensured, order, place, raw, say, settled, watching, word
 from factories.waiting import until
 
 from sluice.contracts.bus.events import Stream, WriteAccepted, WriteRefused, WriteUnknown
@@ -69,27 +57,18 @@ class Load:
             self.count += 1
 
     async def more(self, writes: int) -> None:
-        """Wait until so many more writes are acknowledged."""
         wanted = self.count + writes
 
         await until(lambda: self.count >= wanted, "writes are acknowledged")
 
 
 async def _last(bus: Bus, subject: str) -> tuple[int, str]:
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                found = await bus.last(Stream.BOOK, subject)
-            except TimeoutError:
-                await asyncio.sleep(0.05)
-            else:
-                return found.sequence, getattr(found.message, "cause", "")
+    found = await until(lambda: bus.last(Stream.BOOK, subject), yet=(TimeoutError,))
+    return found.sequence, getattr(found.message, "cause", "")
 
 
 def _agrees(load: Load, view: View) -> bool:
-    return {s: entry.sequence for s, entry in view.known.items()} == {
-        s: said[0] for s, said in load.acknowledged.items()
-    }
+    return {s: e.sequence for s, e in view.known.items()} == {s: said[0] for s, said in load.acknowledged.items()}
 
 
 async def test_no_acknowledged_grant_is_lost_when_the_broker_is_killed(nats: NatsRig) -> None:

@@ -64,26 +64,6 @@ def test_instances_go_inside_out_and_only_when_they_are_the_ones_that_are_meant(
             gone()
 
 
-def test_a_gpu_instance_without_compute_instance_is_seen_and_holds_its_slices(rig):
-    """Slices of an agent that died half-way would be lost without a trace."""
-    gi_id, uuid = rig.make("3g.20gb", 4, compute=False)
-    assert uuid == ""
-    (found,) = rig.backend.read()[0].instances
-    assert (found.gi_id, found.profile, found.start, found.size, found.uuid) == (gi_id, "3g.20gb", 4, 4, "")
-    with pytest.raises(InsufficientResourcesError):
-        rig.make("1g.5gb", 6)
-
-
-def test_the_id_of_the_whole_gpu_is_zero_or_any_other_and_works_all_the_same(rig):
-    """The largest slice (which drivers give the id 0) would be taken for none."""
-    a100 = rig.uuids()[0]
-    gi_id, uuid = rig.make("7g.40gb", 0)
-    assert instance_of(rig.backend, a100, gi_id).uuid == uuid
-    rig.backend.destroy_compute_instance(a100, gi_id, uuid)
-    rig.backend.destroy_gpu_instance(a100, gi_id, 0, 8)
-    assert rig.spans() == []
-
-
 def test_ids_do_not_follow_placements(make_devices):
     """An agent that guesses ids would destroy the neighbour."""
     rig = make_devices('{model="a100-40gb", count=8}')

@@ -1,6 +1,8 @@
 """What fits beside what on every model, by both backends; the oracle `judges.layouts` shares no rule with them."""
 
 import random
+from operator import attrgetter
+from typing import Any
 
 import pytest
 from factories.gpus.instances import instance_of
@@ -13,6 +15,8 @@ from sluice_node_agent.device.port import InsufficientResourcesError, InvalidArg
 
 MODELS = [model.key for model in mig_models()]
 STEPS = 1_000
+FACTS = attrgetter("profile_id", "compute_slices", "memory_mib", "multiprocessors", "max_instances")
+ENGINES = attrgetter("copy_engines", "decoders", "encoders", "jpegs", "ofas")
 
 
 class Oracle:
@@ -24,7 +28,6 @@ class Oracle:
         self._there: set[str] = set()
 
     def put(self, profile: str, start: int, size: int) -> bool:
-        """Put an instance there, if it may be."""
         name = f"{profile}@{start}"
         if name in self._there:
             return False
@@ -40,11 +43,13 @@ class Oracle:
         self._layouts.release(name)
 
 
+def _spans(profile: Any) -> list[tuple[int, int]]:
+    return sorted((span.start, span.size) for span in profile.placements)
+
+
 def _places(rig: DeviceRig, gpu: int = 0) -> list[tuple[str, int, int, int]]:
     profiles = rig.backend.read()[gpu].profiles
-    return [
-        (profile.name, profile.profile_id, span.start, span.size) for profile in profiles for span in profile.placements
-    ]
+    return [(each.name, each.profile_id, span.start, span.size) for each in profiles for span in each.placements]
 
 
 @pytest.mark.parametrize("key", MODELS)
@@ -53,30 +58,8 @@ def test_every_profile_is_reported_and_can_be_made_at_each_of_its_placements(mak
     rig = make_devices(f'{{model="{key}"}}')
     (report,) = rig.backend.read()
     model = next(model for model in mig_models() if model.key == key)
-    expected = {
-        profile.name: (
-            profile.profile_id,
-            profile.compute_slices,
-            profile.memory_mib,
-            profile.multiprocessors,
-            tuple(profile.engines),
-            profile.max_instances,
-            sorted((span.start, span.size) for span in profile.placements),
-        )
-        for profile in model.profiles
-    }
-    assert {
-        p.name: (
-            p.profile_id,
-            p.compute_slices,
-            p.memory_mib,
-            p.multiprocessors,
-            (p.copy_engines, p.decoders, p.encoders, p.jpegs, p.ofas),
-            p.max_instances,
-            sorted((span.start, span.size) for span in p.placements),
-        )
-        for p in report.profiles
-    } == expected
+    promised = {each.name: (*FACTS(each), *each.engines, *_spans(each)) for each in model.profiles}
+    assert {each.name: (*FACTS(each), *ENGINES(each), *_spans(each)) for each in report.profiles} == promised
     assert (report.memory_mib, report.multiprocessors) == (model.memory_mib, model.multiprocessors)
     assert (report.memory_slices, report.compute_slices) == (model.memory_slices, model.compute_slices)
     uuids = set()
@@ -202,7 +185,5 @@ def test_a_thousand_random_steps_leave_what_the_hardware_would_hold(make_devices
                 mig = backend.create_compute_instance(uuid, gi_id) if chance.random() < 0.7 else ""
                 here[gi_id] = (name, start, size, mig)
         if step % 50 == 0:
-            found = {
-                each.gi_id: (each.profile, each.start, each.size, each.uuid) for each in backend.read()[gpu].instances
-            }
+            found = {i.gi_id: (i.profile, i.start, i.size, i.uuid) for i in backend.read()[gpu].instances}
             assert found == here

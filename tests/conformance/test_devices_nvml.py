@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pynvml
@@ -19,7 +19,6 @@ from sluice.contracts.gpu_reports import model_from_report
 from sluice.mig.catalog import mig_models
 from sluice_node_agent.device.nvml.backend import NvmlBackend
 from sluice_node_agent.device.port import (
-    BackendError,
     DeviceError,
     DifferentError,
     DriverMismatchError,
@@ -57,18 +56,26 @@ def rig(make_nvml):
     return make_nvml(A100)
 
 
+@pytest.fixture
+def machine(nvml_library, tmp_path):
+    """A machine without GPUs yet, which other processes find by its file."""
+    return NvmlMachine(nvml_library, tmp_path, state=tmp_path / "gpus")
+
+
+@contextmanager
+def opened(machine, **which):
+    """A backend on a machine."""
+    with machine.loaded(), closing(NvmlBackend(machine.processes, **which)) as backend:
+        yield backend
+
+
 # -- the agent's process and the driver -----------------------------------------------------------------------------
 
 
 @contextmanager
 def _child(machine):
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD],
-        env=child_environment(machine),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    child = subprocess.Popen([sys.executable, "-c", CHILD], env=child_environment(machine), **pipes)
     try:
         line = child.stdout.readline()
         assert line, "the child said nothing"
@@ -78,22 +85,17 @@ def _child(machine):
         child.communicate(timeout=CHILD_S)
 
 
-def test_what_a_killed_agent_made_is_found_by_the_next(nvml_library, tmp_path):
+def test_what_a_killed_agent_made_is_found_by_the_next(machine):
     """Instances of a killed agent would be on the GPU and in no journal."""
-    machine = NvmlMachine(nvml_library, tmp_path, state=tmp_path / "gpus")
     machine.add_gpu("a100-40gb")
     with _child(machine) as (child, (gpu, gi_id, uuid)):
         child.send_signal(signal.SIGKILL)
         child.wait(CHILD_S)
-    with machine.loaded():
-        backend = NvmlBackend(machine.processes)
-        try:
-            (found,) = backend.read_gpu(gpu).instances
-            assert (found.gi_id, found.profile, found.start, found.uuid) == (gi_id, "3g.20gb", 4, uuid)
-            backend.destroy_compute_instance(gpu, gi_id, uuid)
-            backend.destroy_gpu_instance(gpu, gi_id, 4, 4)
-        finally:
-            backend.close()
+    with opened(machine) as backend:
+        (found,) = backend.read_gpu(gpu).instances
+        assert (found.gi_id, found.profile, found.start, found.uuid) == (gi_id, "3g.20gb", 4, uuid)
+        backend.destroy_compute_instance(gpu, gi_id, uuid)
+        backend.destroy_gpu_instance(gpu, gi_id, 4, 4)
     assert [line for line in machine.show() if line[0] in {"gi", "ci"}] == []
 
 
@@ -113,11 +115,10 @@ for number in range(1 << 30):
 """
 
 
-def test_a_process_that_is_killed_in_a_call_leaves_a_machine_that_works(nvml_library, tmp_path):
+def test_a_process_that_is_killed_in_a_call_leaves_a_machine_that_works(machine):
     """A soak that kills agents at any step would hang, or judge by a state that no driver can be in."""
-    machine = NvmlMachine(nvml_library, tmp_path, state=tmp_path / "gpus")
     machine.add_gpu("a100-40gb")
-    library = str(nvml_library.for_children)
+    library = str(machine.built.for_children)
     dying = [sys.executable, "-I", "-S", "-c", f"import ctypes; ctypes.CDLL({library!r}).sluice_nvml_die()"]
     died = subprocess.run(dying, env=child_environment(machine), timeout=CHILD_S, check=False)
     assert died.returncode == -signal.SIGKILL
@@ -132,9 +133,8 @@ def test_a_process_that_is_killed_in_a_call_leaves_a_machine_that_works(nvml_lib
         machine.reset(0)
 
 
-def test_two_processes_see_one_machine(nvml_library, tmp_path):
+def test_two_processes_see_one_machine(machine):
     """A foreign hand on the same GPU would not be noticed."""
-    machine = NvmlMachine(nvml_library, tmp_path, state=tmp_path / "gpus")
     machine.add_gpu("a100-40gb")
     with _child(machine) as (child, (_, gi_id, uuid)):
         assert ("gi", "0", str(gi_id), "3g.20gb", "4", "4") in machine.show()
@@ -145,26 +145,6 @@ def test_two_processes_see_one_machine(nvml_library, tmp_path):
     assert [line[3] for line in machine.show() if line[0] == "gi"] == ["1g.5gb"]
 
 
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "different versions"),
-        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "not loaded"),
-        (pynvml.NVML_ERROR_NO_PERMISSION, "permission"),
-    ],
-)
-def test_a_driver_that_cannot_be_used_at_all_is_said_in_one_sentence(nvml_library, tmp_path, code, words):
-    """A person would get a number, or a traceback."""
-    machine = NvmlMachine(nvml_library, tmp_path)
-    machine.add_gpu("a100-40gb")
-    machine.fault("init_error", code)
-    with machine.loaded():
-        with pytest.raises(BackendError, match=words):
-            NvmlBackend(machine.processes)
-        machine.fault("init_error", 0)
-        NvmlBackend(machine.processes).close()
-
-
 def test_a_driver_that_does_not_tell_names_has_the_same_profiles(tmp_path, nvml_library):
     """Slices would have other names after an upgrade of the driver."""
     seen = []
@@ -172,15 +152,11 @@ def test_a_driver_that_does_not_tell_names_has_the_same_profiles(tmp_path, nvml_
         built = build(tmp_path / "old", old=True) if old else nvml_library
         machine = NvmlMachine(built, tmp_path)
         machine.add_gpu("a100-40gb")
-        with machine.loaded():
-            backend = NvmlBackend(machine.processes)
-            try:
-                (report,) = backend.read()
-                gi_id = backend.create_gpu_instance(report.uuid, 9, 4, 4)
-                backend.create_compute_instance(report.uuid, gi_id)
-                seen.append((report.profiles, instance_of(backend, report.uuid, gi_id).profile))
-            finally:
-                backend.close()
+        with opened(machine) as backend:
+            (report,) = backend.read()
+            gi_id = backend.create_gpu_instance(report.uuid, 9, 4, 4)
+            backend.create_compute_instance(report.uuid, gi_id)
+            seen.append((report.profiles, instance_of(backend, report.uuid, gi_id).profile))
     assert seen[0] == seen[1]
 
 
@@ -328,26 +304,15 @@ def test_what_the_driver_asks_for_is_believed_until_it_is_done(rig):
 
 
 @pytest.fixture
-def gb10(nvml_library, tmp_path):
+def gb10(machine):
     """A machine with one GPU that has no memory of its own to tell of, nor a NUMA node or links."""
-    machine = NvmlMachine(nvml_library, tmp_path)
     machine.add_plain_gpu("NVIDIA GB10", memory_mib=0, multiprocessors=48)
-    with machine.loaded():
-        yield machine
-
-
-@contextmanager
-def _opened(machine):
-    backend = NvmlBackend(machine.processes)
-    try:
-        yield backend
-    finally:
-        backend.close()
+    return machine
 
 
 def test_a_gpu_that_does_not_tell_its_memory_is_not_lost(gb10):
     """Nothing would ever be granted on a GB10, and its owner be sent to look for a broken card."""
-    with _opened(gb10) as backend:
+    with opened(gb10) as backend:
         (report,) = backend.read()
         assert (report.model, report.lost, report.healthy) == ("NVIDIA GB10", False, True)
         assert (report.memory_mib, report.multiprocessors, report.numa_node) == (0, 48, None)
@@ -378,7 +343,7 @@ def test_a_gpu_that_does_not_tell_its_memory_is_not_lost(gb10):
 def test_a_fact_that_this_gpu_does_not_tell_is_no_lost_gpu(gb10, symbol):
     """Each generation of GPUs leaves out some: an agent that needs them all serves none of it."""
     gb10.fail(symbol, pynvml.NVML_ERROR_NOT_SUPPORTED, ALWAYS)
-    with _opened(gb10) as backend:
+    with opened(gb10) as backend:
         (report,) = backend.read()
         assert (report.lost, report.healthy) == (False, True)
         assert backend.processes(report.uuid, report.uuid) == ()
@@ -394,63 +359,43 @@ def test_memory_that_cannot_be_read_for_a_moment_is_no_unknown_memory(rig):
     assert rig.backend.read() == before
 
 
-def test_a_gpu_that_tells_no_errors_is_served_all_the_same(nvml_library, tmp_path):
+def test_a_gpu_that_tells_no_errors_is_served_all_the_same(machine):
     """A node with one old GPU would have no agent."""
-    machine = NvmlMachine(nvml_library, tmp_path)
     uuids = [machine.add_gpu("a100-40gb"), machine.add_plain_gpu("Tesla T4", memory_mib=15_360, multiprocessors=40)]
     machine.set_events(0, supported=False)
-    with machine.loaded():
-        backend = NvmlBackend(machine.processes)
-        try:
-            assert backend.troubled(0.01) == ()
-            machine.xid(1, 79)
-            assert backend.troubled(5) == (uuids[1],)
-            plain = backend.read()[1]
-            assert (plain.mig_enabled, plain.profiles, plain.multiprocessors) == (False, (), 40)
-            assert (plain.memory_mib, plain.memory_slices, plain.compute_slices) == (15_360, 1, 1)
-        finally:
-            backend.close()
+    with opened(machine) as backend:
+        assert backend.troubled(0.01) == ()
+        machine.xid(1, 79)
+        assert backend.troubled(5) == (uuids[1],)
+        plain = backend.read()[1]
+        assert (plain.mig_enabled, plain.profiles, plain.multiprocessors) == (False, (), 40)
+        assert (plain.memory_mib, plain.memory_slices, plain.compute_slices) == (15_360, 1, 1)
 
 
-def test_gpus_that_are_none_of_its_own_do_not_count(nvml_library, tmp_path):
+def test_gpus_that_are_none_of_its_own_do_not_count(machine):
     """An agent that was given two GPUs of eight would cut up the others."""
-    machine = NvmlMachine(nvml_library, tmp_path)
     uuids = [machine.add_gpu("a100-40gb") for _ in range(4)]
-    with machine.loaded():
-        backend = NvmlBackend(machine.processes, uuids=uuids[1:3])
-        try:
-            assert [report.uuid for report in backend.read()] == uuids[1:3]
-        finally:
-            backend.close()
+    with opened(machine, uuids=uuids[1:3]) as backend:
+        assert [report.uuid for report in backend.read()] == uuids[1:3]
 
 
-def test_gpus_behind_a_switch_are_all_close(nvml_library, tmp_path):
+def test_gpus_behind_a_switch_are_all_close(machine):
     """Jobs on several GPUs of a DGX would be placed as if its GPUs were not linked at all."""
-    machine = NvmlMachine(nvml_library, tmp_path)
     uuids = [machine.add_gpu("h100-sxm-80gb", mig=False) for _ in range(3)]
     for gpu in range(3):
         machine.link_to_switch(gpu, 18)
-    with machine.loaded():
-        backend = NvmlBackend(machine.processes)
-        try:
-            assert backend.read()[0].links == {uuids[1]: 1800, uuids[2]: 1800}
-        finally:
-            backend.close()
+    with opened(machine) as backend:
+        assert backend.read()[0].links == {uuids[1]: 1800, uuids[2]: 1800}
 
 
-def test_an_mps_server_serves_as_many_as_the_driver_says(nvml_library, tmp_path):
+@pytest.mark.parametrize(("cuda", "clients"), [(13_000, 48), (13_010, 60)])
+def test_an_mps_server_serves_as_many_as_the_driver_says(machine, cuda, clients):
     """Tenants would be admitted that the server then refuses."""
-    for cuda, clients in ((13_000, 48), (13_010, 60)):
-        machine = NvmlMachine(nvml_library, tmp_path)
-        machine.add_gpu("a100-40gb", mig=False)
-        machine.set_versions("590.10.01", cuda)
-        with machine.loaded():
-            backend = NvmlBackend(machine.processes)
-            try:
-                assert backend.driver_version() == "590.10.01"
-                assert backend.read()[0].mps_clients_max == clients
-            finally:
-                backend.close()
+    machine.add_gpu("a100-40gb", mig=False)
+    machine.set_versions("590.10.01", cuda)
+    with opened(machine) as backend:
+        assert backend.driver_version() == "590.10.01"
+        assert backend.read()[0].mps_clients_max == clients
 
 
 def test_exclusive_mode_is_really_set_and_gone_after_a_reset(make_nvml):
@@ -536,9 +481,8 @@ def test_a_uuid_may_come_again_when_a_slice_is_made_again_at_its_place(rig):
     assert len(seen) == 1
 
 
-def test_ids_follow_the_drivers_tree(make_nvml):
+def test_ids_follow_the_drivers_tree(rig):
     """The capability files of a slice (named after its id) would be looked for under ids that no driver gives."""
-    rig = make_nvml('{model="a100-40gb"}')
     (gpu,) = rig.uuids()
     pools = {"7g.40gb": {0}, "3g.20gb": {1, 2}, "2g.10gb": {3, 4, 5, 6}, "1g.5gb": set(range(7, 15))}
     for profile, pool in pools.items():
@@ -550,15 +494,14 @@ def test_ids_follow_the_drivers_tree(make_nvml):
             rig.backend.destroy_gpu_instance(gpu, gi_id, span.start, span.size)
 
 
-def test_pynvml_is_left_as_it_was_found(nvml_library, tmp_path):
+def test_pynvml_is_left_as_it_was_found(machine):
     """The tests that follow would work on this library, and a node without a driver would seem to have one."""
-    machine = NvmlMachine(nvml_library, tmp_path)
     machine.add_gpu("a100-40gb")
-    with machine.loaded():
-        NvmlBackend(machine.processes).close()
+    with opened(machine):
+        pass
     assert pynvml.nvmlLib is None
     assert pynvml._nvmlGetFunctionPointer_cache == {}
-    assert str(nvml_library.for_children) not in Path("/proc/self/maps").read_text(encoding="utf-8")
+    assert str(machine.built.for_children) not in Path("/proc/self/maps").read_text(encoding="utf-8")
     assert os.environ.get("NVML_FOR_TESTS_STATE") is None
 
 

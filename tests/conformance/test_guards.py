@@ -3,19 +3,7 @@
 import asyncio
 
 import pytest
-from factories.broker.bus_rigs import (
-    NODE,
-    OTHER_NODE,
-    Rig,
-    ensured,
-    order,
-    place,
-    say,
-    settled,
-    shown,
-    watching,
-    word,
-)
+from factories.broker.bus_rigs import NODE, OTHER_NODE, Rig, ensured, order, place, say, settled, shown, watching, word
 from factories.waiting import until
 
 from sluice.contracts.bus import subjects
@@ -43,16 +31,10 @@ async def test_a_request_is_bound_once_although_two_allocators_bind_it(rig: Rig)
 async def test_a_place_is_not_booked_by_an_allocator_that_has_not_seen_the_whole_node(bus: Bus) -> None:
     """The guard of a ledger entry is the whole node: another entry written meanwhile refuses it."""
     first = await say(bus, place("a"), 0)
-    answer = await bus.write(order(place("b"), 0, operation="stale"), {})
-    assert answer == WriteRefused(order(place("b"), 0, operation="stale").operation, first)
+    stale = order(place("b"), 0)
+    assert await bus.write(stale, {}) == WriteRefused(stale.operation, first)
     assert await bus.last(Stream.BOOK, place("b").subject) is None
     assert await say(bus, place("b"), first) > first
-
-
-async def test_nodes_do_not_wait_for_one_another(bus: Bus) -> None:
-    """The guard of one node says nothing of another."""
-    await say(bus, place("a"), 0)
-    await say(bus, place("b", OTHER_NODE), 0)
 
 
 async def test_the_place_of_an_overwritten_entry_is_not_booked_with_its_old_sequence(bus: Bus) -> None:
@@ -82,9 +64,8 @@ async def test_a_node_whose_closing_words_have_expired_can_be_booked(bus: Bus) -
         return left == [None, None]
 
     await until(expired)
-    assert await bus.write(order(place("new"), closing, operation="x"), {}) == WriteRefused(
-        order(place("new"), closing, operation="x").operation, standing
-    )
+    late = order(place("new"), closing)
+    assert await bus.write(late, {}) == WriteRefused(late.operation, standing)
     assert isinstance(await bus.write(order(place("new", OTHER_NODE), alone), {}), WriteRefused)
     await say(bus, place("new"), standing)
     await say(bus, place("new", OTHER_NODE), 0)

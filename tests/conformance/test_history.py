@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from factories.broker.bus_rigs import OTHER_NODE, NatsRig, ensured, order, place, raw, say, watching
+from factories.waiting import until
 from msgspec import structs
 from nats.aio.msg import Msg
 
@@ -54,8 +55,7 @@ async def test_who_follows_the_history_of_a_broker_that_is_emptied_hears_what_co
         following = asyncio.ensure_future(anext(batches))
         await until_followed(connection)
         await connection.ask("STREAM.DELETE.HISTORY")
-        while not lost:  # noqa: ASYNC110 - a server
-            await asyncio.sleep(0.01)
+        await until(lambda: lost)
         await ensured(await nats.bus("administrator"))
         await say(await nats.bus(), place("b"), last)
         assert [each.subject for each in await following] == [f"hist.{place('b').subject}"]
@@ -69,8 +69,7 @@ async def until_followed(connection: Connection) -> None:
         names = (await connection.ask("CONSUMER.NAMES.HISTORY"))["consumers"]
         return any([(await connection.ask(f"CONSUMER.INFO.HISTORY.{each}"))["num_waiting"] for each in names])
 
-    while not await is_waiting():  # noqa: ASYNC110 - a server
-        await asyncio.sleep(0.01)
+    await until(is_waiting)
 
 
 async def read_after(history: NatsHistory, happens: Callable[[], Awaitable[object]]) -> list[HistoryRecord]:
@@ -195,9 +194,7 @@ async def test_a_copy_that_cannot_be_sent_is_sent_with_the_next(nats: NatsRig, m
 
 @pytest.mark.parametrize("observed", ["before the answer is given up", "after the answer was given up"])
 @pytest.mark.parametrize("attempts", [1, 2])
-async def test_a_write_whose_answer_is_lost_is_in_the_history_once(
-    nats: NatsRig, monkeypatch: pytest.MonkeyPatch, observed: str, attempts: int
-) -> None:
+async def test_a_write_whose_answer_is_lost_is_in_the_history_once(nats, monkeypatch, observed, attempts) -> None:
     """On a starved machine a client reads its own message and then gives up its answer: the story would have a gap."""
     bus = await nats.bus()
     written = order(place("a"), 0)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from factories.broker.bus_rigs import NatsRig, Rig
 from factories.broker.leases import kept_in_background
-from factories.waiting import until
+from factories.waiting import meanwhile, until
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RunId
@@ -38,12 +38,12 @@ async def _watched(leases: list[Lease]) -> AsyncIterator[list[int]]:
             counts.append(sum(lease.held for lease in leases))
             await asyncio.sleep(0.005)
 
-    task = asyncio.create_task(look())
-    try:
+    async with meanwhile(look()):
         yield counts
-    finally:
-        task.cancel()
-        await asyncio.wait((task,))
+
+
+def _any_held(leases: list[Lease]) -> bool:
+    return any(lease.held for lease in leases)
 
 
 async def test_one_of_several_candidates_works_and_another_follows_when_it_stops(rig: Rig) -> None:
@@ -87,18 +87,10 @@ async def test_a_holder_that_cannot_renew_stops_by_its_own_clock(nats: NatsRig) 
     async with _watched(leases) as counts, kept_in_background(leases[0]), kept_in_background(leases[1]):
         await until(lambda: _any_held(leases))
         await nats.broker.servers[0].kill()
-        await until(lambda: _none_held(leases))
+        await until(lambda: not _any_held(leases))
         await nats.broker.servers[0].start()
         await until(lambda: _any_held(leases))
     assert max(counts) == 1
-
-
-async def _any_held(leases: list[Lease]) -> bool:
-    return any(lease.held for lease in leases)
-
-
-async def _none_held(leases: list[Lease]) -> bool:
-    return not await _any_held(leases)
 
 
 async def test_a_probe_says_whether_a_process_answers(rig: Rig) -> None:

@@ -5,9 +5,9 @@ from factories.broker.bus_rigs import Clerk, LosingAnswers, MemoryRig, Rig, at_w
 from factories.waiting import until
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Stream, Ticked, Write
+from sluice.contracts.bus.events import Stream, Ticked
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.runtime.bus import Answer, Bus
+from sluice.runtime.bus import Bus
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session")]
 
@@ -21,7 +21,7 @@ async def test_a_grant_whose_answer_is_lost_is_settled_as_landed_and_written_onc
     clerk = Clerk("one", LEDGER)
     operation = clerk.outbox.commit(place("a"), word(place("a"), "grant"))
     async with at_work(clerk, LosingAnswers(bus, lose=3), Stream.BOOK):
-        await until(lambda: _is_settled(clerk, 1))
+        await until(lambda: len(clerk.settled) == 1)
     assert clerk.settled == {operation: True}
     found = await bus.last(Stream.BOOK, place("a").subject)
     assert found.operation == operation
@@ -34,13 +34,13 @@ async def test_of_two_allocators_whose_answers_are_lost_one_binds_and_both_know_
     one, two = LosingAnswers(await rig.bus(), lose=2), LosingAnswers(await rig.bus(), lose=2)
     async with at_work(clerks[0], one, Stream.BOOK) as first, at_work(clerks[1], two, Stream.BOOK) as second:
         for clerk in clerks:  # who reads after the other has written knows of it, and may write over it
-            await until(lambda clerk=clerk: _has_read(clerk))
+            await until(lambda clerk=clerk: clerk.has_read)
         for number, clerk in enumerate(clerks):
             clerk.outbox.commit(BINDING, word(BINDING, f"bound by {number}"))
         for runner in (first, second):  # no clerk waits for its own tick: by then it has read what the other wrote
             await runner.offer(Ticked())
-        await until(lambda: _is_settled(clerks[0], 1))
-        await until(lambda: _is_settled(clerks[1], 1))
+        await until(lambda: len(clerks[0].settled) == 1)
+        await until(lambda: len(clerks[1].settled) == 1)
     assert sorted(landed for clerk in clerks for landed in clerk.settled.values()) == [False, True]
 
 
@@ -49,9 +49,8 @@ async def test_many_grants_on_one_node_all_land_although_every_third_answer_is_l
     clerk = Clerk("one", LEDGER)
     for number in range(30):
         clerk.outbox.commit(place(f"a{number}"), word(place(f"a{number}"), str(number)))
-    losing = _EveryThird(bus)
-    async with at_work(clerk, losing, Stream.BOOK):
-        await until(lambda: _is_settled(clerk, 30))
+    async with at_work(clerk, LosingAnswers(bus, every=3), Stream.BOOK):
+        await until(lambda: len(clerk.settled) == 30)
     assert list(clerk.settled.values()) == [True] * 30
 
 
@@ -85,24 +84,3 @@ async def _says(bus: Bus, message: object) -> bool:
 
 async def _is_there(rig: Rig, subject: str) -> bool:
     return await (await rig.bus()).last(Stream.STATE, subject) is not None
-
-
-async def _has_read(clerk: Clerk) -> bool:
-    return clerk.has_read
-
-
-async def _is_settled(clerk: Clerk, count: int) -> bool:
-    return len(clerk.settled) == count
-
-
-class _EveryThird(LosingAnswers):
-    """Loses the answer of every third write."""
-
-    def __init__(self, bus: Bus) -> None:
-        super().__init__(bus, 0)
-        self._writes = 0
-
-    async def write(self, write: Write, headers: dict[str, str]) -> Answer:
-        self._writes += 1
-        self.lose = 1 if self._writes % 3 == 0 else 0
-        return await super().write(write, headers)

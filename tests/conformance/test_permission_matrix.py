@@ -5,25 +5,21 @@ The table is written by hand from what each service is for; it knows nothing of 
 which it judges. A subject that is not in a user's column must be denied to it.
 """
 
-import secrets
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 import pytest_asyncio
-from factories.broker.raw_nats import raw_nats
+from factories.broker.guarded_broker import Guarded, guarded_broker
+from factories.broker.raw_nats import RawNats, raw_nats
 
-from sluice.contracts.bus.nats_permissions import permissions_of
-from sluice.contracts.bus.streams import SUBJECT_KINDS, Role
+from sluice.contracts.bus.streams import SUBJECT_KINDS
 from sluice.contracts.ids import NodeName
-from sluice.runtime.nats.credentials import Credentials
-from sluice.runtime.nats_server.process import Broker
-from sluice.runtime.nats_server.users import User
 
 WATCHER, ALLOCATOR, INVENTORY = "pod-watcher", "allocator", "inventory"
 CONSOLE, OPERATOR, ADMIN = "console", "operator", "administrator"
 AGENT_A, AGENT_B = "node-agent.gpu-a_example", "node-agent.gpu-b"
-NODES = {AGENT_A: NodeName("gpu-a.example"), AGENT_B: NodeName("gpu-b")}
+NODES = (NodeName("gpu-a.example"), NodeName("gpu-b"))
 EVERYBODY = {WATCHER, ALLOCATOR, INVENTORY, CONSOLE, OPERATOR, ADMIN, AGENT_A, AGENT_B}
 READ_BOTH = {WATCHER, ALLOCATOR, CONSOLE, OPERATOR}
 READ_STATE = READ_BOTH | {INVENTORY}
@@ -69,6 +65,7 @@ PUBLISH: Mapping[str, set[str]] = {
     "$JS.API.STREAM.INFO.STATE": READ_STATE | {ADMIN},
     "$JS.API.STREAM.INFO.HISTORY": {ALLOCATOR, INVENTORY, CONSOLE, OPERATOR, ADMIN},
     "$JS.API.CONSUMER.CREATE.BOOK.x.sluice.binding.>": READ_BOTH | {ADMIN},  # the durables of agents
+    "$JS.API.CONSUMER.CREATE.BOOK.x.sluice.ledger.gpu-a_example.>": READ_BOTH | {ADMIN},
     "$JS.API.CONSUMER.CREATE.STATE.x.sluice.slice.>": READ_STATE,
     "$JS.API.CONSUMER.CREATE.HISTORY.x": {INVENTORY, CONSOLE, OPERATOR},
     "$JS.API.CONSUMER.CREATE.BOOK.agent_gpu-a_example.sluice.ledger.gpu-a_example.>": READ_BOTH | {ADMIN},
@@ -124,47 +121,33 @@ PUBLISH: Mapping[str, set[str]] = {
     "_INBOX.x": set(),
 }
 
+NOT_HEARD = ("_INBOX.>", "_INBOX.x", ">", "*", "sluice.>", "hist.>", "$JS.>", "$JS.API.>", "$JS.EVENT.>", "$SYS.>")
 SUBSCRIBE: Mapping[str, set[str]] = {
     **{f"_INBOX_{user.replace('.', '_')}.{rest}": {user} for user in EVERYBODY for rest in ("x", "x.y", ">")},
-    "_INBOX.>": set(),
-    "_INBOX.x": set(),
-    ">": set(),
-    "*": set(),
-    "sluice.>": set(),
-    "hist.>": set(),
-    "$JS.>": set(),
-    "$JS.API.>": set(),
-    "$JS.EVENT.>": set(),
-    "$SYS.>": set(),
-    **{f"sluice.{subject}": set() for subject in WORDS},
-    **{f"hist.sluice.{subject}": set() for subject in WORDS},
+    **{subject: set() for subject in NOT_HEARD},
+    **{f"{prefix}{subject}": set() for prefix in ("sluice.", "hist.sluice.") for subject in WORDS},
 }
 """
 No service subscribes to a subject of ours: streams are read by consumers, which a stream's subjects cannot deceive.
 """
 
-Guarded = tuple[int, dict[str, str]]
-
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def guarded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Guarded]:
-    """The port of a broker that knows all users, and their passwords."""
-    rights = [permissions_of(role) for role in Role if role is not Role.NODE_AGENT]
-    rights += [permissions_of(Role.NODE_AGENT, node) for node in NODES.values()]
-    users = tuple(User(each, secrets.token_hex(8)) for each in rights)
-    passwords = {user.rights.user: user.password for user in users}
-    assert set(passwords) == EVERYBODY
-    folder: Path = tmp_path_factory.mktemp("matrix")
-    async with Broker(folder, users=users, probe=Credentials(ADMIN, passwords[ADMIN])) as broker:
-        yield broker.servers[0].plan.port, passwords
+    async with guarded_broker(tmp_path_factory.mktemp("matrix"), *NODES) as rig:
+        assert set(rig.users) == EVERYBODY
+        yield rig
+
+
+def logged_in(guarded: Guarded, user: str) -> AbstractAsyncContextManager[RawNats]:
+    return raw_nats(guarded.broker.servers[0].plan.port, user, guarded.users[user].password)
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("user", sorted(EVERYBODY))
 async def test_a_user_may_publish_what_its_work_needs_and_nothing_else(guarded: Guarded, user: str) -> None:
     """A right too many is what a stolen password can do; one that is missing is a service that ends."""
-    port, passwords = guarded
-    async with raw_nats(port, user, passwords[user]) as connection:
+    async with logged_in(guarded, user) as connection:
         denied = await connection.denied_to_publish(PUBLISH)
     assert denied == {subject for subject, who in PUBLISH.items() if user not in who}
 
@@ -173,8 +156,7 @@ async def test_a_user_may_publish_what_its_work_needs_and_nothing_else(guarded: 
 @pytest.mark.parametrize("user", sorted(EVERYBODY))
 async def test_a_user_hears_its_own_answers_and_nothing_else(guarded: Guarded, user: str) -> None:
     """Who hears all answers knows what everybody reads."""
-    port, passwords = guarded
-    async with raw_nats(port, user, passwords[user]) as connection:
+    async with logged_in(guarded, user) as connection:
         denied = await connection.denied_to_subscribe(SUBSCRIBE)
     assert denied == {subject for subject, who in SUBSCRIBE.items() if user not in who}
 

@@ -4,24 +4,22 @@ import asyncio
 import json
 import re
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import nats
 import pytest
 import pytest_asyncio
 from factories.broker.bus_rigs import NODE, OTHER_NODE, place, say, watching
-from factories.waiting import WITHIN_S
+from factories.broker.guarded_broker import Guarded, guarded_broker
 from nats.js.errors import ServerError
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.bus.nats_permissions import Permissions, permissions_of
-from sluice.contracts.bus.streams import SUBJECT_KINDS, Role, consumer_of
+from sluice.contracts.bus.streams import SUBJECT_KINDS, Role
 from sluice.contracts.ids import AllocationId, NodeName
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.process import Broker, Launch
@@ -29,46 +27,10 @@ from sluice.runtime.nats_server.users import User
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-WHO = [(role, None) for role in Role if role is not Role.NODE_AGENT] + [
-    (Role.NODE_AGENT, NODE),
-    (Role.NODE_AGENT, OTHER_NODE),
-]
-
-
-class Guarded:
-    """A server that knows every role, and connections to it."""
-
-    def __init__(self, broker: Broker, users: dict[str, User], stack: AsyncExitStack) -> None:
-        self._users = users
-        self._stack = stack
-        self.url = broker.url
-
-    def credentials(self, role: Role, node: NodeName | None = None) -> Credentials:
-        user = self._users[permissions_of(role, node).user]
-        return Credentials(user.rights.user, user.password)
-
-    async def bus(self, role: Role, node: NodeName | None = None) -> NatsBus:
-        bus = await NatsBus.connect(self.url, name=role.value, credentials=self.credentials(role, node))
-        self._stack.push_async_callback(bus.close)
-        return bus
-
-    async def connection(self, role: Role, node: NodeName | None = None) -> Connection:
-        """A role's connection, without the bus around it."""
-        connection = await Connection.open(self.url, name=role.value, credentials=self.credentials(role, node))
-        self._stack.push_async_callback(connection.close)
-        return connection
-
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def guarded(tmp_path: Path, launch: Launch) -> AsyncIterator[Guarded]:
-    users = {
-        rights.user: User(rights, secrets.token_hex(8)) for rights in (permissions_of(role, node) for role, node in WHO)
-    }
-    administrator = users[Role.ADMINISTRATOR.value]
-    probe = Credentials(administrator.rights.user, administrator.password)
-    deployed = Broker(tmp_path, users=tuple(users.values()), probe=probe, launch=launch)
-    async with deployed as broker, AsyncExitStack() as stack:
-        rig = Guarded(broker, users, stack)
+    async with guarded_broker(tmp_path, NODE, OTHER_NODE, launch=launch) as rig:
         bus = await rig.bus(Role.ADMINISTRATOR)
         await bus.ensure_streams()
         for node in (NODE, OTHER_NODE):
@@ -115,46 +77,15 @@ async def test_the_allocator_makes_agents_known(guarded: Guarded) -> None:
     await allocator.ensure_agent(NodeName("gpu-3"))
 
 
-FORBIDDEN: dict[str, Callable[[Connection], Awaitable[object]]] = {
-    "make a consumer on its own ledger": lambda c: c.ask(
-        f"CONSUMER.CREATE.BOOK.mine.sluice.ledger.{subjects.node_token(NODE)}.>",
-        {"stream_name": "BOOK", "config": {"name": "mine", "deliver_subject": "sluice.binding.x"}},
-    ),
-    "pull from another's durable": lambda c: c.ask(f"CONSUMER.MSG.NEXT.BOOK.{consumer_of(OTHER_NODE)}", {"batch": 1}),
-    "reset another's durable": lambda c: c.ask(f"CONSUMER.RESET.BOOK.{consumer_of(OTHER_NODE)}", {"seq": 1}),
-    "read another's words": lambda c: c.ask("DIRECT.GET.STATE.sluice.slice.gpu-2_example.a"),
-    "read the book": lambda c: c.ask("DIRECT.GET.BOOK.sluice.binding.x"),
-    "delete a stream": lambda c: c.ask("STREAM.DELETE.BOOK"),
-    "purge a stream": lambda c: c.ask("STREAM.PURGE.BOOK"),
-    "delete a message": lambda c: c.ask("STREAM.MSG.DELETE.BOOK", {"seq": 1}),
-    "say what another agent said": lambda c: c.request("hist.sluice.slice.gpu-2_example.a"),
-}
-
-
-@pytest.mark.parametrize("deed", FORBIDDEN)
-async def test_an_agent_cannot(guarded: Guarded, deed: str) -> None:
-    """Each is refused by the server, and told at once."""
-    connection = await guarded.connection(Role.NODE_AGENT, NODE)
-    with pytest.raises(BusError, match=r"(?i)permissions violation"):
-        await FORBIDDEN[deed](connection)
-
-
+OWN_WORD = "$JS.API.DIRECT.GET.STATE.sluice.slice.{own}"
 ELSEWHERE: dict[str, tuple[str, bytes, str]] = {
     "an acknowledgement": ("sluice.slice.{own}.a", b"forged", "sluice.binding.r1"),
-    "its own word, forged": ("$JS.API.DIRECT.GET.STATE.sluice.slice.{own}.forged", b"", "sluice.ledger.{other}.a"),
-    "its own word, copied": ("$JS.API.DIRECT.GET.STATE.sluice.slice.{own}.forged", b"", "hist.sluice.binding.r1"),
+    "its own word, forged": (f"{OWN_WORD}.forged", b"", "sluice.ledger.{other}.a"),
+    "its own word, copied": (f"{OWN_WORD}.forged", b"", "hist.sluice.binding.r1"),
     "what its durable is": ("$JS.API.CONSUMER.INFO.BOOK.agent_{own}", b"", "sluice.slice.{other}.a"),
     "its own ledger": ("$JS.API.CONSUMER.MSG.NEXT.BOOK.agent_{own}", b'{"batch": 1}', "sluice.ledger.{other}.b"),
-    "an empty word, as a purge": (
-        "$JS.API.DIRECT.GET.STATE.sluice.slice.{own}.empty",
-        b"",
-        "$JS.API.STREAM.PURGE.BOOK",
-    ),
-    "an empty word, as a deletion": (
-        "$JS.API.DIRECT.GET.STATE.sluice.slice.{own}.empty",
-        b"",
-        "$JS.API.STREAM.DELETE.HISTORY",
-    ),
+    "an empty word, as a purge": (f"{OWN_WORD}.empty", b"", "$JS.API.STREAM.PURGE.BOOK"),
+    "an empty word, as a deletion": (f"{OWN_WORD}.empty", b"", "$JS.API.STREAM.DELETE.HISTORY"),
 }
 """What an agent may ask, and where it wants the answer: the broker itself would write there."""
 
@@ -175,10 +106,7 @@ async def test_no_answer_to_an_agent_is_a_word_of_somebody_else(guarded: Guarded
     await agent.request(f"sluice.slice.{own}.last", b"last")
     agent.check()
     after = await _held(guarded)
-    expected = dict(before)
-    for name in ("a", "last"):
-        expected["STATE", f"sluice.slice.{own}.{name}"] = 1
-    assert after == expected
+    assert after == before | {("STATE", f"sluice.slice.{own}.{name}"): 1 for name in ("a", "last")}
 
 
 async def _held(guarded: Guarded) -> dict[tuple[str, str], int]:
@@ -190,22 +118,6 @@ async def _held(guarded: Guarded) -> dict[tuple[str, str], int]:
     return held
 
 
-async def _ended(connection: Connection) -> None:
-    """Wait until the server has said what it thinks of us."""
-    async with asyncio.timeout(WITHIN_S):
-        while True:
-            connection.check()
-            await asyncio.sleep(0.01)
-
-
-async def test_a_wrong_password_ends_the_service_instead_of_hanging(guarded: Guarded) -> None:
-    """The reason is said."""
-    right = guarded.credentials(Role.ALLOCATOR)
-    with pytest.raises(BusError, match="credentials"):
-        async with asyncio.timeout(60):
-            await Connection.open(guarded.url, name="allocator", credentials=Credentials(right.user, "wrong-password"))
-
-
 async def test_a_reader_without_the_right_ends_instead_of_waiting(guarded: Guarded) -> None:
     """An agent that is made to read a stream fails loudly."""
     bus = await guarded.bus(Role.NODE_AGENT, NODE)
@@ -214,14 +126,11 @@ async def test_a_reader_without_the_right_ends_instead_of_waiting(guarded: Guard
             pass
 
 
-async def test_who_is_made_to_remove_what_nobody_can_read_may_do_that_and_say_nothing(
-    tmp_path: Path, launch: Launch
-) -> None:
+async def test_who_is_made_to_remove_what_nobody_can_read_may_do_that_and_say_nothing(tmp_path, launch: Launch) -> None:
     """`sluice doctor` names a command that no user of ours may carry out: its reader needs one who may."""
     text = (Path(__file__).parents[2] / "docs" / "evolution.md").read_text(encoding="utf-8")
-    (line,) = re.findall(
-        r"^\{ user: \"remover\", password: \"PASSWORD\", permissions: (\{.*\}) \}$", text, re.MULTILINE
-    )
+    user = r"^\{ user: \"remover\", password: \"PASSWORD\", permissions: (\{.*\}) \}$"
+    (line,) = re.findall(user, text, re.MULTILINE)
     allowed = json.loads(line)
     rights = Permissions("remover", tuple(allowed["publish"]["allow"]), tuple(allowed["subscribe"]["allow"]))
     administrator = User(permissions_of(Role.ADMINISTRATOR), secrets.token_hex(8))
@@ -232,9 +141,8 @@ async def test_who_is_made_to_remove_what_nobody_can_read_may_do_that_and_say_no
         await bus.ensure_streams()
         await bus.close()
         errors: asyncio.Queue[Exception] = asyncio.Queue()
-        client = await nats.connect(
-            broker.url, user="remover", password=remover.password, error_cb=errors.put, allow_reconnect=False
-        )
+        who = {"user": "remover", "password": remover.password}
+        client = await nats.connect(broker.url, **who, error_cb=errors.put, allow_reconnect=False)
         try:
             stream = client.jetstream()
             assert await stream.purge_stream(Stream.BOOK.value, subject="sluice.ledger.n.p")

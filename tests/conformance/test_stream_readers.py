@@ -10,6 +10,7 @@ from factories.broker.bus_rigs import (
     Rig,
     SharedClusterRig,
     View,
+    agent_ensured,
     ensured,
     order,
     place,
@@ -57,9 +58,7 @@ async def test_an_empty_bus_is_known_to_be_empty(bus: Bus) -> None:
             assert view.observed == []
 
 
-async def test_a_reading_ends_although_what_it_was_promised_has_run_out(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_reading_ends_although_what_it_was_promised_has_run_out(rig: Rig, monkeypatch) -> None:
     """A service that starts when only closing words are left, and they expire just then, would not work for minutes."""
     if isinstance(rig, MemoryRig):
         pytest.skip("in one process nothing passes between being told what there is and having it")
@@ -284,18 +283,10 @@ async def test_an_agent_of_a_wiped_broker_reads_the_new_ledger(rig: Rig) -> None
         await rig.wipe()
         again = await rig.bus("administrator")
         await ensured(again)
-        await _durable(again)
+        await agent_ensured(again)
         await say(again, place("b"), 0)
         await view.until(lambda view: set(view.known) == {place("b").subject} and view.caught_up > 1)
         assert view.starts[-1].incarnation == await again.incarnation(Stream.BOOK)
-
-
-async def _durable(bus: Bus) -> None:
-    async def made() -> bool:
-        await bus.ensure_agent(NODE)
-        return True
-
-    await until(made, yet=(TimeoutError,))
 
 
 async def test_declaring_twice_changes_nothing(rig: Rig) -> None:

@@ -1,6 +1,7 @@
 """What a service refuses to work with, said in words instead of failing later."""
 
-from contextlib import nullcontext
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,15 @@ async def test_history_gets_the_size_of_the_disk_and_keeps_its_words(nats: NatsR
             assert found[Stream.BOOK]["config"]["max_bytes"] == -1, "what is booked has no size"
 
 
+@asynccontextmanager
+async def without_streams(
+    folder: Path, launch: Launch = launch_process, port: int = 0
+) -> AsyncIterator[tuple[Broker, NatsBus]]:
+    """A broker of a test's own, and an administrator's bus."""
+    async with Broker(folder, launch=launch, port=port) as broker, AsyncExitStack() as stack:
+        yield broker, await NatsRig(broker, stack).bus("administrator")
+
+
 def launching(tmp_path: Path, ours: str, others: str) -> Launch:
     """Starts brokers with `others` in place of our settings `ours`."""
     config = tmp_path / "nats-server.conf"
@@ -74,16 +84,12 @@ def launching(tmp_path: Path, ours: str, others: str) -> Launch:
 async def test_a_store_without_room_for_history_is_named_with_what_to_set(tmp_path: Path) -> None:
     """At once, and not after twenty seconds with the last line of the broker's log."""
     launch = launching(tmp_path, f"max_file_store: {STORE_BYTES_MAX}", "max_file_store: 100MB")
-    async with Broker(tmp_path / "broker", launch=launch) as broker:
-        bus = await NatsBus.connect(broker.url, name="administrator")
-        try:
-            with pytest.raises(BusError, match=r"HISTORY may take 4096 MiB.* no room for it: set SLUICE_HISTORY_MIB"):
-                await bus.ensure_streams()
-            await bus.ensure_streams(history_bytes=50 * MIB)
-            with pytest.raises(BusError, match=r"HISTORY may take 200 MiB.* no room for it"):
-                await bus.resize_history(200 * MIB)
-        finally:
-            await bus.close()
+    async with without_streams(tmp_path / "broker", launch) as (_, bus):
+        with pytest.raises(BusError, match=r"HISTORY may take 4096 MiB.* no room for it: set SLUICE_HISTORY_MIB"):
+            await bus.ensure_streams()
+        await bus.ensure_streams(history_bytes=50 * MIB)
+        with pytest.raises(BusError, match=r"HISTORY may take 200 MiB.* no room for it"):
+            await bus.resize_history(200 * MIB)
 
 
 @pytest.mark.parametrize("is_stream_of_before", [False, True], ids=["a new stream", "a stream of an earlier release"])
@@ -93,23 +99,19 @@ async def test_a_fleet_grows_beyond_the_consumers_that_a_broker_allows_by_defaul
     """Of nats-server 2.15 that is 1,000 of a stream, so the thousandth node ended the allocator, again and again."""
     launch = launching(tmp_path, "default_max_consumers: -1", "default_max_consumers: 2")
     nodes = [NodeName(f"gpu-{number}") for number in range(4)]
-    async with Broker(tmp_path / "broker", launch=launch) as broker:
-        bus = await NatsBus.connect(broker.url, name="administrator")
-        try:
-            if is_stream_of_before:
-                (book,) = (each for each in STREAMS if each.stream is Stream.BOOK)
-                config = book.config(first_sequence=1, replicas=1) | {"max_consumers": -1}
-                async with raw(broker.url) as connection:
-                    await connection.ask("STREAM.CREATE.BOOK", config)
-            await bus.ensure_streams()
-            assert await bus.stream_problems() == []
-            for node in nodes[:2]:
+    async with without_streams(tmp_path / "broker", launch) as (broker, bus):
+        if is_stream_of_before:
+            (book,) = (each for each in STREAMS if each.stream is Stream.BOOK)
+            config = book.config(first_sequence=1, replicas=1) | {"max_consumers": -1}
+            async with raw(broker.url) as connection:
+                await connection.ask("STREAM.CREATE.BOOK", config)
+        await bus.ensure_streams()
+        assert await bus.stream_problems() == []
+        for node in nodes[:2]:
+            await bus.ensure_agent(node)
+        for node in nodes[2:]:
+            with pytest.raises(BusError, match="set default_max_cons") if is_stream_of_before else nullcontext():
                 await bus.ensure_agent(node)
-            for node in nodes[2:]:
-                with pytest.raises(BusError, match="set default_max_cons") if is_stream_of_before else nullcontext():
-                    await bus.ensure_agent(node)
-        finally:
-            await bus.close()
 
 
 async def test_how_long_nothing_was_stored_is_known_by_the_brokers_clock(nats: NatsRig) -> None:
@@ -130,17 +132,15 @@ async def test_a_durable_with_other_settings_is_not_used(nats: NatsRig) -> None:
     """One that filters another node would give an agent another's orders."""
     bus = await nats.bus("administrator")
     async with raw(nats.broker.url) as connection:
-        config = {"name": consumer_of(NODE), "durable_name": consumer_of(NODE), "ack_policy": "explicit"}
-        await connection.ask(
-            f"CONSUMER.CREATE.BOOK.{consumer_of(NODE)}", {"stream_name": "BOOK", "config": config, "action": "create"}
-        )
+        name = consumer_of(NODE)
+        config = {"name": name, "durable_name": name, "ack_policy": "explicit"}
+        made = {"stream_name": "BOOK", "config": config, "action": "create"}
+        await connection.ask(f"CONSUMER.CREATE.BOOK.{name}", made)
     with pytest.raises(BusError, match="filter_subject"):
         await bus.ensure_agent(NODE)
 
 
-async def test_a_durable_that_lands_in_the_next_life_of_the_streams_is_told_of_it(
-    nats: NatsRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_durable_that_lands_in_the_next_life_of_the_streams_is_told_of_it(nats: NatsRig, monkeypatch) -> None:
     """Its agent would take every order for one of another life, for ever, and no allocator could go on."""
     bus = await nats.bus("administrator")
     of_now, of_before = await bus.incarnation(Stream.BOOK), Incarnation("1")
@@ -194,29 +194,21 @@ async def test_a_denied_word_in_memory_is_as_fatal_as_on_nats() -> None:
 
 async def test_without_streams_nothing_is_known(tmp_path: Path) -> None:
     """What needs a stream that is not there says so by TimeoutError: it may come."""
-    async with Broker(tmp_path) as broker:
-        bus = await NatsBus.connect(broker.url, name="allocator")
-        try:
-            for asked in (bus.incarnation(Stream.BOOK), bus.ensure_agent(NODE), bus.last(Stream.BOOK, "sluice.x.y")):
-                with pytest.raises(TimeoutError):
-                    await asked
-        finally:
-            await bus.close()
+    async with without_streams(tmp_path) as (_, bus):
+        for asked in (bus.incarnation(Stream.BOOK), bus.ensure_agent(NODE), bus.last(Stream.BOOK, "sluice.x.y")):
+            with pytest.raises(TimeoutError):
+                await asked
 
 
 async def test_a_broker_comes_back_on_its_port_with_what_it_had(tmp_path: Path, launch: Launch) -> None:
     """Stopped in order and started again in the same folder."""
-    port = free_ports(1)[0]
+    port, found = free_ports(1)[0], []
     for _ in range(2):
-        async with Broker(tmp_path, port=port, launch=launch) as broker:
-            bus = await NatsBus.connect(broker.url, name="administrator")
+        async with without_streams(tmp_path, launch, port=port) as (broker, bus):
             await bus.ensure_streams()
-            found = await bus.incarnation(Stream.BOOK)
-            await bus.close()
+            found.append(await bus.incarnation(Stream.BOOK))
             assert broker.url.endswith(f":{port}")
-        (tmp_path / "seen").touch(exist_ok=True)
-        assert (tmp_path / "seen").read_text() in {"", found}
-        (tmp_path / "seen").write_text(found)
+    assert found[0] == found[1]
     assert not NatsServer(NatsServerConfig("x", tmp_path, port)).running
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import shutil
 import signal
 import sys
@@ -12,16 +11,21 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
+from factories.broker.memory_bus import MemoryBroker
+from factories.processes import own_environment
 from factories.words import booking_of, write_of
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, WriteAccepted
-from sluice.contracts.ids import AllocationId, NodeName
+from sluice.contracts.ids import AllocationId, NodeName, RunId
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc
 from sluice.contracts.proto.snapshots import snapshot_from_proto
+from sluice.runtime.clock import SystemClock
 from sluice.runtime.grpc import transport
 from sluice.runtime.grpc.health import Health
+from sluice.runtime.service import Service
+from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_node_agent.shell.app import run_agents
 from sluice_node_agent.shell.paths import hardware_path
 from sluice_node_agent.simulated.hardware_file import HardwareFile
@@ -32,11 +36,14 @@ PATIENCE_S = 60.0
 class AgentDriver:
     """Stands in for allocator and inventory."""
 
-    def __init__(self, bus, data_dir: Path) -> None:
-        """Write over `bus`; look into the hardware under `data_dir`."""
+    def __init__(self, bus, data_dir: Path, uuids: list[str] | None = None) -> None:
+        """Write over `bus`; look into the hardware under `data_dir`, unless its GPUs are these."""
         self.bus = bus
+        self._uuids = uuids
         self.data_dir = data_dir
         self.number = 0
+        self.process: asyncio.Task[None] | asyncio.subprocess.Process | None = None
+        """The agent, or those that run in this process."""
 
     async def last(self, address):
         with contextlib.suppress(TimeoutError):
@@ -71,10 +78,8 @@ class AgentDriver:
         await self.write(subjects.head(node), head)
         return news
 
-    async def grant(
-        self, node, allocation, *devices, namespace="default", share: msg.Share | None = None
-    ) -> msg.Booking:
-        """Order a slice, or shares, of devices given as (GPU index, profile, start, size)."""
+    async def grant(self, node, allocation, *devices, share: msg.Share | None = None, **pod) -> msg.Booking:
+        """Order a slice, or shares, of devices given as (GPU index, profile, start, size); `pod` is booked with it."""
         uuids = self.uuids(node)
         booking = booking_of(
             allocation,
@@ -83,10 +88,7 @@ class AgentDriver:
                 msg.DeviceGrant(container="main", gpu=uuids[gpu], profile=profile, start=start, size=size, share=share)
                 for gpu, profile, start, size in devices
             ),
-            request="r",
-            owner=f"pod-{allocation}",
-            name="pod",
-            namespace=namespace,
+            **({"request": "r", "owner": f"pod-{allocation}", "name": "pod"} | pod),
         )
         message = msg.Grant(revision=1, incarnation=await self.bus.incarnation(Stream.BOOK), booking=booking)
         await self.write(subjects.ledger(node, booking.allocation), message)
@@ -114,7 +116,7 @@ class AgentDriver:
         return HardwareFile(hardware_path(self.data_dir, node))
 
     def uuids(self, node) -> list[str]:
-        return [gpu.uuid for gpu in self.hardware(node).read().gpus]
+        return self._uuids or [gpu.uuid for gpu in self.hardware(node).read().gpus]
 
     def instances(self, node) -> list[tuple[str, int]]:
         return [(i.profile, i.start) for gpu in self.hardware(node).read().gpus for i in gpu.instances]
@@ -131,8 +133,11 @@ async def pull(endpoint: str, node: NodeName) -> msg.NodeSnapshot:
 
 
 @asynccontextmanager
-async def running(service, broker):
-    """The agents of a process, on a memory bus."""
+async def running(settings, run="run1", broker=None):
+    """The agents of a process, on a memory bus (unless given, one of their own); yields who stands in before them."""
+    broker = broker or MemoryBroker()
+    service = Service("node-agent", RunId(run), settings, SystemClock(), RequestTraces())
+    desk = AgentDriver(broker.bus("desk"), settings.data_dir)
 
     @asynccontextmanager
     async def connect(node):
@@ -142,25 +147,24 @@ async def running(service, broker):
         finally:
             await bus.close()
 
-    task = asyncio.create_task(run_agents(service, connect, Health(service.clock)))
+    desk.process = asyncio.create_task(run_agents(service, connect, Health(service.clock)))
     try:
-        yield task
+        yield desk
     finally:
-        task.cancel()
+        desk.process.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await task
+            await desk.process
 
 
 async def start_agent(data_dir: Path, **variables: object) -> asyncio.subprocess.Process:
     """Start an agent as a process, with settings as variables (upper case); its log is `agent.log`."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
     told = {name: str(value) for name, value in variables.items()}
     with (data_dir / "agent.log").open("ab") as log:
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "sluice_node_agent",
-            env=own | {"SLUICE_DATA_DIR": str(data_dir)} | told,
+            env=own_environment() | {"SLUICE_DATA_DIR": str(data_dir)} | told,
             stdin=asyncio.subprocess.DEVNULL,
             stderr=log,
         )
@@ -171,6 +175,39 @@ async def kill(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         process.send_signal(signal.SIGKILL)
         await process.wait()
+
+
+class AgentProcess(AgentDriver):
+    """An agent of one node as a process, which a test ends and starts again, and who stands in before it."""
+
+    def __init__(self, node: NodeName, folder: Path, broker, bus, uuids=None, **settings: object) -> None:
+        """`settings` are variables of each of its lives."""
+        super().__init__(bus, folder, uuids)
+        self.node, self.news = node, None
+        often = {"SLUICE_NODE_AGENT_TICK_S": 0.05, "SLUICE_NODE_AGENT_BACK_OFF_FIRST_S": 0.1}
+        self._settings = often | {"SLUICE_NATS_URL": broker.url} | settings
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        await self.kill()
+
+    async def start(self, **more: object) -> None:
+        """Begin another life, and open the node for it."""
+        self.process = await start_agent(self.data_dir, **(self._settings | more))
+        await self.open_again()
+
+    async def open_again(self) -> None:
+        """Open the node for the run that comes next."""
+        self.news = await self.open(self.node, known_run="" if self.news is None else self.news.agent_run)
+
+    async def kill(self) -> None:
+        if self.process is not None:
+            await kill(self.process)
+
+    async def snapshot(self) -> msg.NodeSnapshot:
+        return await pull(self.news.endpoint, self.node)
 
 
 @contextlib.contextmanager

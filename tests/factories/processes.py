@@ -1,5 +1,6 @@
 """Processes of a system under test: killed, frozen and started again by the test alone, and never left behind."""
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -96,6 +97,20 @@ class Process:
 def own_environment() -> dict[str, str]:
     """The environment of the tests without Sluice's settings."""
     return {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+
+
+async def finished(*command: str, environment: Mapping[str, str], given: str = "") -> tuple[int, str, str]:
+    """Run a command to its end, in time: exit code, standard output and standard error."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe)
+    try:
+        async with asyncio.timeout(ANSWERS_WITHIN_S):
+            out, err = await process.communicate(given.encode())
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        code = await process.wait()
+    return code, out.decode(), err.decode()
 
 
 def switch_off(switch: subprocess.Popen[bytes]) -> None:

@@ -3,7 +3,8 @@
 import asyncio
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 WITHIN_S = 90.0
@@ -47,3 +48,16 @@ def wait_until(
             raise AssertionError(f"not within {within_s:g} s: {what() if callable(what) else what}; last: {found!r}")
         time.sleep(LOOK_S)
     return found
+
+
+@asynccontextmanager
+async def meanwhile(work: Coroutine[Any, Any, Any]) -> AsyncIterator[asyncio.Task[Any]]:
+    """Work that goes on in the background for the time of the context. Raises what it raised."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait((task,), timeout=WITHIN_S)
+        if not task.cancelled():
+            task.result()

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -10,6 +11,8 @@ from factories.gpus.mps import Place, mps_place
 from factories.web_page import CHROMIUM, CHROMIUM_OPTIONS
 from fake_kube.server import FakeKube
 from playwright.async_api import Browser, async_playwright
+
+from sluice_pod_watcher.shell.kube.client import KubeApi
 
 
 @pytest.fixture
@@ -31,6 +34,14 @@ def kube() -> Iterator[FakeKube]:
     """An API server without nodes."""
     with FakeKube() as fake:
         yield fake
+
+
+@pytest.fixture
+async def api(kube: FakeKube, tmp_path: Path) -> AsyncIterator[KubeApi]:
+    """The pod-watcher's client of it, with the kubeconfig `config`."""
+    made = await KubeApi.connect(kube.kubeconfig(tmp_path / "config"))
+    yield made
+    await made.close()
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")

@@ -37,7 +37,6 @@ class Shell:
     """The runner's part: events into the core, answers to callers. Writes land when the test says so."""
 
     def __init__(self, bench: Bench, *, within_s: float = 10.0) -> None:
-        """Start without writes."""
         self.bench = bench
         self.adjuster = ShareResizer(within_s=within_s)
         self.lands = True
@@ -140,8 +139,7 @@ async def test_many_at_once_each_get_their_own_answer():
     shell = Shell(bench_with_share())
     async with served(shell) as client:
         sizes = range(5000, 5020)
-        answers = await asyncio.gather(
-            *(client.Adjust(pb.AdjustRequest(request="p1", memory_mib=size)) for size in sizes)
-        )
+        questions = (pb.AdjustRequest(request="p1", memory_mib=size) for size in sizes)
+        answers = await asyncio.gather(*map(client.Adjust, questions))
     done = [answer.adjusted.fields[0].after for answer in answers if answer.WhichOneof("outcome") == "adjusted"]
     assert sorted(done) == list(sizes)

@@ -1,37 +1,27 @@
 """A cluster of servers: agents, each in its account, get orders through any; a reading lacks nothing acknowledged."""
 
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from factories.broker.bus_rigs import NODE, View, ensured, place, say, watching
-from factories.waiting import until
+from factories.broker.bus_rigs import NODE, View, agent_ensured, ensured, place, say, watching
+from factories.broker.guarded_broker import Guarded, guarded_broker
 
 from sluice.contracts.bus.events import Stream
-from sluice.contracts.bus.nats_permissions import permissions_of
 from sluice.contracts.bus.streams import Role
-from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker
-from sluice.runtime.nats_server.users import User
 
 pytestmark = pytest.mark.slow
-WITHIN_S = 60.0
-"""Two elections of nats-server, of some rounds of 4 to 9 s each."""
-AGENT = permissions_of(Role.NODE_AGENT, NODE)
 
 
 class Cluster:
     """Three servers, an allocator, and a node's agent that may be connected to any of them."""
 
-    def __init__(self, broker: Broker, allocator: NatsBus, service: Credentials, agent: User) -> None:
-        """Start without orders."""
-        self.urls = [server.url for server in broker.servers]
+    def __init__(self, rig: Guarded, allocator: NatsBus) -> None:
+        self.urls = [server.url for server in rig.broker.servers]
         self._allocator = allocator
-        self._service = service
-        self._agent = Credentials(agent.rights.user, agent.password)
+        self._service, self._agent = rig.credentials(Role.ALLOCATOR), rig.credentials(Role.NODE_AGENT, NODE)
         self._last = 0
 
     async def order(self, name: str) -> None:
@@ -39,7 +29,7 @@ class Cluster:
 
     @asynccontextmanager
     async def agent(self, url: str, refresh_s: float = 300.0) -> AsyncIterator[tuple[NatsBus, View]]:
-        bus = await NatsBus.connect(url, name=AGENT.user, credentials=self._agent, refresh_s=refresh_s)
+        bus = await NatsBus.connect(url, name="agent", credentials=self._agent, refresh_s=refresh_s)
         try:
             async with watching(bus.read_ledger(NODE)) as view:
                 yield bus, view
@@ -65,29 +55,14 @@ class Cluster:
 @asynccontextmanager
 async def cluster(directory: Path) -> AsyncIterator[Cluster]:
     """With streams, the agent's durable, and some orders in its ledger."""
-    roles = [permissions_of(Role.ADMINISTRATOR), permissions_of(Role.ALLOCATOR), AGENT]
-    administrator, allocator, agent = (User(rights, secrets.token_hex(8)) for rights in roles)
-    probe = Credentials(administrator.rights.user, administrator.password)
-    async with Broker(directory, size=3, users=(administrator, allocator, agent), probe=probe) as broker:
-        who = Credentials(allocator.rights.user, allocator.password)
-        bus = await NatsBus.connect(broker.url, name=allocator.rights.user, credentials=who)
-        try:
-            await ensured(bus)
-            await until(lambda: _is_made(bus), within_s=WITHIN_S)
-            found = Cluster(broker, bus, who, agent)
-            for number in range(5):
-                await found.order(f"before-{number}")
-            yield found
-        finally:
-            await bus.close()
-
-
-async def _is_made(bus: NatsBus) -> bool:
-    try:
-        await bus.ensure_agent(NODE)
-    except TimeoutError:
-        return False
-    return True
+    async with guarded_broker(directory, NODE, size=3) as rig:
+        bus = await rig.bus(Role.ALLOCATOR)
+        await ensured(bus)
+        await agent_ensured(bus)
+        found = Cluster(rig, bus)
+        for number in range(5):
+            await found.order(f"before-{number}")
+        yield found
 
 
 async def test_an_agent_that_reads_anew_goes_on_hearing_orders(tmp_path: Path) -> None:

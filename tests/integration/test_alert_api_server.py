@@ -2,12 +2,10 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from alerts_page import alerts
-from factories.waiting import until
+from factories.waiting import meanwhile, until
 from fake_kube.server import FakeKube
 
 from sluice.runtime.clock import SystemClock
@@ -27,13 +25,6 @@ class Hasty(SystemClock):
 
     async def sleep(self, duration_s: float) -> None:
         await asyncio.sleep(min(duration_s, 0.01))
-
-
-@pytest.fixture
-async def api(kube: FakeKube, tmp_path: Path) -> AsyncIterator[KubeApi]:
-    made = await KubeApi.connect(kube.kubeconfig(tmp_path / "config"))
-    yield made
-    await made.close()
 
 
 def counted() -> dict[str, float]:
@@ -60,10 +51,8 @@ async def test_of_what_is_refused_no_watch_is_counted(api: KubeApi, kube: FakeKu
     of = lambda: [metrics.value(each, "pods") for each in (KUBE_TROUBLES, KUBE_WATCHES)]  # noqa: E731
     kube.faults.fail(10, code=403, verb=verb, path="pods")
     troubles, watches = of()
-    task = asyncio.create_task(Reflector(api, Hasty(), "pods", "/api/v1/pods", "", offer).run())
-    await until(lambda: of()[1] > watches)
-    assert of()[0] == troubles + 10
-    task.cancel()
-    await asyncio.wait((task,))
+    async with meanwhile(Reflector(api, Hasty(), "pods", "/api/v1/pods", "", offer).run()):
+        await until(lambda: of()[1] > watches)
+        assert of()[0] == troubles + 10
     assert "sum by (what) (increase(sluice_kube_watch_troubles_total[5m])) > 0" in ALERT
     assert "unless sum by (what) (increase(sluice_kube_watches_total[5m])) > 0" in ALERT

@@ -9,9 +9,9 @@ import grpc
 import pytest
 from factories.broker.memory_bus import MemoryBroker
 from factories.scheduling.allocator import Bench, claim, gpu_report, snapshot, working_allocator
+from factories.waiting import meanwhile, until
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import RunId
 from sluice.contracts.messages import LeaseHeld
 from sluice.contracts.pb import allocator_pb2 as pb
@@ -28,7 +28,6 @@ from sluice_allocator.shell import server as shell_server
 from sluice_allocator.shell.app import serve_on
 from sluice_allocator.shell.server import AllocatorServer
 
-WAIT_S = 60.0
 POD = pb.SimulateRequest(
     namespace="research",
     name="p1",
@@ -101,34 +100,20 @@ async def test_a_client_is_told_what_is_wrong_with_a_pod():
 @pytest.mark.parametrize(
     ("question", "what"),
     [
-        (pb.SimulateRequest(), "containers: 0"),
-        (pb.SimulateRequest(containers=[pb.ContainerAsk(name="c")] * 1001), "containers: 1001"),
-        (
-            pb.SimulateRequest(
-                containers=[pb.ContainerAsk(name="c")],
-                host=pb.HostNeeds(affinity=[pb.NodeTerm(expressions=[pb.NodeExpression(key="a", operator="Near")])]),
-            ),
-            "'Near'",
-        ),
-        (
-            pb.SimulateRequest(
-                containers=[pb.ContainerAsk(name="c")],
-                host=pb.HostNeeds(tolerations=[pb.Toleration(key="a", operator="Perhaps")]),
-            ),
-            "'Perhaps'",
-        ),
-        (
-            pb.SimulateRequest(containers=[pb.ContainerAsk(name="c")], host={"room": {"cpu_milli": -1}}),
-            "cpu_milli = -1",  # it would fit everywhere
-        ),
-        (pb.SimulateRequest(containers=[pb.ContainerAsk(name="c")], next=[POD] * 200), "next: 200 pods; at most 199"),
+        ({"containers": []}, "containers: 0"),
+        ({"containers": [{"name": "c"}] * 1001}, "containers: 1001"),
+        ({"host": {"affinity": [{"expressions": [{"key": "a", "operator": "Near"}]}]}}, "'Near'"),
+        ({"host": {"tolerations": [{"key": "a", "operator": "Perhaps"}]}}, "'Perhaps'"),
+        ({"host": {"room": {"cpu_milli": -1}}}, "cpu_milli = -1"),  # it would fit everywhere
+        ({"next": [POD] * 200}, "next: 200 pods; at most 199"),
     ],
     ids=["no container", "too many", "operator", "toleration", "negative amount", "too many pods"],
 )
 async def test_a_question_that_no_pod_can_be_behind_names_its_field(question, what):
     """INVALID_ARGUMENT, in words."""
     async with served(bench_with(1)) as client:
-        code, details = await refused_with(client.Simulate(question))
+        asked = pb.SimulateRequest(**({"containers": [{"name": "c"}]} | question))
+        code, details = await refused_with(client.Simulate(asked))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert what in details
 
@@ -202,14 +187,8 @@ async def test_who_stands_by_names_who_works():
     async with transport.serve(server.register) as address, transport.channel(address) as channel:
         client = AllocatorServiceStub(channel)
         _, no_leader = await refused_with(client.Simulate(POD))
-        broker.values.publish(
-            subject=subjects.lease("allocator").subject,
-            guard=None,
-            expected=0,
-            operation="r2-lease-1",
-            message=LeaseHeld(role="allocator", owner=RunId("r2"), endpoint="10.0.0.7:9420"),
-            now=broker.clock.monotonic(),
-        )
+        held = LeaseHeld(role="allocator", owner=RunId("r2"), endpoint="10.0.0.7:9420")
+        broker.put(subjects.lease("allocator").subject, held)
         code, somebody = await refused_with(client.Explain(pb.ExplainRequest(request="p1")))
     assert "no allocator holds the lease" in no_leader
     assert code is grpc.StatusCode.UNAVAILABLE
@@ -221,27 +200,20 @@ async def test_the_lease_says_where_its_holder_answers():
     broker = MemoryBroker()
     bus = broker.bus("allocator")
     service = Service("allocator", RunId("r1"), AllocatorSettings(tick_s=0.05), SystemClock(), RequestTraces())
-    running = asyncio.create_task(serve_on(bus, service, Health(service.clock)))
     subject = subjects.lease("allocator").subject
-    try:
-        async with asyncio.timeout(WAIT_S):
-            changed = asyncio.Event()
-            broker.listeners[changed] = None
-            while (entry := await bus.last(Stream.STATE, subject)) is None:
-                await changed.wait()
-                changed.clear()
-            assert isinstance(entry.message, LeaseHeld)
-            async with transport.channel(entry.message.endpoint) as channel:
-                client = AllocatorServiceStub(channel)
-                while True:
-                    code, details = await refused_with(client.Explain(pb.ExplainRequest(request="unknown")))
-                    if code is grpc.StatusCode.NOT_FOUND:
-                        break
-                    assert code is grpc.StatusCode.UNAVAILABLE, details  # it is still loading the bus
-    finally:
-        running.cancel()
-        await asyncio.wait((running,), timeout=WAIT_S)
-    entry = await bus.last(Stream.STATE, subject)
-    assert isinstance(entry.message, LeaseHeld)
-    assert (entry.message.owner, entry.message.endpoint) == ("", "")
+    async with meanwhile(serve_on(bus, service, Health(service.clock))):
+        lease = await until(lambda: broker.last(subject))
+        assert isinstance(lease, LeaseHeld)
+        async with transport.channel(lease.endpoint) as channel:
+            client = AllocatorServiceStub(channel)
+
+            async def is_not_found() -> bool:
+                code, details = await refused_with(client.Explain(pb.ExplainRequest(request="unknown")))
+                assert code in {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE}, details
+                return code is grpc.StatusCode.NOT_FOUND  # first it is still loading the bus
+
+            await until(is_not_found)
+    lease = broker.last(subject)
+    assert isinstance(lease, LeaseHeld)
+    assert (lease.owner, lease.endpoint) == ("", "")
     await bus.close()

@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
+
+from factories.agent_driver import runs
+from factories.waiting import wait_until
 
 PATIENCE_S = 60.0
 MEASURES = """
@@ -22,27 +24,16 @@ asyncio.run(measure())
 """
 
 
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def test_kill_9_of_a_benchmark_leaves_no_broker_behind(tmp_path):
     """Each would hold its memory and port until somebody finds it."""
     with subprocess.Popen([sys.executable, "-c", MEASURES, str(tmp_path)], stdout=subprocess.PIPE) as measures:
         broker = int(measures.stdout.readline())
         try:
-            assert _runs(broker)
+            assert runs(broker)
             measures.send_signal(signal.SIGKILL)
             measures.wait(PATIENCE_S)
-            until = time.monotonic() + PATIENCE_S
-            while _runs(broker):
-                assert time.monotonic() < until, "the broker is still there"
-                time.sleep(0.02)
+            wait_until(lambda: not runs(broker), "the broker ends")
         finally:
             measures.kill()
-            if _runs(broker):
+            if runs(broker):
                 os.kill(broker, signal.SIGKILL)

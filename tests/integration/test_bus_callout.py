@@ -87,12 +87,6 @@ async def test_whoever_is_not_who_it_says_is_refused(rig: CalloutRig) -> None:
             await works(connection)
 
 
-async def test_people_log_in_without_a_pod_as_what_rbac_gave_them(rig: CalloutRig) -> None:
-    """`kubectl create token sluice-console --audience sluice-bus`: such a token is bound to no pod."""
-    async with rig.answering(), rig.connected(rig.credentials("sluice-console", pod="", node="")) as connection:
-        assert (await connection.ask("STREAM.INFO.BOOK"))["config"]["name"] == "BOOK"
-
-
 async def test_a_node_joins_without_any_change_at_the_broker(rig: CalloutRig) -> None:
     """Twenty nodes that nothing has heard of, one file each."""
     config = rig.broker.servers[0].plan.config()
@@ -134,25 +128,18 @@ async def test_a_token_that_stays_wrong_ends_the_service(rig: CalloutRig, monkey
                 pass
 
 
-async def test_a_renewed_token_is_used_before_the_old_one_ends(
-    rig: CalloutRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_renewed_token_is_used_before_the_old_one_ends(rig: CalloutRig, monkeypatch) -> None:
     """The login ends with its token, and kubelets renew tokens: no agent may fall off the bus at that hour."""
     monkeypatch.setattr(connection_module, "LOOK_AT_FILES_S", 0.5)
     file = rig.in_file(NODE, lifetime_s=8.0)
     async with rig.answering(), rig.connected(file.source()) as connection:
-        reconnects = 0
-
-        def count() -> None:
-            nonlocal reconnects
-            reconnects += connection.up
-
-        connection.on_change(count)
+        changes: list[bool] = []
+        connection.on_change(lambda: changes.append(connection.up))
         file.renew(lifetime_s=3600.0)
-        await until(lambda: reconnects, within_s=4)
+        await until(lambda: sum(changes), within_s=4)
         await asyncio.sleep(8.0)  # over the end of the old one
         await works(connection)
-        assert reconnects == 1
+        assert sum(changes) == 1, "it connects once"
 
 
 async def test_an_agent_whose_token_ended_returns_with_the_next_one(rig: CalloutRig) -> None:
@@ -160,9 +147,7 @@ async def test_an_agent_whose_token_ended_returns_with_the_next_one(rig: Callout
     file = rig.in_file(NODE, lifetime_s=2.0)
     async with rig.answering(), rig.connected(file.source()) as connection:
         await works(connection)
-        async with asyncio.timeout(60):
-            while connection.up:  # noqa: ASYNC110 - the broker ends it
-                await asyncio.sleep(0.02)
+        await until(lambda: not connection.up)
         connection.check()
         file.renew(lifetime_s=3600.0)
         await works(connection)
@@ -198,9 +183,8 @@ async def test_while_the_api_server_is_away_those_within_stay_and_others_wait(ri
     """No answer is no refusal."""
     async with rig.answering(), rig.connected(rig.credentials(AGENT, NODE)) as connection:
         await asyncio.to_thread(rig.kube.faults.away)
-        waiting = asyncio.create_task(
-            Connection.open(rig.broker.url, name="agent", credentials=rig.credentials(AGENT, OTHER_NODE))
-        )
+        other = rig.credentials(AGENT, OTHER_NODE)
+        waiting = asyncio.create_task(Connection.open(rig.broker.url, name="agent", credentials=other))
         done, _ = await asyncio.wait((waiting,), timeout=2.0)
         assert not done
         await works(connection)

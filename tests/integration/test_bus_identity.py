@@ -1,16 +1,17 @@
 """Services authenticate on a bus with users: as deployed, from settings, with the password in a file."""
 
 import asyncio
-import os
-import secrets
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from factories.broker.guarded_broker import Guarded, guarded_broker
+from factories.processes import finished, own_environment
 from factories.system import fleet_text
+from factories.waiting import until
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
@@ -18,10 +19,6 @@ from sluice.contracts.bus.nats_permissions import permissions_of
 from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
 from sluice.runtime.nats.credential_files import CredentialError, credentials_from_settings
-from sluice.runtime.nats.credentials import Credentials
-from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker
-from sluice.runtime.nats_server.users import User
 from sluice.runtime.service import EXIT_DENIED
 from sluice.runtime.settings import CommonSettings
 
@@ -29,137 +26,105 @@ NODE = NodeName("gpu-1.example.internal")
 FLEET = fleet_text(1, 1, prefix=NODE)
 
 
-class Guarded:
-    """A broker with users, whose passwords lie in files."""
+@dataclass
+class Deployed:
+    """A broker whose users' passwords lie in files."""
 
-    def __init__(self, url: str, folder: Path) -> None:
-        """`folder` holds a file per user."""
-        self.url = url
-        self._folder = folder
+    guarded: Guarded
+    folder: Path
 
     def environment(self, role: Role, **more: str) -> dict[str, str]:
         """Of a process in this `role`."""
         user = permissions_of(role, NODE if role is Role.NODE_AGENT else None).user
         own = {} if role is Role.NODE_AGENT else {"SLUICE_NATS_USER": user}
-        file = str(self._folder / user)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-        return kept | own | {"SLUICE_NATS_URL": self.url, "SLUICE_NATS_PASSWORD_FILE": file} | more
+        own |= {"SLUICE_NATS_URL": self.guarded.url, "SLUICE_NATS_PASSWORD_FILE": str(self.folder / user)}
+        return own_environment() | own | more
 
-    @asynccontextmanager
-    async def bus(self, role: Role) -> AsyncIterator[NatsBus]:
-        password = (self._folder / role.value).read_text().strip()
-        bus = await NatsBus.connect(self.url, name=role.value, credentials=Credentials(role.value, password))
-        try:
-            yield bus
-        finally:
-            await bus.close()
+    async def ensure_streams(self) -> None:
+        bus = await self.guarded.bus(Role.ADMINISTRATOR)
+        await bus.ensure_streams()
+        await bus.ensure_agent(NODE)
 
     async def hears_of(self, node: NodeName) -> None:
-        """Wait until a node's agent has published something; bounded."""
-        async with self.bus(Role.ALLOCATOR) as bus, asyncio.timeout(60):
-            while await bus.last(Stream.STATE, subjects.node(node).subject) is None:  # noqa: ASYNC110 - another process
-                await asyncio.sleep(0.05)
+        """Wait until a node's agent has published something."""
+        bus = await self.guarded.bus(Role.ALLOCATOR)
+        await until(lambda: bus.last(Stream.STATE, subjects.node(node).subject))
 
 
 @pytest_asyncio.fixture
-async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
-    """The administrator, the allocator, the inventory, one node's agent, and read-only people."""
-    roles = (Role.ADMINISTRATOR, Role.ALLOCATOR, Role.INVENTORY, Role.NODE_AGENT, Role.CONSOLE)
-    users = tuple(
-        User(permissions_of(role, NODE if role is Role.NODE_AGENT else None), secrets.token_hex(8)) for role in roles
-    )
-    for user in users:
-        (tmp_path / user.rights.user).write_text(f"{user.password}\n")
-    probe = Credentials(users[0].rights.user, users[0].password)
-    async with Broker(tmp_path / "broker", users=users, probe=probe) as broker:
-        yield Guarded(broker.url, tmp_path)
+async def deployed(tmp_path: Path) -> AsyncIterator[Deployed]:
+    async with guarded_broker(tmp_path / "broker", NODE) as guarded:
+        for name, who in guarded.users.items():
+            (tmp_path / name).write_text(f"{who.password}\n")
+        yield Deployed(guarded, tmp_path)
 
 
-async def run(module: str, *words: str, environment: dict[str, str]) -> asyncio.subprocess.Process:
-    pipe = asyncio.subprocess.PIPE
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", module, *words, env=environment, stdout=pipe, stderr=asyncio.subprocess.STDOUT
-    )
+async def ended(module: str, *words: str, environment: dict[str, str]) -> tuple[int, str]:
+    """How a process ends, and all that it says."""
+    code, out, err = await finished(sys.executable, "-m", module, *words, environment=environment)
+    return code, out + err
 
 
-async def said(process: asyncio.subprocess.Process, *sentences: str) -> str:
-    """The output of a process up to the first of these sentences, or its end; bounded."""
-    text = ""
-    async with asyncio.timeout(60):
-        while line := (await process.stdout.readline()).decode():
-            text += line
-            if any(sentence in line for sentence in sentences):
-                break
-    return text
-
-
-async def test_streams_are_declared_by_the_administrator_alone(guarded: Guarded) -> None:
+async def test_streams_are_declared_by_the_administrator_alone(deployed: Deployed) -> None:
     """The Job of a deployment, with its own password and with another's."""
     for role, code in ((Role.ADMINISTRATOR, 0), (Role.INVENTORY, 1)):
-        process = await run("sluice_console", "streams", "ensure", environment=guarded.environment(role))
-        text = await said(process)
-        assert (await process.wait(), role) == (code, role), text
+        found, text = await ended("sluice_console", "streams", "ensure", environment=deployed.environment(role))
+        assert (found, role) == (code, role), text
 
 
 @pytest.mark.parametrize("role", [Role.ALLOCATOR, Role.INVENTORY, Role.NODE_AGENT])
-async def test_a_service_works_with_its_password_and_not_without(guarded: Guarded, role: Role, tmp_path: Path) -> None:
+async def test_a_service_works_with_its_password_and_not_without(deployed: Deployed, role: Role, tmp_path) -> None:
     """It would otherwise end at once, at every node of a cluster."""
-    async with guarded.bus(Role.ADMINISTRATOR) as bus:
-        await bus.ensure_streams()
-        await bus.ensure_agent(NODE)
+    await deployed.ensure_streams()
     fleet = tmp_path / "fleet.toml"
     fleet.write_text(FLEET)
     more = {"SLUICE_DATA_DIR": str(tmp_path / "data"), "SLUICE_LOG_FORMAT": "json", "SLUICE_LOG_LEVEL": "info"}
     if role is Role.NODE_AGENT:
         more |= {"SLUICE_NODE_AGENT_FLEET_FILE": str(fleet)}
     module = f"sluice_{role.value.replace('-', '_')}"
-    environment = guarded.environment(role, **more)
-    process = await run(module, environment=environment)
+    environment = deployed.environment(role, **more)
+    pipe, command = asyncio.subprocess.PIPE, (sys.executable, "-m", module)
+    process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=pipe, stderr=pipe)
+    text = ""
     try:
-        text = await said(process, "serving", "agent of a node")
+        async with asyncio.timeout(60):
+            while not ("serving" in text or "agent of a node" in text) and (line := await process.stderr.readline()):
+                text += line.decode()
         assert "credentials" not in text.lower(), text
         if role is Role.NODE_AGENT:
-            await guarded.hears_of(NODE)
+            await deployed.hears_of(NODE)
         assert process.returncode is None, text
     finally:
         process.terminate()
         await asyncio.wait_for(process.communicate(), 60)
     del environment["SLUICE_NATS_PASSWORD_FILE"]
-    process = await run(module, environment=environment)
-    text = await said(process)
-    assert await process.wait() == 1
+    code, text = await ended(module, environment=environment)
+    assert code == 1
     assert "does not accept these credentials" in text
 
 
-async def test_a_service_with_anothers_user_ends_and_says_which_subject_it_was(
-    guarded: Guarded, tmp_path: Path
-) -> None:
+async def test_a_service_with_anothers_user_ends_and_says_which_subject_it_was(deployed: Deployed, tmp_path) -> None:
     """It would wait without end otherwise; and of all exit codes, this one must be distinct."""
-    async with guarded.bus(Role.ADMINISTRATOR) as bus:
-        await bus.ensure_streams()
-    environment = guarded.environment(Role.INVENTORY, SLUICE_DATA_DIR=str(tmp_path), SLUICE_LOG_FORMAT="json")
-    process = await run("sluice_allocator", environment=environment)
-    text = await said(process)
-    assert await process.wait() == EXIT_DENIED, text
+    await deployed.ensure_streams()
+    environment = deployed.environment(Role.INVENTORY, SLUICE_DATA_DIR=str(tmp_path), SLUICE_LOG_FORMAT="json")
+    code, text = await ended("sluice_allocator", environment=environment)
+    assert code == EXIT_DENIED, text
     assert "permissions violation: the broker does not let 'inventory' publish to '$js.api." in text
     assert "Traceback" not in text
 
 
-async def test_people_look_with_the_password_of_the_console(guarded: Guarded) -> None:
+async def test_people_look_with_the_password_of_the_console(deployed: Deployed) -> None:
     """Also at the history: a command must work in a cluster as on a desk."""
-    async with guarded.bus(Role.ADMINISTRATOR) as bus:
-        await bus.ensure_streams()
-    environment = guarded.environment(Role.CONSOLE)
+    await deployed.ensure_streams()
+    environment = deployed.environment(Role.CONSOLE)
     for words, code in ((("events",), 0), (("gpus",), 0), (("doctor", "--no-cluster"), 1)):
-        process = await run("sluice_console", *words, environment=environment)
-        text = await said(process)
-        assert (await process.wait(), words) == (code, words), text
+        found, text = await ended("sluice_console", *words, environment=environment)
+        assert (found, words) == (code, words), text
         assert "ermission" not in text, text
     assert "the streams are there as declared" in text
     del environment["SLUICE_NATS_PASSWORD_FILE"]
-    process = await run("sluice_console", "doctor", "--no-cluster", environment=environment)
-    text = await said(process)
-    assert (await process.wait(), "does not accept these credentials" in text) == (2, True), text
+    code, text = await ended("sluice_console", "doctor", "--no-cluster", environment=environment)
+    assert (code, "does not accept these credentials" in text) == (2, True), text
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from cryptography import x509
-from factories.waiting import until
+from factories.broker.tls_broker import server_of
+from factories.waiting import meanwhile, until
 from fake_kube.server import FakeKube
 
 from sluice.contracts.bus.nats_permissions import permissions_of
@@ -22,7 +22,6 @@ from sluice.runtime.errors import ServiceError
 from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.credential_files import CredentialFiles
 from sluice.runtime.nats_server.free_ports import free_ports
-from sluice.runtime.nats_server.process import NatsServer, NatsServerConfig
 from sluice.runtime.settings import CommonSettings
 from sluice.runtime.tls.certificate_authority import new_authority
 from sluice_pod_watcher.core.bus_access import AGENT, Namespaces
@@ -33,6 +32,7 @@ from sluice_pod_watcher.shell.kube.token_reviews import TokenReviews
 
 SYSTEM, NODES, NODE = "sluice-system", "sluice-nodes", NodeName("gpu-1.example")
 ACCOUNTS = Path(__file__).parents[2] / "deploy" / "helm" / "sluice" / "files" / "accounts.conf"
+SECRETS = f"/api/v1/namespaces/{SYSTEM}/secrets"
 OBJECTS = BusObjects(
     SYSTEM, NODES, "sluice-bus-keys", "sluice-nats-keys", "sluice-bus-authorities", "sluice-nats", ("localhost",)
 )
@@ -62,29 +62,29 @@ class Site:
         found = self.kube.get(resource, space, name).get("data") or {}
         return {key: base64.b64decode(text).decode() for key, text in found.items()} if resource == "secrets" else found
 
+    async def overwrite(self, secret: str, data: dict[str, str | None]) -> None:
+        """As somebody else would; None takes a key away."""
+        how = {"body": {"data": data}, "content_type": "application/merge-patch+json"}
+        await self.api.call("PATCH", f"{SECRETS}/{secret}", **how)
+
     def mark(self) -> str:
         template = self.kube.get("statefulsets.apps", SYSTEM, "sluice-nats")["spec"]["template"]
         return template["metadata"].get("annotations", {}).get(ANNOTATION, "")
 
 
-@pytest_asyncio.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    with FakeKube() as kube:
-        api = await KubeApi.connect(kube.kubeconfig(tmp_path / "kubeconfig"))
-        try:
-            for space in (SYSTEM, NODES):
-                await api.call("POST", "/api/v1/namespaces", body={"metadata": {"name": space}})
-                for name in ("sluice-bus-authorities", CA):
-                    await api.call("POST", f"/api/v1/namespaces/{space}/configmaps", body={"metadata": {"name": name}})
-            for name in ("sluice-bus-keys", "sluice-nats-keys", AUTHORITY, *SERVICES):
-                await api.call("POST", f"/api/v1/namespaces/{SYSTEM}/secrets", body={"metadata": {"name": name}})
-            template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "nats", "image": "nats"}]}}
-            spec = {"serviceName": "s", "selector": {"matchLabels": {"a": "b"}}, "template": template}
-            body = {"metadata": {"name": "sluice-nats"}, "spec": spec}
-            await api.call("POST", f"/apis/apps/v1/namespaces/{SYSTEM}/statefulsets", body=body)
-            yield Site(kube, api)
-        finally:
-            await api.close()
+@pytest.fixture
+async def site(kube: FakeKube, api: KubeApi) -> Site:
+    for space in (SYSTEM, NODES):
+        await api.call("POST", "/api/v1/namespaces", body={"metadata": {"name": space}})
+        for name in ("sluice-bus-authorities", CA):
+            await api.call("POST", f"/api/v1/namespaces/{space}/configmaps", body={"metadata": {"name": name}})
+    for name in ("sluice-bus-keys", "sluice-nats-keys", AUTHORITY, *SERVICES):
+        await api.call("POST", SECRETS, body={"metadata": {"name": name}})
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "nats", "image": "nats"}]}}
+    spec = {"serviceName": "s", "selector": {"matchLabels": {"a": "b"}}, "template": template}
+    body = {"metadata": {"name": "sluice-nats"}, "spec": spec}
+    await api.call("POST", f"/apis/apps/v1/namespaces/{SYSTEM}/statefulsets", body=body)
+    return Site(kube, api)
 
 
 async def test_two_replicas_fill_what_was_installed_empty_and_then_write_nothing(site: Site) -> None:
@@ -112,9 +112,7 @@ async def test_what_was_overwritten_is_written_again(site: Site) -> None:
     keeper = site.keeper()
     await keeper.refresh()
     before = site.data("secrets", SYSTEM, "sluice-nats-keys")
-    path = f"/api/v1/namespaces/{SYSTEM}/secrets/sluice-nats-keys"
-    empty = {"data": dict.fromkeys(before)}
-    await site.api.call("PATCH", path, body=empty, content_type="application/merge-patch+json")
+    await site.overwrite("sluice-nats-keys", dict.fromkeys(before))
     await keeper.refresh()
     assert site.data("secrets", SYSTEM, "sluice-nats-keys") == before
 
@@ -124,8 +122,7 @@ async def test_emptied_keys_are_replaced_and_running_replicas_start_again(site: 
     keeper = site.keeper()
     await keeper.refresh()
     mark, old = site.mark(), keeper.current().nkey
-    path = f"/api/v1/namespaces/{SYSTEM}/secrets/sluice-bus-keys"
-    await site.api.call("PATCH", path, body={"data": {KEYS: None}}, content_type="application/merge-patch+json")
+    await site.overwrite("sluice-bus-keys", {KEYS: None})
     with pytest.raises(ServiceError, match="the keys of the bus were replaced"):
         await keeper.refresh()
     second = site.keeper()
@@ -136,9 +133,7 @@ async def test_emptied_keys_are_replaced_and_running_replicas_start_again(site: 
 
 async def test_damaged_keys_are_told_and_kept(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     """Somebody's mistake must not replace all keys."""
-    path = f"/api/v1/namespaces/{SYSTEM}/secrets/sluice-bus-keys"
-    damaged = base64.b64encode(b'{"version": 7}').decode()
-    await site.api.call("PATCH", path, body={"data": {KEYS: damaged}}, content_type="application/merge-patch+json")
+    await site.overwrite("sluice-bus-keys", {KEYS: base64.b64encode(b'{"version": 7}').decode()})
     keeper = site.keeper()
     await keeper.refresh()
     assert not keeper.ready.is_set()
@@ -181,7 +176,7 @@ class Rotating:
         self._site, self._folder = site, folder
         self.port = free_ports(1)[0]
         self.url = f"tls://localhost:{self.port}"
-        (folder / "config").mkdir()
+        (folder / "config").mkdir(parents=True)
         (folder / "credentials").mkdir()
         (folder / "config" / "accounts.conf").write_bytes(ACCOUNTS.read_bytes())
         self.ca = folder / "ca.crt"
@@ -195,11 +190,7 @@ class Rotating:
             )
         )
 
-        class Plan(NatsServerConfig):
-            def config(self) -> str:
-                return text
-
-        self.server = NatsServer(Plan("sluice", folder / "config", self.port))
+        self.server = server_of(text, folder / "config", self.port)
 
     def show(self) -> None:
         """What kubelets do a minute later: to the broker's files, and to those of clients."""
@@ -227,44 +218,35 @@ async def test_a_rotation_cuts_off_no_agent_and_no_callout(site: Site, tmp_path:
     """The certificate, its authority and the issuer change in order, and a restarted broker lets everybody in again."""
     keeper = site.keeper()
     await keeper.refresh()
-    broker = Rotating(site, tmp_path)
+    broker = Rotating(site, tmp_path / "broker")
     broker.show()
     await broker.server.start()
     callout = await Connection.open(broker.url, name="callout", credentials=keeper, within_s=20)
     clock = SystemClock()
     reviews = TokenReviews(site.api, "sluice-bus", clock)
     answers = Answers(reviews, Namespaces(), clock, keeper.issuers, keeper.curve())
-    serving = asyncio.create_task(answers.serve(callout))
     try:
-        async with asyncio.timeout(60):
-            await answers.serving.wait()
-        async with broker.agent() as agent:
-            issuers, marks = set(keeper.issuers()), {site.mark()}
-            for behind in (timedelta(hours=2), timedelta(0)):  # a new generation, and an hour later its turn
-                site.clock.behind = behind
-                await keeper.refresh()
-                marks.add(site.mark())
-                broker.show()
-                await broker.server.stop()
-                await broker.server.start()
+        async with meanwhile(answers.serve(callout)):
+            async with asyncio.timeout(60):
+                await answers.serving.wait()
+            async with broker.agent() as agent:
+                issuers, marks = set(keeper.issuers()), {site.mark()}
+                for behind in (timedelta(hours=2), timedelta(0)):  # a new generation, and an hour later its turn
+                    site.clock.behind = behind
+                    await keeper.refresh()
+                    marks.add(site.mark())
+                    broker.show()
+                    await broker.server.stop()
+                    await broker.server.start()
 
-                async def both_work() -> bool:
-                    return agent.up and callout.up and await _answers(agent)
+                    async def both_work() -> bool:
+                        await agent.flush()
+                        return agent.up and callout.up
 
-                await until(both_work, "both reconnect")
-            assert len(set(keeper.issuers()) - issuers) == 1
-            assert len(marks) == 3
-            assert site.data("secrets", SYSTEM, "sluice-nats-keys")["keys.conf"].split()[1] not in issuers
+                    await until(both_work, "both reconnect", yet=(TimeoutError,))
+                assert len(set(keeper.issuers()) - issuers) == 1
+                assert len(marks) == 3
+                assert site.data("secrets", SYSTEM, "sluice-nats-keys")["keys.conf"].split()[1] not in issuers
     finally:
-        serving.cancel()
-        await asyncio.wait((serving,))
         await callout.close()
         await broker.server.stop()
-
-
-async def _answers(agent: Connection) -> bool:
-    try:
-        await agent.flush()
-    except TimeoutError:
-        return False
-    return True

@@ -4,18 +4,15 @@ import asyncio
 import json
 
 import pytest
-from factories.agent_driver import AgentDriver, kill, pull, short_folder, start_agent
+from factories.agent_driver import AgentProcess, short_folder
 from factories.broker.bus_rigs import broker_and_bus
 from factories.cluster.claim_kubelet import ClaimKubelet
-from factories.waiting import WITHIN_S
-from factories.words import booking_of
+from factories.waiting import until
 from judges.cdi_rules import what_is_wrong
 
-from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Stream
 from sluice.contracts.dra.names import DRIVER, cdi_device, device_names
 from sluice.contracts.ids import NodeName
-from sluice.contracts.messages import DeviceGrant, Grant, ResourceClaimRef, Share
+from sluice.contracts.messages import ResourceClaimRef, Share
 
 NODE = NodeName("gpu-1.example")
 POD = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
@@ -26,59 +23,37 @@ name = "{NODE}"
 gpus = [{{ model = "a100-40gb", count = 1 }}, {{ model = "a100-40gb", count = 1, mig = false }}]
 timing = {{ create_ms = 5, destroy_ms = 5 }}
 """
+SLICE = (0, "3g.20gb", 4, 4)
 OLD = ("v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 
 
-class Scene:
+class Scene(AgentProcess):
     """A broker, an agent as a process, and a kubelet."""
 
     def __init__(self, folder, broker, bus, kubelet):
-        self.folder, self.broker, self.bus, self.kubelet = folder, broker, bus, kubelet
-        self.desk = AgentDriver(bus, folder)
-        self.cdi = folder / "cdi"
-        self.agent = None
-        self.news = None
+        settings = {
+            "SLUICE_NODE_AGENT_ROLE": "agent",
+            "SLUICE_NODE_AGENT_NODES": NODE,
+            "SLUICE_NODE_AGENT_FLEET_FILE": folder / "fleet.toml",
+            "SLUICE_NODE_AGENT_KUBELET_ROOT": kubelet.root,
+            "SLUICE_NODE_AGENT_PODS_DIR": folder / "pods",
+            "SLUICE_NODE_AGENT_CDI_DIR": folder / "cdi",
+            "SLUICE_NODE_AGENT_READ_DEVICES_S": 0.2,
+        }
+        super().__init__(NODE, folder, broker, bus, **settings)
+        self.kubelet, self.cdi = kubelet, folder / "cdi"
 
     async def start(self):
-        known = self.news.agent_run if self.news is not None else ""
-        self.agent = await start_agent(
-            self.folder,
-            SLUICE_NATS_URL=self.broker.url,
-            SLUICE_NODE_AGENT_ROLE="agent",
-            SLUICE_NODE_AGENT_NODES=NODE,
-            SLUICE_NODE_AGENT_FLEET_FILE=self.folder / "fleet.toml",
-            SLUICE_NODE_AGENT_KUBELET_ROOT=self.kubelet.root,
-            SLUICE_NODE_AGENT_PODS_DIR=self.folder / "pods",
-            SLUICE_NODE_AGENT_CDI_DIR=self.cdi,
-            SLUICE_NODE_AGENT_TICK_S="0.05",
-            SLUICE_NODE_AGENT_READ_DEVICES_S="0.2",
-        )
+        await super().start()
         try:
             await self.kubelet.register()
         except TimeoutError:
-            raise AssertionError(self.desk.said()) from None
-        self.news = await self.desk.open(NODE, known_run=known)
+            raise AssertionError(self.said()) from None
 
-    async def grant(self, *, gpu=0, place=("3g.20gb", 4, 4), share=None):
-        profile, start, size = place
-        device = DeviceGrant(
-            container="main", gpu=self.desk.uuids(NODE)[gpu], profile=profile, start=start, size=size, share=share
-        )
-        booking = booking_of(
-            "a1_R_1",
-            NODE,
-            (device,),
-            request="r",
-            owner=POD,
-            name="pod",
-            source="cluster",
-            resource_claims=(ResourceClaimRef(uid=CLAIM, name="sluice-x", requests={"main": "main"}),),
-        )
-        incarnation = await self.bus.incarnation(Stream.BOOK)
-        await self.desk.write(
-            subjects.ledger(NODE, booking.allocation), Grant(revision=1, incarnation=incarnation, booking=booking)
-        )
-        return booking
+    async def grant_claim(self, *devices, share=None):
+        claim = ResourceClaimRef(uid=CLAIM, name="sluice-x", requests={"main": "main"})
+        pod = {"owner": POD, "source": "cluster", "resource_claims": (claim,)}
+        return await self.grant(NODE, "a1_R_1", *devices, share=share, **pod)
 
     def file(self):
         (path,) = self.cdi.glob("*.json")
@@ -95,21 +70,17 @@ async def scene(request, tmp_path):
         (folder / "fleet.toml").write_text(FLEET)
         (folder / "pods").mkdir()
         kubelet = ClaimKubelet(folder / "kubelet", *(OLD if getattr(request, "param", "v1") == "v1beta1" else ()))
-        async with broker_and_bus(tmp_path) as (broker, bus):
-            there = Scene(folder, broker, bus, kubelet)
-            try:
-                await there.start()
-                yield there
-            finally:
-                if there.agent is not None:
-                    await kill(there.agent)
+        async with broker_and_bus(tmp_path) as (broker, bus), Scene(folder, broker, bus, kubelet) as there:
+            await there.start()
+            yield there
 
 
-async def _snapshot(scene, right):
-    async with asyncio.timeout(WITHIN_S):
-        while not right(snapshot := await pull(scene.news.endpoint, NODE)):  # noqa: ASYNC110 - a file or a socket tells
-            await asyncio.sleep(0.02)
-    return snapshot
+async def _snapshot(scene, *, hands_over):
+    async def look():
+        snapshot = await scene.snapshot()
+        return snapshot if snapshot.kubelet_hands_over is hands_over else None
+
+    return await until(look)
 
 
 @BOTH
@@ -121,14 +92,14 @@ async def test_a_claim_is_handed_over_and_taken_back(scene):
     assert list(info.supported_versions)[:2] == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
     assert info.endpoint == str(kubelet.root / "plugins" / DRIVER / "dra.sock")
     early = asyncio.create_task(kubelet.prepare(CLAIM))
-    booking = await scene.grant()
+    booking = await scene.grant_claim(SLICE)
     answer = (await early)[CLAIM]
     name = device_names(booking.allocation, booking.resource_claims)[CLAIM, "main"]
     assert answer.error == ""
     (device,) = answer.devices
     assert (list(device.request_names), device.pool_name, device.device_name) == (["main"], NODE, name)
     assert list(device.cdi_device_ids) == [cdi_device(CLAIM, name)]
-    assert (await scene.desk.ready(NODE, "a1_R_1")).ticket == ""
+    assert (await scene.ready(NODE, "a1_R_1")).ticket == ""
     spec = scene.file()
     assert what_is_wrong(spec) == []
     (described,) = spec["devices"]
@@ -137,37 +108,37 @@ async def test_a_claim_is_handed_over_and_taken_back(scene):
     assert paths[0] == "/dev/nvidia0"
     assert [path.startswith("/dev/nvidia-caps/nvidia-cap") for path in paths[1:]] == [True, True]
     assert {(node["major"], node["minor"]) for node in described["containerEdits"]["deviceNodes"]} == {(1, 3)}
-    assert await _snapshot(scene, lambda snapshot: snapshot.kubelet_hands_over)
-    await kill(scene.agent)
+    await _snapshot(scene, hands_over=True)
+    await scene.kill()
     for path in scene.cdi.iterdir():
         path.unlink()
     await scene.start()
-    assert await _snapshot(scene, lambda snapshot: snapshot.kubelet_hands_over)
+    await _snapshot(scene, hands_over=True)
     assert (await kubelet.prepare(CLAIM))[CLAIM] == answer
     assert scene.file() == spec
     assert (await kubelet.unprepare(CLAIM))[CLAIM].error == ""
     assert list(scene.cdi.glob("*.json")) == []
-    await scene.desk.revoke(booking)
-    await scene.desk.gone(NODE, "a1_R_1")
-    assert scene.desk.instances(NODE) == []
+    await scene.revoke(booking)
+    await scene.gone(NODE, "a1_R_1")
+    assert scene.instances(NODE) == []
     assert (await kubelet.unprepare(CLAIM))[CLAIM].error == "", "a kubelet may repeat it"
 
 
 async def test_a_share_finds_its_daemon_by_its_file(scene):
     """MPS, without a volume."""
-    await scene.grant(share=Share(mode="mps", uid=0, memory_mib=4096))
+    await scene.grant_claim(SLICE, share=Share(mode="mps", uid=0, memory_mib=4096))
     assert (await scene.kubelet.prepare(CLAIM))[CLAIM].error == ""
     (described,) = scene.file()["devices"]
     edits = described["containerEdits"]
     assert "CUDA_MPS_PIPE_DIRECTORY=/run/sluice/slice/pipe" in edits["env"]
     (mount,) = [each for each in edits["mounts"] if each["containerPath"] == "/run/sluice/slice"]
-    assert mount["hostPath"].startswith(str(scene.folder))
+    assert mount["hostPath"].startswith(str(scene.data_dir))
 
 
 @BOTH
 async def test_a_pods_status_shows_what_is_wrong_with_its_gpu(scene):
     """An Xid reaches the kubelet within seconds."""
-    await scene.grant(gpu=1, place=(None, 0, 1))
+    await scene.grant_claim((1, None, 0, 1))
     assert (await scene.kubelet.prepare(CLAIM))[CLAIM].error == ""
     async with asyncio.timeout(20), scene.kubelet.health() as stream:
         seen = []
@@ -175,7 +146,7 @@ async def test_a_pods_status_shows_what_is_wrong_with_its_gpu(scene):
             (device,) = update.devices
             seen.append(device.health)
             if device.health == 1:
-                with scene.desk.hardware(NODE).changing() as hardware:
+                with scene.hardware(NODE).changing() as hardware:
                     hardware.faults.xid, hardware.faults.xid_gpu = 48, 1
             if device.health == 2:
                 assert "Xid 48" in device.message
@@ -188,5 +159,5 @@ async def test_a_pods_status_shows_what_is_wrong_with_its_gpu(scene):
 async def test_a_kubelet_that_rejects_the_plugin_gets_no_claims(scene):
     """The allocator must not place a pod with a claim there."""
     await scene.kubelet.register(error="no such version")
-    snapshot = await _snapshot(scene, lambda snapshot: not snapshot.kubelet_hands_over)
+    snapshot = await _snapshot(scene, hands_over=False)
     assert any("it rejected the plugin: no such version" in warning for warning in snapshot.warnings)

@@ -36,10 +36,16 @@ def bare():
         yield there
 
 
-def _sharing(home, name="main"):
-    return ContainerDevices(
-        container=name, visible_devices="MIG-1", mps_pipe_directory=f"{home}/pipe", mps_log_directory=f"{home}/log"
-    )
+def _sharing(home):
+    """The devices of a container with a share."""
+    mps = {"mps_pipe_directory": f"{home}/pipe", "mps_log_directory": f"{home}/log"}
+    return ContainerDevices(container="main", visible_devices="MIG-1", **mps)
+
+
+def _start_sharing(node, home):
+    """Start a container with a share, whose ticket is made; what it sees there."""
+    node.agent("make", TICKET, UID, _sharing(home))
+    return node.start_container(UID, "main", ticket_of(TICKET, _sharing(home)))
 
 
 @BOTH
@@ -160,10 +166,8 @@ async def test_a_container_loads_the_library_of_the_time_quota_from_its_home(nod
         shutil.copyfile(_any_library(), home / QUOTA / QUOTA_LIBRARY)
         node.run("mount", "--bind", str(home), str(home))
         node.run("mount", "-o", "remount,bind,noexec", str(home))  # as /run is on many nodes
-        container = _sharing(home)
         await node.publish(UID)
-        node.agent("make", TICKET, UID, msgspec.json.encode([container]))
-        node.start_container(UID, "main", ticket_of(TICKET, container))
+        _start_sharing(node, home)
         library = node.root / "pods" / UID / "c" / "main" / QUOTA / QUOTA_LIBRARY
         assert node.run("env", f"LD_PRELOAD={library}", "true") == ""
         assert "LD_PRELOAD" in node.run("env", f"LD_PRELOAD={home / QUOTA / QUOTA_LIBRARY}", "true")
@@ -181,10 +185,9 @@ async def test_a_container_with_a_share_reaches_its_daemon_through_the_volume(no
     with daemon_home(node.folder) as home:
         container = _sharing(home)
         plain = ContainerDevices(container="plain", visible_devices="MIG-2")
-        containers = msgspec.json.encode([container, plain])
         if first == "volume":
             await node.publish(UID)
-        assert node.agent("make", TICKET, UID, containers) == [TICKET]
+        assert node.agent("make", TICKET, UID, container, plain) == [TICKET]
         if first == "ticket":
             await node.publish(UID)
         inside = node.start_container(UID, "main", ticket_of(TICKET, container))
@@ -204,9 +207,8 @@ async def test_a_container_with_a_share_reaches_its_daemon_through_the_volume(no
 async def test_a_daemon_that_is_started_again_is_found_in_the_same_volume(node):
     """A daemon recreates its pipe directory; its tenants must not keep the old one."""
     with daemon_home(node.folder) as home:
-        node.agent("make", TICKET, UID, msgspec.json.encode([_sharing(home)]))
         await node.publish(UID)
-        inside = node.start_container(UID, "main", ticket_of(TICKET, _sharing(home)))
+        inside = _start_sharing(node, home)
         (home / "pipe").rename(home / "old")
     with daemon_home(node.folder / "x") as other:
         (other / "pipe").rename(home / "pipe")
@@ -219,7 +221,7 @@ async def test_an_ended_pod_leaves_nothing_and_may_end_twice(node):
     with daemon_home(node.folder) as home:
         before = node.all_mounts()
         await node.publish(UID)
-        node.agent("make", TICKET, UID, msgspec.json.encode([_sharing(home)]))
+        node.agent("make", TICKET, UID, _sharing(home))
         await in_time(node.unpublish(UID))
         assert not node.target(UID).exists()
         assert node.target(UID).parent.is_dir(), "the kubelet made it, and removes it"
@@ -304,9 +306,7 @@ async def test_a_driver_that_was_killed_comes_back_to_running_pods(node):
         await node.register()
         await node.publish(UID)
         assert node.all_mounts() == mounts
-        container = _sharing(home)
-        node.agent("make", TICKET, UID, msgspec.json.encode([container]))
-        assert can_connect(node.start_container(UID, "main", ticket_of(TICKET, container)) / "pipe" / "control")
+        assert can_connect(_start_sharing(node, home) / "pipe" / "control")
         await node.publish(OTHER)
         (options,) = node.mounts(node.target(OTHER))
         assert set(options) >= SEALED
@@ -360,7 +360,7 @@ async def test_after_a_reboot_no_old_ticket_lets_a_container_start(bare):
     with daemon_home(bare.folder) as home:
         number = bare.start()
         await bare.publish(UID)
-        bare.agent("make", TICKET, UID, msgspec.json.encode([_sharing(home)]))
+        bare.agent("make", TICKET, UID, _sharing(home))
         bare.stop(number, signal.SIGKILL)
         bare.lose_mounts()
         (bare.pods / ".boot").write_text("another boot\n")
@@ -392,9 +392,7 @@ async def test_shares_work_where_no_mount_is_shared(request):
     node.start()
     with daemon_home(node.folder) as home:
         await node.publish(UID)
-        container = _sharing(home)
-        node.agent("make", TICKET, UID, msgspec.json.encode([container]))
-        assert can_connect(node.start_container(UID, "main", ticket_of(TICKET, container)) / "pipe" / "control")
+        assert can_connect(_start_sharing(node, home) / "pipe" / "control")
         await in_time(node.unpublish(UID))
         assert not node.mounts(node.target(UID))
 

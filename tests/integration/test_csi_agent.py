@@ -1,6 +1,7 @@
 """Agent and driver together on a node with a kubelet: from the order to what a container sees of its daemon."""
 
 import signal
+from contextlib import closing
 
 import pytest
 from factories.agent_driver import AgentDriver, daemons_below
@@ -8,13 +9,10 @@ from factories.broker.bus_rigs import broker_and_bus
 from factories.cluster.kubelet_node import NODE, KubeletNode, can_connect, in_time
 from factories.system import fleet_text
 from factories.waiting import wait_until
-from factories.words import booking_of
 
-from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import NodeName
 from sluice.contracts.kube.names import is_ticket_name
-from sluice.contracts.messages import DeviceGrant, Grant, Share
+from sluice.contracts.messages import Share
 from sluice.contracts.ticket_paths import ticket_of
 
 UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
@@ -27,10 +25,8 @@ def node(request):
     there = KubeletNode("container")
     (there.folder / "fleet.toml").write_text(FLEET)
     there.roles = request.param
-    try:
+    with closing(there):
         yield there
-    finally:
-        there.close()
 
 
 def _start(node, url, roles):
@@ -47,29 +43,14 @@ def _start(node, url, roles):
     return number
 
 
-async def _grant(desk, allocation, *, share=None):
-    """As `desk.grant`, for a pod."""
-    booking = booking_of(
-        allocation,
-        NODE,
-        (DeviceGrant(container="main", gpu=desk.uuids(NODE)[0], profile="3g.20gb", start=4, size=4, share=share),),
-        request="r",
-        owner=UID,
-        name="pod",
-        source="cluster",
-    )
-    message = Grant(revision=1, incarnation=await desk.bus.incarnation(Stream.BOOK), booking=booking)
-    await desk.write(subjects.ledger(NodeName(NODE), booking.allocation), message)
-    return booking
-
-
 async def test_a_pods_container_reaches_its_share_through_its_volume(node, tmp_path):
     """A pod with a share has its daemon, also after the agent was killed, and leaves nothing behind."""
     async with broker_and_bus(tmp_path) as (broker, bus):
         number = _start(node, broker.url, node.roles)
         desk = AgentDriver(bus, node.folder)
         news = await desk.open(NodeName(NODE))
-        booking = await _grant(desk, "a1_R_1", share=Share(mode="mps", uid=0, memory_mib=4096))
+        share = Share(mode="mps", uid=0, memory_mib=4096)
+        booking = await desk.grant(NODE, "a1_R_1", (0, "3g.20gb", 4, 4), share=share, owner=UID, source="cluster")
         word = await desk.ready(NodeName(NODE), "a1_R_1")
         ticket = ticket_of(word.ticket, word.containers[0])
         assert is_ticket_name(ticket)
@@ -90,10 +71,9 @@ async def test_a_pods_container_reaches_its_share_through_its_volume(node, tmp_p
         wait_until(lambda: not daemons_below(node.folder), "the daemon ends with its last tenant")
 
 
+@pytest.mark.parametrize("node", [("all",)], indirect=True)
 def test_volumes_are_served_before_anything_of_the_agent_and_their_end_is_clean(node):
     """An agent that cannot start must not leave a dead socket behind."""
-    if node.roles != ("all",):
-        pytest.skip("for one process")
     (node.folder / "fleet.toml").write_text("nonsense")
     number = node.start(
         wait=False, SLUICE_NODE_AGENT_ROLE="all", SLUICE_NODE_AGENT_FLEET_FILE=str(node.folder / "fleet.toml")

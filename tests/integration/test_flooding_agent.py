@@ -1,63 +1,39 @@
 """A node's agent that floods the bus with its own user: the ledger goes on, and so do other nodes and the history."""
 
-import secrets
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import nats
 import pytest
 from factories.broker.bus_rigs import NODE, OTHER_NODE, order, place, say, watching
+from factories.broker.guarded_broker import Guarded, guarded_broker
 from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, WriteAccepted
-from sluice.contracts.bus.nats_permissions import permissions_of
 from sluice.contracts.bus.store_sizes import MIB
 from sluice.contracts.bus.streams import SLICES_PER_NODE_MAX, Role
-from sluice.contracts.ids import AllocationId, NodeName
-from sluice.runtime.nats.credentials import Credentials
+from sluice.contracts.ids import AllocationId
 from sluice.runtime.nats.history_writer import BUDGET_BYTES, BUDGET_BYTES_PER_S, Budget
 from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker
-from sluice.runtime.nats_server.users import User
 
-WHO = [(Role.ADMINISTRATOR, None), (Role.ALLOCATOR, None), (Role.CONSOLE, None)]
-WHO += [(Role.NODE_AGENT, NODE), (Role.NODE_AGENT, OTHER_NODE)]
 HISTORY_BYTES = 16 * MIB
 """STATE has 8 MiB then."""
 
 
-class Rig:
-    """A broker with users, and a bus for each."""
-
-    def __init__(self, broker: Broker, users: dict[str, User], stack: AsyncExitStack) -> None:
-        self.broker, self._users, self._stack = broker, users, stack
-
-    def credentials(self, role: Role, node: NodeName | None = None) -> Credentials:
-        user = self._users[permissions_of(role, node).user]
-        return Credentials(user.rights.user, user.password)
-
-    async def bus(self, role: Role, node: NodeName | None = None) -> NatsBus:
-        who, allocates = self.credentials(role, node), role is Role.ALLOCATOR
-        bus = await NatsBus.connect(self.broker.url, name=role.value, credentials=who, records_agents=allocates)
-        self._stack.push_async_callback(bus.close)
-        return bus
-
-
 @pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    users = {
-        rights.user: User(rights, secrets.token_hex(8)) for rights in (permissions_of(role, node) for role, node in WHO)
-    }
-    probe = Credentials(Role.ADMINISTRATOR.value, users[Role.ADMINISTRATOR.value].password)
-    async with Broker(tmp_path, users=tuple(users.values()), probe=probe) as broker, AsyncExitStack() as stack:
-        found = Rig(broker, users, stack)
+async def rig(tmp_path: Path) -> AsyncIterator[Guarded]:
+    async with guarded_broker(tmp_path, NODE, OTHER_NODE) as found:
         await (await found.bus(Role.ADMINISTRATOR)).ensure_streams(history_bytes=HISTORY_BYTES)
         yield found
 
 
-async def flood(rig: Rig, prefix: str, count: int, size: int) -> None:
+async def allocating(rig: Guarded) -> NatsBus:
+    """An allocator, which copies for the history what agents say."""
+    return await rig.bus(Role.ALLOCATOR, records_agents=True)
+
+
+async def flood(rig: Guarded, prefix: str, count: int, size: int) -> None:
     """What an agent's own user can do in a burst, unguarded, as no agent of ours."""
     who = rig.credentials(Role.NODE_AGENT, NODE)
     connection = await nats.connect(rig.broker.url, user=who.user, password=who.password)
@@ -69,9 +45,9 @@ async def flood(rig: Rig, prefix: str, count: int, size: int) -> None:
 
 
 @pytest.mark.parametrize(("count", "size"), [(SLICES_PER_NODE_MAX + 4_000, 4_000), (8_000, 10)], ids=["bytes", "many"])
-async def test_a_flood_of_statuses_stops_neither_the_ledger_nor_other_nodes(rig: Rig, count: int, size: int):
+async def test_a_flood_of_statuses_stops_neither_the_ledger_nor_other_nodes(rig: Guarded, count: int, size: int):
     """After 1,118 messages of 60 kB no writer could store anything, and nothing was granted in the whole fleet."""
-    allocator, other = await rig.bus(Role.ALLOCATOR), await rig.bus(Role.NODE_AGENT, OTHER_NODE)
+    allocator, other = await allocating(rig), await rig.bus(Role.NODE_AGENT, OTHER_NODE)
     kept = subjects.slice_(OTHER_NODE, AllocationId("kept"))
     await say(other, kept, 0)
     await flood(rig, f"sluice.slice.{subjects.node_token(NODE)}", count, size)
@@ -84,19 +60,19 @@ async def test_a_flood_of_statuses_stops_neither_the_ledger_nor_other_nodes(rig:
         assert not any(f".{subjects.node_token(NODE)}." in subject for subject in view.known)
 
 
-async def test_a_node_with_many_slices_keeps_its_statuses(rig: Rig):
+async def test_a_node_with_many_slices_keeps_its_statuses(rig: Guarded):
     """The limit would be met by a busy node of 16 shared GPUs."""
-    allocator = await rig.bus(Role.ALLOCATOR)
+    allocator = await allocating(rig)
     await flood(rig, f"sluice.slice.{subjects.node_token(NODE)}", SLICES_PER_NODE_MAX, 4_000)
     await allocator.bound_agents()
     assert await allocator.last(Stream.STATE, f"sluice.slice.{subjects.node_token(NODE)}.x0") is not None
 
 
-async def test_an_agent_writes_no_history_and_allocators_copy_what_it_says(rig: Rig):
+async def test_an_agent_writes_no_history_and_allocators_copy_what_it_says(rig: Guarded):
     """One agent could push a week of everybody's history out in a minute; or its slices would have no story."""
     console = await rig.bus(Role.CONSOLE)
     await flood(rig, f"hist.sluice.slice.{subjects.node_token(NODE)}", 10, 10)
-    first, second = await rig.bus(Role.ALLOCATOR), await rig.bus(Role.ALLOCATOR)
+    first, second = await allocating(rig), await allocating(rig)
     agent, word = await rig.bus(Role.NODE_AGENT, NODE), subjects.slice_(NODE, AllocationId("a"))
     async with watching(first.read(Stream.STATE)) as one, watching(second.read(Stream.STATE)) as two:
         for view in (one, two):
@@ -123,9 +99,9 @@ def test_a_node_that_reports_without_end_has_a_budget_in_the_history():
 
 
 @pytest.mark.parametrize("token", ["*", ">"])
-async def test_a_wildcard_stored_as_a_name_is_no_message(rig: Rig, token: str):
+async def test_a_wildcard_stored_as_a_name_is_no_message(rig: Guarded, token: str):
     """Brokers store it literally; a reader that took it for a name would have a slice that no filter can mean."""
-    allocator = await rig.bus(Role.ALLOCATOR)
+    allocator = await allocating(rig)
     agent = await rig.bus(Role.NODE_AGENT, NODE)
     good = order(subjects.slice_(NODE, AllocationId("a")), 0)
     stored = f"sluice.slice.{subjects.node_token(NODE)}.{token}"

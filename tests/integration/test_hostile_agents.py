@@ -2,13 +2,14 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 import pytest
 from factories.inventory import NODE, gpu_report, snapshot
 
 from sluice.contracts.ids import GpuUuid, NodeName, RunId
-from sluice.contracts.messages import AgentAddress, NodeSnapshot
+from sluice.contracts.messages import AgentAddress
 from sluice.contracts.pb import node_pb2
 from sluice.contracts.proto.snapshots import snapshot_to_proto
 from sluice.runtime.bus import BusError
@@ -18,11 +19,12 @@ from sluice.runtime.grpc.security import LOOPBACK
 from sluice.runtime.grpc.usage_client import ask_agents
 from sluice_console.shell.live import agent_snapshots
 from sluice_inventory.core.events import Pull, PullFailed
-from sluice_inventory.shell.puller import Puller
+from sluice_inventory.shell.puller import SNAPSHOT_BYTES_MAX, Puller
 
 WORDS_MAX = 700
 """What is said of a pull that failed is some hundred characters, whatever was answered."""
 LONG = "x" * 300_000
+OVER_THE_LIMIT = f"bytes is over the limit of {SNAPSHOT_BYTES_MAX}"
 NOT_OURS = b"\xff not ours"
 
 
@@ -41,25 +43,69 @@ async def agent(answer: bytes, details: str = "") -> AsyncIterator[str]:
         yield endpoint
 
 
-async def why_not_pulled(answer: bytes, details: str = "") -> str:
-    """What comes of a pull of an agent that answers so."""
+async def why_not_pulled_at(endpoint: str) -> str:
     puller = Puller(SystemClock(), timeout_s=2.0)
     try:
-        async with agent(answer, details) as endpoint:
-            found = await puller.pull(Pull(NODE, endpoint))
+        found = await puller.pull(Pull(NODE, endpoint))
     finally:
         await puller.close()
     assert isinstance(found, PullFailed)
     return found.message
 
 
-def of(found: NodeSnapshot) -> bytes:
-    return snapshot_to_proto(found).SerializeToString()
+async def why_not_pulled(answer: bytes, details: str = "") -> str:
+    """What comes of a pull of an agent that answers so."""
+    async with agent(answer, details) as endpoint:
+        return await why_not_pulled_at(endpoint)
 
 
-async def test_an_answer_that_is_no_message_is_a_failed_pull():
-    """The inventory would end, and end again after each start: no node would get anything."""
-    assert (await why_not_pulled(NOT_OURS)).endswith("its answer is not a message of Sluice")
+def of(**changes: Any) -> bytes:
+    """The answer of an agent with such a snapshot."""
+    return snapshot_to_proto(snapshot(**changes)).SerializeToString()
+
+
+def in_later_state(allocation: str) -> bytes:
+    """The answer of an agent whose slice is in a state of a later version."""
+    answer = snapshot_to_proto(snapshot())
+    answer.slices.add(booking=node_pb2.Booking(allocation=allocation), state=99)
+    return answer.SerializeToString()
+
+
+def below_zero() -> bytes:
+    """The answer of an agent whose instance starts before its GPU."""
+    answer = snapshot_to_proto(snapshot())
+    answer.gpus[0].instances.add(gi_id=1, profile="1g.5gb", start=-1, size=1)
+    return answer.SerializeToString()
+
+
+def fitting(count: int) -> bytes:
+    """The answer of an agent whose GPU takes so many instances."""
+    return of(gpus=(gpu_report(creatable={"1g.5gb": count}),))
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (NOT_OURS, "its answer is not a message of Sluice"),
+        (of(gpus=tuple(gpu_report(uuid=GpuUuid(f"GPU-{number}")) for number in range(4000))), OVER_THE_LIMIT),
+        (of(driver_version="\x01" * 300_000), OVER_THE_LIMIT),
+        (in_later_state("a_1"), "slice a_1 is in state 99, which is unknown here"),
+        (below_zero(), "Expected `int` >= 0 - at `$.gpus[0].instances[0].start`"),
+        (fitting(2**31 - 1), "GPU-1 says that 2147483647 instances of 1g.5gb fit on it"),
+        (fitting(1025), "GPU-1 says that 1025 instances of 1g.5gb fit on it"),
+        (fitting(-1), "GPU-1 says that -1 instances of 1g.5gb fit on it"),
+    ],
+    ids=["no message", "many GPUs", "long once escaped", "later state", "below zero", "huge", "too many", "negative"],
+)
+async def test_an_answer_that_nobody_on_the_bus_could_read_or_believe_is_a_failed_pull(answer, why):
+    """The inventory would end again after each start, or everybody be told nonsense of the whole fleet."""
+    assert (await why_not_pulled(answer)).endswith(why)
+
+
+async def test_an_answer_over_the_grpc_limit_is_a_failed_pull(monkeypatch):
+    """An agent that sends without end is cut off by the channel."""
+    monkeypatch.setattr(transport, "_CHANNEL_OPTIONS", (("grpc.max_receive_message_length", 1000),))
+    assert "RESOURCE_EXHAUSTED" in await why_not_pulled(of(driver_version="x" * 2000))
 
 
 async def test_who_asks_agents_for_a_person_is_told_of_an_answer_that_is_no_message(monkeypatch):
@@ -72,48 +118,29 @@ async def test_who_asks_agents_for_a_person_is_told_of_an_answer_that_is_no_mess
             await agent_snapshots.snapshots(addresses)
 
 
-def _unknown_state() -> bytes:
-    answer = snapshot_to_proto(snapshot())
-    answer.slices.add(booking=node_pb2.Booking(allocation=LONG), state=99)
-    return answer.SerializeToString()
-
-
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "refusal"),
     [
-        pytest.param(of(snapshot(node=NodeName(LONG))), id="node"),
-        pytest.param(of(snapshot(agent_run=RunId(LONG))), id="run"),
-        pytest.param(of(snapshot(boot_id=LONG)), id="boot"),
-        pytest.param(of(snapshot(gpus=(gpu_report(uuid=GpuUuid(LONG)),))), id="uuid"),
-        pytest.param(of(snapshot(gpus=(gpu_report(model=LONG),))), id="model"),
-        pytest.param(of(snapshot(gpus=(gpu_report(creatable={LONG: 1}),))), id="profile"),
-        pytest.param(_unknown_state(), id="allocation"),
+        pytest.param(of(node=NodeName(LONG)), "", id="node"),
+        pytest.param(of(agent_run=RunId(LONG)), "", id="run"),
+        pytest.param(of(boot_id=LONG), "", id="boot"),
+        pytest.param(of(gpus=(gpu_report(uuid=GpuUuid(LONG)),)), "", id="uuid"),
+        pytest.param(of(gpus=(gpu_report(model=LONG),)), "", id="model"),
+        pytest.param(of(gpus=(gpu_report(creatable={LONG: 1}),)), "", id="profile"),
+        pytest.param(in_later_state(LONG), "", id="allocation"),
+        pytest.param(b"", "y" * 4000, id="refusal"),
     ],
 )
-async def test_a_long_name_is_told_in_some_hundred_characters(answer):
+async def test_a_long_name_or_refusal_is_told_in_some_hundred_characters(answer, refusal):
     """The word that its node is stale would be too large for the bus, and the inventory would end every 30 s."""
-    assert len(await why_not_pulled(answer)) <= WORDS_MAX
+    assert len(await why_not_pulled(answer, refusal)) <= WORDS_MAX
 
 
-async def test_a_long_refusal_is_told_in_some_hundred_characters():
-    """As above: what an agent says of its refusal is its own text, too."""
-    assert len(await why_not_pulled(b"", details="y" * 4000)) <= WORDS_MAX
-
-
-@pytest.mark.parametrize("begin", ["", "127.0.0.1:1/", "gpu-1.example:", "unix:/"])
-async def test_a_long_endpoint_is_told_in_some_hundred_characters(begin):
-    """As above: agents say themselves where they are."""
-    puller = Puller(SystemClock(), timeout_s=2.0)
-    try:
-        found = await puller.pull(Pull(NODE, begin + LONG))
-    finally:
-        await puller.close()
-    assert isinstance(found, PullFailed)
-    assert len(found.message) <= WORDS_MAX
-
-
-@pytest.mark.parametrize("count", [2**31 - 1, 1025, -1])
-async def test_an_absurd_count_is_a_failed_pull(count):
-    """It would be added to the counts of all nodes, and everybody be told nonsense of the whole fleet."""
-    found = await why_not_pulled(of(snapshot(gpus=(gpu_report(creatable={"1g.5gb": count}),))))
-    assert found.endswith(f"GPU-1 says that {count} instances of 1g.5gb fit on it")
+@pytest.mark.parametrize("end", ["", LONG], ids=["short", "long"])
+@pytest.mark.parametrize(
+    "begin",
+    ["", "no such host.invalid:1", "127.0.0.1:0", "127.0.0.1:1/", "gpu-1.example:", "unix:/nowhere/at/all", "::::"],
+)
+async def test_an_endpoint_that_is_none_is_a_failed_pull_told_in_some_hundred_characters(begin, end):
+    """Agents say themselves where they are: whatever one announces, the inventory goes on."""
+    assert len(await why_not_pulled_at(begin + end)) <= WORDS_MAX

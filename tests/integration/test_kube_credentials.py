@@ -22,13 +22,20 @@ from sluice_pod_watcher.shell.kube import credentials
 from sluice_pod_watcher.shell.kube.client import KubeApi, KubeError
 
 SECRET = "marked-token-0123456789"
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{{name: c, context: {{cluster: k, user: u}}}}]
+clusters: [{{name: k, cluster: {{{cluster}}}}}]
+users: [{{name: u, user: {{{user}}}}}]
+"""
 
 
 class ApiServer:
     """Requires a client certificate, and records its name and the token. A test changes what it shows and trusts."""
 
     def __init__(self, folder: Path) -> None:
-        """Started by `listen`."""
         self.folder = folder
         self.servers, self.users = Authority(folder / "servers", "servers"), Authority(folder / "users", "users")
         self.port = 0
@@ -61,16 +68,9 @@ class ApiServer:
         authority = self.folder / "api-ca.crt"
         authority.write_bytes(self.servers.pair.certificate)
         path = self.folder / "kubeconfig"
-        path.write_text(
-            f"""
-apiVersion: v1
-kind: Config
-current-context: c
-contexts: [{{name: c, context: {{cluster: k, user: u}}}}]
-clusters: [{{name: k, cluster: {{server: "https://localhost:{self.port}", certificate-authority: {authority}}}}}]
-users: [{{name: u, user: {{client-certificate: {made.certificate}, client-key: {made.key}, token: {token}}}}}]
-"""
-        )
+        cluster = f'server: "https://localhost:{self.port}", certificate-authority: {authority}'
+        user = f"client-certificate: {made.certificate}, client-key: {made.key}, token: {token}"
+        path.write_text(KUBECONFIG.format(cluster=cluster, user=user))
         return path
 
     async def _who(self, request: web.Request) -> web.Response:
@@ -137,9 +137,7 @@ async def cancelled(api: KubeApi, *, when: asyncio.Event) -> None:
     await asyncio.wait((call,))
 
 
-async def test_a_call_that_is_cancelled_while_credentials_are_read_loses_none_of_them(
-    server: ApiServer, api: KubeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_call_that_is_cancelled_while_credentials_are_read_loses_none_of_them(server, api, monkeypatch) -> None:
     """The lease is lost and regained in that moment: an expired certificate would be shown until the next restart."""
     assert await api.call("GET", "/who") == b'["first.example", "Bearer first"]'
     reading, load = asyncio.Event(), credentials.load
@@ -187,9 +185,7 @@ SPOILERS: dict[str, Callable[[ApiServer], Any]] = {
 
 
 @pytest.mark.parametrize("how", SPOILERS)
-async def test_credentials_that_turn_bad_cut_nobody_off_and_are_not_told(
-    server: ApiServer, api: KubeApi, how: str
-) -> None:
+async def test_credentials_that_turn_bad_cut_nobody_off_and_are_not_told(server, api, how) -> None:
     """Half of a rotation must not end the watch; and the log has more readers than the file."""
     await api.call("GET", "/who")
     SPOILERS[how](server)
@@ -204,29 +200,14 @@ async def test_credentials_that_turn_bad_cut_nobody_off_and_are_not_told(
     assert SECRET not in str(caught.value)
 
 
-async def test_a_program_for_credentials_that_hangs_is_ended_and_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_program_for_credentials_that_hangs_is_ended_and_named(tmp_path: Path, monkeypatch) -> None:
     """The pod-watcher would wait for it without end, and silently serve nothing."""
     monkeypatch.setattr(credentials, "EXEC_S", 0.5)
     started = tmp_path / "pid"
     path = tmp_path / "kubeconfig"
-    path.write_text(
-        f"""
-apiVersion: v1
-kind: Config
-current-context: c
-contexts: [{{name: c, context: {{cluster: k, user: u}}}}]
-clusters: [{{name: k, cluster: {{server: "https://localhost:1"}}}}]
-users:
-- name: u
-  user:
-    exec:
-      apiVersion: client.authentication.k8s.io/v1
-      command: sh
-      args: [-c, "echo $$ > {started}; exec sleep 60"]
-"""
-    )
+    program = f'command: sh, args: [-c, "echo $$ > {started}; exec sleep 60"]'
+    user = f"exec: {{apiVersion: client.authentication.k8s.io/v1, {program}}}"
+    path.write_text(KUBECONFIG.format(cluster='server: "https://localhost:1"', user=user))
     with pytest.raises(ServiceError, match=f"{path} did not answer within 0.5 s"):
         await credentials.load(path)
     pid = int(started.read_text())

@@ -104,7 +104,6 @@ class Watching:
         await self.until_known()
 
     async def until_watching(self) -> None:
-        """Wait until its watch is open."""
         await self.until(lambda: self.kube.front.watches == 1, "a watch")
 
 
@@ -115,33 +114,22 @@ async def cluster(kube: FakeKube, tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 @pytest.fixture
-async def seen(kube: FakeKube, cluster: Cluster, tmp_path: Path) -> AsyncIterator[Watching]:
+async def seen(kube: FakeKube, cluster: Cluster, api: KubeApi) -> AsyncIterator[Watching]:
     """Three pods exist; the test starts the reflector, which is stopped at the end."""
     await make(cluster, "a", "b", "c")
-    api = await KubeApi.connect(kube.kubeconfig(tmp_path / "config"))
     made = Watching(kube, api)
     yield made
     await made.stop()
-    await api.close()
 
 
 async def make(cluster: Cluster, *names: str) -> None:
     """Create pods; once more where the server has broken this connection too."""
     for name in names:
-        for attempt in range(20):
-            try:
-                made = await cluster.post(PATH, pod(name))
-            except (OSError, aiohttp.ClientError):
-                assert attempt < 19, "the API server does not come back"
-                await asyncio.sleep(0.05)
-                continue
-            assert made.code in {201, 409}, made
-            break
+        made = await until(lambda name=name: cluster.post(PATH, pod(name)), yet=(OSError, aiohttp.ClientError))
+        assert made.code in {201, 409}, made
 
 
-async def test_a_listing_whose_pages_expire_ends_all_the_same(
-    seen: Watching, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_listing_whose_pages_expire_ends_all_the_same(seen: Watching, kube: FakeKube, monkeypatch) -> None:
     """A large cluster on a slow day would never be listed: each try would find its continue token expired."""
     monkeypatch.setattr(module, "PAGE", 1)
     seen.on_event = lambda event: kube.faults.expire_pages() if isinstance(event, Seen) else None
@@ -159,9 +147,7 @@ async def test_a_torn_line_loses_nothing_and_lists_nothing(seen: Watching, kube:
     assert seen.listings == 1
 
 
-async def test_a_watch_that_is_too_old_lists_anew_after_a_pause(
-    seen: Watching, kube: FakeKube, cluster: Cluster
-) -> None:
+async def test_a_watch_that_is_too_old_lists_anew_after_a_pause(seen, kube, cluster) -> None:
     """The normal case after an API server was restarted."""
     await seen.start_knowing()
     await seen.until_watching()
@@ -188,9 +174,7 @@ async def test_a_restored_backup_is_noticed_at_once_and_told(seen: Watching, kub
 
 
 @pytest.mark.parametrize("verb", ["list", "watch"])
-async def test_a_server_that_is_busy_says_when_to_come_again(
-    seen: Watching, kube: FakeKube, cluster: Cluster, verb: str
-) -> None:
+async def test_a_server_that_is_busy_says_when_to_come_again(seen, kube, cluster, verb) -> None:
     """An earlier retry keeps the server busy."""
     kube.faults.fail(1, code=429, verb=verb, path="pods", retry_after_s=7)
     seen.start()
@@ -214,9 +198,7 @@ async def test_a_rotated_token_is_read_anew(seen: Watching, kube: FakeKube, tmp_
     assert seen.listings == 1
 
 
-async def test_an_expired_token_that_nobody_renews_is_tried_slowly(
-    seen: Watching, kube: FakeKube, cluster: Cluster
-) -> None:
+async def test_an_expired_token_that_nobody_renews_is_tried_slowly(seen, kube, cluster) -> None:
     """Every try is a line in an audit log."""
     kube.call(lambda: kube.access.revoke(kube.admin_token))
     with capture_logs() as logs:
@@ -226,9 +208,7 @@ async def test_an_expired_token_that_nobody_renews_is_tried_slowly(
     assert seen.clock.pauses[-1] >= 15.0
 
 
-async def test_without_the_right_to_watch_it_says_so_and_keeps_asking_slowly(
-    kube: FakeKube, cluster: Cluster, tmp_path: Path
-) -> None:
+async def test_without_the_right_to_watch_it_says_so_and_keeps_asking_slowly(kube, cluster, tmp_path) -> None:
     """A missing ClusterRole would be a silent pod-watcher, or one that hammers the API server."""
     token = kube.service_account_token("default", "powerless")
     api = await KubeApi.connect(kube.kubeconfig(tmp_path / "powerless", token=token))
@@ -272,9 +252,7 @@ async def test_a_resync_that_fails_does_not_end_the_watch(seen: Watching, kube: 
     assert seen.listings == 1
 
 
-async def test_a_slow_server_is_given_up_and_asked_again(
-    seen: Watching, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slow_server_is_given_up_and_asked_again(seen: Watching, kube: FakeKube, monkeypatch) -> None:
     """The reflector would wait for an unanswered listing without end."""
     monkeypatch.setattr(module, "LIST_S", 0.05)
     kube.faults.slow(0.5)
@@ -285,9 +263,7 @@ async def test_a_slow_server_is_given_up_and_asked_again(
     await seen.until_known()
 
 
-async def test_a_connection_that_is_dead_without_a_word_is_found_out(
-    seen: Watching, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_connection_that_is_dead_without_a_word_is_found_out(seen, cluster, monkeypatch) -> None:
     """With a router that forgot it every pod would wait, without an error."""
     monkeypatch.setattr(module, "SILENT_S", 0.2)
     await seen.start_knowing()
@@ -297,9 +273,7 @@ async def test_a_connection_that_is_dead_without_a_word_is_found_out(
     assert seen.listings == 1
 
 
-async def test_an_api_server_that_stays_away_is_told_once_with_what_follows(
-    seen: Watching, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_api_server_that_stays_away_is_told_once_with_what_follows(seen, kube, monkeypatch) -> None:
     """The owner of unseen pods finds it in log and metrics, and its end; not at each of 25 tries."""
     monkeypatch.setattr(module, "OUTAGE_S", 0.05)
     failed = lambda: metrics.value(KUBE_REQUESTS, "GET", "503")  # noqa: E731

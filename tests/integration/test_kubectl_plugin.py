@@ -1,6 +1,5 @@
 """`kubectl sluice` with a stand-in for kubectl, at a broker whose certificate is for its name in a cluster."""
 
-import asyncio
 import json
 import os
 import sys
@@ -12,6 +11,7 @@ import pytest
 from factories.broker.bus_rigs import say
 from factories.broker.tls_broker import TlsBroker
 from factories.credentials import Authority
+from factories.processes import finished
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.nats_permissions import permissions_of
@@ -25,7 +25,6 @@ from sluice.runtime.nats_server.users import User, authorization
 from sluice.runtime.settings import CommonSettings
 
 NAME = "sluice-nats.gpu-system.svc"
-LIMIT_S = 60.0
 KUBECTL = """#!/bin/sh
 echo "$*" >> {folder}/asked
 for word; do case $word in --namespace=*) namespace=$word ;; esac; done
@@ -68,22 +67,15 @@ class Desk:
 
     folder: Path
 
-    async def sluice(self, *words: str) -> tuple[int | None, str, str]:
+    async def sluice(self, *words: str) -> tuple[int, str, str]:
         """Type `kubectl sluice ...`; the exit code, standard output and standard error."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "sluice_console.kubectl_plugin",
-            *words,
-            env={"PATH": f"{self.folder}:{os.defpath}", "HOME": str(self.folder), "TMPDIR": str(self.folder / "tmp")}
-            | {"SLUICE_NATS_URL": "nats://another.example:4222"},
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        async with asyncio.timeout(LIMIT_S):
-            out, err = await process.communicate()
-        return process.returncode, out.decode(), err.decode()
+        environment = {
+            "PATH": f"{self.folder}:{os.defpath}",
+            "HOME": str(self.folder),
+            "TMPDIR": str(self.folder / "tmp"),
+            "SLUICE_NATS_URL": "nats://another.example:4222",
+        }
+        return await finished(sys.executable, "-m", "sluice_console.kubectl_plugin", *words, environment=environment)
 
     def nothing_is_left(self) -> bool:
         pid = (self.folder / "forward").read_text().strip() if (self.folder / "forward").exists() else ""
@@ -127,15 +119,9 @@ async def _fill(bus: NatsBus) -> None:
     for namespace in ("red", "blue"):
         request = RequestId(f"{namespace}-1")
         claims = (Claim(container="main", modes=("exclusive",), profile="1g.5gb"),)
-        named = {
-            "namespace": namespace,
-            "name": "train",
-            "origin": "",
-            "owner": "u",
-            "source": SourceName("s"),
-            "revision": 1,
-        }
-        await say(bus, subjects.request(request), 0, AllocationRequested(claims=claims, **named))
+        pod = {"namespace": namespace, "name": "train", "origin": "", "owner": "u"}
+        message = AllocationRequested(claims=claims, source=SourceName("s"), revision=1, **pod)
+        await say(bus, subjects.request(request), 0, message)
     await say(bus, subjects.quota("red"), 0, QuotaSet(namespace="red", priority_max=5))
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 
 import pytest
 import pytest_asyncio
@@ -20,11 +20,7 @@ pytestmark = [
 WITHIN_MS = 60_000
 FLEETS = pytest.mark.parametrize(
     ("nodes", "gpus"),
-    [
-        pytest.param(2, 2, id="4 GPUs"),
-        pytest.param(13, 8, id="104 GPUs"),
-        pytest.param(150, 8, id="1200 GPUs"),
-    ],
+    [pytest.param(2, 2, id="4 GPUs"), pytest.param(13, 8, id="104 GPUs"), pytest.param(150, 8, id="1200 GPUs")],
 )
 DESK = {"width": 1440, "height": 900}
 PHONE = {"width": 390, "height": 844}
@@ -35,13 +31,11 @@ class Lead:
     """A person at the page who counts clicks. Typing is not counted, nor is opening a shared address."""
 
     def __init__(self, tab: Tab, here: Page) -> None:
-        """Nothing was clicked."""
         self.tab = tab
         self.here = here
         self.clicks = 0
 
     async def click(self, selector: str, **options: object) -> None:
-        """One click."""
         self.clicks += 1
         await self.tab.locator(selector, **options).first.click()  # type: ignore[arg-type]
 
@@ -60,26 +54,19 @@ async def lead(browser: Browser) -> AsyncIterator[Callable[..., Awaitable[Lead]]
     async with AsyncExitStack() as worlds:
 
         async def opened(nodes: int, gpus: int, query: str = "", **options: object) -> Lead:
-            return await worlds.enter_async_context(_world(browser, complaints, nodes, gpus, query, options))
+            here = await worlds.enter_async_context(page(ask=idle_of, charts=charts_of, trace_viewer=TRACE))
+            scene(here, nodes, gpus)
+            context = await browser.new_context(**({"viewport": DESK} | options))  # type: ignore[arg-type]
+            worlds.push_async_callback(context.close)
+            tab = await context.new_page()
+            tab.set_default_timeout(WITHIN_MS)
+            tab.on("pageerror", lambda error: complaints.append(str(error)))
+            await tab.goto(f"{here.url}{query}")
+            await tab.wait_for_function("() => window.sluice?.complete")
+            return Lead(tab, here)
 
         yield opened
     assert not complaints
-
-
-@asynccontextmanager
-async def _world(
-    browser: Browser, complaints: list[str], nodes: int, gpus: int, query: str, options: dict[str, object]
-) -> AsyncIterator[Lead]:
-    async with page(ask=idle_of, charts=charts_of, trace_viewer=TRACE) as here:
-        scene(here, nodes, gpus)
-        context = await browser.new_context(**({"viewport": DESK} | options))  # type: ignore[arg-type]
-        tab = await context.new_page()
-        tab.set_default_timeout(WITHIN_MS)
-        tab.on("pageerror", lambda error: complaints.append(str(error)))
-        await tab.goto(f"{here.url}{query}")
-        await tab.wait_for_function("() => window.sluice?.complete")
-        yield Lead(tab, here)
-        await context.close()
 
 
 def _free(nodes: int, gpus: int, size: int) -> int:

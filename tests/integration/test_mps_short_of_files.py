@@ -80,9 +80,7 @@ def test_a_daemon_that_cannot_be_looked_at_is_not_started_again_nor_taken_for_en
 
 
 @LOOKED_AT
-def test_a_home_that_cannot_be_looked_at_is_not_missing(
-    place: Place, refuse: Callable[[str], None], file: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_home_that_cannot_be_looked_at_is_not_missing(place, refuse, file, monkeypatch) -> None:
     """A restarted agent would not know its daemon, and start another one beside it."""
     running = place.daemons.start(start_order())
     place.reborn()
@@ -93,9 +91,7 @@ def test_a_home_that_cannot_be_looked_at_is_not_missing(
     assert (home.pid, home.started_at) == running
 
 
-def test_who_cannot_be_looked_at_has_not_ended(
-    place: Place, refuse: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_cannot_be_looked_at_has_not_ended(place: Place, refuse: Callable[[str], None], monkeypatch) -> None:
     """A daemon that never ends would be reported as ended."""
     pid, started_at = place.daemons.start(start_order())
     process = MpsProcess(pid, started_at, is_server=False)

@@ -7,26 +7,19 @@ import time
 import pytest
 from factories.gpus.mps import H1, H2, LIMITS, TENANT, Place, refusal_of, stop_order
 from factories.waiting import wait_until
+from nvml.backends import fleet
 
-from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice_node_agent.core.instructions import StartMps
 from sluice_node_agent.simulated.backend import SimulatedBackend
 from sluice_node_agent.simulated.hardware_file import HardwareFile
 from sluice_node_agent.simulated.mps_program import HARDWARE_VARIABLE
 
-FLEET = """
-[[node]]
-name = "n1"
-gpus = [{ model = "a100-40gb", count = 1 }, { model = "a100-40gb", count = 1, mig = false }]
-"""
-
 
 @pytest.fixture
 def hardware(place: Place) -> HardwareFile:
     """A node with a GPU in MIG mode that has one instance, and one without MIG."""
-    node = parse_fleet(FLEET, origin="test").nodes[0]
     file = HardwareFile(place.path / "hardware.json")
-    file.make(node)
+    file.make(fleet('{model="a100-40gb"}, {model="a100-40gb", mig=false}'))
     place.environment[HARDWARE_VARIABLE] = str(place.path / "hardware.json")
     place.reborn()
     return file

@@ -40,15 +40,9 @@ class Bench:
         }
 
     def run(self, *arguments: str, lines: str = "", program: tuple[str, ...] = ()) -> tuple[int, str, str]:
-        done = subprocess.run(
-            [*(program or (str(self.control),)), *arguments],
-            input=lines,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        command = [*(program or (str(self.control),)), *arguments]
+        how = {"capture_output": True, "text": True, "timeout": PATIENCE_S}
+        done = subprocess.run(command, input=lines, env=self.environment, check=False, **how)
         return done.returncode, done.stdout, done.stderr
 
     def ask(self, *commands: str) -> str:
@@ -174,9 +168,7 @@ def test_one_user_is_served_at_a_time(bench: Bench) -> None:
     waiting = f"NEW CLIENT {second.pid} from user 2000: Server is not ready, push client to pending list"
     wait_until(lambda: waiting in (bench.log / "control.log").read_text(), "the second waits")
     late = bench.client("--uid", "1000")
-    wait_until(
-        lambda: f"NEW CLIENT {late.pid}" in (bench.log / "control.log").read_text(), "so does a late one of the first"
-    )
+    wait_until(lambda: f"NEW CLIENT {late.pid}" in (bench.log / "control.log").read_text(), "so does a late one")
     assert first.allocate(10) == {"held_mib": 10}
     first.end()
     assert second.hear()["server"] != served["server"]

@@ -11,17 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from factories.gpus.mps import (
-    GPU,
-    H1,
-    H2,
-    STRANGER,
-    TENANT,
-    Place,
-    refusal_of,
-    start_order,
-    stop_order,
-)
+from factories.gpus.mps import GPU, H1, H2, STRANGER, TENANT, Place, refusal_of, start_order, stop_order
 from factories.waiting import wait_until
 
 from sluice.contracts.ids import HomeId
@@ -41,12 +31,8 @@ def test_tenants_of_a_home_get_no_more_than_was_ordered(place: Place) -> None:
     """A missing limit lets one tenant take the memory of all."""
     place.daemons.start(start_order())
     client = place.client()
-    assert client.hear() | {"server": 0} == {
-        "served": True,
-        "server": 0,
-        "active_thread_percentage": 30.0,
-        "memory_mib": 1500,
-    }
+    ordered = {"active_thread_percentage": 30.0, "memory_mib": 1500}
+    assert client.hear() | {"server": 0} == {"served": True, "server": 0} | ordered
     assert client.allocate(1500) == {"held_mib": 1500}
     assert client.allocate(1)["error"] == "CUDA_ERROR_OUT_OF_MEMORY"
     lower = place.client(options=("--memory", "100", "--percentage", "5")).hear()
@@ -78,10 +64,8 @@ def test_the_kernel_keeps_other_users_out_of_a_home(place: Place) -> None:
         command = ["test", "-S", str(pipe / "control")]
         reaches[uid] = subprocess.run(command, user=uid, group=uid, extra_groups=[], check=False).returncode
     assert reaches == {TENANT: 0, STRANGER: 1}
-    command = ["touch", str(pipe / "x")]
-    written = subprocess.run(
-        command, user=TENANT, group=TENANT, extra_groups=[], stderr=subprocess.DEVNULL, check=False
-    )
+    touch = ["touch", str(pipe / "x")]
+    written = subprocess.run(touch, user=TENANT, group=TENANT, extra_groups=[], stderr=subprocess.DEVNULL, check=False)
     assert written.returncode != 0, "a tenant who may write here could replace the daemon's socket"
 
 
@@ -94,18 +78,15 @@ def test_the_server_runs_as_the_tenants_user(place: Place) -> None:
     assert list(users.values()) == [TENANT]
 
 
-def test_a_daemon_gets_nothing_of_mps_from_the_agents_environment(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemon_gets_nothing_of_mps_from_the_agents_environment(place: Place, monkeypatch) -> None:
     """A limit or a device set in an operator's shell would silently hold for all tenants."""
     for name in ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_VISIBLE_DEVICES", "SECRET"):
         monkeypatch.setenv(name, "7")
     pid, _ = place.reborn().start(start_order())
-    environment = psutil.Process(pid).environ()
-    home = place.root / H1
-    assert {
-        name: value for name, value in environment.items() if name not in {"PATH", "LD_LIBRARY_PATH", "LC_CTYPE"}
-    } == {
+    environment, home = psutil.Process(pid).environ(), place.root / H1
+    for name in ("PATH", "LD_LIBRARY_PATH", "LC_CTYPE"):
+        environment.pop(name, None)
+    assert environment == {
         "CUDA_VISIBLE_DEVICES": GPU,
         "CUDA_MPS_PIPE_DIRECTORY": f"{home}/pipe",
         "CUDA_MPS_LOG_DIRECTORY": f"{home}/log",
@@ -183,9 +164,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("runs", range(1, 7))
-def test_an_agent_killed_at_any_step_of_a_start_leaves_what_the_next_one_can_use_or_remove(
-    place: Place, runs: int
-) -> None:
+def test_an_agent_killed_at_any_step_of_a_start_leaves_what_the_next_one_can_use_or_remove(place, runs) -> None:
     """Between the directories, the daemon, its limits and its server: all of it is found, completed or removed."""
     assert _killed_agent(place, runs) == ""
     assert [home.home for home in place.reborn().found()] == [H1]

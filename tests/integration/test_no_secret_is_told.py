@@ -1,7 +1,6 @@
 """Services with marked secrets, made to fail in each way: none is in output or files, whole or in pieces."""
 
 import asyncio
-import os
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import pytest
 import pytest_asyncio
 from factories.broker.tls_broker import TlsBroker, tls_broker
 from factories.credentials import Authority
+from factories.processes import own_environment
 from factories.system import fleet_text
 
 from sluice.contracts.bus.nats_permissions import certificate_name, permissions_of
@@ -22,6 +22,7 @@ from sluice.runtime.nats_server.free_ports import free_ports
 from sluice.runtime.nats_server.process import Broker
 from sluice.runtime.nats_server.users import User
 
+pytestmark = pytest.mark.slow
 NODE = NodeName("gpu-1.example.internal")
 PASSWORD, WRONG, IN_URL, TOKEN, HEADER = (
     f"marked-{what}-0123456789abcdef" for what in ("password", "wrong", "url", "token", "header")
@@ -42,7 +43,8 @@ SERVICES = {
     "sluice_node_agent": Role.NODE_AGENT,
     "sluice_pod_watcher": Role.POD_WATCHER,
 }
-_TRIED_AGAIN = ("the bus cannot be reached; retrying",)
+Environments = dict[str, dict[str, str]]
+ALL = (*SERVICES, "sluice_console")
 
 
 @dataclass
@@ -53,7 +55,6 @@ class Rig:
     keys: dict[str, Path]
 
     def secrets(self) -> set[str]:
-        """Everything that must stay secret."""
         found = {PASSWORD, WRONG, IN_URL, TOKEN, HEADER}
         for path in self.keys.values():
             key = path.read_text().partition("PRIVATE KEY-----")[2]
@@ -77,18 +78,17 @@ class Rig:
             "OTEL_EXPORTER_OTLP_HEADERS": f"authorization={HEADER}",
             "PYTHONFAULTHANDLER": "1",
         }
-        if role is not Role.NODE_AGENT:
-            own["SLUICE_NATS_USER"] = permissions_of(role).user
         if role is Role.NODE_AGENT:
             own["SLUICE_NODE_AGENT_FLEET_FILE"] = str(self.folder / "fleet.toml")
+        else:
+            own["SLUICE_NATS_USER"] = permissions_of(role).user
         if role is Role.POD_WATCHER:
             own |= {
                 "SLUICE_POD_WATCHER_ROLE": "watch",
                 "SLUICE_POD_WATCHER_KUBECONFIG": str(self.folder / "kubeconfig"),
                 "SLUICE_POD_WATCHER_WATCH_HEALTH_ADDRESS": "",
             }
-        others = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-        return others | own | more
+        return own_environment() | own | more
 
 
 @pytest_asyncio.fixture
@@ -116,15 +116,8 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 
 async def told(service: str, *words: str, environment: dict[str, str], until: tuple[str, ...] = ()) -> str:
     """All output of a process at its end, or crashed (SIGABRT, fault handler) once it printed one of `until`."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        service,
-        *words,
-        env=environment,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
+    command, pipes = (sys.executable, "-m", service, *words), asyncio.subprocess
+    process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=pipes.PIPE, stderr=pipes.STDOUT)
     text = ""
     try:
         async with asyncio.timeout(WAIT_S):
@@ -144,13 +137,19 @@ async def told(service: str, *words: str, environment: dict[str, str], until: tu
     return text
 
 
-def check(texts: list[str], rig: Rig, sentence: str) -> None:
-    for text in texts:
-        assert sentence in " ".join(text.split()), text
-        assert not {secret for secret in rig.secrets() if secret in text}, text
+def check(text: str, rig: Rig, sentence: str) -> None:
+    assert sentence in " ".join(text.split()), text
+    assert not {secret for secret in rig.secrets() if secret in text}, text
 
 
-@pytest.mark.slow
+async def check_all(rig: Rig, environments: Environments, sentence: str, until: tuple[str, ...] = ()) -> None:
+    """What each service says with its environment, and `sluice doctor` with that of the console."""
+    texts = [told(each, environment=environments[each], until=until) for each in SERVICES]
+    texts.append(told("sluice_console", "doctor", "--no-cluster", environment=environments["sluice_console"]))
+    for text in await asyncio.gather(*texts):
+        check(text, rig, sentence)
+
+
 async def test_with_a_wrong_password(rig: Rig) -> None:
     """The broker refuses, the service reports why and ends."""
     users = tuple(
@@ -159,26 +158,22 @@ async def test_with_a_wrong_password(rig: Rig) -> None:
     )
     probe = Credentials(users[0].rights.user, WRONG)
     async with Broker(rig.folder / "broker", users=users, probe=probe) as broker:
-        forms = dict(zip((*SERVICES, "sluice_console"), ("json", "text", "json", "text", "text"), strict=True))
+        forms = zip(ALL, ("json", "text", "json", "text", "text"), strict=True)
         environments = {
             service: rig.environment(service, SLUICE_NATS_URL=broker.url, SLUICE_LOG_FORMAT=form)
-            for service, form in forms.items()
+            for service, form in forms
         }
-        texts = [told(service, environment=environments[service]) for service in SERVICES]
-        texts.append(told("sluice_console", "doctor", "--no-cluster", environment=environments["sluice_console"]))
-        check(await asyncio.gather(*texts), rig, "does not accept these credentials")
+        await check_all(rig, environments, "does not accept these credentials")
 
 
-@pytest.mark.slow
 async def test_with_a_broker_that_is_not_trusted_and_with_a_crash(rig: Rig) -> None:
     """It is retried, until the process is killed in the middle of it."""
     async with tls_broker(rig.folder / "tls") as broker:
         broker.shows(Authority(rig.folder / "foreign", "Sluice bus"), "localhost")
         await broker.start()
-        texts = [told(each, environment=_over_tls(rig, broker, each), until=_TRIED_AGAIN) for each in SERVICES]
-        environment = _over_tls(rig, broker, "sluice_console")
-        texts.append(told("sluice_console", "doctor", "--no-cluster", environment=environment))
-        check(await asyncio.gather(*texts), rig, "the broker is not trusted: its certificate is of an authority")
+        environments = {each: _over_tls(rig, broker, each) for each in ALL}
+        why = "the broker is not trusted: its certificate is of an authority"
+        await check_all(rig, environments, why, until=("the bus cannot be reached; retrying",))
 
 
 def _over_tls(rig: Rig, broker: TlsBroker, service: str) -> dict[str, str]:
@@ -197,17 +192,13 @@ def _over_tls(rig: Rig, broker: TlsBroker, service: str) -> dict[str, str]:
     )
 
 
-@pytest.mark.slow
 async def test_with_a_secret_where_none_belongs(rig: Rig) -> None:
     """In an address: refused, and not repeated."""
     url = f"nats://somebody:{IN_URL}@127.0.0.1:{free_ports(1)[0]}"
-    texts = [told(each, environment=rig.environment(each, SLUICE_NATS_URL=url)) for each in SERVICES]
-    environment = rig.environment("sluice_console", SLUICE_NATS_URL=url)
-    texts.append(told("sluice_console", "doctor", "--no-cluster", environment=environment))
-    check(await asyncio.gather(*texts), rig, "must not hold a user or a password")
+    environments = {each: rig.environment(each, SLUICE_NATS_URL=url) for each in ALL}
+    await check_all(rig, environments, "must not hold a user or a password")
 
 
-@pytest.mark.slow
 async def test_with_a_secret_on_the_command_line_and_in_help(rig: Rig) -> None:
     """Typed by a person, or set and then shown as a default; and where traces go."""
     url = f"nats://somebody:{IN_URL}@127.0.0.1:{free_ports(1)[0]}"
@@ -218,6 +209,6 @@ async def test_with_a_secret_on_the_command_line_and_in_help(rig: Rig) -> None:
         told("sluice_console", "doctor", "--help", environment=environment),
         told("sluice_allocator", environment=traces),
     )
-    check([typed], rig, "must not hold a user or a password")
-    check([helped], rig, "--server")
-    check([traced], rig, "SLUICE_OTLP_ENDPOINT must not hold a user or a password")
+    check(typed, rig, "must not hold a user or a password")
+    check(helped, rig, "--server")
+    check(traced, rig, "SLUICE_OTLP_ENDPOINT must not hold a user or a password")

@@ -1,37 +1,23 @@
-"""The agent's shell: real files, real gRPC, a real process that is killed, and a real broker."""
+"""The agent's shell: real files and real gRPC, on a memory bus."""
 
 import grpc
 import msgspec
 import pytest
-from factories.agent_driver import AgentDriver, pull, running, start_agent
-from factories.broker.memory_bus import MemoryBroker
+from factories.agent_driver import pull, running
+from factories.system import fleet_text
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import AllocationId, NodeName, RunId
+from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import SliceReady
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc
-from sluice.runtime.clock import SystemClock
 from sluice.runtime.grpc import transport
-from sluice.runtime.grpc.health import Health
-from sluice.runtime.service import Service
-from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_node_agent.settings import NodeAgentSettings
-from sluice_node_agent.shell.app import run_agents
 from sluice_node_agent.shell.commands.hardware_command import change_hardware
 from sluice_node_agent.shell.journal.journal import JournalError
 from sluice_node_agent.shell.nodes.node_backend import NodeBackendError
 
 N1, N2 = NodeName("n1.example"), NodeName("n2")
-FLEET = """
-[[node]]
-name = "n1.example"
-gpus = [{ model = "a100-40gb", count = 2 }]
-timing = { create_ms = 40, destroy_ms = 20 }
-[[node]]
-name = "n2"
-gpus = [{ model = "a100-40gb", count = 1 }]
-timing = { create_ms = 40, destroy_ms = 20 }
-"""
+FLEET = fleet_text(1, 2, prefix=N1, create_ms=40) + fleet_text(1, 1, prefix=N2, create_ms=40)
 
 
 @pytest.fixture
@@ -43,15 +29,9 @@ def settings(tmp_path):
     )
 
 
-def _service(settings, run="run1"):
-    return Service("node-agent", RunId(run), settings, SystemClock(), RequestTraces())
-
-
 async def test_agents_of_one_process_make_slices_and_answer_the_pull(settings):
     """A user on either node gets a slice; the inventory sees the devices and their owners."""
-    broker = MemoryBroker()
-    desk = AgentDriver(broker.bus("desk"), settings.data_dir)
-    async with running(_service(settings), broker):
+    async with running(settings) as desk:
         news = await desk.open(N1)
         await desk.open(N2)
         await desk.grant(N1, "a1", (0, "3g.20gb", 4, 4), (1, "1g.5gb", 6, 1))
@@ -82,9 +62,7 @@ async def test_agents_of_one_process_make_slices_and_answer_the_pull(settings):
 
 async def test_a_reboot_under_a_running_agent_makes_standing_slices_again(settings, capsys):
     """A rebooted node comes back by itself, with new UUIDs and tickets."""
-    broker = MemoryBroker()
-    desk = AgentDriver(broker.bus("desk"), settings.data_dir)
-    async with running(_service(settings), broker):
+    async with running(settings) as desk:
         first = await desk.open(N1)
         await desk.grant(N1, "a1", (0, "3g.20gb", 4, 4))
         before = await desk.ready(N1, "a1")
@@ -98,10 +76,8 @@ async def test_a_reboot_under_a_running_agent_makes_standing_slices_again(settin
 
 async def test_a_tenant_that_runs_on_keeps_its_place_until_it_ends(settings, capsys):
     """A place is free only when the process on it is gone, as a person can see with the hardware command."""
-    broker = MemoryBroker()
-    desk = AgentDriver(broker.bus("desk"), settings.data_dir)
     command = ["hardware", "--data", str(settings.data_dir), N1]
-    async with running(_service(settings), broker):
+    async with running(settings) as desk:
         await desk.open(N1)
         booking = await desk.grant(N1, "a1", (0, "3g.20gb", 4, 4))
         uuid = (await desk.ready(N1, "a1")).devices[0].uuid
@@ -117,32 +93,19 @@ async def test_a_tenant_that_runs_on_keeps_its_place_until_it_ends(settings, cap
 
 async def test_a_second_agent_and_wrong_settings_are_refused_in_one_sentence(settings):
     """A mistake in starting an agent is reported, and harms nothing."""
-    broker = MemoryBroker()
-    desk = AgentDriver(broker.bus("desk"), settings.data_dir)
-    async with running(_service(settings), broker):
+    async with running(settings) as desk:
         await desk.open(N1)
         with pytest.raises(ExceptionGroup) as refused:
-            async with running(_service(settings, "run2"), broker) as second:
-                await second
+            async with running(settings, "run2") as second:
+                await second.process
         assert refused.group_contains(JournalError, match="another agent of node")
     for wrong in ({"nodes": ("n9",)}, {"fleet_file": None}, {"fleet_file": settings.data_dir / "none.toml"}):
         with pytest.raises(NodeBackendError):
-            await run_agents(
-                _service(msgspec.structs.replace(settings, **wrong)), lambda node: None, Health(SystemClock())
-            )
+            async with running(msgspec.structs.replace(settings, **wrong)) as agents:
+                await agents.process
 
 
 def test_the_hardware_command_refuses_in_words(settings, tmp_path, capsys):
     """An operator must not need a traceback to learn what is wrong."""
     assert change_hardware(["hardware", "--data", str(tmp_path), "n1", "show"]) == 1
     assert "no simulated node 'n1'" in capsys.readouterr().err
-
-
-async def _start(settings, broker_url):
-    return await start_agent(
-        settings.data_dir,
-        SLUICE_NATS_URL=broker_url,
-        SLUICE_NODE_AGENT_FLEET_FILE=settings.fleet_file,
-        SLUICE_NODE_AGENT_NODES=N1,
-        SLUICE_NODE_AGENT_TICK_S=0.05,
-    )

@@ -1,25 +1,21 @@
 """What people on the node ask its agent over its socket, and what the agent tells of its health."""
 
-import asyncio
 import os
 import socket
 import stat
 
 import grpc
 import pytest
-from factories.agent_driver import AgentDriver, pull, running, short_folder
+from factories.agent_driver import pull, running, short_folder
 from factories.broker.memory_bus import MemoryBroker
 from factories.system import fleet_text
 from factories.waiting import until
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import AllocationId, NodeName, RunId
+from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import SliceQuarantined
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc
-from sluice.runtime.clock import SystemClock
 from sluice.runtime.grpc import transport
-from sluice.runtime.service import Service
-from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.paths import agent_directory, control_socket
 from sluice_node_agent.simulated.hardware_file import Process
@@ -36,17 +32,10 @@ def folder():
         yield made
 
 
-def _service(folder, run="run1", **changes):
-    fields = {"tick_s": 0.05, "back_off_first_s": 0.05, "back_off_max_s": 0.1, "read_devices_s": 1000.0, **changes}
-    settings = NodeAgentSettings(data_dir=folder, fleet_file=folder / "fleet.toml", mps_control="off", **fields)
-    return Service("node-agent", RunId(run), settings, SystemClock(), RequestTraces())
-
-
-RELEASED = (
-    "slice a1 is gone, and its place is free",
-    "slice a1 is being retried, and stays quarantined until nothing holds it",
-)
-"""The operator's answers; the second also when the release takes longer than the call."""
+def _settings(folder):
+    often = {"tick_s": 0.05, "back_off_first_s": 0.05, "back_off_max_s": 0.1}
+    files = {"data_dir": folder, "fleet_file": folder / "fleet.toml"}
+    return NodeAgentSettings(**files, **often, read_devices_s=1000.0, mps_control="off")
 
 
 async def _release(folder, allocation, node=NODE, *, ignore_holders=False):
@@ -58,14 +47,16 @@ async def _release(folder, allocation, node=NODE, *, ignore_holders=False):
 
 async def _release_when_quarantined(folder, allocation):
     """Ignores holders. The attempt before may still be under way, and there is nothing to release until it fails."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                return await _release(folder, allocation, ignore_holders=True)
-            except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
-                    raise
-                await asyncio.sleep(0.05)
+
+    async def released():
+        try:
+            return await _release(folder, allocation, ignore_holders=True)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
+                raise
+            return None
+
+    await until(released)
 
 
 async def _health(address):
@@ -81,35 +72,19 @@ async def _until_health(address, right):
     return await until(look, "its health")
 
 
-async def _quarantine(desk, *, owner="", kind="compute"):
-    await desk.open(NODE)
-    booking = await desk.grant(NODE, "a1", PLACE)
-    uuid = (await desk.ready(NODE, "a1")).devices[0].uuid
-    with desk.hardware(NODE).changing() as hardware:
-        hardware.gpus[0].processes.append(Process(pid=4242, owner=owner, device=uuid, name="nvtop", kind=kind))
-    await desk.revoke(booking)
-    address = subjects.slice_(NODE, AllocationId("a1"))
-    return await desk.until(address, lambda word: isinstance(word, SliceQuarantined))
-
-
-async def test_a_quarantined_slice_is_released_over_the_socket(folder):
-    """An operator who ended the process that held a slice gets its place back at once, not at the next try."""
-    desk = AgentDriver((broker := MemoryBroker()).bus("desk"), folder)
-    async with running(_service(folder, back_off_first_s=900.0, back_off_max_s=900.0, quarantine_after=1), broker):
-        await _quarantine(desk)
-        with desk.hardware(NODE).changing() as hardware:
-            hardware.gpus[0].processes.clear()
-        assert await _release(folder, "a1") in RELEASED
-        await desk.gone(NODE, "a1")
-        assert desk.instances(NODE) == []
-
-
 async def test_holders_that_the_operator_vouches_for_do_not_hold(folder):
     """A process that only looks like one of the tenant's does not keep the place for ever."""
-    desk = AgentDriver((broker := MemoryBroker()).bus("desk"), folder)
-    async with running(_service(folder), broker):
-        await _quarantine(desk, owner="pod-a1", kind="file")
-        assert await _release(folder, "a1") == RELEASED[1]
+    async with running(_settings(folder)) as desk:
+        await desk.open(NODE)
+        booking = await desk.grant(NODE, "a1", PLACE)
+        uuid = (await desk.ready(NODE, "a1")).devices[0].uuid
+        with desk.hardware(NODE).changing() as hardware:
+            hardware.gpus[0].processes.append(Process(pid=4242, owner="pod-a1", device=uuid, name="nvtop", kind="file"))
+        await desk.revoke(booking)
+        address = subjects.slice_(NODE, AllocationId("a1"))
+        await desk.until(address, lambda word: isinstance(word, SliceQuarantined))
+        tried_again = "slice a1 is being retried, and stays quarantined until nothing holds it"
+        assert await _release(folder, "a1") == tried_again
         await _release_when_quarantined(folder, "a1")
         await desk.gone(NODE, "a1")
         assert desk.instances(NODE) == []
@@ -117,13 +92,12 @@ async def test_holders_that_the_operator_vouches_for_do_not_hold(folder):
 
 async def test_what_cannot_be_released_is_refused_in_words(folder):
     """A typing error releases nothing, and says what is wrong with it."""
-    desk = AgentDriver((broker := MemoryBroker()).bus("desk"), folder)
     wrong = (
         ("a9", NODE, grpc.StatusCode.NOT_FOUND, "has no slice 'a9'"),
         ("a1", "n2", grpc.StatusCode.NOT_FOUND, "this agent is of node n1, not of 'n2'"),
         ("a1", NODE, grpc.StatusCode.FAILED_PRECONDITION, "slice a1 is not quarantined but ready"),
     )
-    async with running(_service(folder), broker):
+    async with running(_settings(folder)) as desk:
         await desk.open(NODE)
         await desk.grant(NODE, "a1", PLACE)
         await desk.ready(NODE, "a1")
@@ -141,9 +115,7 @@ async def test_the_socket_is_for_its_owner_and_outlives_no_agent(folder):
     directory.mkdir(parents=True, mode=0o755)
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-    broker = MemoryBroker()
-    desk = AgentDriver(broker.bus("desk"), folder)
-    async with running(_service(folder), broker):
+    async with running(_settings(folder)) as desk:
         news = await desk.open(NODE)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
@@ -162,9 +134,7 @@ async def test_a_folder_too_deep_for_a_socket_costs_only_the_socket(folder, caps
     deep = folder / ("d" * 100)
     deep.mkdir()
     (deep / "fleet.toml").write_text(FLEET)
-    broker = MemoryBroker()
-    desk = AgentDriver(broker.bus("desk"), deep)
-    async with running(_service(deep), broker):
+    async with running(_settings(deep)) as desk:
         await desk.open(NODE)
         await desk.grant(NODE, "a1", PLACE)
         await desk.ready(NODE, "a1")
@@ -175,10 +145,8 @@ async def test_a_folder_too_deep_for_a_socket_costs_only_the_socket(folder, caps
 
 async def test_health_says_everything_that_is_wrong_with_a_node(folder):
     """A person, or a probe, reads why a node does not work, and which of its GPUs does not."""
-    broker = MemoryBroker()
-    desk = AgentDriver(broker.bus("desk"), folder)
     address = f"unix:{control_socket(folder, NODE)}"
-    async with running(_service(folder), broker):
+    async with running(_settings(folder)) as desk:
         await desk.until(subjects.node(NODE), lambda news: news.agent_run)
         health = await _health(address)
         assert (health.ready, "has not opened this node" in health.message) == (False, True)
@@ -195,13 +163,12 @@ async def test_health_says_everything_that_is_wrong_with_a_node(folder):
 async def test_a_lost_journal_is_told_to_people(folder):
     """Who looks at a node reads that its journal was rebuilt from what was found."""
     broker = MemoryBroker()
-    desk = AgentDriver(broker.bus("desk"), folder)
-    async with running(_service(folder), broker):
+    async with running(_settings(folder), broker=broker) as desk:
         run = (await desk.open(NODE)).agent_run
         await desk.grant(NODE, "a1", PLACE)
         word = await desk.ready(NODE, "a1")
     os.truncate(agent_directory(folder, NODE) / "journal", 10)
-    async with running(_service(folder, "run2"), broker):
+    async with running(_settings(folder), "run2", broker) as desk:
         address = f"unix:{control_socket(folder, NODE)}"
         await desk.open(NODE, known_run=run)
         assert (await _until_health(address, lambda h: "journal cannot be trusted" in h.message)).node == NODE

@@ -1,9 +1,10 @@
 """A whole agent process on NVML: unmodified nvidia-ml-py over a library of our own, real daemons, a real broker."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
-from factories.agent_driver import AgentDriver, daemons_below, kill, pull, runs, short_folder, start_agent
+from factories.agent_driver import AgentProcess, daemons_below, runs, short_folder
 from factories.broker.bus_rigs import broker_and_bus
 from factories.gpus.nvml import NvmlMachine
 from factories.waiting import until
@@ -14,18 +15,6 @@ from sluice_node_agent.simulated.mps_program import install
 
 NODE = NodeName("gpu-1.example")
 EXCLUSIVE_PROCESS = 3
-
-
-class NvmlDesk(AgentDriver):
-    """A desk before an agent of this machine."""
-
-    def __init__(self, bus, data_dir, uuids):
-        """`uuids` are those of its GPUs."""
-        super().__init__(bus, data_dir)
-        self._uuids = uuids
-
-    def uuids(self, node):
-        return self._uuids
 
 
 @pytest.fixture
@@ -46,119 +35,78 @@ def _on_gpus(machine, *kinds):
     return [line for line in machine.show() if line[0] in kinds]
 
 
-async def _start(folder, machine, broker, **variables):
-    return await start_agent(
-        folder,
-        **machine.environment(),
-        SLUICE_NATS_URL=broker.url,
-        SLUICE_NODE_AGENT_NODES=NODE,
-        SLUICE_NODE_AGENT_TICK_S="0.05",
-        SLUICE_NODE_AGENT_BACK_OFF_FIRST_S="0.1",
-        SLUICE_NODE_AGENT_MPS_CONTROL=install(folder / "bin"),
-        **variables,
-    )
+@asynccontextmanager
+async def agent_on(machine, folder, tmp_path, **settings):
+    """An agent of this machine, and who stands in before it."""
+    settings |= machine.environment()
+    settings |= {"SLUICE_NODE_AGENT_NODES": NODE, "SLUICE_NODE_AGENT_MPS_CONTROL": install(folder / "bin")}
+    async with (
+        broker_and_bus(tmp_path) as (broker, bus),
+        AgentProcess(NODE, folder, broker, bus, machine.uuids, **settings) as agent,
+    ):
+        await agent.start()
+        yield agent
 
 
 async def test_an_agent_on_nvml_makes_keeps_and_unmakes_slices(folder, machine, tmp_path):
     """On real interfaces a slice is created as booked, survives a killed agent untouched, and leaves nothing behind."""
-    async with broker_and_bus(tmp_path) as (broker, bus):
-        desk = NvmlDesk(bus, folder, machine.uuids)
-        process = await _start(folder, machine, broker)
-        try:
-            news = await desk.open(NODE)
-            share = Share(mode="mps", uid=0, memory_mib=4096)
-            bookings = [
-                await desk.grant(NODE, "mig", (0, "3g.20gb", 4, 4), (1, "1g.5gb+me", 6, 1)),
-                await desk.grant(NODE, "home", (0, "2g.10gb", 0, 2), share=share),
-                await desk.grant(NODE, "whole", (2, None, 0, 1), share=share),
-            ]
-            words = {booking.allocation: await desk.ready(NODE, booking.allocation) for booking in bookings}
-            made = [(line[1], line[4], line[5]) for line in _on_gpus(machine, "gi")]
-            assert sorted(made) == [("0", "0", "2"), ("0", "4", "4"), ("1", "6", "1")]
-            uuids = {line[-1] for line in _on_gpus(machine, "ci")}
-            assert uuids == {device.uuid for name in ("mig", "home") for device in words[name].devices}
-            assert words["whole"].containers[0].visible_devices == machine.uuids[2]
-            assert machine.compute_mode(2) == EXCLUSIVE_PROCESS
-            before = machine.show()
-            snapshot = await pull(news.endpoint, NODE)
-            assert set(snapshot.modes) == {"exclusive", "mps", "fractional"}
-            assert {report.state for report in snapshot.slices} == {"ready"}
-            daemons = {daemon.pid for gpu in snapshot.gpus for daemon in gpu.daemons}
-            assert len(daemons) == 2
-            await kill(process)
-            process = await _start(folder, machine, broker)
-            news = await desk.open(NODE, known_run=news.agent_run)
-            for allocation, word in words.items():
-                assert await desk.ready(NODE, allocation) == word
-            assert machine.show() == before
-            assert all(runs(pid) for pid in daemons)
-            for booking in bookings:
-                await desk.revoke(booking)
-            for booking in bookings:
-                await desk.gone(NODE, booking.allocation)
-            assert _on_gpus(machine, "gi", "ci") == []
-            assert machine.compute_mode(2) == 0
-            assert daemons_below(folder) == []
-            process.terminate()
-            assert await asyncio.wait_for(process.wait(), 60) == 0
-        finally:
-            await kill(process)
+    async with agent_on(machine, folder, tmp_path) as agent:
+        share = Share(mode="mps", uid=0, memory_mib=4096)
+        bookings = [
+            await agent.grant(NODE, "mig", (0, "3g.20gb", 4, 4), (1, "1g.5gb+me", 6, 1)),
+            await agent.grant(NODE, "home", (0, "2g.10gb", 0, 2), share=share),
+            await agent.grant(NODE, "whole", (2, None, 0, 1), share=share),
+        ]
+        words = {booking.allocation: await agent.ready(NODE, booking.allocation) for booking in bookings}
+        made = [(line[1], line[4], line[5]) for line in _on_gpus(machine, "gi")]
+        assert sorted(made) == [("0", "0", "2"), ("0", "4", "4"), ("1", "6", "1")]
+        uuids = {line[-1] for line in _on_gpus(machine, "ci")}
+        assert uuids == {device.uuid for name in ("mig", "home") for device in words[name].devices}
+        assert words["whole"].containers[0].visible_devices == machine.uuids[2]
+        assert machine.compute_mode(2) == EXCLUSIVE_PROCESS
+        before, snapshot = machine.show(), await agent.snapshot()
+        assert set(snapshot.modes) == {"exclusive", "mps", "fractional"}
+        assert {report.state for report in snapshot.slices} == {"ready"}
+        daemons = {daemon.pid for gpu in snapshot.gpus for daemon in gpu.daemons}
+        assert len(daemons) == 2
+        await agent.kill()
+        await agent.start()
+        for allocation, word in words.items():
+            assert await agent.ready(NODE, allocation) == word
+        assert machine.show() == before
+        assert all(runs(pid) for pid in daemons)
+        for booking in bookings:
+            await agent.revoke(booking)
+        for booking in bookings:
+            await agent.gone(NODE, booking.allocation)
+        assert _on_gpus(machine, "gi", "ci") == []
+        assert machine.compute_mode(2) == 0
+        assert daemons_below(folder) == []
+        agent.process.terminate()
+        assert await asyncio.wait_for(agent.process.wait(), 60) == 0
 
 
 async def test_a_gpu_whose_memory_is_not_told_is_given_whole(folder, nvml_library, tmp_path):
     """A GB10 shares the machine's memory: its driver reports none, and that is no fault."""
     machine = NvmlMachine(nvml_library, folder / "gb10", state=folder / "gb10.state")
-    uuid = machine.add_plain_gpu("NVIDIA GB10", memory_mib=0, multiprocessors=48)
-    async with broker_and_bus(tmp_path) as (broker, bus):
-        process = None
-        try:
-            process = await _start(folder, machine, broker)
-            desk = NvmlDesk(bus, folder, [uuid])
-            await desk.open(NODE)
-            booking = await desk.grant(NODE, "a1_R_1", (0, None, 0, 1))
-            word = await desk.ready(NODE, "a1_R_1")
-            assert [each.visible_devices for each in word.containers] == [uuid]
-            await desk.revoke(booking)
-            await desk.gone(NODE, "a1_R_1")
-        finally:
-            if process is not None:
-                await kill(process)
+    machine.uuids = [machine.add_plain_gpu("NVIDIA GB10", memory_mib=0, multiprocessors=48)]
+    async with agent_on(machine, folder, tmp_path) as agent:
+        booking = await agent.grant(NODE, "a1_R_1", (0, None, 0, 1))
+        word = await agent.ready(NODE, "a1_R_1")
+        assert [each.visible_devices for each in word.containers] == machine.uuids
+        await agent.revoke(booking)
+        await agent.gone(NODE, "a1_R_1")
 
 
 async def test_an_xid_makes_a_gpu_unhealthy_at_once_and_says_why(folder, machine, tmp_path):
     """No pod gets a GPU that the driver has given up, and people read which error it was."""
-    async with broker_and_bus(tmp_path) as (broker, bus):
-        desk = NvmlDesk(bus, folder, machine.uuids)
-        process = await _start(folder, machine, broker, SLUICE_NODE_AGENT_READ_DEVICES_S=1000)
-        try:
-            news = await desk.open(NODE)
-            machine.xid(1, 79)
+    async with agent_on(machine, folder, tmp_path, SLUICE_NODE_AGENT_READ_DEVICES_S=1000) as agent:
+        machine.xid(1, 79)
 
-            async def sick():
-                snapshot = await pull(news.endpoint, NODE)
-                return None if snapshot.gpus[1].healthy else snapshot
+        async def sick():
+            snapshot = await agent.snapshot()
+            return None if snapshot.gpus[1].healthy else snapshot
 
-            snapshot = await until(sick, "the Xid is reported", within_s=15)
-            assert "79" in snapshot.gpus[1].health_message
-            assert [gpu.healthy for gpu in snapshot.gpus] == [True, False, True]
-        finally:
-            await kill(process)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [({"init_error": 9}, "driver"), ({"init_error": 4}, "permission"), ({"init_error": 18}, "driver")],
-)
-async def test_a_driver_that_cannot_be_used_ends_the_agent_in_one_sentence(folder, machine, wrong, sentence):
-    """The operator of an agent that cannot work reads why, once, without a traceback."""
-    for fault, code in wrong.items():
-        machine.fault(fault, code)
-    process = await start_agent(folder, **machine.environment(), SLUICE_NODE_AGENT_NODES=NODE)
-    try:
-        assert await asyncio.wait_for(process.wait(), 60) == 78
-    finally:
-        await kill(process)
-    log = (folder / "agent.log").read_text()
-    assert "Traceback" not in log
-    assert sentence in log.lower()
-    assert log.count('"level":"error"') == 1
+        snapshot = await until(sick, "the Xid is reported", within_s=15)
+        assert "79" in snapshot.gpus[1].health_message
+        assert [gpu.healthy for gpu in snapshot.gpus] == [True, False, True]

@@ -4,7 +4,7 @@ import os
 
 import psutil
 import pytest
-from factories.agent_driver import AgentDriver, daemons_below, kill, pull, short_folder, start_agent
+from factories.agent_driver import AgentProcess, daemons_below, short_folder
 from factories.broker.bus_rigs import broker_and_bus
 from factories.waiting import until
 
@@ -23,44 +23,11 @@ gpus = [
 timing = { create_ms = 5, destroy_ms = 5 }
 """
 MIG_HOME = (0, "3g.20gb", 4, 4)
-UID = os.getuid()
+SHARE = Share(mode="mps", uid=os.getuid(), memory_mib=4096)
 
 
-def _share(memory_mib=4096, sm_partition=0):
-    mode = "fractional" if sm_partition else "mps"
-    return Share(mode=mode, uid=UID, memory_mib=memory_mib, sm_partition=sm_partition)
-
-
-class Machine:
-    """A data folder, a broker, and the agent that runs now."""
-
-    def __init__(self, folder, broker, bus):
-        self.folder = folder
-        self.broker = broker
-        self.desk = AgentDriver(bus, folder)
-        self.process = None
-        self.run = ""
-        self.endpoint = ""
-
-    async def start(self, **variables):
-        self.process = await start_agent(
-            self.folder,
-            SLUICE_NATS_URL=self.broker.url,
-            SLUICE_NODE_AGENT_FLEET_FILE=self.folder / "fleet.toml",
-            SLUICE_NODE_AGENT_TICK_S="0.05",
-            SLUICE_NODE_AGENT_WATCH_MPS_S="0.2",
-            SLUICE_NODE_AGENT_BACK_OFF_FIRST_S="0.1",
-            **variables,
-        )
-        news = await self.desk.open(NODE, known_run=self.run)
-        self.run, self.endpoint = news.agent_run, news.endpoint
-
-    async def restart(self):
-        await kill(self.process)
-        await self.start()
-
-    async def snapshot(self):
-        return await pull(self.endpoint, NODE)
+class Machine(AgentProcess):
+    """A node with simulated GPUs, and its agent."""
 
     async def daemons(self):
         """The daemons that the agent reports, by GPU index and start."""
@@ -72,44 +39,39 @@ class Machine:
         return {(pid, psutil.Process(pid).create_time()) for pid in pids}
 
     def homes(self):
-        root = self.folder / "mps" / NODE
+        root = self.data_dir / "mps" / NODE
         return sorted(path.name for path in root.iterdir()) if root.is_dir() else []
 
     async def until_empty(self):
         """Wait until no daemon, shared device or instance is left."""
-        await until(lambda: not (daemons_below(self.folder) or self.homes() or self.desk.instances(NODE)))
+        await until(lambda: not (daemons_below(self.data_dir) or self.homes() or self.instances(NODE)))
 
 
 @pytest.fixture
 async def machine(tmp_path):
     with short_folder() as folder:
         (folder / "fleet.toml").write_text(FLEET)
-        async with broker_and_bus(tmp_path) as (broker, bus):
-            made = Machine(folder, broker, bus)
-            try:
-                yield made
-            finally:
-                if made.process is not None:
-                    await kill(made.process)
+        settings = {"SLUICE_NODE_AGENT_FLEET_FILE": folder / "fleet.toml", "SLUICE_NODE_AGENT_WATCH_MPS_S": 0.2}
+        async with broker_and_bus(tmp_path) as (broker, bus), Machine(NODE, folder, broker, bus, **settings) as made:
+            yield made
 
 
 async def test_a_simulated_reboot_ends_daemons_and_makes_shares_again(machine):
     """After a reboot of the node its tenants get a new device and a new daemon, and no old daemon is left."""
     await machine.start()
-    desk = machine.desk
-    booking = await desk.grant(NODE, "a1", MIG_HOME, share=_share())
-    before = await desk.ready(NODE, "a1")
+    booking = await machine.grant(NODE, "a1", MIG_HOME, share=SHARE)
+    before = await machine.ready(NODE, "a1")
     ((old, _),) = await machine.control_daemons()
-    desk.hardware(NODE).reboot()
-    machine.endpoint = (await desk.open(NODE, known_run=machine.run)).endpoint
+    machine.hardware(NODE).reboot()
+    await machine.open_again()
     address = subjects.slice_(NODE, AllocationId("a1"))
-    after = await desk.until(address, lambda word: isinstance(word, SliceReady) and word.ticket != before.ticket)
+    after = await machine.until(address, lambda word: isinstance(word, SliceReady) and word.ticket != before.ticket)
     assert after.devices[0].uuid != before.devices[0].uuid
     ((new, _),) = await machine.control_daemons()
     assert new != old
     assert len(machine.homes()) == 1
-    await desk.revoke(booking)
-    await desk.gone(NODE, "a1")
+    await machine.revoke(booking)
+    await machine.gone(NODE, "a1")
     await machine.until_empty()
 
 
@@ -117,24 +79,24 @@ async def test_a_node_whose_mps_is_off_says_so_and_hands_out_no_share(machine):
     """The allocator learns that a node takes no shares; one ordered all the same fails with a reason."""
     await machine.start(SLUICE_NODE_AGENT_MPS_CONTROL="off")
     assert (await machine.snapshot()).modes == ("exclusive",)
-    await machine.desk.grant(NODE, "a1", MIG_HOME, share=_share())
+    await machine.grant(NODE, "a1", MIG_HOME, share=SHARE)
     address = subjects.slice_(NODE, AllocationId("a1"))
-    word = await machine.desk.until(address, lambda word: type(word).__name__ == "SliceFailed")
+    word = await machine.until(address, lambda word: type(word).__name__ == "SliceFailed")
     assert "mps_control is off" in word.message
-    assert machine.desk.instances(NODE) == []
-    assert daemons_below(machine.folder) == []
+    assert machine.instances(NODE) == []
+    assert daemons_below(machine.data_dir) == []
 
 
 async def test_mps_that_was_switched_off_still_ends_the_daemons_that_run(machine):
     """An operator who disables MPS does not disturb current tenants, and no daemon stays."""
     await machine.start()
-    booking = await machine.desk.grant(NODE, "a1", MIG_HOME, share=_share())
-    word = await machine.desk.ready(NODE, "a1")
+    booking = await machine.grant(NODE, "a1", MIG_HOME, share=SHARE)
+    word = await machine.ready(NODE, "a1")
     daemons = await machine.control_daemons()
-    await kill(machine.process)
+    await machine.kill()
     await machine.start(SLUICE_NODE_AGENT_MPS_CONTROL="off")
-    assert await machine.desk.ready(NODE, "a1") == word
+    assert await machine.ready(NODE, "a1") == word
     assert await machine.control_daemons() == daemons
-    await machine.desk.revoke(booking)
-    await machine.desk.gone(NODE, "a1")
+    await machine.revoke(booking)
+    await machine.gone(NODE, "a1")
     await machine.until_empty()

@@ -1,12 +1,12 @@
 """What is left on a node after Sluice: nothing that was Sluice's, and everything that may be in use."""
 
-import os
 import signal
 import subprocess
 import sys
 
 import pytest
 from factories.cluster.kubelet_node import NODE
+from factories.processes import own_environment
 
 UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
 TICKET = "5f1c-run-1"
@@ -14,7 +14,7 @@ TICKET = "5f1c-run-1"
 
 def clean(node, **settings):
     """As in the container that replaces the agent's: it has the host's processes, and enters its mounts."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")} | {
+    environment = own_environment() | {
         "SLUICE_NODE_AGENT_ROLE": "csi",
         "SLUICE_NODE_AGENT_NODES": NODE,
         "SLUICE_NODE_AGENT_KUBELET_ROOT": str(node.root),

@@ -1,23 +1,18 @@
 """The commands on a node against its running agent, and after that agent was killed: real processes and sockets."""
 
-import asyncio
-import contextlib
 import json
 import os
 import sys
 
 import pytest
-from factories.agent_driver import AgentDriver, kill, running, short_folder, start_agent
+from factories.agent_driver import AgentProcess, running, short_folder
 from factories.broker.bus_rigs import broker_and_bus
-from factories.broker.memory_bus import MemoryBroker
+from factories.processes import finished, own_environment
 from factories.system import fleet_text
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import AllocationId, NodeName, RunId
-from sluice.contracts.messages import Share
-from sluice.runtime.clock import SystemClock
-from sluice.runtime.service import Service
-from sluice.runtime.tracing.request_traces import RequestTraces
+from sluice.contracts.ids import AllocationId, NodeName
+from sluice.contracts.messages import Share, SliceQuarantined
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.commands.hardware_command import change_hardware
 from sluice_node_agent.shell.paths import hardware_path
@@ -25,7 +20,6 @@ from sluice_node_agent.simulated.hardware_file import HardwareFile
 
 NODE = NodeName("n1")
 FLEET = fleet_text(1, 2, prefix=NODE)
-TELLS_WITHIN_S = 60.0
 
 
 @pytest.fixture
@@ -42,57 +36,21 @@ async def desk(data):
         data_dir=data, fleet_file=data / "fleet.toml", tick_s=0.05, back_off_first_s=300.0, quarantine_after=1,
         back_off_max_s=600.0,
     )  # fmt: skip
-    broker = MemoryBroker()
-    service = Service("node-agent", RunId("run"), settings, SystemClock(), RequestTraces())
-    desk = AgentDriver(broker.bus("desk"), data)
-    async with running(service, broker):
+    async with running(settings) as desk:
         await desk.open(NODE)
         yield desk
 
 
 async def command(data, *words: str) -> tuple[int, str, str]:
     """Run one command as a person does: exit code, stdout, stderr."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "sluice_node_agent",
-        *words,
-        env=own | {"SLUICE_DATA_DIR": str(data)},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        out, err = await asyncio.wait_for(process.communicate(), TELLS_WITHIN_S)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-    return process.returncode, out.decode(), err.decode()
+    environment = own_environment() | {"SLUICE_DATA_DIR": str(data)}
+    return await finished(sys.executable, "-m", "sluice_node_agent", *words, environment=environment)
 
 
 async def shown(data) -> dict:
-    """What `show` says."""
     code, out, err = await command(data, "show", "--json")
     assert code == 0, err
     return json.loads(out)
-
-
-def start_process(data, capsys, device: str, owner: str) -> str:
-    """A process on a device, unknown to the agent; its pid."""
-    assert change_hardware(["hardware", "--data", str(data), NODE, "start-process", device, "--owner", owner]) == 0
-    return capsys.readouterr().out.split()[-1]
-
-
-async def quarantined(desk, name: str, owner: str, capsys) -> str:
-    """A slice that is revoked and stays in use; the pid of its holder."""
-    booking = await desk.grant(NODE, name, (0, "3g.20gb", 4, 4))
-    pid = start_process(desk.data_dir, capsys, (await desk.ready(NODE, name)).devices[0].uuid, owner)
-    await desk.revoke(booking)
-    address = subjects.slice_(NODE, AllocationId(name))
-    await desk.until(address, lambda word: type(word).__name__ == "SliceQuarantined")
-    return pid
 
 
 async def test_show_says_whose_each_instance_is(desk):
@@ -125,15 +83,22 @@ async def test_show_names_homes_of_shares_and_their_daemons(desk):
 
 async def test_a_quarantined_slice_is_released_when_its_holder_is_gone(desk, capsys):
     """With a long pause between tries, a person need not wait for the next one."""
-    pid = await quarantined(desk, "a1", "pod-a1", capsys)
+    booking = await desk.grant(NODE, "a1", (0, "3g.20gb", 4, 4))
+    device = (await desk.ready(NODE, "a1")).devices[0].uuid
+    hardware = ["hardware", "--data", str(desk.data_dir), NODE]
+    assert change_hardware([*hardware, "start-process", device, "--owner", "pod-a1"]) == 0
+    pid = capsys.readouterr().out.split()[-1]
+    await desk.revoke(booking)
+    await desk.until(subjects.slice_(NODE, AllocationId("a1")), lambda word: isinstance(word, SliceQuarantined))
     code, out, _ = await command(desk.data_dir, "release-quarantine", "a1")
     assert code == 0
     assert "a1" in out
     assert "quarantined" in out
-    assert change_hardware(["hardware", "--data", str(desk.data_dir), NODE, "stop-process", pid]) == 0
+    assert change_hardware([*hardware, "stop-process", pid]) == 0
     code, out, _ = await command(desk.data_dir, "release-quarantine", "a1")
     assert (code, out) == (0, "slice a1 is gone, and its place is free\n")
     await desk.gone(NODE, "a1")
+    assert desk.instances(NODE) == []
 
 
 async def test_what_cannot_be_released_is_told_in_one_sentence(desk):
@@ -164,19 +129,15 @@ async def test_a_check_beside_a_running_agent_disturbs_nothing(desk):
 
 async def test_a_killed_agents_node_is_shown_from_journal_and_devices(data, tmp_path):
     """When the agent does not come up, the journal is left; its stale socket misleads no command."""
-    async with broker_and_bus(tmp_path) as (broker, bus):
-        desk = AgentDriver(bus, data)
-        process = await start_agent(data, SLUICE_NATS_URL=broker.url, SLUICE_NODE_AGENT_FLEET_FILE=data / "fleet.toml")
-        try:
-            await desk.open(NODE)
-            await desk.grant(NODE, "a1", (1, "1g.5gb", 6, 1))
-            word = await desk.ready(NODE, "a1")
-            running_says = await shown(data)
-            await kill(process)
-            assert (data / "agents" / NODE / "control.sock").exists()
-            killed_says = await shown(data)
-        finally:
-            await kill(process)
+    fleet = {"SLUICE_NODE_AGENT_FLEET_FILE": data / "fleet.toml"}
+    async with broker_and_bus(tmp_path) as (broker, bus), AgentProcess(NODE, data, broker, bus, **fleet) as agent:
+        await agent.start()
+        await agent.grant(NODE, "a1", (1, "1g.5gb", 6, 1))
+        word = await agent.ready(NODE, "a1")
+        running_says = await shown(data)
+        await agent.kill()
+        assert (data / "agents" / NODE / "control.sock").exists()
+        killed_says = await shown(data)
     assert (running_says["source"], killed_says["source"]) == ("agent", "journal")
     (instance,) = killed_says["gpus"][1]["instances"]
     assert (instance["uuid"], instance["of"]) == (word.devices[0].uuid, "a1")

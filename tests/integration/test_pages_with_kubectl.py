@@ -40,48 +40,35 @@ def commands(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_does_what_it_says(page: str, tmp_path: Path) -> None:
+def test_every_command_does_what_it_says(page: str, kube: FakeKube, tmp_path: Path) -> None:
     """A person in trouble, or one who moves a cluster, copies them as they are."""
     typed = commands(page)
     assert len(typed) >= PAGES[page]
-    with FakeKube() as kube:
-        environment = {
-            "HOME": str(tmp_path),
-            "KUBECONFIG": str(kube.kubeconfig(tmp_path / "config")),
-            "PATH": os.environ["PATH"],
-        }
+    kubeconfig = str(kube.kubeconfig(tmp_path / "config"))
+    environment = {"HOME": str(tmp_path), "KUBECONFIG": kubeconfig, "PATH": os.environ["PATH"]}
 
-        def run(line: str, given: str = "") -> None:
-            # the fake has no OpenAPI to validate against
-            line = line.replace("kubectl apply", "kubectl apply --validate=false")
-            if line.startswith("kubectl create namespace"):
-                # nor does it support protobuf, which kubectl uses here
-                line += " --dry-run=client --output json | kubectl create --validate=false --filename -"
-            done = subprocess.run(
-                ["sh", "-ec", line],
-                env=environment,
-                cwd=ROOT,
-                input=given,
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-            )
-            assert done.returncode == 0, (line, done.stderr)
+    def run(line: str, given: str = "") -> None:
+        # the fake has no OpenAPI to validate against
+        line = line.replace("kubectl apply", "kubectl apply --validate=false")
+        if line.startswith("kubectl create namespace"):
+            # nor does it support protobuf, which kubectl uses here
+            line += " --dry-run=client --output json | kubectl create --validate=false --filename -"
+        how = {"capture_output": True, "text": True, "timeout": 60}
+        done = subprocess.run(["sh", "-ec", line], env=environment, cwd=ROOT, input=given, check=False, **how)
+        assert done.returncode == 0, (line, done.stderr)
 
-        kube.nodes.add("gpu-1")
-        installed = deploy_check.render("single")
-        for each in installed:
-            if each["kind"] == "MutatingWebhookConfiguration":
-                each["webhooks"] = []  # no webhook runs
-            if (each["kind"], each["metadata"]["name"]) == ("ConfigMap", "sluice-bus-authorities"):
-                each["data"] = {"ca.crt": "the authority"}  # as the callout fills it
-        meant = [
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in ("monitoring", "research")
-        ]
-        everything = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*installed, *meant]})
-        run("kubectl create --validate=false --filename -", given=everything)
-        for line in typed:
-            run(line)
+    kube.nodes.add("gpu-1")
+    installed = deploy_check.render("single")
+    for each in installed:
+        if each["kind"] == "MutatingWebhookConfiguration":
+            each["webhooks"] = []  # no webhook runs
+        if (each["kind"], each["metadata"]["name"]) == ("ConfigMap", "sluice-bus-authorities"):
+            each["data"] = {"ca.crt": "the authority"}  # as the callout fills it
+    for name in ("monitoring", "research"):
+        installed.append({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    everything = json.dumps({"apiVersion": "v1", "kind": "List", "items": installed})
+    run("kubectl create --validate=false --filename -", given=everything)
+    for line in typed:
+        run(line)
     if page == "docs/operations.md":
         assert (tmp_path / "sluice-ca.crt").read_text(encoding="utf-8") == "the authority"

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 from factories import waiting
-from factories.broker.bus_rigs import broker_and_bus
+from factories.broker.bus_rigs import broker_and_bus, ensured, watching
 from factories.cluster.cluster_system import SERVICE, install
 from factories.cluster.kubernetes import Cluster
 from factories.cluster.watcher_process import WAIT_S, WatcherProcess, watcher
@@ -19,13 +19,14 @@ from fake_kube import certificates
 from fake_kube.server import FakeKube
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Observed, Stream
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import SourceName
 from sluice.contracts.messages import AllocationRequested, Amounts, QuotaSet
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.free_ports import free_ports
 from sluice.runtime.nats_server.process import Broker
 
+OTHERS = "192.0.2.1:8443"
 NAME = f"{SERVICE[1]}.{SERVICE[0]}.svc"
 CONFIGURATION = "mutatingwebhookconfigurations.admissionregistration.k8s.io"
 ASKING = {
@@ -64,16 +65,9 @@ class Site:
 
     async def requests(self, count: int) -> dict[str, AllocationRequested]:
         """Requests on the bus by pod UID, once there are `count`."""
-        found: dict[str, AllocationRequested] = {}
-        reading = self.bus.read(Stream.STATE, ("sluice.request.>",))
-        async with asyncio.timeout(WAIT_S), contextlib.aclosing(reading):
-            async for batch in reading:
-                for event in batch:
-                    if isinstance(event, Observed) and isinstance(event.entry.message, AllocationRequested):
-                        found[subjects.parse(event.entry.subject).key[0]] = event.entry.message
-                if len(found) >= count:
-                    break
-        return found
+        async with watching(self.bus.read(Stream.STATE, ("sluice.request.>",))) as view:
+            await view.until(lambda view: len(view.known) >= count)
+        return {subjects.parse(subject).key[0]: entry.message for subject, entry in view.known.items()}
 
     async def holder(self) -> str:
         """The run that holds the watch's lease; empty without one."""
@@ -94,13 +88,12 @@ class Site:
 
 
 @pytest_asyncio.fixture
-async def site(tmp_path):
-    with FakeKube() as kube:
-        kube.nodes.add("n1", cpu="64", memory="512Gi")
-        cluster = Cluster(kube.kubeconfig(tmp_path / "config"), kube)
-        await install(cluster)
-        async with broker_and_bus(tmp_path) as (broker, bus), cluster.opened() as opened:
-            yield Site(kube, opened, broker, bus, tmp_path)
+async def site(kube, tmp_path):
+    kube.nodes.add("n1", cpu="64", memory="512Gi")
+    cluster = Cluster(kube.kubeconfig(tmp_path / "config"), kube)
+    await install(cluster)
+    async with broker_and_bus(tmp_path) as (broker, bus), cluster.opened() as opened:
+        yield Site(kube, opened, broker, bus, tmp_path)
 
 
 async def probe(port: int, path: str = "/readyz") -> tuple[int, str]:
@@ -258,13 +251,9 @@ async def test_a_watch_without_rights_says_which_it_lacks(site):
         port = await process.port("health")
         said = "it is active, but has not listed yet: nodes, others, pods (see the log for the errors)"
         await until(lambda: probe(port), (503, said))
-        await until(lambda: _says(process, 'cannot list resource \\"pods\\"'), answer=True)
+        await waiting.until(lambda: 'cannot list resource \\"pods\\"' in process.text)
         assert process.code is None, process.text
         assert await process.stop() == 0
-
-
-async def _says(process: WatcherProcess, text: str) -> bool:
-    return text in process.text
 
 
 async def test_the_watch_that_works_says_the_limits_of_its_file_and_says_them_again_to_a_wiped_broker(site, tmp_path):
@@ -279,13 +268,6 @@ async def test_the_watch_that_works_says_the_limits_of_its_file_and_says_them_ag
             return None
         return found.message.total.gpus if found is not None and isinstance(found.message, QuotaSet) else None
 
-    async def declared() -> bool:
-        try:
-            await site.bus.ensure_streams()
-        except TimeoutError:  # the connection is not back yet
-            return False
-        return True
-
     async with site.watcher("watch", LIMITS_FILE=str(limits)) as works:
         await works.line("works")
         async with site.watcher("all", LIMITS_FILE=str(limits)) as stands_by:
@@ -295,7 +277,7 @@ async def test_the_watch_that_works_says_the_limits_of_its_file_and_says_them_ag
             await server.kill()
             server.wipe()
             await server.start()
-            await until(declared, answer=True)
+            await ensured(site.bus)
             await until(said, 4)
             entry = await site.bus.last(Stream.BOOK, subjects.quota("lab").subject)
             assert entry.message == QuotaSet(namespace="lab", total=Amounts(gpus=4), source=SourceName("cluster"))
@@ -337,10 +319,7 @@ async def test_a_watch_goes_on_when_the_bus_comes_back(site):
     [
         ({"KUBECONFIG": "/nowhere"}, "the kubeconfig /nowhere cannot be read: No such file or directory"),
         ({}, "the service account of the pod cannot be used: Service host/port is not set."),
-        (
-            {"CERTIFICATE_DIR": "/tls", "WEBHOOK_ADDRESS": "192.0.2.1:8443"},
-            "the webhook cannot listen on 192.0.2.1:8443: ",
-        ),
+        ({"CERTIFICATE_DIR": "/tls", "WEBHOOK_ADDRESS": OTHERS}, f"the webhook cannot listen on {OTHERS}: "),
     ],
     ids=["no kubeconfig", "not in a pod", "not its address"],
 )

@@ -3,7 +3,6 @@
 import base64
 
 import pytest
-import pytest_asyncio
 from factories.cluster.cluster_system import install
 from factories.cluster.kubernetes import Cluster
 from fake_kube.server import FakeKube
@@ -33,17 +32,12 @@ class Site:
         return [base64.b64decode(hook["clientConfig"].get("caBundle", "")).decode() for hook in hooks]
 
 
-@pytest_asyncio.fixture
-async def site(tmp_path):
-    with FakeKube() as kube:
-        cluster = Cluster(kube.kubeconfig(tmp_path / "config"), kube)
-        await install(cluster)
-        api = await KubeApi.connect(cluster.kubeconfig)
-        async with cluster.opened() as opened:
-            try:
-                yield Site(kube, opened, api)
-            finally:
-                await api.close()
+@pytest.fixture
+async def site(kube, api, tmp_path):
+    cluster = Cluster(tmp_path / "config", kube)
+    await install(cluster)
+    async with cluster.opened() as opened:
+        yield Site(kube, opened, api)
 
 
 # -- the Secret ---------------------------------------------------------------------------------------------------

@@ -51,9 +51,8 @@ def silent_s() -> float:
 
 async def findings(url: str, capsys) -> list[dict[str, str]]:
     capsys.readouterr()
-    await doctor(
-        DoctorOptions(server=url, bus=True, inventory="", kubeconfig=None, in_cluster=False, cluster=False), form="json"
-    )
+    options = DoctorOptions(server=url, bus=True, inventory="", kubeconfig=None, in_cluster=False, cluster=False)
+    await doctor(options, form="json")
     return json.loads(capsys.readouterr().out)["findings"]
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import datetime as dt
 import json
-import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ import pytest_asyncio
 from factories.broker.bus_rigs import broker_and_bus
 from factories.credentials import Authority, Files
 from factories.inventory import news
+from factories.processes import finished, own_environment
 from factories.system import fleet_text
 from factories.waiting import until
 from factories.words import write_of
@@ -44,7 +44,6 @@ kind: Pod
 metadata: {name: train, annotations: {sluice.dev/profile: 1g.5gb}}
 spec: {containers: [{name: main, image: train}]}
 """
-WAIT_S = 60.0
 
 
 @dataclass
@@ -68,28 +67,21 @@ class Rig:
         return TransportSecurity(TlsIdentity(files.certificate, files.key, files.authority))
 
     def environment(self, certificates: Files | None, **more: str) -> dict[str, str]:
-        others = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
         own = {} if certificates is None else certificates.environment()
         common = {
             "SLUICE_NATS_URL": self.url,
             "SLUICE_LOG_FORMAT": "json",
             "SLUICE_DATA_DIR": str(self.folder / "data"),
         }
-        return others | common | own | more
+        return own_environment() | common | own | more
 
     @asynccontextmanager
     async def runs(self, service: str, certificates: Files | None, **more: str) -> AsyncIterator[Callable[[], str]]:
         """A service's process for the time of the `async with`. Gives its log."""
         log = self.folder / f"{service}.log"
         with log.open("ab") as output:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                f"sluice_{service}",
-                env=self.environment(certificates, **more),
-                stdout=output,
-                stderr=output,
-            )
+            command, environment = (sys.executable, "-m", f"sluice_{service}"), self.environment(certificates, **more)
+            process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=output, stderr=output)
         try:
             yield log.read_text
         finally:
@@ -99,27 +91,14 @@ class Rig:
 
     async def ended(self, service: str, certificates: Files | None, *words: str, **more: str) -> tuple[int, str]:
         """Run a process that ends by itself; its exit code and its output, as one line."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            f"sluice_{service}",
-            *words,
-            env=self.environment(certificates, **more),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        text, _ = await asyncio.wait_for(process.communicate(), WAIT_S)
-        return process.returncode or 0, " ".join(text.decode().split())  # a terminal's width breaks lines
+        command = (sys.executable, "-m", f"sluice_{service}", *words)
+        code, out, err = await finished(*command, environment=self.environment(certificates, **more))
+        return code, " ".join(f"{out} {err}".split())  # a terminal's width breaks lines
 
-    async def inventory(self, wanted: Callable[[NodeInventory], bool]) -> NodeInventory:
-        """The published inventory of the node, once the condition holds; bounded."""
-
-        async def look() -> NodeInventory | None:
-            entry = await self.bus.last(Stream.STATE, subjects.inventory(NODE).subject)
-            message = entry.message if entry is not None else None
-            return message if isinstance(message, NodeInventory) and wanted(message) else None
-
-        return await until(look, "the inventory is published")
+    async def is_pulled(self) -> bool:
+        """Whether the inventory of the node is published, and fresh."""
+        entry = await self.bus.last(Stream.STATE, subjects.inventory(NODE).subject)
+        return entry is not None and isinstance(entry.message, NodeInventory) and not entry.message.stale
 
     async def ready(self, service: str) -> None:
         """Probe as a kubelet does, until it is ready; bounded."""
@@ -200,7 +179,7 @@ async def test_everybody_speaks_with_whom_he_should_and_with_nobody_else(rig: Ri
     }
     async with rig.runs("inventory", rig.files("inventory"), **inventory) as logged:
         async with rig.runs("allocator", rig.files("allocator"), **allocator), rig.runs("node_agent", None, **agent):
-            await rig.inventory(lambda found: not found.stale)
+            await until(rig.is_pulled, "the inventory is published")
             for service in ("allocator", "inventory", "node-agent"):
                 await rig.ready(service)
             # People: one with a right, one without, one without a certificate.
@@ -266,16 +245,14 @@ async def _impostors(rig: Rig, logged: Callable[[], str], serving: str) -> None:
 
             await until(told, sentence)
             lines = [json.loads(line) for line in logged().splitlines() if address in line]
-            assert [(line["level"], line["event"], line["node"], line["why"]) for line in lines] == [
-                ("warning", "an agent cannot be pulled", OTHER, why)
-            ]
+            found = [(line["level"], line["event"], line["node"], line["why"]) for line in lines]
+            assert found == [("warning", "an agent cannot be pulled", OTHER, why)]
     assert impostor.asked == 0
 
 
 async def _health_of(node: NodeName, rig: Rig, serving: str) -> str:
-    async with transport.channel(
-        serving, security=rig.security("operator"), server_name=dns_name(Caller.INVENTORY)
-    ) as channel:
+    whom = {"security": rig.security("operator"), "server_name": dns_name(Caller.INVENTORY)}
+    async with transport.channel(serving, **whom) as channel:
         try:
             await InventoryServiceStub(channel).GetNode(inventory_pb2.GetNodeRequest(node=node))
         except grpc.aio.AioRpcError as error:
@@ -295,13 +272,10 @@ async def test_who_cannot_be_who_he_should_be_does_not_start(rig: Rig) -> None:
         rig.ended("inventory", ended),
         rig.ended("inventory", None, **open_port),
     )
-    for (code, text), sentence in zip(
-        outcomes,
-        (
-            f"must be for {node_dns_name(NODE)}, and is for {node_dns_name(OTHER)}",
-            f"grpc_certificate_file: the certificate in {ended.certificate} has expired; renew it",
-            f"gRPC at {open_port['SLUICE_INVENTORY_GRPC_ADDRESS']} would be plain text beyond this machine",
-        ),
-        strict=True,
-    ):
+    sentences = (
+        f"must be for {node_dns_name(NODE)}, and is for {node_dns_name(OTHER)}",
+        f"grpc_certificate_file: the certificate in {ended.certificate} has expired; renew it",
+        f"gRPC at {open_port['SLUICE_INVENTORY_GRPC_ADDRESS']} would be plain text beyond this machine",
+    )
+    for (code, text), sentence in zip(outcomes, sentences, strict=True):
         assert (code, sentence in text, "Traceback" in text) == (78, True, False), text

@@ -1,16 +1,15 @@
 """`sluice security`: a real broker and gRPC work with its files, nothing else gets access, and files can be rotated."""
 
-import asyncio
 import datetime as dt
 import os
 import shutil
-import signal
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from factories.broker.tls_broker import reloaded, server_of
 from factories.credentials import Authority
 from factories.waiting import until
 
@@ -25,7 +24,6 @@ from sluice.runtime.grpc.security import TlsIdentity, TransportSecurity
 from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.credential_files import credentials_from_settings
 from sluice.runtime.nats_server.free_ports import free_ports
-from sluice.runtime.nats_server.process import NatsServer, NatsServerConfig
 from sluice.runtime.settings import CommonSettings, load
 from sluice.runtime.tls import certificate_authority
 from sluice.runtime.tls.certificate_authority import CredentialsError
@@ -48,31 +46,16 @@ class Rig:
         self.root = root
         self.port = free_ports(1)[0]
         self.where = InstallationOptions(f"127.0.0.1:{self.port}")
-        text = ""
-
-        class Plan(NatsServerConfig):
-            def config(self) -> str:
-                return text
-
         self.installation = Installation(KeyFolder(root), dt.datetime.now(dt.UTC))
         self.installation.create(["localhost", "127.0.0.1"], [NODE], self.where, given=None, force=False)
         text = (root / "broker" / "nats-server.conf").read_text().replace('"nats-data"', f'"{root}/nats-data"')
-        self.server = NatsServer(Plan("sluice", root / "broker", self.port))
+        self.server = server_of(text, root / "broker", self.port)
 
     async def connection(self, member: str, service: str) -> Connection:
         settings = settings_of(self.root / member, service)
         user = permissions_of(Role.NODE_AGENT, NodeName(member.partition("/")[2])).user if "/" in member else ""
         who = credentials_from_settings(settings, user, look_s=0)
         return await Connection.open(settings.nats_url, name=service, credentials=who, within_s=5)
-
-    async def reload(self) -> None:
-        """Have the broker read its files, and wait until it confirms; bounded."""
-        said = self._reloads()
-        self.server.process.send_signal(signal.SIGHUP)
-        await until(lambda: self._reloads() > said)
-
-    def _reloads(self) -> int:
-        return self.server.log.read_text().count("Reloaded server configuration")
 
 
 @pytest_asyncio.fixture
@@ -107,28 +90,20 @@ async def test_nodes_are_added_and_forgotten_while_others_work(rig: Rig) -> None
     allocator = await rig.connection("allocator", "allocator")
     before = (rig.root / "allocator" / "bus.pem").read_bytes()
     rig.installation.add([LATER], rig.where)
-    await rig.reload()
+    await reloaded(rig.server)
     new = await rig.connection(f"nodes/{LATER}", "node-agent")
     shutil.copytree(rig.root / "nodes" / NODE, rig.root / "copied")
     rig.installation.forget([NODE])
-    await rig.reload()
+    await reloaded(rig.server)
     try:
         with pytest.raises(BusError, match="does not accept these credentials"):
-            await _ended(old)
+            await until(old.check)
         assert allocator.up
         assert new.up
         assert (rig.root / "allocator" / "bus.pem").read_bytes() == before
     finally:
         for connection in (old, allocator, new):
             await connection.close()
-
-
-async def _ended(connection: Connection) -> None:
-    """Wait until it has failed for good; bounded."""
-    async with asyncio.timeout(15):
-        while True:
-            connection.check()
-            await asyncio.sleep(0.02)
 
 
 class _Agent(agent_pb2_grpc.AgentServiceServicer):
@@ -154,7 +129,7 @@ async def test_all_authorities_are_changed_in_three_steps_under_services_that_wo
         async with transport.serve(_Agent().register, security=trust(rig.root / "nodes" / NODE)) as address:
             for step in (1, 2, 3):
                 assert rig.installation.rotate() == step
-                await rig.reload()
+                await reloaded(rig.server)
                 await (await rig.connection("console", "console")).close()
                 await allocator.up_within(10)
                 allocator.check()
@@ -296,9 +271,8 @@ def test_what_the_broker_is_told_by_hand_is_not_guessed(tmp_path: Path) -> None:
     root = tmp_path / "made"
     typed.init_command(root, host=("broker.example",), **SAID)
     (root / "broker" / "nats-server.conf").write_text("port: 4333\n")
-    with pytest.raises(
-        CredentialsError, match=r"nats-server\.conf does not say where .*--listen HOST:PORT --at FOLDER"
-    ):
+    why = r"nats-server\.conf does not say where .*--listen HOST:PORT --at FOLDER"
+    with pytest.raises(CredentialsError, match=why):
         typed.add_node_command(root, NODE)
     assert not (root / "nodes").exists()
     typed.add_node_command(root, NODE, **SAID)

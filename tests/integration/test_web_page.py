@@ -64,7 +64,6 @@ async def picture(tab: Tab, name: str) -> None:
 
 
 async def until(tab: Tab, condition: str) -> None:
-    """Wait until a condition in the page holds."""
     await tab.wait_for_function(condition, timeout=WITHIN_MS)
 
 
@@ -78,9 +77,7 @@ async def test_a_person_sees_the_fleet_follows_it_and_asks_about_it(opened):
         await until(tab, "() => document.querySelectorAll('.gpu').length === 3")
         assert await tab.locator("#canvas .seg.ready").count() == 4
         assert "stale" in await text(tab, ".node[data-node=gpu-1] .label")
-        assert (await text(tab, ".node[data-node=gpu-1] .more")).startswith("as of "), (
-            "since when; the reason may be cut"
-        )
+        assert (await text(tab, ".node[data-node=gpu-1] .more")).startswith("as of "), "the reason may be cut"
         assert await tab.locator(".gpu.stale").count() == 1
         assert await text(tab, "#status") == "live"
         waits = await text(tab, "#requests")

@@ -54,15 +54,14 @@ class Caller:
 
 
 @contextlib.asynccontextmanager
-async def webhook(config=None, source=None, **limits):
+async def webhook(source=None, **limits):
     context = new_context()
     certificates = RotatingCertificates(MemoryStore(), ("127.0.0.1", "localhost"), CertificateConfig())
     keeper = CertificateRotator(context, source or certificates, NoBundlePublisher(), SystemClock())
     await keeper.refresh()
     address = ListenAddress("127.0.0.1", 0)
-    how = config or AdmissionConfig()
     async with (
-        listening(how, context, keeper, address, limits=ServingLimits(**limits)) as port,
+        listening(AdmissionConfig(), context, keeper, address, limits=ServingLimits(**limits)) as port,
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=BOUND_S)) as session,
     ):
         yield Caller(port, keeper, session)
@@ -91,9 +90,8 @@ async def test_a_namespaces_mode_comes_by_the_path():
     """A review lacks the labels of its namespace; the API server chooses the path by them."""
     async with webhook() as caller:
         _, text = await caller.post("/mutate/mps")
-        assert json.loads(text)["response"]["warnings"] == [
-            "main.sluice.dev/mode = 'mps': the default of this namespace, because the pod names no mode"
-        ]
+        (warning,) = json.loads(text)["response"]["warnings"]
+        assert warning == "main.sluice.dev/mode = 'mps': the default of this namespace, because the pod names no mode"
         assert (await caller.post("/mutate/nonsense"))[0] == 404
 
 
@@ -158,8 +156,7 @@ async def test_a_body_that_never_ends_is_given_up():
         await asyncio.sleep(BOUND_S)
 
     async with webhook(request_s=0.2, reviews_max=1) as caller:
-        slow = asyncio.create_task(caller.post(body=dribble()))
-        assert (await slow) == (408, "the request took longer than 0.2 s")
+        assert await caller.post(body=dribble()) == (408, "the request took longer than 0.2 s")
         assert (await caller.post())[0] == 200
 
 
@@ -205,24 +202,8 @@ async def test_a_connection_too_many_is_closed_and_the_others_go_on():
 async def test_many_reviews_at_once_are_all_answered():
     """A Deployment of hundreds of replicas is created in a burst."""
     async with webhook(reviews_max=4) as caller:
-        trust = caller.trust()
-        url = f"https://127.0.0.1:{caller.port}/mutate"
-
-        async def one():
-            async with caller.session.post(url, data=json.dumps(ASKS), ssl=trust) as response:
-                return response.status
-
-        assert set(await asyncio.gather(*(one() for _ in range(200)))) == {200}
-
-
-async def test_only_who_knows_the_authority_and_the_name_is_served_in_trust():
-    """A client that does not verify could get pods from anyone."""
-    async with webhook() as caller, webhook() as other:
-        foreign = ssl.create_default_context(cadata=other.keeper.bundle)
-        with pytest.raises(ssl.SSLCertVerificationError):
-            await asyncio.open_connection("127.0.0.1", caller.port, ssl=foreign)
-        with pytest.raises(ssl.SSLCertVerificationError):
-            await asyncio.open_connection("127.0.0.1", caller.port, ssl=caller.trust(), server_hostname="else.example")
+        answers = await asyncio.gather(*(caller.post() for _ in range(200)))
+        assert {status for status, _ in answers} == {200}
 
 
 async def test_a_new_certificate_does_not_cut_open_connections():

@@ -61,7 +61,6 @@ class Cluster:
         self.fails = False
 
     async def publish(self, bundle_pem):
-        """Accept it, or fail."""
         if self.fails:
             raise NotPublishedError("the API server does not answer")
         self.told += 1
@@ -74,7 +73,6 @@ class Failing(MemoryStore):
     fails = False
 
     async def load(self):
-        """The stored state, or a failure."""
         if self.fails:
             raise StoreUnavailableError("the Secret cannot be read")
         return await super().load()
@@ -133,18 +131,14 @@ async def test_over_a_year_no_hour_passes_without_a_trusted_certificate():
         for keeper in replicas:
             await keeper.refresh()
             shown = keeper._shown
-            generation = generation_of(await store.load(), shown)
+            kept = msgspec.json.decode((await store.load()).text, type=Generations).generations
+            (generation,) = (each for each in kept if each.certificate_pem.encode() == shown.certificate_pem)
             seen.add(shown.certificate_pem)
             assert generation.expires - wall.now > timedelta(days=29)
             if hour:
                 assert generation.authority_pem in trusted, "shown before anybody could know its authority"
     assert 6 <= len(seen) <= 8
     assert cluster.bundle.count("BEGIN CERTIFICATE") <= 2
-
-
-def generation_of(kept, shown):
-    found = msgspec.json.decode(kept.text, type=Generations).generations
-    return next(each for each in found if each.certificate_pem.encode() == shown.certificate_pem)
 
 
 async def test_an_outage_of_store_or_cluster_leaves_the_certificate_in_use():
@@ -309,22 +303,6 @@ def test_rules_that_would_leave_a_gap_are_refused():
         CertificateConfig(overlap=timedelta(days=31))
     with pytest.raises(ValueError, match="at least one name"):
         make_generation((), START, RULES.validity)
-
-
-# -- stores -------------------------------------------------------------------------------------------------------
-
-
-async def test_a_store_lets_only_one_of_two_writers_win():
-    """Two replicas that both renew must agree on one certificate."""
-    store = MemoryStore()
-    assert await store.load() is None
-    assert await store.save("one", replaces=None)
-    assert not await store.save("two", replaces=None)
-    kept = await store.load()
-    assert kept.text == "one"
-    assert await store.save("three", replaces=kept.version)
-    assert not await store.save("four", replaces=kept.version)
-    assert (await store.load()).text == "three"
 
 
 # -- mounted certificates -----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from factories.broker.memory_bus import MemoryBroker
-from factories.waiting import WITHIN_S, until
+from factories.waiting import WITHIN_S, meanwhile, until
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import (
@@ -156,6 +156,16 @@ async def ensured(bus: Bus) -> None:
     await until(done, "the streams are declared", yet=(TimeoutError,))
 
 
+async def agent_ensured(bus: Bus) -> None:
+    """Make the durable of the agent of NODE, as soon as the servers can."""
+
+    async def done() -> bool:
+        await bus.ensure_agent(NODE)
+        return True
+
+    await until(done, "the durable is made", yet=(TimeoutError,))
+
+
 # -- messages --------------------------------------------------------------------------------------------------------
 
 _numbers = itertools.count(1)
@@ -276,30 +286,25 @@ async def watching(batches: AsyncIterator[list[Reading]]) -> AsyncIterator[View]
             async for batch in reading:
                 view.take(batch)
 
-    task = asyncio.create_task(read())
-    try:
+    async with meanwhile(read()):
         yield view
-    finally:
-        task.cancel()
-        await asyncio.wait((task,))
-        if not task.cancelled():
-            task.result()
 
 
 # -- an outbox at work ------------------------------------------------------------------------------------------------
 
 
 class LosingAnswers:
-    """A bus whose next `lose` writes land, or are refused, without an answer."""
+    """A bus whose next `lose` writes, and each `every`-th, land, or are refused, without an answer."""
 
-    def __init__(self, bus: Bus, lose: int) -> None:
-        self._bus = bus
+    def __init__(self, bus: Bus, lose: int = 0, *, every: int = 0) -> None:
+        self._bus, self._every, self._writes = bus, every, 0
         self.lose = lose
 
     async def write(self, write: Write, headers: dict[str, str]) -> Answer:
         """Write; perhaps without telling."""
         answer = await self._bus.write(write, headers)
-        if self.lose > 0:
+        self._writes += 1
+        if self.lose > 0 or (self._every and self._writes % self._every == 0):
             self.lose -= 1
             return WriteUnknown(write.operation)
         return answer
@@ -338,11 +343,5 @@ async def at_work(clerk: Clerk, bus: Any, stream: Stream) -> AsyncIterator[CoreR
     runner = CoreRunner[CoreEvent](
         name="clerk", core=clerk, bus=bus, clock=SystemClock(), traces=RequestTraces(), readings=readings, tick_s=0.05
     )
-    task = asyncio.create_task(runner.run())
-    try:
+    async with meanwhile(runner.run()):
         yield runner
-    finally:
-        task.cancel()
-        await asyncio.wait((task,))
-        if not task.cancelled():
-            task.result()

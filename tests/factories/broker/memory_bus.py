@@ -25,6 +25,7 @@ from sluice.contracts.bus.events import (
 from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX
 from sluice.contracts.bus.subjects import SubjectError, ledger_filter, parse
 from sluice.contracts.ids import Incarnation, NodeName, OperationId
+from sluice.contracts.messages import AnyMessage
 from sluice.runtime.bus import Answer, BusError, Probe, Reading
 from sluice.runtime.clock import Clock, SystemClock
 from sluice.runtime.tracing.request_traces import RequestTraces
@@ -65,9 +66,18 @@ class MemoryBroker:
 
     def put_undecodable(self, subject: str) -> None:
         """Store bytes that are not a message of ours, unguarded."""
-        now = self.clock.monotonic()
-        self.values.publish(subject=subject, guard=None, expected=0, operation=OperationId(""), message=None, now=now)
+        self.put(subject, None, "")
+
+    def put(self, subject: str, message: AnyMessage | None, operation: str = "test-1") -> None:
+        """Store a message, unguarded."""
+        asked = {"guard": None, "expected": 0, "operation": OperationId(operation), "now": self.clock.monotonic()}
+        self.values.publish(subject=subject, message=message, **asked)  # type: ignore[arg-type]
         self.changed()
+
+    def last(self, subject: str) -> AnyMessage | None:
+        """The last message of a subject."""
+        entry = self.values.last(subject, self.clock.monotonic())
+        return entry.message if entry is not None else None
 
     def changed(self) -> None:
         """Wake every reader."""

@@ -1,12 +1,14 @@
 """A broker that speaks TLS and knows users by certificates of a test's authorities; and a stranger in its place."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from factories.credentials import CLIENT, SERVER, Authority, Files
+from factories.waiting import until
 
 from sluice.contracts.bus.nats_permissions import certificate_name, permissions_of
 from sluice.contracts.bus.streams import Role
@@ -18,6 +20,7 @@ from sluice.runtime.settings import CommonSettings
 
 HOST = "localhost"
 WAIT_S = 60.0
+RELOADED = "Reloaded server configuration"
 
 
 @dataclass
@@ -85,13 +88,7 @@ class TlsBroker:
 
     async def start(self) -> None:
         """Start it, and wait until it listens."""
-        text = self.config()
-
-        class Plan(NatsServerConfig):
-            def config(self) -> str:
-                return text
-
-        self.server = NatsServer(Plan("sluice", self.folder / "server", self.port))
+        self.server = server_of(self.config(), self.folder / "server", self.port)
         await self.server.start()
         async with asyncio.timeout(WAIT_S):
             while True:
@@ -123,3 +120,20 @@ async def tls_broker(folder: Path) -> AsyncIterator[TlsBroker]:
         yield broker
     finally:
         await broker.stop()
+
+
+def server_of(text: str, folder: Path, port: int) -> NatsServer:
+    """A server with a configuration that a test has written."""
+
+    class Plan(NatsServerConfig):
+        def config(self) -> str:
+            return text
+
+    return NatsServer(Plan("sluice", folder, port))
+
+
+async def reloaded(server: NatsServer) -> None:
+    """Have a server read its files, and wait until it confirms."""
+    said = server.log.read_text().count(RELOADED)
+    server.process.send_signal(signal.SIGHUP)
+    await until(lambda: server.log.read_text().count(RELOADED) > said)

@@ -18,8 +18,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from factories.cluster.pod_cgroups import PodCgroups
+from factories.processes import own_environment
 from factories.waiting import wait_until
 
 from sluice.contracts.kube.names import CSI_DRIVER, VOLUME
@@ -81,7 +83,7 @@ class KubeletNode:
 
     def start(self, *, wait=True, **more):
         log = (self.folder / f"driver{len(self.drivers)}.log").open("wb")
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")} | {
+        environment = own_environment() | {
             "SLUICE_NODE_AGENT_ROLE": "csi",
             "SLUICE_NODE_AGENT_NODES": NODE,
             "SLUICE_NODE_AGENT_KUBELET_ROOT": str(self.root),
@@ -118,10 +120,10 @@ class KubeletNode:
 
     # -- the agent ------------------------------------------------------------------------------------------------
 
-    def agent(self, what, ticket="", owner="", containers=b"[]"):
+    def agent(self, what, ticket="", owner="", *containers):
         """What an agent does with tickets, in a process like the driver's; all tickets that are there then."""
         flat = str(self.folder / "flat")
-        words = [str(self.pods), flat, what, ticket, owner, containers.decode()]
+        words = [str(self.pods), flat, what, ticket, owner, msgspec.json.encode(containers).decode()]
         done = subprocess.run(
             [*self._within(), sys.executable, "-c", _AGENT, *words], capture_output=True, text=True, check=False
         )
