@@ -38,8 +38,7 @@ async def create(scene: Scene, document: Json) -> None:
     kind = document["kind"]
     path = f"{PATHS[kind]}/namespaces/{scene.namespace}/{kind.lower()}s"
     body = {**document, "metadata": {**document["metadata"], "namespace": scene.namespace}}
-    made = await scene.cluster.post(path, body)
-    assert made.code == 201, made
+    await scene.cluster.create(path, body)
 
 
 async def scale(scene: Scene, name: str, replicas: int) -> None:

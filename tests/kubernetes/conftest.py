@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from factories.cluster.cluster_system import ClusterSystem
 from factories.cluster.kubernetes import LABEL_TEST, MERGE, Cluster, pod
+from factories.cluster.scenes import Scene, scene_on
 from fake_kube.server import FakeKube
 
 ABSENT = 404
@@ -85,3 +87,10 @@ async def namespace(kube: Cluster) -> AsyncIterator[str]:
 @pytest.fixture
 def pods(namespace: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods"
+
+
+@pytest.fixture
+async def scene(system: ClusterSystem, server: Cluster) -> AsyncIterator[Scene]:
+    """A namespace of the test's own, where its module has a whole `system`; all that it holds is given back."""
+    async with scene_on(system, server) as made:
+        yield made

@@ -73,8 +73,7 @@ async def apply(scene: ClaimScene, name: str) -> None:
             template["spec"]["tolerations"] = [{"operator": "Exists"}]
         if each["kind"] == "Pod":
             each["spec"]["tolerations"] = [{"operator": "Exists"}]
-        made = await scene.kube.post(PATHS[each["kind"]].format(scene.namespace), each)
-        assert made.code == 201, made
+        await scene.kube.create(PATHS[each["kind"]].format(scene.namespace), each)
 
 
 async def pods(scene: ClaimScene, count: int) -> list[Json]:

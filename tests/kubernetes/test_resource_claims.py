@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from factories.cluster.claim_scene import roomy_node
 from factories.cluster.kubernetes import JSON_PATCH, MERGE, Cluster, Json, Reply, add, named, pinned, pod, remove, test
 from factories.cluster.server_versions import TIMED_SINCE, keeps_times, minor
 
@@ -53,12 +54,6 @@ def consumer(name: str, uid: str) -> Json:
     return {"resource": "pods", "name": name, "uid": uid}
 
 
-async def made(kube: Cluster, path: str, body: Json) -> Json:
-    reply = await kube.post(path, body)
-    assert reply.code == 201, reply
-    return reply.body
-
-
 async def write(kube: Cluster, claims: str, of: Json, status: Json, *, token: str | None = None, **meta: str) -> Reply:
     """The status patch of the pod-watcher, guarded by UID and version."""
     about = {"uid": of["metadata"]["uid"], "resourceVersion": of["metadata"]["resourceVersion"], **meta}
@@ -68,8 +63,8 @@ async def write(kube: Cluster, claims: str, of: Json, status: Json, *, token: st
 
 async def reserved(kube: Cluster, claims: str, pods: str, node: str = "nowhere", **of_pod: Any) -> tuple[Json, Reply]:
     """A claim that was made for a pod `p`; and the answer to the write that allocated it on a node, for that pod."""
-    who = await made(kube, pods, pod(**OF_POD, **of_pod))
-    found = await made(kube, claims, claim(owner(who)))
+    who = await kube.create(pods, pod(**OF_POD, **of_pod))
+    found = await kube.create(claims, claim(owner(who)))
     status = {"allocation": allocation(node), "reservedFor": [consumer("p", who["metadata"]["uid"])]}
     return found, await write(kube, claims, found, status)
 
@@ -86,7 +81,7 @@ async def test_allocation_and_reservation_arrive_in_one_write(kube: Cluster, cla
 async def test_a_new_claim_has_no_status_and_the_defaults_of_its_requests(kube: Cluster, claims: str) -> None:
     """A status in its body is dropped without a word."""
     spec = {"devices": {"requests": [{"name": "main", "exactly": {"deviceClassName": "sluice.dev"}}]}}
-    found = await made(kube, claims, {**claim(spec=spec), "status": {"allocation": allocation()}})
+    found = await kube.create(claims, {**claim(spec=spec), "status": {"allocation": allocation()}})
     (request,) = found["spec"]["devices"]["requests"]
     assert request["exactly"] == {"deviceClassName": "sluice.dev", "allocationMode": "ExactCount", "count": 1}
     assert found["status"] == {}
@@ -94,7 +89,7 @@ async def test_a_new_claim_has_no_status_and_the_defaults_of_its_requests(kube: 
 
 async def test_the_spec_of_a_claim_never_changes(kube: Cluster, claims: str) -> None:
     """Another request is another claim."""
-    await made(kube, claims, claim())
+    await kube.create(claims, claim())
     reply = await kube.patch(f"{claims}/c", [add("/spec/devices/requests/0/exactly/count", 2)], JSON_PATCH)
     assert (reply.code, reply.reason) == (422, "Invalid")
     assert "field is immutable" in reply.message
@@ -102,17 +97,14 @@ async def test_the_spec_of_a_claim_never_changes(kube: Cluster, claims: str) -> 
 
 async def test_a_status_write_changes_no_metadata(kube: Cluster, claims: str) -> None:
     """Why the finalizer is written apart, and before."""
-    found = await made(kube, claims, claim(finalizers=()))
+    found = await kube.create(claims, claim(finalizers=()))
     body = {"metadata": {"finalizers": [FINALIZER], "labels": {"a": "b"}}, "status": {"allocation": allocation()}}
     reply = await kube.patch(f"{claims}/c/status", body, MERGE)
     protected = await kube.patch(
         f"{claims}/c", [test("/metadata/uid", found["metadata"]["uid"]), add("/metadata/finalizers", [FINALIZER])]
     )
-    assert (reply.code, reply.body["metadata"].get("finalizers"), reply.body["metadata"].get("labels")) == (
-        200,
-        None,
-        None,
-    )
+    assert reply.code == 200
+    assert not {"finalizers", "labels"} & reply.body["metadata"].keys()
     assert (protected.code, protected.body["metadata"]["finalizers"]) == (200, [FINALIZER])
     assert protected.body["status"]["allocation"] == await stored(kube, allocation())
 
@@ -138,7 +130,7 @@ async def test_an_allocation_stays_as_it_is(kube: Cluster, claims: str, pods: st
 async def test_the_time_of_an_allocation_cannot_be_added_later(kube: Cluster, claims: str) -> None:
     """What the scheduler tries for a claim without one, again and again."""
     await needs_times(kube)
-    found = await made(kube, claims, claim())
+    found = await kube.create(claims, claim())
     found = (await write(kube, claims, found, {"allocation": allocation(when=None)})).body
     reply = await write(kube, claims, found, {"allocation": {"allocationTimestamp": "2026-01-02T03:04:05Z"}})
     assert reply.code == 422
@@ -173,7 +165,7 @@ async def test_an_allocation_ends_with_its_reservations_in_one_write(kube: Clust
 )
 async def test_a_status_that_makes_no_sense_is_refused(kube: Cluster, claims: str, status: Json, text: str) -> None:
     """Nothing of it is stored."""
-    reply = await write(kube, claims, await made(kube, claims, claim()), status)
+    reply = await write(kube, claims, await kube.create(claims, claim()), status)
     assert (reply.code, reply.reason) == (422, "Invalid"), reply
     assert text in reply.message
     assert (await kube.get(f"{claims}/c")).body["status"] == {}
@@ -181,7 +173,7 @@ async def test_a_status_that_makes_no_sense_is_refused(kube: Cluster, claims: st
 
 async def test_a_write_for_an_older_version_is_a_conflict(kube: Cluster, claims: str) -> None:
     """One that landed without an answer is found out by the next."""
-    found = await made(kube, claims, claim())
+    found = await kube.create(claims, claim())
     assert (await write(kube, claims, found, {"allocation": allocation()})).code == 200
     reply = await write(kube, claims, found, {"allocation": allocation()})
     assert (reply.code, reply.reason) == (409, "Conflict")
@@ -190,7 +182,7 @@ async def test_a_write_for_an_older_version_is_a_conflict(kube: Cluster, claims:
 
 async def test_a_write_for_another_claim_of_the_name_is_refused(kube: Cluster, claims: str) -> None:
     """A claim that was deleted and made again is not allocated by a patch for the old one."""
-    found = await made(kube, claims, claim())
+    found = await kube.create(claims, claim())
     reply = await write(kube, claims, found, {"allocation": allocation()}, uid="another")
     assert reply.code in {409, 422}, reply
     assert (await kube.get(f"{claims}/c")).body["status"] == {}
@@ -199,7 +191,7 @@ async def test_a_write_for_another_claim_of_the_name_is_refused(kube: Cluster, c
 async def test_nothing_compares_class_driver_and_slices(kube: Cluster, claims: str) -> None:
     """Claims of NVIDIA's class may be served by our driver, and slices need not be published."""
     spec = {"devices": {"requests": [{"name": "main", "exactly": {"deviceClassName": "no-such-class.example.com"}}]}}
-    found = await made(kube, claims, claim(spec=spec))
+    found = await kube.create(claims, claim(spec=spec))
     assert (await write(kube, claims, found, {"allocation": allocation()})).code == 200
 
 
@@ -213,7 +205,7 @@ async def test_an_allocation_takes_the_right_to_bind_claims_in_the_whole_cluster
     kube: Cluster, namespace: str, claims: str
 ) -> None:
     """A Role of the namespace does not give it; without it every pod waits with an allocated slice."""
-    found = await made(kube, claims, claim())
+    found = await kube.create(claims, claim())
     status = {"allocation": allocation()}
     within = await kube.account(namespace, "within", [*STATUS_ONLY, BINDING], [SLICES])
     everywhere = await kube.account(namespace, "everywhere", STATUS_ONLY, [BINDING, SLICES])
@@ -232,7 +224,7 @@ async def test_an_allocation_takes_the_right_to_bind_claims_in_the_whole_cluster
 
 async def test_the_claims_of_a_pod_cannot_change(kube: Cluster, pods: str) -> None:
     """Why admission adds them, and no one later."""
-    await made(kube, pods, pod())
+    await kube.create(pods, pod())
     reply = await kube.patch(f"{pods}/p", [add("/spec/resourceClaims", OF_POD["resourceClaims"])])
     assert (reply.code, reply.reason) == (422, "Invalid")
 
@@ -251,8 +243,8 @@ async def test_a_gated_pod_gets_the_claims_of_its_templates(
 ) -> None:
     """So they have UIDs before the pod asks for its slice."""
     template = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "t"}}
-    await made(kube, claims.replace("resourceclaims", "resourceclaimtemplates"), {**template, "spec": {"spec": SPEC}})
-    who = await made(kube, pods, pod(resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "t"}]))
+    await kube.create(claims.replace("resourceclaims", "resourceclaimtemplates"), {**template, "spec": {"spec": SPEC}})
+    who = await kube.create(pods, pod(resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "t"}]))
     found = await kube.until(
         lambda: kube.get(f"{pods}/p"), lambda reply: reply.body["status"].get("resourceClaimStatuses")
     )
@@ -274,7 +266,7 @@ async def test_the_claim_of_a_deleted_pod_goes_with_it(kube: Cluster, pods: str,
 
 async def test_an_unreserved_claim_goes_with_its_pod_too(kube: Cluster, pods: str, claims: str) -> None:
     """A pod may go before its slice is granted."""
-    await made(kube, claims, claim(owner(await made(kube, pods, pod(**OF_POD)))))
+    await kube.create(claims, claim(owner(await kube.create(pods, pod(**OF_POD)))))
     await kube.delete(f"{pods}/p")
     await kube.until(lambda: kube.get(f"{claims}/c"), 404)
 
@@ -283,9 +275,9 @@ async def test_a_users_own_claim_is_deallocated_only_with_the_finalizer(kube: Cl
     """Why the finalizer is written first: without it the claim stays allocated, and is swept."""
     uids = {}
     for name, finalizers in (("with", (FINALIZER,)), ("without", ())):
-        who = await made(kube, pods, pod(name, resourceClaims=[{"name": "gpu", "resourceClaimName": name}]))
+        who = await kube.create(pods, pod(name, resourceClaims=[{"name": "gpu", "resourceClaimName": name}]))
         uids[name] = who["metadata"]["uid"]
-        found = await made(kube, claims, claim(name=name, finalizers=finalizers))
+        found = await kube.create(claims, claim(name=name, finalizers=finalizers))
         status = {"allocation": allocation(device=f"{name}-0"), "reservedFor": [consumer(name, uids[name])]}
         assert (await write(kube, claims, found, status)).code == 200
     for name in uids:
@@ -316,10 +308,7 @@ async def test_a_pod_with_an_allocated_and_reserved_claim_is_scheduled_to_its_no
     kube: Cluster, pods: str, claims: str
 ) -> None:
     """The end of the flow: no scheduler allocates or writes anything, it only binds."""
-    node = await kube.node()
-    room = {"cpu": "4", "memory": "4Gi", "pods": "10"}
-    roomy = {"status": {"allocatable": room, "capacity": room}}
-    assert (await kube.patch(f"/api/v1/nodes/{node}/status", roomy, MERGE)).code == 200
+    node = await roomy_node(kube)
     placing = {"affinity": pinned(node), "tolerations": [{"operator": "Exists"}]}
     _, written = await reserved(kube, claims, pods, node, **placing)
     assert (await kube.patch(f"{pods}/p", [remove("/spec/schedulingGates")])).code == 200

@@ -44,9 +44,7 @@ class ClaimScene:
         body["metadata"]["labels"] = {"sluice.dev/managed": "true"}
         body["spec"]["resourceClaims"] = [{"name": "sluice", "resourceClaimName": claim_name(name)}]
         body["spec"]["containers"][0]["resources"] = {"claims": [{"name": "sluice", "request": "main"}]}
-        made = await self.kube.post(f"/api/v1/namespaces/{self.namespace}/pods", body)
-        assert made.code == 201, made
-        return made.body
+        return await self.kube.create(f"/api/v1/namespaces/{self.namespace}/pods", body)
 
     async def asked(
         self, uid: str, good: Callable[[AllocationRequested], bool] = lambda _: True

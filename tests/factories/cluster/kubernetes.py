@@ -153,6 +153,12 @@ class Cluster:
     async def post(self, path: str, body: Any, **query: Any) -> Reply:
         return await self.ask("POST", path, body, **query)
 
+    async def create(self, path: str, body: Any, **query: Any) -> Json:
+        """What was created, which must succeed."""
+        reply = await self.post(path, body, **query)
+        assert reply.code == 201, reply
+        return reply.body
+
     async def delete(self, path: str, body: Any = None, **query: Any) -> Reply:
         return await self.ask("DELETE", path, body, **query)
 
@@ -186,8 +192,7 @@ class Cluster:
         """A namespace of one's own, with these labels beside those of all tests."""
         name = f"sluice-test-{secrets.token_hex(4)}"
         labels = ({LABEL_TEST: "true"} if self.fake is not None else LEFT_ALONE) | labels
-        made = await self.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
-        assert made.code == 201, made
+        await self.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
         await self.until(
             lambda: self.get(f"/api/v1/namespaces/{name}/serviceaccounts/default"), 200
         ) if self.fake is None else None
@@ -196,10 +201,7 @@ class Cluster:
     async def node(self, name: str = "") -> str:
         """A Node object without a kubelet behind it; removed with `cleaned`."""
         name = name or f"sluice-test-{secrets.token_hex(4)}"
-        made = await self.post(
-            "/api/v1/nodes", {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}}
-        )
-        assert made.code == 201, made
+        await self.create("/api/v1/nodes", {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}})
         self._nodes.append(name)
         return name
 
@@ -221,15 +223,13 @@ class Cluster:
             if not wanted:
                 continue
             called = name if kind == "Role" else f"{namespace}-{name}"
-            made = await self.post(f"{path}/{kind.lower()}s", {"metadata": {"name": called}, "rules": wanted})
-            assert made.code == 201, made
+            await self.create(f"{path}/{kind.lower()}s", {"metadata": {"name": called}, "rules": wanted})
             reference = {"apiGroup": group, "kind": kind, "name": called}
             body = {"metadata": {"name": called}, "roleRef": reference, "subjects": subject}
-            assert (await self.post(f"{path}/{kind.lower()}bindings", body)).code == 201
+            await self.create(f"{path}/{kind.lower()}bindings", body)
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
-        made = await self.post(path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}})
-        assert made.code == 201, made
-        return str(made.body["status"]["token"])
+        made = await self.create(path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}})
+        return str(made["status"]["token"])
 
     async def until(self, ask: Callable[[], Any], good: int | Callable[[Reply], bool]) -> Reply:
         """Ask again until the answer is good (a code, or a test of the reply)."""
@@ -278,6 +278,14 @@ def pod(name: str = "p", *, gates: tuple[str, ...] = (GATE,), annotations: Json 
         "metadata": {"name": name, **({"annotations": annotations} if annotations else {})},
         "spec": body,
     }
+
+
+def deployment(name: str, replicas: int, spec: Json, annotations: Json | None = None) -> Json:
+    """Of pods with this spec; its name is their label `app`."""
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels, "annotations": annotations or {}}, "spec": spec}
+    wanted = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": wanted}
 
 
 def test(path: str, value: Any) -> Json:
