@@ -51,9 +51,9 @@ async def test_two_halves_of_one_card_run_side_by_side(emptied):
             emptied.write(f"{name}.yaml", HALF.format(name=name))
         for name in ("half-1", "half-2"):
             await watching.bound(name)
-        shown = emptied.sluice("gpus").stdout
-        assert "default/half-1  3g.20gb" in shown or "half-1 3g.20gb" in shown, shown
-        assert "default/half-2  3g.20gb" in shown or "half-2 3g.20gb" in shown, shown
+        shown = emptied.done("gpus")
+        for name in ("half-1", "half-2"):
+            assert f"default/{name}  3g.20gb" in shown or f"{name} 3g.20gb" in shown, shown
 
 
 async def test_a_pod_is_given_all_gpus_of_a_node_of_sixteen(up, tmp_path):
@@ -87,8 +87,5 @@ async def test_a_pod_is_given_all_that_eight_gpus_hold(emptied):
         assert len(set(part.visible_devices.split(","))) == 56
         assert everything.node == "eight"
         write_pod(emptied, "more", ("m", "1g.5gb", 57))
-        refused = await watching.until(
-            lambda pods, _: next((pod for pod in pods.values() if (pod.name, pod.state) == ("more", "refused")), None),
-            "the pod to be refused",
-        )
+        refused = await watching.stands("more", "refused")
         assert "0 to 56" in refused.message

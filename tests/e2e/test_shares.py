@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from factories.agent_driver import runs
 from factories.waiting import until
 
 from sluice_console.shell.live.agent_snapshots import snapshots
@@ -109,13 +110,6 @@ def identity(home) -> tuple:
     return home.uuid, home.gi_id, home.daemon.pid, psutil.Process(home.daemon.pid).create_time()
 
 
-def has_ended(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
 @contextmanager
 def tenant(up, pod, *, uid: int = ME, memory_mib: int | None = None):
     """A process of the pod, as its container would start it; yields its ask-and-answer."""
@@ -176,11 +170,11 @@ async def test_pods_of_one_namespace_share_a_daemon_that_goes_with_the_last_of_t
     assert identity(stays) == identity(same)
     shares.up.remove("two")
     await shares.gone("two")
-    assert has_ended(home.daemon.pid)
-    assert not has_ended(other.daemon.pid)
+    assert not runs(home.daemon.pid)
+    assert runs(other.daemon.pid)
     shares.up.remove("stranger")
     await shares.watching.empty()
-    assert has_ended(other.daemon.pid)
+    assert not runs(other.daemon.pid)
     assert not [*(shares.up.data_dir / "mps").glob("*/*")]
     news = shares.watching.live.fleet_state.news()
     found = await snapshots({node: message.address for node, message in news.items()})
@@ -195,21 +189,18 @@ async def test_a_running_share_is_made_smaller_and_larger_and_says_when_that_is_
     assert (too_much.returncode, "CapacityExceeded" in too_much.stdout) == (6, True)
     with tenant(shares.up, before) as answer:
         assert "error" not in answer()
-        done = shares.up.sluice("adjust", "team-a/one", "--memory", "1Gi")
-        assert done.returncode == 0, done.stderr
-        assert "memory 4096 MiB -> 1024 MiB, from the next start of its containers" in done.stdout
+        said = shares.up.done("adjust", "team-a/one", "--memory", "1Gi")
+        assert "memory 4096 MiB -> 1024 MiB, from the next start of its containers" in said
         smaller, same = await shares.bound("one", lambda pod, home: pod.containers[0].memory_mib == 1024)
         assert identity(same) == identity(home)
         assert smaller.containers[0].pinned_memory_limit == "0=1024M"
-        assert (
-            "count at the old size until containers that may use more have ended"
-            in shares.up.sluice("explain", "one").stdout
-        )
+        counts = "count at the old size until containers that may use more have ended"
+        assert counts in shares.up.done("explain", "one")
         assert "error" not in answer(3000)  # it keeps what it began with
     await shares.watching.until(
         lambda pods, gpus: "are shrinking" not in shares.up.sluice("explain", "one").stdout, "nothing larger to be used"
     )
-    assert shares.up.sluice("adjust", "one", "--memory", "2Gi", "--json").returncode == 0
+    shares.up.done("adjust", "one", "--memory", "2Gi", "--json")
     larger, _ = await shares.bound("one", lambda pod, home: pod.containers[0].memory_mib == 2048)
     assert told(larger) == told(before)
     again = shares.up.sluice("adjust", "one", "--memory", "2Gi")
@@ -231,11 +222,8 @@ async def test_a_killed_agent_disturbs_no_tenant_and_a_killed_daemon_is_told_to_
         shares.ask("three")
         await shares.bound("three")
         after, same = await shares.bound("one", lambda pod, home: home.daemon.clients == 1)
-        assert (after.allocation, after.ticket, after.containers) == (
-            before.allocation,
-            before.ticket,
-            before.containers,
-        )
+        assert after.allocation == before.allocation
+        assert (after.ticket, after.containers) == (before.ticket, before.containers)
         assert identity(same) == identity(home)
         assert "error" not in answer(16)
         os.kill(home.daemon.pid, signal.SIGKILL)
@@ -290,16 +278,14 @@ async def test_a_gpu_without_mig_is_shared_whole_and_strangers_wait(up, tmp_path
         assert (home.profile, home.gi_id) == ("whole GPU", None)
         assert identity(home) == identity(same)
         shares.ask("stranger", namespace="team-b")
-        await watching.until(
-            lambda pods, gpus: "stranger" in pods and pods["stranger"].state == "waiting", "it to wait"
-        )
+        await watching.stands("stranger", "waiting")
         for name in ("one", "two"):
             up.remove(name)
         _, other = await shares.bound("stranger")
-        assert has_ended(home.daemon.pid)
+        assert not runs(home.daemon.pid)
         assert (other.uuid, other.daemon.namespace) == (home.uuid, "team-b")
     assert up.interrupt() == 0, up.said()
-    assert has_ended(other.daemon.pid)
+    assert not runs(other.daemon.pid)
 
 
 async def test_time_is_shared_where_it_is_enforced_and_an_adjusted_part_is_told_at_once(up, tmp_path):
@@ -324,23 +310,17 @@ async def test_time_is_shared_where_it_is_enforced_and_an_adjusted_part_is_told_
         assert f"LD_PRELOAD={sockets[0].parent}/libsluice-quota.so" in up.sluice("explain", "one").stdout
         with quota_of(sockets[0]) as mine, quota_of(sockets[1]) as other:
             assert (mine(), other()) == ((17, 300_000, 1_000_000), (17, 600_000, 1_000_000))
-            done = up.sluice("adjust", "one", "--quota-request", "0.2", "--quota-limit", "0.5")
-            assert done.returncode == 0, done.stderr
+            up.done("adjust", "one", "--quota-request", "0.2", "--quota-limit", "0.5")
             assert mine() == (19, 200_000, 500_000)
         too_much = up.sluice("adjust", "one", "--quota-request", "0.5")
         assert (too_much.returncode, "CapacityExceeded" in too_much.stdout) == (6, True)
         up.remove("one")
         await shares.gone("one")
-        await closed(sockets[0])
+        await until(lambda: not sockets[0].exists(), "its socket to go, a moment after its removal is published")
         assert sockets[1].exists()
         up.remove("two")
         await shares.gone("two")
-        await closed(sockets[1])
-
-
-async def closed(path: Path) -> None:
-    """A tenant's socket goes with its slice, a moment after its removal is published."""
-    await until(lambda: not path.exists())
+        await until(lambda: not sockets[1].exists(), "its socket to go, a moment after its removal is published")
 
 
 async def test_killing_up_leaves_no_daemon(up):
@@ -353,4 +333,4 @@ async def test_killing_up_leaves_no_daemon(up):
     left = [*up.children(), psutil.Process(home.daemon.pid), *psutil.Process(home.daemon.pid).children(recursive=True)]
     up.process.kill()
     _, alive = psutil.wait_procs(left, timeout=60)
-    assert not [process for process in alive if not has_ended(process.pid)]
+    assert not [process for process in alive if runs(process.pid)]

@@ -57,18 +57,14 @@ async def test_a_pod_in_the_folder_gets_a_slice_and_gives_it_back(emptied):
         both = await watching.bound("two-containers")
         assert pod.containers[0].visible_devices.startswith("MIG-")
         assert {part.container for part in both.containers} == {"trainer", "server"}
-        shown = up.sluice("gpus")
-        assert shown.returncode == 0, shown.stderr
-        assert "by-profile 4g.20gb" in shown.stdout
-        assert "default/two-containers  3g.20gb" in shown.stdout
+        shown = up.done("gpus")
+        assert "by-profile 4g.20gb" in shown
+        assert "default/two-containers  3g.20gb" in shown
         assert "by-profile" in up.sluice("pods").stdout
-        used = up.sluice("usage")
-        assert used.returncode == 0, used.stderr
-        assert "default/by-profile" in used.stdout
-        story = up.sluice("explain", "by-profile")
-        assert story.returncode == 0, story.stderr
+        assert "default/by-profile" in up.done("usage")
+        story = up.done("explain", "by-profile")
         for words in ("asks for 4g.20gb", "is granted", "slice is ready", "is bound to", "now: has 4g.20gb"):
-            assert words in story.stdout
+            assert words in story
         up.remove("by-profile")
         up.remove("two-containers")
         await watching.empty()
@@ -127,7 +123,7 @@ async def test_a_second_up_on_the_same_data_is_refused_and_the_first_goes_on(sha
     second = await asyncio.to_thread(up.sluice, "up", *arguments)
     assert second.returncode == 1
     assert "already uses the data directory" in second.stderr
-    assert up.sluice("gpus").returncode == 0
+    up.done("gpus")
     os.kill(up.process.pid, 0)
 
 

@@ -69,10 +69,9 @@ async def apply(scene: ClaimScene, name: str) -> None:
     """As `kubectl apply -f` does, in the test's namespace."""
     for each in documents(name):
         each["metadata"]["namespace"] = scene.namespace
-        for template in [each["spec"]["template"]] if each["kind"] == "Deployment" else []:
-            template["spec"]["tolerations"] = [{"operator": "Exists"}]
-        if each["kind"] == "Pod":
-            each["spec"]["tolerations"] = [{"operator": "Exists"}]
+        if each["kind"] in {"Pod", "Deployment"}:
+            spec = each["spec"] if each["kind"] == "Pod" else each["spec"]["template"]["spec"]
+            spec["tolerations"] = [{"operator": "Exists"}]
         await scene.kube.create(PATHS[each["kind"]].format(scene.namespace), each)
 
 

@@ -89,10 +89,10 @@ async def test_a_status_is_written_by_its_own_door(kube: Cluster, gpus: Custom) 
 async def test_an_apply_writes_a_status_of_what_is_there(kube: Cluster, gpus: Custom) -> None:
     """Of an absent object it is 404, and on the main resource the status is dropped."""
     path = f"{gpus.path}/sluice-test-1"
-    sick, told = (gpus.object("sluice-test-1", health=health) for health in ("x", "y"))
-    absent = await kube.patch(f"{path}/status", sick, APPLY, fieldManager="t")
-    made = await kube.patch(path, sick, APPLY, fieldManager="t")
-    told = await kube.patch(f"{path}/status", told, APPLY, fieldManager="t")
+    one, other = (gpus.object("sluice-test-1", health=health) for health in ("x", "y"))
+    absent = await kube.patch(f"{path}/status", one, APPLY, fieldManager="t")
+    made = await kube.patch(path, one, APPLY, fieldManager="t")
+    told = await kube.patch(f"{path}/status", other, APPLY, fieldManager="t")
     assert (absent.code, absent.message) == (404, f'gpus.{gpus.group} "sluice-test-1" not found')
     assert (made.code, "status" in made.body) == (201, False)
     assert (told.code, told.body["status"]) == (200, {"health": "y"})

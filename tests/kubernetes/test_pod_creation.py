@@ -124,13 +124,11 @@ async def test_conditions_do_not_come_with_a_pod(kube: Cluster, pods: str) -> No
 async def test_a_condition_written_by_strategic_merge_leaves_the_others(kube: Cluster, pods: str) -> None:
     """And stays when the gate opens; a merge patch would drop PodScheduled."""
     await kube.post(pods, pod(nodeSelector={"sluice-test": "nowhere"}))
-    ours = {
-        "status": {"conditions": [{"type": CONDITION_READY, "status": "False", "reason": "Waiting", "message": "m"}]}
-    }
+    condition = {"type": CONDITION_READY, "status": "False", "reason": "Waiting", "message": "m"}
+    ours = {"status": {"conditions": [condition]}}
     merged = await kube.patch(f"{pods}/p/status", ours, STRATEGIC)
-    assert (
-        await kube.patch(f"{pods}/p", {"spec": {"schedulingGates": [{"name": GATE, "$patch": "delete"}]}}, STRATEGIC)
-    ).code == 200
+    opening = {"spec": {"schedulingGates": [{"name": GATE, "$patch": "delete"}]}}
+    assert (await kube.patch(f"{pods}/p", opening, STRATEGIC)).code == 200
     opened = await kube.get(f"{pods}/p")
     replaced = await kube.patch(f"{pods}/p/status", ours, MERGE)
     assert merged.code == 200
@@ -142,10 +140,8 @@ async def test_a_condition_written_by_strategic_merge_leaves_the_others(kube: Cl
 async def test_a_condition_type_must_be_a_qualified_name(kube: Cluster, pods: str) -> None:
     """Found when it is written, not when it is read."""
     await kube.post(pods, pod())
-    reply = await kube.patch(
-        f"{pods}/p/status", {"status": {"conditions": [{"type": "a b", "status": "True"}]}}, STRATEGIC
-    )
-    assert reply.code == 422
+    wrong = {"status": {"conditions": [{"type": "a b", "status": "True"}]}}
+    assert (await kube.patch(f"{pods}/p/status", wrong, STRATEGIC)).code == 422
 
 
 async def test_the_status_is_a_side_door_to_the_metadata_alone(kube: Cluster, pods: str) -> None:

@@ -26,36 +26,16 @@ def system(server: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield started
 
 
-def of_two_containers() -> Json:
-    """One asks, its neighbour does not; an init container prepares, and a native sidecar stays."""
-    made = user_pod("train", annotations={"main.sluice.dev/profile": "1g.5gb"})
-    made["spec"]["containers"].append({"name": "logs", "image": IMAGE, "command": ["sleep", "3600"]})
-    made["spec"]["initContainers"] = [
-        {"name": "prepare", "image": IMAGE, "command": ["true"]},
-        {"name": "proxy", "image": IMAGE, "command": ["sleep", "3600"], "restartPolicy": "Always"},
-    ]
-    return made
+def fast(**keys: str) -> Json:
+    return user_pod("train", annotations={f"fastgshare/{key}": text for key, text in keys.items()})
 
 
 ASKS = {
     "a profile of ours": (user_pod("train", annotations=SEVENTH), 1),
     "HAMi": (user_pod("train", resources=gpu(gpu="2", gpumem="8000")), 2),
     "NVIDIA's device plugin": (user_pod("train", resources={"limits": {"nvidia.com/mig-1g.5gb": "1"}}), 1),
-    "FaST-GShare, of one's own": (
-        user_pod(
-            "train",
-            annotations={
-                "fastgshare/allocation_type": "EXCLUSIVE",
-                "fastgshare/gpu_sm_value": "28",
-                "fastgshare/gpu_mem": "8000000000",
-            },
-        ),
-        1,
-    ),
-    "FaST-GShare, shared": (
-        user_pod("train", annotations={"fastgshare/gpu_mem": "1073741824", "fastgshare/gpu_sm_partition": "20"}),
-        1,
-    ),
+    "FaST-GShare, of one's own": (fast(allocation_type="EXCLUSIVE", gpu_sm_value="28", gpu_mem="8000000000"), 1),
+    "FaST-GShare, shared": (fast(gpu_mem="1073741824", gpu_sm_partition="20"), 1),
 }
 
 
@@ -114,19 +94,22 @@ async def test_every_replica_of_a_deployment_has_a_slice_of_its_own(scene: Scene
     assert distinct(uuid for each in again.values() for uuid in scene.devices(each)) == 20
     assert (await scene.cluster.delete(path)).code == 200
     await scene.until(scene.is_gone, "the pods to go with their deployment")
-    await scene.given_back()
 
 
 async def test_init_containers_and_sidecars_do_not_take_what_main_asked_for(scene: Scene) -> None:
     """A sidecar that sees the GPU could fill its memory; one that hangs would keep the pod from starting."""
-    await scene.apply(of_two_containers())
+    body = user_pod("train", annotations={"main.sluice.dev/profile": "1g.5gb"})
+    body["spec"]["containers"].append({"name": "logs", "image": IMAGE, "command": ["sleep", "3600"]})
+    body["spec"]["initContainers"] = [
+        {"name": "prepare", "image": IMAGE, "command": ["true"]},
+        {"name": "proxy", "image": IMAGE, "command": ["sleep", "3600"], "restartPolicy": "Always"},
+    ]
+    await scene.apply(body)
     pod = (await scene.started(1))["train"]
     told = await scene.is_on_its_slice(pod)
     assert [given.container for given in told.containers] == ["main"]
     for name in ("logs", "prepare", "proxy"):
         assert scene.environment(pod, name)[ENV_VISIBLE_DEVICES] == NO_SLICE, name
-    await scene.delete("train")
-    await scene.given_back()
 
 
 async def test_a_job_that_completes_gives_its_slice_back_while_its_pod_is_still_there(scene: Scene) -> None:
@@ -152,8 +135,6 @@ async def test_a_name_that_is_used_again_gets_another_slice_after_a_deletion_by_
     assert second["metadata"]["uid"] != first["metadata"]["uid"]
     await scene.is_on_its_slice(second)
     assert scene.devices(second) != scene.devices(first)
-    await scene.delete("worker-0")
-    await scene.given_back()
 
 
 async def test_a_pod_that_will_not_end_keeps_its_slice_until_it_has(scene: Scene) -> None:
@@ -265,8 +246,6 @@ async def test_a_gate_of_somebody_else_is_his_to_open(scene: Scene) -> None:
     opened = [test("/spec/schedulingGates/0/name", theirs), remove("/spec/schedulingGates/0")]
     assert (await scene.cluster.patch(f"{scene.path}/queued", opened)).code == 200
     await scene.is_on_its_slice((await scene.started(1))["queued"])
-    await scene.delete("queued")
-    await scene.given_back()
 
 
 async def _replica(scene: Scene) -> str:
@@ -289,8 +268,6 @@ async def test_after_a_reboot_a_pod_starts_again_on_the_devices_that_were_made_a
     assert await scene.is_on_its_slice(pod)
     assert scene.devices(pod) != before
     assert scene.patches() == written + 1
-    await scene.delete("train")
-    await scene.given_back()
 
 
 async def _is_told_anew(scene: Scene, before: list[str]) -> bool:

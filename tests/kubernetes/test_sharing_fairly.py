@@ -64,23 +64,13 @@ def member(name: str, job: str, size: int, **spec: object) -> Json:
     return user_pod(name, annotations=annotations, **spec)
 
 
-async def _notes(scene: Scene, name: str) -> list[str]:
-    listed = (await scene.cluster.get(f"/apis/events.k8s.io/v1/namespaces/{scene.namespace}/events")).items
-    return [each["note"] for each in listed if each["regarding"]["name"] == name]
-
-
-async def _is_told(scene: Scene, name: str, words: str) -> bool:
-    """In its condition: an Event with the new message comes after seconds, or a minute."""
-    return words in (await scene.condition(name)).get("message", "")
-
-
 async def _has_note(scene: Scene, name: str, words: str, *, whole: bool = False) -> bool:
-    return any(words == each if whole else words in each for each in await _notes(scene, name))
+    return any(words == each if whole else words in each for each in await scene.notes(name))
 
 
 async def _why_evicted(scene: Scene, name: str) -> list[str]:
     """Events are for people: they are written beside the eviction, not before it."""
-    return [note for note in await _notes(scene, name) if note.startswith("evicting the pod")]
+    return [note for note in await scene.notes(name) if note.startswith("evicting the pod")]
 
 
 def _asks(scene: Scene) -> list[str]:
@@ -185,7 +175,7 @@ async def test_a_budget_holds_up_an_eviction_and_then_lets_it_pass(scene: Scene,
         f"its place on {node} is reserved and waits for {scene.namespace}/{victim} to be evicted for it. "
         "It starts when the pods that still hold the place have left it. [PlaceBeingFreed]"
     )
-    await scene.until(lambda: _is_told(scene, "service", victim + held_up), "the service to be told of the budget")
+    await scene.until(lambda: scene.is_told("service", victim + held_up), "the service to be told of the budget")
     blocked = "cannot evict the pod now, retrying: Cannot evict pod as it would violate the pod's disruption"
     await scene.until(lambda: _has_note(scene, victim, blocked), "the budget to hold it up")
     await scene.until(lambda: _why_evicted(scene, victim), "an Event that says why")

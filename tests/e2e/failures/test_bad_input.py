@@ -1,6 +1,5 @@
 """Invalid input is refused with a sentence, at once, and disturbs nothing else."""
 
-import json
 import subprocess
 
 import pytest
@@ -43,9 +42,7 @@ async def test_every_mistake_in_a_manifest_is_refused_in_words_and_disturbs_no_o
             lambda pods, gpus: sum(pod.state == "refused" for pod in pods.values()) == len(expected),
             "every mistake to be refused",
         )
-    result = up.sluice("pods", "--json")
-    assert result.returncode == 0, result.stderr
-    pods = json.loads(result.stdout)["pods"]
+    pods = up.json("pods")["pods"]
     refused = [pod for pod in pods if pod["state"] == "refused"]
     told = {
         name for name in expected for pod in refused if name in (pod["name"], pod["origin"]) or name in pod["origin"]
@@ -66,7 +63,7 @@ async def test_a_mended_manifest_is_served(up):
     await up.started()
     async with up.watching() as watching:
         up.write("train.yaml", POD.format(name="train", key="sluice.dev/profile", value='"three"'))
-        await watching.until(lambda pods, gpus: "train" in pods and pods["train"].state == "refused", "the refusal")
+        await watching.stands("train", "refused")
         up.write("train.yaml", POD.format(name="train", key="sluice.dev/profile", value='"3g.20gb"'))
         await watching.bound("train")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from factories.agent_driver import AgentDriver, kill, short_folder, start_agent
 from factories.gpus.nvml import ALWAYS, NvmlMachine, child_environment, has_a_driver
+from factories.processes import own_environment
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
@@ -63,9 +64,8 @@ def machine(nvml_library, tmp_path, data):
 
 def environment(data: Path, **variables: object) -> dict[str, str]:
     """Without the settings of the person who runs the tests, and without a broker, which no error needs."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
     told = {name: str(value) for name, value in variables.items()}
-    return own | {"SLUICE_DATA_DIR": str(data), "SLUICE_LOG_FORMAT": "json"} | told
+    return own_environment() | {"SLUICE_DATA_DIR": str(data), "SLUICE_LOG_FORMAT": "json"} | told
 
 
 def run(variables: dict[str, str], *words: str) -> Ended:

@@ -133,6 +133,16 @@ class Scene:
         ours = next((each for each in found if each["type"] == CONDITION_READY), {})
         return ours if not reason or ours.get("reason") == reason else {}
 
+    async def is_told(self, name: str, words: str) -> bool:
+        """Whether our condition on a pod has these words; an Event with them comes after seconds, or a minute."""
+        return words in ((await self.condition(name)).get("message") or "")
+
+    async def notes(self, name: str, reason: str = "") -> list[str]:
+        """Of the Events about a pod, with this reason or any."""
+        listed = (await self.cluster.get(f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events")).items
+        about = [each for each in listed if each["regarding"]["name"] == name]
+        return [each["note"] for each in about if reason in {"", each["reason"]}]
+
     async def is_gone(self, name: str = "") -> bool:
         """Whether there is no such pod any more; without a name, none at all."""
         pods = await self.pods()
