@@ -26,10 +26,10 @@ def begin(weather: Weather | None = None) -> Scene:
     return scene
 
 
-def forget(scene: Scene, *nodes: str, lasts_s: float = 0.5) -> None:
+def forget(scene: Scene, *nodes: str, number: int = 1) -> None:
     """The journals of these nodes and the broker, in one instant."""
     for node in nodes:
-        scene.strike("journal lost", node, lasts_s=lasts_s, number=1)
+        scene.strike("journal lost", node, lasts_s=0.5, number=number)
     scene.strike("broker wipe")
 
 

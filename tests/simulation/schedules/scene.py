@@ -1,6 +1,6 @@
 """A small world for one named schedule: calm weather, few nodes, the test's hand on everything, the judge watching."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from simulation.judges.gpu_tables import A30, A100, A100_WITHOUT_MIG, GpuRow
@@ -122,6 +122,12 @@ class Scene:
         self.pod(name, ask, **pod)
         self.until(lambda: self.runs(name), longest_s)
 
+    def serve_all(self, names: Sequence[str], ask: Ask, *, longest_s: float = 30.0, **pod: Any) -> None:
+        """Pods come that ask for the same, and all of them run soon."""
+        for name in names:
+            self.pod(name, ask, **pod)
+        self.until(lambda: all(self.runs(name) for name in names), longest_s)
+
     def remove(self, name: str) -> None:
         self.world.remove(name)
 
@@ -184,6 +190,12 @@ class Scene:
         writes: list[Write] = []
         self.world.broker.on_landed.append(lambda write, _sequence: writes.append(write))
         return writes
+
+    def until_lands(self, kind: type[AnyMessage], longest_s: float = 30.0) -> Any:
+        """Let time pass until a message of this kind lands: that one."""
+        landed = self.landed()
+        self.until(lambda: any(isinstance(write.message, kind) for write in landed), longest_s)
+        return next(write.message for write in landed if isinstance(write.message, kind))
 
     def lose(self, what: Callable[[str, Write], bool], times: int | None = None) -> list[Write]:
         """From now on, such writes (of which host, and what) do not arrive; they are appended to this list."""

@@ -73,9 +73,7 @@ def lose(scene: Scene, what: str) -> None:
 def begin(weather: Weather | None = None) -> Scene:
     """Two nodes; three pods that stay, and one that will go meanwhile."""
     scene = Scene(MIG_NODE, MIG_NODE, weather=weather)
-    for name in (*KEPT, "leaving"):
-        scene.pod(name, sliced("2g.10gb"))
-    scene.until(lambda: all(scene.runs(name) for name in (*KEPT, "leaving")), longest_s=60.0)
+    scene.serve_all((*KEPT, "leaving"), sliced("2g.10gb"), longest_s=60.0)
     return scene
 
 
@@ -192,9 +190,7 @@ def test_a_broker_that_has_lost_one_stream_returns_to_what_runs(stream: Stream) 
 def a_node_is_rebooted_and_the_broker_forgets_its_latest_words() -> None:
     """As where the broker's node loses its power: what is made again has numbers that the words of before had."""
     scene = Scene(MIG_NODE)
-    for name in KEPT:
-        scene.pod(name, sliced("2g.10gb"))
-    scene.until(lambda: all(scene.runs(name) for name in KEPT), longest_s=60.0)
+    scene.serve_all(KEPT, sliced("2g.10gb"), longest_s=60.0)
     tickets = {each.ticket for each in standing(scene).values()}
     scene.wait(5.0)
     scene.strike("broker restart", lasts_s=1.0, number=FORGOTTEN_WORDS)

@@ -32,8 +32,7 @@ def makes_room(**how) -> Scene:
     """A large pod waits, and would have a GPU if the small one there went to another."""
     scene = Scene(((A100, True), (A100, True)), folder_evicts=True, **how)
     for name, profile in (("stays", "4g.20gb"), ("leaves", "3g.20gb")):
-        scene.pod(name, sliced(profile))
-        scene.until(lambda name=name: scene.runs(name))
+        scene.serve(name, sliced(profile))
     scene.serve("mover", with_leeway("1g.5gb", MOVABLE, "true"))
     scene.wait(1.0)
     scene.remove("leaves")

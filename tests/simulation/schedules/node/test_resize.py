@@ -119,9 +119,8 @@ def a_share_that_ails_stays_as_small_as_it_has_become() -> None:
     its = scene.world.judge.bound[scene.request("a")].allocation
     scene.strike("xid", "node-0", lasts_s=6.0)
     scene.until(lambda: isinstance(scene.value(f"sluice.slice.node-0.{its}"), SliceDegraded))
-    landed = scene.landed()
     scene.remove("a")
-    scene.until(lambda: any(isinstance(write.message, Revoke) for write in landed))
+    scene.until_lands(Revoke)
     scene.resize("b", 20000)
     scene.finish()
 
@@ -153,16 +152,16 @@ STORIES = (
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-def test_a_share_changes_its_size(story: object) -> None:
+def test_a_share_changes_its_size(story: Callable[[], None]) -> None:
     """What may be used is never more than there is, and all that was given back is had by others in the end."""
-    story()  # type: ignore[operator]
+    story()
 
 
 @pytest.mark.parametrize("bug", SIZE_BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
-def test_a_story_catches_what_it_is_about(bug: object) -> None:
+def test_a_story_catches_what_it_is_about(bug: PlantedBug) -> None:
     """Without chance: the stories that pass as they are break the bug's own invariant once the bug is planted."""
     found = []
-    with planted(bug):  # type: ignore[arg-type]
+    with planted(bug):
         for story in STORIES:
             try:
                 story()
@@ -170,7 +169,7 @@ def test_a_story_catches_what_it_is_about(bug: object) -> None:
                 found.append(violation.rule)
             except AssertionError:
                 found.append("asserted")
-    assert set(found) & set(bug.caught_by), f"{bug.name}: {found}"  # type: ignore[attr-defined]
+    assert set(found) & set(bug.caught_by), f"{bug.name}: {found}"
 
 
 # -- whatever dies in between -------------------------------------------------------------------------------------
@@ -198,9 +197,8 @@ def test_the_agent_dies_over_a_step(node: object, instruction: type) -> None:
 def test_the_allocator_dies_after_the_order(size: int) -> None:
     """The answer is lost; the ledger's entry is carried out, and asking again finds it done."""
     scene = sharing(WHOLE_NODE, 4000)
-    landed = scene.landed()
     scene.resize("a", size)
-    scene.until(lambda: any(isinstance(write.message, Grant) and write.message.revision == 2 for write in landed))
+    assert scene.until_lands(Grant).revision == 2
     scene.host("allocator-a").kill()
     scene.wait(2)
     scene.host("allocator-a").start()
@@ -321,12 +319,11 @@ def test_the_pod_ends_while_its_share_is_changed() -> None:
     """The revoke counts all that may be used until the slice is gone, and then nothing of it is left."""
     scene = Scene(WHOLE_NODE)
     scene.serve("a", mps(30000), lingers_s=6.0)
-    landed = scene.landed()
     scene.resize("a", 10000)
-    scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
+    scene.until_lands(Grant)
     scene.remove("a")
     scene.pod("b", mps(25000))
-    scene.until(lambda: any(isinstance(write.message, Revoke) for write in landed))
+    scene.until_lands(Revoke)
     assert scene.bound("b") is None
     scene.until(lambda: scene.runs("b"))
     scene.finish()
@@ -399,11 +396,11 @@ def test_a_process_that_began_with_the_new_size_is_not_counted_although_another_
     devices = (Device("memory", amount=9000, modes=("mps",)),) * 2
     keys = (("sluice.dev/mode", "mps"), ("sluice.dev/memory", "9000Mi"), ("sluice.dev/gpus", "2"))
     scene.serve("a", Ask(keys, ("main",), devices))
-    machine, bound, landed = scene.world.machines["node-0"], scene.bound("a"), scene.landed()
+    machine, bound = scene.world.machines["node-0"], scene.bound("a")
     first, _, _ = bound.containers[0].visible_devices.partition(",")  # that one its process uses
     (other,) = (daemon for daemon in machine.mps.listed.values() if daemon.device != first)
     scene.resize("a", 5000)
-    scene.until(lambda: any(isinstance(write.message, SliceReady) for write in landed))
+    scene.until_lands(SliceReady)
     machine.mps.refusals.extend(["before"] * 6)
     machine.mps.die(other.home, machine.gpus)
     scene.wait(9.0)
