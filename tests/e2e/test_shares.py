@@ -73,7 +73,13 @@ class Shares:
 
         return await self.watching.until(condition, f"{name} to have its share")
 
-    async def gone(self, name: str) -> None:
+    async def given(self, name: str, **how: str):
+        """A pod that asks, with its home, once it has its share."""
+        self.ask(name, **how)
+        return await self.bound(name)
+
+    async def removed(self, name: str) -> None:
+        self.up.remove(name)
         await self.watching.until(lambda pods, gpus: name not in pods, f"{name} to be gone")
 
     def agent(self, node: str) -> psutil.Process:
@@ -151,12 +157,9 @@ def quota_of(path: Path):
 
 async def test_pods_of_one_namespace_share_a_daemon_that_goes_with_the_last_of_them(shares):
     """Strangers would share an MPS server, or daemons and instances would pile up on the node."""
-    shares.ask("one")
-    first, home = await shares.bound("one")
-    shares.ask("two")
-    second, same = await shares.bound("two")
-    shares.ask("stranger", namespace="team-b")
-    third, other = await shares.bound("stranger")
+    first, home = await shares.given("one")
+    second, same = await shares.given("two")
+    third, other = await shares.given("stranger", namespace="team-b")
     assert told(first) == told(second) != told(third)
     assert identity(home) == identity(same) != identity(other)
     assert (home.daemon.namespace, other.daemon.namespace, home.daemon.uid) == ("team-a", "team-b", ME)
@@ -164,12 +167,10 @@ async def test_pods_of_one_namespace_share_a_daemon_that_goes_with_the_last_of_t
     assert f"MPS daemon ready, 0 clients, for team-a (uid {ME})" in shown
     assert "team-a/two  mps share (4096 MiB)" in shown
     assert f"CUDA_MPS_PIPE_DIRECTORY={told(second)}" in shares.up.sluice("explain", "two").stdout
-    shares.up.remove("one")
-    await shares.gone("one")
+    await shares.removed("one")
     _, stays = await shares.bound("two", lambda pod, home: len(home.tenants) == 1)
     assert identity(stays) == identity(same)
-    shares.up.remove("two")
-    await shares.gone("two")
+    await shares.removed("two")
     assert not runs(home.daemon.pid)
     assert runs(other.daemon.pid)
     shares.up.remove("stranger")
@@ -183,8 +184,7 @@ async def test_pods_of_one_namespace_share_a_daemon_that_goes_with_the_last_of_t
 
 async def test_a_running_share_is_made_smaller_and_larger_and_says_when_that_is_felt(shares):
     """A person could not tell what is booked from what is used; or a neighbour would get what is still used."""
-    shares.ask("one")
-    before, home = await shares.bound("one")
+    before, home = await shares.given("one")
     too_much = shares.up.sluice("adjust", "one", "--memory", "900Gi", "--dry-run")
     assert (too_much.returncode, "CapacityExceeded" in too_much.stdout) == (6, True)
     with tenant(shares.up, before) as answer:
@@ -209,18 +209,16 @@ async def test_a_running_share_is_made_smaller_and_larger_and_says_when_that_is_
 
 async def test_a_killed_agent_disturbs_no_tenant_and_a_killed_daemon_is_told_to_each(shares):
     """A restart would end all work on the node; or a process would lose its GPU without a reason shown."""
-    shares.ask("one")
-    await shares.bound("one")
-    shares.ask("two", mode="fractional", sizes='sluice.dev/sm-partition: "20"\n    sluice.dev/memory: "4Gi"')
-    _, second_home = await shares.bound("two")
+    await shares.given("one")
+    sizes = 'sluice.dev/sm-partition: "20"\n    sluice.dev/memory: "4Gi"'
+    _, second_home = await shares.given("two", mode="fractional", sizes=sizes)
     before, home = await shares.bound("one")
     agent = shares.agent(shares.watching.live.fleet_state.bindings()[before.request].node)
     with tenant(shares.up, before) as answer:
         assert "error" not in answer()
         agent.kill()
         agent.wait(60)
-        shares.ask("three")
-        await shares.bound("three")
+        await shares.given("three")
         after, same = await shares.bound("one", lambda pod, home: home.daemon.clients == 1)
         assert after.allocation == before.allocation
         assert (after.ticket, after.containers) == (before.ticket, before.containers)
@@ -242,8 +240,7 @@ async def test_a_killed_agent_disturbs_no_tenant_and_a_killed_daemon_is_told_to_
 
 async def test_a_process_of_another_user_is_reported_to_its_pod(shares):
     """It waits forever, and looks like a program that hangs."""
-    shares.ask("one")
-    pod, _ = await shares.bound("one")
+    pod, _ = await shares.given("one")
     with tenant(shares.up, pod) as mine:
         assert "error" not in mine()
         with tenant(shares.up, pod, uid=ME + 1):  # only now: the first user has the server
@@ -254,8 +251,7 @@ async def test_a_process_of_another_user_is_reported_to_its_pod(shares):
 
 async def test_a_tenant_gets_no_more_memory_than_it_was_granted(shares):
     """One pod could take what its neighbour was promised."""
-    shares.ask("one")
-    pod, _ = await shares.bound("one")
+    pod, _ = await shares.given("one")
     (name, _, limit) = pod.containers[0].pinned_memory_limit.partition("=")
     assert (name, limit) == ("0", "4096M")
     with tenant(shares.up, pod, memory_mib=4096) as answer:
@@ -271,10 +267,8 @@ async def test_a_gpu_without_mig_is_shared_whole_and_strangers_wait(up, tmp_path
     await up.started()
     async with up.watching() as watching:
         shares = Shares(up, watching)
-        shares.ask("one")
-        _, home = await shares.bound("one")
-        shares.ask("two")
-        _, same = await shares.bound("two")
+        _, home = await shares.given("one")
+        _, same = await shares.given("two")
         assert (home.profile, home.gi_id) == ("whole GPU", None)
         assert identity(home) == identity(same)
         shares.ask("stranger", namespace="team-b")
@@ -314,12 +308,10 @@ async def test_time_is_shared_where_it_is_enforced_and_an_adjusted_part_is_told_
             assert mine() == (19, 200_000, 500_000)
         too_much = up.sluice("adjust", "one", "--quota-request", "0.5")
         assert (too_much.returncode, "CapacityExceeded" in too_much.stdout) == (6, True)
-        up.remove("one")
-        await shares.gone("one")
+        await shares.removed("one")
         await until(lambda: not sockets[0].exists(), "its socket to go, a moment after its removal is published")
         assert sockets[1].exists()
-        up.remove("two")
-        await shares.gone("two")
+        await shares.removed("two")
         await until(lambda: not sockets[1].exists(), "its socket to go, a moment after its removal is published")
 
 
@@ -328,8 +320,7 @@ async def test_killing_up_leaves_no_daemon(up):
     await up.started()
     async with up.watching() as watching:
         shares = Shares(up, watching)
-        shares.ask("one")
-        _, home = await shares.bound("one")
+        _, home = await shares.given("one")
     left = [*up.children(), psutil.Process(home.daemon.pid), *psutil.Process(home.daemon.pid).children(recursive=True)]
     up.process.kill()
     _, alive = psutil.wait_procs(left, timeout=60)

@@ -199,16 +199,13 @@ async def test_where_sluice_is_installed_a_binding_brings_no_grant(kube: Cluster
 async def test_an_ephemeral_container_joins_by_its_own_door(kube: Cluster, pods: str) -> None:
     """Only there, and without a sub path."""
     await kube.post(pods, pod(volumes=[{"name": "v", "emptyDir": {}}]))
-    debug = {"name": "debug", "image": "busybox:1.36"}
+    debug, door = {"name": "debug", "image": "busybox:1.36"}, f"{pods}/p/ephemeralcontainers"
     mount = {"name": "v", "mountPath": "/v", "subPathExpr": "$(A)"}
-    by_main = await kube.patch(f"{pods}/p", {"spec": {"ephemeralContainers": [debug]}}, STRATEGIC)
-    by_path = await kube.patch(
-        f"{pods}/p/ephemeralcontainers",
-        {"spec": {"ephemeralContainers": [{**debug, "volumeMounts": [mount]}]}},
-        STRATEGIC,
-    )
-    joined = await kube.patch(f"{pods}/p/ephemeralcontainers", {"spec": {"ephemeralContainers": [debug]}}, STRATEGIC)
-    assert by_main.code == 422
-    assert by_path.code == 422
+    mounting = {"spec": {"ephemeralContainers": [{**debug, "volumeMounts": [mount]}]}}
+    plain = {"spec": {"ephemeralContainers": [debug]}}
+    by_main = await kube.patch(f"{pods}/p", plain, STRATEGIC)
+    by_path = await kube.patch(door, mounting, STRATEGIC)
+    joined = await kube.patch(door, plain, STRATEGIC)
+    assert (by_main.code, by_path.code) == (422, 422)
     assert "cannot be set for an Ephemeral Container" in by_path.message
     assert (joined.code, joined.body["spec"]["ephemeralContainers"][0]["name"]) == (200, "debug")

@@ -12,7 +12,7 @@ from factories.cluster.admission import answer, container, gpu, pod, taken
 from factories.cluster.described_pods import kubectl, kubectl_is_there
 from factories.cluster.kubernetes import Json, deployment
 from factories.cluster.webhook_cluster import webhook_cluster
-from factories.text_rows import text_rows
+from factories.text_rows import alike, text_rows
 
 from sluice.contracts.admission import environment, reserved_fields, validation, volumes
 
@@ -200,11 +200,6 @@ def named(body: Json, name: str) -> Json:
 def documents(bodies: dict[str, Json]) -> str:
     """A file for `kubectl apply`."""
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": [named(b, n) for n, b in bodies.items()]})
-
-
-def alike(found: str, wanted: str) -> bool:
-    before, star, after = wanted.partition("*")
-    return found == wanted if not star else found.startswith(before) and found.endswith(after)
 
 
 NUMBERED = {f"pod-{number}": denial for number, denial in enumerate(DENIALS.values())}

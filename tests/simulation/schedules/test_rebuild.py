@@ -101,10 +101,11 @@ def play(scene: Scene, lost: tuple[str, ...], crash: str = "") -> None:
     scene.finish()
 
 
+@pytest.mark.parametrize("weather", [None, UNLUCKY], ids=["calm", "words are lost and repeated"])
 @pytest.mark.parametrize("lost", CASES, ids=" and ".join)
-def test_a_system_returns_by_itself_to_what_runs(lost: tuple[str, ...]) -> None:
+def test_a_system_returns_by_itself_to_what_runs(lost: tuple[str, ...], weather: Weather | None) -> None:
     """Running pods keep the very slices that they have, and those that went meanwhile leave nothing."""
-    play(begin(), lost)
+    play(begin(weather), lost)
 
 
 @pytest.mark.parametrize("crash", ["allocator-a", "agent-node-1", "inventory"])
@@ -112,12 +113,6 @@ def test_a_system_returns_by_itself_to_what_runs(lost: tuple[str, ...]) -> None:
 def test_a_crash_meanwhile_changes_nothing_of_that(lost: tuple[str, ...], crash: str) -> None:
     """What was lost is found again by processes that die in the middle of finding it."""
     play(begin(), lost, crash)
-
-
-@pytest.mark.parametrize("lost", CASES, ids=" and ".join)
-def test_a_network_that_repeats_and_loses_words_changes_nothing_of_that(lost: tuple[str, ...]) -> None:
-    """Old words arrive again, behind the wipe too."""
-    play(begin(UNLUCKY), lost)
 
 
 def test_pods_that_all_go_while_nobody_looks_leave_nothing() -> None:
