@@ -315,13 +315,15 @@ async def test_time_is_shared_where_it_is_enforced_and_an_adjusted_part_is_told_
         await until(lambda: not sockets[1].exists(), "its socket to go, a moment after its removal is published")
 
 
-async def test_killing_up_leaves_no_daemon(up):
-    """A daemon is not tied to its agent: each killed `sluice up` would leave one for every home."""
+async def test_killing_up_leaves_no_daemon_and_no_other_process(up):
+    """A daemon is not tied to its agent: each killed `sluice up` would leave one for every home, and services."""
     await up.started()
     async with up.watching() as watching:
         shares = Shares(up, watching)
         _, home = await shares.given("one")
-    left = [*up.children(), psutil.Process(home.daemon.pid), *psutil.Process(home.daemon.pid).children(recursive=True)]
+    daemon = psutil.Process(home.daemon.pid)
+    left = [up.process, *up.children(), daemon, *daemon.children(recursive=True)]
     up.process.kill()
     _, alive = psutil.wait_procs(left, timeout=60)
     assert not [process for process in alive if runs(process.pid)]
+    assert up.sluice("pods").returncode == 3, "a dead system is found"

@@ -62,9 +62,7 @@ async def test_everything_that_becomes_known_arrives_in_one_patch(kube: Cluster,
         pytest.param([remove("/spec/schedulingGates/7")], id="no-such-gate"),
     ],
 )
-async def test_a_patch_that_does_not_fit_says_nothing_about_why(
-    kube: Cluster, pods: str, operations: list[Json]
-) -> None:
+async def test_a_patch_that_does_not_fit_does_not_say_why(kube: Cluster, pods: str, operations: list[Json]) -> None:
     """All guards fail with one text: so the pod must be read again after any 422."""
     await kube.create(pods, pod(annotations=ASKED))
     reply = await kube.patch(f"{pods}/p", [*operations, *ONLY_OURS])
@@ -80,9 +78,7 @@ async def test_a_patch_that_does_not_fit_says_nothing_about_why(
         pytest.param({"op": "test", "path": "/metadata/deletionTimestamp"}, id="no-value"),
     ],
 )
-async def test_a_patch_can_be_guarded_against_a_pod_that_is_being_deleted(
-    kube: Cluster, pods: str, guard: Json
-) -> None:
+async def test_a_patch_can_be_guarded_against_a_pod_that_is_dying(kube: Cluster, pods: str, guard: Json) -> None:
     """An absent field is null to a `test`, unlike in the RFC: so a terminating pod needs no reading first."""
     await kube.create(pods, held())
     if "value" not in guard and await minor(kube) == OLD:
@@ -176,9 +172,7 @@ async def test_a_gate_cannot_come_back_and_none_can_be_added(kube: Cluster, pods
     ],
     ids=["node", "environment", "resources"],
 )
-async def test_what_a_pod_is_cannot_change_and_the_whole_patch_is_refused(
-    kube: Cluster, pods: str, operation: Json
-) -> None:
+async def test_what_a_pod_is_cannot_change_and_the_patch_is_refused(kube: Cluster, pods: str, operation: Json) -> None:
     """Nothing of such a patch is applied, not even its good part."""
     await kube.create(pods, pod(annotations=ASKED))
     reply = await kube.patch(f"{pods}/p", [*ONLY_OURS, operation])
@@ -195,7 +189,7 @@ async def test_the_gate_of_a_dying_pod_opens(kube: Cluster, pods: str) -> None:
     gone = await kube.patch(f"{pods}/p", [remove("/metadata/finalizers")])
     assert dying.body["metadata"]["deletionTimestamp"]
     assert (opened.code, gone.code) == (200, 200)
-    await kube.until(lambda: kube.get(f"{pods}/p"), 404)
+    await kube.until(f"{pods}/p", 404)
 
 
 async def test_a_gated_pod_takes_no_node_by_another_way(kube: Cluster, pods: str) -> None:

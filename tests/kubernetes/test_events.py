@@ -80,9 +80,7 @@ async def test_an_event_about_a_node_belongs_to_default(kube: Cluster, namespace
     assert (written.code, in_old_words.code) == (201, 201 if place == "default" else 422)
 
 
-async def test_only_an_event_without_a_time_must_be_where_its_pod_is(
-    kube: Cluster, namespace: str, events: str
-) -> None:
+async def test_only_an_event_without_time_must_be_where_its_pod_is(kube: Cluster, namespace: str, events: str) -> None:
     """A wrong namespace would stay unnoticed: the Event would be where no `kubectl describe` looks."""
     about = {"kind": "Pod", "name": "p", "namespace": "other"}
     timed = old_event(

@@ -69,7 +69,7 @@ async def gpus(kube: Cluster) -> AsyncIterator[Custom]:
     custom = Custom(f"sluice-test-{secrets.token_hex(4)}.dev")
     await kube.create(DEFINITIONS, custom.definition)
     try:
-        await kube.until(lambda: kube.get(custom.path), 200)
+        await kube.until(custom.path, 200)
         yield custom
     finally:
         await kube.delete(f"{DEFINITIONS}/gpus.{custom.group}")

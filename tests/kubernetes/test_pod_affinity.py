@@ -109,9 +109,7 @@ async def test_a_pod_goes_where_its_volume_is(scene: Scene) -> None:
         fake = scene.cluster.fake
         if fake is None:
             claim = f"{claims}/models"
-            await scene.cluster.until(
-                lambda: scene.cluster.get(claim), lambda reply: reply.body["status"]["phase"] == "Bound"
-            )
+            await scene.cluster.until(claim, lambda reply: reply.body["status"]["phase"] == "Bound")
         read = fake.count(verb="get", path="persistentvolumeclaims") if fake is not None else 0
         volumes = [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}]
         await scene.apply(replica("p", volumes=volumes))

@@ -60,9 +60,7 @@ async def test_a_patch_needs_no_get_and_a_list_can_read_one(kube: Cluster, names
 
 
 @pytest.mark.parametrize("subresource", ["exec", "binding", "ephemeralcontainers", "eviction", "status"])
-async def test_a_right_to_pods_is_none_to_their_parts(
-    kube: Cluster, namespace: str, pods: str, subresource: str
-) -> None:
+async def test_a_right_to_pods_gives_none_to_parts(kube: Cluster, namespace: str, pods: str, subresource: str) -> None:
     """Each subresource is a right of its own."""
     token = await kube.account(namespace, "watcher", [{"apiGroups": [""], "resources": ["pods"], "verbs": ["*"]}])
     await kube.post(pods, pod())

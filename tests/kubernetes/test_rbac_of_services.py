@@ -342,31 +342,26 @@ async def _live_by_claim(site: Site) -> None:
     assert (ref.name, ref.requests) == (entry["resourceClaimName"], {"main": "main"})
     await site.say(Role.ALLOCATOR, subjects.binding(request), bound(request, node=NodeName("n1")))
 
-    async def runs() -> bool:
-        pod = site.kube.get("pods", "dra", "handed")
-        return pod is not None and pod["status"].get("phase") == "Running"
-
-    await until(runs, "the pod to run with its claim")
+    await until(
+        lambda: _pod(site, "handed", lambda pod: pod["status"].get("phase") == "Running", "dra"),
+        "the pod to run with its claim",
+    )
     claim = site.kube.get("resourceclaims.resource.k8s.io", "dra", ref.name)
     assert claim["metadata"]["uid"] == ref.uid
     assert claim["status"]["allocation"]["allocationTimestamp"]
     assert [each["uid"] for each in claim["status"]["reservedFor"]] == [request]
     await site.cluster.delete("/api/v1/namespaces/dra/pods/handed")
-
-    async def gone() -> bool:
-        return site.kube.get("resourceclaims.resource.k8s.io", "dra", ref.name) is None
-
-    await until(gone, "the claim to go with its pod")
-    await until(lambda: _is_written(site), "how new pods get their devices, for admission to read")
-
-
-async def _is_written(site: Site) -> bool:
-    config = site.kube.get("configmaps", SYSTEM, "sluice-hand-over")
-    return config is not None and config.get("data") == {"mode": "tickets"}
+    await until(
+        lambda: site.kube.get("resourceclaims.resource.k8s.io", "dra", ref.name) is None, "the claim to go with its pod"
+    )
+    await until(
+        lambda: (site.kube.get("configmaps", SYSTEM, "sluice-hand-over") or {}).get("data") == {"mode": "tickets"},
+        "how new pods get their devices, for admission to read",
+    )
 
 
-async def _pod(site: Site, name: str, right: Callable[[Json], Any]) -> bool:
-    pod = site.kube.get("pods", "default", name)
+def _pod(site: Site, name: str, right: Callable[[Json], Any], namespace: str = "default") -> bool:
+    pod = site.kube.get("pods", namespace, name)
     return pod is not None and bool(right(pod))
 
 
@@ -375,6 +370,6 @@ def _is_told_to_wait(pod: Json) -> bool:
     return any("not open yet" in each.get("message", "") for each in conditions)
 
 
-async def _gpus(site: Site, count: int) -> bool:
+def _gpus(site: Site, count: int) -> bool:
     gpus = site.kube.all("gpus.sluice.dev")
     return len(gpus) == count and all("status" in each for each in gpus)

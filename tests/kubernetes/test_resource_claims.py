@@ -201,9 +201,7 @@ SLICES = {"apiGroups": ["sluice.dev"], "resources": ["slices"], "verbs": ["bind"
 BINDING = {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims/binding"], "verbs": ["patch"]}
 
 
-async def test_an_allocation_takes_the_right_to_bind_claims_in_the_whole_cluster(
-    kube: Cluster, namespace: str, claims: str
-) -> None:
+async def test_an_allocation_takes_a_right_in_the_whole_cluster(kube: Cluster, namespace: str, claims: str) -> None:
     """A Role of the namespace does not give it; without it every pod waits with an allocated slice."""
     found = await kube.create(claims, claim())
     status = {"allocation": allocation()}
@@ -238,16 +236,12 @@ async def test_a_container_names_only_claims_of_its_pod(kube: Cluster, pods: str
     assert 'Not found: "sluice": must be one of the names in pod.spec.resourceClaims which is empty' in reply.message
 
 
-async def test_a_gated_pod_gets_the_claims_of_its_templates(
-    kube: Cluster, namespace: str, pods: str, claims: str
-) -> None:
+async def test_a_gated_pod_gets_claims_of_its_templates(kube: Cluster, namespace: str, pods: str, claims: str) -> None:
     """So they have UIDs before the pod asks for its slice."""
     template = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "t"}}
     await kube.create(claims.replace("resourceclaims", "resourceclaimtemplates"), {**template, "spec": {"spec": SPEC}})
     who = await kube.create(pods, pod(resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "t"}]))
-    found = await kube.until(
-        lambda: kube.get(f"{pods}/p"), lambda reply: reply.body["status"].get("resourceClaimStatuses")
-    )
+    found = await kube.until(f"{pods}/p", lambda reply: reply.body["status"].get("resourceClaimStatuses"))
     (status,) = found.body["status"]["resourceClaimStatuses"]
     generated = (await kube.get(f"{claims}/{status['resourceClaimName']}")).body
     assert status["name"] == "gpu"
@@ -261,14 +255,14 @@ async def test_the_claim_of_a_deleted_pod_goes_with_it(kube: Cluster, pods: str,
     """Reserved or not, no one has to clean up; the finalizer is taken off by the claim controller."""
     assert (await reserved(kube, claims, pods))[1].code == 200
     await kube.delete(f"{pods}/p")
-    await kube.until(lambda: kube.get(f"{claims}/c"), 404)
+    await kube.until(f"{claims}/c", 404)
 
 
 async def test_an_unreserved_claim_goes_with_its_pod_too(kube: Cluster, pods: str, claims: str) -> None:
     """A pod may go before its slice is granted."""
     await kube.create(claims, claim(owner(await kube.create(pods, pod(**OF_POD)))))
     await kube.delete(f"{pods}/p")
-    await kube.until(lambda: kube.get(f"{claims}/c"), 404)
+    await kube.until(f"{claims}/c", 404)
 
 
 async def test_a_users_own_claim_is_deallocated_only_with_the_finalizer(kube: Cluster, pods: str, claims: str) -> None:
@@ -283,15 +277,13 @@ async def test_a_users_own_claim_is_deallocated_only_with_the_finalizer(kube: Cl
     for name in uids:
         await kube.delete(f"{pods}/{name}")
     gone = lambda reply: not reply.body["status"].get("reservedFor")  # noqa: E731
-    protected = await kube.until(lambda: kube.get(f"{claims}/with"), gone)
-    bare = await kube.until(lambda: kube.get(f"{claims}/without"), gone)
+    protected = await kube.until(f"{claims}/with", gone)
+    bare = await kube.until(f"{claims}/without", gone)
     assert protected.body["status"] == {}
     assert bare.body["status"] == {"allocation": await stored(kube, allocation(device="without-0"))}
 
 
-async def test_a_reserved_claim_that_is_deleted_stays_until_its_pod_is_gone(
-    kube: Cluster, pods: str, claims: str
-) -> None:
+async def test_a_reserved_claim_that_is_deleted_stays_until_its_pod_goes(kube: Cluster, pods: str, claims: str) -> None:
     """A person who deletes it does not take the device from the pod; a reservation cannot be added any more."""
     found, reply = await reserved(kube, claims, pods)
     assert reply.code == 200
@@ -301,17 +293,15 @@ async def test_a_reserved_claim_that_is_deleted_stays_until_its_pod_is_gone(
     ended = await write(kube, claims, dying, {"allocation": None, "reservedFor": None})
     assert dying["metadata"]["deletionTimestamp"]
     assert (more.code, ended.code) == (422, 200)
-    await kube.until(lambda: kube.get(f"{claims}/c"), 404)
+    await kube.until(f"{claims}/c", 404)
 
 
-async def test_a_pod_with_an_allocated_and_reserved_claim_is_scheduled_to_its_node(
-    kube: Cluster, pods: str, claims: str
-) -> None:
+async def test_a_pod_with_a_reserved_claim_is_scheduled_to_its_node(kube: Cluster, pods: str, claims: str) -> None:
     """The end of the flow: no scheduler allocates or writes anything, it only binds."""
     node = await roomy_node(kube)
     placing = {"affinity": pinned(node), "tolerations": [{"operator": "Exists"}]}
     _, written = await reserved(kube, claims, pods, node, **placing)
     assert (await kube.patch(f"{pods}/p", [remove("/spec/schedulingGates")])).code == 200
-    placed = await kube.until(lambda: kube.get(f"{pods}/p"), lambda reply: reply.body["spec"].get("nodeName"))
+    placed = await kube.until(f"{pods}/p", lambda reply: reply.body["spec"].get("nodeName"))
     assert placed.body["spec"]["nodeName"] == node
     assert (await kube.get(f"{claims}/c")).body["status"] == written.body["status"]

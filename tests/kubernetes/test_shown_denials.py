@@ -273,7 +273,7 @@ async def test_a_deployments_owner_reads_it_in_the_event_of_its_replica_set(tmp_
         body = deployment("train", 2, denial.body["spec"])
         await cluster.create(f"/apis/apps/v1/namespaces/{namespace}/deployments", body)
         path = f"/api/v1/namespaces/{namespace}/events"
-        found = await cluster.until(lambda: cluster.get(path), lambda reply: bool(reply.items))
+        found = await cluster.until(path, lambda reply: bool(reply.items))
         (event,) = found.items
         assert (event["reason"], event["involvedObject"]["kind"]) == ("FailedCreate", "ReplicaSet")
         assert event["message"] == f"Error creating: {DENIED}{denial.sentence}"

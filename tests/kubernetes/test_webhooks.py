@@ -151,9 +151,7 @@ async def test_what_a_webhook_patches_is_what_is_stored(kube: Cluster, hook: Hoo
 
 
 @pytest.mark.parametrize(("status", "code"), [({"code": 403}, 403), ({"code": 422}, 422), ({}, 400)])
-async def test_a_denial_is_told_in_the_webhooks_words(
-    kube: Cluster, hook: Hook, pods: str, status: Json, code: int
-) -> None:
+async def test_a_denial_is_in_the_webhooks_words(kube: Cluster, hook: Hook, pods: str, status: Json, code: int) -> None:
     """The code is the webhook's; without one it is 400."""
     denied = {"allowed": False, "status": {"message": "no such profile", **status}}
     hook.answer = lambda request: {"uid": request["uid"], **denied}
@@ -238,9 +236,7 @@ async def test_a_limit_range_puts_back_what_was_stripped_and_the_second_call_see
         ({}, "Required value: must specify one of None, NoneOnDryRun"),
     ],
 )
-async def test_a_webhook_with_side_effects_is_not_registered(
-    kube: Cluster, hook: Hook, effects: Json, why: str
-) -> None:
+async def test_a_webhook_with_side_effects_is_refused(kube: Cluster, hook: Hook, effects: Json, why: str) -> None:
     """A server of v1 configurations could not try a pod with it (tried on 1.37.2)."""
     entry = {"name": NAME, "clientConfig": {"url": "https://127.0.0.1:1/"}, "admissionReviewVersions": ["v1"]}
     reply = await kube.post(PATH, {"metadata": {"name": NAME}, "webhooks": [{**entry, **effects}]})
@@ -274,9 +270,7 @@ async def test_only_chosen_namespaces_and_subresources_are_asked_about(
     assert not await is_asked()
 
 
-async def test_a_deployments_pods_come_from_its_controller(
-    kube: Cluster, hook: Hook, namespace: str, pods: str
-) -> None:
+async def test_a_deployments_pods_come_from_a_controller(kube: Cluster, hook: Hook, namespace: str, pods: str) -> None:
     """Never from the person: who asked cannot be told apart; a denial shows as ReplicaFailure."""
     await register(kube, hook)
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
@@ -285,7 +279,7 @@ async def test_a_deployments_pods_come_from_its_controller(
     requesters = {request["userInfo"]["username"] for request in hook.seen}
     hook.answer = lambda request: {"uid": request["uid"], "allowed": False, "status": {"message": "no", "code": 403}}
     await kube.patch(f"{path}/d", {"spec": {"replicas": 4}}, STRATEGIC)
-    failed = await kube.until(lambda: kube.get(f"{path}/d"), lambda reply: "ReplicaFailure" in str(reply))
+    failed = await kube.until(f"{path}/d", lambda reply: "ReplicaFailure" in str(reply))
     await kube.delete(f"{path}/d")
     await kube.until(lambda: kube.get(pods, labelSelector="app=d"), lambda reply: not reply.items)
     assert requesters == {"system:serviceaccount:kube-system:replicaset-controller"}

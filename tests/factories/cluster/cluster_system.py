@@ -317,7 +317,7 @@ async def _reviews(cluster: Cluster) -> None:
         return all(each["clientConfig"].get("caBundle") for each in reply.body["webhooks"])
 
     async with cluster.opened() as opened:
-        await opened.until(lambda: opened.get(f"{_PATHS['MutatingWebhookConfiguration']}/sluice"), is_published)
+        await opened.until(f"{_PATHS['MutatingWebhookConfiguration']}/sluice", is_published)
 
 
 async def install(cluster: Cluster) -> None:

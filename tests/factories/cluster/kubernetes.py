@@ -193,9 +193,8 @@ class Cluster:
         name = f"sluice-test-{secrets.token_hex(4)}"
         labels = ({LABEL_TEST: "true"} if self.fake is not None else LEFT_ALONE) | labels
         await self.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
-        await self.until(
-            lambda: self.get(f"/api/v1/namespaces/{name}/serviceaccounts/default"), 200
-        ) if self.fake is None else None
+        if self.fake is None:
+            await self.until(f"/api/v1/namespaces/{name}/serviceaccounts/default", 200)
         return name
 
     async def node(self, name: str = "") -> str:
@@ -231,12 +230,12 @@ class Cluster:
         made = await self.create(path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}})
         return str(made["status"]["token"])
 
-    async def until(self, ask: Callable[[], Any], good: int | Callable[[Reply], bool]) -> Reply:
-        """Ask again until the answer is good (a code, or a test of the reply)."""
+    async def until(self, ask: str | Callable[[], Any], good: int | Callable[[Reply], bool]) -> Reply:
+        """Ask again (or get a path) until the answer is good (a code, or a test of the reply)."""
         answers: list[Reply] = []
 
         async def look() -> bool:
-            answers[:] = [await ask()]
+            answers[:] = [await (self.get(ask) if isinstance(ask, str) else ask())]
             return bool(answers[0].code == good if isinstance(good, int) else good(answers[0]))
 
         await until(look, lambda: f"it is good; last: {answers}")

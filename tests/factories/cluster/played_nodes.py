@@ -71,7 +71,7 @@ async def _play(
         try:
             for name in names:
                 await register(kube, name, labels.get(name, {}))
-            await kube.until(lambda: kube.get("/api/v1/nodes"), lambda reply: take_pods(reply, names))
+            await kube.until("/api/v1/nodes", lambda reply: take_pods(reply, names))
             ready.set()
             renew_at = 0.0
             clock = asyncio.get_running_loop().time

@@ -148,9 +148,7 @@ def test_a_waiver_that_lands_when_its_request_is_over_does_not_stay_on_the_bus_f
     ],
     ids=["told all", "asked", "evicted", "numbered", "ordered", "bound"],
 )
-def test_what_was_said_before_a_wipe_ends_no_slice_when_it_lands_after_it(
-    story: Callable[[], None], bug: PlantedBug
-) -> None:
+def test_what_was_said_before_a_wipe_ends_no_slice_if_it_lands_late(story: Callable[[], None], bug: PlantedBug) -> None:
     """A running pod would lose its slice: its source has not published by then what it has, or it would be unwanted."""
     assert_played(story, bug)
 

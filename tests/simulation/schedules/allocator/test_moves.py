@@ -90,9 +90,7 @@ def test_a_place_that_was_booked_is_handed_over(begins: Begins) -> None:
     ("killed", "allocators"), [("allocator-a", 1), ("allocator-a", 2), ("pod-watcher", 1), ("agent-node-0", 2)]
 )
 @pytest.mark.parametrize("begins", STORIES, ids=lambda begins: begins.__name__)
-def test_a_move_outlives_whoever_is_killed_at_any_step(
-    begins: Begins, killed: str, allocators: int, steps: range
-) -> None:
+def test_a_move_outlives_who_is_killed_at_any_step(begins: Begins, killed: str, allocators: int, steps: range) -> None:
     """Killed in the middle of the n-th event since the new place was booked: no pod moves twice, or for nothing."""
     handed = 0
     for step in steps:
