@@ -12,7 +12,11 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from factories.cluster.cluster_system import whole_on
+from factories.cluster.kubernetes import Cluster
+from factories.cluster.scenes import scene_on
 from factories.processes import kill_with_children, own_environment
+from fake_kube.server import FakeKube
 
 from sluice_console.core.documents import PodDocument
 from sluice_console.core.fleet.gpus import gpus_document
@@ -219,3 +223,20 @@ async def emptied(shared):
         await watching.until(
             lambda pods, gpus: not pods and not any(gpu.instances for gpu in gpus), "everything to be given back"
         )
+
+
+@pytest.fixture(scope="module")
+def system(request, tmp_path_factory):
+    """A whole Sluice for a fake API server, with the NODES of the module and what else its SYSTEM says; and both."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with FakeKube() as fake:
+        cluster = Cluster(fake.kubeconfig(folder / "kubeconfig"), fake)
+        with whole_on(folder, cluster, request.module.NODES, **request.module.SYSTEM) as started:
+            yield started, cluster
+
+
+@pytest.fixture
+async def scene(system):
+    """A namespace of that cluster; at the end everything is given back, and no message on the bus was wrong."""
+    async with scene_on(*system) as made:
+        yield made

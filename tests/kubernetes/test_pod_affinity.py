@@ -1,11 +1,9 @@
 """Nothing is pinned where the scheduler cannot place it: affinity, ports, volumes; only GPUs and cluster fake."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from factories.cluster.cluster_system import ClusterSystem, whole_on
-from factories.cluster.kubernetes import Cluster, Json
+from factories.cluster.kubernetes import Json
 from factories.cluster.scenes import IMAGE, Scene, user_pod
 
 from sluice.contracts.messages import HostFacts
@@ -13,20 +11,16 @@ from sluice.contracts.messages import HostFacts
 pytestmark = pytest.mark.slow
 NODES = ("gpu-1", "gpu-2")
 ZONE, HOSTNAME = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
+SYSTEM = {
+    "watcher": {"UNSCHEDULED_AFTER_S": "2"},
+    "own_nodes": True,
+    "labels": {name: {ZONE: zone} for name, zone in zip(NODES, "ab", strict=True)},
+}
+"""Two A100 on each node, which are in a zone each."""
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PROFILE = {"sluice.dev/profile": "1g.5gb"}
 LLM = {"matchLabels": {"app": "llm"}}
 APART = {"podAntiAffinity": {REQUIRED: [{"topologyKey": HOSTNAME, "labelSelector": LLM}]}}
-
-
-@pytest.fixture(scope="module")
-def system(server: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSystem]:
-    """Two nodes of two A100 each, in a zone each."""
-    zones = {name: {ZONE: zone} for name, zone in zip(NODES, "ab", strict=True)}
-    watcher = {"UNSCHEDULED_AFTER_S": "2"}
-    folder = tmp_path_factory.mktemp("beside")
-    with whole_on(folder, server, NODES, watcher=watcher, own_nodes=True, labels=zones) as started:
-        yield started
 
 
 def replica(name: str, **spec: Any) -> Json:

@@ -1,11 +1,9 @@
 """From a manifest to containers on their slice and back to an empty fleet: all parts real but GPUs and cluster."""
 
-from collections.abc import Iterator
 
 import pytest
 from factories.cluster.admission import gpu
-from factories.cluster.cluster_system import ClusterSystem, whole_on
-from factories.cluster.kubernetes import Cluster, Json, remove, test
+from factories.cluster.kubernetes import Json, remove, test
 from factories.cluster.scenes import IMAGE, Scene, distinct, user_pod
 
 from sluice.contracts.kube.names import ENV_DRIVER_CAPABILITIES, ENV_MPS_PIPE_DIRECTORY, ENV_VISIBLE_DEVICES
@@ -13,17 +11,10 @@ from sluice.contracts.messages import Grant
 
 pytestmark = pytest.mark.slow
 NODES = ("gpu-1.example.internal", "gpu-2.example.internal")
+SYSTEM = {"watcher": {"UNSCHEDULED_AFTER_S": "4"}}
 SEVENTH, WHOLE = {"sluice.dev/profile": "1g.5gb"}, {"sluice.dev/profile": "7g.40gb"}
 NO_SLICE = "void"
 """What a container that asked for nothing sees (NVIDIA container toolkit: no GPU at all)."""
-
-
-@pytest.fixture(scope="module")
-def system(server: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSystem]:
-    """Two nodes of two A100 each."""
-    settings = {"UNSCHEDULED_AFTER_S": "4"}
-    with whole_on(tmp_path_factory.mktemp("whole"), server, NODES, watcher=settings) as started:
-        yield started
 
 
 def fast(**keys: str) -> Json:

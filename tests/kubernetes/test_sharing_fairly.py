@@ -1,11 +1,10 @@
 """Jobs, preemption, quotas and drains as `kubectl describe` shows them: real parts, two nodes of two fake A100."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from factories.cluster.cluster_system import ClusterSystem, whole_on
 from factories.cluster.described_pods import Described, Said, described_in
 from factories.cluster.kubernetes import Cluster, Json, remove, test
 from factories.cluster.scenes import Scene, distinct, user_pod
@@ -15,17 +14,11 @@ from sluice_console.core.fleet.pods import pods_document
 
 pytestmark = pytest.mark.slow
 NODES = ("gpu-1", "gpu-2")
+SYSTEM = {"watcher": {"EVICT_RETRY_S": "0.5"}, "own_nodes": True}
+"""What is evicted is tried again often: a cluster's pause is ten seconds."""
 GPUS = 4
 WHOLE = {"sluice.dev/profile": "7g.40gb"}
 KUEUE = "kueue.x-k8s.io/admission"
-
-
-@pytest.fixture(scope="module")
-def system(server: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSystem]:
-    """What is evicted is tried again often: a cluster's pause is ten seconds."""
-    watcher = {"EVICT_RETRY_S": "0.5"}
-    with whole_on(tmp_path_factory.mktemp("fair"), server, NODES, watcher=watcher, own_nodes=True) as started:
-        yield started
 
 
 class Reader:
