@@ -227,7 +227,7 @@ async def emptied(shared):
 
 @pytest.fixture(scope="module")
 def system(request, tmp_path_factory):
-    """A whole Sluice for a fake API server, with the NODES of the module and what else its SYSTEM says; and both."""
+    """A whole Sluice with the NODES of the module and what else its SYSTEM says, and its cluster: a fake API server."""
     folder = tmp_path_factory.mktemp("cluster")
     with FakeKube() as fake:
         cluster = Cluster(fake.kubeconfig(folder / "kubeconfig"), fake)

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import re
 from contextlib import redirect_stderr, redirect_stdout
 
@@ -29,7 +28,6 @@ metadata:
   namespace: {namespace}
   annotations: {{ {annotations} }}
 spec:
-  securityContext: {{ runAsUser: {uid} }}
   containers: [{{ name: main, image: train:latest }}]
 """
 
@@ -42,13 +40,11 @@ class Here:
         self.watching = watching
         self.namespace = namespace
 
-    def put(
-        self, name: str, profile: str | None = "7g.40gb", *, spec: dict[str, object] | None = None, **keys: str
-    ) -> None:
+    def put(self, name: str, *, spec: dict[str, object] | None = None, **keys: str) -> None:
         """A pod in the folder; `spec` is more of its spec."""
-        asked = {"profile": profile, **keys} if profile is not None else keys
+        asked = {"profile": "7g.40gb"} | keys
         said = ", ".join(f'sluice.dev/{key.replace("_", "-")}: "{value}"' for key, value in asked.items())
-        text = POD.format(name=name, namespace=self.namespace, annotations=said, uid=os.getuid())
+        text = POD.format(name=name, namespace=self.namespace, annotations=said)
         more = "".join(f"  {key}: {json.dumps(value)}\n" for key, value in (spec or {}).items())
         self.up.write(f"{name}.yaml", text + more)
 
@@ -56,17 +52,7 @@ class Here:
         (self.up.pods_dir / f"{name}.yaml").unlink()
 
     async def bound(self, name: str):
-        """A pod, once it is bound and its slice is made."""
-
-        def condition(pods, gpus):
-            mine = f"{self.namespace}/{name}"
-            places = [place for gpu in gpus for place in gpu.instances]
-            there = [each.state for each in places if each.owner == mine]
-            there += [tenant.state for each in places for tenant in each.tenants if tenant.owner == mine]
-            pod = pods.get(name)
-            return pod if pod is not None and pod.state == "bound" and "ready" in there else None
-
-        return await self.watching.until(condition, f"{name} to be bound")
+        return await self.watching.bound(name)
 
     async def waiting(self, name: str, words: str):
         return await self.watching.stands(name, "waiting", words)

@@ -1,6 +1,5 @@
 """From a manifest to containers on their slice and back to an empty fleet: all parts real but GPUs and cluster."""
 
-
 import pytest
 from factories.cluster.admission import gpu
 from factories.cluster.kubernetes import Json, remove, test
