@@ -81,10 +81,13 @@ class Scene:
         """A pod comes; `more` are fields of it."""
         self.world.folder.put(Pod(name, ask, runs, lingers_s, **more), self.world.clockwork.now)
 
-    def serve(self, name: str, ask: Ask, *, longest_s: float = 30.0, **pod: Any) -> None:
-        """A pod comes, and runs soon."""
+    def serve(self, name: str, ask: Ask, *, longest_s: float = 30.0, **pod: Any) -> Bound:
+        """A pod comes, and runs soon; what it is bound to then."""
         self.pod(name, ask, **pod)
         self.until(lambda: self.runs(name), longest_s)
+        bound = self.bound(name)
+        assert bound is not None
+        return bound
 
     def serve_all(self, names: Sequence[str], ask: Ask, *, longest_s: float = 30.0, **pod: Any) -> None:
         """Pods come that ask for the same, and all of them run soon."""

@@ -237,9 +237,8 @@ def test_a_late_ask_of_an_ended_pod_is_no_second_pod() -> None:
     """It lands behind a wipe, and is served until its source has withdrawn it once more: nothing may stay of that."""
     scene = Scene()
     landed = scene.landed()
-    scene.serve("a", sliced("3g.20gb"))
+    before = scene.serve("a", sliced("3g.20gb"))
     ask = next(write for write in landed if is_ask(write))
-    before = scene.bound("a")
     scene.remove("a")
     scene.until(lambda: isinstance(scene.value(f"sluice.binding.{before.request}"), msg.Released))
     scene.wait(SETTLED_PAST_S)

@@ -86,9 +86,8 @@ def a_source_asked_before_a_wipe() -> None:
     """A source's first request comes once more after a wipe, without what its pod has had since; its node is away."""
     scene = Scene(MIG_NODE, MIG_NODE)
     asked = scene.landed()
-    scene.serve("a", sliced("3g.20gb"))
+    before = scene.serve("a", sliced("3g.20gb"))
     first = next(write for write in asked if isinstance(write.message, msg.AllocationRequested))
-    before = scene.bound("a")
     agent = scene.host(f"agent-{before.node}")
     agent.kill()
     scene.strike("broker wipe", lasts_s=0.5)
@@ -133,8 +132,8 @@ def an_eviction_was_ordered_before_a_wipe() -> None:
 def a_waiver_of_before_a_wipe_lands_when_all_is_over() -> None:
     """A pod's unanswered end lands in the new life, and over nothing a waiver that was sent long before."""
     scene = Scene()
-    scene.serve("a", sliced("3g.20gb"))
-    bound, request = scene.bound("a"), scene.request("a")
+    bound = scene.serve("a", sliced("3g.20gb"))
+    request = bound.request
     life = scene.world.broker.values.incarnation(Stream.BOOK)
     assert life is not None
     spared = {"request": bound.request, "request_revision": 1, "allocations": (bound.allocation,)}

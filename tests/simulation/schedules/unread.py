@@ -34,8 +34,7 @@ def a_promise_is_revoked_unread() -> None:
 def the_journal_is_lost_while_a_gpu_is_silent(*, revoked: bool = False) -> None:
     """A pod runs on an instance of a GPU that has fallen off the bus when its agent, without a journal, starts."""
     scene = Scene()
-    scene.serve("a", sliced("3g.20gb"))
-    before = scene.bound("a")
+    before = scene.serve("a", sliced("3g.20gb"))
     for ticket in scene.world.machines["node-0"].tickets.values():
         ticket.said = None  # an earlier version's: only the ledger knows whose the instance is
     scene.strike("gpu lost", "node-0", lasts_s=12.0)

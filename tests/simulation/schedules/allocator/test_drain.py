@@ -170,8 +170,7 @@ def test_a_grant_that_waits_for_its_turn_follows_no_cordon() -> None:
     """Its place was found before the word was read; by the time it is sent, its writer knows better.
     A grant is not answered; another waits behind it, for the same node, when that is cordoned."""
     scene = _scene(*TWO_NODES)
-    scene.serve("a", sliced("2g.10gb"))
-    bound = scene.bound("a")
+    bound = scene.serve("a", sliced("2g.10gb"))
     lost = scene.lose(lambda _host, write: isinstance(write.message, Grant), times=1)
     scene.pod("b", sliced("2g.10gb"))
     scene.until(lambda: bool(lost))

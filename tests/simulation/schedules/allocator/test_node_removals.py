@@ -42,8 +42,7 @@ def removed_after_a_wipe(scene: Scene) -> None:
 def test_the_judge_blames_nobody_who_goes_by_a_release_of_before_a_wipe_while_its_node_is_gone() -> None:
     """That its slice went with its node was said in time, and is so when it lands."""
     scene = Scene(MIG_NODE, MIG_NODE)
-    scene.serve("a", sliced("7g.40gb"))
-    before = scene.bound("a")
+    before = scene.serve("a", sliced("7g.40gb"))
     lost = scene.lose(lambda _host, write: isinstance(write.message, msg.Released))
     scene.strike("node removed", before.node, lasts_s=500.0, number=OFF)
     scene.until(lambda: bool(lost), longest_s=60.0)

@@ -22,7 +22,6 @@ from sluice_allocator.core.resize.pending import Adjusted, AdjustReason, AdjustR
 from sluice_node_agent.core.instructions import MakeTicket, RemoveTicket, SetMpsLimits
 from sluice_node_agent.core.slices import resize
 
-GPU_MIB = 40960
 UNLUCKY = Weather(until=30.0, ack_lost=0.15, request_lost=0.1, late=0.05, twice=0.2, redelivered=0.3)
 
 
