@@ -306,12 +306,6 @@ async def test_a_drain_ends_the_command(shared, tmp_path):
     await free(shared)
 
 
-def embedded_of(up) -> RunningSystem | None:
-    """The system that a run has started, if there is one."""
-    found = [*(up.runtime / "sluice").glob("*.json")]
-    return msgspec.json.decode(found[0].read_bytes(), type=RunningSystem) if found else None
-
-
 async def test_where_nothing_runs_a_run_brings_its_own_system_and_the_last_one_takes_it_away(up):
     """On a machine without a GPU; the process that started it may be killed while another one uses it."""
     go = up.temporary / "go"
@@ -319,7 +313,8 @@ async def test_where_nothing_runs_a_run_brings_its_own_system_and_the_last_one_t
     with running(up, "sh", "-c", "env | grep -E 'NVIDIA|CUDA'; echo $$; exec sleep 999") as first:
         told = [await asyncio.to_thread(first.stdout.readline) for _ in range(4)]
         assert any(line.startswith("CUDA_VISIBLE_DEVICES=MIG-") for line in told), first.stderr.read()
-        system = psutil.Process(embedded_of(up).pid)
+        (pointer,) = (up.runtime / "sluice").glob("*.json")
+        system = psutil.Process(msgspec.json.decode(pointer.read_bytes(), type=RunningSystem).pid)
         everything = [psutil.Process(int(told[-1])), system, *system.children(recursive=True)]
         with running(up, "sh", "-c", last) as second:
             assert await asyncio.to_thread(second.stdout.readline) == "\n"

@@ -218,7 +218,7 @@ async def test_a_priority_class_counts_and_one_that_never_preempts_only_waits(
 
 async def test_who_is_over_the_quota_of_its_namespace_reads_the_numbers(scene: Scene, reader: Reader) -> None:
     """A free GPU beside a waiting pod looks like a fault."""
-    sluice(scene, "quota", "set", scene.namespace, "--gpus", "1")
+    scene.system.done("quota", "set", scene.namespace, "--gpus", "1")
     await scene.apply(user_pod("one", annotations=WHOLE))
     await scene.started(1)
     await scene.apply(user_pod("two", annotations=WHOLE))
@@ -230,7 +230,7 @@ async def test_who_is_over_the_quota_of_its_namespace_reads_the_numbers(scene: S
         "It starts when pods of its namespace end, or when its quota is raised (sluice quota); asking for less "
         "helps. [QuotaExceeded, elsewhere ResourceQuotaNotFit]",
     )
-    sluice(scene, "quota", "set", scene.namespace, "--gpus", "2")
+    scene.system.done("quota", "set", scene.namespace, "--gpus", "2")
     await scene.started(2)
 
 
@@ -239,7 +239,7 @@ async def test_a_drained_node_is_left_and_who_insists_on_it_reads_why(scene: Sce
     await scene.deploy("train", 1, WHOLE)
     ((name, pod),) = (await scene.started(1)).items()
     node = pod["spec"]["nodeName"]
-    sluice(scene, "drain", node, "--yes", "--why", "new fans")
+    scene.system.done("drain", node, "--yes", "--why", "new fans")
     await scene.until(lambda: scene.is_gone(name), "the pod to be evicted and recreated")
     notes = await scene.until(lambda: _why_evicted(scene, name), "an Event that says why")
     assert notes == [f"evicting the pod: {node} is drained (new fans)"]
@@ -257,20 +257,14 @@ async def test_a_drained_node_is_left_and_who_insists_on_it_reads_why(scene: Sce
         "It starts when the cordon is lifted, or elsewhere when there is room. "
         "[NodeCordoned, elsewhere CardCordoned]"
     )
-    sluice(scene, "uncordon", node)
+    scene.system.done("uncordon", node)
     assert (await scene.started(2))["insists"]["spec"]["nodeName"] == node
 
 
 def _nodes_once_idle(scene: Scene, node: str) -> dict[str, Json]:
     """What `sluice nodes` shows, by name; empty while somebody is on `node`: its agent takes slices back after pods."""
-    shown = {each["node"]: each for each in json.loads(sluice(scene, "nodes", "--json"))["nodes"]}
+    shown = {each["node"]: each for each in json.loads(scene.system.done("nodes", "--json"))["nodes"]}
     return shown if shown[node]["idle"] else {}
-
-
-def sluice(scene: Scene, *words: str) -> str:
-    done = scene.system.sluice(*words)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 async def _is_placed(scene: Scene, name: str) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from factories.cluster.described_pods import bound
 from factories.cluster.kubernetes import MERGE, Cluster, Json, pod
 from factories.cluster.watcher_process import WatcherProcess, watcher
 from factories.waiting import until
@@ -16,7 +17,7 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, WriteAccepted, stream_of
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.kube.names import claim_name
-from sluice.contracts.messages import AllocationRequested, Bound, ContainerDevices
+from sluice.contracts.messages import AllocationRequested, ContainerDevices
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.process import Broker
 
@@ -63,15 +64,10 @@ class ClaimScene:
         asked = await self.asked(uid)
         address = subjects.binding(RequestId(uid))
         last = await self.bus.last(stream_of(address.kind), address.subject)
-        message = Bound(
-            request=RequestId(uid),
-            request_revision=asked.revision,
-            allocation=AllocationId(f"{uid}_r_{number}"),
-            node=NodeName(node),
-            revision=1,
-            ticket="",
-            containers=tuple(ContainerDevices(container=each, visible_devices="MIG-1") for each in containers),
-        )
+        allocation = AllocationId(f"{uid}_r_{number}")
+        devices = tuple(ContainerDevices(container=each, visible_devices="MIG-1") for each in containers)
+        grant = {"request_revision": asked.revision, "allocation": allocation, "ticket": "", "containers": devices}
+        message = bound(RequestId(uid), node=NodeName(node), **grant)
         write = write_of(address, message, last, f"test-{self.numbers}")
         assert isinstance(await self.bus.write(write, {}), WriteAccepted)
 

@@ -256,6 +256,12 @@ class ClusterSystem:
         environment = own_environment() | {"SLUICE_NATS_URL": self.url}
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
 
+    def done(self, *words: str) -> str:
+        """What a command prints, which must succeed."""
+        done = self.sluice(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     def said(self) -> str:
         """The ends of all logs: for the message of a failing test."""
         alive = {name: process.runs for name, process in self._processes.items()}

@@ -266,17 +266,9 @@ async def _broken(transport: asyncio.BaseTransport | None) -> None:
 def pod(name: str = "p", *, gates: tuple[str, ...] = (GATE,), annotations: Json | None = None, **spec: Any) -> Json:
     """A pod with one container `main`, by default gated by Sluice."""
     containers = [{"name": "main", "image": "busybox:1.36", "command": ["sleep", "3600"]}]
-    body = {
-        "containers": containers,
-        **({"schedulingGates": [{"name": gate} for gate in gates]} if gates else {}),
-        **spec,
-    }
-    return {
-        "kind": "Pod",
-        "apiVersion": "v1",
-        "metadata": {"name": name, **({"annotations": annotations} if annotations else {})},
-        "spec": body,
-    }
+    gated = {"schedulingGates": [{"name": gate} for gate in gates]} if gates else {}
+    about = {"name": name} | ({"annotations": annotations} if annotations else {})
+    return {"kind": "Pod", "apiVersion": "v1", "metadata": about, "spec": {"containers": containers, **gated, **spec}}
 
 
 def deployment(name: str, replicas: int, spec: Json, annotations: Json | None = None) -> Json:
