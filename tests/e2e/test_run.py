@@ -274,14 +274,13 @@ async def test_who_waits_is_told_why_and_may_give_up(shared, tmp_path):
     await free(shared, tidy=False)
 
 
+NO_SUCH_COMMAND = r"sluice run: no-such-command: there is no such command\n"
+
+
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (
-            ("--profile", "1g.5gb", "--", "no-such-command"),
-            127,
-            r"sluice run: no-such-command: there is no such command\n",
-        ),
+        (("--profile", "1g.5gb", "--", "no-such-command"), 127, NO_SUCH_COMMAND),
         (("--gpus", "99", "--", "true"), 125, r"(.*\n)?sluice run: refused: --gpus = '99': .*\n"),
     ],
     ids=["before-asking", "by-the-system"],

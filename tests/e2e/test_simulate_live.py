@@ -137,17 +137,10 @@ async def test_manifests_that_ask_by_resource_claims_wait_for_a_kubelet_that_han
     waits = ("pending", "would wait: 2 nodes: their kubelet does not hand over devices by ResourceClaim")
     follows = ("nothing", "requests nothing from Sluice")
     refused = {key: found.pop(key)[0] for key in list(found) if key[0] == "gpu-test6"}
-    assert (done.returncode, found) == (
-        6,
-        {
-            ("gpu-test1", "pod1"): waits,
-            ("gpu-test1", "pod2"): waits,
-            ("gpu-test3", "pod1"): waits,
-            ("gpu-test3", "pod2"): follows,
-            **{("gpu-test4", f"pod-{number}"): waits for number in range(4)},
-            ("mig-mps", "pod"): waits,
-        },
-    ), done.stderr
+    pairs = [("gpu-test1", "pod1"), ("gpu-test1", "pod2"), ("gpu-test3", "pod1"), ("mig-mps", "pod")]
+    pairs += [("gpu-test4", f"pod-{number}") for number in range(4)]
+    expected = {**dict.fromkeys(pairs, waits), ("gpu-test3", "pod2"): follows}
+    assert (done.returncode, found) == (6, expected), done.stderr
     assert set(refused.values()) == {"refused"}, "it asks for an attribute that no driver publishes any more"
 
 
@@ -199,11 +192,8 @@ async def test_a_simulated_pod_is_as_urgent_as_its_spec_says(up, tmp_path):
     (tmp_path / "pods.yaml").write_text(CLASSES)
     done = up.sluice("simulate", "-f", str(tmp_path / "pods.yaml"), "--json")
     answers = by_name(done)
-    assert {name: (pod["answer"], bool(pod.get("evicts"))) for name, pod in answers.items()} == {
-        "service": ("bound", True),
-        "patient": ("pending", False),
-        "unknown": ("bound", True),
-    }, done.stderr
+    given = {name: (pod["answer"], bool(pod.get("evicts"))) for name, pod in answers.items()}
+    assert given == {"service": ("bound", True), "patient": ("pending", False), "unknown": ("bound", True)}, done.stderr
     assert answers["service"]["evicts"][0]["priority"] == -5
     assert [len(answers[name]["warnings"]) for name in ("service", "patient", "unknown")] == [0, 0, 1]
     words = up.sluice("simulate", "-f", str(tmp_path / "pods.yaml")).stdout
@@ -226,14 +216,12 @@ async def test_replicas_of_a_folder_that_want_a_host_each_are_judged_as_in_a_clu
     """The same manifest means the same on a workstation: on each node one, and the reason for the one too many."""
     nodes = {gpu["node"] for gpu in up.json("gpus")["gpus"]}
     names = [f"replica-{number}" for number in range(len(nodes) + 1)]
+    wanted = sorted(["bound"] * len(nodes) + ["waiting"])
     for name in names:
         up.write(f"{name}.yaml", APART.format(name=name))
     async with up.watching() as watching:
         await watching.until(
-            lambda pods, _gpus: (
-                sorted(pods[name].state for name in names if name in pods)
-                == sorted(["bound"] * len(nodes) + ["waiting"])
-            ),
+            lambda pods, _gpus: sorted(pods[name].state for name in names if name in pods) == wanted,
             "all but one to be bound",
         )
     pods = {each["name"]: each for each in up.json("pods")["pods"]}

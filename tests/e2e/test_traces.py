@@ -24,40 +24,21 @@ PULL = "sluice.v1.AgentService/GetInventory"
 @pytest.mark.slow
 def test_a_pods_way_is_one_connected_tree_and_its_release_another(tmp_path):
     """From manifest to binding and back, over four processes and a call; a hanging collector delays nothing."""
-    there = {
-        "request seen",
-        "publish AllocationRequested",
-        "queue wait",
-        "decide",
-        "publish Grant",
-        "make slice",
-        "CreateGpuInstance",
-        "CreateComputeInstance",
-        "VerifyInstance",
-        "MakeTicket",
-        "publish SliceReady",
-        "publish Bound",
-        "request seen to bound",
-        "publish NodeChanged",
-        PULL,
-        "publish NodeInventory",
-    }
-    back = {
-        "request given back",
-        "publish RequestWithdrawn",
-        "publish Revoke",
-        "deliver Revoke",
-        "unmake slice",
-        "DestroyGpuInstance",
-        "publish SliceGone",
-        "publish Released",
-    }
+    there = (
+        "request seen, publish AllocationRequested, queue wait, decide, publish Grant, make slice, CreateGpuInstance, "
+        "CreateComputeInstance, VerifyInstance, MakeTicket, publish SliceReady, publish Bound, request seen to bound, "
+        f"publish NodeChanged, {PULL}, publish NodeInventory"
+    )
+    back = (
+        "request given back, publish RequestWithdrawn, publish Revoke, deliver Revoke, unmake slice, "
+        "DestroyGpuInstance, publish SliceGone, publish Released"
+    )
     with collecting() as collector:
         with _collected(tmp_path, collector) as running:
             request = served(running)
-            first = when_whole(running, collector, trace_id(request), there)
+            first = when_whole(running, collector, trace_id(request), set(there.split(", ")))
             running.remove("pod")
-            second = when_whole(running, collector, trace_id(request, "release"), back)
+            second = when_whole(running, collector, trace_id(request, "release"), set(back.split(", ")))
             shown = running.sluice("trace", "pod")
             collector.hang()
             served(running, "another")

@@ -217,48 +217,42 @@ def required(*terms: Json) -> Json:
 PREFERRED = {"weight": 1, "preference": IN_ZONE}
 
 
-@pytest.mark.parametrize(
-    ("spec", "operation", "why"),
-    [
-        pytest.param({}, add("/spec/nodeSelector", {"a": "b"}), None, id="no-selector"),
-        pytest.param({"nodeSelector": {"x": "y"}}, add(HOSTNAME, "n"), None, id="own-selector"),
-        pytest.param({}, add("/spec/affinity", pinned("n")), None, id="no-affinity"),
-        pytest.param(
-            {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [PREFERRED]}}},
-            add(REQUIRED, {"nodeSelectorTerms": [{"matchFields": named("n")}]}),
-            None,
-            id="only-preferred",
-        ),
-        pytest.param(
-            {"affinity": required(IN_ZONE, IN_ZONE)},
-            [add(f"{TERMS}/{index}/matchFields", named("n")) for index in (0, 1)],
-            None,
-            id="into-every-term",
-        ),
-        pytest.param(
-            {"nodeSelector": {"x": "y"}},
-            add("/spec/nodeSelector", {"a": "b"}),
-            "only additions to spec.nodeSelector are allowed",
-            id="selector-replaced",
-        ),
-        pytest.param(
-            {"affinity": required(IN_ZONE)},
-            add(f"{TERMS}/-", {"matchFields": named("n")}),
-            "no additions/deletions to non-empty NodeSelectorTerms list are allowed",
-            id="another-term",
-        ),
-        pytest.param(
-            {"affinity": required({"matchFields": named("m")})},
-            add(f"{TERMS}/0/matchFields", named("n")),
-            "only additions are allowed",
-            id="daemon-set",
-        ),
-    ],
-)
-async def test_a_pin_adds_to_what_the_user_has_and_changes_nothing_of_it(
-    kube: Cluster, pods: str, spec: Json, operation: Json | list[Json], why: str | None
-) -> None:
+PINS: dict[str, tuple[Json, Json | list[Json], str | None]] = {
+    "no-selector": ({}, add("/spec/nodeSelector", {"a": "b"}), None),
+    "own-selector": ({"nodeSelector": {"x": "y"}}, add(HOSTNAME, "n"), None),
+    "no-affinity": ({}, add("/spec/affinity", pinned("n")), None),
+    "only-preferred": (
+        {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [PREFERRED]}}},
+        add(REQUIRED, {"nodeSelectorTerms": [{"matchFields": named("n")}]}),
+        None,
+    ),
+    "into-every-term": (
+        {"affinity": required(IN_ZONE, IN_ZONE)},
+        [add(f"{TERMS}/{index}/matchFields", named("n")) for index in (0, 1)],
+        None,
+    ),
+    "selector-replaced": (
+        {"nodeSelector": {"x": "y"}},
+        add("/spec/nodeSelector", {"a": "b"}),
+        "only additions to spec.nodeSelector are allowed",
+    ),
+    "another-term": (
+        {"affinity": required(IN_ZONE)},
+        add(f"{TERMS}/-", {"matchFields": named("n")}),
+        "no additions/deletions to non-empty NodeSelectorTerms list are allowed",
+    ),
+    "daemon-set": (
+        {"affinity": required({"matchFields": named("m")})},
+        add(f"{TERMS}/0/matchFields", named("n")),
+        "only additions are allowed",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PINS)
+async def test_a_pin_adds_to_what_the_user_has_and_changes_nothing_of_it(kube: Cluster, pods: str, case: str) -> None:
     """Each form of the pin that Sluice writes is accepted while the pod is gated; what a user required stays."""
+    spec, operation, why = PINS[case]
     await kube.create(pods, pod(**spec))
     reply = await kube.patch(f"{pods}/p", operation if isinstance(operation, list) else [operation])
     assert reply.code == (200 if why is None else 422), reply

@@ -11,20 +11,10 @@ MOMENT = datetime(2026, 11, 21, tzinfo=UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 def event(namespace: str, name: str = "e", **changes: object) -> Json:
     """One about the pod p; a change to None leaves the field out."""
     about = {"kind": "Pod", "apiVersion": "v1", "namespace": namespace, "name": "p", "uid": "u"}
-    body: Json = {
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        "metadata": {"name": name},
-        "eventTime": MOMENT,
-        "reportingController": "sluice.dev/pod-watcher",
-        "reportingInstance": "pod-watcher-0",
-        "action": "Waiting",
-        "reason": "NoNodeCanFit",
-        "type": "Warning",
-        "note": "no node has a free 1g.5gb",
-        "regarding": about,
-        **changes,
-    }
+    by = {"reportingController": "sluice.dev/pod-watcher", "reportingInstance": "pod-watcher-0", "action": "Waiting"}
+    said = {"type": "Warning", "reason": "NoNodeCanFit", "note": "no node has a free 1g.5gb"}
+    head = {"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": name}}
+    body: Json = {**head, "eventTime": MOMENT, "regarding": about, **by, **said, **changes}
     return {key: value for key, value in body.items() if value is not None}
 
 

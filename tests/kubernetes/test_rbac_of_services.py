@@ -36,13 +36,7 @@ from sluice.runtime.nats_server.users import User
 RBAC = "rbac.authorization.k8s.io"
 SYSTEM, NODES = "sluice-system", "sluice-nodes"
 ACCOUNTS = {
-    "pod-watcher": SYSTEM,
-    "callout": SYSTEM,
-    "webhook": SYSTEM,
-    "allocator": SYSTEM,
-    "inventory": SYSTEM,
-    "nats": SYSTEM,
-    "streams": SYSTEM,
+    **dict.fromkeys(("pod-watcher", "callout", "webhook", "allocator", "inventory", "nats", "streams"), SYSTEM),
     "node-agent": NODES,
 }
 

@@ -146,25 +146,18 @@ async def test_an_allocation_ends_with_its_reservations_in_one_write(kube: Clust
     assert (again.code, again.body["status"]["allocation"]) == (200, await stored(kube, allocation(device="0a1b-1")))
 
 
-@pytest.mark.parametrize(
-    ("status", "text"),
-    [
-        pytest.param(
-            {"allocation": allocation(request="other")}, "must be the name of a request in the claim", id="request"
-        ),
-        pytest.param(
-            {"reservedFor": [consumer("p", "u")]}, "may not be specified when `allocated` is not set", id="reserved"
-        ),
-        pytest.param(
-            {"allocation": allocation(), "reservedFor": [{"resource": "pods", "name": "p"}]},
-            "Required value",
-            id="no-uid",
-        ),
-        pytest.param({"allocation": allocation(device="A_1")}, "Invalid value", id="device-name"),
-    ],
-)
-async def test_a_status_that_makes_no_sense_is_refused(kube: Cluster, claims: str, status: Json, text: str) -> None:
+SENSELESS = {
+    "request": ({"allocation": allocation(request="other")}, "must be the name of a request in the claim"),
+    "reserved": ({"reservedFor": [consumer("p", "u")]}, "may not be specified when `allocated` is not set"),
+    "no-uid": ({"allocation": allocation(), "reservedFor": [{"resource": "pods", "name": "p"}]}, "Required value"),
+    "device-name": ({"allocation": allocation(device="A_1")}, "Invalid value"),
+}
+
+
+@pytest.mark.parametrize("case", SENSELESS)
+async def test_a_status_that_makes_no_sense_is_refused(kube: Cluster, claims: str, case: str) -> None:
     """Nothing of it is stored."""
+    status, text = SENSELESS[case]
     reply = await write(kube, claims, await kube.create(claims, claim()), status)
     assert (reply.code, reply.reason) == (422, "Invalid"), reply
     assert text in reply.message
