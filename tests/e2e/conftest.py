@@ -111,6 +111,14 @@ class Up:
         (self.temporary / name).write_text(text, encoding="utf-8")
         (self.temporary / name).rename(self.pods_dir / name)
 
+    def put(self, name: str, *, namespace="default", spec=None, annotations=None, **keys: str) -> None:
+        """A pod in the folder with these annotations (`keys` are Sluice's own), and more of its spec."""
+        asked = {f"sluice.dev/{key.replace('_', '-')}": value for key, value in keys.items()} | (annotations or {})
+        about = {"name": name, "namespace": namespace, "annotations": asked}
+        whole = {"containers": [{"name": "main", "image": "train:1"}], **(spec or {})}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": whole}
+        self.write(f"00-{name}.yaml", json.dumps(pod))
+
     def sluice(self, *arguments: str, timeout_s: float = 90) -> subprocess.CompletedProcess[str]:
         """Run a command as this user would."""
         command = (*SLUICE, *arguments)

@@ -19,22 +19,6 @@ from factories.waiting import until
 from sluice_console.shell.live.agent_snapshots import snapshots
 from sluice_console.shell.process.power_off import power_off
 
-POD = """\
-apiVersion: v1
-kind: Pod
-metadata:
-  name: {name}
-  namespace: {namespace}
-  annotations:
-    sluice.dev/mode: "{mode}"
-    {sizes}
-spec:
-  securityContext:
-    runAsUser: {uid}
-  containers:
-    - name: main
-      image: serve:latest
-"""
 WHOLE_GPU = """\
 [[node]]
 name = "gpu-1"
@@ -52,9 +36,9 @@ class Shares:
         self.up = up
         self.watching = watching
 
-    def ask(self, name: str, *, namespace: str = "team-a", mode: str = "mps", sizes: str = 'sluice.dev/memory: "4Gi"'):
-        text = POD.format(name=name, namespace=namespace, mode=mode, sizes=sizes, uid=ME)
-        self.up.write(f"00-{name}.yaml", text)
+    def ask(self, name: str, *, namespace: str = "team-a", **sizes: str) -> None:
+        spec = {"securityContext": {"runAsUser": ME}}
+        self.up.put(name, namespace=namespace, spec=spec, **({"mode": "mps", "memory": "4Gi"} | sizes))
 
     async def bound(self, name: str, what=lambda pod, home: True):
         """A pod and the home of its share, once it is bound, its daemon is ready, and `what` holds."""
@@ -210,8 +194,7 @@ async def test_a_running_share_is_made_smaller_and_larger_and_says_when_that_is_
 async def test_a_killed_agent_disturbs_no_tenant_and_a_killed_daemon_is_told_to_each(shares):
     """A restart would end all work on the node; or a process would lose its GPU without a reason shown."""
     await shares.given("one")
-    sizes = 'sluice.dev/sm-partition: "20"\n    sluice.dev/memory: "4Gi"'
-    _, second_home = await shares.given("two", mode="fractional", sizes=sizes)
+    _, second_home = await shares.given("two", mode="fractional", sm_partition="20")
     before, home = await shares.bound("one")
     agent = shares.agent(shares.watching.live.fleet_state.bindings()[before.request].node)
     with tenant(shares.up, before) as answer:
@@ -293,9 +276,7 @@ async def test_time_is_shared_where_it_is_enforced_and_an_adjusted_part_is_told_
     async with up.watching() as watching:
         shares = Shares(up, watching)
         for name, request in (("one", "0.3"), ("two", "0.6")):
-            wanted = {"quota-request": request, "sm-partition": "100", "memory": "4Gi"}
-            sizes = "\n    ".join(f'sluice.dev/{key}: "{value}"' for key, value in wanted.items())
-            shares.ask(name, mode="fractional", sizes=sizes)
+            shares.ask(name, mode="fractional", quota_request=request, sm_partition="100")
         first, home = await shares.bound("one")
         second, same = await shares.bound("two")
         assert identity(home) == identity(same)

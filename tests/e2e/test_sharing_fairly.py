@@ -20,16 +20,6 @@ FLEET = fleet_text(1, 2, prefix="gpu-1.example.internal") + fleet_text(1, 2, pre
 RUN = RunId("test")
 A100, A30 = ("gpu-1.example.internal", "gpu-2"), "gpu-3"
 SETTINGS = {"SLUICE_ALLOCATOR_PREEMPTION": "true", "SLUICE_ALLOCATOR_MOVE_COOLDOWN_S": "1"}
-POD = """\
-apiVersion: v1
-kind: Pod
-metadata:
-  name: {name}
-  namespace: {namespace}
-  annotations: {{ {annotations} }}
-spec:
-  containers: [{{ name: main, image: train:latest }}]
-"""
 
 
 class Here:
@@ -42,14 +32,10 @@ class Here:
 
     def put(self, name: str, *, spec: dict[str, object] | None = None, **keys: str) -> None:
         """A pod in the folder; `spec` is more of its spec."""
-        asked = {"profile": "7g.40gb"} | keys
-        said = ", ".join(f'sluice.dev/{key.replace("_", "-")}: "{value}"' for key, value in asked.items())
-        text = POD.format(name=name, namespace=self.namespace, annotations=said)
-        more = "".join(f"  {key}: {json.dumps(value)}\n" for key, value in (spec or {}).items())
-        self.up.write(f"{name}.yaml", text + more)
+        self.up.put(name, namespace=self.namespace, spec=spec, **({"profile": "7g.40gb"} | keys))
 
     def remove(self, name: str) -> None:
-        (self.up.pods_dir / f"{name}.yaml").unlink()
+        self.up.remove(name)
 
     async def bound(self, name: str):
         return await self.watching.bound(name)

@@ -155,11 +155,6 @@ async def test_a_waiting_pod_is_explained_as_of_now(up):
     assert "suitable GPUs" in up.sluice("explain", "waits").stdout
 
 
-URGENT = """
-kind: Pod
-metadata: { name: batch, annotations: { sluice.dev/gpus: "1", sluice.dev/preemptible: "true" } }
-spec: { priority: -5, containers: [{ name: main }] }
-"""
 CLASSES = """
 kind: PriorityClass
 apiVersion: scheduling.k8s.io/v1
@@ -185,7 +180,7 @@ async def test_a_simulated_pod_is_as_urgent_as_its_spec_says(up, tmp_path):
     async with up.watching() as watching:
         gpus = await watching.until(lambda _pods, gpus: len(gpus), "the GPUs to be known")
         for number in range(gpus):
-            up.write(f"batch-{number}.yaml", URGENT.replace("batch", f"batch-{number}"))
+            up.put(f"batch-{number}", spec={"priority": -5}, gpus="1", preemptible="true")
         await watching.until(
             lambda pods, _gpus: sum(pod.state == "bound" for pod in pods.values()) == gpus, "all GPUs to be taken"
         )
