@@ -32,8 +32,7 @@ async def test_a_maximum_is_the_default_too(kube: Cluster, namespace: str, pods:
     body["spec"]["containers"][0]["resources"] = {"limits": {GPU: "3"}}
     over = await kube.post(pods, body)
     assert silent.body["spec"]["containers"][0]["resources"]["limits"] == {GPU: "2"}
-    assert (over.code, over.reason) == (403, "Forbidden")
-    assert f"maximum {GPU} usage per Container is 2" in over.message
+    over.refused(403, "Forbidden", f"maximum {GPU} usage per Container is 2")
 
 
 # -- the custom resource ----------------------------------------------------------------------------------------------

@@ -191,8 +191,7 @@ async def test_where_sluice_is_installed_a_binding_brings_no_grant(kube: Cluster
         pytest.skip("needs a real cluster in which Sluice's policies are installed")
     await kube.post(pods, pod(gates=(), schedulerName="absent"))
     reply = await kube.post(f"{pods}/p/binding", binding(await kube.node(), granted("main", "visible-devices")))
-    assert reply.code == 403
-    assert "a Binding may not bring annotations of sluice.dev onto its pod" in reply.message
+    reply.refused(403, "Forbidden", "a Binding may not bring annotations of sluice.dev onto its pod")
     assert "nodeName" not in (await kube.get(f"{pods}/p")).body["spec"]
 
 

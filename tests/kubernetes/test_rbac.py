@@ -85,8 +85,7 @@ async def test_an_apply_of_an_absent_secret_needs_the_right_to_create(kube: Clus
     body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "ours"}}
     path = f"/api/v1/namespaces/{namespace}/secrets/ours"
     reply = await kube.ask("PATCH", path, body, kind=APPLY, token=token, fieldManager="test")
-    assert reply.code == 403
-    assert 'cannot create resource "secrets"' in reply.message
+    reply.refused(403, "Forbidden", 'cannot create resource "secrets"')
 
 
 async def test_may_i_is_answered_as_the_request_would_be(kube: Cluster, namespace: str) -> None:

@@ -165,8 +165,7 @@ async def test_a_patch_that_does_not_fit_is_our_fault(kube: Cluster, hook: Hook,
     hook.answer = lambda request: patched(request, {"op": "remove", "path": "/spec/nothing"})
     await register(kube, hook)
     reply = await kube.post(pods, pod())
-    assert (reply.code, reply.reason) == (500, "InternalError")
-    assert "error in remove for path" in reply.message
+    reply.refused(500, "InternalError", "error in remove for path")
 
 
 @pytest.mark.parametrize(("policy", "code"), [("Fail", 500), ("Ignore", 201)])
@@ -296,8 +295,7 @@ async def test_a_runtime_class_must_be_there(kube: Cluster, hook: Hook, pods: st
     await kube.post(path, {"metadata": {"name": "nvidia"}, "handler": "nvidia", "scheduling": scheduling})
     found = await kube.post(pods, pod())
     await kube.delete(f"{path}/nvidia")
-    assert (missing.code, missing.reason) == (403, "Forbidden")
-    assert 'pod rejected: RuntimeClass "nvidia" not found' in missing.message
+    missing.refused(403, "Forbidden", 'pod rejected: RuntimeClass "nvidia" not found')
     assert found.body["spec"]["nodeSelector"] == {"gpu": "true"}
     assert len(hook.seen) == 3
 

@@ -54,6 +54,11 @@ class Reply:
     def items(self) -> list[Json]:
         return list(self.body["items"])
 
+    def refused(self, code: int, reason: str, *words: str) -> None:
+        """Whoever asked was told so, with these words in the message."""
+        assert (self.code, self.reason) == (code, reason), self
+        assert all(each in self.message for each in words), self.message
+
 
 class Stream:
     """An open watch: its events one by one, each waited for with a bound."""
