@@ -187,8 +187,7 @@ def test_the_agent_dies_over_a_step(node: object, instruction: type) -> None:
     agent.kill()
     scene.wait(2)
     agent.start()
-    scene.until(lambda: told(scene, "a") == 900)
-    scene.until(lambda: counts(scene, "a") == 900)
+    scene.until(lambda: told(scene, "a") == counts(scene, "a") == 900)
     scene.finish()
 
 
@@ -356,8 +355,7 @@ def test_the_daemon_dies_while_its_limits_change(size: int) -> None:
     scene = sharing(WHOLE_NODE, 4000)
     scene.resize("a", size)
     scene.strike("daemon dies", "node-0")
-    scene.until(lambda: told(scene, "a") == size and scene.runs("a"))
-    scene.until(lambda: counts(scene, "a") == size)
+    scene.until(lambda: told(scene, "a") == counts(scene, "a") == size and scene.runs("a"))
     scene.finish()
 
 
@@ -366,8 +364,7 @@ def test_the_new_size_survives_a_wiped_broker(size: int) -> None:
     """The agents' journals have it; the request still has the old one, and it is not corrected back."""
     scene = sharing(WHOLE_NODE, 4000)
     scene.resize("a", size, restart_s=1.0)
-    scene.until(lambda: told(scene, "a") == size)
-    scene.until(lambda: counts(scene, "a") == size)
+    scene.until(lambda: told(scene, "a") == counts(scene, "a") == size)
     scene.strike("broker wipe")
     scene.wait(30)
     scene.until(lambda: told(scene, "a") == size and scene.runs("a"))
@@ -384,8 +381,7 @@ def test_a_reboot_in_the_middle_ends_what_was_used() -> None:
     scene.resize("a", 900)
     scene.wait(0.05)
     scene.strike("reboot", "node-0")
-    scene.until(lambda: told(scene, "a") == 900 and scene.runs("a"), longest_s=60.0)
-    scene.until(lambda: counts(scene, "a") == 900)
+    scene.until(lambda: told(scene, "a") == counts(scene, "a") == 900 and scene.runs("a"), longest_s=60.0)
     scene.finish()
 
 
