@@ -29,16 +29,11 @@ class Here:
         self.up = up
         self.watching = watching
         self.namespace = namespace
+        self.remove, self.bound = up.remove, watching.bound
 
     def put(self, name: str, *, spec: dict[str, object] | None = None, **keys: str) -> None:
         """A pod in the folder; `spec` is more of its spec."""
         self.up.put(name, namespace=self.namespace, spec=spec, **({"profile": "7g.40gb"} | keys))
-
-    def remove(self, name: str) -> None:
-        self.up.remove(name)
-
-    async def bound(self, name: str):
-        return await self.watching.bound(name)
 
     async def waiting(self, name: str, words: str):
         return await self.watching.stands(name, "waiting", words)

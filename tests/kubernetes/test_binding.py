@@ -73,10 +73,8 @@ async def test_a_patch_that_does_not_fit_does_not_say_why(kube: Cluster, pods: s
 
 @pytest.mark.parametrize(
     "guard",
-    [
-        pytest.param(test("/metadata/deletionTimestamp", None), id="null"),
-        pytest.param({"op": "test", "path": "/metadata/deletionTimestamp"}, id="no-value"),
-    ],
+    [test("/metadata/deletionTimestamp", None), {"op": "test", "path": "/metadata/deletionTimestamp"}],
+    ids=["null", "no-value"],
 )
 async def test_a_patch_can_be_guarded_against_a_pod_that_is_dying(kube: Cluster, pods: str, guard: Json) -> None:
     """An absent field is null to a `test`, unlike in the RFC: so a terminating pod needs no reading first."""

@@ -48,12 +48,10 @@ def disk(tmp_path):
 def filled(folder):
     """The disk is full, to the last byte, for the time of the context."""
     filler = folder / "filler"
-    with suppress(OSError), filler.open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(65536))
-    with suppress(OSError), filler.open("ab", buffering=0) as file:
-        while True:
-            file.write(b"\0")
+    for size in (65536, 1):
+        with suppress(OSError), filler.open("ab", buffering=0) as file:
+            while True:
+                file.write(bytes(size))
     try:
         yield
     finally:
