@@ -63,8 +63,7 @@ def what_was_under_way_is_lost(after_s: float = 0.3, weather: Weather | None = N
         scene.pod(name, ask)
     scene.wait(after_s)
     forget(scene, *scene.world.machines)
-    scene.until(lambda: all(scene.runs(name) for name in ("shared-1", *COMING)), longest_s=90.0)
-    scene.finish()
+    scene.finish(once=lambda: all(scene.runs(name) for name in ("shared-1", *COMING)), longest_s=90.0)
 
 
 def who_lingers_on_a_whole_gpu_is_seen() -> None:

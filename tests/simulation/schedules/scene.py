@@ -199,7 +199,8 @@ class Scene:
         """A process hears an entry of BOOK (again)."""
         self.host(host).offer(Observed(Stream.BOOK, Entry(subject, sequence, OperationId("late-1"), message)))
 
-    def finish(self) -> None:
-        """Everyone is answered; then all pods are removed and nothing is left."""
+    def finish(self, once: Callable[[], bool] = lambda: True, longest_s: float = 30.0) -> None:
+        """Once something is so, everyone is answered; then all pods are removed and nothing is left."""
+        self.until(once, longest_s)
         self.world.faults.heal()
         self.world.finish()

@@ -109,8 +109,7 @@ def test_beside_a_process_of_which_nothing_tells_any_more_a_share_becomes_smalle
     assert [isinstance(outcome, Adjusted) for outcome in scene.world.resizer.outcomes] == [size == 900]
     scene.wait(20.0)
     scene.resize("stays", size, restart_s=0.5)
-    scene.until(lambda: [process.memory_mib for _, process in machine.processes()] == [size])
-    scene.finish()
+    scene.finish(once=lambda: [process.memory_mib for _, process in machine.processes()] == [size])
 
 
 def test_an_instance_of_a_fixed_layout_is_handed_to_nobody_while_a_client_of_a_forgotten_home_is_on_it() -> None:
@@ -162,8 +161,7 @@ def test_what_is_left_of_a_share_that_lost_its_ticket_goes_when_nobody_uses_it()
     scene.serve("a", mps(9000))
     first = dies_between_two_tickets(scene)
     forget(scene, "node-0", number=0)
-    scene.until(lambda: scene.runs("a") and not first.uuid, longest_s=60.0)
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("a") and not first.uuid, longest_s=60.0)
 
 
 def test_a_ticket_may_say_more_than_the_server_allows_when_a_later_order_is_lost() -> None:
@@ -183,8 +181,7 @@ def test_a_ticket_may_say_more_than_the_server_allows_when_a_later_order_is_lost
     heads = scene.lose(lambda _host, write: isinstance(write.message, NodeOpened), times=1)
     scene.until(lambda: bool(heads))
     scene.strike("broker wipe")
-    scene.until(lambda: daemon.memory_mib == 9000)
-    scene.finish()
+    scene.finish(once=lambda: daemon.memory_mib == 9000)
 
 
 def forget_but_for(scene: Scene, late: Write) -> None:

@@ -80,8 +80,7 @@ def test_a_gpu_that_refuses_is_not_taken_for_an_idle_instance_in_the_way() -> No
     gpu.refusals.append(("create_gi", "Unknown"))
     scene.until_lands(msg.SliceFailed)
     assert not gpu.instances
-    scene.until(lambda: scene.runs("large"), longest_s=60.0)
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("large"), longest_s=60.0)
 
 
 @catches(latest_is_right)
@@ -229,8 +228,7 @@ def test_a_withdrawal_that_only_the_book_and_a_dead_broker_knew_is_said_again() 
     scene.wait(SETTLED_PAST_S)
     scene.world.broker.start(forgets_state=4)
     assert isinstance(scene.value(f"sluice.request.{request}"), msg.AllocationRequested)
-    scene.until(lambda: isinstance(scene.value(f"sluice.request.{request}"), msg.RequestWithdrawn))
-    scene.finish()
+    scene.finish(once=lambda: isinstance(scene.value(f"sluice.request.{request}"), msg.RequestWithdrawn))
 
 
 def test_a_late_ask_of_an_ended_pod_is_no_second_pod() -> None:

@@ -174,8 +174,7 @@ def test_a_pod_that_could_not_be_told_that_its_slice_was_lost_gets_another_when_
     scene.until_lands(msg.Released, 60.0)
     scene.wait(21.0)
     scene.host("allocator-a").read_anew()
-    scene.until(lambda: scene.bound("a") is not None)
-    scene.finish()
+    scene.finish(once=lambda: scene.bound("a") is not None)
 
 
 @catches(read_is_settled)
@@ -361,8 +360,7 @@ def test_no_pod_is_let_go_with_what_it_has_declined() -> None:
     scene.wait(2.0)
     for allocator in allocators:
         allocator.start()
-    scene.until(lambda: _is_let_go(scene, "a"), longest_s=60.0)
-    scene.finish()
+    scene.finish(once=lambda: _is_let_go(scene, "a"), longest_s=60.0)
 
 
 def _edited_when_let_go(scene: Scene, **changes: dict[str, object]) -> None:

@@ -37,8 +37,7 @@ def test_a_failed_compute_instance_leaves_no_gpu_instance_behind() -> None:
     scene.pod("a", sliced("3g.20gb"))
     scene.until_lands(msg.SliceFailed)
     assert not gpu.instances
-    scene.until(lambda: scene.runs("a"))
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("a"))
 
 
 def test_the_bus_forgets_a_pod_that_is_gone() -> None:

@@ -189,8 +189,7 @@ def a_node_is_rebooted_and_the_broker_forgets_its_latest_words() -> None:
     scene.strike("broker restart", lasts_s=1.0, number=FORGOTTEN_WORDS)
     scene.strike("reboot", "node-0", lasts_s=1.0)
     scene.until(lambda: not tickets & {each.ticket for each in standing(scene).values()}, longest_s=AT_ONCE_S)
-    scene.until(lambda: all(scene.runs(name) for name in KEPT))
-    scene.finish()
+    scene.finish(once=lambda: all(scene.runs(name) for name in KEPT))
 
 
 def _newer_by_the_numbers_of_state(_original: Any, _ctx: Any, again: Bound, bound: Bound) -> bool:

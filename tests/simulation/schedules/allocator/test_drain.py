@@ -151,8 +151,7 @@ def test_a_promise_on_a_node_that_is_cordoned_is_given_back() -> None:
     for name in "abcd":
         if (bound := scene.bound(name)) is not None and bound.node == other:
             scene.remove(name)
-    scene.until(lambda: scene.runs("large"))
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("large"))
 
 
 def test_a_promise_that_is_kept_on_a_cordoned_node_is_noticed() -> None:

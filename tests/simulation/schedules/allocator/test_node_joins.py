@@ -41,8 +41,7 @@ def test_after_a_wipe_who_is_read_before_the_inventories_is_served() -> None:
     scene.pod("b", sliced("2g.12gb"))
     scene.wait(10)
     scene.remove("a")
-    scene.until(lambda: scene.runs("b"), longest_s=60.0)
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("b"), longest_s=60.0)
 
 
 @catches(first_reason_only)

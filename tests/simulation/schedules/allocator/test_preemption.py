@@ -57,8 +57,7 @@ def play(scene: Scene, longest_s: float = 60.0) -> None:
     assert scene.bound("late") is None
     scene.remove("late")
     scene.remove("service")
-    scene.until(lambda: all(scene.runs(name) for name in VICTIMS), longest_s)
-    scene.finish()
+    scene.finish(once=lambda: all(scene.runs(name) for name in VICTIMS), longest_s=longest_s)
 
 
 def is_for_service(_host: str, write: Write) -> bool:
@@ -177,8 +176,7 @@ def test_a_place_that_others_have_yet_fills_no_guarantee() -> None:
     assert isinstance(scene.value(f"sluice.waiting.{scene.request('service')}"), Pending)
     scene.until(lambda: scene.runs("two"))
     scene.remove("one")
-    scene.until(lambda: scene.runs("service"))
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("service"))
 
 
 def _booked(name: str, namespace: str, *, instead_of: str = "") -> Grant:

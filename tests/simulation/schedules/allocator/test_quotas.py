@@ -53,8 +53,7 @@ def raise_and_lower(scene: Scene, killed: str = "", step: int = 0) -> None:
     scene.wait(8.0)
     assert running(scene) == 3, "a lowered limit has ended a pod, or served one more"
     say(scene, NO_LIMITS)
-    scene.until(lambda: running(scene) == len(PODS), longest_s=60.0)
-    scene.finish()
+    scene.finish(once=lambda: running(scene) == len(PODS), longest_s=60.0)
 
 
 def say(scene: Scene, total: tuple[int | None, int | None, int | None]) -> None:
@@ -105,8 +104,7 @@ def test_nobody_is_bound_before_what_was_written_before_its_grant_is_known() -> 
     scene.until(lambda: waits_for_quota(scene, "b"))
     scene.host("allocator-a").resume()
     limit(scene, NO_LIMITS)
-    scene.until(lambda: scene.runs("b"))
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("b"))
 
 
 @catches(NOTHING_TAKEN_BACK)
@@ -133,8 +131,7 @@ def test_whoever_has_to_go_for_another_counts_until_he_is_gone() -> None:
     assert scene.runs("goes")
     assert waits_for_quota(scene, "late")
     scene.lose(lambda _host, _write: False)
-    scene.until(lambda: scene.runs("service") and scene.runs("late"))
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("service") and scene.runs("late"))
 
 
 def all_readings_lag(scene: Scene) -> None:

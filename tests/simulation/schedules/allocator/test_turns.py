@@ -34,8 +34,7 @@ def test_a_promise_outlives_whoever_is_killed_at_any_step(killed: str, steps: ra
         scene.wait(4.0)
         assert scene.bound("late") is None, f"step {step}: it was put on a promised place"
         scene.remove("right")
-        scene.until(lambda scene=scene: scene.runs("whole"))
-        scene.finish()
+        scene.finish(once=lambda scene=scene: scene.runs("whole"))
 
 
 @catches(takes_what_is_there)
@@ -52,8 +51,7 @@ def test_a_lost_journal_mixes_up_no_tenant_and_the_one_who_is_to_come_after() ->
     scene.strike("journal lost", "node-0", lasts_s=0.5)
     scene.wait(3.0)
     assert scene.bound("later") is None
-    scene.until(lambda: scene.runs("later"))
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("later"))
 
 
 def test_a_promised_pod_takes_an_earlier_place_and_what_was_kept_is_free_again() -> None:

@@ -28,8 +28,7 @@ def test_after_a_reboot_a_slice_waits_for_the_layout_and_is_served_again() -> No
     assert "this GPU's fixed layout has no 2g.10gb there; its administrator has to make one" in said
     gpu_of(scene).layout = layout
     gpu_of(scene).lay_out()
-    scene.until(lambda: is_as_it_was(scene) and scene.runs("a"), longest_s=60.0)
-    scene.finish()
+    scene.finish(once=lambda: is_as_it_was(scene) and scene.runs("a"), longest_s=60.0)
 
 
 def test_what_nobody_made_is_waited_for_with_a_reason() -> None:
@@ -39,5 +38,4 @@ def test_what_nobody_made_is_waited_for_with_a_reason() -> None:
     assert "no GPU here has 3g.20gb in its fixed layout" in scene.until_lands(Pending).message
     gpu_of(scene).layout = LAYOUT
     gpu_of(scene).lay_out()
-    scene.until(lambda: scene.runs("a"), longest_s=60.0)
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("a"), longest_s=60.0)

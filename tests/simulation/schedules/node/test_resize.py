@@ -81,8 +81,7 @@ def a_container_may_not_start_again_with_what_it_was_told_before() -> None:
     scene.pod("late", mps(15000))
     scene.wait(6)
     scene.host("pod-watcher").resume()
-    scene.until(lambda: scene.runs("a") and scene.runs("late"))
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("a") and scene.runs("late"))
 
 
 def a_larger_share_is_nobody_elses_while_it_is_written() -> None:
@@ -94,8 +93,7 @@ def a_larger_share_is_nobody_elses_while_it_is_written() -> None:
     scene.wait(5)
     assert scene.bound("b") is None
     scene.remove("a")
-    scene.until(lambda: scene.runs("b"))
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("b"))
 
 
 def a_larger_share_is_told_when_its_server_lets_it() -> None:
@@ -187,8 +185,7 @@ def test_the_agent_dies_over_a_step(node: object, instruction: type) -> None:
     agent.kill()
     scene.wait(2)
     agent.start()
-    scene.until(lambda: told(scene, "a") == counts(scene, "a") == 900)
-    scene.finish()
+    scene.finish(once=lambda: told(scene, "a") == counts(scene, "a") == 900)
 
 
 @pytest.mark.parametrize("size", [900, 9000], ids=["smaller", "larger"])
@@ -222,8 +219,7 @@ def test_two_changes_at_once_by_two_allocators() -> None:
     scene.world.kubelets.restart(scene.request("a"), after_s=0.0)
     last = max(done, key=lambda outcome: outcome.revision)
     share = last.booking.devices[0].share
-    scene.until(lambda: told(scene, "a") == counts(scene, "a") == share.memory_mib)
-    scene.finish()
+    scene.finish(once=lambda: told(scene, "a") == counts(scene, "a") == share.memory_mib)
 
 
 def let_in_unheard(scene: Scene) -> Callable[[], None]:
@@ -258,8 +254,7 @@ def test_who_reads_late_says_that_more_counts_than_is_used() -> None:
     scene.until(lambda: any(isinstance(write.message, Revoke) for write in landed))
     assert size_taken_back(landed) == 30000
     resize_by(scene, "allocator-b", "b", 20000)
-    scene.until(lambda: told(scene, "b") == 20000)
-    scene.finish()
+    scene.finish(once=lambda: told(scene, "b") == 20000)
 
 
 def test_who_takes_a_share_back_may_not_have_heard_that_it_is_smaller() -> None:
@@ -277,8 +272,7 @@ def test_who_takes_a_share_back_may_not_have_heard_that_it_is_smaller() -> None:
     go_on()
     scene.host("allocator-b").resume()
     resize_by(scene, "allocator-b", "b", 20000)
-    scene.until(lambda: told(scene, "b") == 20000)
-    scene.finish()
+    scene.finish(once=lambda: told(scene, "b") == 20000)
 
 
 def _without_the_wait(original: Any, work: Any, result: Any, state: Any, config: Any, now: float) -> None:
@@ -309,8 +303,7 @@ def test_a_container_has_read_its_claims_file_before_the_change_and_begins_after
     scene.wait(6.0)
     assert scene.bound("late") is None
     kubelets.restart(scene.request("a"), after_s=0.0)
-    scene.until(lambda: scene.runs("a") and scene.runs("late"))
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("a") and scene.runs("late"))
 
 
 def test_the_pod_ends_while_its_share_is_changed() -> None:
@@ -323,8 +316,7 @@ def test_the_pod_ends_while_its_share_is_changed() -> None:
     scene.pod("b", mps(25000))
     scene.until_lands(Revoke)
     assert scene.bound("b") is None
-    scene.until(lambda: scene.runs("b"))
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("b"))
 
 
 def test_what_an_agent_never_heard_of_does_not_count_after_a_wipe_while_its_slice_is_unmade() -> None:
@@ -355,8 +347,7 @@ def test_the_daemon_dies_while_its_limits_change(size: int) -> None:
     scene = sharing(WHOLE_NODE, 4000)
     scene.resize("a", size)
     scene.strike("daemon dies", "node-0")
-    scene.until(lambda: told(scene, "a") == counts(scene, "a") == size and scene.runs("a"))
-    scene.finish()
+    scene.finish(once=lambda: told(scene, "a") == counts(scene, "a") == size and scene.runs("a"))
 
 
 @pytest.mark.parametrize("size", [900, 9000], ids=["smaller", "larger"])
@@ -381,8 +372,7 @@ def test_a_reboot_in_the_middle_ends_what_was_used() -> None:
     scene.resize("a", 900)
     scene.wait(0.05)
     scene.strike("reboot", "node-0")
-    scene.until(lambda: told(scene, "a") == counts(scene, "a") == 900 and scene.runs("a"), longest_s=60.0)
-    scene.finish()
+    scene.finish(once=lambda: told(scene, "a") == counts(scene, "a") == 900 and scene.runs("a"), longest_s=60.0)
 
 
 def test_a_process_that_began_with_the_new_size_is_not_counted_although_another_home_answers_late() -> None:

@@ -102,8 +102,7 @@ def test_that_a_slice_is_gone_is_said_when_its_pod_has_the_gpu_again() -> None:
     scene.until(lambda: scene.runs("a"))
     assert not any(isinstance(write.message, SliceGone) for write in landed)
     scene.world.broker.fate_of = lambda _host, _write: None
-    scene.until(lambda: any(isinstance(write.message, SliceGone) for write in landed))
-    scene.finish()
+    scene.finish(once=lambda: any(isinstance(write.message, SliceGone) for write in landed))
 
 
 def test_that_a_slice_is_gone_is_said_while_another_is_made_there_of_which_no_ledger_tells() -> None:
@@ -127,8 +126,7 @@ def test_that_a_slice_is_gone_is_said_while_another_is_made_there_of_which_no_le
     scene.world.broker.fate_of = lambda _host, _write: None
     scene.until(lambda: ready.allocation in scene.world.judge.said_gone)
     assert [instance.uuid for instance in gpu.instances.values()] == [""], "it is made by then: the story tells nothing"
-    scene.until(lambda: scene.runs("b"), longest_s=60.0)
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("b"), longest_s=60.0)
 
 
 @pytest.mark.parametrize("was_refused", [False, True])
