@@ -1,8 +1,7 @@
 """Real processes: `sluice up` as a person starts it, in folders of its own."""
 
 import asyncio
-import os
-import shutil
+import json
 import signal
 import subprocess
 import sys
@@ -13,7 +12,11 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
-from factories.processes import kill_with_children
+from factories.cluster.cluster_system import whole_on
+from factories.cluster.kubernetes import Cluster
+from factories.cluster.scenes import scene_on
+from factories.processes import kill_with_children, own_environment
+from fake_kube.server import FakeKube
 
 from sluice_console.core.documents import PodDocument
 from sluice_console.core.fleet.gpus import gpus_document
@@ -24,8 +27,7 @@ from sluice_console.shell.live.local_user import remember
 from sluice_console.shell.live.running_systems import RunningSystem
 from sluice_console.shell.process.power_off import power_off
 
-ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 READY_WITHIN_S = 90.0
 SLUICE = (sys.executable, "-m", "sluice_console")
 
@@ -42,8 +44,7 @@ class Up:
         self.runtime = base / "runtime"
         for folder in (self.pods_dir, self.temporary, self.runtime):
             folder.mkdir(parents=True)
-        plain = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-        self.environment = plain | {
+        self.environment = own_environment() | {
             "XDG_RUNTIME_DIR": str(self.runtime),
             "TMPDIR": str(self.temporary),
             # Else what a GPU has room for depends on whether there is a C compiler here.
@@ -100,8 +101,7 @@ class Up:
     def add(self, *names: str) -> None:
         for name in names:
             (source,) = EXAMPLES.glob(f"*-{name}.yaml")
-            shutil.copyfile(source, self.temporary / source.name)
-            (self.temporary / source.name).rename(self.pods_dir / source.name)
+            self.write(source.name, source.read_text(encoding="utf-8"))
 
     def remove(self, name: str) -> None:
         (file,) = self.pods_dir.glob(f"*-{name}.yaml")
@@ -111,12 +111,29 @@ class Up:
         (self.temporary / name).write_text(text, encoding="utf-8")
         (self.temporary / name).rename(self.pods_dir / name)
 
+    def put(self, name: str, *, namespace="default", spec=None, annotations=None, **keys: str) -> None:
+        """A pod in the folder with these annotations (`keys` are Sluice's own), and more of its spec."""
+        asked = {f"sluice.dev/{key.replace('_', '-')}": value for key, value in keys.items()} | (annotations or {})
+        about = {"name": name, "namespace": namespace, "annotations": asked}
+        whole = {"containers": [{"name": "main", "image": "train:1"}], **(spec or {})}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": whole}
+        self.write(f"00-{name}.yaml", json.dumps(pod))
+
     def sluice(self, *arguments: str, timeout_s: float = 90) -> subprocess.CompletedProcess[str]:
         """Run a command as this user would."""
         command = (*SLUICE, *arguments)
         return subprocess.run(
             command, env=self.environment, capture_output=True, text=True, timeout=timeout_s, check=False
         )
+
+    def done(self, *words: str, timeout_s: float = 90) -> str:
+        """What a command prints, which must succeed."""
+        done = self.sluice(*words, timeout_s=timeout_s)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def json(self, *words: str):
+        return json.loads(self.done(*words, "--json"))
 
     @asynccontextmanager
     async def watching(self):
@@ -154,6 +171,15 @@ class Watching:
             return pods[name] if there and name in pods and pods[name].state == "bound" else None
 
         return await self.until(condition, f"{name} to be bound")
+
+    async def stands(self, name: str, state: str, words: str = "", within_s: float = 60.0) -> PodDocument:
+        """A pod, once it is in this state and told these words."""
+
+        def condition(pods, _gpus):
+            pod = pods.get(name)
+            return pod if pod is not None and pod.state == state and words in pod.message else None
+
+        return await self.until(condition, f"{name} to be {state} {words}", within_s)
 
     async def empty(self) -> None:
         """No pod is known and nothing is on any GPU."""
@@ -205,3 +231,20 @@ async def emptied(shared):
         await watching.until(
             lambda pods, gpus: not pods and not any(gpu.instances for gpu in gpus), "everything to be given back"
         )
+
+
+@pytest.fixture(scope="module")
+def system(request, tmp_path_factory):
+    """A whole Sluice with the NODES of the module and what else its SYSTEM says, and its cluster: a fake API server."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with FakeKube() as fake:
+        cluster = Cluster(fake.kubeconfig(folder / "kubeconfig"), fake)
+        with whole_on(folder, cluster, request.module.NODES, **request.module.SYSTEM) as started:
+            yield started, cluster
+
+
+@pytest.fixture
+async def scene(system):
+    """A namespace of that cluster; at the end everything is given back, and no message on the bus was wrong."""
+    async with scene_on(*system) as made:
+        yield made

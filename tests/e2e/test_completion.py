@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from factories.processes import own_environment
 
 from sluice_console.__main__ import app
 from sluice_console.shell.commands.completion import completion_script
@@ -126,8 +127,7 @@ def test_without_a_broker_tab_shows_nothing_and_soon(scripts, tmp_path, shell, s
     """An error in the middle of the line, or a shell that seems to hang."""
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here")
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-    env = environment(plain | {"XDG_RUNTIME_DIR": str(tmp_path)}, tmp_path) | {"TMPDIR": str(tmp_path)}
+    env = environment(own_environment() | {"XDG_RUNTIME_DIR": str(tmp_path)}, tmp_path) | {"TMPDIR": str(tmp_path)}
     with socket.create_server(("127.0.0.1", 0)) as listening:
         if server != "absent":
             env["SLUICE_NATS_URL"] = f"nats://127.0.0.1:{listening.getsockname()[1]}"

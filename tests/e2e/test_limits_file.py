@@ -6,17 +6,6 @@ import signal
 
 from sluice.contracts.messages import Cordoned, QuotaSet
 
-POD = """\
-apiVersion: v1
-kind: Pod
-metadata:
-  name: {name}
-  namespace: research
-  annotations: {{"sluice.dev/profile": 1g.5gb}}
-spec:
-  containers: [{{name: main, image: train:1}}]
-"""
-
 NAMES = ("one", "two")
 
 
@@ -36,9 +25,8 @@ async def test_limits_in_a_file_outlive_the_broker_and_are_changed_there_alone(u
     limits = tmp_path / "limits.toml"
     set_to(limits, 1)
     for name in NAMES:  # before the start: the limits are on the bus before these are asked for
-        up.write(f"{name}.yaml", POD.format(name=name))
-    up.start("--limits", str(limits))
-    await up.ready()
+        up.put(name, namespace="research", profile="1g.5gb")
+    await up.started("--limits", str(limits))
     async with up.watching() as watching:
 
         async def waits() -> tuple[str, str]:
@@ -81,8 +69,7 @@ async def test_limits_in_a_file_outlive_the_broker_and_are_changed_there_alone(u
             within_s=60,
             what="the limits to be lifted",
         )
-        done = await asyncio.to_thread(up.sluice, "quota", "set", "research", "--gpus", "9")
-        assert done.returncode == 0, done.stderr
+        await asyncio.to_thread(up.done, "quota", "set", "research", "--gpus", "9")
 
 
 def test_a_limits_file_with_a_mistake_ends_the_start_with_a_sentence(up, tmp_path):

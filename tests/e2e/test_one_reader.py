@@ -5,17 +5,11 @@ from pathlib import Path
 
 import yaml
 from factories.cluster.webhook_cluster import webhook_cluster
+from factories.system import fleet_text
 
 from sluice.contracts.request_syntax import RequestLimits
 from sluice_pod_watcher.admission import ResolvedRequest, read_stored
 
-MORE = """
-[[node]]
-name = "gpu-{number}"
-cpu_cores = 64
-memory_mib = 524288
-gpus = [{{ model = "NVIDIA A100-SXM4-40GB", count = 2, mig = true }}]
-"""
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CORPUS = sorted((Path(__file__).parent / "one_reader").glob("*.yaml"))
 DENIED = 'admission webhook "pods.sluice.dev" denied the request: '
@@ -69,7 +63,7 @@ async def test_every_pod_of_the_corpus_has_one_answer(up, tmp_path):
     assert {name: answer for name, (answer, _, _) in webhook.items()} == {n: each for n, (each, _) in expected.items()}
     up.fleet = tmp_path / "fleet.toml"  # with room for all of them beside each other
     fleet = (EXAMPLES / "fleet.toml").read_text(encoding="utf-8")
-    up.fleet.write_text(fleet + "".join(MORE.format(number=number) for number in range(3, 15)))
+    up.fleet.write_text(fleet + fleet_text(12, 2, prefix="more"))
     await up.started()
     done = up.sluice("simulate", *(word for file in CORPUS for word in ("-f", str(file))), "--json")
     assert {pod["name"]: answer_of_simulate(pod) for pod in json.loads(done.stdout)["pods"]} == webhook

@@ -8,11 +8,10 @@ import pytest
 from factories.cluster.cluster_system import ClusterSystem, whole_on
 from factories.cluster.kubernetes import Cluster, Json
 from factories.cluster.pod_cgroups import IGNORES_TERM, PodCgroups, pod_cgroups
-from factories.cluster.scenes import Scene, scene_on, user_pod
+from factories.cluster.scenes import Scene, user_pod
 from fake_kube.server import FakeKube
 
 NODE = "gpu-1"
-ALL_OF_ONE = {"nvidia.com/mig-7g.40gb": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -32,30 +31,31 @@ def cgroups() -> Iterator[PodCgroups]:
         yield there
 
 
-def _pod(name: str) -> Json:
-    return user_pod(name, resources={"limits": ALL_OF_ONE})
+def _pod(name: str, profile: str = "7g.40gb") -> Json:
+    return user_pod(name, resources={"limits": {f"nvidia.com/mig-{profile}": "1"}})
 
 
 def _explained(scene: Scene, name: str) -> str:
     return scene.system.sluice("explain", f"{scene.namespace}/{name}").stdout
 
 
-async def test_the_next_pod_waits_for_a_process_that_ignores_the_end_of_its_pod(system, cgroups) -> None:
+async def test_the_next_pod_waits_for_a_process_that_ignores_the_end_of_its_pod(
+    scene: Scene, cgroups: PodCgroups
+) -> None:
     """A process that holds no device yet would open the next pod's; once it ends, the next pod is served at once."""
-    async with scene_on(*system) as scene:
-        first = (await scene.apply(_pod("first")), await scene.started(1))[1]["first"]
-        process = cgroups.start_anywhere(first["metadata"]["uid"], IGNORES_TERM)
-        await scene.delete("first", grace_s=0)
-        await scene.apply(_pod("second"))
-        why = f"processes of its pod still run: sh {process.pid}"
-        await scene.until(lambda: why in _explained(scene, "first"), "a person to see what the GPU waits for")
-        freed = f"is being freed by {scene.namespace}/first ({why}"
-        await scene.until(lambda: freed in _explained(scene, "second"), "the next pod to be told who has its place")
-        process.terminate()
-        assert (await scene.pods())["second"]["spec"].get("schedulingGates"), "its device is given on while it lives"
-        assert process.poll() is None
-        cgroups.close()
-        await scene.started(1)
+    first = (await scene.apply(_pod("first")), await scene.started(1))[1]["first"]
+    process = cgroups.start_anywhere(first["metadata"]["uid"], IGNORES_TERM)
+    await scene.delete("first", grace_s=0)
+    await scene.apply(_pod("second"))
+    why = f"processes of its pod still run: sh {process.pid}"
+    await scene.until(lambda: why in _explained(scene, "first"), "a person to see what the GPU waits for")
+    freed = f"is being freed by {scene.namespace}/first ({why}"
+    await scene.until(lambda: freed in _explained(scene, "second"), "the next pod to be told who has its place")
+    process.terminate()
+    assert (await scene.pods())["second"]["spec"].get("schedulingGates"), "its device is given on while it lives"
+    assert process.poll() is None
+    cgroups.close()
+    await scene.started(1)
 
 
 def _restarts(pod: Json) -> int:
@@ -63,26 +63,20 @@ def _restarts(pod: Json) -> int:
     return int(status["restartCount"])
 
 
-def _small(name: str) -> Json:
-    return user_pod(name, resources={"limits": {"nvidia.com/mig-1g.5gb": "1"}})
-
-
-async def test_pods_start_again_after_the_memory_disk_of_their_node_was_emptied(system) -> None:
+async def test_pods_start_again_after_the_memory_disk_of_their_node_was_emptied(scene: Scene) -> None:
     """A node of kind that is restarted has the same boot id and no tickets: its pods would wait forever."""
     names = [f"pod-{number}" for number in range(7)]
-    async with scene_on(*system) as scene:
-        for name in names:
-            await scene.apply(_small(name))
-        before = await scene.started(len(names))
-        there = scene.system.tickets()
-        for left in scene.system.pods.iterdir():
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
-        nodes = scene.fake("a node that is restarted").nodes
-        for name in names:
-            nodes.finish(scene.namespace, name, 137)
-        await scene.until(lambda: scene.system.tickets() == there, "every ticket to be there again, under its name")
-        again = await scene.started(len(names))
-        assert all(_restarts(pod) == 1 for pod in again.values())
-        assert {name: pod["metadata"]["annotations"] for name, pod in again.items()} == {
-            name: pod["metadata"]["annotations"] for name, pod in before.items()
-        }
+    for name in names:
+        await scene.apply(_pod(name, "1g.5gb"))
+    before = await scene.started(len(names))
+    there = scene.system.tickets()
+    for left in scene.system.pods.iterdir():
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    nodes = scene.fake("a node that is restarted").nodes
+    for name in names:
+        nodes.finish(scene.namespace, name, 137)
+    await scene.until(lambda: scene.system.tickets() == there, "every ticket to be there again, under its name")
+    again = await scene.started(len(names))
+    assert all(_restarts(pod) == 1 for pod in again.values())
+    for name in names:
+        assert again[name]["metadata"]["annotations"] == before[name]["metadata"]["annotations"]

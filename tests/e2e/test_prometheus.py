@@ -88,10 +88,7 @@ def system(tmp_path_factory: pytest.TempPathFactory, exporter: Exporter) -> Iter
         f"SLUICE_{name.replace('-', '_').upper()}_METRICS_ADDRESS": f"127.0.0.1:{port}" for name, port in ports.items()
     } | {"SLUICE_NODE_AGENT_USAGE_EVERY_S": "0.5"}
     jobs = ports | {"dcgm": exporter.server.server_address[1]}
-    with (
-        up(folder, FLEET, environment=environment) as running,
-        scraping(folder, jobs) as prometheus,
-    ):
+    with up(folder, FLEET, environment=environment) as running, scraping(folder, jobs) as prometheus:
         for name, profile in PODS.items():
             running.write(name, profile)
         until(lambda: busy(running, prometheus), running.said)

@@ -1,33 +1,23 @@
 """The recipes of docs/recipes.md as they stand there, on a whole Sluice: two nodes with two simulated A100-40GB."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from factories.cluster.cluster_system import ClusterSystem, whole_on
-from factories.cluster.kubernetes import MERGE, Cluster, Json
-from factories.cluster.scenes import Scene, distinct, scene_on, user_pod
+from factories.cluster.kubernetes import MERGE, Json
+from factories.cluster.scenes import Scene, distinct, user_pod
 from factories.page_recipes import Recipe, notebook_of, pods_of, recipes, steps_of
-from fake_kube.server import FakeKube
 
 from sluice.contracts.reasons import WaitReason
 from sluice_console.core.fleet.gpus import gpus_document
 
 RECIPES = recipes()
+NODES, SYSTEM = ("gpu-1", "gpu-2"), {"agents": 2}
 WHOLE = {"sluice.dev/profile": "7g.40gb"}
 PATHS = {"Deployment": "/apis/apps/v1", "PersistentVolumeClaim": "/api/v1"}
 """Of what the fake API server looks after itself."""
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClusterSystem, Cluster]]:
-    folder = tmp_path_factory.mktemp("recipes")
-    with FakeKube() as fake:
-        cluster = Cluster(fake.kubeconfig(folder / "kubeconfig"), fake)
-        with whole_on(folder, cluster, ["gpu-1", "gpu-2"], agents=2) as started:
-            yield started, cluster
 
 
 # -- what the tests do ------------------------------------------------------------------------------------------------
@@ -38,8 +28,7 @@ async def create(scene: Scene, document: Json) -> None:
     kind = document["kind"]
     path = f"{PATHS[kind]}/namespaces/{scene.namespace}/{kind.lower()}s"
     body = {**document, "metadata": {**document["metadata"], "namespace": scene.namespace}}
-    made = await scene.cluster.post(path, body)
-    assert made.code == 201, made
+    await scene.cluster.create(path, body)
 
 
 async def scale(scene: Scene, name: str, replicas: int) -> None:
@@ -246,8 +235,7 @@ async def team(scene: Scene, recipe: Recipe) -> None:
     for words in recipe.commands:
         assert words[0] == "sluice"
         named = [scene.namespace if word == document["metadata"]["namespace"] else word for word in words[1:]]
-        done = scene.system.sluice(*named)
-        assert done.returncode == 0, done.stderr
+        scene.system.done(*named)
     await create(scene, document)
     pods = await running(scene, 8)
     await all_have(scene, pods, {"main": ["1g.5gb"]})
@@ -260,7 +248,7 @@ async def team(scene: Scene, recipe: Recipe) -> None:
     await scale(scene, document["metadata"]["name"], 8)
     await scene.delete(*list(pods)[:1])
     await running(scene, 8)
-    assert scene.system.sluice("quota", "unset", scene.namespace).returncode == 0
+    scene.system.done("quota", "unset", scene.namespace)
 
 
 PLAYED: dict[str, Any] = {
@@ -287,7 +275,6 @@ def test_every_recipe_is_played() -> None:
 
 
 @pytest.mark.parametrize("title", PLAYED)
-async def test_a_recipe_does_what_it_says(title: str, system) -> None:
+async def test_a_recipe_does_what_it_says(title: str, scene: Scene) -> None:
     """A copied manifest gets another slice than the page says, or none."""
-    async with scene_on(*system) as scene:
-        await PLAYED[title](scene, RECIPES[title])
+    await PLAYED[title](scene, RECIPES[title])

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from factories.agent_driver import runs
 from factories.processes import heeding_ctrl_c
 from factories.waiting import wait_until
 
@@ -60,14 +61,6 @@ def written(file: Path) -> list[int]:
 def as_from_a_terminal():
     with heeding_ctrl_c():
         yield
-
-
-def runs(pid: int) -> bool:
-    """Whether a process is there, and not dead already."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 async def free(up, *, tidy=True):
@@ -123,12 +116,8 @@ async def test_a_share_is_told_its_daemon_and_its_limits(shared):
     ran = await done(shared, *options, "--", "sh", "-c", "env; kill -SEGV $$")
     assert ran.returncode == 128 + signal.SIGSEGV, ran.stderr
     told = dict(line.split("=", 1) for line in ran.stdout.splitlines() if line.startswith(("CUDA_", "NVIDIA_")))
-    assert told.keys() >= {
-        "CUDA_MPS_PIPE_DIRECTORY",
-        "CUDA_MPS_LOG_DIRECTORY",
-        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
-        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
-    }
+    wanted = ("PIPE_DIRECTORY", "LOG_DIRECTORY", "ACTIVE_THREAD_PERCENTAGE", "PINNED_DEVICE_MEM_LIMIT")
+    assert told.keys() >= {f"CUDA_MPS_{name}" for name in wanted}
     await free(shared)
 
 
@@ -262,6 +251,11 @@ async def test_who_waits_is_told_why_and_may_give_up(shared, tmp_path):
     """Ctrl-C takes the ask back; so does the end of the time that was given."""
     pids = tmp_path / "pids"
     everything = ("--profile", "7g.40gb", "--gpus", "2", "--node", "gpu-2")
+
+    async def until_told(run):
+        while "waits: " not in (line := await asyncio.to_thread(run.stderr.readline)):
+            assert line, "it ended"
+
     with running(shared, "sh", "-c", f"echo $$ > {pids}; exec sleep 999", options=everything[4:]) as holder:
         written(pids)
         late = await done(shared, *everything, "--wait-s", "3", "--", "true")
@@ -269,27 +263,24 @@ async def test_who_waits_is_told_why_and_may_give_up(shared, tmp_path):
         assert "no slice within 3 s: waits: " in late.stderr
         assert "--wait-s waits longer" in late.stderr
         with running(shared, "true", options=everything) as second:
-            while "waits: " not in (line := await asyncio.to_thread(second.stderr.readline)):
-                assert line, "it ended"
+            await until_told(second)
             second.send_signal(signal.SIGINT)
             assert await asyncio.to_thread(second.wait, DONE_WITHIN_S) == 130
         with running(shared, "true", options=everything) as third:
-            while "waits: " not in (line := await asyncio.to_thread(third.stderr.readline)):
-                assert line, "it ended"
+            await until_told(third)
             third.kill()  # its ask ends with its lock
         holder.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(holder.wait, DONE_WITHIN_S) == 143
     await free(shared, tidy=False)
 
 
+NO_SUCH_COMMAND = r"sluice run: no-such-command: there is no such command\n"
+
+
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (
-            ("--profile", "1g.5gb", "--", "no-such-command"),
-            127,
-            r"sluice run: no-such-command: there is no such command\n",
-        ),
+        (("--profile", "1g.5gb", "--", "no-such-command"), 127, NO_SUCH_COMMAND),
         (("--gpus", "99", "--", "true"), 125, r"(.*\n)?sluice run: refused: --gpus = '99': .*\n"),
     ],
     ids=["before-asking", "by-the-system"],
@@ -306,20 +297,12 @@ async def test_a_drain_ends_the_command(shared, tmp_path):
     pids = tmp_path / "pids"
     with running(shared, "sh", "-c", f"echo $$ > {pids}; exec sleep 1000", options=("--node", "gpu-2")) as run:
         (command,) = written(pids)
-        drained = await asyncio.to_thread(shared.sluice, "drain", "gpu-2", "--yes")
-        assert drained.returncode == 0, drained.stderr
+        await asyncio.to_thread(shared.done, "drain", "gpu-2", "--yes")
         assert await asyncio.to_thread(run.wait, DONE_WITHIN_S) == 143
         assert not runs(command)
         assert "the slice is taken away" in run.stderr.read()
-    uncordoned = await asyncio.to_thread(shared.sluice, "uncordon", "gpu-2")
-    assert uncordoned.returncode == 0, uncordoned.stderr
+    await asyncio.to_thread(shared.done, "uncordon", "gpu-2")
     await free(shared)
-
-
-def embedded_of(up) -> RunningSystem | None:
-    """The system that a run has started, if there is one."""
-    found = [*(up.runtime / "sluice").glob("*.json")]
-    return msgspec.json.decode(found[0].read_bytes(), type=RunningSystem) if found else None
 
 
 async def test_where_nothing_runs_a_run_brings_its_own_system_and_the_last_one_takes_it_away(up):
@@ -329,13 +312,14 @@ async def test_where_nothing_runs_a_run_brings_its_own_system_and_the_last_one_t
     with running(up, "sh", "-c", "env | grep -E 'NVIDIA|CUDA'; echo $$; exec sleep 999") as first:
         told = [await asyncio.to_thread(first.stdout.readline) for _ in range(4)]
         assert any(line.startswith("CUDA_VISIBLE_DEVICES=MIG-") for line in told), first.stderr.read()
-        system = psutil.Process(embedded_of(up).pid)
+        (pointer,) = (up.runtime / "sluice").glob("*.json")
+        system = psutil.Process(msgspec.json.decode(pointer.read_bytes(), type=RunningSystem).pid)
         everything = [psutil.Process(int(told[-1])), system, *system.children(recursive=True)]
         with running(up, "sh", "-c", last) as second:
             assert await asyncio.to_thread(second.stdout.readline) == "\n"
             first.kill()
             assert "no `sluice up` is running: starting one for this run, on simulated GPUs" in first.stderr.read()
-            assert (await asyncio.to_thread(up.sluice, "gpus")).returncode == 0
+            await asyncio.to_thread(up.done, "gpus")
             go.touch()
             assert await asyncio.to_thread(second.wait, DONE_WITHIN_S) == 5
             assert "starting one" not in second.stderr.read()

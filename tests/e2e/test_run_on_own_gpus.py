@@ -1,7 +1,6 @@
 """`sluice run` on this machine's own GPUs, which are those of our NVML library: nothing stays on them."""
 
 import asyncio
-import os
 import subprocess
 import sys
 
@@ -9,6 +8,7 @@ import psutil
 import pytest
 from factories.agent_driver import short_folder
 from factories.gpus.nvml import NvmlMachine
+from factories.processes import own_environment
 
 RUN = (sys.executable, "-m", "sluice_console", "run", "--real", "--profile", "1g.5gb", "--")
 
@@ -26,8 +26,7 @@ def machine(nvml_library):
 
 
 def environment(machine):
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-    return plain | machine.environment() | {
+    return own_environment() | machine.environment() | {
         "XDG_RUNTIME_DIR": str(machine.folder / "runtime"),
         "XDG_STATE_HOME": str(machine.folder / "s"),
         "TMPDIR": str(machine.folder / "tmp"),

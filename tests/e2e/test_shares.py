@@ -13,27 +13,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from factories.agent_driver import runs
 from factories.waiting import until
 
 from sluice_console.shell.live.agent_snapshots import snapshots
 from sluice_console.shell.process.power_off import power_off
 
-POD = """\
-apiVersion: v1
-kind: Pod
-metadata:
-  name: {name}
-  namespace: {namespace}
-  annotations:
-    sluice.dev/mode: "{mode}"
-    {sizes}
-spec:
-  securityContext:
-    runAsUser: {uid}
-  containers:
-    - name: main
-      image: serve:latest
-"""
 WHOLE_GPU = """\
 [[node]]
 name = "gpu-1"
@@ -51,9 +36,9 @@ class Shares:
         self.up = up
         self.watching = watching
 
-    def ask(self, name: str, *, namespace: str = "team-a", mode: str = "mps", sizes: str = 'sluice.dev/memory: "4Gi"'):
-        text = POD.format(name=name, namespace=namespace, mode=mode, sizes=sizes, uid=ME)
-        self.up.write(f"00-{name}.yaml", text)
+    def ask(self, name: str, *, namespace: str = "team-a", **sizes: str) -> None:
+        spec = {"securityContext": {"runAsUser": ME}}
+        self.up.put(name, namespace=namespace, spec=spec, **({"mode": "mps", "memory": "4Gi"} | sizes))
 
     async def bound(self, name: str, what=lambda pod, home: True):
         """A pod and the home of its share, once it is bound, its daemon is ready, and `what` holds."""
@@ -72,7 +57,13 @@ class Shares:
 
         return await self.watching.until(condition, f"{name} to have its share")
 
-    async def gone(self, name: str) -> None:
+    async def given(self, name: str, **how: str):
+        """A pod that asks, with its home, once it has its share."""
+        self.ask(name, **how)
+        return await self.bound(name)
+
+    async def removed(self, name: str) -> None:
+        self.up.remove(name)
         await self.watching.until(lambda pods, gpus: name not in pods, f"{name} to be gone")
 
     def agent(self, node: str) -> psutil.Process:
@@ -107,13 +98,6 @@ def told(pod) -> str:
 def identity(home) -> tuple:
     """What must not change under a tenant."""
     return home.uuid, home.gi_id, home.daemon.pid, psutil.Process(home.daemon.pid).create_time()
-
-
-def has_ended(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 @contextmanager
@@ -157,12 +141,9 @@ def quota_of(path: Path):
 
 async def test_pods_of_one_namespace_share_a_daemon_that_goes_with_the_last_of_them(shares):
     """Strangers would share an MPS server, or daemons and instances would pile up on the node."""
-    shares.ask("one")
-    first, home = await shares.bound("one")
-    shares.ask("two")
-    second, same = await shares.bound("two")
-    shares.ask("stranger", namespace="team-b")
-    third, other = await shares.bound("stranger")
+    first, home = await shares.given("one")
+    second, same = await shares.given("two")
+    third, other = await shares.given("stranger", namespace="team-b")
     assert told(first) == told(second) != told(third)
     assert identity(home) == identity(same) != identity(other)
     assert (home.daemon.namespace, other.daemon.namespace, home.daemon.uid) == ("team-a", "team-b", ME)
@@ -170,17 +151,15 @@ async def test_pods_of_one_namespace_share_a_daemon_that_goes_with_the_last_of_t
     assert f"MPS daemon ready, 0 clients, for team-a (uid {ME})" in shown
     assert "team-a/two  mps share (4096 MiB)" in shown
     assert f"CUDA_MPS_PIPE_DIRECTORY={told(second)}" in shares.up.sluice("explain", "two").stdout
-    shares.up.remove("one")
-    await shares.gone("one")
+    await shares.removed("one")
     _, stays = await shares.bound("two", lambda pod, home: len(home.tenants) == 1)
     assert identity(stays) == identity(same)
-    shares.up.remove("two")
-    await shares.gone("two")
-    assert has_ended(home.daemon.pid)
-    assert not has_ended(other.daemon.pid)
+    await shares.removed("two")
+    assert not runs(home.daemon.pid)
+    assert runs(other.daemon.pid)
     shares.up.remove("stranger")
     await shares.watching.empty()
-    assert has_ended(other.daemon.pid)
+    assert not runs(other.daemon.pid)
     assert not [*(shares.up.data_dir / "mps").glob("*/*")]
     news = shares.watching.live.fleet_state.news()
     found = await snapshots({node: message.address for node, message in news.items()})
@@ -189,27 +168,23 @@ async def test_pods_of_one_namespace_share_a_daemon_that_goes_with_the_last_of_t
 
 async def test_a_running_share_is_made_smaller_and_larger_and_says_when_that_is_felt(shares):
     """A person could not tell what is booked from what is used; or a neighbour would get what is still used."""
-    shares.ask("one")
-    before, home = await shares.bound("one")
+    before, home = await shares.given("one")
     too_much = shares.up.sluice("adjust", "one", "--memory", "900Gi", "--dry-run")
     assert (too_much.returncode, "CapacityExceeded" in too_much.stdout) == (6, True)
     with tenant(shares.up, before) as answer:
         assert "error" not in answer()
-        done = shares.up.sluice("adjust", "team-a/one", "--memory", "1Gi")
-        assert done.returncode == 0, done.stderr
-        assert "memory 4096 MiB -> 1024 MiB, from the next start of its containers" in done.stdout
+        said = shares.up.done("adjust", "team-a/one", "--memory", "1Gi")
+        assert "memory 4096 MiB -> 1024 MiB, from the next start of its containers" in said
         smaller, same = await shares.bound("one", lambda pod, home: pod.containers[0].memory_mib == 1024)
         assert identity(same) == identity(home)
         assert smaller.containers[0].pinned_memory_limit == "0=1024M"
-        assert (
-            "count at the old size until containers that may use more have ended"
-            in shares.up.sluice("explain", "one").stdout
-        )
+        counts = "count at the old size until containers that may use more have ended"
+        assert counts in shares.up.done("explain", "one")
         assert "error" not in answer(3000)  # it keeps what it began with
     await shares.watching.until(
         lambda pods, gpus: "are shrinking" not in shares.up.sluice("explain", "one").stdout, "nothing larger to be used"
     )
-    assert shares.up.sluice("adjust", "one", "--memory", "2Gi", "--json").returncode == 0
+    shares.up.done("adjust", "one", "--memory", "2Gi", "--json")
     larger, _ = await shares.bound("one", lambda pod, home: pod.containers[0].memory_mib == 2048)
     assert told(larger) == told(before)
     again = shares.up.sluice("adjust", "one", "--memory", "2Gi")
@@ -218,24 +193,18 @@ async def test_a_running_share_is_made_smaller_and_larger_and_says_when_that_is_
 
 async def test_a_killed_agent_disturbs_no_tenant_and_a_killed_daemon_is_told_to_each(shares):
     """A restart would end all work on the node; or a process would lose its GPU without a reason shown."""
-    shares.ask("one")
-    await shares.bound("one")
-    shares.ask("two", mode="fractional", sizes='sluice.dev/sm-partition: "20"\n    sluice.dev/memory: "4Gi"')
-    _, second_home = await shares.bound("two")
+    await shares.given("one")
+    _, second_home = await shares.given("two", mode="fractional", sm_partition="20")
     before, home = await shares.bound("one")
     agent = shares.agent(shares.watching.live.fleet_state.bindings()[before.request].node)
     with tenant(shares.up, before) as answer:
         assert "error" not in answer()
         agent.kill()
         agent.wait(60)
-        shares.ask("three")
-        await shares.bound("three")
+        await shares.given("three")
         after, same = await shares.bound("one", lambda pod, home: home.daemon.clients == 1)
-        assert (after.allocation, after.ticket, after.containers) == (
-            before.allocation,
-            before.ticket,
-            before.containers,
-        )
+        assert after.allocation == before.allocation
+        assert (after.ticket, after.containers) == (before.ticket, before.containers)
         assert identity(same) == identity(home)
         assert "error" not in answer(16)
         os.kill(home.daemon.pid, signal.SIGKILL)
@@ -254,8 +223,7 @@ async def test_a_killed_agent_disturbs_no_tenant_and_a_killed_daemon_is_told_to_
 
 async def test_a_process_of_another_user_is_reported_to_its_pod(shares):
     """It waits forever, and looks like a program that hangs."""
-    shares.ask("one")
-    pod, _ = await shares.bound("one")
+    pod, _ = await shares.given("one")
     with tenant(shares.up, pod) as mine:
         assert "error" not in mine()
         with tenant(shares.up, pod, uid=ME + 1):  # only now: the first user has the server
@@ -266,8 +234,7 @@ async def test_a_process_of_another_user_is_reported_to_its_pod(shares):
 
 async def test_a_tenant_gets_no_more_memory_than_it_was_granted(shares):
     """One pod could take what its neighbour was promised."""
-    shares.ask("one")
-    pod, _ = await shares.bound("one")
+    pod, _ = await shares.given("one")
     (name, _, limit) = pod.containers[0].pinned_memory_limit.partition("=")
     assert (name, limit) == ("0", "4096M")
     with tenant(shares.up, pod, memory_mib=4096) as answer:
@@ -283,23 +250,19 @@ async def test_a_gpu_without_mig_is_shared_whole_and_strangers_wait(up, tmp_path
     await up.started()
     async with up.watching() as watching:
         shares = Shares(up, watching)
-        shares.ask("one")
-        _, home = await shares.bound("one")
-        shares.ask("two")
-        _, same = await shares.bound("two")
+        _, home = await shares.given("one")
+        _, same = await shares.given("two")
         assert (home.profile, home.gi_id) == ("whole GPU", None)
         assert identity(home) == identity(same)
         shares.ask("stranger", namespace="team-b")
-        await watching.until(
-            lambda pods, gpus: "stranger" in pods and pods["stranger"].state == "waiting", "it to wait"
-        )
+        await watching.stands("stranger", "waiting")
         for name in ("one", "two"):
             up.remove(name)
         _, other = await shares.bound("stranger")
-        assert has_ended(home.daemon.pid)
+        assert not runs(home.daemon.pid)
         assert (other.uuid, other.daemon.namespace) == (home.uuid, "team-b")
     assert up.interrupt() == 0, up.said()
-    assert has_ended(other.daemon.pid)
+    assert not runs(other.daemon.pid)
 
 
 async def test_time_is_shared_where_it_is_enforced_and_an_adjusted_part_is_told_at_once(up, tmp_path):
@@ -313,9 +276,7 @@ async def test_time_is_shared_where_it_is_enforced_and_an_adjusted_part_is_told_
     async with up.watching() as watching:
         shares = Shares(up, watching)
         for name, request in (("one", "0.3"), ("two", "0.6")):
-            wanted = {"quota-request": request, "sm-partition": "100", "memory": "4Gi"}
-            sizes = "\n    ".join(f'sluice.dev/{key}: "{value}"' for key, value in wanted.items())
-            shares.ask(name, mode="fractional", sizes=sizes)
+            shares.ask(name, mode="fractional", quota_request=request, sm_partition="100")
         first, home = await shares.bound("one")
         second, same = await shares.bound("two")
         assert identity(home) == identity(same)
@@ -324,33 +285,26 @@ async def test_time_is_shared_where_it_is_enforced_and_an_adjusted_part_is_told_
         assert f"LD_PRELOAD={sockets[0].parent}/libsluice-quota.so" in up.sluice("explain", "one").stdout
         with quota_of(sockets[0]) as mine, quota_of(sockets[1]) as other:
             assert (mine(), other()) == ((17, 300_000, 1_000_000), (17, 600_000, 1_000_000))
-            done = up.sluice("adjust", "one", "--quota-request", "0.2", "--quota-limit", "0.5")
-            assert done.returncode == 0, done.stderr
+            up.done("adjust", "one", "--quota-request", "0.2", "--quota-limit", "0.5")
             assert mine() == (19, 200_000, 500_000)
         too_much = up.sluice("adjust", "one", "--quota-request", "0.5")
         assert (too_much.returncode, "CapacityExceeded" in too_much.stdout) == (6, True)
-        up.remove("one")
-        await shares.gone("one")
-        await closed(sockets[0])
+        await shares.removed("one")
+        await until(lambda: not sockets[0].exists(), "its socket to go, a moment after its removal is published")
         assert sockets[1].exists()
-        up.remove("two")
-        await shares.gone("two")
-        await closed(sockets[1])
+        await shares.removed("two")
+        await until(lambda: not sockets[1].exists(), "its socket to go, a moment after its removal is published")
 
 
-async def closed(path: Path) -> None:
-    """A tenant's socket goes with its slice, a moment after its removal is published."""
-    await until(lambda: not path.exists())
-
-
-async def test_killing_up_leaves_no_daemon(up):
-    """A daemon is not tied to its agent: each killed `sluice up` would leave one for every home."""
+async def test_killing_up_leaves_no_daemon_and_no_other_process(up):
+    """A daemon is not tied to its agent: each killed `sluice up` would leave one for every home, and services."""
     await up.started()
     async with up.watching() as watching:
         shares = Shares(up, watching)
-        shares.ask("one")
-        _, home = await shares.bound("one")
-    left = [*up.children(), psutil.Process(home.daemon.pid), *psutil.Process(home.daemon.pid).children(recursive=True)]
+        _, home = await shares.given("one")
+    daemon = psutil.Process(home.daemon.pid)
+    left = [up.process, *up.children(), daemon, *daemon.children(recursive=True)]
     up.process.kill()
     _, alive = psutil.wait_procs(left, timeout=60)
-    assert not [process for process in alive if not has_ended(process.pid)]
+    assert not [process for process in alive if runs(process.pid)]
+    assert up.sluice("pods").returncode == 3, "a dead system is found"

@@ -2,11 +2,11 @@
 
 import io
 import json
-import os
 import re
 from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
+from factories.system import fleet_text
 from factories.waiting import until
 
 from sluice.contracts.ids import RunId
@@ -15,39 +15,11 @@ from sluice_console.shell.inspect.look_up import explain, fleet_state_at, story_
 from sluice_console.shell.operate.cordon import CordonTarget, cordon, uncordon
 from sluice_console.shell.output.answer import once
 
-FLEET = """\
-[[node]]
-name = "gpu-1.example.internal"
-cpu_cores = 64
-memory_mib = 524288
-gpus = [{ model = "a100-40gb", count = 2, mig = true }]
-
-[[node]]
-name = "gpu-2"
-cpu_cores = 64
-memory_mib = 524288
-gpus = [{ model = "a100-40gb", count = 2, mig = true }]
-
-[[node]]
-name = "gpu-3"
-cpu_cores = 64
-memory_mib = 524288
-gpus = [{ model = "a30", count = 1, mig = true }]
-"""
+A30_NODE = fleet_text(1, 1, prefix="gpu-3").replace("A100-SXM4-40GB", "NVIDIA A30")
+FLEET = fleet_text(1, 2, prefix="gpu-1.example.internal") + fleet_text(1, 2, prefix="gpu-2") + A30_NODE
 RUN = RunId("test")
 A100, A30 = ("gpu-1.example.internal", "gpu-2"), "gpu-3"
 SETTINGS = {"SLUICE_ALLOCATOR_PREEMPTION": "true", "SLUICE_ALLOCATOR_MOVE_COOLDOWN_S": "1"}
-POD = """\
-apiVersion: v1
-kind: Pod
-metadata:
-  name: {name}
-  namespace: {namespace}
-  annotations: {{ {annotations} }}
-spec:
-  securityContext: {{ runAsUser: {uid} }}
-  containers: [{{ name: main, image: train:latest }}]
-"""
 
 
 class Here:
@@ -57,41 +29,14 @@ class Here:
         self.up = up
         self.watching = watching
         self.namespace = namespace
+        self.remove, self.bound = up.remove, watching.bound
 
-    def put(
-        self, name: str, profile: str | None = "7g.40gb", *, spec: dict[str, object] | None = None, **keys: str
-    ) -> None:
+    def put(self, name: str, *, spec: dict[str, object] | None = None, **keys: str) -> None:
         """A pod in the folder; `spec` is more of its spec."""
-        asked = {"profile": profile, **keys} if profile is not None else keys
-        said = ", ".join(f'sluice.dev/{key.replace("_", "-")}: "{value}"' for key, value in asked.items())
-        text = POD.format(name=name, namespace=self.namespace, annotations=said, uid=os.getuid())
-        more = "".join(f"  {key}: {json.dumps(value)}\n" for key, value in (spec or {}).items())
-        self.up.write(f"{name}.yaml", text + more)
-
-    def remove(self, name: str) -> None:
-        (self.up.pods_dir / f"{name}.yaml").unlink()
-
-    async def bound(self, name: str):
-        """A pod, once it is bound and its slice is made."""
-
-        def condition(pods, gpus):
-            mine = f"{self.namespace}/{name}"
-            places = [place for gpu in gpus for place in gpu.instances]
-            there = [each.state for each in places if each.owner == mine]
-            there += [tenant.state for each in places for tenant in each.tenants if tenant.owner == mine]
-            pod = pods.get(name)
-            return pod if pod is not None and pod.state == "bound" and "ready" in there else None
-
-        return await self.watching.until(condition, f"{name} to be bound")
+        self.up.put(name, namespace=self.namespace, spec=spec, **({"profile": "7g.40gb"} | keys))
 
     async def waiting(self, name: str, words: str):
-        """A pod, once it waits and its reason contains `words`."""
-
-        def condition(pods, _gpus):
-            pod = pods.get(name)
-            return pod if pod is not None and pod.state == "waiting" and words in pod.message else None
-
-        return await self.watching.until(condition, f"{name} to wait: {words}")
+        return await self.watching.stands(name, "waiting", words)
 
     async def bound_anew(self, before):
         """The pod that was evicted, once it is bound under another id."""
@@ -163,8 +108,7 @@ async def test_a_drained_node_loses_its_pod_to_the_other_and_serves_again_when_i
     here.put("train")
     before = await here.bound("train")
     done = here.up.sluice("drain", before.node, "--yes", "--wait", "25", "--why", "new fans", timeout_s=60)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{before.node} is drained: new fans\nno pod is there\n"
+    assert (done.returncode, done.stdout) == (0, f"{before.node} is drained: new fans\nno pod is there\n"), done.stderr
     assert f"{here.namespace}/train" in done.stderr
     after = await here.bound_anew(before)
     assert after.node != before.node
@@ -186,8 +130,7 @@ async def test_a_drained_node_loses_its_pod_to_the_other_and_serves_again_when_i
         f"{before.node} is cordoned (new fans)",
         "what helps: ",
     )
-    undone = here.up.sluice("uncordon", before.node)
-    assert (undone.returncode, undone.stdout) == (0, f"{before.node} may be used again\n")
+    assert here.up.done("uncordon", before.node) == f"{before.node} may be used again\n"
     assert (await here.bound("other-2")).node == before.node
 
 
@@ -259,7 +202,7 @@ async def test_a_priority_class_of_the_folder_counts_and_one_that_is_nowhere_is_
 
 async def test_a_pod_that_its_namespace_may_not_have_waits_until_the_quota_is_raised(here):
     """The person reads the numbers, and has nothing to do once they are changed."""
-    assert here.up.sluice("quota", "set", here.namespace, "--gpus", "1").returncode == 0
+    here.up.done("quota", "set", here.namespace, "--gpus", "1")
     here.put("one", profile="1g.5gb")
     await here.bound("one")
     here.put("two", profile="1g.5gb")
@@ -268,7 +211,7 @@ async def test_a_pod_that_its_namespace_may_not_have_waits_until_the_quota_is_ra
     await here.told(
         "two", f"waits: {numbers}", "what helps: It starts when pods of its namespace end, or when its quota"
     )
-    assert here.up.sluice("quota", "set", here.namespace, "--gpus", "2").returncode == 0
+    here.up.done("quota", "set", here.namespace, "--gpus", "2")
     await here.bound("two")
 
 

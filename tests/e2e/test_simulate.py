@@ -100,16 +100,14 @@ def test_equal_files_give_equal_bytes_through_either_command(files):
 )
 def test_wrong_input_is_exit_2_one_sentence_and_no_answers(files, fleet, workload, options, words):
     """A script can tell a mistake of its own, and never reads half an answer."""
-    for path, text in ((files.fleet, fleet), (files.workload, workload)):
-        if text is not None:
-            path.write_text(text, encoding="utf-8")
+    given = {path: text for path, text in ((files.fleet, fleet), (files.workload, workload)) if text is not None}
+    for path, text in given.items():
+        path.write_text(text, encoding="utf-8")
     result = files.run(*options)
     assert result.returncode == 2, result.stderr
     assert words in result.stderr
     assert "Traceback" not in result.stderr
-    assert sorted(path.name for path in files.folder.iterdir()) == sorted(
-        path.name for path, text in ((files.fleet, fleet), (files.workload, workload)) if text is not None
-    )
+    assert set(files.folder.iterdir()) == set(given)
 
 
 def test_a_mistake_late_in_a_workload_leaves_the_old_answers_alone(files):

@@ -75,17 +75,14 @@ def by_name(done) -> dict:
 
 async def test_a_manifest_is_judged_by_the_live_fleet_which_is_not_touched(up, tmp_path):
     """Where it would go, why it would wait, what is wrong; as a script and as a person reads it."""
-    before = up.sluice("pods", "--json", "--all").stdout
+    before = up.json("pods", "--all")["pods"]
     (tmp_path / "pods.yaml").write_text(PODS)
     (tmp_path / "wrong.yaml").write_text(WRONG)
     done = up.sluice("simulate", "-f", str(tmp_path / "pods.yaml"), "--json")
     answers = by_name(done)
     assert done.returncode == 5, done.stderr
-    assert {name: pod["answer"] for name, pod in answers.items()} == {
-        "fits": "bound",
-        "waits": "pending",
-        "idle": "nothing",
-    }
+    given = {name: pod["answer"] for name, pod in answers.items()}
+    assert given == {"fits": "bound", "waits": "pending", "idle": "nothing"}
     (device,) = answers["fits"]["devices"]
     assert (device["profile"], device["start"], answers["fits"]["node"] != "") == ("3g.20gb", 4, True)
     reasons = [reason["reason"] for step in answers["waits"]["steps"] for reason in step["reasons"]]
@@ -95,28 +92,25 @@ async def test_a_manifest_is_judged_by_the_live_fleet_which_is_not_touched(up, t
     assert "default/waits: would be refused" in done.stdout
     assert up.sluice("simulate", "-f", str(tmp_path / "nothing.yaml")).returncode == 2
     (tmp_path / "own.yaml").write_text(IN_A_CLUSTER)
+    as_there = ("simulate", "-f", str(tmp_path / "own.yaml"), "--admission", str(tmp_path / "cluster.toml"))
     assert by_name(up.sluice("simulate", "-f", str(tmp_path / "own.yaml"), "--json"))["tool"]["answer"] == "refused"
     (tmp_path / "cluster.toml").write_text("[pod-watcher]\nrole = 'webhook'\nallow_privileged = true\n")
-    done = up.sluice(
-        "simulate", "-f", str(tmp_path / "own.yaml"), "--admission", str(tmp_path / "cluster.toml"), "--json"
-    )
+    done = up.sluice(*as_there, "--json")
     (device,) = by_name(done)["tool"]["devices"]
     assert (done.returncode, device["mode"]) == (0, "mps")
     (tmp_path / "cluster.toml").write_text("[pod-watcher]\nallow_privileged = 'yes'\n")
-    done = up.sluice("simulate", "-f", str(tmp_path / "own.yaml"), "--admission", str(tmp_path / "cluster.toml"))
+    done = up.sluice(*as_there)
     assert (done.returncode, "Expected `bool`, got `str` - at `$.allow_privileged`" in done.stderr) == (2, True)
-    assert json.loads(up.sluice("pods", "--json", "--all").stdout)["pods"] == json.loads(before)["pods"]
+    assert up.json("pods", "--all")["pods"] == before
 
 
 async def test_the_pods_of_a_job_are_judged_beside_each_other(up):
     """Each alone has room, so a job of five times the fleet would be promised to start at once."""
     template = {"metadata": {"annotations": {"sluice.dev/profile": "7g.40gb"}}, "spec": {"containers": [{"name": "c"}]}}
-    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"parallelism": 20}}
-    job["spec"]["template"] = template
+    spec = {"parallelism": 20, "template": template}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": spec}
     (up.temporary / "job.json").write_text(json.dumps(job))
-    free = sum(
-        not gpu["instances"] and gpu["mig_enabled"] for gpu in json.loads(up.sluice("gpus", "--json").stdout)["gpus"]
-    )
+    free = sum(not gpu["instances"] and gpu["mig_enabled"] for gpu in up.json("gpus")["gpus"])
     done = up.sluice("simulate", "-f", str(up.temporary / "job.json"), "--json")
     answers = [pod["answer"] for pod in json.loads(done.stdout)["pods"]]
     assert 0 < answers.count("bound") <= free < len(answers) == 20
@@ -138,23 +132,15 @@ async def test_manifests_that_ask_by_resource_claims_wait_for_a_kubelet_that_han
     names = ("gpu-test1", "gpu-test3", "gpu-test4", "gpu-test6", "mig-mps")
     files = [part for name in names for part in ("-f", str(DEMOS / f"{name}.yaml"))]
     done = up.sluice("simulate", *files, "--json")
-    found = {
-        (pod["namespace"], pod["name"]): (pod["answer"], pod["message"]) for pod in json.loads(done.stdout)["pods"]
-    }
+    pods = json.loads(done.stdout)["pods"]
+    found = {(pod["namespace"], pod["name"]): (pod["answer"], pod["message"]) for pod in pods}
     waits = ("pending", "would wait: 2 nodes: their kubelet does not hand over devices by ResourceClaim")
     follows = ("nothing", "requests nothing from Sluice")
     refused = {key: found.pop(key)[0] for key in list(found) if key[0] == "gpu-test6"}
-    assert (done.returncode, found) == (
-        6,
-        {
-            ("gpu-test1", "pod1"): waits,
-            ("gpu-test1", "pod2"): waits,
-            ("gpu-test3", "pod1"): waits,
-            ("gpu-test3", "pod2"): follows,
-            **{("gpu-test4", f"pod-{number}"): waits for number in range(4)},
-            ("mig-mps", "pod"): waits,
-        },
-    ), done.stderr
+    pairs = [("gpu-test1", "pod1"), ("gpu-test1", "pod2"), ("gpu-test3", "pod1"), ("mig-mps", "pod")]
+    pairs += [("gpu-test4", f"pod-{number}") for number in range(4)]
+    expected = {**dict.fromkeys(pairs, waits), ("gpu-test3", "pod2"): follows}
+    assert (done.returncode, found) == (6, expected), done.stderr
     assert set(refused.values()) == {"refused"}, "it asks for an attribute that no driver publishes any more"
 
 
@@ -162,22 +148,13 @@ async def test_a_waiting_pod_is_explained_as_of_now(up):
     """The allocator itself is asked, beside the history."""
     async with up.watching() as watching:
         up.write("waits.yaml", PODS.split("---")[1])
-        await watching.until(
-            lambda pods, _gpus: "waits" in pods and pods["waits"].state == "waiting", "the pod to wait"
-        )
-    done = up.sluice("explain", "waits", "--json")
-    story = json.loads(done.stdout)
-    assert done.returncode == 0, done.stderr
+        await watching.stands("waits", "waiting")
+    story = up.json("explain", "waits")
     assert (story["standing"]["state"], story["standing"]["waiting"]) == ("queued", 1)
     assert "devices" in [step["filter"] for step in story["standing"]["steps"]]
     assert "suitable GPUs" in up.sluice("explain", "waits").stdout
 
 
-URGENT = """
-kind: Pod
-metadata: { name: batch, annotations: { sluice.dev/gpus: "1", sluice.dev/preemptible: "true" } }
-spec: { priority: -5, containers: [{ name: main }] }
-"""
 CLASSES = """
 kind: PriorityClass
 apiVersion: scheduling.k8s.io/v1
@@ -203,18 +180,15 @@ async def test_a_simulated_pod_is_as_urgent_as_its_spec_says(up, tmp_path):
     async with up.watching() as watching:
         gpus = await watching.until(lambda _pods, gpus: len(gpus), "the GPUs to be known")
         for number in range(gpus):
-            up.write(f"batch-{number}.yaml", URGENT.replace("batch", f"batch-{number}"))
+            up.put(f"batch-{number}", spec={"priority": -5}, gpus="1", preemptible="true")
         await watching.until(
             lambda pods, _gpus: sum(pod.state == "bound" for pod in pods.values()) == gpus, "all GPUs to be taken"
         )
     (tmp_path / "pods.yaml").write_text(CLASSES)
     done = up.sluice("simulate", "-f", str(tmp_path / "pods.yaml"), "--json")
     answers = by_name(done)
-    assert {name: (pod["answer"], bool(pod.get("evicts"))) for name, pod in answers.items()} == {
-        "service": ("bound", True),
-        "patient": ("pending", False),
-        "unknown": ("bound", True),
-    }, done.stderr
+    given = {name: (pod["answer"], bool(pod.get("evicts"))) for name, pod in answers.items()}
+    assert given == {"service": ("bound", True), "patient": ("pending", False), "unknown": ("bound", True)}, done.stderr
     assert answers["service"]["evicts"][0]["priority"] == -5
     assert [len(answers[name]["warnings"]) for name in ("service", "patient", "unknown")] == [0, 0, 1]
     words = up.sluice("simulate", "-f", str(tmp_path / "pods.yaml")).stdout
@@ -235,19 +209,17 @@ spec:
 
 async def test_replicas_of_a_folder_that_want_a_host_each_are_judged_as_in_a_cluster(up, tmp_path):
     """The same manifest means the same on a workstation: on each node one, and the reason for the one too many."""
-    nodes = {gpu["node"] for gpu in json.loads(up.sluice("gpus", "--json").stdout)["gpus"]}
+    nodes = {gpu["node"] for gpu in up.json("gpus")["gpus"]}
     names = [f"replica-{number}" for number in range(len(nodes) + 1)]
+    wanted = sorted(["bound"] * len(nodes) + ["waiting"])
     for name in names:
         up.write(f"{name}.yaml", APART.format(name=name))
     async with up.watching() as watching:
         await watching.until(
-            lambda pods, _gpus: (
-                sorted(pods[name].state for name in names if name in pods)
-                == sorted(["bound"] * len(nodes) + ["waiting"])
-            ),
+            lambda pods, _gpus: sorted(pods[name].state for name in names if name in pods) == wanted,
             "all but one to be bound",
         )
-    pods = {each["name"]: each for each in json.loads(up.sluice("pods", "--json").stdout)["pods"]}
+    pods = {each["name"]: each for each in up.json("pods")["pods"]}
     bound = [pods[name] for name in names if pods[name]["state"] == "bound"]
     assert sorted(each["node"] for each in bound) == sorted(nodes)
     (late,) = [name for name in names if pods[name]["state"] == "waiting"]

@@ -24,47 +24,24 @@ PULL = "sluice.v1.AgentService/GetInventory"
 @pytest.mark.slow
 def test_a_pods_way_is_one_connected_tree_and_its_release_another(tmp_path):
     """From manifest to binding and back, over four processes and a call; a hanging collector delays nothing."""
-    there = {
-        "request seen",
-        "publish AllocationRequested",
-        "queue wait",
-        "decide",
-        "publish Grant",
-        "make slice",
-        "CreateGpuInstance",
-        "CreateComputeInstance",
-        "VerifyInstance",
-        "MakeTicket",
-        "publish SliceReady",
-        "publish Bound",
-        "request seen to bound",
-        "publish NodeChanged",
-        PULL,
-        "publish NodeInventory",
-    }
-    back = {
-        "request given back",
-        "publish RequestWithdrawn",
-        "publish Revoke",
-        "deliver Revoke",
-        "unmake slice",
-        "DestroyGpuInstance",
-        "publish SliceGone",
-        "publish Released",
-    }
+    there = (
+        "request seen, publish AllocationRequested, queue wait, decide, publish Grant, make slice, CreateGpuInstance, "
+        "CreateComputeInstance, VerifyInstance, MakeTicket, publish SliceReady, publish Bound, request seen to bound, "
+        f"publish NodeChanged, {PULL}, publish NodeInventory"
+    )
+    back = (
+        "request given back, publish RequestWithdrawn, publish Revoke, deliver Revoke, unmake slice, "
+        "DestroyGpuInstance, publish SliceGone, publish Released"
+    )
     with collecting() as collector:
-        environment = {"SLUICE_OTLP_ENDPOINT": collector.endpoint}
-        with up(tmp_path, fleet_text(1, 1), environment=environment) as running:
-            running.write("pod")
-            wait_for(lambda: standing(running).bound, EXPORT_S, running)
-            (request,) = standing(running).bound
-            first = when_whole(running, collector, trace_id(request), there)
+        with _collected(tmp_path, collector) as running:
+            request = served(running)
+            first = when_whole(running, collector, trace_id(request), set(there.split(", ")))
             running.remove("pod")
-            second = when_whole(running, collector, trace_id(request, "release"), back)
+            second = when_whole(running, collector, trace_id(request, "release"), set(back.split(", ")))
             shown = running.sluice("trace", "pod")
             collector.hang()
-            running.write("another")
-            wait_for(lambda: standing(running).bound, EXPORT_S, running)
+            served(running, "another")
             assert collector.asked.wait(EXPORT_S)
             running.remove("another")
             wait_for(lambda: not standing(running).booked, EXPORT_S, running)
@@ -84,6 +61,14 @@ def test_a_pods_way_is_one_connected_tree_and_its_release_another(tmp_path):
         assert {key for span in trace for key in span.attributes} <= KEYS
         assert all(span.ended_ns >= span.began_ns for span in trace)
     assert set(collector.traces) == {trace_id(request), trace_id(request, "release")}
+
+
+def served(running: Running, name: str = "pod") -> str:
+    """The request of the only pod, which is bound when this returns."""
+    running.write(name)
+    wait_for(lambda: standing(running).bound, EXPORT_S, running)
+    (request,) = standing(running).bound
+    return request
 
 
 def when_whole(running: Running, collector: Collector | Jaeger, trace: str, wanted: set[str]) -> list[Span]:
@@ -120,9 +105,7 @@ def jaeger(tmp_path) -> Iterator[Jaeger]:
 def test_a_real_jaeger_shows_a_pods_way_over_all_services_as_one_trace(tmp_path, jaeger):
     """Our own collector keeps whatever it is sent; a viewer drops, splits or repairs what it does not understand."""
     with _collected(tmp_path, jaeger) as running:
-        running.write("pod")
-        wait_for(lambda: standing(running).bound, EXPORT_S, running)
-        (request,) = standing(running).bound
+        request = served(running)
         first = when_whole(running, jaeger, trace_id(request), {"request seen", "queue wait", PULL, "publish Bound"})
         running.remove("pod")
         second = when_whole(running, jaeger, trace_id(request, "release"), {"request given back", "publish Released"})
@@ -142,9 +125,7 @@ def test_a_real_jaeger_shows_a_pods_way_over_all_services_as_one_trace(tmp_path,
 def test_a_restarted_agent_makes_the_trace_of_a_pod_no_longer(tmp_path):
     """Who looks for what took long would read "8 min 51 s" of a pod that had its slice in a fifth of a second."""
     with collecting() as collector, _collected(tmp_path, collector) as running:
-        running.write("pod")
-        wait_for(lambda: standing(running).bound, EXPORT_S, running)
-        (request,) = standing(running).bound
+        request = served(running)
         way = when_whole(running, collector, trace_id(request), {"publish Bound", "request seen to bound"})
         ended_ns = max(span.ended_ns for span in way)
         wait_for(lambda: _words(running).count("AllocationRequested") == 2, EXPORT_S, running)  # now with what it has

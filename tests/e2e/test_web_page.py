@@ -9,11 +9,6 @@ from factories.web_page import CHROMIUM, CHROMIUM_OPTIONS, WHY_NO_CHROMIUM
 from playwright.async_api import async_playwright
 
 WITHIN_MS = 20_000
-POD = """apiVersion: v1
-kind: Pod
-metadata: {{ name: {name}, namespace: research, annotations: {{ sluice.dev/profile: {profile} }} }}
-spec: {{ containers: [{{ name: main, image: train }}] }}
-"""
 
 
 def page_of(said: str) -> tuple[str, int]:
@@ -41,7 +36,7 @@ async def test_a_person_without_kubernetes_or_gpus_sees_pods_come_and_go(up):
         tab.set_default_timeout(WITHIN_MS)
         await tab.goto(f"http://{host}:{port}/")
         await tab.wait_for_function("() => document.querySelectorAll('.gpu').length === 4")
-        (up.pods_dir / "train.yaml").write_text(POD.format(name="train", profile="7g.40gb"))
+        up.put("train", namespace="research", profile="7g.40gb")
         await tab.locator("#canvas .seg.ready", has_text="train").click()
         detail = tab.locator("#detail")
         await detail.locator(".steps li", has_text="is bound to").wait_for()
@@ -58,7 +53,7 @@ async def test_a_person_without_kubernetes_or_gpus_sees_pods_come_and_go(up):
         page = up.child("--listen")
         page.kill()  # whatever becomes of it, the system does not mind
         await tab.locator("#status", has_text="page lost its server").wait_for()
-        (up.pods_dir / "train.yaml").unlink()
+        up.remove("train")
         await tab.locator("#status.live").wait_for()
         await tab.wait_for_function("() => document.querySelector('#canvas .seg:not(.free)') === null")
         assert "web page was ended by SIGKILL" in up.said()

@@ -21,3 +21,9 @@ def text_rows(text: str) -> list[tuple[str, ...]]:
                 raise AssertionError(f"no line of a table: {line!r}")
     assert len({row[0] for row in rows}) == len(rows), "two rows begin alike"
     return [tuple(row) for row in rows]
+
+
+def alike(found: str, wanted: str) -> bool:
+    """Whether a text is as it is wanted, where a `*` stands for anything."""
+    before, star, after = wanted.partition("*")
+    return found == wanted if not star else found.startswith(before) and found.endswith(after)

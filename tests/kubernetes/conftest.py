@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from factories.cluster.cluster_system import ClusterSystem, whole_on
 from factories.cluster.kubernetes import LABEL_TEST, MERGE, Cluster, pod
+from factories.cluster.scenes import Scene, scene_on
 from fake_kube.server import FakeKube
 
 ABSENT = 404
@@ -85,3 +87,20 @@ async def namespace(kube: Cluster) -> AsyncIterator[str]:
 @pytest.fixture
 def pods(namespace: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods"
+
+
+@pytest.fixture(scope="module")
+def system(
+    request: pytest.FixtureRequest, server: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterSystem]:
+    """A whole Sluice, with the NODES of the module and what else its SYSTEM says."""
+    module = request.module
+    with whole_on(tmp_path_factory.mktemp("whole"), server, module.NODES, **module.SYSTEM) as started:
+        yield started
+
+
+@pytest.fixture
+async def scene(system: ClusterSystem, server: Cluster) -> AsyncIterator[Scene]:
+    """A namespace of the test's own on the `system` of its module; all that it holds is given back."""
+    async with scene_on(system, server) as made:
+        yield made

@@ -112,8 +112,7 @@ async def _install_component(server: Cluster) -> None:
     text = (DEPLOYED.parent / "components" / "autoscaling" / "added.yaml").read_text(encoding="utf-8")
     (found,) = (each for each in yaml.safe_load_all(text) if each["kind"] == "PriorityClass")
     async with server.opened() as opened:
-        made = await opened.post("/apis/scheduling.k8s.io/v1/priorityclasses", found)
-        assert made.code == 201, made
+        await opened.create("/apis/scheduling.k8s.io/v1/priorityclasses", found)
 
 
 @pytest.fixture
@@ -171,12 +170,7 @@ async def test_a_pod_says_which_node_was_asked_for(scaled) -> None:
     autoscaler.is_slow = True
     await scene.apply(user_pod("p", annotations=PROFILE))
     sentence = "Asked the autoscaler for 1 more node of pool a100"
-
-    async def told() -> bool:
-        message = (await scene.condition("p")).get("message") or ""
-        return sentence in message
-
-    await scene.until(told, "its condition to say so")
+    await scene.until(lambda: scene.is_told("p", sentence), "its condition to say so")
     assert [each["metadata"]["name"] for each in await placeholders(scene)] == ["sluice-capacity-a100-0"]
     autoscaler.is_slow = False
     await scene.started(1, within_s=60)

@@ -69,12 +69,10 @@ async def apply(scene: ClaimScene, name: str) -> None:
     """As `kubectl apply -f` does, in the test's namespace."""
     for each in documents(name):
         each["metadata"]["namespace"] = scene.namespace
-        for template in [each["spec"]["template"]] if each["kind"] == "Deployment" else []:
-            template["spec"]["tolerations"] = [{"operator": "Exists"}]
-        if each["kind"] == "Pod":
-            each["spec"]["tolerations"] = [{"operator": "Exists"}]
-        made = await scene.kube.post(PATHS[each["kind"]].format(scene.namespace), each)
-        assert made.code == 201, made
+        if each["kind"] in {"Pod", "Deployment"}:
+            spec = each["spec"] if each["kind"] == "Pod" else each["spec"]["template"]["spec"]
+            spec["tolerations"] = [{"operator": "Exists"}]
+        await scene.kube.create(PATHS[each["kind"]].format(scene.namespace), each)
 
 
 async def pods(scene: ClaimScene, count: int) -> list[Json]:
@@ -129,9 +127,7 @@ async def test_a_demo_runs_with_the_devices_that_its_comment_promises(
         await scene.bind(uid, node, containers=tuple(each.container for each in claims))
     for each in await pods(scene, count):
         path = f"{PATHS['Pod'].format(scene.namespace)}/{each['metadata']['name']}"
-        placed = await scene.kube.until(
-            lambda path=path: scene.kube.get(path), lambda reply: reply.body["spec"].get("nodeName")
-        )
+        placed = await scene.kube.until(path, lambda reply: reply.body["spec"].get("nodeName"))
         assert placed.body["spec"]["nodeName"] == node
     reserved = []
     for claim in (await scene.kube.get(scene.claims)).items:
@@ -173,9 +169,7 @@ async def test_a_pod_of_another_driver_is_placed_without_us(scene: ClaimScene) -
     made = {"metadata": {"name": "other"}, "spec": {"containers": [container], "resourceClaims": [entry]}}
     path = PATHS["Pod"].format(scene.namespace)
     assert (await scene.kube.post(path, made)).body["spec"]["schedulingGates"] == [{"name": "sluice.dev/slice"}]
-    left = await scene.kube.until(
-        lambda: scene.kube.get(f"{path}/other"), lambda reply: not reply.body["spec"].get("schedulingGates")
-    )
+    left = await scene.kube.until(f"{path}/other", lambda reply: not reply.body["spec"].get("schedulingGates"))
     assert "sluice.dev/managed" not in left.body["metadata"].get("labels", {})
     assert "sluice.dev/request" not in left.body["metadata"].get("annotations", {})
     assert "affinity" not in left.body["spec"]

@@ -3,6 +3,7 @@
 from factories.cluster.kubernetes import STRATEGIC, Cluster, Json, Reply, pod
 
 READY = [{"type": "Ready", "status": "True"}, {"type": "ContainersReady", "status": "True"}]
+ANOTHER = "11111111-1111-1111-1111-111111111111"
 
 
 async def running(kube: Cluster, pods: str, *, phase: str = "Running", **labels: str) -> Json:
@@ -10,9 +11,8 @@ async def running(kube: Cluster, pods: str, *, phase: str = "Running", **labels:
     node = await kube.node()
     body = pod(gates=(), schedulerName="absent")
     body["metadata"]["labels"] = labels
-    assert (await kube.post(pods, body)).code == 201
-    bound = await kube.post(f"{pods}/p/binding", {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": node}})
-    assert bound.code == 201
+    await kube.create(pods, body)
+    await kube.create(f"{pods}/p/binding", {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": node}})
     if phase == "Pending":
         return (await kube.get(f"{pods}/p")).body
     reply = await kube.patch(f"{pods}/p/status", {"status": {"phase": phase, "conditions": READY}}, STRATEGIC)
@@ -23,10 +23,8 @@ async def running(kube: Cluster, pods: str, *, phase: str = "Running", **labels:
 async def budget(kube: Cluster, namespace: str, name: str = "pdb", **labels: str) -> None:
     """One of these pods must stay; known to the server when it says so."""
     path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
-    made = await kube.post(
-        path, {"metadata": {"name": name}, "spec": {"minAvailable": 1, "selector": {"matchLabels": labels}}}
-    )
-    assert made.code == 201
+    spec = {"minAvailable": 1, "selector": {"matchLabels": labels}}
+    await kube.create(path, {"metadata": {"name": name}, "spec": spec})
     if kube.fake is None:
         await kube.until(
             lambda: kube.get(f"{path}/{name}"),
@@ -49,10 +47,8 @@ async def test_a_used_up_budget_refuses_and_says_which(kube: Cluster, namespace:
 
     reply = await kube.until(lambda: evict(kube, pods, dryRun=["All"]), refused)
     again = await evict(kube, pods)
-    assert (reply.reason, reply.message) == (
-        "TooManyRequests",
-        "Cannot evict pod as it would violate the pod's disruption budget.",
-    )
+    assert reply.reason == "TooManyRequests"
+    assert reply.message == "Cannot evict pod as it would violate the pod's disruption budget."
     (cause,) = again.body["details"]["causes"]
     assert cause["reason"] == "DisruptionBudget"
     assert cause["message"] == "The disruption budget pdb needs 1 healthy pods and has 1 currently"
@@ -91,10 +87,8 @@ async def test_the_grace_that_is_asked_for_is_given(kube: Cluster, pods: str) ->
 async def test_another_pod_of_the_name_is_not_evicted(kube: Cluster, pods: str) -> None:
     """Why the uid is always sent."""
     await running(kube, pods)
-    reply = await evict(kube, pods, preconditions={"uid": "11111111-1111-1111-1111-111111111111"})
-    assert (reply.code, reply.reason) == (409, "Conflict")
-    assert "the UID in the precondition (" in reply.message
-    assert "does not match" in reply.message
+    reply = await evict(kube, pods, preconditions={"uid": ANOTHER})
+    reply.refused(409, "Conflict", "the UID in the precondition (", "does not match")
     assert "deletionTimestamp" not in (await kube.get(f"{pods}/p")).body["metadata"]
 
 
@@ -117,9 +111,5 @@ async def test_two_budgets_cannot_be_kept(kube: Cluster, namespace: str, pods: s
 async def test_a_deletion_for_another_uid_is_refused(kube: Cluster, pods: str) -> None:
     """The same precondition holds for DELETE."""
     await running(kube, pods)
-    body = {
-        "kind": "DeleteOptions",
-        "apiVersion": "v1",
-        "preconditions": {"uid": "11111111-1111-1111-1111-111111111111"},
-    }
+    body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": ANOTHER}}
     assert (await kube.delete(f"{pods}/p", body)).code == 409

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from factories.cluster.cluster_system import ClusterSystem, whole_on
 from factories.cluster.kubernetes import Cluster
-from factories.cluster.scenes import Scene, scene_on, user_pod
+from factories.cluster.scenes import Scene, user_pod
 
 from sluice.contracts.slice_usage import NodeUsage
 from sluice.runtime.grpc.security import LOOPBACK
@@ -58,46 +58,36 @@ def system(server: Cluster, tmp_path: Path, jump: Callable[[int], None]) -> Iter
         yield started
 
 
-async def notes(scene: Scene, name: str, reason: str) -> list[str]:
-    listed = (await scene.cluster.get(f"/apis/events.k8s.io/v1/namespaces/{scene.namespace}/events")).items
-    return [each["note"] for each in listed if (each["regarding"]["name"], each["reason"]) == (name, reason)]
-
-
 async def test_a_pod_whose_slice_idles_is_warned_and_evicted_and_its_neighbours_stay(
-    system: ClusterSystem, server: Cluster, jump: Callable[[int], None], capsys: pytest.CaptureFixture[str]
+    scene: Scene, jump: Callable[[int], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A forgotten notebook keeps a slice for days; and a pod that works, or never agreed, loses its work."""
-    async with scene_on(system, server) as scene:
-        agreed = {"sluice.dev/profile": "1g.5gb", "sluice.dev/idle-after": "10m"}
-        for name, annotations in (
-            ("notebook", agreed),
-            ("works", agreed),
-            ("never-asked", {**agreed, "sluice.dev/idle-after": "never"}),
-        ):
-            await scene.apply(user_pod(name, annotations=annotations))
-        pods = await scene.started(3)
-        (device,) = scene.devices(pods["works"])
-        command = ["hardware", "--data", str(system.data), NODE, "start-process", device, "--memory-mib", "700"]
-        assert change_hardware(command) == 0
-        await scene.until(lambda: only_one_works(scene), "the slices to be measured")
-        for name in pods:
-            assert not await notes(scene, name, "SliceIdle")
+    for name, after in (("notebook", "10m"), ("works", "10m"), ("never-asked", "never")):
+        annotations = {"sluice.dev/profile": "1g.5gb", "sluice.dev/idle-after": after}
+        await scene.apply(user_pod(name, annotations=annotations))
+    pods = await scene.started(3)
+    (device,) = scene.devices(pods["works"])
+    command = ["hardware", "--data", str(scene.system.data), NODE, "start-process", device, "--memory-mib", "700"]
+    assert change_hardware(command) == 0
+    await scene.until(lambda: only_one_works(scene), "the slices to be measured")
+    for name in pods:
+        assert not await scene.notes(name, "SliceIdle")
 
-        jump(310)
-        (warning,) = await scene.until(lambda: notes(scene, "notebook", "SliceIdle"), "a warning")
-        assert "its slice has been idle for 5 min; the pod is evicted in 5 min unless it is used" in warning
-        assert not (await scene.pods())["notebook"]["metadata"].get("deletionTimestamp")
+    jump(310)
+    (warning,) = await scene.until(lambda: scene.notes("notebook", "SliceIdle"), "a warning")
+    assert "its slice has been idle for 5 min; the pod is evicted in 5 min unless it is used" in warning
+    assert not (await scene.pods())["notebook"]["metadata"].get("deletionTimestamp")
 
-        jump(650)
-        (why,) = await scene.until(lambda: notes(scene, "notebook", "Evicting"), "the eviction")
-        assert why == "evicting the pod: its slice has been idle for 11 min"
-        await scene.until(lambda: is_gone(scene, "notebook"), "the pod to go")
-        await scene.until(lambda: scene.told(pods["notebook"]) is None, "its slice to be given back")
+    jump(650)
+    (why,) = await scene.until(lambda: scene.notes("notebook", "Evicting"), "the eviction")
+    assert why == "evicting the pod: its slice has been idle for 11 min"
+    await scene.until(lambda: is_gone(scene, "notebook"), "the pod to go")
+    await scene.until(lambda: scene.told(pods["notebook"]) is None, "its slice to be given back")
 
-        assert {name for name in await scene.pods() if not await is_gone(scene, name)} == {"works", "never-asked"}
-        for name in ("works", "never-asked"):
-            assert not await notes(scene, name, "SliceIdle")
-        assert change_hardware([*command[:4], "stop-process", capsys.readouterr().out.split()[-1]]) == 0
+    assert {name for name in await scene.pods() if not await is_gone(scene, name)} == {"works", "never-asked"}
+    for name in ("works", "never-asked"):
+        assert not await scene.notes(name, "SliceIdle")
+    assert change_hardware([*command[:4], "stop-process", capsys.readouterr().out.split()[-1]]) == 0
 
 
 async def only_one_works(scene: Scene) -> bool:
@@ -105,11 +95,8 @@ async def only_one_works(scene: Scene) -> bool:
     address = scene.live.fleet_state.news()[NODE].address
     (measured,) = (await ask_agents({NODE: address}, LOOPBACK)).values()
     assert isinstance(measured, NodeUsage), measured
-    return {each.name: each.idle_s is None for each in measured.slices} == {
-        "notebook": False,
-        "works": True,
-        "never-asked": False,
-    }
+    has_idled_never = {each.name: each.idle_s is None for each in measured.slices}
+    return has_idled_never == {"notebook": False, "works": True, "never-asked": False}
 
 
 async def is_gone(scene: Scene, name: str) -> bool:

@@ -11,19 +11,11 @@ GPU = "nvidia.com/gpu"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
-def asking(name: str = "p", **limits: str) -> Json:
-    body = pod(name)
-    body["spec"]["containers"][0]["resources"] = {
-        "limits": {key.replace("gpu", GPU): value for key, value in limits.items()}
-    }
-    return body
-
-
 async def limit(kube: Cluster, namespace: str, **fields: str) -> None:
     """A LimitRange for containers: `max="2"` of GPUs, or `default="1"`."""
     path = f"/api/v1/namespaces/{namespace}/limitranges"
     limits = [{"type": "Container", **{key: {GPU: value} for key, value in fields.items()}}]
-    assert (await kube.post(path, {"metadata": {"name": "l"}, "spec": {"limits": limits}})).code == 201
+    await kube.create(path, {"metadata": {"name": "l"}, "spec": {"limits": limits}})
 
 
 async def test_a_default_makes_a_plain_pod_ask_for_a_gpu(kube: Cluster, namespace: str, pods: str) -> None:
@@ -36,10 +28,11 @@ async def test_a_maximum_is_the_default_too(kube: Cluster, namespace: str, pods:
     """So a maximum of 2 gives 2 to a container without a limit, and refuses 3."""
     await limit(kube, namespace, max="2")
     silent = await kube.post(pods, pod("silent"))
-    over = await kube.post(pods, asking("over", gpu="3"))
+    body = pod("over")
+    body["spec"]["containers"][0]["resources"] = {"limits": {GPU: "3"}}
+    over = await kube.post(pods, body)
     assert silent.body["spec"]["containers"][0]["resources"]["limits"] == {GPU: "2"}
-    assert (over.code, over.reason) == (403, "Forbidden")
-    assert f"maximum {GPU} usage per Container is 2" in over.message
+    over.refused(403, "Forbidden", f"maximum {GPU} usage per Container is 2")
 
 
 # -- the custom resource ----------------------------------------------------------------------------------------------
@@ -57,20 +50,12 @@ class Custom:
 
     @property
     def definition(self) -> Json:
-        version = {
-            "name": "v1alpha1",
-            "served": True,
-            "storage": True,
-            "subresources": {"status": {}},
-            "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-        }
+        schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+        served = {"name": "v1alpha1", "served": True, "storage": True}
+        version = {**served, "subresources": {"status": {}}, "schema": schema}
         names = {"plural": "gpus", "singular": "gpu", "kind": "Gpu"}
-        return {
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": {"name": f"gpus.{self.group}"},
-            "spec": {"group": self.group, "scope": "Cluster", "names": names, "versions": [version]},
-        }
+        spec = {"group": self.group, "scope": "Cluster", "names": names, "versions": [version]}
+        return {"metadata": {"name": f"gpus.{self.group}"}, "spec": spec}
 
     def object(self, name: str, **status: str) -> Json:
         head = {"apiVersion": f"{self.group}/v1alpha1", "kind": "Gpu", "metadata": {"name": name}}
@@ -81,9 +66,9 @@ class Custom:
 async def gpus(kube: Cluster) -> AsyncIterator[Custom]:
     """Served in a group of its own, so that no installed Sluice removes them; gone after the test."""
     custom = Custom(f"sluice-test-{secrets.token_hex(4)}.dev")
-    assert (await kube.post(DEFINITIONS, custom.definition)).code == 201
+    await kube.create(DEFINITIONS, custom.definition)
     try:
-        await kube.until(lambda: kube.get(custom.path), 200)
+        await kube.until(custom.path, 200)
         yield custom
     finally:
         await kube.delete(f"{DEFINITIONS}/gpus.{custom.group}")
@@ -91,9 +76,9 @@ async def gpus(kube: Cluster) -> AsyncIterator[Custom]:
 
 async def test_a_status_is_written_by_its_own_door(kube: Cluster, gpus: Custom) -> None:
     """In a creation it is dropped, and repeating it is no new version."""
+    path, healthy = f"{gpus.path}/sluice-test-0/status", {"status": {"health": "Healthy"}}
     made = await kube.post(gpus.path, gpus.object("sluice-test-0", health="Healthy"))
-    first = await kube.patch(f"{gpus.path}/sluice-test-0/status", {"status": {"health": "Healthy"}}, MERGE)
-    again = await kube.patch(f"{gpus.path}/sluice-test-0/status", {"status": {"health": "Healthy"}}, MERGE)
+    first, again = [await kube.patch(path, healthy, MERGE) for _ in range(2)]
     assert (made.code, "status" in made.body) == (201, False)
     assert (first.code, first.body["status"]) == (200, {"health": "Healthy"})
     assert again.body["metadata"]["resourceVersion"] == first.body["metadata"]["resourceVersion"]
@@ -102,15 +87,11 @@ async def test_a_status_is_written_by_its_own_door(kube: Cluster, gpus: Custom) 
 
 async def test_an_apply_writes_a_status_of_what_is_there(kube: Cluster, gpus: Custom) -> None:
     """Of an absent object it is 404, and on the main resource the status is dropped."""
-    absent = await kube.patch(
-        f"{gpus.path}/sluice-test-1/status", gpus.object("sluice-test-1", health="x"), APPLY, fieldManager="t"
-    )
-    made = await kube.patch(
-        f"{gpus.path}/sluice-test-1", gpus.object("sluice-test-1", health="x"), APPLY, fieldManager="t"
-    )
-    told = await kube.patch(
-        f"{gpus.path}/sluice-test-1/status", gpus.object("sluice-test-1", health="y"), APPLY, fieldManager="t"
-    )
+    path = f"{gpus.path}/sluice-test-1"
+    one, other = (gpus.object("sluice-test-1", health=health) for health in ("x", "y"))
+    absent = await kube.patch(f"{path}/status", one, APPLY, fieldManager="t")
+    made = await kube.patch(path, one, APPLY, fieldManager="t")
+    told = await kube.patch(f"{path}/status", other, APPLY, fieldManager="t")
     assert (absent.code, absent.message) == (404, f'gpus.{gpus.group} "sluice-test-1" not found')
     assert (made.code, "status" in made.body) == (201, False)
     assert (told.code, told.body["status"]) == (200, {"health": "y"})

@@ -124,13 +124,11 @@ async def test_conditions_do_not_come_with_a_pod(kube: Cluster, pods: str) -> No
 async def test_a_condition_written_by_strategic_merge_leaves_the_others(kube: Cluster, pods: str) -> None:
     """And stays when the gate opens; a merge patch would drop PodScheduled."""
     await kube.post(pods, pod(nodeSelector={"sluice-test": "nowhere"}))
-    ours = {
-        "status": {"conditions": [{"type": CONDITION_READY, "status": "False", "reason": "Waiting", "message": "m"}]}
-    }
+    condition = {"type": CONDITION_READY, "status": "False", "reason": "Waiting", "message": "m"}
+    ours = {"status": {"conditions": [condition]}}
     merged = await kube.patch(f"{pods}/p/status", ours, STRATEGIC)
-    assert (
-        await kube.patch(f"{pods}/p", {"spec": {"schedulingGates": [{"name": GATE, "$patch": "delete"}]}}, STRATEGIC)
-    ).code == 200
+    opening = {"spec": {"schedulingGates": [{"name": GATE, "$patch": "delete"}]}}
+    assert (await kube.patch(f"{pods}/p", opening, STRATEGIC)).code == 200
     opened = await kube.get(f"{pods}/p")
     replaced = await kube.patch(f"{pods}/p/status", ours, MERGE)
     assert merged.code == 200
@@ -142,10 +140,8 @@ async def test_a_condition_written_by_strategic_merge_leaves_the_others(kube: Cl
 async def test_a_condition_type_must_be_a_qualified_name(kube: Cluster, pods: str) -> None:
     """Found when it is written, not when it is read."""
     await kube.post(pods, pod())
-    reply = await kube.patch(
-        f"{pods}/p/status", {"status": {"conditions": [{"type": "a b", "status": "True"}]}}, STRATEGIC
-    )
-    assert reply.code == 422
+    wrong = {"status": {"conditions": [{"type": "a b", "status": "True"}]}}
+    assert (await kube.patch(f"{pods}/p/status", wrong, STRATEGIC)).code == 422
 
 
 async def test_the_status_is_a_side_door_to_the_metadata_alone(kube: Cluster, pods: str) -> None:
@@ -195,24 +191,20 @@ async def test_where_sluice_is_installed_a_binding_brings_no_grant(kube: Cluster
         pytest.skip("needs a real cluster in which Sluice's policies are installed")
     await kube.post(pods, pod(gates=(), schedulerName="absent"))
     reply = await kube.post(f"{pods}/p/binding", binding(await kube.node(), granted("main", "visible-devices")))
-    assert reply.code == 403
-    assert "a Binding may not bring annotations of sluice.dev onto its pod" in reply.message
+    reply.refused(403, "Forbidden", "a Binding may not bring annotations of sluice.dev onto its pod")
     assert "nodeName" not in (await kube.get(f"{pods}/p")).body["spec"]
 
 
 async def test_an_ephemeral_container_joins_by_its_own_door(kube: Cluster, pods: str) -> None:
     """Only there, and without a sub path."""
     await kube.post(pods, pod(volumes=[{"name": "v", "emptyDir": {}}]))
-    debug = {"name": "debug", "image": "busybox:1.36"}
+    debug, door = {"name": "debug", "image": "busybox:1.36"}, f"{pods}/p/ephemeralcontainers"
     mount = {"name": "v", "mountPath": "/v", "subPathExpr": "$(A)"}
-    by_main = await kube.patch(f"{pods}/p", {"spec": {"ephemeralContainers": [debug]}}, STRATEGIC)
-    by_path = await kube.patch(
-        f"{pods}/p/ephemeralcontainers",
-        {"spec": {"ephemeralContainers": [{**debug, "volumeMounts": [mount]}]}},
-        STRATEGIC,
-    )
-    joined = await kube.patch(f"{pods}/p/ephemeralcontainers", {"spec": {"ephemeralContainers": [debug]}}, STRATEGIC)
-    assert by_main.code == 422
-    assert by_path.code == 422
+    mounting = {"spec": {"ephemeralContainers": [{**debug, "volumeMounts": [mount]}]}}
+    plain = {"spec": {"ephemeralContainers": [debug]}}
+    by_main = await kube.patch(f"{pods}/p", plain, STRATEGIC)
+    by_path = await kube.patch(door, mounting, STRATEGIC)
+    joined = await kube.patch(door, plain, STRATEGIC)
+    assert (by_main.code, by_path.code) == (422, 422)
     assert "cannot be set for an Ephemeral Container" in by_path.message
     assert (joined.code, joined.body["spec"]["ephemeralContainers"][0]["name"]) == (200, "debug")

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import yaml
-from factories.cluster.account_rights import NEEDED, Right
+from factories.cluster.account_rights import NEEDED, Right, may
 from factories.cluster.cluster_system import ABSENT, DEPLOYED, SERVICE, install
+from factories.cluster.described_pods import bound
 from factories.cluster.kubernetes import JSON_PATCH, MERGE, STRATEGIC, Cluster, Json
 from factories.cluster.watcher_process import WatcherProcess, watcher
+from factories.scheduling.allocator import gpu_report, snapshot
 from factories.waiting import until
 from factories.words import write_of
 from fake_kube.server import FakeKube
@@ -24,7 +26,7 @@ from sluice.contracts.bus.events import WriteAccepted, stream_of
 from sluice.contracts.bus.nats_permissions import permissions_of
 from sluice.contracts.bus.streams import Role
 from sluice.contracts.bus.subjects import Address
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, RunId
+from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.nats.jetstream_bus import NatsBus
@@ -34,16 +36,9 @@ from sluice.runtime.nats_server.users import User
 RBAC = "rbac.authorization.k8s.io"
 SYSTEM, NODES = "sluice-system", "sluice-nodes"
 ACCOUNTS = {
-    "pod-watcher": SYSTEM,
-    "callout": SYSTEM,
-    "webhook": SYSTEM,
-    "allocator": SYSTEM,
-    "inventory": SYSTEM,
-    "nats": SYSTEM,
-    "streams": SYSTEM,
+    **dict.fromkeys(("pod-watcher", "callout", "webhook", "allocator", "inventory", "nats", "streams"), SYSTEM),
     "node-agent": NODES,
 }
-MODEL = "NVIDIA A100-SXM4-40GB"
 
 
 # -- the accounts as they are deployed --------------------------------------------------------------------------------
@@ -61,8 +56,7 @@ async def give_rights(cluster: Cluster) -> None:
     async with cluster.opened() as opened:
         for document in yaml.safe_load_all((DEPLOYED / "rbac.yaml").read_text(encoding="utf-8")):
             path = paths[document["kind"]].format(document["metadata"].get("namespace", ""))
-            made = await opened.post(path, document)
-            assert made.code == 201, made
+            await opened.create(path, document)
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +80,8 @@ async def accounts(deployed: Cluster) -> AsyncIterator[Callable[[str], Any]]:
             if (await opened.get(path)).code == ABSENT:
                 pytest.skip("Sluice is not installed in this cluster")
             body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-            made = await opened.post(f"{path}/token", body)
-            assert made.code == 201, made
-            return str(made.body["status"]["token"])
+            made = await opened.create(f"{path}/token", body)
+            return str(made["status"]["token"])
 
         yield token
 
@@ -184,26 +177,6 @@ async def test_an_account_may_do_what_its_service_does(deployed: Cluster, accoun
             assert await may(kube, token, right), f"{account} may not {right}"
 
 
-async def may(kube: Cluster, token: str, right: Right) -> bool:
-    plural, _, subresource = right.resource.partition("/")
-    asked = {
-        "verb": right.verb,
-        "group": right.group,
-        "resource": plural,
-        "subresource": subresource,
-        "name": right.name,
-        "namespace": right.namespace,
-    }
-    body = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": asked},
-    }
-    reply = await kube.ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body, token=token)
-    assert reply.code == 201, reply
-    return bool(reply.body["status"]["allowed"])
-
-
 # -- all that is needed -----------------------------------------------------------------------------------------------
 
 
@@ -252,32 +225,23 @@ class Site:
 
     async def claims(self) -> None:
         """A volume claim that is bound, and one that is bound when its first pod is placed."""
-        spec = {"volumeName": "pv-1"}
-        late = {"storageClassName": "late"}
-        kinds = (
-            ("/api/v1/persistentvolumes", "PersistentVolume", "pv-1", {"spec": {}}),
-            ("/api/v1/namespaces/default/persistentvolumeclaims", "PersistentVolumeClaim", "bound", {"spec": spec}),
-            ("/api/v1/namespaces/default/persistentvolumeclaims", "PersistentVolumeClaim", "late", {"spec": late}),
-        )
-        mode = {"volumeBindingMode": "WaitForFirstConsumer"}
-        storage = ("/apis/storage.k8s.io/v1/storageclasses", "StorageClass", "late", mode)
-        for path, kind, name, rest in (*kinds, storage):
-            version = "storage.k8s.io/v1" if kind == "StorageClass" else "v1"
-            body = {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **rest}
-            made = await self.cluster.post(path, body)
-            assert made.code == 201, made
+        claims = "/api/v1/namespaces/default/persistentvolumeclaims"
+        for path, name, rest in (
+            ("/api/v1/persistentvolumes", "pv-1", {"spec": {}}),
+            (claims, "bound", {"spec": {"volumeName": "pv-1"}}),
+            (claims, "late", {"spec": {"storageClassName": "late"}}),
+            ("/apis/storage.k8s.io/v1/storageclasses", "late", {"volumeBindingMode": "WaitForFirstConsumer"}),
+        ):
+            await self.cluster.create(path, {"metadata": {"name": name}, **rest})
 
     async def pod(self, name: str, *claims: str, namespace: str = "default") -> tuple[RequestId, Json]:
         volumes = [{"name": each, "persistentVolumeClaim": {"claimName": each}} for each in claims]
-        body = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name, "annotations": {"sluice.dev/profile": "1g.5gb"}},
-            "spec": {"containers": [{"name": "main", "image": "train:1"}], "volumes": volumes},
-        }
-        made = await self.cluster.post(f"/api/v1/namespaces/{namespace}/pods", body)
-        assert made.code == 201, made
-        return RequestId(made.body["metadata"]["uid"]), made.body
+        meta, spec = (
+            {"name": name, "annotations": {"sluice.dev/profile": "1g.5gb"}},
+            {"containers": [{"name": "main", "image": "train:1"}], "volumes": volumes},
+        )
+        made = await self.cluster.create(f"/api/v1/namespaces/{namespace}/pods", {"metadata": meta, "spec": spec})
+        return RequestId(made["metadata"]["uid"]), made
 
     def calls(self, account: str) -> set[tuple[str, str]]:
         user = f"system:serviceaccount:{SYSTEM}:sluice-{account}"
@@ -314,35 +278,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 def inventory(*, removed: bool = False) -> msg.NodeInventory:
     """The inventory's message about n1."""
-    gpu = msg.GpuReport(
-        uuid=GpuUuid("GPU-1"),
-        index=0,
-        model=MODEL,
-        memory_mib=40960,
-        multiprocessors=108,
-        mig_enabled=True,
-        memory_slices=8,
-        compute_slices=7,
-        profiles=(),
-        instances=(),
-        creatable={},
-    )
-    snapshot = msg.NodeSnapshot(
-        node=NodeName("n1"), boot_id="b", agent_run=RunId("a"), generation=1, driver_version="", gpus=(gpu,), slices=()
-    )
-    return msg.NodeInventory(snapshot=snapshot, stale=removed, removed=removed)
-
-
-def bound(request: RequestId) -> msg.Bound:
-    return msg.Bound(
-        request=request,
-        request_revision=1,
-        allocation=AllocationId(f"{request}_r_1"),
-        node=NodeName("n1"),
-        revision=1,
-        ticket="t-1",
-        containers=(msg.ContainerDevices(container="main", visible_devices="MIG-1"),),
-    )
+    return msg.NodeInventory(snapshot=snapshot("n1", (gpu_report("n1", 0),)), stale=removed, removed=removed)
 
 
 async def test_the_services_live_a_whole_pod_life_with_the_rights_they_have(site: Site) -> None:
@@ -375,7 +311,7 @@ async def _live(site: Site) -> None:
     reason = ReasonCount(reason=WaitReason.NODE_NOT_OPEN, count=2, of="nodes")
     pending = msg.Pending(request=waiting, request_revision=1, message="2 nodes are not open yet", reasons=(reason,))
     await site.say(Role.ALLOCATOR, subjects.waiting(waiting), pending)
-    await site.say(Role.ALLOCATOR, subjects.binding(served), bound(served))
+    await site.say(Role.ALLOCATOR, subjects.binding(served), bound(served, node=NodeName("n1")))
     await until(lambda: _pod(site, "served", lambda pod: pod["spec"].get("nodeName") == "n1"), "the pod on its node")
     await until(lambda: _pod(site, "waiting", _is_told_to_wait), "the waiting pod to be told")
     await _live_by_claim(site)
@@ -393,38 +329,33 @@ async def _live(site: Site) -> None:
 async def _live_by_claim(site: Site) -> None:
     """A pod whose kubelet hands its devices over: its claim is made, allocated, reserved, and gone with it."""
     labels = {"sluice.dev/hand-over": "dra"}
-    assert (await site.cluster.post("/api/v1/namespaces", {"metadata": {"name": "dra", "labels": labels}})).code == 201
+    await site.cluster.create("/api/v1/namespaces", {"metadata": {"name": "dra", "labels": labels}})
     request, stored = await site.pod("handed", namespace="dra")
     (entry,) = stored["spec"]["resourceClaims"]
     (ref,) = (await site.said(subjects.request(request), msg.AllocationRequested)).resource_claims
     assert (ref.name, ref.requests) == (entry["resourceClaimName"], {"main": "main"})
-    await site.say(Role.ALLOCATOR, subjects.binding(request), bound(request))
+    await site.say(Role.ALLOCATOR, subjects.binding(request), bound(request, node=NodeName("n1")))
 
-    async def runs() -> bool:
-        pod = site.kube.get("pods", "dra", "handed")
-        return pod is not None and pod["status"].get("phase") == "Running"
-
-    await until(runs, "the pod to run with its claim")
+    await until(
+        lambda: _pod(site, "handed", lambda pod: pod["status"].get("phase") == "Running", "dra"),
+        "the pod to run with its claim",
+    )
     claim = site.kube.get("resourceclaims.resource.k8s.io", "dra", ref.name)
     assert claim["metadata"]["uid"] == ref.uid
     assert claim["status"]["allocation"]["allocationTimestamp"]
     assert [each["uid"] for each in claim["status"]["reservedFor"]] == [request]
     await site.cluster.delete("/api/v1/namespaces/dra/pods/handed")
-
-    async def gone() -> bool:
-        return site.kube.get("resourceclaims.resource.k8s.io", "dra", ref.name) is None
-
-    await until(gone, "the claim to go with its pod")
-    await until(lambda: _is_written(site), "how new pods get their devices, for admission to read")
-
-
-async def _is_written(site: Site) -> bool:
-    config = site.kube.get("configmaps", SYSTEM, "sluice-hand-over")
-    return config is not None and config.get("data") == {"mode": "tickets"}
+    await until(
+        lambda: site.kube.get("resourceclaims.resource.k8s.io", "dra", ref.name) is None, "the claim to go with its pod"
+    )
+    await until(
+        lambda: (site.kube.get("configmaps", SYSTEM, "sluice-hand-over") or {}).get("data") == {"mode": "tickets"},
+        "how new pods get their devices, for admission to read",
+    )
 
 
-async def _pod(site: Site, name: str, right: Callable[[Json], Any]) -> bool:
-    pod = site.kube.get("pods", "default", name)
+def _pod(site: Site, name: str, right: Callable[[Json], Any], namespace: str = "default") -> bool:
+    pod = site.kube.get("pods", namespace, name)
     return pod is not None and bool(right(pod))
 
 
@@ -433,6 +364,6 @@ def _is_told_to_wait(pod: Json) -> bool:
     return any("not open yet" in each.get("message", "") for each in conditions)
 
 
-async def _gpus(site: Site, count: int) -> bool:
+def _gpus(site: Site, count: int) -> bool:
     gpus = site.kube.all("gpus.sluice.dev")
     return len(gpus) == count and all("status" in each for each in gpus)

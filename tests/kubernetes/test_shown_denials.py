@@ -2,38 +2,22 @@
 
 import ast
 import asyncio
-import base64
-import contextlib
 import inspect
 import json
 import sys
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import yaml
 from factories.cluster.admission import answer, container, gpu, pod, taken
 from factories.cluster.described_pods import kubectl, kubectl_is_there
-from factories.cluster.kubernetes import Cluster, Json
-from factories.cluster.memory_store import MemoryStore
-from factories.text_rows import text_rows
-from fake_kube.server import FakeKube
+from factories.cluster.kubernetes import Json, deployment
+from factories.cluster.webhook_cluster import webhook_cluster
+from factories.text_rows import alike, text_rows
 
-from sluice.contracts.admission import AdmissionConfig, environment, reserved_fields, validation, volumes
-from sluice.runtime.clock import SystemClock
-from sluice_pod_watcher.shell.http_server import ListenAddress
-from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig
-from sluice_pod_watcher.shell.webhook.cert_rotator import CertificateRotator, NoBundlePublisher, new_context
-from sluice_pod_watcher.shell.webhook.cert_sources import RotatingCertificates
-from sluice_pod_watcher.shell.webhook.handlers import listening
+from sluice.contracts.admission import environment, reserved_fields, validation, volumes
 
-SERVICE, NAMESPACE = "sluice-webhook", "sluice-system"
-SHIPPED = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "base" / "admission" / "webhook.yaml"
-CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 DENIED = 'admission webhook "pods.sluice.dev" denied the request: '
 GPU = gpu(gpu="1")
-SLICE = {"sluice.dev/profile": "1g.5gb"}
 MODULES = (validation, reserved_fields, environment, volumes)
 
 
@@ -55,31 +39,25 @@ def with_mount(name: str, path: str) -> Json:
     return made
 
 
-def with_env(name: str, value: str) -> Json:
-    return pod(container(resources=GPU, env=[{"name": name, "value": value}]))
+def with_env(name: str, value: str, **annotations: Json) -> Json:
+    return pod(container(resources=GPU, env=[{"name": name, "value": value}]), **annotations)
 
 
 LEAVE_OUT = "(allowed: leave it out)"
 NOT_PRIVILEGED = "(allowed: false, or a cluster that allows privileged GPU pods)"
 REQUEST = "spec.containers[main].resources.requests[nvidia.com/gpu] = '1': "
+FRACTIONAL = {"sluice.dev/sm-partition": "50", "sluice.dev/memory": "4Gi"}
+OF_A_CLASS = "deviceclass.resource.kubernetes.io/sluice.dev"
+ALONE = {"requests": {"nvidia.com/gpu": "1"}}
 BODIES = {
     "a list of devices": (403, with_env("NVIDIA_VISIBLE_DEVICES", "0,1")),
     "capabilities twice": (
         422,
-        pod(
-            container(resources=GPU, env=[{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "video"}]),
-            annotations={"main.sluice.dev/driver-capabilities": "compute"},
-        ),
+        with_env("NVIDIA_DRIVER_CAPABILITIES", "video", annotations={"main.sluice.dev/driver-capabilities": "compute"}),
     ),
     "a slip in the capabilities": (422, with_env("NVIDIA_DRIVER_CAPABILITIES", "compute,vidoe")),
     "a gpu and none": (422, with_env("NVIDIA_VISIBLE_DEVICES", "void")),
-    "a second preload": (
-        403,
-        pod(
-            container(env=[{"name": "LD_PRELOAD", "value": "/a.so"}]),
-            annotations={"sluice.dev/sm-partition": "50", "sluice.dev/memory": "4Gi"},
-        ),
-    ),
+    "a second preload": (403, pod(container(env=[{"name": "LD_PRELOAD", "value": "/a.so"}]), annotations=FRACTIONAL)),
     "a path of the host": (403, with_volume(name="h", hostPath={"path": "/run/sluice"})),
     "our driver": (403, with_volume(name="mine", csi={"driver": "slice.sluice.dev"})),
     "our volume": (403, with_volume(name="sluice-slice", emptyDir={})),
@@ -94,15 +72,9 @@ BODIES = {
     "the host's processes": (403, pod(container(resources=GPU), hostPID=True)),
     "the host's memory": (403, pod(annotations={"sluice.dev/memory": "4Gi", "sluice.dev/mode": "mps"}, hostIPC=True)),
     "privileges": (403, pod(container(resources=GPU, securityContext={"privileged": True}))),
-    "the resource of a class": (
-        403,
-        pod(container(resources={"limits": {"deviceclass.resource.kubernetes.io/sluice.dev": "1"}})),
-    ),
-    "a request alone": (422, pod(container(resources={"requests": {"nvidia.com/gpu": "1"}}))),
-    "a request beside another limit": (
-        422,
-        pod(container(resources={"requests": {"nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "2"}})),
-    ),
+    "the resource of a class": (403, pod(container(resources={"limits": {OF_A_CLASS: "1"}}))),
+    "a request alone": (422, pod(container(resources=ALONE))),
+    "a request beside another limit": (422, pod(container(resources={**ALONE, "limits": {"nvidia.com/gpu": "2"}}))),
     "InvalidValue": (422, pod(container(resources=gpu(gpu="500m")))),
     "OutOfRange": (422, pod(annotations={"sluice.dev/sm-percentage": "140"})),
     "Contradiction": (422, pod(container(resources=GPU), annotations={"sluice.dev/memory": "4Gi"})),
@@ -220,28 +192,6 @@ WARNINGS = {
 }
 
 
-@contextlib.asynccontextmanager
-async def admitting(folder: Path) -> AsyncIterator[Cluster]:
-    """A cluster with the webhook configuration as it is shipped, and the webhook behind it."""
-    context = new_context()
-    source = RotatingCertificates(MemoryStore(), (f"{SERVICE}.{NAMESPACE}.svc",), CertificateConfig())
-    keeper = CertificateRotator(context, source, NoBundlePublisher(), SystemClock())
-    await keeper.refresh()
-    with FakeKube() as fake:
-        async with (
-            listening(AdmissionConfig(), context, keeper, ListenAddress("127.0.0.1", 0)) as port,
-            Cluster(fake.kubeconfig(folder / "config"), fake).opened() as opened,
-        ):
-            fake.route_service(NAMESPACE, SERVICE, host="127.0.0.1", port=port)
-            configuration = yaml.safe_load(SHIPPED.read_text(encoding="utf-8"))
-            for hook in configuration["webhooks"]:
-                bundle = base64.b64encode(keeper.bundle.encode()).decode()
-                hook["clientConfig"] = {**hook["clientConfig"], "caBundle": bundle}
-            made = await opened.post(CONFIGURATIONS, configuration)
-            assert made.code == 201, made
-            yield opened
-
-
 def named(body: Json, name: str) -> Json:
     metadata = {key: value for key, value in body["metadata"].items() if key not in {"generateName", "namespace"}}
     return {**body, "metadata": {**metadata, "name": name}}
@@ -250,11 +200,6 @@ def named(body: Json, name: str) -> Json:
 def documents(bodies: dict[str, Json]) -> str:
     """A file for `kubectl apply`."""
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": [named(b, n) for n, b in bodies.items()]})
-
-
-def alike(found: str, wanted: str) -> bool:
-    before, star, after = wanted.partition("*")
-    return found == wanted if not star else found.startswith(before) and found.endswith(after)
 
 
 NUMBERED = {f"pod-{number}": denial for number, denial in enumerate(DENIALS.values())}
@@ -266,7 +211,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
     folder = tmp_path_factory.mktemp("denied")
 
     async def apply() -> dict[str, tuple[int, str]]:
-        async with admitting(folder) as cluster:
+        async with webhook_cluster(folder / "config") as cluster:
             path = f"/api/v1/namespaces/{await cluster.namespace()}/pods"
             replies = {name: await cluster.post(path, named(each.body, name)) for name, each in NUMBERED.items()}
             if kubectl_is_there():
@@ -323,26 +268,24 @@ def recorded(deny, said):
 async def test_a_deployments_owner_reads_it_in_the_event_of_its_replica_set(tmp_path):
     """A Deployment is taken whatever its pods are; its owner would see 0 of 2 pods and nothing else."""
     denial = DENIALS["privileges"]
-    async with admitting(tmp_path) as cluster:
+    async with webhook_cluster(tmp_path / "config") as cluster:
         namespace = await cluster.namespace()
-        template = {"metadata": {"labels": {"app": "a"}}, "spec": denial.body["spec"]}
-        spec = {"replicas": 2, "selector": {"matchLabels": {"app": "a"}}, "template": template}
-        body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "train"}, "spec": spec}
-        assert (await cluster.post(f"/apis/apps/v1/namespaces/{namespace}/deployments", body)).code == 201
+        body = deployment("train", 2, denial.body["spec"])
+        await cluster.create(f"/apis/apps/v1/namespaces/{namespace}/deployments", body)
         path = f"/api/v1/namespaces/{namespace}/events"
-        found = await cluster.until(lambda: cluster.get(path), lambda reply: bool(reply.items))
+        found = await cluster.until(path, lambda reply: bool(reply.items))
         (event,) = found.items
         assert (event["reason"], event["involvedObject"]["kind"]) == ("FailedCreate", "ReplicaSet")
         assert event["message"] == f"Error creating: {DENIED}{denial.sentence}"
         assert len(event["message"]) < 1024
-        deployment = await cluster.get(f"/apis/apps/v1/namespaces/{namespace}/deployments/train")
-        (condition,) = deployment.body["status"]["conditions"]
+        told = await cluster.get(f"/apis/apps/v1/namespaces/{namespace}/deployments/train")
+        (condition,) = told.body["status"]["conditions"]
         assert (condition["reason"], condition["message"]) == ("FailedCreate", f"{DENIED}{denial.sentence}")
 
 
 async def test_a_person_reads_what_a_pod_that_is_taken_does_not_do(tmp_path):
     """A key that says nothing here would be believed to count."""
-    async with admitting(tmp_path) as cluster:
+    async with webhook_cluster(tmp_path / "config") as cluster:
         plain, mps = await cluster.namespace(), await cluster.namespace(**{"sluice.dev/default-mode": "mps"})
         bodies = {title: named(body, title) for title, (body, _) in WARNINGS.items()}
         for title, (_, warning) in WARNINGS.items():
@@ -362,17 +305,15 @@ async def test_a_person_reads_what_a_pod_that_is_taken_does_not_do(tmp_path):
 
 async def test_a_person_reads_why_a_debug_container_is_not_taken(tmp_path):
     """`kubectl debug` is how people look into a pod that misbehaves."""
-    async with admitting(tmp_path) as cluster:
+    async with webhook_cluster(tmp_path / "config") as cluster:
         path = f"/api/v1/namespaces/{await cluster.namespace()}/pods"
-        assert (await cluster.post(path, named(pod(container(resources=GPU)), "p"))).code == 201
+        await cluster.create(path, named(pod(container(resources=GPU)), "p"))
         debugger = {"name": "debugger", "image": "busybox:1.36", "securityContext": {"privileged": True}}
         body = {"spec": {"ephemeralContainers": [debugger]}}
         reply = await cluster.patch(f"{path}/p/ephemeralcontainers", body)
-        assert (reply.code, reply.message) == (
-            403,
-            (
-                f"{DENIED}spec.ephemeralContainers[debugger].securityContext.privileged = 'true': "
-                f"a privileged container of a GPU pod sees every GPU of its node {NOT_PRIVILEGED}"
-            ),
+        why = (
+            f"{DENIED}spec.ephemeralContainers[debugger].securityContext.privileged = 'true': "
+            f"a privileged container of a GPU pod sees every GPU of its node {NOT_PRIVILEGED}"
         )
+        assert (reply.code, reply.message) == (403, why)
         assert taken(pod(container(resources=GPU)))["spec"]["schedulingGates"]

@@ -43,17 +43,9 @@ def device(
 def fleet(observed: datetime) -> msg.NodeInventory:
     """One of each: with slices, full of sevenths, sick, given whole, shared."""
     plain = gpu_report(NODE, 0)
-    sliced = gpu_report(
-        NODE,
-        0,
-        instances=(
-            instance(1, "3g.20gb", 4, 4, "train"),
-            instance(2, "1g.5gb", 0, 1),
-            instance(3, "1g.5gb", 1, 1, "old"),
-        ),
-        quarantined=(msg.PlacementReport(start=1, size=1),),
-        creatable={"1g.5gb": 2},
-    )
+    mine = (instance(1, "3g.20gb", 4, 4, "train"), instance(2, "1g.5gb", 0, 1), instance(3, "1g.5gb", 1, 1, "old"))
+    held = (msg.PlacementReport(start=1, size=1),)
+    sliced = gpu_report(NODE, 0, instances=mine, quarantined=held, creatable={"1g.5gb": 2})
     sevenths = gpu_report(NODE, 1, instances=tuple(instance(10 + at, "1g.5gb", at, 1, f"job-{at}") for at in range(7)))
     sick = gpu_report(NODE, 2, healthy=False, health_message="Xid 79: the GPU has fallen off the bus", lost=True)
     whole, shared = gpu_report(NODE, 3, mig=False), gpu_report(NODE, 4, mig=False)
@@ -69,8 +61,7 @@ def fleet(observed: datetime) -> msg.NodeInventory:
 
 
 async def shown(stage: DescribeStage) -> None:
-    made = await stage.cluster.post(DEFINITIONS, yaml.safe_load(DEFINITION.read_text()))
-    assert made.code == 201, made
+    await stage.cluster.create(DEFINITIONS, yaml.safe_load(DEFINITION.read_text()))
 
 
 async def say(stage: DescribeStage, word: msg.NodeInventory, good) -> None:

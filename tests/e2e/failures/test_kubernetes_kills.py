@@ -8,13 +8,13 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import pytest
-from factories.cluster.cluster_system import SLICES_PER_GPU, ClusterSystem, whole_on
+from factories.cluster.cluster_system import SLICES_PER_GPU, ClusterSystem
 from factories.cluster.kubernetes import Cluster
 from factories.cluster.scenes import Scene, distinct, scene_on, user_pod
 from factories.processes import Process
@@ -36,6 +36,8 @@ BOUND_WITHIN_S = 60.0 + PODS / 5 + 12.0 * KILLS
 """A pod-watcher that takes over waits for its predecessor's lease first."""
 LEASE_TTL_S = 2
 """Of the pod-watcher: more lives in the same time."""
+NODES = [f"gpu-{number:02}" for number in range(-(-PODS // (SLICES_PER_GPU * GPUS_PER_NODE)))]
+SYSTEM = {"gpus": GPUS_PER_NODE, "agents": 2, "watcher": {"LEASE_TTL_S": str(LEASE_TTL_S)}}
 AGAIN_S = 0.2
 REFUSED_FOR_NOW = range(500, 600)
 """What a user is answered while no webhook is there; a controller tries again."""
@@ -162,18 +164,6 @@ class Storm:
         while not condition():
             assert time.monotonic() < deadline, f"{point} was never reached: {self.seen}\n{self.scene.system.said()}"
             await asyncio.sleep(0.005)
-
-
-@pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClusterSystem, Cluster]]:
-    folder = tmp_path_factory.mktemp("kills")
-    gpus = -(-PODS // SLICES_PER_GPU)
-    nodes = [f"gpu-{number:02}" for number in range(-(-gpus // GPUS_PER_NODE))]
-    with FakeKube() as fake:
-        cluster = Cluster(fake.kubeconfig(folder / "kubeconfig"), fake)
-        settings = {"LEASE_TTL_S": str(LEASE_TTL_S)}
-        with whole_on(folder, cluster, nodes, gpus=GPUS_PER_NODE, agents=2, watcher=settings) as started:
-            yield started, cluster
 
 
 @contextlib.asynccontextmanager

@@ -13,16 +13,13 @@ import asyncio
 import json
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import nats.errors
 import pytest
-from factories.cluster.cluster_system import ClusterSystem, whole_on
-from factories.cluster.kubernetes import Cluster
-from factories.cluster.scenes import Scene, scene_on, user_pod
+from factories.cluster.scenes import Scene, user_pod
 from factories.system import words_at
-from fake_kube.server import FakeKube
 from judges.agreement import Runs, disagreements
 
 from sluice.contracts.kube.names import ENV_VISIBLE_DEVICES
@@ -33,21 +30,12 @@ CASES = [(WIPED,), (FORGOTTEN,), (UNREACHABLE,), (FORGOTTEN, WIPED), (WIPED, UNR
 AWAY_S = 1.0
 RESYNC_S = "3"
 """An orphaned slice is released when its source has listed again (after 300 s by default)."""
+SYSTEM = {"agents": 2, "others": {"SLUICE_ALLOCATOR_ORPHAN_GRACE_S": "2"}, "watcher": {"RESYNC_S": RESYNC_S}}
+"""Each node has an agent, so that one can forget alone."""
 RECOVERED_WITHIN_S = 90.0
 """A wiped broker is back within 30 s; this also waits for pods on a busy machine."""
 POURING = 5
 PROFILES = ("1g.5gb", "2g.10gb", "1g.5gb")
-
-
-@pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClusterSystem, Cluster]]:
-    """Two nodes with an agent each, so that one can forget alone."""
-    folder = tmp_path_factory.mktemp("rebuild")
-    with FakeKube() as fake:
-        cluster = Cluster(fake.kubeconfig(folder / "kubeconfig"), fake)
-        soon = {"SLUICE_ALLOCATOR_ORPHAN_GRACE_S": "2"}
-        with whole_on(folder, cluster, NODES, agents=2, others=soon, watcher={"RESYNC_S": RESYNC_S}) as started:
-            yield started, cluster
 
 
 @dataclass
@@ -83,13 +71,6 @@ class Losses:
         faults = self.scene.fake("a switch to be unreachable").faults
         faults.away(on=True)
         self.mended.append(lambda: faults.away(on=False))
-
-
-@pytest.fixture
-async def scene(system: tuple[ClusterSystem, Cluster]) -> AsyncIterator[Scene]:
-    """A namespace; at the end everything is released, and no message on the bus was wrong."""
-    async with scene_on(*system) as made:
-        yield made
 
 
 async def apply(scene: Scene, prefix: str, count: int) -> list[str]:

@@ -5,12 +5,12 @@ import os
 import subprocess
 import sys
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from factories.agent_driver import AgentDriver, kill, short_folder, start_agent
 from factories.gpus.nvml import ALWAYS, NvmlMachine, child_environment, has_a_driver
+from factories.processes import own_environment
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
@@ -27,21 +27,6 @@ FLEET = '[[node]]\nname = "n1"\ngpus = [{ model = "a100-40gb", count = 1 }]\n'
 ENDS_WITHIN_S = 60.0
 DRIVER_NOT_LOADED, NO_PERMISSION, LIB_RM_VERSION_MISMATCH = 9, 4, 18
 """NVML return codes."""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A command or an agent that has ended."""
-
-    code: int
-    out: str
-    err: str
-
-    def sentence(self) -> str:
-        """The only error that an agent reported."""
-        lines = [json.loads(line) for line in self.err.splitlines()]
-        (wrong,) = [line["event"] for line in lines if line["level"] not in {"debug", "info"}]
-        return wrong
 
 
 @pytest.fixture
@@ -63,12 +48,11 @@ def machine(nvml_library, tmp_path, data):
 
 def environment(data: Path, **variables: object) -> dict[str, str]:
     """Without the settings of the person who runs the tests, and without a broker, which no error needs."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
     told = {name: str(value) for name, value in variables.items()}
-    return own | {"SLUICE_DATA_DIR": str(data), "SLUICE_LOG_FORMAT": "json"} | told
+    return own_environment() | {"SLUICE_DATA_DIR": str(data), "SLUICE_LOG_FORMAT": "json"} | told
 
 
-def run(variables: dict[str, str], *words: str) -> Ended:
+def run(variables: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
     """Run the agent, or one of its commands, to its end."""
     done = subprocess.run(
         [sys.executable, "-m", "sluice_node_agent", *words],
@@ -80,7 +64,16 @@ def run(variables: dict[str, str], *words: str) -> Ended:
         check=False,
     )
     assert "Traceback" not in done.stderr + done.stdout, done.stderr
-    return Ended(done.returncode, done.stdout, done.stderr)
+    return done
+
+
+def refused(variables: dict[str, str]) -> str:
+    """The only error that an agent reports, which ends for its supervisor to start it again."""
+    ended = run(variables)
+    assert ended.returncode == EXIT_CONFIG
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]
+    (wrong,) = [line["event"] for line in lines if line["level"] not in {"debug", "info"}]
+    return wrong
 
 
 def simulated(data: Path, **variables: object) -> dict[str, str]:
@@ -99,10 +92,10 @@ def real(data: Path, machine: NvmlMachine, **variables: object) -> dict[str, str
 def problems(variables: dict[str, str]) -> dict[str, str]:
     """The errors of `check`."""
     ended = run(variables, "check", "--json")
-    assert ended.err == ""
-    told = json.loads(ended.out)
+    assert ended.stderr == ""
+    told = json.loads(ended.stdout)
     found = {finding["check"]: finding["what"] for finding in told["findings"] if finding["level"] == "problem"}
-    assert ended.code == (1 if found else 0)
+    assert ended.returncode == (1 if found else 0)
     return found
 
 
@@ -113,9 +106,7 @@ def problems(variables: dict[str, str]) -> dict[str, str]:
 def test_no_driver(data):
     """The agent ends, for its supervisor to start it again; the check says what to install."""
     variables = environment(data, SLUICE_NODE_AGENT_NODES=NODE)
-    ended = run(variables)
-    assert ended.code == EXIT_CONFIG
-    assert "libnvidia-ml.so.1 was not found" in ended.sentence()
+    assert "libnvidia-ml.so.1 was not found" in refused(variables)
     assert {"driver", "library"} <= set(problems(variables))
 
 
@@ -131,17 +122,14 @@ def test_no_driver(data):
 def test_a_driver_that_does_not_let_the_agent_in(data, machine, fault, code, words):
     """Not loaded, not allowed, upgraded without a reboot; or it shows no instances, which must be known before."""
     machine.fault(fault, code)
-    ended = run(real(data, machine))
-    assert ended.code == EXIT_CONFIG
-    assert words in ended.sentence()
+    assert words in refused(real(data, machine))
     assert words in problems(real(data, machine))["library"]
 
 
 def test_the_node_must_be_named(data, machine):
     """Under a wrong name the agent would serve another node's ledger."""
-    ended = run({name: value for name, value in real(data, machine).items() if name != "SLUICE_NODE_AGENT_NODES"})
-    assert ended.code == EXIT_CONFIG
-    assert "SLUICE_NODE_AGENT_NODES" in ended.sentence()
+    unnamed = {name: value for name, value in real(data, machine).items() if name != "SLUICE_NODE_AGENT_NODES"}
+    assert "SLUICE_NODE_AGENT_NODES" in refused(unnamed)
 
 
 # -- GPUs ---------------------------------------------------------------------------------------------------------
@@ -169,8 +157,8 @@ async def told_by_agent(data: Path, variables: dict[str, str], order) -> dict:
         try:
             await order(bus)
             ended = run(variables, "show", "--json")
-            assert ended.code == 0, ended.err
-            return json.loads(ended.out)
+            assert ended.returncode == 0, ended.stderr
+            return json.loads(ended.stdout)
         finally:
             await kill(process)
             await bus.close()
@@ -220,9 +208,7 @@ def test_a_journal_of_another_node(data):
     Journal(agent_directory(data, NodeName("n2")), NodeName("n2")).close()
     agent_directory(data, NodeName("n2")).rename(agent_directory(data, NODE))
     before = (agent_directory(data, NODE) / "journal").read_bytes()
-    ended = run(simulated(data))
-    assert ended.code == EXIT_CONFIG
-    assert "is the journal of node n2, not of n1" in ended.sentence()
+    assert "is the journal of node n2, not of n1" in refused(simulated(data))
     assert "is the journal of node n2, not of n1" in problems(simulated(data))["journal"]
     assert (agent_directory(data, NODE) / "journal").read_bytes() == before
 
@@ -230,7 +216,5 @@ def test_a_journal_of_another_node(data):
 def test_a_data_folder_that_cannot_be_written(data):
     """Without a journal nothing may be done to a device."""
     (data / "agents").write_text("")
-    ended = run(simulated(data))
-    assert ended.code == EXIT_CONFIG
-    assert str(data / "agents") in ended.sentence()
+    assert str(data / "agents") in refused(simulated(data))
     assert f"{data / 'agents'} is no directory" in problems(simulated(data))["directories"]

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from factories.cluster.kubernetes import Cluster
+
 EVERYWHERE = ""
 """As a namespace: a right in all of them, and on what has none."""
 CLAIMS = "resource.k8s.io"
@@ -63,3 +65,15 @@ NEEDED = {
 """By account; the others have none."""
 PLACEHOLDERS = rights("create delete", "pods", "", "", "sluice-system")
 """More of the pod-watcher, with the component `autoscaling`."""
+
+
+async def may(kube: Cluster, token: str, right: Right) -> bool:
+    """What the API server answers to the owner of a token."""
+    plural, _, subresource = right.resource.partition("/")
+    where = {"name": right.name, "namespace": right.namespace}
+    asked = {"verb": right.verb, "group": right.group, "resource": plural, "subresource": subresource, **where}
+    path, kind = "/apis/authorization.k8s.io/v1", "SelfSubjectAccessReview"
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": {"resourceAttributes": asked}}
+    reply = await kube.ask("POST", f"{path}/{kind.lower()}s", body, token=token)
+    assert reply.code == 201, reply
+    return bool(reply.body["status"]["allowed"])

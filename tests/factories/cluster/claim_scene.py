@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from factories.cluster.described_pods import bound
 from factories.cluster.kubernetes import MERGE, Cluster, Json, pod
 from factories.cluster.watcher_process import WatcherProcess, watcher
 from factories.waiting import until
@@ -16,7 +17,7 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, WriteAccepted, stream_of
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.kube.names import claim_name
-from sluice.contracts.messages import AllocationRequested, Bound, ContainerDevices
+from sluice.contracts.messages import AllocationRequested, ContainerDevices
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.process import Broker
 
@@ -44,9 +45,7 @@ class ClaimScene:
         body["metadata"]["labels"] = {"sluice.dev/managed": "true"}
         body["spec"]["resourceClaims"] = [{"name": "sluice", "resourceClaimName": claim_name(name)}]
         body["spec"]["containers"][0]["resources"] = {"claims": [{"name": "sluice", "request": "main"}]}
-        made = await self.kube.post(f"/api/v1/namespaces/{self.namespace}/pods", body)
-        assert made.code == 201, made
-        return made.body
+        return await self.kube.create(f"/api/v1/namespaces/{self.namespace}/pods", body)
 
     async def asked(
         self, uid: str, good: Callable[[AllocationRequested], bool] = lambda _: True
@@ -65,15 +64,10 @@ class ClaimScene:
         asked = await self.asked(uid)
         address = subjects.binding(RequestId(uid))
         last = await self.bus.last(stream_of(address.kind), address.subject)
-        message = Bound(
-            request=RequestId(uid),
-            request_revision=asked.revision,
-            allocation=AllocationId(f"{uid}_r_{number}"),
-            node=NodeName(node),
-            revision=1,
-            ticket="",
-            containers=tuple(ContainerDevices(container=each, visible_devices="MIG-1") for each in containers),
-        )
+        allocation = AllocationId(f"{uid}_r_{number}")
+        devices = tuple(ContainerDevices(container=each, visible_devices="MIG-1") for each in containers)
+        grant = {"request_revision": asked.revision, "allocation": allocation, "ticket": "", "containers": devices}
+        message = bound(RequestId(uid), node=NodeName(node), **grant)
         write = write_of(address, message, last, f"test-{self.numbers}")
         assert isinstance(await self.bus.write(write, {}), WriteAccepted)
 

@@ -256,6 +256,12 @@ class ClusterSystem:
         environment = own_environment() | {"SLUICE_NATS_URL": self.url}
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
 
+    def done(self, *words: str) -> str:
+        """What a command prints, which must succeed."""
+        done = self.sluice(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     def said(self) -> str:
         """The ends of all logs: for the message of a failing test."""
         alive = {name: process.runs for name, process in self._processes.items()}
@@ -317,7 +323,7 @@ async def _reviews(cluster: Cluster) -> None:
         return all(each["clientConfig"].get("caBundle") for each in reply.body["webhooks"])
 
     async with cluster.opened() as opened:
-        await opened.until(lambda: opened.get(f"{_PATHS['MutatingWebhookConfiguration']}/sluice"), is_published)
+        await opened.until(f"{_PATHS['MutatingWebhookConfiguration']}/sluice", is_published)
 
 
 async def install(cluster: Cluster) -> None:
@@ -326,8 +332,7 @@ async def install(cluster: Cluster) -> None:
         for manifest in _MANIFESTS:
             for document in yaml.safe_load_all((DEPLOYED / manifest).read_text(encoding="utf-8")):
                 if document["kind"] in _PATHS:
-                    made = await opened.post(_PATHS[document["kind"]], document)
-                    assert made.code == 201, made
+                    await opened.create(_PATHS[document["kind"]], document)
 
 
 async def _is_here(cluster: Cluster) -> bool:

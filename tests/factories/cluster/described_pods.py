@@ -94,9 +94,8 @@ class DescribeStage:
         """Pods as admission leaves them, asked for when this returns; requests by name, `owner`: who recreates them."""
         found = {}
         for name in names:
-            made = await self.cluster.post(self.path, asking(name, gates=gates, owner=owner, stored=stored, **spec))
-            assert made.code == 201, made
-            found[name] = RequestId(made.body["metadata"]["uid"])
+            made = await self.cluster.create(self.path, asking(name, gates=gates, owner=owner, stored=stored, **spec))
+            found[name] = RequestId(made["metadata"]["uid"])
         for uid in found.values() if gates == (GATE,) else ():
             await self.until(lambda uid=uid: subjects.request(uid).subject in self.words, "it is on the bus")
         return found

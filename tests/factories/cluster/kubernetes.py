@@ -54,6 +54,11 @@ class Reply:
     def items(self) -> list[Json]:
         return list(self.body["items"])
 
+    def refused(self, code: int, reason: str, *words: str) -> None:
+        """Whoever asked was told so, with these words in the message."""
+        assert (self.code, self.reason) == (code, reason), self
+        assert all(each in self.message for each in words), self.message
+
 
 class Stream:
     """An open watch: its events one by one, each waited for with a bound."""
@@ -153,6 +158,12 @@ class Cluster:
     async def post(self, path: str, body: Any, **query: Any) -> Reply:
         return await self.ask("POST", path, body, **query)
 
+    async def create(self, path: str, body: Any, **query: Any) -> Json:
+        """What was created, which must succeed."""
+        reply = await self.post(path, body, **query)
+        assert reply.code == 201, reply
+        return reply.body
+
     async def delete(self, path: str, body: Any = None, **query: Any) -> Reply:
         return await self.ask("DELETE", path, body, **query)
 
@@ -186,20 +197,15 @@ class Cluster:
         """A namespace of one's own, with these labels beside those of all tests."""
         name = f"sluice-test-{secrets.token_hex(4)}"
         labels = ({LABEL_TEST: "true"} if self.fake is not None else LEFT_ALONE) | labels
-        made = await self.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
-        assert made.code == 201, made
-        await self.until(
-            lambda: self.get(f"/api/v1/namespaces/{name}/serviceaccounts/default"), 200
-        ) if self.fake is None else None
+        await self.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+        if self.fake is None:
+            await self.until(f"/api/v1/namespaces/{name}/serviceaccounts/default", 200)
         return name
 
     async def node(self, name: str = "") -> str:
         """A Node object without a kubelet behind it; removed with `cleaned`."""
         name = name or f"sluice-test-{secrets.token_hex(4)}"
-        made = await self.post(
-            "/api/v1/nodes", {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}}
-        )
-        assert made.code == 201, made
+        await self.create("/api/v1/nodes", {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}})
         self._nodes.append(name)
         return name
 
@@ -221,22 +227,20 @@ class Cluster:
             if not wanted:
                 continue
             called = name if kind == "Role" else f"{namespace}-{name}"
-            made = await self.post(f"{path}/{kind.lower()}s", {"metadata": {"name": called}, "rules": wanted})
-            assert made.code == 201, made
+            await self.create(f"{path}/{kind.lower()}s", {"metadata": {"name": called}, "rules": wanted})
             reference = {"apiGroup": group, "kind": kind, "name": called}
             body = {"metadata": {"name": called}, "roleRef": reference, "subjects": subject}
-            assert (await self.post(f"{path}/{kind.lower()}bindings", body)).code == 201
+            await self.create(f"{path}/{kind.lower()}bindings", body)
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
-        made = await self.post(path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}})
-        assert made.code == 201, made
-        return str(made.body["status"]["token"])
+        made = await self.create(path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}})
+        return str(made["status"]["token"])
 
-    async def until(self, ask: Callable[[], Any], good: int | Callable[[Reply], bool]) -> Reply:
-        """Ask again until the answer is good (a code, or a test of the reply)."""
+    async def until(self, ask: str | Callable[[], Any], good: int | Callable[[Reply], bool]) -> Reply:
+        """Ask again (or get a path) until the answer is good (a code, or a test of the reply)."""
         answers: list[Reply] = []
 
         async def look() -> bool:
-            answers[:] = [await ask()]
+            answers[:] = [await (self.get(ask) if isinstance(ask, str) else ask())]
             return bool(answers[0].code == good if isinstance(good, int) else good(answers[0]))
 
         await until(look, lambda: f"it is good; last: {answers}")
@@ -267,17 +271,17 @@ async def _broken(transport: asyncio.BaseTransport | None) -> None:
 def pod(name: str = "p", *, gates: tuple[str, ...] = (GATE,), annotations: Json | None = None, **spec: Any) -> Json:
     """A pod with one container `main`, by default gated by Sluice."""
     containers = [{"name": "main", "image": "busybox:1.36", "command": ["sleep", "3600"]}]
-    body = {
-        "containers": containers,
-        **({"schedulingGates": [{"name": gate} for gate in gates]} if gates else {}),
-        **spec,
-    }
-    return {
-        "kind": "Pod",
-        "apiVersion": "v1",
-        "metadata": {"name": name, **({"annotations": annotations} if annotations else {})},
-        "spec": body,
-    }
+    gated = {"schedulingGates": [{"name": gate} for gate in gates]} if gates else {}
+    about = {"name": name} | ({"annotations": annotations} if annotations else {})
+    return {"kind": "Pod", "apiVersion": "v1", "metadata": about, "spec": {"containers": containers, **gated, **spec}}
+
+
+def deployment(name: str, replicas: int, spec: Json, annotations: Json | None = None) -> Json:
+    """Of pods with this spec; its name is their label `app`."""
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels, "annotations": annotations or {}}, "spec": spec}
+    wanted = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": wanted}
 
 
 def test(path: str, value: Any) -> Json:

@@ -71,7 +71,7 @@ async def _play(
         try:
             for name in names:
                 await register(kube, name, labels.get(name, {}))
-            await kube.until(lambda: kube.get("/api/v1/nodes"), lambda reply: take_pods(reply, names))
+            await kube.until("/api/v1/nodes", lambda reply: take_pods(reply, names))
             ready.set()
             renew_at = 0.0
             clock = asyncio.get_running_loop().time
@@ -99,8 +99,7 @@ def take_pods(reply: Reply, names: Sequence[str]) -> bool:
 async def register(kube: Cluster, name: str, labels: Mapping[str, str]) -> None:
     """A Node object with a Lease, ready for pods once the server has seen that."""
     own = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", LABEL_TEST: "true"}
-    made = await kube.post("/api/v1/nodes", {"metadata": {"name": name, "labels": own | dict(labels)}})
-    assert made.code == 201, made
+    await kube.create("/api/v1/nodes", {"metadata": {"name": name, "labels": own | dict(labels)}})
     now = _now()
     condition = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "played by a test"}
     times = {"lastHeartbeatTime": now, "lastTransitionTime": now}

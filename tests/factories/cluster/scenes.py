@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from factories.cluster.admission import taken
 from factories.cluster.cluster_system import ClusterSystem
-from factories.cluster.kubernetes import Cluster, Json, Reply
+from factories.cluster.kubernetes import Cluster, Json, Reply, deployment
 from factories.system import Heard, hearing, standing_at, violations_at
 from fake_kube.components import containers
 from fake_kube.server import FakeKube
@@ -83,6 +83,12 @@ class Scene:
             body = taken(body, namespace=self.namespace)
         return await self.cluster.post(self.path, body)
 
+    async def deploy(self, app: str, replicas: int, annotations: Json) -> str:
+        """A Deployment of such pods, labelled with its name; returns its path."""
+        deployments = f"/apis/apps/v1/namespaces/{self.namespace}/deployments"
+        await self.cluster.create(deployments, deployment(app, replicas, user_pod(app)["spec"], annotations))
+        return f"{deployments}/{app}"
+
     async def delete(self, *names: str, grace_s: int = 1) -> None:
         """Pods are deleted; those that are gone already are no mistake."""
         for name in names:
@@ -121,10 +127,26 @@ class Scene:
 
         return await self.until(look, f"{count} pods to start", within_s)
 
-    async def condition(self, name: str) -> Json:
-        """Our condition on a pod; empty without one."""
+    async def condition(self, name: str, reason: str = "") -> Json:
+        """Our condition on a pod; empty without one, or where it has another reason than this."""
         found = (await self.pods())[name]["status"].get("conditions") or []
-        return next((each for each in found if each["type"] == CONDITION_READY), {})
+        ours = next((each for each in found if each["type"] == CONDITION_READY), {})
+        return ours if not reason or ours.get("reason") == reason else {}
+
+    async def is_told(self, name: str, words: str) -> bool:
+        """Whether our condition on a pod has these words; an Event with them comes after seconds, or a minute."""
+        return words in ((await self.condition(name)).get("message") or "")
+
+    async def notes(self, name: str, reason: str = "") -> list[str]:
+        """Of the Events about a pod, with this reason or any."""
+        listed = (await self.cluster.get(f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events")).items
+        about = [each for each in listed if each["regarding"]["name"] == name]
+        return [each["note"] for each in about if reason in {"", each["reason"]}]
+
+    async def is_gone(self, name: str = "") -> bool:
+        """Whether there is no such pod any more; without a name, none at all."""
+        pods = await self.pods()
+        return name not in pods if name else not pods
 
     async def given_back(self, within_s: float = WAIT_S) -> None:
         """Nothing of anybody is left: no request, no place in a ledger, no instance, no ticket."""

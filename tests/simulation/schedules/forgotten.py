@@ -26,10 +26,10 @@ def begin(weather: Weather | None = None) -> Scene:
     return scene
 
 
-def forget(scene: Scene, *nodes: str, lasts_s: float = 0.5) -> None:
+def forget(scene: Scene, *nodes: str, number: int = 1) -> None:
     """The journals of these nodes and the broker, in one instant."""
     for node in nodes:
-        scene.strike("journal lost", node, lasts_s=lasts_s, number=1)
+        scene.strike("journal lost", node, lasts_s=0.5, number=number)
     scene.strike("broker wipe")
 
 
@@ -63,8 +63,7 @@ def what_was_under_way_is_lost(after_s: float = 0.3, weather: Weather | None = N
         scene.pod(name, ask)
     scene.wait(after_s)
     forget(scene, *scene.world.machines)
-    scene.until(lambda: all(scene.runs(name) for name in ("shared-1", *COMING)), longest_s=90.0)
-    scene.finish()
+    scene.finish(once=lambda: all(scene.runs(name) for name in ("shared-1", *COMING)), longest_s=90.0)
 
 
 def who_lingers_on_a_whole_gpu_is_seen() -> None:

@@ -1,14 +1,12 @@
 """A small world for one named schedule: calm weather, few nodes, the test's hand on everything, the judge watching."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from simulation.judges.gpu_tables import A30, A100, A100_WITHOUT_MIG, GpuRow
-from simulation.judges.quotas import QuotaSaid
 from simulation.judges.sizes import Resizing
 from simulation.plans.plan import Fault, FaultKind, Plan
-from simulation.plans.pods import Ask, Device, Pod, Terms
-from simulation.world.hardware import Layout
+from simulation.plans.pods import Ask, Device, Pod
 from simulation.world.host import Host
 from simulation.world.weather import Fate, Weather
 from simulation.world.world import World
@@ -20,7 +18,6 @@ from sluice.contracts.messages import AnyMessage, Bound
 MIG_NODE: tuple[tuple[GpuRow, bool], ...] = ((A100, True),)
 A30_NODE: tuple[tuple[GpuRow, bool], ...] = ((A30, True),)
 WHOLE_NODE: tuple[tuple[GpuRow, bool], ...] = ((A100_WITHOUT_MIG, False),)
-ANYWHERE = Terms()
 WHOLE = Ask((("sluice.dev/gpus", "1"),), ("main",), (Device("whole"),))
 
 
@@ -35,45 +32,34 @@ class Scene:
         self,
         *nodes: tuple[tuple[GpuRow, bool], ...],
         allocators: int = 1,
-        closing_ttl_s: int = 4 * 3600,
-        keep_warm_s: float = 0.0,
         weather: Weather | None = None,
-        layouts: Mapping[str, Layout] | None = None,
-        quotas: tuple[QuotaSaid, ...] = (),
         folder_evicts: bool = False,
-        cluster: bool = False,
-        watchers: int = 1,
         timed: bool = False,
-        kubelets: bool = False,
         hands_over: bool = False,
         late: tuple[str, ...] = (),
+        **more: Any,
     ) -> None:
         """Nodes are named node-0, node-1, ... in the order given; everything has started and nothing is asked for.
 
-        With `folder_evicts` the pod-watcher carries out evictions itself; without, the evictor does. With `cluster` the
-        pods are those of a cluster; it has so many `watchers`, of which one works. Where it is `timed`, all nodes
-        enforce time. With `kubelets` agents look for the processes of pods in their cgroups. Where it `hands_over`, all
-        kubelets hand devices over by claim. Nodes in `late` are not there before they `join`.
+        With `folder_evicts` the pod-watcher carries out evictions itself; without, the evictor does. Where it is
+        `timed`, all nodes enforce time. Where it `hands_over`, all kubelets hand devices over by claim. Nodes in `late`
+        are not there before they `join`. `more` are fields of the plan.
         """
         named = tuple((f"node-{number}", gpus) for number, gpus in enumerate(nodes or (MIG_NODE,)))
+        names = tuple(node for node, _ in named)
+        more.setdefault("closing_ttl_s", 4 * 3600)
         plan = Plan(
             seed=1,
             nodes=named,
             allocators=allocators,
             both_active=allocators > 1,
-            closing_ttl_s=closing_ttl_s,
-            keep_warm_s=keep_warm_s,
             weather=weather or Weather(until=0.0),
-            layouts=layouts or {},
-            quotas=quotas,
-            cluster=cluster,
-            watchers=watchers,
-            kubelets=kubelets,
-            timed=tuple(node for node, _ in named) if timed else (),
-            hands_over=tuple(node for node, _ in named) if hands_over else (),
+            timed=names if timed else (),
+            hands_over=names if hands_over else (),
+            **more,
         )
         self.world = World(plan, "lines")
-        self.world.watcher.evicts = folder_evicts or cluster
+        self.world.watcher.evicts = folder_evicts or plan.cluster
         self.world.start(later=tuple(f"agent-{node}" for node in late))
         self.wait(3.0)
 
@@ -91,36 +77,23 @@ class Scene:
             assert self.world.clockwork.now < end, "\n".join(self.world.trace.lines[-80:])
             self.wait(0.01)
 
-    def pod(
-        self,
-        name: str,
-        ask: Ask,
-        *,
-        runs: bool = True,
-        lingers_s: float = 0.0,
-        opens_after_s: float = 0.0,
-        namespace: str = "lab",
-        user: int | None = None,
-        terms: Terms = ANYWHERE,
-        by_claim: bool = False,
-    ) -> None:
-        pod = Pod(
-            name,
-            ask,
-            runs=runs,
-            lingers_s=lingers_s,
-            namespace=namespace,
-            user=user,
-            opens_after_s=opens_after_s,
-            terms=terms,
-            by_claim=by_claim,
-        )
-        self.world.folder.put(pod, self.world.clockwork.now)
+    def pod(self, name: str, ask: Ask, *, runs: bool = True, lingers_s: float = 0.0, **more: Any) -> None:
+        """A pod comes; `more` are fields of it."""
+        self.world.folder.put(Pod(name, ask, runs, lingers_s, **more), self.world.clockwork.now)
 
-    def serve(self, name: str, ask: Ask, *, longest_s: float = 30.0, **pod: Any) -> None:
-        """A pod comes, and runs soon."""
+    def serve(self, name: str, ask: Ask, *, longest_s: float = 30.0, **pod: Any) -> Bound:
+        """A pod comes, and runs soon; what it is bound to then."""
         self.pod(name, ask, **pod)
         self.until(lambda: self.runs(name), longest_s)
+        bound = self.bound(name)
+        assert bound is not None
+        return bound
+
+    def serve_all(self, names: Sequence[str], ask: Ask, *, longest_s: float = 30.0, **pod: Any) -> None:
+        """Pods come that ask for the same, and all of them run soon."""
+        for name in names:
+            self.pod(name, ask, **pod)
+        self.until(lambda: all(self.runs(name) for name in names), longest_s)
 
     def remove(self, name: str) -> None:
         self.world.remove(name)
@@ -185,6 +158,12 @@ class Scene:
         self.world.broker.on_landed.append(lambda write, _sequence: writes.append(write))
         return writes
 
+    def until_lands(self, kind: type[AnyMessage], longest_s: float = 30.0) -> Any:
+        """Let time pass until a message of this kind lands: that one."""
+        landed = self.landed()
+        self.until(lambda: any(isinstance(write.message, kind) for write in landed), longest_s)
+        return next(write.message for write in landed if isinstance(write.message, kind))
+
     def lose(self, what: Callable[[str, Write], bool], times: int | None = None) -> list[Write]:
         """From now on, such writes (of which host, and what) do not arrive; they are appended to this list."""
         lost: list[Write] = []
@@ -220,7 +199,8 @@ class Scene:
         """A process hears an entry of BOOK (again)."""
         self.host(host).offer(Observed(Stream.BOOK, Entry(subject, sequence, OperationId("late-1"), message)))
 
-    def finish(self) -> None:
-        """Everyone is answered; then all pods are removed and nothing is left."""
+    def finish(self, once: Callable[[], bool] = lambda: True, longest_s: float = 30.0) -> None:
+        """Once something is so, everyone is answered; then all pods are removed and nothing is left."""
+        self.until(once, longest_s)
         self.world.faults.heal()
         self.world.finish()

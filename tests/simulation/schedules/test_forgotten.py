@@ -13,6 +13,7 @@ from simulation.schedules.forgotten import (
     NOT_KNOWN_TO_HAVE_LIVED,
     a_new_disk_and_a_gpu_that_refuses,
     a_ticket_says_nothing_that_can_be_believed,
+    forget,
     journal_and_ledger_are_lost,
     nobodys_is_ours,
     tickets_unread,
@@ -94,38 +95,34 @@ def test_beside_a_process_of_which_nothing_tells_any_more_a_share_becomes_smalle
     scene.pod("stays", mps(1500))
     scene.pod("goes", mps(4000), lingers_s=25.0)
     scene.until(lambda: scene.runs("stays") and scene.runs("goes"))
-    machine, landed = scene.world.machines["node-0"], scene.landed()
+    machine = scene.world.machines["node-0"]
     scene.strike("gpu slow", "node-0", lasts_s=5.0)
     scene.remove("goes")
     scene.until(lambda: len(machine.tickets) == 1)
-    scene.strike("journal lost", "node-0", lasts_s=0.5)
-    scene.strike("broker wipe")
-    scene.until(lambda: any(isinstance(write.message, NodeOpened) for write in landed))
+    forget(scene, "node-0", number=0)
+    scene.until_lands(NodeOpened)
     scene.until(lambda: scene.bound("stays") is not None)
     scene.wait(2.0)
     scene.resize("stays", size, restart_s=0.5)
     scene.wait(4.0)
     assert len(machine.processes()) == 2
-    outcomes = scene.world.resizer.outcomes
-    assert [isinstance(outcome, Adjusted) for outcome in outcomes] == [size == 900]
+    assert [isinstance(outcome, Adjusted) for outcome in scene.world.resizer.outcomes] == [size == 900]
     scene.wait(20.0)
     scene.resize("stays", size, restart_s=0.5)
-    scene.until(lambda: [process.memory_mib for _, process in machine.processes()] == [size])
-    scene.finish()
+    scene.finish(once=lambda: [process.memory_mib for _, process in machine.processes()] == [size])
 
 
 def test_an_instance_of_a_fixed_layout_is_handed_to_nobody_while_a_client_of_a_forgotten_home_is_on_it() -> None:
     """Its node is opened before its agent could look who is there, for its GPUs are slow: so it is granted."""
     scene = Scene(MIG_NODE, layouts={"GPU-node-0-0": (("7g.40gb", (0, 8)),)})
     scene.serve("goes", mps(4000), lingers_s=25.0)
-    machine, landed = scene.world.machines["node-0"], scene.landed()
+    machine = scene.world.machines["node-0"]
     scene.strike("gpu slow", "node-0", lasts_s=20.0)
     scene.remove("goes")
     scene.until(lambda: not machine.tickets)
-    scene.strike("journal lost", "node-0", lasts_s=0.5)
-    scene.strike("broker wipe")
+    forget(scene, "node-0", number=0)
     scene.pod("comes", sliced("7g.40gb"))
-    scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
+    scene.until_lands(Grant)
     assert len(machine.processes()) == 1
     scene.until(lambda: scene.runs("comes"), longest_s=90.0)
     assert len(machine.processes()) == 1
@@ -140,8 +137,7 @@ def test_a_gpu_is_had_again_only_when_a_process_that_its_daemon_has_let_go_of_ha
     (gpu,) = scene.world.machines["node-0"].gpus.values()
     scene.remove("goes")
     scene.until(lambda: any(process.terminated for process in gpu.processes))
-    scene.strike("journal lost", "node-0", lasts_s=0.5)
-    scene.strike("broker wipe")
+    forget(scene, "node-0", number=0)
     scene.serve("comes", ask, longest_s=90.0)
     assert [process.terminated for process in gpu.processes] == [False]
     scene.finish()
@@ -164,10 +160,8 @@ def test_what_is_left_of_a_share_that_lost_its_ticket_goes_when_nobody_uses_it()
     scene = Scene(MIG_NODE)
     scene.serve("a", mps(9000))
     first = dies_between_two_tickets(scene)
-    scene.strike("journal lost", "node-0", lasts_s=0.5)
-    scene.strike("broker wipe")
-    scene.until(lambda: scene.runs("a") and not first.uuid, longest_s=60.0)
-    scene.finish()
+    forget(scene, "node-0", number=0)
+    scene.finish(once=lambda: scene.runs("a") and not first.uuid, longest_s=60.0)
 
 
 def test_a_ticket_may_say_more_than_the_server_allows_when_a_later_order_is_lost() -> None:
@@ -183,13 +177,11 @@ def test_a_ticket_may_say_more_than_the_server_allows_when_a_later_order_is_lost
     scene.until(lambda: not agent.alive)
     agent.on_event.pop()
     assert daemon.memory_mib == 5000
-    scene.strike("journal lost", "node-0", lasts_s=0.5)
-    scene.strike("broker wipe")
+    forget(scene, "node-0", number=0)
     heads = scene.lose(lambda _host, write: isinstance(write.message, NodeOpened), times=1)
     scene.until(lambda: bool(heads))
     scene.strike("broker wipe")
-    scene.until(lambda: daemon.memory_mib == 9000)
-    scene.finish()
+    scene.finish(once=lambda: daemon.memory_mib == 9000)
 
 
 def forget_but_for(scene: Scene, late: Write) -> None:

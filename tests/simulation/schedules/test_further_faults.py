@@ -11,7 +11,7 @@ from simulation.planted.troubles import latest_is_right
 from simulation.schedules.scene import MIG_NODE, Scene, sliced
 
 from sluice.contracts import messages as msg
-from sluice.contracts.bus.events import Entry, Stream, Write
+from sluice.contracts.bus.events import Stream, Write
 from sluice.contracts.ids import Incarnation, NodeName, OperationId, SourceName
 from sluice_node_agent.core.journal_records import NodeRecord
 
@@ -28,11 +28,6 @@ def with_a_running_pod() -> Scene:
 
 def is_ask(write: Write) -> bool:
     return isinstance(write.message, msg.AllocationRequested)
-
-
-def node_of(scene: Scene) -> str:
-    bound = scene.bound("first")
-    return bound.node
 
 
 def test_who_is_not_heard_and_who_hears_nothing_is_not_taken_for_heard() -> None:
@@ -78,16 +73,14 @@ def test_a_gpu_that_refuses_is_not_taken_for_an_idle_instance_in_the_way() -> No
     scene.remove("small")
     scene.until(lambda: isinstance(scene.value(f"sluice.binding.{scene.request('small')}"), msg.Released))
     (idle,) = gpu.instances.values()
-    landed = scene.landed()
     scene.strike("journal lost", "node-0", lasts_s=3.0)
     scene.pod("large", sliced("7g.40gb"))
     scene.until(lambda: bool(scene.world.judge.in_the_way))
     assert idle in gpu.instances.values()
     gpu.refusals.append(("create_gi", "Unknown"))
-    scene.until(lambda: any(isinstance(write.message, msg.SliceFailed) for write in landed))
+    scene.until_lands(msg.SliceFailed)
     assert not gpu.instances
-    scene.until(lambda: scene.runs("large"), longest_s=60.0)
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("large"), longest_s=60.0)
 
 
 @catches(latest_is_right)
@@ -126,9 +119,8 @@ def test_the_judge_sees_that_a_pod_is_given_up_which_nobody_has_touched(cluster:
     word = scene.world.broker.values.last(f"sluice.request.{request}", scene.world.clockwork.now)
     assert isinstance(word.message, msg.AllocationRequested)
     withdrawn = msg.RequestWithdrawn(revision=word.message.revision, source=word.message.source, cause="pod gone")
-    is_told = nullcontext() if edited and not cluster else pytest.raises(ViolationError, match="undisturbed")
-    with is_told:
-        scene.world.judge.landed(_write_over(word, withdrawn), word.sequence + 1)
+    with nullcontext() if edited and not cluster else pytest.raises(ViolationError, match="undisturbed"):
+        scene.world.judge.landed(_written(word.subject, withdrawn, word.sequence), word.sequence + 1)
 
 
 @pytest.mark.parametrize("failed", [False, True])
@@ -138,13 +130,12 @@ def test_the_judge_sees_that_a_slice_is_taken_from_a_pod_because_it_is_ill(faile
     bound = scene.bound("first")
     judge, said = scene.world.judge, {"allocation": bound.allocation, "request": bound.request, "revision": 1}
     ill = msg.SliceFailed(**said, error="x", message="x") if failed else msg.SliceDegraded(**said, message="x")
-    entry = Entry(f"sluice.slice.node-0.{bound.allocation}", 10**6, OperationId("x"), ill)
-    judge.landed(_write_over(entry, ill), entry.sequence)
-    revoke = msg.Revoke(
-        revision=2, incarnation=Incarnation(""), booking=judge.bookings[bound.allocation], cause="its devices vanished"
-    )
+    subject, over = f"sluice.slice.node-0.{bound.allocation}", 10**6
+    judge.landed(_written(subject, ill, over), over)
+    booking = judge.bookings[bound.allocation]
+    revoke = msg.Revoke(revision=2, incarnation=Incarnation(""), booking=booking, cause="its devices vanished")
     with nullcontext() if failed else pytest.raises(ViolationError, match="is bound and wanted, and revoked"):
-        judge.landed(_write_over(entry, revoke), entry.sequence)
+        judge.landed(_written(subject, revoke, over), over)
 
 
 @pytest.mark.parametrize("is_shown", [False, True])
@@ -159,11 +150,10 @@ def test_the_judge_blames_nobody_for_a_release_of_what_nobody_has_told_of_since_
     judge.held_at_end[bound.request] = None
     if is_shown:
         judge.shown[bound.node] = judge.spoke[bound.node] = None
-    entry = Entry(f"sluice.binding.{bound.request}", 1, OperationId("x"), bound)
-    released = _write_over(entry, msg.Released(request=bound.request, cause="pod gone"))
+    released = _written(f"sluice.binding.{bound.request}", msg.Released(request=bound.request, cause="pod gone"), 1)
     judge.decided_in[released.operation] = ""
     with pytest.raises(ViolationError, match="is released before") if is_shown else nullcontext():
-        judge.landed(released, entry.sequence)
+        judge.landed(released, 1)
 
 
 @pytest.mark.parametrize("has_new_disk", [False, True])
@@ -176,14 +166,12 @@ def test_the_judge_believes_a_release_of_a_life_before_where_the_slice_went_with
     judge.held_at_end[bound.request] = None
     if has_new_disk:
         scene.strike("disk wiped", bound.node, lasts_s=1.0)
-    entry = Entry(f"sluice.binding.{bound.request}", 1, OperationId("x"), bound)
-    released = _write_over(entry, msg.Released(request=bound.request, cause="slice lost"))
+    released = _written(f"sluice.binding.{bound.request}", msg.Released(request=bound.request, cause="slice lost"), 1)
     judge.decided_in[released.operation] = next(iter(judge.over))
-    judge.landed(released, entry.sequence)
+    judge.landed(released, 1)
     withdrawn = msg.RequestWithdrawn(revision=1, source=SourceName("folder"), cause="pod gone")
-    asked = Entry(f"sluice.request.{bound.request}", 2, OperationId("x"), None)
     with nullcontext() if has_new_disk else pytest.raises(ViolationError, match="the pod is still in the folder"):
-        judge.landed(_write_over(asked, withdrawn), asked.sequence)
+        judge.landed(_written(f"sluice.request.{bound.request}", withdrawn, 2), 2)
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
@@ -195,29 +183,17 @@ def test_the_judge_believes_a_release_of_a_life_before_where_the_slice_went_with
     scene.host(f"agent-{bound.node}").kill()
     if is_removed:
         judge.removed[bound.node] = None
-    entry = Entry(f"sluice.binding.{bound.request}", 1, OperationId("x"), bound)
-    released = _write_over(entry, msg.Released(request=bound.request, cause="slice lost"))
+    released = _written(f"sluice.binding.{bound.request}", msg.Released(request=bound.request, cause="slice lost"), 1)
     judge.decided_in[released.operation] = next(iter(judge.over))
-    judge.landed(released, entry.sequence)
-    revoke = msg.Revoke(
-        revision=2, incarnation=Incarnation(""), booking=judge.bookings[bound.allocation], cause="released: slice lost"
-    )
-    order = Entry(f"sluice.ledger.{bound.node}.{bound.allocation}", 2, OperationId("x"), None)
+    judge.landed(released, 1)
+    booking = judge.bookings[bound.allocation]
+    revoke = msg.Revoke(revision=2, incarnation=Incarnation(""), booking=booking, cause="released: slice lost")
     with nullcontext() if is_removed else pytest.raises(ViolationError, match="is bound and wanted, and revoked"):
-        judge.landed(_write_over(order, revoke), order.sequence)
+        judge.landed(_written(f"sluice.ledger.{bound.node}.{bound.allocation}", revoke, 2), 2)
 
 
-def _write_over(entry: Entry, message: msg.AnyMessage) -> Write:
-    return Write(
-        operation=OperationId("by-hand-1"),
-        attempt=1,
-        stream=Stream.STATE,
-        subject=entry.subject,
-        guard=entry.subject,
-        expected=entry.sequence,
-        message=message,
-        request="",
-    )
+def _written(subject: str, message: msg.AnyMessage, over: int) -> Write:
+    return Write(OperationId("by-hand-1"), 1, Stream.STATE, subject, subject, over, message, "")
 
 
 def test_a_server_that_lags_does_not_hide_who_runs_from_who_lost_the_book() -> None:
@@ -252,17 +228,15 @@ def test_a_withdrawal_that_only_the_book_and_a_dead_broker_knew_is_said_again() 
     scene.wait(SETTLED_PAST_S)
     scene.world.broker.start(forgets_state=4)
     assert isinstance(scene.value(f"sluice.request.{request}"), msg.AllocationRequested)
-    scene.until(lambda: isinstance(scene.value(f"sluice.request.{request}"), msg.RequestWithdrawn))
-    scene.finish()
+    scene.finish(once=lambda: isinstance(scene.value(f"sluice.request.{request}"), msg.RequestWithdrawn))
 
 
 def test_a_late_ask_of_an_ended_pod_is_no_second_pod() -> None:
     """It lands behind a wipe, and is served until its source has withdrawn it once more: nothing may stay of that."""
     scene = Scene()
     landed = scene.landed()
-    scene.serve("a", sliced("3g.20gb"))
+    before = scene.serve("a", sliced("3g.20gb"))
     ask = next(write for write in landed if is_ask(write))
-    before = scene.bound("a")
     scene.remove("a")
     scene.until(lambda: isinstance(scene.value(f"sluice.binding.{before.request}"), msg.Released))
     scene.wait(SETTLED_PAST_S)
@@ -297,12 +271,8 @@ def test_seeds_draw_every_trouble_and_never_what_nobody_could_tell_apart() -> No
         assert not {"broker wipe", "identities lost"} <= kinds
         assert not {"broker wipe", "replica lags"} <= kinds
         forgets = [fault for fault in faults if fault.kind == "broker restart" and fault.number]
-        assert not any(
-            lost.at <= f.at <= lost.at + lost.lasts_s
-            for f in forgets
-            for lost in faults
-            if lost.kind == "identities lost"
-        )
+        books = [fault for fault in faults if fault.kind == "identities lost"]
+        assert not any(lost.at <= f.at <= lost.at + lost.lasts_s for f in forgets for lost in books)
         assert "journal damaged" not in kinds or not kinds & {"broker wipe", "foreign", "node removed"}
         wipes = [fault.at for fault in faults if fault.kind == "broker wipe"]
         disks = [fault.at for fault in faults if fault.kind == "disk wiped"]

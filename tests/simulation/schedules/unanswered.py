@@ -38,14 +38,13 @@ def its_pod_is_removed_meanwhile() -> None:
     """A Grant is late and its pod is removed: its slice is not released as long as it may still be created."""
     scene = Scene()
     late = scene.lose(lambda _host, write: isinstance(write.message, msg.Grant))
-    landed = scene.landed()
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: bool(late))
     request = scene.request("a")
     scene.remove("a")
     scene.wait(5)
     scene.land(late[0])
-    scene.until(lambda: any(isinstance(write.message, msg.Grant) for write in landed))
+    scene.until_lands(msg.Grant)
     scene.until(lambda: isinstance(scene.value(f"sluice.binding.{request}"), msg.Released))
     assert not scene.world.machines["node-0"].gpus["GPU-node-0-0"].instances
     scene.finish()
@@ -87,9 +86,8 @@ def a_source_asked_before_a_wipe() -> None:
     """A source's first request comes once more after a wipe, without what its pod has had since; its node is away."""
     scene = Scene(MIG_NODE, MIG_NODE)
     asked = scene.landed()
-    scene.serve("a", sliced("3g.20gb"))
+    before = scene.serve("a", sliced("3g.20gb"))
     first = next(write for write in asked if isinstance(write.message, msg.AllocationRequested))
-    before = scene.bound("a")
     agent = scene.host(f"agent-{before.node}")
     agent.kill()
     scene.strike("broker wipe", lasts_s=0.5)
@@ -134,17 +132,12 @@ def an_eviction_was_ordered_before_a_wipe() -> None:
 def a_waiver_of_before_a_wipe_lands_when_all_is_over() -> None:
     """A pod's unanswered end lands in the new life, and over nothing a waiver that was sent long before."""
     scene = Scene()
-    scene.serve("a", sliced("3g.20gb"))
-    bound, request = scene.bound("a"), scene.request("a")
+    bound = scene.serve("a", sliced("3g.20gb"))
+    request = bound.request
     life = scene.world.broker.values.incarnation(Stream.BOOK)
     assert life is not None
-    waived = msg.Waived(
-        request=bound.request,
-        request_revision=1,
-        allocations=(bound.allocation,),
-        cause="sent before",
-        incarnation=life,
-    )
+    spared = {"request": bound.request, "request_revision": 1, "allocations": (bound.allocation,)}
+    waived = msg.Waived(**spared, cause="sent before", incarnation=life)
     address = subjects.binding(bound.request)
     late = Write(OperationId("late"), 1, Stream.BOOK, address.subject, address.guard, 0, waived, request)
     closing = scene.lose(lambda _host, write: isinstance(write.message, msg.RequestWithdrawn) and write.message.closing)
@@ -169,12 +162,12 @@ def a_slice_is_waived_and_a_binding_to_it_lands_after_a_wipe() -> None:
     late = scene.lose(lambda _host, write: isinstance(write.message, msg.Bound))
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: bool(late))
-    landed, request = scene.landed(), scene.request("a")
+    request = scene.request("a")
     scene.strike("gpu lost", "node-0", lasts_s=8.0)
-    scene.until(lambda: any(isinstance(write.message, msg.SliceDegraded) for write in landed))
+    scene.until_lands(msg.SliceDegraded)
     other.start()
-    scene.until(lambda: any(isinstance(write.message, msg.Waived) for write in landed))
-    scene.until(lambda: any(isinstance(write.message, msg.Closed) for write in landed), longest_s=60.0)
+    scene.until_lands(msg.Waived)
+    scene.until_lands(msg.Closed, 60.0)
     scene.strike("broker wipe", lasts_s=0.5)
     scene.land(late[0])
     scene.until(lambda: scene.runs("a"), longest_s=60.0)
@@ -196,9 +189,8 @@ def a_pod_was_bound_before_a_wipe_and_is_gone() -> None:
     scene.land(late[0])
     early = scene.lose(lambda _host, write: isinstance(write.message, msg.Released))
     scene.wait(2.0)
-    landed = scene.landed()
     agent.start()
-    scene.until(lambda: any(isinstance(write.message, msg.Revoke) for write in landed))
+    scene.until_lands(msg.Revoke)
     scene.lose(lambda _host, _write: False)
     for write in early[:1]:
         scene.land(write)

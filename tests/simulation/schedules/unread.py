@@ -17,9 +17,7 @@ from sluice_node_agent.core.slices import destroy
 def a_promise_is_revoked_unread() -> None:
     """A GPU that two pods share is promised whole to a third, which is gone before the agent has heard of it."""
     scene = Scene(WHOLE_NODE)
-    for name in ("a", "b"):
-        scene.pod(name, mps(1500))
-    scene.until(lambda: scene.runs("a") and scene.runs("b"))
+    scene.serve_all("ab", mps(1500))
     agent = scene.host("agent-node-0")
     agent.kill()
     scene.pod("later", WHOLE)
@@ -36,8 +34,7 @@ def a_promise_is_revoked_unread() -> None:
 def the_journal_is_lost_while_a_gpu_is_silent(*, revoked: bool = False) -> None:
     """A pod runs on an instance of a GPU that has fallen off the bus when its agent, without a journal, starts."""
     scene = Scene()
-    scene.serve("a", sliced("3g.20gb"))
-    before = scene.bound("a")
+    before = scene.serve("a", sliced("3g.20gb"))
     for ticket in scene.world.machines["node-0"].tickets.values():
         ticket.said = None  # an earlier version's: only the ledger knows whose the instance is
     scene.strike("gpu lost", "node-0", lasts_s=12.0)
@@ -54,12 +51,11 @@ def somebody_uses_a_place_that_was_given_back() -> None:
     """A slice is gone and not closed yet; its agent loses its journal, and somebody makes an instance there by hand."""
     scene = Scene()
     scene.serve("a", sliced("3g.20gb"))
-    landed = scene.landed()
     scene.remove("a")
-    scene.until(lambda: any(isinstance(write.message, Revoke) for write in landed))
+    scene.until_lands(Revoke)
     allocator = scene.host("allocator-a")
     allocator.kill()
-    scene.until(lambda: any(isinstance(write.message, SliceGone) for write in landed))
+    scene.until_lands(SliceGone)
     scene.strike("journal lost", "node-0", lasts_s=0.5)
     (booking,) = scene.world.judge.bookings.values()
     (place,) = booking.devices

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
@@ -52,45 +53,44 @@ def wrong_at_two(seed: int, *_args: object, **_options: object) -> Outcome:
     return Outcome(seed, "I1: a place with two owners" if seed == 2 else "")
 
 
-def last_line(capsys: pytest.CaptureFixture[str]) -> str:
-    return capsys.readouterr().out.splitlines()[-1]
+Run = Callable[..., tuple[int, list[str], str]]
 
 
-def test_all_seeds_were_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The line that a build reads."""
-    monkeypatch.setattr(command, "run_bounded", fine)
-    assert main(["--seeds", "5", "--jobs", "1"]) == 0
-    assert last_line(capsys) == "seeds=5 violations=0"
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the command, seeds as they are given: its exit code, the lines that it prints, and its errors."""
+
+    def play(seed_played: Callable[..., Outcome], *words: str) -> tuple[int, list[str], str]:
+        monkeypatch.setattr(command, "run_bounded", seed_played)
+        code = main(["--quiet", *words])
+        said = capsys.readouterr()
+        return code, said.out.splitlines(), said.err
+
+    return play
 
 
-def test_a_violation_fails_the_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run that found something must not look like one that did not."""
-    monkeypatch.setattr(command, "run_bounded", wrong_at_two)
-    assert main(["--seeds", "5", "--jobs", "1", "--quiet"]) == 1
-    assert last_line(capsys) == "seeds=5 violations=1"
+@pytest.mark.parametrize(
+    ("seed_played", "code", "line"),
+    [
+        pytest.param(fine, 0, "seeds=5 violations=0", id="all were run"),
+        pytest.param(wrong_at_two, 1, "seeds=5 violations=1", id="one failed"),
+        pytest.param(interrupted_at_three, 1, "seeds=3 violations=0", id="interrupted"),
+    ],
+)
+def test_the_last_line_says_what_was_done(run: Run, seed_played: Callable[..., Outcome], code: int, line: str) -> None:
+    """A build reads it: three seeds are not five, and who found something must not look like who did not."""
+    ended, said, _ = run(seed_played, "--seeds", "5", "--jobs", "1")
+    assert (ended, said[-1]) == (code, line)
 
 
-def test_a_process_that_dies_is_not_taken_for_seeds_that_passed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_process_that_dies_is_not_taken_for_seeds_that_passed(run: Run) -> None:
     """A build would be green with most of its seeds never run."""
-    monkeypatch.setattr(command, "run_bounded", dies_at_seven)
-    assert main(["--seeds", "30", "--jobs", "2", "--quiet"]) == 1
-    said = capsys.readouterr().out.splitlines()
+    code, said, _ = run(dies_at_seven, "--seeds", "30", "--jobs", "2")
     count = int(said[-1].removeprefix("seeds=").partition(" ")[0])
-    assert said[-1] == f"seeds={count} violations=0"
+    assert (code, said[-1]) == (1, f"seeds={count} violations=0")
     assert count < 30
     assert f"only {count} of 30 seeds were run" in said
     assert any(line.startswith("a process that ran seeds has died") for line in said)
-
-
-def test_an_interrupted_run_says_how_far_it_came(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Three seeds are not five."""
-    monkeypatch.setattr(command, "run_bounded", interrupted_at_three)
-    assert main(["--seeds", "5", "--jobs", "1", "--quiet"]) == 1
-    assert last_line(capsys) == "seeds=3 violations=0"
 
 
 def test_ctrl_c_ends_real_processes_and_says_what_was_done() -> None:
@@ -122,12 +122,10 @@ def test_ctrl_c_ends_real_processes_and_says_what_was_done() -> None:
 
 
 def recorded(path: Path, *more: str, seeds: int = 5) -> list[str]:
-    return ["--seeds", str(seeds), "--jobs", "1", "--quiet", "--record", str(path), *more]
+    return ["--seeds", str(seeds), "--jobs", "1", "--record", str(path), *more]
 
 
-def test_a_run_of_hours_goes_on_where_it_was_interrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_hours_goes_on_where_it_was_interrupted(run: Run, tmp_path: Path) -> None:
     """What is played twice is hours that somebody waits again."""
     path, played = tmp_path / "run.json", list[int]()
 
@@ -135,50 +133,42 @@ def test_a_run_of_hours_goes_on_where_it_was_interrupted(
         played.append(seed)
         return wrong_at_two(seed)
 
-    monkeypatch.setattr(command, "run_bounded", interrupted_at_three)
-    assert main(recorded(path)) == 1
-    assert last_line(capsys) == "seeds=3 violations=0"
-    monkeypatch.setattr(command, "run_bounded", counted)
-    assert main(recorded(path)) == 0
-    assert last_line(capsys) == "seeds=5 violations=0"
+    code, said, _ = run(interrupted_at_three, *recorded(path))
+    assert (code, said[-1]) == (1, "seeds=3 violations=0")
+    code, said, _ = run(counted, *recorded(path))
+    assert (code, said[-1]) == (0, "seeds=5 violations=0")
     assert played == [3, 4]
 
 
-def test_what_a_run_found_is_not_forgotten_when_it_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_run_found_is_not_forgotten_when_it_goes_on(run: Run, tmp_path: Path) -> None:
     """The second half would make the whole look clean."""
-    monkeypatch.setattr(command, "run_bounded", wrong_at_two)
-    assert main(recorded(tmp_path / "run.json")) == 1
-    assert main(recorded(tmp_path / "run.json", seeds=9)) == 1
-    assert last_line(capsys) == "seeds=9 violations=1"
+    assert run(wrong_at_two, *recorded(tmp_path / "run.json"))[0] == 1
+    code, said, _ = run(wrong_at_two, *recorded(tmp_path / "run.json", seeds=9))
+    assert (code, said[-1]) == (1, "seeds=9 violations=1")
 
 
 def test_seeds_of_other_source_or_drawn_otherwise_do_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run would claim what another source has done."""
     path = tmp_path / "run.json"
-    monkeypatch.setattr(command, "run_bounded", fine)
-    assert main(recorded(path)) == 0
-    assert main(recorded(path, "--timed")) == 2
-    assert "timed=True" in capsys.readouterr().err
+    assert run(fine, *recorded(path))[0] == 0
+    code, _, err = run(fine, *recorded(path, "--timed"))
+    assert (code, "timed=True" in err) == (2, True)
     monkeypatch.setattr(record, "source_hash", lambda: "changed")
-    assert main(recorded(path)) == 2
-    assert "was written by other source than this" in capsys.readouterr().err
+    code, _, err = run(fine, *recorded(path))
+    assert (code, "was written by other source than this" in err) == (2, True)
 
 
-def test_a_run_of_hours_says_at_once_that_its_record_cannot_be_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_hours_says_at_once_that_its_record_cannot_be_kept(run: Run, tmp_path: Path) -> None:
     """Somebody would find out after the hours."""
-    monkeypatch.setattr(command, "run_bounded", interrupted_at_three)
-    assert main(recorded(tmp_path / "no-such-folder" / "run.json")) == 2
-    assert "cannot be written: No such file or directory" in capsys.readouterr().err
     garbled = tmp_path / "run.json"
     garbled.write_text("{", encoding="utf-8")
-    assert main(recorded(garbled)) == 2
-    assert "is no record of a run" in capsys.readouterr().err
+    absent = tmp_path / "no-such-folder" / "run.json"
+    whys = {absent: "cannot be written: No such file or directory", garbled: "is no record of a run"}
+    for path, why in whys.items():
+        code, _, err = run(interrupted_at_three, *recorded(path))
+        assert (code, why in err) == (2, True), err
 
 
 def test_another_module_or_another_table_of_profiles_is_another_source(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,8 @@ NODE, REQUEST, RUN = NodeName("node-0"), RequestId("r"), RunId("allocator-b")
 def ordered(allocation: str, revision: int = 1) -> Write:
     booking = booking_of(allocation, NODE, request=REQUEST, owner="pod", name="pod", namespace="lab")
     address = subjects.ledger(NODE, booking.allocation)
-    return write_of(
-        address,
-        Grant(revision=revision, incarnation="1", booking=booking),
-        None,
-        f"{allocation}-{revision}",
-        request=REQUEST,
-    )
+    grant = Grant(revision=revision, incarnation="1", booking=booking)
+    return write_of(address, grant, None, f"{allocation}-{revision}", request=REQUEST)
 
 
 def test_an_order_that_lands_after_another_was_chosen_is_found() -> None:

@@ -1,5 +1,6 @@
 """The judge's own hardware is as strict as the real one; else it would let a wrong agent pass."""
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -18,44 +19,48 @@ def gpu() -> Gpu:
     return Gpu("GPU-x", 0, A100, mig=True, dice=Random(1))
 
 
-def refused(kind: str) -> "pytest.RaisesExc[DeviceRefusedError]":
-    return pytest.raises(DeviceRefusedError, check=lambda error: error.kind == kind)
+@pytest.fixture
+def whole() -> Gpu:
+    """A GPU without MIG."""
+    return Gpu("GPU-y", 0, A100_WITHOUT_MIG, mig=False, dice=Random(1))
+
+
+@pytest.fixture
+def machine(gpu: Gpu, whole: Gpu) -> Machine:
+    return Machine(NodeName("node"), {gpu.uuid: gpu, whole.uuid: whole})
+
+
+def refused(kind: str, call: Callable[..., object], *arguments: object, **more: object) -> None:
+    with pytest.raises(DeviceRefusedError, check=lambda error: error.kind == kind):
+        call(*arguments, **more)
 
 
 def test_an_instance_is_made_only_at_a_listed_placement(gpu: Gpu) -> None:
     """2g.10gb starts at 0, 2 or 4, nowhere else."""
-    with refused("InvalidArgument"):
-        gpu.create_gi(14, (1, 2), "agent")
+    refused("InvalidArgument", gpu.create_gi, 14, (1, 2), "agent")
     gpu.create_gi(14, (2, 2), "agent")
-    with refused("InsufficientResources"):
-        gpu.create_gi(19, (3, 1), "agent")
+    refused("InsufficientResources", gpu.create_gi, 19, (3, 1), "agent")
 
 
 def test_media_engines_run_out_before_the_memory_does(gpu: Gpu) -> None:
     """A second 1g.5gb+me has no JPEG engine left."""
     gpu.create_gi(20, (0, 1), "agent")
-    with refused("InsufficientResources"):
-        gpu.create_gi(20, (1, 1), "agent")
+    refused("InsufficientResources", gpu.create_gi, 20, (1, 1), "agent")
     gpu.create_gi(19, (1, 1), "agent")
 
 
-def test_what_is_in_use_is_not_destroyed(gpu: Gpu) -> None:
+def test_what_is_in_use_is_not_destroyed(gpu: Gpu, machine: Machine) -> None:
     """Process before compute instance before GPU instance."""
-    machine = Machine(NodeName("node"), {gpu.uuid: gpu})
     gi_id = gpu.create_gi(9, (4, 4), "agent")
     uuid = gpu.create_ci(gi_id)
-    with refused("InUse"):
-        gpu.destroy_gi(gi_id, (4, 4))
+    refused("InUse", gpu.destroy_gi, gi_id, (4, 4))
     machine.start_process("pod", uuid)
-    with refused("InUse"):
-        gpu.destroy_ci(gi_id, uuid)
+    refused("InUse", gpu.destroy_ci, gi_id, uuid)
     machine.end_processes("pod")
-    with refused("Different"):
-        gpu.destroy_ci(gi_id, "MIG-other")
+    refused("Different", gpu.destroy_ci, gi_id, "MIG-other")
     gpu.destroy_ci(gi_id, uuid)
     gpu.destroy_gi(gi_id, (4, 4))
-    with refused("NotFound"):
-        gpu.destroy_gi(gi_id, (4, 4))
+    refused("NotFound", gpu.destroy_gi, gi_id, (4, 4))
 
 
 def test_a_made_again_instance_has_another_uuid(gpu: Gpu) -> None:
@@ -67,9 +72,8 @@ def test_a_made_again_instance_has_another_uuid(gpu: Gpu) -> None:
     assert gpu.create_ci(gpu.create_gi(0, (0, 8), "agent")) != uuid
 
 
-def test_a_reboot_takes_instances_and_processes_and_leaves_the_disk(gpu: Gpu) -> None:
+def test_a_reboot_takes_instances_and_processes_and_leaves_the_disk(gpu: Gpu, machine: Machine) -> None:
     """MIG instances vanish at a reboot; the boot id tells."""
-    machine = Machine(NodeName("node"), {gpu.uuid: gpu})
     uuid = gpu.create_ci(gpu.create_gi(0, (0, 8), "agent"))
     machine.start_process("pod", uuid)
     machine.journal.append("a record")
@@ -79,11 +83,9 @@ def test_a_reboot_takes_instances_and_processes_and_leaves_the_disk(gpu: Gpu) ->
     assert machine.boot_id != boot
 
 
-def test_a_gpu_without_mig_has_no_instances() -> None:
+def test_a_gpu_without_mig_has_no_instances(whole: Gpu) -> None:
     """It is only given whole."""
-    whole = Gpu("GPU-y", 0, A100_WITHOUT_MIG, mig=False, dice=Random(1))
-    with refused("NotSupported"):
-        whole.create_gi(19, (0, 1), "agent")
+    refused("NotSupported", whole.create_gi, 19, (0, 1), "agent")
     assert whole.has_device("GPU-y")
     assert whole.span_of("GPU-y") == (0, 8)
 
@@ -101,31 +103,22 @@ def test_4g_and_3g_share_an_a100_and_two_4g_do_not() -> None:
 # -- MPS daemons --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def whole() -> Gpu:
-    """A GPU without MIG."""
-    return Gpu("GPU-y", 0, A100_WITHOUT_MIG, mig=False, dice=Random(1))
-
-
 def daemon_on(machine: Machine, gpu: Gpu, device: str, home: str = "h1") -> Daemon:
     return machine.mps.start(Directory(home, gpu.uuid, device, "lab", 0), gpu, machine.new_pid(), 1, 50, 1000)
 
 
-def test_an_instance_with_a_daemon_is_in_use(gpu: Gpu) -> None:
+def test_an_instance_with_a_daemon_is_in_use(gpu: Gpu, machine: Machine) -> None:
     """A forgotten daemon would else go unnoticed: its server holds the device."""
-    machine = Machine(NodeName("node"), {gpu.uuid: gpu})
     gi_id = gpu.create_gi(9, (4, 4), "agent")
     uuid = gpu.create_ci(gi_id)
     daemon_on(machine, gpu, uuid)
-    with refused("InUse"):
-        gpu.destroy_ci(gi_id, uuid)
+    refused("InUse", gpu.destroy_ci, gi_id, uuid)
     machine.mps.stop("h1", machine.gpus)
     gpu.destroy_ci(gi_id, uuid)
 
 
-def test_a_daemon_needs_its_device_and_serves_it_to_one_home(gpu: Gpu) -> None:
+def test_a_daemon_needs_its_device_and_serves_it_to_one_home(gpu: Gpu, machine: Machine) -> None:
     """It does not start on a MIG device that is not there; a home's name never comes again."""
-    machine = Machine(NodeName("node"), {gpu.uuid: gpu})
     with pytest.raises(DaemonRefusedError):
         daemon_on(machine, gpu, "MIG-gone")
     uuid = gpu.create_ci(gpu.create_gi(9, (4, 4), "agent"))
@@ -136,9 +129,8 @@ def test_a_daemon_needs_its_device_and_serves_it_to_one_home(gpu: Gpu) -> None:
         daemon_on(machine, gpu, uuid, "h2")
 
 
-def test_clients_end_with_their_daemon_and_not_with_its_agent(whole: Gpu) -> None:
+def test_clients_end_with_their_daemon_and_not_with_its_agent(whole: Gpu, machine: Machine) -> None:
     """A daemon that dies takes its clients along; its directory stays, for the next one."""
-    machine = Machine(NodeName("node"), {whole.uuid: whole})
     daemon_on(machine, whole, whole.uuid)
     machine.start_process("pod", whole.uuid, "h1")
     assert machine.mps.die("h1", machine.gpus) == ["pod"]
@@ -146,9 +138,8 @@ def test_clients_end_with_their_daemon_and_not_with_its_agent(whole: Gpu) -> Non
     assert machine.mps.alive("h1") is None
 
 
-def test_a_client_that_was_let_go_is_still_there(whole: Gpu) -> None:
+def test_a_client_that_was_let_go_is_still_there(whole: Gpu, machine: Machine) -> None:
     """It computes no more; its memory is had again only when its process has ended."""
-    machine = Machine(NodeName("node"), {whole.uuid: whole})
     daemon_on(machine, whole, whole.uuid)
     process = machine.start_process("pod", whole.uuid, "h1")
     assert let_go(whole, "h1", (process.pid, 99)) == ["pod"]
@@ -156,9 +147,8 @@ def test_a_client_that_was_let_go_is_still_there(whole: Gpu) -> None:
     assert let_go(whole, "h1", (process.pid,)) == [], "asked a second time, the daemon would hear no process any more"
 
 
-def test_one_process_in_exclusive_mode_keeps_all_others_out(whole: Gpu) -> None:
+def test_one_process_in_exclusive_mode_keeps_all_others_out(whole: Gpu, machine: Machine) -> None:
     """Who does not find the daemon must not run beside it, unbounded; and a reboot forgets the mode."""
-    machine = Machine(NodeName("node"), {whole.uuid: whole})
     whole.set_exclusive(exclusive=True)
     daemon_on(machine, whole, whole.uuid)
     assert machine.start_process("stranger", whole.uuid) is None
@@ -170,18 +160,15 @@ def test_one_process_in_exclusive_mode_keeps_all_others_out(whole: Gpu) -> None:
 
 def test_a_gpu_in_mig_mode_has_no_compute_mode(gpu: Gpu) -> None:
     """There, the wall is the instance."""
-    with refused("NotSupported"):
-        gpu.set_exclusive(exclusive=True)
+    refused("NotSupported", gpu.set_exclusive, exclusive=True)
 
 
 def test_a_lost_gpu_answers_nothing_and_forgets_nothing(gpu: Gpu) -> None:
     """Its content is unknown; when it is back, all of it is still there."""
     gi_id = gpu.create_gi(9, (4, 4), "agent")
     gpu.lost = "fallen off the bus"
-    with refused("GpuLost"):
-        gpu.create_ci(gi_id)
-    with refused("GpuLost"):
-        gpu.holders(gpu.uuid)
+    refused("GpuLost", gpu.create_ci, gi_id)
+    refused("GpuLost", gpu.holders, gpu.uuid)
     report = gpu.report()
     assert (report.lost, report.healthy, report.instances) == (True, False, ())
     gpu.lost = ""

@@ -76,9 +76,8 @@ def test_a_planted_bug_is_shrunk_to_a_plan_that_still_shows_it(
     with planted(bug):
         plain = (seed for seed in range(40) if not draw_plan(seed).cluster)
         seed = next(seed for seed in plain if run_plan(draw_plan(seed)).violation.startswith("I1"))
-        assert (
-            main(["--seeds", "1", "--from", str(seed), "--jobs", "1", "--shrink-s", "8", "--keep", str(tmp_path)]) == 1
-        )
+        words = ["--seeds", "1", "--from", str(seed), "--jobs", "1", "--shrink-s", "8", "--keep", str(tmp_path)]
+        assert main(words) == 1
         said = capsys.readouterr().out.splitlines()
         assert said[-1] == "seeds=1 violations=1"
         path = tmp_path / f"seed-{seed}.json"

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import pairwise
+from operator import attrgetter
 
 import pytest
 from simulation.plans.coincidences import with_coincidences
@@ -16,13 +17,11 @@ def test_a_storm_is_of_the_same_faults_and_pods():
     """An undecidable case would be called a violation."""
     for seed in SEEDS:
         plan, stormy = draw_plan(seed), with_storms(draw_plan(seed))
-        assert Counter((f.kind, f.target, f.lasts_s, f.number) for f in plan.faults) == Counter(
-            (f.kind, f.target, f.lasts_s, f.number) for f in stormy.faults
-        )
+        what = attrgetter("kind", "target", "lasts_s", "number")
+        assert Counter(map(what, plan.faults)) == Counter(map(what, stormy.faults))
         assert [life.pod for life in plan.pods] == [life.pod for life in stormy.pods]
-        assert [f for f in plan.faults if f.kind == "node removed"] == [
-            f for f in stormy.faults if f.kind == "node removed"
-        ]
+        calm, moved = ([f for f in each.faults if f.kind == "node removed"] for each in (plan, stormy))
+        assert calm == moved
 
 
 def test_faults_meet_in_storms():
@@ -40,9 +39,8 @@ def test_coincidences_are_of_the_same_faults_and_pods():
     """An undecidable case would be called a violation."""
     for seed in SEEDS:
         plan, moved = draw_plan(seed), with_coincidences(draw_plan(seed))
-        assert Counter((f.kind, f.target, f.number) for f in plan.faults) == Counter(
-            (f.kind, f.target, f.number) for f in moved.faults
-        )
+        what = attrgetter("kind", "target", "number")
+        assert Counter(map(what, plan.faults)) == Counter(map(what, moved.faults))
         assert [life.pod for life in plan.pods] == [life.pod for life in moved.pods]
         assert [f for f in plan.faults if f.kind in APART] == [f for f in moved.faults if f.kind in APART]
         assert max(f.at for f in moved.faults) <= max(plan.faults_until, *(f.at for f in plan.faults))

@@ -40,9 +40,7 @@ class Before:
 
 def run_together(scene: Scene) -> Before:
     """Some pods run, and the node on which most of them are is the one to be drained."""
-    for name in PODS:
-        scene.pod(name, sliced("2g.10gb"))
-    scene.until(lambda: all(scene.runs(name) for name in PODS), longest_s=60.0)
+    scene.serve_all(PODS, sliced("2g.10gb"), longest_s=60.0)
     bound = {name: bound for name in PODS if (bound := scene.bound(name)) is not None}
     nodes = [each.node for each in bound.values()]
     return Before(max(nodes, key=nodes.count), bound)
@@ -119,8 +117,7 @@ def test_a_slice_that_is_being_made_is_bound_first_and_then_its_pod_goes() -> No
     scene = _scene(*TWO_NODES)
     landed = scene.landed()
     scene.pod("a", sliced("3g.20gb"))
-    scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
-    first = next(write.message for write in landed if isinstance(write.message, Grant))
+    first = scene.until_lands(Grant)
     say(scene, first.booking.node)
 
     def runs_elsewhere() -> bool:
@@ -136,9 +133,7 @@ def test_a_slice_that_is_being_made_is_bound_first_and_then_its_pod_goes() -> No
 
 def cordon_a_promise(scene: Scene) -> tuple[str, str]:
     """Everything is full, a large pod is promised a place, and its node is cordoned; that one, and the other one."""
-    for name in ("a", "b", "c", "d"):
-        scene.pod(name, sliced("3g.20gb"))
-    scene.until(lambda: all(scene.runs(name) for name in ("a", "b", "c", "d")))
+    scene.serve_all("abcd", sliced("3g.20gb"))
     scene.pod("large", sliced("7g.40gb"))
     nodes = ("node-0", "node-1")
     scene.until(lambda: any(scene.world.judge.promises(node) for node in nodes))
@@ -153,11 +148,10 @@ def test_a_promise_on_a_node_that_is_cordoned_is_given_back() -> None:
     promised, other = cordon_a_promise(scene)
     scene.until(lambda: not scene.world.judge.promises(promised))
     scene.until(lambda: bool(scene.world.judge.promises(other)))
-    for name in ("a", "b", "c", "d"):
+    for name in "abcd":
         if (bound := scene.bound(name)) is not None and bound.node == other:
             scene.remove(name)
-    scene.until(lambda: scene.runs("large"))
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("large"))
 
 
 def test_a_promise_that_is_kept_on_a_cordoned_node_is_noticed() -> None:
@@ -175,8 +169,7 @@ def test_a_grant_that_waits_for_its_turn_follows_no_cordon() -> None:
     """Its place was found before the word was read; by the time it is sent, its writer knows better.
     A grant is not answered; another waits behind it, for the same node, when that is cordoned."""
     scene = _scene(*TWO_NODES)
-    scene.serve("a", sliced("2g.10gb"))
-    bound = scene.bound("a")
+    bound = scene.serve("a", sliced("2g.10gb"))
     lost = scene.lose(lambda _host, write: isinstance(write.message, Grant), times=1)
     scene.pod("b", sliced("2g.10gb"))
     scene.until(lambda: bool(lost))

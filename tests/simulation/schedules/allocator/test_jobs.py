@@ -33,8 +33,7 @@ def play_two_that_fit_alone(scene: Scene) -> None:
     assert not any(scene.bound(name) for name in jobs[second])
     for name in jobs[first]:
         scene.remove(name)
-    scene.until(lambda: runs_whole(scene, jobs[second]), longest_s=120.0)
-    scene.finish()
+    scene.finish(once=lambda: runs_whole(scene, jobs[second]), longest_s=120.0)
 
 
 @pytest.mark.parametrize("allocators", [1, 2])

@@ -32,8 +32,7 @@ def makes_room(**how) -> Scene:
     """A large pod waits, and would have a GPU if the small one there went to another."""
     scene = Scene(((A100, True), (A100, True)), folder_evicts=True, **how)
     for name, profile in (("stays", "4g.20gb"), ("leaves", "3g.20gb")):
-        scene.pod(name, sliced(profile))
-        scene.until(lambda name=name: scene.runs(name))
+        scene.serve(name, sliced(profile))
     scene.serve("mover", with_leeway("1g.5gb", MOVABLE, "true"))
     scene.wait(1.0)
     scene.remove("leaves")
@@ -91,9 +90,7 @@ def test_a_place_that_was_booked_is_handed_over(begins: Begins) -> None:
     ("killed", "allocators"), [("allocator-a", 1), ("allocator-a", 2), ("pod-watcher", 1), ("agent-node-0", 2)]
 )
 @pytest.mark.parametrize("begins", STORIES, ids=lambda begins: begins.__name__)
-def test_a_move_outlives_whoever_is_killed_at_any_step(
-    begins: Begins, killed: str, allocators: int, steps: range
-) -> None:
+def test_a_move_outlives_who_is_killed_at_any_step(begins: Begins, killed: str, allocators: int, steps: range) -> None:
     """Killed in the middle of the n-th event since the new place was booked: no pod moves twice, or for nothing."""
     handed = 0
     for step in steps:

@@ -41,22 +41,19 @@ def test_after_a_wipe_who_is_read_before_the_inventories_is_served() -> None:
     scene.pod("b", sliced("2g.12gb"))
     scene.wait(10)
     scene.remove("a")
-    scene.until(lambda: scene.runs("b"), longest_s=60.0)
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("b"), longest_s=60.0)
 
 
 @catches(first_reason_only)
 def test_a_pod_is_served_elsewhere_whose_agent_restarts_and_is_silent() -> None:
     """Its agent dies before it has made the slice, says that it is there again, and dies for good."""
     scene = Scene(MIG_NODE, MIG_NODE)
-    landed = scene.landed()
     scene.pod("a", sliced("7g.40gb"))
-    scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
-    (node,) = {write.message.booking.node for write in landed if isinstance(write.message, Grant)}
-    agent, landed[:] = scene.host(f"agent-{node}"), []
+    node = scene.until_lands(Grant).booking.node
+    agent, landed = scene.host(f"agent-{node}"), scene.landed()
     agent.kill()
     agent.start()
-    scene.until(lambda: any(isinstance(write.message, NodeChanged) for write in landed))
+    scene.until_lands(NodeChanged)
     agent.kill()
     end = scene.world.clockwork.now + SILENT_S
     while not scene.runs("a"):
@@ -64,7 +61,5 @@ def test_a_pod_is_served_elsewhere_whose_agent_restarts_and_is_silent() -> None:
             scene.world.judge.fail("I4", f"a waits for {node}, which is silent, and would fit on the other")
         scene.wait(0.25)
     assert not any(write.subject.startswith(f"sluice.slice.{node}.") for write in landed)
-    bound = scene.bound("a")
-    assert bound is not None
-    assert bound.node != node
+    assert scene.bound("a").node != node
     scene.finish()

@@ -24,9 +24,7 @@ def test_a_promise_outlives_whoever_is_killed_at_any_step(killed: str, steps: ra
     """A crash before, between and after: the promise is in the ledger and in the agent's journal, not in a process."""
     for step in steps:
         scene = Scene()
-        for name in ("left", "right"):
-            scene.pod(name, sliced("3g.20gb"))
-        scene.until(lambda scene=scene: scene.runs("left") and scene.runs("right"))
+        scene.serve_all(("left", "right"), sliced("3g.20gb"))
         scene.pod("whole", sliced("7g.40gb"))
         scene.wait(0.15 * step)
         scene.strike("crash", killed, lasts_s=0.5)
@@ -36,8 +34,7 @@ def test_a_promise_outlives_whoever_is_killed_at_any_step(killed: str, steps: ra
         scene.wait(4.0)
         assert scene.bound("late") is None, f"step {step}: it was put on a promised place"
         scene.remove("right")
-        scene.until(lambda scene=scene: scene.runs("whole"))
-        scene.finish()
+        scene.finish(once=lambda scene=scene: scene.runs("whole"))
 
 
 @catches(takes_what_is_there)
@@ -54,16 +51,13 @@ def test_a_lost_journal_mixes_up_no_tenant_and_the_one_who_is_to_come_after() ->
     scene.strike("journal lost", "node-0", lasts_s=0.5)
     scene.wait(3.0)
     assert scene.bound("later") is None
-    scene.until(lambda: scene.runs("later"))
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("later"))
 
 
 def test_a_promised_pod_takes_an_earlier_place_and_what_was_kept_is_free_again() -> None:
     """It runs elsewhere as soon as that is possible; those who waited behind its promise get what was kept for it."""
     scene = Scene(MIG_NODE, MIG_NODE)
-    for name in ("a", "b"):
-        scene.pod(name, sliced("7g.40gb"))
-    scene.until(lambda: scene.runs("a") and scene.runs("b"))
+    scene.serve_all("ab", sliced("7g.40gb"))
     scene.pod("whole", sliced("7g.40gb"))
     scene.wait(6.0)
     landed = scene.landed()

@@ -34,8 +34,7 @@ def play(*, comes_back: bool) -> None:
     """The one node is full when the other one dies; then it is free, and the dead one is back at last."""
     scene = Scene(MIG_NODE, MIG_NODE)
     landed = scene.landed()
-    scene.serve("first", sliced("7g.40gb"))
-    first = scene.bound("first")
+    first = scene.serve("first", sliced("7g.40gb"))
     (dead,) = {*NODES} - {first.node}
     scene.world.agents[dead].crash()
     scene.pod("second", sliced("7g.40gb"))

@@ -22,27 +22,20 @@ def test_after_a_reboot_a_slice_waits_for_the_layout_and_is_served_again() -> No
     """Until its administrator has applied it again, users see that; then the pod has its slice back."""
     scene = Scene(layouts=FIXED)
     scene.serve("a", sliced("2g.10gb"))
-    landed = scene.landed()
     layout, gpu_of(scene).layout = LAYOUT, (("1g.5gb", (6, 1)),)  # for now the rest is forgotten
     scene.strike("reboot", "node-0", lasts_s=0.2)
-    scene.until(lambda: any(isinstance(write.message, SliceDegraded) for write in landed), longest_s=60.0)
-    said = [write.message.message for write in landed if isinstance(write.message, SliceDegraded)]
-    assert "this GPU's fixed layout has no 2g.10gb there; its administrator has to make one" in said[0]
+    said = scene.until_lands(SliceDegraded, 60.0).message
+    assert "this GPU's fixed layout has no 2g.10gb there; its administrator has to make one" in said
     gpu_of(scene).layout = layout
     gpu_of(scene).lay_out()
-    scene.until(lambda: is_as_it_was(scene) and scene.runs("a"), longest_s=60.0)
-    scene.finish()
+    scene.finish(once=lambda: is_as_it_was(scene) and scene.runs("a"), longest_s=60.0)
 
 
 def test_what_nobody_made_is_waited_for_with_a_reason() -> None:
     """A pod that wants what the layout lacks gets that reason, and is served when the administrator makes it."""
     scene = Scene(layouts={"GPU-node-0-0": (("1g.5gb", (6, 1)),)})
-    landed = scene.landed()
     scene.pod("a", sliced("3g.20gb"))
-    scene.until(lambda: any(isinstance(write.message, Pending) for write in landed))
-    (said,) = [write.message.message for write in landed if isinstance(write.message, Pending)]
-    assert "no GPU here has 3g.20gb in its fixed layout" in said
+    assert "no GPU here has 3g.20gb in its fixed layout" in scene.until_lands(Pending).message
     gpu_of(scene).layout = LAYOUT
     gpu_of(scene).lay_out()
-    scene.until(lambda: scene.runs("a"), longest_s=60.0)
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("a"), longest_s=60.0)

@@ -16,8 +16,7 @@ TWO = Ask(
 def test_the_judge_knows_the_half_of_a_slice_that_an_operator_keeps_from_its_place() -> None:
     """It was not revoked, so nothing of it is destroyed; but an instance without owner is still found beside it."""
     scene = Scene()
-    scene.serve("pod", TWO)
-    bound = scene.bound("pod")
+    bound = scene.serve("pod", TWO)
     left, right = scene.world.judge.bookings[bound.allocation].devices
     agent = scene.world.agents[bound.node]
     agent.kill()

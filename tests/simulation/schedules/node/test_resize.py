@@ -22,7 +22,6 @@ from sluice_allocator.core.resize.pending import Adjusted, AdjustReason, AdjustR
 from sluice_node_agent.core.instructions import MakeTicket, RemoveTicket, SetMpsLimits
 from sluice_node_agent.core.slices import resize
 
-GPU_MIB = 40960
 UNLUCKY = Weather(until=30.0, ack_lost=0.15, request_lost=0.1, late=0.05, twice=0.2, redelivered=0.3)
 
 
@@ -82,8 +81,7 @@ def a_container_may_not_start_again_with_what_it_was_told_before() -> None:
     scene.pod("late", mps(15000))
     scene.wait(6)
     scene.host("pod-watcher").resume()
-    scene.until(lambda: scene.runs("a") and scene.runs("late"))
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("a") and scene.runs("late"))
 
 
 def a_larger_share_is_nobody_elses_while_it_is_written() -> None:
@@ -95,8 +93,7 @@ def a_larger_share_is_nobody_elses_while_it_is_written() -> None:
     scene.wait(5)
     assert scene.bound("b") is None
     scene.remove("a")
-    scene.until(lambda: scene.runs("b"))
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("b"))
 
 
 def a_larger_share_is_told_when_its_server_lets_it() -> None:
@@ -119,9 +116,8 @@ def a_share_that_ails_stays_as_small_as_it_has_become() -> None:
     its = scene.world.judge.bound[scene.request("a")].allocation
     scene.strike("xid", "node-0", lasts_s=6.0)
     scene.until(lambda: isinstance(scene.value(f"sluice.slice.node-0.{its}"), SliceDegraded))
-    landed = scene.landed()
     scene.remove("a")
-    scene.until(lambda: any(isinstance(write.message, Revoke) for write in landed))
+    scene.until_lands(Revoke)
     scene.resize("b", 20000)
     scene.finish()
 
@@ -153,16 +149,16 @@ STORIES = (
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-def test_a_share_changes_its_size(story: object) -> None:
+def test_a_share_changes_its_size(story: Callable[[], None]) -> None:
     """What may be used is never more than there is, and all that was given back is had by others in the end."""
-    story()  # type: ignore[operator]
+    story()
 
 
 @pytest.mark.parametrize("bug", SIZE_BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
-def test_a_story_catches_what_it_is_about(bug: object) -> None:
+def test_a_story_catches_what_it_is_about(bug: PlantedBug) -> None:
     """Without chance: the stories that pass as they are break the bug's own invariant once the bug is planted."""
     found = []
-    with planted(bug):  # type: ignore[arg-type]
+    with planted(bug):
         for story in STORIES:
             try:
                 story()
@@ -170,7 +166,7 @@ def test_a_story_catches_what_it_is_about(bug: object) -> None:
                 found.append(violation.rule)
             except AssertionError:
                 found.append("asserted")
-    assert set(found) & set(bug.caught_by), f"{bug.name}: {found}"  # type: ignore[attr-defined]
+    assert set(found) & set(bug.caught_by), f"{bug.name}: {found}"
 
 
 # -- whatever dies in between -------------------------------------------------------------------------------------
@@ -189,18 +185,15 @@ def test_the_agent_dies_over_a_step(node: object, instruction: type) -> None:
     agent.kill()
     scene.wait(2)
     agent.start()
-    scene.until(lambda: told(scene, "a") == 900)
-    scene.until(lambda: counts(scene, "a") == 900)
-    scene.finish()
+    scene.finish(once=lambda: told(scene, "a") == counts(scene, "a") == 900)
 
 
 @pytest.mark.parametrize("size", [900, 9000], ids=["smaller", "larger"])
 def test_the_allocator_dies_after_the_order(size: int) -> None:
     """The answer is lost; the ledger's entry is carried out, and asking again finds it done."""
     scene = sharing(WHOLE_NODE, 4000)
-    landed = scene.landed()
     scene.resize("a", size)
-    scene.until(lambda: any(isinstance(write.message, Grant) and write.message.revision == 2 for write in landed))
+    assert scene.until_lands(Grant).revision == 2
     scene.host("allocator-a").kill()
     scene.wait(2)
     scene.host("allocator-a").start()
@@ -226,8 +219,7 @@ def test_two_changes_at_once_by_two_allocators() -> None:
     scene.world.kubelets.restart(scene.request("a"), after_s=0.0)
     last = max(done, key=lambda outcome: outcome.revision)
     share = last.booking.devices[0].share
-    scene.until(lambda: told(scene, "a") == counts(scene, "a") == share.memory_mib)
-    scene.finish()
+    scene.finish(once=lambda: told(scene, "a") == counts(scene, "a") == share.memory_mib)
 
 
 def let_in_unheard(scene: Scene) -> Callable[[], None]:
@@ -262,8 +254,7 @@ def test_who_reads_late_says_that_more_counts_than_is_used() -> None:
     scene.until(lambda: any(isinstance(write.message, Revoke) for write in landed))
     assert size_taken_back(landed) == 30000
     resize_by(scene, "allocator-b", "b", 20000)
-    scene.until(lambda: told(scene, "b") == 20000)
-    scene.finish()
+    scene.finish(once=lambda: told(scene, "b") == 20000)
 
 
 def test_who_takes_a_share_back_may_not_have_heard_that_it_is_smaller() -> None:
@@ -281,8 +272,7 @@ def test_who_takes_a_share_back_may_not_have_heard_that_it_is_smaller() -> None:
     go_on()
     scene.host("allocator-b").resume()
     resize_by(scene, "allocator-b", "b", 20000)
-    scene.until(lambda: told(scene, "b") == 20000)
-    scene.finish()
+    scene.finish(once=lambda: told(scene, "b") == 20000)
 
 
 def _without_the_wait(original: Any, work: Any, result: Any, state: Any, config: Any, now: float) -> None:
@@ -313,23 +303,20 @@ def test_a_container_has_read_its_claims_file_before_the_change_and_begins_after
     scene.wait(6.0)
     assert scene.bound("late") is None
     kubelets.restart(scene.request("a"), after_s=0.0)
-    scene.until(lambda: scene.runs("a") and scene.runs("late"))
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("a") and scene.runs("late"))
 
 
 def test_the_pod_ends_while_its_share_is_changed() -> None:
     """The revoke counts all that may be used until the slice is gone, and then nothing of it is left."""
     scene = Scene(WHOLE_NODE)
     scene.serve("a", mps(30000), lingers_s=6.0)
-    landed = scene.landed()
     scene.resize("a", 10000)
-    scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
+    scene.until_lands(Grant)
     scene.remove("a")
     scene.pod("b", mps(25000))
-    scene.until(lambda: any(isinstance(write.message, Revoke) for write in landed))
+    scene.until_lands(Revoke)
     assert scene.bound("b") is None
-    scene.until(lambda: scene.runs("b"))
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("b"))
 
 
 def test_what_an_agent_never_heard_of_does_not_count_after_a_wipe_while_its_slice_is_unmade() -> None:
@@ -360,9 +347,7 @@ def test_the_daemon_dies_while_its_limits_change(size: int) -> None:
     scene = sharing(WHOLE_NODE, 4000)
     scene.resize("a", size)
     scene.strike("daemon dies", "node-0")
-    scene.until(lambda: told(scene, "a") == size and scene.runs("a"))
-    scene.until(lambda: counts(scene, "a") == size)
-    scene.finish()
+    scene.finish(once=lambda: told(scene, "a") == counts(scene, "a") == size and scene.runs("a"))
 
 
 @pytest.mark.parametrize("size", [900, 9000], ids=["smaller", "larger"])
@@ -370,8 +355,7 @@ def test_the_new_size_survives_a_wiped_broker(size: int) -> None:
     """The agents' journals have it; the request still has the old one, and it is not corrected back."""
     scene = sharing(WHOLE_NODE, 4000)
     scene.resize("a", size, restart_s=1.0)
-    scene.until(lambda: told(scene, "a") == size)
-    scene.until(lambda: counts(scene, "a") == size)
+    scene.until(lambda: told(scene, "a") == counts(scene, "a") == size)
     scene.strike("broker wipe")
     scene.wait(30)
     scene.until(lambda: told(scene, "a") == size and scene.runs("a"))
@@ -388,9 +372,7 @@ def test_a_reboot_in_the_middle_ends_what_was_used() -> None:
     scene.resize("a", 900)
     scene.wait(0.05)
     scene.strike("reboot", "node-0")
-    scene.until(lambda: told(scene, "a") == 900 and scene.runs("a"), longest_s=60.0)
-    scene.until(lambda: counts(scene, "a") == 900)
-    scene.finish()
+    scene.finish(once=lambda: told(scene, "a") == counts(scene, "a") == 900 and scene.runs("a"), longest_s=60.0)
 
 
 def test_a_process_that_began_with_the_new_size_is_not_counted_although_another_home_answers_late() -> None:
@@ -399,11 +381,11 @@ def test_a_process_that_began_with_the_new_size_is_not_counted_although_another_
     devices = (Device("memory", amount=9000, modes=("mps",)),) * 2
     keys = (("sluice.dev/mode", "mps"), ("sluice.dev/memory", "9000Mi"), ("sluice.dev/gpus", "2"))
     scene.serve("a", Ask(keys, ("main",), devices))
-    machine, bound, landed = scene.world.machines["node-0"], scene.bound("a"), scene.landed()
+    machine, bound = scene.world.machines["node-0"], scene.bound("a")
     first, _, _ = bound.containers[0].visible_devices.partition(",")  # that one its process uses
     (other,) = (daemon for daemon in machine.mps.listed.values() if daemon.device != first)
     scene.resize("a", 5000)
-    scene.until(lambda: any(isinstance(write.message, SliceReady) for write in landed))
+    scene.until_lands(SliceReady)
     machine.mps.refusals.extend(["before"] * 6)
     machine.mps.die(other.home, machine.gpus)
     scene.wait(9.0)

@@ -29,16 +29,11 @@ def daemons_of(scene: Scene) -> list[Daemon]:
     return [daemon for daemon in machine_of(scene).mps.listed.values() if daemon.alive]
 
 
-def runs(scene: Scene, *names: str) -> bool:
-    return all(scene.runs(name) for name in names)
-
-
 @pytest.mark.parametrize("of_this_boot", [False, True])
 def test_the_judge_knows_whose_client_may_be_let_go(of_this_boot: bool) -> None:
     """A forgotten share that the pod had there before a reboot has no client now."""
     scene = Scene()
-    scene.pod("a", mps(1500), lingers_s=8.0)
-    scene.until(lambda: runs(scene, "a"))
+    scene.serve("a", mps(1500), lingers_s=8.0)
     judge, bound = scene.world.judge, scene.bound("a")
     earlier = AllocationId("earlier")
     judge.bookings[earlier] = replace(judge.bookings[bound.allocation], allocation=earlier)
@@ -46,10 +41,7 @@ def test_the_judge_knows_whose_client_may_be_let_go(of_this_boot: bool) -> None:
     judge.ready_in[earlier] = judge.ready_in[bound.allocation] - (not of_this_boot)
     (daemon,) = scene.world.machines["node-0"].mps.listed.values()
     judge.revoked[bound.allocation] = None
-    if of_this_boot:
-        with pytest.raises(ViolationError, match="its share is not revoked"):
-            judge.terminated(scene.world.machines["node-0"], daemon, judge.bookings[earlier].owner)
-    else:
+    with pytest.raises(ViolationError, match="its share is not revoked") if of_this_boot else nullcontext():
         judge.terminated(scene.world.machines["node-0"], daemon, judge.bookings[earlier].owner)
 
 
@@ -57,17 +49,14 @@ def test_the_judge_knows_whose_client_may_be_let_go(of_this_boot: bool) -> None:
 def test_the_judge_knows_on_whose_device_a_process_runs(had_it: bool) -> None:
     """Of two slices of one pod that overlap, a promise and what it was exchanged for, one alone had the device."""
     scene = Scene(MIG_NODE)
-    scene.pod("a", sliced("1g.10gb"), lingers_s=8.0)
-    scene.until(lambda: runs(scene, "a"))
+    scene.serve("a", sliced("1g.10gb"), lingers_s=8.0)
     judge, bound = scene.world.judge, scene.bound("a")
     booking, promised = judge.bookings[bound.allocation], AllocationId("promised")
     judge.bookings[promised] = replace(booking, allocation=promised)
     judge.after[promised] = (bound.allocation,)
     if had_it:
         judge.told_devices[judge.ready[bound.allocation].devices[0].uuid][promised] = None
-        with pytest.raises(ViolationError, match="promised is said to be gone and Process"):
-            judge.check_gone(machine_of(scene), promised)
-    else:
+    with pytest.raises(ViolationError, match="promised is said to be gone and Process") if had_it else nullcontext():
         judge.check_gone(machine_of(scene), promised)
 
 
@@ -77,18 +66,15 @@ def test_the_judge_knows_who_shares_a_device_of_which_another_was_told_first(who
     scene = Scene(MIG_NODE)
     for name, ask in (("a", mps(1500)), ("b", mps(1500)), ("elsewhere", mps(10000))):
         scene.pod(name, ask)
-    scene.until(lambda: runs(scene, "a", "b", "elsewhere"))
+    scene.until(lambda: all(scene.runs(name) for name in ("a", "b", "elsewhere")))
     judge, claims, theirs = scene.world.judge, scene.world.claims, scene.bound(who.partition(",")[0]).allocation
     (device,) = {each.uuid for name in ("a", "b") for each in judge.ready[scene.bound(name).allocation].devices}
     judge.told_devices[device] = {scene.bound("a").allocation: None}
     claims.by_claim = lambda: {judge.bookings[theirs].owner}
     process = Process(77, judge.bookings[theirs].owner, device)
-    if who == "b":
-        claims.started(machine_of(scene), process)
-        return
-    if who != "elsewhere":
+    if who.endswith("gone"):
         judge.gone[theirs] = None
-    with pytest.raises(ViolationError, match="has opened a device of"):
+    with nullcontext() if who == "b" else pytest.raises(ViolationError, match="has opened a device of"):
         claims.started(machine_of(scene), process)
 
 
@@ -116,8 +102,7 @@ def test_that_a_slice_is_gone_is_said_when_its_pod_has_the_gpu_again() -> None:
     scene.until(lambda: scene.runs("a"))
     assert not any(isinstance(write.message, SliceGone) for write in landed)
     scene.world.broker.fate_of = lambda _host, _write: None
-    scene.until(lambda: any(isinstance(write.message, SliceGone) for write in landed))
-    scene.finish()
+    scene.finish(once=lambda: any(isinstance(write.message, SliceGone) for write in landed))
 
 
 def test_that_a_slice_is_gone_is_said_while_another_is_made_there_of_which_no_ledger_tells() -> None:
@@ -141,8 +126,7 @@ def test_that_a_slice_is_gone_is_said_while_another_is_made_there_of_which_no_le
     scene.world.broker.fate_of = lambda _host, _write: None
     scene.until(lambda: ready.allocation in scene.world.judge.said_gone)
     assert [instance.uuid for instance in gpu.instances.values()] == [""], "it is made by then: the story tells nothing"
-    scene.until(lambda: scene.runs("b"), longest_s=60.0)
-    scene.finish()
+    scene.finish(once=lambda: scene.runs("b"), longest_s=60.0)
 
 
 @pytest.mark.parametrize("was_refused", [False, True])
@@ -192,9 +176,8 @@ def fails(judge: Judge, allocation: AllocationId, *, caught: bool) -> None:
     """An agent says that a slice has failed, which the judge blames on an idle instance or does not."""
     booking = judge.bookings[allocation]
     address = slice_(booking.node, allocation)
-    failed = SliceFailed(
-        allocation=allocation, request=booking.request, revision=1, error="Unknown", message="create_ci failed by plan"
-    )
+    said = {"allocation": allocation, "request": booking.request, "revision": 1}
+    failed = SliceFailed(**said, error="Unknown", message="create_ci failed by plan")
     write = write_of(address, failed, None, "fails", request=booking.request)
     with pytest.raises(ViolationError, match="warm in the way") if caught else nullcontext():
         judge.landed(write, 1)
