@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import psutil
-from factories.scheduling.allocator import FOLDER, gpu_report, news_of, snapshot
+from factories.scheduling.allocator import FOLDER, asked, claim, gpu_report, news_of, snapshot
 from factories.words import booking_of, write_of
 from perf.figures import add_against, checkouts_of, compared, conclude, options_of
 
@@ -25,7 +25,7 @@ from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Observed, ReadingCaughtUp, ReadingStarted, Stream, Ticked, stream_of
 from sluice.contracts.bus.subjects import Address
-from sluice.contracts.ids import Incarnation, OperationId, RequestId, RunId, allocation_id
+from sluice.contracts.ids import Incarnation, RequestId, RunId, allocation_id
 from sluice.runtime.gc_freeze import FREEZE_EVERY_S, collect_rarely, freeze_old_objects
 from sluice.runtime.nats.wire_format import envelope_bytes, read_stored
 from sluice_allocator.core.allocator import Allocator
@@ -63,7 +63,7 @@ def values(nodes: int, pods_per_node: int) -> Iterator[tuple[Address, msg.AnyMes
         yield subjects.host(seen.node), facts
         for booked in bookings:
             request, allocation = booked.request, booked.allocation
-            yield subjects.request(request), asked(request)
+            yield subjects.request(request), asked(request, claim(profile="7g.40gb"))
             yield subjects.ledger(seen.node, allocation), msg.Grant(revision=1, incarnation=LIFE, booking=booked)
             there = {"allocation": allocation, "request": request, "revision": 1, "ticket": "", "containers": ()}
             slice_ = subjects.slice_(seen.node, allocation)
@@ -74,7 +74,7 @@ def values(nodes: int, pods_per_node: int) -> Iterator[tuple[Address, msg.AnyMes
                 node=seen.node,
                 incarnation=LIFE,
                 source=FOLDER,
-                slice_operation=operation_of(slice_),
+                slice_operation=f"{slice_.subject}-1",
             )
             yield subjects.binding(request), bound
         head = msg.NodeOpened(
@@ -85,21 +85,12 @@ def values(nodes: int, pods_per_node: int) -> Iterator[tuple[Address, msg.AnyMes
     yield subjects.source(FOLDER), synced
 
 
-def asked(request: RequestId) -> msg.AllocationRequested:
-    claim = msg.Claim(container="main", profile="7g.40gb")
-    pod = {"namespace": "default", "name": request, "origin": f"{request}.yaml", "owner": request}
-    return msg.AllocationRequested(revision=1, source=FOLDER, claims=(claim,), **pod)
-
-
-def operation_of(address: Address) -> OperationId:
-    return OperationId(f"{address.subject}-1")
-
-
 def keep(path: Path, nodes: int, pods_per_node: int) -> None:
     """Write every value as its sequence, the lengths of subject and data, and both."""
     with path.open("wb") as file:
         for sequence, (address, message) in zip(count(1), values(nodes, pods_per_node), strict=False):
-            data = envelope_bytes(write_of(address, message, None, operation_of(address)), "2026-01-01T00:00:00.000")
+            write = write_of(address, message, None, f"{address.subject}-1")
+            data = envelope_bytes(write, "2026-01-01T00:00:00.000")
             subject = address.subject.encode()
             file.write(SECTION.pack(sequence, len(subject), len(data)) + subject + data)
 

@@ -4,9 +4,10 @@ import gc
 import itertools
 import statistics
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from perf.decisions.system import FOLDER, GPUS_PER_NODE, System, nodes
 
@@ -69,10 +70,13 @@ class Running:
     def step(self, pods: int) -> None:
         """So many pods come, and the oldest ones go."""
         for _ in range(pods):
-            self.system.arrive(f"pod-{self.came}", self.claim(), self.host)
+            self.arrive()
             if self.came >= LIVING:
                 self.system.depart(f"pod-{self.came - LIVING}")
             self.came += 1
+
+    def arrive(self) -> None:
+        self.system.arrive(f"pod-{self.came}", self.claim(), self.host)
 
     def batch(self) -> None:
         took = self.system.core.took_ns
@@ -92,11 +96,16 @@ class Running:
 
 
 def compared(scene: Callable[[int], Running], sizes: Sequence[int]) -> list[Costs]:
-    """One scene at several sizes, batch by batch in turn: a machine that is busy for a while is so for all of them."""
+    """One scene at several sizes."""
+    return in_turn((scene(gpus) for gpus in sizes), WARM_UP)
+
+
+def in_turn(scenes: Iterable[Any], warm_up: int) -> list[Any]:
+    """What each costs, batch by batch in turn: a machine that is busy for a while is so for all of them."""
     collect_rarely()  # as the allocator's process does
-    running = [scene(gpus) for gpus in sizes]
+    running = list(scenes)
     for each in running:
-        each.step(WARM_UP)
+        each.step(warm_up)
     freeze_old_objects()
     for _ in range(BATCHES):
         for each in running:
@@ -126,18 +135,13 @@ APPS = 5
 class Replicas(Running):
     """The same, each a replica that is to have a host of its own, in the zone with fewest of its application."""
 
-    def step(self, pods: int) -> None:
-        """So many pods come, and the oldest ones go."""
-        for _ in range(pods):
-            app = f"app-{self.came % APPS}"
-            selector = (msg.NodeExpression(key="app", operator="In", values=(app,)),)
-            apart = msg.PodTerm(topology_key=LABEL_HOSTNAME, selector=selector, namespaces=("default",))
-            spread = msg.SpreadTerm(topology_key="zone", selector=selector, max_skew=2)
-            host = msg.HostNeeds(apart=(apart,), spread=(spread,))
-            self.system.arrive(f"pod-{self.came}", self.claim(), host, labels={"app": app})
-            if self.came >= LIVING:
-                self.system.depart(f"pod-{self.came - LIVING}")
-            self.came += 1
+    def arrive(self) -> None:
+        app = f"app-{self.came % APPS}"
+        selector = (msg.NodeExpression(key="app", operator="In", values=(app,)),)
+        apart = msg.PodTerm(topology_key=LABEL_HOSTNAME, selector=selector, namespaces=("default",))
+        spread = msg.SpreadTerm(topology_key="zone", selector=selector, max_skew=2)
+        host = msg.HostNeeds(apart=(apart,), spread=(spread,))
+        self.system.arrive(f"pod-{self.came}", self.claim(), host, labels={"app": app})
 
 
 def apart_and_spread(gpus: int) -> Running:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from perf.figures import conclude, options_of
 from perf.kubernetes.scenes import BEATS_PER_S, IDLE_S, Cost, Following, Restart, Size, follow, restart
-from perf.thresholds import Threshold, exit_code, table
+from perf.thresholds import Threshold
 
 SMALL = Size(nodes=50, others=90, ours=10)
 LARGE = Size(nodes=5000, others=9000, ours=1000)
@@ -87,8 +87,6 @@ def report(small: Following, large: Following, again: Restart) -> str:
         f"| all that wait were published again after | {again.synced_s:.1f} s |",
         f"| CPU | {again.cpu_s:.2f} s |",
         f"| longest turn, CPU | {again.turn_ms:.0f} ms ({again.longest_what}) |",
-        "",
-        table(thresholds(small, large, again)),
     ]
     return "\n".join(lines)
 
@@ -101,6 +99,5 @@ def main(arguments: Sequence[str]) -> int:
     small = asyncio.run(follow(SMALL, options.idle_s, options.events))
     large = asyncio.run(follow(LARGE, options.idle_s, options.events))
     again = asyncio.run(restart(WAITING))
-    section = report(small, large, again)
-    conclude("kubernetes", section, write=options.write)
-    return exit_code(thresholds(small, large, again))
+    promised = thresholds(small, large, again)
+    return conclude("kubernetes", report(small, large, again), promised, write=options.write)

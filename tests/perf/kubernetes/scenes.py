@@ -55,16 +55,8 @@ class Cost:
     events: int
     wall_s: float
     cpu_s: float
-    lag_ms: float
-    """The longest that the event loop was not there for anybody else."""
-    longest_ms: float
-    """The longest single step of the core, and of what kind it was."""
-    longest_what: str
-
-    @property
-    def turn_ms(self) -> float:
-        """The longest that was seen of either."""
-        return max(self.lag_ms, self.longest_ms)
+    turn_ms: float
+    """The longest single step of the core, or that the event loop was not there for anybody else."""
 
     @property
     def cpu_us(self) -> float:
@@ -151,8 +143,9 @@ class Watcher:
         times = self.seen.cpu_times()
         return float(times.user + times.system)
 
-    def resident_mib(self) -> float:
-        return float(self.seen.memory_info().rss / 2**20)
+    def turn_ms(self) -> tuple[float, str]:
+        what, longest_s = max(self.longest.items(), key=lambda each: each[1], default=("nothing", 0.0))
+        return max(longest_s, self.lag_s) * 1000, what
 
     async def begin(self, *, quiet: bool = False) -> None:
         await self.ask(quiet=quiet)
@@ -163,8 +156,7 @@ class Watcher:
         """What it cost since `begin`."""
         await self.ask()
         wall, cpu = time.monotonic() - self._mark[0], self.cpu_s() - self._mark[1]
-        what, longest = max(self.longest.items(), key=lambda each: each[1], default=("nothing", 0.0))
-        return Cost(events, wall, cpu, self.lag_s * 1000, longest * 1000, what)
+        return Cost(events, wall, cpu, self.turn_ms()[0])
 
     async def until_seen(self, kind: str, count: int) -> None:
         """Wait until it has taken in so many events of a kind since `begin`."""
@@ -234,12 +226,12 @@ class Scene:
 
     async def synced(self, watcher: Watcher) -> None:
         """Everything that was listed is on the bus."""
-        asked, hosts = self.size.ours, self.size.nodes
-        await watcher.lives_until(
-            self.bus.until(
-                lambda: self.bus.synced > 0 and len(self.bus.requests) >= asked and len(self.bus.hosts) >= hosts
-            )
-        )
+        size, bus = self.size, self.bus
+
+        def is_there() -> bool:
+            return bus.synced > 0 and len(bus.requests) >= size.ours and len(bus.hosts) >= size.nodes
+
+        await watcher.lives_until(bus.until(is_there))
 
     def said(self) -> str:
         return (self.folder / "watcher.log").read_text()[-3000:]
@@ -281,16 +273,12 @@ class Start:
     list_mib: float
     resident_mib: float
     peak_mib: float
-    lag_ms: float
-    longest_ms: float
-    longest_what: str
 
 
 @dataclass(frozen=True, slots=True)
 class Following:
     """A cluster that is followed for some time."""
 
-    size: Size
     start: Start
     idle: Cost
     beats: Cost
@@ -309,7 +297,9 @@ async def follow(size: Size, idle_s: float, events: int) -> Following:
         began = time.monotonic()
         async with found.watcher() as watcher:
             await found.synced(watcher)
-            start = await started(found, watcher, time.monotonic() - began)
+            wall_s, cpu_s, listed_mib = time.monotonic() - began, watcher.cpu_s(), found.server.list_bytes / 2**20
+            await watcher.ask()
+            start = Start(wall_s, cpu_s, listed_mib, watcher.seen.memory_info().rss / 2**20, watcher.peak_mib)
             await asyncio.sleep(SETTLE_S)
             await watcher.begin(quiet=True)
             await asyncio.sleep(idle_s)
@@ -322,23 +312,7 @@ async def follow(size: Size, idle_s: float, events: int) -> Following:
             await watcher.until_seen("ListingEnded", 3)
             await asyncio.sleep(SETTLE_S)
             relist = await watcher.end(size.nodes + size.others + size.ours)
-            return Following(size, start, idle, beats, others, ours, relist, found.server.watch_bytes / 2**20)
-
-
-async def started(found: Scene, watcher: Watcher, wall_s: float) -> Start:
-    cpu_s = watcher.cpu_s()
-    await watcher.ask()
-    what, longest = max(watcher.longest.items(), key=lambda each: each[1])
-    return Start(
-        wall_s,
-        cpu_s,
-        found.server.list_bytes / 2**20,
-        watcher.resident_mib(),
-        watcher.peak_mib,
-        watcher.lag_s * 1000,
-        longest * 1000,
-        what,
-    )
+            return Following(start, idle, beats, others, ours, relist, found.server.watch_bytes / 2**20)
 
 
 async def beating(found: Scene, watcher: Watcher, events: int) -> Cost:
@@ -375,7 +349,6 @@ async def changing(found: Scene, watcher: Watcher, kind: str, events: int) -> Co
 class Restart:
     """A pod-watcher that is killed and started again while many pods wait."""
 
-    waiting: int
     first_bound_s: float
     """From the start of the process until a pod that is created meanwhile has its patch."""
     synced_s: float
@@ -399,5 +372,4 @@ async def restart(size: Size) -> Restart:
             await found.bus.until(lambda: found.bus.synced > 0)
             synced_s, cpu_s = time.monotonic() - began, watcher.cpu_s()
             await watcher.ask()
-            what, longest = max(watcher.longest.items(), key=lambda each: each[1])
-            return Restart(size.waiting, first_s, synced_s, cpu_s, max(longest, watcher.lag_s) * 1000, what)
+            return Restart(first_s, synced_s, cpu_s, *watcher.turn_ms())

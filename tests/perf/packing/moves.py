@@ -18,7 +18,7 @@ from perf.packing.loss import Taken
 from perf.packing.mixes import COMPUTE_SLICES, MIXES, Arrival, arrivals
 from perf.packing.ours import Core
 from perf.packing.paired import WARM_UP_PART
-from perf.thresholds import Threshold, exit_code, table
+from perf.thresholds import Threshold
 
 MOVABLE_PART = 0.3
 COOLDOWN = 0.1
@@ -170,7 +170,7 @@ def report(runs: dict[tuple[str, Way], list[Run]], what: str) -> tuple[str, list
         Threshold("accepted slices lost, one move per 20, without checkpoints", lost, "at most", 1.0, "points", 2),
         Threshold("moves per 1,000 pods, one move per 20", moves, "at most", 50),
     ]
-    return "\n".join([*lines, "", table(promised)]), promised
+    return "\n".join(lines), promised
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -191,5 +191,4 @@ def main(arguments: Sequence[str]) -> int:
         f"{MOVABLE_PART:.0%} of the pods movable. Accepted part of the offered compute slices:"
     )
     section, promised = report(runs, what)
-    conclude("moves", section, write=options.write)
-    return exit_code(promised)
+    return conclude("moves", section, promised, write=options.write)

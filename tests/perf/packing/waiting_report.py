@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from perf.packing.mixes import MIXES
 from perf.packing.waiting import LARGEST, USUAL, Experiment, Waits
-from perf.thresholds import Threshold, table
+from perf.thresholds import Threshold
 
 Runs = Mapping[tuple[Experiment, str], Sequence[Waits]]
 
@@ -52,7 +52,7 @@ def report(runs: Runs, without: Experiment, aged: Experiment) -> str:
             both = (_over(runs, each, figure, mix, worst) for each in (without, aged))
             cells.append(" / ".join(f"{value:.{digits}f}" for value in both))
         lines.append(f"| {mix or 'all'} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", table(thresholds(runs, without, aged))])
+    return "\n".join(lines)
 
 
 def _over(

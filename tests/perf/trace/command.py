@@ -8,8 +8,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from perf.figures import conclude, options_of
-from perf.thresholds import Threshold, exit_code, table
-from perf.trace.experiments import DEFAULT, Allocated, Rounded, fractional, instances_only, mixed
+from perf.thresholds import Threshold
+from perf.trace.experiments import DEFAULT, Allocated, Rounded, as_auto, as_instance, fractional, on_mig
 
 PUBLISHED = {"default": 95.39, "gpushare100": 86.90}
 """GPU allocation in percent at 130 % demand, mean of 10 seeds, of the best policy published (FGD;
@@ -48,7 +48,7 @@ def report(shares: Sequence[Allocated], mixes: Sequence[Rounded], pure: Sequence
     for what, runs in (("`auto`: instance where snug, else share", mixes), ("instances only", pure)):
         columns = zip(*((one.waste, one.instances, one.allocated) for one in runs), strict=True)
         lines.append(f"| {what} | " + " | ".join(f"{statistics.fmean(column):.2f}" for column in columns) + " |")
-    return "\n".join([*lines, "", table(thresholds(shares, mixes, pure))])
+    return "\n".join(lines)
 
 
 def _percents(shares: Sequence[Allocated], trace: str, policy: str = DEFAULT) -> list[float]:
@@ -81,12 +81,11 @@ def main(arguments: Sequence[str]) -> int:
             for trace in BOUNDS
             for policy in OTHER_POLICIES
         ]
-        mixing = [pool.submit(mixed, folder, seed) for seed in range(options.few_seeds)]
-        rounding = [pool.submit(instances_only, folder, seed) for seed in range(options.few_seeds)]
+        mixing = [pool.submit(on_mig, folder, seed, as_auto) for seed in range(options.few_seeds)]
+        rounding = [pool.submit(on_mig, folder, seed, as_instance) for seed in range(options.few_seeds)]
         shares = [one.result() for one in sharing]
         mixes, pure = [one.result() for one in mixing], [one.result() for one in rounding]
-    section = report(shares, mixes, pure)
-    conclude("trace", section, write=options.write)
+    code = conclude("trace", report(shares, mixes, pure), thresholds(shares, mixes, pure), write=options.write)
     for problem in [problem for one in (*shares, *mixes, *pure) for problem in one.problems][:10]:
         sys.stdout.write(f"{problem}\n")
-    return exit_code(thresholds(shares, mixes, pure))
+    return code

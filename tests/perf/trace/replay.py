@@ -8,13 +8,13 @@ memory left), and the core hears of it as it does in life, by the node having le
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from factories.scheduling.allocator import gpu_report, snapshot
 from factories.words import booking_of
 from judges.layouts import Layouts
+from perf.packing.ours import CATALOG
 from perf.trace.openb import TraceNode, TracePod
 
 from sluice.contracts.ids import GpuUuid, NodeName
@@ -32,7 +32,6 @@ MEMORY_MIB = {
 }
 """Per GPU. The trace does not tell; shares ask for memory in proportion, so that it decides nothing."""
 MODES: tuple[Mode, ...] = ("exclusive", "mps", "fractional")
-CATALOG = Path(__file__).resolve().parents[3] / "libs" / "sluice" / "mig" / "catalog.toml"
 MIG_MODEL = "a100-40gb"
 
 NO_ROOM = HostRoom()
@@ -81,10 +80,11 @@ class Cluster:
             self._fleet.set_usable(NodeName(node.name))
 
     def come(self, pods: Iterable[TracePod], ask: Ask) -> None:
-        """Let these come in this order; `ask` says how a pod puts what it needs into words."""
+        """Let these come in this order; `ask` says how a pod that shares a GPU puts what it needs into words."""
         for number, pod in enumerate(pods):
             if pod.gpus:
-                self._place(f"pod-{number}", pod, ask(pod))
+                claim = ask(pod) if pod.shares else Claim(container="main", gpus=pod.gpus)
+                self._place(f"pod-{number}", pod, claim)
             else:
                 self._place_elsewhere(pod)
 
