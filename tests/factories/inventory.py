@@ -2,19 +2,12 @@
 
 from dataclasses import dataclass
 
+from factories import words
 from factories.words import write_of
+from msgspec.structs import replace
 
+from sluice.contracts.bus import events as ev
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import (
-    Entry,
-    Observed,
-    ReadingCaughtUp,
-    ReadingStarted,
-    Stream,
-    Ticked,
-    Write,
-    WriteAccepted,
-)
 from sluice.contracts.ids import GpuUuid, Incarnation, NodeName, OperationId, RunId
 from sluice.contracts.messages import AnyMessage, GpuReport, NodeChanged, NodeInventory, NodeSnapshot
 from sluice_inventory.core.events import Event, Instruction, Pull, PullSucceeded
@@ -31,45 +24,16 @@ EMPTY_A100 = {"1g.5gb": 7, "1g.5gb+me": 1, "1g.10gb": 4, "2g.10gb": 3, "3g.20gb"
 
 def gpu_report(**changes) -> GpuReport:
     """An empty A100-40GB in MIG mode, without its list of profiles."""
-    values = {
-        "uuid": GpuUuid("GPU-1"),
-        "index": 0,
-        "model": "NVIDIA A100-SXM4-40GB",
-        "memory_mib": 40960,
-        "multiprocessors": 108,
-        "mig_enabled": True,
-        "memory_slices": 8,
-        "compute_slices": 7,
-        "profiles": (),
-        "instances": (),
-        "creatable": EMPTY_A100,
-    }
-    return GpuReport(**(values | changes))
+    empty = words.gpu_report("", 0, uuid=GpuUuid("GPU-1"), profiles=(), creatable=EMPTY_A100)
+    return replace(empty, **changes)
 
 
 def snapshot(generation: int = 1, **changes) -> NodeSnapshot:
-    values = {
-        "node": NODE,
-        "boot_id": "boot-1",
-        "agent_run": RunId("agent-1"),
-        "generation": generation,
-        "driver_version": "simulated",
-        "gpus": (gpu_report(),),
-        "slices": (),
-    }
-    return NodeSnapshot(**(values | changes))
+    return replace(words.snapshot(NODE, (gpu_report(),), generation=generation), **changes)
 
 
 def news(generation: int = 1, **changes) -> NodeChanged:
-    values = {
-        "node": NODE,
-        "endpoint": ENDPOINT,
-        "boot_id": "boot-1",
-        "agent_run": RunId("agent-1"),
-        "generation": generation,
-        "gpus": (),
-    }
-    return NodeChanged(**(values | changes))
+    return replace(words.news_of(snapshot(generation)), **({"endpoint": ENDPOINT} | changes))
 
 
 LIFE = Incarnation("1000")
@@ -103,20 +67,22 @@ class Bench:
     def at(self, now: float) -> list[Instruction]:
         """Advance the clock to `now`, and send a tick."""
         self.now = now
-        return self.feed(Ticked())
+        return self.feed(ev.Ticked())
 
     def start_reading(self, incarnation: str = LIFE) -> list[Instruction]:
-        return self.feed(ReadingStarted(Stream.STATE, Incarnation(incarnation)))
+        return self.feed(ev.ReadingStarted(ev.Stream.STATE, Incarnation(incarnation)))
 
     def caught_up(self) -> list[Instruction]:
-        return self.feed(ReadingCaughtUp(Stream.STATE))
+        return self.feed(ev.ReadingCaughtUp(ev.Stream.STATE))
 
     def observe(
         self, address: subjects.Address, message: AnyMessage | None, operation: str = "other-1"
     ) -> list[Instruction]:
         """The next value of STATE is read."""
         self.sequence += 1
-        return self.feed(Observed(Stream.STATE, Entry(address.subject, self.sequence, OperationId(operation), message)))
+        return self.feed(
+            ev.Observed(ev.Stream.STATE, ev.Entry(address.subject, self.sequence, OperationId(operation), message))
+        )
 
     def hear(self, message: NodeChanged) -> list[Instruction]:
         return self.observe(subjects.node(message.node), message)
@@ -127,7 +93,7 @@ class Bench:
 
     def write(
         self, number: int, message: NodeInventory, expected: int = 0, attempt: int = 1, node: NodeName = NODE
-    ) -> Write:
+    ) -> ev.Write:
         """The write that the core's outbox would make as its `number`-th."""
         return write_of(subjects.inventory(node), message, expected, f"{RUN}-{number}", attempt=attempt)
 
@@ -148,6 +114,6 @@ def pulled(bench: Bench) -> Bench:
     """A node was announced, pulled at generation 1, and that landed at sequence 102, at 0 s."""
     assert bench.hear(news()) == [ASK]
     assert answered(bench) == [bench.write(1, known())]
-    assert bench.feed(WriteAccepted(OperationId(f"{RUN}-1"), 102)) == []
+    assert bench.feed(ev.WriteAccepted(OperationId(f"{RUN}-1"), 102)) == []
     assert bench.hear_inventory(known(), f"{RUN}-1") == []
     return bench

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import nats
 import psutil
-from factories.processes import kill_with_children
+from factories.processes import kill_with_children, own_environment
 from judges.history import History
 from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig
@@ -131,8 +131,9 @@ def up(
     (folder / "fleet.toml").write_text(fleet)
     command = [python, "-m", "sluice_console", "up", "--fleet", str(folder / "fleet.toml")]
     command += ["--pods", str(pods), "--data", str(data), "--web", "off", *options]
-    own = {key: value for key, value in os.environ.items() if not key.startswith("SLUICE_")}
-    own |= {"SLUICE_NODE_AGENT_QUOTA_LIBRARY": "off"} | (environment or {})  # not by whether a C compiler is here
+    own = (
+        own_environment() | {"SLUICE_NODE_AGENT_QUOTA_LIBRARY": "off"} | (environment or {})
+    )  # with a C compiler or not
     with log.open("w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=own, start_new_session=True)
     running = Running(process, data, pods, log, own)

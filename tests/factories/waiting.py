@@ -1,9 +1,10 @@
 """How tests wait: no longer than until it is so, and within one bound that a slow machine keeps too."""
 
 import asyncio
+import contextlib
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 WITHIN_S = 90.0
@@ -47,3 +48,16 @@ def wait_until(
             raise AssertionError(f"not within {within_s:g} s: {what() if callable(what) else what}; last: {found!r}")
         time.sleep(LOOK_S)
     return found
+
+
+@contextlib.asynccontextmanager
+async def beside(work: Coroutine[Any, Any, Any]) -> AsyncIterator[asyncio.Task[Any]]:
+    """A task for the time of the context; what it has raised by itself is raised at the end."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+        if not task.cancelled():
+            task.result()

@@ -6,8 +6,12 @@ from msgspec import convert
 
 from sluice.contracts.bus.events import Entry, Write, stream_of
 from sluice.contracts.bus.subjects import Address
-from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, SourceName
-from sluice.contracts.messages import AnyMessage, Booking, Claim, DeviceGrant
+from sluice.contracts.gpu_reports import profile_reports
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RequestId, RunId, SourceName
+from sluice.contracts.messages import AnyMessage, Booking, Claim, DeviceGrant, GpuReport, NodeChanged, NodeSnapshot
+from sluice.mig.catalog import find_model
+
+SIZES = ("memory_mib", "multiprocessors", "memory_slices", "compute_slices")
 
 
 def booking_of(allocation: str, node: str, devices: tuple[DeviceGrant, ...] = (), /, **changes: Any) -> Booking:
@@ -22,6 +26,41 @@ def claim_of(**fields: Any) -> Claim:
     """A claim of the container main with these fields, lists for tuples; fails on one that no claim has."""
     assert fields.keys() <= set(Claim.__struct_fields__), fields
     return convert({"container": "main"} | fields, Claim)
+
+
+def gpu_report(node: str, index: int, *, model: str = "a100-40gb", mig: bool = True, **changes: Any) -> GpuReport:
+    """A GPU as its agent would report it, empty."""
+    known = find_model(model)
+    values = {name: getattr(known, name) for name in SIZES} | {
+        "uuid": GpuUuid(f"GPU-{node}-{index}"),
+        "index": index,
+        "model": known.product_names[0],
+        "mig_enabled": mig,
+        "profiles": profile_reports(known),
+        "instances": (),
+        "creatable": {},
+    }
+    return GpuReport(**(values | changes))
+
+
+def snapshot(node: str, gpus: tuple[GpuReport, ...], **changes: Any) -> NodeSnapshot:
+    """What inventory would have pulled from a node."""
+    values = {
+        "node": NodeName(node),
+        "boot_id": "boot-1",
+        "agent_run": RunId("agent-1"),
+        "generation": 1,
+        "driver_version": "simulated",
+        "gpus": gpus,
+        "slices": (),
+    }
+    return NodeSnapshot(**(values | changes))
+
+
+def news_of(seen: NodeSnapshot) -> NodeChanged:
+    """The agent's news that there is this to pull."""
+    known = {name: getattr(seen, name) for name in ("node", "boot_id", "agent_run", "generation")}
+    return NodeChanged(**known, endpoint="127.0.0.1:1", gpus=())
 
 
 def write_of(

@@ -10,24 +10,10 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from factories.broker.memory_bus import MemoryBroker
-from factories.waiting import WITHIN_S, until
+from factories.waiting import WITHIN_S, beside, until
 
+from sluice.contracts.bus import events as ev
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import (
-    BusInstruction,
-    CoreEvent,
-    Entry,
-    Observed,
-    ReadingCaughtUp,
-    ReadingStarted,
-    Stream,
-    Ticked,
-    Write,
-    WriteAccepted,
-    WriteRefused,
-    WriteUnknown,
-    stream_of,
-)
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId
 from sluice.contracts.messages import AnyMessage, Closed, NodeRemoved, Released, SliceGone, WaitOver
@@ -111,7 +97,7 @@ class SharedClusterRig(NatsRig):
 
     async def wipe(self) -> None:
         async with raw(self.broker.url) as connection:
-            for stream in Stream:
+            for stream in ev.Stream:
                 await connection.ask(f"STREAM.DELETE.{stream}")
 
 
@@ -190,11 +176,11 @@ def order(
     ttl_s: int | None = None,
     request: str = "",
     guard: str = "",
-) -> Write:
-    return Write(
+) -> ev.Write:
+    return ev.Write(
         operation=OperationId(operation or f"test-{next(_numbers)}"),
         attempt=1,
-        stream=stream_of(address.kind),
+        stream=ev.stream_of(address.kind),
         subject=address.subject,
         guard=guard or address.guard,
         expected=expected,
@@ -204,12 +190,12 @@ def order(
     )
 
 
-async def settled(bus: Bus, write: Write, within_s: float = 20.0) -> Answer:
+async def settled(bus: Bus, write: ev.Write, within_s: float = 20.0) -> Answer:
     """Write, again and again with the same guard while there is no answer, as the outbox does."""
     async with asyncio.timeout(within_s):
         while True:
             answer = await bus.write(write, {})
-            if not isinstance(answer, WriteUnknown):
+            if not isinstance(answer, ev.WriteUnknown):
                 return answer
 
 
@@ -217,11 +203,11 @@ async def say(bus: Bus, address: Address, expected: int, message: AnyMessage | N
     """Write and return the sequence; the write must be accepted. One without an answer may have been (PROTOCOL W3)."""
     write = order(address, expected, message, **more)
     answer = await settled(bus, write)
-    if isinstance(answer, WriteRefused):
+    if isinstance(answer, ev.WriteRefused):
         there = await bus.last(write.stream, write.subject)
         assert there.operation == write.operation, answer
         return there.sequence
-    assert isinstance(answer, WriteAccepted), answer
+    assert isinstance(answer, ev.WriteAccepted), answer
     return answer.sequence
 
 
@@ -232,23 +218,23 @@ async def say(bus: Bus, address: Address, expected: int, message: AnyMessage | N
 class View:
     """What one reader knows: last values as of the last complete reading, and how it came to know them."""
 
-    starts: list[ReadingStarted] = field(default_factory=list)
+    starts: list[ev.ReadingStarted] = field(default_factory=list)
     caught_up: int = 0
-    known: dict[str, Entry] = field(default_factory=dict)
-    observed: list[Entry] = field(default_factory=list)
+    known: dict[str, ev.Entry] = field(default_factory=dict)
+    observed: list[ev.Entry] = field(default_factory=list)
     """Of the current reading, in order."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self, batch: list[Reading]) -> None:
         for event in batch:
             match event:
-                case ReadingStarted():
+                case ev.ReadingStarted():
                     self.starts.append(event)
                     self.observed = []
-                case Observed(entry=entry):
+                case ev.Observed(entry=entry):
                     self.observed.append(entry)
                     self.known[entry.subject] = entry
-                case ReadingCaughtUp():
+                case ev.ReadingCaughtUp():
                     self.caught_up += 1
                     self.known = {entry.subject: entry for entry in self.observed}
         self.news.set()
@@ -276,14 +262,8 @@ async def watching(batches: AsyncIterator[list[Reading]]) -> AsyncIterator[View]
             async for batch in reading:
                 view.take(batch)
 
-    task = asyncio.create_task(read())
-    try:
+    async with beside(read()):
         yield view
-    finally:
-        task.cancel()
-        await asyncio.wait((task,))
-        if not task.cancelled():
-            task.result()
 
 
 # -- an outbox at work ------------------------------------------------------------------------------------------------
@@ -296,12 +276,12 @@ class LosingAnswers:
         self._bus = bus
         self.lose = lose
 
-    async def write(self, write: Write, headers: dict[str, str]) -> Answer:
+    async def write(self, write: ev.Write, headers: dict[str, str]) -> Answer:
         """Write; perhaps without telling."""
         answer = await self._bus.write(write, headers)
         if self.lose > 0:
             self.lose -= 1
-            return WriteUnknown(write.operation)
+            return ev.WriteUnknown(write.operation)
         return answer
 
     def __getattr__(self, name: str) -> Any:
@@ -317,9 +297,9 @@ class Clerk:
         self.reports: list[OutboxReport] = []
         self.has_read = False
 
-    def handle(self, event: CoreEvent, now: float) -> list[BusInstruction]:
-        self.has_read = self.has_read or isinstance(event, ReadingCaughtUp)
-        if isinstance(event, Ticked):
+    def handle(self, event: ev.CoreEvent, now: float) -> list[ev.BusInstruction]:
+        self.has_read = self.has_read or isinstance(event, ev.ReadingCaughtUp)
+        if isinstance(event, ev.Ticked):
             self.outbox.tick(now)
         else:
             self.reports += self.outbox.handle(event, now)
@@ -332,17 +312,11 @@ class Clerk:
 
 
 @asynccontextmanager
-async def at_work(clerk: Clerk, bus: Any, stream: Stream) -> AsyncIterator[CoreRunner[CoreEvent]]:
+async def at_work(clerk: Clerk, bus: Any, stream: ev.Stream) -> AsyncIterator[CoreRunner[ev.CoreEvent]]:
     """Run a clerk over a bus, as a service runs its core. Who offers its runner a tick has it look at once."""
     readings = () if clerk.reads_single_values else ((stream, ()),)
-    runner = CoreRunner[CoreEvent](
+    runner = CoreRunner[ev.CoreEvent](
         name="clerk", core=clerk, bus=bus, clock=SystemClock(), traces=RequestTraces(), readings=readings, tick_s=0.05
     )
-    task = asyncio.create_task(runner.run())
-    try:
+    async with beside(runner.run()):
         yield runner
-    finally:
-        task.cancel()
-        await asyncio.wait((task,))
-        if not task.cancelled():
-            task.result()

@@ -11,17 +11,7 @@ from contextlib import aclosing, asynccontextmanager
 
 from factories.broker.stream_model import PublishAccepted, PublishRefused, StoredValue, StreamMissing, StreamModel
 
-from sluice.contracts.bus.events import (
-    Entry,
-    Observed,
-    ReadingCaughtUp,
-    ReadingStarted,
-    Stream,
-    Write,
-    WriteAccepted,
-    WriteRefused,
-    WriteUnknown,
-)
+from sluice.contracts.bus import events as ev
 from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX
 from sluice.contracts.bus.subjects import SubjectError, ledger_filter, parse
 from sluice.contracts.ids import Incarnation, NodeName, OperationId
@@ -57,7 +47,7 @@ class MemoryBroker:
         self.values.wipe()
         self.changed()
 
-    def lose_latest(self, stream: Stream, count: int) -> int:
+    def lose_latest(self, stream: ev.Stream, count: int) -> int:
         """Lose the latest acknowledged writes of a stream, as a killed server may without sync."""
         taken = self.values.lose_latest(stream, count)
         self.changed()
@@ -93,7 +83,7 @@ class MemoryBus:
         self._connected = True
         self._broker = broker
         self._traces = traces
-        self._restarts: dict[Stream, int] = dict.fromkeys(Stream, 0)
+        self._restarts: dict[ev.Stream, int] = dict.fromkeys(ev.Stream, 0)
         self._waiting: dict[asyncio.Event, float] = {}
         """Since when readers wait for something to read."""
 
@@ -110,17 +100,17 @@ class MemoryBus:
         self._connected = connected
         self._broker.changed()
 
-    async def write(self, write: Write, headers: dict[str, str]) -> Answer:
+    async def write(self, write: ev.Write, headers: dict[str, str]) -> Answer:
         """Publish once, guarded. Raises BusError for a denied subject."""
         await asyncio.sleep(0)
         if write.subject in self.denied:
             raise BusError(f"{self.name} may not write {write.subject}")
         if not self._connected:
             await asyncio.sleep(POLL_S)
-            return WriteUnknown(write.operation)
+            return ev.WriteUnknown(write.operation)
         if self.lose_writes > 0:
             self.lose_writes -= 1
-            return WriteUnknown(write.operation)
+            return ev.WriteUnknown(write.operation)
         outcome = self._broker.values.publish(
             subject=write.subject,
             guard=write.guard,
@@ -135,17 +125,17 @@ class MemoryBus:
         self._broker.changed()
         if self.lose_answers > 0:
             self.lose_answers -= 1
-            return WriteUnknown(write.operation)
+            return ev.WriteUnknown(write.operation)
         match outcome:
             case PublishAccepted():
-                return WriteAccepted(write.operation, outcome.sequence)
+                return ev.WriteAccepted(write.operation, outcome.sequence)
             case PublishRefused():
-                return WriteRefused(write.operation, outcome.last)
+                return ev.WriteRefused(write.operation, outcome.last)
             case StreamMissing():
                 await asyncio.sleep(POLL_S)
-                return WriteUnknown(write.operation)
+                return ev.WriteUnknown(write.operation)
 
-    async def read(self, stream: Stream, filters: tuple[str, ...] = ()) -> AsyncGenerator[list[Reading]]:
+    async def read(self, stream: ev.Stream, filters: tuple[str, ...] = ()) -> AsyncGenerator[list[Reading]]:
         """All last values under `filters`, then the live tail; restarted after a wipe or a lost connection."""
         while True:
             async with aclosing(self._reading(stream, filters, None)) as reading:
@@ -155,22 +145,22 @@ class MemoryBus:
     async def read_ledger(self, node: NodeName) -> AsyncGenerator[list[Reading]]:
         """A node's ledger; waits while the durable of its agent does not exist."""
         while True:
-            async with aclosing(self._reading(Stream.BOOK, (ledger_filter(node),), node)) as reading:
+            async with aclosing(self._reading(ev.Stream.BOOK, (ledger_filter(node),), node)) as reading:
                 async for batch in reading:
                     yield batch
 
-    def read_again(self, stream: Stream) -> None:
+    def read_again(self, stream: ev.Stream) -> None:
         """Restart every reader of `stream` on this connection."""
         self._restarts[stream] += 1
         self._broker.changed()
 
-    async def last(self, stream: Stream, subject: str) -> Entry | None:
+    async def last(self, stream: ev.Stream, subject: str) -> ev.Entry | None:
         """The last value of one subject. Raises TimeoutError without a connection or a stream."""
         await asyncio.sleep(0)
         self._need(stream)
         return self._broker.values.last(subject, self._broker.clock.monotonic())
 
-    async def incarnation(self, stream: Stream) -> Incarnation:
+    async def incarnation(self, stream: ev.Stream) -> Incarnation:
         """The incarnation of the data. Raises TimeoutError when there is no such stream."""
         await asyncio.sleep(0)
         self._need(stream)
@@ -189,7 +179,7 @@ class MemoryBus:
 
     async def ensure_agent(self, node: NodeName) -> None:
         """Create the durable of a node's agent. Raises TimeoutError when there is no stream for it."""
-        self._need(Stream.BOOK)
+        self._need(ev.Stream.BOOK)
         self._broker.values.ensure_agent(node)
         self._broker.changed()
 
@@ -228,19 +218,19 @@ class MemoryBus:
     def _up(self) -> bool:  # a call, which type checkers do not take for the same each time
         return self._connected
 
-    def _need(self, stream: Stream) -> None:
+    def _need(self, stream: ev.Stream) -> None:
         if not self._connected or not self._broker.values.has(stream):
             raise TimeoutError(f"no answer about {stream}")
 
     async def _reading(
-        self, stream: Stream, filters: tuple[str, ...], agent: NodeName | None
+        self, stream: ev.Stream, filters: tuple[str, ...], agent: NodeName | None
     ) -> AsyncGenerator[list[Reading]]:
         values = self._broker.values
         news = asyncio.Event()
         self._broker.listeners[news] = None
         try:
             if agent is not None and not (self._up() and values.has_agent(agent)):
-                yield [ReadingStarted(stream, Incarnation(""))]
+                yield [ev.ReadingStarted(stream, Incarnation(""))]
             while not (self._up() and values.has(stream) and (agent is None or values.has_agent(agent))):
                 self._waiting.setdefault(news, self._broker.clock.monotonic())
                 news.clear()
@@ -249,7 +239,7 @@ class MemoryBus:
             restarts = self._restarts[stream]
             incarnation = values.incarnation(stream)
             assert incarnation is not None
-            yield [ReadingStarted(stream, incarnation)]
+            yield [ev.ReadingStarted(stream, incarnation)]
             cursor = values.cursor(stream, filters)
             caught_up = False
             while not cursor.lost and restarts == self._restarts[stream]:
@@ -261,7 +251,7 @@ class MemoryBus:
                 batch: list[Reading] = [self._observed(stream, value) for value in found if _is_ours(value)]
                 if up and not caught_up and len(found) < BATCH_MAX:
                     caught_up = True
-                    batch.append(ReadingCaughtUp(stream))
+                    batch.append(ev.ReadingCaughtUp(stream))
                 if batch:
                     yield batch
                 else:
@@ -270,11 +260,11 @@ class MemoryBus:
             self._waiting.pop(news, None)
             self._broker.listeners.pop(news, None)
 
-    def _observed(self, stream: Stream, value: StoredValue) -> Observed:
+    def _observed(self, stream: ev.Stream, value: StoredValue) -> ev.Observed:
         if self._traces is not None:
             entry = value.entry
             self._traces.arrived(entry.subject, entry.sequence, value.request, value.headers)
-        return Observed(stream, value.entry)
+        return ev.Observed(stream, value.entry)
 
 
 def _is_ours(value: StoredValue) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from factories.cluster.kubernetes import Cluster, Json, pod
-from factories.waiting import until
+from factories.waiting import beside, until
 from factories.words import write_of
 from fake_kube.server import FakeKube
 
@@ -180,22 +180,10 @@ async def staged(folder: Path, config: ClusterConfig = RULES) -> AsyncIterator[D
             try:
                 await bus.ensure_streams()
                 stage = DescribeStage(kube, opened, await opened.namespace(), bus, folder, broker.url)
-                async with _beside(stage.listen()), _beside(_watching(stage, config)):
+                async with beside(stage.listen()), beside(_watching(stage, config)):
                     yield stage
             finally:
                 await bus.close()
-
-
-@contextlib.asynccontextmanager
-async def _beside(work: Any) -> AsyncIterator[None]:
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait((task,))
-        if not task.cancelled():
-            task.result()
 
 
 async def _watching(stage: DescribeStage, config: ClusterConfig) -> None:

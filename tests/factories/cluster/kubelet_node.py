@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 from factories.cluster.pod_cgroups import PodCgroups
+from factories.processes import own_environment
 from factories.waiting import wait_until
 
 from sluice.contracts.kube.names import CSI_DRIVER, VOLUME
@@ -81,7 +82,7 @@ class KubeletNode:
 
     def start(self, *, wait=True, **more):
         log = (self.folder / f"driver{len(self.drivers)}.log").open("wb")
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")} | {
+        environment = own_environment() | {
             "SLUICE_NODE_AGENT_ROLE": "csi",
             "SLUICE_NODE_AGENT_NODES": NODE,
             "SLUICE_NODE_AGENT_KUBELET_ROOT": str(self.root),

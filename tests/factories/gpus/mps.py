@@ -4,10 +4,8 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from factories.agent_driver import daemons_below, short_folder
 from factories.waiting import wait_until
 
 from sluice.contracts.ids import GpuUuid, HomeId
@@ -83,42 +82,19 @@ class Client:
 def mps_processes(root: Path) -> list[psutil.Process]:
     """All live MPS processes of homes below `root`."""
     found = []
-    for process in _of_homes_below(root):
+    for process in daemons_below(root):
         with contextlib.suppress(psutil.Error):
             if process.name().startswith("nvidia-cuda-mps"):
                 found.append(process)
     return found
 
 
-def _of_homes_below(root: Path) -> list[psutil.Process]:
-    """All live processes of such homes by their environment, also one that has not taken its name yet."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            pipe = process.environ().get("CUDA_MPS_PIPE_DIRECTORY", "")
-            if pipe.startswith(f"{root}/") and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
-
-
-def _none_left(root: Path) -> bool:
-    running = _of_homes_below(root)
-    for process in running:
-        with contextlib.suppress(psutil.Error):
-            process.send_signal(signal.SIGKILL)
-    return not running
-
-
 @contextlib.contextmanager
 def short_directory() -> Iterator[Path]:
-    """A directory with a path short enough for sockets, that every user may pass; MPS processes below end with it."""
-    path = Path(tempfile.mkdtemp(prefix="mps", dir="/tmp"))
-    path.chmod(0o711)
-    try:
+    """A `short_folder` that every user may pass."""
+    with short_folder() as path:
+        path.chmod(0o711)
         yield path
-    finally:
-        wait_until(lambda: _none_left(path), "MPS processes end")
-        shutil.rmtree(path)
 
 
 class PodProcesses(Processes):

@@ -5,25 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from factories.words import booking_of
+from factories.words import booking_of, gpu_report, news_of, snapshot
 
 from sluice.contracts import messages as msg
+from sluice.contracts.bus import events as ev
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import (
-    Entry,
-    Observed,
-    ReadAgain,
-    ReadingCaughtUp,
-    ReadingStarted,
-    Stream,
-    Ticked,
-    Write,
-    WriteAccepted,
-    stream_of,
-)
 from sluice.contracts.bus.subjects import Address
-from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, OperationId, RequestId, RunId, SourceName
-from sluice.mig.catalog import find_model
+from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, OperationId, RequestId, RunId, SourceName
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import Continue, Event, Instruction, LeaseChanged
@@ -40,71 +28,9 @@ def whole_gpu(allocation: str, *, node: str = "node-a", request: str = "p1") -> 
         ), request=request)  # fmt: skip
 
 
-def gpu_report(node: str, index: int, *, model: str = "a100-40gb", mig: bool = True, **changes) -> msg.GpuReport:
-    """A GPU as its agent would report it, empty."""
-    known = find_model(model)
-    profiles = tuple(
-        msg.ProfileReport(
-            name=p.name,
-            profile_id=p.profile_id,
-            compute_slices=p.compute_slices,
-            memory_mib=p.memory_mib,
-            multiprocessors=p.multiprocessors,
-            copy_engines=p.engines.copy,
-            decoders=p.engines.decode,
-            encoders=p.engines.encode,
-            jpegs=p.engines.jpeg,
-            ofas=p.engines.ofa,
-            max_instances=p.max_instances,
-            placements=tuple(msg.PlacementReport(start=s.start, size=s.size) for s in p.placements),
-        )
-        for p in known.profiles
-    )
-    values = {
-        "uuid": GpuUuid(f"GPU-{node}-{index}"),
-        "index": index,
-        "model": known.product_names[0],
-        "memory_mib": known.memory_mib,
-        "multiprocessors": known.multiprocessors,
-        "mig_enabled": mig,
-        "memory_slices": known.memory_slices,
-        "compute_slices": known.compute_slices,
-        "profiles": profiles,
-        "instances": (),
-        "creatable": {},
-    }
-    return msg.GpuReport(**(values | changes))
-
-
 def unread(report: msg.GpuReport) -> msg.GpuReport:
     """The report of a restarted agent about a GPU that has not answered it yet."""
     return never_read(report.uuid, report.index, "the GPU has fallen off the bus")
-
-
-def snapshot(node: str, gpus: tuple[msg.GpuReport, ...], **changes) -> msg.NodeSnapshot:
-    """What inventory would have pulled from a node."""
-    values = {
-        "node": NodeName(node),
-        "boot_id": "boot-1",
-        "agent_run": RunId("agent-1"),
-        "generation": 1,
-        "driver_version": "simulated",
-        "gpus": gpus,
-        "slices": (),
-    }
-    return msg.NodeSnapshot(**(values | changes))
-
-
-def news_of(seen: msg.NodeSnapshot) -> msg.NodeChanged:
-    """The agent's news that there is this to pull."""
-    return msg.NodeChanged(
-        node=seen.node,
-        endpoint="127.0.0.1:1",
-        boot_id=seen.boot_id,
-        agent_run=seen.agent_run,
-        generation=seen.generation,
-        gpus=(),
-    )
 
 
 def claim(**changes) -> msg.Claim:
@@ -139,13 +65,13 @@ class Bench:
     """Of BOOK: where its next value lands."""
     state_sequence: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     said: list[Instruction] = field(default_factory=list)
-    state: dict[str, Entry] = field(default_factory=dict)
+    state: dict[str, ev.Entry] = field(default_factory=dict)
     """What STATE holds."""
     life: Incarnation = INCARNATION
 
     def handle(self, event: Event) -> list[Instruction]:
         """One event in; its instructions out (and kept in `said`)."""
-        if isinstance(event, ReadingStarted) and event.stream is Stream.STATE:
+        if isinstance(event, ev.ReadingStarted) and event.stream is ev.Stream.STATE:
             self.state, self.life = {}, event.incarnation
         instructions = self.allocator.handle(event, self.now)
         self.said += instructions
@@ -155,66 +81,68 @@ class Bench:
         self, *entries: tuple[Address, msg.AnyMessage], incarnation: Incarnation = INCARNATION
     ) -> list[Instruction]:
         """Both streams are read again and hold exactly `entries`."""
-        for stream in (Stream.BOOK, Stream.STATE):
-            self.handle(ReadingStarted(stream, incarnation))
+        for stream in (ev.Stream.BOOK, ev.Stream.STATE):
+            self.handle(ev.ReadingStarted(stream, incarnation))
         for address, message in entries:
             self.observe(address, message)
-        self.handle(ReadingCaughtUp(Stream.BOOK))
-        return self.handle(ReadingCaughtUp(Stream.STATE))
+        self.handle(ev.ReadingCaughtUp(ev.Stream.BOOK))
+        return self.handle(ev.ReadingCaughtUp(ev.Stream.STATE))
 
     def observe(self, address: Address, message: msg.AnyMessage, operation: str | None = None) -> list[Instruction]:
         sequence = self._next(address.subject)
-        entry = Entry(address.subject, sequence, OperationId(operation or f"other-{address.kind}-{sequence}"), message)
+        entry = ev.Entry(
+            address.subject, sequence, OperationId(operation or f"other-{address.kind}-{sequence}"), message
+        )
         self._keep(entry)
-        return self.handle(Observed(stream_of(address.kind), entry))
+        return self.handle(ev.Observed(ev.stream_of(address.kind), entry))
 
     def observe_unreadable(self, address: Address, why: str) -> list[Instruction]:
-        entry = Entry(address.subject, self._next(address.subject), OperationId(""), None, why)
+        entry = ev.Entry(address.subject, self._next(address.subject), OperationId(""), None, why)
         self._keep(entry)
-        return self.handle(Observed(stream_of(address.kind), entry))
+        return self.handle(ev.Observed(ev.stream_of(address.kind), entry))
 
     def tick(self) -> list[Instruction]:
         """Some time passes. If STATE has to be read again, that happens, and a little more time passes."""
-        said = self.handle(Ticked())
-        if ReadAgain(Stream.STATE) not in said:
+        said = self.handle(ev.Ticked())
+        if ev.ReadAgain(ev.Stream.STATE) not in said:
             return said
-        said.remove(ReadAgain(Stream.STATE))
-        return [*said, *self.read_state(), *self.handle(Ticked())]
+        said.remove(ev.ReadAgain(ev.Stream.STATE))
+        return [*said, *self.read_state(), *self.handle(ev.Ticked())]
 
     def read_state(self) -> list[Instruction]:
         """STATE is read again, as it is."""
         held = self.state
-        said = self.handle(ReadingStarted(Stream.STATE, self.life))
+        said = self.handle(ev.ReadingStarted(ev.Stream.STATE, self.life))
         for entry in held.values():
             self._keep(entry)
-            said += self.handle(Observed(Stream.STATE, entry))
-        return [*said, *self.handle(ReadingCaughtUp(Stream.STATE))]
+            said += self.handle(ev.Observed(ev.Stream.STATE, entry))
+        return [*said, *self.handle(ev.ReadingCaughtUp(ev.Stream.STATE))]
 
-    def land(self, write: Write) -> list[Instruction]:
+    def land(self, write: ev.Write) -> list[Instruction]:
         """A write of the allocator is accepted."""
-        entry = Entry(write.subject, self._next(write.subject), write.operation, write.message)
+        entry = ev.Entry(write.subject, self._next(write.subject), write.operation, write.message)
         self._keep(entry)
-        return self.handle(WriteAccepted(write.operation, entry.sequence))
+        return self.handle(ev.WriteAccepted(write.operation, entry.sequence))
 
-    def _keep(self, entry: Entry) -> None:
-        if stream_of(subjects.parse(entry.subject).kind) is Stream.STATE:
+    def _keep(self, entry: ev.Entry) -> None:
+        if ev.stream_of(subjects.parse(entry.subject).kind) is ev.Stream.STATE:
             self.state[entry.subject] = entry
 
     def _next(self, subject: str) -> int:
-        is_book = stream_of(subjects.parse(subject).kind) is Stream.BOOK
+        is_book = ev.stream_of(subjects.parse(subject).kind) is ev.Stream.BOOK
         return next(self.sequence if is_book else self.state_sequence)
 
-    def land_all(self, instructions: list[Instruction]) -> list[Write]:
+    def land_all(self, instructions: list[Instruction]) -> list[ev.Write]:
         """Every write lands, and every write that follows from that; returns them all in order."""
-        landed: list[Write] = []
-        waiting = [i for i in instructions if isinstance(i, Write)]
+        landed: list[ev.Write] = []
+        waiting = [i for i in instructions if isinstance(i, ev.Write)]
         while waiting:
             write = waiting.pop(0)
             landed.append(write)
-            waiting += [i for i in self.land(write) if isinstance(i, Write)]
+            waiting += [i for i in self.land(write) if isinstance(i, ev.Write)]
         return landed
 
-    def settle(self, instructions: list[Instruction]) -> list[Write]:
+    def settle(self, instructions: list[Instruction]) -> list[ev.Write]:
         """Everything lands, until nothing is left to be done."""
         landed = self.land_all(instructions)
         while self.allocator.unfinished:
@@ -234,12 +162,12 @@ class Bench:
         """The pod is gone; what is said."""
         return self.words(self.ends(name))
 
-    def passes(self, seconds: float, *, step: float | None = None) -> list[Write]:
+    def passes(self, seconds: float, *, step: float | None = None) -> list[ev.Write]:
         """So much time, in steps (or at once); what is written meanwhile."""
-        landed: list[Write] = []
+        landed: list[ev.Write] = []
         for _ in range(round(seconds / step) if step else 1):
             self.now += step or seconds
-            landed += self.land_all(self.handle(Ticked()))
+            landed += self.land_all(self.handle(ev.Ticked()))
         return landed
 
     def pull(self, seen: msg.NodeSnapshot, **changes: Any) -> list[Instruction]:
@@ -266,12 +194,12 @@ class Bench:
         """An entry that another allocator has written to the ledger."""
         return self.observe(subjects.ledger(entry.booking.node, entry.booking.allocation), entry)
 
-    def add_node(self, seen: msg.NodeSnapshot) -> list[Write]:
+    def add_node(self, seen: msg.NodeSnapshot) -> list[ev.Write]:
         """A node appears, with its inventory, and is opened; returns what was written for that."""
         first = self.observe(subjects.node(seen.node), news_of(seen))
         return self.land_all(first + self.pull(seen))
 
-    def add_nodes(self, *names: str, gpus: int = 1) -> list[Write]:
+    def add_nodes(self, *names: str, gpus: int = 1) -> list[ev.Write]:
         """Nodes appear that have so many empty A100-40GB each."""
         reports = {name: tuple(gpu_report(name, index) for index in range(gpus)) for name in names}
         return [write for name in names for write in self.add_node(snapshot(name, reports[name]))]

@@ -133,11 +133,6 @@ def run(mix: str, seed: int, way: Way, pods: int, gpus: int) -> Run:
     return floor.found
 
 
-def one(arguments: tuple[str, int, Way, int, int]) -> Run:
-    """One run, in a process of its own."""
-    return run(*arguments)
-
-
 def report(runs: dict[tuple[str, Way], list[Run]], what: str) -> tuple[str, list[Threshold]]:
     """The tables, as Markdown, and what is promised."""
 
@@ -181,11 +176,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args(arguments)
     keys = [(mix, seed, way) for mix in MIXES for seed in range(options.seeds) for way in WAYS]
+    size = {"pods": options.pods, "gpus": options.gpus}
     with ProcessPoolExecutor(options.jobs) as pool:
-        found = list(pool.map(one, [(*key, options.pods, options.gpus) for key in keys]))
+        found = [pool.submit(run, *key, **size) for key in keys]
     runs: dict[tuple[str, Way], list[Run]] = {}
     for (mix, _, way), each in zip(keys, found, strict=True):
-        runs.setdefault((mix, way), []).append(each)
+        runs.setdefault((mix, way), []).append(each.result())
     what = (
         f"{options.gpus} A100-40GB, load 1, {options.seeds} seeds of {options.pods} pods per mix, "
         f"{MOVABLE_PART:.0%} of the pods movable. Accepted part of the offered compute slices:"
