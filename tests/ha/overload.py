@@ -11,11 +11,13 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 import psutil
+from factories.long_runs import percentile
 from factories.system import violations_at
+from factories.waiting import beside
 from ha.system import System
 
 from sluice.contracts.bus import subjects
@@ -81,17 +83,9 @@ class Source:
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         """Hear answers for the time of the `with`."""
-        tasks = [
-            asyncio.create_task(self._follow(Stream.BOOK, "sluice.binding.>")),
-            asyncio.create_task(self._follow(Stream.STATE, "sluice.waiting.>")),
-        ]
-        try:
+        bound = self._follow(Stream.BOOK, "sluice.binding.>")
+        async with beside(bound), beside(self._follow(Stream.STATE, "sluice.waiting.>")):
             yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            for ended in await asyncio.gather(*tasks, return_exceptions=True):
-                assert isinstance(ended, asyncio.CancelledError), ended
 
     async def _follow(self, stream: Stream, under: str) -> None:
         async for batch in self._bus.read(stream, (under,)):
@@ -178,10 +172,9 @@ async def flood(system: System, seconds: float, say: Callable[[str], None]) -> O
     outcome = Outcome()
     bus = await NatsBus.connect(system.broker.url, name="flood")
     source = Source(bus)
-    watcher = asyncio.create_task(_watch_memory(system, outcome))
     try:
-        async with source.listening():
-            outcome.before_p99_s = _percentile(await _probe_for(source, max(3.0, seconds / 10)), 99)
+        async with beside(_watch_memory(system, outcome)), source.listening():
+            outcome.before_p99_s = percentile(await _probe_for(source, max(3.0, seconds / 10)), 99)
             outcome.sustained_per_s = await _sustained(source, max(3.0, seconds / 6))
             say(f"sustains {outcome.sustained_per_s:.0f}/s; a request takes {outcome.before_p99_s:.2f} s (p99)")
             rate_per_s = max(TIMES * outcome.sustained_per_s, FLOOD_MIN * WAITING_MAX / seconds)
@@ -193,8 +186,6 @@ async def flood(system: System, seconds: float, say: Callable[[str], None]) -> O
             say(f"as before after {outcome.recovered_s:.1f} s")
             await _all_released(source, outcome)
     finally:
-        watcher.cancel()
-        await asyncio.wait({watcher})
         await bus.close()
     outcome.told_full = len(source.told_full)
     outcome.wrong += await violations_at(system.broker.url, sources_killed=True)
@@ -307,8 +298,3 @@ def _brokers() -> list[psutil.Process]:
             if "nats-server" in child.name():
                 found.append(child)
     return found
-
-
-def _percentile(values: Sequence[float], percent: float) -> float:
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]

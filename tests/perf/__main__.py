@@ -7,7 +7,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[0] = str(HERE.parent)
 
-from perf.figures import end_in_order  # noqa: E402  # found by the line above
+from factories.long_runs import end_in_order  # noqa: E402  # found by the line above
 
 MODULES = {
     **{name: f"perf.{name}" for name in ("system", "closing", "idle", "slowed", "start")},

@@ -5,7 +5,6 @@ import json
 import os
 import platform
 import re
-import signal
 import statistics
 import sys
 import urllib.request
@@ -30,11 +29,6 @@ def machine() -> str:
         f"{model}, {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB, "
         f"Python {platform.python_version()}, Linux {platform.release()}"
     )
-
-
-def end_in_order() -> None:
-    """Let SIGTERM end this process as Ctrl-C does: what it has started is stopped and removed."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 def service_name(process: psutil.Process) -> str:
