@@ -14,6 +14,7 @@ from chaos.plan import Fault, Plan
 from chaos.recorder import Recorder
 from chaos.system import NODES, System
 from factories.system import standing_at
+from factories.waiting import beside
 from nats.errors import Error as NatsError
 
 READY_WITHIN_S = 180.0
@@ -111,7 +112,7 @@ class _Driver:
             without=self.wanted.without,
         )
         began = time.monotonic()
-        async with self.load:
+        async with beside(self.load.come_and_go()):
             while len(self.outcome.done) < self.wanted.kills and time.monotonic() - began < self.wanted.limit_s:
                 if not await self._strike(plan.next()):
                     return
