@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
@@ -16,7 +14,7 @@ from chaos.isolation import Islands, entered, small_disks
 from chaos.planted import command
 from chaos.wires import HOST, Wire
 from factories.broker.bus_rigs import ensured
-from factories.processes import Process, own_environment, switch_off
+from factories.processes import Process, own_environment, switch_off, tied
 from factories.waiting import beside
 
 from sluice.runtime.nats.jetstream_bus import NatsBus
@@ -24,7 +22,6 @@ from sluice.runtime.nats_server.free_ports import free_ports
 from sluice.runtime.nats_server.process import Broker, Launch, NatsServer, NatsServerConfig, server_binary
 from sluice.runtime.nats_server.process import ServerProcess as BrokerProcess
 from sluice_console.core.process_plan import SystemSpec, launches
-from sluice_console.shell.process import die_with_parent
 from sluice_console.shell.process.data_directory import lock_data_directory, power_switch, short_mps_dir
 from sluice_node_agent.shell import paths
 
@@ -256,14 +253,9 @@ def _launch(before: Sequence[str]) -> Launch:
     """Starts a server as the library does, behind these words; and it does not outlive us."""
 
     async def launch(config: Path, log: Path) -> BrokerProcess:
-        tied = (sys.executable, "-S", die_with_parent.__file__, str(os.getpid()))
         with log.open("ab") as out:
             return await asyncio.create_subprocess_exec(
-                *tied,
-                *before,
-                str(server_binary()),
-                "-c",
-                str(config),
+                *tied(*before, str(server_binary()), "-c", str(config)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

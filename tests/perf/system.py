@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 from factories.system import Running, fleet_text, up
+from factories.waiting import beside
 from perf.figures import conclude, options_of, ready_s, service_name
 
 from sluice.contracts.bus.events import Observed, Stream
@@ -80,17 +81,14 @@ async def latency_of_pods(running: Running) -> list[float]:
                 if isinstance(event, Observed) and isinstance(event.entry.message, Bound):
                     bound.put_nowait(time.monotonic())
 
-    watching = asyncio.create_task(watch())
     latencies = []
     try:
-        for number in range(PODS):
-            began = time.monotonic()
-            running.write(f"pod-{number:03}")
-            latencies.append(((await asyncio.wait_for(bound.get(), BOUND_TIMEOUT_S)) - began) * 1000)
+        async with beside(watch()):
+            for number in range(PODS):
+                began = time.monotonic()
+                running.write(f"pod-{number:03}")
+                latencies.append(((await asyncio.wait_for(bound.get(), BOUND_TIMEOUT_S)) - began) * 1000)
     finally:
-        watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watching
         await bus.close()
     return latencies
 

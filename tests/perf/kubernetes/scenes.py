@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from factories.waiting import beside
 from factories.words import write_of
 from perf.kubernetes.objects import node, node_name, other_pod, our_pod
 from perf.kubernetes.replay import Replay, serving
@@ -252,12 +253,10 @@ async def scene(size: Size) -> AsyncIterator[Scene]:
             await connection.ensure_streams()
             waits = {f"u-train-{each}" for each in range(bound, size.ours)}
             bus = Bus(connection, bind=lambda uid: uid not in waits)
-            listening = asyncio.create_task(bus.listen())
             try:
-                yield Scene(size, server, bus, broker.url, Path(name))
+                async with beside(bus.listen()):
+                    yield Scene(size, server, bus, broker.url, Path(name))
             finally:
-                listening.cancel()
-                await asyncio.wait((listening,))
                 await connection.close()
 
 
