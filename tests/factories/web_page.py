@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from factories.words import booking_of
+from factories.words import booking_of, gpu_report, news_of, snapshot
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus.subjects import guarded
@@ -103,14 +103,13 @@ def node_values(number: int, gpus: int, *, stale: bool = False, turn: int = 0) -
         at = 0
         for size in LAYOUTS[(number + index + turn) % len(LAYOUTS)]:
             request = RequestId(f"r{number}-{index}-{at}")
+            device = msg.DeviceGrant(
+                container="main", gpu=uuid_of(number, index), profile=CUTS[size], start=at, size=size
+            )
             booking = booking_of(
                 f"{request}_run1_1",
                 node,
-                (
-                    msg.DeviceGrant(
-                        container="main", gpu=uuid_of(number, index), profile=CUTS[size], start=at, size=size
-                    ),
-                ),
+                (device,),
                 request=request,
                 owner=f"uid-{request}",
                 name=f"train-{number}-{index}-{at}",
@@ -128,32 +127,13 @@ def node_values(number: int, gpus: int, *, stale: bool = False, turn: int = 0) -
             )
             values |= _served(booking, uuid)
             at += size
-        reports.append(
-            msg.GpuReport(
-                uuid=uuid_of(number, index),
-                index=index,
-                model=MODEL,
-                memory_mib=40960,
-                multiprocessors=108,
-                mig_enabled=True,
-                memory_slices=8,
-                compute_slices=7,
-                profiles=(),
-                instances=tuple(instances),
-                creatable={CUTS[size]: count for size in CUTS if (count := (8 - at) // size)},
-            )
-        )
-    snapshot = msg.NodeSnapshot(
-        node=node,
-        boot_id="boot",
-        agent_run=RUN,
-        generation=turn + 1,
-        driver_version="simulated",
-        gpus=tuple(reports),
-        slices=tuple(slices),
-    )
+        creatable = {CUTS[size]: count for size in CUTS if (count := (8 - at) // size)}
+        found = {"uuid": uuid_of(number, index), "profiles": (), "instances": tuple(instances)}
+        reports.append(gpu_report(node, index, **found, creatable=creatable))
+    about = {"boot_id": "boot", "agent_run": RUN, "slices": tuple(slices)}
+    seen = snapshot(node, tuple(reports), **about, generation=turn + 1)
     values[guarded("inventory", node).subject] = msg.NodeInventory(
-        snapshot=snapshot,
+        snapshot=seen,
         stale=stale,
         stale_message="the agent does not answer" if stale else "",
         observed_at="2026-01-01T00:00:00Z",
@@ -161,9 +141,7 @@ def node_values(number: int, gpus: int, *, stale: bool = False, turn: int = 0) -
     values[guarded("ledger", node, "head").subject] = msg.NodeOpened(
         node=node, incarnation=Incarnation("1"), boot_id="boot", agent_run=RUN
     )
-    values[guarded("node", node).subject] = msg.NodeChanged(
-        node=node, endpoint="127.0.0.1:1", boot_id="boot", agent_run=RUN, generation=1, gpus=()
-    )
+    values[guarded("node", node).subject] = msgspec.structs.replace(news_of(seen), generation=1)
     return values
 
 

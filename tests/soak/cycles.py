@@ -153,22 +153,17 @@ def foreign_in_the_way(rig: Rig) -> None:
     rig.foreign.discard(key)
 
 
-def no_compute_instance(rig: Rig) -> None:
-    """The GPU instance can be made and its compute instance not: nothing must be left of it."""
-    rig.machine.fault(ci_fails=1)
-    held = rig.grant(sliced(rig, 0, "1g.5gb", 2, 1))
-    rig.until_said(held, "SliceFailed", "SliceReady")
-    give_back(rig, held)
-    rig.machine.fault(ci_fails=0)
+def refused_once(fault: str, start: int) -> Callable[[Rig], None]:
+    """The driver refuses an instance (`insufficient`), or its compute instance (`ci_fails`): nothing is left of it."""
 
+    def run(rig: Rig) -> None:
+        rig.machine.fault(**{fault: 1})
+        held = rig.grant(sliced(rig, 0, "1g.5gb", start, 1))
+        rig.until_said(held, "SliceFailed", "SliceReady")
+        give_back(rig, held)
+        rig.machine.fault(**{fault: 0})
 
-def no_room(rig: Rig) -> None:
-    """The driver lacks resources once, at a place that is free."""
-    rig.machine.fault(insufficient=1)
-    held = rig.grant(sliced(rig, 0, "1g.5gb", 3, 1))
-    rig.until_said(held, "SliceFailed", "SliceReady")
-    give_back(rig, held)
-    rig.machine.fault(insufficient=0)
+    return run
 
 
 # -- shares -----------------------------------------------------------------------------------------------------------
@@ -233,8 +228,8 @@ PLAIN = (
     Kind("in use once", in_use(1)),
     Kind("process left", process_left),
     Kind("foreign in the way", foreign_in_the_way),
-    Kind("no compute instance", no_compute_instance),
-    Kind("no room", no_room),
+    Kind("no compute instance", refused_once("ci_fails", 2)),
+    Kind("no room", refused_once("insufficient", 3)),
 )
 SHARED = (
     Kind("share of a GPU", share_of_a_gpu, mps=True, torn=True),

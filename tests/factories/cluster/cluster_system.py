@@ -138,27 +138,18 @@ class ClusterSystem:
         folders = {"KUBELET_ROOT": root, "PODS_DIR": root / "pods", "CDI_DIR": root / "cdi"}
         for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
-        settings = {"ROLE": "agent", "NODES": node, **{name: str(folder) for name, folder in folders.items()}}
-        return {f"SLUICE_NODE_AGENT_{name}": value for name, value in settings.items()}
+        return _settings("NODE_AGENT", {"ROLE": "agent", "NODES": node, **folders})
 
     def _kubelet_settings(self, pods: Path) -> dict[str, str]:
-        (self.folder / "kubelet").mkdir(exist_ok=True)
-        settings = {
-            "ROLE": "agent",
-            "NODES": ",".join(self.nodes),
-            "KUBELET_ROOT": str(self.folder / "kubelet"),
-            "PODS_DIR": str(pods),
-        }
-        return {f"SLUICE_NODE_AGENT_{name}": value for name, value in settings.items()}
+        root = self.folder / "kubelet"
+        root.mkdir(exist_ok=True)
+        told = {"ROLE": "agent", "NODES": ",".join(self.nodes), "KUBELET_ROOT": root, "PODS_DIR": pods}
+        return _settings("NODE_AGENT", told)
 
     def _watcher_settings(self) -> dict[str, str]:
-        settings = {
-            "ROLE": self.role,
-            "KUBECONFIG": str(self.kubeconfig),
-            "WEBHOOK_ADDRESS": f"127.0.0.1:{self.webhook_port}",
-            **self.watcher,
-        }
-        return {f"SLUICE_POD_WATCHER_{name}": value for name, value in settings.items()}
+        webhook = f"127.0.0.1:{self.webhook_port}"
+        told = {"ROLE": self.role, "KUBECONFIG": self.kubeconfig, "WEBHOOK_ADDRESS": webhook, **self.watcher}
+        return _settings("POD_WATCHER", told)
 
     def _run(self, name: str, command: tuple[str, ...], variables: Mapping[str, str]) -> None:
         environment = own_environment() | dict(self.others) | variables
@@ -343,6 +334,10 @@ async def _nodes_of(cluster: Cluster) -> list[str]:
             pytest.skip("Sluice runs in this cluster: its own pod-watcher would answer")
         listed = (await opened.get("/api/v1/nodes")).items
     return [each["metadata"]["name"] for each in listed if not each["spec"].get("taints")]
+
+
+def _settings(service: str, values: Mapping[str, object]) -> dict[str, str]:
+    return {f"SLUICE_{service}_{name}": str(value) for name, value in values.items()}
 
 
 def _node_text(name: str, gpus: int, model: str = GPU) -> str:
