@@ -78,7 +78,6 @@ class Load:
 
     @property
     def all_bound(self) -> bool:
-        """Whether every pod that is there was bound."""
         return self.all_bound_since(1.0)
 
     def forget_bookings(self) -> None:

@@ -45,7 +45,6 @@ class AgentDriver:
             return entry.message if entry is not None else None
 
     async def until(self, address, right):
-        """Wait until the last value of a noun is right."""
         message = None
 
         async def look():

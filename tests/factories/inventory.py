@@ -106,7 +106,6 @@ LATER = "2026-01-01T00:00:10+00:00"
 
 
 def answered(bench: Bench, generation: int = 1, at: str = AT, **changes) -> list[Instruction]:
-    """The node answers a pull."""
     return bench.feed(PullSucceeded(NODE, snapshot(generation, **changes), at))
 
 

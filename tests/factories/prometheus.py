@@ -37,7 +37,6 @@ class Prometheus:
         return {rule["name"]: rule for group in groups for rule in group["rules"]}
 
     def ask(self, path: str) -> Any:
-        """An answer's data."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/{path}", timeout=30) as answer:
             return json.load(answer)["data"]
 

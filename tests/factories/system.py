@@ -40,7 +40,6 @@ spec:
 
 
 def fleet_text(nodes: int, gpus: int, *, prefix: str = "node", create_ms: int = 5) -> str:
-    """`nodes` nodes with `gpus` A100-40GB each."""
     return f"""
 [[node]]
 name = "{prefix}"
@@ -80,7 +79,6 @@ class Running:
         (self.pods / f"{name}.yaml").unlink()
 
     def sluice(self, *words: str, timeout_s: float = 90.0) -> subprocess.CompletedProcess:
-        """Run one `sluice` command against it."""
         return subprocess.run(
             [sys.executable, "-m", "sluice_console", *words],
             capture_output=True,
@@ -91,7 +89,6 @@ class Running:
         )
 
     def json(self, *words: str) -> object:
-        """The `--json` output of a command."""
         done = self.sluice(*words, "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
@@ -179,12 +176,10 @@ class Standing:
 
 
 def standing(running: Running) -> Standing:
-    """The last values of a running system's book."""
     return asyncio.run(standing_at(running.url))
 
 
 async def standing_at(url: str) -> Standing:
-    """The last values of the book on the bus at `url`."""
     async with _client(url) as client:
         ledger = [_message(m) for m in await _all_of(client, "BOOK", "sluice.ledger.>") if m.data]
         bindings = [_message(m) for m in await _all_of(client, "BOOK", "sluice.binding.>") if m.data]
@@ -199,7 +194,6 @@ async def words_at(url: str, stream: str, subjects: str) -> list[dict]:
 
 
 def violations(running: Running, *, sources_killed: bool = False) -> list[str]:
-    """What went wrong so far in a running system."""
     return asyncio.run(violations_at(running.url, sources_killed=sources_killed))
 
 

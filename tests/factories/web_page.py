@@ -55,11 +55,9 @@ class Stories:
         self.ended_pods: tuple[EndedPodDocument, ...] = ()
 
     async def past(self, request: str, known: PodDocument | None) -> PodDocument | None:
-        """A pod, known or gone."""
         return known or self.gone.get(request)
 
     async def ended(self, _hours: int) -> EndedPodsDocument:
-        """Pods that have ended."""
         if self.error is not None:
             raise self.error
         return EndedPodsDocument(pods=self.ended_pods)
@@ -264,7 +262,6 @@ class Watcher:
     """A program that reads the page's stream, as fast as it is asked to."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
-        """Made by `watching`."""
         self._reader = reader
         self._writer = writer
         self.rows: dict[str, dict] = {}
@@ -293,7 +290,6 @@ class Watcher:
         return told
 
     async def until(self, name: str) -> Told:
-        """Read on to an event of this name."""
         while (told := await self.event()) is not None:
             if told.name == name:
                 return told

@@ -72,7 +72,6 @@ def overloaded(outcome: Outcome) -> tuple[str, list[str]]:
 
 
 def figures(times_s: Sequence[float]) -> str:
-    """Percentiles of some times, for the last line."""
     if not times_s:
         return "p50_s=nan p99_s=nan max_s=nan"
     shown = {"mean": sum(times_s) / len(times_s), "p50": percentile(times_s, 50), "p99": percentile(times_s, 99)}

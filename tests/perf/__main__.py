@@ -17,7 +17,6 @@ MODULES = {
 
 
 def main(words: list[str]) -> int:
-    """Returns the exit code."""
     name, options = (words[0], words[1:]) if words and not words[0].startswith("-") else ("system", words)
     if name not in MODULES:
         sys.stderr.write(f"there is no benchmark {name!r}: name one of {', '.join(sorted(MODULES))}\n")

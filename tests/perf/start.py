@@ -152,7 +152,6 @@ class Started:
 
 
 def start_once(path: Path) -> Figures:
-    """In a process of its own."""
     collect_rarely()  # as the allocator's process does
     before = psutil.Process().memory_info().rss
     started = Started()

@@ -145,7 +145,6 @@ class Broker:
         return [bus.ReadingStarted(bus.Stream.BOOK, INCARNATION), *observed, bus.ReadingCaughtUp(bus.Stream.BOOK)]
 
     def last(self, subject: str) -> bus.Entry | None:
-        """The last value of a subject of STATE."""
         return self._state.get(subject)
 
     def write(self, write: bus.Write) -> tuple[Answer, list[Reading]]:

@@ -71,7 +71,6 @@ def two_gpus(rig: Rig) -> tuple[DeviceGrant, ...]:
 
 
 def several(rig: Rig) -> None:
-    """Instances on two GPUs for one pod."""
     _one(rig, *two_gpus(rig))
 
 
@@ -180,7 +179,6 @@ def share_of_a_gpu(rig: Rig) -> None:
 
 
 def share_of_an_instance(rig: Rig) -> None:
-    """A fractional share in a MIG instance."""
     _one(rig, share(sliced(rig, 0, "3g.20gb", 4, 4), memory_mib=4000, sm_partition=20))
 
 

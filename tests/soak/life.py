@@ -233,7 +233,6 @@ class _Ear:
             self.take(frame)
 
     def take(self, frame: tuple[Any, ...]) -> None:
-        """One thing that the driver has said."""
         match frame:
             case ("answer", question, answer):
                 self.bus.answered(question, answer)

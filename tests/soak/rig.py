@@ -365,7 +365,6 @@ class Rig:
         return SoakFailureError(what, leaks, [*log, *self.story[-40:], *ledger, *there])
 
     def note(self, line: str) -> None:
-        """Keep the story of the last steps."""
         self.story.append(line)
         del self.story[:-200]
 

@@ -240,11 +240,9 @@ class View:
         self.news.set()
 
     def has(self, sequences: Sequence[int]) -> bool:
-        """Whether these are among the last values."""
         return set(sequences) <= {entry.sequence for entry in self.known.values()}
 
     async def until(self, there: Callable[["View"], bool]) -> None:
-        """Wait until something is known."""
         async with asyncio.timeout(WITHIN_S):
             while not there(self):
                 self.news.clear()
@@ -277,7 +275,6 @@ class LosingAnswers:
         self.lose = lose
 
     async def write(self, write: ev.Write, headers: dict[str, str]) -> Answer:
-        """Write; perhaps without telling."""
         answer = await self._bus.write(write, headers)
         if self.lose > 0:
             self.lose -= 1

@@ -51,7 +51,6 @@ class CalloutRig:
     agents: int = 0
 
     def token(self, account: str, **bound: Any) -> str:
-        """A projected token of a pod of an account."""
         space = NODES if account == AGENT else SYSTEM
         return self.kube.bound_token(space, account, **({"pod": "p", "node": "system-1"} | bound))
 

@@ -9,7 +9,6 @@ from sluice.runtime.lease import Lease
 
 @asynccontextmanager
 async def kept_in_background(lease: Lease) -> AsyncIterator[asyncio.Task[None]]:
-    """A candidate tries to hold the lease meanwhile."""
     task = asyncio.create_task(lease.keep())
     try:
         yield task

@@ -39,7 +39,6 @@ class MemoryBroker:
         """By subject."""
 
     def bus(self, name: str, traces: RequestTraces | None = None) -> "MemoryBus":
-        """A connection."""
         return MemoryBus(self, name=name, traces=traces)
 
     def wipe(self) -> None:
@@ -60,7 +59,6 @@ class MemoryBroker:
         self.changed()
 
     def changed(self) -> None:
-        """Wake every reader."""
         for listener in self.listeners:
             listener.set()
 
@@ -89,7 +87,6 @@ class MemoryBus:
 
     @property
     def connected(self) -> bool:
-        """Whether anything gets through."""
         return self._connected
 
     @connected.setter
@@ -150,7 +147,6 @@ class MemoryBus:
                     yield batch
 
     def read_again(self, stream: ev.Stream) -> None:
-        """Restart every reader of `stream` on this connection."""
         self._restarts[stream] += 1
         self._broker.changed()
 
@@ -185,7 +181,6 @@ class MemoryBus:
 
     @asynccontextmanager
     async def answering(self, subject: str) -> AsyncGenerator[None]:
-        """Answer `probe`s of `subject` while the context lasts."""
         self._broker.answering[subject] = self
         try:
             yield
@@ -193,7 +188,6 @@ class MemoryBus:
             del self._broker.answering[subject]
 
     async def probe(self, subject: str, within_s: float) -> Probe:
-        """Ask whether a process is `answering`."""
         await asyncio.sleep(0)
         if not self._connected:
             return Probe.UNKNOWN
@@ -212,7 +206,6 @@ class MemoryBus:
         return max((now - since for since in self._waiting.values()), default=0.0)
 
     async def close(self) -> None:
-        """Nothing gets through any more."""
         self._connected = False
 
     def _up(self) -> bool:  # a call, which type checkers do not take for the same each time

@@ -56,7 +56,6 @@ class TlsBroker:
         return Files(files.certificate, files.key, trusts)
 
     def settings_of(self, role: Role, node: NodeName | None = None) -> CommonSettings:
-        """Of a service that is `role`."""
         files = self.user(role, node)
         return CommonSettings(
             nats_url=self.url,
@@ -106,7 +105,6 @@ class TlsBroker:
                     return
 
     async def stop(self) -> None:
-        """Stop it; it can be started again."""
         if self.server is not None:
             await self.server.stop()
 

@@ -135,7 +135,6 @@ def env_of(made: Json, name: str) -> dict[str, str]:
 
 
 def from_grant(name: str, key: str) -> str:
-    """The field path of a granted annotation."""
     return f"metadata.annotations['{name}.granted.sluice.dev/{key}']"
 
 

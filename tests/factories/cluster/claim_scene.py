@@ -78,7 +78,6 @@ class ClaimScene:
         assert isinstance(await self.bus.write(write, {}), WriteAccepted)
 
     async def until(self, look: Callable[[], Any], what: str) -> Any:
-        """What `look` finds; bounded."""
         return await until(look, lambda: f"{what}; {self.process.text[-3000:]}")
 
 

@@ -188,7 +188,6 @@ class ClusterSystem:
         return found
 
     def processes(self, word: str) -> list[Process]:
-        """All processes whose names hold `word`."""
         return [each for name, each in self._processes.items() if word in name]
 
     def agent_of(self, node: str) -> Process:
@@ -229,7 +228,6 @@ class ClusterSystem:
             await bus.close()
 
     def tickets(self) -> dict[str, list[str]]:
-        """The tickets that are there, by node."""
         if self.pods is not None:
             found = (each.name for each in self.pods.glob("[!.]*/[!.]*") if not each.name.startswith(SHARE_PREFIX))
             return {self.nodes[0]: sorted(found)}

@@ -65,7 +65,6 @@ class Described:
     text: str = ""
 
     def notes(self, reason: str) -> list[str]:
-        """The notes of our events with this reason."""
         return [each.note for each in self.events if each.reason == reason]
 
 

@@ -100,7 +100,6 @@ class KubeletNode:
         return number
 
     def stop(self, number=0, how=signal.SIGTERM):
-        """End a driver, and wait for it."""
         self.drivers[number].send_signal(how)
         return self.drivers[number].wait(WITHIN_S)
 
@@ -209,7 +208,6 @@ class KubeletNode:
         return [fields[5].split(",") for fields in map(str.split, lines) if fields[4] == str(path)]
 
     def all_mounts(self):
-        """All mount points below the node's folder."""
         lines = Path(f"/proc/{self.holder.pid}/mountinfo").read_text().splitlines()
         return sorted(fields[4] for fields in map(str.split, lines) if fields[4].startswith(f"{self.folder}/"))
 
@@ -261,5 +259,4 @@ def can_connect(path):
 
 
 async def in_time(call):
-    """A call that must end."""
     return await asyncio.wait_for(call, WITHIN_S)

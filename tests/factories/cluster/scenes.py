@@ -76,7 +76,6 @@ class Scene:
         return made.body
 
     async def post(self, body: Json) -> Reply:
-        """The answer to the creation of a pod."""
         if self.cluster.fake is None and not self.cluster.is_here:
             body = copy.deepcopy(body)
             body["metadata"]["namespace"] = self.namespace
@@ -144,7 +143,6 @@ class Scene:
     # -- what it looks like -------------------------------------------------------------------------------------------
 
     def told(self, pod: Json) -> PodDocument | None:
-        """The messages on the bus about a pod."""
         uid = pod["metadata"]["uid"]
         return next((each for each in pods_document(self.live.fleet_state).pods if each.request == uid), None)
 

@@ -63,13 +63,11 @@ class Client:
         return heard
 
     def allocate(self, memory_mib: int) -> dict[str, Any]:
-        """Ask for memory, and hear the answer."""
         self.process.stdin.write(f"{memory_mib}\n".encode())
         self.process.stdin.flush()
         return self.hear()
 
     def end(self) -> None:
-        """End it as a program that is done."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(PATIENCE_S)
@@ -80,7 +78,6 @@ class Client:
 
 
 def mps_processes(root: Path) -> list[psutil.Process]:
-    """All live MPS processes of homes below `root`."""
     found = []
     for process in daemons_below(root):
         with contextlib.suppress(psutil.Error):
@@ -152,7 +149,6 @@ class Place:
         return mps_processes(self.path)
 
     def kill(self, pid: int) -> None:
-        """A daemon is killed, and dead."""
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: self.processes.started_at(pid) == 0, "the daemon dies")
 
@@ -164,7 +160,6 @@ class Place:
 
 @contextlib.contextmanager
 def mps_place() -> Iterator[Place]:
-    """A folder of its own, removed completely."""
     with short_directory() as path:
         place = Place(path)
         try:
@@ -175,7 +170,6 @@ def mps_place() -> Iterator[Place]:
 
 
 def start_order(home: HomeId = H1, device: str = GPU, limits: MpsLimits = LIMITS, uid: int = TENANT) -> StartMps:
-    """A home on a device, for a tenant."""
     gpu = GPU if device == GPU else OTHER_GPU
     return StartMps(1, home, gpu, device, "team-a", uid, limits)
 

@@ -34,7 +34,6 @@ _MODELS = {model["key"]: model for model in tomllib.loads(CATALOG.read_text(enco
 
 
 def has_a_driver() -> bool:
-    """Whether this machine has an NVIDIA driver."""
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -115,7 +114,6 @@ class NvmlMachine:
         self._call("link", one, other, count)
 
     def link_to_switch(self, gpu: int, count: int) -> None:
-        """Connect a GPU to an NVSwitch by NVLinks."""
         self._call("link_switch", gpu, count)
 
     def make_instance(self, gpu: int, profile: str, start: int, *, compute: bool = True) -> int:
@@ -248,7 +246,6 @@ class NvmlMachine:
         self._call("set_ecc", gpu, uncorrected)
 
     def set_recovery(self, gpu: int, action: int) -> None:
-        """The recovery action that the driver requests."""
         self._call("set_recovery", gpu, action)
 
     def set_versions(self, driver: str, cuda: int) -> None:

@@ -110,7 +110,6 @@ class Bench:
         return [*said, *self.read_state(), *self.handle(ev.Ticked())]
 
     def read_state(self) -> list[Instruction]:
-        """STATE is read again, as it is."""
         held = self.state
         said = self.handle(ev.ReadingStarted(ev.Stream.STATE, self.life))
         for entry in held.values():

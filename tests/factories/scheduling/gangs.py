@@ -35,12 +35,10 @@ def everything(bench: Bench, first: list) -> list[msg.AnyMessage | None]:
 
 
 def ask(bench: Bench, *members: msg.AllocationRequested) -> list[msg.AnyMessage | None]:
-    """All of them ask, one after the other."""
     return [message for each in members for message in everything(bench, bench.request(each))]
 
 
 def grants(said: list[msg.AnyMessage | None]) -> dict[str, msg.Grant]:
-    """The grants among these messages, by pod."""
     return {each.booking.name: each for each in said if isinstance(each, msg.Grant)}
 
 
@@ -53,7 +51,6 @@ def waits(said: list[msg.AnyMessage | None]) -> dict[str, msg.Pending]:
 
 
 def ready(bench: Bench, grant: msg.Grant) -> list[msg.AnyMessage | None]:
-    """The slice of a grant is made."""
     return everything(bench, bench.ready(grant))
 
 

@@ -126,6 +126,5 @@ SCENES: dict[str, tuple[bool, Callable[[Random], Claim]]] = {
 
 
 def preempting(what: str, sizes: Sequence[int]) -> list[Preempting]:
-    """One scene at several sizes."""
     shares, claim = SCENES[what]
     return in_turn((Important(what, gpus, Full(gpus, shares=shares), claim) for gpus in sizes), WARM_UP)

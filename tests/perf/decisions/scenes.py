@@ -96,7 +96,6 @@ class Running:
 
 
 def compared(scene: Callable[[int], Running], sizes: Sequence[int]) -> list[Costs]:
-    """One scene at several sizes."""
     return in_turn((scene(gpus) for gpus in sizes), WARM_UP)
 
 

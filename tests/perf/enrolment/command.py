@@ -89,7 +89,6 @@ async def measure(count: int, within_s: float) -> tuple[float, float]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--agents", type=int, default=1000)
     parser.add_argument("--within", type=float, default=60.0, metavar="SECONDS")

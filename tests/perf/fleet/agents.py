@@ -69,7 +69,6 @@ class Fleet:
 
     @property
     def ready(self) -> int:
-        """Slices that are ready."""
         return sum(len(agent.slices) for agent in self.agents.values())
 
 
@@ -319,7 +318,6 @@ class WireAgent:
             self._write(*self._pending.pop(subject))
 
     def answer(self, request: GetInventoryRequest) -> node_pb2.NodeSnapshot:
-        """What a pull gets."""
         run = self._empty.agent_run
         if (request.known_run, request.known_generation) == (run, self.generation):
             about = {"node": self._name, "boot_id": self._empty.boot_id, "agent_run": run}

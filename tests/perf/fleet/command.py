@@ -157,7 +157,6 @@ LOGIN = {"verbose": False, "pedantic": False, "headers": True, "no_responders": 
 
 
 async def measure(nodes: int, pods: int, seconds: float, within_s: float) -> list[Costs]:
-    """All phases on a system of its own."""
     with tempfile.TemporaryDirectory(prefix="sluice-perf-") as folder:
         async with site(Path(folder), nodes) as found:
             fleet = found.fleet

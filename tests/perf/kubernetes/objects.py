@@ -10,7 +10,6 @@ KEYS = ("visible-devices", "ticket", "driver-capabilities", "mps-pipe-directory"
 
 
 def node_name(number: int) -> str:
-    """The `number`-th node."""
     return f"gpu-{number}.example.internal"
 
 

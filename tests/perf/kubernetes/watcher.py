@@ -78,7 +78,6 @@ async def report() -> None:
 
 
 async def main(url: str, kubeconfig: Path, run: RunId) -> None:
-    """Watch until the input ends."""
     app.ClusterWatcher = Counted  # type: ignore[misc]  # the one in use is made by watch_cluster
     config = ClusterConfig(mirror_gpus=False)
     bus = await NatsBus.connect(url, name="pod-watcher")

@@ -58,7 +58,6 @@ def report(experiment: Experiment, runs: Sequence[Run]) -> str:
 
 
 def measure_waiting(pods: int, seeds: int, jobs: int, *, write: bool) -> int:
-    """The queue model, with promises and without."""
     without, aged = pair(pods)
     runs = all_waits((without, aged), seeds, jobs)
     promised = waiting_thresholds(runs, without, aged)

@@ -29,7 +29,6 @@ class Core:
     """A fleet of A100-40GB behind the placement core. With `judged` an independent judge looks at every place."""
 
     def __init__(self, gpus: int, policy: str = "fragmentation", *, judged: bool = False) -> None:
-        """An empty fleet of nodes with four GPUs each."""
         self._policy = policy
         self._fleet = ClusterState()
         self._askings: dict[str, PlaceRequest] = {}

@@ -46,11 +46,9 @@ class Waits:
         return statistics.fmean(wait for name in profiles or self.of for wait in self.of.get(name, ()))
 
     def longest_of_others(self) -> float:
-        """The longest wait of any but the largest."""
         return max(self.longest(name) for name in self.of if name != LARGEST)
 
     def mean_of_others(self) -> float:
-        """The mean wait of all but the largest."""
         return self.mean(*(name for name in self.of if name != LARGEST))
 
 
