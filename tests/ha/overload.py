@@ -16,14 +16,16 @@ from dataclasses import dataclass, field
 
 import psutil
 from factories.long_runs import percentile
+from factories.scheduling.allocator import asked
 from factories.system import violations_at
 from factories.waiting import beside
 from ha.system import System
+from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Observed, Stream, Write, WriteAccepted, WriteRefused
 from sluice.contracts.ids import OperationId, RequestId, SourceName
-from sluice.contracts.messages import AllocationRequested, AnyMessage, Bound, Claim, Pending, Released, RequestWithdrawn
+from sluice.contracts.messages import AnyMessage, Bound, Pending, Released, RequestWithdrawn
 from sluice.contracts.reasons import WaitReason
 from sluice.runtime.bus import Bus
 from sluice.runtime.nats.jetstream_bus import NatsBus
@@ -113,16 +115,7 @@ class Source:
         name = f"flood-{number:06}"
         self._bound[name] = asyncio.get_running_loop().create_future()
         self.names.append(name)
-        asked = AllocationRequested(
-            revision=1,
-            source=FLOOD,
-            namespace="flood",
-            name=name,
-            origin=name,
-            owner=name,
-            claims=(Claim(container="main", profile="1g.5gb"),),
-        )
-        self._asked[name] = await self._say(name, asked, 0)
+        self._asked[name] = await self._say(name, replace(asked(name), source=FLOOD, namespace="flood"), 0)
         return name
 
     async def bound(self, name: str, within_s: float) -> None:

@@ -51,7 +51,6 @@ class MemoryRig:
         return self.broker.bus(name, traces)
 
     async def put_undecodable(self, subject: str) -> None:
-        """Store bytes that are no message of ours."""
         self.broker.put_undecodable(subject)
 
     async def wipe(self) -> None:
@@ -74,7 +73,6 @@ class NatsRig:
         return bus
 
     async def put_undecodable(self, subject: str) -> None:
-        """Store bytes that are no message of ours."""
         async with raw(self.broker.url) as connection:
 
             async def stored() -> bool:

@@ -10,13 +10,13 @@ import pytest
 from factories.cluster.kubernetes import MERGE, Cluster, Json, pod
 from factories.cluster.watcher_process import WatcherProcess, watcher
 from factories.waiting import until
-from factories.words import write_of
+from factories.words import bound_of, write_of
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, WriteAccepted, stream_of
-from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.ids import RequestId
 from sluice.contracts.kube.names import claim_name
-from sluice.contracts.messages import AllocationRequested, Bound, ContainerDevices
+from sluice.contracts.messages import AllocationRequested, ContainerDevices
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.process import Broker
 
@@ -65,16 +65,9 @@ class ClaimScene:
         asked = await self.asked(uid)
         address = subjects.binding(RequestId(uid))
         last = await self.bus.last(stream_of(address.kind), address.subject)
-        message = Bound(
-            request=RequestId(uid),
-            request_revision=asked.revision,
-            allocation=AllocationId(f"{uid}_r_{number}"),
-            node=NodeName(node),
-            revision=1,
-            ticket="",
-            containers=tuple(ContainerDevices(container=each, visible_devices="MIG-1") for each in containers),
-        )
-        write = write_of(address, message, last, f"test-{self.numbers}")
+        devices = tuple(ContainerDevices(container=each, visible_devices="MIG-1") for each in containers)
+        given = {"request_revision": asked.revision, "allocation": f"{uid}_r_{number}", "containers": devices}
+        write = write_of(address, bound_of(uid, node, **given, ticket=""), last, f"test-{self.numbers}")
         assert isinstance(await self.bus.write(write, {}), WriteAccepted)
 
     async def until(self, look: Callable[[], Any], what: str) -> Any:

@@ -13,13 +13,13 @@ from typing import Any
 
 from factories.cluster.kubernetes import Cluster, Json, pod
 from factories.waiting import beside, until
-from factories.words import write_of
+from factories.words import bound_of, write_of
 from fake_kube.server import FakeKube
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Observed, Stream, WriteAccepted, stream_of
 from sluice.contracts.bus.subjects import Address
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
+from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.kube.names import ENV_ALWAYS, GATE, MOUNT_PATH, VOLUME, granted_field_path
 from sluice.contracts.messages import AnyMessage, Bound, ContainerDevices
 from sluice.runtime.clock import SystemClock
@@ -227,16 +227,8 @@ def asking(name: str, *, gates: tuple[str, ...] = (GATE,), owner: str = "", stor
 
 
 def bound(uid: RequestId, **changes: Any) -> Bound:
-    values: dict[str, Any] = {
-        "request": uid,
-        "request_revision": 1,
-        "allocation": AllocationId(f"{uid}_r_1"),
-        "node": NodeName(NODE),
-        "revision": 1,
-        "ticket": "t1",
-        "containers": (ContainerDevices(container="main", visible_devices="MIG-5c2a"),),
-    }
-    return Bound(**(values | changes))
+    devices = (ContainerDevices(container="main", visible_devices="MIG-5c2a"),)
+    return bound_of(uid, NODE, **({"ticket": "t1", "containers": devices} | changes))
 
 
 # -- reading what is printed ----------------------------------------------------------------------------------------

@@ -16,14 +16,14 @@ from typing import Any
 
 import psutil
 from factories.waiting import beside
-from factories.words import write_of
+from factories.words import bound_of, write_of
 from perf.kubernetes.objects import node, node_name, other_pod, our_pod
 from perf.kubernetes.replay import Replay, serving
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Observed, Stream
-from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.contracts.messages import AllocationRequested, Bound, ContainerDevices, HostFacts, SourceSynced
+from sluice.contracts.ids import NodeName, RequestId
+from sluice.contracts.messages import AllocationRequested, ContainerDevices, HostFacts, SourceSynced
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.process import Broker
 
@@ -98,15 +98,8 @@ class Bus:
 
     async def grant(self, uid: str, on: NodeName) -> None:
         self._number += 1
-        word = Bound(
-            request=RequestId(uid),
-            request_revision=1,
-            allocation=AllocationId(f"{uid}_r_1"),
-            node=on,
-            revision=1,
-            ticket="t-1",
-            containers=(ContainerDevices(container="main", visible_devices=f"MIG-{uid.rpartition('-')[2]}"),),
-        )
+        devices = (ContainerDevices(container="main", visible_devices=f"MIG-{uid.rpartition('-')[2]}"),)
+        word = bound_of(uid, on, containers=devices)
         await self.bus.write(write_of(subjects.binding(RequestId(uid)), word, None, f"desk-{self._number}"), {})
 
     async def until(self, good: Callable[[], bool]) -> None:
