@@ -79,14 +79,8 @@ class Running:
         (self.pods / f"{name}.yaml").unlink()
 
     def sluice(self, *words: str, timeout_s: float = 90.0) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [sys.executable, "-m", "sluice_console", *words],
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-            env=os.environ | {"SLUICE_NATS_URL": self.url},
-        )
+        command, own = (sys.executable, "-m", "sluice_console", *words), os.environ | {"SLUICE_NATS_URL": self.url}
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, env=own)
 
     def json(self, *words: str) -> object:
         done = self.sluice(*words, "--json")
@@ -112,9 +106,8 @@ class Running:
 
     def said(self) -> str:
         """What it printed, and the ends of its services' logs: for the message of a failing test."""
-        tails = [
-            f"--- {log.name}\n" + log.read_text(errors="replace")[-3000:] for log in (self.data / "logs").glob("*")
-        ]
+        logs = (self.data / "logs").glob("*")
+        tails = [f"--- {log.name}\n" + log.read_text(errors="replace")[-3000:] for log in logs]
         return self.log.read_text(errors="replace")[-5000:] + "\n".join(tails)
 
 
@@ -128,9 +121,8 @@ def up(
     (folder / "fleet.toml").write_text(fleet)
     command = [python, "-m", "sluice_console", "up", "--fleet", str(folder / "fleet.toml")]
     command += ["--pods", str(pods), "--data", str(data), "--web", "off", *options]
-    own = (
-        own_environment() | {"SLUICE_NODE_AGENT_QUOTA_LIBRARY": "off"} | (environment or {})
-    )  # with a C compiler or not
+    quota = {"SLUICE_NODE_AGENT_QUOTA_LIBRARY": "off"}  # not by whether a C compiler is here
+    own = own_environment() | quota | (environment or {})
     with log.open("w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=own, start_new_session=True)
     running = Running(process, data, pods, log, own)

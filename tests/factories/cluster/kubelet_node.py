@@ -163,21 +163,17 @@ class KubeletNode:
         target = self.target(uid, volume)
         target.parent.mkdir(parents=True, exist_ok=True)
         context = {"csi.storage.k8s.io/pod.uid": uid, "csi.storage.k8s.io/ephemeral": "true"}
+        about = {"volume_id": f"csi-{uid}", "target_path": str(target), "volume_context": context}
         async with self.calling() as node:
             for _ in range(2):
                 await node.NodeGetCapabilities(csi_pb2.NodeGetCapabilitiesRequest())
-            await node.NodePublishVolume(
-                csi_pb2.NodePublishVolumeRequest(
-                    volume_id=f"csi-{uid}", target_path=str(target), volume_context=context
-                )
-            )
+            await node.NodePublishVolume(csi_pb2.NodePublishVolumeRequest(**about))
 
     async def unpublish(self, uid, volume=VOLUME):
         """As at a pod's end; the path is all that is known."""
+        about = {"volume_id": f"csi-{uid}", "target_path": str(self.target(uid, volume))}
         async with self.calling() as node:
-            await node.NodeUnpublishVolume(
-                csi_pb2.NodeUnpublishVolumeRequest(volume_id=f"csi-{uid}", target_path=str(self.target(uid, volume)))
-            )
+            await node.NodeUnpublishVolume(csi_pb2.NodeUnpublishVolumeRequest(**about))
 
     def start_container(self, uid, name, ticket):
         """Bind a container's directory as a kubelet does (not what is mounted below); what it then sees there."""

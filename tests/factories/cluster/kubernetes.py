@@ -7,7 +7,7 @@ import json
 import secrets
 import ssl
 import urllib.parse
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,9 +108,8 @@ class Cluster:
 
     async def configuration(self) -> client.Configuration:
         settings = client.Configuration()
-        await config.load_kube_config(
-            config_file=str(self.kubeconfig), client_configuration=settings, persist_config=False
-        )
+        file = str(self.kubeconfig)
+        await config.load_kube_config(config_file=file, client_configuration=settings, persist_config=False)
         return settings
 
     @contextlib.asynccontextmanager
@@ -158,9 +157,8 @@ class Cluster:
 
     async def patch(self, path: str, body: Any, kind: str | None = None, **query: Any) -> Reply:
         """PATCH: a list is a JSON patch, an object a strategic merge, as the official client does."""
-        return await self.ask(
-            "PATCH", path, body, kind=kind or (JSON_PATCH if isinstance(body, list) else STRATEGIC), **query
-        )
+        kind = kind or (JSON_PATCH if isinstance(body, list) else STRATEGIC)
+        return await self.ask("PATCH", path, body, kind=kind, **query)
 
     @contextlib.asynccontextmanager
     async def watch(self, path: str, *, wait_s: float = WAIT_S, **query: Any) -> AsyncIterator[Stream]:
@@ -188,17 +186,15 @@ class Cluster:
         labels = ({LABEL_TEST: "true"} if self.fake is not None else LEFT_ALONE) | labels
         made = await self.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
         assert made.code == 201, made
-        await self.until(
-            lambda: self.get(f"/api/v1/namespaces/{name}/serviceaccounts/default"), 200
-        ) if self.fake is None else None
+        if self.fake is None:
+            await self.until(lambda: self.get(f"/api/v1/namespaces/{name}/serviceaccounts/default"), 200)
         return name
 
     async def node(self, name: str = "") -> str:
         """A Node object without a kubelet behind it; removed with `cleaned`."""
         name = name or f"sluice-test-{secrets.token_hex(4)}"
-        made = await self.post(
-            "/api/v1/nodes", {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}}
-        )
+        labels = {"kubernetes.io/hostname": name}
+        made = await self.post("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
         assert made.code == 201, made
         self._nodes.append(name)
         return name
@@ -208,7 +204,7 @@ class Cluster:
             await self.delete(f"/api/v1/nodes/{self._nodes.pop()}")
 
     async def account(
-        self, namespace: str, name: str, rules: list[Json], cluster_rules: list[Json] | None = None
+        self, namespace: str, name: str, rules: Sequence[Json], cluster_rules: Sequence[Json] = ()
     ) -> str:
         """The token of a service account with these rights in its namespace, and these in the cluster."""
         await self.post(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": name}})
@@ -216,7 +212,7 @@ class Cluster:
         group = "rbac.authorization.k8s.io"
         for kind, wanted, path in (
             ("Role", rules, f"/apis/{group}/v1/namespaces/{namespace}"),
-            ("ClusterRole", cluster_rules or [], f"/apis/{group}/v1"),
+            ("ClusterRole", cluster_rules, f"/apis/{group}/v1"),
         ):
             if not wanted:
                 continue
@@ -267,16 +263,13 @@ async def _broken(transport: asyncio.BaseTransport | None) -> None:
 def pod(name: str = "p", *, gates: tuple[str, ...] = (GATE,), annotations: Json | None = None, **spec: Any) -> Json:
     """A pod with one container `main`, by default gated by Sluice."""
     containers = [{"name": "main", "image": "busybox:1.36", "command": ["sleep", "3600"]}]
-    body = {
-        "containers": containers,
-        **({"schedulingGates": [{"name": gate} for gate in gates]} if gates else {}),
-        **spec,
-    }
+    gated = {"schedulingGates": [{"name": gate} for gate in gates]} if gates else {}
+    metadata = {"name": name, **({"annotations": annotations} if annotations else {})}
     return {
         "kind": "Pod",
         "apiVersion": "v1",
-        "metadata": {"name": name, **({"annotations": annotations} if annotations else {})},
-        "spec": body,
+        "metadata": metadata,
+        "spec": {"containers": containers, **gated, **spec},
     }
 
 

@@ -11,7 +11,7 @@ from sluice.contracts import messages as msg
 from sluice.contracts.bus import events as ev
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.subjects import Address
-from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, OperationId, RequestId, RunId, SourceName
+from sluice.contracts.ids import GpuUuid, Incarnation, OperationId, RequestId, RunId, SourceName
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import Continue, Event, Instruction, LeaseChanged
@@ -23,9 +23,8 @@ FOLDER = SourceName("folder")
 
 def whole_gpu(allocation: str, *, node: str = "node-a", request: str = "p1") -> msg.Booking:
     """A booking of all of the first GPU of a node."""
-    return booking_of(allocation, node, (
-            msg.DeviceGrant(container="main", gpu=GpuUuid(f"GPU-{node}-0"), profile="7g.40gb", start=0, size=8),
-        ), request=request)  # fmt: skip
+    device = msg.DeviceGrant(container="main", gpu=GpuUuid(f"GPU-{node}-0"), profile="7g.40gb", start=0, size=8)
+    return booking_of(allocation, node, (device,), request=request)
 
 
 def unread(report: msg.GpuReport) -> msg.GpuReport:
@@ -43,16 +42,8 @@ def order(request: str, cause: str, life: Incarnation = INCARNATION) -> msg.Evic
 
 
 def asked(request: str, *claims: msg.Claim, revision: int = 1, priority: int = 0) -> msg.AllocationRequested:
-    return msg.AllocationRequested(
-        revision=revision,
-        source=FOLDER,
-        namespace="default",
-        name=request,
-        origin=f"{request}.yaml",
-        owner=request,
-        claims=claims or (claim(),),
-        priority=priority,
-    )
+    pod = {"source": FOLDER, "namespace": "default", "name": request, "origin": f"{request}.yaml", "owner": request}
+    return msg.AllocationRequested(**pod, revision=revision, claims=claims or (claim(),), priority=priority)
 
 
 @dataclass
@@ -90,9 +81,8 @@ class Bench:
 
     def observe(self, address: Address, message: msg.AnyMessage, operation: str | None = None) -> list[Instruction]:
         sequence = self._next(address.subject)
-        entry = ev.Entry(
-            address.subject, sequence, OperationId(operation or f"other-{address.kind}-{sequence}"), message
-        )
+        said = OperationId(operation or f"other-{address.kind}-{sequence}")
+        entry = ev.Entry(address.subject, sequence, said, message)
         self._keep(entry)
         return self.handle(ev.Observed(ev.stream_of(address.kind), entry))
 
@@ -182,12 +172,10 @@ class Bench:
         """The slice of a grant was made, and is not there any more."""
         return self._told(grant, msg.SliceDegraded, message=message)
 
-    def _told(
-        self, grant: msg.Grant, kind: type[msg.SliceFailed | msg.SliceDegraded], **what: str
-    ) -> list[Instruction]:
+    def _told(self, grant: msg.Grant, kind: type, **what: Any) -> list[Instruction]:
         booking = grant.booking
-        word = kind(allocation=booking.allocation, request=booking.request, revision=grant.revision, **what)
-        return self.observe(subjects.slice_(booking.node, booking.allocation), word)
+        about = {"allocation": booking.allocation, "request": booking.request, "revision": grant.revision}
+        return self.observe(subjects.slice_(booking.node, booking.allocation), kind(**(about | what)))
 
     def reads(self, entry: msg.Grant | msg.Revoke) -> list[Instruction]:
         """An entry that another allocator has written to the ledger."""
@@ -210,9 +198,7 @@ class Bench:
         return self.observe(subjects.slice_(grant.booking.node, grant.booking.allocation), ready_of(grant))
 
     def gone(self, grant: msg.Grant, revision: int = 2) -> list[Instruction]:
-        booking = grant.booking
-        gone = msg.SliceGone(allocation=booking.allocation, request=booking.request, revision=revision, cause="revoked")
-        return self.observe(subjects.slice_(booking.node, booking.allocation), gone)
+        return self._told(grant, msg.SliceGone, revision=revision, cause="revoked")
 
     def granted(self, name: str, *claims: msg.Claim) -> msg.Grant:
         """A request that is granted; its slice is not made yet."""
@@ -240,14 +226,8 @@ def ready_of(grant: msg.Grant, ticket: str = "ticket-1") -> msg.SliceReady:
         memory_mib = sum(share.memory_mib for _, share in its if share is not None)
         visible = ",".join(state.uuid for state, _ in its)
         containers.append(msg.ContainerDevices(container=name, visible_devices=visible, memory_mib=memory_mib))
-    return msg.SliceReady(
-        allocation=AllocationId(booking.allocation),
-        request=booking.request,
-        revision=grant.revision,
-        ticket=ticket,
-        devices=devices,
-        containers=tuple(containers),
-    )
+    about = {"allocation": booking.allocation, "request": booking.request, "revision": grant.revision}
+    return msg.SliceReady(**about, ticket=ticket, devices=devices, containers=tuple(containers))
 
 
 def working_allocator(rules: SchedulerConfig | None = None, *entries: tuple[Address, msg.AnyMessage]) -> Bench:

@@ -1,8 +1,7 @@
 """Pods that are granted together or not: requested, granted, created and released, on nodes of one GPU each."""
 
 import msgspec
-from factories.scheduling.allocator import Bench, asked, claim, working_allocator
-from factories.words import booking_of
+from factories.scheduling.allocator import Bench, asked, claim, whole_gpu, working_allocator
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus.events import Ticked, Write
@@ -67,13 +66,6 @@ def gone(bench: Bench, grant: msg.Grant) -> list[msg.AnyMessage | None]:
 
 
 def grant_of(name: str, node: str, request: msg.AllocationRequested) -> msg.Grant:
-    booking = booking_of(
-        f"{name}_elsewhere_1",
-        node,
-        (msg.DeviceGrant(container="main", gpu=f"GPU-{node}-0", profile="7g.40gb", start=0, size=8),),
-        request=name,
-        owner=request.owner,
-        namespace=request.namespace,
-        source=request.source,
-    )
-    return msg.Grant(revision=1, incarnation="1000", booking=booking)
+    booking = whole_gpu(f"{name}_elsewhere_1", node=node, request=name)
+    pod = {"owner": request.owner, "namespace": request.namespace, "source": request.source}
+    return msg.Grant(revision=1, incarnation="1000", booking=msgspec.structs.replace(booking, **pod))
