@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import psutil
 from factories.scheduling.allocator import FOLDER, asked, claim, gpu_report, news_of, snapshot
-from factories.words import booking_of, write_of
+from factories.words import booking_of, bound_of, write_of
 from perf.figures import add_against, checkouts_of, compared, conclude, options_of
 
 from sluice.contracts import messages as msg
@@ -45,16 +45,12 @@ def values(nodes: int, pods_per_node: int) -> Iterator[tuple[Address, msg.AnyMes
     facts = msg.HostFacts(cpu_cores=128.0, memory_mib=1_048_576, pods_free=100, labels={"zone": "a"})
     for number in range(nodes):
         name = f"node-{number:06}"
-        bookings = [
-            booking_of(
-                allocation_id(RequestId(f"pod-{number:06}-{at}"), RunId("r1"), 1),
-                name,
-                (msg.DeviceGrant(container="main", gpu=f"GPU-{name}-{at}", profile="7g.40gb", start=0, size=8),),
-                request=f"pod-{number:06}-{at}",
-                source=FOLDER,
-            )
-            for at in range(pods_per_node)
-        ]
+        bookings = []
+        for at in range(pods_per_node):
+            request = RequestId(f"pod-{number:06}-{at}")
+            device = msg.DeviceGrant(container="main", gpu=f"GPU-{name}-{at}", profile="7g.40gb", start=0, size=8)
+            allocation = allocation_id(request, RunId("r1"), 1)
+            bookings.append(booking_of(allocation, name, (device,), request=request, source=FOLDER))
         slices = tuple(msg.SliceReport(booking=each, revision=1, state="ready", revoked=False) for each in bookings)
         seen = snapshot(name, tuple(gpu_report(name, at) for at in range(GPUS)), slices=slices)
         adopted = tuple(each.allocation for each in bookings)
@@ -68,18 +64,10 @@ def values(nodes: int, pods_per_node: int) -> Iterator[tuple[Address, msg.AnyMes
             there = {"allocation": allocation, "request": request, "revision": 1, "ticket": "", "containers": ()}
             slice_ = subjects.slice_(seen.node, allocation)
             yield slice_, msg.SliceReady(**there, devices=())
-            bound = msg.Bound(
-                **there,
-                request_revision=1,
-                node=seen.node,
-                incarnation=LIFE,
-                source=FOLDER,
-                slice_operation=f"{slice_.subject}-1",
-            )
-            yield subjects.binding(request), bound
-        head = msg.NodeOpened(
-            node=seen.node, incarnation=LIFE, boot_id=seen.boot_id, agent_run=seen.agent_run, adopted=adopted, lived=()
-        )
+            there |= {"incarnation": LIFE, "source": FOLDER, "slice_operation": f"{slice_.subject}-1"}
+            yield subjects.binding(request), bound_of(request, seen.node, **there)
+        run = {"boot_id": seen.boot_id, "agent_run": seen.agent_run}
+        head = msg.NodeOpened(node=seen.node, incarnation=LIFE, **run, adopted=adopted, lived=())
         yield subjects.head(seen.node), head
     synced = msg.SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=nodes * pods_per_node)
     yield subjects.source(FOLDER), synced

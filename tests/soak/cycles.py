@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec.structs import replace
 from soak.broker import Held
 from soak.mps import failing, kill_daemons
 from soak.outcome import SoakFailureError
@@ -37,9 +38,7 @@ def whole(rig: Rig, gpu: int) -> DeviceGrant:
 def share(home: DeviceGrant, *, memory_mib: int, sm_partition: int = 0, uid: int = 0) -> DeviceGrant:
     mode = "fractional" if sm_partition else "mps"
     part = Share(mode=mode, uid=uid, memory_mib=memory_mib, sm_partition=sm_partition)
-    return DeviceGrant(
-        container="main", gpu=home.gpu, profile=home.profile, start=home.start, size=home.size, share=part
-    )
+    return replace(home, share=part)
 
 
 # -- plain ------------------------------------------------------------------------------------------------------------
@@ -132,9 +131,8 @@ def process_left(rig: Rig) -> None:
     rig.revoke(held)
     rig.until(lambda: held.said in {"SliceQuarantined", "SliceGone"}, "the process is noticed")
     if held.is_gone:
-        raise rig.failure(
-            f"{held.allocation} is gone with process {pid} on it", [f"process {pid} of {held.booking.owner}"]
-        )
+        left = [f"process {pid} of {held.booking.owner}"]
+        raise rig.failure(f"{held.allocation} is gone with process {pid} on it", left)
     rig.machine.stop_process(pid)
     rig.until_said(held, "SliceGone")
     rig.finish(held)

@@ -57,29 +57,17 @@ class TlsBroker:
 
     def settings_of(self, role: Role, node: NodeName | None = None) -> CommonSettings:
         files = self.user(role, node)
-        return CommonSettings(
-            nats_url=self.url,
-            nats_user=permissions_of(role, node).user,
-            nats_ca_file=files.authority,
-            nats_certificate_file=files.certificate,
-            nats_key_file=files.key,
-        )
+        who = {"nats_url": self.url, "nats_user": permissions_of(role, node).user, "nats_ca_file": files.authority}
+        return CommonSettings(**who, nats_certificate_file=files.certificate, nats_key_file=files.key)
 
     def config(self) -> str:
-        users = [
-            CertifiedUser(permissions_of(role), certificate_name(role)) for role in Role if role != Role.NODE_AGENT
-        ]
         node = NodeName("gpu-1.example")
-        users.append(CertifiedUser(permissions_of(Role.NODE_AGENT, node), certificate_name(Role.NODE_AGENT, node)))
+        who = [(role, node if role == Role.NODE_AGENT else None) for role in Role]
+        users = [CertifiedUser(permissions_of(*each), certificate_name(*each)) for each in who]
         pem = self.folder / "broker.pem"
-        tls = (
-            f'tls {{ cert_file: "{pem}", key_file: "{pem}", ca_file: "{self.folder}/users.crt", verify_and_map: true }}'
-        )
-        lines = [
-            f'listen: "127.0.0.1:{self.port}"',
-            f'jetstream {{ store_dir: "{self.folder}/store" }}',
-            *([tls, *authorization(users)] if self.tls else []),
-        ]
+        files = f'cert_file: "{pem}", key_file: "{pem}", ca_file: "{self.folder}/users.crt"'
+        lines = [f'listen: "127.0.0.1:{self.port}"', f'jetstream {{ store_dir: "{self.folder}/store" }}']
+        lines += [f"tls {{ {files}, verify_and_map: true }}", *authorization(users)] if self.tls else []
         return "\n".join(lines) + "\n"
 
     async def start(self) -> None:

@@ -203,9 +203,7 @@ class Cluster:
         while self._nodes:
             await self.delete(f"/api/v1/nodes/{self._nodes.pop()}")
 
-    async def account(
-        self, namespace: str, name: str, rules: Sequence[Json], cluster_rules: Sequence[Json] = ()
-    ) -> str:
+    async def account(self, namespace: str, name: str, rules: list[Json], cluster_rules: Sequence[Json] = ()) -> str:
         """The token of a service account with these rights in its namespace, and these in the cluster."""
         await self.post(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": name}})
         subject = [{"kind": "ServiceAccount", "name": name, "namespace": namespace}]
@@ -264,13 +262,9 @@ def pod(name: str = "p", *, gates: tuple[str, ...] = (GATE,), annotations: Json 
     """A pod with one container `main`, by default gated by Sluice."""
     containers = [{"name": "main", "image": "busybox:1.36", "command": ["sleep", "3600"]}]
     gated = {"schedulingGates": [{"name": gate} for gate in gates]} if gates else {}
+    body = {"containers": containers, **gated, **spec}
     metadata = {"name": name, **({"annotations": annotations} if annotations else {})}
-    return {
-        "kind": "Pod",
-        "apiVersion": "v1",
-        "metadata": metadata,
-        "spec": {"containers": containers, **gated, **spec},
-    }
+    return {"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": body}
 
 
 def test(path: str, value: Any) -> Json:

@@ -122,10 +122,8 @@ async def _sync(kube: Cluster, pod: Json) -> None:
     path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
     if meta.get("deletionTimestamp"):
         if pod["status"].get("phase") not in _ENDED:
-            ended = {
-                "phase": "Failed",
-                "containerStatuses": [_status(each, running=False) for each in pod["spec"]["containers"]],
-            }
+            containers = [_status(each, running=False) for each in pod["spec"]["containers"]]
+            ended = {"phase": "Failed", "containerStatuses": containers}
             await kube.patch(f"{path}/status", {"metadata": {"uid": meta["uid"]}, "status": ended})
         await kube.delete(path, {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}})
     elif pod["status"].get("phase") == "Pending":

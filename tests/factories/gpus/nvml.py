@@ -152,9 +152,8 @@ class NvmlMachine:
         """A process on a device; its pid (`pid`: a real one). Raises OSError where the compute mode lets it not in."""
         number = next(self._pids) if pid is None else pid
         self.enter_process(number, owner=owner, name=name)
-        code = self.library.sluice_nvml_add_process(
-            device.encode(), number, name.encode(), _KINDS[kind], int(pid is not None)
-        )
+        about = (device.encode(), number, name.encode(), _KINDS[kind], int(pid is not None))
+        code = self.library.sluice_nvml_add_process(*about)
         if code != OK:
             self.leave_process(number)
             raise OSError(code, f"{device} takes no process {number}")
@@ -178,10 +177,8 @@ class NvmlMachine:
         """Write its entries of the made-up /proc."""
         entry = self.proc / str(pid)
         (entry / "fd").mkdir(parents=True, exist_ok=True)
-        scope = (
-            f"kubepods-pod{owner.replace('-', '_')}.slice/cri-containerd-0.scope" if owner else "system.slice/x.service"
-        )
-        (entry / "cgroup").write_text(f"0::/kubepods.slice/{scope}\n" if owner else f"0::/{scope}\n", encoding="utf-8")
+        pod = f"kubepods.slice/kubepods-pod{owner.replace('-', '_')}.slice/cri-containerd-0.scope"
+        (entry / "cgroup").write_text(f"0::/{pod if owner else 'system.slice/x.service'}\n", encoding="utf-8")
         (entry / "comm").write_text(f"{name[:15]}\n", encoding="utf-8")
         (entry / "cmdline").write_bytes(f"{name}\0".encode())
         started_at = " ".join(["0"] * 18)

@@ -21,15 +21,8 @@ from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.messages import Claim, DeviceGrant, GpuReport, HostFacts, HostNeeds, HostRoom, Mode
 from sluice_allocator.core.placement import ClusterState, Place, PlaceRequest, find_place
 
-MEMORY_MIB = {
-    "P100": 16_384,
-    "T4": 16_384,
-    "V100M16": 16_384,
-    "V100M32": 32_768,
-    "A10": 24_576,
-    "G2": 40_960,
-    "G3": 81_920,
-}
+MEMORY_MIB = dict.fromkeys(("P100", "T4", "V100M16"), 16_384) | {"V100M32": 32_768, "A10": 24_576}
+MEMORY_MIB |= {"G2": 40_960, "G3": 81_920}
 """Per GPU. The trace does not tell; shares ask for memory in proportion, so that it decides nothing."""
 MODES: tuple[Mode, ...] = ("exclusive", "mps", "fractional")
 MIG_MODEL = "a100-40gb"
@@ -94,20 +87,11 @@ class Cluster:
             self._layouts.has_model(report.uuid, MIG_MODEL, mig=True)
             return report
         uuid = GpuUuid(f"GPU-{node.name}-{index}")
-        self._layouts.has_plain(uuid, memory_mib=MEMORY_MIB[node.model], sms=100)
-        return GpuReport(
-            uuid=uuid,
-            index=index,
-            model=node.model,
-            memory_mib=MEMORY_MIB[node.model],
-            multiprocessors=100,
-            mig_enabled=False,
-            memory_slices=1,
-            compute_slices=1,
-            profiles=(),
-            instances=(),
-            creatable={},
-        )
+        memory_mib = MEMORY_MIB[node.model]
+        self._layouts.has_plain(uuid, memory_mib=memory_mib, sms=100)
+        plain = {"model": node.model, "memory_mib": memory_mib, "multiprocessors": 100, "memory_slices": 1}
+        none = {"compute_slices": 1, "mig_enabled": False, "profiles": (), "instances": (), "creatable": {}}
+        return GpuReport(uuid=uuid, index=index, **plain, **none)
 
     def _place(self, name: str, pod: TracePod, claim: Claim) -> None:
         room = HostRoom(cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)
@@ -132,23 +116,18 @@ class Cluster:
 
     def _place_elsewhere(self, pod: TracePod) -> None:
         """As `LeastAllocated` of kube-scheduler's NodeResourcesFit does, with CPU and memory of equal weight."""
-        host = max(
-            (host for host in self._hosts.values() if host.has(pod)), key=lambda it: it.left_parts(pod), default=None
-        )
-        if host is None:
+        roomy = [host for host in self._hosts.values() if host.has(pod)]
+        if not roomy:
             return
+        host = max(roomy, key=lambda it: it.left_parts(pod))
         host.cpu_milli -= pod.cpu_milli
         host.memory_mib -= pod.memory_mib
-        host.others = HostRoom(
-            cpu_milli=host.others.cpu_milli + pod.cpu_milli, memory_mib=host.others.memory_mib + pod.memory_mib
-        )
+        cpu_milli, memory_mib = host.others.cpu_milli + pod.cpu_milli, host.others.memory_mib + pod.memory_mib
+        host.others = HostRoom(cpu_milli=cpu_milli, memory_mib=memory_mib)
         self._tell(host.node.name)
 
     def _tell(self, name: str) -> None:
         host = self._hosts[name]
-        facts = HostFacts(
-            cpu_cores=(host.node.cpu_milli - host.others.cpu_milli) / 1000,
-            memory_mib=host.node.memory_mib - host.others.memory_mib,
-            pods_free=1000,
-        )
-        self._fleet.set_host(NodeName(name), facts)
+        cores = (host.node.cpu_milli - host.others.cpu_milli) / 1000
+        memory_mib = host.node.memory_mib - host.others.memory_mib
+        self._fleet.set_host(NodeName(name), HostFacts(cpu_cores=cores, memory_mib=memory_mib, pods_free=1000))
