@@ -69,23 +69,15 @@ class AgentDriver:
         await self.write(subjects.head(node), head)
         return news
 
-    async def grant(
-        self, node, allocation, *devices, namespace="default", share: msg.Share | None = None
-    ) -> msg.Booking:
+    async def grant(self, node, allocation, *devices, namespace="default", share=None) -> msg.Booking:
         """Order a slice, or shares, of devices given as (GPU index, profile, start, size)."""
         uuids = self.uuids(node)
-        booking = booking_of(
-            allocation,
-            node,
-            tuple(
-                msg.DeviceGrant(container="main", gpu=uuids[gpu], profile=profile, start=start, size=size, share=share)
-                for gpu, profile, start, size in devices
-            ),
-            request="r",
-            owner=f"pod-{allocation}",
-            name="pod",
-            namespace=namespace,
+        granted = tuple(
+            msg.DeviceGrant(container="main", gpu=uuids[gpu], profile=profile, start=start, size=size, share=share)
+            for gpu, profile, start, size in devices
         )
+        pod = {"owner": f"pod-{allocation}", "name": "pod", "namespace": namespace}
+        booking = booking_of(allocation, node, granted, request="r", **pod)
         message = msg.Grant(revision=1, incarnation=await self.bus.incarnation(Stream.BOOK), booking=booking)
         await self.write(subjects.ledger(node, booking.allocation), message)
         return booking
@@ -143,15 +135,10 @@ async def running(service, broker):
 async def start_agent(data_dir: Path, **variables: object) -> asyncio.subprocess.Process:
     """Start an agent as a process, with settings as variables (upper case); its log is `agent.log`."""
     told = {name: str(value) for name, value in variables.items()}
+    environment = own_environment() | {"SLUICE_DATA_DIR": str(data_dir)} | told
     with (data_dir / "agent.log").open("ab") as log:
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "sluice_node_agent",
-            env=own_environment() | {"SLUICE_DATA_DIR": str(data_dir)} | told,
-            stdin=asyncio.subprocess.DEVNULL,
-            stderr=log,
-        )
+        pipes = {"stdin": asyncio.subprocess.DEVNULL, "stderr": log}
+        return await asyncio.create_subprocess_exec(sys.executable, "-m", "sluice_node_agent", env=environment, **pipes)
 
 
 async def kill(process: asyncio.subprocess.Process) -> None:

@@ -44,13 +44,8 @@ def known(
     generation: int = 1, *, observed_at: str = AT, stale_message: str = "", life: Incarnation = LIFE, **changes
 ) -> NodeInventory:
     """The inventory's message on the bus; stale when a message gives the reason."""
-    return NodeInventory(
-        snapshot=snapshot(generation, **changes),
-        stale=bool(stale_message),
-        stale_message=stale_message,
-        observed_at=observed_at,
-        incarnation=life,
-    )
+    state = {"stale": bool(stale_message), "stale_message": stale_message, "observed_at": observed_at}
+    return NodeInventory(snapshot=snapshot(generation, **changes), **state, incarnation=life)
 
 
 @dataclass
@@ -80,9 +75,8 @@ class Bench:
     ) -> list[Instruction]:
         """The next value of STATE is read."""
         self.sequence += 1
-        return self.feed(
-            ev.Observed(ev.Stream.STATE, ev.Entry(address.subject, self.sequence, OperationId(operation), message))
-        )
+        entry = ev.Entry(address.subject, self.sequence, OperationId(operation), message)
+        return self.feed(ev.Observed(ev.Stream.STATE, entry))
 
     def hear(self, message: NodeChanged) -> list[Instruction]:
         return self.observe(subjects.node(message.node), message)

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 
 from factories.broker.memory_bus import MemoryBroker
 from factories.waiting import WITHIN_S, beside, until
+from factories.words import write_of
 
 from sluice.contracts.bus import events as ev
 from sluice.contracts.bus import subjects
@@ -165,27 +166,10 @@ def place(allocation: str, node: NodeName = NODE) -> Address:
     return subjects.ledger(node, AllocationId(allocation))
 
 
-def order(
-    address: Address,
-    expected: int,
-    message: AnyMessage | None = None,
-    *,
-    operation: str = "",
-    ttl_s: int | None = None,
-    request: str = "",
-    guard: str = "",
-) -> ev.Write:
-    return ev.Write(
-        operation=OperationId(operation or f"test-{next(_numbers)}"),
-        attempt=1,
-        stream=ev.stream_of(address.kind),
-        subject=address.subject,
-        guard=guard or address.guard,
-        expected=expected,
-        message=message if message is not None else word(address),
-        request=request,
-        ttl_s=ttl_s,
-    )
+def order(address: Address, expected: int, message: AnyMessage | None = None, **more: Any) -> ev.Write:
+    """A first attempt to write, by default some message; `more` are fields of the write."""
+    operation = more.pop("operation", "") or f"test-{next(_numbers)}"
+    return write_of(address, message if message is not None else word(address), expected, operation, **more)
 
 
 async def settled(bus: Bus, write: ev.Write, within_s: float = 20.0) -> Answer:

@@ -23,7 +23,6 @@ SCENES: dict[str, Callable[[int], scenes.Running]] = {
 }
 BESIDE_ONE_INSTANCE = ("two on one node", "limited namespace", "replicas apart and spread")
 """What may cost more than one instance alone, and how much more is the promise."""
-WAITS = (scenes.freed_for_equals, scenes.freed_for_all_different, scenes.given_back_to_a_quota)
 PLAIN = {"one instance": "MIG instances", "two GPUs of one node": "two on one node", "one share": "MPS shares"}
 """Beside which plain decision one is measured that evicts somebody."""
 Measured = TypeVar("Measured")
@@ -105,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
     sizes = [size for size in SIZES if size <= options.most]
     beside = ["MIG instances"] if set(options.scenes) & set(BESIDE_ONE_INSTANCE) else []
     costs = {name: alone(scenes.compared, SCENES[name], sizes) for name in dict.fromkeys([*beside, *options.scenes])}
-    waking = [alone(wait, options.waiting) for wait in WAITS]
+    waking = [alone(scenes.freed, kind, options.waiting) for kind in scenes.WAITS]
     held = alone(scenes.memory, sizes[-1])
     evicting = [one for what in PREEMPTING for one in alone(preempting, what, [sizes[0], sizes[-1]])]
     promised = thresholds(costs, waking, held, evicting)

@@ -326,10 +326,9 @@ async def changing(found: Scene, watcher: Watcher, kind: str, events: int) -> Co
         made = [other_pod(each % size.others, size.nodes, each + 1) for each in range(events)]
     else:
         shelf = server.ours
-        made = [
-            our_pod(each % size.ours, on=node_name(each % size.ours % size.nodes), restarts=each + 1)
-            for each in range(events)
-        ]
+        numbers = [each % size.ours for each in range(events)]
+        hosts = [node_name(number % size.nodes) for number in numbers]
+        made = [our_pod(numbers[at], on=hosts[at], restarts=at + 1) for at in range(events)]
     await watcher.begin()
     for obj in made:
         server.put(shelf, obj)

@@ -19,14 +19,14 @@ BOUNDS = {"default": 95.4, "gpushare100": 86.9}
 
 
 def thresholds(shares: Sequence[Allocated], mixes: Sequence[Rounded], pure: Sequence[Rounded]) -> list[Threshold]:
-    found = [
-        Threshold(f"GPUs given away, {trace}", _mean(shares, trace), "at least", bound, "%", 2)
-        for trace, bound in BOUNDS.items()
-    ]
     waste = statistics.fmean(one.waste for one in mixes)
-    found.append(Threshold("lost to rounding on sharing pods, `auto`", waste, "at most", 5, "%", 2))
     problems = sum(len(one.problems) for one in (*shares, *mixes, *pure))
-    return [*found, Threshold("illegal places", problems, "at most", 0, digits=0)]
+    given = {trace: _mean(shares, trace) for trace in BOUNDS}
+    return [
+        *(Threshold(f"GPUs given away, {of}", part, "at least", BOUNDS[of], "%", 2) for of, part in given.items()),
+        Threshold("lost to rounding on sharing pods, `auto`", waste, "at most", 5, "%", 2),
+        Threshold("illegal places", problems, "at most", 0, digits=0),
+    ]
 
 
 def report(shares: Sequence[Allocated], mixes: Sequence[Rounded], pure: Sequence[Rounded]) -> str:
@@ -37,14 +37,10 @@ def report(shares: Sequence[Allocated], mixes: Sequence[Rounded], pure: Sequence
         lines.append(f"| {trace} | {len(percents)} | " + " | ".join(f"{figure:.2f}" for figure in figures) + " |")
     lines += ["", "| policy | default, % | gpushare100, % |", "|---|---|---|"]
     for policy in (DEFAULT, *OTHER_POLICIES):
-        lines.append(
-            f"| `{policy}` | " + " | ".join(f"{_mean(shares, trace, policy):.2f}" for trace in PUBLISHED) + " |"
-        )
-    lines += [
-        "",
-        "| default trace, every GPU with MIG | lost to rounding, % | got an instance, % | GPUs given away, % |",
-        "|---|---|---|---|",
-    ]
+        cells = (f"{_mean(shares, trace, policy):.2f}" for trace in PUBLISHED)
+        lines.append(f"| `{policy}` | {' | '.join(cells)} |")
+    head = "| default trace, every GPU with MIG | lost to rounding, % | got an instance, % | GPUs given away, % |"
+    lines += ["", head, "|---|---|---|---|"]
     for what, runs in (("`auto`: instance where snug, else share", mixes), ("instances only", pure)):
         columns = zip(*((one.waste, one.instances, one.allocated) for one in runs), strict=True)
         lines.append(f"| {what} | " + " | ".join(f"{statistics.fmean(column):.2f}" for column in columns) + " |")
