@@ -34,16 +34,8 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="sluice-chaos-", dir=options.dir))
     say = saying()
     logs.configure(service="chaos", run="chaos", level="error", form="text", stream=sys.stderr)
-    wanted = Wanted(
-        folder,
-        options.kills,
-        options.servers,
-        options.seed,
-        kinds=tuple(options.kinds),
-        without=kinds_without(),
-        limit_s=options.limit_s,
-        planted=options.planted,
-    )
+    asked = (options.kills, options.servers, options.seed, tuple(options.kinds))
+    wanted = Wanted(folder, *asked, without=kinds_without(), limit_s=options.limit_s, planted=options.planted)
     outcome = asyncio.run(run(wanted, say))
     wrong = [*outcome.wrong, *judge(folder)]
     for note in notes(outcome.deaths):
@@ -93,9 +85,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=10, help="faults to be done at least")
     parser.add_argument("--servers", type=int, default=1, choices=[1, 3])
     parser.add_argument("--seed", type=int, default=1, help="draws the faults and the pods")
-    parser.add_argument(
-        "--kinds", nargs="+", default=[], choices=list(BY_NAME), help="only these kinds of faults, in turn"
-    )
+    only = "only these kinds of faults, in turn"
+    parser.add_argument("--kinds", nargs="+", default=[], choices=list(BY_NAME), help=only)
     parser.add_argument("--limit-s", type=float, default=math.inf, help="begin no fault after so long")
     parser.add_argument("--planted", default="", choices=["", *PLANTED], help="a defect that must be found")
     parser.add_argument("--plain", action="store_true", help="without name spaces of its own")

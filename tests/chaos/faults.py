@@ -134,10 +134,9 @@ class Faults:
         return ""
 
     async def _info(self, stream: str) -> dict:
+        urls = self._system.broker.url.split(",")
         try:
-            client = await nats.connect(
-                self._system.broker.url.split(","), allow_reconnect=False, connect_timeout=2, error_cb=_nothing
-            )
+            client = await nats.connect(urls, allow_reconnect=False, connect_timeout=2, error_cb=_nothing)
         except (NatsError, OSError):
             return {}
         try:
@@ -162,11 +161,11 @@ class Faults:
                 await asyncio.sleep(ASK_AGAIN_S)
 
     def _has_all(self, cluster: dict) -> bool:
-        followers = cluster.get("replicas") or []
-        in_step = [
-            each for each in followers if each.get("current") and not each.get("offline") and not each.get("lag")
-        ]
-        return bool(cluster.get("leader")) and len(in_step) == self._system.size - 1
+        def is_in_step(each: dict) -> bool:
+            return bool(each.get("current")) and not each.get("offline") and not each.get("lag")
+
+        followers = sum(map(is_in_step, cluster.get("replicas") or []))
+        return bool(cluster.get("leader")) and followers == self._system.size - 1
 
     # -- services -----------------------------------------------------------------------------------------------------
 

@@ -51,10 +51,8 @@ async def _run(options: argparse.Namespace, folder: Path) -> tuple[str, list[str
             return line, [*outcome.wrong, *late, *short]
         rolled = await upgrade(system, options.rounds, say, other=options.other)
         waits = figures(rolled.waits_s)
-        return (
-            f"replaced={rolled.replaced} pods={len(rolled.waits_s)} violations={len(rolled.wrong)} {waits}",
-            rolled.wrong,
-        )
+        line = f"replaced={rolled.replaced} pods={len(rolled.waits_s)} violations={len(rolled.wrong)} {waits}"
+        return line, rolled.wrong
 
 
 def overloaded(outcome: Outcome) -> tuple[str, list[str]]:

@@ -19,12 +19,13 @@ from factories.long_runs import percentile
 from factories.scheduling.allocator import asked
 from factories.system import violations_at
 from factories.waiting import beside
+from factories.words import write_of
 from ha.system import System
 from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Observed, Stream, Write, WriteAccepted, WriteRefused
-from sluice.contracts.ids import OperationId, RequestId, SourceName
+from sluice.contracts.bus.events import Observed, Stream, WriteAccepted, WriteRefused
+from sluice.contracts.ids import RequestId, SourceName
 from sluice.contracts.messages import AnyMessage, Bound, Pending, Released, RequestWithdrawn
 from sluice.contracts.reasons import WaitReason
 from sluice.runtime.bus import Bus
@@ -140,16 +141,8 @@ class Source:
         async with self._slots:
             while True:
                 attempt += 1
-                write = Write(
-                    OperationId(f"flood-{name}-{message.revision}"),
-                    attempt,
-                    Stream.STATE,
-                    address.subject,
-                    address.guard,
-                    expected,
-                    message,
-                    name,
-                )
+                operation = f"flood-{name}-{message.revision}"
+                write = write_of(address, message, expected, operation, attempt=attempt, request=name)
                 answer = await self._bus.write(write, {})
                 if isinstance(answer, WriteAccepted):
                     return answer.sequence

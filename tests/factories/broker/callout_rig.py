@@ -92,15 +92,9 @@ class CalloutRig:
         """One replica as a process, this file run; it answers when this returns."""
         seeds = [self.keys[name].seed for name in KINDS]
         path = os.pathsep.join(each for each in sys.path if each)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "factories.broker.callout_rig",
-            self.broker.url,
-            str(self.kubeconfig),
-            env={**os.environ, "PYTHONPATH": path, "CALLOUT_SEEDS": ",".join(seeds)},
-            stdout=asyncio.subprocess.PIPE,
-        )
+        command = (sys.executable, "-m", "factories.broker.callout_rig", self.broker.url, str(self.kubeconfig))
+        own = {**os.environ, "PYTHONPATH": path, "CALLOUT_SEEDS": ",".join(seeds)}
+        process = await asyncio.create_subprocess_exec(*command, env=own, stdout=asyncio.subprocess.PIPE)
         async with asyncio.timeout(60):
             while b"answers the broker" not in (line := await process.stdout.readline()):
                 assert line, "the callout has ended"

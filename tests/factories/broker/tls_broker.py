@@ -100,9 +100,8 @@ class TlsBroker:
 @asynccontextmanager
 async def tls_broker(folder: Path) -> AsyncIterator[TlsBroker]:
     """A broker with a good certificate and everybody's rights; it is started by the test."""
-    broker = TlsBroker(
-        folder, free_ports(1)[0], Authority(folder / "bus", "Sluice bus"), Authority(folder / "users", "Sluice users")
-    )
+    bus, users = Authority(folder / "bus", "Sluice bus"), Authority(folder / "users", "Sluice users")
+    broker = TlsBroker(folder, free_ports(1)[0], bus, users)
     broker.shows(broker.bus, HOST)
     broker.believes(broker.users)
     try:

@@ -282,11 +282,8 @@ def whole_on(
                 found = list(nodes)
             if asyncio.run(_is_here(cluster)):
                 stack.enter_context(played_webhook(cluster, folder))
-            yield stack.enter_context(
-                ClusterSystem(
-                    folder, cluster.kubeconfig, found, role="watch", watcher=own, plays_nodes=is_played, **more
-                )
-            )
+            told = {"role": "watch", "watcher": own, "plays_nodes": is_played, **more}
+            yield stack.enter_context(ClusterSystem(folder, cluster.kubeconfig, found, **told))
         return
     for node in nodes:
         fake.nodes.add(node, cpu="64", memory="512Gi", labels=dict((labels or {}).get(node, {})))

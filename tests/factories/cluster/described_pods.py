@@ -160,9 +160,8 @@ async def kubectl(kubeconfig: Path, home: Path, *words: str, fails: bool = False
     """What kubectl prints: to stdout, or (where it must fail, or for its warnings) to stderr."""
     environment = {"HOME": str(home), "PATH": "/usr/local/bin:/usr/bin:/bin"}
     command = ("kubectl", "--kubeconfig", str(kubeconfig), *words)
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=environment
-    )
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe, env=environment)
     async with asyncio.timeout(WAIT_S):
         out, err = await process.communicate()
     assert (process.returncode != 0) is fails, err.decode()
@@ -188,17 +187,9 @@ async def staged(folder: Path, config: ClusterConfig = RULES) -> AsyncIterator[D
 async def _watching(stage: DescribeStage, config: ClusterConfig) -> None:
     bus = await NatsBus.connect(stage.url, name="pod-watcher")
     api = await KubeApi.connect(stage.cluster.kubeconfig)
+    rules = {"run": RunId("w1"), "config": config, "resync_s": 300.0, "tick_s": 0.05}
     try:
-        await watch_cluster(
-            bus,
-            api,
-            run=RunId("w1"),
-            config=config,
-            clock=SystemClock(),
-            traces=RequestTraces(),
-            resync_s=300.0,
-            tick_s=0.05,
-        )
+        await watch_cluster(bus, api, clock=SystemClock(), traces=RequestTraces(), **rules)
     finally:
         await api.close()
         await bus.close()
@@ -208,10 +199,8 @@ async def _watching(stage: DescribeStage, config: ClusterConfig) -> None:
 
 
 def asking(name: str, *, gates: tuple[str, ...] = (GATE,), owner: str = "", stored: str = "", **spec: Any) -> Json:
-    env = [
-        {"name": var, "valueFrom": {"fieldRef": {"fieldPath": granted_field_path("main", key)}}}
-        for var, key in ENV_ALWAYS
-    ]
+    fields = {var: {"fieldRef": {"fieldPath": granted_field_path("main", key)}} for var, key in ENV_ALWAYS}
+    env = [{"name": var, "valueFrom": field} for var, field in fields.items()]
     mount = {"name": VOLUME, "mountPath": MOUNT_PATH, "subPathExpr": "$(SLUICE_TICKET)", "readOnly": True}
     container = {"name": "main", "image": "busybox:1.36", "env": env, "volumeMounts": [mount]}
     volume = {"name": VOLUME, "csi": {"driver": "slice.sluice.dev", "readOnly": True}}

@@ -38,12 +38,9 @@ class Client:
 
     def __init__(self, control: Path, pipe: Path, *options: str, quota_socket: str = "") -> None:
         """Start it on a home's pipe directory. `options` as `nvidia-cuda-mps-control client` has them."""
-        self.process = subprocess.Popen(
-            [control, "client", *options],
-            env={"CUDA_MPS_PIPE_DIRECTORY": str(pipe), "SLUICE_QUOTA_SOCKET": quota_socket},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        command = [control, "client", *options]
+        told = {"CUDA_MPS_PIPE_DIRECTORY": str(pipe), "SLUICE_QUOTA_SOCKET": quota_socket}
+        self.process = subprocess.Popen(command, env=told, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._rest = b""
 
     @property

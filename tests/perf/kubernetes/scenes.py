@@ -199,17 +199,10 @@ class Scene:
     async def watcher(self, *, kill: bool = False) -> AsyncIterator[Watcher]:
         """A pod-watcher, from the start of its process to its end."""
         self._runs += 1
+        command = [sys.executable, str(WATCHER), self.url, str(self.server.kubeconfig), f"w{self._runs}"]
         with (self.folder / "watcher.log").open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                str(WATCHER),
-                self.url,
-                str(self.server.kubeconfig),
-                f"w{self._runs}",
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-            )
+            pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "stderr": log}
+            process = await asyncio.create_subprocess_exec(*command, **pipes)
         made = Watcher(process, psutil.Process(process.pid))
         try:
             yield made
