@@ -57,12 +57,8 @@ def scraping(folder: Path, jobs: Mapping[str, int]) -> Iterator[Prometheus]:
         ],
     }
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
-    command = [
-        str(PROGRAM),
-        f"--config.file={folder / 'prometheus.yaml'}",
-        f"--storage.tsdb.path={folder / 'tsdb'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-    ]
+    command = [str(PROGRAM), f"--config.file={folder / 'prometheus.yaml'}", f"--storage.tsdb.path={folder / 'tsdb'}"]
+    command += [f"--web.listen-address=127.0.0.1:{port}"]
     prometheus = Prometheus(port)
     with answering(command, folder / "prometheus.log", lambda: prometheus.query("vector(1)")):
         yield prometheus

@@ -198,14 +198,15 @@ class KubeletNode:
         """A path as the node's processes see it."""
         return Path(f"/proc/{self.holder.pid}/root{path}")
 
+    def _mountinfo(self):
+        return [line.split() for line in Path(f"/proc/{self.holder.pid}/mountinfo").read_text().splitlines()]
+
     def mounts(self, path):
         """The options of each mount at a path."""
-        lines = Path(f"/proc/{self.holder.pid}/mountinfo").read_text().splitlines()
-        return [fields[5].split(",") for fields in map(str.split, lines) if fields[4] == str(path)]
+        return [fields[5].split(",") for fields in self._mountinfo() if fields[4] == str(path)]
 
     def all_mounts(self):
-        lines = Path(f"/proc/{self.holder.pid}/mountinfo").read_text().splitlines()
-        return sorted(fields[4] for fields in map(str.split, lines) if fields[4].startswith(f"{self.folder}/"))
+        return sorted(fields[4] for fields in self._mountinfo() if fields[4].startswith(f"{self.folder}/"))
 
     def lose_mounts(self):
         """What a reboot does to mounts; those of the node itself come back."""

@@ -105,12 +105,8 @@ async def running() -> AsyncIterator[Running]:
         async with Broker(folder / "nats") as broker:
             bus = await NatsBus.connect(broker.url, name="desk")
             await bus.ensure_streams()
-            process = await start_agent(
-                folder,
-                SLUICE_NATS_URL=broker.url,
-                SLUICE_NODE_AGENT_FLEET_FILE=folder / "fleet.toml",
-                SLUICE_NODE_AGENT_NODES=NODE,
-            )
+            told = {"SLUICE_NODE_AGENT_FLEET_FILE": folder / "fleet.toml", "SLUICE_NODE_AGENT_NODES": NODE}
+            process = await start_agent(folder, SLUICE_NATS_URL=broker.url, **told)
             try:
                 desk = AgentDriver(bus, folder)
                 await desk.open(NODE)
