@@ -20,8 +20,7 @@ from pathlib import Path
 import nats
 from factories.system import Running, fleet_text, up
 from perf.closing import History
-from perf.figures import conclude, options_of
-from perf.thresholds import Threshold
+from perf.figures import Threshold, conclude, options_of
 
 from sluice_console.shell.live.local_user import local_credentials
 

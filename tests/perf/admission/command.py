@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from perf.admission.reviews import Times, in_process, over_tls
-from perf.figures import conclude, options_of
-from perf.thresholds import Threshold
+from perf.figures import Threshold, conclude, options_of
 
 P99_MS = 5.0
 """Creating a pod waits for it: the API server blocks on each review."""

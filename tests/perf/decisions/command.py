@@ -8,8 +8,7 @@ from typing import ParamSpec, TypeVar
 from perf.decisions import scenes
 from perf.decisions.preemption import SCENES as PREEMPTING
 from perf.decisions.preemption import Preempting, preempting
-from perf.figures import conclude, options_of
-from perf.thresholds import Threshold
+from perf.figures import Threshold, conclude, options_of
 
 SIZES = (100, 1_000, 10_000, 100_000)
 WAITING = 100_000

@@ -3,9 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
-from perf.figures import conclude, options_of
+from perf.figures import Threshold, conclude, options_of
 from perf.kubernetes.scenes import BEATS_PER_S, IDLE_S, Cost, Following, Restart, Size, follow, restart
-from perf.thresholds import Threshold
 
 SMALL = Size(nodes=50, others=90, ours=10)
 LARGE = Size(nodes=5000, others=9000, ours=1000)

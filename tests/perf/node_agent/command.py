@@ -3,9 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
-from perf.figures import conclude, options_of
+from perf.figures import Threshold, conclude, options_of
 from perf.node_agent import parts, process
-from perf.thresholds import Threshold
 
 IDLE_S = 30.0
 PARALLEL_RATIO = 1.25

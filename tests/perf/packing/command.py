@@ -4,14 +4,13 @@ import statistics
 import sys
 from collections.abc import Sequence
 
-from perf.figures import conclude, options_of
+from perf.figures import Threshold, conclude, options_of
 from perf.packing.mixes import FOUR, MIXES
 from perf.packing.paired import OTHERS, OURS, Experiment, Run, acceptance, all_runs, gain_over
 from perf.packing.waiting import all_runs as all_waits
 from perf.packing.waiting_report import pair
 from perf.packing.waiting_report import report as waiting_report
 from perf.packing.waiting_report import thresholds as waiting_thresholds
-from perf.thresholds import Threshold
 
 FIRST_FIT, _, HAMI, TEMPLATES, IDEAL = OTHERS
 

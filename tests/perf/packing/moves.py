@@ -13,12 +13,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 
-from perf.figures import conclude, options_of
+from perf.figures import Threshold, conclude, options_of
 from perf.packing.loss import Taken
 from perf.packing.mixes import COMPUTE_SLICES, MIXES, Arrival, arrivals
 from perf.packing.ours import Core
 from perf.packing.paired import WARM_UP_PART
-from perf.thresholds import Threshold
 
 MOVABLE_PART = 0.3
 COOLDOWN = 0.1

@@ -3,9 +3,9 @@
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
+from perf.figures import Threshold
 from perf.packing.mixes import MIXES
 from perf.packing.waiting import LARGEST, USUAL, Experiment, Waits
-from perf.thresholds import Threshold
 
 Runs = Mapping[tuple[Experiment, str], Sequence[Waits]]
 

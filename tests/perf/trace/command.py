@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from perf.figures import conclude, options_of
-from perf.thresholds import Threshold
+from perf.figures import Threshold, conclude, options_of
 from perf.trace.experiments import DEFAULT, Allocated, Rounded, as_auto, as_instance, fractional, on_mig
 
 PUBLISHED = {"default": 95.39, "gpushare100": 86.90}

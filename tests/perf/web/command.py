@@ -11,8 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from factories import web_page
 from factories.lead import idle_of
 from factories.web_page import Page, turned, waiting_values
-from perf.figures import conclude, options_of
-from perf.thresholds import Threshold
+from perf.figures import Threshold, conclude, options_of
 from playwright.async_api import CDPSession, async_playwright
 from playwright.async_api import Page as Tab
 
