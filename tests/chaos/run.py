@@ -103,14 +103,9 @@ class _Driver:
             self.outcome.wrong.append(f"the system is not ready after {READY_WITHIN_S:g} s")
             return
         self.outcome.ready_at = time.time()
-        plan = Plan(
-            self.wanted.seed,
-            brokers=[server.plan.name for server in self.system.broker.servers],
-            services=list(self.system.services),
-            agents=self.system.agents,
-            kinds=self.wanted.kinds,
-            without=self.wanted.without,
-        )
+        brokers = [server.plan.name for server in self.system.broker.servers]
+        victims = {"brokers": brokers, "services": list(self.system.services), "agents": self.system.agents}
+        plan = Plan(self.wanted.seed, **victims, kinds=self.wanted.kinds, without=self.wanted.without)
         began = time.monotonic()
         async with beside(self.load.come_and_go()):
             while len(self.outcome.done) < self.wanted.kills and time.monotonic() - began < self.wanted.limit_s:

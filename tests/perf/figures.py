@@ -44,11 +44,8 @@ class Threshold:
     def row(self) -> str:
         say = f"{{:,.{self.digits}f}}".format
         unit = f" {self.unit}" if self.unit else ""
-        verdict = "met" if self.met else "**missed**"
-        return (
-            f"| {self.what} | {say(self.measured)}{unit} | {self.sense} {say(self.bound)}{unit}"
-            f" | {say(self.margin)} | {verdict} |"
-        )
+        figures = f"{say(self.measured)}{unit} | {self.sense} {say(self.bound)}{unit} | {say(self.margin)}"
+        return f"| {self.what} | {figures} | {'met' if self.met else '**missed**'} |"
 
 
 def table(thresholds: Sequence[Threshold]) -> str:

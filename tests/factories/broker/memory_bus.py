@@ -19,6 +19,7 @@ from sluice.runtime.bus import Answer, BusError, Probe, Reading
 from sluice.runtime.clock import Clock, SystemClock
 from sluice.runtime.tracing.request_traces import RequestTraces
 
+PUBLISHED = ("subject", "guard", "expected", "operation", "message", "ttl_s", "request")
 BATCH_MAX = 5_000
 """Entries in one batch, as many as the NATS bus requests at once."""
 POLL_S = 0.01
@@ -108,17 +109,8 @@ class MemoryBus:
         if self.lose_writes > 0:
             self.lose_writes -= 1
             return ev.WriteUnknown(write.operation)
-        outcome = self._broker.values.publish(
-            subject=write.subject,
-            guard=write.guard,
-            expected=write.expected,
-            operation=write.operation,
-            message=write.message,
-            now=self._broker.clock.monotonic(),
-            ttl_s=write.ttl_s,
-            request=write.request,
-            headers=headers,
-        )
+        said = {name: getattr(write, name) for name in PUBLISHED}
+        outcome = self._broker.values.publish(**said, now=self._broker.clock.monotonic(), headers=headers)
         self._broker.changed()
         if self.lose_answers > 0:
             self.lose_answers -= 1

@@ -116,7 +116,8 @@ class DescribeStage:
     def told(self, name: str) -> list[Said]:
         """Our events about a pod, even if it is gone."""
         listed = self.kube.all("events.events.k8s.io", self.namespace)
-        return [_said(each) for each in listed if each["regarding"]["name"] == name]
+        about = [each for each in listed if each["regarding"]["name"] == name]
+        return [Said(each["type"], each["reason"], each["note"]) for each in about]
 
     async def kubectl(self, *words: str, fails: bool = False) -> str:
         """What kubectl prints in the test's namespace: to stdout, or where it must fail to stderr."""
@@ -248,7 +249,3 @@ def _listed(found: Json, events: list[Json]) -> Described:
     conditions = {each["type"]: each["status"] for each in found["status"].get("conditions", [])}
     ours = [each for each in events if each["involvedObject"].get("uid") == uid]
     return Described(conditions, tuple([Said(each["type"], each["reason"], each["message"]) for each in ours]))
-
-
-def _said(event: Json) -> Said:
-    return Said(event["type"], event["reason"], event["note"])

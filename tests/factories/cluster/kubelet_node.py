@@ -82,14 +82,9 @@ class KubeletNode:
 
     def start(self, *, wait=True, **more):
         log = (self.folder / f"driver{len(self.drivers)}.log").open("wb")
-        environment = own_environment() | {
-            "SLUICE_NODE_AGENT_ROLE": "csi",
-            "SLUICE_NODE_AGENT_NODES": NODE,
-            "SLUICE_NODE_AGENT_KUBELET_ROOT": str(self.root),
-            "SLUICE_NODE_AGENT_PODS_DIR": str(self.pods),
-            "SLUICE_LOG_FORMAT": "json",
-            **more,
-        }
+        told = {"ROLE": "csi", "NODES": NODE, "KUBELET_ROOT": str(self.root), "PODS_DIR": str(self.pods)}
+        environment = own_environment() | {f"SLUICE_NODE_AGENT_{name}": text for name, text in told.items()}
+        environment |= {"SLUICE_LOG_FORMAT": "json", **more}
         command = [*self._within(), sys.executable, "-m", "sluice_node_agent"]
         self.drivers.append(subprocess.Popen(command, env=environment, stderr=log, stdout=log))
         log.close()
@@ -122,9 +117,8 @@ class KubeletNode:
         """What an agent does with tickets, in a process like the driver's; all tickets that are there then."""
         flat = str(self.folder / "flat")
         words = [str(self.pods), flat, what, ticket, owner, containers.decode()]
-        done = subprocess.run(
-            [*self._within(), sys.executable, "-c", _AGENT, *words], capture_output=True, text=True, check=False
-        )
+        command = [*self._within(), sys.executable, "-c", _AGENT, *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.split()
 
@@ -188,9 +182,8 @@ class KubeletNode:
     # -- the node -------------------------------------------------------------------------------------------------
 
     def run(self, *command, ok=True):
-        done = subprocess.run(
-            ["nsenter", "-t", str(self.holder.pid), "-m", *command], capture_output=True, text=True, check=False
-        )
+        inside = ["nsenter", "-t", str(self.holder.pid), "-m", *command]
+        done = subprocess.run(inside, capture_output=True, text=True, check=False)
         assert (done.returncode == 0) == ok, done.stderr
         return done.stderr
 

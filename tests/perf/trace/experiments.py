@@ -52,7 +52,7 @@ def on_mig(folder: Path, seed: int, ask: Ask) -> Rounded:
     cluster = Cluster(nodes, mig=True)
     cluster.come(too_many(read_pods(folder, "default"), nodes, seed), ask)
     sharing = [(pod, devices[0]) for pod, devices in cluster.given if pod.shares]
-    asked = sum(_slices(pod) for pod, _ in sharing)
+    asked = sum(SLICES * pod.percent / 100 for pod, _ in sharing)
     return Rounded(
         waste=100 * (1 - asked / sum(_given(pod, device) for pod, device in sharing)),
         instances=100 * sum(device.share is None for _, device in sharing) / len(sharing),
@@ -72,10 +72,6 @@ def as_auto(pod: TracePod) -> Claim:
 
 def as_instance(pod: TracePod) -> Claim:
     return Claim(container="main", sm_percentage=pod.percent)
-
-
-def _slices(pod: TracePod) -> float:
-    return SLICES * pod.percent / 100
 
 
 def _given(pod: TracePod, device: DeviceGrant) -> float:

@@ -95,15 +95,13 @@ class Cluster:
 
     def _place(self, name: str, pod: TracePod, claim: Claim) -> None:
         room = HostRoom(cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)
-        found = find_place(self._fleet, self._asking(claim, room))
+        policies = {"node_policy": self._policy, "gpu_policy": self._policy}
+        found = find_place(self._fleet, PlaceRequest((claim,), host=HostNeeds(room=room), **policies))
         if not isinstance(found, Place):
             return
         self._fleet.book(booking_of(name, found.node, found.devices, room=room))
         self.given.append((pod, found.devices))
         self._judge(name, pod, found)
-
-    def _asking(self, claim: Claim, room: HostRoom) -> PlaceRequest:
-        return PlaceRequest((claim,), host=HostNeeds(room=room), node_policy=self._policy, gpu_policy=self._policy)
 
     def _judge(self, name: str, pod: TracePod, place: Place) -> None:
         devices: list[dict[str, Any]] = msgspec.to_builtins(place.devices)
