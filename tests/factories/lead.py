@@ -50,15 +50,9 @@ def scene(here: Page, nodes: int, gpus: int) -> None:
         for number in range(8)
     )
     for each in here.stories.ended_pods:
-        pod = {
-            "request": each.request,
-            "namespace": each.namespace,
-            "name": each.name,
-            "origin": "",
-            "source": "folder",
-        }
-        message = "ended; known from the history only"
-        here.stories.gone[each.request] = PodDocument(**pod, origin="", state="ended", message=message, revision=1)
+        pod = {name: getattr(each, name) for name in ("request", "namespace", "name")}
+        pod |= {"origin": "", "source": "folder", "message": "ended; known from the history only"}
+        here.stories.gone[each.request] = PodDocument(**pod, state="ended", revision=1)
 
 
 def _wait(here: Page, number: int) -> None:
