@@ -178,9 +178,8 @@ def fractional(gpus: int) -> Running:
 
 def mps(gpus: int) -> Running:
     """Shares of memory, ten live ones on every GPU."""
-    return _shares(
-        gpus, lambda random: msg.Claim(container="main", modes=("mps",), memory_mib=random.randint(1500, 4000))
-    )
+    share = {"container": "main", "modes": ("mps",)}
+    return _shares(gpus, lambda random: msg.Claim(**share, memory_mib=random.randint(1500, 4000)))
 
 
 def _half_full(gpus: int) -> System:
