@@ -3,8 +3,7 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-sys.path = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from chaos.command import main  # noqa: E402  # found by the line above
 

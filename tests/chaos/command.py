@@ -4,10 +4,8 @@ import argparse
 import asyncio
 import math
 import shutil
-import signal
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,11 +15,9 @@ from chaos.judging import judge
 from chaos.plan import BY_NAME, KINDS
 from chaos.planted import PLANTED
 from chaos.run import Done, Wanted, run
+from factories.long_runs import end_in_order, percentile, saying, tell_wrong
 
 from sluice.runtime import logs
-
-LINES_MAX = 40
-"""Of violations, so that a terminal is not flooded; the files have everything."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,36 +25,23 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     if options.judge is not None:
         wrong = judge(options.judge)
-        _tell(wrong)
+        tell_wrong(wrong)
         sys.stdout.write(f"violations={len(wrong)}\n")
         return 1 if wrong else 0
     if not options.plain:
         enter(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    end_in_order()
     folder = Path(tempfile.mkdtemp(prefix="sluice-chaos-", dir=options.dir))
-    began = time.monotonic()
-
-    def say(line: str) -> None:
-        sys.stderr.write(f"{time.monotonic() - began:7.1f} s  {line}\n")
-        sys.stderr.flush()
-
+    say = saying()
     logs.configure(service="chaos", run="chaos", level="error", form="text", stream=sys.stderr)
-    wanted = Wanted(
-        folder,
-        options.kills,
-        options.servers,
-        options.seed,
-        kinds=tuple(options.kinds),
-        without=kinds_without(),
-        limit_s=options.limit_s,
-        planted=options.planted,
-    )
+    asked = (options.kills, options.servers, options.seed, tuple(options.kinds))
+    wanted = Wanted(folder, *asked, without=kinds_without(), limit_s=options.limit_s, planted=options.planted)
     outcome = asyncio.run(run(wanted, say))
     wrong = [*outcome.wrong, *judge(folder)]
     for note in notes(outcome.deaths):
         say(note)
     sys.stderr.write("\n".join(_table(outcome.done, options.servers)) + "\n")
-    _tell(wrong)
+    tell_wrong(wrong)
     line, code = verdict(outcome.done, wrong, options.kills)
     if code or options.keep:
         again = f"--kills {options.kills} --servers {options.servers} --seed {options.seed}"
@@ -73,16 +56,9 @@ def main(arguments: Sequence[str]) -> int:
 def verdict(done: Sequence[Done], wrong: Sequence[str], asked: int) -> tuple[str, int]:
     """The last line, and the exit code: 1 when anything was wrong, or fewer faults were done than asked."""
     times = [each.recovery_s for each in done if each.recovery_s is not None]
-    p99_s = f"{_percentile(times, 99):.2f}" if times else "nan"
+    p99_s = f"{percentile(times, 99):.2f}" if times else "nan"
     failed = bool(wrong) or len(done) < asked
     return f"kills={len(done)} violations={len(wrong)} recovery_p99_s={p99_s}", int(failed)
-
-
-def _tell(wrong: Sequence[str]) -> None:
-    for line in wrong[:LINES_MAX]:
-        sys.stderr.write(f"WRONG: {line}\n")
-    if len(wrong) > LINES_MAX:
-        sys.stderr.write(f"and {len(wrong) - LINES_MAX} more\n")
 
 
 def _table(done: Sequence[Done], servers: int) -> list[str]:
@@ -94,7 +70,7 @@ def _table(done: Sequence[Done], servers: int) -> list[str]:
         if not times:
             continue
         bound_s = kind.bound_s(servers)
-        figures = [_percentile(times, 50), _percentile(times, 99), max(times), bound_s]
+        figures = [percentile(times, 50), percentile(times, 99), max(times), bound_s]
         lines.append(f"{kind.name:18} {len(of_kind):6}" + "".join(f"{figure:8.2f}" for figure in figures))
         late += [each for each in of_kind if each.recovery_s is not None and each.recovery_s > bound_s]
     lines += [
@@ -104,20 +80,13 @@ def _table(done: Sequence[Done], servers: int) -> list[str]:
     return lines
 
 
-def _percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that so many percent do not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
-
-
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="chaos", description=__doc__)
     parser.add_argument("--kills", type=int, default=10, help="faults to be done at least")
     parser.add_argument("--servers", type=int, default=1, choices=[1, 3])
     parser.add_argument("--seed", type=int, default=1, help="draws the faults and the pods")
-    parser.add_argument(
-        "--kinds", nargs="+", default=[], choices=list(BY_NAME), help="only these kinds of faults, in turn"
-    )
+    only = "only these kinds of faults, in turn"
+    parser.add_argument("--kinds", nargs="+", default=[], choices=list(BY_NAME), help=only)
     parser.add_argument("--limit-s", type=float, default=math.inf, help="begin no fault after so long")
     parser.add_argument("--planted", default="", choices=["", *PLANTED], help="a defect that must be found")
     parser.add_argument("--plain", action="store_true", help="without name spaces of its own")

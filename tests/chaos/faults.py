@@ -50,19 +50,19 @@ class Faults:
             "broker-kill": lambda fault: self._kill_brokers([system.server(fault.victim)], fault),
             "leader-kill": self._kill_leader,
             "all-brokers-kill": lambda fault: self._kill_brokers(system.broker.servers, fault),
-            "broker-freeze": self._freeze_broker,
+            "broker-freeze": lambda fault: self._freeze(system.server(fault.victim), fault),
             "broker-restart": self._restart_broker,
             "broker-wipe": lambda fault: self._wipe_brokers([system.server(fault.victim)], fault),
             "all-brokers-wipe": lambda fault: self._wipe_brokers(system.broker.servers, fault),
-            "service-kill": self._kill_service,
+            "service-kill": lambda fault: self._end_service(fault, _kill),
             "service-freeze": self._freeze_service,
-            "service-restart": self._restart_service,
+            "service-restart": lambda fault: self._end_service(fault, Process.stop),
             "link-cut": lambda fault: self._cut(system.wires[fault.victim], fault),
             "links-cut": lambda fault: self._cut(system.every_wire(), fault),
             "links-slow": self._slow,
             "server-cut": self._cut_server,
             "disk-full": self._fill_disk,
-            "journal-wipe": self._wipe_journal,
+            "journal-wipe": lambda fault: self._end_service(fault, self._kill_and_wipe),
         }
 
     async def do(self, fault: Fault) -> float:
@@ -93,13 +93,13 @@ class Faults:
         name = await self._leader(LEADERS[fault.number % len(LEADERS)])
         return await self._kill_brokers([self._system.server(name)], fault)
 
-    async def _freeze_broker(self, fault: Fault) -> float:
-        server = self._system.server(fault.victim)
-        server.freeze()
+    @staticmethod
+    async def _freeze(process: NatsServer | Process, fault: Fault) -> float:
+        process.freeze()
         try:
             await asyncio.sleep(fault.hold_s)
         finally:
-            server.thaw()
+            process.thaw()
         return time.time()
 
     async def _restart_broker(self, fault: Fault) -> float:
@@ -134,10 +134,9 @@ class Faults:
         return ""
 
     async def _info(self, stream: str) -> dict:
+        urls = self._system.broker.url.split(",")
         try:
-            client = await nats.connect(
-                self._system.broker.url.split(","), allow_reconnect=False, connect_timeout=2, error_cb=_nothing
-            )
+            client = await nats.connect(urls, allow_reconnect=False, connect_timeout=2, error_cb=_nothing)
         except (NatsError, OSError):
             return {}
         try:
@@ -162,11 +161,11 @@ class Faults:
                 await asyncio.sleep(ASK_AGAIN_S)
 
     def _has_all(self, cluster: dict) -> bool:
-        followers = cluster.get("replicas") or []
-        in_step = [
-            each for each in followers if each.get("current") and not each.get("offline") and not each.get("lag")
-        ]
-        return bool(cluster.get("leader")) and len(in_step) == self._system.size - 1
+        def is_in_step(each: dict) -> bool:
+            return bool(each.get("current")) and not each.get("offline") and not each.get("lag")
+
+        followers = sum(map(is_in_step, cluster.get("replicas") or []))
+        return bool(cluster.get("leader")) and followers == self._system.size - 1
 
     # -- services -----------------------------------------------------------------------------------------------------
 
@@ -179,39 +178,21 @@ class Faults:
             await asyncio.sleep(ASK_AGAIN_S)
         return process
 
-    async def _kill_service(self, fault: Fault) -> float:
-        await self._running(fault.victim)
-        with self._system.on_purpose(fault.victim) as process:
-            _kill(process)
-            await asyncio.sleep(fault.hold_s)
-            return time.time()
-
     async def _freeze_service(self, fault: Fault) -> float:
-        process = await self._running(fault.victim)
-        process.freeze()
-        try:
-            await asyncio.sleep(fault.hold_s)
-        finally:
-            process.thaw()
-        return time.time()
+        return await self._freeze(await self._running(fault.victim), fault)
 
-    async def _restart_service(self, fault: Fault) -> float:
+    async def _end_service(self, fault: Fault, end: Callable[[Process], object]) -> float:
         await self._running(fault.victim)
         with self._system.on_purpose(fault.victim) as process:
-            await asyncio.to_thread(process.stop)
+            await asyncio.to_thread(end, process)
             await asyncio.sleep(fault.hold_s)
             return time.time()
 
-    async def _wipe_journal(self, fault: Fault) -> float:
+    def _kill_and_wipe(self, agent: Process) -> None:
         """As when a node's disk is lost. What is on the devices stays, and so do tickets: pods have them mounted."""
-        node = self._system.node_of(fault.victim)
-        await self._running(fault.victim)
-        with self._system.on_purpose(fault.victim) as process:
-            _kill(process)
-            for each in self._system.journal(node).iterdir():
-                each.unlink()
-            await asyncio.sleep(fault.hold_s)
-            return time.time()
+        _kill(agent)
+        for each in self._system.journal(self._system.node_of(agent.name)).iterdir():
+            each.unlink()
 
     # -- network ------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from sluice_console.shell.process import die_with_parent
+from factories.processes import tied
 
 INSIDE = "SLUICE_TEST_NAME_SPACES"
 """Tells the second start that it is the second; tests' own, no setting of a service."""
@@ -91,17 +91,7 @@ class Islands:
         _run("ip", "link", "delete", "bridge")
 
     def _lay(self, number: int) -> None:
-        held = [
-            sys.executable,
-            "-S",
-            die_with_parent.__file__,
-            str(os.getpid()),
-            "unshare",
-            "--net",
-            "sleep",
-            "infinity",
-        ]
-        holder = subprocess.Popen(held, stdin=subprocess.DEVNULL)
+        holder = subprocess.Popen(tied("unshare", "--net", "sleep", "infinity"), stdin=subprocess.DEVNULL)
         self._holders.append(holder)
         _until_apart(holder.pid)
         near, far = f"near{number}", f"far{number}"

@@ -5,7 +5,6 @@ import json
 import time
 from pathlib import Path
 from random import Random
-from typing import Self
 
 from chaos.recorder import Word
 
@@ -34,7 +33,7 @@ spec:
 
 
 class Load:
-    """The pods, as an async context while they come and go by themselves."""
+    """The pods of one run."""
 
     def __init__(self, folder: Path, seed: int, truth: Path) -> None:
         """No pod yet. What is done is written to `truth`."""
@@ -79,7 +78,6 @@ class Load:
 
     @property
     def all_bound(self) -> bool:
-        """Whether every pod that is there was bound."""
         return self.all_bound_since(1.0)
 
     def forget_bookings(self) -> None:
@@ -88,18 +86,8 @@ class Load:
 
     # -- what pods do -------------------------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._run(), name="load")
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """No more of them come or go by themselves."""
-        self._task.cancel()
-        await asyncio.wait({self._task})
-        if not self._task.cancelled():
-            self._task.result()
-
-    async def _run(self) -> None:
+    async def come_and_go(self) -> None:
+        """By themselves, until cancelled."""
         while True:
             await asyncio.sleep(min(3.0, self._dice.expovariate(1 / GAP_MEAN_S)))
             now = time.time()

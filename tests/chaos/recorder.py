@@ -150,12 +150,17 @@ class Recorder:
             envelope["operation"],
             envelope["message"],
         )
-        self._out.write(json.dumps({name: getattr(word, name) for name in Word.__slots__}) + "\n")
+        self._out.write(line_of(word))
         self._heard(word)
         self._news.set()
 
 
 async def _nothing(_: Exception) -> None: ...
+
+
+def line_of(word: Word) -> str:
+    """As `read_words` reads it."""
+    return json.dumps({name: getattr(word, name) for name in Word.__slots__}) + "\n"
 
 
 def read_words(file: Path) -> list[Word]:

@@ -14,6 +14,7 @@ from chaos.plan import Fault, Plan
 from chaos.recorder import Recorder
 from chaos.system import NODES, System
 from factories.system import standing_at
+from factories.waiting import meanwhile
 from nats.errors import Error as NatsError
 
 READY_WITHIN_S = 180.0
@@ -102,16 +103,11 @@ class _Driver:
             self.outcome.wrong.append(f"the system is not ready after {READY_WITHIN_S:g} s")
             return
         self.outcome.ready_at = time.time()
-        plan = Plan(
-            self.wanted.seed,
-            brokers=[server.plan.name for server in self.system.broker.servers],
-            services=list(self.system.services),
-            agents=self.system.agents,
-            kinds=self.wanted.kinds,
-            without=self.wanted.without,
-        )
+        brokers = [server.plan.name for server in self.system.broker.servers]
+        victims = {"brokers": brokers, "services": list(self.system.services), "agents": self.system.agents}
+        plan = Plan(self.wanted.seed, **victims, kinds=self.wanted.kinds, without=self.wanted.without)
         began = time.monotonic()
-        async with self.load:
+        async with meanwhile(self.load.come_and_go()):
             while len(self.outcome.done) < self.wanted.kills and time.monotonic() - began < self.wanted.limit_s:
                 if not await self._strike(plan.next()):
                     return

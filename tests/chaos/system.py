@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
@@ -16,14 +14,14 @@ from chaos.isolation import Islands, entered, small_disks
 from chaos.planted import command
 from chaos.wires import HOST, Wire
 from factories.broker.bus_rigs import ensured
-from factories.processes import Process, own_environment, switch_off
+from factories.processes import Process, own_environment, switch_off, tied
+from factories.waiting import meanwhile
 
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.free_ports import free_ports
 from sluice.runtime.nats_server.process import Broker, Launch, NatsServer, NatsServerConfig, server_binary
 from sluice.runtime.nats_server.process import ServerProcess as BrokerProcess
 from sluice_console.core.process_plan import SystemSpec, launches
-from sluice_console.shell.process import die_with_parent
 from sluice_console.shell.process.data_directory import lock_data_directory, power_switch, short_mps_dir
 from sluice_node_agent.shell import paths
 
@@ -108,7 +106,10 @@ class System:
         self._stack.callback(switch_off, power_switch(self.data, mps_dir, lock))
         fleet = self.folder / "fleet.toml"
         fleet.write_text(FLEET)
-        self._record_devices()
+        for node in NODES:
+            hardware = paths.hardware_path(self.data, node)
+            hardware.parent.mkdir(parents=True, exist_ok=True)
+            hardware.with_name(f"{hardware.name}.log").touch()
         if self.small_disks:
             self._stack.enter_context(small_disks([self.journal(node) for node in NODES]))
         await self._start_brokers()
@@ -131,7 +132,7 @@ class System:
             process = Process(name, command(launch.service, self.planted), environment, self.logs / f"{name}.log")
             self.services[name] = process
             self.services[name].start()
-        self._ending.push_async_callback(_ended, asyncio.create_task(self._supervise(), name="supervisor"))
+        await self._ending.enter_async_context(meanwhile(self._supervise()))
 
     async def _start_brokers(self) -> None:
         ports = free_ports(3 * self.size)
@@ -170,16 +171,6 @@ class System:
             await wire.start()
             self._ending.push_async_callback(wire.stop)
         return ",".join(f"nats://{HOST}:{wire.port}" for wire in self.wires[service])
-
-    def _record_devices(self) -> None:
-        for node in NODES:
-            log = self.device_log(node)
-            log.parent.mkdir(parents=True, exist_ok=True)
-            log.touch()
-
-    def device_log(self, node: str) -> Path:
-        file = paths.hardware_path(self.data, node)
-        return file.with_name(f"{file.name}.log")
 
     def tickets(self, node: str) -> Path:
         return paths.tickets_directory(self.data, node)
@@ -258,25 +249,13 @@ class System:
             self.down.discard(service)
 
 
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait({task})
-    if not task.cancelled():
-        task.result()
-
-
 def _launch(before: Sequence[str]) -> Launch:
     """Starts a server as the library does, behind these words; and it does not outlive us."""
 
     async def launch(config: Path, log: Path) -> BrokerProcess:
-        tied = (sys.executable, "-S", die_with_parent.__file__, str(os.getpid()))
         with log.open("ab") as out:
             return await asyncio.create_subprocess_exec(
-                *tied,
-                *before,
-                str(server_binary()),
-                "-c",
-                str(config),
+                *tied(*before, str(server_binary()), "-c", str(config)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

@@ -1,6 +1,5 @@
 """A short dose of chaos in every test run, and the proof that it can fail."""
 
-import json
 import os
 import re
 import subprocess
@@ -11,7 +10,7 @@ import pytest
 from chaos.command import verdict
 from chaos.plan import KINDS, Plan
 from chaos.planted import PLANTED
-from chaos.recorder import Word, read_words
+from chaos.recorder import Word, line_of, read_words
 from chaos.run import Done
 
 CHAOS = Path(__file__).parent
@@ -79,9 +78,6 @@ def test_a_word_of_which_only_the_copy_was_seen_is_not_taken_for_later_than_the_
     """Two streams have two clocks: a slice that was ready and then gone was said to have come back."""
     ready, gone = (71, "ready", "SliceReady"), (72, "gone", "SliceGone")
     seen = [(5.911784, False, *gone), (5.912110, True, *ready), (5.922678, True, *gone)]
-    lines = (
-        dict(zip(Word.__slots__, (at, copy, sequence, "sluice.slice.n.a", operation, {"type": kind}), strict=True))
-        for at, copy, sequence, operation, kind in seen
-    )
-    (tmp_path / "words.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = [Word(*when, "sluice.slice.n.a", operation, {"type": kind}) for *when, operation, kind in seen]
+    (tmp_path / "words.jsonl").write_text("".join(map(line_of, words)))
     assert [word.message["type"] for word in read_words(tmp_path / "words.jsonl")] == ["SliceReady", "SliceGone"]

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import pytest
 from chaos.judging import judge
-from chaos.recorder import Word
+from chaos.recorder import Word, line_of
 from chaos.run import FAULTS, SUMMARY, TRUTH, WORDS, Done, Outcome
 
 REQUEST = "sluice.request.chaos.r"
@@ -25,9 +25,7 @@ SAID = [
 def verdict(folder, *, kind: str, killed_at: float) -> list[str]:
     """Of a run in which the pod's manifest was taken away at 10, and one fault was done."""
     words = [Word(at, False, number, subject, "", message) for number, (at, subject, message) in enumerate(SAID, 1)]
-    (folder / WORDS).write_text(
-        "".join(json.dumps({name: getattr(word, name) for name in Word.__slots__}) + "\n" for word in words)
-    )
+    (folder / WORDS).write_text("".join(map(line_of, words)))
     done = Done(1, kind, "", killed_at, killed_at + 0.1, killed_at + 1, 0.5, wiped=False)
     (folder / FAULTS).write_text(json.dumps(asdict(done)) + "\n")
     (folder / TRUTH).write_text('{"pod": "pod-1", "since": 1.0}\n{"pod": "pod-1", "until": 10.0}\n')

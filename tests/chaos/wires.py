@@ -41,7 +41,6 @@ class Wire:
         self._open.clear()
 
     def mend(self) -> None:
-        """As before."""
         self.delay_s = 0.0
         self._open.set()
 

@@ -13,11 +13,12 @@ from pathlib import Path
 import psutil
 from factories.broker.memory_bus import MemoryBroker
 from factories.processes import own_environment
+from factories.waiting import meanwhile, until, wait_until
 from factories.words import booking_of, write_of
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Stream, WriteAccepted
+from sluice.contracts.bus.events import Stream, WriteAccepted, stream_of
 from sluice.contracts.ids import AllocationId, NodeName, RunId
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc
 from sluice.contracts.proto.snapshots import snapshot_from_proto
@@ -47,25 +48,22 @@ class AgentDriver:
 
     async def last(self, address):
         with contextlib.suppress(TimeoutError):
-            entry = await self.bus.last(address_stream(address), address.subject)
+            entry = await self.bus.last(stream_of(address.kind), address.subject)
             return entry.message if entry is not None else None
 
     async def until(self, address, right):
-        """Wait until the last value of a noun is right."""
         message = None
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                while True:
-                    message = await self.last(address)
-                    if message is not None and right(message):
-                        return message
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
-            raise AssertionError(f"{address.subject} stayed at {message}\n{self.said()}") from None
+
+        async def look():
+            nonlocal message
+            message = await self.last(address)
+            return message if message is not None and right(message) else None
+
+        return await until(look, lambda: f"{address.subject} stayed at {message}\n{self.said()}", within_s=PATIENCE_S)
 
     async def write(self, address, message) -> None:
         self.number += 1
-        current = await self.bus.last(address_stream(address), address.subject)
+        current = await self.bus.last(stream_of(address.kind), address.subject)
         write = write_of(address, message, current, f"desk-{self.number}", guard=address.subject)
         assert isinstance(await self.bus.write(write, {}), WriteAccepted)
 
@@ -81,15 +79,12 @@ class AgentDriver:
     async def grant(self, node, allocation, *devices, share: msg.Share | None = None, **pod) -> msg.Booking:
         """Order a slice, or shares, of devices given as (GPU index, profile, start, size); `pod` is booked with it."""
         uuids = self.uuids(node)
-        booking = booking_of(
-            allocation,
-            node,
-            tuple(
-                msg.DeviceGrant(container="main", gpu=uuids[gpu], profile=profile, start=start, size=size, share=share)
-                for gpu, profile, start, size in devices
-            ),
-            **({"request": "r", "owner": f"pod-{allocation}", "name": "pod"} | pod),
+        granted = tuple(
+            msg.DeviceGrant(container="main", gpu=uuids[gpu], profile=profile, start=start, size=size, share=share)
+            for gpu, profile, start, size in devices
         )
+        known = {"request": "r", "owner": f"pod-{allocation}", "name": "pod"}
+        booking = booking_of(allocation, node, granted, **(known | pod))
         message = msg.Grant(revision=1, incarnation=await self.bus.incarnation(Stream.BOOK), booking=booking)
         await self.write(subjects.ledger(node, booking.allocation), message)
         return booking
@@ -122,10 +117,6 @@ class AgentDriver:
         return [(i.profile, i.start) for gpu in self.hardware(node).read().gpus for i in gpu.instances]
 
 
-def address_stream(address) -> Stream:
-    return Stream.BOOK if address.kind in {"ledger", "binding"} else Stream.STATE
-
-
 async def pull(endpoint: str, node: NodeName) -> msg.NodeSnapshot:
     async with transport.channel(endpoint) as channel:
         stub = agent_pb2_grpc.AgentServiceStub(channel)
@@ -147,27 +138,17 @@ async def running(settings, run="run1", broker=None):
         finally:
             await bus.close()
 
-    desk.process = asyncio.create_task(run_agents(service, connect, Health(service.clock)))
-    try:
+    async with meanwhile(run_agents(service, connect, Health(service.clock))) as desk.process:
         yield desk
-    finally:
-        desk.process.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await desk.process
 
 
 async def start_agent(data_dir: Path, **variables: object) -> asyncio.subprocess.Process:
     """Start an agent as a process, with settings as variables (upper case); its log is `agent.log`."""
     told = {name: str(value) for name, value in variables.items()}
+    environment = own_environment() | {"SLUICE_DATA_DIR": str(data_dir)} | told
     with (data_dir / "agent.log").open("ab") as log:
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "sluice_node_agent",
-            env=own_environment() | {"SLUICE_DATA_DIR": str(data_dir)} | told,
-            stdin=asyncio.subprocess.DEVNULL,
-            stderr=log,
-        )
+        pipes = {"stdin": asyncio.subprocess.DEVNULL, "stderr": log}
+        return await asyncio.create_subprocess_exec(sys.executable, "-m", "sluice_node_agent", env=environment, **pipes)
 
 
 async def kill(process: asyncio.subprocess.Process) -> None:
@@ -217,22 +198,27 @@ def short_folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        left = daemons_below(folder)
-        for process in left:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(left, timeout=60)
+        wait_until(lambda: _none_left(folder), "MPS processes end")
         shutil.rmtree(folder)
 
 
 def daemons_below(folder: Path) -> list[psutil.Process]:
-    """Processes of MPS daemons whose directories are in this folder."""
+    """Live processes of MPS homes in this folder, by their environment: also one that has not taken its name yet."""
     found = []
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-            if process.environ().get("CUDA_MPS_PIPE_DIRECTORY", "").startswith(f"{folder}/"):
+        with contextlib.suppress(psutil.Error):
+            pipe = process.environ().get("CUDA_MPS_PIPE_DIRECTORY", "")
+            if pipe.startswith(f"{folder}/") and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
+
+
+def _none_left(folder: Path) -> bool:
+    running = daemons_below(folder)
+    for process in running:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    return not running
 
 
 def runs(pid: int) -> bool:

@@ -50,17 +50,11 @@ class Collector:
             about = {each.key: each.value.string_value for each in resource.resource.attributes}
             for scope in resource.scope_spans:
                 for span in scope.spans:
-                    found = Span(
-                        about["service.name"],
-                        span.name,
-                        span.span_id,
-                        span.parent_span_id,
-                        {each.key: str(each.value) for each in span.attributes},
-                        tuple(link.trace_id.hex() for link in span.links),
-                        span.start_time_unix_nano,
-                        span.end_time_unix_nano,
-                    )
-                    self.traces[span.trace_id.hex()].append(found)
+                    who = (about["service.name"], span.name, span.span_id, span.parent_span_id)
+                    attributes = {each.key: str(each.value) for each in span.attributes}
+                    links = tuple(link.trace_id.hex() for link in span.links)
+                    times = (span.start_time_unix_nano, span.end_time_unix_nano)
+                    self.traces[span.trace_id.hex()].append(Span(*who, attributes, links, *times))
 
 
 @contextlib.contextmanager

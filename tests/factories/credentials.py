@@ -28,11 +28,8 @@ class Files:
     authority: Path
 
     def environment(self) -> dict[str, str]:
-        return {
-            "SLUICE_GRPC_CERTIFICATE_FILE": str(self.certificate),
-            "SLUICE_GRPC_KEY_FILE": str(self.key),
-            "SLUICE_GRPC_CA_FILE": str(self.authority),
-        }
+        files = {"CERTIFICATE": self.certificate, "KEY": self.key, "CA": self.authority}
+        return {f"SLUICE_GRPC_{name}_FILE": str(file) for name, file in files.items()}
 
 
 class Authority:
@@ -54,9 +51,8 @@ class Authority:
         lasts: dt.timedelta = _LASTS,
     ) -> Files:
         """A certificate made `age_days` ago, written over what `label` had before; its key is in the same file."""
-        made = certificate_authority.issue(
-            self.pair, names, usages, dt.datetime.now(dt.UTC) - days(age_days), lasts=lasts
-        )
+        at = dt.datetime.now(dt.UTC) - days(age_days)
+        made = certificate_authority.issue(self.pair, names, usages, at, lasts=lasts)
         both, authority = self._folder / f"{label}.pem", self._folder / "ca.crt"
         authority.write_bytes(self.pair.certificate)
         draft = both.with_suffix(".draft")

@@ -4,17 +4,8 @@ from dataclasses import dataclass
 
 from factories.words import write_of
 
+from sluice.contracts.bus import events as ev
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import (
-    Entry,
-    Observed,
-    ReadingCaughtUp,
-    ReadingStarted,
-    Stream,
-    Ticked,
-    Write,
-    WriteAccepted,
-)
 from sluice.contracts.ids import GpuUuid, Incarnation, NodeName, OperationId, RunId
 from sluice.contracts.messages import AnyMessage, GpuReport, NodeChanged, NodeInventory, NodeSnapshot
 from sluice_inventory.core.events import Event, Instruction, Pull, PullSucceeded
@@ -55,13 +46,8 @@ def known(
     generation: int = 1, *, observed_at: str = AT, stale_message: str = "", life: Incarnation = LIFE, **changes
 ) -> NodeInventory:
     """The inventory's message on the bus; stale when a message gives the reason."""
-    return NodeInventory(
-        snapshot=snapshot(generation, **changes),
-        stale=bool(stale_message),
-        stale_message=stale_message,
-        observed_at=observed_at,
-        incarnation=life,
-    )
+    state = {"stale": bool(stale_message), "stale_message": stale_message, "observed_at": observed_at}
+    return NodeInventory(snapshot=snapshot(generation, **changes), **state, incarnation=life)
 
 
 @dataclass
@@ -78,20 +64,21 @@ class Bench:
     def at(self, now: float) -> list[Instruction]:
         """Advance the clock to `now`, and send a tick."""
         self.now = now
-        return self.feed(Ticked())
+        return self.feed(ev.Ticked())
 
     def start_reading(self, incarnation: str = LIFE) -> list[Instruction]:
-        return self.feed(ReadingStarted(Stream.STATE, Incarnation(incarnation)))
+        return self.feed(ev.ReadingStarted(ev.Stream.STATE, Incarnation(incarnation)))
 
     def caught_up(self) -> list[Instruction]:
-        return self.feed(ReadingCaughtUp(Stream.STATE))
+        return self.feed(ev.ReadingCaughtUp(ev.Stream.STATE))
 
     def observe(
         self, address: subjects.Address, message: AnyMessage | None, operation: str = "other-1"
     ) -> list[Instruction]:
         """The next value of STATE is read."""
         self.sequence += 1
-        return self.feed(Observed(Stream.STATE, Entry(address.subject, self.sequence, OperationId(operation), message)))
+        entry = ev.Entry(address.subject, self.sequence, OperationId(operation), message)
+        return self.feed(ev.Observed(ev.Stream.STATE, entry))
 
     def hear(self, message: NodeChanged) -> list[Instruction]:
         return self.observe(subjects.node(message.node), message)
@@ -102,7 +89,7 @@ class Bench:
 
     def write(
         self, number: int, message: NodeInventory, expected: int = 0, attempt: int = 1, node: NodeName = NODE
-    ) -> Write:
+    ) -> ev.Write:
         """The write that the core's outbox would make as its `number`-th."""
         return write_of(subjects.inventory(node), message, expected, f"{RUN}-{number}", attempt=attempt)
 
@@ -115,7 +102,6 @@ LATER = "2026-01-01T00:00:10+00:00"
 
 
 def answered(bench: Bench, generation: int = 1, at: str = AT, **changes) -> list[Instruction]:
-    """The node answers a pull."""
     return bench.feed(PullSucceeded(NODE, snapshot(generation, **changes), at))
 
 
@@ -123,6 +109,6 @@ def pulled(bench: Bench) -> Bench:
     """A node was announced, pulled at generation 1, and that landed at sequence 102, at 0 s."""
     assert bench.hear(news()) == [ASK]
     assert answered(bench) == [bench.write(1, known())]
-    assert bench.feed(WriteAccepted(OperationId(f"{RUN}-1"), 102)) == []
+    assert bench.feed(ev.WriteAccepted(OperationId(f"{RUN}-1"), 102)) == []
     assert bench.hear_inventory(known(), f"{RUN}-1") == []
     return bench

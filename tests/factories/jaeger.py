@@ -86,7 +86,6 @@ def _span(trace: str, service: str, span: dict[str, Any]) -> Span:
 
 @contextlib.contextmanager
 def jaeger_in(folder: Path, program: Path) -> Iterator[Jaeger]:
-    """One that answers."""
     otlp, query, grpc = free_ports(3)
     config = folder / "jaeger.yaml"
     config.write_text(CONFIG.format(otlp=otlp, query=query, grpc=grpc))

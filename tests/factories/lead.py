@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
-from factories.web_page import LAYOUTS, MODEL, Page, asked, node_values
+from factories.web_page import LAYOUTS, MODEL, TEAMS, Page, asked, node_values
 
 from sluice.contracts.bus.subjects import guarded
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
@@ -20,7 +20,6 @@ from sluice_console.core.history.ended import EndedPodDocument
 from sluice_console.core.web.charts import ChartDocument, chart_document
 from sluice_console.shell.web.reports import Span
 
-TEAMS = ("research", "serving", "batch", "team-a", "notebooks")
 IDLE_S = 3 * 3600.0
 LONGEST = "batch/sweep-0"
 """The pod that waits longest."""
@@ -51,16 +50,9 @@ def scene(here: Page, nodes: int, gpus: int) -> None:
         for number in range(8)
     )
     for each in here.stories.ended_pods:
-        here.stories.gone[each.request] = PodDocument(
-            request=each.request,
-            namespace=each.namespace,
-            name=each.name,
-            origin="",
-            source="folder",
-            state="ended",
-            message="ended; known from the history only",
-            revision=1,
-        )
+        pod = {name: getattr(each, name) for name in ("request", "namespace", "name")}
+        pod |= {"origin": "", "source": "folder", "message": "ended; known from the history only"}
+        here.stories.gone[each.request] = PodDocument(**pod, state="ended", revision=1)
 
 
 def _wait(here: Page, number: int) -> None:
@@ -76,14 +68,8 @@ def _wait(here: Page, number: int) -> None:
     here.stored_at[subject] = datetime.now(UTC).timestamp() - 3600 * (12 - number)
     pod = msgspec.structs.replace(asked(team, f"sweep-{number}"), priority=10 if number == 5 else 0)
     reasons = (ReasonCount(reason=reason, count=8, of=MODEL),)
-    here.hear(
-        {
-            subject: pod,
-            guarded("waiting", request).subject: Pending(
-                request=request, request_revision=1, message=why, reasons=reasons
-            ),
-        }
-    )
+    pending = Pending(request=request, request_revision=1, message=why, reasons=reasons)
+    here.hear({subject: pod, guarded("waiting", request).subject: pending})
 
 
 async def idle_of(endpoints: Mapping[str, str]) -> dict[str, NodeUsage]:
@@ -125,27 +111,17 @@ async def charts_of(span: Span) -> ChartDocument:
     for number, team in enumerate(TEAMS):
         points = [_point(start, number, min(1.0, (end - start) / step_s)) for start in starts]
         hours = sum(each.allocated_gpus for each in points) * step_s / 3600
-        rows.append(
-            pb.ReportRow(
-                key=team,
-                gpu_hours=hours,
-                used_gpu_hours=hours * 0.6,
-                idle_gpu_hours=hours * 0.1,
-                waiting_pod_hours=sum(each.waiting_pods for each in points) * step_s / 3600,
-                bound=20 + number,
-                wait_p50_s=30.0 * (number + 1),
-                wait_p95_s=600.0 * (number + 1),
-                points=points,
-            )
-        )
+        waited = sum(each.waiting_pods for each in points) * step_s / 3600
+        used = {"gpu_hours": hours, "used_gpu_hours": hours * 0.6, "idle_gpu_hours": hours * 0.1}
+        waits = {"wait_p50_s": 30.0 * (number + 1), "wait_p95_s": 600.0 * (number + 1)}
+        row = {"bound": 20 + number, "waiting_pod_hours": waited, **used, **waits}
+        rows.append(pb.ReportRow(key=team, **row, points=points))
     rows.sort(key=lambda row: -row.gpu_hours)
-    capacity = [
-        pb.ReportPoint(start_unix=start, capacity_gpus=16.0 * min(1.0, (end - start) / step_s)) for start in starts
-    ]
-    return chart_document(
-        pb.ReportResponse(from_unix=span.start, until_unix=end, step_s=step_s, rows=rows),
-        pb.ReportResponse(from_unix=span.start, until_unix=end, step_s=step_s, rows=[pb.ReportRow(points=capacity)]),
-    )
+    parts = {start: min(1.0, (end - start) / step_s) for start in starts}
+    capacity = [pb.ReportPoint(start_unix=start, capacity_gpus=16.0 * part) for start, part in parts.items()]
+    asked_for = {"from_unix": span.start, "until_unix": end, "step_s": step_s}
+    whole = pb.ReportResponse(**asked_for, rows=[pb.ReportRow(points=capacity)])
+    return chart_document(pb.ReportResponse(**asked_for, rows=rows), whole)
 
 
 def _point(start: int, number: int, part: float) -> pb.ReportPoint:

@@ -58,9 +58,8 @@ def steps_of(workflow: Json) -> Iterator[Json]:
     templates = {each["name"]: each for each in workflow["spec"]["templates"]}
     for (step,) in templates[workflow["spec"]["entrypoint"]]["steps"]:
         template = templates[step["template"]]
-        annotations = {"kubectl.kubernetes.io/default-container": "main"} | template.get("metadata", {}).get(
-            "annotations", {}
-        )
+        own = template.get("metadata", {}).get("annotations", {})
+        annotations = {"kubectl.kubernetes.io/default-container": "main"} | own
         containers = [{"name": "wait", "image": "argoexec:latest"}, {"name": "main"} | template["container"]]
         name = f"{workflow['metadata']['generateName']}{step['name']}"
         yield _pod(name, {"annotations": annotations}, {"restartPolicy": "Never", "containers": containers})
@@ -69,11 +68,8 @@ def steps_of(workflow: Json) -> Iterator[Json]:
 def notebook_of(values: Json, profile: int, user: str) -> Json:
     """The pod of one user's notebook, as KubeSpawner makes it of a profile in the chart's values."""
     override = values["singleuser"]["profileList"][profile].get("kubespawner_override", {})
-    container = {
-        "name": "notebook",
-        "image": "jupyter/base-notebook:latest",
-        "securityContext": {"runAsUser": NOTEBOOK_UID},
-    }
+    container = {"name": "notebook", "image": "jupyter/base-notebook:latest"}
+    container |= {"securityContext": {"runAsUser": NOTEBOOK_UID}}
     metadata = {"annotations": override.get("extra_annotations", {})}
     return _pod(f"jupyter-{user}", metadata, {"restartPolicy": "OnFailure", "containers": [container]})
 

@@ -53,12 +53,11 @@ class Process:
     def start(self) -> None:
         """Begin another life. It ends with the thread that called, so call from one that stays."""
         assert not self.runs, f"{self.name} runs already"
-        command = (sys.executable, "-S", die_with_parent.__file__, str(os.getpid()), *self.command)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             # In a group of its own: where one is stopped in an orphaned group, the kernel may send all of it SIGHUP.
             self._popen = subprocess.Popen(
-                command,
+                tied(*self.command),
                 env=dict(self.environment),
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -92,6 +91,11 @@ class Process:
     def thaw(self) -> None:
         if self._popen is not None:
             self._popen.send_signal(signal.SIGCONT)
+
+
+def tied(*command: str) -> tuple[str, ...]:
+    """A command that ends with the thread of ours that starts it."""
+    return (sys.executable, "-S", die_with_parent.__file__, str(os.getpid()), *command)
 
 
 def own_environment() -> dict[str, str]:

@@ -37,7 +37,6 @@ class Prometheus:
         return {rule["name"]: rule for group in groups for rule in group["rules"]}
 
     def ask(self, path: str) -> Any:
-        """An answer's data."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/{path}", timeout=30) as answer:
             return json.load(answer)["data"]
 
@@ -58,12 +57,8 @@ def scraping(folder: Path, jobs: Mapping[str, int]) -> Iterator[Prometheus]:
         ],
     }
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
-    command = [
-        str(PROGRAM),
-        f"--config.file={folder / 'prometheus.yaml'}",
-        f"--storage.tsdb.path={folder / 'tsdb'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-    ]
+    command = [str(PROGRAM), f"--config.file={folder / 'prometheus.yaml'}", f"--storage.tsdb.path={folder / 'tsdb'}"]
+    command += [f"--web.listen-address=127.0.0.1:{port}"]
     prometheus = Prometheus(port)
     with answering(command, folder / "prometheus.log", lambda: prometheus.query("vector(1)")):
         yield prometheus

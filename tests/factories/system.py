@@ -14,7 +14,7 @@ from pathlib import Path
 
 import nats
 import psutil
-from factories.processes import kill_with_children
+from factories.processes import kill_with_children, own_environment
 from judges.history import History
 from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig
@@ -40,7 +40,6 @@ spec:
 
 
 def fleet_text(nodes: int, gpus: int, *, prefix: str = "node", create_ms: int = 5) -> str:
-    """`nodes` nodes with `gpus` A100-40GB each."""
     return f"""
 [[node]]
 name = "{prefix}"
@@ -80,18 +79,10 @@ class Running:
         (self.pods / f"{name}.yaml").unlink()
 
     def sluice(self, *words: str, timeout_s: float = 90.0) -> subprocess.CompletedProcess:
-        """Run one `sluice` command against it."""
-        return subprocess.run(
-            [sys.executable, "-m", "sluice_console", *words],
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-            env=os.environ | {"SLUICE_NATS_URL": self.url},
-        )
+        command, own = (sys.executable, "-m", "sluice_console", *words), os.environ | {"SLUICE_NATS_URL": self.url}
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, env=own)
 
     def json(self, *words: str) -> object:
-        """The `--json` output of a command."""
         done = self.sluice(*words, "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
@@ -115,9 +106,8 @@ class Running:
 
     def said(self) -> str:
         """What it printed, and the ends of its services' logs: for the message of a failing test."""
-        tails = [
-            f"--- {log.name}\n" + log.read_text(errors="replace")[-3000:] for log in (self.data / "logs").glob("*")
-        ]
+        logs = (self.data / "logs").glob("*")
+        tails = [f"--- {log.name}\n" + log.read_text(errors="replace")[-3000:] for log in logs]
         return self.log.read_text(errors="replace")[-5000:] + "\n".join(tails)
 
 
@@ -131,8 +121,8 @@ def up(
     (folder / "fleet.toml").write_text(fleet)
     command = [python, "-m", "sluice_console", "up", "--fleet", str(folder / "fleet.toml")]
     command += ["--pods", str(pods), "--data", str(data), "--web", "off", *options]
-    own = {key: value for key, value in os.environ.items() if not key.startswith("SLUICE_")}
-    own |= {"SLUICE_NODE_AGENT_QUOTA_LIBRARY": "off"} | (environment or {})  # not by whether a C compiler is here
+    quota = {"SLUICE_NODE_AGENT_QUOTA_LIBRARY": "off"}  # not by whether a C compiler is here
+    own = own_environment() | quota | (environment or {})
     with log.open("w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=own, start_new_session=True)
     running = Running(process, data, pods, log, own)
@@ -178,12 +168,10 @@ class Standing:
 
 
 def standing(running: Running) -> Standing:
-    """The last values of a running system's book."""
     return asyncio.run(standing_at(running.url))
 
 
 async def standing_at(url: str) -> Standing:
-    """The last values of the book on the bus at `url`."""
     async with _client(url) as client:
         ledger = [_message(m) for m in await _all_of(client, "BOOK", "sluice.ledger.>") if m.data]
         bindings = [_message(m) for m in await _all_of(client, "BOOK", "sluice.binding.>") if m.data]
@@ -198,7 +186,6 @@ async def words_at(url: str, stream: str, subjects: str) -> list[dict]:
 
 
 def violations(running: Running, *, sources_killed: bool = False) -> list[str]:
-    """What went wrong so far in a running system."""
     return asyncio.run(violations_at(running.url, sources_killed=sources_killed))
 
 

@@ -16,6 +16,5 @@ def make_ticket(
     boot_id: str = "b",
     containers: tuple[ContainerDevices, ...] = (),
 ) -> MakeTicket:
-    """An order for a ticket of this name."""
     booking = booking_of(allocation, "n1.example", request="req", owner=owner, name="pod")
     return MakeTicket(token, ticket, TicketRecord(booking=booking, revision=1, boot_id=boot_id, devices=()), containers)

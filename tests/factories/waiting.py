@@ -1,10 +1,10 @@
 """How tests wait: no longer than until it is so, and within one bound that a slow machine keeps too."""
 
 import asyncio
+import contextlib
 import inspect
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
 from typing import Any
 
 WITHIN_S = 90.0
@@ -50,9 +50,9 @@ def wait_until(
     return found
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def meanwhile(work: Coroutine[Any, Any, Any]) -> AsyncIterator[asyncio.Task[Any]]:
-    """Work that goes on in the background for the time of the context. Raises what it raised."""
+    """A task for the time of the context; what it has raised by itself is raised at the end."""
     task = asyncio.create_task(work)
     try:
         yield task

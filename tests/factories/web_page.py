@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from factories.words import booking_of
+from factories.scheduling import allocator
+from factories.words import booking_of, bound_of, gpu_report, news_of, snapshot
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus.subjects import guarded
-from sluice.contracts.ids import GpuUuid, Incarnation, NodeName, RequestId, RunId, SourceName
+from sluice.contracts.ids import GpuUuid, Incarnation, NodeName, RequestId, RunId
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_console.core.documents import PodDocument, StepDocument, StoryDocument
 from sluice_console.core.history.ended import EndedPodDocument, EndedPodsDocument
@@ -40,6 +41,8 @@ CHROMIUM_OPTIONS = (
 WHY_NO_CHROMIUM = f"there is no {CHROMIUM} (on Debian: apt-get install chromium)"
 MODEL = "NVIDIA A100-SXM4-40GB"
 RUN = RunId("run1")
+LIFE = Incarnation("1")
+TEAMS = ("research", "serving", "batch", "team-a", "notebooks")
 CUTS = {1: "1g.5gb", 2: "2g.10gb", 4: "3g.20gb", 8: "7g.40gb"}
 """A profile by the memory slices of its instances."""
 LAYOUTS = ((4, 4), (8,), (2, 2, 4), (1, 1, 1, 1, 4), (4,), (2, 1), (), (1, 2, 4))
@@ -55,11 +58,9 @@ class Stories:
         self.ended_pods: tuple[EndedPodDocument, ...] = ()
 
     async def past(self, request: str, known: PodDocument | None) -> PodDocument | None:
-        """A pod, known or gone."""
         return known or self.gone.get(request)
 
     async def ended(self, _hours: int) -> EndedPodsDocument:
-        """Pods that have ended."""
         if self.error is not None:
             raise self.error
         return EndedPodsDocument(pods=self.ended_pods)
@@ -103,67 +104,32 @@ def node_values(number: int, gpus: int, *, stale: bool = False, turn: int = 0) -
         at = 0
         for size in LAYOUTS[(number + index + turn) % len(LAYOUTS)]:
             request = RequestId(f"r{number}-{index}-{at}")
-            booking = booking_of(
-                f"{request}_run1_1",
-                node,
-                (
-                    msg.DeviceGrant(
-                        container="main", gpu=uuid_of(number, index), profile=CUTS[size], start=at, size=size
-                    ),
-                ),
-                request=request,
-                owner=f"uid-{request}",
-                name=f"train-{number}-{index}-{at}",
-                namespace=("research", "serving", "batch", "team-a", "notebooks")[(number + at) % 5],
-            )
+            place = {"profile": CUTS[size], "start": at, "size": size}
+            device = msg.DeviceGrant(container="main", gpu=uuid_of(number, index), **place)
+            pod = {"owner": f"uid-{request}", "name": f"train-{number}-{index}-{at}"}
+            pod["namespace"] = TEAMS[(number + at) % len(TEAMS)]
+            booking = booking_of(f"{request}_run1_1", node, (device,), request=request, **pod)
             uuid = f"MIG-{number:08x}-{index:04x}-4000-8000-{at:012x}"
-            instances.append(
-                msg.InstanceReport(
-                    gi_id=at + 1, profile=CUTS[size], start=at, size=size, uuid=uuid, allocation=booking.allocation
-                )
-            )
+            instances.append(msg.InstanceReport(gi_id=at + 1, **place, uuid=uuid, allocation=booking.allocation))
             slices.append(msg.SliceReport(booking=booking, revision=1, state="ready", revoked=False))
-            values[guarded("ledger", node, booking.allocation).subject] = msg.Grant(
-                revision=1, incarnation=Incarnation("1"), booking=booking
-            )
+            grant = msg.Grant(revision=1, incarnation=LIFE, booking=booking)
+            values[guarded("ledger", node, booking.allocation).subject] = grant
             values |= _served(booking, uuid)
             at += size
-        reports.append(
-            msg.GpuReport(
-                uuid=uuid_of(number, index),
-                index=index,
-                model=MODEL,
-                memory_mib=40960,
-                multiprocessors=108,
-                mig_enabled=True,
-                memory_slices=8,
-                compute_slices=7,
-                profiles=(),
-                instances=tuple(instances),
-                creatable={CUTS[size]: count for size in CUTS if (count := (8 - at) // size)},
-            )
-        )
-    snapshot = msg.NodeSnapshot(
-        node=node,
-        boot_id="boot",
-        agent_run=RUN,
-        generation=turn + 1,
-        driver_version="simulated",
-        gpus=tuple(reports),
-        slices=tuple(slices),
-    )
+        creatable = {CUTS[size]: count for size in CUTS if (count := (8 - at) // size)}
+        found = {"uuid": uuid_of(number, index), "profiles": (), "instances": tuple(instances)}
+        reports.append(gpu_report(node, index, **found, creatable=creatable))
+    about = {"boot_id": "boot", "agent_run": RUN, "slices": tuple(slices)}
+    seen = snapshot(node, tuple(reports), **about, generation=turn + 1)
     values[guarded("inventory", node).subject] = msg.NodeInventory(
-        snapshot=snapshot,
+        snapshot=seen,
         stale=stale,
         stale_message="the agent does not answer" if stale else "",
         observed_at="2026-01-01T00:00:00Z",
     )
-    values[guarded("ledger", node, "head").subject] = msg.NodeOpened(
-        node=node, incarnation=Incarnation("1"), boot_id="boot", agent_run=RUN
-    )
-    values[guarded("node", node).subject] = msg.NodeChanged(
-        node=node, endpoint="127.0.0.1:1", boot_id="boot", agent_run=RUN, generation=1, gpus=()
-    )
+    opened = msg.NodeOpened(node=node, incarnation=LIFE, boot_id="boot", agent_run=RUN)
+    values[guarded("ledger", node, "head").subject] = opened
+    values[guarded("node", node).subject] = msgspec.structs.replace(news_of(seen), generation=1)
     return values
 
 
@@ -174,42 +140,27 @@ def turned(number: int, gpus: int, *, turn: int) -> dict[str, msg.AnyMessage | N
 
 
 def _served(booking: msg.Booking, uuid: str) -> dict[str, msg.AnyMessage]:
-    bound = msg.Bound(
-        request=booking.request,
-        request_revision=1,
-        allocation=booking.allocation,
-        node=booking.node,
-        revision=1,
-        ticket="t",
-        containers=(msg.ContainerDevices(container="main", visible_devices=uuid, memory_mib=4864),),
-    )
+    devices = (msg.ContainerDevices(container="main", visible_devices=uuid, memory_mib=4864),)
+    given = {"allocation": booking.allocation, "ticket": "t", "containers": devices}
     return {
         guarded("request", booking.request).subject: asked(booking.namespace, booking.name),
-        guarded("binding", booking.request).subject: bound,
+        guarded("binding", booking.request).subject: bound_of(booking.request, booking.node, **given),
     }
 
 
 def asked(namespace: str, name: str, profile: str = "3g.20gb") -> msg.AllocationRequested:
-    return msg.AllocationRequested(
-        revision=1,
-        source=SourceName("folder"),
-        namespace=namespace,
-        name=name,
-        origin=f"{name}.yaml",
-        owner=f"uid-{name}",
-        claims=(msg.Claim(container="main", profile=profile),),
-    )
+    plain = allocator.asked(name, allocator.claim(profile=profile))
+    return msgspec.structs.replace(plain, namespace=namespace, owner=f"uid-{name}")
 
 
 def waiting_values(number: int) -> dict[str, msg.AnyMessage]:
     request = RequestId(f"w{number}")
     reasons = (ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=8, of=MODEL),)
     why = f"8 x {MODEL}: no free place of that size"
+    pending = msg.Pending(request=request, request_revision=1, message=why, reasons=reasons)
     return {
         guarded("request", request).subject: asked("research", f"queued-{number}"),
-        guarded("waiting", request).subject: msg.Pending(
-            request=request, request_revision=1, message=why, reasons=reasons
-        ),
+        guarded("waiting", request).subject: pending,
     }
 
 
@@ -286,7 +237,6 @@ class Watcher:
     """A program that reads the page's stream, as fast as it is asked to."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
-        """Made by `watching`."""
         self._reader = reader
         self._writer = writer
         self.rows: dict[str, dict] = {}
@@ -315,7 +265,6 @@ class Watcher:
         return told
 
     async def until(self, name: str) -> Told:
-        """Read on to an event of this name."""
         while (told := await self.event()) is not None:
             if told.name == name:
                 return told

@@ -2,14 +2,13 @@
 
 import argparse
 import asyncio
-import math
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from factories.long_runs import percentile, saying, tell_wrong
 from ha.failover import BOUNDS_S, WAYS, failovers
 from ha.overload import RECOVERED_WITHIN_S, SETTINGS, Outcome, flood
 from ha.rolling import upgrade
@@ -23,8 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     logs.configure(service="ha", run="ha", level="error", form="text", stream=sys.stderr)
     folder = Path(tempfile.mkdtemp(prefix="sluice-ha-"))
     line, wrong = asyncio.run(_run(options, folder))
-    for each in wrong[:40]:
-        sys.stderr.write(f"WRONG: {each}\n")
+    tell_wrong(wrong)
     if wrong:
         sys.stderr.write(f"the logs are in {folder}\n")
     else:
@@ -34,11 +32,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 async def _run(options: argparse.Namespace, folder: Path) -> tuple[str, list[str]]:
-    began = time.monotonic()
-
-    def say(text: str) -> None:
-        sys.stderr.write(f"{time.monotonic() - began:7.1f} s  {text}\n")
-
+    say = saying()
     if options.what == "overload":
         async with System(folder, servers=options.servers, copies=1, settings=SETTINGS) as system:
             return overloaded(await flood(system, options.seconds, say))
@@ -57,10 +51,8 @@ async def _run(options: argparse.Namespace, folder: Path) -> tuple[str, list[str
             return line, [*outcome.wrong, *late, *short]
         rolled = await upgrade(system, options.rounds, say, other=options.other)
         waits = figures(rolled.waits_s)
-        return (
-            f"replaced={rolled.replaced} pods={len(rolled.waits_s)} violations={len(rolled.wrong)} {waits}",
-            rolled.wrong,
-        )
+        line = f"replaced={rolled.replaced} pods={len(rolled.waits_s)} violations={len(rolled.wrong)} {waits}"
+        return line, rolled.wrong
 
 
 def overloaded(outcome: Outcome) -> tuple[str, list[str]]:
@@ -78,16 +70,10 @@ def overloaded(outcome: Outcome) -> tuple[str, list[str]]:
 
 
 def figures(times_s: Sequence[float]) -> str:
-    """Percentiles of some times, for the last line."""
     if not times_s:
         return "p50_s=nan p99_s=nan max_s=nan"
-    ordered = sorted(times_s)
-
-    def percentile(percent: float) -> float:
-        return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
-
-    mean_s = sum(ordered) / len(ordered)
-    return f"mean_s={mean_s:.2f} p50_s={percentile(50):.2f} p99_s={percentile(99):.2f} max_s={ordered[-1]:.2f}"
+    shown = {"mean": sum(times_s) / len(times_s), "p50": percentile(times_s, 50), "p99": percentile(times_s, 99)}
+    return " ".join(f"{name}_s={time_s:.2f}" for name, time_s in (shown | {"max": max(times_s)}).items())
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:

@@ -11,17 +11,22 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 import psutil
+from factories.long_runs import percentile
+from factories.scheduling.allocator import asked
 from factories.system import violations_at
+from factories.waiting import meanwhile
+from factories.words import write_of
 from ha.system import System
+from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Observed, Stream, Write, WriteAccepted, WriteRefused
-from sluice.contracts.ids import OperationId, RequestId, SourceName
-from sluice.contracts.messages import AllocationRequested, AnyMessage, Bound, Claim, Pending, Released, RequestWithdrawn
+from sluice.contracts.bus.events import Observed, Stream, WriteAccepted, WriteRefused
+from sluice.contracts.ids import RequestId, SourceName
+from sluice.contracts.messages import AnyMessage, Bound, Pending, Released, RequestWithdrawn
 from sluice.contracts.reasons import WaitReason
 from sluice.runtime.bus import Bus
 from sluice.runtime.nats.jetstream_bus import NatsBus
@@ -81,17 +86,9 @@ class Source:
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         """Hear answers for the time of the `with`."""
-        tasks = [
-            asyncio.create_task(self._follow(Stream.BOOK, "sluice.binding.>")),
-            asyncio.create_task(self._follow(Stream.STATE, "sluice.waiting.>")),
-        ]
-        try:
+        bound = self._follow(Stream.BOOK, "sluice.binding.>")
+        async with meanwhile(bound), meanwhile(self._follow(Stream.STATE, "sluice.waiting.>")):
             yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            for ended in await asyncio.gather(*tasks, return_exceptions=True):
-                assert isinstance(ended, asyncio.CancelledError), ended
 
     async def _follow(self, stream: Stream, under: str) -> None:
         async for batch in self._bus.read(stream, (under,)):
@@ -119,16 +116,7 @@ class Source:
         name = f"flood-{number:06}"
         self._bound[name] = asyncio.get_running_loop().create_future()
         self.names.append(name)
-        asked = AllocationRequested(
-            revision=1,
-            source=FLOOD,
-            namespace="flood",
-            name=name,
-            origin=name,
-            owner=name,
-            claims=(Claim(container="main", profile="1g.5gb"),),
-        )
-        self._asked[name] = await self._say(name, asked, 0)
+        self._asked[name] = await self._say(name, replace(asked(name), source=FLOOD, namespace="flood"), 0)
         return name
 
     async def bound(self, name: str, within_s: float) -> None:
@@ -153,16 +141,8 @@ class Source:
         async with self._slots:
             while True:
                 attempt += 1
-                write = Write(
-                    OperationId(f"flood-{name}-{message.revision}"),
-                    attempt,
-                    Stream.STATE,
-                    address.subject,
-                    address.guard,
-                    expected,
-                    message,
-                    name,
-                )
+                operation = f"flood-{name}-{message.revision}"
+                write = write_of(address, message, expected, operation, attempt=attempt, request=name)
                 answer = await self._bus.write(write, {})
                 if isinstance(answer, WriteAccepted):
                     return answer.sequence
@@ -178,10 +158,9 @@ async def flood(system: System, seconds: float, say: Callable[[str], None]) -> O
     outcome = Outcome()
     bus = await NatsBus.connect(system.broker.url, name="flood")
     source = Source(bus)
-    watcher = asyncio.create_task(_watch_memory(system, outcome))
     try:
-        async with source.listening():
-            outcome.before_p99_s = _percentile(await _probe_for(source, max(3.0, seconds / 10)), 99)
+        async with meanwhile(_watch_memory(system, outcome)), source.listening():
+            outcome.before_p99_s = percentile(await _probe_for(source, max(3.0, seconds / 10)), 99)
             outcome.sustained_per_s = await _sustained(source, max(3.0, seconds / 6))
             say(f"sustains {outcome.sustained_per_s:.0f}/s; a request takes {outcome.before_p99_s:.2f} s (p99)")
             rate_per_s = max(TIMES * outcome.sustained_per_s, FLOOD_MIN * WAITING_MAX / seconds)
@@ -193,8 +172,6 @@ async def flood(system: System, seconds: float, say: Callable[[str], None]) -> O
             say(f"as before after {outcome.recovered_s:.1f} s")
             await _all_released(source, outcome)
     finally:
-        watcher.cancel()
-        await asyncio.wait({watcher})
         await bus.close()
     outcome.told_full = len(source.told_full)
     outcome.wrong += await violations_at(system.broker.url, sources_killed=True)
@@ -307,8 +284,3 @@ def _brokers() -> list[psutil.Process]:
             if "nats-server" in child.name():
                 found.append(child)
     return found
-
-
-def _percentile(values: Sequence[float], percent: float) -> float:
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]

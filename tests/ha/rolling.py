@@ -84,14 +84,12 @@ async def _replace(system: System, name: str, program: Sequence[str]) -> None:
     service = next(service for service in SERVICES if name.startswith(service))
     log = old.log.with_name(f"{name}-{next(_numbers)}.log")
     new = replace(old, command=(*program, SERVICES[service]), log=log, lives=0, _popen=None)
+    if service not in TWICE:
+        await asyncio.to_thread(_end, old)
+    new.start()
+    await system.stands_by(new)
     if service in TWICE:
-        new.start()
-        await system.stands_by(new)
         await asyncio.to_thread(_end, old)
-    else:
-        await asyncio.to_thread(_end, old)
-        new.start()
-        await system.stands_by(new)
     system.services[name] = new
 
 

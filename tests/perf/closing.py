@@ -8,16 +8,14 @@ would have after some hours.
 
 import argparse
 import asyncio
-import json
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 
-from factories.system import UP_TIMEOUT_S, Running, fleet_text, up
-from perf.figures import conclude
+from factories.system import UP_TIMEOUT_S, Running, fleet_text, up, wait_for
+from perf.figures import conclude, ready_s
 
 from sluice.contracts.bus.events import Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.messages import Bound, Released
@@ -82,23 +80,15 @@ class History:
         for child in self.running.children(f"sluice_{service}"):
             child.kill()
             child.wait(10)
-        deadline = time.monotonic() + UP_TIMEOUT_S
-        while time.monotonic() < deadline:
-            for child in self.running.children(f"sluice_{service}"):
-                ready = self._ready_at(child.pid)
-                if ready is not None:
-                    return ready - child.create_time()
-            time.sleep(0.1)
-        raise SystemExit(f"{service} was not ready again after {UP_TIMEOUT_S:g} s")
+        found: list[float | None] = []
 
-    def _ready_at(self, pid: int) -> float | None:
-        for log in (self.running.data / "logs").glob("*.log"):
-            with log.open("rb") as file:
-                file.seek(max(0, log.stat().st_size - 500_000))
-                for line in file.read().splitlines():
-                    if b'"ready"' in line and f'"pid":{pid}'.encode() in line:
-                        return datetime.fromisoformat(json.loads(line)["timestamp"]).timestamp()
-        return None
+        def is_ready() -> bool:
+            logs = list((self.running.data / "logs").glob("*.log"))
+            found[:] = [ready_s(child, logs) for child in self.running.children(f"sluice_{service}")]
+            return any(found)
+
+        wait_for(is_ready, UP_TIMEOUT_S, self.running)
+        return next(each for each in found if each is not None)
 
 
 def measure(few: int, many: int) -> str:

@@ -1,18 +1,56 @@
-"""What every measurement needs: the machine's name, options, and a place to write figures to."""
+"""What every measurement needs: the machine's name, options, what processes tell, and a place to write figures to."""
 
 import argparse
+import json
 import os
 import platform
 import re
-import signal
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+import urllib.request
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 import psutil
 
 DOCUMENT = Path(__file__).resolve().parent / "figures.md"
+LOG_END_BYTES = 2_000_000
+"""Of each log: its process was started not long ago."""
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """One figure that must be `at least` or `at most` its bound, in `unit`."""
+
+    what: str
+    measured: float
+    sense: Literal["at least", "at most"]
+    bound: float
+    unit: str = ""
+    digits: int = 3
+
+    @property
+    def margin(self) -> float:
+        """How far it is on the right side; below zero when it is missed."""
+        return self.measured - self.bound if self.sense == "at least" else self.bound - self.measured
+
+    @property
+    def met(self) -> bool:
+        return self.margin >= 0
+
+    def row(self) -> str:
+        say = f"{{:,.{self.digits}f}}".format
+        unit = f" {self.unit}" if self.unit else ""
+        figures = f"{say(self.measured)}{unit} | {self.sense} {say(self.bound)}{unit} | {say(self.margin)}"
+        return f"| {self.what} | {figures} | {'met' if self.met else '**missed**'} |"
+
+
+def table(thresholds: Sequence[Threshold]) -> str:
+    rows = (threshold.row() for threshold in thresholds)
+    return "\n".join(["| what | measured | threshold | margin | |", "|---|---|---|---|---|", *rows])
 
 
 def machine() -> str:
@@ -26,9 +64,29 @@ def machine() -> str:
     )
 
 
-def end_in_order() -> None:
-    """Let SIGTERM end this process as Ctrl-C does: what it has started is stopped and removed."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+def service_name(process: psutil.Process) -> str:
+    """`allocator`, `nats-server`, ..."""
+    words = process.cmdline()
+    module = next((word for word in words if word.startswith("sluice_")), Path(words[0]).name)
+    return module.removeprefix("sluice_").replace("_", "-")
+
+
+def ready_s(process: psutil.Process, logs: Iterable[Path]) -> float | None:
+    """Seconds from the start of a process to its `ready` record in one of the logs; None before."""
+    for log in logs:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - LOG_END_BYTES))
+            for line in file.read().splitlines():
+                if b'"ready"' in line and f'"pid":{process.pid}'.encode() in line:
+                    return datetime.fromisoformat(json.loads(line)["timestamp"]).timestamp() - process.create_time()
+    return None
+
+
+def messages_at(monitor: str, within_s: float) -> float:
+    """In and out of a broker in its present life. Raises OSError without an answer."""
+    with urllib.request.urlopen(f"http://{monitor}/varz", timeout=within_s) as answer:
+        seen = json.load(answer)
+    return float(seen["in_msgs"] + seen["out_msgs"])
 
 
 def options_of(name: str, description: str | None) -> argparse.ArgumentParser:
@@ -64,14 +122,16 @@ def compared(what: str, unit: str, rounds: Sequence[Sequence[Mapping[str, float]
     return "\n".join(lines)
 
 
-def conclude(name: str, section: str, *, write: bool) -> None:
-    """Print the figures, and keep them if `write`."""
-    sys.stdout.write(f"{machine()}\n\n{section}\n")
+def conclude(name: str, section: str, promised: Sequence[Threshold] = (), *, write: bool) -> int:
+    """Print the figures and what is promised of them, and keep them if `write`; 1 when one is not kept, else 0."""
+    text = f"{section}\n\n{table(promised)}" if promised else section
+    sys.stdout.write(f"{machine()}\n\n{text}\n")
     if write:
-        write_section(name, section)
+        _write_section(name, text)
+    return int(not all(each.met for each in promised))
 
 
-def write_section(name: str, section: str) -> None:
+def _write_section(name: str, section: str) -> None:
     """Put figures between their marks in tests/perf/figures.md."""
     text = DOCUMENT.read_text(encoding="utf-8")
     begin, end = f"<!-- measured: {name} -->", "<!-- end -->"

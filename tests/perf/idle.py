@@ -8,14 +8,13 @@ import contextlib
 import json
 import tempfile
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 from factories.system import fleet_text, up
-from perf.figures import add_against, checkouts_of, compared, conclude, options_of
+from perf.figures import add_against, checkouts_of, compared, conclude, messages_at, options_of, service_name
 
 SETTLE_S = 20.0
 """After the start: adoption, first pulls, and the first round of everything that is periodic."""
@@ -51,13 +50,10 @@ def _read(parent: int, monitor: str) -> Counter[str]:
     """CPU seconds by process, and messages in and out of the broker, so far."""
     found = Counter[str]()
     for child in psutil.Process(parent).children(recursive=True):
-        words, times = child.cmdline(), child.cpu_times()
-        module = next((word for word in words if word.startswith("sluice_")), Path(words[0]).name)
-        found[module.removeprefix("sluice_").replace("_", "-")] += times.user + times.system
+        times = child.cpu_times()
+        found[service_name(child)] += times.user + times.system
     if monitor:  # not at f37cca8
-        with urllib.request.urlopen(f"http://{monitor}/varz", timeout=5) as answer:
-            broker = json.load(answer)
-        found[MESSAGES] = broker["in_msgs"] + broker["out_msgs"]
+        found[MESSAGES] = messages_at(monitor, within_s=5)
     return found
 
 

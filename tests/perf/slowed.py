@@ -18,11 +18,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import nats
-import psutil
 from factories.system import Running, fleet_text, up
 from perf.closing import History
-from perf.figures import conclude, options_of
-from perf.thresholds import Threshold, exit_code, table
+from perf.figures import Threshold, conclude, options_of
 
 from sluice_console.shell.live.local_user import local_credentials
 
@@ -52,10 +50,7 @@ def measure(nodes: int, pods: int, times: float) -> list[PerPod]:
 @contextlib.contextmanager
 def slowed(running: Running, times: float) -> Iterator[None]:
     """Meanwhile every process of a system runs for one part in `times` of each period."""
-    family = [
-        running.process.pid,
-        *(child.pid for child in psutil.Process(running.process.pid).children(recursive=True)),
-    ]
+    family = [running.process.pid, *(child.pid for child in running.children(""))]
     over = threading.Event()
 
     def signal_all(number: signal.Signals) -> None:
@@ -138,7 +133,7 @@ def report(pods: int, times: float, normal: PerPod, slow: PerPod) -> str:
     for name in (MESSAGES, COPIES, REQUESTS, *sorted({*normal, *slow} - {MESSAGES, COPIES, REQUESTS})):
         before, after = normal.get(name, 0.0), slow.get(name, 0.0)
         lines.append(f"| {name} | {before:.2f} | {after:.2f} | {after / before if before else math.inf:.2f} |")
-    return "\n".join([*lines, ""])
+    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -148,7 +143,5 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--times", type=float, default=10.0)
     options = parser.parse_args(arguments)
     normal, slow = measure(options.nodes, options.pods, options.times)
-    promised = thresholds(normal, slow)
-    section = f"{report(options.pods, options.times, normal, slow)}\n{table(promised)}"
-    conclude("slowed", section, write=options.write)
-    return exit_code(promised)
+    section = report(options.pods, options.times, normal, slow)
+    return conclude("slowed", section, thresholds(normal, slow), write=options.write)

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 import psutil
-from factories.scheduling.allocator import FOLDER, gpu_report, news_of, snapshot
-from factories.words import booking_of, write_of
+from factories.scheduling.allocator import FOLDER, asked, claim, gpu_report, news_of, snapshot
+from factories.words import booking_of, bound_of, write_of
 from perf.figures import add_against, checkouts_of, compared, conclude, options_of
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Observed, ReadingCaughtUp, ReadingStarted, Stream, Ticked, stream_of
 from sluice.contracts.bus.subjects import Address
-from sluice.contracts.ids import Incarnation, OperationId, RequestId, RunId, allocation_id
+from sluice.contracts.ids import Incarnation, RequestId, RunId, allocation_id
 from sluice.runtime.gc_freeze import FREEZE_EVERY_S, collect_rarely, freeze_old_objects
 from sluice.runtime.nats.wire_format import envelope_bytes, read_stored
 from sluice_allocator.core.allocator import Allocator
@@ -45,16 +45,12 @@ def values(nodes: int, pods_per_node: int) -> Iterator[tuple[Address, msg.AnyMes
     facts = msg.HostFacts(cpu_cores=128.0, memory_mib=1_048_576, pods_free=100, labels={"zone": "a"})
     for number in range(nodes):
         name = f"node-{number:06}"
-        bookings = [
-            booking_of(
-                allocation_id(RequestId(f"pod-{number:06}-{at}"), RunId("r1"), 1),
-                name,
-                (msg.DeviceGrant(container="main", gpu=f"GPU-{name}-{at}", profile="7g.40gb", start=0, size=8),),
-                request=f"pod-{number:06}-{at}",
-                source=FOLDER,
-            )
-            for at in range(pods_per_node)
-        ]
+        bookings = []
+        for at in range(pods_per_node):
+            request = RequestId(f"pod-{number:06}-{at}")
+            device = msg.DeviceGrant(container="main", gpu=f"GPU-{name}-{at}", profile="7g.40gb", start=0, size=8)
+            allocation = allocation_id(request, RunId("r1"), 1)
+            bookings.append(booking_of(allocation, name, (device,), request=request, source=FOLDER))
         slices = tuple(msg.SliceReport(booking=each, revision=1, state="ready", revoked=False) for each in bookings)
         seen = snapshot(name, tuple(gpu_report(name, at) for at in range(GPUS)), slices=slices)
         adopted = tuple(each.allocation for each in bookings)
@@ -63,43 +59,26 @@ def values(nodes: int, pods_per_node: int) -> Iterator[tuple[Address, msg.AnyMes
         yield subjects.host(seen.node), facts
         for booked in bookings:
             request, allocation = booked.request, booked.allocation
-            yield subjects.request(request), asked(request)
+            yield subjects.request(request), asked(request, claim(profile="7g.40gb"))
             yield subjects.ledger(seen.node, allocation), msg.Grant(revision=1, incarnation=LIFE, booking=booked)
             there = {"allocation": allocation, "request": request, "revision": 1, "ticket": "", "containers": ()}
             slice_ = subjects.slice_(seen.node, allocation)
             yield slice_, msg.SliceReady(**there, devices=())
-            bound = msg.Bound(
-                **there,
-                request_revision=1,
-                node=seen.node,
-                incarnation=LIFE,
-                source=FOLDER,
-                slice_operation=operation_of(slice_),
-            )
-            yield subjects.binding(request), bound
-        head = msg.NodeOpened(
-            node=seen.node, incarnation=LIFE, boot_id=seen.boot_id, agent_run=seen.agent_run, adopted=adopted, lived=()
-        )
+            there |= {"incarnation": LIFE, "source": FOLDER, "slice_operation": f"{slice_.subject}-1"}
+            yield subjects.binding(request), bound_of(request, seen.node, **there)
+        run = {"boot_id": seen.boot_id, "agent_run": seen.agent_run}
+        head = msg.NodeOpened(node=seen.node, incarnation=LIFE, **run, adopted=adopted, lived=())
         yield subjects.head(seen.node), head
     synced = msg.SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=nodes * pods_per_node)
     yield subjects.source(FOLDER), synced
-
-
-def asked(request: RequestId) -> msg.AllocationRequested:
-    claim = msg.Claim(container="main", profile="7g.40gb")
-    pod = {"namespace": "default", "name": request, "origin": f"{request}.yaml", "owner": request}
-    return msg.AllocationRequested(revision=1, source=FOLDER, claims=(claim,), **pod)
-
-
-def operation_of(address: Address) -> OperationId:
-    return OperationId(f"{address.subject}-1")
 
 
 def keep(path: Path, nodes: int, pods_per_node: int) -> None:
     """Write every value as its sequence, the lengths of subject and data, and both."""
     with path.open("wb") as file:
         for sequence, (address, message) in zip(count(1), values(nodes, pods_per_node), strict=False):
-            data = envelope_bytes(write_of(address, message, None, operation_of(address)), "2026-01-01T00:00:00.000")
+            write = write_of(address, message, None, f"{address.subject}-1")
+            data = envelope_bytes(write, "2026-01-01T00:00:00.000")
             subject = address.subject.encode()
             file.write(SECTION.pack(sequence, len(subject), len(data)) + subject + data)
 
@@ -161,7 +140,6 @@ class Started:
 
 
 def start_once(path: Path) -> Figures:
-    """In a process of its own."""
     collect_rarely()  # as the allocator's process does
     before = psutil.Process().memory_info().rss
     started = Started()

@@ -8,18 +8,17 @@ devices are simulated, and instant.
 
 import asyncio
 import contextlib
-import json
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 import psutil
 from factories.system import Running, fleet_text, up
-from perf.figures import conclude, options_of
+from factories.waiting import meanwhile
+from perf.figures import conclude, options_of, ready_s, service_name
 
 from sluice.contracts.bus.events import Observed, Stream
 from sluice.contracts.messages import Bound
@@ -66,28 +65,9 @@ def process_figures(parent: int, logs: Path) -> list[ProcessFigures]:
     figures = []
     for child in psutil.Process(parent).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            name = service_name(child)
-            memory = child.memory_full_info()
-            figures.append(ProcessFigures(name, started_s(child, logs), memory.uss / 2**20, memory.rss / 2**20))
+            started_s, memory = ready_s(child, logs.glob("*.log")), child.memory_full_info()
+            figures.append(ProcessFigures(service_name(child), started_s, memory.uss / 2**20, memory.rss / 2**20))
     return sorted(figures, key=lambda figure: figure.name)
-
-
-def service_name(process: psutil.Process) -> str:
-    """`allocator`, `nats-server`, ..."""
-    words = process.cmdline()
-    module = next((word for word in words if word.startswith("sluice_")), "")
-    return module.removeprefix("sluice_").replace("_", "-") or Path(words[0]).name
-
-
-def started_s(process: psutil.Process, logs: Path) -> float | None:
-    """Seconds from the start of the process to its `ready` record."""
-    for log in logs.glob("*.log"):
-        for line in log.read_text(errors="replace").splitlines():
-            with contextlib.suppress(json.JSONDecodeError):
-                record = json.loads(line)
-                if record.get("event") == "ready" and record.get("pid") == process.pid:
-                    return datetime.fromisoformat(record["timestamp"]).timestamp() - process.create_time()
-    return None
 
 
 async def latency_of_pods(running: Running) -> list[float]:
@@ -101,17 +81,14 @@ async def latency_of_pods(running: Running) -> list[float]:
                 if isinstance(event, Observed) and isinstance(event.entry.message, Bound):
                     bound.put_nowait(time.monotonic())
 
-    watching = asyncio.create_task(watch())
     latencies = []
     try:
-        for number in range(PODS):
-            began = time.monotonic()
-            running.write(f"pod-{number:03}")
-            latencies.append(((await asyncio.wait_for(bound.get(), BOUND_TIMEOUT_S)) - began) * 1000)
+        async with meanwhile(watch()):
+            for number in range(PODS):
+                began = time.monotonic()
+                running.write(f"pod-{number:03}")
+                latencies.append(((await asyncio.wait_for(bound.get(), BOUND_TIMEOUT_S)) - began) * 1000)
     finally:
-        watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watching
         await bus.close()
     return latencies
 

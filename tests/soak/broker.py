@@ -55,8 +55,6 @@ class Broker:
     weather: float = 0.0
     """How likely something goes wrong with each delivery, 0 to 1."""
     held: dict[AllocationId, Held] = field(default_factory=dict)
-    refused: int = 0
-    """Writes whose guard did not hold."""
     weathered: int = 0
     """Times the weather was bad."""
     _book: dict[str, bus.Entry] = field(default_factory=dict)
@@ -71,16 +69,8 @@ class Broker:
         self, devices: tuple[msg.DeviceGrant, ...], *, owner: str, namespace: str = "team", after: tuple[str, ...] = ()
     ) -> tuple[Held, list[Reading]]:
         self._named += 1
-        booking = booking_of(
-            f"a{self._named}",
-            self.node,
-            devices,
-            request=f"r{self._named}",
-            owner=owner,
-            name=f"pod-{self._named}",
-            namespace=namespace,
-            source="soak",
-        )
+        pod = {"owner": owner, "name": f"pod-{self._named}", "namespace": namespace, "source": "soak"}
+        booking = booking_of(f"a{self._named}", self.node, devices, request=f"r{self._named}", **pod)
         held = self.held[booking.allocation] = Held(booking)
         waits = tuple(AllocationId(other) for other in after)
         return held, self._order(held, msg.Grant(revision=1, incarnation=INCARNATION, booking=booking, after=waits))
@@ -94,14 +84,8 @@ class Broker:
     def close(self, held: Held) -> list[Reading]:
         """It is gone: no reader waits for its messages."""
         held.closed = True
-        closed = msg.Closed(
-            revision=held.revision,
-            allocation=held.allocation,
-            request=held.booking.request,
-            node=self.node,
-            cause="pod gone",
-        )
-        return self._order(held, closed)
+        about = {"allocation": held.allocation, "request": held.booking.request, "revision": held.revision}
+        return self._order(held, msg.Closed(**about, node=self.node, cause="pod gone"))
 
     def forget(self, held: Held) -> None:
         del self.held[held.allocation]
@@ -116,9 +100,8 @@ class Broker:
             batch += [bus.Observed(bus.Stream.BOOK, entry)]
             batch += [bus.Observed(bus.Stream.BOOK, before)] if before is not None else []
         if self._past and self._strikes():  # something that this reader was sent long ago comes again
-            batch.insert(
-                self.dice.randrange(len(batch) + 1), bus.Observed(bus.Stream.BOOK, self.dice.choice(self._past))
-            )
+            at = self.dice.randrange(len(batch) + 1)
+            batch.insert(at, bus.Observed(bus.Stream.BOOK, self.dice.choice(self._past)))
         self._past = [*self._past[1 - HISTORY_MAX :], entry]
         if self._strikes():  # the durable starts over
             batch += self.reading()
@@ -145,7 +128,6 @@ class Broker:
         return [bus.ReadingStarted(bus.Stream.BOOK, INCARNATION), *observed, bus.ReadingCaughtUp(bus.Stream.BOOK)]
 
     def last(self, subject: str) -> bus.Entry | None:
-        """The last value of a subject of STATE."""
         return self._state.get(subject)
 
     def write(self, write: bus.Write) -> tuple[Answer, list[Reading]]:
@@ -155,7 +137,6 @@ class Broker:
         if write.guard != write.subject:
             raise AssertionError(f"{write.subject} is written under the guard {write.guard}")
         if write.expected != sequence:
-            self.refused += 1
             return bus.WriteRefused(write.operation, sequence), []
         self._sequence += 1
         self._state[write.subject] = bus.Entry(write.subject, self._sequence, write.operation, write.message)
@@ -170,9 +151,8 @@ class Broker:
             address = subjects.head(self.node).subject
             head = self._book.get(address)
             if head is None or getattr(head.message, "agent_run", "") != message.agent_run:
-                opened = msg.NodeOpened(
-                    node=self.node, incarnation=INCARNATION, boot_id=message.boot_id, agent_run=message.agent_run
-                )
+                run = {"boot_id": message.boot_id, "agent_run": message.agent_run}
+                opened = msg.NodeOpened(node=self.node, incarnation=INCARNATION, **run)
                 return [bus.Observed(bus.Stream.BOOK, self._put(address, opened))]
             return []
         allocation = getattr(message, "allocation", None)

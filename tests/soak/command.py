@@ -2,12 +2,11 @@
 
 import argparse
 import gc
-import signal
 import sys
-import time
 from collections.abc import Sequence
 from random import Random
 
+from factories.long_runs import end_in_order, saying
 from soak.cycles import PLAIN, SHARED
 from soak.outcome import Counts, SoakFailureError
 from soak.parts import PARTS, Run
@@ -20,15 +19,14 @@ LINE_MAX = 1500
 def main(arguments: Sequence[str]) -> int:
     """Soak. 0 when as many cycles were done as asked and nothing has leaked, 1 otherwise."""
     options = _options(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    end_in_order()
     if options.planted:
         PLANTED[options.planted][0]()
     counts, leaks, failed = Counts(), 0, False
-    began = time.monotonic()
+    say_line = saying()
 
     def say(line: str) -> None:
-        sys.stderr.write(f"{time.monotonic() - began:7.1f} s  {counts.cycles:6} cycles  {line}\n")
-        sys.stderr.flush()
+        say_line(f"{counts.cycles:6} cycles  {line}")
 
     gc.collect()
     gc.freeze()  # the agents are forked from here: shared pages stay shared

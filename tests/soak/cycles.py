@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec.structs import replace
 from soak.broker import Held
 from soak.mps import failing, kill_daemons
 from soak.outcome import SoakFailureError
@@ -37,9 +38,7 @@ def whole(rig: Rig, gpu: int) -> DeviceGrant:
 def share(home: DeviceGrant, *, memory_mib: int, sm_partition: int = 0, uid: int = 0) -> DeviceGrant:
     mode = "fractional" if sm_partition else "mps"
     part = Share(mode=mode, uid=uid, memory_mib=memory_mib, sm_partition=sm_partition)
-    return DeviceGrant(
-        container="main", gpu=home.gpu, profile=home.profile, start=home.start, size=home.size, share=part
-    )
+    return replace(home, share=part)
 
 
 # -- plain ------------------------------------------------------------------------------------------------------------
@@ -71,7 +70,6 @@ def two_gpus(rig: Rig) -> tuple[DeviceGrant, ...]:
 
 
 def several(rig: Rig) -> None:
-    """Instances on two GPUs for one pod."""
     _one(rig, *two_gpus(rig))
 
 
@@ -133,9 +131,8 @@ def process_left(rig: Rig) -> None:
     rig.revoke(held)
     rig.until(lambda: held.said in {"SliceQuarantined", "SliceGone"}, "the process is noticed")
     if held.is_gone:
-        raise rig.failure(
-            f"{held.allocation} is gone with process {pid} on it", [f"process {pid} of {held.booking.owner}"]
-        )
+        left = [f"process {pid} of {held.booking.owner}"]
+        raise rig.failure(f"{held.allocation} is gone with process {pid} on it", left)
     rig.machine.stop_process(pid)
     rig.until_said(held, "SliceGone")
     rig.finish(held)
@@ -153,22 +150,17 @@ def foreign_in_the_way(rig: Rig) -> None:
     rig.foreign.discard(key)
 
 
-def no_compute_instance(rig: Rig) -> None:
-    """The GPU instance can be made and its compute instance not: nothing must be left of it."""
-    rig.machine.fault(ci_fails=1)
-    held = rig.grant(sliced(rig, 0, "1g.5gb", 2, 1))
-    rig.until_said(held, "SliceFailed", "SliceReady")
-    give_back(rig, held)
-    rig.machine.fault(ci_fails=0)
+def refused_once(fault: str, start: int) -> Callable[[Rig], None]:
+    """The driver refuses an instance (`insufficient`), or its compute instance (`ci_fails`): nothing is left of it."""
 
+    def run(rig: Rig) -> None:
+        rig.machine.fault(**{fault: 1})
+        held = rig.grant(sliced(rig, 0, "1g.5gb", start, 1))
+        rig.until_said(held, "SliceFailed", "SliceReady")
+        give_back(rig, held)
+        rig.machine.fault(**{fault: 0})
 
-def no_room(rig: Rig) -> None:
-    """The driver lacks resources once, at a place that is free."""
-    rig.machine.fault(insufficient=1)
-    held = rig.grant(sliced(rig, 0, "1g.5gb", 3, 1))
-    rig.until_said(held, "SliceFailed", "SliceReady")
-    give_back(rig, held)
-    rig.machine.fault(insufficient=0)
+    return run
 
 
 # -- shares -----------------------------------------------------------------------------------------------------------
@@ -185,7 +177,6 @@ def share_of_a_gpu(rig: Rig) -> None:
 
 
 def share_of_an_instance(rig: Rig) -> None:
-    """A fractional share in a MIG instance."""
     _one(rig, share(sliced(rig, 0, "3g.20gb", 4, 4), memory_mib=4000, sm_partition=20))
 
 
@@ -233,8 +224,8 @@ PLAIN = (
     Kind("in use once", in_use(1)),
     Kind("process left", process_left),
     Kind("foreign in the way", foreign_in_the_way),
-    Kind("no compute instance", no_compute_instance),
-    Kind("no room", no_room),
+    Kind("no compute instance", refused_once("ci_fails", 2)),
+    Kind("no room", refused_once("insufficient", 3)),
 )
 SHARED = (
     Kind("share of a GPU", share_of_a_gpu, mps=True, torn=True),

@@ -116,15 +116,14 @@ class Node:
 
     def says(self) -> list[str]:
         daemons = [f"{p.pid} of {p.home}{' (daemon)' if p.is_daemon else ''}: {p.command}" for p in self.processes]
+        seen = (self.journal.slices, self.journal.homes, self.journal.warm)
         return [
             *(f"on the device: {instance}" for instance in self.instances),
             *(f"EXCLUSIVE_PROCESS: {gpu.uuid}" for gpu in self.gpus if gpu.exclusive_process),
             *(f"ticket: {ticket}" for ticket in self.tickets),
             *(f"home directory: {home}" for home in self.homes),
             *(f"process: {daemon}" for daemon in daemons),
-            *(f"journal: {json.dumps(record)}" for record in self.journal.slices.values()),
-            *(f"journal: {json.dumps(record)}" for record in self.journal.homes.values()),
-            *(f"journal: {json.dumps(record)}" for record in self.journal.warm.values()),
+            *(f"journal: {json.dumps(record)}" for records in seen for record in records.values()),
             *([f"journal: {self.journal.problem}"] if self.journal.problem else []),
         ]
 

@@ -65,37 +65,18 @@ class Strike:
     kills: bool = True
 
 
-@dataclass(frozen=True, slots=True)
 class Place:
     """Where a node keeps its things; as the service lays them out below its data directory."""
 
-    data: Path
-    node: NodeName
-
-    @property
-    def agent(self) -> Path:
-        return self.data / "agents" / self.node
-
-    @property
-    def journal(self) -> Path:
-        return self.agent / "journal"
-
-    @property
-    def tickets(self) -> Path:
-        return self.data / "tickets" / self.node
-
-    @property
-    def mps(self) -> Path:
-        return self.data / "mps" / self.node
-
-    @property
-    def hardware(self) -> Path:
-        return self.data / "hardware" / f"{self.node}.json"
-
-    @property
-    def log(self) -> Path:
+    def __init__(self, data: Path, node: NodeName) -> None:
+        self.data, self.node = data, node
+        self.agent = data / "agents" / node
+        self.journal = self.agent / "journal"
+        self.tickets = data / "tickets" / node
+        self.mps = data / "mps" / node
+        self.hardware = data / "hardware" / f"{node}.json"
+        self.log = data / "agent.log"
         """What all lives of the agent have logged."""
-        return self.data / "agent.log"
 
 
 class StrikingJournal(Journal):
@@ -252,7 +233,6 @@ class _Ear:
             self.take(frame)
 
     def take(self, frame: tuple[Any, ...]) -> None:
-        """One thing that the driver has said."""
         match frame:
             case ("answer", question, answer):
                 self.bus.answered(question, answer)

@@ -146,6 +146,5 @@ class SimulatedMachine:
         self._file.reboot()
 
     def _read(self) -> Any:
-        return json.loads(
-            self._path.read_bytes().split(b"\n")[-2]
-        )  # the last whole line: after a kill half of one may follow
+        """The last whole line: after a kill half of one may follow."""
+        return json.loads(self._path.read_bytes().split(b"\n")[-2])

@@ -47,7 +47,6 @@ class Mix:
     begun: int = 0
 
     def run(self, cycles: int) -> None:
-        """So many cycles, and then a rest."""
         dice = self.rig.dice
         self.rig.arm(None)
         while self.begun < cycles or self.making or self.ready or self.going:

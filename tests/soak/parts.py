@@ -9,28 +9,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
 from nvml.build import NoCompilerError
-from soak.cycles import PLAIN, SHARED, Kind, two_gpus
+from soak import plan
+from soak.cycles import PLAIN, SHARED, Kind
 from soak.damage import damage_every_record
 from soak.life import QUICK, Place
 from soak.machine import NODE, Machine, SimulatedMachine
 from soak.mixed import BATCH, Mix
 from soak.nvml_machine import NvmlSoakMachine
 from soak.outcome import Counts, SoakFailureError
-from soak.plan import (
-    gpu_lost_at_every_step,
-    in_bad_weather,
-    in_use_up_to,
-    killed_all_the_time,
-    killed_while_a_daemon_starts,
-    kills_at_every_step,
-    kills_while_starting,
-    reboots_at_every_step,
-    revoked_at_every_step,
-)
 from soak.restarts import restarts
 from soak.rig import Rig
 
@@ -64,33 +55,29 @@ class Run:
         """A node of its own. Its directory stays when something is wrong, and is named."""
         base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         root = Path(tempfile.mkdtemp(prefix=f"soak-{name}-", dir=base))  # short: unix sockets have 107 bytes
+        is_kept = False
         try:
             place = Place(root / "data", NodeName(NODE))
             place.data.mkdir()
-            machine: Machine = (
-                NvmlSoakMachine(root, sliced=sliced, whole=whole)
-                if nvml
-                else SimulatedMachine(place.hardware, sliced=sliced, whole=whole)
-            )
+            made = partial(NvmlSoakMachine, root) if nvml else partial(SimulatedMachine, place.hardware)
+            machine: Machine = made(sliced=sliced, whole=whole)
             with Rig(root, machine, place, self.dice, self.counts, rest_s=self.options.rest_s) as rig:
                 yield rig
         except SoakFailureError:
-            if not self.options.planted:
+            is_kept = not self.options.planted
+            raise
+        finally:
+            if is_kept:
                 sys.stderr.write(f"kept: {root}\n")
-                raise
-            shutil.rmtree(root)
-            raise
-        except BaseException:
-            shutil.rmtree(root)
-            raise
-        shutil.rmtree(root)
+            else:
+                shutil.rmtree(root)
 
 
 def kills(run: Run) -> None:
     """Every kind of cycle, killed at every step, on simulated devices."""
     with run.rig("kills") as rig:
         for kind in run.kinds():
-            kills_at_every_step(rig, kind, run.say, stride=run.options.stride)
+            plan.kills_at_every_step(rig, kind, run.say, stride=run.options.stride)
 
 
 def kills_on_nvml(run: Run) -> None:
@@ -99,8 +86,8 @@ def kills_on_nvml(run: Run) -> None:
         with run.rig("nvml", nvml=True) as rig:
             for kind in run.kinds():
                 stride = max(run.options.stride, 2 if kind.mps else 1)  # MPS is the same on both machines
-                kills_at_every_step(rig, kind, lambda line: run.say(f"NVML: {line}"), stride=stride)
-            in_use_up_to(rig, run.say)
+                plan.kills_at_every_step(rig, kind, lambda line: run.say(f"NVML: {line}"), stride=stride)
+            plan.in_use_up_to(rig, run.say)
             damage_every_record(rig, run.say, stride=5 * run.options.stride)
     except NoCompilerError as error:
         run.say(f"not through NVML: {error}")
@@ -110,16 +97,16 @@ def trouble(run: Run) -> None:
     """Death all the time and at the start, revokes, IN_USE, lost GPUs, reboots, a bad ledger."""
     stride = run.options.stride
     with run.rig("trouble") as rig:
-        kills_while_starting(rig, run.say, stride=stride)
-        killed_while_a_daemon_starts(rig, run.say, stride=stride)
-        revoked_at_every_step(rig, two_gpus, run.say)
-        in_use_up_to(rig, run.say)
+        plan.kills_while_starting(rig, run.say, stride=stride)
+        plan.killed_while_a_daemon_starts(rig, run.say, stride=stride)
+        plan.revoked_at_every_step(rig, run.say)
+        plan.in_use_up_to(rig, run.say)
         for kind in run.kinds()[:: 1 if stride == 1 else 4]:
-            killed_all_the_time(rig, kind, run.say)
+            plan.killed_all_the_time(rig, kind, run.say)
         for kind in run.kinds((PLAIN[1], *SHARED[:2])):
-            gpu_lost_at_every_step(rig, kind, run.say, stride=stride)
-            reboots_at_every_step(rig, kind, run.say, stride=stride)
-        in_bad_weather(rig, run.say)
+            plan.gpu_lost_at_every_step(rig, kind, run.say, stride=stride)
+            plan.reboots_at_every_step(rig, kind, run.say, stride=stride)
+        plan.in_bad_weather(rig, run.say)
 
 
 def damage(run: Run) -> None:

@@ -5,15 +5,14 @@ kind of record that an undisturbed cycle writes must have been struck on both si
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
-from soak.cycles import IN_USE_MAX, PLAIN, SHARED, Kind, exclusive, give_back, in_use, several, share, sliced
+from soak.cycles import IN_USE_MAX, PLAIN, SHARED, Kind, exclusive, give_back, in_use, several, share, sliced, two_gpus
 from soak.life import Side, Strike
 from soak.rig import Rig
-
-from sluice.contracts.messages import DeviceGrant
 
 STEPS_MAX = 200
 """Far more appends than any cycle has: an enumeration that goes on for ever is a failure."""
@@ -28,66 +27,59 @@ MOMENTS = 40
 MOMENT_S = 0.005
 LOST_S = 0.3
 """How long a GPU is away: some attempts and readings of the agent."""
+SIDES: tuple[Side, ...] = ("before", "torn", "after")
+Cycle = Callable[[Side, int], None]
+"""One cycle that is struck on a side of its n-th append."""
 
 
-def kills_at_every_step(rig: Rig, kind: Kind, say: Callable[[str], None], *, stride: int = 1) -> int:
-    """Kill the agent at each append of a cycle, on each side. Returns the number of steps."""
-    rig.arm(None)
-    kind.run(rig)
-    rig.check()
-    written = dict.fromkeys(rig.met)
-    sides: tuple[Side, ...] = ("before", "torn", "after") if kind.torn else ("before", "after")
-    steps = 0
-    for side in sides:
-        missed = [name for name in written if name not in OF_STARTING]
-        for _ in range(ROUNDS_MAX if stride == 1 else 1):
-            struck = _kill_from_first_to_last(rig, kind, side, stride)
-            steps += len(struck)
-            missed = [name for name in missed if not any(name in names for names in struck)]
-            if not missed:
-                break
-        if missed and stride == 1 and not kind.racing:
-            raise rig.failure(f"{kind.name}: the agent was not killed {side} writing {', '.join(missed)}")
-    rig.arm(None)
-    say(f"{kind.name}: killed at {steps} steps, {len(written)} kinds of records, sides {', '.join(sides)}")
-    return steps
-
-
-def _kill_from_first_to_last(rig: Rig, kind: Kind, side: Side, stride: int) -> list[tuple[str, ...]]:
-    """Raise the step until a cycle ends with no further append; returns what was being written at each death."""
+def _from_first_to_last(rig: Rig, what: str, cycle: Callable[[int], None], stride: int) -> list[tuple[str, ...]]:
+    """Raise the step until a cycle ends without a strike; returns what was being written at each."""
     struck: list[tuple[str, ...]] = []
     for step in range(1, STEPS_MAX, stride):
-        rig.arm(Strike(step, side))
-        kind.run(rig)
+        cycle(step)
         rig.check()
         if not rig.has_struck:
             return struck
         struck.append(rig.struck)
-    raise rig.failure(f"{kind.name}: no end after {STEPS_MAX} steps")
+    raise rig.failure(f"{what}: no end after {STEPS_MAX} steps")
 
 
-def kills_while_starting(rig: Rig, say: Callable[[str], None], *, stride: int = 1) -> int:
-    """Kill the agent at each append of a life that begins with a slice half made."""
-    steps = 0
-    sides: tuple[Side, ...] = ("before", "torn", "after")
-    for side in sides:
-        missed = list(OF_STARTING)
-        for _ in range(ROUNDS_MAX if stride == 1 else 1):
-            struck = _kill_a_life_that_starts(rig, side, stride)
-            steps += len(struck)
-            missed = [name for name in missed if not any(name in names for names in struck)]
-            if not missed:
-                break
-        if missed and stride == 1:
-            raise rig.failure(f"starting: the agent was not killed {side} writing {', '.join(missed)}")
-    say(f"starting: killed at {steps} steps")
+def _kill_on(rig: Rig, what: str, side: Side, records: Iterable[str], cycle: Cycle, stride: int, *, all_: bool) -> int:
+    """Kill the agent on one side of each append, and (`all_`) of each of these records. Returns the number of steps."""
+    steps, missed = 0, list(records)
+    for _ in range(ROUNDS_MAX if stride == 1 else 1):
+        struck = _from_first_to_last(rig, what, partial(cycle, side), stride)
+        steps += len(struck)
+        missed = [name for name in missed if not any(name in names for names in struck)]
+        if not missed:
+            break
+    if missed and stride == 1 and all_:
+        raise rig.failure(f"{what}: the agent was not killed {side} writing {', '.join(missed)}")
     return steps
 
 
-def _kill_a_life_that_starts(rig: Rig, side: Side, stride: int) -> list[tuple[str, ...]]:
-    """Raise the step until a life makes the slice with no further append; what was being written at each death."""
-    struck: list[tuple[str, ...]] = []
-    for step in range(1, STEPS_MAX, stride):
+def kills_at_every_step(rig: Rig, kind: Kind, say: Callable[[str], None], *, stride: int = 1) -> None:
+    """Kill the agent at each append of a cycle, on each side."""
+    rig.arm(None)
+    kind.run(rig)
+    rig.check()
+    written = dict.fromkeys(rig.met)
+    records = [name for name in written if name not in OF_STARTING]
+    sides = SIDES if kind.torn else ("before", "after")
+
+    def cycle(side: Side, step: int) -> None:
+        rig.arm(Strike(step, side))
+        kind.run(rig)
+
+    steps = sum(_kill_on(rig, kind.name, side, records, cycle, stride, all_=not kind.racing) for side in sides)
+    rig.arm(None)
+    say(f"{kind.name}: killed at {steps} steps, {len(written)} kinds of records, sides {', '.join(sides)}")
+
+
+def kills_while_starting(rig: Rig, say: Callable[[str], None], *, stride: int = 1) -> None:
+    """Kill the agent at each append of a life that begins with a slice half made."""
+
+    def cycle(side: Side, step: int) -> None:
         rig.arm(Strike(2, "after"), then=lambda: None)
         held = rig.grant(sliced(rig, 0, "1g.5gb", 0, 1), sliced(rig, 1, "2g.10gb", 0, 2))
         rig.until(lambda: rig.has_struck, "it is killed in the middle")
@@ -96,11 +88,9 @@ def _kill_a_life_that_starts(rig: Rig, side: Side, stride: int) -> list[tuple[st
         rig.start(Strike(step, side))
         rig.until_said(held, "SliceReady")
         give_back(rig, held)
-        rig.check()
-        if not rig.has_struck:
-            return struck
-        struck.append(rig.struck)
-    raise rig.failure(f"starting: no end after {STEPS_MAX} steps")
+
+    steps = sum(_kill_on(rig, "starting", side, OF_STARTING, cycle, stride, all_=True) for side in SIDES)
+    say(f"starting: killed at {steps} steps")
 
 
 def killed_while_a_daemon_starts(rig: Rig, say: Callable[[str], None], *, stride: int = 1) -> None:
@@ -119,15 +109,13 @@ def killed_while_a_daemon_starts(rig: Rig, say: Callable[[str], None], *, stride
     say(f"killed at {len(range(0, MOMENTS, stride))} moments while an MPS daemon started")
 
 
-def revoked_at_every_step(
-    rig: Rig, devices: Callable[[Rig], tuple[DeviceGrant, ...]], say: Callable[[str], None]
-) -> None:
+def revoked_at_every_step(rig: Rig, say: Callable[[str], None]) -> None:
     """The pod goes away at each append of making its slice: in the end there is none."""
     for step in range(1, STEPS_MAX):
         held = []
         rig.on_pause = lambda held=held: rig.revoke(held[0])
         rig.arm(Strike(step, "after", kills=False))
-        held.append(rig.grant(*devices(rig)))
+        held.append(rig.grant(*two_gpus(rig)))
         rig.until(lambda held=held: held[0].is_ready or rig.has_struck, "it is made or revoked")
         rig.until(lambda held=held: held[0].is_ready or held[0].revoked, "it is made or revoked")
         done = not held[0].revoked
@@ -162,35 +150,28 @@ def killed_all_the_time(rig: Rig, kind: Kind, say: Callable[[str], None]) -> Non
     say(f"{kind.name}: done in {', '.join(lives)} lives of 2, 3, 5 steps")
 
 
-def reboots_at_every_step(rig: Rig, kind: Kind, say: Callable[[str], None], *, stride: int = 1) -> int:
+def reboots_at_every_step(rig: Rig, kind: Kind, say: Callable[[str], None], *, stride: int = 1) -> None:
     """The node goes down at each append: instances are gone, and what stands is made again."""
-    steps = 0
-    for side in ("before", "after"):
-        for step in range(1, STEPS_MAX, stride):
-            rig.arm(Strike(step, side), rig.reboot)
-            kind.run(rig)
-            rig.check()
-            if not rig.has_struck:
-                break
-            steps += 1
+
+    def cycle(side: Side, step: int) -> None:
+        rig.arm(Strike(step, side), rig.reboot)
+        kind.run(rig)
+
+    struck = [_from_first_to_last(rig, kind.name, partial(cycle, side), stride) for side in ("before", "after")]
     rig.arm(None)
-    say(f"{kind.name}: rebooted at {steps} steps")
-    return steps
+    say(f"{kind.name}: rebooted at {sum(map(len, struck))} steps")
 
 
-def gpu_lost_at_every_step(rig: Rig, kind: Kind, say: Callable[[str], None], *, stride: int = 1) -> int:
+def gpu_lost_at_every_step(rig: Rig, kind: Kind, say: Callable[[str], None], *, stride: int = 1) -> None:
     """GPU 0 stops answering at each append, and comes back after the agent has had time to be troubled by it."""
-    steps = 0
-    for step in range(1, STEPS_MAX, stride):
+
+    def cycle(step: int) -> None:
         with _lost(rig, Strike(step, "after", kills=False)):
             kind.run(rig)
-        rig.check()
-        if not rig.has_struck:
-            break
-        steps += 1
+
+    struck = _from_first_to_last(rig, kind.name, cycle, stride)
     rig.arm(None)
-    say(f"{kind.name}: lost its GPU at {steps} steps")
-    return steps
+    say(f"{kind.name}: lost its GPU at {len(struck)} steps")
 
 
 @contextmanager

@@ -158,10 +158,8 @@ class Rig:
 
     # -- orders -------------------------------------------------------------------------------------------------------
 
-    def grant(
-        self, *devices: DeviceGrant, owner: str = "", namespace: str = "team", after: tuple[str, ...] = ()
-    ) -> Held:
-        owner = owner or f"pod-{self.dice.randrange(1 << 30)}"
+    def grant(self, *devices: DeviceGrant, namespace: str = "team", after: tuple[str, ...] = ()) -> Held:
+        owner = f"pod-{self.dice.randrange(1 << 30)}"
         held, batch = self.broker.grant(devices, owner=owner, namespace=namespace, after=after)
         self.note(f"grant {held.allocation}: {[(d.gpu[-4:], d.profile, d.start, bool(d.share)) for d in devices]}")
         self._tell(batch)
@@ -365,7 +363,6 @@ class Rig:
         return SoakFailureError(what, leaks, [*log, *self.story[-40:], *ledger, *there])
 
     def note(self, line: str) -> None:
-        """Keep the story of the last steps."""
         self.story.append(line)
         del self.story[:-200]
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,33 +19,13 @@ TIMEOUT_S = 150.0
 WITHOUT_KILLS = {"damage", "restarts"}
 """They end the agent by themselves; only kills that strike it at work are counted."""
 DOSES = {
-    "kills": (
-        "--parts",
-        "kills",
-        "--cycles",
-        "100",
-        "--kinds",
-        "exclusive",
-        "several devices",
-        "whole GPU",
-        "in use once",
-    ),
-    "kills of shares": ("--parts", "kills", "--cycles", "8", "--stride", "11", "--kinds", "neighbours", "daemon dies"),
-    "NVML": ("--parts", "nvml", "--cycles", "30", "--stride", "4", "--kinds", "exclusive", "foreign in the way"),
-    "trouble": (
-        "--parts",
-        "trouble",
-        "--cycles",
-        "40",
-        "--stride",
-        "8",
-        "--kinds",
-        "several devices",
-        "share of a GPU",
-    ),
-    "damage": ("--parts", "damage", "--cycles", "18", "--stride", "29"),
-    "restarts": ("--parts", "restarts", "--cycles", "28", "--restarts", "10"),
-    "mixed": ("--parts", "mixed", "--cycles", "120"),
+    "kills": "--parts kills --cycles 100 --kinds exclusive 'several devices' 'whole GPU' 'in use once'",
+    "kills of shares": "--parts kills --cycles 8 --stride 11 --kinds neighbours 'daemon dies'",
+    "NVML": "--parts nvml --cycles 30 --stride 4 --kinds exclusive 'foreign in the way'",
+    "trouble": "--parts trouble --cycles 40 --stride 8 --kinds 'several devices' 'share of a GPU'",
+    "damage": "--parts damage --cycles 18 --stride 29",
+    "restarts": "--parts restarts --cycles 28 --restarts 10",
+    "mixed": "--parts mixed --cycles 120",
 }
 
 
@@ -65,7 +46,7 @@ def test_nothing_of_a_slice_is_lost_or_left_however_the_agent_dies(dose):
     """Users get what they were granted, and a node never fills up with orphans."""
     if dose == "NVML" and shutil.which("cc") is None:
         pytest.skip("there is no C compiler (cc) on PATH to build our NVML library with")
-    options = list(DOSES[dose])
+    options = shlex.split(DOSES[dose])
     at = options.index("--cycles") + 1
     asked = max(1, round(DOSE * int(options[at])))
     options[at] = str(asked)

@@ -106,7 +106,6 @@ class PipeBus:
             yield await self._batches.get()
 
     def read_again(self, stream: Stream) -> None:
-        """Read the ledger from its beginning again."""
         if stream is Stream.BOOK:
             self._channel.send("read")
 

@@ -11,23 +11,10 @@ from typing import Any, Literal, Protocol
 
 from factories.broker.memory_bus import MemoryBroker
 from factories.waiting import WITHIN_S, meanwhile, until
+from factories.words import write_of
 
+from sluice.contracts.bus import events as ev
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import (
-    BusInstruction,
-    CoreEvent,
-    Entry,
-    Observed,
-    ReadingCaughtUp,
-    ReadingStarted,
-    Stream,
-    Ticked,
-    Write,
-    WriteAccepted,
-    WriteRefused,
-    WriteUnknown,
-    stream_of,
-)
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId
 from sluice.contracts.messages import AnyMessage, Closed, NodeRemoved, Released, SliceGone, WaitOver
@@ -65,7 +52,6 @@ class MemoryRig:
         return self.broker.bus(name, traces)
 
     async def put_undecodable(self, subject: str) -> None:
-        """Store bytes that are no message of ours."""
         self.broker.put_undecodable(subject)
 
     async def wipe(self) -> None:
@@ -88,7 +74,6 @@ class NatsRig:
         return bus
 
     async def put_undecodable(self, subject: str) -> None:
-        """Store bytes that are no message of ours."""
         async with raw(self.broker.url) as connection:
 
             async def stored() -> bool:
@@ -111,7 +96,7 @@ class SharedClusterRig(NatsRig):
 
     async def wipe(self) -> None:
         async with raw(self.broker.url) as connection:
-            for stream in Stream:
+            for stream in ev.Stream:
                 await connection.ask(f"STREAM.DELETE.{stream}")
 
 
@@ -191,35 +176,18 @@ def place(allocation: str, node: NodeName = NODE) -> Address:
     return subjects.ledger(node, AllocationId(allocation))
 
 
-def order(
-    address: Address,
-    expected: int,
-    message: AnyMessage | None = None,
-    *,
-    operation: str = "",
-    ttl_s: int | None = None,
-    request: str = "",
-    guard: str = "",
-) -> Write:
-    return Write(
-        operation=OperationId(operation or f"test-{next(_numbers)}"),
-        attempt=1,
-        stream=stream_of(address.kind),
-        subject=address.subject,
-        guard=guard or address.guard,
-        expected=expected,
-        message=message if message is not None else word(address),
-        request=request,
-        ttl_s=ttl_s,
-    )
+def order(address: Address, expected: int, message: AnyMessage | None = None, **more: Any) -> ev.Write:
+    """A first attempt to write, by default some message; `more` are fields of the write."""
+    operation = more.pop("operation", "") or f"test-{next(_numbers)}"
+    return write_of(address, message if message is not None else word(address), expected, operation, **more)
 
 
-async def settled(bus: Bus, write: Write, within_s: float = 20.0) -> Answer:
+async def settled(bus: Bus, write: ev.Write, within_s: float = 20.0) -> Answer:
     """Write, again and again with the same guard while there is no answer, as the outbox does."""
     async with asyncio.timeout(within_s):
         while True:
             answer = await bus.write(write, {})
-            if not isinstance(answer, WriteUnknown):
+            if not isinstance(answer, ev.WriteUnknown):
                 return answer
 
 
@@ -227,11 +195,11 @@ async def say(bus: Bus, address: Address, expected: int, message: AnyMessage | N
     """Write and return the sequence; the write must be accepted. One without an answer may have been (PROTOCOL W3)."""
     write = order(address, expected, message, **more)
     answer = await settled(bus, write)
-    if isinstance(answer, WriteRefused):
+    if isinstance(answer, ev.WriteRefused):
         there = await bus.last(write.stream, write.subject)
         assert there.operation == write.operation, answer
         return there.sequence
-    assert isinstance(answer, WriteAccepted), answer
+    assert isinstance(answer, ev.WriteAccepted), answer
     return answer.sequence
 
 
@@ -242,33 +210,31 @@ async def say(bus: Bus, address: Address, expected: int, message: AnyMessage | N
 class View:
     """What one reader knows: last values as of the last complete reading, and how it came to know them."""
 
-    starts: list[ReadingStarted] = field(default_factory=list)
+    starts: list[ev.ReadingStarted] = field(default_factory=list)
     caught_up: int = 0
-    known: dict[str, Entry] = field(default_factory=dict)
-    observed: list[Entry] = field(default_factory=list)
+    known: dict[str, ev.Entry] = field(default_factory=dict)
+    observed: list[ev.Entry] = field(default_factory=list)
     """Of the current reading, in order."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self, batch: list[Reading]) -> None:
         for event in batch:
             match event:
-                case ReadingStarted():
+                case ev.ReadingStarted():
                     self.starts.append(event)
                     self.observed = []
-                case Observed(entry=entry):
+                case ev.Observed(entry=entry):
                     self.observed.append(entry)
                     self.known[entry.subject] = entry
-                case ReadingCaughtUp():
+                case ev.ReadingCaughtUp():
                     self.caught_up += 1
                     self.known = {entry.subject: entry for entry in self.observed}
         self.news.set()
 
     def has(self, sequences: Sequence[int]) -> bool:
-        """Whether these are among the last values."""
         return set(sequences) <= {entry.sequence for entry in self.known.values()}
 
     async def until(self, there: Callable[["View"], bool]) -> None:
-        """Wait until something is known."""
         async with asyncio.timeout(WITHIN_S):
             while not there(self):
                 self.news.clear()
@@ -300,13 +266,12 @@ class LosingAnswers:
         self._bus, self._every, self._writes = bus, every, 0
         self.lose = lose
 
-    async def write(self, write: Write, headers: dict[str, str]) -> Answer:
-        """Write; perhaps without telling."""
+    async def write(self, write: ev.Write, headers: dict[str, str]) -> Answer:
         answer = await self._bus.write(write, headers)
         self._writes += 1
         if self.lose > 0 or (self._every and self._writes % self._every == 0):
             self.lose -= 1
-            return WriteUnknown(write.operation)
+            return ev.WriteUnknown(write.operation)
         return answer
 
     def __getattr__(self, name: str) -> Any:
@@ -322,9 +287,9 @@ class Clerk:
         self.reports: list[OutboxReport] = []
         self.has_read = False
 
-    def handle(self, event: CoreEvent, now: float) -> list[BusInstruction]:
-        self.has_read = self.has_read or isinstance(event, ReadingCaughtUp)
-        if isinstance(event, Ticked):
+    def handle(self, event: ev.CoreEvent, now: float) -> list[ev.BusInstruction]:
+        self.has_read = self.has_read or isinstance(event, ev.ReadingCaughtUp)
+        if isinstance(event, ev.Ticked):
             self.outbox.tick(now)
         else:
             self.reports += self.outbox.handle(event, now)
@@ -337,10 +302,10 @@ class Clerk:
 
 
 @asynccontextmanager
-async def at_work(clerk: Clerk, bus: Any, stream: Stream) -> AsyncIterator[CoreRunner[CoreEvent]]:
+async def at_work(clerk: Clerk, bus: Any, stream: ev.Stream) -> AsyncIterator[CoreRunner[ev.CoreEvent]]:
     """Run a clerk over a bus, as a service runs its core. Who offers its runner a tick has it look at once."""
     readings = () if clerk.reads_single_values else ((stream, ()),)
-    runner = CoreRunner[CoreEvent](
+    runner = CoreRunner[ev.CoreEvent](
         name="clerk", core=clerk, bus=bus, clock=SystemClock(), traces=RequestTraces(), readings=readings, tick_s=0.05
     )
     async with meanwhile(runner.run()):

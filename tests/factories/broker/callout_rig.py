@@ -8,8 +8,8 @@ import asyncio
 import base64
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from sluice_pod_watcher.shell.kube.token_reviews import TokenReviews
 ADMINISTRATOR = User(permissions_of(Role.ADMINISTRATOR), "password-of-the-test")
 PROBE = Credentials(ADMINISTRATOR.rights.user, ADMINISTRATOR.password)
 SYSTEM, NODES = "sluice-system", "sluice-nodes"
+KINDS = {"issuer": KeyKind.ACCOUNT, "user": KeyKind.USER, "curve": KeyKind.CURVE}
 
 
 @dataclass
@@ -50,7 +51,6 @@ class CalloutRig:
     agents: int = 0
 
     def token(self, account: str, **bound: Any) -> str:
-        """A projected token of a pod of an account."""
         space = NODES if account == AGENT else SYSTEM
         return self.kube.bound_token(space, account, **({"pod": "p", "node": "system-1"} | bound))
 
@@ -76,12 +76,7 @@ class CalloutRig:
     async def answering(self, **more: Any) -> AsyncIterator[Answers]:
         """One replica of the callout in this process."""
         api = await KubeApi.connect(more.pop("kubeconfig", self.kubeconfig))
-        clock = SystemClock()
-        issuers: Mapping[str, NKey] = {self.keys["issuer"].public: self.keys["issuer"]}
-        answers = Answers(
-            TokenReviews(api, "sluice-bus", clock), Namespaces(), clock, lambda: issuers, self.keys["curve"]
-        )
-        connection = await Connection.open(self.broker.url, name="callout", credentials=self.own())
+        answers, connection = await _callout(self.broker.url, api, **self.keys)
         serving = asyncio.create_task(answers.serve(connection))
         try:
             async with asyncio.timeout(60):
@@ -93,23 +88,13 @@ class CalloutRig:
             await connection.close()
             await api.close()
 
-    def own(self) -> Credentials:
-        user = self.keys["user"]
-        return Credentials(nkey=user.public, sign=lambda nonce: base64.b64encode(user.sign(nonce.encode())))
-
     async def replica(self) -> asyncio.subprocess.Process:
         """One replica as a process, this file run; it answers when this returns."""
-        seeds = [self.keys[name].seed for name in ("issuer", "user", "curve")]
+        seeds = [self.keys[name].seed for name in KINDS]
         path = os.pathsep.join(each for each in sys.path if each)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "factories.broker.callout_rig",
-            self.broker.url,
-            str(self.kubeconfig),
-            env={**os.environ, "PYTHONPATH": path, "CALLOUT_SEEDS": ",".join(seeds)},
-            stdout=asyncio.subprocess.PIPE,
-        )
+        command = (sys.executable, "-m", "factories.broker.callout_rig", self.broker.url, str(self.kubeconfig))
+        own = {**os.environ, "PYTHONPATH": path, "CALLOUT_SEEDS": ",".join(seeds)}
+        process = await asyncio.create_subprocess_exec(*command, env=own, stdout=asyncio.subprocess.PIPE)
         async with asyncio.timeout(60):
             while b"answers the broker" not in (line := await process.stdout.readline()):
                 assert line, "the callout has ended"
@@ -144,20 +129,6 @@ ANSWER_S = 4.0
 """How long the broker of these tests waits for an answer."""
 
 
-def make_keys(timeout_s: float = ANSWER_S) -> tuple[dict[str, NKey], Callout]:
-    """New keys, and what the broker's configuration has of them."""
-    kinds = {"issuer": KeyKind.ACCOUNT, "user": KeyKind.USER, "curve": KeyKind.CURVE}
-    keys = {name: NKey.make(kind) for name, kind in kinds.items()}
-    return keys, Callout(keys["issuer"].public, keys["user"].public, keys["curve"].public, timeout_s)
-
-
-@contextmanager
-def kube_with_callout(folder: Path) -> Iterator[tuple[FakeKube, Path]]:
-    """An API server, and a kubeconfig for the callout."""
-    with FakeKube() as kube:
-        yield kube, kube.kubeconfig(folder / "kubeconfig")
-
-
 async def with_streams(rig: CalloutRig) -> None:
     """An administrator declares the streams on its broker."""
     bus = await NatsBus.connect(rig.broker.url, name="administrator", credentials=PROBE)
@@ -168,22 +139,27 @@ async def with_streams(rig: CalloutRig) -> None:
 @asynccontextmanager
 async def callout_rig(folder: Path, *, timeout_s: float = ANSWER_S) -> AsyncIterator[CalloutRig]:
     """A broker whose administrator has a password, and all others are asked about; no callout runs yet."""
-    keys, callout = make_keys(timeout_s)
-    with kube_with_callout(folder) as (kube, kubeconfig):
+    keys = {name: NKey.make(kind) for name, kind in KINDS.items()}
+    callout = Callout(*(keys[name].public for name in KINDS), timeout_s)
+    with FakeKube() as kube:
         broker = Broker(folder / "broker", users=(ADMINISTRATOR,), callout=callout, probe=PROBE)
         async with broker:
-            yield CalloutRig(kube, broker, folder, keys, kubeconfig)
+            yield CalloutRig(kube, broker, folder, keys, kube.kubeconfig(folder / "kubeconfig"))
+
+
+async def _callout(url: str, api: KubeApi, issuer: NKey, user: NKey, curve: NKey) -> tuple[Answers, Connection]:
+    own = Credentials(nkey=user.public, sign=lambda nonce: base64.b64encode(user.sign(nonce.encode())))
+    clock = SystemClock()
+    reviews = TokenReviews(api, "sluice-bus", clock)
+    answers = Answers(reviews, Namespaces(), clock, lambda: {issuer.public: issuer}, curve)
+    return answers, await Connection.open(url, name="callout", credentials=own)
 
 
 async def _main(url: str, kubeconfig: str) -> None:
-    kinds = (KeyKind.ACCOUNT, KeyKind.USER, KeyKind.CURVE)
     seeds = os.environ["CALLOUT_SEEDS"].split(",")
-    issuer, user, curve = (NKey.from_seed(seed, kind) for seed, kind in zip(seeds, kinds, strict=True))
-    clock, api = SystemClock(), await KubeApi.connect(Path(kubeconfig))
-    own = Credentials(nkey=user.public, sign=lambda nonce: base64.b64encode(user.sign(nonce.encode())))
-    connection = await Connection.open(url, name="callout", credentials=own)
-    reviews = TokenReviews(api, "sluice-bus", clock)
-    await Answers(reviews, Namespaces(), clock, lambda: {issuer.public: issuer}, curve).serve(connection)
+    keys = (NKey.from_seed(seed, kind) for seed, kind in zip(seeds, KINDS.values(), strict=True))
+    answers, connection = await _callout(url, await KubeApi.connect(Path(kubeconfig)), *keys)
+    await answers.serve(connection)
 
 
 if __name__ == "__main__":

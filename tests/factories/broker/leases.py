@@ -4,15 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from factories.waiting import meanwhile
+
 from sluice.runtime.lease import Lease
 
 
 @asynccontextmanager
 async def kept_in_background(lease: Lease) -> AsyncIterator[asyncio.Task[None]]:
-    """A candidate tries to hold the lease meanwhile."""
-    task = asyncio.create_task(lease.keep())
-    try:
+    async with meanwhile(lease.keep()) as task:
         yield task
-    finally:
-        task.cancel()
-        await asyncio.wait((task,))

@@ -11,17 +11,7 @@ from contextlib import aclosing, asynccontextmanager
 
 from factories.broker.stream_model import PublishAccepted, PublishRefused, StoredValue, StreamMissing, StreamModel
 
-from sluice.contracts.bus.events import (
-    Entry,
-    Observed,
-    ReadingCaughtUp,
-    ReadingStarted,
-    Stream,
-    Write,
-    WriteAccepted,
-    WriteRefused,
-    WriteUnknown,
-)
+from sluice.contracts.bus import events as ev
 from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX
 from sluice.contracts.bus.subjects import SubjectError, ledger_filter, parse
 from sluice.contracts.ids import Incarnation, NodeName, OperationId
@@ -30,6 +20,7 @@ from sluice.runtime.bus import Answer, BusError, Probe, Reading
 from sluice.runtime.clock import Clock, SystemClock
 from sluice.runtime.tracing.request_traces import RequestTraces
 
+PUBLISHED = ("subject", "guard", "expected", "operation", "message", "ttl_s", "request")
 BATCH_MAX = 5_000
 """Entries in one batch, as many as the NATS bus requests at once."""
 POLL_S = 0.01
@@ -50,7 +41,6 @@ class MemoryBroker:
         """By subject."""
 
     def bus(self, name: str, traces: RequestTraces | None = None) -> "MemoryBus":
-        """A connection."""
         return MemoryBus(self, name=name, traces=traces)
 
     def wipe(self) -> None:
@@ -58,7 +48,7 @@ class MemoryBroker:
         self.values.wipe()
         self.changed()
 
-    def lose_latest(self, stream: Stream, count: int) -> int:
+    def lose_latest(self, stream: ev.Stream, count: int) -> int:
         """Lose the latest acknowledged writes of a stream, as a killed server may without sync."""
         taken = self.values.lose_latest(stream, count)
         self.changed()
@@ -80,7 +70,6 @@ class MemoryBroker:
         return entry.message if entry is not None else None
 
     def changed(self) -> None:
-        """Wake every reader."""
         for listener in self.listeners:
             listener.set()
 
@@ -103,13 +92,12 @@ class MemoryBus:
         self._connected = True
         self._broker = broker
         self._traces = traces
-        self._restarts: dict[Stream, int] = dict.fromkeys(Stream, 0)
+        self._restarts: dict[ev.Stream, int] = dict.fromkeys(ev.Stream, 0)
         self._waiting: dict[asyncio.Event, float] = {}
         """Since when readers wait for something to read."""
 
     @property
     def connected(self) -> bool:
-        """Whether anything gets through."""
         return self._connected
 
     @connected.setter
@@ -120,42 +108,33 @@ class MemoryBus:
         self._connected = connected
         self._broker.changed()
 
-    async def write(self, write: Write, headers: dict[str, str]) -> Answer:
+    async def write(self, write: ev.Write, headers: dict[str, str]) -> Answer:
         """Publish once, guarded. Raises BusError for a denied subject."""
         await asyncio.sleep(0)
         if write.subject in self.denied:
             raise BusError(f"{self.name} may not write {write.subject}")
         if not self._connected:
             await asyncio.sleep(POLL_S)
-            return WriteUnknown(write.operation)
+            return ev.WriteUnknown(write.operation)
         if self.lose_writes > 0:
             self.lose_writes -= 1
-            return WriteUnknown(write.operation)
-        outcome = self._broker.values.publish(
-            subject=write.subject,
-            guard=write.guard,
-            expected=write.expected,
-            operation=write.operation,
-            message=write.message,
-            now=self._broker.clock.monotonic(),
-            ttl_s=write.ttl_s,
-            request=write.request,
-            headers=headers,
-        )
+            return ev.WriteUnknown(write.operation)
+        said = {name: getattr(write, name) for name in PUBLISHED}
+        outcome = self._broker.values.publish(**said, now=self._broker.clock.monotonic(), headers=headers)
         self._broker.changed()
         if self.lose_answers > 0:
             self.lose_answers -= 1
-            return WriteUnknown(write.operation)
+            return ev.WriteUnknown(write.operation)
         match outcome:
             case PublishAccepted():
-                return WriteAccepted(write.operation, outcome.sequence)
+                return ev.WriteAccepted(write.operation, outcome.sequence)
             case PublishRefused():
-                return WriteRefused(write.operation, outcome.last)
+                return ev.WriteRefused(write.operation, outcome.last)
             case StreamMissing():
                 await asyncio.sleep(POLL_S)
-                return WriteUnknown(write.operation)
+                return ev.WriteUnknown(write.operation)
 
-    async def read(self, stream: Stream, filters: tuple[str, ...] = ()) -> AsyncGenerator[list[Reading]]:
+    async def read(self, stream: ev.Stream, filters: tuple[str, ...] = ()) -> AsyncGenerator[list[Reading]]:
         """All last values under `filters`, then the live tail; restarted after a wipe or a lost connection."""
         while True:
             async with aclosing(self._reading(stream, filters, None)) as reading:
@@ -165,22 +144,21 @@ class MemoryBus:
     async def read_ledger(self, node: NodeName) -> AsyncGenerator[list[Reading]]:
         """A node's ledger; waits while the durable of its agent does not exist."""
         while True:
-            async with aclosing(self._reading(Stream.BOOK, (ledger_filter(node),), node)) as reading:
+            async with aclosing(self._reading(ev.Stream.BOOK, (ledger_filter(node),), node)) as reading:
                 async for batch in reading:
                     yield batch
 
-    def read_again(self, stream: Stream) -> None:
-        """Restart every reader of `stream` on this connection."""
+    def read_again(self, stream: ev.Stream) -> None:
         self._restarts[stream] += 1
         self._broker.changed()
 
-    async def last(self, stream: Stream, subject: str) -> Entry | None:
+    async def last(self, stream: ev.Stream, subject: str) -> ev.Entry | None:
         """The last value of one subject. Raises TimeoutError without a connection or a stream."""
         await asyncio.sleep(0)
         self._need(stream)
         return self._broker.values.last(subject, self._broker.clock.monotonic())
 
-    async def incarnation(self, stream: Stream) -> Incarnation:
+    async def incarnation(self, stream: ev.Stream) -> Incarnation:
         """The incarnation of the data. Raises TimeoutError when there is no such stream."""
         await asyncio.sleep(0)
         self._need(stream)
@@ -199,13 +177,12 @@ class MemoryBus:
 
     async def ensure_agent(self, node: NodeName) -> None:
         """Create the durable of a node's agent. Raises TimeoutError when there is no stream for it."""
-        self._need(Stream.BOOK)
+        self._need(ev.Stream.BOOK)
         self._broker.values.ensure_agent(node)
         self._broker.changed()
 
     @asynccontextmanager
     async def answering(self, subject: str) -> AsyncGenerator[None]:
-        """Answer `probe`s of `subject` while the context lasts."""
         self._broker.answering[subject] = self
         try:
             yield
@@ -213,7 +190,6 @@ class MemoryBus:
             del self._broker.answering[subject]
 
     async def probe(self, subject: str, within_s: float) -> Probe:
-        """Ask whether a process is `answering`."""
         await asyncio.sleep(0)
         if not self._connected:
             return Probe.UNKNOWN
@@ -232,25 +208,24 @@ class MemoryBus:
         return max((now - since for since in self._waiting.values()), default=0.0)
 
     async def close(self) -> None:
-        """Nothing gets through any more."""
         self._connected = False
 
     def _up(self) -> bool:  # a call, which type checkers do not take for the same each time
         return self._connected
 
-    def _need(self, stream: Stream) -> None:
+    def _need(self, stream: ev.Stream) -> None:
         if not self._connected or not self._broker.values.has(stream):
             raise TimeoutError(f"no answer about {stream}")
 
     async def _reading(
-        self, stream: Stream, filters: tuple[str, ...], agent: NodeName | None
+        self, stream: ev.Stream, filters: tuple[str, ...], agent: NodeName | None
     ) -> AsyncGenerator[list[Reading]]:
         values = self._broker.values
         news = asyncio.Event()
         self._broker.listeners[news] = None
         try:
             if agent is not None and not (self._up() and values.has_agent(agent)):
-                yield [ReadingStarted(stream, Incarnation(""))]
+                yield [ev.ReadingStarted(stream, Incarnation(""))]
             while not (self._up() and values.has(stream) and (agent is None or values.has_agent(agent))):
                 self._waiting.setdefault(news, self._broker.clock.monotonic())
                 news.clear()
@@ -259,7 +234,7 @@ class MemoryBus:
             restarts = self._restarts[stream]
             incarnation = values.incarnation(stream)
             assert incarnation is not None
-            yield [ReadingStarted(stream, incarnation)]
+            yield [ev.ReadingStarted(stream, incarnation)]
             cursor = values.cursor(stream, filters)
             caught_up = False
             while not cursor.lost and restarts == self._restarts[stream]:
@@ -271,7 +246,7 @@ class MemoryBus:
                 batch: list[Reading] = [self._observed(stream, value) for value in found if _is_ours(value)]
                 if up and not caught_up and len(found) < BATCH_MAX:
                     caught_up = True
-                    batch.append(ReadingCaughtUp(stream))
+                    batch.append(ev.ReadingCaughtUp(stream))
                 if batch:
                     yield batch
                 else:
@@ -280,11 +255,11 @@ class MemoryBus:
             self._waiting.pop(news, None)
             self._broker.listeners.pop(news, None)
 
-    def _observed(self, stream: Stream, value: StoredValue) -> Observed:
+    def _observed(self, stream: ev.Stream, value: StoredValue) -> ev.Observed:
         if self._traces is not None:
             entry = value.entry
             self._traces.arrived(entry.subject, entry.sequence, value.request, value.headers)
-        return Observed(stream, value.entry)
+        return ev.Observed(stream, value.entry)
 
 
 def _is_ours(value: StoredValue) -> bool:

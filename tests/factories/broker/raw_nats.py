@@ -14,7 +14,6 @@ class RawNats:
     """A connection that is logged in."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Use `raw_nats`."""
         self._reader, self._writer = reader, writer
         self._subscriptions = 0
 
@@ -24,7 +23,6 @@ class RawNats:
         return {subject for what, subject in denied if what == "Publish"}
 
     async def denied_to_subscribe(self, subjects: Iterable[str]) -> set[str]:
-        """Those of `subjects` that the broker does not let us listen to."""
         lines = ""
         for subject in subjects:
             self._subscriptions += 1

@@ -156,11 +156,9 @@ class StreamModel:
             self._agents[node] = None
 
     def has_agent(self, node: NodeName) -> bool:
-        """Whether a node's agent has a durable."""
         return node in self._agents
 
     def has(self, stream: Stream) -> bool:
-        """Whether a stream exists."""
         return stream is Stream.HISTORY or stream in self._books
 
     def wipe(self, *, but: Stream | None = None) -> None:
@@ -208,7 +206,6 @@ class StreamModel:
         return PublishAccepted(entry.sequence)
 
     def last(self, subject: str, now: float) -> Entry | None:
-        """The last value of one subject, or None."""
         book = self._books.get(stream_of(subject.split(".", 2)[1]))
         if book is None:
             return None

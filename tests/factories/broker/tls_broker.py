@@ -59,31 +59,18 @@ class TlsBroker:
         return Files(files.certificate, files.key, trusts)
 
     def settings_of(self, role: Role, node: NodeName | None = None) -> CommonSettings:
-        """Of a service that is `role`."""
         files = self.user(role, node)
-        return CommonSettings(
-            nats_url=self.url,
-            nats_user=permissions_of(role, node).user,
-            nats_ca_file=files.authority,
-            nats_certificate_file=files.certificate,
-            nats_key_file=files.key,
-        )
+        who = {"nats_url": self.url, "nats_user": permissions_of(role, node).user, "nats_ca_file": files.authority}
+        return CommonSettings(**who, nats_certificate_file=files.certificate, nats_key_file=files.key)
 
     def config(self) -> str:
-        users = [
-            CertifiedUser(permissions_of(role), certificate_name(role)) for role in Role if role != Role.NODE_AGENT
-        ]
         node = NodeName("gpu-1.example")
-        users.append(CertifiedUser(permissions_of(Role.NODE_AGENT, node), certificate_name(Role.NODE_AGENT, node)))
+        who = [(role, node if role == Role.NODE_AGENT else None) for role in Role]
+        users = [CertifiedUser(permissions_of(*each), certificate_name(*each)) for each in who]
         pem = self.folder / "broker.pem"
-        tls = (
-            f'tls {{ cert_file: "{pem}", key_file: "{pem}", ca_file: "{self.folder}/users.crt", verify_and_map: true }}'
-        )
-        lines = [
-            f'listen: "127.0.0.1:{self.port}"',
-            f'jetstream {{ store_dir: "{self.folder}/store" }}',
-            *([tls, *authorization(users)] if self.tls else []),
-        ]
+        files = f'cert_file: "{pem}", key_file: "{pem}", ca_file: "{self.folder}/users.crt"'
+        lines = [f'listen: "127.0.0.1:{self.port}"', f'jetstream {{ store_dir: "{self.folder}/store" }}']
+        lines += [f"tls {{ {files}, verify_and_map: true }}", *authorization(users)] if self.tls else []
         return "\n".join(lines) + "\n"
 
     async def start(self) -> None:
@@ -103,7 +90,6 @@ class TlsBroker:
                     return
 
     async def stop(self) -> None:
-        """Stop it; it can be started again."""
         if self.server is not None:
             await self.server.stop()
 
@@ -111,9 +97,8 @@ class TlsBroker:
 @asynccontextmanager
 async def tls_broker(folder: Path) -> AsyncIterator[TlsBroker]:
     """A broker with a good certificate and everybody's rights; it is started by the test."""
-    broker = TlsBroker(
-        folder, free_ports(1)[0], Authority(folder / "bus", "Sluice bus"), Authority(folder / "users", "Sluice users")
-    )
+    bus, users = Authority(folder / "bus", "Sluice bus"), Authority(folder / "users", "Sluice users")
+    broker = TlsBroker(folder, free_ports(1)[0], bus, users)
     broker.shows(broker.bus, HOST)
     broker.believes(broker.users)
     try:

@@ -9,12 +9,8 @@ EVERYWHERE = ""
 CLAIMS = "resource.k8s.io"
 ADMISSION = "admissionregistration.k8s.io"
 
-KEPT = (
-    "sluice-bus-keys",
-    "sluice-nats-keys",
-    "sluice-grpc-authority",
-    *(f"sluice-grpc-{each}" for each in ("allocator", "inventory", "console", "operator", "web")),
-)
+CLIENTS = ("authority", "allocator", "inventory", "console", "operator", "web")
+KEPT = ("sluice-bus-keys", "sluice-nats-keys", *(f"sluice-grpc-{each}" for each in CLIENTS))
 """Secrets that the callout fills."""
 
 

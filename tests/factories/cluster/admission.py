@@ -6,14 +6,7 @@ import json
 from typing import Any
 
 from sluice.contracts.request_syntax import RequestLimits
-from sluice_pod_watcher.admission import (
-    AdmissionConfig,
-    AdmissionResponse,
-    MalformedReview,
-    ResolvedRequest,
-    read_stored,
-    review_pod,
-)
+from sluice_pod_watcher import admission
 
 Json = dict[str, Any]
 _TOKENS = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -72,27 +65,27 @@ def review_of(made: Json, **request: Any) -> Json:
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked | request}
 
 
-def answer(made: Json, config: AdmissionConfig | None = None, **request: Any) -> AdmissionResponse:
-    response = review_pod(review_of(made, **request), config if config is not None else AdmissionConfig())
-    assert not isinstance(response, MalformedReview), response.why
+def answer(made: Json, config: admission.AdmissionConfig | None = None, **request: Any) -> admission.AdmissionResponse:
+    response = admission.review_pod(review_of(made, **request), config or admission.AdmissionConfig())
+    assert not isinstance(response, admission.MalformedReview), response.why
     return response
 
 
-def taken(made: Json, config: AdmissionConfig | None = None, **request: Any) -> Json:
+def taken(made: Json, config: admission.AdmissionConfig | None = None, **request: Any) -> Json:
     """The pod as it is stored after one review, which must let it through."""
     response = answer(made, config, **request)
     assert response.allowed, response.message
     return patched(made, sent_patch(response))
 
 
-def why_denied(made: Json, config: AdmissionConfig | None = None) -> str:
+def why_denied(made: Json, config: admission.AdmissionConfig | None = None) -> str:
     """The sentence for the owner of a pod that must not be let in."""
     response = answer(made, config)
     assert not response.allowed
     return response.message
 
 
-def sent_patch(response: AdmissionResponse) -> list[Json]:
+def sent_patch(response: admission.AdmissionResponse) -> list[Json]:
     """The patch as it is in the answer on the wire."""
     sent = json.loads(json.dumps(response.as_review()))["response"]
     if "patch" not in sent:
@@ -146,12 +139,11 @@ def env_of(made: Json, name: str) -> dict[str, str]:
 
 
 def from_grant(name: str, key: str) -> str:
-    """The field path of a granted annotation."""
     return f"metadata.annotations['{name}.granted.sluice.dev/{key}']"
 
 
-def asked_by(made: Json) -> ResolvedRequest:
+def asked_by(made: Json) -> admission.ResolvedRequest:
     """The request that was stored in a pod as it was taken."""
-    found = read_stored(made["metadata"]["annotations"]["sluice.dev/request"], made["spec"], RequestLimits())
-    assert isinstance(found, ResolvedRequest), found
+    found = admission.read_stored(made["metadata"]["annotations"]["sluice.dev/request"], made["spec"], RequestLimits())
+    assert isinstance(found, admission.ResolvedRequest), found
     return found

@@ -70,17 +70,18 @@ class ClaimKubelet:
 
     async def prepare(self, *uids: str) -> Any:
         """As before the sandbox of a pod is made: the claims' answers, by UID."""
-        messages, services = _CLAIMS[self.version]
-        request = messages.NodePrepareResourcesRequest(claims=[_claim(messages, uid) for uid in uids])
-        async with transport.channel(f"unix:{self.info.endpoint}", deadline_s=CALL_S) as channel:
-            return (await services.DRAPluginStub(channel).NodePrepareResources(request)).claims
+        return await self._call("NodePrepareResources", uids)
 
     async def unprepare(self, *uids: str) -> Any:
         """As after all containers of a pod have stopped."""
+        return await self._call("NodeUnprepareResources", uids)
+
+    async def _call(self, name: str, uids: tuple[str, ...]) -> Any:
         messages, services = _CLAIMS[self.version]
-        request = messages.NodeUnprepareResourcesRequest(claims=[_claim(messages, uid) for uid in uids])
+        claims = [messages.Claim(namespace="default", uid=uid, name=f"of-{uid[:8]}") for uid in uids]
         async with transport.channel(f"unix:{self.info.endpoint}", deadline_s=CALL_S) as channel:
-            return (await services.DRAPluginStub(channel).NodeUnprepareResources(request)).claims
+            call = getattr(services.DRAPluginStub(channel), name)
+            return (await call(getattr(messages, f"{name}Request")(claims=claims))).claims
 
     @asynccontextmanager
     async def health(self) -> AsyncIterator[AsyncIterator[Any]]:
@@ -93,7 +94,3 @@ class ClaimKubelet:
             finally:
                 with contextlib.suppress(asyncio.CancelledError):
                     stream.cancel()
-
-
-def _claim(messages: Any, uid: str) -> Any:
-    return messages.Claim(namespace="default", uid=uid, name=f"of-{uid[:8]}")

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories.cluster.described_pods import bound
 from factories.cluster.kubernetes import MERGE, Cluster, Json, pod
 from factories.cluster.watcher_process import WatcherProcess, watcher
 from factories.waiting import until
-from factories.words import write_of
+from factories.words import bound_of, write_of
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, WriteAccepted, stream_of
-from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.ids import RequestId
 from sluice.contracts.kube.names import claim_name
 from sluice.contracts.messages import AllocationRequested, ContainerDevices
 from sluice.runtime.nats.jetstream_bus import NatsBus
@@ -64,15 +63,12 @@ class ClaimScene:
         asked = await self.asked(uid)
         address = subjects.binding(RequestId(uid))
         last = await self.bus.last(stream_of(address.kind), address.subject)
-        allocation = AllocationId(f"{uid}_r_{number}")
         devices = tuple(ContainerDevices(container=each, visible_devices="MIG-1") for each in containers)
-        grant = {"request_revision": asked.revision, "allocation": allocation, "ticket": "", "containers": devices}
-        message = bound(RequestId(uid), node=NodeName(node), **grant)
-        write = write_of(address, message, last, f"test-{self.numbers}")
+        given = {"request_revision": asked.revision, "allocation": f"{uid}_r_{number}", "containers": devices}
+        write = write_of(address, bound_of(uid, node, **given, ticket=""), last, f"test-{self.numbers}")
         assert isinstance(await self.bus.write(write, {}), WriteAccepted)
 
     async def until(self, look: Callable[[], Any], what: str) -> Any:
-        """What `look` finds; bounded."""
         return await until(look, lambda: f"{what}; {self.process.text[-3000:]}")
 
 

@@ -138,27 +138,18 @@ class ClusterSystem:
         folders = {"KUBELET_ROOT": root, "PODS_DIR": root / "pods", "CDI_DIR": root / "cdi"}
         for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
-        settings = {"ROLE": "agent", "NODES": node, **{name: str(folder) for name, folder in folders.items()}}
-        return {f"SLUICE_NODE_AGENT_{name}": value for name, value in settings.items()}
+        return _settings("NODE_AGENT", {"ROLE": "agent", "NODES": node, **folders})
 
     def _kubelet_settings(self, pods: Path) -> dict[str, str]:
-        (self.folder / "kubelet").mkdir(exist_ok=True)
-        settings = {
-            "ROLE": "agent",
-            "NODES": ",".join(self.nodes),
-            "KUBELET_ROOT": str(self.folder / "kubelet"),
-            "PODS_DIR": str(pods),
-        }
-        return {f"SLUICE_NODE_AGENT_{name}": value for name, value in settings.items()}
+        root = self.folder / "kubelet"
+        root.mkdir(exist_ok=True)
+        told = {"ROLE": "agent", "NODES": ",".join(self.nodes), "KUBELET_ROOT": root, "PODS_DIR": pods}
+        return _settings("NODE_AGENT", told)
 
     def _watcher_settings(self) -> dict[str, str]:
-        settings = {
-            "ROLE": self.role,
-            "KUBECONFIG": str(self.kubeconfig),
-            "WEBHOOK_ADDRESS": f"127.0.0.1:{self.webhook_port}",
-            **self.watcher,
-        }
-        return {f"SLUICE_POD_WATCHER_{name}": value for name, value in settings.items()}
+        webhook = f"127.0.0.1:{self.webhook_port}"
+        told = {"ROLE": self.role, "KUBECONFIG": self.kubeconfig, "WEBHOOK_ADDRESS": webhook, **self.watcher}
+        return _settings("POD_WATCHER", told)
 
     def _run(self, name: str, command: tuple[str, ...], variables: Mapping[str, str]) -> None:
         environment = own_environment() | dict(self.others) | variables
@@ -197,7 +188,6 @@ class ClusterSystem:
         return found
 
     def processes(self, word: str) -> list[Process]:
-        """All processes whose names hold `word`."""
         return [each for name, each in self._processes.items() if word in name]
 
     def agent_of(self, node: str) -> Process:
@@ -238,7 +228,6 @@ class ClusterSystem:
             await bus.close()
 
     def tickets(self) -> dict[str, list[str]]:
-        """The tickets that are there, by node."""
         if self.pods is not None:
             found = (each.name for each in self.pods.glob("[!.]*/[!.]*") if not each.name.startswith(SHARE_PREFIX))
             return {self.nodes[0]: sorted(found)}
@@ -299,11 +288,8 @@ def whole_on(
                 found = list(nodes)
             if asyncio.run(_is_here(cluster)):
                 stack.enter_context(played_webhook(cluster, folder))
-            yield stack.enter_context(
-                ClusterSystem(
-                    folder, cluster.kubeconfig, found, role="watch", watcher=own, plays_nodes=is_played, **more
-                )
-            )
+            told = {"role": "watch", "watcher": own, "plays_nodes": is_played, **more}
+            yield stack.enter_context(ClusterSystem(folder, cluster.kubeconfig, found, **told))
         return
     for node in nodes:
         fake.nodes.add(node, cpu="64", memory="512Gi", labels=dict((labels or {}).get(node, {})))
@@ -348,6 +334,10 @@ async def _nodes_of(cluster: Cluster) -> list[str]:
             pytest.skip("Sluice runs in this cluster: its own pod-watcher would answer")
         listed = (await opened.get("/api/v1/nodes")).items
     return [each["metadata"]["name"] for each in listed if not each["spec"].get("taints")]
+
+
+def _settings(service: str, values: Mapping[str, object]) -> dict[str, str]:
+    return {f"SLUICE_{service}_{name}": str(value) for name, value in values.items()}
 
 
 def _node_text(name: str, gpus: int, model: str = GPU) -> str:

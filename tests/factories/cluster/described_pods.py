@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from factories.cluster.kubernetes import Cluster, Json, pod
-from factories.waiting import until
-from factories.words import write_of
+from factories.waiting import meanwhile, until
+from factories.words import bound_of, write_of
 from fake_kube.server import FakeKube
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Observed, Stream, WriteAccepted, stream_of
 from sluice.contracts.bus.subjects import Address
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
+from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.kube.names import ENV_ALWAYS, GATE, MOUNT_PATH, VOLUME, granted_field_path
 from sluice.contracts.messages import AnyMessage, Bound, ContainerDevices
 from sluice.runtime.clock import SystemClock
@@ -65,7 +65,6 @@ class Described:
     text: str = ""
 
     def notes(self, reason: str) -> list[str]:
-        """The notes of our events with this reason."""
         return [each.note for each in self.events if each.reason == reason]
 
 
@@ -116,7 +115,8 @@ class DescribeStage:
     def told(self, name: str) -> list[Said]:
         """Our events about a pod, even if it is gone."""
         listed = self.kube.all("events.events.k8s.io", self.namespace)
-        return [_said(each) for each in listed if each["regarding"]["name"] == name]
+        about = [each for each in listed if each["regarding"]["name"] == name]
+        return [Said(each["type"], each["reason"], each["note"]) for each in about]
 
     async def kubectl(self, *words: str, fails: bool = False) -> str:
         """What kubectl prints in the test's namespace: to stdout, or where it must fail to stderr."""
@@ -160,9 +160,8 @@ async def kubectl(kubeconfig: Path, home: Path, *words: str, fails: bool = False
     """What kubectl prints: to stdout, or (where it must fail, or for its warnings) to stderr."""
     environment = {"HOME": str(home), "PATH": "/usr/local/bin:/usr/bin:/bin"}
     command = ("kubectl", "--kubeconfig", str(kubeconfig), *words)
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=environment
-    )
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe, env=environment)
     async with asyncio.timeout(WAIT_S):
         out, err = await process.communicate()
     assert (process.returncode != 0) is fails, err.decode()
@@ -179,38 +178,18 @@ async def staged(folder: Path, config: ClusterConfig = RULES) -> AsyncIterator[D
             try:
                 await bus.ensure_streams()
                 stage = DescribeStage(kube, opened, await opened.namespace(), bus, folder, broker.url)
-                async with _beside(stage.listen()), _beside(_watching(stage, config)):
+                async with meanwhile(stage.listen()), meanwhile(_watching(stage, config)):
                     yield stage
             finally:
                 await bus.close()
 
 
-@contextlib.asynccontextmanager
-async def _beside(work: Any) -> AsyncIterator[None]:
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait((task,))
-        if not task.cancelled():
-            task.result()
-
-
 async def _watching(stage: DescribeStage, config: ClusterConfig) -> None:
     bus = await NatsBus.connect(stage.url, name="pod-watcher")
     api = await KubeApi.connect(stage.cluster.kubeconfig)
+    rules = {"run": RunId("w1"), "config": config, "resync_s": 300.0, "tick_s": 0.05}
     try:
-        await watch_cluster(
-            bus,
-            api,
-            run=RunId("w1"),
-            config=config,
-            clock=SystemClock(),
-            traces=RequestTraces(),
-            resync_s=300.0,
-            tick_s=0.05,
-        )
+        await watch_cluster(bus, api, clock=SystemClock(), traces=RequestTraces(), **rules)
     finally:
         await api.close()
         await bus.close()
@@ -220,10 +199,8 @@ async def _watching(stage: DescribeStage, config: ClusterConfig) -> None:
 
 
 def asking(name: str, *, gates: tuple[str, ...] = (GATE,), owner: str = "", stored: str = "", **spec: Any) -> Json:
-    env = [
-        {"name": var, "valueFrom": {"fieldRef": {"fieldPath": granted_field_path("main", key)}}}
-        for var, key in ENV_ALWAYS
-    ]
+    fields = {var: {"fieldRef": {"fieldPath": granted_field_path("main", key)}} for var, key in ENV_ALWAYS}
+    env = [{"name": var, "valueFrom": field} for var, field in fields.items()]
     mount = {"name": VOLUME, "mountPath": MOUNT_PATH, "subPathExpr": "$(SLUICE_TICKET)", "readOnly": True}
     container = {"name": "main", "image": "busybox:1.36", "env": env, "volumeMounts": [mount]}
     volume = {"name": VOLUME, "csi": {"driver": "slice.sluice.dev", "readOnly": True}}
@@ -239,16 +216,8 @@ def asking(name: str, *, gates: tuple[str, ...] = (GATE,), owner: str = "", stor
 
 
 def bound(uid: RequestId, **changes: Any) -> Bound:
-    values: dict[str, Any] = {
-        "request": uid,
-        "request_revision": 1,
-        "allocation": AllocationId(f"{uid}_r_1"),
-        "node": NodeName(NODE),
-        "revision": 1,
-        "ticket": "t1",
-        "containers": (ContainerDevices(container="main", visible_devices="MIG-5c2a"),),
-    }
-    return Bound(**(values | changes))
+    devices = (ContainerDevices(container="main", visible_devices="MIG-5c2a"),)
+    return bound_of(uid, NODE, **({"ticket": "t1", "containers": devices} | changes))
 
 
 # -- reading what is printed ----------------------------------------------------------------------------------------
@@ -279,7 +248,3 @@ def _listed(found: Json, events: list[Json]) -> Described:
     conditions = {each["type"]: each["status"] for each in found["status"].get("conditions", [])}
     ours = [each for each in events if each["involvedObject"].get("uid") == uid]
     return Described(conditions, tuple([Said(each["type"], each["reason"], each["message"]) for each in ours]))
-
-
-def _said(event: Json) -> Said:
-    return Said(event["type"], event["reason"], event["note"])

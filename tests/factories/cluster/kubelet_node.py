@@ -83,14 +83,9 @@ class KubeletNode:
 
     def start(self, *, wait=True, **more):
         log = (self.folder / f"driver{len(self.drivers)}.log").open("wb")
-        environment = own_environment() | {
-            "SLUICE_NODE_AGENT_ROLE": "csi",
-            "SLUICE_NODE_AGENT_NODES": NODE,
-            "SLUICE_NODE_AGENT_KUBELET_ROOT": str(self.root),
-            "SLUICE_NODE_AGENT_PODS_DIR": str(self.pods),
-            "SLUICE_LOG_FORMAT": "json",
-            **more,
-        }
+        told = {"ROLE": "csi", "NODES": NODE, "KUBELET_ROOT": str(self.root), "PODS_DIR": str(self.pods)}
+        environment = own_environment() | {f"SLUICE_NODE_AGENT_{name}": text for name, text in told.items()}
+        environment |= {"SLUICE_LOG_FORMAT": "json", **more}
         command = [*self._within(), sys.executable, "-m", "sluice_node_agent"]
         self.drivers.append(subprocess.Popen(command, env=environment, stderr=log, stdout=log))
         log.close()
@@ -101,7 +96,6 @@ class KubeletNode:
         return number
 
     def stop(self, number=0, how=signal.SIGTERM):
-        """End a driver, and wait for it."""
         self.drivers[number].send_signal(how)
         return self.drivers[number].wait(WITHIN_S)
 
@@ -124,9 +118,8 @@ class KubeletNode:
         """What an agent does with tickets, in a process like the driver's; all tickets that are there then."""
         flat = str(self.folder / "flat")
         words = [str(self.pods), flat, what, ticket, owner, msgspec.json.encode(containers).decode()]
-        done = subprocess.run(
-            [*self._within(), sys.executable, "-c", _AGENT, *words], capture_output=True, text=True, check=False
-        )
+        command = [*self._within(), sys.executable, "-c", _AGENT, *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.split()
 
@@ -165,21 +158,17 @@ class KubeletNode:
         target = self.target(uid, volume)
         target.parent.mkdir(parents=True, exist_ok=True)
         context = {"csi.storage.k8s.io/pod.uid": uid, "csi.storage.k8s.io/ephemeral": "true"}
+        about = {"volume_id": f"csi-{uid}", "target_path": str(target), "volume_context": context}
         async with self.calling() as node:
             for _ in range(2):
                 await node.NodeGetCapabilities(csi_pb2.NodeGetCapabilitiesRequest())
-            await node.NodePublishVolume(
-                csi_pb2.NodePublishVolumeRequest(
-                    volume_id=f"csi-{uid}", target_path=str(target), volume_context=context
-                )
-            )
+            await node.NodePublishVolume(csi_pb2.NodePublishVolumeRequest(**about))
 
     async def unpublish(self, uid, volume=VOLUME):
         """As at a pod's end; the path is all that is known."""
+        about = {"volume_id": f"csi-{uid}", "target_path": str(self.target(uid, volume))}
         async with self.calling() as node:
-            await node.NodeUnpublishVolume(
-                csi_pb2.NodeUnpublishVolumeRequest(volume_id=f"csi-{uid}", target_path=str(self.target(uid, volume)))
-            )
+            await node.NodeUnpublishVolume(csi_pb2.NodeUnpublishVolumeRequest(**about))
 
     def start_container(self, uid, name, ticket):
         """Bind a container's directory as a kubelet does (not what is mounted below); what it then sees there."""
@@ -194,9 +183,8 @@ class KubeletNode:
     # -- the node -------------------------------------------------------------------------------------------------
 
     def run(self, *command, ok=True):
-        done = subprocess.run(
-            ["nsenter", "-t", str(self.holder.pid), "-m", *command], capture_output=True, text=True, check=False
-        )
+        inside = ["nsenter", "-t", str(self.holder.pid), "-m", *command]
+        done = subprocess.run(inside, capture_output=True, text=True, check=False)
         assert (done.returncode == 0) == ok, done.stderr
         return done.stderr
 
@@ -204,15 +192,15 @@ class KubeletNode:
         """A path as the node's processes see it."""
         return Path(f"/proc/{self.holder.pid}/root{path}")
 
+    def _mountinfo(self):
+        return [line.split() for line in Path(f"/proc/{self.holder.pid}/mountinfo").read_text().splitlines()]
+
     def mounts(self, path):
         """The options of each mount at a path."""
-        lines = Path(f"/proc/{self.holder.pid}/mountinfo").read_text().splitlines()
-        return [fields[5].split(",") for fields in map(str.split, lines) if fields[4] == str(path)]
+        return [fields[5].split(",") for fields in self._mountinfo() if fields[4] == str(path)]
 
     def all_mounts(self):
-        """All mount points below the node's folder."""
-        lines = Path(f"/proc/{self.holder.pid}/mountinfo").read_text().splitlines()
-        return sorted(fields[4] for fields in map(str.split, lines) if fields[4].startswith(f"{self.folder}/"))
+        return sorted(fields[4] for fields in self._mountinfo() if fields[4].startswith(f"{self.folder}/"))
 
     def lose_mounts(self):
         """What a reboot does to mounts; those of the node itself come back."""
@@ -262,5 +250,4 @@ def can_connect(path):
 
 
 async def in_time(call):
-    """A call that must end."""
     return await asyncio.wait_for(call, WITHIN_S)

@@ -7,7 +7,7 @@ import json
 import secrets
 import ssl
 import urllib.parse
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,9 +113,8 @@ class Cluster:
 
     async def configuration(self) -> client.Configuration:
         settings = client.Configuration()
-        await config.load_kube_config(
-            config_file=str(self.kubeconfig), client_configuration=settings, persist_config=False
-        )
+        file = str(self.kubeconfig)
+        await config.load_kube_config(config_file=file, client_configuration=settings, persist_config=False)
         return settings
 
     @contextlib.asynccontextmanager
@@ -169,9 +168,8 @@ class Cluster:
 
     async def patch(self, path: str, body: Any, kind: str | None = None, **query: Any) -> Reply:
         """PATCH: a list is a JSON patch, an object a strategic merge, as the official client does."""
-        return await self.ask(
-            "PATCH", path, body, kind=kind or (JSON_PATCH if isinstance(body, list) else STRATEGIC), **query
-        )
+        kind = kind or (JSON_PATCH if isinstance(body, list) else STRATEGIC)
+        return await self.ask("PATCH", path, body, kind=kind, **query)
 
     @contextlib.asynccontextmanager
     async def watch(self, path: str, *, wait_s: float = WAIT_S, **query: Any) -> AsyncIterator[Stream]:
@@ -213,16 +211,14 @@ class Cluster:
         while self._nodes:
             await self.delete(f"/api/v1/nodes/{self._nodes.pop()}")
 
-    async def account(
-        self, namespace: str, name: str, rules: list[Json], cluster_rules: list[Json] | None = None
-    ) -> str:
+    async def account(self, namespace: str, name: str, rules: list[Json], cluster_rules: Sequence[Json] = ()) -> str:
         """The token of a service account with these rights in its namespace, and these in the cluster."""
         await self.post(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": name}})
         subject = [{"kind": "ServiceAccount", "name": name, "namespace": namespace}]
         group = "rbac.authorization.k8s.io"
         for kind, wanted, path in (
             ("Role", rules, f"/apis/{group}/v1/namespaces/{namespace}"),
-            ("ClusterRole", cluster_rules or [], f"/apis/{group}/v1"),
+            ("ClusterRole", cluster_rules, f"/apis/{group}/v1"),
         ):
             if not wanted:
                 continue

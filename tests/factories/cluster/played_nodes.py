@@ -121,7 +121,8 @@ async def _sync(kube: Cluster, pod: Json) -> None:
     path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
     if meta.get("deletionTimestamp"):
         if pod["status"].get("phase") not in _ENDED:
-            ended = {"phase": "Failed", "containerStatuses": [_status(each, running=False) for each in _of(pod)]}
+            containers = [_status(each, running=False) for each in pod["spec"]["containers"]]
+            ended = {"phase": "Failed", "containerStatuses": containers}
             await kube.patch(f"{path}/status", {"metadata": {"uid": meta["uid"]}, "status": ended})
         await kube.delete(path, {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}})
     elif pod["status"].get("phase") == "Pending":
@@ -130,30 +131,17 @@ async def _sync(kube: Cluster, pod: Json) -> None:
 
 def running(pod: Json) -> Json:
     """The patch of its status by which a kubelet tells that it runs."""
-    ready = [
-        {"type": kind, "status": "True", "lastTransitionTime": _now()}
-        for kind in ("Initialized", "ContainersReady", "Ready")
-    ]
-    status = {
-        "phase": "Running",
-        "startTime": _now(),
-        "conditions": ready,
-        "containerStatuses": [_status(each, running=True) for each in _of(pod)],
-    }
+    now, kinds = _now(), ("Initialized", "ContainersReady", "Ready")
+    status: Json = {"phase": "Running", "startTime": now}
+    status["conditions"] = [{"type": kind, "status": "True", "lastTransitionTime": now} for kind in kinds]
+    status["containerStatuses"] = [_status(each, running=True) for each in pod["spec"]["containers"]]
     return {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
-
-
-def _of(pod: Json) -> list[Json]:
-    return list(pod["spec"]["containers"])
 
 
 def _status(container: Json, *, running: bool) -> Json:
     now = _now()
-    state: dict[str, Any] = (
-        {"running": {"startedAt": now}}
-        if running
-        else {"terminated": {"exitCode": 143, "reason": "Error", "startedAt": now, "finishedAt": now}}
-    )
+    ended = {"exitCode": 143, "reason": "Error", "startedAt": now, "finishedAt": now}
+    state: Json = {"running": {"startedAt": now}} if running else {"terminated": ended}
     about = {"name": container["name"], "image": container["image"], "imageID": "", "restartCount": 0}
     return {**about, "ready": running, "started": running, "state": state}
 

@@ -19,7 +19,6 @@ from fake_kube.server import FakeKube
 from sluice.contracts.kube.names import CONDITION_READY, ENV_TICKET, ENV_VISIBLE_DEVICES
 from sluice.contracts.ticket_paths import ticket_of
 from sluice_console.core.documents import PodDocument
-from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.fleet.gpus import gpus_document
 from sluice_console.core.fleet.pods import pods_document
 from sluice_console.shell.live.live_fleet import LiveFleet
@@ -35,9 +34,8 @@ def user_pod(
     name: str, *, annotations: Json | None = None, resources: Json | None = None, kind: str = "Pod", **spec: Any
 ) -> Json:
     """A pod as a person writes it: one container `main`, unless `spec` brings others."""
-    main = {"name": "main", "image": IMAGE, "command": ["sleep", "3600"]} | (
-        {"resources": resources} if resources else {}
-    )
+    main = {"name": "main", "image": IMAGE, "command": ["sleep", "3600"]}
+    main |= {"resources": resources} if resources else {}
     metadata = {"name": name} | ({"annotations": annotations} if annotations else {})
     return {"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": {"containers": [main], **spec}}
 
@@ -76,7 +74,6 @@ class Scene:
         return made.body
 
     async def post(self, body: Json) -> Reply:
-        """The answer to the creation of a pod."""
         if self.cluster.fake is None and not self.cluster.is_here:
             body = copy.deepcopy(body)
             body["metadata"]["namespace"] = self.namespace
@@ -151,22 +148,19 @@ class Scene:
     async def given_back(self, within_s: float = WAIT_S) -> None:
         """Nothing of anybody is left: no request, no place in a ledger, no instance, no ticket."""
 
-        def empty(fleet_state: FleetState) -> bool:
+        def is_empty() -> bool:
+            fleet_state = self.live.fleet_state
             instances = [instance for gpu in gpus_document(fleet_state).gpus for instance in gpu.instances]
-            return not pods_document(fleet_state).pods and not fleet_state.bookings() and not instances
+            tickets = any(self.system.tickets().values())
+            return not (pods_document(fleet_state).pods or fleet_state.bookings() or instances or tickets)
 
-        await self.until(
-            lambda: empty(self.live.fleet_state) and not any(self.system.tickets().values()),
-            "everything to be given back",
-            within_s,
-        )
+        await self.until(is_empty, "everything to be given back", within_s)
         booked = (await standing_at(self.system.url)).booked
         assert not booked, booked
 
     # -- what it looks like -------------------------------------------------------------------------------------------
 
     def told(self, pod: Json) -> PodDocument | None:
-        """The messages on the bus about a pod."""
         uid = pod["metadata"]["uid"]
         return next((each for each in pods_document(self.live.fleet_state).pods if each.request == uid), None)
 

@@ -12,5 +12,4 @@ async def minor(kube: Cluster) -> int:
 
 
 async def keeps_times(kube: Cluster) -> bool:
-    """Whether the server keeps the time of an allocation."""
     return await minor(kube) >= TIMED_SINCE

@@ -82,7 +82,6 @@ class WatcherProcess:
 
 @contextlib.asynccontextmanager
 async def watcher(log: Path, **settings: str) -> AsyncIterator[WatcherProcess]:
-    """A process that is gone at the end."""
     process = WatcherProcess(log, settings)
     try:
         yield process

@@ -4,10 +4,8 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from factories.agent_driver import daemons_below, short_folder
 from factories.waiting import wait_until
 
 from sluice.contracts.ids import GpuUuid, HomeId
@@ -39,12 +38,9 @@ class Client:
 
     def __init__(self, control: Path, pipe: Path, *options: str, quota_socket: str = "") -> None:
         """Start it on a home's pipe directory. `options` as `nvidia-cuda-mps-control client` has them."""
-        self.process = subprocess.Popen(
-            [control, "client", *options],
-            env={"CUDA_MPS_PIPE_DIRECTORY": str(pipe), "SLUICE_QUOTA_SOCKET": quota_socket},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        command = [control, "client", *options]
+        told = {"CUDA_MPS_PIPE_DIRECTORY": str(pipe), "SLUICE_QUOTA_SOCKET": quota_socket}
+        self.process = subprocess.Popen(command, env=told, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._rest = b""
 
     @property
@@ -64,13 +60,11 @@ class Client:
         return heard
 
     def allocate(self, memory_mib: int) -> dict[str, Any]:
-        """Ask for memory, and hear the answer."""
         self.process.stdin.write(f"{memory_mib}\n".encode())
         self.process.stdin.flush()
         return self.hear()
 
     def end(self) -> None:
-        """End it as a program that is done."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(PATIENCE_S)
@@ -81,44 +75,20 @@ class Client:
 
 
 def mps_processes(root: Path) -> list[psutil.Process]:
-    """All live MPS processes of homes below `root`."""
     found = []
-    for process in _of_homes_below(root):
+    for process in daemons_below(root):
         with contextlib.suppress(psutil.Error):
             if process.name().startswith("nvidia-cuda-mps"):
                 found.append(process)
     return found
 
 
-def _of_homes_below(root: Path) -> list[psutil.Process]:
-    """All live processes of such homes by their environment, also one that has not taken its name yet."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            pipe = process.environ().get("CUDA_MPS_PIPE_DIRECTORY", "")
-            if pipe.startswith(f"{root}/") and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
-
-
-def _none_left(root: Path) -> bool:
-    running = _of_homes_below(root)
-    for process in running:
-        with contextlib.suppress(psutil.Error):
-            process.send_signal(signal.SIGKILL)
-    return not running
-
-
 @contextlib.contextmanager
 def short_directory() -> Iterator[Path]:
-    """A directory with a path short enough for sockets, that every user may pass; MPS processes below end with it."""
-    path = Path(tempfile.mkdtemp(prefix="mps", dir="/tmp"))
-    path.chmod(0o711)
-    try:
+    """A `short_folder` that every user may pass."""
+    with short_folder() as path:
+        path.chmod(0o711)
         yield path
-    finally:
-        wait_until(lambda: _none_left(path), "MPS processes end")
-        shutil.rmtree(path)
 
 
 class PodProcesses(Processes):
@@ -176,7 +146,6 @@ class Place:
         return mps_processes(self.path)
 
     def kill(self, pid: int) -> None:
-        """A daemon is killed, and dead."""
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: self.processes.started_at(pid) == 0, "the daemon dies")
 
@@ -188,7 +157,6 @@ class Place:
 
 @contextlib.contextmanager
 def mps_place() -> Iterator[Place]:
-    """A folder of its own, removed completely."""
     with short_directory() as path:
         place = Place(path)
         try:
@@ -199,7 +167,6 @@ def mps_place() -> Iterator[Place]:
 
 
 def start_order(home: HomeId = H1, device: str = GPU, limits: MpsLimits = LIMITS, uid: int = TENANT) -> StartMps:
-    """A home on a device, for a tenant."""
     gpu = GPU if device == GPU else OTHER_GPU
     return StartMps(1, home, gpu, device, "team-a", uid, limits)
 

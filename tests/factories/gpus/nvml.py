@@ -34,7 +34,6 @@ _MODELS = {model["key"]: model for model in tomllib.loads(CATALOG.read_text(enco
 
 
 def has_a_driver() -> bool:
-    """Whether this machine has an NVIDIA driver."""
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -115,7 +114,6 @@ class NvmlMachine:
         self._call("link", one, other, count)
 
     def link_to_switch(self, gpu: int, count: int) -> None:
-        """Connect a GPU to an NVSwitch by NVLinks."""
         self._call("link_switch", gpu, count)
 
     def make_instance(self, gpu: int, profile: str, start: int, *, compute: bool = True) -> int:
@@ -154,9 +152,8 @@ class NvmlMachine:
         """A process on a device; its pid (`pid`: a real one). Raises OSError where the compute mode lets it not in."""
         number = next(self._pids) if pid is None else pid
         self.enter_process(number, owner=owner, name=name)
-        code = self.library.sluice_nvml_add_process(
-            device.encode(), number, name.encode(), _KINDS[kind], int(pid is not None)
-        )
+        about = (device.encode(), number, name.encode(), _KINDS[kind], int(pid is not None))
+        code = self.library.sluice_nvml_add_process(*about)
         if code != OK:
             self.leave_process(number)
             raise OSError(code, f"{device} takes no process {number}")
@@ -180,10 +177,8 @@ class NvmlMachine:
         """Write its entries of the made-up /proc."""
         entry = self.proc / str(pid)
         (entry / "fd").mkdir(parents=True, exist_ok=True)
-        scope = (
-            f"kubepods-pod{owner.replace('-', '_')}.slice/cri-containerd-0.scope" if owner else "system.slice/x.service"
-        )
-        (entry / "cgroup").write_text(f"0::/kubepods.slice/{scope}\n" if owner else f"0::/{scope}\n", encoding="utf-8")
+        pod = f"kubepods.slice/kubepods-pod{owner.replace('-', '_')}.slice/cri-containerd-0.scope"
+        (entry / "cgroup").write_text(f"0::/{pod if owner else 'system.slice/x.service'}\n", encoding="utf-8")
         (entry / "comm").write_text(f"{name[:15]}\n", encoding="utf-8")
         (entry / "cmdline").write_bytes(f"{name}\0".encode())
         started_at = " ".join(["0"] * 18)
@@ -248,7 +243,6 @@ class NvmlMachine:
         self._call("set_ecc", gpu, uncorrected)
 
     def set_recovery(self, gpu: int, action: int) -> None:
-        """The recovery action that the driver requests."""
         self._call("set_recovery", gpu, action)
 
     def set_versions(self, driver: str, cuda: int) -> None:

@@ -12,6 +12,45 @@ OK, INVALID, UNSUPPORTED, FORBIDDEN, ABSENT, SHORT, TIMEOUT, LOST, IN_USE, FULL 
 _addresses = itertools.count(0x1000, 0x10)
 
 
+def _on(*kinds, errors=""):
+    """A function of NVML on a handle of these `kinds`: the error of its GPU, or one that was set for it, goes first."""
+
+    def on(function):
+        def called(library, handle, *rest):
+            found, error = library._of(handle, kinds)
+            return error or getattr(found, "errors", {}).get(errors, 0) or function(library, found, *rest) or OK
+
+        return called
+
+    return on
+
+
+def _fact(name, value):
+    """A function that tells a number of a GPU or MIG device, or the error that was set for this `name`."""
+
+    @_on("gpu", "mig", errors=name)
+    def tell(_library, found, *arguments):
+        arguments[-1]._obj.value = value(found)
+
+    return tell
+
+
+def _processes(which):
+    """A function that lists the processes of a device that it has as `which`."""
+
+    @_on("gpu", "mig", errors=which)
+    def listed(_library, found, count, array):
+        pids, room = getattr(found, which), count._obj.value
+        count._obj.value = len(pids)
+        if len(pids) > room:
+            return SHORT
+        for number, pid in enumerate(pids):
+            array[number].pid = pid
+        return OK
+
+    return listed
+
+
 class Device:
     """A GPU, GPU instance, compute instance or MIG device: anything that has a handle."""
 
@@ -89,10 +128,10 @@ class Library:
 
     # -- how values cross -----------------------------------------------------------------------------------------
 
-    def _of(self, handle, kind):
+    def _of(self, handle, kinds):
         """What a handle points at, or an error code."""
         found = self.handles.get(cast(handle, c_void_p).value)
-        if found is None or found.kind not in kind:
+        if found is None or found.kind not in kinds:
             return None, INVALID
         owner = {"gi": lambda f: f.gpu, "ci": lambda f: f.gi.gpu, "mig": lambda f: f.ci.gi.gpu}.get(found.kind)
         return found, (owner(found) if owner else found).error
@@ -100,19 +139,6 @@ class Library:
     @staticmethod
     def _point(reference, thing):
         memmove(addressof(reference._obj), bytes(c_void_p(thing.address)), 8)
-
-    @staticmethod
-    def _write(buffer, text):
-        buffer.value = text.encode()
-        return OK
-
-    def _fact(self, handle, name, out, value):
-        gpu, error = self._of(handle, {"gpu", "mig"})
-        error = error or gpu.errors.get(name, 0)
-        if error:
-            return error
-        out._obj.value = value(gpu)
-        return OK
 
     # -- system ---------------------------------------------------------------------------------------------------
 
@@ -125,7 +151,8 @@ class Library:
         return OK
 
     def nvmlSystemGetDriverVersion(self, buffer, _size):
-        return self._write(buffer, "580.65.06")
+        buffer.value = b"580.65.06"
+        return OK
 
     def nvmlSystemGetCudaDriverVersion_v2(self, out):
         out._obj.value = self.cuda
@@ -151,38 +178,29 @@ class Library:
                 return found.error
         return ABSENT
 
-    def nvmlDeviceGetUUID(self, handle, buffer, _size):
-        found, error = self._of(handle, {"gpu", "mig", "ghost"})
-        return error or self._write(buffer, found.uuid)
+    @_on("gpu", "mig", "ghost")
+    def nvmlDeviceGetUUID(self, found, buffer, _size):
+        buffer.value = found.uuid.encode()
 
-    def nvmlDeviceGetName(self, handle, buffer, _size):
-        gpu, error = self._of(handle, {"gpu"})
-        return error or gpu.errors.get("name", 0) or self._write(buffer, gpu.model.product_names[0])
+    @_on("gpu", errors="name")
+    def nvmlDeviceGetName(self, gpu, buffer, _size):
+        buffer.value = gpu.model.product_names[0].encode()
 
-    def nvmlDeviceGetIndex(self, handle, out):
-        return self._fact(handle, "index", out, self.gpus.index)
+    nvmlDeviceGetIndex = _fact("index", lambda gpu: gpu.library.gpus.index(gpu))
+    nvmlDeviceGetMinorNumber = _fact("minor", lambda gpu: gpu.minor)
 
-    def nvmlDeviceGetMinorNumber(self, handle, out):
-        return self._fact(handle, "minor", out, lambda gpu: gpu.minor)
+    @_on("gpu")
+    def nvmlDeviceGetPciInfo_v3(self, gpu, out):
+        out._obj.domain, out._obj.bus, out._obj.device = 0xFFFF, gpu.number, 0
 
-    def nvmlDeviceGetPciInfo_v3(self, handle, out):
-        gpu, error = self._of(handle, {"gpu"})
-        if not error:
-            out._obj.domain, out._obj.bus, out._obj.device = 0xFFFF, gpu.number, 0
-        return error
+    @_on("gpu")
+    def nvmlDeviceGetMemoryInfo(self, gpu, out):
+        out._obj.total = gpu.model.memory_mib * 1024**2
 
-    def nvmlDeviceGetMemoryInfo(self, handle, out):
-        gpu, error = self._of(handle, {"gpu"})
-        if not error:
-            out._obj.total = gpu.model.memory_mib * 1024**2
-        return error
-
-    def nvmlDeviceGetMemoryAffinity(self, handle, size, out, _scope):
-        gpu, error = self._of(handle, {"gpu"})
-        if not error:
-            out._obj[0] = gpu.affinity
-            assert size >= 1
-        return error
+    @_on("gpu")
+    def nvmlDeviceGetMemoryAffinity(self, gpu, size, out, _scope):
+        out._obj[0] = gpu.affinity
+        assert size >= 1
 
     def nvmlDeviceGetNvLinkState(self, handle, link, out):
         gpu, _ = self._of(handle, {"gpu"})
@@ -201,55 +219,26 @@ class Library:
         out._obj.domain, out._obj.bus, out._obj.device = 0xFFFF, gpu.links[link], 0
         return OK
 
-    def nvmlDeviceGetTotalEccErrors(self, handle, _kind, _counter, out):
-        return self._fact(handle, "ecc", out, lambda gpu: gpu.ecc)
+    nvmlDeviceGetTotalEccErrors = _fact("ecc", lambda gpu: gpu.ecc)
 
-    def nvmlDeviceGetFieldValues(self, handle, _count, values):
-        gpu, error = self._of(handle, {"gpu"})
+    @_on("gpu")
+    def nvmlDeviceGetFieldValues(self, gpu, _count, values):
         assert values._obj[0].fieldId == 230
         if gpu.recovery is None:
             values._obj[0].nvmlReturn = UNSUPPORTED
         else:
             values._obj[0].value.uiVal = gpu.recovery
-        return error
 
-    def nvmlDeviceGetComputeMode(self, handle, out):
-        return self._fact(handle, "mode", out, lambda gpu: gpu.compute_mode)
+    nvmlDeviceGetComputeMode = _fact("mode", lambda gpu: gpu.compute_mode)
 
-    def nvmlDeviceSetComputeMode(self, handle, mode):
-        gpu, error = self._of(handle, {"gpu"})
-        if not error and "deaf" not in gpu.errors:
+    @_on("gpu")
+    def nvmlDeviceSetComputeMode(self, gpu, mode):
+        if "deaf" not in gpu.errors:
             gpu.compute_mode = mode.value
-        return error
 
-    # -- processes ------------------------------------------------------------------------------------------------
-
-    def _processes(self, pids, count, array):
-        if len(pids) > count._obj.value:
-            count._obj.value = len(pids)
-            return SHORT
-        for number, pid in enumerate(pids):
-            array[number].pid = pid
-        count._obj.value = len(pids)
-        return OK
-
-    def nvmlDeviceGetComputeRunningProcesses_v3(self, handle, count, array):
-        found, error = self._of(handle, {"gpu", "mig"})
-        return error or self._processes(found.pids, count, array)
-
-    nvmlDeviceGetComputeRunningProcesses_v2 = nvmlDeviceGetComputeRunningProcesses_v3
-
-    def nvmlDeviceGetMPSComputeRunningProcesses_v3(self, handle, count, array):
-        found, error = self._of(handle, {"gpu", "mig"})
-        return error or found.errors.get("clients") or self._processes(found.clients, count, array)
-
-    nvmlDeviceGetMPSComputeRunningProcesses_v2 = nvmlDeviceGetMPSComputeRunningProcesses_v3
-
-    def nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle, count, array):
-        found, error = self._of(handle, {"gpu", "mig"})
-        return error or found.errors.get("drawing") or self._processes(found.drawing, count, array)
-
-    nvmlDeviceGetGraphicsRunningProcesses_v2 = nvmlDeviceGetGraphicsRunningProcesses_v3
+    nvmlDeviceGetComputeRunningProcesses_v3 = nvmlDeviceGetComputeRunningProcesses_v2 = _processes("pids")
+    nvmlDeviceGetMPSComputeRunningProcesses_v3 = nvmlDeviceGetMPSComputeRunningProcesses_v2 = _processes("clients")
+    nvmlDeviceGetGraphicsRunningProcesses_v3 = nvmlDeviceGetGraphicsRunningProcesses_v2 = _processes("drawing")
 
     # -- MIG ------------------------------------------------------------------------------------------------------
 
@@ -261,10 +250,8 @@ class Library:
             now._obj.value, after._obj.value = gpu.mig
         return error or gpu.errors.get("mig", 0)
 
-    def _profile(self, handle, enum, out):
-        gpu, error = self._of(handle, {"gpu"})
-        if error:
-            return error
+    @_on("gpu")
+    def nvmlDeviceGetGpuInstanceProfileInfoV(self, gpu, enum, out):
         profile = next((profile for profile in gpu.model.profiles if profile.nvml_enum == enum), None)
         if gpu.mig is None or profile is None or gpu.errors.get("profiles"):
             return UNSUPPORTED if enum < 16 else INVALID
@@ -279,11 +266,7 @@ class Library:
             info.name = f"MIG {profile.name}".encode()
         return OK
 
-    def nvmlDeviceGetGpuInstanceProfileInfoV(self, handle, enum, out):
-        return self._profile(handle, enum, out)
-
-    def nvmlDeviceGetGpuInstanceProfileInfo(self, handle, enum, out):
-        return self._profile(handle, enum, out)
+    nvmlDeviceGetGpuInstanceProfileInfo = nvmlDeviceGetGpuInstanceProfileInfoV
 
     def nvmlDeviceGetGpuInstancePossiblePlacements_v2(self, handle, profile_id, array, count):
         gpu, _ = self._of(handle, {"gpu"})
@@ -294,10 +277,8 @@ class Library:
         count._obj.value = len(spans)
         return OK
 
-    def nvmlDeviceCreateGpuInstanceWithPlacement(self, handle, profile_id, placement, out):
-        gpu, error = self._of(handle, {"gpu"})
-        if error or gpu.errors.get("create"):
-            return error or gpu.errors["create"]
+    @_on("gpu", errors="create")
+    def nvmlDeviceCreateGpuInstanceWithPlacement(self, gpu, profile_id, placement, out):
         span = placement._obj  # only a reference has it: a placement by value would crash the interpreter
         if any(span.start < one.start + one.size and one.start < span.start + span.size for one in gpu.instances):
             return FULL
@@ -305,10 +286,8 @@ class Library:
         self._point(out, self.instance(gpu, profile.name, span.start, 14 - len(gpu.instances), device=False))
         return OK
 
-    def nvmlDeviceGetGpuInstances(self, handle, profile_id, array, count):
-        gpu, error = self._of(handle, {"gpu"})
-        if error or gpu.errors.get("list"):
-            return error or gpu.errors["list"]
+    @_on("gpu", errors="list")
+    def nvmlDeviceGetGpuInstances(self, gpu, profile_id, array, count):
         return self._list([one for one in gpu.instances if one.profile.profile_id == profile_id], array, count)
 
     def _list(self, found, array, count):
@@ -319,97 +298,87 @@ class Library:
         count._obj.value = len(found)
         return OK
 
-    def nvmlDeviceGetGpuInstanceById(self, handle, gi_id, out):
-        gpu, error = self._of(handle, {"gpu"})
-        if error or gpu.mig != [1, 1]:
-            return error or UNSUPPORTED
+    @_on("gpu")
+    def nvmlDeviceGetGpuInstanceById(self, gpu, gi_id, out):
+        if gpu.mig != [1, 1]:
+            return UNSUPPORTED
         for one in gpu.instances:
             if one.id == gi_id:
                 self._point(out, one)
                 return OK
         return ABSENT
 
-    def nvmlGpuInstanceGetInfo(self, handle, out):
-        gi, error = self._of(handle, {"gi"})
-        error = error or gi.gpu.errors.get("info", 0)
-        if not error:
-            out._obj.id, out._obj.profileId = gi.id, gi.profile.profile_id
-            out._obj.placement.start, out._obj.placement.size = gi.start, gi.size
-        return error
+    @_on("gi")
+    def nvmlGpuInstanceGetInfo(self, gi, out):
+        if gi.gpu.errors.get("info"):
+            return gi.gpu.errors["info"]
+        out._obj.id, out._obj.profileId = gi.id, gi.profile.profile_id
+        out._obj.placement.start, out._obj.placement.size = gi.start, gi.size
+        return OK
 
-    def nvmlGpuInstanceDestroy(self, handle):
-        gi, error = self._of(handle, {"gi"})
-        if error or gi.cis:
-            return error or IN_USE
+    @_on("gi")
+    def nvmlGpuInstanceDestroy(self, gi):
+        if gi.cis:
+            return IN_USE
         gi.gpu.instances.remove(gi)
         gi.gone()
         return OK
 
-    def nvmlGpuInstanceGetComputeInstanceProfileInfoV(self, handle, enum, engine, out):
-        gi, error = self._of(handle, {"gi"})
+    @_on("gi")
+    def nvmlGpuInstanceGetComputeInstanceProfileInfoV(self, gi, enum, engine, out):
         assert engine == 0
         slices = {0: 1, 1: 2, 2: 3, 3: 4, 4: 7, 7: 1}.get(enum, 0)
-        if error or not 0 < slices <= gi.profile.compute_slices:
-            return error or UNSUPPORTED
         double = gi.profile.compute_slices == 1 and gi.size == 2
-        if enum == 7 and not double:
+        if not 0 < slices <= gi.profile.compute_slices or (enum == 7 and not double):
             return UNSUPPORTED
         out._obj.id, out._obj.sliceCount, out._obj.instanceCount = enum, slices, gi.profile.compute_slices // slices
         each = gi.profile.multiprocessors // gi.profile.compute_slices
         out._obj.multiprocessorCount = gi.profile.multiprocessors - 2 if double and enum == 0 else each * slices
         return OK
 
-    def nvmlGpuInstanceCreateComputeInstance(self, handle, profile_id, out):
-        gi, error = self._of(handle, {"gi"})
-        if error or gi.gpu.errors.get("ci") or gi.cis:
-            return error or gi.gpu.errors.get("ci") or FULL
+    @_on("gi")
+    def nvmlGpuInstanceCreateComputeInstance(self, gi, profile_id, out):
+        if gi.gpu.errors.get("ci") or gi.cis:
+            return gi.gpu.errors.get("ci") or FULL
         ci = self.compute(gi)
         ci.profile_id = profile_id
         self._point(out, ci)
         return OK
 
-    def nvmlGpuInstanceGetComputeInstances(self, handle, profile_id, array, count):
-        gi, error = self._of(handle, {"gi"})
-        return error or self._list([ci for ci in gi.cis if getattr(ci, "profile_id", 0) == profile_id], array, count)
+    @_on("gi")
+    def nvmlGpuInstanceGetComputeInstances(self, gi, profile_id, array, count):
+        return self._list([ci for ci in gi.cis if getattr(ci, "profile_id", 0) == profile_id], array, count)
 
-    def nvmlComputeInstanceGetInfo_v2(self, handle, out):
-        ci, error = self._of(handle, {"ci"})
-        if not error:
-            out._obj.id, out._obj.profileId = ci.id, getattr(ci, "profile_id", 0)
-            out._obj.device = cast(c_void_p(ci.gi.gpu.address), type(out._obj.device))
-        return error
+    @_on("ci")
+    def nvmlComputeInstanceGetInfo_v2(self, ci, out):
+        out._obj.id, out._obj.profileId = ci.id, getattr(ci, "profile_id", 0)
+        out._obj.device = cast(c_void_p(ci.gi.gpu.address), type(out._obj.device))
 
-    def nvmlComputeInstanceDestroy(self, handle):
-        ci, error = self._of(handle, {"ci"})
-        if error or ci.mig.pids:
-            return error or IN_USE
+    @_on("ci")
+    def nvmlComputeInstanceDestroy(self, ci):
+        if ci.mig.pids:
+            return IN_USE
         ci.gi.cis.remove(ci)
         ci.mig.gone()
         ci.gone()
         return OK
 
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle, out):
-        return self._fact(handle, "max", out, lambda _gpu: 7)
+    nvmlDeviceGetMaxMigDeviceCount = _fact("max", lambda _gpu: 7)
 
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle, index, out):
-        gpu, error = self._of(handle, {"gpu"})
-        for ci in () if error else [ci for one in gpu.instances for ci in one.cis]:
+    @_on("gpu")
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, gpu, index, out):
+        for ci in [ci for one in gpu.instances for ci in one.cis]:
             if ci.index == index.value and "hidden" not in gpu.errors:
                 self._point(out, ci.mig)
                 return OK
-        return error or ABSENT
+        return ABSENT
 
-    def nvmlDeviceGetGpuInstanceId(self, handle, out):
-        return self._fact(handle, "id", out, lambda mig: mig.ci.gi.id)
+    nvmlDeviceGetGpuInstanceId = _fact("id", lambda mig: mig.ci.gi.id)
+    nvmlDeviceGetComputeInstanceId = _fact("id", lambda mig: mig.ci.id)
 
-    def nvmlDeviceGetComputeInstanceId(self, handle, out):
-        return self._fact(handle, "id", out, lambda mig: mig.ci.id)
-
-    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle, out):
-        mig, error = self._of(handle, {"mig"})
-        if not error:
-            self._point(out, mig.ci.gi.gpu)
-        return error
+    @_on("mig")
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, mig, out):
+        self._point(out, mig.ci.gi.gpu)
 
     # -- events ---------------------------------------------------------------------------------------------------
 
@@ -420,14 +389,11 @@ class Library:
         self.set_freed = True
         return OK
 
-    def nvmlDeviceGetSupportedEventTypes(self, handle, out):
-        return self._fact(handle, "events", out, lambda _gpu: 0x8 | 0x2 | 0x1)
+    nvmlDeviceGetSupportedEventTypes = _fact("events", lambda _gpu: 0x8 | 0x2 | 0x1)
 
-    def nvmlDeviceRegisterEvents(self, handle, types, _set):
-        gpu, error = self._of(handle, {"gpu"})
-        if not error:
-            self.registered.setdefault(gpu.uuid, []).append(types.value)
-        return error
+    @_on("gpu")
+    def nvmlDeviceRegisterEvents(self, gpu, types, _set):
+        self.registered.setdefault(gpu.uuid, []).append(types.value)
 
     def nvmlEventSetWait_v2(self, _set, out, timeout_ms):
         self.waiting.set()

@@ -2,15 +2,7 @@
 
 from judges.tokens import TokenJudge
 
-from sluice_node_agent.core.quota.events import (
-    ConnectionOpened,
-    MessageReceived,
-    QuotaConfig,
-    QuotaEvent,
-    QuotaInstruction,
-    TenantSet,
-    WakeAt,
-)
+from sluice_node_agent.core.quota import events as quota
 from sluice_node_agent.core.quota.scheduler import TokenScheduler
 from sluice_node_agent.core.quota.wire import Ask, GiveBack, Hello
 
@@ -26,12 +18,12 @@ class JudgedScheduler:
         self.judge = TokenJudge()
         self.wakes_at: int | None = None
 
-    def tell(self, event: QuotaEvent, now: int) -> list[QuotaInstruction]:
+    def tell(self, event: quota.QuotaEvent, now: int) -> list[quota.QuotaInstruction]:
         """What comes of it. Raises AssertionError for what the judge does not let pass."""
         told = self.scheduler.handle(event, now)
         self.judge.hears(event, told, now)
         for each in told:
-            if isinstance(each, WakeAt):
+            if isinstance(each, quota.WakeAt):
                 self.wakes_at = each.at_us
         return told
 
@@ -41,27 +33,27 @@ class QuotaBench:
 
     def __init__(self, **tenants: tuple[int, int, int]) -> None:
         """`tenants`: name -> (request, limit, width), all in percent."""
-        self.scheduler = TokenScheduler(QuotaConfig(), EPOCH, 0)
+        self.scheduler = TokenScheduler(quota.QuotaConfig(), EPOCH, 0)
         self.asked = 0
         for name, size in tenants.items():
             self.tell(self.size(name, *size))
 
     @staticmethod
-    def size(name: str, request: int, limit: int, width: int) -> TenantSet:
-        return TenantSet(name, request * 10_000, limit * 10_000, width)
+    def size(name: str, request: int, limit: int, width: int) -> quota.TenantSet:
+        return quota.TenantSet(name, request * 10_000, limit * 10_000, width)
 
-    def tell(self, event: QuotaEvent, at_ms: float = 0) -> list[QuotaInstruction]:
+    def tell(self, event: quota.QuotaEvent, at_ms: float = 0) -> list[quota.QuotaInstruction]:
         return self.scheduler.handle(event, round(at_ms * 1000))
 
     def process(self, connection: int, tenant: str, at_ms: float = 0) -> int:
-        self.tell(ConnectionOpened(connection, tenant), at_ms)
-        self.tell(MessageReceived(connection, HELLO), at_ms)
+        self.tell(quota.ConnectionOpened(connection, tenant), at_ms)
+        self.tell(quota.MessageReceived(connection, HELLO), at_ms)
         return connection
 
-    def ask(self, connection: int, at_ms: float = 0, *, ahead_of: int = 0) -> list[QuotaInstruction]:
+    def ask(self, connection: int, at_ms: float = 0, *, ahead_of: int = 0) -> list[quota.QuotaInstruction]:
         """Sequences are counted over all processes, from 1."""
         self.asked += 1
-        return self.tell(MessageReceived(connection, Ask(self.asked, 0, ahead_of)), at_ms)
+        return self.tell(quota.MessageReceived(connection, Ask(self.asked, 0, ahead_of)), at_ms)
 
-    def give_back(self, connection: int, token: int, at_ms: float) -> list[QuotaInstruction]:
-        return self.tell(MessageReceived(connection, GiveBack(token, 0)), at_ms)
+    def give_back(self, connection: int, token: int, at_ms: float) -> list[quota.QuotaInstruction]:
+        return self.tell(quota.MessageReceived(connection, GiveBack(token, 0)), at_ms)

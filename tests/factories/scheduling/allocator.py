@@ -5,26 +5,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from factories.words import booking_of
+from factories.words import booking_of, gpu_report, news_of, snapshot
 from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
+from sluice.contracts.bus import events as ev
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import (
-    Entry,
-    Observed,
-    ReadAgain,
-    ReadingCaughtUp,
-    ReadingStarted,
-    Stream,
-    Ticked,
-    Write,
-    WriteAccepted,
-    stream_of,
-)
 from sluice.contracts.bus.subjects import Address
-from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, OperationId, RequestId, RunId, SourceName
-from sluice.mig.catalog import find_model
+from sluice.contracts.ids import GpuUuid, Incarnation, OperationId, RequestId, RunId, SourceName
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import Continue, Event, Instruction, LeaseChanged
@@ -36,76 +24,13 @@ FOLDER = SourceName("folder")
 
 def whole_gpu(allocation: str, *, node: str = "node-a", request: str = "p1") -> msg.Booking:
     """A booking of all of the first GPU of a node."""
-    return booking_of(allocation, node, (
-            msg.DeviceGrant(container="main", gpu=GpuUuid(f"GPU-{node}-0"), profile="7g.40gb", start=0, size=8),
-        ), request=request)  # fmt: skip
-
-
-def gpu_report(node: str, index: int, *, model: str = "a100-40gb", mig: bool = True, **changes) -> msg.GpuReport:
-    """A GPU as its agent would report it, empty."""
-    known = find_model(model)
-    profiles = tuple(
-        msg.ProfileReport(
-            name=p.name,
-            profile_id=p.profile_id,
-            compute_slices=p.compute_slices,
-            memory_mib=p.memory_mib,
-            multiprocessors=p.multiprocessors,
-            copy_engines=p.engines.copy,
-            decoders=p.engines.decode,
-            encoders=p.engines.encode,
-            jpegs=p.engines.jpeg,
-            ofas=p.engines.ofa,
-            max_instances=p.max_instances,
-            placements=tuple(msg.PlacementReport(start=s.start, size=s.size) for s in p.placements),
-        )
-        for p in known.profiles
-    )
-    values = {
-        "uuid": GpuUuid(f"GPU-{node}-{index}"),
-        "index": index,
-        "model": known.product_names[0],
-        "memory_mib": known.memory_mib,
-        "multiprocessors": known.multiprocessors,
-        "mig_enabled": mig,
-        "memory_slices": known.memory_slices,
-        "compute_slices": known.compute_slices,
-        "profiles": profiles,
-        "instances": (),
-        "creatable": {},
-    }
-    return msg.GpuReport(**(values | changes))
+    device = msg.DeviceGrant(container="main", gpu=GpuUuid(f"GPU-{node}-0"), profile="7g.40gb", start=0, size=8)
+    return booking_of(allocation, node, (device,), request=request)
 
 
 def unread(report: msg.GpuReport) -> msg.GpuReport:
     """The report of a restarted agent about a GPU that has not answered it yet."""
     return never_read(report.uuid, report.index, "the GPU has fallen off the bus")
-
-
-def snapshot(node: str, gpus: tuple[msg.GpuReport, ...], **changes) -> msg.NodeSnapshot:
-    """What inventory would have pulled from a node."""
-    values = {
-        "node": NodeName(node),
-        "boot_id": "boot-1",
-        "agent_run": RunId("agent-1"),
-        "generation": 1,
-        "driver_version": "simulated",
-        "gpus": gpus,
-        "slices": (),
-    }
-    return msg.NodeSnapshot(**(values | changes))
-
-
-def news_of(seen: msg.NodeSnapshot) -> msg.NodeChanged:
-    """The agent's news that there is this to pull."""
-    return msg.NodeChanged(
-        node=seen.node,
-        endpoint="127.0.0.1:1",
-        boot_id=seen.boot_id,
-        agent_run=seen.agent_run,
-        generation=seen.generation,
-        gpus=(),
-    )
 
 
 def report_of(booking: msg.Booking, **changes: Any) -> msg.SliceReport:
@@ -115,7 +40,7 @@ def report_of(booking: msg.Booking, **changes: Any) -> msg.SliceReport:
 
 def only(kinds: type | tuple[type, ...], said: Iterable[object]) -> list:
     """The messages of these kinds among messages, writes and other instructions."""
-    words = (each.message if isinstance(each, Write) else each for each in said)
+    words = (each.message if isinstance(each, ev.Write) else each for each in said)
     return [word for word in words if isinstance(word, kinds)]
 
 
@@ -126,7 +51,7 @@ def kinds(said: Iterable[object]) -> list[type]:
 
 def messages(said: Iterable[Instruction], *, but: type | tuple[type, ...] = ()) -> list:
     """What is written, without words of some kinds."""
-    return [each.message for each in said if isinstance(each, Write) and not isinstance(each.message, but)]
+    return [each.message for each in said if isinstance(each, ev.Write) and not isinstance(each.message, but)]
 
 
 def claim(**changes) -> msg.Claim:
@@ -139,16 +64,8 @@ def order(request: str, cause: str, life: Incarnation = INCARNATION) -> msg.Evic
 
 
 def asked(request: str, *claims: msg.Claim, revision: int = 1, priority: int = 0) -> msg.AllocationRequested:
-    return msg.AllocationRequested(
-        revision=revision,
-        source=FOLDER,
-        namespace="default",
-        name=request,
-        origin=f"{request}.yaml",
-        owner=request,
-        claims=claims or (claim(),),
-        priority=priority,
-    )
+    pod = {"source": FOLDER, "namespace": "default", "name": request, "origin": f"{request}.yaml", "owner": request}
+    return msg.AllocationRequested(**pod, revision=revision, claims=claims or (claim(),), priority=priority)
 
 
 @dataclass
@@ -161,13 +78,13 @@ class Bench:
     """Of BOOK: where its next value lands."""
     state_sequence: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     said: list[Instruction] = field(default_factory=list)
-    state: dict[str, Entry] = field(default_factory=dict)
+    state: dict[str, ev.Entry] = field(default_factory=dict)
     """What STATE holds."""
     life: Incarnation = INCARNATION
 
     def handle(self, event: Event) -> list[Instruction]:
         """One event in; its instructions out (and kept in `said`)."""
-        if isinstance(event, ReadingStarted) and event.stream is Stream.STATE:
+        if isinstance(event, ev.ReadingStarted) and event.stream is ev.Stream.STATE:
             self.state, self.life = {}, event.incarnation
         instructions = self.allocator.handle(event, self.now)
         self.said += instructions
@@ -177,66 +94,66 @@ class Bench:
         self, *entries: tuple[Address, msg.AnyMessage], incarnation: Incarnation = INCARNATION
     ) -> list[Instruction]:
         """Both streams are read again and hold exactly `entries`."""
-        for stream in (Stream.BOOK, Stream.STATE):
-            self.handle(ReadingStarted(stream, incarnation))
+        for stream in (ev.Stream.BOOK, ev.Stream.STATE):
+            self.handle(ev.ReadingStarted(stream, incarnation))
         for address, message in entries:
             self.observe(address, message)
-        self.handle(ReadingCaughtUp(Stream.BOOK))
-        return self.handle(ReadingCaughtUp(Stream.STATE))
+        self.handle(ev.ReadingCaughtUp(ev.Stream.BOOK))
+        return self.handle(ev.ReadingCaughtUp(ev.Stream.STATE))
 
     def observe(self, address: Address, message: msg.AnyMessage, operation: str | None = None) -> list[Instruction]:
         sequence = self._next(address.subject)
-        entry = Entry(address.subject, sequence, OperationId(operation or f"other-{address.kind}-{sequence}"), message)
+        said = OperationId(operation or f"other-{address.kind}-{sequence}")
+        entry = ev.Entry(address.subject, sequence, said, message)
         self._keep(entry)
-        return self.handle(Observed(stream_of(address.kind), entry))
+        return self.handle(ev.Observed(ev.stream_of(address.kind), entry))
 
     def observe_unreadable(self, address: Address, why: str) -> list[Instruction]:
-        entry = Entry(address.subject, self._next(address.subject), OperationId(""), None, why)
+        entry = ev.Entry(address.subject, self._next(address.subject), OperationId(""), None, why)
         self._keep(entry)
-        return self.handle(Observed(stream_of(address.kind), entry))
+        return self.handle(ev.Observed(ev.stream_of(address.kind), entry))
 
     def tick(self) -> list[Instruction]:
         """Some time passes. If STATE has to be read again, that happens, and a little more time passes."""
-        said = self.handle(Ticked())
-        if ReadAgain(Stream.STATE) not in said:
+        said = self.handle(ev.Ticked())
+        if ev.ReadAgain(ev.Stream.STATE) not in said:
             return said
-        said.remove(ReadAgain(Stream.STATE))
-        return [*said, *self.read_state(), *self.handle(Ticked())]
+        said.remove(ev.ReadAgain(ev.Stream.STATE))
+        return [*said, *self.read_state(), *self.handle(ev.Ticked())]
 
     def read_state(self) -> list[Instruction]:
-        """STATE is read again, as it is."""
         held = self.state
-        said = self.handle(ReadingStarted(Stream.STATE, self.life))
+        said = self.handle(ev.ReadingStarted(ev.Stream.STATE, self.life))
         for entry in held.values():
             self._keep(entry)
-            said += self.handle(Observed(Stream.STATE, entry))
-        return [*said, *self.handle(ReadingCaughtUp(Stream.STATE))]
+            said += self.handle(ev.Observed(ev.Stream.STATE, entry))
+        return [*said, *self.handle(ev.ReadingCaughtUp(ev.Stream.STATE))]
 
-    def land(self, write: Write) -> list[Instruction]:
+    def land(self, write: ev.Write) -> list[Instruction]:
         """A write of the allocator is accepted."""
-        entry = Entry(write.subject, self._next(write.subject), write.operation, write.message)
+        entry = ev.Entry(write.subject, self._next(write.subject), write.operation, write.message)
         self._keep(entry)
-        return self.handle(WriteAccepted(write.operation, entry.sequence))
+        return self.handle(ev.WriteAccepted(write.operation, entry.sequence))
 
-    def _keep(self, entry: Entry) -> None:
-        if stream_of(subjects.parse(entry.subject).kind) is Stream.STATE:
+    def _keep(self, entry: ev.Entry) -> None:
+        if ev.stream_of(subjects.parse(entry.subject).kind) is ev.Stream.STATE:
             self.state[entry.subject] = entry
 
     def _next(self, subject: str) -> int:
-        is_book = stream_of(subjects.parse(subject).kind) is Stream.BOOK
+        is_book = ev.stream_of(subjects.parse(subject).kind) is ev.Stream.BOOK
         return next(self.sequence if is_book else self.state_sequence)
 
-    def land_all(self, instructions: list[Instruction]) -> list[Write]:
+    def land_all(self, instructions: list[Instruction]) -> list[ev.Write]:
         """Every write lands, and every write that follows from that; returns them all in order."""
-        landed: list[Write] = []
-        waiting = [i for i in instructions if isinstance(i, Write)]
+        landed: list[ev.Write] = []
+        waiting = [i for i in instructions if isinstance(i, ev.Write)]
         while waiting:
             write = waiting.pop(0)
             landed.append(write)
-            waiting += [i for i in self.land(write) if isinstance(i, Write)]
+            waiting += [i for i in self.land(write) if isinstance(i, ev.Write)]
         return landed
 
-    def settle(self, instructions: list[Instruction]) -> list[Write]:
+    def settle(self, instructions: list[Instruction]) -> list[ev.Write]:
         """Everything lands, until nothing is left to be done."""
         landed = self.land_all(instructions)
         while self.allocator.unfinished:
@@ -262,20 +179,20 @@ class Bench:
         return self.observe(subjects.quota(namespace), quota)
 
     def read_again(
-        self, stream: Stream, *entries: tuple[Address, msg.AnyMessage], life: Incarnation = INCARNATION
+        self, stream: ev.Stream, *entries: tuple[Address, msg.AnyMessage], life: Incarnation = INCARNATION
     ) -> list[Instruction]:
         """One stream is read again, and holds these."""
-        said = self.handle(ReadingStarted(stream, life))
+        said = self.handle(ev.ReadingStarted(stream, life))
         for address, message in entries:
             said += self.observe(address, message)
-        return said + self.handle(ReadingCaughtUp(stream))
+        return said + self.handle(ev.ReadingCaughtUp(stream))
 
-    def passes(self, seconds: float, *, step: float | None = None) -> list[Write]:
+    def passes(self, seconds: float, *, step: float | None = None) -> list[ev.Write]:
         """So much time, in steps (or at once); what is written meanwhile."""
-        landed: list[Write] = []
+        landed: list[ev.Write] = []
         for _ in range(round(seconds / step) if step else 1):
             self.now += step or seconds
-            landed += self.land_all(self.handle(Ticked()))
+            landed += self.land_all(self.handle(ev.Ticked()))
         return landed
 
     def pull(self, seen: msg.NodeSnapshot, **changes: Any) -> list[Instruction]:
@@ -291,23 +208,21 @@ class Bench:
         """The slice of a grant was made, and is not there any more."""
         return self._told(grant, msg.SliceDegraded, message=message)
 
-    def _told(
-        self, grant: msg.Grant, kind: type[msg.SliceFailed | msg.SliceDegraded], **what: str
-    ) -> list[Instruction]:
+    def _told(self, grant: msg.Grant, kind: type, **what: Any) -> list[Instruction]:
         booking = grant.booking
-        word = kind(allocation=booking.allocation, request=booking.request, revision=grant.revision, **what)
-        return self.observe(subjects.slice_(booking.node, booking.allocation), word)
+        about = {"allocation": booking.allocation, "request": booking.request, "revision": grant.revision}
+        return self.observe(subjects.slice_(booking.node, booking.allocation), kind(**(about | what)))
 
     def reads(self, entry: msg.Grant | msg.Revoke) -> list[Instruction]:
         """An entry that another allocator has written to the ledger."""
         return self.observe(subjects.ledger(entry.booking.node, entry.booking.allocation), entry)
 
-    def add_node(self, seen: msg.NodeSnapshot) -> list[Write]:
+    def add_node(self, seen: msg.NodeSnapshot) -> list[ev.Write]:
         """A node appears, with its inventory, and is opened; returns what was written for that."""
         first = self.observe(subjects.node(seen.node), news_of(seen))
         return self.land_all(first + self.pull(seen))
 
-    def add_nodes(self, *names: str, gpus: int = 1) -> list[Write]:
+    def add_nodes(self, *names: str, gpus: int = 1) -> list[ev.Write]:
         """Nodes appear that have so many empty A100-40GB each."""
         reports = {name: tuple(gpu_report(name, index) for index in range(gpus)) for name in names}
         return [write for name in names for write in self.add_node(snapshot(name, reports[name]))]
@@ -330,9 +245,7 @@ class Bench:
         return self.observe(subjects.slice_(grant.booking.node, grant.booking.allocation), word)
 
     def gone(self, grant: msg.Grant, revision: int = 2) -> list[Instruction]:
-        booking = grant.booking
-        gone = msg.SliceGone(allocation=booking.allocation, request=booking.request, revision=revision, cause="revoked")
-        return self.observe(subjects.slice_(booking.node, booking.allocation), gone)
+        return self._told(grant, msg.SliceGone, revision=revision, cause="revoked")
 
     def granted(self, name: str, *claims: msg.Claim) -> msg.Grant:
         """A request that is granted; its slice is not made yet."""
@@ -360,14 +273,8 @@ def ready_of(grant: msg.Grant, ticket: str = "ticket-1") -> msg.SliceReady:
         memory_mib = sum(share.memory_mib for _, share in its if share is not None)
         visible = ",".join(state.uuid for state, _ in its)
         containers.append(msg.ContainerDevices(container=name, visible_devices=visible, memory_mib=memory_mib))
-    return msg.SliceReady(
-        allocation=AllocationId(booking.allocation),
-        request=booking.request,
-        revision=grant.revision,
-        ticket=ticket,
-        devices=devices,
-        containers=tuple(containers),
-    )
+    about = {"allocation": booking.allocation, "request": booking.request, "revision": grant.revision}
+    return msg.SliceReady(**about, ticket=ticket, devices=devices, containers=tuple(containers))
 
 
 def bound_of(grant: msg.Grant, **changes: Any) -> msg.Bound:

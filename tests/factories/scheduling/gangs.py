@@ -25,7 +25,6 @@ def fleet(gpus: int, **rules) -> Bench:
 
 
 def grants(said: list[msg.AnyMessage | None]) -> dict[str, msg.Grant]:
-    """The grants among these messages, by pod."""
     return {each.booking.name: each for each in said if isinstance(each, msg.Grant)}
 
 

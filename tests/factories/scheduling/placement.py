@@ -93,7 +93,6 @@ def share(percent: int, **changes: object) -> msg.Claim:
 
 
 def given(devices: tuple[msg.DeviceGrant, ...]) -> list[tuple[str | None, int, int]]:
-    """Profile, start and size of each device."""
     return [(device.profile, device.start, device.size) for device in devices]
 
 

@@ -26,7 +26,6 @@ def mps(memory_mib: int = 4000, **changes):
 
 
 def fractional(sm_partition: int = 20, memory_mib: int = 4000, **changes):
-    """A share of SMs and of memory."""
     return claim(
         profile=None, modes=("fractional",), sm_partition=sm_partition, memory_mib=memory_mib, uid=1000, **changes
     )

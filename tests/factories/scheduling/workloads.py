@@ -23,12 +23,10 @@ def arrive(at, pod, /, resources=None, *, line=None, **keys):
 
 
 def depart(at, pod, /):
-    """A line on which a pod leaves."""
     return {"at": at, "depart": pod}
 
 
 def as_text(lines):
-    """Lines as they stand in a file."""
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 

@@ -5,40 +5,25 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import ParamSpec, TypeVar
 
+from perf.decisions import scenes
 from perf.decisions.preemption import SCENES as PREEMPTING
 from perf.decisions.preemption import Preempting, preempting
-from perf.decisions.scenes import (
-    Costs,
-    Memory,
-    Running,
-    Waking,
-    apart_and_spread,
-    compared,
-    exclusive,
-    fractional,
-    freed_for_all_different,
-    freed_for_equals,
-    given_back_to_a_quota,
-    limited,
-    memory,
-    mps,
-    two_on_one_node,
-)
-from perf.figures import conclude, options_of
-from perf.thresholds import Threshold, exit_code, table
+from perf.figures import Threshold, conclude, options_of
 
 SIZES = (100, 1_000, 10_000, 100_000)
 WAITING = 100_000
-SCENES: dict[str, Callable[[int], Running]] = {
-    "MIG instances": exclusive,
-    "fractional shares": fractional,
-    "MPS shares": mps,
-    "two on one node": two_on_one_node,
-    "limited namespace": limited,
-    "replicas apart and spread": apart_and_spread,
+SCENES: dict[str, Callable[[int], scenes.Running]] = {
+    "MIG instances": scenes.exclusive,
+    "fractional shares": scenes.fractional,
+    "MPS shares": scenes.mps,
+    "two on one node": scenes.two_on_one_node,
+    "limited namespace": scenes.limited,
+    "replicas apart and spread": scenes.apart_and_spread,
 }
 BESIDE_ONE_INSTANCE = ("two on one node", "limited namespace", "replicas apart and spread")
 """What may cost more than one instance alone, and how much more is the promise."""
+PLAIN = {"one instance": "MIG instances", "two GPUs of one node": "two on one node", "one share": "MPS shares"}
+"""Beside which plain decision one is measured that evicts somebody."""
 Measured = TypeVar("Measured")
 Given = ParamSpec("Given")
 
@@ -49,56 +34,40 @@ def alone(measure: Callable[Given, Measured], *given: Given.args, **more: Given.
         return pool.submit(measure, *given, **more).result()
 
 
-PLAIN = {"one instance": "MIG instances", "two GPUs of one node": "two on one node", "one share": "MPS shares"}
-"""Beside which plain decision one is measured that evicts somebody."""
-
-
 def thresholds(
-    costs: dict[str, list[Costs]], waking: Sequence[Waking], held: Sequence[Memory], evicting: Sequence[Preempting]
+    costs: dict[str, list[scenes.Costs]],
+    waking: Sequence[scenes.Waking],
+    held: scenes.Memory,
+    evicting: Sequence[Preempting],
 ) -> list[Threshold]:
-    found = [
-        Threshold(
-            f"preemption, {one.what}: times a plain decision, {one.gpus:,} GPUs",
-            one.decide / plain[0].both,
-            "at most",
-            5,
-            "x",
-            2,
-        )
-        for one in evicting
-        if (plain := [each for each in costs.get(PLAIN[one.what], ()) if each.gpus == one.gpus])
-    ]
+    found: list[Threshold] = []
+
+    def at_most(bound: float, unit: str, digits: int, what: str, measured: float) -> None:
+        found.append(Threshold(what, measured, "at most", bound, unit, digits))
+
+    for one in evicting:
+        for plain in (each for each in costs.get(PLAIN[one.what], ()) if each.gpus == one.gpus):
+            what = f"preemption, {one.what}: times a plain decision, {one.gpus:,} GPUs"
+            at_most(5, "x", 2, what, one.decide / plain.both)
     for scene, at_sizes in costs.items():
         small, large = at_sizes[0], at_sizes[-1]
         if scene in BESIDE_ONE_INSTANCE:
             ratio = large.both / costs["MIG instances"][-1].both
-            found.append(Threshold(f"{scene}: times one instance, {large.gpus:,} GPUs", ratio, "at most", 5, "x", 2))
+            at_most(5, "x", 2, f"{scene}: times one instance, {large.gpus:,} GPUs", ratio)
             continue
-        more = large.both - small.both
-        found += [
-            Threshold(
-                f"{scene}: allocate and release, {large.gpus:,} against {small.gpus:,} GPUs",
-                more,
-                "at most",
-                10,
-                "us",
-                1,
-            ),
-            Threshold(f"{scene}: decisions a second", large.decisions_a_second, "at least", 20_000, "", 0),
-            Threshold(f"{scene}: p99 of an allocation", large.p99, "at most", 1000, "us", 0),
-        ]
-    found += [
-        Threshold(
-            f"worst step, place freed, {one.waiting:,} waiting, {one.kind}", one.worst_freed, "at most", 5, "ms", 2
-        )
-        for one in waking
-    ]
-    found += [Threshold(f"memory per GPU, {one.gpus:,} GPUs", one.per_gpu, "at most", 2048, "bytes", 0) for one in held]
+        what = f"{scene}: allocate and release, {large.gpus:,} against {small.gpus:,} GPUs"
+        at_most(10, "us", 1, what, large.both - small.both)
+        found.append(Threshold(f"{scene}: decisions a second", large.decisions_a_second, "at least", 20_000, "", 0))
+        at_most(1000, "us", 0, f"{scene}: p99 of an allocation", large.p99)
+    for each in waking:
+        what = f"worst step, place freed, {each.waiting:,} waiting, {each.kind}"
+        at_most(5, "ms", 2, what, each.worst_freed)
+    at_most(2048, "bytes", 0, f"memory per GPU, {held.gpus:,} GPUs", held.per_gpu)
     return found
 
 
 def report(
-    costs: dict[str, list[Costs]], waking: Sequence[Waking], held: Sequence[Memory], evicting: Sequence[Preempting]
+    costs: dict[str, list[scenes.Costs]], waking: Sequence[scenes.Waking], evicting: Sequence[Preempting]
 ) -> str:
     lines = [
         "| scene | GPUs | allocate, us | release, us | decisions a second | p50, us | p99, us | whole life, us |",
@@ -118,7 +87,7 @@ def report(
     for one in evicting:
         times = f"{one.decide:,.0f} | {one.p50:,.0f} | {one.p99:,.0f}"
         lines.append(f"| {one.what} | {one.gpus:,} | {times} | {one.victims:.1f} |")
-    return "\n".join([*lines, "", table(thresholds(costs, waking, held, evicting))])
+    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -133,12 +102,9 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"--waiting {options.waiting}: at least one pod has to wait")
     sizes = [size for size in SIZES if size <= options.most]
     beside = ["MIG instances"] if set(options.scenes) & set(BESIDE_ONE_INSTANCE) else []
-    scenes = dict.fromkeys([*beside, *options.scenes])
-    costs = {name: alone(compared, SCENES[name], sizes) for name in scenes}
-    waits = (freed_for_equals, freed_for_all_different, given_back_to_a_quota)
-    waking = [alone(wait, options.waiting) for wait in waits]
-    held = [alone(memory, sizes[-1])]
+    costs = {name: alone(scenes.compared, SCENES[name], sizes) for name in dict.fromkeys([*beside, *options.scenes])}
+    waking = [alone(scenes.freed, kind, options.waiting) for kind in scenes.WAITS]
+    held = alone(scenes.memory, sizes[-1])
     evicting = [one for what in PREEMPTING for one in alone(preempting, what, [sizes[0], sizes[-1]])]
-    section = report(costs, waking, held, evicting)
-    conclude("decisions", section, write=options.write)
-    return exit_code(thresholds(costs, waking, held, evicting))
+    promised = thresholds(costs, waking, held, evicting)
+    return conclude("decisions", report(costs, waking, evicting), promised, write=options.write)

@@ -5,16 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from perf.decisions.scenes import ALL_MODES, ALLOCATE, PROFILES
+from perf.decisions.scenes import ALL_MODES, ALLOCATE, PROFILES, in_turn
 from perf.decisions.system import System
 
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import AnyMessage, Claim, Grant
-from sluice.runtime.gc_freeze import collect_rarely, freeze_old_objects
 
 PRIORITIES = (0, 1, 2, 5)
 IMPORTANT = 100
-BATCHES = 10
 PODS_PER_BATCH = 50
 WARM_UP = 100
 TENANTS_PER_GPU = 5
@@ -128,14 +126,5 @@ SCENES: dict[str, tuple[bool, Callable[[Random], Claim]]] = {
 
 
 def preempting(what: str, sizes: Sequence[int]) -> list[Preempting]:
-    """One scene at several sizes, in turn."""
-    collect_rarely()  # as the allocator's process does
     shares, claim = SCENES[what]
-    running = [Important(what, gpus, Full(gpus, shares=shares), claim) for gpus in sizes]
-    for each in running:
-        each.step(WARM_UP)
-    freeze_old_objects()
-    for _ in range(BATCHES):
-        for each in running:
-            each.batch()
-    return [each.costs() for each in running]
+    return in_turn((Important(what, gpus, Full(gpus, shares=shares), claim) for gpus in sizes), WARM_UP)

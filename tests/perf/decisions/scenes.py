@@ -4,9 +4,10 @@ import gc
 import itertools
 import statistics
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from perf.decisions.system import FOLDER, GPUS_PER_NODE, System, nodes
 
@@ -69,10 +70,13 @@ class Running:
     def step(self, pods: int) -> None:
         """So many pods come, and the oldest ones go."""
         for _ in range(pods):
-            self.system.arrive(f"pod-{self.came}", self.claim(), self.host)
+            self.arrive()
             if self.came >= LIVING:
                 self.system.depart(f"pod-{self.came - LIVING}")
             self.came += 1
+
+    def arrive(self) -> None:
+        self.system.arrive(f"pod-{self.came}", self.claim(), self.host)
 
     def batch(self) -> None:
         took = self.system.core.took_ns
@@ -92,11 +96,15 @@ class Running:
 
 
 def compared(scene: Callable[[int], Running], sizes: Sequence[int]) -> list[Costs]:
-    """One scene at several sizes, batch by batch in turn: a machine that is busy for a while is so for all of them."""
+    return in_turn((scene(gpus) for gpus in sizes), WARM_UP)
+
+
+def in_turn(scenes: Iterable[Any], warm_up: int) -> list[Any]:
+    """What each costs, batch by batch in turn: a machine that is busy for a while is so for all of them."""
     collect_rarely()  # as the allocator's process does
-    running = [scene(gpus) for gpus in sizes]
+    running = list(scenes)
     for each in running:
-        each.step(WARM_UP)
+        each.step(warm_up)
     freeze_old_objects()
     for _ in range(BATCHES):
         for each in running:
@@ -126,18 +134,13 @@ APPS = 5
 class Replicas(Running):
     """The same, each a replica that is to have a host of its own, in the zone with fewest of its application."""
 
-    def step(self, pods: int) -> None:
-        """So many pods come, and the oldest ones go."""
-        for _ in range(pods):
-            app = f"app-{self.came % APPS}"
-            selector = (msg.NodeExpression(key="app", operator="In", values=(app,)),)
-            apart = msg.PodTerm(topology_key=LABEL_HOSTNAME, selector=selector, namespaces=("default",))
-            spread = msg.SpreadTerm(topology_key="zone", selector=selector, max_skew=2)
-            host = msg.HostNeeds(apart=(apart,), spread=(spread,))
-            self.system.arrive(f"pod-{self.came}", self.claim(), host, labels={"app": app})
-            if self.came >= LIVING:
-                self.system.depart(f"pod-{self.came - LIVING}")
-            self.came += 1
+    def arrive(self) -> None:
+        app = f"app-{self.came % APPS}"
+        selector = (msg.NodeExpression(key="app", operator="In", values=(app,)),)
+        apart = msg.PodTerm(topology_key=LABEL_HOSTNAME, selector=selector, namespaces=("default",))
+        spread = msg.SpreadTerm(topology_key="zone", selector=selector, max_skew=2)
+        host = msg.HostNeeds(apart=(apart,), spread=(spread,))
+        self.system.arrive(f"pod-{self.came}", self.claim(), host, labels={"app": app})
 
 
 def apart_and_spread(gpus: int) -> Running:
@@ -164,12 +167,19 @@ def _limit(system: System, devices: int) -> None:
 
 def fractional(gpus: int) -> Running:
     """Shares of SMs and memory, ten live ones on every GPU."""
-    return _shares(gpus, lambda random: _fraction(random.randint(4, 9)))
+
+    def fraction(random: Random) -> msg.Claim:
+        percent = random.randint(4, 9)
+        amounts = {"sm_partition": percent, "memory_mib": 40 * 1024 * percent // 100}
+        return msg.Claim(container="main", modes=("fractional",), **amounts)
+
+    return _shares(gpus, fraction)
 
 
 def mps(gpus: int) -> Running:
     """Shares of memory, ten live ones on every GPU."""
-    return _shares(gpus, lambda random: _part(random.randint(1500, 4000)))
+    share = {"container": "main", "modes": ("mps",)}
+    return _shares(gpus, lambda random: msg.Claim(**share, memory_mib=random.randint(1500, 4000)))
 
 
 def _half_full(gpus: int) -> System:
@@ -188,16 +198,6 @@ def _shares(gpus: int, claim: Callable[[Random], msg.Claim]) -> Running:
     return Running(gpus, system, lambda: claim(random))
 
 
-def _fraction(percent: int) -> msg.Claim:
-    return msg.Claim(
-        container="main", modes=("fractional",), sm_partition=percent, memory_mib=40 * 1024 * percent // 100
-    )
-
-
-def _part(memory_mib: int) -> msg.Claim:
-    return msg.Claim(container="main", modes=("mps",), memory_mib=memory_mib)
-
-
 SET_ASIDE_PODS = 3_000
 """What is old is set aside by the clock; here after as many pods as come in about that time."""
 
@@ -213,19 +213,8 @@ class Waking:
     served: int
 
 
-def freed_for_equals(waiting: int) -> Waking:
-    """All who wait ask for the same."""
-    return _freed("all equal", waiting, lambda _: (msg.Claim(container="main", profile="1g.5gb"), msg.NO_NEEDS))
-
-
-def freed_for_all_different(waiting: int) -> Waking:
-    """No two who wait ask for the same."""
-    return _freed("all different", waiting, _different)
-
-
-def given_back_to_a_quota(waiting: int) -> Waking:
-    """No two who wait ask for the same, and all of them wait for their namespace's quota."""
-    return _freed("all different, over their quota", waiting, _different, limited=True)
+def _equal(_number: int) -> tuple[msg.Claim, msg.HostNeeds]:
+    return msg.Claim(container="main", profile="1g.5gb"), msg.NO_NEEDS
 
 
 def _different(number: int) -> tuple[msg.Claim, msg.HostNeeds]:
@@ -233,13 +222,14 @@ def _different(number: int) -> tuple[msg.Claim, msg.HostNeeds]:
     return msg.Claim(container="main", profile=PROFILES[number % len(PROFILES)]), needs
 
 
-def _freed(
-    kind: str, waiting: int, asked: Callable[[int], tuple[msg.Claim, msg.HostNeeds]], *, limited: bool = False
-) -> Waking:
+WAITS = {"all equal": _equal, "all different": _different, "all different, over their quota": _different}
+
+
+def freed(kind: str, waiting: int) -> Waking:
     """A fleet of 1,000 GPUs, full; then the queue; then ten whole GPUs are given back one after another."""
-    gpus, freed = 1000, 10
+    gpus, given_back = 1000, 10
     system = System(gpus)
-    if limited:
+    if kind.endswith("over their quota"):
         _limit(system, gpus)
     for number in range(gpus):
         system.arrive(f"whole-{number}", msg.Claim(container="main", profile="7g.40gb"))
@@ -248,11 +238,11 @@ def _freed(
     system.core.took_ns.clear()
     collect_rarely()  # as the allocator's process does
     for number in range(waiting):
-        system.arrive(f"waiting-{number}", *asked(number))
+        system.arrive(f"waiting-{number}", *WAITS[kind](number))
         if number % SET_ASIDE_PODS == 0:
             freeze_old_objects()
     worst_arrival = _worst(system)
-    for number in range(freed):
+    for number in range(given_back):
         system.depart(f"whole-{number}")
     return Waking(kind, waiting, worst_arrival, _worst(system), served=system.grants - gpus)
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 import msgspec
-from factories.scheduling.allocator import FOLDER, gpu_report, snapshot
+from factories.scheduling.allocator import FOLDER, asked, gpu_report, snapshot
 from factories.words import booking_of
 
 from sluice.contracts import messages as msg
@@ -61,31 +61,20 @@ class System:
         labels: dict[str, str] | None = None,
     ) -> None:
         """A pod asks; everything that follows happens."""
-        asked = msg.AllocationRequested(
-            revision=1,
-            source=FOLDER,
-            namespace="default",
-            name=name,
-            origin=f"{name}.yaml",
-            owner=name,
-            claims=(claim,),
-            priority=priority,
-            host=host,
-            labels=labels or {},
-        )
-        self.cluster.say(subjects.request(RequestId(name)), asked)
+        asking = msgspec.structs.replace(asked(name, claim, priority=priority), host=host, labels=labels or {})
+        self.cluster.say(subjects.request(RequestId(name)), asking)
         self.cluster.settle()
 
     def depart(self, name: str) -> None:
         """The pod is gone; everything that follows happens."""
-        self.cluster.say(subjects.request(RequestId(name)), _withdrawn(closing=False))
+        self.cluster.say(subjects.request(RequestId(name)), withdrawn(closing=False))
         self.cluster.settle()
 
     def _hear(self, message: msg.AnyMessage) -> None:
         if isinstance(message, msg.Grant):
             self.grants += 1
         elif isinstance(message, msg.Released):
-            self.cluster.say(subjects.request(message.request), _withdrawn(closing=True), last_word=True)
+            self.cluster.say(subjects.request(message.request), withdrawn(closing=True), last_word=True)
 
     def fill(self, claims: Iterable[msg.Claim]) -> int:
         """Put these on the fleet without their pods' lives; how many found a place."""
@@ -106,11 +95,9 @@ def nodes(gpus: int, *, mig: bool, modes: tuple[msg.Mode, ...]) -> Iterator[tupl
         here = range(min(GPUS_PER_NODE, gpus - number * GPUS_PER_NODE))
         reports = tuple(gpu_report(name, index, mig=mig) for index in here)
         seen = decoder.decode(msgspec.json.encode(snapshot(name, reports, modes=modes)))
-        facts = msg.HostFacts(
-            cpu_cores=128.0, memory_mib=1_048_576, pods_free=1000, labels={"zone": f"zone-{number % ZONES}"}
-        )
-        yield seen, facts
+        zone = {"zone": f"zone-{number % ZONES}"}
+        yield seen, msg.HostFacts(cpu_cores=128.0, memory_mib=1_048_576, pods_free=1000, labels=zone)
 
 
-def _withdrawn(*, closing: bool) -> msg.RequestWithdrawn:
+def withdrawn(*, closing: bool) -> msg.RequestWithdrawn:
     return msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", closing=closing)

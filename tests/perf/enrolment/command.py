@@ -56,6 +56,13 @@ async def _written(agents: dict[NodeName, Connection]) -> None:
     await asyncio.gather(*(write(node, connection) for node, connection in agents.items()))
 
 
+async def _kill(replicas: Sequence[asyncio.subprocess.Process]) -> None:
+    for each in replicas:
+        if each.returncode is None:
+            each.kill()
+            await each.communicate()
+
+
 async def measure(count: int, within_s: float) -> tuple[float, float]:
     """Seconds of the first logins, and of those after the loss."""
     nodes = [NodeName(f"gpu-{number:04}.example") for number in range(count)]
@@ -72,9 +79,7 @@ async def measure(count: int, within_s: float) -> tuple[float, float]:
                 first = time.monotonic() - began
                 (server,) = rig.broker.servers
                 await server.kill()
-                for each in replicas:
-                    each.kill()
-                    await each.communicate()
+                await _kill(replicas)
                 began = time.monotonic()
                 await server.start()
                 replicas = list(await asyncio.gather(*(rig.replica() for _ in range(REPLICAS))))
@@ -82,14 +87,10 @@ async def measure(count: int, within_s: float) -> tuple[float, float]:
                     await _written(agents)
                 return first, time.monotonic() - began
             finally:
-                for each in replicas:
-                    if each.returncode is None:
-                        each.kill()
-                        await each.communicate()
+                await _kill(replicas)
 
 
 def main(words: Sequence[str]) -> int:
-    """Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--agents", type=int, default=1000)
     parser.add_argument("--within", type=float, default=60.0, metavar="SECONDS")

@@ -16,17 +16,18 @@ from itertools import count
 from typing import Any
 
 import grpc
+from factories.words import write_of
 from msgspec.structs import replace
 from perf.fleet.wire import Wire
 
 from sluice.contracts import messages as m
 from sluice.contracts.bus import streams, subjects
 from sluice.contracts.bus.codec import Undecodable, decode
-from sluice.contracts.bus.events import Stream, Write
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.fleet_file.empty_snapshots import empty_snapshot
 from sluice.contracts.fleet_file.fleet_spec import NodeSpec
-from sluice.contracts.ids import AllocationId, OperationId, RunId
+from sluice.contracts.ids import AllocationId, RunId
 from sluice.contracts.pb import agent_pb2_grpc, node_pb2
 from sluice.contracts.pb.agent_pb2 import GetInventoryRequest
 from sluice.contracts.proto.snapshots import snapshot_to_proto
@@ -69,7 +70,6 @@ class Fleet:
 
     @property
     def ready(self) -> int:
-        """Slices that are ready."""
         return sum(len(agent.slices) for agent in self.agents.values())
 
 
@@ -264,14 +264,8 @@ class WireAgent:
         self._announce()
 
     def _announce(self) -> None:
-        changed = m.NodeChanged(
-            node=self._name,
-            endpoint=self._fleet.endpoint,
-            boot_id=self._empty.boot_id,
-            agent_run=self._empty.agent_run,
-            generation=self.generation,
-            gpus=(),
-        )
+        about = {name: getattr(self._empty, name) for name in ("node", "boot_id", "agent_run")}
+        changed = m.NodeChanged(**about, endpoint=self._fleet.endpoint, generation=self.generation, gpus=())
         self._write(subjects.node(self._name), changed)
 
     def _write(self, address: Address, message: m.AnyMessage, ttl_s: int | None = None) -> None:
@@ -282,16 +276,8 @@ class WireAgent:
             return
         self._unanswered[subject] = address, message, ttl_s
         expected = self._sequences.get(subject, 0)
-        write = Write(
-            operation=OperationId(f"{self._empty.agent_run}-{next(self._operations)}"),
-            attempt=1,
-            stream=Stream.STATE,
-            subject=subject,
-            guard=address.guard,
-            expected=expected,
-            message=message,
-            request=getattr(message, "request", ""),
-        )
+        operation = f"{self._empty.agent_run}-{next(self._operations)}"
+        write = write_of(address, message, expected, operation, request=getattr(message, "request", ""))
         headers = {wire_format.EXPECTED: str(expected), wire_format.EXPECTED_SUBJECT: address.guard}
         if ttl_s is not None:
             headers[wire_format.TTL] = f"{ttl_s}s"
@@ -319,7 +305,6 @@ class WireAgent:
             self._write(*self._pending.pop(subject))
 
     def answer(self, request: GetInventoryRequest) -> node_pb2.NodeSnapshot:
-        """What a pull gets."""
         run = self._empty.agent_run
         if (request.known_run, request.known_generation) == (run, self.generation):
             about = {"node": self._name, "boot_id": self._empty.boot_id, "agent_run": run}
@@ -335,16 +320,8 @@ class WireAgent:
         for grant in self.slices.values():
             for each in grant.booking.devices:
                 found = instances.setdefault(each.gpu, [])
-                found.append(
-                    m.InstanceReport(
-                        gi_id=len(found) + 1,
-                        profile=each.profile or "",
-                        start=each.start,
-                        size=each.size,
-                        uuid=_uuid(each),
-                        allocation=grant.booking.allocation,
-                    )
-                )
+                place = {"profile": each.profile or "", "start": each.start, "size": each.size, "uuid": _uuid(each)}
+                found.append(m.InstanceReport(gi_id=len(found) + 1, **place, allocation=grant.booking.allocation))
         gpus = tuple(replace(each, instances=tuple(instances.get(each.uuid, ()))) for each in self._empty.gpus)
         return snapshot_to_proto(replace(self._empty, generation=self.generation, gpus=gpus, slices=reports))
 

@@ -6,12 +6,10 @@ Broker, allocator, inventory and pod-watcher are real processes; this one speaks
 
 import asyncio
 import contextlib
-import json
 import resource
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,7 +18,7 @@ from pathlib import Path
 import psutil
 from factories.processes import Process, own_environment
 from factories.system import POD, fleet_text
-from perf.figures import conclude, options_of
+from perf.figures import conclude, messages_at, options_of
 from perf.fleet.agents import Fleet, running
 
 from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX
@@ -78,15 +76,7 @@ class Site:
         return {name: psutil.Process(pid) for name, pid in pids.items()} | {AGENTS: psutil.Process()}
 
     async def messages(self) -> float:
-        """In and out of the broker in its present life. Raises OSError without an answer."""
-        url = f"http://{LOOPBACK}:{self.broker.plan.monitor_port}/varz"
-
-        def ask() -> float:
-            with urllib.request.urlopen(url, timeout=BROKER_UP_S) as answer:
-                seen = json.load(answer)
-            return float(seen["in_msgs"] + seen["out_msgs"])
-
-        return await asyncio.to_thread(ask)
+        return await asyncio.to_thread(messages_at, f"{LOOPBACK}:{self.broker.plan.monitor_port}", BROKER_UP_S)
 
     async def phase(self, name: str, is_over: Callable[[], bool], within_s: float) -> None:
         """Wait until it is over, and note what that cost. Raises TimeoutError."""
@@ -167,7 +157,6 @@ LOGIN = {"verbose": False, "pedantic": False, "headers": True, "no_responders": 
 
 
 async def measure(nodes: int, pods: int, seconds: float, within_s: float) -> list[Costs]:
-    """All phases on a system of its own."""
     with tempfile.TemporaryDirectory(prefix="sluice-perf-") as folder:
         async with site(Path(folder), nodes) as found:
             fleet = found.fleet

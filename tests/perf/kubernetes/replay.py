@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 from aiohttp import web
 from fake_kube import certificates
 from fake_kube.requests.patch_formats import json_patch
@@ -20,6 +19,14 @@ Json = dict[str, Any]
 OURS, OTHERS = "sluice.dev/managed=true", "sluice.dev/managed!=true"
 HISTORY_MAX = 20_000
 WATCH_S = 3600.0
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{ name: c, cluster: { server: %(url)s, certificate-authority: %(ca)s } }]
+users: [{ name: u, user: { token: x } }]
+contexts: [{ name: x, context: { cluster: c, user: u } }]
+current-context: x
+"""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -149,18 +156,7 @@ async def serving(ours: Sequence[Json], others: Sequence[Json], nodes: Sequence[
             await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
             url = f"https://127.0.0.1:{runner.addresses[0][1]}"
             server.kubeconfig = Path(folder) / "config"
-            server.kubeconfig.write_text(yaml.safe_dump(_kubeconfig(url, Path(folder) / "ca.crt")))
+            server.kubeconfig.write_text(KUBECONFIG % {"url": url, "ca": Path(folder) / "ca.crt"})
             yield server
         finally:
             await runner.cleanup()
-
-
-def _kubeconfig(url: str, authority: Path) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": url, "certificate-authority": str(authority)}}],
-        "users": [{"name": "u", "user": {"token": "x"}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "x",
-    }

@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from factories.words import write_of
+from factories.waiting import meanwhile
+from factories.words import bound_of, write_of
 from perf.kubernetes.objects import node, node_name, other_pod, our_pod
 from perf.kubernetes.replay import Replay, serving
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Observed, Stream
-from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.contracts.messages import AllocationRequested, Bound, ContainerDevices, HostFacts, SourceSynced
+from sluice.contracts.ids import NodeName, RequestId
+from sluice.contracts.messages import AllocationRequested, ContainerDevices, HostFacts, SourceSynced
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.process import Broker
 
@@ -55,16 +56,8 @@ class Cost:
     events: int
     wall_s: float
     cpu_s: float
-    lag_ms: float
-    """The longest that the event loop was not there for anybody else."""
-    longest_ms: float
-    """The longest single step of the core, and of what kind it was."""
-    longest_what: str
-
-    @property
-    def turn_ms(self) -> float:
-        """The longest that was seen of either."""
-        return max(self.lag_ms, self.longest_ms)
+    turn_ms: float
+    """The longest single step of the core, or that the event loop was not there for anybody else."""
 
     @property
     def cpu_us(self) -> float:
@@ -105,15 +98,8 @@ class Bus:
 
     async def grant(self, uid: str, on: NodeName) -> None:
         self._number += 1
-        word = Bound(
-            request=RequestId(uid),
-            request_revision=1,
-            allocation=AllocationId(f"{uid}_r_1"),
-            node=on,
-            revision=1,
-            ticket="t-1",
-            containers=(ContainerDevices(container="main", visible_devices=f"MIG-{uid.rpartition('-')[2]}"),),
-        )
+        devices = (ContainerDevices(container="main", visible_devices=f"MIG-{uid.rpartition('-')[2]}"),)
+        word = bound_of(uid, on, containers=devices)
         await self.bus.write(write_of(subjects.binding(RequestId(uid)), word, None, f"desk-{self._number}"), {})
 
     async def until(self, good: Callable[[], bool]) -> None:
@@ -151,8 +137,9 @@ class Watcher:
         times = self.seen.cpu_times()
         return float(times.user + times.system)
 
-    def resident_mib(self) -> float:
-        return float(self.seen.memory_info().rss / 2**20)
+    def turn_ms(self) -> tuple[float, str]:
+        what, longest_s = max(self.longest.items(), key=lambda each: each[1], default=("nothing", 0.0))
+        return max(longest_s, self.lag_s) * 1000, what
 
     async def begin(self, *, quiet: bool = False) -> None:
         await self.ask(quiet=quiet)
@@ -163,8 +150,7 @@ class Watcher:
         """What it cost since `begin`."""
         await self.ask()
         wall, cpu = time.monotonic() - self._mark[0], self.cpu_s() - self._mark[1]
-        what, longest = max(self.longest.items(), key=lambda each: each[1], default=("nothing", 0.0))
-        return Cost(events, wall, cpu, self.lag_s * 1000, longest * 1000, what)
+        return Cost(events, wall, cpu, self.turn_ms()[0])
 
     async def until_seen(self, kind: str, count: int) -> None:
         """Wait until it has taken in so many events of a kind since `begin`."""
@@ -213,17 +199,10 @@ class Scene:
     async def watcher(self, *, kill: bool = False) -> AsyncIterator[Watcher]:
         """A pod-watcher, from the start of its process to its end."""
         self._runs += 1
+        command = [sys.executable, str(WATCHER), self.url, str(self.server.kubeconfig), f"w{self._runs}"]
         with (self.folder / "watcher.log").open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                str(WATCHER),
-                self.url,
-                str(self.server.kubeconfig),
-                f"w{self._runs}",
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-            )
+            pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "stderr": log}
+            process = await asyncio.create_subprocess_exec(*command, **pipes)
         made = Watcher(process, psutil.Process(process.pid))
         try:
             yield made
@@ -234,12 +213,12 @@ class Scene:
 
     async def synced(self, watcher: Watcher) -> None:
         """Everything that was listed is on the bus."""
-        asked, hosts = self.size.ours, self.size.nodes
-        await watcher.lives_until(
-            self.bus.until(
-                lambda: self.bus.synced > 0 and len(self.bus.requests) >= asked and len(self.bus.hosts) >= hosts
-            )
-        )
+        size, bus = self.size, self.bus
+
+        def is_there() -> bool:
+            return bus.synced > 0 and len(bus.requests) >= size.ours and len(bus.hosts) >= size.nodes
+
+        await watcher.lives_until(bus.until(is_there))
 
     def said(self) -> str:
         return (self.folder / "watcher.log").read_text()[-3000:]
@@ -260,12 +239,10 @@ async def scene(size: Size) -> AsyncIterator[Scene]:
             await connection.ensure_streams()
             waits = {f"u-train-{each}" for each in range(bound, size.ours)}
             bus = Bus(connection, bind=lambda uid: uid not in waits)
-            listening = asyncio.create_task(bus.listen())
             try:
-                yield Scene(size, server, bus, broker.url, Path(name))
+                async with meanwhile(bus.listen()):
+                    yield Scene(size, server, bus, broker.url, Path(name))
             finally:
-                listening.cancel()
-                await asyncio.wait((listening,))
                 await connection.close()
 
 
@@ -281,16 +258,12 @@ class Start:
     list_mib: float
     resident_mib: float
     peak_mib: float
-    lag_ms: float
-    longest_ms: float
-    longest_what: str
 
 
 @dataclass(frozen=True, slots=True)
 class Following:
     """A cluster that is followed for some time."""
 
-    size: Size
     start: Start
     idle: Cost
     beats: Cost
@@ -309,7 +282,9 @@ async def follow(size: Size, idle_s: float, events: int) -> Following:
         began = time.monotonic()
         async with found.watcher() as watcher:
             await found.synced(watcher)
-            start = await started(found, watcher, time.monotonic() - began)
+            wall_s, cpu_s, listed_mib = time.monotonic() - began, watcher.cpu_s(), found.server.list_bytes / 2**20
+            await watcher.ask()
+            start = Start(wall_s, cpu_s, listed_mib, watcher.seen.memory_info().rss / 2**20, watcher.peak_mib)
             await asyncio.sleep(SETTLE_S)
             await watcher.begin(quiet=True)
             await asyncio.sleep(idle_s)
@@ -322,23 +297,7 @@ async def follow(size: Size, idle_s: float, events: int) -> Following:
             await watcher.until_seen("ListingEnded", 3)
             await asyncio.sleep(SETTLE_S)
             relist = await watcher.end(size.nodes + size.others + size.ours)
-            return Following(size, start, idle, beats, others, ours, relist, found.server.watch_bytes / 2**20)
-
-
-async def started(found: Scene, watcher: Watcher, wall_s: float) -> Start:
-    cpu_s = watcher.cpu_s()
-    await watcher.ask()
-    what, longest = max(watcher.longest.items(), key=lambda each: each[1])
-    return Start(
-        wall_s,
-        cpu_s,
-        found.server.list_bytes / 2**20,
-        watcher.resident_mib(),
-        watcher.peak_mib,
-        watcher.lag_s * 1000,
-        longest * 1000,
-        what,
-    )
+            return Following(start, idle, beats, others, ours, relist, found.server.watch_bytes / 2**20)
 
 
 async def beating(found: Scene, watcher: Watcher, events: int) -> Cost:
@@ -360,10 +319,9 @@ async def changing(found: Scene, watcher: Watcher, kind: str, events: int) -> Co
         made = [other_pod(each % size.others, size.nodes, each + 1) for each in range(events)]
     else:
         shelf = server.ours
-        made = [
-            our_pod(each % size.ours, on=node_name(each % size.ours % size.nodes), restarts=each + 1)
-            for each in range(events)
-        ]
+        numbers = [each % size.ours for each in range(events)]
+        hosts = [node_name(number % size.nodes) for number in numbers]
+        made = [our_pod(numbers[at], on=hosts[at], restarts=at + 1) for at in range(events)]
     await watcher.begin()
     for obj in made:
         server.put(shelf, obj)
@@ -375,7 +333,6 @@ async def changing(found: Scene, watcher: Watcher, kind: str, events: int) -> Co
 class Restart:
     """A pod-watcher that is killed and started again while many pods wait."""
 
-    waiting: int
     first_bound_s: float
     """From the start of the process until a pod that is created meanwhile has its patch."""
     synced_s: float
@@ -399,5 +356,4 @@ async def restart(size: Size) -> Restart:
             await found.bus.until(lambda: found.bus.synced > 0)
             synced_s, cpu_s = time.monotonic() - began, watcher.cpu_s()
             await watcher.ask()
-            what, longest = max(watcher.longest.items(), key=lambda each: each[1])
-            return Restart(size.waiting, first_s, synced_s, cpu_s, max(longest, watcher.lag_s) * 1000, what)
+            return Restart(first_s, synced_s, cpu_s, *watcher.turn_ms())

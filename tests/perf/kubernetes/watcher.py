@@ -7,7 +7,6 @@ that costs more than an idle pod-watcher; until the next line.
 """
 
 import asyncio
-import os
 import re
 import sys
 import time
@@ -79,7 +78,6 @@ async def report() -> None:
 
 
 async def main(url: str, kubeconfig: Path, run: RunId) -> None:
-    """Watch until the input ends."""
     app.ClusterWatcher = Counted  # type: ignore[misc]  # the one in use is made by watch_cluster
     config = ClusterConfig(mirror_gpus=False)
     bus = await NatsBus.connect(url, name="pod-watcher")
@@ -102,9 +100,4 @@ async def main(url: str, kubeconfig: Path, run: RunId) -> None:
 
 if __name__ == "__main__":
     logs.configure(service="pod-watcher", run=sys.argv[3], form="json")
-    if profile := os.environ.get("SLUICE_PERF_PROFILE"):
-        import cProfile
-
-        cProfile.run("asyncio.run(main(sys.argv[1], Path(sys.argv[2]), RunId(sys.argv[3])))", profile)
-    else:
-        asyncio.run(main(sys.argv[1], Path(sys.argv[2]), RunId(sys.argv[3])))
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), RunId(sys.argv[3])))

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from factories.agent_driver import short_folder
+from factories.gpus.mps import start_order
+from factories.words import booking_of
 
-from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, NodeName, RequestId, SourceName
-from sluice.contracts.messages import Booking, DeviceGrant
-from sluice_node_agent.core.instructions import StartMps, StopMps
+from sluice.contracts.ids import GpuUuid, HomeId, NodeName
+from sluice.contracts.messages import DeviceGrant
+from sluice_node_agent.core.instructions import StopMps
 from sluice_node_agent.core.journal_records import DeviceRecord, MpsLimits, SliceRecord
 from sluice_node_agent.device.mps.daemons import MpsDaemons
 from sluice_node_agent.device.processes import Processes
@@ -45,22 +47,10 @@ def measure() -> Parts:
 
 
 def _journal(folder: Path) -> tuple[float, float]:
-    record = SliceRecord(
-        booking=Booking(
-            allocation=AllocationId("a1"),
-            request=RequestId("r1"),
-            request_revision=1,
-            source=SourceName("folder"),
-            owner="0b4c9f5e-6f37-4d3e-9f0e-0d1f3c2b1a00",
-            namespace="team",
-            name="pod",
-            node=NodeName("node"),
-            devices=(DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile="1g.5gb", start=0, size=1),),
-        ),
-        revision=1,
-        phase="making",
-        devices=(DeviceRecord(step="intended"),),
-    )
+    device = DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile="1g.5gb", start=0, size=1)
+    pod = {"owner": "0b4c9f5e-6f37-4d3e-9f0e-0d1f3c2b1a00", "namespace": "team", "name": "pod"}
+    booking = booking_of("a1", "node", (device,), request="r1", **pod)
+    record = SliceRecord(booking=booking, revision=1, phase="making", devices=(DeviceRecord(step="intended"),))
     with contextlib.closing(Journal(folder / "agent", NodeName("node"))) as journal:
         before = (folder / "agent" / "journal").stat().st_size
         took = []
@@ -75,21 +65,11 @@ def _journal(folder: Path) -> tuple[float, float]:
 def _mps(folder: Path) -> tuple[float, float]:
     mps = MpsDaemons(folder / "mps", install(folder / "bin"), Processes())
     starts, stops = [], []
+    limits = MpsLimits(active_thread_percentage=50, memory_mib=4096)
     for number in range(DAEMONS):
         home = HomeId(f"h{number}")
-        gpu = GpuUuid("GPU-0")
         began = time.perf_counter()
-        pid, started_at = mps.start(
-            StartMps(
-                token=1,
-                home=home,
-                gpu=gpu,
-                device=gpu,
-                namespace="team",
-                uid=os.getuid(),
-                limits=MpsLimits(active_thread_percentage=50, memory_mib=4096),
-            )
-        )
+        pid, started_at = mps.start(start_order(home, limits=limits, uid=os.getuid()))
         running = time.perf_counter()
         mps.stop(StopMps(token=2, home=home, pid=pid, started_at=started_at))
         starts.append(running - began)

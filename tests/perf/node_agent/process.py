@@ -2,16 +2,15 @@
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 
 import psutil
 from factories.agent_driver import AgentDriver, kill, short_folder, start_agent
+from perf.figures import ready_s
 
 from sluice.contracts.bus.events import Observed, Stream
 from sluice.contracts.ids import NodeName
@@ -63,7 +62,6 @@ class Running:
     """The agent, its broker, and who orders."""
 
     folder: Path
-    url: str
     bus: NatsBus
     desk: AgentDriver
     process: psutil.Process
@@ -107,16 +105,12 @@ async def running() -> AsyncIterator[Running]:
         async with Broker(folder / "nats") as broker:
             bus = await NatsBus.connect(broker.url, name="desk")
             await bus.ensure_streams()
-            process = await start_agent(
-                folder,
-                SLUICE_NATS_URL=broker.url,
-                SLUICE_NODE_AGENT_FLEET_FILE=folder / "fleet.toml",
-                SLUICE_NODE_AGENT_NODES=NODE,
-            )
+            told = {"SLUICE_NODE_AGENT_FLEET_FILE": folder / "fleet.toml", "SLUICE_NODE_AGENT_NODES": NODE}
+            process = await start_agent(folder, SLUICE_NATS_URL=broker.url, **told)
             try:
                 desk = AgentDriver(bus, folder)
                 await desk.open(NODE)
-                yield Running(folder, broker.url, bus, desk, psutil.Process(process.pid))
+                yield Running(folder, bus, desk, psutil.Process(process.pid))
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     process.terminate()
@@ -137,7 +131,9 @@ async def measure(idle_s: float) -> tuple[Making, Idle]:
             await agent.unmake()
             everywhere = {f"all-{turn}-{gpu}-{start}": (gpu, start) for start in range(SLICES) for gpu in range(GPUS)}
             all_s = min(all_s, await agent.make(everywhere))
-        started_s = _started_s(agent)
+        started_s = ready_s(agent.process, [agent.folder / "agent.log"])
+        if started_s is None:
+            raise SystemExit(f"the agent was never ready:\n{agent.desk.said()}")
         used = agent.process.cpu_times()
         began = time.monotonic()
         await asyncio.sleep(idle_s)
@@ -146,13 +142,3 @@ async def measure(idle_s: float) -> tuple[Making, Idle]:
         core = (now.user + now.system - used.user - used.system) / took
         resident = agent.process.memory_info().rss / 2**20
         return Making(seven_s, all_s), Idle(resident, core * 100, started_s)
-
-
-def _started_s(agent: Running) -> float:
-    """Seconds from the start of the process to its `ready` record."""
-    for line in (agent.folder / "agent.log").read_text().splitlines():
-        with contextlib.suppress(json.JSONDecodeError):
-            record = json.loads(line)
-            if record.get("event") == "ready":
-                return datetime.fromisoformat(record["timestamp"]).timestamp() - agent.process.create_time()
-    raise SystemExit(f"the agent was never ready:\n{agent.desk.said()}")

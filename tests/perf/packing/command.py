@@ -4,14 +4,13 @@ import statistics
 import sys
 from collections.abc import Sequence
 
-from perf.figures import conclude, options_of
+from perf.figures import Threshold, conclude, options_of
 from perf.packing.mixes import FOUR, MIXES
 from perf.packing.paired import OTHERS, OURS, Experiment, Run, acceptance, all_runs, gain_over
 from perf.packing.waiting import all_runs as all_waits
 from perf.packing.waiting_report import pair
 from perf.packing.waiting_report import report as waiting_report
 from perf.packing.waiting_report import thresholds as waiting_thresholds
-from perf.thresholds import Threshold, exit_code, table
 
 FIRST_FIT, _, HAMI, TEMPLATES, IDEAL = OTHERS
 
@@ -54,16 +53,14 @@ def report(experiment: Experiment, runs: Sequence[Run]) -> str:
         gain = gain_over(other, runs)
         low, high = 100 * (gain.mean - gain.half), 100 * (gain.mean + gain.half)
         lines.append(f"| {OURS} - {other} | {100 * gain.mean:+.2f} | {low:+.2f} to {high:+.2f} |")
-    return "\n".join([*lines, "", table(thresholds(runs))])
+    return "\n".join(lines)
 
 
 def measure_waiting(pods: int, seeds: int, jobs: int, *, write: bool) -> int:
-    """The queue model, with promises and without."""
     without, aged = pair(pods)
     runs = all_waits((without, aged), seeds, jobs)
-    section = waiting_report(runs, without, aged)
-    conclude("waiting", section, write=write)
-    return exit_code(waiting_thresholds(runs, without, aged))
+    promised = waiting_thresholds(runs, without, aged)
+    return conclude("waiting", waiting_report(runs, without, aged), promised, write=write)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -77,9 +74,8 @@ def main(arguments: Sequence[str]) -> int:
         return measure_waiting(min(options.pods, 10_000), options.seeds, options.jobs, write=options.write)
     experiment = Experiment(pods=options.pods, seeds=options.seeds)
     runs = all_runs(experiment, options.jobs)
-    section = report(experiment, runs)
-    conclude("packing", section, write=options.write)
+    code = conclude("packing", report(experiment, runs), thresholds(runs), write=options.write)
     for run in runs:
         for problem in (run.problems or ())[:5]:
             sys.stdout.write(f"{run.mix}, seed {run.seed}: {problem}\n")
-    return exit_code(thresholds(runs))
+    return code

@@ -13,12 +13,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 
-from perf.figures import conclude, options_of
+from perf.figures import Threshold, conclude, options_of
 from perf.packing.loss import Taken
 from perf.packing.mixes import COMPUTE_SLICES, MIXES, Arrival, arrivals
 from perf.packing.ours import Core
 from perf.packing.paired import WARM_UP_PART
-from perf.thresholds import Threshold, exit_code, table
 
 MOVABLE_PART = 0.3
 COOLDOWN = 0.1
@@ -133,11 +132,6 @@ def run(mix: str, seed: int, way: Way, pods: int, gpus: int) -> Run:
     return floor.found
 
 
-def one(arguments: tuple[str, int, Way, int, int]) -> Run:
-    """One run, in a process of its own."""
-    return run(*arguments)
-
-
 def report(runs: dict[tuple[str, Way], list[Run]], what: str) -> tuple[str, list[Threshold]]:
     """The tables, as Markdown, and what is promised."""
 
@@ -170,7 +164,7 @@ def report(runs: dict[tuple[str, Way], list[Run]], what: str) -> tuple[str, list
         Threshold("accepted slices lost, one move per 20, without checkpoints", lost, "at most", 1.0, "points", 2),
         Threshold("moves per 1,000 pods, one move per 20", moves, "at most", 50),
     ]
-    return "\n".join([*lines, "", table(promised)]), promised
+    return "\n".join(lines), promised
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -181,15 +175,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args(arguments)
     keys = [(mix, seed, way) for mix in MIXES for seed in range(options.seeds) for way in WAYS]
+    size = {"pods": options.pods, "gpus": options.gpus}
     with ProcessPoolExecutor(options.jobs) as pool:
-        found = list(pool.map(one, [(*key, options.pods, options.gpus) for key in keys]))
+        found = [pool.submit(run, *key, **size) for key in keys]
     runs: dict[tuple[str, Way], list[Run]] = {}
     for (mix, _, way), each in zip(keys, found, strict=True):
-        runs.setdefault((mix, way), []).append(each)
+        runs.setdefault((mix, way), []).append(each.result())
     what = (
         f"{options.gpus} A100-40GB, load 1, {options.seeds} seeds of {options.pods} pods per mix, "
         f"{MOVABLE_PART:.0%} of the pods movable. Accepted part of the offered compute slices:"
     )
     section, promised = report(runs, what)
-    conclude("moves", section, write=options.write)
-    return exit_code(promised)
+    return conclude("moves", section, promised, write=options.write)

@@ -139,15 +139,13 @@ class Hami:
     def _found(self, taken: int, profile: str) -> tuple[int, float] | None:
         """The memory slices as bits, and what the instance adds to the score; None when nothing fits."""
         if (taken, profile) not in self._fitting:
-            self._fitting[taken, profile] = next(
-                (
-                    (span, HAMI_SCORES[name])
-                    for name in COVERS[profile]
-                    for start in sorted(SPANS[name][1], reverse=name[:2] in {"1g", "3g"})
-                    if not (span := ((1 << SPANS[name][0]) - 1) << start) & taken
-                ),
-                None,
+            fitting = (
+                (span, HAMI_SCORES[name])
+                for name in COVERS[profile]
+                for start in sorted(SPANS[name][1], reverse=name[:2] in {"1g", "3g"})
+                if not (span := ((1 << SPANS[name][0]) - 1) << start) & taken
             )
+            self._fitting[taken, profile] = next(fitting, None)
         return self._fitting[taken, profile]
 
 

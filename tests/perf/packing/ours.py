@@ -1,6 +1,6 @@
 """The placement core as a packer: each pod is looked for, booked and unbooked exactly as the allocator does it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,17 @@ GPUS_PER_NODE = 4
 CATALOG = Path(__file__).resolve().parents[3] / "libs" / "sluice" / "mig" / "catalog.toml"
 
 
+def nodes(gpus: int) -> Iterator[NodeSnapshot]:
+    """So many GPUs, four in each node."""
+    for first in range(0, gpus, GPUS_PER_NODE):
+        name = f"node-{first // GPUS_PER_NODE:04}"
+        yield snapshot(name, tuple(gpu_report(name, at) for at in range(min(GPUS_PER_NODE, gpus - first))))
+
+
 class Core:
     """A fleet of A100-40GB behind the placement core. With `judged` an independent judge looks at every place."""
 
     def __init__(self, gpus: int, policy: str = "fragmentation", *, judged: bool = False) -> None:
-        """An empty fleet of nodes with four GPUs each."""
         self._policy = policy
         self._fleet = ClusterState()
         self._askings: dict[str, PlaceRequest] = {}
@@ -30,13 +36,10 @@ class Core:
         self._shown: dict[NodeName, NodeSnapshot] = {}
         self.problems: list[str] = []
         """What the judge said."""
-        for first in range(0, gpus, GPUS_PER_NODE):
-            node = f"node-{first // GPUS_PER_NODE:04}"
-            here = range(min(GPUS_PER_NODE, gpus - first))
-            seen = snapshot(node, tuple(gpu_report(node, index) for index in here))
+        for seen in nodes(gpus):
             self._fleet.show(seen)
             self._shown[seen.node] = seen
-            self._fleet.set_usable(NodeName(node))
+            self._fleet.set_usable(seen.node)
             if self._layouts is not None:
                 for report in seen.gpus:
                     self._layouts.has_model(report.uuid, "a100-40gb", mig=True)

@@ -65,10 +65,9 @@ def one_run(experiment: Experiment, mix: str, seed: int) -> Run:
 
 def all_runs(experiment: Experiment, jobs: int) -> list[Run]:
     """Every mix and seed, on `jobs` processes."""
-    pairs = [(mix, seed) for seed in range(experiment.seeds) for mix in ALL_MIXES]
-    mixes, seeds = zip(*pairs, strict=True)
     with ProcessPoolExecutor(jobs) as pool:
-        return list(pool.map(one_run, [experiment] * len(pairs), mixes, seeds))
+        runs = [pool.submit(one_run, experiment, mix, seed) for seed in range(experiment.seeds) for mix in ALL_MIXES]
+        return [run.result() for run in runs]
 
 
 def gain_over(other: str, runs: Sequence[Run]) -> Interval:

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from factories.scheduling.allocator import FOLDER, gpu_report, snapshot
+from factories.scheduling.allocator import asked, claim
+from perf.decisions.system import withdrawn
 from perf.packing.mixes import COMPUTE_SLICES, MIXES, SLICES_PER_GPU, Arrival, arrivals
-from perf.packing.ours import GPUS_PER_NODE
+from perf.packing.ours import nodes
+from perf.packing.paired import WARM_UP_PART
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
@@ -20,10 +22,10 @@ from sluice_allocator.offline.perfect_cluster import PerfectCluster
 LARGEST = "7g.40gb"
 LIFETIME_S = 3600.0
 """The mean lifetime of a pod; what the rules say in seconds is measured against it."""
-WARM_UP_PART = 5
-"""One part in so many of the pods is not counted."""
 UNBOUNDED = 1 << 62
 USUAL = SchedulerConfig()
+ROOMY = msg.HostFacts(cpu_cores=1024.0, memory_mib=1 << 30, pods_free=10_000)
+"""A node whose GPUs alone run out."""
 
 
 @dataclass
@@ -44,11 +46,9 @@ class Waits:
         return statistics.fmean(wait for name in profiles or self.of for wait in self.of.get(name, ()))
 
     def longest_of_others(self) -> float:
-        """The longest wait of any but the largest."""
         return max(self.longest(name) for name in self.of if name != LARGEST)
 
     def mean_of_others(self) -> float:
-        """The mean wait of all but the largest."""
         return self.mean(*(name for name in self.of if name != LARGEST))
 
 
@@ -66,7 +66,7 @@ class Queue:
         self._counted_at = 0.0
         self._waits = Waits()
         self._first_counted = 0
-        self._cluster.start(_nodes(gpus))
+        self._cluster.start([(node, ROOMY) for node in nodes(gpus)])
 
     def run(self, pods: Sequence[Arrival]) -> Waits:
         """Let all pods come; the run ends with the last arrival."""
@@ -97,21 +97,12 @@ class Queue:
     def _arrive(self, pod: Arrival) -> None:
         request = RequestId(str(pod.number))
         self._pods[request] = pod
-        asked = msg.AllocationRequested(
-            revision=1,
-            source=FOLDER,
-            namespace="default",
-            name=request,
-            origin=request,
-            owner=request,
-            claims=(msg.Claim(container="main", profile=pod.profile),),
-        )
-        self._cluster.say(subjects.request(request), asked)
+        self._cluster.say(subjects.request(request), asked(request, claim(profile=pod.profile)))
         self._cluster.settle()
 
     def _end(self, request: RequestId) -> None:
         self._used -= COMPUTE_SLICES[self._pods.pop(request).profile]
-        self._cluster.say(subjects.request(request), _withdrawn(closing=False))
+        self._cluster.say(subjects.request(request), withdrawn(closing=False))
         self._cluster.settle()
 
     def _hear(self, message: msg.AnyMessage) -> None:
@@ -121,7 +112,7 @@ class Queue:
             heapq.heappush(self._ends, (self._counted_at + pod.until - pod.at, message.request))
             self._count(pod, self._counted_at - pod.at)
         elif isinstance(message, msg.Released):
-            self._cluster.say(subjects.request(message.request), _withdrawn(closing=True), last_word=True)
+            self._cluster.say(subjects.request(message.request), withdrawn(closing=True), last_word=True)
 
     def _count(self, pod: Arrival, waited: float) -> None:
         if pod.number >= self._first_counted:
@@ -164,17 +155,3 @@ def all_runs(experiments: Iterable[Experiment], seeds: int, jobs: int) -> dict[t
         for (experiment, mix, _), waits in zip(cases, pool.map(one_run, *zip(*cases, strict=True)), strict=True):
             found.setdefault((experiment, mix), []).append(waits)
     return found
-
-
-def _nodes(gpus: int) -> list[tuple[object, msg.HostFacts]]:
-    facts = msg.HostFacts(cpu_cores=1024.0, memory_mib=1 << 30, pods_free=10_000)
-    found = []
-    for first in range(0, gpus, GPUS_PER_NODE):
-        node = f"node-{first // GPUS_PER_NODE:04}"
-        reports = tuple(gpu_report(node, index) for index in range(min(GPUS_PER_NODE, gpus - first)))
-        found.append((snapshot(node, reports), facts))
-    return found
-
-
-def _withdrawn(*, closing: bool) -> msg.RequestWithdrawn:
-    return msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", closing=closing)

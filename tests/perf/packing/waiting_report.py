@@ -3,9 +3,9 @@
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
+from perf.figures import Threshold
 from perf.packing.mixes import MIXES
 from perf.packing.waiting import LARGEST, USUAL, Experiment, Waits
-from perf.thresholds import Threshold, table
 
 Runs = Mapping[tuple[Experiment, str], Sequence[Waits]]
 
@@ -16,15 +16,14 @@ def pair(pods: int, load: float = 0.92) -> tuple[Experiment, Experiment]:
 
 
 def thresholds(runs: Runs, without: Experiment, aged: Experiment) -> list[Threshold]:
-    means = {each: _over(runs, each, lambda waits: waits.mean(LARGEST)) for each in (without, aged)}
-    others = {each: _over(runs, each, Waits.mean_of_others) for each in (without, aged)}
-    used = {each: _over(runs, each, lambda waits: waits.used) for each in (without, aged)}
+    means = [_over(runs, each, lambda waits: waits.mean(LARGEST)) for each in (without, aged)]
+    others = [_over(runs, each, Waits.mean_of_others) for each in (without, aged)]
+    used = [_over(runs, each, lambda waits: waits.used) for each in (without, aged)]
+    part, more, less = means[1] / means[0], others[1] - others[0], used[0] - used[1]
     return [
-        Threshold("mean wait of 7g with promises, part of that without", means[aged] / means[without], "at most", 0.9),
-        Threshold(
-            "mean wait of all others, more than without", others[aged] - others[without], "at most", 0.02, "lifetimes"
-        ),
-        Threshold("slices in use, less than without", used[without] - used[aged], "at most", 0.005),
+        Threshold("mean wait of 7g with promises, part of that without", part, "at most", 0.9),
+        Threshold("mean wait of all others, more than without", more, "at most", 0.02, "lifetimes"),
+        Threshold("slices in use, less than without", less, "at most", 0.005),
     ]
 
 
@@ -35,10 +34,8 @@ def report(runs: Runs, without: Experiment, aged: Experiment) -> str:
         f"{aged.after_s:g} s of a mean lifetime of 3600 s, at most {aged.percent} % of the GPUs. Times are in mean "
         "lifetimes; in each cell the first figure is without promises, the second with."
     )
-    head = (
-        "| mix | longest wait, 7g | mean wait, 7g | mean wait, all others | longest wait, all others | slices in use |"
-    )
-    lines = [what, "", head, "|---|---|---|---|---|---|"]
+    columns = "longest wait, 7g | mean wait, 7g | mean wait, all others | longest wait, all others | slices in use"
+    lines = [what, "", f"| mix | {columns} |", "|---|---|---|---|---|---|"]
     for mix in (*MIXES, None):
         cells = []
         for figure, digits in (
@@ -52,7 +49,7 @@ def report(runs: Runs, without: Experiment, aged: Experiment) -> str:
             both = (_over(runs, each, figure, mix, worst) for each in (without, aged))
             cells.append(" / ".join(f"{value:.{digits}f}" for value in both))
         lines.append(f"| {mix or 'all'} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", table(thresholds(runs, without, aged))])
+    return "\n".join(lines)
 
 
 def _over(
@@ -63,11 +60,5 @@ def _over(
     how: Callable[[Sequence[float]], float] = statistics.fmean,
 ) -> float:
     """A figure over all runs of an experiment, of one mix or of all."""
-    return how(
-        [
-            figure(waits)
-            for (each, of), found in runs.items()
-            if each == experiment and mix in {None, of}
-            for waits in found
-        ]
-    )
+    found = [waits for (each, of), waits in runs.items() if each == experiment and mix in {None, of}]
+    return how([figure(each) for waits in found for each in waits])

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from perf.figures import conclude, options_of
-from perf.thresholds import Threshold, exit_code, table
-from perf.trace.experiments import DEFAULT, Allocated, Rounded, fractional, instances_only, mixed
+from perf.figures import Threshold, conclude, options_of
+from perf.trace.experiments import DEFAULT, Allocated, Rounded, as_auto, as_instance, fractional, on_mig
 
 PUBLISHED = {"default": 95.39, "gpushare100": 86.90}
 """GPU allocation in percent at 130 % demand, mean of 10 seeds, of the best policy published (FGD;
@@ -19,14 +18,14 @@ BOUNDS = {"default": 95.4, "gpushare100": 86.9}
 
 
 def thresholds(shares: Sequence[Allocated], mixes: Sequence[Rounded], pure: Sequence[Rounded]) -> list[Threshold]:
-    found = [
-        Threshold(f"GPUs given away, {trace}", _mean(shares, trace), "at least", bound, "%", 2)
-        for trace, bound in BOUNDS.items()
-    ]
     waste = statistics.fmean(one.waste for one in mixes)
-    found.append(Threshold("lost to rounding on sharing pods, `auto`", waste, "at most", 5, "%", 2))
     problems = sum(len(one.problems) for one in (*shares, *mixes, *pure))
-    return [*found, Threshold("illegal places", problems, "at most", 0, digits=0)]
+    given = {trace: _mean(shares, trace) for trace in BOUNDS}
+    return [
+        *(Threshold(f"GPUs given away, {of}", part, "at least", BOUNDS[of], "%", 2) for of, part in given.items()),
+        Threshold("lost to rounding on sharing pods, `auto`", waste, "at most", 5, "%", 2),
+        Threshold("illegal places", problems, "at most", 0, digits=0),
+    ]
 
 
 def report(shares: Sequence[Allocated], mixes: Sequence[Rounded], pure: Sequence[Rounded]) -> str:
@@ -37,18 +36,14 @@ def report(shares: Sequence[Allocated], mixes: Sequence[Rounded], pure: Sequence
         lines.append(f"| {trace} | {len(percents)} | " + " | ".join(f"{figure:.2f}" for figure in figures) + " |")
     lines += ["", "| policy | default, % | gpushare100, % |", "|---|---|---|"]
     for policy in (DEFAULT, *OTHER_POLICIES):
-        lines.append(
-            f"| `{policy}` | " + " | ".join(f"{_mean(shares, trace, policy):.2f}" for trace in PUBLISHED) + " |"
-        )
-    lines += [
-        "",
-        "| default trace, every GPU with MIG | lost to rounding, % | got an instance, % | GPUs given away, % |",
-        "|---|---|---|---|",
-    ]
+        cells = (f"{_mean(shares, trace, policy):.2f}" for trace in PUBLISHED)
+        lines.append(f"| `{policy}` | {' | '.join(cells)} |")
+    head = "| default trace, every GPU with MIG | lost to rounding, % | got an instance, % | GPUs given away, % |"
+    lines += ["", head, "|---|---|---|---|"]
     for what, runs in (("`auto`: instance where snug, else share", mixes), ("instances only", pure)):
         columns = zip(*((one.waste, one.instances, one.allocated) for one in runs), strict=True)
         lines.append(f"| {what} | " + " | ".join(f"{statistics.fmean(column):.2f}" for column in columns) + " |")
-    return "\n".join([*lines, "", table(thresholds(shares, mixes, pure))])
+    return "\n".join(lines)
 
 
 def _percents(shares: Sequence[Allocated], trace: str, policy: str = DEFAULT) -> list[float]:
@@ -81,12 +76,11 @@ def main(arguments: Sequence[str]) -> int:
             for trace in BOUNDS
             for policy in OTHER_POLICIES
         ]
-        mixing = [pool.submit(mixed, folder, seed) for seed in range(options.few_seeds)]
-        rounding = [pool.submit(instances_only, folder, seed) for seed in range(options.few_seeds)]
+        mixing = [pool.submit(on_mig, folder, seed, as_auto) for seed in range(options.few_seeds)]
+        rounding = [pool.submit(on_mig, folder, seed, as_instance) for seed in range(options.few_seeds)]
         shares = [one.result() for one in sharing]
         mixes, pure = [one.result() for one in mixing], [one.result() for one in rounding]
-    section = report(shares, mixes, pure)
-    conclude("trace", section, write=options.write)
+    code = conclude("trace", report(shares, mixes, pure), thresholds(shares, mixes, pure), write=options.write)
     for problem in [problem for one in (*shares, *mixes, *pure) for problem in one.problems][:10]:
         sys.stdout.write(f"{problem}\n")
-    return exit_code(thresholds(shares, mixes, pure))
+    return code

@@ -8,31 +8,23 @@ memory left), and the core hears of it as it does in life, by the node having le
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from factories.scheduling.allocator import gpu_report, snapshot
 from factories.words import booking_of
 from judges.layouts import Layouts
+from perf.packing.ours import CATALOG
 from perf.trace.openb import TraceNode, TracePod
 
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.messages import Claim, DeviceGrant, GpuReport, HostFacts, HostNeeds, HostRoom, Mode
 from sluice_allocator.core.placement import ClusterState, Place, PlaceRequest, find_place
 
-MEMORY_MIB = {
-    "P100": 16_384,
-    "T4": 16_384,
-    "V100M16": 16_384,
-    "V100M32": 32_768,
-    "A10": 24_576,
-    "G2": 40_960,
-    "G3": 81_920,
-}
+MEMORY_MIB = dict.fromkeys(("P100", "T4", "V100M16"), 16_384) | {"V100M32": 32_768, "A10": 24_576}
+MEMORY_MIB |= {"G2": 40_960, "G3": 81_920}
 """Per GPU. The trace does not tell; shares ask for memory in proportion, so that it decides nothing."""
 MODES: tuple[Mode, ...] = ("exclusive", "mps", "fractional")
-CATALOG = Path(__file__).resolve().parents[3] / "libs" / "sluice" / "mig" / "catalog.toml"
 MIG_MODEL = "a100-40gb"
 
 NO_ROOM = HostRoom()
@@ -81,10 +73,11 @@ class Cluster:
             self._fleet.set_usable(NodeName(node.name))
 
     def come(self, pods: Iterable[TracePod], ask: Ask) -> None:
-        """Let these come in this order; `ask` says how a pod puts what it needs into words."""
+        """Let these come in this order; `ask` says how a pod that shares a GPU puts what it needs into words."""
         for number, pod in enumerate(pods):
             if pod.gpus:
-                self._place(f"pod-{number}", pod, ask(pod))
+                claim = ask(pod) if pod.shares else Claim(container="main", gpus=pod.gpus)
+                self._place(f"pod-{number}", pod, claim)
             else:
                 self._place_elsewhere(pod)
 
@@ -94,32 +87,21 @@ class Cluster:
             self._layouts.has_model(report.uuid, MIG_MODEL, mig=True)
             return report
         uuid = GpuUuid(f"GPU-{node.name}-{index}")
-        self._layouts.has_plain(uuid, memory_mib=MEMORY_MIB[node.model], sms=100)
-        return GpuReport(
-            uuid=uuid,
-            index=index,
-            model=node.model,
-            memory_mib=MEMORY_MIB[node.model],
-            multiprocessors=100,
-            mig_enabled=False,
-            memory_slices=1,
-            compute_slices=1,
-            profiles=(),
-            instances=(),
-            creatable={},
-        )
+        memory_mib = MEMORY_MIB[node.model]
+        self._layouts.has_plain(uuid, memory_mib=memory_mib, sms=100)
+        plain = {"model": node.model, "memory_mib": memory_mib, "multiprocessors": 100, "memory_slices": 1}
+        none = {"compute_slices": 1, "mig_enabled": False, "profiles": (), "instances": (), "creatable": {}}
+        return GpuReport(uuid=uuid, index=index, **plain, **none)
 
     def _place(self, name: str, pod: TracePod, claim: Claim) -> None:
         room = HostRoom(cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)
-        found = find_place(self._fleet, self._asking(claim, room))
+        policies = {"node_policy": self._policy, "gpu_policy": self._policy}
+        found = find_place(self._fleet, PlaceRequest((claim,), host=HostNeeds(room=room), **policies))
         if not isinstance(found, Place):
             return
         self._fleet.book(booking_of(name, found.node, found.devices, room=room))
         self.given.append((pod, found.devices))
         self._judge(name, pod, found)
-
-    def _asking(self, claim: Claim, room: HostRoom) -> PlaceRequest:
-        return PlaceRequest((claim,), host=HostNeeds(room=room), node_policy=self._policy, gpu_policy=self._policy)
 
     def _judge(self, name: str, pod: TracePod, place: Place) -> None:
         devices: list[dict[str, Any]] = msgspec.to_builtins(place.devices)
@@ -132,23 +114,18 @@ class Cluster:
 
     def _place_elsewhere(self, pod: TracePod) -> None:
         """As `LeastAllocated` of kube-scheduler's NodeResourcesFit does, with CPU and memory of equal weight."""
-        host = max(
-            (host for host in self._hosts.values() if host.has(pod)), key=lambda it: it.left_parts(pod), default=None
-        )
-        if host is None:
+        roomy = [host for host in self._hosts.values() if host.has(pod)]
+        if not roomy:
             return
+        host = max(roomy, key=lambda it: it.left_parts(pod))
         host.cpu_milli -= pod.cpu_milli
         host.memory_mib -= pod.memory_mib
-        host.others = HostRoom(
-            cpu_milli=host.others.cpu_milli + pod.cpu_milli, memory_mib=host.others.memory_mib + pod.memory_mib
-        )
+        cpu_milli, memory_mib = host.others.cpu_milli + pod.cpu_milli, host.others.memory_mib + pod.memory_mib
+        host.others = HostRoom(cpu_milli=cpu_milli, memory_mib=memory_mib)
         self._tell(host.node.name)
 
     def _tell(self, name: str) -> None:
         host = self._hosts[name]
-        facts = HostFacts(
-            cpu_cores=(host.node.cpu_milli - host.others.cpu_milli) / 1000,
-            memory_mib=host.node.memory_mib - host.others.memory_mib,
-            pods_free=1000,
-        )
-        self._fleet.set_host(NodeName(name), facts)
+        cores = (host.node.cpu_milli - host.others.cpu_milli) / 1000
+        memory_mib = host.node.memory_mib - host.others.memory_mib
+        self._fleet.set_host(NodeName(name), HostFacts(cpu_cores=cores, memory_mib=memory_mib, pods_free=1000))

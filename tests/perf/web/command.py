@@ -1,31 +1,23 @@
 """Measures the page of a large made-up fleet in a real Chromium: first view, cost of a change, memory."""
 
 import asyncio
+import contextlib
 import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import AsyncIterator, Sequence
 
+from factories import web_page
 from factories.lead import idle_of
-from factories.web_page import (
-    CHROMIUM,
-    CHROMIUM_OPTIONS,
-    WHY_NO_CHROMIUM,
-    Page,
-    node_values,
-    page,
-    turned,
-    waiting_values,
-)
-from perf.figures import conclude, options_of
-from perf.thresholds import Threshold, exit_code, table
+from factories.web_page import Page, turned, waiting_values
+from perf.figures import Threshold, conclude, options_of
 from playwright.async_api import CDPSession, async_playwright
 from playwright.async_api import Page as Tab
 
 SIZES = ((10, 200), (150, 2450), (1000, 200))
 """Nodes of eight GPUs, which have 17 pods each, and waiting pods: 5,000 pods on the second."""
+GPUS = 8
 ASKED_AT = 1_767_225_600
 FIRST_MS = 1000.0
 """Longer, and a person begins to wonder (J. Nielsen, "Response times: the 3 important limits", 1993)."""
@@ -42,52 +34,34 @@ const frame = () => {
 requestAnimationFrame(frame);
 """
 """Remembers in which frame the first GPUs were there, and in which all of them."""
+SETTLED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+PAINT, FIRST = "first contentful paint, ms", "first GPUs drawn, ms"
+CHANGE, QUEUE = "a node in sight changes: CPU of the page, ms", "a pod begins or ends to wait: CPU of the page, ms"
+Seen = dict[str, tuple[float, str]]
+"""Figures of one size of fleet, with their forms. CPU is that of the page's main thread, or of the server's process."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One size of fleet. Times in milliseconds; CPU is that of the page's main thread, or of the server's process."""
-
-    nodes: int
-    gpus: int
-    waiting: int
-    picture_mib: float
-    derive_s: float
-    first_paint_ms: float
-    first_gpu_ms: float
-    complete_ms: float
-    elements: int
-    heap_mib: float
-    server_change_ms: float
-    page_change_ms: float
-    page_unseen_ms: float
-    page_queue_ms: float
-    page_filter_ms: float
-    storm_ms: float
-    scroll_ms: float
-
-
-async def measure(nodes: int, gpus: int, waiting: int, changes: int) -> Seen:
-    async with page(ask=idle_of) as here:
+async def measure(nodes: int, waiting: int, changes: int) -> Seen:
+    async with web_page.page(ask=idle_of) as here:
         began = time.process_time()
         for number in range(nodes):
-            here.hear(dict(node_values(number, gpus)))
+            here.hear(dict(web_page.node_values(number, GPUS)))
         derive_s = time.process_time() - began
         here.stored_at |= {f"sluice.request.w{number}": ASKED_AT + number for number in range(waiting)}
         here.hear({subject: word for number in range(waiting) for subject, word in waiting_values(number).items()})
-        picture = sum(len(key) + len(bytes(row)) for key, row in here.board.picture()[1])
         async with async_playwright() as playwright:
-            browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(CHROMIUM_OPTIONS))
+            options = list(web_page.CHROMIUM_OPTIONS)
+            browser = await playwright.chromium.launch(executable_path=web_page.CHROMIUM, args=options)
             try:
                 tab = await (await browser.new_context(viewport={"width": 1440, "height": 900})).new_page()
-                return await _seen(here, tab, nodes, gpus, waiting, picture, derive_s, changes)
+                seen = await _seen(here, tab, nodes, waiting, changes)
             finally:
                 await browser.close()
+        return seen | {"the server derives all rows once: CPU, s": (derive_s, ".2f")}
 
 
-async def _seen(  # what is known before
-    here: Page, tab: Tab, nodes: int, gpus: int, waiting: int, picture: int, derive_s: float, changes: int
-) -> Seen:
+async def _seen(here: Page, tab: Tab, nodes: int, waiting: int, changes: int) -> Seen:
+    picture = sum(len(key) + len(bytes(row)) for key, row in here.board.picture()[1])
     await tab.add_init_script(WATCH)
     await tab.goto(here.url, wait_until="commit")
     await tab.wait_for_function("() => window.seen?.all !== undefined", timeout=WITHIN_MS)
@@ -96,35 +70,29 @@ async def _seen(  # what is known before
     session = await tab.context.new_cdp_session(tab)
     await session.send("Performance.enable", {"timeDomain": "threadTicks"})  # CPU, not time: the machine is shared
     await session.send("HeapProfiler.collectGarbage")
-    metrics = await _metrics(session)
+    heap = (await _metrics(session))["JSHeapUsedSize"]
     elements = await tab.evaluate("document.querySelectorAll('*').length")
     idle_ms = await _idle(here, tab, session)
-    in_sight = list(range(3))
-    out_of_sight = list(range(nodes // 2, nodes // 2 + 3))
-    server_ms, page_ms = await _changes(here, tab, session, in_sight, gpus, changes)
-    _, unseen_ms = await _changes(here, tab, session, out_of_sight, gpus, changes)
+    server_ms, page_ms = await _changes(here, tab, session, range(3), changes)
+    _, unseen_ms = await _changes(here, tab, session, range(nodes // 2, nodes // 2 + 3), changes)
     queue_ms = await _queue(here, tab, session, waiting, changes)
     filter_ms = await _filter(tab, session)
-    storm_ms = await _storm(here, tab, session, nodes, gpus)
-    return Seen(
-        nodes=nodes,
-        gpus=nodes * gpus,
-        waiting=waiting,
-        picture_mib=picture / 2**20,
-        derive_s=derive_s,
-        first_paint_ms=paint,
-        first_gpu_ms=first_gpu_ms,
-        complete_ms=complete_ms,
-        elements=elements,
-        heap_mib=metrics["JSHeapUsedSize"] / 2**20,
-        server_change_ms=server_ms,
-        page_change_ms=max(0.0, page_ms - idle_ms),
-        page_unseen_ms=max(0.0, unseen_ms - idle_ms),
-        page_queue_ms=max(0.0, queue_ms - idle_ms),
-        page_filter_ms=filter_ms,
-        storm_ms=max(0.0, storm_ms - idle_ms),
-        scroll_ms=await _scroll(tab, session),
-    )
+    storm_ms = await _storm(here, tab, session, nodes)
+    return {
+        PAINT: (paint, ".0f"),
+        FIRST: (first_gpu_ms, ".0f"),
+        "everything there, ms": (complete_ms, ".0f"),
+        "the picture as sent, MiB": (picture / 2**20, ".2f"),
+        "elements in the document": (elements, "d"),
+        "JavaScript heap, MiB": (heap / 2**20, ".1f"),
+        CHANGE: (max(0.0, page_ms - idle_ms), ".1f"),
+        "a node out of sight changes: CPU of the page, ms": (max(0.0, unseen_ms - idle_ms), ".1f"),
+        "the same: CPU of the server, ms": (server_ms, ".2f"),
+        QUEUE: (max(0.0, queue_ms - idle_ms), ".1f"),
+        "a filter is typed: CPU of the page, ms": (filter_ms, ".1f"),
+        "every tenth node changes at once: CPU of the page, ms": (max(0.0, storm_ms - idle_ms), ".0f"),
+        "scrolling by 600 pixels: CPU of the page, ms": (await _scroll(tab, session), ".1f"),
+    }
 
 
 async def _metrics(session: CDPSession) -> dict[str, float]:
@@ -132,66 +100,70 @@ async def _metrics(session: CDPSession) -> dict[str, float]:
     return {each["name"]: each["value"] for each in found["metrics"]}
 
 
+@contextlib.asynccontextmanager
+async def _cpu(session: CDPSession, ms: list[float]) -> AsyncIterator[None]:
+    """Append how much CPU of the page is used meanwhile."""
+    before = (await _metrics(session))["TaskDuration"]
+    yield
+    ms.append(1000 * ((await _metrics(session))["TaskDuration"] - before))
+
+
 async def _idle(here: Page, tab: Tab, session: CDPSession, times: int = 15) -> float:
     """What it costs the page to be asked whether it has drawn: no part of what is measured."""
-    found = []
+    found: list[float] = []
     for _ in range(times):
-        before = (await _metrics(session))["TaskDuration"]
-        await _drawn(here, tab)
-        found.append(1000 * ((await _metrics(session))["TaskDuration"] - before))
+        async with _cpu(session, found):
+            await _drawn(here, tab)
     return statistics.median(found)
 
 
-async def _changes(  # where it happens
-    here: Page, tab: Tab, session: CDPSession, numbers: list[int], gpus: int, changes: int
+async def _changes(
+    here: Page, tab: Tab, session: CDPSession, numbers: Sequence[int], changes: int
 ) -> tuple[float, float]:
     """Medians: CPU of the server, and of the page, for one node whose GPUs are all repartitioned."""
-    server, browser = [], []
+    server: list[float] = []
+    browser: list[float] = []
     for turn in range(1, changes + 1):
         for number in numbers:
-            before = (await _metrics(session))["TaskDuration"]
-            values = turned(number, gpus, turn=turn)
-            began = time.process_time()
-            here.hear(values)
-            server.append(1000 * (time.process_time() - began))
-            await _drawn(here, tab)
-            browser.append(1000 * ((await _metrics(session))["TaskDuration"] - before))
+            async with _cpu(session, browser):
+                values = turned(number, GPUS, turn=turn)
+                began = time.process_time()
+                here.hear(values)
+                server.append(1000 * (time.process_time() - began))
+                await _drawn(here, tab)
     return statistics.median(server), statistics.median(browser)
 
 
 async def _queue(here: Page, tab: Tab, session: CDPSession, waiting: int, changes: int) -> float:
     """Median CPU of the page for one pod that ends to wait, and for one that begins."""
-    found = []
+    found: list[float] = []
     for number in range(3 * changes):
-        before = (await _metrics(session))["TaskDuration"]
-        values = waiting_values(number % waiting)
-        here.hear(dict.fromkeys(values) if number % 2 else values | waiting_values(waiting + number))  # type: ignore[arg-type]
-        await _drawn(here, tab)
-        found.append(1000 * ((await _metrics(session))["TaskDuration"] - before))
+        async with _cpu(session, found):
+            values = waiting_values(number % waiting)
+            here.hear(dict.fromkeys(values) if number % 2 else values | waiting_values(waiting + number))  # type: ignore[arg-type]
+            await _drawn(here, tab)
     return statistics.median(found)
 
 
 async def _filter(tab: Tab, session: CDPSession) -> float:
     """Median CPU of the page for a filter, from its last letter to the drawn map."""
-    found = []
+    found: list[float] = []
     for text in ("team:research", "is:idle", "fits:3g.20gb", "train-1", "model:a100 -team:batch"):
-        before = (await _metrics(session))["TaskDuration"]
-        async with tab.expect_response(lambda answer: "/api/filter" in answer.url):
-            await tab.locator("#filter").fill(text)
-        await tab.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        found.append(1000 * ((await _metrics(session))["TaskDuration"] - before))
+        async with _cpu(session, found):
+            async with tab.expect_response(lambda answer: "/api/filter" in answer.url):
+                await tab.locator("#filter").fill(text)
+            await tab.evaluate(SETTLED)
     await tab.locator("#filter").fill("")
     return statistics.median(found)
 
 
-async def _storm(here: Page, tab: Tab, session: CDPSession, nodes: int, gpus: int) -> float:
-    before = (await _metrics(session))["TaskDuration"]
-    values: dict[str, object] = {}
-    for number in range(9, nodes, 10):
-        values |= turned(number, gpus, turn=1)
-    here.hear(values)  # type: ignore[arg-type]
-    await _drawn(here, tab)
-    return 1000 * ((await _metrics(session))["TaskDuration"] - before)
+async def _storm(here: Page, tab: Tab, session: CDPSession, nodes: int) -> float:
+    values = {key: word for number in range(9, nodes, 10) for key, word in turned(number, GPUS, turn=1).items()}
+    found: list[float] = []
+    async with _cpu(session, found):
+        here.hear(values)
+        await _drawn(here, tab)
+    return found[0]
 
 
 async def _drawn(here: Page, tab: Tab) -> None:
@@ -200,65 +172,43 @@ async def _drawn(here: Page, tab: Tab) -> None:
     here.hear({})
     revision = here.board.revision
     await tab.wait_for_function(f"() => window.sluice.revision >= {revision}", timeout=WITHIN_MS, polling="raf")
-    await tab.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    await tab.evaluate(SETTLED)
 
 
 async def _scroll(tab: Tab, session: CDPSession, steps: int = 40) -> float:
     """CPU of the page for each step of 600 pixels through the map."""
-    before = await _metrics(session)
-    await tab.evaluate(
-        """async (steps) => {
-          for (let step = 0; step < steps; step += 1) {
-            document.querySelector("#map").scrollTop += 600;
-            await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
-          }
-        }""",
-        steps,
-    )
-    return 1000 * ((await _metrics(session))["TaskDuration"] - before["TaskDuration"]) / steps
+    found: list[float] = []
+    async with _cpu(session, found):
+        await tab.evaluate(
+            """async (steps) => {
+              for (let step = 0; step < steps; step += 1) {
+                document.querySelector("#map").scrollTop += 600;
+                await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+              }
+            }""",
+            steps,
+        )
+    return found[0] / steps
 
 
-def thresholds(found: Sequence[Seen]) -> list[Threshold]:
-    """What is promised of the two larger fleets."""
-    rows = []
-    for each in found[1:]:
-        what = f"{each.gpus} GPUs"
-        rows += [
-            Threshold(f"{what}, first contentful paint", each.first_paint_ms, "at most", FIRST_MS, "ms"),
-            Threshold(f"{what}, first GPUs drawn", each.first_gpu_ms, "at most", FIRST_MS, "ms"),
-            Threshold(
-                f"{what}, CPU of the page for a node that changes", each.page_change_ms, "at most", CHANGE_MS, "ms"
-            ),
-            Threshold(
-                f"{what}, CPU of the page for a pod of the queue", each.page_queue_ms, "at most", CHANGE_MS, "ms"
-            ),
-        ]
-    return rows
+def thresholds(nodes: int, seen: Seen) -> list[Threshold]:
+    bounds = {
+        "first contentful paint": (PAINT, FIRST_MS),
+        "first GPUs drawn": (FIRST, FIRST_MS),
+        "CPU of the page for a node that changes": (CHANGE, CHANGE_MS),
+        "CPU of the page for a pod of the queue": (QUEUE, CHANGE_MS),
+    }
+    return [
+        Threshold(f"{nodes * GPUS} GPUs, {what}", seen[name][0], "at most", bound, "ms")
+        for what, (name, bound) in bounds.items()
+    ]
 
 
 def report(found: Sequence[Seen]) -> str:
-    rows = [("what", *(f"{each.gpus} GPUs, {each.waiting} waiting" for each in found))]
-    rows.append(("---",) * (len(found) + 1))
-    lines: list[tuple[str, str, str]] = [
-        ("first contentful paint, ms", "first_paint_ms", ".0f"),
-        ("first GPUs drawn, ms", "first_gpu_ms", ".0f"),
-        ("everything there, ms", "complete_ms", ".0f"),
-        ("the picture as sent, MiB", "picture_mib", ".2f"),
-        ("elements in the document", "elements", "d"),
-        ("JavaScript heap, MiB", "heap_mib", ".1f"),
-        ("a node in sight changes: CPU of the page, ms", "page_change_ms", ".1f"),
-        ("a node out of sight changes: CPU of the page, ms", "page_unseen_ms", ".1f"),
-        ("the same: CPU of the server, ms", "server_change_ms", ".2f"),
-        ("a pod begins or ends to wait: CPU of the page, ms", "page_queue_ms", ".1f"),
-        ("a filter is typed: CPU of the page, ms", "page_filter_ms", ".1f"),
-        ("every tenth node changes at once: CPU of the page, ms", "storm_ms", ".0f"),
-        ("scrolling by 600 pixels: CPU of the page, ms", "scroll_ms", ".1f"),
-        ("the server derives all rows once: CPU, s", "derive_s", ".2f"),
-    ]
-    for words, field, form in lines:
-        rows.append((words, *(format(getattr(each, field), form) for each in found)))
-    text = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return f"{text}\n\n{table(thresholds(found))}"
+    rows = [["what", *(f"{nodes * GPUS} GPUs, {waiting} waiting" for nodes, waiting in SIZES)]]
+    rows.append(["---"] * len(rows[0]))
+    rows += [[name, *(format(*each[name]) for each in found)] for name in found[0]]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -266,13 +216,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--runs", type=int, default=1, help="of each size; the best of them counts")
     parser.add_argument("--changes", type=int, default=10, help="of each of three nodes")
     options = parser.parse_args(arguments)
-    if not CHROMIUM.exists():
-        sys.stderr.write(f"the page is not measured: {WHY_NO_CHROMIUM}\n")
+    if not web_page.CHROMIUM.exists():
+        sys.stderr.write(f"the page is not measured: {web_page.WHY_NO_CHROMIUM}\n")
         return 0
     found = []
     for nodes, waiting in SIZES:
-        runs = [asyncio.run(measure(nodes, 8, waiting, options.changes)) for _ in range(options.runs)]
-        found.append(Seen(**{each.name: min(getattr(run, each.name) for run in runs) for each in fields(Seen)}))
+        runs = [asyncio.run(measure(nodes, waiting, options.changes)) for _ in range(options.runs)]
+        found.append({name: min(run[name] for run in runs) for name in runs[0]})
     section = f"Best of {options.runs}; load {os.getloadavg()[1]:.0f}.\n\n{report(found)}"
-    conclude("web", section, write=options.write)
-    return exit_code(thresholds(found))
+    larger = zip(SIZES[1:], found[1:], strict=True)
+    promised = [each for (nodes, _), seen in larger for each in thresholds(nodes, seen)]
+    return conclude("web", section, promised, write=options.write)
