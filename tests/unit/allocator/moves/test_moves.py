@@ -232,7 +232,8 @@ def test_a_moved_pod_with_a_share_has_the_place_that_was_kept_for_it_although_th
 
     evicted(bench, "web-1")
     end(bench, old)
-    granted, revoked = bench.asks(asks("web-2", mps(10_000), substitute="no", movable=True))
+    again = bench.request(asks("web-2", mps(10_000), substitute="no", movable=True))
+    granted, revoked = bench.words(again, but=msg.Pending)
     assert (type(granted), granted.after) == (msg.Grant, (kept.booking.allocation,))
     assert (type(revoked), revoked.booking) == (msg.Revoke, kept.booking)
     bench.settle(bench.gone(kept))

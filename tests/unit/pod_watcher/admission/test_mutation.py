@@ -148,8 +148,8 @@ def test_a_container_that_asked_for_nothing_sees_no_gpu():
 
 def test_an_init_container_uses_the_devices_of_a_container_that_asks_for_the_same():
     """It is over before the others begin: a second slice for it would stand empty all the pod's life."""
-    same = gpu(gpu="1", gpumem="8000")
-    made = taken(pod(container(resources=same), init=[container("warm-up", resources=same)]))
+    main, warm_up = (container(name, resources=gpu(gpu="1", gpumem="8000")) for name in ("main", "warm-up"))
+    made = taken(pod(main, init=[warm_up]))
     found = asked_by(made)
     assert [claim.container for claim in found.pod.claims] == ["main"]
     assert found.served_by == {"warm-up": "main"}
