@@ -62,7 +62,7 @@ TWO_IN_ONE_PLACE = machine((3, [instance(start=0, size=4), instance("MIG-2", sta
         (machine(), [], [Pod("p", 0, 31)], ["p waited 31.000 s for a slice"]),
         (machine(), [], [Pod("p", 0, 29)], []),
     ],
-    ids=["no fault", "two in one place", "given to two", "not there", "for nobody", "waits too long", "waits"],
+    ids=["no fault", "two in one place", "given to two", "not there", "for no request", "waits too long", "waits"],
 )
 def test_each_fault_is_seen_and_nobody_else_is_blamed(states, words, pods, blamed):
     """A pod whose device is another's, or not there, would count as served."""

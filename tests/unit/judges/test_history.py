@@ -110,7 +110,7 @@ def test_nobody_is_blamed_where_numbers_begin_anew_or_copies_are_late(words):
         ([(70, made("a")), (40, made("a")), (45, made("b")), (50, gone("a"))], OVER),
         # the pod's end came after its slice was gone, though the new numbers are lower than the old
         ([(69, bound("r-a", "a")), (70, made("a")), (90, B), (80, gone("a")), (40, B), (41, withdrawn("r-a"))], LOST),
-        # a number that two words had shows that numbers began anew
+        # a number that two words had shows that numbers began again
         ([*LIVES, (45, gone("a")), (45, withdrawn("r-a"))], LOST),
     ],
     ids=["comes back", "made over another", "lost by a pod", "two words of one number"],

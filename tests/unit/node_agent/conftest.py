@@ -426,7 +426,7 @@ class Node:
         return [each for each in instructions if hasattr(each, "token")]
 
     def step(self, event: Any) -> list[Any]:
-        """Give the core an event; what the agent itself is to do next, which nobody does."""
+        """Give the core an event; what the agent itself is to do next, which is left undone."""
         return self.own(self.agent.handle(event, self.now))
 
     def happens(self, event: Any) -> None:

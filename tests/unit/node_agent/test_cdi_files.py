@@ -155,7 +155,7 @@ def test_a_whole_gpu_has_its_drm_nodes(tmp_path):
 
 
 def test_a_missing_capability_is_named(tmp_path):
-    """Whoever mends it would not know that the agent's pod lacks the host's processes."""
+    """An engineer who mends it would not know that the agent's pod lacks the host's processes."""
     why = r"gi5 has 0 compute instances, not one; the agent must see the host's processes"
     with pytest.raises(CdiError, match=why):
         _nodes(tmp_path).of(GPU, 5)

@@ -144,7 +144,7 @@ def test_a_pods_volume_is_found_by_its_path():
     ],
 )
 def test_a_path_of_any_other_shape_is_refused_in_words(path, why):
-    """Whoever calls the socket has something mounted, or removed, elsewhere on the node."""
+    """Any caller of the socket has something mounted, or removed, elsewhere on the node."""
     assert why in target_of(path, ROOT).why
 
 

@@ -218,7 +218,7 @@ def test_a_wrong_setting_is_a_finding(data, monkeypatch, capsys):
     [("FLEET_FILE", "/none.toml", "/none.toml cannot be read"), ("MPS_CONTROL", "/no/mps", "/no/mps does not exist")],
 )
 def test_a_file_that_is_not_there_is_a_finding(data, monkeypatch, capsys, setting, file, said):
-    """Who checks a node before its first start gets a traceback, or is told that all is well."""
+    """Who checks a node before its first start gets a traceback, or reads that all is well."""
     monkeypatch.setenv(f"SLUICE_NODE_AGENT_{setting}", file)
     assert run_command(["check"]) == 1
     assert said in capsys.readouterr().out

@@ -38,7 +38,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("changes", "check", "level", "what"), WRONG.values(), ids=WRONG)
 def test_what_is_not_as_an_agent_needs_it_is_told(well, changes, check, level, what):
-    """Each start of a daemon would fail, a container would get no devices, or the agent not start; nobody knows why."""
+    """Each start of a daemon would fail, a container would get no devices, or the agent not start: nothing says why."""
     assert what in only(replace(well, **changes), check, level).what
 
 

@@ -95,7 +95,7 @@ def test_no_gpu_is_told(well, monkeypatch):
 
 
 def test_a_lost_gpu_is_told(well, hardware):
-    """Nobody would learn that it needs a reset, and which one."""
+    """No one would learn that it needs a reset, and which one."""
     with hardware.changing() as now:
         now.faults.gpu_lost = 1
     told = only(well, Check.GPUS, "problem")

@@ -38,7 +38,7 @@ def _told(node, allocation="a1"):
 
 
 def _told_next(node):
-    """What is told after the next look at its home and at its pod."""
+    """The status after the next look at its home and at its pod."""
     node.tick(6.0)
     return _told(node)
 

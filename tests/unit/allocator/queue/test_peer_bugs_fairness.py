@@ -40,7 +40,7 @@ def pod(name: str, *claims, **more) -> msg.AllocationRequested:
 
 
 def waits(bench: Bench, request: msg.AllocationRequested) -> bool:
-    """A pod asks, and is told nothing but that it waits."""
+    """A pod asks, and learns nothing but that it waits."""
     return kinds(bench.asks(request)) == [msg.Pending]
 
 

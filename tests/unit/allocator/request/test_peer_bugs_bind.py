@@ -25,7 +25,7 @@ WHOLE, SMALL = claim(profile="7g.40gb"), claim(profile="1g.5gb")
 
 
 def waits(bench: Bench, name: str) -> bool:
-    """A pod asks for a small instance, and is told nothing but that it waits."""
+    """A pod asks for a small instance, and learns nothing but that it waits."""
     return kinds(bench.asks(asked(name, SMALL))) == [msg.Pending]
 
 

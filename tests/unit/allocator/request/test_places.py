@@ -105,7 +105,7 @@ def seen_anew(bench: Bench, generation: int, gpu: msg.GpuReport) -> list:
 
 
 def warnings(bench: Bench, *claims: msg.Claim) -> tuple[str, ...]:
-    """What a pod with such shares is told when it has them."""
+    """The Bound of a pod with such shares."""
     (bound,) = bench.words(bench.ready(bench.granted("p1", *claims)))
     return bound.warnings
 

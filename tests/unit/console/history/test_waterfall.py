@@ -27,7 +27,7 @@ def said(make, kind: str, message, at: str, *steps: tuple[str, float, float], co
 
 
 def later(word: HistoryMessage, time: str) -> HistoryMessage:
-    """The same, said again at another time."""
+    """The same, repeated at another time."""
     return replace(word, envelope=msgspec.structs.replace(word.envelope, id=time, time=time))
 
 

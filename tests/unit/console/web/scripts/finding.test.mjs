@@ -137,7 +137,7 @@ test("a step of a trace stands where it was, and inside, whatever the services' 
   assert.deepEqual([0.2, 250.4, 1500, 61_000].map(took), ["<1 ms", "250 ms", "1.50 s", "1 min 1 s"]);
 });
 
-test("a heading that counts other nodes than before is drawn anew, and a node is not", () => {
+test("a heading that counts other nodes than before is drawn again, and a node is not", () => {
   const how = grid(1400, "l");
   const ids = (names) => place(names.map((name) => ({ name, group: "training", gpus: 1 })), how).items.map(idOf);
   const [heading, node] = ids(["a", "b"]);

@@ -71,7 +71,7 @@ test("a node that is gone takes its GPUs with it", () => {
   assert.deepEqual([...store.rows.keys()], ["fleet"]);
 });
 
-test("a row's node is told by its key, with any characters in it", () => {
+test("a row's node is found by its key, with any characters in it", () => {
   assert.equal(nodeOf("gpu/gpu-1.example/GPU-a"), "gpu-1.example");
   assert.equal(nodeOf("node/n"), "n");
   assert.equal(nodeOf("request/r"), undefined);
