@@ -23,7 +23,7 @@ from perf.burst.variants import INSTALLED, RAISED_QPS, Placer, Scene, Variant, m
 from perf.figures import conclude, machine, options_of
 
 NODES = [f"gpu-{number}" for number in range(8)]
-PLACERS: tuple[Placer, ...] = ("tickets", "dra", "static", "partitionable")
+PLACERS: tuple[Placer, ...] = ("tickets", "dra", "static", "partitionable", "plain")
 LIMITS = {"stock": (None,), "raised": (RAISED_QPS,), "both": (None, RAISED_QPS)}
 ANCHOR = Variant("partitionable", RAISED_QPS)
 """What ratios are to, round by round."""

@@ -50,6 +50,13 @@ def asking_scheduler(name: str, profile: str) -> Json:
     return made
 
 
+def asking_nothing(name: str, _: str) -> Json:
+    """The same pod without a GPU: what any pod costs the control plane."""
+    made = pod(name, gates=())
+    made["spec"]["containers"][0]["resources"] = SMALL
+    return made
+
+
 def devices(nodes: list[str], kind: Kind) -> Iterator[Json]:
     """A DeviceClass of all MIG instances, a ResourceClaimTemplate for each profile, and the nodes' ResourceSlices."""
     is_mig = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == 'mig'"

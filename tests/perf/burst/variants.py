@@ -23,7 +23,7 @@ from perf.burst.kubelets import kubelet_roots
 
 from sluice.runtime.nats_server.free_ports import free_ports
 
-Placer = Literal["tickets", "dra", "static", "partitionable"]
+Placer = Literal["tickets", "dra", "static", "partitionable", "plain"]
 RAISED_QPS = 1000
 MEMORY = Path("/dev/shm")
 """etcd does not sync, so Sluice's broker waits for no disk either."""
@@ -96,6 +96,9 @@ class Scene:
 
     @contextlib.contextmanager
     def standing(self, placer: Placer) -> Iterator[Standing]:
+        if placer == "plain":
+            yield objects.asking_nothing, {}
+            return
         if placer in ("static", "partitionable"):
             with self.applied([*objects.devices(self.nodes, placer)]):
                 yield objects.asking_scheduler, {}
