@@ -72,6 +72,11 @@ class Opened:
     ends_at: int = 0
 
 
+ENDING_HEARTBEAT_S = 0.25
+"""Of a pull in a cluster while the reading is not complete: at the end of an idle stream only a heartbeat says that it
+is (ADR 0070). Such a pull does not end sooner: what is pending at its end counts as expired."""
+
+
 class Pull(NamedTuple):
     """A request for at most `batch` messages: how long it is open, and the interval of heartbeats meanwhile (s)."""
 
@@ -218,7 +223,9 @@ class Reader:
             while not self._stop:
                 wants = self._consumer.next_pull(self._behind, reading.wanted, left_s) if left_s > 0 else None
                 if wants is not None:
-                    await self._pull(opened.name, inbox.subject, wants)
+                    is_ending = bool(opened.ends_at) and not reading.caught_up
+                    often = wants._replace(heartbeat_s=ENDING_HEARTBEAT_S)
+                    await self._pull(opened.name, inbox.subject, often if is_ending else wants)
                     reading.wanted += wants.batch
                     continue
                 batch, acks = reading.absorb(await self._next(inbox), asyncio.get_running_loop().time())
@@ -295,7 +302,7 @@ class _Position:
         self._stream = stream
         self._take = take
         self._ends_at = opened.ends_at
-        self._caught_up = False
+        self.caught_up = False
         self._came_at = now
         """When the last message came."""
         self._sequence = 0
@@ -311,8 +318,8 @@ class _Position:
 
     def completed_at(self, sequence: int) -> Iterator[Reading]:
         """The end of the snapshot, once: nothing is pending, and our server has the stream up to this sequence."""
-        if self.behind == 0 and sequence >= self._ends_at and not self._caught_up:
-            self._caught_up = True
+        if self.behind == 0 and sequence >= self._ends_at and not self.caught_up:
+            self.caught_up = True
             yield ReadingCaughtUp(self._stream)
 
     def absorb(self, messages: list[Msg], now: float) -> tuple[list[Reading], list[str]]:
@@ -326,7 +333,7 @@ class _Position:
                 self.wanted -= 1
                 batch.extend(self._pass_on(message))
                 acks.append(message.reply)
-        if acks or self._caught_up:
+        if acks or self.caught_up:
             self._came_at = now
         elif now - self._came_at > PENDING_MAX_S and not self.broken:
             self.broken = "pending messages did not arrive: they have expired, or the server is behind"

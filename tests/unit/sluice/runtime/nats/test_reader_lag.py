@@ -1,12 +1,16 @@
 """The progress of a reading, as metrics show it."""
 
+import asyncio
+import json
 from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import pytest
+from factories.waiting import until
 
 from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, Stream
 from sluice.contracts.ids import Incarnation, OperationId
-from sluice.runtime.nats.reader import PENDING_MAX_S, Opened, Reader, _Position
+from sluice.runtime.nats.reader import PENDING_MAX_S, Opened, Pull, Reader, _Position
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.metrics import MetricRegistry
 from sluice.runtime.prometheus.runtime_metrics import LAG, REDELIVERIES
@@ -112,3 +116,51 @@ def test_a_server_that_stays_behind_is_left_for_another(counts):
     position.absorb([delivered(5, of_consumer=1, pending=0)], 1.0)
     position.absorb([heartbeat(delivered=1, upto=5)], 1.1 + PENDING_MAX_S)
     assert "behind" in position.broken
+
+
+class Quiet:
+    """A connection to a stream to which nothing is published."""
+
+    name = "x"
+
+    def __init__(self) -> None:
+        self.pulls: list[dict] = []
+
+    def new_inbox(self) -> str:
+        return "inbox"
+
+    async def subscribe(self, _subject, hear, *, messages_max):
+        self.hear = hear
+        return SimpleNamespace(unsubscribe=AsyncMock())
+
+    async def publish(self, _subject, body, *, reply):
+        self.pulls.append(json.loads(body))
+
+
+async def test_the_end_of_an_idle_stream_is_noticed_soon_and_then_waited_at_quietly(counts):
+    """A successor would stand idle for a second, as nothing but a heartbeat says that all was read."""
+    connection = Quiet()
+    consumer = SimpleNamespace(
+        stream=Stream.BOOK,
+        acknowledges=False,
+        outlives_reading=False,
+        messages_max=10,
+        open=AsyncMock(return_value=opened(pending=0, ends_at=9)),
+        next_pull=lambda _behind, wanted, _left_s: None if wanted > 0 else Pull(10, 60.0, 1.0),
+    )
+    reading = Reader(connection, consumer, take, refresh_s=100.0)._read(Incarnation("1"))
+    first = asyncio.create_task(anext(reading))
+    await until(lambda: connection.pulls)
+    await connection.hear(heartbeat(delivered=0, upto=9))
+    assert [type(each) for each in await first] == [ReadingCaughtUp]
+    expired = {"Status": "408", "Nats-Pending-Messages": "10"}
+    await connection.hear(SimpleNamespace(subject="", reply="", headers=expired, data=b""))
+    waiting = asyncio.create_task(anext(reading))
+    await until(lambda: len(connection.pulls) == 2)
+    waiting.cancel()
+    await asyncio.wait((waiting,))
+    await reading.aclose()
+    assert [each["idle_heartbeat"] / 1e9 for each in connection.pulls] == [0.25, 1.0]
+    assert {each["expires"] / 1e9 for each in connection.pulls} == {60.0}, (
+        "what is pending at its end counts as expired"
+    )
