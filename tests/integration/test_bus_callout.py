@@ -97,6 +97,12 @@ async def test_a_node_joins_without_any_change_at_the_broker(rig: CalloutRig) ->
     assert "new-" not in config
 
 
+async def test_people_log_in_without_a_pod_as_what_rbac_gave_them(rig: CalloutRig) -> None:
+    """`kubectl create token sluice-console --audience sluice-bus`: such a token is bound to no pod."""
+    async with rig.answering(), rig.connected(rig.credentials("sluice-console", pod="", node="")) as connection:
+        assert (await connection.ask("STREAM.INFO.BOOK"))["config"]["name"] == "BOOK"
+
+
 async def test_agents_wait_for_a_late_callout(rig: CalloutRig) -> None:
     """The broker says the same as of a wrong token; agents that ended would crash in a loop in every new cluster."""
     agents = [rig.in_file(NODE).source() for _ in range(3)]

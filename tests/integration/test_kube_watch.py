@@ -19,6 +19,7 @@ from fake_kube.server import FakeKube
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Observed, Stream
+from sluice.contracts.bus.trace_headers import trace_id
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.tracing.request_traces import RequestTraces
@@ -42,10 +43,11 @@ class Scene:
         self.words: dict[str, msg.AnyMessage] = {}
         self.bound: dict[str, int] = {}
         self._runs = itertools.count(1)
+        self.tell_after_s = 0.3
         self._watcher: asyncio.Task[None] | None = None
 
     async def watch(self) -> None:
-        config = ClusterConfig(retry_initial_s=0.1, condition_interval_s=0.2, tell_after_s=0.3)
+        config = ClusterConfig(retry_initial_s=0.1, condition_interval_s=0.2, tell_after_s=self.tell_after_s)
         run = RunId(f"w{next(self._runs)}")
         watching = watch_cluster(
             self.broker.bus(str(run)),
@@ -142,6 +144,31 @@ async def scene(kube: FakeKube, api: KubeApi, tmp_path: Path) -> AsyncIterator[S
             await made.watch()
             yield made
             await made.kill()
+
+
+async def test_pods_get_their_slices_in_one_write_each_and_give_them_back(scene: Scene) -> None:
+    """From `kubectl apply` to a running pod on its slice, and back."""
+    await scene.kill()
+    scene.resync_s = 300.0  # a listing in between may miss how a pod ended
+    scene.tell_after_s = 300.0  # a moment may be long on a busy machine
+    await scene.watch()
+    names = [f"p{number}" for number in range(40)]
+    uids = await scene.create(*names)
+    await scene.until(lambda: len(scene.running()) == 40, "all run")
+    assert scene.kube.count(verb="patch", path="pods") == 40
+    assert scene.kube.count(verb="patch", path="pods/status", user="kubernetes-admin") == 0
+    for name, uid in zip(names, uids, strict=True):
+        found = scene.running()[name]
+        assert found["spec"]["nodeName"] == "gpu-1.example.internal"
+        assert found["metadata"]["annotations"]["main.granted.sluice.dev/visible-devices"] == f"MIG-{uid}-1"
+        assert found["metadata"]["annotations"]["granted.sluice.dev/trace-id"] == trace_id(uid)
+    await scene.until(lambda: "sluice.source.cluster" in scene.words, "synced")
+    assert isinstance(scene.words["sluice.source.cluster"], msg.SourceSynced)
+    for name in names:
+        await scene.cluster.delete(f"{scene.path}/{name}", {"gracePeriodSeconds": 1})
+    closed = lambda uid: isinstance(scene.word(uid), msg.RequestWithdrawn) and scene.word(uid).closing  # noqa: E731
+    await scene.until(lambda: all(closed(uid) for uid in uids), "all closed")
+    assert {scene.word(uid).cause for uid in uids} == {"containers ended"}
 
 
 async def test_a_troubled_api_server_costs_no_pod_its_slice(scene: Scene) -> None:

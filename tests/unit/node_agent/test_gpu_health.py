@@ -48,6 +48,13 @@ def test_no_xid_that_has_words_is_taken_for_harmless():
     assert not APPLICATION_XIDS & with_words
 
 
+def test_mig_mode_that_waits_for_a_reset_is_said_with_the_remedy():
+    """Slices would be promised on a GPU that cannot make them."""
+    why = why_unhealthy(HealthFacts(mig_now=False, mig_next=True), (), GPU)
+    assert why.startswith("MIG mode is off and will be on after the next reset:")
+    assert "nvidia-smi --gpu-reset" in why
+
+
 @pytest.mark.parametrize(
     "why",
     [

@@ -71,7 +71,12 @@ def test_without_a_fleet_the_agent_serves_the_gpus_of_its_machine():
 )
 def test_only_agents_are_told_what_is_theirs(option, variable):
     """Fractional shares would be held to no time; and another service refuses a setting that it does not know."""
-    told = [launch for launch in launches(wanted(**{option: "/x"})) if "/x" in launch.variables.values()]
+    word = option.partition("_")[0].upper()
+    told = [
+        launch
+        for launch in launches(wanted(**{option: "/x"}))
+        if "/x" in launch.variables.values() or any(word in name for name in launch.variables)
+    ]
     assert {(launch.service, launch.variables[variable]) for launch in told} == {("node-agent", "/x")}
 
 
