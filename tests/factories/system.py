@@ -215,7 +215,8 @@ async def violations_at(url: str, heard: Sequence[Heard] = (), *, sources_killed
             words = [m for stream in ("BOOK", "STATE") for m in await _all_of(client, stream, "sluice.>")]
             history = History(sources_killed=sources_killed)
             for message in await _all_of(client, "HISTORY", "hist.sluice.>"):
-                history.put(message.subject, int(message.headers["Sluice-Sequence"]), _message(message))
+                said = json.loads(message.data)["time"]
+                history.put(message.subject, int(message.headers["Sluice-Sequence"]), _message(message), said)
             standing_words = [
                 (m.subject, m.metadata.sequence.stream, _message(m))
                 for m in words

@@ -26,6 +26,8 @@ class Word:
     sequence: int
     subject: str
     message: dict
+    said: str = ""
+    """When it was written, by the writer's clock (ISO 8601, UTC); empty where that is not known."""
 
 
 @dataclass
@@ -40,9 +42,9 @@ class History:
     """Requests whose first `RequestWithdrawn` a broker may have told an allocator, and forgotten when it was killed."""
     _known: set[tuple[str, int]] = field(default_factory=set)
 
-    def put(self, subject: str, sequence: int, message: dict) -> None:
-        """One recorded word, with the sequence at which its stream stored it."""
-        self._put(subject.removeprefix("hist."), sequence, message, float(len(self.book) + len(self.state)))
+    def put(self, subject: str, sequence: int, message: dict, said: str = "") -> None:
+        """One recorded word, with the sequence at which its stream stored it, and when it was `said` (see `Word`)."""
+        self._put(subject.removeprefix("hist."), sequence, message, float(len(self.book) + len(self.state)), said)
 
     def put_standing(self, subject: str, sequence: int, message: dict) -> None:
         """A word that stands on its stream now, recorded or not. After everything that is recorded."""
@@ -63,9 +65,9 @@ class History:
             *_losses(book, self.state, self.ends_forgotten, sources_killed=self.sources_killed),
         ]
 
-    def _put(self, subject: str, sequence: int, message: dict, stored: float) -> None:
+    def _put(self, subject: str, sequence: int, message: dict, stored: float, said: str = "") -> None:
         decided = ".ledger." in subject or ".binding." in subject
-        (self.book if decided else self.state).append(Word(stored, sequence, subject, message))
+        (self.book if decided else self.state).append(Word(stored, sequence, subject, message, said))
         self._known.add((subject, sequence))
 
 
@@ -83,12 +85,15 @@ class Break:
 
 
 def _breaks(words: Iterable[Word]) -> list[Break]:
-    """A sequence that is lower than the one before, on one subject. `words` as they were stored."""
+    """A sequence that is lower than the one before, on one subject. `words` as they were stored. The copy of a writer
+    that stood still may come after its successor's: it was said before that, and shows no break."""
     found = []
     before: dict[str, Word] = {}
     for word in words:
         last = before.get(word.subject)
         if last is not None and word.sequence < last.sequence:
+            if word.said < last.said:
+                continue
             found.append(Break(last.stored, word.stored))
         before[word.subject] = word
     return found

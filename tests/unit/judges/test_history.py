@@ -122,6 +122,19 @@ def test_each_fault_is_seen_where_numbers_begin_anew(words, blamed):
 DIED = bound("r-a", "a"), made("a"), gone("a")
 
 
+@pytest.mark.parametrize(("said", "blamed"), [("10:01", []), ("10:03", [LOST]), ("", [LOST])])
+def test_the_copy_of_a_writer_that_stood_still_shows_no_break(said, blamed):
+    """Its successor withdrew the request again, and its copy was first: numbers seem to begin again, and an agent is
+    blamed that obeyed. One that was written later is of new numbers."""
+    *lived, (slice_, end) = DIED
+    request, no_more = withdrawn("r-a")
+    known = heard(*enumerate(lived, 1))
+    known.put(slice_, 4, end)
+    known.put(request, 5, no_more, said and "10:02")
+    known.put(request, 3, no_more, said)
+    assert known.violations() == blamed
+
+
 def test_a_closing_word_without_the_first_proves_a_gap_and_nothing_else():
     """A pod-watcher was killed between its word and the copy; its successor said the closing one."""
     closing = withdrawn("r-a", closing=True)
