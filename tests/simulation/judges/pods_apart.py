@@ -11,7 +11,7 @@ from simulation.world.host import Host
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus.events import Observed, ReadingStarted, Stream, Write
-from sluice.contracts.ids import operation_parts
+from sluice.contracts.ids import Incarnation, operation_parts
 
 if TYPE_CHECKING:
     from simulation.plans.plan import Plan
@@ -64,7 +64,9 @@ def clash(one: Pod, other: Pod) -> bool:
 class Told:
     """What one life of a process was told since it began to read, and what it wanted to book."""
 
+    state: Incarnation = Incarnation("")
     requests: dict[str, msg.AllocationRequested] = field(default_factory=dict)
+    """Those of this life of STATE: a copy of an earlier one's is not read (P-063)."""
     ledger: dict[str, msg.Booking] = field(default_factory=dict)
     nodes: dict[str, float] = field(default_factory=dict)
     """Nodes with an inventory, and since when."""
@@ -92,6 +94,7 @@ class ApartJudge:
                 if event.stream is Stream.BOOK:
                     told.ledger.clear()
                 else:
+                    told.state = event.incarnation
                     told.requests.clear()
                     told.heard_at.clear()
                     told.nodes.clear()
@@ -103,7 +106,7 @@ class ApartJudge:
 
     def _hear(self, told: Told, subject: str, message: object) -> None:
         match message:
-            case msg.AllocationRequested():
+            case msg.AllocationRequested() if message.incarnation in {"", told.state}:
                 told.requests[subject.rpartition(".")[2]] = message
                 told.heard_at.setdefault(subject.rpartition(".")[2], self._books.clockwork.now)
             case msg.RequestWithdrawn():
