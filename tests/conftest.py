@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import os
+import signal
 import subprocess
 import zlib
 from pathlib import Path
@@ -17,6 +18,9 @@ from nvml.build import Built, NoCompilerError, build
 # the machines of `make sim`, which take as long as somebody wants to wait.
 settings.register_profile("tests", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # `make test &` of a script: what we start would ignore Ctrl-C, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config, items):
