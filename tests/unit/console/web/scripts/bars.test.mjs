@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { described, hueOf, kindOf, named, segments } from "../static/bars.js";
+import { described, assignHue, kindOf, named, segments } from "../static/bars.js";
 
 const gpu = (...places) => ({ node: "n", uuid: "U", index: 0, model: "NVIDIA A100", memory_mib: 8000, units: 8, mig: true, places });
 const place = (start, size, more = {}) => ({ start, size, state: "ready", profile: `${size}g`, owner: "team/pod", request: "r", ...more });
@@ -51,7 +51,7 @@ test("a GPU is called by what is seen of it, then by what is not, and described 
 });
 
 test("a namespace keeps its colour", () => {
-  assert.equal(hueOf("team/a"), hueOf("team/b"));
-  const hues = new Set(Array.from({ length: 64 }, (_, n) => hueOf(`namespace-${n}/x`)));
+  assert.equal(assignHue("team/a"), assignHue("team/b"));
+  const hues = new Set(Array.from({ length: 64 }, (_, n) => assignHue(`namespace-${n}/x`)));
   assert.equal(hues.size, 8);
 });

@@ -6,7 +6,7 @@ import { age, inTurn, longest, matching, offered, reasons, turns } from "../stat
 import { standing } from "../static/head_view.js";
 import { after } from "../static/detail_view.js";
 import { moments, stacked, ticks } from "../static/time_view.js";
-import { colour, hueOf } from "../static/bars.js";
+import { colour, assignHue } from "../static/bars.js";
 import { bar, took } from "../static/trace_view.js";
 
 const node = { node: "gpu-1", state: "open", pool: "training", models: { "NVIDIA A100": 2 } };
@@ -182,7 +182,7 @@ test("charts show the teams of the filter, and those summed up only without one"
 test("each team has a colour of its own while there are enough, one of last week, too", () => {
   const teams = ["a", "b", "c", "d", "e", "f", "g"];
   assert.equal(colour(teams), true);
-  assert.equal(new Set([...teams, "gone"].map(hueOf)).size, 8);
+  assert.equal(new Set([...teams, "gone"].map(assignHue)).size, 8);
   assert.equal(colour([...teams].reverse()), false);
-  assert.equal(hueOf("c/pod"), hueOf("c"));
+  assert.equal(assignHue("c/pod"), assignHue("c"));
 });

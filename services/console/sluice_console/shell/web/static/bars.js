@@ -110,7 +110,7 @@ export function colour(teams) {
   present = names.join(" ");
   if (present === before) return false;
   hues.clear();
-  names.forEach(hueOf);
+  names.forEach(assignHue);
   return true;
 }
 
@@ -120,7 +120,7 @@ export function colour(teams) {
  * @param {string} owner `namespace/name`, or a namespace
  * @returns {number} 0 to 7
  */
-export function hueOf(owner) {
+export function assignHue(owner) {
   const team = teamOf(owner);
   let hue = hues.get(team) ?? wanted(team);
   if (hues.has(team)) return hue;

@@ -3,7 +3,7 @@
  * @module
  * @import {Gpu} from "./store.js"
  */
-import { described, fitsText, hueOf, named, nameOf, percent, segments, shortModel, titleOf } from "./bars.js";
+import { assignHue, described, fitsText, named, nameOf, percent, segments, shortModel, titleOf } from "./bars.js";
 import { make } from "./dom.js";
 import { lasting } from "./use_view.js";
 
@@ -57,7 +57,7 @@ function segmentElement(gpu, segment, how, width) {
   const { chosen, idle } = how;
   const place = segment.place;
   const owner = place?.owner || place?.shares?.[0]?.owner || "";
-  const hue = owner && segment.kind !== "quarantined" ? ` hue-${hueOf(owner)}` : "";
+  const hue = owner && segment.kind !== "quarantined" ? ` hue-${assignHue(owner)}` : "";
   const mark = chosen && place?.request === chosen ? " chosen" : "";
   const since = idle.get(place?.request ?? "");
   const rest = since === undefined ? "" : `idle for ${lasting(since)}`;

@@ -4,7 +4,7 @@
  * @import {Amounts, Gpu, NodeRow, Store, TeamRow} from "./store.js"
  * @import {Term} from "./filter.js"
  */
-import { count, hueOf, memory, percent, shortModel } from "./bars.js";
+import { assignHue, count, memory, percent, shortModel } from "./bars.js";
 import { ask, at, make } from "./dom.js";
 import { isUsable, match, picksRequest } from "./filter.js";
 import { clock } from "./head_view.js";
@@ -228,7 +228,7 @@ function replace(id, ...rows) {
 
 /** The colour of a team. @param {string} owner */
 export function swatch(owner) {
-  return make("i", { class: `swatch hue-${hueOf(owner)}` });
+  return make("i", { class: `swatch hue-${assignHue(owner)}` });
 }
 
 /** @param {number} part 0 to 1 @param {string} title */

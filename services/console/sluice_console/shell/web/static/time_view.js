@@ -8,7 +8,7 @@
  * @import {Term} from "./filter.js"
  */
 import { chosen, keep } from "./address.js";
-import { hueOf, percent } from "./bars.js";
+import { assignHue, percent } from "./bars.js";
 import { ask, at, draw, make } from "./dom.js";
 import { picksTeam } from "./filter.js";
 import { swatch } from "./lead_view.js";
@@ -294,7 +294,7 @@ export class TimeView {
 
 /** @param {string} team */
 function hue(team) {
-  return team ? `hue-${hueOf(team)}` : "rest";
+  return team ? `hue-${assignHue(team)}` : "rest";
 }
 
 /** @param {number[]} values */
