@@ -108,11 +108,12 @@ class PodReconciler:
             return  # its request is not read yet, its slice is being revoked, or may be stale
         if record.evicting.under_way or record.is_going:
             return
-        if not record.confirm_by and (
-            self._reads_claims_again(record, view, bound, now)
-            or self._declines(record, view, bound, now)
-            or self.claims.keeps_gate_closed(record, view, bound, now)
-        ):
+        is_unsettled = bool(record.confirm_by)  # a patch without an answer may have opened the gate
+        if not is_unsettled and self._reads_claims_again(record, view, bound, now):
+            return
+        if self._declines(record, view, bound, now):
+            return
+        if not is_unsettled and self.claims.keeps_gate_closed(record, view, bound, now):
             return
         patch = pod_patches.bind(view, bound.node, {**annotations, **self._protection(record, view)})
         if isinstance(patch, str):
@@ -160,7 +161,8 @@ class PodReconciler:
             self.status_writer.event(record, "SliceShared", shared, "Normal")
 
     def _declines(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> bool:
-        """Whether the node rejects the pod by now: it declines its slice before its gate opens (ADR 0061)."""
+        """Whether the node rejects the pod by now: it declines its slice before its gate opens (ADR 0061). Also while a
+        patch has no answer: that and the decline have one guard, so only one of them can land."""
         assert record.terms is not None
         kept_out = self.node_capacity.why_kept_out(bound.node, record.terms.host.tolerations, record.places or ())
         why = kept_out or self.claims.why_other(record, view, bound)
