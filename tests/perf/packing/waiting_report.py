@@ -1,6 +1,7 @@
 """What aging by promises does: how long the largest wait with it and without it, and what it costs the others."""
 
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from perf.figures import Threshold
@@ -17,6 +18,8 @@ def pair(pods: int, load: float = 0.92) -> tuple[Experiment, Experiment]:
 
 def thresholds(runs: Runs, without: Experiment, aged: Experiment) -> list[Threshold]:
     means = [_over(runs, each, lambda waits: waits.mean(LARGEST)) for each in (without, aged)]
+    if not means[0]:
+        sys.exit(f"--pods {without.pods}: no {LARGEST} waits in so short a run; 2000 is about the least that shows one")
     others = [_over(runs, each, Waits.mean_of_others) for each in (without, aged)]
     used = [_over(runs, each, lambda waits: waits.used) for each in (without, aged)]
     part, more, less = means[1] / means[0], others[1] - others[0], used[0] - used[1]
