@@ -11,7 +11,7 @@ from simulation.world.host import Host
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus.events import Observed, ReadingStarted, Stream, Write
-from sluice.contracts.ids import Incarnation, operation_parts
+from sluice.contracts.ids import operation_parts
 
 if TYPE_CHECKING:
     from simulation.plans.plan import Plan
@@ -64,7 +64,7 @@ def clash(one: Pod, other: Pod) -> bool:
 class Told:
     """What one life of a process was told since it began to read, and what it wanted to book."""
 
-    state: Incarnation = Incarnation("")
+    state: str = ""
     requests: dict[str, msg.AllocationRequested] = field(default_factory=dict)
     """Those of this life of STATE: a copy of an earlier one's is not read (P-063)."""
     ledger: dict[str, msg.Booking] = field(default_factory=dict)

@@ -113,7 +113,7 @@ class _Page:
 
 
 def _format_of(accepted: str) -> "tuple[Callable[[Collector], bytes], str]":
-    from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - only where somebody looks
+    from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - only where read
 
     try:
         encode, kind = choose_encoder(accepted)
@@ -137,7 +137,7 @@ def _http(status: str, kind: str, body: bytes, *headers: str) -> bytes:
 
 def registry_of(counts: MetricRegistry) -> "CollectorRegistry":
     """The registry for prometheus-client's encoders: `counts`, and the process's memory, time, files and start."""
-    from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415 - only where somebody looks
+    from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415 - only where read
 
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
@@ -153,7 +153,7 @@ class _Collector:
         return iter(())
 
     def collect(self) -> Iterator["Family"]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily  # noqa: PLC0415 - only where somebody looks
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily  # noqa: PLC0415 - only where read
 
         for metric, series in self._counts.samples().items():
             cls = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily

@@ -1,5 +1,5 @@
 """What the inventory shows of the fleet: nodes by how far they can be trusted, GPUs and memory slices by model, and
-what its recorder sums up by namespace. Read from the core when somebody looks. What a node comes to is kept as long as
+what its recorder sums up by namespace. Read from the core at each scrape. What a node comes to is kept as long as
 its snapshot is the same, so a look costs a walk over the nodes, not over their GPUs."""
 
 from collections import Counter
@@ -52,7 +52,7 @@ class FleetMetrics:
     """What one inventory knows, as samples."""
 
     def __init__(self, core: Inventory, clock: Clock) -> None:
-        """Nothing is counted before somebody looks. `clock` is the one that drives the core."""
+        """Nothing is counted before the first scrape. `clock` is the one that drives the core."""
         self._core, self._clock = core, clock
         self._kept: dict[NodeName, tuple[NodeSnapshot, Tally]] = {}
 

@@ -25,7 +25,7 @@ from sluice_node_agent.simulated.mps_server import spawn_server, stamp
 PENDING_MAX = 256
 """Clients that may wait for a server; more are rejected."""
 _FORCE_S = 0.2
-"""How long a server that was told to leave at once has before it is killed."""
+"""How long a server has, after an order to leave at once, before it is killed."""
 NOT_FOUND = "Cannot find MPS control daemon process\n"
 
 

@@ -99,13 +99,13 @@ async def story_now(url: str, wanted: str, tell: StoryTeller) -> Answer:
 
 async def explain(url: str, wanted: str, fleet_state: FleetState, history: list[HistoryMessage]) -> Answer:
     """The story of every request that `wanted` matches. Raises NotFoundError."""
-    everybody = with_past(pods_document(fleet_state, with_ended=True), history)
+    pods = with_past(pods_document(fleet_state, with_ended=True), history)
     stories = []
-    for pod in found_among(everybody, wanted):
+    for pod in found_among(pods, wanted):
         now = await _standing(url, pod)
         story = StoryDocument(
             pod=pod,
-            earlier=evicted_before(pod, everybody, history),
+            earlier=evicted_before(pod, pods, history),
             steps=steps_of(pod.request, history),
             standing=now,
             freeing=being_freed(fleet_state, now),

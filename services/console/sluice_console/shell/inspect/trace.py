@@ -24,8 +24,8 @@ _TITLES = {
 
 async def trace(_url: str, wanted: str, fleet_state: FleetState, history: list[HistoryMessage]) -> Answer:
     """The waterfall of every request that `wanted` matches. Raises NotFoundError."""
-    everybody = with_past(pods_document(fleet_state, with_ended=True), history)
-    return Answer(tuple(waterfall(pod, history) for pod in found_among(everybody, wanted)), show)
+    pods = with_past(pods_document(fleet_state, with_ended=True), history)
+    return Answer(tuple(waterfall(pod, history) for pod in found_among(pods, wanted)), show)
 
 
 def show(document: WaterfallDocument) -> None:

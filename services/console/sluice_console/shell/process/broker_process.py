@@ -18,7 +18,7 @@ def broker_spec(
 ) -> ChildSpec:
     """Write the configuration, and return how to run the server. Raises BusError without nats-server.
 
-    `owner`: user and password of its one user; None lets everybody in.
+    `owner`: user and password of its one user; None lets all clients in.
     The store is `nats/` in the data directory with the configuration beside it: deleting the store of a running system
     loses the broker's data, but nothing needed to restart."""
     config = data_dir / "nats-server.conf"

@@ -108,12 +108,12 @@ class PodReconciler:
             return  # its request is not read yet, its slice is being revoked, or may be stale
         if record.evicting.under_way or record.is_going:
             return
-        is_unsettled = bool(record.confirm_by)  # a patch without an answer may have opened the gate
-        if not is_unsettled and self._reads_claims_again(record, view, bound, now):
-            return
-        if self._declines(record, view, bound, now):
-            return
-        if not is_unsettled and self.claims.keeps_gate_closed(record, view, bound, now):
+        is_settled = not record.confirm_by  # else a patch without an answer may have opened the gate
+        if (
+            (is_settled and self._reads_claims_again(record, view, bound, now))
+            or self._declines(record, view, bound, now)
+            or (is_settled and self.claims.keeps_gate_closed(record, view, bound, now))
+        ):
             return
         patch = pod_patches.bind(view, bound.node, {**annotations, **self._protection(record, view)})
         if isinstance(patch, str):
