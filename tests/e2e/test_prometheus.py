@@ -171,7 +171,7 @@ def test_the_report_has_the_hours_that_prometheus_counts(system, tmp_path):
     (line,) = (each for each in lines if each["namespace"] == "default")
     assert float(line["cost"]) > 0
     prices.write_text("[prices]\nother = 1\n")
-    assert running.sluice("report", "--prices", str(prices)).stderr.startswith(f"no price for {model['key']} in ")
+    assert f"no price for {model['key']}: " in running.sluice("report", "--prices", str(prices)).stderr
 
 
 def test_figures_of_dcgm_have_the_names_of_pods(prometheus, exporter):

@@ -139,8 +139,8 @@ def standing_text(pod: PodDocument | None) -> str:
         return "the request is not read yet"
     if pod.state == "waiting":
         return f"waits: {pod.message.removeprefix('waits: ')}"
-    if pod.state == "making":
-        return pod.message
+    if pod.state == "bound":  # and not yet to be used (`may_start`)
+        return f"its slice on {pod.node} is ready"
     return "asked; no answer yet" if pod.state == "requested" else pod.message
 
 

@@ -4,6 +4,7 @@ import json
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -12,7 +13,7 @@ from factories.console import bench_document, bench_options
 from sluice_console.core.bench.broker_replay import ReplayMessage
 from sluice_console.core.bench.figures import CeilingDocument, HopDocument, SpreadDocument
 from sluice_console.core.bench.load import DOCUMENTS_MAX, LoadError, even, files_of, fleet_text, mix_of, replayed
-from sluice_console.shell.bench.bench import BenchTarget, _Measured, bench
+from sluice_console.shell.bench.bench import BenchTarget, _measure, _Measured, bench
 
 
 def load(**changes):
@@ -135,3 +136,32 @@ async def test_the_bare_broker_is_not_slowed_down_by_the_idle_system_that_it_is_
     assert steps == (alone if not notes else [*alone, "bare broker carries 1 within 1 s"])
     ratios = (result.document.latency_ratio_p50, result.document.throughput_ratio)
     assert ratios == ((2.0, 0.5) if notes else (None, None))
+
+
+@pytest.mark.parametrize(
+    ("running", "timed_out"),
+    [
+        (False, []),
+        (True, ["not all pods were served within 0.1 s"]),  # pods of others may end
+    ],
+)
+async def test_a_load_that_does_not_fit_is_told_with_its_reason_and_not_waited_for(
+    make, monkeypatch, tmp_path, running, timed_out
+):
+    """Twice as many pods as the fleet has room for were five minutes of silence, and then not a word of why."""
+
+    async def released(*_):
+        return True
+
+    async def history(_url):
+        return []
+
+    for name, stand_in in (("STILL_S", 0.0), ("LOOK_S", 0.001), ("_released", released), ("_history", history)):
+        monkeypatch.setattr(sys.modules[bench.__module__], name, stand_in)
+    pods = load(requests=1)
+    waits = make.fleet_state(request=make.asked(name=pods[0].name), waiting=make.pending("4 x A100: full"))
+    target = BenchTarget(SimpleNamespace(fleet_state=waits), "nats://h:1", tmp_path, {"n": 0})
+    said = []
+    measured = await _measure(target, pods, bench_options(running=running, within_s=0.1), said.append)
+    assert sorted(said) == ["1 of 1 pods have no slice; the first waits: 4 x A100: full", *timed_out]
+    assert (measured.document.bound, list(tmp_path.iterdir())) == (0, [])

@@ -110,7 +110,7 @@ WATCHED = [
         (("usage", "--idle-s", "nan"), 2, "--idle-s nan: must be 0 or more seconds, and at most 3153600000"),
         (("bench", "--requests", "0"), 2, "--requests 0: must be from 1 to 100000"),
         (("bench", "--json", "-o", "yaml"), 2, "--json contradicts -o yaml: name one of them"),
-        (("up", "--data", "/nonexistent", "--pods", "/" + "a" * 300), 1, "is no folder"),
+        (("up", "--data", "/nonexistent", "--pods", "/" + "a" * 300), 1, "is no folder: make it first (mkdir)"),
         (("doctor", "--no-bus", "--kubeconfig", "/" + "a" * 300), 2, ""),
         (("bench", "--replay", "/dev/null", "--requests", "0"), 2, "--requests 0: must be from 1 to 100000"),
         (("bench", "--rate", "nan"), 2, "--rate nan --burst 1: a rate from 0"),

@@ -3,28 +3,33 @@
 import pytest
 
 from sluice.contracts.pb import inventory_pb2 as pb
-from sluice_console.core.fleet.report import report_cells, report_document, report_table, span_s, unpriced_models
+from sluice_console.core.fleet.report import price_doubts, report_cells, report_document, report_table, span_s
 from sluice_console.shell.inspect.report import PricesError, read_prices
 
 USE = {"gpu_hours": 3.0, "used_gpu_hours": 1.5, "idle_gpu_hours": 0.25, "capacity_gpu_hours": 12.0, "pod_hours": 6.0}
 WAITS = {"waiting_pod_hours": 0.5, "bound": 4, "wait_p50_s": 30.0, "wait_p95_s": 600.0}
-ROW = pb.ReportRow(key="lab", gpu_hours_by_model={"A100": 2.0, "H100": 1.0}, **USE, **WAITS)
+A100, H100 = "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"
+ROW = pb.ReportRow(key="lab", gpu_hours_by_model={A100: 2.0, H100: 1.0}, **USE, **WAITS)
 ANSWER = pb.ReportResponse(from_unix=0, until_unix=3600, step_s=60, rows=[ROW])
 
 
 @pytest.mark.parametrize(
-    ("prices", "cost", "unpriced"),
+    ("prices", "cost", "doubted"),
     [
         ({}, None, []),
-        ({"A100": 1.5}, 3.0, ["H100"]),
-        ({"A100": 1.5, "*": 4.0}, 7.0, []),
-        ({"A100": 0.0, "H100": 0.0}, 0.0, []),
+        ({A100: 1.5}, 3.0, [f"no price for {H100}: it counts as 0"]),
+        ({A100: 1.5, "*": 4.0}, 7.0, []),
+        ({A100: 0.0, H100: 0.0}, 0.0, []),
+        # As `sluice gpus` writes it, as a fleet file does, and as people say it.
+        ({"A100-SXM4-40GB": 1.5, "h100-sxm-80gb": 4.0}, 7.0, []),
+        ({"A100": 9.0, "a100 40gb": 1.5, "h100": 4.0, "l4": 1.0}, 7.0, []),
+        ({"A10O": 1.5, "*": 4.0}, 12.0, ["'A10O' is the name of no known model: its price is not used"]),
     ],
 )
-def test_a_bill_is_of_each_models_hours(prices, cost, unpriced):
-    """A model without a price is named, as its hours would be given away."""
+def test_a_bill_is_of_each_models_hours(prices, cost, doubted):
+    """A model without a price is named, as its hours would be given away; so is a price that no hours can have."""
     document = report_document(ANSWER, "namespace", prices)
-    assert (document.rows[0].cost, unpriced_models(document, prices)) == (cost, unpriced)
+    assert (document.rows[0].cost, price_doubts(document, prices)) == (cost, doubted)
     assert report_cells(document.rows[0])[-1] == ("-" if cost is None else f"{cost:.2f}")
 
 

@@ -12,6 +12,7 @@ from sluice.contracts.messages import Held
 from sluice_console.core.history import waterfall as waterfall_module
 from sluice_console.core.history.sentences import HistoryMessage
 from sluice_console.core.history.waterfall import OCCASIONS_MAX, SPANS_MAX, bars, duration, waterfall
+from sluice_console.shell.inspect import trace
 from sluice_node_agent.core import instructions
 from sluice_pod_watcher.core.cluster import events as cluster_events
 from sluice_pod_watcher.core.folder import events as folder_events
@@ -60,6 +61,20 @@ def test_every_step_is_where_it_was_and_gaps_have_a_name(make):
         ("allocator", "deliver", 1100.0, 1.0),
         ("allocator", "Bound", 1101.0, 3.0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("has_slice", "title"),
+    [
+        (True, "from the pod's first event to its open gate: 1.00 s\n"),
+        (False, "from the pod's first event to its last message so far; it has no slice: 1.00 s\n"),
+    ],
+)
+def test_only_a_pod_with_a_slice_has_an_open_gate(make, capsys, has_slice, title):
+    """Of a pod that waits or was refused, the time to its first answer would pass for the time to its slice."""
+    last = said(make, "binding", make.bound(), "01.000") if has_slice else said(make, "ledger", make.grant(), "01.000")
+    trace.show(waterfall(pod_of(make.request), [said(make, "request", make.asked(), "00.000"), last]))
+    assert title in capsys.readouterr().out
 
 
 def test_steps_before_the_first_word_begin_the_part(make):

@@ -188,3 +188,23 @@ async def test_whoever_stops_waiting_is_told_that_the_drain_goes_on(capsys):
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert capsys.readouterr().err == f"{NODE} is still being drained; `sluice uncordon {NODE}` ends that\n"
+
+
+def test_a_drain_tells_of_each_pod_what_changed_and_of_the_others_how_many(make, capsys):
+    """A node with a hundred pods would print all of them some hundred times, and hide who is left."""
+
+    def there(*states):
+        pods = [DrainedPodDocument(request=name, namespace="lab", name=name, state=state) for name, state in states]
+        monkey.setattr(cordon, "pods_on", lambda *_: tuple(pods))
+        return progress(make.fleet_state()), capsys.readouterr().err
+
+    progress = cordon._Progress(NODE, ())
+    with pytest.MonkeyPatch.context() as monkey:
+        assert there(("a", "ordered"), ("b", "ordered")) == (
+            False,
+            "2 pods there:\n  lab/a  ordered\n  lab/b  ordered\n",
+        )
+        assert there(("a", "ordered"), ("b", "ending")) == (False, "2 pods there:\n  lab/b  ending\n")
+        assert there(("a", "ordered"), ("b", "ending")) == (False, "")
+        assert there(("a", "ordered")) == (False, "1 pod there\n")
+        assert there() == (True, "")  # the answer says so

@@ -141,6 +141,8 @@ def test_who_waits_reads_why():
     assert standing_text(None) == "the request is not read yet"
     assert standing_text(pod_of(state="waiting", message="waits: 4 x A100: full")) == "waits: 4 x A100: full"
     assert standing_text(pod_of(state="making", message="is being made on a")) == "is being made on a"
+    # "has 1g.5gb on a" would be told twice, or be why there was no slice in time.
+    assert standing_text(pod_of(state="bound", message="has 1g.5gb on a", node="a")) == "its slice on a is ready"
 
 
 @pytest.mark.parametrize(

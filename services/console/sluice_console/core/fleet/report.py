@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from sluice.contracts.pb import inventory_pb2 as pb
+from sluice.mig.catalog import catalog, normalized_name
+from sluice.mig.model_names import is_named
 from sluice_console.core.documents import VERSION, Document
 from sluice_console.core.fleet.usage import duration_text
 
@@ -65,7 +67,7 @@ def span_s(text: str) -> int | None:
 
 
 def report_document(answer: pb.ReportResponse, by: str, prices: Mapping[str, float]) -> ReportDocument:
-    """The document of an answer. `prices`: per GPU hour by model, `*` for the others."""
+    """The document of an answer. `prices`: per GPU hour by a name of the model (docs/models.md), `*` for the others."""
     return ReportDocument(
         start=_utc(answer.from_unix),
         end=_utc(answer.until_unix),
@@ -78,7 +80,7 @@ def report_document(answer: pb.ReportResponse, by: str, prices: Mapping[str, flo
 def _row(row: pb.ReportRow, by: str, prices: Mapping[str, float]) -> ReportRowDocument:
     waits = by in {"all", "namespace"}
     by_model = {model: round(hours, 4) for model, hours in sorted(row.gpu_hours_by_model.items())}
-    cost = sum(hours * prices.get(model, prices.get("*", 0.0)) for model, hours in row.gpu_hours_by_model.items())
+    cost = sum(hours * prices.get(_priced_as(model, prices), 0.0) for model, hours in row.gpu_hours_by_model.items())
     return ReportRowDocument(
         key=row.key,
         gpu_hours=round(row.gpu_hours, 4),
@@ -108,10 +110,22 @@ def _point(point: pb.ReportPoint) -> ReportPointDocument:
     )
 
 
-def unpriced_models(document: ReportDocument, prices: Mapping[str, float]) -> list[str]:
-    """Models with use and without a price."""
-    models = {model for row in document.rows for model in row.gpu_hours_by_model}
-    return sorted(models - prices.keys()) if prices and "*" not in prices else []
+def price_doubts(document: ReportDocument, prices: Mapping[str, float]) -> list[str]:
+    """Models with use and without a price, and prices of no model."""
+    models = sorted({model for row in document.rows for model in row.gpu_hours_by_model})
+    unpriced = [model for model in models if prices and _priced_as(model, prices) not in prices]
+    known = [*models, *(product for model in catalog() for product in model.product_names)]
+    unknown = [name for name in prices if name != "*" and not any(is_named(model, name) for model in known)]
+    return [
+        *(f"no price for {model}: it counts as 0" for model in unpriced),
+        *(f"{name!r} is the name of no known model: its price is not used" for name in unknown),
+    ]
+
+
+def _priced_as(model: str, prices: Mapping[str, float]) -> str:
+    """The name in `prices` that means the model: the most exact one, or `*`."""
+    named = [name for name in prices if is_named(model, name)]
+    return max(named, key=lambda name: (name == model, len(normalized_name(name))), default="*")
 
 
 def report_cells(row: ReportRowDocument) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from sluice.contracts.bus.codec import Undecodable, encode
 from sluice.contracts.bus.subjects import node_token
 from sluice.contracts.ids import NodeName
-from sluice.contracts.messages import AllocationRequested, Bound, Grant, Refused, RequestRejected, Revoke
+from sluice.contracts.messages import AllocationRequested, Bound, Grant, Pending, Refused, RequestRejected, Revoke
 from sluice.runtime.nats.history import open_history
 from sluice_console.core.bench import load
 from sluice_console.core.bench.broker_replay import ReplayMessage, replay_of
@@ -52,6 +52,8 @@ LOOK_S = 0.1
 """How often bindings are counted. Each count reads all last values, on the cores under measurement."""
 GONE_AFTER_S = 5.0
 """Of a workload: a pod that left so long ago is not waited for."""
+STILL_S = 15.0
+"""So long after the last binding, pods that wait beside pods that stay are pods that do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +173,12 @@ async def _measure(
     try:
         async with asyncio.timeout(asked.within_s), asyncio.TaskGroup() as work:
             work.create_task(_bring(target.pods_dir, files, began_s))
-            work.create_task(_all_served(target.live, served, began_s))
+            work.create_task(_all_served(target.live, served, began_s, other_pods_end=asked.running))
     except TimeoutError:
         say(f"not all pods were served within {asked.within_s:g} s")
     finally:
+        if whys := [why for name, why in served.waits.items() if name not in served.bound]:
+            say(f"{len(whys)} of {len(pods)} pods have no slice; the first waits: {whys[0]}")
         booked_twice = overcommitted(booking for _, booking in target.live.fleet_state.bookings())
         for file in files:
             (target.pods_dir / file.name).unlink(missing_ok=True)
@@ -233,9 +237,12 @@ class _Served:
     bound: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
     """Names."""
+    waits: dict[str, str] = field(default_factory=dict)
+    """Why, by name."""
 
     def look(self, fleet_state: FleetState) -> None:
         """Update from the present values."""
+        self.waits = {}
         for subject, message in fleet_state.values.items():
             if isinstance(message, AllocationRequested) and message.name in self.pods:
                 self.requests[subject.rpartition(".")[2]] = message.name
@@ -246,6 +253,8 @@ class _Served:
                 self.bound.add(self.requests[message.request])
             elif isinstance(message, Refused) and message.request in self.requests:
                 self.refused.add(self.requests[message.request])
+            elif isinstance(message, Pending) and message.request in self.requests:
+                self.waits[self.requests[message.request]] = message.message
 
     def is_over(self, passed_s: float) -> bool:
         """Whether every pod was bound or refused, or left unserved; `passed_s` is the time since the start."""
@@ -257,11 +266,18 @@ class _Served:
         )
 
 
-async def _all_served(live: LiveFleet, served: _Served, began_s: float) -> None:
-    """Check at intervals: waking on every message would disturb the measurement."""
+async def _all_served(live: LiveFleet, served: _Served, began_s: float, *, other_pods_end: bool) -> None:
+    """Check at intervals: waking on every message would disturb the measurement. Ends once the rest does not fit."""
+    stays = not other_pods_end and all(pod.until_s is None for pod in served.pods.values())
+    done, since_s = -1, 0.0
     while not served.is_over(time.time() - began_s):
         await asyncio.sleep(LOOK_S)
         served.look(live.fleet_state)
+        now_done = len(served.bound) + len(served.refused)
+        if now_done != done or now_done + len(served.waits) < len(served.pods):
+            done, since_s = now_done, time.monotonic()
+        elif stays and time.monotonic() - since_s > STILL_S:
+            return
 
 
 async def _bring(pods_dir: Path, files: Sequence[BenchFile], began_s: float) -> None:

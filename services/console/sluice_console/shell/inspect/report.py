@@ -14,10 +14,10 @@ from sluice.runtime.text_files import read_named_text
 from sluice_console.core.fleet.report import (
     COLUMNS,
     ReportDocument,
+    price_doubts,
     report_cells,
     report_document,
     report_table,
-    unpriced_models,
 )
 from sluice_console.shell.errors import CommandError
 from sluice_console.shell.live.allocator_client import recorder
@@ -43,7 +43,7 @@ async def report(url: str, *, since_s: int, by: str, points: bool, prices: Path 
     table = read_prices(prices) if prices is not None else {}
     async with connected(url) as bus:
         document = await asked_report(bus, since_s=since_s, by=by, points=points, prices=table)
-    notes = (f"no price for {model} in {prices}: it counts as 0" for model in unpriced_models(document, table))
+    notes = (f"--prices {prices}: {doubt}" for doubt in price_doubts(document, table))
     return Answer((document,), _write_csv if as_csv else _show, tuple(notes))
 
 

@@ -3,10 +3,11 @@
 import shutil
 import sys
 
+from sluice.contracts.messages import Bound
 from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.fleet.pods import pods_document
 from sluice_console.core.history.sentences import HistoryMessage
-from sluice_console.core.history.waterfall import WaterfallDocument, bars, duration, waterfall
+from sluice_console.core.history.waterfall import PartDocument, WaterfallDocument, bars, duration, waterfall
 from sluice_console.core.output.sanitize import sanitize
 from sluice_console.shell.inspect.look_up import found_among, with_past
 from sluice_console.shell.output.answer import Answer
@@ -36,7 +37,7 @@ def show(document: WaterfallDocument) -> None:
     name = f"{document.namespace}/{document.name}" if document.name else document.request
     out.print(said(name, style="bold"), said(f"({document.request})"))
     for part in document.parts:
-        out.print(said(f"{_TITLES[part.part]}: {duration(part.took_ms)}", style="bold"))
+        out.print(said(f"{_title(part)}: {duration(part.took_ms)}", style="bold"))
         out.print(said(f"  began {part.began}, trace {part.trace_id}", style="dim"))
         if part.left_out:
             out.print(said(f"  {part.left_out} earlier spans are not shown", style="dim"))
@@ -48,3 +49,10 @@ def show(document: WaterfallDocument) -> None:
             out.print(text)
     if not document.parts:
         out.print("the history no longer has it")
+
+
+def _title(part: PartDocument) -> str:
+    """What the part's time is; a pod without a slice has come as far as its last message."""
+    if part.part == "request" and all(span.name != Bound.__name__ for span in part.spans):
+        return "from the pod's first event to its last message so far; it has no slice"
+    return _TITLES[part.part]

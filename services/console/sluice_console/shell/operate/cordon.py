@@ -103,7 +103,7 @@ async def _person_agrees(url: str, target: CordonTarget, ask: Callable[[str], bo
         _, there = await _who_is_there(bus, target)
     if not there:
         return True
-    tell(_lines(there))
+    tell(_lines(there, there))
     return ask(f"evict {_pods(there)} from {target.node}?")
 
 
@@ -170,18 +170,18 @@ async def wait_until_left(
 
 @dataclass(slots=True)
 class _Progress:
-    """Whether all pods have left; prints the remaining ones when they change."""
+    """Whether all pods have left; prints how many remain, and those whose state changed."""
 
     node: NodeName
     gpus: tuple[GpuUuid, ...]
-    _last: tuple[DrainedPodDocument, ...] | None = None
+    _last: tuple[DrainedPodDocument, ...] = ()
 
     def __call__(self, fleet_state: FleetState) -> bool:
         """Check the fleet state once."""
         there = pods_on(fleet_state, self.node, self.gpus)
-        if there != self._last:
-            self._last = there
-            tell(_lines(there))
+        if there and there != self._last:
+            tell(_lines(there, tuple(pod for pod in there if pod not in self._last)))
+        self._last = there
         return not there
 
 
@@ -200,16 +200,16 @@ def _show(document: CordonDocument) -> None:
     if document.cordoned:
         how = ("is drained" if document.drain else "is cordoned") + (f": {document.why}" if document.why else "")
     what = f"{document.node} ({', '.join(document.gpus)})" if document.gpus else document.node
-    write_lines([f"{what} {how}", *(_lines(document.pods) if document.cordoned else [])])
+    write_lines([f"{what} {how}", *(_lines(document.pods, document.pods) if document.cordoned else [])])
 
 
-def _lines(pods: tuple[DrainedPodDocument, ...]) -> list[str]:
-    """The pods there, a line each."""
-    if not pods:
+def _lines(there: tuple[DrainedPodDocument, ...], shown: tuple[DrainedPodDocument, ...]) -> list[str]:
+    """How many pods are there, and those to be shown, a line each."""
+    if not there:
         return ["no pod is there"]
-    lines = [f"  {pod.namespace}/{pod.name}  {pod.state}{f': {pod.message}' if pod.message else ''}" for pod in pods]
+    lines = [f"  {pod.namespace}/{pod.name}  {pod.state}{f': {pod.message}' if pod.message else ''}" for pod in shown]
     more = [f"  and {len(lines) - SHOWN_MAX} more"] if len(lines) > SHOWN_MAX else []
-    return [f"{_pods(pods)} there:", *lines[:SHOWN_MAX], *more]
+    return [f"{_pods(there)} there{':' if lines else ''}", *lines[:SHOWN_MAX], *more]
 
 
 def _pods(pods: tuple[DrainedPodDocument, ...]) -> str:

@@ -97,7 +97,7 @@ class System:
         self.nodes = tuple(str(node.name) for node in fleet.nodes) or (this_node(),)
         self._largest_node_gpus = max((sum(kind.count for kind in node.gpus) for node in fleet.nodes), default=0)
         if not os.path.isdir(options.pods_dir):  # noqa: PTH112 - `is_dir` raises where it may not look
-            raise NotStartedError(f"--pods {options.pods_dir} is no folder")
+            raise NotStartedError(f"--pods {options.pods_dir} is no folder: make it first (mkdir)")
         _check_limits(options.limits_file)
         _check_settings()
         self._children = Children(say, self._reborn, self._given_up)
