@@ -5,6 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 from factories.scheduling.placement import Shop, claim, node
+from factories.scheduling.placement import share as share_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -197,3 +198,15 @@ def test_nobody_joins_a_home_that_overlaps_what_another_allocator_booked() -> No
     assert more is None or shop.devices(more)[0].start != device.start
     shop.cluster.unbook(AllocationId("b1"))
     assert not isinstance(shop.ask(ask, namespace="den"), NoPlace)
+
+
+def test_a_home_that_has_room_is_not_said_to_be_of_other_users():
+    """A user would look for a tenant that does not exist: what is missing is the whole GPU."""
+    shop = Shop(node("n1", 1, mig=False))
+    shop.take(share_of(30))
+    why = shop.ask(share_of(30), claim())
+    assert isinstance(why, NoPlace)
+    assert WaitReason.GPU_OTHER_TRUST_DOMAIN not in {each.reason for each in why.reasons}
+    why = shop.ask(share_of(30), namespace="lab")
+    assert isinstance(why, NoPlace)
+    assert WaitReason.GPU_OTHER_TRUST_DOMAIN in {each.reason for each in why.reasons}

@@ -190,26 +190,28 @@ def _why_not_node(context: SearchContext, spec: DeviceSpec, node: Node, bucket: 
 def _tally_homes(context: SearchContext, spec: DeviceSpec, group: NodeClass, sample: Gpu, tally: Tally) -> None:
     """Count existing homes: too full, or of another trust domain. One GPU may have several instances."""
     kind, model = sample.kind, sample.report.model
-    own: Tally = Counter()
+    own: Counter[str] = Counter()
+    full: Tally = Counter()
     for mode in _shared_modes(spec):
         for key in group.homes_of.get((spec.domain, mode), ()):
             if key[2] == kind:
                 of = model if key[3] is None else f"homes on {model}"
                 for reason, count in _why_no_home(context, spec, group.homes[key], mode, sample):
-                    own[reason, of, group.words] += count
+                    own[of] += count
+                    if reason is not None:
+                        full[reason, of, group.words] += count
     for (of_kind, profile), count in group.home_count.items():
         if of_kind == kind and _shared_modes(spec):
             of = model if profile is None else f"homes on {model}"
-            others = count - sum(there for (_, of_own, _), there in own.items() if of_own == of)
-            if others > 0:
+            if others := count - own[of]:
                 tally[WaitReason.GPU_OTHER_TRUST_DOMAIN, of, group.words] += others
-    tally.update(own)
+    tally.update(full)
 
 
 def _why_no_home(
     context: SearchContext, spec: DeviceSpec, sorted_buckets: SortedBuckets, mode: str, sample: Gpu
-) -> Iterator[tuple[WaitReason, int]]:
-    """What the homes on each bucket lack, as the first one does; beyond BUCKETS_MAX what most such homes lack."""
+) -> Iterator[tuple[WaitReason | None, int]]:
+    """What the homes on each bucket lack, as the first one does (None: nothing); beyond BUCKETS_MAX what most lack."""
     percent = spec.claim.shares_percent
     share = spec.share_on(sample, mode) if percent is None else spec.part_of(sample, min(percent, 100))
     mostly = WaitReason.GPU_INSUFFICIENT_MEMORY if mode == "mps" else WaitReason.GPU_INSUFFICIENT_SMS
@@ -220,8 +222,7 @@ def _why_no_home(
             node = bucket.some(1)[0]
             homes = [at.home for gpu in node.gpus for at in gpu.homes.values() if at.bucket is bucket]
             reason = homes[0].why_not(share) or _why_not_node(context, spec, node, bucket)
-        if reason is not None:
-            yield reason, bucket.devices
+        yield reason, bucket.devices
 
 
 def _shared_modes(spec: DeviceSpec) -> list[str]:
