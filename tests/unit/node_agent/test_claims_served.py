@@ -10,6 +10,7 @@ import pytest
 from factories.cluster.claim_kubelet import ClaimKubelet
 from factories.gpus.mps import short_directory
 
+from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.ids import NodeName, RunId
 from sluice.runtime.grpc.health import Health
 from sluice_node_agent.core.agent import Agent
@@ -20,7 +21,7 @@ from sluice_node_agent.csi.node_cleanup import clean_node
 from sluice_node_agent.device.nvidia_nodes import CdiError, CommonEdits
 from sluice_node_agent.dra.calls import KubeletCalls
 from sluice_node_agent.dra.cdi_files import CdiFiles, ClaimFiles
-from sluice_node_agent.kubelet.sockets import claims_socket
+from sluice_node_agent.kubelet.sockets import claims_socket, registration_socket
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.runner import claims_served as served_module
 from sluice_node_agent.shell.runner import pod_volumes
@@ -96,6 +97,25 @@ async def test_a_socket_that_could_not_be_made_at_the_start_is_made_later(thread
             taken.rmdir()
             await ClaimKubelet(path / "kubelet").register()
             assert await heard.get() == HandOverChanged(able=True)
+
+
+async def test_a_socket_that_is_removed_is_made_again(threads, monkeypatch):
+    """A kubelet whose folder of plugins was cleared would have all claims wait until the agent restarts."""
+    monkeypatch.setattr(served_module, "_LOOK_AGAIN_S", 0.01)
+    heard = asyncio.Queue()
+    with short_directory() as path:
+        kubelet = ClaimKubelet(path / "kubelet")
+        registration = path / registration_socket(PurePath("kubelet"), DRIVER)
+        files = ClaimFiles(CdiFiles(path / "cdi"), _Nodes())
+        settings = NodeAgentSettings(data_dir=path, nodes=("n1",), kubelet_root=path / "kubelet")
+        serving = {"files": files, "calls": KubeletCalls(heard.put), "threads": threads, "offer": heard.put}
+        core = Agent(NODE, RunId("r"), AgentConfig())
+        async with asyncio.timeout(20), claims_served(settings, core, NODE, **serving):
+            for _ in range(2):
+                await kubelet.register()
+                assert await heard.get() == HandOverChanged(able=True)
+                registration.unlink()
+                assert "a socket was removed" in (await heard.get()).why
 
 
 async def test_a_call_ends_before_the_kubelet_gives_up_although_the_agent_hangs():

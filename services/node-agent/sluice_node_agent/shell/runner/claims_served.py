@@ -15,7 +15,7 @@ from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.events import Event, HandOverChanged
 from sluice_node_agent.dra.calls import KubeletCalls
 from sluice_node_agent.dra.cdi_files import CdiFiles, ClaimFiles
-from sluice_node_agent.kubelet.sockets import PluginSocketError, registration_socket
+from sluice_node_agent.kubelet.sockets import PluginSocketError, claims_socket, registration_socket
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.nodes.node_backend import OpenNode
 
@@ -49,7 +49,7 @@ class _Ability:
         self._unserved = ""
 
     async def registered(self, why: str) -> None:
-        self._rejected = why
+        self._rejected, self._unserved = why, ""
         await self._tell()
 
     async def unserved(self, why: str) -> None:
@@ -103,17 +103,21 @@ async def claims_served(
 
 
 async def _serve(kubelet_root: Path, core: Agent, node: NodeName, calls: KubeletCalls, ability: _Ability) -> None:
-    """Serve the plugin until cancelled; where its sockets cannot be made, try again at an interval."""
+    """Serve the plugin until cancelled; where its sockets cannot be made, or go, try again at an interval."""
     from sluice_node_agent.dra.plugin import plugin_served  # noqa: PLC0415 - only where there is a kubelet
 
-    registry = Path(registration_socket(kubelet_root, DRIVER)).parent
+    own = [Path(found) for found in (registration_socket(kubelet_root, DRIVER), claims_socket(kubelet_root))]
     while True:
         try:
-            if not registry.is_dir():
-                raise PluginSocketError(f"there is no {registry}; in a container, mount the node's at the same path")
+            if not own[0].parent.is_dir():
+                raise PluginSocketError(
+                    f"there is no {own[0].parent}; in a container, mount the node's at the same path"
+                )
             async with plugin_served(node, kubelet_root, calls, core.device_health, ability.registered):
                 await ability.look()
-                await asyncio.get_running_loop().create_future()  # until cancelled
+                while all(each.exists() for each in own):  # noqa: ASYNC110 - the kubelet owns the folder
+                    await asyncio.sleep(_LOOK_AGAIN_S)
+            raise PluginSocketError(f"a socket was removed, of {own[0]} and {own[1]}; both are made again")
         except ServiceError as error:
             await ability.unserved(str(error))
         await asyncio.sleep(_LOOK_AGAIN_S)
