@@ -82,12 +82,12 @@ static uint64_t array_bytes(size_t width, size_t height, size_t depth, int forma
     return (uint64_t)width * rows * layers * element * (channels != 0 ? channels : 1);
 }
 
-TAKES(cuArrayCreate_v2, AN_ARRAY, array_bytes(kind->width, kind->height, 0, kind->format, kind->channels), *array,
-      (CUarray * array, const CUDA_ARRAY_DESCRIPTOR *kind), array, kind)
-TAKES(cuArray3DCreate_v2, AN_ARRAY, array_bytes(kind->width, kind->height, kind->depth, kind->format, kind->channels),
-      *array, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR *kind), array, kind)
-TAKES(cuMipmappedArrayCreate, AN_ARRAY,
-      array_bytes(kind->width, kind->height, kind->depth, kind->format, kind->channels), *array,
+/* No kind is the driver's to refuse. */
+#define OF_KIND(depth) kind == NULL ? 0 : array_bytes(kind->width, kind->height, depth, kind->format, kind->channels)
+TAKES(cuArrayCreate_v2, AN_ARRAY, OF_KIND(0), *array, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR *kind), array, kind)
+TAKES(cuArray3DCreate_v2, AN_ARRAY, OF_KIND(kind->depth), *array,
+      (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR *kind), array, kind)
+TAKES(cuMipmappedArrayCreate, AN_ARRAY, OF_KIND(kind->depth), *array,
       (CUmipmappedArray * array, const CUDA_ARRAY3D_DESCRIPTOR *kind, unsigned levels), array, kind, levels)
 FREES(cuArrayDestroy, AN_ARRAY, array, (CUarray array), array)
 FREES(cuMipmappedArrayDestroy, AN_ARRAY, array, (CUmipmappedArray array), array)

@@ -1,5 +1,7 @@
 """What devices are used for, as simulated ones and NVML tell it: never more than a driver would, never a guess."""
 
+from types import SimpleNamespace
+
 import pynvml
 import pytest
 from factories.gpus.nvml import ALWAYS
@@ -116,6 +118,31 @@ def test_where_all_clients_are_counted_as_their_server_nothing_is_said_of_each(m
     rig.use(client, memory_mib=900, busy_percent=0)
     (use,) = rig.backend.uses(gpu, (gpu,))
     assert (use.busy_percent, [(each.pid, each.busy_percent) for each in use.processes]) == (80.0, [(client, None)])
+
+
+def test_who_works_is_not_idle_because_the_clock_was_set_back(make_nvml, monkeypatch):
+    """The driver's samples have the wall clock's times: an hour of them would count as seen, and the pod be evicted."""
+    rig = make_nvml(A100S)
+    _, gpu = rig.uuids()
+    pid = rig.start_process(gpu, owner=POD)
+    kept, hour_us = [], 3_600_000_000
+
+    def told_at(now_us, percent):
+        """What the process does after the driver took one more sample; it keeps those before."""
+        monkeypatch.setattr("time.time_ns", lambda: now_us * 1_000)
+        kept.append(SimpleNamespace(pid=pid, timeStamp=now_us - 10, smUtil=percent))
+        (use,) = rig.backend.uses(gpu, (gpu,))
+        return use.processes[0].busy_percent
+
+    def sampled(_device, since_us):
+        if newer := [sample for sample in kept if sample.timeStamp > since_us]:
+            return newer
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetProcessUtilization", sampled)
+    assert [told_at(9 * hour_us + second, 60) for second in (1, 1_000_000)] == [60.0, 60.0]
+    assert told_at(8 * hour_us, 50) is None
+    assert [told_at(8 * hour_us + second, 40) for second in (1_000_000, 2_000_000)] == [40.0, 40.0]
 
 
 @pytest.mark.parametrize(

@@ -130,11 +130,13 @@ static CUresult take_array(CUarray *array, size_t width, size_t height, size_t d
 
 CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *kind)
 {
+    if (kind == NULL) return CUDA_ERROR_INVALID_VALUE;
     return take_array(array, kind->width, kind->height, 0, kind->format, kind->channels);
 }
 
 CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *kind)
 {
+    if (kind == NULL) return CUDA_ERROR_INVALID_VALUE;
     return take_array(array, kind->width, kind->height, kind->depth, kind->format, kind->channels);
 }
 

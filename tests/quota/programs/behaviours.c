@@ -262,6 +262,8 @@ static void memory(void)
     MUST(cuArrayCreate_v2(&array, &flat));
     expect(cuMemAlloc_v2(&more, 9 * MIB) == CUDA_ERROR_OUT_OF_MEMORY, "an array does not count");
     MUST(cuArrayDestroy(array));
+    expect(cuArrayCreate_v2(&array, NULL) == CUDA_ERROR_INVALID_VALUE, "an array of no kind is not refused");
+    expect(cuArray3DCreate_v2(&array, NULL) == CUDA_ERROR_INVALID_VALUE, "an array of no kind is not refused");
     MUST(cuMemGetInfo_v2(&left, &total));
     expect(left == 24 * MIB, "what is left is not what is left");
     expect(cuMemAlloc_v2(&more, 0) == CUDA_ERROR_INVALID_VALUE, "the driver's own refusal is lost");

@@ -200,6 +200,15 @@ def test_what_cannot_be_seen_is_not_taken_for_gone(cluster: Cluster, unseen: str
     assert cluster.kubectl("get", "crd", "gpus.sluice.dev", "-o", "json")["metadata"]["name"] == "gpus.sluice.dev"
 
 
+@pytest.mark.parametrize("code", [410, 429, 503])
+def test_an_api_server_that_is_busy_or_restarted_for_a_moment_is_asked_again(cluster: Cluster, code: int) -> None:
+    """It waits for minutes, and a Job of Helm's runs once: the release would stay half removed."""
+    cluster.create("waits", GATE)
+    cluster.kube.faults.fail(2, verb="list", path="pods", code=code, retry_after_s=1)
+    cluster.uninstalled("all", WAIT_S="8")
+    assert cluster.gates() == {"waits": []}
+
+
 @dataclass
 class Agents:
     """The DaemonSet as it is shipped, and one node's pod of it."""

@@ -1,6 +1,7 @@
 """A CDI file gives a container exactly its devices, in a form that container runtimes accept."""
 
 import json
+import threading
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -252,6 +253,24 @@ def test_drafts_of_a_killed_agent_are_removed(tmp_path):
     (directory / "others.yaml").write_text("theirs")
     assert ClaimFiles(CdiFiles(directory), _nodes(tmp_path)).why_not() == ""
     assert [path.name for path in directory.iterdir()] == ["others.yaml"]
+
+
+def test_a_draft_that_is_being_written_is_none_of_a_killed_agent(tmp_path, monkeypatch):
+    """An agent that starts writes its claims' files again while it looks whether it can."""
+    files = CdiFiles(tmp_path)
+    looking = threading.Thread(target=files.prepare)
+
+    rename = Path.rename
+
+    def look_and_rename(draft, place):
+        looking.start()
+        looking.join(0.2)
+        rename(draft, place)
+
+    monkeypatch.setattr(Path, "rename", look_and_rename)
+    files.write(CLAIM, {"kind": "x"})
+    looking.join()
+    assert files.claims() == (CLAIM,)
 
 
 def test_a_file_is_written_again_though_its_folder_was_removed(tmp_path):

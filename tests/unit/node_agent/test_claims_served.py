@@ -4,12 +4,13 @@ import asyncio
 import os
 import socket
 import time
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 from factories.cluster.claim_kubelet import ClaimKubelet
 from factories.gpus.mps import short_directory
 
+from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.ids import NodeName, RunId
 from sluice.runtime.grpc.health import Health
 from sluice_node_agent.core.agent import Agent
@@ -20,7 +21,7 @@ from sluice_node_agent.csi.node_cleanup import clean_node
 from sluice_node_agent.device.nvidia_nodes import CdiError, CommonEdits
 from sluice_node_agent.dra.calls import KubeletCalls
 from sluice_node_agent.dra.cdi_files import CdiFiles, ClaimFiles
-from sluice_node_agent.kubelet.sockets import claims_socket
+from sluice_node_agent.kubelet.sockets import claims_socket, registration_socket
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.runner import claims_served as served_module
 from sluice_node_agent.shell.runner import pod_volumes
@@ -77,6 +78,44 @@ async def test_a_toolkit_that_is_installed_later_is_found(threads, monkeypatch):
         (path / "kubelet/plugins_registry").mkdir(parents=True)
         found = await _heard(path, threads, _Nodes(*2 * ["no nvidia-ctk"]), registers=True)
     assert list(dict.fromkeys(found)) == [HandOverChanged(able=False, why="no nvidia-ctk"), HandOverChanged(able=True)]
+
+
+async def test_a_socket_that_could_not_be_made_at_the_start_is_made_later(threads, monkeypatch):
+    """A disk that was full for a moment would else keep every claim of the node waiting until its agent restarts."""
+    monkeypatch.setattr(served_module, "_LOOK_AGAIN_S", 0.01)
+    heard = asyncio.Queue()
+    with short_directory() as path:
+        (path / "kubelet/plugins_registry").mkdir(parents=True)
+        taken = path / claims_socket(PurePath("kubelet"))
+        taken.mkdir(parents=True)
+        files = ClaimFiles(CdiFiles(path / "cdi"), _Nodes())
+        settings = NodeAgentSettings(data_dir=path, nodes=("n1",), kubelet_root=path / "kubelet")
+        serving = {"files": files, "calls": KubeletCalls(heard.put), "threads": threads, "offer": heard.put}
+        core = Agent(NODE, RunId("r"), AgentConfig())
+        async with asyncio.timeout(20), claims_served(settings, core, NODE, **serving):
+            assert "is there and is no socket" in (await heard.get()).why
+            taken.rmdir()
+            await ClaimKubelet(path / "kubelet").register()
+            assert await heard.get() == HandOverChanged(able=True)
+
+
+async def test_a_socket_that_is_removed_is_made_again(threads, monkeypatch):
+    """A kubelet whose folder of plugins was cleared would have all claims wait until the agent restarts."""
+    monkeypatch.setattr(served_module, "_LOOK_AGAIN_S", 0.01)
+    heard = asyncio.Queue()
+    with short_directory() as path:
+        kubelet = ClaimKubelet(path / "kubelet")
+        registration = path / registration_socket(PurePath("kubelet"), DRIVER)
+        files = ClaimFiles(CdiFiles(path / "cdi"), _Nodes())
+        settings = NodeAgentSettings(data_dir=path, nodes=("n1",), kubelet_root=path / "kubelet")
+        serving = {"files": files, "calls": KubeletCalls(heard.put), "threads": threads, "offer": heard.put}
+        core = Agent(NODE, RunId("r"), AgentConfig())
+        async with asyncio.timeout(20), claims_served(settings, core, NODE, **serving):
+            for _ in range(2):
+                await kubelet.register()
+                assert await heard.get() == HandOverChanged(able=True)
+                registration.unlink()
+                assert "a socket was removed" in (await heard.get()).why
 
 
 async def test_a_call_ends_before_the_kubelet_gives_up_although_the_agent_hangs():

@@ -3,6 +3,7 @@
 import os
 import struct
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from sluice_node_agent.core.events import MpsClient
 from sluice_node_agent.core.instructions import WatchMps
 from sluice_node_agent.core.journal_records import MpsLimits
 from sluice_node_agent.device.mps import control_log
-from sluice_node_agent.device.mps.control import MpsControl, MpsProcess, limits_in
+from sluice_node_agent.device.mps.control import MpsControl, MpsProcess, NoAnswerError, limits_in
 from sluice_node_agent.device.mps.control_log import ControlLog
 from sluice_node_agent.device.mps.daemons import MpsDaemons
 from sluice_node_agent.device.mps.home_directory import HomeDirectory, HomeOwner, MpsError
@@ -55,6 +56,20 @@ def test_a_pid_that_is_another_process_by_now_is_not_killed() -> None:
         assert bystander.stdout.readline() == b"still here\n"
         ending.end(HomeId("h"), (MpsProcess(bystander.pid, started_at, is_server=False),), Deadline(5.0))
         assert processes.started_at(bystander.pid) == 0
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_daemon_that_hangs_at_its_start_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may wait in the GPU's driver, where nothing kills it; other homes need this thread."""
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda _: None)
+    hanging = tmp_path / "control"
+    hanging.write_text("#!/bin/sh\nexec sleep 5\n")
+    hanging.chmod(0o755)
+    control = MpsControl(HomeDirectory(tmp_path, HomeId("h1")), hanging, Processes(), {"PATH": "/usr/bin:/bin"})
+    began = time.monotonic()
+    with pytest.raises(NoAnswerError, match=r"no answer to '-d' within 0\.1 s"):
+        control.launch("GPU-1", 0.1)
+    assert time.monotonic() - began < 4
 
 
 def test_a_client_whose_first_thread_has_ended_is_of_its_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

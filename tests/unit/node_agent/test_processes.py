@@ -5,6 +5,7 @@ import errno
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from factories.descriptors import no_descriptor_left
 from factories.waiting import wait_until
 
 from sluice_node_agent.device import processes
-from sluice_node_agent.device.processes import Processes
+from sluice_node_agent.device.processes import Processes, communicate
 
 UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
 DRIVER_UID = UID.replace("-", "_")
@@ -261,6 +262,16 @@ def test_the_last_variable_of_a_long_environment_is_read():
         child.stdin.write(b"runs\n")
         assert child.stdout.readline() == b"runs\n", "until then it has none"
         assert Processes().environment_of(child.pid)["SLUICE_TICKET"] == "mps-t-1-main"
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_program_that_cannot_be_killed_is_not_waited_for(monkeypatch):
+    """One that hangs in a GPU's driver would take the agent's threads, one after the other, with all their homes."""
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda _: None)
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        communicate(["sleep", "5"], b"", os.environ, 0.1, bytes_max=100)
+    assert time.monotonic() - began < 4
 
 
 @pytest.mark.parametrize("ask", ["owner_of", "name_of", "started_at", "is_stopped", "command_of", "environment_of"])

@@ -240,6 +240,8 @@ def _device(path: str) -> int | None:
 _LOOK_S = 0.02
 """How often to check whether the program has ended while a child of it holds its output open."""
 _READ_BYTES = 64 * 1024
+_KILLED_S = 0.5
+"""How long a killed program may take to end; normally far less."""
 
 
 def communicate(
@@ -248,27 +250,40 @@ def communicate(
     """Run a program with `said` on stdin; returns its exit status and output. One that prints more than `bytes_max` is
     killed; its output is then longer than that. Raises OSError when it cannot be run, and TimeoutError."""
     until = time.monotonic() + max(timeout_s, _LOOK_S)
-    with subprocess.Popen(  # noqa: S603 - a program that an operator configured
-        [*command],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=dict(environment),
-        cwd="/",
-        start_new_session=True,
-        bufsize=0,
+    with killed_at_end(
+        subprocess.Popen(  # noqa: S603 - a program that an operator configured
+            [*command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            cwd="/",
+            start_new_session=True,
+            bufsize=0,
+        )
     ) as process:
-        try:
-            _say(process, said)
-            answer = _hear(process, until, bytes_max)
-            if len(answer) > bytes_max:
-                process.kill()
-            return process.wait(max(until - time.monotonic(), _LOOK_S)), answer
-        except subprocess.TimeoutExpired:
-            raise TimeoutError from None
-        finally:
-            if process.poll() is None:
-                process.kill()
+        _say(process, said)
+        answer = _hear(process, until, bytes_max)
+        if len(answer) > bytes_max:
+            process.kill()
+        return process.wait(max(until - time.monotonic(), _LOOK_S)), answer
+
+
+@contextlib.contextmanager
+def killed_at_end(process: "subprocess.Popen[bytes]") -> Iterator["subprocess.Popen[bytes]"]:
+    """Kill it if it still runs at the end. One that waits in the kernel for a driver ends later: it is not waited for.
+    Raises TimeoutError for a wait inside that took too long."""
+    try:
+        yield process
+    except subprocess.TimeoutExpired:
+        raise TimeoutError from None
+    finally:
+        if process.stdout is not None:
+            process.stdout.close()
+        if process.poll() is None:
+            process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_KILLED_S)
 
 
 def _say(process: "subprocess.Popen[bytes]", said: bytes) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,12 +116,15 @@ class CdiFiles:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._drafting = threading.Lock()
+        """Held while a draft of ours is there: threads write other claims' files meanwhile."""
 
     def prepare(self) -> None:
         """Make the directory, prove that files can be made there, and remove drafts of an agent that was killed."""
         self._make_directory()
-        for left in self._directory.glob(f"{_PREFIX}*{_DRAFT_SUFFIX}"):
-            left.unlink(missing_ok=True)
+        with self._drafting:
+            for left in self._directory.glob(f"{_PREFIX}*{_DRAFT_SUFFIX}"):
+                left.unlink(missing_ok=True)
         probe = self._directory / f"{_PREFIX}probe{_DRAFT_SUFFIX}"
         probe.write_bytes(b"")
         probe.unlink()
@@ -136,9 +140,10 @@ class CdiFiles:
         place, content = self.path_of(claim), _pack(spec)
         self._make_directory()  # it may have been removed since
         draft = place.with_suffix(_DRAFT_SUFFIX)
-        draft.write_bytes(content)
-        draft.chmod(_FILE_MODE)
-        draft.rename(place)
+        with self._drafting:
+            draft.write_bytes(content)
+            draft.chmod(_FILE_MODE)
+            draft.rename(place)
 
     def has(self, claim: str, spec: dict[str, Any]) -> bool:
         return _read(self.path_of(claim)) == _pack(spec)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sluice_node_agent.core.journal_records import MpsLimits
 from sluice_node_agent.device.mps.home_directory import HomeDirectory, MpsError, as_mps_error
-from sluice_node_agent.device.processes import Processes, communicate
+from sluice_node_agent.device.processes import Processes, communicate, killed_at_end
 
 _CONTROL, _SERVER = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
 _COMM = _CONTROL[:15]
@@ -82,27 +82,28 @@ class MpsControl:
         environment = {**self._environment, "CUDA_VISIBLE_DEVICES": device}
         with tempfile.TemporaryFile() as said:  # a pipe would be held open by the daemon
             try:
-                done = subprocess.run(  # noqa: S603 - the control binary, as it was configured
-                    [self._control, "-d"],
-                    input=b"",
-                    stdout=said,
-                    stderr=said,
-                    env=environment,
-                    cwd="/",
-                    timeout=max(timeout_s, 0.01),
-                    start_new_session=True,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired as error:
+                with killed_at_end(
+                    subprocess.Popen(  # noqa: S603 - the control binary, as it was configured
+                        [self._control, "-d"],
+                        stdin=subprocess.DEVNULL,
+                        stdout=said,
+                        stderr=said,
+                        env=environment,
+                        cwd="/",
+                        start_new_session=True,
+                    )
+                ) as started:
+                    status = started.wait(max(timeout_s, 0.01))
+            except TimeoutError as error:
                 text = f"home {self._directory.home}: no answer to '-d' within {timeout_s:.1f} s"
                 raise NoAnswerError(text) from error
             except OSError as error:
                 raise MpsError(f"{self._control} cannot be run: {error.strerror}") from error
             said.seek(0)
             words = _one_line(said.read(4096).decode("utf-8", "replace"))
-        if done.returncode != 0:
+        if status != 0:
             words = words or self._directory.last_line("control.log") or "it said nothing"
-            failed = f"{self._control} -d failed with exit status {done.returncode}"
+            failed = f"{self._control} -d failed with exit status {status}"
             raise MpsError(f"home {self._directory.home}: {failed}: {words}")
 
     def ask(self, commands: tuple[str, ...], timeout_s: float) -> list[str]:

@@ -4,6 +4,7 @@ reports GPUs and GPU instances as the difference of two samples. Memory of a pro
 `nvmlDeviceGetProcessUtilization` is "not found" when no process did something, and under MPS a driver may count all
 clients as their server: then each client's use is unknown."""
 
+import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ _WANTED = tuple(getattr(pynvml, f"NVML_GPM_METRIC_{name}_UTIL") for name in ("GR
 """Any kernel ran; SMs that were busy; bandwidth of the memory. Percent each."""
 _Percents = tuple[float | None, float | None, float | None]
 _UNTOLD: _Percents = (None, None, None)
+_AHEAD_US = 1_000_000
+"""How far a sample's time may be ahead of the clock that we read after it."""
 
 
 @dataclass(slots=True)
@@ -32,7 +35,7 @@ class _Gpu:
     """Whether it has GPM; None before it was queried."""
     samples: dict[str, Any] | None = None
     seen_us: int = 0
-    """The time of the last sample of processes, on the driver's clock."""
+    """The time of the last sample of processes, by the wall clock, as the driver has it."""
 
 
 class UtilizationReader:
@@ -128,7 +131,10 @@ class UtilizationReader:
 
     @staticmethod
     def _busy(kept: _Gpu, device: Handle) -> dict[int, float] | None:
-        """Percent of the time per process, for those that did something since the last sample."""
+        """Percent of the time per process, for those that did something since the last sample; None: not known."""
+        if kept.seen_us > _now_us():  # the clock was set back: until it is there again, none would do anything
+            kept.seen_us = _now_us()
+            return None
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(device, kept.seen_us)
         except pynvml.NVMLError as error:
@@ -137,10 +143,15 @@ class UtilizationReader:
             if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
                 raise
             return None
-        # A buffer that is too large ends in entries without a process.
-        told = [sample for sample in samples if sample.timeStamp > kept.seen_us]
+        # A buffer that is too large ends in entries without a process; others may be of before the clock was set back.
+        until_us = _now_us() + _AHEAD_US
+        told = [sample for sample in samples if kept.seen_us < sample.timeStamp <= until_us]
         kept.seen_us = max((int(sample.timeStamp) for sample in told), default=kept.seen_us)
         return {int(sample.pid): float(sample.smUtil) for sample in told}
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000
 
 
 def _memory(handle: Handle) -> int | None:

@@ -92,7 +92,7 @@ class Journal:
     @property
     def is_long(self) -> bool:
         """Whether most of the file is obsolete, so that it is time to `rewrite` it."""
-        return self._written - len(self._lines.kept) > max(_COMPACT_ABOVE, 3 * len(self._lines.kept))
+        return self._written - len(self._lines.kept) > max(_COMPACT_ABOVE, len(self._lines.kept))
 
     def rewrite(self) -> None:
         """Start a new file with the current records, synced. Raises JournalError as `append` does."""

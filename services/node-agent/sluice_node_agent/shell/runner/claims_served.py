@@ -4,7 +4,7 @@ once it has registered the plugin and CDI files can be written."""
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor as Threads
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from sluice.contracts.dra.names import DRIVER
@@ -15,12 +15,12 @@ from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.events import Event, HandOverChanged
 from sluice_node_agent.dra.calls import KubeletCalls
 from sluice_node_agent.dra.cdi_files import CdiFiles, ClaimFiles
-from sluice_node_agent.kubelet.sockets import registration_socket
+from sluice_node_agent.kubelet.sockets import PluginSocketError, claims_socket, registration_socket
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.nodes.node_backend import OpenNode
 
 _LOOK_AGAIN_S = 30.0
-"""How often it is tried to write CDI files where that is not possible: a toolkit may be installed meanwhile."""
+"""How often it is tried again where it is not possible: a toolkit may be installed meanwhile, or a disk have room."""
 
 
 def hands_over(settings: NodeAgentSettings) -> bool:
@@ -46,14 +46,17 @@ class _Ability:
         """None before the kubelet has called; else why it rejected the plugin."""
         self._why_not: str | None = None
         """None before the first try; else why no CDI file can be written."""
+        self._unserved = ""
 
     async def registered(self, why: str) -> None:
-        self._rejected = why
+        self._rejected, self._unserved = why, ""
         await self._tell()
 
     async def unserved(self, why: str) -> None:
-        self._log.error("the kubelet cannot hand devices over", why=why)
-        await self._offer(HandOverChanged(able=False, why=why))
+        if why != self._unserved:
+            self._unserved = why
+            self._log.error("the kubelet cannot hand devices over", why=why)
+            await self._offer(HandOverChanged(able=False, why=why))
 
     async def look(self) -> None:
         while self._why_not != "":
@@ -91,28 +94,30 @@ async def claims_served(
         yield
         return
     ability = _Ability(node, files, threads, offer)
-    async with asyncio.TaskGroup() as work, AsyncExitStack() as served:
-        why = await _serve(served, settings.kubelet_root, core, node, calls=calls, ability=ability)
-        looking = work.create_task(ability.look() if not why else ability.unserved(why))
+    async with asyncio.TaskGroup() as work:
+        serving = work.create_task(_serve(settings.kubelet_root, core, node, calls, ability))
         try:
             yield
         finally:
-            looking.cancel()
+            serving.cancel()
 
 
-async def _serve(
-    served: AsyncExitStack, kubelet_root: Path, core: Agent, node: NodeName, *, calls: KubeletCalls, ability: _Ability
-) -> str:
-    """Why the plugin cannot be served; empty when it is."""
+async def _serve(kubelet_root: Path, core: Agent, node: NodeName, calls: KubeletCalls, ability: _Ability) -> None:
+    """Serve the plugin until cancelled; where its sockets cannot be made, or go, try again at an interval."""
     from sluice_node_agent.dra.plugin import plugin_served  # noqa: PLC0415 - only where there is a kubelet
 
-    registry = Path(registration_socket(kubelet_root, DRIVER)).parent
-    if not registry.is_dir():
-        return f"there is no {registry}; in a container, mount the node's at the same path"
-    try:
-        await served.enter_async_context(
-            plugin_served(node, kubelet_root, calls, core.device_health, ability.registered)
-        )
-    except ServiceError as error:
-        return str(error)
-    return ""
+    own = [Path(found) for found in (registration_socket(kubelet_root, DRIVER), claims_socket(kubelet_root))]
+    while True:
+        try:
+            if not own[0].parent.is_dir():
+                raise PluginSocketError(
+                    f"there is no {own[0].parent}; in a container, mount the node's at the same path"
+                )
+            async with plugin_served(node, kubelet_root, calls, core.device_health, ability.registered):
+                await ability.look()
+                while all(each.exists() for each in own):  # noqa: ASYNC110 - the kubelet owns the folder
+                    await asyncio.sleep(_LOOK_AGAIN_S)
+            raise PluginSocketError(f"a socket was removed, of {own[0]} and {own[1]}; both are made again")
+        except ServiceError as error:
+            await ability.unserved(str(error))
+        await asyncio.sleep(_LOOK_AGAIN_S)

@@ -18,6 +18,7 @@ from sluice_pod_watcher.shell.kube.webhook_certificates import ABSENT, CONFIGURA
 
 LOOK_S = 1.0  # how often it looks whether something is gone
 PAGE = 500
+_PASSING, _FAILING = frozenset({0, 410, 429}), 500  # statuses that a later try may not have
 NAMED_MAX = 50  # pods that an error names
 CLEANS = "sluice.dev/cleans-node"
 _OF_OTHERS = ("Foreign", "Quarantined")  # states of instances that stay on a GPU
@@ -95,13 +96,24 @@ class Uninstall(msgspec.Struct, frozen=True):
 
     async def _until_none(self, what: str, look: Callable[[], Awaitable[list[str]]]) -> list[str]:
         end = self.clock.monotonic() + self.wait_s
-        left = await look()
+        left = await self._answered(look, end)
         if left:
             logs.get("uninstall").info("waiting", what=what, left=len(left), up_to_s=self.wait_s)
         while left and self.clock.monotonic() < end:
             await self.clock.sleep(LOOK_S)
-            left = await look()
+            left = await self._answered(look, end)
         return left
+
+    async def _answered(self, look: Callable[[], Awaitable[list[str]]], end: float) -> list[str]:
+        """What a look finds; tried again until `end` where the API server is busy, away or failing."""
+        while True:
+            try:
+                return await look()
+            except KubeError as error:
+                passes = error.status in _PASSING or error.status >= _FAILING
+                if not passes or self.clock.monotonic() >= end:
+                    raise
+                await self.clock.sleep(max(LOOK_S, error.retry_after_s))
 
     async def _list(self, path: str, **query: str) -> list[Mapping[str, Any]]:
         found: list[Mapping[str, Any]] = []
