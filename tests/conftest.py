@@ -19,7 +19,9 @@ from nvml.build import Built, NoCompilerError, build
 settings.register_profile("tests", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # `make test &` of a script: what we start would ignore Ctrl-C, too
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # `make test &` of a script: what we start would ignore Ctrl-C, too
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
