@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NoReturn
 
 import grpc
 import grpc.aio
@@ -23,6 +24,12 @@ _SAN = "peer_dns"
 """DNS names in the subject alternative names (grpc, include/grpc/grpc_security_constants.h)."""
 _LOG_AGAIN_S = 60.0
 _SAID_MAX = 256
+
+
+async def abort(context: grpc.aio.ServicerContext, code: grpc.StatusCode, why: str) -> NoReturn:
+    """End a call without an answer."""
+    await context.abort(code, why)
+    raise AssertionError("abort() raises")
 
 
 class AuthorizationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
