@@ -22,7 +22,8 @@ from sluice.contracts.ids import GpuUuid, HomeId
 from sluice_node_agent.core.events import MpsSeen
 from sluice_node_agent.core.instructions import StartMps, StopMps, WatchMps
 from sluice_node_agent.core.journal_records import MpsLimits
-from sluice_node_agent.device.mps.daemons import MpsDaemons, MpsError
+from sluice_node_agent.device.mps.daemons import MpsDaemons
+from sluice_node_agent.device.mps.home_directory import MpsError
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.simulated.mps_program import SWITCHES_VARIABLE, install
 
