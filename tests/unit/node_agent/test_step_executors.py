@@ -81,7 +81,6 @@ def journal(tmp_path):
 @pytest.fixture
 def executors(journal, threads, tmp_path):
     """Executors of a node, of which a test names only what it is about; to be entered."""
-
     helpers = ThreadPools.for_nodes(1)
 
     def make(backend=None, *, journal=journal, tickets=None, **more):
