@@ -113,10 +113,6 @@ _THREADS = 8
 _RENEW_EVERY_S = 10.0
 
 
-class CsiError(ServiceError):
-    """The driver cannot serve this node. One sentence with the remedy."""
-
-
 @asynccontextmanager
 async def driver(
     node: NodeName,
@@ -126,8 +122,8 @@ async def driver(
     processes: Processes | None = None,
     within_s: float = WITHIN_S,
 ) -> AsyncIterator[None]:
-    """Serve the kubelet of `kubelet_root` within the `async with`. Raises PluginSocketError, and CsiError for what only
-    another pod would fix. While the pods' directories cannot be kept, each call is refused with the reason, which the
+    """Serve the kubelet of `kubelet_root` within the `async with`. Raises ServiceError, also for what only another pod
+    would fix. While the pods' directories cannot be kept, each call is refused with the reason, which the
     pod's Events show. `within_s`: how long unpublishing waits for the pod's processes to end."""
     processes = processes or Processes()
     log = logs.get("csi", node=node)
@@ -181,13 +177,13 @@ class _Threads(ThreadPoolExecutor):
 
 def _check(kubelet_root: Path, processes: Processes) -> None:
     if not kubelet_root.is_dir():
-        raise CsiError(
+        raise ServiceError(
             f"kubelet_root is {kubelet_root}, which is no directory here; it must be the kubelet's --root-dir "
             "(/var/lib/kubelet unless it says otherwise), in a container at the same path as on the node"
         )
     try:
         unseen = why_unseen(processes)
     except OSError as error:
-        raise CsiError(f"the processes of this node cannot be read: {error}") from error
+        raise ServiceError(f"the processes of this node cannot be read: {error}") from error
     if unseen:
-        raise CsiError(f"{unseen}; set hostPID: true in the agent's pod")
+        raise ServiceError(f"{unseen}; set hostPID: true in the agent's pod")

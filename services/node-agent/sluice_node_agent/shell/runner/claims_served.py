@@ -106,7 +106,7 @@ async def _serve(
     """Why the plugin cannot be served; empty when it is."""
     from sluice_node_agent.dra.plugin import plugin_served  # noqa: PLC0415 - only where there is a kubelet
 
-    registry = Path(registration_socket(kubelet_root, DRIVER)).parent
+    registry = registration_socket(kubelet_root, DRIVER).parent
     if not registry.is_dir():
         return f"there is no {registry}; in a container, mount the node's at the same path"
     try:
