@@ -15,10 +15,9 @@ import psutil
 from chaos.plan import Fault
 from chaos.system import System
 from chaos.wires import Wire
+from factories.broker.nats_server import NatsServer
 from factories.processes import Process
 from nats.errors import Error as NatsError
-
-from sluice.runtime.nats_server.process import NatsServer
 
 LEADERS = ("BOOK", "STATE", "the cluster")
 LEADER_WITHIN_S = 30.0

@@ -14,13 +14,14 @@ from chaos.isolation import Islands, entered, small_disks
 from chaos.planted import command
 from chaos.wires import HOST, Wire
 from factories.broker.bus_rigs import ensured
+from factories.broker.nats_server import Broker, Launch, NatsServer, NatsServerConfig
+from factories.broker.nats_server import ServerProcess as BrokerProcess
 from factories.processes import Process, own_environment, switch_off, tied
 from factories.waiting import meanwhile
 
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.free_ports import free_ports
-from sluice.runtime.nats_server.process import Broker, Launch, NatsServer, NatsServerConfig, server_binary
-from sluice.runtime.nats_server.process import ServerProcess as BrokerProcess
+from sluice.runtime.nats_server.server_config import server_binary
 from sluice_console.core.process_plan import SystemSpec, launches
 from sluice_console.shell.process.data_directory import lock_data_directory, power_switch, short_mps_dir
 from sluice_node_agent.shell import paths
@@ -145,7 +146,14 @@ class System:
             route = routes[number] if routes else 0
             folder, http_port = self.folder / "nats" / name, ports[self.size + number]
             plan = Plan(
-                name, folder, ports[number], route, routes, http_port=http_port, number=number, addresses=addresses
+                name,
+                folder,
+                ports[number],
+                cluster_port=route,
+                routes=routes,
+                http_port=http_port,
+                number=number,
+                addresses=addresses,
             )
             before = islands.inside(number) if islands is not None else ()
             self.broker.servers.append(NatsServer(plan, _launch(before)))

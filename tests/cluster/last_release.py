@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from cluster import product
+from factories.broker.nats_server import User
 
 from sluice.contracts.bus.nats_permissions import permissions_of
 from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
 from sluice.contracts.rpc_permissions import dns_name, node_dns_name
-from sluice.runtime.nats_server.users import User, authorization
+from sluice.runtime.nats_server.users import authorization
 from sluice.runtime.tls.certificate_authority import AS_CLIENT, AS_SERVER, USAGES, issue, new_authority
 
 RELEASE = Path(__file__).parent / "manifests/sluice-0.2.0.yaml"

@@ -15,12 +15,12 @@ import pytest
 import pytest_asyncio
 from factories.broker.bus_rigs import MemoryRig, NatsRig, Rig, SharedClusterRig, ensured
 from factories.broker.containers import ContainerLaunch, why_not
+from factories.broker.nats_server import Broker, Launch, launch_process
 from factories.images import build_image, remove_image
 from nvml.backends import DeviceRig, NvmlRig, SimulatedRig, fleet
 from nvml.build import Built
 
 from sluice.runtime.bus import Bus
-from sluice.runtime.nats_server.process import Broker, Launch, launch_process
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

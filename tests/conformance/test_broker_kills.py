@@ -11,6 +11,7 @@ from typing import Self
 import psutil
 import pytest
 from factories.broker.bus_rigs import NODE, NatsRig, View, ensured, order, place, raw, say, settled, watching, word
+from factories.broker.nats_server import Broker, Launch, NatsServer
 from factories.waiting import until
 
 from sluice.contracts.bus.events import Stream, WriteAccepted, WriteRefused, WriteUnknown
@@ -18,7 +19,6 @@ from sluice.contracts.ids import NodeName
 from sluice.runtime.bus import Bus
 from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker, Launch, NatsServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

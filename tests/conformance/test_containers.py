@@ -5,8 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from sluice.runtime.nats_server.process import Broker, Launch
+from factories.broker.nats_server import Broker, Launch
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

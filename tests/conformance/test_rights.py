@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from factories.broker.bus_rigs import NODE, OTHER_NODE, place, say, watching
 from factories.broker.guarded_broker import Guarded, guarded_broker
+from factories.broker.nats_server import Broker, Launch, User
 from nats.js.errors import ServerError
 
 from sluice.contracts.bus import subjects
@@ -22,8 +23,6 @@ from sluice.contracts.ids import AllocationId, NodeName
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker, Launch
-from sluice.runtime.nats_server.users import User
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

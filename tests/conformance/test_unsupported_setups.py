@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from factories.broker.bus_rigs import NODE, MemoryRig, NatsRig, order, place, raw, say, watching
+from factories.broker.nats_server import Broker, Launch, NatsServer, NatsServerConfig, ServerProcess, launch_process
 from factories.waiting import until
 
 from sluice.contracts.bus.events import Stream
@@ -19,15 +20,7 @@ from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats.wire_format import STREAM_NOT_FOUND, ApiError
 from sluice.runtime.nats_server.free_ports import free_ports
-from sluice.runtime.nats_server.process import (
-    Broker,
-    BrokerError,
-    Launch,
-    NatsServer,
-    NatsServerConfig,
-    ServerProcess,
-    launch_process,
-)
+from sluice.runtime.nats_server.server_config import BrokerError
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

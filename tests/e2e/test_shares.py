@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from factories.agent_driver import runs
+from factories.gpus import mps_client
 from factories.waiting import until
 
 from sluice_console.shell.live.agent_snapshots import snapshots
@@ -103,10 +104,9 @@ def identity(home) -> tuple:
 @contextmanager
 def tenant(up, pod, *, uid: int = ME, memory_mib: int | None = None):
     """A process of the pod, as its container would start it; yields its ask-and-answer."""
-    (control,) = (up.data_dir / "hardware" / "bin").glob("nvidia-cuda-mps-control")
     limit = () if memory_mib is None else ("--memory", str(memory_mib))
     process = subprocess.Popen(
-        (str(control), "client", "--uid", str(uid), "--owner", pod.request, *limit),
+        (*mps_client.COMMAND, "--uid", str(uid), "--owner", pod.request, *limit),
         env=os.environ | {"CUDA_MPS_PIPE_DIRECTORY": told(pod)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

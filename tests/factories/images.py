@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from sluice.runtime.nats_server.process import server_binary
+from sluice.runtime.nats_server.server_config import server_binary
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = os.environ.get("SLUICE_TEST_BASE_IMAGE", "")

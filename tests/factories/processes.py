@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from factories.broker.nats_server import until_stopped
 
-from sluice.runtime.nats_server.process import until_stopped
 from sluice_console.shell.process import die_with_parent
 
 STOP_WITHIN_S = 60.0

@@ -170,7 +170,7 @@ def _hami(text: str, parse: Callable[..., HamiRules]) -> str:
 
 
 def _settings_file(path: Path) -> None:
-    load(CommonSettings, service="allocator", config=path, environ={})
+    load(CommonSettings, service="allocator", environ={"SLUICE_CONFIG": str(path)})
 
 
 def _environment(data: bytes) -> None:

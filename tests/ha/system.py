@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from factories.broker.bus_rigs import ensured
+from factories.broker.nats_server import Broker
 from factories.cluster.kubernetes import Cluster
 from factories.processes import Process, own_environment, switch_off
 from factories.waiting import until
@@ -18,7 +19,6 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.messages import LeaseHeld
 from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker
 from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.process_plan import SERVICES
 from sluice_console.shell.live.live_fleet import LiveFleet, following

@@ -12,14 +12,16 @@ PATIENCE_S = 60.0
 MEASURES = """
 import asyncio, sys
 from pathlib import Path
-from sluice.runtime.nats_server.process import Broker
-from sluice_console.shell.bench.bare_broker import launch_tied
+import psutil
+from sluice.runtime import logs
+from sluice_console.shell.bench.bare_broker import bare_broker
 
 async def measure():
-    async with Broker(Path(sys.argv[1]), launch=launch_tied) as broker:
-        print(broker.servers[0].process.pid, flush=True)
+    async with bare_broker(Path(sys.argv[1])):
+        print(*(child.pid for child in psutil.Process().children()), flush=True)
         await asyncio.Event().wait()
 
+logs.configure(service="bench", run="a")  # else they are printed between
 asyncio.run(measure())
 """
 

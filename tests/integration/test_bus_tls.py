@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 import structlog
+from factories.broker.nats_server import Broker, User
 from factories.broker.tls_broker import HOST, TlsBroker, reloaded, tls_broker
 from factories.credentials import SERVER, Authority, Files
 from factories.waiting import until
@@ -27,8 +28,6 @@ from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.nats.history import open_history
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.free_ports import free_ports
-from sluice.runtime.nats_server.process import Broker
-from sluice.runtime.nats_server.users import User
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.runtime_metrics import DENIED
 from sluice.runtime.settings import CommonSettings

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from factories.broker.bus_rigs import say
+from factories.broker.nats_server import User
 from factories.broker.tls_broker import TlsBroker
 from factories.credentials import Authority
 from factories.processes import finished
@@ -21,7 +22,7 @@ from sluice.contracts.messages import AllocationRequested, Claim, QuotaSet
 from sluice.runtime.nats.credential_files import credentials_from_settings
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.free_ports import free_ports
-from sluice.runtime.nats_server.users import User, authorization
+from sluice.runtime.nats_server.users import authorization
 from sluice.runtime.settings import CommonSettings
 
 NAME = "sluice-nats.gpu-system.svc"

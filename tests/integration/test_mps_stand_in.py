@@ -62,7 +62,7 @@ class Bench:
         return pid
 
     def client(self, *options: str) -> Client:
-        client = Client(self.control, self.pipe, *options)
+        client = Client(self.pipe, *options)
         self.clients.append(client)
         return client
 

@@ -11,7 +11,7 @@ from sluice_node_agent.core.events import MpsSeen
 from sluice_node_agent.core.instructions import SetMpsLimits, TerminateMpsClients
 from sluice_node_agent.core.journal_records import MpsLimits
 from sluice_node_agent.device.mps import control_log
-from sluice_node_agent.device.mps.daemons import MpsError
+from sluice_node_agent.device.mps.home_directory import MpsError
 
 # -- watching ---------------------------------------------------------------------------------------------------------
 

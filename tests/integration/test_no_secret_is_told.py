@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from factories.broker.nats_server import Broker, User
 from factories.broker.tls_broker import TlsBroker, tls_broker
 from factories.credentials import Authority
 from factories.processes import own_environment
@@ -19,8 +20,6 @@ from sluice.contracts.ids import NodeName
 from sluice.contracts.rpc_permissions import Caller, dns_name, node_dns_name
 from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.nats_server.free_ports import free_ports
-from sluice.runtime.nats_server.process import Broker
-from sluice.runtime.nats_server.users import User
 
 pytestmark = pytest.mark.slow
 NODE = NodeName("gpu-1.example.internal")

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from factories import waiting
 from factories.broker.bus_rigs import broker_and_bus, ensured, watching
+from factories.broker.nats_server import Broker
 from factories.cluster.cluster_system import SERVICE, install
 from factories.cluster.kubernetes import Cluster
 from factories.cluster.watcher_process import WAIT_S, WatcherProcess, watcher
@@ -24,7 +25,6 @@ from sluice.contracts.ids import SourceName
 from sluice.contracts.messages import AllocationRequested, Amounts, QuotaSet
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.free_ports import free_ports
-from sluice.runtime.nats_server.process import Broker
 
 OTHERS = "192.0.2.1:8443"
 NAME = f"{SERVICE[1]}.{SERVICE[0]}.svc"

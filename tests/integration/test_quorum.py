@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from factories.broker.bus_rigs import ensured
+from factories.broker.nats_server import Broker
 from factories.waiting import until
 from factories.words import write_of
 from structlog.testing import capture_logs
@@ -18,7 +19,6 @@ from sluice.runtime.bus import BusError
 from sluice.runtime.nats import broker_liveness
 from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.runtime_metrics import SILENT
 from sluice_console.shell.doctor.doctor import DoctorOptions, doctor

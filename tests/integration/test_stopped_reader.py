@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from factories.broker import book_reader
 from factories.broker.bus_rigs import ensured, place, say, word
+from factories.broker.nats_server import Broker
 from factories.processes import Process, own_environment
 from factories.waiting import until
 
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats.reader import SILENCE_MAX_S
-from sluice.runtime.nats_server.process import Broker
 
 pytestmark = pytest.mark.slow
 STOPPED_S = SILENCE_MAX_S + 2.0

@@ -275,7 +275,6 @@ async def test_an_empty_store_is_filled_and_a_damaged_one_is_told_of():
     """A Secret is shipped empty; a person must fix unreadable content."""
     wall = Wall()
     store = MemoryStore()
-    assert await store.save("", replaces=None)
     keeper, _ = keeper_of(store, Cluster(), wall)
     await keeper.refresh()
     assert keeper.why_not_ready() == ""

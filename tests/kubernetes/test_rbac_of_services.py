@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import yaml
+from factories.broker.nats_server import Broker, User
 from factories.cluster.account_rights import NEEDED, Right, may
 from factories.cluster.cluster_system import ABSENT, DEPLOYED, SERVICE, install
 from factories.cluster.described_pods import bound
@@ -30,8 +31,6 @@ from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker
-from sluice.runtime.nats_server.users import User
 
 RBAC = "rbac.authorization.k8s.io"
 SYSTEM, NODES = "sluice-system", "sluice-nodes"

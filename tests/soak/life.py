@@ -32,9 +32,10 @@ from sluice_node_agent.core.events import AgentStarted
 from sluice_node_agent.core.journal_records import Record
 from sluice_node_agent.device.mps.daemons import MpsDaemons
 from sluice_node_agent.device.port import GpuBackend
+from sluice_node_agent.dra.calls import KubeletCalls
 from sluice_node_agent.shell.journal.journal import Journal
 from sluice_node_agent.shell.journal.ownership_marks import OwnershipMarks
-from sluice_node_agent.shell.runner.executors import StepExecutors
+from sluice_node_agent.shell.runner.executors import StepExecutors, ThreadPools
 from sluice_node_agent.shell.tickets.tickets import Tickets
 
 Side = Literal["before", "torn", "after"]
@@ -185,7 +186,11 @@ async def _live(
     marks = OwnershipMarks(place.tickets.parent / "marks", backend.boot_id())
     started = _what_is_there(backend, journal, Tickets(place.tickets), marks, mps)
     gpus = ThreadPoolExecutor(max(1, len(started.gpus)), thread_name_prefix="gpu")
-    async with StepExecutors(backend, journal, Tickets(place.tickets), marks, gpus, mps=mps) as step_executors:
+    helpers = ThreadPools.for_nodes(1)
+    calls = KubeletCalls(lambda event: runner.offer(event))  # noqa: PLW0108 - made below
+    async with StepExecutors(
+        backend, journal, Tickets(place.tickets), marks, gpus, mps=mps, helpers=helpers, calls=calls
+    ) as step_executors:
         runner: CoreRunner[Any] = CoreRunner(
             name="soak",
             core=core,
@@ -193,7 +198,7 @@ async def _live(
             clock=SystemClock(),
             traces=RequestTraces(),
             ledger=place.node,
-            execute=step_executors.executors(),
+            execute=step_executors.executors(core.request_of),
             tick_s=TICK_S,
         )
         await runner.offer(started)
@@ -206,6 +211,7 @@ async def _live(
             running.result()
         running.cancel()
         await asyncio.wait({running})
+    helpers.shut_down()
     journal.close()
     stop.result()
 

@@ -5,13 +5,13 @@ Records of the standard library come out the same way. Without a reader of stder
 import logging
 import sys
 import time
-from collections import OrderedDict
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, TextIO, cast
 
 import msgspec
 
+from sluice.runtime.bounded_dict import BoundedDict
 from sluice.runtime.optional_imports import without
 from sluice.runtime.tracing import request_traces
 
@@ -60,17 +60,15 @@ class RateLimit:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._kinds: OrderedDict[tuple[object, object], _Kind] = OrderedDict()
+        self._kinds: BoundedDict[tuple[object, object], _Kind] = BoundedDict(KINDS_MAX)
 
     def __call__(self, _logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         """Raises DropEvent for a line to leave out."""
         if event.get("level") not in _BOUNDED:
             return event
         key, now = (event.get("part"), str(event.get("event"))[:VALUE_MAX]), self._clock()
-        kind = self._kinds.pop(key, None) or _Kind(BURST, now)
-        self._kinds[key] = kind
-        if len(self._kinds) > KINDS_MAX:
-            self._kinds.popitem(last=False)
+        kind = self._kinds.get(key) or _Kind(BURST, now)
+        self._kinds.put(key, kind)
         kind.left, kind.seen_at = min(BURST, kind.left + (now - kind.seen_at) * PER_S), now
         if kind.left < 1:
             kind.left_out += 1

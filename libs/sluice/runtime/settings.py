@@ -96,14 +96,14 @@ S = TypeVar("S", bound=CommonSettings)
 _Fields = Mapping[str, msgspec.structs.FieldInfo]
 
 
-def load(cls: type[S], *, service: str, config: Path | str | None = None, environ: Mapping[str, str] = os.environ) -> S:
-    """The settings of `service`, from `config` (else the file in SLUICE_CONFIG) and `environ`. Raises SettingsError."""
+def load(cls: type[S], *, service: str, environ: Mapping[str, str] = os.environ) -> S:
+    """The settings of `service`, from the file in SLUICE_CONFIG and `environ`. Raises SettingsError."""
     if service not in SERVICES:
         raise SettingsError(f"{service!r} is no service of Sluice ({', '.join(SERVICES)})")
     fields = {field.name: field for field in msgspec.structs.fields(cls)}
     common = {name for name in fields if name in CommonSettings.__struct_fields__}
-    path = config if config is not None else environ.get(CONFIG) or None
-    values = {} if path is None else _from_file(Path(path), service, fields, common)
+    path = environ.get(CONFIG)
+    values = _from_file(Path(path), service, fields, common) if path else {}
     values |= _from_environ(environ, service, fields, common)
     for name, field in fields.items():
         if name not in values and field.required:

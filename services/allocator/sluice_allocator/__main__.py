@@ -3,7 +3,6 @@
 from sluice.runtime import sigint  # noqa: F401 - the first import, so that Ctrl-C ends the others quietly
 
 # isort: split
-import os
 import sys
 
 from sluice.runtime.service import run
@@ -14,12 +13,7 @@ from sluice_allocator.shell.app import serve
 
 def main() -> int:
     """Run until stopped. Returns the exit code."""
-    return run(
-        serve,
-        lambda: load(AllocatorSettings, service="allocator", config=None, environ=os.environ),
-        "allocator",
-        words=sys.argv[1:],
-    )
+    return run(serve, lambda: load(AllocatorSettings, service="allocator"), "allocator", words=sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from sluice.runtime import sigint  # noqa: F401 - the first import, so that Ctrl-C ends the others quietly
 
 # isort: split
-import os
 import sys
 
 from sluice.runtime import service, settings
@@ -13,10 +12,7 @@ from sluice_inventory.shell.app import serve
 
 def main() -> int:
     return service.run(
-        serve,
-        lambda: settings.load(InventorySettings, service="inventory", config=None, environ=os.environ),
-        "inventory",
-        words=sys.argv[1:],
+        serve, lambda: settings.load(InventorySettings, service="inventory"), "inventory", words=sys.argv[1:]
     )
 
 

@@ -3,7 +3,6 @@
 from sluice.runtime import sigint  # noqa: F401 - the first import, so that Ctrl-C ends the others quietly
 
 # isort: split
-import os
 import sys
 from collections.abc import Sequence
 
@@ -28,8 +27,7 @@ def _serve(words: Sequence[str]) -> int:
     from sluice_node_agent.settings import NodeAgentSettings  # noqa: PLC0415
     from sluice_node_agent.shell.app import serve  # noqa: PLC0415
 
-    name = "node-agent"
-    return run(serve, lambda: load(NodeAgentSettings, service=name, config=None, environ=os.environ), name, words=words)
+    return run(serve, lambda: load(NodeAgentSettings, service="node-agent"), "node-agent", words=words)
 
 
 if __name__ == "__main__":

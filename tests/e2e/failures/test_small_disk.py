@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from factories.broker.bus_rigs import raw
+from factories.broker.nats_server import NatsServer, NatsServerConfig
 from factories.waiting import until
 
 from sluice.runtime.nats.wire_format import ApiError
 from sluice.runtime.nats_server.free_ports import free_ports
-from sluice.runtime.nats_server.process import NatsServer, NatsServerConfig
 
 pytestmark = pytest.mark.timeout(180)
 GOES_ON_WITHIN_S = 30.0
@@ -116,7 +116,14 @@ async def test_a_broker_of_a_cluster_is_ended_only_once_its_full_disk_has_room(d
     routes = tuple(ports[servers:]) if servers > 1 else ()
     folders = [full / "data", *(tmp_path / f"broker-{number}" for number in range(1, servers))]
     plans = [
-        NatsServerConfig(f"n{at}", folder, ports[at], ports[servers + at], routes, monitor_port=0 if at else monitor)
+        NatsServerConfig(
+            f"n{at}",
+            folder,
+            ports[at],
+            cluster_port=ports[servers + at],
+            routes=routes,
+            monitor_port=0 if at else monitor,
+        )
         for at, folder in enumerate(folders)
     ]
     brokers = [NatsServer(plan) for plan in plans]

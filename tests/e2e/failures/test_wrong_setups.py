@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from factories.agent_driver import AgentDriver, kill, short_folder, start_agent
+from factories.broker.nats_server import Broker
 from factories.gpus.nvml import ALWAYS, NvmlMachine, child_environment, has_a_driver
 from factories.processes import own_environment
 
@@ -17,7 +18,6 @@ from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import SliceFailed
 from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker
 from sluice.runtime.service import EXIT_CONFIG
 from sluice_node_agent.shell.journal.journal import Journal
 from sluice_node_agent.shell.paths import agent_directory

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from factories.broker.memory_bus import MemoryBroker
+from factories.broker.nats_server import Broker
 from factories.waiting import WITHIN_S, meanwhile, until
 from factories.words import write_of
 
@@ -24,7 +25,6 @@ from sluice.runtime.clock import SystemClock
 from sluice.runtime.core_runner import CoreRunner
 from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker
 from sluice.runtime.tracing.request_traces import RequestTraces
 
 NODE = NodeName("gpu-1.example")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from factories.broker.nats_server import Broker, User
 from fake_kube.server import FakeKube
 
 from sluice.contracts.bus.nats_permissions import permissions_of
@@ -24,8 +25,7 @@ from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.credential_files import CredentialFiles
 from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker
-from sluice.runtime.nats_server.users import Callout, User
+from sluice.runtime.nats_server.users import Callout
 from sluice.runtime.settings import CommonSettings
 from sluice_pod_watcher.core.bus_access import AGENT, ROLES, Namespaces
 from sluice_pod_watcher.shell.callout.answers import Answers

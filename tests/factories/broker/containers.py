@@ -10,9 +10,10 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from factories.broker.nats_server import ServerProcess
 from factories.images import docker
 
-from sluice.runtime.nats_server.process import BrokerError, ServerProcess
+from sluice.runtime.nats_server.server_config import BrokerError
 
 if TYPE_CHECKING:
     from testcontainers.core.container import DockerContainer

@@ -6,14 +6,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from factories.broker.nats_server import Broker, User
+
 from sluice.contracts.bus.nats_permissions import permissions_of
 from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
 from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker
-from sluice.runtime.nats_server.users import User
 
 
 class Guarded:

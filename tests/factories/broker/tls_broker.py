@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from factories.broker.nats_server import NatsServer, NatsServerConfig
 from factories.credentials import CLIENT, SERVER, Authority, Files
 from factories.waiting import until
 
@@ -14,7 +15,6 @@ from sluice.contracts.bus.nats_permissions import certificate_name, permissions_
 from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
 from sluice.runtime.nats_server.free_ports import free_ports
-from sluice.runtime.nats_server.process import NatsServer, NatsServerConfig
 from sluice.runtime.nats_server.users import CertifiedUser, authorization
 from sluice.runtime.settings import CommonSettings
 

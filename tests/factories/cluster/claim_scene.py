@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from factories.broker.nats_server import Broker
 from factories.cluster.kubernetes import MERGE, Cluster, Json, pod
 from factories.cluster.watcher_process import WatcherProcess, watcher
 from factories.waiting import until
@@ -18,7 +19,6 @@ from sluice.contracts.ids import RequestId
 from sluice.contracts.kube.names import claim_name
 from sluice.contracts.messages import AllocationRequested, ContainerDevices
 from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker
 
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims"
 ASK = '{"version":1,"first":"main","annotations":{"sluice.dev/profile":"1g.5gb"}}'

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from factories.broker.nats_server import Broker
 from factories.cluster.kubernetes import Cluster, Json, pod
 from factories.waiting import meanwhile, until
 from factories.words import bound_of, write_of
@@ -24,7 +25,6 @@ from sluice.contracts.kube.names import ENV_ALWAYS, GATE, MOUNT_PATH, VOLUME, gr
 from sluice.contracts.messages import AnyMessage, Bound, ContainerDevices
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.shell.kube.app import watch_cluster

@@ -1,6 +1,6 @@
 """Where the webhook's certificates are kept in tests: in this process, as a Secret keeps them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sluice_pod_watcher.shell.webhook.cert_sources import StoredCertificates
 
@@ -9,15 +9,13 @@ from sluice_pod_watcher.shell.webhook.cert_sources import StoredCertificates
 class MemoryStore:
     """In this process."""
 
-    kept: StoredCertificates | None = None
-    _count: int = 0
+    kept: StoredCertificates = field(default_factory=lambda: StoredCertificates("", "0"))
 
-    async def load(self) -> StoredCertificates | None:
+    async def load(self) -> StoredCertificates:
         return self.kept
 
-    async def save(self, text: str, *, replaces: str | None) -> bool:
-        if (self.kept.version if self.kept is not None else None) != replaces:
+    async def save(self, text: str, *, replaces: str) -> bool:
+        if self.kept.version != replaces:
             return False
-        self._count += 1
-        self.kept = StoredCertificates(text, str(self._count))
+        self.kept = StoredCertificates(text, str(int(replaces) + 1))
         return True

@@ -15,13 +15,15 @@ from typing import Any
 import psutil
 import pytest
 from factories.agent_driver import daemons_below, short_folder
+from factories.gpus import mps_client
 from factories.waiting import wait_until
 
 from sluice.contracts.ids import GpuUuid, HomeId
 from sluice_node_agent.core.events import MpsSeen
 from sluice_node_agent.core.instructions import StartMps, StopMps, WatchMps
 from sluice_node_agent.core.journal_records import MpsLimits
-from sluice_node_agent.device.mps.daemons import MpsDaemons, MpsError
+from sluice_node_agent.device.mps.daemons import MpsDaemons
+from sluice_node_agent.device.mps.home_directory import MpsError
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.simulated.mps_program import SWITCHES_VARIABLE, install
 
@@ -36,9 +38,9 @@ STRANGER = 2000
 class Client:
     """A client of the stand-in: a process that requests a server, and then memory."""
 
-    def __init__(self, control: Path, pipe: Path, *options: str, quota_socket: str = "") -> None:
-        """Start it on a home's pipe directory. `options` as `nvidia-cuda-mps-control client` has them."""
-        command = [control, "client", *options]
+    def __init__(self, pipe: Path, *options: str, quota_socket: str = "") -> None:
+        """Start it on a home's pipe directory. `options` as `mps_client` has them."""
+        command = [*mps_client.COMMAND, *options]
         told = {"CUDA_MPS_PIPE_DIRECTORY": str(pipe), "SLUICE_QUOTA_SOCKET": quota_socket}
         self.process = subprocess.Popen(command, env=told, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._rest = b""
@@ -135,7 +137,7 @@ class Place:
 
     def client(self, home: HomeId = H1, *, uid: int = TENANT, options: tuple[str, ...] = ()) -> Client:
         """A client of a home; it may not be served yet."""
-        client = Client(self.control, self.root / home / "pipe", "--uid", str(uid), *options)
+        client = Client(self.root / home / "pipe", "--uid", str(uid), *options)
         self.clients.append(client)
         return client
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from factories.broker.nats_server import NatsServer, NatsServerConfig
 from factories.processes import Process, own_environment
 from factories.system import POD, fleet_text
 from perf.figures import conclude, messages_at, options_of
@@ -25,7 +26,6 @@ from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.free_ports import LOOPBACK, free_ports
-from sluice.runtime.nats_server.process import NatsServer, NatsServerConfig
 from sluice_console.core.process_plan import SERVICES, SystemSpec, launches
 from sluice_console.shell.operate.streams import declared
 

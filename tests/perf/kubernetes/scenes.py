@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from factories.broker.nats_server import Broker
 from factories.waiting import meanwhile
 from factories.words import bound_of, write_of
 from perf.kubernetes.objects import node, node_name, other_pod, our_pod
@@ -25,7 +26,6 @@ from sluice.contracts.bus.events import Observed, Stream
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, ContainerDevices, HostFacts, SourceSynced
 from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker
 
 WATCHER = Path(__file__).with_name("watcher.py")
 PATIENCE_S = 120.0

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from factories.agent_driver import short_folder
 from factories.gpus.mps import start_order
+from factories.journals import append
 from factories.words import booking_of
 
 from sluice.contracts.ids import GpuUuid, HomeId, NodeName
@@ -56,7 +57,7 @@ def _journal(folder: Path) -> tuple[float, float]:
         took = []
         for _ in range(RECORDS):
             began = time.perf_counter()
-            journal.append([record])
+            append(journal, [record])
             took.append(time.perf_counter() - began)
         size = (folder / "agent" / "journal").stat().st_size - before
     return statistics.median(took) * 1e6, size / RECORDS

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import psutil
 from factories.agent_driver import AgentDriver, kill, short_folder, start_agent
+from factories.broker.nats_server import Broker
 from perf.figures import ready_s
 
 from sluice.contracts.bus.events import Observed, Stream
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Booking, SliceGone, SliceReady
 from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker
 
 NODE = NodeName("node")
 GPUS = 8

@@ -19,6 +19,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+from factories.broker.nats_server import NatsServer, NatsServerConfig
 from fake_kube.server import FakeKube
 from unit.deploy.reading import Rendering, environment, named, nats_config, pod_of, settings_of
 
@@ -34,7 +35,7 @@ from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.free_ports import free_ports
-from sluice.runtime.nats_server.process import NatsServer, NatsServerConfig, server_binary
+from sluice.runtime.nats_server.server_config import server_binary
 from sluice_pod_watcher.core.bus_access import PEOPLE, ROLES, Namespaces
 from sluice_pod_watcher.settings import PodWatcherSettings
 from sluice_pod_watcher.shell.callout.answers import Answers

@@ -19,7 +19,7 @@ from deploy_check import DEPLOY, ROOT, problem_of_image
 from unit.deploy.reading import SETTINGS
 
 from sluice.contracts.ids import GpuUuid, HomeId
-from sluice.runtime.nats_server.process import server_binary
+from sluice.runtime.nats_server.server_config import server_binary
 from sluice.runtime.settings import SERVICES, CommonSettings, load
 from sluice_console.__main__ import app
 from sluice_console.shell.web.listen_address import host_and_port

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from factories.gpus.machine import made_hardware, well_made
+from factories.journals import append
 from factories.words import booking_of
 from msgspec.structs import replace
 
@@ -515,7 +516,7 @@ class Node:
                 return ev.DeviceRefused(instruction.token, error.kind, str(error))
         match instruction:
             case do.SaveJournal(token=token, record=record):
-                self.journal.append([record])
+                append(self.journal, [record])
                 return ev.JournalSaved(token)
             case do.MakeTicket(token=token):
                 try:

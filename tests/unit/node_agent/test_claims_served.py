@@ -12,6 +12,7 @@ from factories.gpus.mps import short_directory
 
 from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.ids import NodeName, RunId
+from sluice.runtime.errors import NewContainerError
 from sluice.runtime.grpc.health import Health
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.config import AgentConfig
@@ -26,7 +27,7 @@ from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.runner import claims_served as served_module
 from sluice_node_agent.shell.runner import pod_volumes
 from sluice_node_agent.shell.runner.claims_served import claims_served
-from sluice_node_agent.shell.runner.pod_volumes import CutOffError, is_cut_off, volumes_served
+from sluice_node_agent.shell.runner.pod_volumes import is_cut_off, volumes_served
 
 NODE = NodeName("n1")
 
@@ -171,4 +172,4 @@ def test_an_agent_ends_when_a_folder_that_it_shares_with_its_node_was_removed(tm
 
     with pytest.raises(ExceptionGroup) as found:
         asyncio.run(run())
-    assert found.group_contains(CutOffError, match=str(removed))
+    assert found.group_contains(NewContainerError, match=str(removed))

@@ -12,9 +12,10 @@ from structlog.testing import capture_logs
 
 from sluice.contracts.ids import NodeName
 from sluice.contracts.pb import csi_pb2, csi_pb2_grpc
+from sluice.runtime.errors import ServiceError
 from sluice.runtime.grpc import transport
 from sluice_node_agent.csi import kubelet_paths as pod_exit
-from sluice_node_agent.csi.driver import CsiError, Node, driver
+from sluice_node_agent.csi.driver import Node, driver
 from sluice_node_agent.csi.kubelet_paths import PodExitWait, all_of, why_unseen
 from sluice_node_agent.csi.pod_directories import PodDirectories
 from sluice_node_agent.csi.volumes import Volumes
@@ -155,7 +156,7 @@ async def test_a_driver_that_cannot_see_pods_does_not_start(tmp_path, proc):
     (tmp_path / "kubelet").mkdir()
     pods = PodDirectories(tmp_path / "pods")
     serving = driver(NodeName("n1"), tmp_path / "kubelet", pods, processes=Processes(proc.root))
-    with pytest.raises(CsiError, match="set hostPID: true"):
+    with pytest.raises(ServiceError, match="set hostPID: true"):
         await serving.__aenter__()
     assert not (tmp_path / "pods").exists()
 

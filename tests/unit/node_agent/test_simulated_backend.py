@@ -10,8 +10,8 @@ import pytest
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice_node_agent.device.port import RebootedError
 from sluice_node_agent.device.processes import Processes
-from sluice_node_agent.shell.app import hardware_path
 from sluice_node_agent.shell.commands.hardware_command import change_hardware
+from sluice_node_agent.shell.paths import hardware_path
 from sluice_node_agent.simulated.backend import SimulatedBackend
 from sluice_node_agent.simulated.hardware_file import Hardware, HardwareFile, HardwareFileError, Process
 

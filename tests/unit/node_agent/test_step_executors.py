@@ -14,8 +14,9 @@ from sluice_node_agent.core import events as ev
 from sluice_node_agent.core import instructions as do
 from sluice_node_agent.core.journal_records import MpsLimits, SharedDeviceGone, Tombstone
 from sluice_node_agent.csi.pod_directories import PodDirectories
-from sluice_node_agent.device.mps.daemons import MpsError
+from sluice_node_agent.device.mps.home_directory import MpsError
 from sluice_node_agent.device.port import NotSupportedError
+from sluice_node_agent.dra.calls import KubeletCalls
 from sluice_node_agent.shell.journal.journal import Journal, JournalError
 from sluice_node_agent.shell.journal.ownership_marks import OwnershipMarks
 from sluice_node_agent.shell.runner.executors import StepExecutors, ThreadPools
@@ -80,12 +81,15 @@ def journal(tmp_path):
 @pytest.fixture
 def executors(journal, threads, tmp_path):
     """Executors of a node, of which a test names only what it is about; to be entered."""
+    helpers = ThreadPools.for_nodes(1)
 
     def make(backend=None, *, journal=journal, tickets=None, **more):
         tickets, marks = tickets or Tickets(tmp_path / "t"), OwnershipMarks(tmp_path / "m", "boot")
+        more = {"mps": Daemons(), "helpers": helpers, "calls": KubeletCalls(None), **more}
         return StepExecutors(backend or Backend(), journal, tickets, marks, threads, **more)
 
-    return make
+    yield make
+    helpers.shut_down()
 
 
 def _save(number):
@@ -94,7 +98,7 @@ def _save(number):
 
 
 async def _do(step_executors, order):
-    return await asyncio.wait_for(step_executors.executors()[type(order)].run(order), PATIENCE_S)
+    return await asyncio.wait_for(step_executors.executors(str)[type(order)].run(order), PATIENCE_S)
 
 
 def _mps_orders(home):
@@ -173,7 +177,7 @@ async def test_records_are_in_the_file_in_the_order_in_which_they_were_decided(e
     """After a crash nothing is found that came after something that is not."""
     made, file = do.SaveJournal(2, SharedDeviceGone(home=HOME)), tmp_path / "agent" / "journal"
     async with executors() as step_executors:
-        how = step_executors.executors()[do.SaveJournal]
+        how = step_executors.executors(str)[do.SaveJournal]
         before = file.stat().st_size
         assert how.at_once(_save(1)) is None  # it is written, and has to be waited for
         written = file.stat().st_size
@@ -208,7 +212,7 @@ async def test_records_are_written_in_the_order_of_the_instructions_when_a_file_
     """A later record overtakes those that waited for the file: after a restart the older one is taken for the last."""
     journal = Long()
     async with executors(journal=journal) as step_executors:
-        how = step_executors.executors()[do.SaveJournal]
+        how = step_executors.executors(str)[do.SaveJournal]
         orders, doing = [_save(number) for number in range(1, 1001)], []
         await _do(step_executors, orders[0])
         assert await asyncio.to_thread(journal.begun.wait, PATIENCE_S)
@@ -255,9 +259,6 @@ async def test_a_node_that_hands_out_no_shares_refuses_them_in_words(executors):
         assert await _do(step_executors, start) == ev.MpsRefused(1, "this node hands out no shares: mps_control is off")
         for order in others:
             assert not isinstance(await _do(step_executors, order), ev.MpsRefused)
-    async with executors() as step_executors:
-        for order in _mps_orders(HOME):
-            assert await _do(step_executors, order) == ev.MpsRefused(order.token, "this agent has no MPS")
 
 
 def _there(uuid="MIG-1", profile="1g.5gb"):
@@ -294,13 +295,13 @@ async def test_a_ticket_that_cannot_be_made_is_refused_with_the_reason(executors
 
 async def test_slices_that_become_ready_at_once_wait_for_no_thread_to_get_their_tickets(executors, tmp_path):
     """In a burst every pod would wait for the threads of all others, for names that are written in no time."""
-    helpers = ThreadPools()
+    helpers = ThreadPools.for_nodes(1)
     helpers.shut_down()  # they take no call any more
     tickets = Tickets(tmp_path / "t")
     async with executors(tickets=tickets, helpers=helpers) as step_executors:
-        make = step_executors.executors()[do.MakeTicket].at_once(make_ticket("t1"))
+        make = step_executors.executors(str)[do.MakeTicket].at_once(make_ticket("t1"))
         assert (make(), tickets.names()) == (ev.TicketMade(1), ("t1",))
-        remove = step_executors.executors()[do.RemoveTicket].at_once(do.RemoveTicket(2, "t1"))
+        remove = step_executors.executors(str)[do.RemoveTicket].at_once(do.RemoveTicket(2, "t1"))
         assert (remove(), tickets.names()) == (ev.TicketRemoved(2), ())
 
 
@@ -310,8 +311,8 @@ async def test_an_agent_goes_on_while_the_driver_of_volumes_is_at_the_tickets(ex
     sources.open()
     async with executors(tickets=Tickets(tmp_path / "t", sources)) as step_executors:
         order = make_ticket("t1", token=2, owner=UID)
-        assert step_executors.executors()[do.MakeTicket].at_once(order) is None
-        assert step_executors.executors()[do.RemoveTicket].at_once(do.RemoveTicket(3, "t1")) is None
+        assert step_executors.executors(str)[do.MakeTicket].at_once(order) is None
+        assert step_executors.executors(str)[do.RemoveTicket].at_once(do.RemoveTicket(3, "t1")) is None
         with sources.locked():
             waits = asyncio.create_task(_do(step_executors, order))
             assert await _do(step_executors, do.SaveJournal(1, SharedDeviceGone(home=HOME))) == ev.JournalSaved(1)

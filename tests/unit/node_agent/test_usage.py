@@ -16,6 +16,7 @@ from sluice_node_agent.core.events import DeviceErrorKind
 from sluice_node_agent.core.instructions import ListHolders
 from sluice_node_agent.core.usage import DeviceUse, ProcessUse, UsageTracker
 from sluice_node_agent.device.port import GpuLostError
+from sluice_node_agent.dra.calls import KubeletCalls
 from sluice_node_agent.shell.agent_metrics import DEVICE_REFUSALS, agent_samples, usage_samples
 from sluice_node_agent.shell.commands.hardware_command import change_hardware
 from sluice_node_agent.shell.hami_metrics import hami_samples
@@ -188,13 +189,18 @@ class SlowDevices:
         return tuple(seen(device, busy=0.0) for device in devices)
 
 
+def _executors(node, threads, backend):
+    given = {"mps": None, "helpers": None, "calls": KubeletCalls(None)}  # these orders need none of them
+    return StepExecutors(backend, node.journal, node.tickets, node.marks, threads, **given)
+
+
 async def test_a_gpu_that_is_worked_on_is_not_looked_at(node, threads):
     """A slice would wait for a look at who uses what, or the driver be called twice at once."""
     backend = SlowDevices()
     backend.loop, backend.go_on = asyncio.get_running_loop(), asyncio.Event()
-    async with StepExecutors(backend, node.journal, node.tickets, node.marks, threads) as step_executors:
+    async with _executors(node, threads, backend) as step_executors:
         order = ListHolders(1, node.gpus[0], str(node.gpus[0]))
-        work = asyncio.create_task(step_executors.executors()[ListHolders].run(order))
+        work = asyncio.create_task(step_executors.executors(str)[ListHolders].run(order))
         await asyncio.wait_for(backend.begun.wait(), PATIENCE_S)
         assert await step_executors.uses(node.gpus[0], ("x",)) is None
         assert await step_executors.uses(node.gpus[1], ("x",)) == (seen("x", busy=0.0),)
@@ -313,9 +319,9 @@ async def test_refusals_are_counted_by_step_and_kind(node, threads, monkeypatch)
     own = MetricRegistry()
     monkeypatch.setattr(metrics, "count", own.count)
     monkeypatch.setattr(node.backend, "processes", Mock(side_effect=GpuLostError("it does not answer")))
-    async with StepExecutors(node.backend, node.journal, node.tickets, node.marks, threads) as step_executors:
+    async with _executors(node, threads, node.backend) as step_executors:
         order = ListHolders(1, node.gpus[0], str(node.gpus[0]))
-        result = await asyncio.wait_for(step_executors.executors()[ListHolders].run(order), PATIENCE_S)
+        result = await asyncio.wait_for(step_executors.executors(str)[ListHolders].run(order), PATIENCE_S)
     assert result.kind == DeviceErrorKind.GPU_LOST
     assert own.value(DEVICE_REFUSALS, "ListHolders", "GpuLost") == 1
 

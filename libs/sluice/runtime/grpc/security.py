@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NoReturn
 
 import grpc
 import grpc.aio
 
 from sluice.contracts.rpc_permissions import deny_reason
 from sluice.runtime import logs
+from sluice.runtime.bounded_dict import BoundedDict
 from sluice.runtime.grpc.trace_interceptors import surrounded
 from sluice.runtime.settings import CommonSettings
 from sluice.runtime.tls import certificate_files
@@ -25,11 +27,17 @@ _LOG_AGAIN_S = 60.0
 _SAID_MAX = 256
 
 
+async def abort(context: grpc.aio.ServicerContext, code: grpc.StatusCode, why: str) -> NoReturn:
+    """End a call without an answer."""
+    await context.abort(code, why)
+    raise AssertionError("abort() raises")
+
+
 class AuthorizationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
     """Answers PERMISSION_DENIED, with the reason, to callers without the right."""
 
     def __init__(self) -> None:
-        self._said: dict[str, float] = {}
+        self._said: BoundedDict[str, float] = BoundedDict(_SAID_MAX)
         self._log = logs.get("rpc")
 
     async def intercept_service(
@@ -58,10 +66,7 @@ class AuthorizationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc
         now = asyncio.get_running_loop().time()
         if now - self._said.get(reason, -_LOG_AGAIN_S) < _LOG_AGAIN_S:
             return
-        self._said.pop(reason, None)
-        while len(self._said) >= _SAID_MAX:
-            del self._said[next(iter(self._said))]
-        self._said[reason] = now
+        self._said.put(reason, now)
         self._log.warning("refused a call", why=reason, peer=peer)
 
 

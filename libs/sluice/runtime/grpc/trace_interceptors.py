@@ -45,8 +45,8 @@ async def _answered(call: T) -> T:
 
 def _with_trace(details: grpc.aio.ClientCallDetails) -> grpc.aio.ClientCallDetails:
     metadata = grpc.aio.Metadata(*(details.metadata or ()))
-    for key, value in request_traces.inject().items():
-        metadata.add(key, value)
+    if traceparent := request_traces.current():
+        metadata.add(request_traces.TRACEPARENT, traceparent)
     return details._replace(metadata=metadata)
 
 

@@ -56,7 +56,7 @@ class CredentialFiles:
             return Credentials(self.user, password, is_token=is_token)
         try:
             trusts = certificate_files.read_pem_file("nats_ca_file", self._ca_file)
-            context = _ssl_context(trusts, self._ca_file)
+            context = certificate_files.trusting("nats_ca_file", self._ca_file, trusts)
             if self._certificate is not None:
                 self._material = self._certificate.read()
                 context.load_cert_chain(self._certificate.certificate_file, self._certificate.key_file, password="")
@@ -98,13 +98,6 @@ def _certificate_files(settings: CommonSettings) -> certificate_files.Certificat
     # The authority that signs the broker is not the one that signs users: with one for both, a user could pose as
     # broker.
     return certificate_files.CertificateFiles(certificate, key, ca, settings="nats", vouches=False)
-
-
-def _ssl_context(trusts: bytes, path: Path) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cadata=trusts.decode("ascii"))
-    except (ssl.SSLError, ValueError) as error:
-        raise certificate_files.invalid_ca_error("nats_ca_file", path, error) from error
 
 
 def _secret_in(setting: str, path: Path, bytes_max: int) -> str:

@@ -15,6 +15,7 @@ from sluice.contracts.bus.events import Entry, Write
 from sluice.contracts.bus.streams import AGENTS_MESSAGES, UNRECORDED_KINDS
 from sluice.contracts.bus.subjects import HISTORY_PREFIX
 from sluice.contracts.ids import OperationId
+from sluice.runtime.bounded_dict import BoundedDict
 from sluice.runtime.nats.client import Msg
 from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.wire_format import stored_ns_of
@@ -40,17 +41,15 @@ class Budget:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._left: BoundedDict[str, tuple[float, float]] = BoundedDict(BUDGETS_MAX)
 
     def takes(self, node: str, size_bytes: int) -> bool:
         """Whether so much may be copied about a node now; it counts then."""
         now = self._clock()
-        left, at = self._left.pop(node, (BUDGET_BYTES, now))
+        left, at = self._left.get(node, (BUDGET_BYTES, now))
         left = min(BUDGET_BYTES, left + (now - at) * BUDGET_BYTES_PER_S)
         fits = size_bytes <= left
-        self._left[node] = (left - size_bytes if fits else left, now)
-        if len(self._left) > BUDGETS_MAX:
-            self._left.popitem(last=False)
+        self._left.put(node, (left - size_bytes if fits else left, now))
         return fits
 
 

@@ -8,7 +8,6 @@ from the server.
 import asyncio
 import random
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ from sluice.contracts.delayed_queue import backoff_s
 from sluice.contracts.ids import Incarnation, NodeName
 from sluice.contracts.reasons import shorten
 from sluice.runtime import logs
+from sluice.runtime.bounded_dict import BoundedDict
 from sluice.runtime.bus import Answer, BusError, Probe, Reading
 from sluice.runtime.nats import stream_management, wire_format
 from sluice.runtime.nats.broker_liveness import BrokerLiveness
@@ -74,7 +74,7 @@ class NatsBus:
         self._refresh_s = refresh_s
         self._readers: dict[Reader, None] = {}
         self._recorder = HistoryWriter(connection)
-        self._set_aside: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._set_aside: BoundedDict[tuple[str, int], None] = BoundedDict(SET_ASIDE_MAX)
         self._log = logs.get("bus", bus=connection.name).bind()  # bound once; binding per line is slow
         self._liveness = BrokerLiveness(self._log)
         self._shown = ExitStack()
@@ -193,9 +193,7 @@ class NatsBus:
 
     def _log_set_aside(self, subject: str, sequence: int, read: wire_format.Read) -> None:
         """Log once that a message was set aside, and count it. A foreign subject is named nowhere else."""
-        self._set_aside[subject, sequence] = None
-        if len(self._set_aside) > SET_ASIDE_MAX:
-            self._set_aside.popitem(last=False)
+        self._set_aside.put((subject, sequence), None)
         kind = subject.removeprefix(HISTORY_PREFIX).split(".", 2)[1:2]
         stream = Stream.HISTORY if subject.startswith(HISTORY_PREFIX) else stream_of("".join(kind))
         metrics.count(POISON, stream.value, read.fault)

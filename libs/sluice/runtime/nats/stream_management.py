@@ -95,12 +95,8 @@ async def stream_problems(connection: Connection) -> list[str]:
             problems.append(f"there is no stream {declaration.stream}")
             continue
         try:
-            _compare(
-                f"stream {declaration.stream}",
-                declaration.config(first_sequence=0, replicas=replicas),
-                found["config"],
-                but=_NO_SHAPE,
-            )
+            wanted = declaration.config(first_sequence=0, replicas=replicas)
+            _compare(f"stream {declaration.stream}", wanted, found["config"], but=_NO_SHAPE)
             _refuse_older(declaration.stream, found)
         except BusError as error:
             problems.append(str(error))
@@ -169,11 +165,11 @@ async def ensure_agent(connection: Connection, node: NodeName) -> None:
             raise BusError(f"{error}: {why}") from error
         if error.err_code != wire_format.CONSUMER_EXISTS:
             raise _not_made(error) from error
-        await _compare_durable(connection, node, life)
+        await _compare_durable(connection, node, life, wanted)
 
 
-async def _compare_durable(connection: Connection, node: NodeName, life: Incarnation) -> None:
-    wanted, name = streams.consumer_config(node, life), streams.consumer_of(node)
+async def _compare_durable(connection: Connection, node: NodeName, life: Incarnation, wanted: dict[str, Any]) -> None:
+    name = streams.consumer_of(node)
     found = await _find(connection, f"CONSUMER.INFO.{Stream.BOOK}.{name}", wire_format.CONSUMER_NOT_FOUND)
     await _check_life(connection, life)
     if found is None:

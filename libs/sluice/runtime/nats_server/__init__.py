@@ -1,1 +1,1 @@
-"""nats-server processes on this machine, for `sluice up` and for tests."""
+"""Configures nats-servers: those of this machine, for `sluice up`, and the users of any."""

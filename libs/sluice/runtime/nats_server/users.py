@@ -5,9 +5,8 @@ stored in BOOK (tried on nats-server 2.15.1). So agents are in an account withou
 imports what agents may write. With a `Callout` the broker asks a service about every other user."""
 
 import json
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sluice.contracts.bus.nats_permissions import AGENTS_ACCOUNT, SERVICES_ACCOUNT, Permissions, of_any_agent
 
@@ -24,22 +23,6 @@ DENY_ALL = "sluice.none"
 API_INFO = "$JS.API.INFO"
 """Without importing it, an account without JetStream gets the whole API imported by the broker: each request would have
 two replies, the first one an error (nats-server, `enableJetStreamInfoServiceImportOnly`; tried)."""
-
-_PASSWORD = re.compile(r"[A-Za-z0-9_-]{8,}")
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """A user of the bus: its rights, and its password (letters, digits, `-` and `_`, 8 or more)."""
-
-    rights: Permissions
-    password: str = field(repr=False)
-
-    def who(self) -> str:
-        """Its identity in the configuration. Raises ValueError for an invalid password."""
-        if not _PASSWORD.fullmatch(self.password):
-            raise ValueError(f"the password of {self.rights.user} must be 8 or more letters, digits, '-' and '_'")
-        return f'user: "{self.rights.user}", password: "{self.password}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +49,8 @@ class Callout:
     timeout_s: float = CALLOUT_TIMEOUT_S
 
 
-def authorization(users: Sequence[User | CertifiedUser], callout: Callout | None = None) -> list[str]:
-    """Lines that give users their rights, and others what the `callout` says. Raises ValueError for a password."""
+def authorization(users: Sequence[CertifiedUser], callout: Callout | None = None) -> list[str]:
+    """Lines that give users their rights, and others what the `callout` says."""
     if not users and callout is None:
         return []
     lines = ["accounts {", f"  {SERVICES_ACCOUNT} {{", "    jetstream: enabled"]
@@ -81,7 +64,7 @@ def authorization(users: Sequence[User | CertifiedUser], callout: Callout | None
     return [*lines, "}", *([] if callout is None else _callout(users, callout))]
 
 
-def _callout(users: Sequence[User | CertifiedUser], callout: Callout) -> list[str]:
+def _callout(users: Sequence[CertifiedUser], callout: Callout) -> list[str]:
     known = ", ".join([callout.user, *(f'"{user.rights.user}"' for user in users)])
     return [
         "authorization {",
@@ -96,11 +79,11 @@ def _callout(users: Sequence[User | CertifiedUser], callout: Callout) -> list[st
     ]
 
 
-def _users(users: Sequence[User | CertifiedUser], account: str) -> list[str]:
+def _users(users: Sequence[CertifiedUser], account: str) -> list[str]:
     return ["    users: [", *(_user(user) for user in users if user.rights.account == account), "    ]"]
 
 
-def _user(user: User | CertifiedUser) -> str:
+def _user(user: CertifiedUser) -> str:
     allow = {"publish": {"allow": list(user.rights.publish)}, "subscribe": {"allow": list(user.rights.subscribe)}}
     return f"      {{ {user.who()}, permissions: {json.dumps(allow, separators=(',', ':'))} }}"
 

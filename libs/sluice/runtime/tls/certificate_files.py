@@ -8,7 +8,8 @@ import ssl
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -170,7 +171,8 @@ class CertificateFiles:
         """The certificate as others will see it. Raises CertificateError."""
         ours, theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         for context in (ours, theirs):
-            self._load_authority(context, authority)
+            with _of_authorities(f"{self.settings}_ca_file", self.ca_file):
+                context.load_verify_locations(cadata=authority.decode("ascii"))
             self._load_own(context)
             if not self.vouches:  # trusts itself: its dates and its use are checked all the same
                 context.load_verify_locations(cadata=certificate.decode("ascii", "replace"))
@@ -204,12 +206,6 @@ class CertificateFiles:
                 f"{self.key_file} must hold a certificate and its key as PEM, the key without a password: {error}"
             ) from error
 
-    def _load_authority(self, context: ssl.SSLContext, authority: bytes) -> None:
-        try:
-            context.load_verify_locations(cadata=authority.decode("ascii"))
-        except (ssl.SSLError, ValueError) as error:
-            raise invalid_ca_error(f"{self.settings}_ca_file", self.ca_file, error) from error
-
     def _why(self, error: ssl.SSLCertVerificationError) -> str:
         if error.verify_code == _HAS_ENDED:
             return f"{self._start} has expired; renew it"
@@ -233,10 +229,20 @@ def read_pem_file(setting: str, path: Path) -> bytes:
     return content
 
 
-def invalid_ca_error(setting: str, path: Path, error: Exception) -> CertificateError:
-    """The error for a file without valid authorities; the library's own text has only a position."""
-    why = error.reason if isinstance(error, ssl.SSLError) and error.reason else type(error).__name__
-    return CertificateError(f"{setting}: {path} holds no certificates (PEM): {why}")
+def trusting(setting: str, path: Path, authority: bytes) -> ssl.SSLContext:
+    """A client's context that trusts what was read from the file of a setting. Raises CertificateError."""
+    with _of_authorities(setting, path):
+        return ssl.create_default_context(cadata=authority.decode("ascii"))
+
+
+@contextmanager
+def _of_authorities(setting: str, path: Path) -> Iterator[None]:
+    """Raise failures for a file without valid authorities; the library's own text has only a position."""
+    try:
+        yield
+    except (ssl.SSLError, ValueError) as error:
+        why = error.reason if isinstance(error, ssl.SSLError) and error.reason else type(error).__name__
+        raise CertificateError(f"{setting}: {path} holds no certificates (PEM): {why}") from error
 
 
 def _handshake(server: ssl.SSLContext, client: ssl.SSLContext, *, look_at_client: bool) -> dict[str, Any]:

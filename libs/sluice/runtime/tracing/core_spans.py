@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sluice.contracts.bus.events import Entry, Observed, Write
 from sluice.contracts.bus.trace_headers import TracePart
 from sluice.contracts.messages import AllocationRequested, Bound, RequestRejected, RequestWithdrawn, SliceReady
-from sluice.runtime.tracing.inbound_messages import BoundedDict
+from sluice.runtime.bounded_dict import BoundedDict
 from sluice.runtime.tracing.request_traces import NO_ATTRIBUTES, Attributes, RequestTraces, current
 from sluice.runtime.tracing.span_attributes import of_message, of_subject
 

@@ -1,29 +1,10 @@
 """Bus messages between being read and being handled by a core, for the spans of their delivery."""
 
 import time
-from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from sluice.contracts.bus.events import Entry
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-class BoundedDict(OrderedDict[K, V], Generic[K, V]):
-    """A dict that drops its oldest entries. Enter by `put`."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__()
-        self._limit = limit
-
-    def put(self, key: K, value: V) -> None:
-        if key in self:
-            self.move_to_end(key)
-        self[key] = value
-        if len(self) > self._limit:
-            self.popitem(last=False)
+from sluice.runtime.bounded_dict import BoundedDict
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Literal
 
 from sluice.contracts.bus import trace_headers
-from sluice.runtime.tracing.inbound_messages import BoundedDict, InboundMessages
+from sluice.runtime.bounded_dict import BoundedDict
+from sluice.runtime.tracing.inbound_messages import InboundMessages
 
 if TYPE_CHECKING:
     from sluice.runtime.tracing.otel_spans import Spans
@@ -46,14 +47,6 @@ def ids_of(traceparent: str) -> tuple[str, str] | None:
     """Trace id and span id (hex) of a `traceparent`, or None when it is invalid."""
     match = _TRACEPARENT.fullmatch(traceparent)
     return (match[1], match[2]) if match else None
-
-
-def inject(metadata: Mapping[str, str] | None = None) -> dict[str, str]:
-    """A new dict of `metadata` with the current trace context, for a call to another process."""
-    out = dict(metadata or {})
-    if traceparent := _current.get():
-        out[TRACEPARENT] = traceparent
-    return out
 
 
 def enter(traceparent: str) -> None:

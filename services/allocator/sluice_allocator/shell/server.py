@@ -18,6 +18,7 @@ from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceServicer, add_AllocatorServiceServicer_to_server
 from sluice.runtime.bus import Bus
 from sluice.runtime.core_runner import SLICE_S
+from sluice.runtime.grpc.security import abort
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.events import AdjustAsked, AnswerAdjust
@@ -78,8 +79,7 @@ class AllocatorServer(AllocatorServiceServicer):
         try:
             pods = pods_asked(request)
         except QuestionError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-            raise AssertionError("abort raises") from error
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         answers, began = [], time.monotonic()
         async with self._when_working(context) as ctx:
             with closing(simulate_together(ctx, pods)) as found:
@@ -95,12 +95,11 @@ class AllocatorServer(AllocatorServiceServicer):
         name = request.request
         if not name or len(name) > ID_CHARACTERS_MAX:
             why = f"request: {len(name)} characters; a request's id has 1 to {ID_CHARACTERS_MAX}"
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, why)
         async with self._when_working(context) as ctx:
             standing = how_it_stands(ctx, RequestId(name))
         if standing is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no request {name!r}")
-            raise AssertionError("abort raises")
+            await abort(context, grpc.StatusCode.NOT_FOUND, f"there is no request {name!r}")
         return rpc_answers.explained(name, standing, self._run)
 
     async def Adjust(self, request: pb.AdjustRequest, context: Any) -> pb.AdjustResponse:  # noqa: N802
@@ -111,10 +110,9 @@ class AllocatorServer(AllocatorServiceServicer):
                 return rpc_answers.adjusted(adjust(ctx, change), self._run, dry_run=True)
         try:
             outcome = await self._change_shares(change)
-        except TimeoutError as error:
+        except TimeoutError:
             why = "the ledger did not answer in time, so whether this was booked is unknown; retry"
-            await context.abort(grpc.StatusCode.UNAVAILABLE, why)
-            raise AssertionError("abort raises") from error
+            await abort(context, grpc.StatusCode.UNAVAILABLE, why)
         return rpc_answers.adjusted(outcome, self._run, dry_run=False)
 
     async def Consolidate(self, request: pb.ConsolidateRequest, context: Any) -> pb.ConsolidateResponse:  # noqa: N802
@@ -132,7 +130,7 @@ class AllocatorServer(AllocatorServiceServicer):
                 yield ctx
                 return
         why = await self._who_works() if ctx.outbox.paused else "this allocator is still loading the bus; retry"
-        await context.abort(grpc.StatusCode.UNAVAILABLE, why)
+        await abort(context, grpc.StatusCode.UNAVAILABLE, why)
 
     async def _who_works(self) -> str:
         try:

@@ -22,6 +22,7 @@ from sluice.contracts.proto.snapshots import snapshot_from_proto
 from sluice.contracts.reasons import shorten
 from sluice.contracts.rpc_permissions import node_dns_name
 from sluice.runtime import logs
+from sluice.runtime.bounded_dict import BoundedDict
 from sluice.runtime.clock import Clock
 from sluice.runtime.grpc import transport
 from sluice.runtime.grpc.security import LOOPBACK, TransportSecurity
@@ -66,9 +67,11 @@ class Puller:
         """Start without channels. With a certificate, an agent must prove that it is its node's."""
         self._clock, self._timeout_s, self._channels_max, self._security = clock, timeout_s, channels_max, security
         self._traces = traces or RequestTraces()
-        self._refused: dict[NodeName, str] = {}  # problems of a node's certificate, or of ours, as logged
+        self._refused: BoundedDict[NodeName, str] = BoundedDict(
+            channels_max
+        )  # problems of a node's certificate, or of ours, as logged
         self._channels: OrderedDict[NodeName, _AgentChannel] = OrderedDict()
-        self._known: dict[NodeName, NodeSnapshot] = {}
+        self._known: BoundedDict[NodeName, NodeSnapshot] = BoundedDict(channels_max)
         """The last readable snapshot of each node: most agents have nothing newer to say."""
         self._log = logs.get("puller")
 
@@ -105,9 +108,7 @@ class Puller:
     def _refuse(self, pull: Pull, why: str) -> PullFailed:
         why = shorten(why, WHY_MAX)
         if self._refused.get(pull.node) != why:
-            self._refused[pull.node] = why
-            while len(self._refused) > self._channels_max:
-                del self._refused[next(iter(self._refused))]
+            self._refused.put(pull.node, why)
             self._log.warning("an agent cannot be pulled", node=pull.node, endpoint=shorten(pull.endpoint), why=why)
         return _failed(pull, why)
 
@@ -116,10 +117,7 @@ class Puller:
             why = shorten(found.why, WHY_MAX)
             self._log.warning("an agent's answer is unusable", node=pull.node, endpoint=shorten(pull.endpoint), why=why)
             return _failed(pull, why)
-        self._known.pop(pull.node, None)
-        self._known[pull.node] = found
-        while len(self._known) > self._channels_max:
-            del self._known[next(iter(self._known))]
+        self._known.put(pull.node, found)
         if found.node != pull.node:
             self._log.warning(
                 "an agent answers for another node", node=pull.node, endpoint=shorten(pull.endpoint), of=found.node

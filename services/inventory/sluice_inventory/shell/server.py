@@ -15,6 +15,7 @@ from sluice.contracts.pb import inventory_pb2 as pb
 from sluice.contracts.pb.inventory_pb2_grpc import InventoryServiceServicer, add_InventoryServiceServicer_to_server
 from sluice.contracts.proto.snapshots import inventory_to_proto
 from sluice.contracts.reasons import shorten
+from sluice.runtime.grpc.security import abort
 from sluice_inventory.core.counts import GpuUse, NodeUse, fleet_use, gpu_uses
 from sluice_inventory.core.inventory import Inventory
 from sluice_inventory.recorder.usage_report import NothingRecordedError
@@ -68,11 +69,9 @@ class InventoryServer(InventoryServiceServicer):
     async def GetNode(self, request: pb.GetNodeRequest, context: Any) -> pb.NodeInventory:  # noqa: N802
         view = self._core.view(NodeName(request.node))
         if view is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"no node {shorten(request.node)!r} is known")
-            raise AssertionError("abort raises")
+            await abort(context, grpc.StatusCode.NOT_FOUND, f"no node {shorten(request.node)!r} is known")
         if view.inventory is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, f"node {view.name!r} was never pulled: {view.error}")
-            raise AssertionError("abort raises")
+            await abort(context, grpc.StatusCode.UNAVAILABLE, f"node {view.name!r} was never pulled: {view.error}")
         return inventory_to_proto(view.inventory)
 
     async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.WatchResponse]:  # noqa: N802
@@ -88,19 +87,17 @@ class InventoryServer(InventoryServiceServicer):
                     if (announcement := self._known(changed) or self._forgotten(changed)) is not None:
                         yield announcement
         except TooManyWatchersError:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the limit of watchers is reached")
-        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the watcher is too slow: watch again")
+            await abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "the limit of watchers is reached")
+        await abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "the watcher is too slow: watch again")
 
     async def Report(self, request: pb.ReportRequest, context: Any) -> pb.ReportResponse:  # noqa: N802
         if self._reports is None:
             why = "this inventory records no use over time; set record_file (docs/report.md)"
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
-            raise AssertionError("abort raises")
+            await abort(context, grpc.StatusCode.FAILED_PRECONDITION, why)
         try:
             return await self._reports.answer(request)
         except NothingRecordedError as error:
-            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
-            raise AssertionError("abort raises") from error
+            await abort(context, grpc.StatusCode.NOT_FOUND, str(error))
 
     def _known(self, name: NodeName) -> pb.WatchResponse | None:
         view = self._core.view(name)
@@ -142,4 +139,4 @@ async def _refused_in_words(context: Any) -> AsyncGenerator[None]:
     try:
         yield
     except pagination.PageError as error:
-        await context.abort(error.code, str(error))
+        await abort(context, error.code, str(error))

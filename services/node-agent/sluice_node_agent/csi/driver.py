@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path, PurePath
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import grpc
 import grpc.aio
@@ -20,6 +20,7 @@ from sluice.contracts.kube.names import CSI_DRIVER
 from sluice.contracts.pb import csi_pb2, csi_pb2_grpc
 from sluice.runtime import logs
 from sluice.runtime.errors import ServiceError
+from sluice.runtime.grpc.security import abort
 from sluice_node_agent.csi.kubelet_paths import WITHIN_S, NoTarget, PodExitWait, Target, target_of, why_unseen
 from sluice_node_agent.csi.pod_directories import PodDirectories
 from sluice_node_agent.csi.volumes import Volumes
@@ -79,12 +80,12 @@ class Node(csi_pb2_grpc.NodeServicer):
         try:
             left = await self._tenants.left_of(target.uid, within_s=self._within_s)
         except OSError as error:
-            await _refuse(context, grpc.StatusCode.UNAVAILABLE, f"the node's processes cannot be read: {error}")
+            await abort(context, grpc.StatusCode.UNAVAILABLE, f"the node's processes cannot be read: {error}")
         if left:
             shown = ", ".join(str(pid) for pid in left[:_SHOWN])
             message = f"pod {target.uid} still has {len(left)} processes on {self._node}: {shown}"
             self._log.warning("volume kept", pod=target.uid, processes=len(left), pids=left[:_SHOWN])
-            await _refuse(context, grpc.StatusCode.UNAVAILABLE, message)
+            await abort(context, grpc.StatusCode.UNAVAILABLE, message)
         if await self._done(lambda: self._volumes.unpublish(target), "unpublished", target, context):
             self._log.info("volume unpublished", pod=target.uid, volume=target.volume)
         return csi_pb2.NodeUnpublishVolumeResponse()
@@ -93,7 +94,7 @@ class Node(csi_pb2_grpc.NodeServicer):
         found = target_of(path, self._root, uid=uid)
         if isinstance(found, NoTarget):
             self._log.warning("the kubelet named a path that is not a volume's", why=found.why)
-            await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, found.why)
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, found.why)
         return found
 
     async def _done(
@@ -104,21 +105,12 @@ class Node(csi_pb2_grpc.NodeServicer):
         except OSError as error:
             message = f"volume {target.volume} of pod {target.uid} cannot be {what}: {error}"
             self._log.error("the file system refused", why=message)
-            await _refuse(context, grpc.StatusCode.INTERNAL, message)
-
-
-async def _refuse(context: grpc.aio.ServicerContext, code: grpc.StatusCode, message: str) -> NoReturn:
-    await context.abort(code, message)
-    raise AssertionError("abort() raises")
+            await abort(context, grpc.StatusCode.INTERNAL, message)
 
 
 _THREADS = 8
 """Each handles a volume for some milliseconds; waiting for processes takes none."""
 _RENEW_EVERY_S = 10.0
-
-
-class CsiError(ServiceError):
-    """The driver cannot serve this node. One sentence with the remedy."""
 
 
 @asynccontextmanager
@@ -130,8 +122,8 @@ async def driver(
     processes: Processes | None = None,
     within_s: float = WITHIN_S,
 ) -> AsyncIterator[None]:
-    """Serve the kubelet of `kubelet_root` within the `async with`. Raises PluginSocketError, and CsiError for what only
-    another pod would fix. While the pods' directories cannot be kept, each call is refused with the reason, which the
+    """Serve the kubelet of `kubelet_root` within the `async with`. Raises ServiceError, also for what only another pod
+    would fix. While the pods' directories cannot be kept, each call is refused with the reason, which the
     pod's Events show. `within_s`: how long unpublishing waits for the pod's processes to end."""
     processes = processes or Processes()
     log = logs.get("csi", node=node)
@@ -185,13 +177,13 @@ class _Threads(ThreadPoolExecutor):
 
 def _check(kubelet_root: Path, processes: Processes) -> None:
     if not kubelet_root.is_dir():
-        raise CsiError(
+        raise ServiceError(
             f"kubelet_root is {kubelet_root}, which is no directory here; it must be the kubelet's --root-dir "
             "(/var/lib/kubelet unless it says otherwise), in a container at the same path as on the node"
         )
     try:
         unseen = why_unseen(processes)
     except OSError as error:
-        raise CsiError(f"the processes of this node cannot be read: {error}") from error
+        raise ServiceError(f"the processes of this node cannot be read: {error}") from error
     if unseen:
-        raise CsiError(f"{unseen}; set hostPID: true in the agent's pod")
+        raise ServiceError(f"{unseen}; set hostPID: true in the agent's pod")

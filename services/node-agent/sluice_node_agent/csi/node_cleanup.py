@@ -22,7 +22,7 @@ _OWN_FOLDER = "sluice"
 def clean_node(pods_dir: Path, mps_dir: Path, kubelet_root: Path, claims: Collection[str] = ()) -> list[str]:
     """Remove directories, mounts and sockets. Returns one sentence per thing that stays. `claims`: UIDs of the
     ResourceClaims with a CDI file. Blocks; raises OSError where something could not be removed."""
-    registry, own = Path(registration_socket(kubelet_root, CSI_DRIVER)), Path(volumes_socket(kubelet_root))
+    registry, own = registration_socket(kubelet_root, CSI_DRIVER), volumes_socket(kubelet_root)
     kept = [*_sockets(registry, own), *_claims(kubelet_root, claims), *_pods(pods_dir), *_mps(mps_dir)]
     if not kept and pods_dir.parent.name == _OWN_FOLDER:
         _remove_empty(pods_dir.parent)
@@ -36,7 +36,7 @@ def _claims(kubelet_root: Path, claims: Collection[str]) -> Iterator[str]:
             "they cannot end without the agent; delete them first"
         )
         return
-    yield from _sockets(Path(registration_socket(kubelet_root, DRIVER)), Path(claims_socket(kubelet_root)))
+    yield from _sockets(registration_socket(kubelet_root, DRIVER), claims_socket(kubelet_root))
 
 
 def _sockets(registry: Path, own: Path) -> Iterator[str]:

@@ -121,7 +121,7 @@ async def plugin_served(
     health: Callable[[], tuple[DeviceHealth, ...]],
     registered: sockets.Registered,
 ) -> AsyncIterator[None]:
-    """Serve the kubelet of `kubelet_root` within the `async with`. Raises PluginSocketError."""
+    """Serve the kubelet of `kubelet_root` within the `async with`. Raises ServiceError."""
     log = logs.get("dra", node=node)
     socket = str(sockets.claims_socket(kubelet_root))
     plugin = sockets.Plugin("DRAPlugin", DRIVER, socket, VERSIONS)

@@ -6,7 +6,7 @@ import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -19,20 +19,16 @@ from sluice.runtime.grpc import transport
 from sluice_node_agent.device.mps.home_directory import SOCKET_PATH_BYTES_MAX
 
 
-def plugin_path(kubelet_root: PurePath, driver: str) -> PurePath:
-    return kubelet_root / "plugins" / driver
+def claims_socket(kubelet_root: Path) -> Path:
+    return kubelet_root / "plugins" / DRIVER / "dra.sock"
 
 
-def claims_socket(kubelet_root: PurePath) -> PurePath:
-    return plugin_path(kubelet_root, DRIVER) / "dra.sock"
-
-
-def volumes_socket(kubelet_root: PurePath) -> PurePath:
+def volumes_socket(kubelet_root: Path) -> Path:
     """The socket of the CSI driver."""
-    return plugin_path(kubelet_root, CSI_DRIVER) / "csi.sock"
+    return kubelet_root / "plugins" / CSI_DRIVER / "csi.sock"
 
 
-def registration_socket(kubelet_root: PurePath, driver: str) -> PurePath:
+def registration_socket(kubelet_root: Path, driver: str) -> Path:
     """The socket in the folder that the kubelet watches."""
     return kubelet_root / "plugins_registry" / f"{driver}-reg.sock"
 
@@ -40,13 +36,9 @@ def registration_socket(kubelet_root: PurePath, driver: str) -> PurePath:
 _DIRECTORY_MODE = 0o750
 
 
-class PluginSocketError(ServiceError):
-    """A plugin's socket cannot be made. One sentence with the remedy."""
-
-
 @asynccontextmanager
 async def plugin_socket(path: Path, register: Callable[[grpc.aio.Server], None]) -> AsyncIterator[None]:
-    """Serve at `path`, for root alone. Raises PluginSocketError. The socket is renamed once it listens, and only our
+    """Serve at `path`, for root alone. Raises ServiceError. The socket is renamed once it listens, and only our
     own is removed at the end. A kubelet ignores names that begin with a dot (pluginwatcher/plugin_watcher.go)."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     _make_way(path, draft)
@@ -61,7 +53,7 @@ async def plugin_socket(path: Path, register: Callable[[grpc.aio.Server], None])
 def _make_way(path: Path, draft: Path) -> None:
     excess = len(os.fsencode(draft)) - SOCKET_PATH_BYTES_MAX
     if excess > 0:
-        raise PluginSocketError(
+        raise ServiceError(
             f"the socket {path} cannot be made: its path while it is made, {draft}, is {excess} bytes longer than the "
             f"kernel takes ({SOCKET_PATH_BYTES_MAX}); kubelet_root must be shorter"
         )
@@ -69,7 +61,7 @@ def _make_way(path: Path, draft: Path) -> None:
         path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
         _unlink_socket(draft)
     except OSError as error:
-        raise PluginSocketError(f"the socket {path} cannot be made: {error}") from error
+        raise ServiceError(f"the socket {path} cannot be made: {error}") from error
 
 
 def _put_in_place(draft: Path, path: Path) -> int:
@@ -80,7 +72,7 @@ def _put_in_place(draft: Path, path: Path) -> int:
         draft.rename(path)
         return path.stat().st_ino
     except OSError as error:
-        raise PluginSocketError(f"the socket {path} cannot be made: {error}") from error
+        raise ServiceError(f"the socket {path} cannot be made: {error}") from error
 
 
 def _remove_own(path: Path, inode: int) -> None:
@@ -156,6 +148,6 @@ async def plugin_registered(
 ) -> AsyncIterator[None]:
     """Serve a plugin. A kubelet that finds the registration calls it at once: it starts first, and ends last."""
     plugin = registration.plugin
-    registry = Path(registration_socket(kubelet_root, plugin.name))
+    registry = registration_socket(kubelet_root, plugin.name)
     async with plugin_socket(Path(plugin.endpoint), register), plugin_socket(registry, registration.register):
         yield

@@ -86,14 +86,11 @@ def check_toolkit(machine: Machine) -> list[Finding]:
     if not missing:
         return Check.TOOLKIT.ok(f"NVIDIA container toolkit {found[1]}: no known container escape")
     cves = " and ".join(cve for _, cve, _ in missing)
-    return [
-        Finding(
-            Check.TOOLKIT,
-            "problem" if any(level == "problem" for _, _, level in missing) else "warning",
-            f"NVIDIA container toolkit {found[1]} lacks the fix of {cves}: a container image can take over the node",
-            f"install NVIDIA container toolkit {missing[-1][0]} or later",
-        )
-    ]
+    say = Check.TOOLKIT.problem if any(level == "problem" for _, _, level in missing) else Check.TOOLKIT.warning
+    return say(
+        f"NVIDIA container toolkit {found[1]} lacks the fix of {cves}: a container image can take over the node",
+        f"install NVIDIA container toolkit {missing[-1][0]} or later",
+    )
 
 
 def check_others(machine: Machine) -> list[Finding]:
@@ -137,27 +134,18 @@ def check_journal(machine: Machine) -> list[Finding]:
 
 
 def _told_of(managers: dict[str, list[int]], monitors: dict[str, list[int]]) -> list[Finding]:
-    found = [
-        Finding(
-            Check.MANAGERS,
-            "problem",
+    found = [] if managers else Check.MANAGERS.ok("no other GPU manager runs here")
+    for name, pids in managers.items():
+        found += Check.MANAGERS.problem(
             f"{name} runs here (pid {_listed(pids)}): {MANAGERS[name]}",
             "keep it off this node (by the node selector or the labels of its DaemonSet)",
         )
-        for name, pids in managers.items()
-    ]
-    if not managers:
-        found += Check.MANAGERS.ok("no other GPU manager runs here")
-    found += [
-        Finding(
-            Check.MONITORS,
-            "warning",
+    for name, pids in monitors.items():
+        found += Check.MONITORS.warning(
             f"{name} runs here (pid {_listed(pids)}) and holds GPUs open: a slice may be in use by it when it is "
             "taken away, and MIG mode cannot be changed",
             "nothing, unless slices are quarantined with it as their holder; then restart it",
         )
-        for name, pids in monitors.items()
-    ]
     if not monitors:
         found += Check.MONITORS.ok("no monitoring holds GPUs open")
     return found

@@ -73,20 +73,16 @@ def look_at_gpus(machine: Machine) -> tuple[list[Finding], DriverReport]:
 
 
 def check_gpus(machine: Machine, devices: DriverReport) -> list[Finding]:
-    nameless = [
-        Finding(
-            Check.GPUS,
-            "problem",
+    found = []
+    for index, why in devices.nameless.items():
+        found += Check.GPUS.problem(
             f"GPU {index} cannot read its UUID, so it gets no new slices: {why}",
             "look for its Xid in the kernel's log (dmesg | grep Xid); if it does not come back, reboot the node",
         )
-        for index, why in devices.nameless.items()
-    ]
-    if not devices.gpus:
-        return nameless or Check.GPUS.problem(
+    if not devices.gpus and not found:
+        return Check.GPUS.problem(
             "there is no GPU", "check whether `nvidia-smi -L` lists any, and whether the container was given them"
         )
-    found = nameless
     for gpu in devices.gpus:
         name = called(gpu)
         if gpu.lost:
@@ -176,16 +172,12 @@ def check_compute_mode(machine: Machine, devices: DriverReport) -> list[Finding]
     if machine.journal.problem:
         what = f"whether {called(left[0])} is in compute mode EXCLUSIVE_PROCESS for its shares is not known"
         return Check.COMPUTE_MODE.warning(what, "leave its mode as it is; fix the journal first")
-    return [
-        Finding(
-            Check.COMPUTE_MODE,
-            "warning",
-            f"{called(gpu)} is in compute mode EXCLUSIVE_PROCESS although it is not shared: "
-            "a whole-GPU pod with two processes would fail on it",
-            f"nvidia-smi -i {gpu.uuid} -c DEFAULT",
-        )
-        for gpu in left
-    ]
+    why = "although it is not shared: a whole-GPU pod with two processes would fail on it"
+    found = []
+    for gpu in left:
+        what = f"{called(gpu)} is in compute mode EXCLUSIVE_PROCESS {why}"
+        found += Check.COMPUTE_MODE.warning(what, f"nvidia-smi -i {gpu.uuid} -c DEFAULT")
+    return found
 
 
 def kernel_version(machine: Machine) -> str | None:

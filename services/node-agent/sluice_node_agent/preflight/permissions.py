@@ -120,14 +120,15 @@ def check_directories(machine: Machine) -> list[Finding]:
     for place in places:
         there = next((each for each in (place, *place.parents) if is_seen(each)), place)
         if not there.is_dir():
-            found.append(_bad(f"{there} is no directory, and {place} is to be made in it", f"remove {there}"))
+            what = f"{there} is no directory, and {place} is to be made in it"
+            found += Check.DIRECTORIES.problem(what, f"remove {there}")
         elif not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
             inside = "" if there == place else f", and {place} is to be made in it"
             remedy = f"give {there} to that user, or set SLUICE_DATA_DIR to a directory of its own"
-            found.append(_bad(f"{there} cannot be written by user {machine.uid}{inside}", remedy))
+            found += Check.DIRECTORIES.problem(f"{there} cannot be written by user {machine.uid}{inside}", remedy)
         elif there.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:  # a sticky one, as /tmp, keeps ours
             what = f"all users may write in {there}, so a tenant could replace the agent's files"
-            found.append(_bad(what, f"chmod o-w {there}"))
+            found += Check.DIRECTORIES.problem(what, f"chmod o-w {there}")
     above = [place for place in reversed((machine.mps_root, *machine.mps_root.parents)) if is_seen(place)]
     closed = [place for place in above if place.is_dir() and not place.stat().st_mode & stat.S_IXOTH]
     if machine.mps_control != "off" and closed:
@@ -178,10 +179,6 @@ def _check_pods_are_known(machine: Machine, names: set[str]) -> list[Finding]:
         "let the container runtime put pods into the cgroups that the kubelet names (.../kubepods/.../pod<uid>, or "
         "kubepods-...-pod<uid>.slice), which is the default of both",
     )
-
-
-def _bad(what: str, remedy: str) -> Finding:
-    return Finding(Check.DIRECTORIES, "problem", what, remedy)
 
 
 def _mig_config(machine: Machine) -> Path:

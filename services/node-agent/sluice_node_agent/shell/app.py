@@ -23,13 +23,10 @@ from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.service import Service
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.nodes.node_backend import NodeBackend
-from sluice_node_agent.shell.paths import hardware_path
 from sluice_node_agent.shell.runner.agent_runner import AgentRunner, Connect, ProcessContext
 from sluice_node_agent.shell.runner.control_socket import AgentServicer
 from sluice_node_agent.shell.runner.executors import ThreadPools
 from sluice_node_agent.shell.runner.pod_volumes import volumes_served
-
-__all__ = ["hardware_path", "run_agents", "serve"]
 
 THREADS_MAX = 64
 """Threads for blocking calls: one per GPU of this process, up to this."""

@@ -55,10 +55,6 @@ def main(argv: list[str]) -> int:
         from sluice_node_agent.simulated.mps_server import serve
 
         return serve(arguments[1:])
-    if arguments[:1] == ["client"]:
-        from sluice_node_agent.simulated.mps_client import run_client
-
-        return run_client(arguments[1:])
     pipe_directory = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or _DEFAULT_PIPE_DIRECTORY
     if arguments in (["-d"], ["-f"]):
         from sluice_node_agent.simulated.mps_daemon import start

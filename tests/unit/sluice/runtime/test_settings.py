@@ -29,7 +29,8 @@ NODES = {"SLUICE_NODE_AGENT_NODES": "gpu-1.example.internal"}
 
 
 def read(environ: dict[str, str] | None = None, config: Path | None = None) -> AgentSettings:
-    return load(AgentSettings, service="node-agent", config=config, environ=NODES if environ is None else environ)
+    file = {} if config is None else {"SLUICE_CONFIG": str(config)}
+    return load(AgentSettings, service="node-agent", environ=(NODES if environ is None else environ) | file)
 
 
 def refusal(environ: dict[str, str] | None = None, config: Path | None = None) -> str:
@@ -169,4 +170,4 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path, config):
 
 def test_settings_of_no_service_are_a_mistake_of_ours():
     with pytest.raises(SettingsError, match="no service of Sluice"):
-        load(CommonSettings, service="node_agent", config=None, environ={})
+        load(CommonSettings, service="node_agent", environ={})

@@ -12,14 +12,18 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.runtime.nats_server.process import Broker, BrokerError, ServerProcess, server_binary
+from sluice.runtime.bus import BusError
+from sluice.runtime.nats_server.free_ports import LOOPBACK, free_ports
 from sluice_console.core.bench.broker_replay import ReplayMessage
 from sluice_console.core.bench.figures import CeilingDocument, spread
 from sluice_console.shell.bench.replay_client import Times
 from sluice_console.shell.errors import CommandError
 from sluice_console.shell.live.connect import connected
+from sluice_console.shell.process.broker_process import broker_spec
+from sluice_console.shell.process.children import last_line
 
 READY_S = 30.0
+STOP_S = 5.0
 BEGIN_AFTER_S = 0.2
 """Seconds from the start order to the start, so that every client has it."""
 _DIE_WITH_PARENT = Path(__file__).parents[1] / "process" / "die_with_parent.py"
@@ -38,28 +42,41 @@ async def ceiling(notes: Sequence[ReplayMessage], *, within_s: float) -> tuple[C
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
         file = Path(folder) / "score.json"
         file.write_bytes(msgspec.json.encode(list(notes)))
-        try:
-            async with Broker(Path(folder) / "broker", launch=launch_tied) as broker:
-                async with connected(broker.url) as bus:
-                    await bus.ensure_streams()
-                async with _players(broker.url, file, names, within_s) as players:
-                    told = await _play(players, within_s)
-        except BrokerError as error:
-            raise BareBrokerError(f"the bare broker does not start: {error}") from error
+        async with bare_broker(Path(folder)) as url, _players(url, file, names, within_s) as players:
+            told = await _play(players, within_s)
     return _figures(notes, told, publishers=len({note.sender for note in notes}))
 
 
-async def launch_tied(config: Path, log: Path) -> ServerProcess:
-    """A nats-server that ends with this process. Raises BrokerError without a program."""
-    own = (server_binary(), "-c", str(config))
+@asynccontextmanager
+async def bare_broker(folder: Path) -> AsyncIterator[str]:
+    """A broker with our streams, which ends with this process; its address. Raises BareBrokerError, BusError."""
+    (port,) = free_ports(1)
+    url, log = f"nats://{LOOPBACK}:{port}", folder / "nats-server.log"
+    own = broker_spec("bare broker", port, folder, log).command
     with log.open("ab") as out:
-        return await asyncio.create_subprocess_exec(
+        server = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", str(_DIE_WITH_PARENT), str(os.getpid()), *own),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=out,
             stderr=out,
             start_new_session=True,
         )
+    try:
+        try:
+            async with connected(url, within_s=READY_S) as bus:
+                await bus.ensure_streams()
+        except (BusError, TimeoutError) as error:
+            raise BareBrokerError(f"the bare broker does not start: {error}; it said: {last_line(log)}") from error
+        yield url
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            server.terminate()
+        try:
+            async with asyncio.timeout(STOP_S):
+                await server.wait()
+        except TimeoutError:
+            server.kill()
+            await server.wait()
 
 
 @asynccontextmanager

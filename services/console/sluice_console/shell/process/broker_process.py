@@ -1,10 +1,10 @@
-"""The embedded broker as a supervised child, configured by `sluice.runtime.nats_server.process`."""
+"""The embedded broker as a supervised child, configured by `sluice.runtime.nats_server.server_config`."""
 
 import os
 from pathlib import Path
 
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats_server.process import BrokerError, NatsServerConfig, server_binary
+from sluice.runtime.nats_server.server_config import BrokerError, NatsServerConfig, server_binary
 from sluice_console.shell.process.children import ChildSpec
 
 

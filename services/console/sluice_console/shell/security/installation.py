@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from sluice.contracts.bus.store_sizes import STORE_BYTES_MAX
 from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
-from sluice.runtime.nats_server.process import PAYLOAD_BYTES_MAX
+from sluice.runtime.nats_server.server_config import PAYLOAD_BYTES_MAX
 from sluice.runtime.nats_server.users import CertifiedUser, authorization
 from sluice.runtime.tls.certificate_authority import (
     AS_CLIENT,

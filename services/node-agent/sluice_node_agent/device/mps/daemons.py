@@ -25,8 +25,6 @@ from sluice_node_agent.device.mps.home_directory import (
 from sluice_node_agent.device.mps.termination import Deadline, HomeTermination
 from sluice_node_agent.device.processes import Processes
 
-__all__ = ["MpsDaemons", "MpsError"]
-
 _INHERITED = ("PATH", "LD_LIBRARY_PATH")
 """What a daemon inherits of our environment: it finds its server on the first, and the driver on the second."""
 _FORKING_S = 0.5
@@ -55,7 +53,7 @@ class MpsDaemons:
         self._timeout_s = timeout_s
         self._environment = {name: os.environ[name] for name in _INHERITED if name in os.environ} | dict(environment)
         with as_mps_error():
-            self._pod = processes.owner_of(_own_pid(processes))
+            self._pod = processes.own_pod()
         self._logs: dict[HomeId, ControlLog] = {}
         self._guard = threading.Lock()
         self._ending = HomeTermination(processes)
@@ -326,10 +324,3 @@ class MpsDaemons:
     def _forget_log(self, home: HomeId) -> None:
         with self._guard:
             self._logs.pop(home, None)
-
-
-def _own_pid(processes: Processes) -> int:
-    try:
-        return int((processes.root / "self").readlink().name)
-    except (OSError, ValueError):
-        return os.getpid()

@@ -33,11 +33,10 @@ class NvmlBackend:
         self,
         processes: Processes,
         *,
-        uuids: Collection[str] = (),
         fixed: port.FixedLayoutSelector = port.FixedLayoutSelector(),  # noqa: B008  # frozen
     ) -> None:
-        """With `uuids` only these GPUs count; the layout of `fixed` ones is never changed. Raises BackendError. A GPU
-        that cannot read its UUID is left out, logged, and `nameless`."""
+        """The layout of `fixed` GPUs is never changed. Raises BackendError. A GPU that cannot read its UUID is left
+        out, logged, and `nameless`."""
         self._processes = processes
         self._log = logs.get("nvml")
         try:
@@ -49,14 +48,12 @@ class NvmlBackend:
         try:
             self._boot_id = BOOT_ID.read_text(encoding="ascii").strip()
             self._driver_version = str(pynvml.nvmlSystemGetDriverVersion())
-            self._inventory = GpuInventory(self._events, only=uuids, fixed=fixed)
+            self._inventory = GpuInventory(self._events, fixed=fixed)
             self._on = self._inventory.handles.on
-            found = {report.uuid for report in self.read()}
+            self.read()
         except (pynvml.NVMLError, UnicodeDecodeError, port.DeviceError, OSError) as error:
             self.close()
             raise _as_backend_error(error) from None
-        if missing := sorted(set(uuids) - found):
-            self._log.warning("GPUs that were asked for are not on this node", gpus=missing)
 
     def boot_id(self) -> str:
         """The kernel's boot id at the start of this process, which a reboot ends."""

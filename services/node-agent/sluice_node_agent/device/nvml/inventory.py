@@ -4,7 +4,6 @@ was reset, and its errors are over; if it was only slow, it still has them."""
 
 import threading
 import time
-from collections.abc import Collection
 from typing import NamedTuple
 
 import msgspec
@@ -35,9 +34,8 @@ class _Silence(NamedTuple):
 class GpuInventory:
     """The GPUs of one node, as read. Thread-safe."""
 
-    def __init__(self, events: EventSet, *, only: Collection[str], fixed: FixedLayoutSelector) -> None:
-        """Know nothing yet. With `only`, other GPUs do not count. Raises pynvml.NVMLError for a driver that is lost."""
-        self._only = frozenset(only)
+    def __init__(self, events: EventSet, *, fixed: FixedLayoutSelector) -> None:
+        """Know nothing yet. Raises pynvml.NVMLError for a driver that is lost."""
         self._fixed = fixed
         self._events = events
         self._mps_clients_max = attributes.mps_clients_max()
@@ -65,9 +63,8 @@ class GpuInventory:
             except DeviceError as error:
                 silent[index] = _silence(error)
                 continue
-            if not self._only or gpu in self._only:
-                self.handles.keep(gpu, handle)
-                there[gpu] = index
+            self.handles.keep(gpu, handle)
+            there[gpu] = index
         reports = {gpu: self._read_or_lost(gpu, index) for gpu, index in there.items()}
         all_told = not silent  # else a missing GPU may be one without a UUID
         for gpu, known in self._known().items():
@@ -99,10 +96,9 @@ class GpuInventory:
                 continue
             with self._lock:
                 self._nameless.pop(index, None)
-            if not self._only or gpu in self._only:
-                self.handles.keep(gpu, handle)
-                named.append(gpu)
-                self._log.info("a GPU that could not read its UUID can read it now", gpu=gpu, index=index)
+            self.handles.keep(gpu, handle)
+            named.append(gpu)
+            self._log.info("a GPU that could not read its UUID can read it now", gpu=gpu, index=index)
         return tuple(named)
 
     def read_gpu(self, gpu: GpuUuid) -> GpuReport:

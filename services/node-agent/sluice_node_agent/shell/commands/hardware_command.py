@@ -15,7 +15,7 @@ from sluice.contracts.fleet_file.fleet_spec import FaultValue
 from sluice.runtime.errors import ServiceError
 from sluice_node_agent.core.events import HolderKind
 from sluice_node_agent.device.port import DeviceError
-from sluice_node_agent.shell.app import hardware_path
+from sluice_node_agent.shell.paths import hardware_path
 from sluice_node_agent.simulated.backend import SimulatedBackend
 from sluice_node_agent.simulated.hardware_file import Faults, Gpu, HardwareFile, HardwareFileError, Process, faults_from
 from sluice_node_agent.simulated.reports import refuse_second_context

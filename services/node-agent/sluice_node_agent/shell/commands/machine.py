@@ -44,7 +44,7 @@ class WhichNodeError(ServiceError):
 
 
 def choose_node(settings: NodeAgentSettings, named: str) -> NodeName:
-    """The node that is named, else the only one. Raises WhichNodeError and FleetFileError."""
+    """The node that is named, else the only one. Raises WhichNodeError and NodeBackendError."""
     if named:
         return NodeName(named)
     known: Sequence[str] = settings.nodes or [node.name for node in _fleet(settings)] or _seen(settings.data_dir)
@@ -58,7 +58,7 @@ def choose_node(settings: NodeAgentSettings, named: str) -> NodeName:
 
 @contextmanager
 def opened_machine(settings: NodeAgentSettings, node: NodeName) -> Iterator[Machine]:
-    """The machine of a node, within the `with`. Raises FleetFileError."""
+    """The machine of a node, within the `with`. Raises NodeBackendError."""
     with tempfile.TemporaryDirectory(prefix="sluice-") as scratch:
         hardware = _hardware(settings, node, Path(scratch))
         processes = Processes()

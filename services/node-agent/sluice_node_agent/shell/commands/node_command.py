@@ -148,7 +148,7 @@ def _settings(wanted: argparse.Namespace) -> NodeAgentSettings:
     environ = dict(os.environ)
     if wanted.data is not None:
         environ["SLUICE_DATA_DIR"] = str(wanted.data)
-    return load(NodeAgentSettings, service="node-agent", config=None, environ=environ)
+    return load(NodeAgentSettings, service="node-agent", environ=environ)
 
 
 def _looked_at(settings: NodeAgentSettings, node: NodeName) -> Shown:

@@ -27,8 +27,6 @@ def shown_text(shown: Shown) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    if not rows:
-        return []
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 

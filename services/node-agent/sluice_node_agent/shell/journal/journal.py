@@ -58,16 +58,9 @@ class Journal:
         """The last record of everything that is not forgotten, oldest first."""
         return self._lines.records()
 
-    def append(self, records: Sequence[Record]) -> None:
-        """Write records and sync them, all or none. Raises JournalError when the disk refuses, and then always."""
-        self.write(records)
-        self.sync()
-        if self.is_long:
-            self.rewrite()
-
     def write(self, records: Sequence[Record]) -> None:
         """Write records, all or none, without waiting for the disk: they survive the agent, but maybe not the node. Not
-        while `rewrite` runs in another thread. Raises JournalError as `append` does."""
+        while `rewrite` runs in another thread. Raises JournalError when the disk refuses, and then always."""
         self._check()
         packed = [(record, pack(record)) for record in records]
         with self._refusals():
@@ -95,7 +88,7 @@ class Journal:
         return self._written - len(self._lines.kept) > max(_COMPACT_ABOVE, len(self._lines.kept))
 
     def rewrite(self) -> None:
-        """Start a new file with the current records, synced. Raises JournalError as `append` does."""
+        """Start a new file with the current records, synced. Raises JournalError as `write` does."""
         self._check()
         with self._refusals():
             self._rewrite()

@@ -4,7 +4,8 @@ from pathlib import Path, PurePosixPath
 
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.messages import Mode
-from sluice_node_agent.device.mps.daemons import MpsDaemons, MpsError
+from sluice_node_agent.device.mps.daemons import MpsDaemons
+from sluice_node_agent.device.mps.home_directory import MpsError
 from sluice_node_agent.device.nvidia_nodes import ContainerToolkit, NvidiaNodes, RootChange
 from sluice_node_agent.device.nvml.backend import NvmlBackend
 from sluice_node_agent.device.port import BackendError, parse_selector

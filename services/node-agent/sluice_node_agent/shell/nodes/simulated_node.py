@@ -18,10 +18,6 @@ _WATCH = node_backend.WatchTimes(wait_s=0.0, pause_s=2.0)
 """Reading a file needs no waiting thread, however many nodes a process has."""
 
 
-class FleetFileError(node_backend.NodeBackendError):
-    """The fleet file is missing, invalid, or lacks a node of the settings."""
-
-
 def simulated_node(node: NodeSpec, settings: NodeAgentSettings) -> node_backend.NodeBackend:
     """One node of the fleet."""
     gpus = sum(kind.count for kind in node.gpus)
@@ -54,15 +50,15 @@ def _opened(node: NodeSpec, settings: NodeAgentSettings) -> node_backend.OpenNod
 
 
 def fleet_nodes(settings: NodeAgentSettings, path: Path) -> list[NodeSpec]:
-    """The nodes of the fleet file that this process serves. Raises FleetFileError."""
+    """The nodes of the fleet file that this process serves. Raises NodeBackendError."""
     try:
         fleet = parse_fleet(read_named_text(path, TOML_BYTES_MAX), origin=str(path))
     except OSError as error:
-        raise FleetFileError(f"the fleet file {path} cannot be read: {error}") from error
+        raise node_backend.NodeBackendError(f"the fleet file {path} cannot be read: {error}") from error
     except FleetSpecError as error:
-        raise FleetFileError(str(error)) from error
+        raise node_backend.NodeBackendError(str(error)) from error
     names = dict.fromkeys(settings.nodes) or {node.name: None for node in fleet.nodes}
     unknown = [name for name in names if fleet.node(name) is None]
     if unknown:
-        raise FleetFileError(f"{path} has no node {unknown[0]!r}")
+        raise node_backend.NodeBackendError(f"{path} has no node {unknown[0]!r}")
     return [node for name in names if (node := fleet.node(name)) is not None]

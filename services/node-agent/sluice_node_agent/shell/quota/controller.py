@@ -15,7 +15,8 @@ from sluice.contracts.ticket_paths import QUOTA, QUOTA_LIBRARY
 from sluice.runtime import logs
 from sluice_node_agent.core.events import QuotaSeen, QuotaTenant
 from sluice_node_agent.core.instructions import SetQuotas
-from sluice_node_agent.shell.quota.server import QuotaServer, QuotaServerError, TenantUsage
+from sluice_node_agent.core.quota.tenants import TenantUsage
+from sluice_node_agent.shell.quota.server import QuotaServer, QuotaServerError
 
 _DIRECTORY_MODE = 0o711
 """A container's user can pass, and finds no name that it does not know."""

@@ -19,8 +19,6 @@ from sluice_node_agent.core.quota.scheduler import TokenScheduler
 from sluice_node_agent.core.quota.tenants import TenantUsage
 from sluice_node_agent.shell.quota.loop import LoopCounters, QuotaLoop, TenantSocket
 
-__all__ = ["LoopCounters", "QuotaServer", "QuotaServerError", "TenantUsage", "monotonic_us"]
-
 T = TypeVar("T")
 
 _CALL_S = 10.0

@@ -25,7 +25,7 @@ from sluice.runtime.version import sluice_version
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.events import AgentStarted, Event
 from sluice_node_agent.core.journal_records import NodeRecord, SliceRecord
-from sluice_node_agent.device.mps.daemons import MpsError
+from sluice_node_agent.device.mps.home_directory import MpsError
 from sluice_node_agent.device.port import BackendError, DeviceError, RebootedError
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.dra.calls import KubeletCalls

@@ -15,7 +15,7 @@ from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.events import Event, HandOverChanged
 from sluice_node_agent.dra.calls import KubeletCalls
 from sluice_node_agent.dra.cdi_files import CdiFiles, ClaimFiles
-from sluice_node_agent.kubelet.sockets import PluginSocketError, claims_socket, registration_socket
+from sluice_node_agent.kubelet.sockets import claims_socket, registration_socket
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.nodes.node_backend import OpenNode
 
@@ -106,18 +106,16 @@ async def _serve(kubelet_root: Path, core: Agent, node: NodeName, calls: Kubelet
     """Serve the plugin until cancelled; where its sockets cannot be made, or go, try again at an interval."""
     from sluice_node_agent.dra.plugin import plugin_served  # noqa: PLC0415 - only where there is a kubelet
 
-    own = [Path(found) for found in (registration_socket(kubelet_root, DRIVER), claims_socket(kubelet_root))]
+    own = (registration_socket(kubelet_root, DRIVER), claims_socket(kubelet_root))
     while True:
         try:
             if not own[0].parent.is_dir():
-                raise PluginSocketError(
-                    f"there is no {own[0].parent}; in a container, mount the node's at the same path"
-                )
+                raise ServiceError(f"there is no {own[0].parent}; in a container, mount the node's at the same path")
             async with plugin_served(node, kubelet_root, calls, core.device_health, ability.registered):
                 await ability.look()
                 while all(each.exists() for each in own):  # noqa: ASYNC110 - the kubelet owns the folder
                     await asyncio.sleep(_LOOK_AGAIN_S)
-            raise PluginSocketError(f"a socket was removed, of {own[0]} and {own[1]}; both are made again")
+            raise ServiceError(f"a socket was removed, of {own[0]} and {own[1]}; both are made again")
         except ServiceError as error:
             await ability.unserved(str(error))
         await asyncio.sleep(_LOOK_AGAIN_S)

@@ -17,6 +17,7 @@ from sluice.contracts.pb import agent_pb2, agent_pb2_grpc, node_pb2
 from sluice.contracts.proto.snapshots import snapshot_to_proto, usage_to_proto
 from sluice.runtime import logs
 from sluice.runtime.grpc import transport
+from sluice.runtime.grpc.security import abort
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.events import QuarantineReleased
 from sluice_node_agent.device.mps.home_directory import SOCKET_PATH_BYTES_MAX
@@ -86,13 +87,12 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     async def _agent(self, node: str, context: grpc.aio.ServicerContext) -> Agent | None:
         if NodeName(node) not in self.agents:
             served = ", ".join(sorted(self.agents)[:5])
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"this process does not serve {node[:100]!r} but {served}")
+            await abort(context, grpc.StatusCode.NOT_FOUND, f"this process does not serve {node[:100]!r} but {served}")
         return self.agents[NodeName(node)]
 
 
 async def _not_yet(node: str, context: grpc.aio.ServicerContext) -> NoReturn:
-    await context.abort(grpc.StatusCode.UNAVAILABLE, f"{node}: devices and journal are being read")
-    raise AssertionError("abort() raises")
+    await abort(context, grpc.StatusCode.UNAVAILABLE, f"{node}: devices and journal are being read")
 
 
 def _what_is_wrong(snapshot: NodeSnapshot, *, is_open: bool) -> list[str]:
@@ -129,16 +129,15 @@ class ControlServicer(agent_pb2_grpc.NodeControlServiceServicer):
         """Have a quarantined slice retried at once, and return the outcome."""
         node, allocation = request.node[:300], AllocationId(request.allocation[:300])
         if node != self._node:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"this agent is of node {self._node}, not of {node!r}")
+            await abort(context, grpc.StatusCode.NOT_FOUND, f"this agent is of node {self._node}, not of {node!r}")
         if not self._agent.started:
             await _not_yet(node, context)
         found = self._slice(allocation)
         if found is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"node {node} has no slice {allocation!r}")
-        assert found is not None
+            await abort(context, grpc.StatusCode.NOT_FOUND, f"node {node} has no slice {allocation!r}")
         if found.state != "quarantined":
             message = f"slice {allocation} is not quarantined but {found.state}; there is nothing to release"
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, message)
+            await abort(context, grpc.StatusCode.FAILED_PRECONDITION, message)
         await self._offer(QuarantineReleased(allocation, ignore_holders=request.ignore_holders))
         return agent_pb2.ReleaseQuarantineResponse(message=await self._outcome(allocation))
 

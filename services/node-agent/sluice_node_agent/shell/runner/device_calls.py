@@ -36,9 +36,7 @@ def on_device(backend: GpuBackend, order: instructions.GpuInstruction) -> events
     raise AssertionError(f"{order} is about no GPU")
 
 
-def on_daemon(
-    mps: MpsDaemons, order: instructions.MpsInstruction, quotas: QuotaController | None = None
-) -> events.Result:
+def on_daemon(mps: MpsDaemons, order: instructions.MpsInstruction, quotas: QuotaController | None) -> events.Result:
     """Carry out an instruction about an MPS daemon or its time quota. Raises MpsError, QuotaControllerError."""
     match order:
         case instructions.StartMps():

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor as Threads
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from sluice.contracts.ids import GpuUuid
@@ -18,7 +18,8 @@ from sluice.runtime.prometheus import metrics
 from sluice_node_agent.core import events, instructions
 from sluice_node_agent.core.journal_records import SliceRecord, Tombstone, must_outlive_boot
 from sluice_node_agent.core.usage import DeviceUse
-from sluice_node_agent.device.mps.daemons import MpsDaemons, MpsError
+from sluice_node_agent.device.mps.daemons import MpsDaemons
+from sluice_node_agent.device.mps.home_directory import MpsError
 from sluice_node_agent.device.port import DeviceError, GpuBackend
 from sluice_node_agent.dra.calls import KubeletCalls
 from sluice_node_agent.dra.cdi_files import ClaimFiles
@@ -39,7 +40,6 @@ _MPS_THREADS = 8
 """Parallel calls to MPS daemons; others wait."""
 _SHARED_MAX = 16
 """Threads of one kind for the agents of one process: many simulated nodes share them."""
-_NO_MPS = "this agent has no MPS"
 _NO_KUBELET = "no kubelet hands devices over here; set SLUICE_NODE_AGENT_KUBELET_ROOT to its root directory"
 
 
@@ -51,17 +51,18 @@ def _threads(count: int, name: str) -> ThreadPoolExecutor:
 class ThreadPools:
     """Threads for all but GPU calls; several agents of one process may share them. Each starts when needed."""
 
-    journal: ThreadPoolExecutor = field(default_factory=lambda: _threads(1, "journal"))
-    tickets: ThreadPoolExecutor = field(default_factory=lambda: _threads(1, "tickets"))
-    mps: ThreadPoolExecutor = field(default_factory=lambda: _threads(_MPS_THREADS, "mps"))
-    pods: ThreadPoolExecutor = field(default_factory=lambda: _threads(1, "pods"))
+    journal: ThreadPoolExecutor
+    tickets: ThreadPoolExecutor
+    mps: ThreadPoolExecutor
+    pods: ThreadPoolExecutor
     """For scans of all processes: waiting calls share the next one."""
 
     @classmethod
     def for_nodes(cls, nodes: int) -> Self:
         """For the agents of this many nodes in one process."""
         few = max(1, min(nodes, _SHARED_MAX))
-        return cls(_threads(few, "journal"), _threads(few, "tickets"), _threads(max(few, _MPS_THREADS), "mps"))
+        mps = _threads(max(few, _MPS_THREADS), "mps")
+        return cls(_threads(few, "journal"), _threads(few, "tickets"), mps, _threads(1, "pods"))
 
     def shut_down(self) -> None:
         """Take no more calls, without waiting for current ones."""
@@ -80,20 +81,20 @@ class StepExecutors:
         marks: OwnershipMarks,
         threads: Threads,
         *,
-        mps: MpsDaemons | None = None,
+        mps: MpsDaemons,
+        helpers: ThreadPools,
+        calls: KubeletCalls,
         no_shares: str = "",
         instant: bool = False,
-        helpers: ThreadPools | None = None,
         quotas: QuotaController | None = None,
         pods: PodProcesses | None = None,
         files: ClaimFiles | None = None,
-        calls: KubeletCalls | None = None,
     ) -> None:
-        """Opens and closes nothing but threads. Calls about `instant` GPUs use none. Without `mps` all orders about
-        daemons are refused; those to start one also if `no_shares` has a reason. Without `quotas` no time is enforced,
-        without `pods` no pod has processes here, without `files` no CDI file is written; `calls` are the kubelet's."""
+        """Opens and closes nothing. Calls about `instant` GPUs use no threads. `no_shares`: why no daemon is started.
+        Without `quotas` no time is enforced, without `pods` no pod has processes here, without `files` no CDI file is
+        written; `calls` are the kubelet's."""
         self._files = files
-        self._answer_call = calls
+        self._calls_of_kubelet = calls
         self._quotas = quotas
         self._pods = pods
         self._backend = backend
@@ -103,8 +104,7 @@ class StepExecutors:
         self._mps = mps
         self._no_shares = no_shares
         self._threads = None if instant else threads
-        self._own = ThreadPools() if helpers is None else None
-        self._helpers = helpers or self._own or ThreadPools()
+        self._helpers = helpers
         self._unsynced: list[asyncio.Future[None]] = []
         """Waits for the next sync of the journal, for records that are written."""
         self._syncer: asyncio.Task[None] | None = None
@@ -131,12 +131,13 @@ class StepExecutors:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_S):
                 await asyncio.gather(*calls, return_exceptions=True)
-        if self._own is not None:
-            self._own.shut_down()
 
-    def executors(self, request_of: Callable[[int], str] | None = None) -> Mapping[type, Executor[events.Event]]:
+    def executors(self, request_of: Callable[[int], str]) -> Mapping[type, Executor[events.Event]]:
         """The executor of each of the core's own instructions; `request_of` maps a token to its request."""
-        whose = (lambda order: request_of(order.token)) if request_of is not None else None
+
+        def whose(order: Any) -> str:
+            return request_of(order.token)
+
         about_gpus = instructions.GpuInstruction.__subclasses__()
         about_daemons = instructions.MpsInstruction.__subclasses__()
         tickets = (instructions.MakeTicket, instructions.RemoveTicket)
@@ -153,7 +154,7 @@ class StepExecutors:
             **_each((instructions.ListTenants,), self._on_pod, quiet=True),
             **_each(cdi_files, self._on_cdi, whose, quiet=True, key=lambda order: f"claim {order.claim}"),
             **_each((instructions.CompareCdi,), self._on_cdi, quiet=True),
-            **_each((instructions.AnswerCall,), self._on_call, quiet=True),
+            **_each((instructions.AnswerCall,), self._calls_of_kubelet.carry_out, quiet=True),
         }
 
     async def uses(self, gpu: GpuUuid, devices: Collection[str]) -> tuple[DeviceUse, ...] | None:
@@ -192,13 +193,10 @@ class StepExecutors:
         return events.DeviceRefused(order.token, error.kind, str(error))
 
     async def _on_daemon(self, order: instructions.MpsInstruction) -> events.Result:
-        mps = self._mps
-        if mps is None:
-            return events.MpsRefused(order.token, _NO_MPS)
         if self._no_shares and isinstance(order, instructions.StartMps):
             return events.MpsRefused(order.token, f"this node hands out no shares: {self._no_shares}")
         try:
-            return await self._in_thread(self._helpers.mps, lambda: on_daemon(mps, order, self._quotas))
+            return await self._in_thread(self._helpers.mps, lambda: on_daemon(self._mps, order, self._quotas))
         except (MpsError, QuotaControllerError) as error:
             metrics.count(DEVICE_REFUSALS, type(order).__name__, "MpsRefused")
             self._log.warning("MPS daemon refused", instruction=order, why=str(error))
@@ -305,10 +303,6 @@ class StepExecutors:
         if isinstance(result, events.CdiRefused):
             self._log.warning("a CDI file was refused", instruction=order, why=result.message)
         return result
-
-    async def _on_call(self, answer: instructions.AnswerCall) -> None:
-        if self._answer_call is not None:
-            await self._answer_call.carry_out(answer)
 
     async def _about_gpus(self, call: Callable[[], T]) -> T:
         return call() if self._threads is None else await self._in_thread(self._threads, call)

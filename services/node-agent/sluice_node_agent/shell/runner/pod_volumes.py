@@ -31,13 +31,9 @@ from sluice_node_agent.shell.tickets.tickets import Tickets
 _LOOK_EVERY_S = 5.0
 
 
-class CutOffError(NewContainerError):
-    """A folder that is shared with the node cannot be restored by this process."""
-
-
 @asynccontextmanager
 async def volumes_served(settings: NodeAgentSettings, health: Health) -> AsyncIterator[None]:
-    """Serve this node's volumes, if configured. Raises CsiError; CutOffError, in an ExceptionGroup."""
+    """Serve this node's volumes, if configured. Raises ServiceError; NewContainerError, in an ExceptionGroup."""
     if settings.kubelet_root is None:
         yield
         return
@@ -67,7 +63,7 @@ def _shared_folders(settings: NodeAgentSettings, kubelet_root: Path) -> tuple[Pa
     if settings.role == "csi" or not settings.hand_over:
         return (settings.pods_dir,)
     sockets = (claims_socket(kubelet_root), registration_socket(kubelet_root, DRIVER))
-    return settings.pods_dir, settings.cdi_dir, *(Path(each).parent for each in sockets)
+    return settings.pods_dir, settings.cdi_dir, *(each.parent for each in sockets)
 
 
 async def _until_cut_off(folders: Sequence[Path]) -> None:
@@ -79,7 +75,7 @@ async def _until_cut_off(folders: Sequence[Path]) -> None:
             logs.get("app").warning("folders that are shared with the node cannot be looked at", why=str(error))
             continue
         if removed:
-            raise CutOffError(
+            raise NewContainerError(
                 f"the folder on the node that is mounted at {removed[0]} was removed, so no pod with a GPU can "
                 "start; started again, this container gets a new one"
             )

@@ -7,7 +7,6 @@ import base64
 import binascii
 import datetime as dt
 import json
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from sluice.runtime import errors, logs
 from sluice.runtime.clock import Clock
 from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.tls.certificate_authority import USAGES, CredentialsError, KeyPair, kept_pair, new_authority
-from sluice.runtime.tls.certificate_files import CertificateError, invalid_ca_error, read_pem_file
+from sluice.runtime.tls.certificate_files import CertificateError, read_pem_file, trusting
 from sluice_pod_watcher.shell.callout.bus_keys import BusKeys, broker_files, fingerprint, renewed, trusted
 from sluice_pod_watcher.shell.callout.nkeys import KeyKind, NKey, NotAKeyError
 from sluice_pod_watcher.shell.kube.client import MERGE, STRATEGIC_MERGE, KubeApi, KubeError
@@ -114,12 +113,12 @@ class BusKeeper:
     async def _kept(self) -> BusKeys:
         for _ in range(_ATTEMPTS_MAX):
             loaded = await self._store.load()
-            kept = _decoded(loaded.text) if loaded is not None else None
+            kept = _decoded(loaded.text)
             keys = await asyncio.to_thread(renewed, kept, self._objects.names, self._clock.utc())
             if keys is kept:
                 return keys
             text = msgspec.json.encode(keys).decode()
-            if await self._store.save(text, replaces=loaded.version if loaded is not None else None):
+            if await self._store.save(text, replaces=loaded.version):
                 self._log.info("new keys", generations=len(keys.generations))
                 return keys
         raise StoreUnavailableError("the keys of the bus changed at each attempt to renew them")
@@ -134,7 +133,7 @@ class BusKeeper:
         files = broker_files(keys, here.names, now, published=published)
         if files is None:
             raise StoreUnavailableError("no certificate of the broker is valid now; is the clock of this node wrong?")
-        held, mark = await self._held(here.namespace, here.server_secret), fingerprint(files)
+        held, mark = await self._secret(here.server_secret), fingerprint(files)
         first = (held.found.metadata.annotations or {}).get(ANNOTATION, "" if held.found.data else mark)
         await self._write(held, _text({name: text.encode() for name, text in files.items()}), {ANNOTATION: first})
         if here.statefulset:
@@ -143,23 +142,25 @@ class BusKeeper:
     async def _certify(self) -> None:
         """gRPC: the authority first, which only one of several replicas can make."""
         here, now = self._objects, self._clock.utc()
-        authority = await self._held(here.namespace, AUTHORITY)
+        authority = await self._secret(AUTHORITY)
         pair = authority_of(_bytes(authority), now)
         await self._write(authority, _text({"ca.crt": pair.certificate, "ca.key": pair.key}))
-        held = {name: await self._held(here.namespace, name) for name in SERVICES}
+        held = {name: await self._secret(name) for name in SERVICES}
         for name, data in of_services(pair, {name: _bytes(each) for name, each in held.items()}, now).items():
             await self._write(held[name], _text(data))
         for namespace in dict.fromkeys((here.namespace, here.agents_namespace)):
             path = f"/api/v1/namespaces/{namespace}/configmaps/{CA}"
             await self._put(path, {"ca.crt": pair.certificate.decode()})
 
-    async def _held(self, namespace: str, secret: str) -> "_Held":
-        path = f"/api/v1/namespaces/{namespace}/secrets/{secret}"
+    async def _held(self, path: str) -> "_Held":
         return _Held(path, _read(await self._api.call("GET", path), _Object, path))
+
+    async def _secret(self, name: str) -> "_Held":
+        return await self._held(f"/api/v1/namespaces/{self._objects.namespace}/secrets/{name}")
 
     async def _put(self, path: str, data: Mapping[str, str]) -> Mapping[str, str]:
         """Write data where it differs; returns what was there."""
-        held = _Held(path, _read(await self._api.call("GET", path), _Object, path))
+        held = await self._held(path)
         await self._write(held, data)
         return held.found.data or {}
 
@@ -195,16 +196,9 @@ class BusKeeper:
             self._credentials = Credentials(
                 nkey=user.public,
                 sign=lambda challenge: base64.b64encode(user.sign(challenge.encode())),
-                tls=_context(trusts, ca_file),
+                tls=trusting("nats_ca_file", ca_file or Path("ca.crt"), trusts),
                 trusts=trusts,
             )
-
-
-def _context(trusts: bytes, ca_file: Path | None) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cadata=trusts.decode("ascii"))
-    except (ssl.SSLError, ValueError) as error:
-        raise invalid_ca_error("nats_ca_file", ca_file or Path("ca.crt"), error) from error
 
 
 class _Held(msgspec.Struct, frozen=True):

@@ -5,7 +5,6 @@ import fcntl
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -50,9 +49,7 @@ class IdentityFile:
             raise ServiceError(f"another pod-watcher uses {self.folder}; give each its own data folder") from error
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._lock)
 
     def load(self) -> tuple[IdentityRecord, ...]:

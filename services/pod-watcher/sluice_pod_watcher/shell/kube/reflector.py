@@ -87,9 +87,7 @@ class Reflector:
     read: Callable[[bytes | msgspec.Raw], Raw] = as_it_is
     resync_s: float = 300.0
     gather_s: float = 0.0  # how long a change may be batched
-    watch_s: float = WATCH_S
     backoff: retry.Backoff = field(default_factory=lambda: retry.Backoff(0.2, 30.0))
-    rng: random.Random = field(default_factory=random.Random)
     _version: str = ""
     _highest: int = 0  # the newest version ever seen of this API server's storage
     _failing_since: float | None = None  # since when neither a listing nor a watch succeeded
@@ -124,7 +122,7 @@ class Reflector:
             event = "the resync failed: the watch continues, and the resync is retried"
             self._log.warning(event, why=error.message, pause_s=pause_s)
             return self.clock.monotonic() + pause_s
-        return self.clock.monotonic() + self.resync_s * self.rng.uniform(0.8, 1.2)
+        return self.clock.monotonic() + self.resync_s * random.uniform(0.8, 1.2)
 
     def _pause_s(self, error: Exception) -> float:
         metrics.count(KUBE_TROUBLES, self.what)
@@ -137,7 +135,7 @@ class Reflector:
             return pause_s
         if error.status == GONE:
             self._version = ""
-        pause_s = max(pause_s, error.retry_after_s * self.rng.uniform(1.0, 1.2))
+        pause_s = max(pause_s, error.retry_after_s * random.uniform(1.0, 1.2))
         if error.status in FORBIDDEN:
             about = {"why": error.message, "status": error.status, "pause_s": pause_s}
             log.warning("listing and watching is not allowed; check the RBAC rules", **about)
@@ -201,7 +199,7 @@ class Reflector:
 
     async def _watch(self, until: float) -> None:
         began = self.clock.monotonic()
-        seconds = min(self.watch_s * self.rng.uniform(0.5, 1.0), until - began)
+        seconds = min(WATCH_S * random.uniform(0.5, 1.0), until - began)
         if seconds <= 0:
             return
         asked_s = max(1, round(seconds))

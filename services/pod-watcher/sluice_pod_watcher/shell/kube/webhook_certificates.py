@@ -37,7 +37,7 @@ class SecretStore(msgspec.Struct, frozen=True):
     key: str = KEY
     what: str = "the webhook's certificates"
 
-    async def load(self) -> StoredCertificates | None:
+    async def load(self) -> StoredCertificates:
         """The stored text: empty for a newly installed Secret. Raises StoreUnavailableError."""
         try:
             found = msgspec.json.decode(await self.api.call("GET", self._path), type=_Secret)
@@ -50,10 +50,8 @@ class SecretStore(msgspec.Struct, frozen=True):
             raise StoreUnavailableError(f"{self._shown}: {why}") from error
         return StoredCertificates(text, found.metadata.resource_version)
 
-    async def save(self, text: str, *, replaces: str | None) -> bool:
-        """Replace the version `replaces`; False if the Secret changed or is gone. Raises StoreUnavailableError."""
-        if replaces is None:
-            return False
+    async def save(self, text: str, *, replaces: str) -> bool:
+        """Replace the version `replaces`; False if the Secret has changed. Raises StoreUnavailableError."""
         body = {"metadata": {"resourceVersion": replaces}, "data": {self.key: base64.b64encode(text.encode()).decode()}}
         try:
             await self.api.call("PATCH", self._path, body=body, content_type=MERGE)

@@ -32,12 +32,12 @@ class StoredCertificates(msgspec.Struct, frozen=True):
 class CertificateStore(Protocol):
     """Keeps one text, which holds private keys."""
 
-    async def load(self) -> StoredCertificates | None:
-        """The stored text; None if there is none. Raises StoreUnavailableError."""
+    async def load(self) -> StoredCertificates:
+        """The stored text, empty at first. Raises StoreUnavailableError."""
 
-    async def save(self, text: str, *, replaces: str | None) -> bool:
-        """Replace the version `replaces` (None: nothing). False when it has changed since: read again. Raises
-        StoreUnavailableError; the write may have happened all the same."""
+    async def save(self, text: str, *, replaces: str) -> bool:
+        """Replace the version `replaces`. False when it has changed since: read again. Raises StoreUnavailableError;
+        the write may have happened all the same."""
 
 
 class CertificateUnavailableError(Exception):
@@ -82,13 +82,13 @@ class RotatingCertificates(msgspec.Struct, frozen=True):
     async def _kept(self, now: datetime) -> Generations:
         for _ in range(_ATTEMPTS_MAX):
             loaded = await self.store.load()
-            kept = _decoded(loaded.text) if loaded is not None else Generations()
+            kept = _decoded(loaded.text)
             if not cert_generations.is_due(kept.generations, self.names, now, self.config):
                 return kept
             made = await asyncio.to_thread(cert_generations.make_generation, self.names, now, self.config.validity)
             new = cert_generations.with_new(kept.generations, made, now)
             text = msgspec.json.encode(new).decode()
-            if await self.store.save(text, replaces=loaded.version if loaded is not None else None):
+            if await self.store.save(text, replaces=loaded.version):
                 return new
         raise CertificateUnavailableError("the kept certificates changed at each attempt to renew them")
 

@@ -63,7 +63,9 @@ async def test_a_call_belongs_to_its_callers_trace(echo):
     async with transport.serve(echo.register) as address, transport.channel(address) as channel:
         with request_traces.within(TRACEPARENT):
             await channel.unary_unary("/Echo/Say")(b"")
-            counting = channel.unary_stream("/Echo/Count")(b"3", metadata=[*request_traces.inject().items()])
+            counting = channel.unary_stream("/Echo/Count")(
+                b"3", metadata=[(request_traces.TRACEPARENT, request_traces.current())]
+            )
             assert [part async for part in counting] == [b"0", b"1", b"2"]
         await channel.unary_unary("/Echo/Say")(b"")
     assert echo.traces == [TRACEPARENT, TRACEPARENT, ""]

@@ -2,12 +2,12 @@
 
 import pytest
 from factories.broker.bus_rigs import place, raw
+from factories.broker.nats_server import Broker
 from structlog.testing import capture_logs
 
 from sluice.contracts.bus.events import Stream
 from sluice.runtime import logs
 from sluice.runtime.nats.broker_liveness import CHECK_EVERY_S, LATE_MAX_S, REPORT_AFTER_S, AwakeDeadline, BrokerLiveness
-from sluice.runtime.nats_server.process import Broker
 
 
 class _Time:

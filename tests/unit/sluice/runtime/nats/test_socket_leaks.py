@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 from factories.broker.bus_rigs import raw
+from factories.broker.nats_server import Broker
 from nats.aio.msg import Msg
 
 from sluice.runtime.nats.connection import Connection
-from sluice.runtime.nats_server.process import Broker
 
 PATIENCE_S = 10.0
 

@@ -1,7 +1,11 @@
-"""A client of the MPS stand-in, for tests and simulated tenants: connects as a CUDA program would, and holds memory.
-`nvidia-cuda-mps-control client [--uid U] [--owner POD_UID] [--memory MIB] [--percentage P]` prints its progress as one
-JSON object per line, then reads numbers of MiB from stdin to allocate (negative: to free) until its end, or the
-server's. Its limits may only lower the server's. With SLUICE_QUOTA_SOCKET it sends HELLO, and asks for no token."""
+"""
+A client of the MPS stand-in, as a program of its own: connects as a CUDA program would, and holds memory.
+
+`mps_client.py [--uid U] [--owner POD_UID] [--memory MIB] [--percentage P]` prints its progress as one JSON object per
+line, then reads numbers of MiB from stdin to allocate (negative: to free) until its end, or the server's. Its limits
+may only lower the server's. With SLUICE_QUOTA_SOCKET it sends HELLO, and asks for no token. Run it by `COMMAND`, as
+fast as it can start.
+"""
 
 import argparse
 import contextlib
@@ -12,19 +16,18 @@ import socket
 import struct
 import sys
 
-from sluice_node_agent.simulated.mps_program import PACKET_MAX
+COMMAND = (sys.executable, "-I", "-S", __file__)
+PACKET_MAX = 65536
 
 
-def run_client(arguments: list[str]) -> int:
+def main() -> int:
     """Run as a client until stdin or the server ends; 0 if stdin did."""
-    parser = argparse.ArgumentParser(prog="client")
+    parser = argparse.ArgumentParser()
     parser.add_argument("--uid", type=int, default=os.getuid())
     parser.add_argument("--owner", default="")
     parser.add_argument("--memory", type=int, default=None)
     parser.add_argument("--percentage", type=float, default=None)
-    options = parser.parse_args(arguments)
-    with open("/proc/self/comm", "w", encoding="ascii") as comm:  # noqa: PTH123 - as in `mps_program`
-        comm.write("python")  # a tenant's program, not MPS's
+    options = parser.parse_args()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.connect(f"{os.environ['CUDA_MPS_PIPE_DIRECTORY']}/control")
@@ -77,3 +80,7 @@ def _say_hello(path: str) -> socket.socket | None:
 def _say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

