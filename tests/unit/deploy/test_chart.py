@@ -12,7 +12,7 @@ import manifests
 import pytest
 import release
 import yaml
-from unit.deploy.reading import Rendering
+from unit.deploy.reading import Rendering, named
 
 try:
     chart.helm()
@@ -86,6 +86,25 @@ class TestWithHelm:
         services = [f"{name}:9" for name in ("allocator", "inventory", "node-agent", "pod-watcher")]
         ours = {f"mirror.example/gpu/sluice-{name}" for name in (*services, f"console@{digest}")}
         assert used == ours | {"other/nats:2"}
+
+    @pytest.mark.parametrize(
+        ("visible", "devices", "succeeds"),
+        [
+            ("MIG-7896fb44-b977-4761-9379-653f190fe21c", [], True),
+            ("void", ["/dev/nvidia0"], True),
+            ("void", [], False),
+            ("all", ["/dev/nvidia0"], False),
+            ("", [], False),
+        ],
+    )
+    def test_the_test_of_helm_sees_a_device_however_it_came(self, monkeypatch, visible, devices, succeeds):
+        """By ResourceClaim the variable is void: the test of a good installation would fail."""
+        (container,) = named(chart.documents(chart.template({})), "Pod", "sluice-test")["spec"]["containers"]
+        monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", visible)
+        monkeypatch.setattr("glob.glob", lambda pattern: devices)
+        with pytest.raises(SystemExit) as ended:
+            exec(container["args"][0])
+        assert (ended.value.code == 0) is succeeds
 
     def test_a_packaged_chart_knows_its_registry(self, tmp_path: Path):
         """Its user would look for our images at Docker Hub."""
