@@ -88,6 +88,25 @@ class TestWithHelm:
         assert used == ours | {"other/nats:2"}
 
     @pytest.mark.parametrize(
+        ("policy", "values", "port"),
+        [
+            ("bus", {"nats": {"externalUrl": "tls://nats.example", "externalCa": "a"}}, 4222),
+            ("bus", {"nats": {"externalUrl": "tls://[fd00:10::1]:4333", "externalCa": "a"}}, 4333),
+            ("traces", {"tracing": {"endpoint": "http://[fd00:10::1]:4318/"}}, 4318),
+            ("traces", {"tracing": {"endpoint": "http://traces.example/otlp"}}, 80),
+            ("traces", {"tracing": {"endpoint": "https://traces.example:4318"}}, 4318),
+            ("traces", {"tracing": {"endpoint": "https://traces.example"}}, 443),
+        ],
+    )
+    def test_the_port_of_a_url_is_let_through(self, policy, values, port):
+        """Another one leaves every service without its broker, or traces nowhere."""
+        found = chart.documents(chart.template(values))
+        policies = [each for each in found if each["kind"] == "NetworkPolicy"]
+        rules = [each["spec"]["egress"] for each in policies if each["metadata"]["name"] == f"sluice-{policy}"]
+        assert rules
+        assert all(each == [{"ports": [{"port": port}]}] for each in rules)
+
+    @pytest.mark.parametrize(
         ("visible", "devices", "succeeds"),
         [
             ("MIG-7896fb44-b977-4761-9379-653f190fe21c", [], True),
