@@ -12,7 +12,7 @@ import manifests
 import pytest
 import release
 import yaml
-from unit.deploy.reading import Rendering, named
+from unit.deploy.reading import Rendering, environment, every_container, named, pod_of
 
 try:
     chart.helm()
@@ -22,6 +22,7 @@ except chart.NoHelmError as error:
 
 needs_helm = [pytest.mark.skipif(bool(WHY), reason=WHY), pytest.mark.slow]
 NAMES = tuple(manifests.COMPONENTS)
+AGENT = "SLUICE_NODE_AGENT"
 COMBINED = [
     *((overlay, (name,)) for overlay, name in itertools.product(manifests.OVERLAYS, NAMES)),
     *((overlay, deploy_check.COMPONENTS) for overlay in manifests.OVERLAYS),
@@ -86,6 +87,33 @@ class TestWithHelm:
         services = [f"{name}:9" for name in ("allocator", "inventory", "node-agent", "pod-watcher")]
         ours = {f"mirror.example/gpu/sluice-{name}" for name in (*services, f"console@{digest}")}
         assert used == ours | {"other/nats:2"}
+
+    def test_a_number_is_the_text_that_kubernetes_wants(self):
+        """`--set labels.team=5` is a number; an API server refuses it as a label, and a service 1.048576e+06."""
+        some = {"number": 1048576, "truth": True}
+        agent = {"nodeSelector": some, "env": {"SLUICE_OFF": False}}
+        values = {"labels": some, "podAnnotations": some, "services": {"nodeSelector": some}, "nodeAgent": agent}
+        more = {"env": {"SLUICE_MIB": 1048576, "SLUICE_OFF": True}, "test": {"annotations": some}}
+        objects = chart.documents(chart.template(manifests.merged(values, more)))
+        assert [problem for each in objects for problem in deploy_check.problems_of_schema(each, "")] == []
+        _, container = pod_of(objects, "DaemonSet", "sluice-node-agent")["containers"]
+        seen = environment(container)
+        assert (seen["SLUICE_MIB"], seen["SLUICE_OFF"]) == ("1048576", "false")
+
+    def test_a_setting_of_an_operator_stands_once(self):
+        """Beside ours a server-side apply refuses it, and an upgrade of Helm loses it."""
+        own = {"SLUICE_LOG_FORMAT": "text", "SLUICE_NEW": "1"}
+        agent = {"env": {f"{AGENT}_MPS_CONTROL": "off"}}
+        objects = chart.documents(chart.template({"env": own, "nodeAgent": agent}))
+        changed = set()
+        for owner, _, container in every_container(objects):
+            names = [each["name"] for each in container.get("env", ())]
+            assert len(names) == len(set(names))
+            if own.items() <= environment(container).items():
+                changed.add(owner["metadata"]["name"])
+        assert len(changed) == 7
+        _, container = pod_of(objects, "DaemonSet", "sluice-node-agent")["containers"]
+        assert environment(container)[f"{AGENT}_MPS_CONTROL"] == "off"
 
     @pytest.mark.parametrize(
         ("policy", "values", "port"),
