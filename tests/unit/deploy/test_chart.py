@@ -134,6 +134,16 @@ class TestWithHelm:
         assert rules
         assert all(each == [{"ports": [{"port": port}]}] for each in rules)
 
+    def test_the_trace_viewer_is_pulled_and_placed_as_services_are(self):
+        """Its image is in the same registry, and nodes that only services tolerate may be the only ones."""
+        services = {"nodeSelector": {"a": "b"}, "tolerations": [{"operator": "Exists"}]}
+        values = {"tracing": {"jaeger": True}, "images": {"pullSecrets": ["key"]}, "services": services}
+        objects = chart.documents(chart.template(values))
+        for name in ("sluice-jaeger", "sluice-web"):
+            spec = pod_of(objects, "Deployment", name)
+            assert spec["imagePullSecrets"] == [{"name": "key"}]
+            assert {key: spec[key] for key in services} == services
+
     @pytest.mark.parametrize(
         ("visible", "devices", "succeeds"),
         [

@@ -92,7 +92,7 @@ securityContext:
 serviceAccountName: sluice-{{ $component }}
 automountServiceAccountToken: {{ index . 2 }}
 enableServiceLinks: false
-{{- if and $root.Values.services.priorityClass (not (has $component (list "streams" "uninstall" "web"))) }}
+{{- if and $root.Values.services.priorityClass (not (has $component (list "streams" "uninstall" "web" "jaeger"))) }}
 priorityClassName: {{ $root.Values.services.priorityClass }}
 {{- end }}
 {{ include "sluice.podSecurity" $component }}
