@@ -88,6 +88,12 @@ class TestWithHelm:
         ours = {f"mirror.example/gpu/sluice-{name}" for name in (*services, f"console@{digest}")}
         assert used == ours | {"other/nats:2"}
 
+    def test_an_image_of_another_name_has_the_tag_of_ours(self):
+        """A mirror with folders would be asked for a version that was not chosen."""
+        allocator = {"name": "team/sluice-allocator"}
+        found = chart.documents(chart.template({"images": {"tag": "9", "allocator": allocator}}))
+        assert pod_of(found, "Deployment", "sluice-allocator")["containers"][0]["image"] == "team/sluice-allocator:9"
+
     def test_a_number_is_the_text_that_kubernetes_wants(self):
         """`--set labels.team=5` is a number; an API server refuses it as a label, and a service 1.048576e+06."""
         some = {"number": 1048576, "truth": True}
@@ -143,6 +149,13 @@ class TestWithHelm:
             spec = pod_of(objects, "Deployment", name)
             assert spec["imagePullSecrets"] == [{"name": "key"}]
             assert {key: spec[key] for key in services} == services
+
+    def test_a_priority_class_that_is_named_is_there(self):
+        """No pod that names another is created."""
+        objects = chart.documents(
+            chart.template({"services": {"priorityClass": "sluice-node"}, "nodeAgent": {"priorityClass": ""}})
+        )
+        assert [each["metadata"]["name"] for each in objects if each["kind"] == "PriorityClass"] == ["sluice-node"]
 
     @pytest.mark.parametrize(
         ("visible", "devices", "succeeds"),

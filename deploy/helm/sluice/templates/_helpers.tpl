@@ -46,7 +46,7 @@ annotations: {{- include "sluice.texts" (list .) | nindent 2 }}
 {{- $images := (index . 0).Values.images -}}
 {{- $image := index $images (index . 1) -}}
 {{- $registry := hasKey $image "registry" | ternary $image.registry $images.registry -}}
-{{- $ours := hasPrefix "sluice-" $image.name -}}
+{{- $ours := or (hasPrefix "sluice-" $image.name) (not (has (index . 1) (list "nats" "jaeger"))) -}}
 {{- $tag := $image.tag | default (($ours | ternary $images.tag "") | default (index . 0).Chart.AppVersion) -}}
 {{- with $registry }}{{ trimSuffix "/" . }}/{{ end }}{{ $image.name }}{{ if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $tag }}{{ end }}
 {{- end }}
