@@ -22,6 +22,7 @@ except chart.NoHelmError as error:
 
 needs_helm = [pytest.mark.skipif(bool(WHY), reason=WHY), pytest.mark.slow]
 NAMES = tuple(manifests.COMPONENTS)
+OURS = "app.kubernetes.io"
 AGENT = "SLUICE_NODE_AGENT"
 COMBINED = [
     *((overlay, (name,)) for overlay, name in itertools.product(manifests.OVERLAYS, NAMES)),
@@ -64,6 +65,16 @@ class TestWithHelm:
             ({"tracing": {"viewer": "https://jaeger.example"}}, "at '/tracing/viewer': 'https://jaeger.example'"),
             ({"tracing": {"viewer": "https://jaeger.example/trace/{trace_id}"}}, ""),
             ({"allocator": {"resources": {"limits": {}}}}, ""),
+            (
+                {"nodeAgent": {"env": {f"{AGENT}_MPS_CONTROL": False}}},
+                f"at '/nodeAgent/env/{AGENT}_MPS_CONTROL': got bool",
+            ),
+            ({"simulated": None}, "missing property 'simulated'"),
+            ({"nodeAgent": {"nodeSelector": None}}, ""),
+            ({"labels": {f"{OURS}/part-of": "platform"}}, f"labels has {OURS}/part-of, by which pods of each part are"),
+            ({"autoscaling": {"nodesAskedMax": -1}}, "at '/autoscaling/nodesAskedMax': minimum: got -1, want 0"),
+            ({"networkPolicies": {"apiServerPorts": []}}, "at '/networkPolicies/apiServerPorts': minItems: got 0"),
+            ({"nodeAgent": {"tolerations": [{"value": True}]}}, "at '/nodeAgent/tolerations/0/value': got boolean"),
             ({"namespaces": {"nodes": "sluice-system"}}, 'namespaces.nodes is "sluice-system", the release\'s own'),
             ({"nats": {"externalUrl": "tls://a:1"}}, "nats.externalCa is empty: it must be the authority (PEM) of"),
             ({"tracing": {"jaeger": True, "endpoint": "http://a:1"}}, 'tracing.endpoint is "http://a:1" and'),

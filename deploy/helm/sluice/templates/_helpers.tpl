@@ -34,7 +34,7 @@ labels:
   {{- with $root.Values.labels }}
   {{- include "sluice.texts" (list .) | nindent 2 }}
   {{- end }}
-{{- $annotations := deepCopy $root.Values.podAnnotations }}
+{{- $annotations := deepCopy ($root.Values.podAnnotations | default dict) }}
 {{- with index . 2 }}{{ $_ := set $annotations "sluice.dev/configuration" (sha256sum . | trunc 16) }}{{ end }}
 {{- with $annotations }}
 annotations: {{- include "sluice.texts" (list .) | nindent 2 }}
@@ -212,7 +212,7 @@ livenessProbe:
 
 {{/* Namespaces whose pods are never touched, separated by commas. */}}
 {{- define "sluice.exempt" -}}
-{{- concat (list "kube-system" .Release.Namespace (include "sluice.nodes" .)) .Values.exemptNamespaces | uniq | join "," }}
+{{- concat (list "kube-system" .Release.Namespace (include "sluice.nodes" .)) (.Values.exemptNamespaces | default list) | uniq | join "," }}
 {{- end }}
 
 {{/* The kubelets' root, without the first slash. */}}
