@@ -61,6 +61,7 @@ RULES: tuple[tuple[str, Json], ...] = (
     (r"handOver", {"enum": ["auto", "dra", "tickets"]}),
     (r"deviceClasses\.sluice", {"enum": ["auto", True, False]}),
     (r"webhook\.certificate", {"enum": ["self", "cert-manager"]}),
+    (r"nodeAgent\.maxUnavailable", {"type": ["integer", "string"], "minimum": 1, "pattern": "^([1-9][0-9]?|100)%$"}),
     (r"nodeAgent\.kubeletRoot", {"type": "string", "pattern": "^/."}),
     (r"(.*\.)?env", _ENV),
     (r"(.*\.)?(nodeSelector|annotations|labels|podAnnotations)", _MAP),

@@ -69,6 +69,8 @@ class TestWithHelm:
                 {"nodeAgent": {"env": {f"{AGENT}_MPS_CONTROL": False}}},
                 f"at '/nodeAgent/env/{AGENT}_MPS_CONTROL': got bool",
             ),
+            ({"nodeAgent": {"maxUnavailable": 0}}, "at '/nodeAgent/maxUnavailable': minimum: got 0, want 1"),
+            ({"nodeAgent": {"maxUnavailable": "10%"}}, ""),
             ({"simulated": None}, "missing property 'simulated'"),
             ({"nodeAgent": {"nodeSelector": None}}, ""),
             ({"labels": {f"{OURS}/part-of": "platform"}}, f"labels has {OURS}/part-of, by which pods of each part are"),
