@@ -251,7 +251,7 @@ MATRIX: dict[str, Document] = {
         "podAnnotations": {"example/a": "1"},
         "env": {"SLUICE_LOG_LEVEL": "debug"},
         "services": {"priorityClass": "", "nodeSelector": {"a": "b"}, "tolerations": [{"operator": "Exists"}]},
-        "nodeAgent": {"kubeletRoot": "/data/kubelet", "priorityClass": "high"},
+        "nodeAgent": {"kubeletRoot": "/data/kubelet", "priorityClass": "high", "maxUnavailable": "10%"},
         "networkPolicies": {"enabled": False},
         "namespaces": {"nodes": "gpu-nodes", "createNodes": False},
         "uninstall": {"hook": False},

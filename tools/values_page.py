@@ -22,8 +22,17 @@ Json = dict[str, Any]
 
 _TEXTS: Json = {"type": "array", "items": {"type": "string"}}
 _MAP: Json = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
+_ENV: Json = {**_MAP, "patternProperties": {"_(MPS_CONTROL|QUOTA_LIBRARY)$": {"type": "string"}}}
+"""In YAML `off` is false, which would be a program's name."""
 _PORT: Json = {"type": "integer", "minimum": 1, "maximum": 65535}
-_OBJECTS: Json = {"type": "array", "items": {"type": "object"}}
+_TOLERATION: Json = {
+    "type": "object",
+    "properties": {
+        **{key: {"type": "string"} for key in ("key", "operator", "value", "effect")},
+        "tolerationSeconds": {"type": "integer"},
+    },
+    "additionalProperties": False,
+}
 _NAMESPACE: Json = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"}
 _QUANTITIES: Json = {"type": "object", "additionalProperties": {"type": ["string", "number"]}}
 _RESOURCES: Json = {
@@ -52,9 +61,12 @@ RULES: tuple[tuple[str, Json], ...] = (
     (r"handOver", {"enum": ["auto", "dra", "tickets"]}),
     (r"deviceClasses\.sluice", {"enum": ["auto", True, False]}),
     (r"webhook\.certificate", {"enum": ["self", "cert-manager"]}),
+    (r"nodeAgent\.maxUnavailable", {"type": ["integer", "string"], "minimum": 1, "pattern": "^([1-9][0-9]?|100)%$"}),
     (r"nodeAgent\.kubeletRoot", {"type": "string", "pattern": "^/."}),
-    (r"(.*\.)?(env|nodeSelector|annotations|labels|podAnnotations)", _MAP),
-    (r"(.*\.)?tolerations", _OBJECTS),
+    (r"(.*\.)?env", _ENV),
+    (r"(.*\.)?(nodeSelector|annotations|labels|podAnnotations)", _MAP),
+    (r"(.*\.)?tolerations", {"type": "array", "items": _TOLERATION}),
+    (r"autoscaling\.nodesAskedMax", {"type": "integer", "minimum": 0, "maximum": 100}),
     (r"(.*\.)?(resources|driverResources)", _RESOURCES),
     (r"namespaces\.nodes|test\.namespace|metrics\.prometheusNamespace", _NAMESPACE),
     (r"exemptNamespaces", {"type": "array", "items": _NAMESPACE}),
@@ -65,10 +77,7 @@ RULES: tuple[tuple[str, Json], ...] = (
     (r"nats\.externalUrl", {"type": "string", "pattern": "^((tls|nats)://.+)?$"}),
     (r"tracing\.endpoint", {"type": "string", "pattern": "^(https?://.+)?$"}),
     (r"tracing\.viewer", {"type": "string", "pattern": r"^(https?://.*\{trace_id\}.*)?$"}),
-    (
-        r"networkPolicies\.apiServerPorts",
-        {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 65535}},
-    ),
+    (r"networkPolicies\.apiServerPorts", {"type": "array", "items": _PORT, "minItems": 1}),
     (r"uninstall\.waitSeconds", {"type": "integer", "minimum": 1, "maximum": 3600}),
 )
 """What may stand at a path, where the type of its default does not say all."""
@@ -92,7 +101,9 @@ def _schema_of(value: Any, path: str) -> Json:
         return rule
     if isinstance(value, dict):
         below = {key: _schema_of(each, f"{path}.{key}".lstrip(".")) for key, each in value.items()}
-        return {"type": "object", "properties": below, "additionalProperties": False}
+        # null takes a default away, as does a section of which all is commented out; a selector may do without
+        needed = [key for key, each in value.items() if each not in ("", [], {}) and key != "nodeSelector"]
+        return {"type": "object", "properties": below, "required": needed, "additionalProperties": False}
     names: dict[type, str] = {bool: "boolean", int: "integer", str: "string", list: "array"}
     return {"type": names[type(value)]}
 

