@@ -129,7 +129,7 @@ class Connection:
                 ping_interval=QUIET_PING_S if self._quiet else PING_S,
                 max_outstanding_pings=PINGS_MAX,
                 pending_size=0,
-                **logins.connect_options(self._client, source, self.name),
+                **logins.connect_options(self._client, source, self.name, servers),
             )
         )
         ends = [asyncio.ensure_future(event.wait()) for event in (self._failed, self._refused)]
