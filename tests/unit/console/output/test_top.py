@@ -303,6 +303,27 @@ async def test_watching_in_a_pipe_tells_each_change_once(make, bus, capsys):
     assert states == [[], ["requested"], ["bound"]]
 
 
+async def test_who_watches_in_a_pipe_is_told_that_the_broker_is_lost(make, bus, capsys, monkeypatch):
+    """Else the last line is taken for the present state for as long as the broker is away."""
+    monkeypatch.setattr(watch, "LOOK_AGAIN_S", 0.01)
+    told = ""
+
+    async def until(line):
+        nonlocal told
+        async with asyncio.timeout(10):
+            while not told.endswith(line):
+                told += "".join(capsys.readouterr())
+                await asyncio.sleep(0.01)
+
+    async with meanwhile(watch.watch_on(bus, FleetView("pods"), "json", since_never)):
+        await until('"pods":[]}\n')
+        bus.connected = False
+        await until("the broker is lost: this is the last known state\n")
+        bus.connected = True
+        await until("the broker answers again\n")
+    assert told.count("\n") == 3
+
+
 async def test_what_pods_are_used_for_is_told_again_when_it_changes(make, bus, capsys):
     """It is not on the bus: a slice that fell idle would stand there as busy for as long as nothing else happens."""
     await say(bus, subjects.request(make.request), 0, make.asked())
