@@ -6,8 +6,8 @@ import tempfile
 import pytest
 
 from sluice.runtime.bus import BusError
-from sluice_console.shell.live import running_systems as systems
 from sluice_console.shell.errors import CommandError
+from sluice_console.shell.live import running_systems as systems
 from sluice_console.shell.live.connect import settings_of_console
 from sluice_console.shell.live.running_systems import NothingRunningError, announce, find_running, server_url
 from sluice_console.shell.process.data_directory import NotStartedError, lock_data_directory, temporary_directory
