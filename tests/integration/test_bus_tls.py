@@ -185,6 +185,18 @@ async def test_a_broker_that_is_not_ours_is_not_believed(broker: TlsBroker, wron
     assert why in str(caught.value)
 
 
+async def test_who_asks_for_tls_gets_no_plain_text(broker: TlsBroker) -> None:
+    """`tls://` without nats_ca_file: anybody between reads along, and decides what an operator is shown."""
+    broker.tls = False
+    await broker.start()
+    why = "the broker speaks plain text, and nats_url asks for TLS"
+    with pytest.raises(BusError, match=why):
+        await Connection.open(broker.url, name="t", within_s=1)
+    with pytest.raises(BusError, match=why):
+        async with open_history(broker.url, name="console", timeout_s=2):
+            pass
+
+
 async def test_a_broker_is_believed_as_soon_as_its_certificate_is_good_again(broker: TlsBroker) -> None:
     """A service started meanwhile would otherwise have to be restarted, on every node."""
     broker.shows(broker.bus, HOST, age_days=900)

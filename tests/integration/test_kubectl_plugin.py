@@ -144,11 +144,12 @@ async def test_the_pods_of_the_contexts_namespace_are_shown_and_nothing_is_left(
         (["-n", "blue"], "namespace blue", ["blue/train"]),
         (["-n=blue", "--node", "gpu-1"], "namespace blue", []),
         (["-n", "green"], "namespace green", []),
+        (["-n", "re*", "--", "-node:gpu-1"], "namespace re*", ["red/train"]),
     ],
 )
 async def test_other_namespaces_and_nodes_are_named_as_kubectl_does(desk: Desk, words, where, pods):
     """A person types what works everywhere else."""
-    code, out, err = await desk.sluice("--context", "lab", "pods", *words, "--system-namespace", "gpu-system")
+    code, out, err = await desk.sluice("--context", "lab", "--system-namespace", "gpu-system", "pods", *words)
     assert (code, err) == (0, f"context lab, Sluice in gpu-system, {where}\n"), err
     assert [line.split()[0] for line in out.splitlines()[1:]] == pods
     assert pods or out == "no such pod asks for a slice\n"

@@ -8,7 +8,10 @@ importing all of them takes longer than most commands run.
 from sluice.runtime import sigint  # the first import, so that Ctrl-C ends the others quietly
 
 # isort: split
+import codecs
 import errno
+import io
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -245,6 +248,8 @@ def version_command() -> int:
 def main(words: Sequence[str] | None = None) -> None:
     """Entry point of the `sluice` script. Runs `words`, by default the process's arguments, and ends the process."""
     _open_what_is_closed()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal may lack characters that names and messages have
+        sys.stdout.reconfigure(errors=ESCAPED)
     code = _code_of(words)
     try:
         sys.stdout.flush()  # here, where a failure can be reported
@@ -286,6 +291,10 @@ def _code_of(words: Sequence[str] | None) -> int | str | None:
         return _unwritten(error, 0)
     return 0
 
+
+ESCAPED = "sluice-escaped"
+"""How a character is written that standard output's encoding lacks: escaped as in JSON, so that documents stay so."""
+codecs.register_error(ESCAPED, lambda error: (json.dumps(error.object[error.start : error.end])[1:-1], error.end))  # type: ignore[attr-defined]
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 

@@ -82,7 +82,7 @@ def _in_namespace(rest: list[str], usual: str) -> tuple[list[str], str]:
     found, others = parser.parse_known_args(rest)
     if found.all_namespaces:
         return others, "all namespaces"
-    return [*others, "--namespace", found.namespace], f"namespace {found.namespace}"
+    return [NAMESPACED, "--namespace", found.namespace, *others[1:]], f"namespace {found.namespace}"
 
 
 def _doctor(rest: list[str], options: ClusterOptions) -> int | str | None:

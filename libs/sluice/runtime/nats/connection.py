@@ -129,7 +129,7 @@ class Connection:
                 ping_interval=QUIET_PING_S if self._quiet else PING_S,
                 max_outstanding_pings=PINGS_MAX,
                 pending_size=0,
-                **logins.connect_options(self._client, source, self.name),
+                **logins.connect_options(self._client, source, self.name, servers),
             )
         )
         ends = [asyncio.ensure_future(event.wait()) for event in (self._failed, self._refused)]
@@ -317,7 +317,7 @@ class Connection:
     def _fail(self, why: str | BusError) -> None:
         if self._fatal is None:
             self._fatal = BusError(why) if isinstance(why, str) else why
-            self._log.error("the bus has failed for good", why=str(why))
+            self._log.warning("the bus has failed for good", why=str(why))  # who waits for it ends with this
         self._failed.set()
         self._give_up_waiting()
         self._tell()
@@ -355,7 +355,10 @@ class Connection:
         now = asyncio.get_running_loop().time()
         self._refused_at = self._refused_at or now
         if not self._shown.is_token:
-            self._fail(f"{self.name}: the server does not accept these credentials")
+            self._fail(
+                f"{self.name}: the server does not accept these credentials (nats_user and nats_password_file, or "
+                "nats_certificate_file)"
+            )
         elif now - self._refused_at > REFUSED_MAX_S:
             self._fail(
                 f"{self.name}: the broker has refused our token for {REFUSED_MAX_S:g} s; the logs of sluice-callout "

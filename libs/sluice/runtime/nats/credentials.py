@@ -110,7 +110,7 @@ def _problem_of(server: str) -> str:
     return "" if is_one else "has a port that is no number from 1 to 65535"
 
 
-def connect_options(client: Client, source: CredentialSource, name: str) -> dict[str, Any]:
+def connect_options(client: Client, source: CredentialSource, name: str, servers: list[str]) -> dict[str, Any]:
     """The options of `client.connect`. Credentials are read again at each attempt to connect."""
     first = source.current()
 
@@ -124,7 +124,7 @@ def connect_options(client: Client, source: CredentialSource, name: str) -> dict
     client.renews = first.is_token
     client.login_s = TOKEN_LOGIN_S if first.is_token else CONNECT_S
     client._public_nkey = first.nkey or None  # noqa: SLF001 - nats-py sets it from a seed, by one more library
-    asked = bool(first.password) or first.tls is not None
+    asked = bool(first.password) or first.tls is not None or any(server.startswith("tls://") for server in servers)
     return {
         "signature_cb": first.sign,
         "connect_timeout": CONNECT_S,
@@ -143,7 +143,9 @@ def _check_plain_text(client: Client, source: Credentials) -> None:
     if source.tls is not None:
         raise PlainTextBrokerError("the broker speaks plain text, and TLS is configured (nats_ca_file)")
     server = client._current_server  # noqa: SLF001 - `connected_url` is empty while connecting
-    if server is None or not is_loopback(server.uri.hostname or ""):
+    if server is not None and server.uri.scheme == "tls":
+        raise PlainTextBrokerError("the broker speaks plain text, and nats_url asks for TLS (tls://)")
+    if server is None or (source.password and not is_loopback(server.uri.hostname or "")):
         raise PlainTextBrokerError(
             "the password would cross the network in plain text: the broker must speak TLS, and nats_ca_file "
             "name the authority that signs its certificate"

@@ -130,17 +130,17 @@ async def open_history(
     url: str, *, name: str, credentials: logins.CredentialSource | None = None, timeout_s: float = 5.0
 ) -> AsyncIterator[NatsHistory]:
     """Connect, and disconnect at the end. Raises BusError when no server answers at `url`, or it refuses us."""
-    connection = nats.Client()
+    connection, servers = nats.Client(), logins.parse_server_urls(url)
     try:
         await connection.connect(
-            logins.parse_server_urls(url),
+            servers,
             name=name,
             allow_reconnect=False,
             max_reconnect_attempts=1,  # counts for the first connection too; 0 would never end
             ping_interval=PING_S,
             max_outstanding_pings=PINGS_MAX,
             error_cb=_nothing,
-            **logins.connect_options(connection, credentials or logins.Credentials(), name),
+            **logins.connect_options(connection, credentials or logins.Credentials(), name, servers),
         )
     except (OSError, TimeoutError, NatsError) as error:
         raise BusError(f"no NATS server answers at {url}: {logins.explain_connect_error(error)}") from error

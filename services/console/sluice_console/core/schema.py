@@ -18,6 +18,7 @@ from sluice_console.core.documents import (
     StoryDocument,
 )
 from sluice_console.core.fleet.nodes import NodesDocument
+from sluice_console.core.fleet.report import ReportDocument
 from sluice_console.core.fleet.usage import UsagesDocument
 from sluice_console.core.history.events import EventDocument
 from sluice_console.core.history.waterfall import WaterfallDocument
@@ -28,6 +29,7 @@ COMMANDS: dict[str, type[Document]] = {
     "sluice nodes --json": NodesDocument,
     "sluice pods --json": PodsDocument,
     "sluice usage --json": UsagesDocument,
+    "sluice report --json": ReportDocument,
     "sluice explain REQUEST --json": StoryDocument,
     "sluice trace REQUEST --json": WaterfallDocument,
     "sluice events --json": EventDocument,

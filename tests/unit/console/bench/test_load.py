@@ -41,7 +41,9 @@ def test_who_comes_together_is_in_one_file_up_to_a_limit():
     assert len({file.name for file in files}) == 2
 
 
-@pytest.mark.parametrize("mix", ["", "x=0", "x=-1", "x=y", "x=1,x=2", "=3", "x=1,,"])
+@pytest.mark.parametrize(
+    "mix", ["", "1g.5gb=0", "1g.5gb=-1", "1g.5gb=y", "1g.5gb=1,1g.5gb=2", "=3", "1g.5gb=1,,", "big=1"]
+)
 def test_a_mix_that_cannot_be_meant_is_refused(mix):
     with pytest.raises(LoadError, match="--mix"):
         mix_of(mix)

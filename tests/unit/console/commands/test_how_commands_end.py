@@ -1,5 +1,7 @@
 """How commands end whose output is not read, whose arguments are invalid, or that are interrupted."""
 
+import io
+import json
 import os
 import pty
 import signal
@@ -8,9 +10,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from factories.processes import heeding_ctrl_c
 
+from sluice_console import __main__ as sluice
+from sluice_console.core.documents import Document
 from sluice_console.shell.cli_options import EXIT_FAILED
+from sluice_console.shell.output.formats import print_document
+
+
+class VersionedName(Document, frozen=True):
+    name: str
 
 
 def _ended(words, *, stdout=None, closed=""):
@@ -42,12 +52,31 @@ def test_a_full_disk_is_a_sentence_and_a_failure(words):
         assert _ended(words, stdout=full) == (EXIT_FAILED, "sluice: cannot write: No space left on device\n")
 
 
+@pytest.mark.parametrize("form", ["json", "yaml", "text"])
+def test_a_name_that_the_terminal_has_no_characters_for_is_escaped(monkeypatch, form):
+    """One pod in Japanese: all the others are no longer shown, and a program gets no document or another name."""
+    name = "日é😀"
+    out = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+
+    def show(_words):
+        print_document(VersionedName(name=name), form, lambda found: out.write(found.name))
+
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sluice, "_code_of", show)
+    with pytest.raises(SystemExit):
+        sluice.main([])
+    written = out.buffer.getvalue().decode("latin-1")
+    if form == "text":
+        assert written == "\\u65e5é\\ud83d\\ude00"
+    else:
+        assert {"json": json.loads, "yaml": yaml.safe_load}[form](written) == {"name": name}
+
+
 @pytest.mark.parametrize(
     ("closed", "words", "code", "says"),
     [
         (">&-", ["version"], 0, ""),
         (">&-", ["gpus", "--json", "-o", "yaml"], 2, "sluice: --json contradicts -o yaml: name one of them\n"),
-        ("<&-", ["drain", "gpu-1"], 2, "sluice: no terminal to confirm on; use --yes\n"),
         ("<&-", ["security", "remove-node", "keys", "gpu-1"], 2, "sluice: no terminal to confirm on; use --yes\n"),
     ],
 )

@@ -1,6 +1,7 @@
 """`sluice pods`: one word and one sentence for what became of each request."""
 
 import io
+import time
 
 import msgspec
 from rich.console import Console
@@ -8,7 +9,14 @@ from rich.console import Console
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
-from sluice_console.core.documents import EarlierDocument, OutDocument, PodsDocument, StandingDocument, StoryDocument
+from sluice_console.core.documents import (
+    EarlierDocument,
+    OutDocument,
+    PodsDocument,
+    StandingDocument,
+    StepDocument,
+    StoryDocument,
+)
 from sluice_console.core.fleet.pending_releases import being_freed
 from sluice_console.core.fleet.pods import pods_document, variables_text
 from sluice_console.shell.output.printer import show_pods, show_story
@@ -138,6 +146,22 @@ def shown(show, document) -> str:
     text = io.StringIO()
     show(Console(file=text, width=200), document)
     return text.getvalue()
+
+
+def test_a_story_of_several_days_says_which(make):
+    """Times alone of a pod that waited over a weekend read as if it had waited for minutes."""
+    pod = only(make.fleet_state(request=make.asked()))
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    days = ("2026-01-02", "2026-01-05", today)
+    steps = tuple(
+        StepDocument(time=f"{day}T10:00:0{number}.000+00:00", subject="", type="Pending", text="waits")
+        for number, day in enumerate(days)
+    )
+    assert shown(show_story, StoryDocument(pod=pod, steps=steps)).splitlines()[1:-1] == [
+        "  2026-01-02 10:00:00.000  waits",
+        "  2026-01-05 10:00:01.000  waits",
+        "  10:00:02.000  waits",
+    ]
 
 
 def test_a_story_says_why_it_began_anew_and_what_helps_who_waits(make):

@@ -106,7 +106,7 @@ def test_an_event_names_the_pod_and_says_what_happened(make):
         time=asked.envelope.time, subject=asked.subject, noun="request", word="AllocationRequested",
         request=make.request, about="default/train", says="asks for 3g.20gb, in train.yaml",
     )  # fmt: skip
-    assert event_line(event) == "03:04:05.678  request    default/train  asks for 3g.20gb, in train.yaml\n"
+    assert event_line(event) == "2026-01-02 03:04:05.678  request    default/train  asks for 3g.20gb, in train.yaml\n"
 
 
 def test_bytes_that_cannot_be_read_are_a_line_too():

@@ -6,6 +6,7 @@ import tempfile
 import pytest
 
 from sluice.runtime.bus import BusError
+from sluice_console.shell.errors import CommandError
 from sluice_console.shell.live import running_systems as systems
 from sluice_console.shell.live.connect import settings_of_console
 from sluice_console.shell.live.running_systems import NothingRunningError, announce, find_running, server_url
@@ -77,6 +78,23 @@ def test_an_option_wins_over_the_environment_and_that_over_what_is_running(place
     monkeypatch.setenv("SLUICE_NATS_URL", "nats://environment:1")
     assert server_url(None) == "nats://environment:1"
     assert server_url("nats://option:1") == "nats://option:1"
+
+
+@pytest.mark.parametrize("named", ["127.0.0.1:1", "localhost:1", "nats://localhost:1", "nats://127.0.0.1:1/"])
+def test_a_system_of_ones_own_is_known_by_every_spelling(place, named):
+    """Its password is found by its URL: by another one, its user would be refused."""
+    announce(running(place))
+    assert server_url(named) == "nats://127.0.0.1:1"
+    assert server_url(f"{named.rstrip('/')}9") == f"{named.rstrip('/')}9"
+
+
+def test_a_system_that_nobody_could_find_does_not_start(place):
+    """A traceback, and a `sluice run` that waits for it would take its own system for that of somebody else."""
+    (place / "runtime" / "sluice").touch()
+    told = f"{place}/runtime/sluice cannot be written, .*: File exists; XDG_RUNTIME_DIR or TMPDIR must name a folder"
+    with pytest.raises(CommandError, match=told):
+        announce(running(place))
+    assert not list((place / "data-1").iterdir())
 
 
 def test_a_broken_file_stops_nothing(place):

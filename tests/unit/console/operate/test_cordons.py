@@ -5,6 +5,7 @@ import contextlib
 
 import msgspec
 import pytest
+from factories.broker.bus_rigs import say
 from factories.broker.memory_bus import MemoryBroker
 
 from sluice.contracts import messages as msg
@@ -13,6 +14,7 @@ from sluice.contracts.ids import RunId, SourceName
 from sluice_console.core.documents import DrainedPodDocument
 from sluice_console.core.operate import cordons
 from sluice_console.core.operate.cordons import CordonError, check_by_hand, named_gpus, pods_on
+from sluice_console.shell.errors import NotFoundError
 from sluice_console.shell.operate import cordon
 from sluice_console.shell.operate.cordon import _wrong, wait_until_left
 
@@ -178,6 +180,28 @@ async def test_no_connection_waits_for_a_person(make, monkeypatch):
     monkeypatch.setattr(cordon, "_who_is_there", who_is_there)
     target = cordon.CordonTarget(NODE)
     assert await cordon.drain("", target, yes=False, wait_s=None, form="", run=RunId("typed"), ask=thinks) == 1
+
+
+@pytest.mark.parametrize(("target", "wrong"), [(NODE, ""), ("gpu-9", f"there is no node gpu-9; known: {NODE}")])
+async def test_a_script_drains_a_node_without_pods_unasked(make, monkeypatch, capsys, target, wrong):
+    """`no terminal to confirm on` where there is nothing to confirm, and for a node that does not exist."""
+    bus = MemoryBroker().bus("operator")
+    await bus.ensure_streams()
+    await say(bus, subjects.inventory(make.node), 0, make.inventory(make.gpu_report()))
+
+    @contextlib.asynccontextmanager
+    async def connected(_url):
+        yield bus
+
+    monkeypatch.setattr(cordon, "connected", connected)
+    options = {"yes": False, "wait_s": None, "form": "text", "run": RunId("typed"), "ask": pytest.fail}
+    drain = cordon.drain("", cordon.CordonTarget(target), **options)
+    if wrong:
+        with pytest.raises(NotFoundError, match=wrong):
+            await drain
+    else:
+        assert await drain == 0
+        assert capsys.readouterr().out == f"{NODE} is drained\nno pod is there\n"
 
 
 async def test_whoever_stops_waiting_is_told_that_the_drain_goes_on(capsys):

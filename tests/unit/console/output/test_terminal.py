@@ -18,6 +18,7 @@ from factories.console import pod_of
 from json_page import page, schemas
 from rich.console import Console
 
+from sluice_console.__main__ import app
 from sluice_console.core.documents import AmountsDocument, PodsDocument, QuotaDocument, QuotasDocument
 from sluice_console.core.fleet.nodes import FleetNodeDocument, NodesDocument
 from sluice_console.core.schema import COMMANDS, schema
@@ -143,6 +144,19 @@ def test_every_field_is_on_the_page():
         lines = re.findall(r"^  (\w+(?:, \w+)*)(?=:|  |$)", of_shape, re.MULTILINE)
         told = [field for line in lines for field in line.split(", ")]
         assert told == [field for field in fields if field != "version"], name
+
+
+def test_every_command_with_a_document_is_on_the_page():
+    """`sluice report --help` named the page, and the page had none of its fields."""
+    told = {command.split()[1] for command in COMMANDS if command.startswith("sluice ")}
+    has_one = {
+        name
+        for name in app
+        if not name.startswith("-") and app[name].default_command
+        for argument in app[name].assemble_argument_collection()
+        if "--json" in argument.names
+    }
+    assert has_one - told == {"cordon", "uncordon"}, "these print that of `drain`"
 
 
 NAMESPACE = "team-research-large-language-models-experiments"

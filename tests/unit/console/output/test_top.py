@@ -1,6 +1,7 @@
 """The live map in a terminal, on a real pseudo-terminal; and the forms in which views are printed."""
 
 import asyncio
+import io
 import os
 import pty
 import re
@@ -16,6 +17,8 @@ import pytest
 import yaml
 from factories.broker.bus_rigs import ensured, say
 from factories.broker.memory_bus import MemoryBroker, MemoryBus
+from rich.console import Console
+from rich.text import Text
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.subjects import parse
@@ -36,6 +39,7 @@ from sluice_console.shell.inspect.top import Beside, top_on
 from sluice_console.shell.inspect.views import FleetView
 from sluice_console.shell.output import answer
 from sluice_console.shell.output.formats import as_text
+from sluice_console.shell.output.printer import show_table
 from sluice_console.shell.output.terminal import Terminal
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -91,6 +95,14 @@ def test_a_node_shows_what_the_screen_saw_and_before_that_what_was_recorded():
     assert (shares.line("b", now + 14), shares.line("c", now)) == (f"{' ' * 19}▃", " " * 20)
     shares.see(now + 10_000, {"a": 0.0})
     assert shares.line("a", now + 10_000) == f"{' ' * 19}▁"
+
+
+def test_in_a_narrow_terminal_the_widest_columns_give_way(make):
+    """With one long name of a node, states and the names of pods would be cut to nothing."""
+    drawn = io.StringIO()
+    row = ("red/train", "bound", "gpu-" + "7" * 60)
+    show_table(Console(file=drawn, width=40), ("POD", "STATE", "NODE"), [tuple(map(Text, row))])
+    assert drawn.getvalue().splitlines()[1].rstrip() == f"red/train  bound  gpu-{'7' * 17}…"
 
 
 def test_the_heading_says_what_is_wrong(fleet_state):
@@ -301,6 +313,27 @@ async def test_watching_in_a_pipe_tells_each_change_once(make, bus, capsys):
         await until(3)
     states = [[pod["state"] for pod in msgspec.json.decode(line)["pods"]] for line in told]
     assert states == [[], ["requested"], ["bound"]]
+
+
+async def test_who_watches_in_a_pipe_is_told_that_the_broker_is_lost(make, bus, capsys, monkeypatch):
+    """Else the last line is taken for the present state for as long as the broker is away."""
+    monkeypatch.setattr(watch, "LOOK_AGAIN_S", 0.01)
+    told = ""
+
+    async def until(line):
+        nonlocal told
+        async with asyncio.timeout(10):
+            while not told.endswith(line):
+                told += "".join(capsys.readouterr())
+                await asyncio.sleep(0.01)
+
+    async with meanwhile(watch.watch_on(bus, FleetView("pods"), "json", since_never)):
+        await until('"pods":[]}\n')
+        bus.connected = False
+        await until("the broker is lost: this is the last known state\n")
+        bus.connected = True
+        await until("the broker answers again\n")
+    assert told.count("\n") == 3
 
 
 async def test_what_pods_are_used_for_is_told_again_when_it_changes(make, bus, capsys):

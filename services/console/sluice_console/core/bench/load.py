@@ -14,6 +14,7 @@ import msgspec
 from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.reasons import shorten
 from sluice.contracts.toml_tables import toml_text_of
+from sluice.mig.profile_name import ProfileName, ProfileNameError
 
 REQUESTS_MAX = 100_000
 DOCUMENTS_MAX = 200
@@ -53,8 +54,14 @@ def mix_of(text: str) -> dict[str, int]:
     parts: dict[str, int] = {}
     for piece in text.split(","):
         profile, _, weight = piece.strip().partition("=")
+        try:
+            ProfileName.parse(profile)
+        except ProfileNameError:
+            profile = ""
         if not profile or profile in parts or not (weight or "1").isdecimal() or int(weight or "1") < 1:
-            raise LoadError(f"--mix {text!r}: {piece.strip()!r} must be PROFILE=PARTS, parts from 1, each profile once")
+            raise LoadError(
+                f"--mix {text!r}: {piece.strip()!r} must be 1g.5gb=6 for instance, parts from 1, each profile once"
+            )
         parts[profile] = int(weight or "1")
     return parts
 

@@ -38,7 +38,7 @@ class ReportRowDocument(Document, frozen=True, kw_only=True):
     capacity_gpu_hours: float | None
     """Null by namespace."""
     waiting_pod_hours: float | None
-    """Null by model and by node, as the waits are."""
+    """Null by model and node, as the waits."""
     bound: int | None
     wait_p50_s: float | None
     wait_p95_s: float | None

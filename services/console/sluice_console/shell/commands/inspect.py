@@ -118,6 +118,8 @@ def pods_command(
     """Show every pod that requested slices, and its state."""
     from sluice_console.shell.inspect.views import FleetView
 
+    if ":" in namespace:  # of `-node:gpu-1`, which begins like -n
+        raise UsageError(f"-n{namespace}: words that exclude come after `--`")
     namespace = "" if all_namespaces else namespace
     found = _filter("pods", words, node=node, namespace=namespace, waiting=waiting)
     looked = FleetView("pods", with_ended=all_, filter=found)
@@ -175,7 +177,9 @@ def report_command(
     since_s = span_s(since)
     if since_s is None or since_s > SECONDS_MAX:
         most = f"{SECONDS_MAX // 86400}d"
-        raise UsageError(f"--since {since}: must be a number with a unit, such as 90m, 24h, 7d or 4w, at most {most}")
+        raise UsageError(
+            f"--since {since}: must be a number above 0 with a unit, such as 90m, 24h, 7d or 4w, at most {most}"
+        )
     form = form_of(output, json=json)
     if csv and form != "text":
         raise UsageError(f"--csv contradicts the output form {form}: name one of them")

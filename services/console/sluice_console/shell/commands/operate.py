@@ -6,12 +6,13 @@ They publish on the bus with the operator's rights. Only the command line is her
 
 import secrets
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from sluice_console.shell.cli_options import AsJson, Documented, Server, UsageError, ask, form_of, named, run
+from sluice_console.shell.cli_options import AsJson, Documented, Server, UsageError, agreed, ask, form_of, named, run
 from sluice_console.shell.commands.inspect import Watch, answer_or_watch, look_or_watch
 from sluice_console.shell.commands.security import app as security_app
 
@@ -184,13 +185,9 @@ def drain_command(
 
     if wait is not None and not 0 < wait <= DRAIN_WAIT_MAX_S:
         raise UsageError(f"--wait {wait:g}: more than 0 and at most {DRAIN_WAIT_MAX_S} seconds")
-    if not yes and not sys.stdin.isatty():
-        raise UsageError("no terminal to confirm on; use --yes")
     target = CordonTarget(NodeName(node), gpu, why, take_over)
-    work = drain(
-        server_url(server), target, yes=yes, wait_s=wait, form=form_of(output, json=json), run=_run_id(), ask=ask
-    )
-    return run(work)
+    asks, form = partial(agreed, yes=False), form_of(output, json=json)
+    return run(drain(server_url(server), target, yes=yes, wait_s=wait, form=form, run=_run_id(), ask=asks))
 
 
 def consolidate_command(

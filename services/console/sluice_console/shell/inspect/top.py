@@ -25,7 +25,7 @@ from sluice_console.shell.inspect.look_up import PastRequests, asking
 from sluice_console.shell.inspect.nodes import IdleSince
 from sluice_console.shell.inspect.views import UNASKED, FleetView
 from sluice_console.shell.live.connect import StoredTimes, connected
-from sluice_console.shell.live.live_fleet import UNREAD_MAX_S, LiveFleet, caught_up, read_fleet_state
+from sluice_console.shell.live.live_fleet import LiveFleet, caught_up, is_current, read_fleet_state
 from sluice_console.shell.output.printer import console, said, say
 from sluice_console.shell.output.terminal import Terminal
 
@@ -206,8 +206,7 @@ class _Shown:
         self._shares.see(time.time(), shares_of(gpus))
         if self.top.paused and not even_if_paused and self._lines:
             return
-        current = self.bus.connected and self.bus.unread_s <= UNREAD_MAX_S
-        self._heading = heading(gpus, pods_document(fleet_state), connected=current)
+        self._heading = heading(gpus, pods_document(fleet_state), connected=is_current(self.bus))
         self._lines = self._rendered(fleet_state)
         self._size = self.terminal.size()
 

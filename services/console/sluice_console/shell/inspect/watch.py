@@ -12,11 +12,11 @@ from sluice_console.core.fleet.usage import UsagesDocument, silent_lines
 from sluice_console.core.history.sentences import HistoryMessage
 from sluice_console.shell.inspect.look_up import PastRequests, StoryTeller, asking, past_requests, view_answer
 from sluice_console.shell.inspect.nodes import IdleSince
-from sluice_console.shell.inspect.top import ASK_EVERY_S, Beside, Since, top_on
+from sluice_console.shell.inspect.top import ASK_EVERY_S, LOOK_AGAIN_S, Beside, Since, top_on
 from sluice_console.shell.inspect.views import UNASKED, FleetView
 from sluice_console.shell.live.connect import StoredTimes, connected
 from sluice_console.shell.live.history import follow_history, readable
-from sluice_console.shell.live.live_fleet import LiveFleet, caught_up
+from sluice_console.shell.live.live_fleet import LiveFleet, caught_up, is_current
 from sluice_console.shell.output.answer import Answer, repeated
 from sluice_console.shell.output.formats import OutputFormat
 from sluice_console.shell.output.printer import say
@@ -52,7 +52,7 @@ async def watch_on(
 ) -> NoReturn:
     """Print a bus, block by block; with `ask` also when usage changes."""
     changed = asyncio.Event()
-    async with caught_up(bus, changed) as live:
+    async with caught_up(bus, changed) as live, _kept(_tell_when_lost(bus), changed):
         if times is not None:
             live.fleet_state.stored_at = times.at
         live.fleet_state.past |= past or {}
@@ -71,6 +71,7 @@ async def watch_story(url: str, wanted: str, tell: StoryTeller, form: OutputForm
     async with (
         connected(url, times=times) as bus,
         caught_up(bus, changed) as live,
+        _kept(_tell_when_lost(bus), changed),
         aclosing(follow_history(url)) as history,
     ):
         live.fleet_state.stored_at = times.at
@@ -90,6 +91,16 @@ async def watch_story(url: str, wanted: str, tell: StoryTeller, form: OutputForm
                 return await tell(url, wanted, live.fleet_state, told)
 
             await repeated(now, form, changed)
+
+
+async def _tell_when_lost(bus: Bus) -> NoReturn:
+    """Print when what was shown is no longer the present state, and when it is again."""
+    was_current = True
+    while True:
+        await asyncio.sleep(LOOK_AGAIN_S)
+        if is_current(bus) is not was_current:
+            was_current = not was_current
+            say(["the broker answers again" if was_current else "the broker is lost: this is the last known state"])
 
 
 @dataclass(slots=True)

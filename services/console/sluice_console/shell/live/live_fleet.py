@@ -148,6 +148,11 @@ async def following(bus: Bus, heard: Heard | None = None) -> AsyncIterator[LiveF
         raise
 
 
+def is_current(bus: Bus) -> bool:
+    """Whether what is read from a bus is its present state."""
+    return bus.connected and bus.unread_s <= UNREAD_MAX_S
+
+
 @asynccontextmanager
 async def caught_up(bus: Bus, changed: asyncio.Event) -> AsyncIterator[LiveFleet]:
     """`following` from when all last values are there; `changed` is set whenever one changes."""

@@ -66,16 +66,24 @@ def pointers_dir() -> Path:
 
 
 def announce(running: RunningSystem, *, to_user: bool = True) -> None:
-    """Write `up.json` and the user's file. Each is complete at every moment."""
+    """Write `up.json` and the user's file. Each is complete at every moment. Raises CommandError."""
+    try:
+        _announce(running, to_user=to_user)
+    except OSError as error:
+        raise CommandError(
+            f"{error.filename} cannot be written, by which other commands find this system: {error.strerror}; "
+            "XDG_RUNTIME_DIR or TMPDIR must name a folder that you may write to"
+        ) from error
+
+
+def _announce(running: RunningSystem, *, to_user: bool) -> None:
     encoded = msgspec.json.format(msgspec.json.encode(running), indent=2)
-    _write(Path(running.data_dir) / "up.json", encoded)
-    if not to_user:
-        return
-    directory = pointers_dir()
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if directory.stat().st_uid != os.getuid():
-        return  # another user's directory of our name is neither trusted nor used
-    _write(directory / f"{running.pid}.json", encoded)
+    if to_user:
+        directory = pointers_dir()
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if directory.stat().st_uid == os.getuid():  # another user's directory of our name is neither trusted nor used
+            _write(directory / f"{running.pid}.json", encoded)
+    _write(Path(running.data_dir) / "up.json", encoded)  # last: who waits for it finds the other
 
 
 def retract(running: RunningSystem) -> None:
@@ -171,5 +179,10 @@ def _has_its_data(running: RunningSystem) -> bool:
 
 
 def server_url(server: str | None) -> str:
-    """The NATS server: from the option, the environment, or the running `sluice up`."""
-    return server or os.environ.get(SERVER_VARIABLE, "") or find_running().nats_url
+    """The NATS server: from the option, the environment, or the running `sluice up`.
+
+    One of ours is named as it names itself, for its password is found by that."""
+    named = server or os.environ.get(SERVER_VARIABLE, "")
+    same = named.removeprefix("nats://").rstrip("/").replace("localhost:", "127.0.0.1:")
+    ours = running_at(f"nats://{same}") if named else find_running()
+    return ours.nats_url if ours is not None else named

@@ -81,7 +81,6 @@ async def drain(
     `ask` gets a confirmation, unless `yes`. With `wait_s` it waits at most so long until all pods have left."""
     try:
         if not yes and not await _person_agrees(url, target, ask):
-            tell(["nothing was changed"])
             return EXIT_FAILED
         async with connected(url) as bus:
             gpus, there = await _who_is_there(bus, target)

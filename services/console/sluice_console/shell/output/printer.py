@@ -64,6 +64,11 @@ def show_table(
     least = sum(widths) + 2 * (len(widths) - 1)
     if out.soft_wrap and least > out.width:
         table.width = least
+    elif least > out.width:
+        for _ in range(least - out.width):
+            widths[widths.index(max(widths))] -= 1  # Rich takes the same from each: the state of a pod would go first
+        for shown, width in zip(table.columns, widths, strict=True):
+            shown.width = width
     out.print(table)
 
 
@@ -172,9 +177,11 @@ def write_lines(lines: Iterable[str]) -> None:
     sys.stdout.write("".join(f"{sanitize(line)}\n" for line in lines))
 
 
-def short_time(time: str) -> str:
-    """`12:34:56.789` of an ISO 8601 time."""
-    return (time.partition("T")[2][:12] or time).rstrip("Z").ljust(12)
+def short_time(at: str) -> str:
+    """`12:34:56.789` of an ISO 8601 time in UTC, with the day if that is not today."""
+    day, _, hour = at.partition("T")
+    shown = (hour[:12] or at).rstrip("Z").ljust(12)
+    return shown if not hour or day == time.strftime("%Y-%m-%d", time.gmtime()) else f"{day} {shown}"
 
 
 def say(lines: Iterable[str]) -> None:
