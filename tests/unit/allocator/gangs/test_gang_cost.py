@@ -16,7 +16,7 @@ def many(count: int) -> list[msg.AllocationRequested]:
 
 
 def test_a_large_job_is_looked_for_in_steps_and_ordered_at_once():
-    """A thousand pods must not stand in the way of one: each event does its part, and others are served between."""
+    """A job of a thousand pods leaves room for one: each event does its part, and others are served between."""
     bench = fleet(3, group_steps=4)
     pods = many(14)
     bench.asks(*pods[:-1])
@@ -57,7 +57,7 @@ def test_a_hopeless_job_is_not_tried_on_each_freed_slice():
 
 
 def test_more_pods_of_one_name_than_a_job_can_have_are_looked_at_once_a_tick(monkeypatch):
-    """Ten thousand pods under one group's name must not make each event as long as all of them."""
+    """Ten thousand pods under one group's name do not make each event as long as all of them."""
     monkeypatch.setattr(groups, "LARGEST", 3)
     bench = fleet(4)
     assert sorted(grants(bench.asks(*(member(name, WHOLE) for name in "abcd")))) == ["a", "b"]

@@ -84,7 +84,7 @@ def test_pods_that_disagree_on_the_size_are_told_who_says_what():
 
 
 def test_a_job_is_as_urgent_as_its_least_urgent_pod():
-    """One urgent pod must not carry fifteen others past everybody."""
+    """One urgent pod would carry fifteen others past the rest of the queue."""
     bench = fleet(1)
     blocker = grants(bench.asks(asked("x", WHOLE)))["x"]
     bench.asks(member("a", priority=9), member("b", priority=1), asked("p", WHOLE, priority=5))
@@ -93,7 +93,7 @@ def test_a_job_is_as_urgent_as_its_least_urgent_pod():
 
 
 def test_a_pod_whose_slice_fails_is_tried_again_at_once_and_nobody_starts_before():
-    """One bad GPU must not end a job that has another to go to."""
+    """One bad GPU does not end a job that has another to go to."""
     bench = fleet(3)
     granted = grants(bench.asks(member("a", WHOLE), member("b", WHOLE)))
     assert not bound(bench.words(bench.ready(granted["a"])))
@@ -106,7 +106,7 @@ def test_a_pod_whose_slice_fails_is_tried_again_at_once_and_nobody_starts_before
 
 @pytest.mark.parametrize("lost", ["its GPU breaks", "its node dies", "its agent restarts and dies"])
 def test_a_place_that_is_lost_costs_the_others_of_its_job_nothing(lost: str):
-    """Fifteen slices that are ready would be somebody else's, for a sixteenth that another GPU could have."""
+    """Fifteen ready slices would be granted to others, for a sixteenth that another GPU could have."""
     bench = fleet(4)
     granted = grants(bench.asks(*(member(name, WHOLE, size=3) for name in "abc")))
     for name in "ab":

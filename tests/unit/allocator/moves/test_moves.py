@@ -252,7 +252,7 @@ def test_room_is_only_proposed_where_nobody_wants_it_done():
 
 
 def test_nobody_is_moved_for_a_request_that_never_preempts(tidy):
-    """A move evicts somebody, and such a request has said that it only waits."""
+    """A move evicts a pod, and such a request has said that it only waits."""
     tidy.asks(high("large", WHOLE, priority=0, preempts=False))
     assert passes(tidy, 3 * COOLDOWN_S) == []
     assert how_it_stands(tidy.allocator.ctx, RequestId("large")).plan is None

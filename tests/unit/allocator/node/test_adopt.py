@@ -217,7 +217,7 @@ def test_what_another_allocator_binds_is_no_orphan_until_its_source_has_told_all
 
 @pytest.mark.parametrize("lost", ["both streams", "STATE alone"])
 def test_a_rejection_that_lands_after_a_wipe_ends_nothing_before_its_source_has_spoken(bench, lost):
-    """Its source did not understand it first, then somebody mended it: the pod that runs would lose its slice."""
+    """Its source did not understand it first, then its owner mended it: the pod that runs would lose its slice."""
     if lost == "both streams":
         wiped(bench)
     else:

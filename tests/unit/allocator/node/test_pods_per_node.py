@@ -96,7 +96,7 @@ def test_nobody_is_evicted_for_a_pod_whose_given_up_promise_still_counts_on_the_
 
     bench.withdraw(ends.booking.name)
     bench.words(bench.gone(ends))
-    given_up = bench.asks(high("service", share))  # somebody looks at it
+    given_up = bench.asks(high("service", share))  # a reader looks at it
     changes = only((msg.Grant, msg.Revoke), given_up)
     assert [(type(each), each.booking.request) for each in changes] == [(msg.Revoke, "service")]
     assert not only(msg.EvictionOrdered, given_up)

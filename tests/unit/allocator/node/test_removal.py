@@ -32,12 +32,12 @@ REMOVED = msg.NodeRemoved(node=NODE, cause="its Node object was deleted")
 
 
 def remove(bench):
-    """Somebody says that node-a is not there any more; returns what follows at once."""
+    """An operator publishes that node-a is removed; returns what follows at once."""
     return bench.land_all(bench.observe(subjects.node(NODE), REMOVED))
 
 
 def test_its_head_is_closed_first_and_its_grants_some_time_later(bench):
-    """A node that is only looked at as gone must not be open for anybody while its grants go."""
+    """A node that is taken for gone stays closed to all requests while its grants are closed."""
     grant = bench.bound("p1")
     (head,) = remove(bench)
     assert head.message == msg.NodeClosed(node=NODE, incarnation=INCARNATION, cause=REMOVED.cause)
@@ -78,7 +78,7 @@ def test_its_time_begins_anew_when_the_bus_is_read_again(bench):
 
 
 def test_what_its_agent_still_has_is_entered_before_the_node_is_used(bench):
-    """Its place would be given to somebody else while its processes run."""
+    """Its place would be granted again while its processes run."""
     grant = bench.bound("p1", claim(profile="7g.40gb"))
     remove(bench)
     bench.passes(GRACE_S + 1)

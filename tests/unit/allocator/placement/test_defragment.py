@@ -1,4 +1,4 @@
-"""Plans to make room: gain and cost are true, everybody who is moved has somewhere to go, and few are moved."""
+"""Plans to make room: gain and cost are true, every pod that is moved has somewhere to go, and few are moved."""
 
 import msgspec
 import pytest

@@ -108,7 +108,7 @@ def test_devices_of_one_container_are_of_one_size():
     "said", [{"unusable": "it is used by python 7"}, {"unusable": "it has no compute instance", "uuid": ""}]
 )
 def test_what_its_agent_does_not_offer_is_given_to_nobody(said):
-    """Grants would fail one after the other on a device that somebody else uses."""
+    """Grants would fail one after the other on a device that is in use."""
     report = gpu_report("n", 0, fixed_layout=True, instances=instances(LAYOUT[2], **said))
     shop = Shop(snapshot("n", (report,), modes=ALL_MODES))
     assert why(shop, claim(profile="1g.5gb")) == [(WaitReason.GPU_INSTANCES_TAKEN, 1)]

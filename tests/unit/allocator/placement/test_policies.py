@@ -44,7 +44,7 @@ GPU_ORDERS = {
 
 @pytest.mark.parametrize(("order", "policy"), [(order, name) for order, names in GPU_ORDERS.items() for name in names])
 def test_gpus_are_taken_in_the_order_that_the_policy_names(order: str, policy: str) -> None:
-    """Somebody who asks for `spread` and is packed has been lied to."""
+    """A pod that asks for `spread` would be packed."""
     assert ", ".join(ranked(policy_for("", policy, POOL))) == order
 
 
@@ -72,7 +72,7 @@ def test_every_name_that_is_promised_is_there() -> None:
 
 
 def test_a_policy_of_both_levels_needs_to_be_said_once() -> None:
-    """In tensor-fusion it is one word: who writes it at one place must not get half of it."""
+    """In tensor-fusion it is one word: written at one place, it counts for both levels."""
     for name in ("first-fit", "compact-first", "low-load-first", "node-compact-gpu-low-load"):
         assert policy_for(name, "", POOL) == policy_for("", name, POOL) == policy_for(name, name, POOL)
 
@@ -87,7 +87,7 @@ def test_binpack_of_nodes_leaves_the_choice_of_gpus_to_the_pool() -> None:
 
 
 def test_a_pool_s_own_policies_hold_where_the_pod_says_nothing() -> None:
-    """An operator's choice must not need an annotation on every pod."""
+    """An operator's choice counts without an annotation on every pod."""
     pool = PoolConfig(node_policy="binpack", gpu_policy="spread")
     assert policy_for("", "", pool) == policy_for("binpack", "spread", POOL)
     # A name of both levels that the pool says of nodes only stays what the operator wrote.

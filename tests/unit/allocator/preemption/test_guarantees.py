@@ -70,7 +70,7 @@ def test_a_grant_without_an_answer_does_not_fill_a_guarantee(empty, set_late):
 
 
 def test_a_guarantee_that_is_set_late_counts_who_is_evicted(empty):
-    """The same where one of the two is being evicted for somebody, and so not revoked yet."""
+    """The same where one of the two is being evicted for another request, and so not revoked yet."""
     start(empty, nodes=2)
     victim = empty.run(low("one", WHOLE, namespace="research"))
     empty.run(low("two", WHOLE, namespace="research", priority=1))

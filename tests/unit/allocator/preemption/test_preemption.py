@@ -59,7 +59,7 @@ def test_an_operator_who_turns_it_off_sees_no_eviction():
 
 
 def test_the_least_important_goes_then_the_fewest_then_the_smallest(empty):
-    """Three full GPUs: one important tenant, two small ones, one small one beside somebody who stays."""
+    """Three full GPUs: one important tenant, two small ones, one small one beside one that stays."""
     empty.add_nodes("node-a", "node-b", "node-c")
     empty.run(low("important", WHOLE, priority=5))
     empty.run(low("left", claim(profile="4g.20gb"), priority=1))
@@ -176,7 +176,7 @@ def test_a_simulated_preemption_is_the_real_one(empty):
 
 
 def test_who_waits_is_told_at_once_why_the_pod_before_it_cannot_go(bench):
-    """It would read for minutes that somebody goes for it, beside a budget that forbids it."""
+    """Its owner would read for minutes that a pod goes for it, beside a budget that forbids it."""
     bench.run(low("batch", WHOLE))
     promise_for(bench, high("service", WHOLE))
     tick(bench, 1.0)
@@ -191,7 +191,7 @@ def test_who_waits_is_told_at_once_why_the_pod_before_it_cannot_go(bench):
 
 
 def test_nobody_is_evicted_for_a_member_of_a_group(bench):
-    """A job is granted together or not at all: one place of four would be somebody's for nothing."""
+    """A job is granted together or not at all: one place of four would cost a pod for nothing."""
     bench.run(low("batch", WHOLE))
     assert not only(msg.Grant, bench.asks(high("member", WHOLE, group=msg.PodGroup(name="job", size=1))))
 

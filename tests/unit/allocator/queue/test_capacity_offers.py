@@ -54,7 +54,7 @@ def granted(bench: Bench) -> list[str]:
 
 
 def go_on(bench: Bench) -> int:
-    """Until everybody had the offer; how many events that took."""
+    """Until every request had the offer; how many events that took."""
     for events in range(1000):
         if not bench.allocator.unfinished:
             return events

@@ -67,7 +67,7 @@ def test_nobody_of_a_limited_namespace_is_served_before_its_source_has_said_all(
 
 
 def test_a_group_that_waited_for_a_source_is_served_when_it_has_said_all(empty, grant):
-    """The pods of a job would stand until the next time that somebody looks, while others take their places."""
+    """The pods of a job would stand until the next look at the queue, while others take their places."""
     empty.limit(gpus=2)
     opens(empty, "node-a")
     opens(empty, "node-c")

@@ -101,7 +101,7 @@ def mended(bench: Bench, request: msg.AllocationRequested) -> list:
 
 
 def reason(words: list) -> WaitReason | None:
-    """What it was told last of why it waits; None when that is over, or it was told nothing."""
+    """The wait reason published last; None when that is over, or there was none."""
     told = only((msg.Pending, msg.WaitOver), words)
     return told[-1].reasons[0].reason if told and isinstance(told[-1], msg.Pending) else None
 

@@ -141,7 +141,7 @@ def waived(request: str, cause: str, *allocations: AllocationId, alone: bool = F
 def test_a_pod_goes_whose_slice_is_being_taken_back_when_its_source_does_not_know(empty, late):
     """It was lost, and the broker was wiped before its source heard so: its pod would keep it from being taken back.
 
-    A binding of before may have landed since, and does not say that its source was told.
+    A binding of before may have landed since, and does not say that its source observed it.
     """
     for each in late:
         empty.observe(BINDING, replace(LATE_BOUND, allocation=each))

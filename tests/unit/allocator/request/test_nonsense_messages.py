@@ -141,7 +141,7 @@ def goes_on(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("address", "message"), CASES, ids=lambda value: getattr(value, "kind", None))
 def test_pods_are_served_behind_a_word_that_makes_no_sense(address: Address, message: msg.AnyMessage):
-    """One node's or one pod's nonsense would otherwise keep everybody from getting a GPU, after every restart again."""
+    """One node's or one pod's nonsense would otherwise keep all pods from getting a GPU, after every restart again."""
     for poison in nonsense(address, message, some=SOME):
         bench = scene()
         bench.land_all(bench.observe(address, poison))

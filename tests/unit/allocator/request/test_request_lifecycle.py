@@ -104,7 +104,7 @@ def test_the_same_word_twice_changes_nothing(bench):
 
 
 def test_an_allocator_that_reads_late_puts_no_old_strings_over_new_ones(bench):
-    """Somebody else bound the pod to what its slice is after a reboot; the older word read here changes nothing."""
+    """Another allocator bound the pod to what its slice is after a reboot; the older message changes nothing."""
     grant = bench.bound("p1")
     bound = bench.allocator.ctx.facts.bindings[P1]
     for newer in (

@@ -32,7 +32,7 @@ def yard(gpus: int = 1, **rules: float) -> Bench:
 
 @pytest.fixture
 def full() -> Bench:
-    """One GPU with two halves on it (p0 and p1), and somebody (big) who waits for all of it."""
+    """One GPU with two halves on it (p0 and p1), and a request (big) that waits for all of it."""
     bench = yard()
     bench.asks(asked("big", WHOLE))
     return bench
@@ -79,7 +79,7 @@ def test_a_young_pod_before_an_old_one_of_its_shape_is_waited_for():
 
 
 def test_at_most_a_part_of_a_models_gpus_is_promised_and_always_one():
-    """What is free of promised GPUs stays unused: that must not become the whole fleet."""
+    """What is free of promised GPUs stays unused: without a bound that would become the whole fleet."""
     bench = yard(gpus=20, promises_percent=10)
     bench.asks(*(asked(f"w{number}", WHOLE) for number in range(6)))
     given = promises(bench.passes(AFTER_S)) | promises(bench.passes(1000))
@@ -144,7 +144,7 @@ def test_those_who_are_due_come_in_the_order_of_turns():
 
 
 def test_a_place_that_cannot_be_promised_is_not_looked_for_all_the_time():
-    """Ten thousand who can never be promised anything must not take the time of those who can."""
+    """Ten thousand that can never be promised anything take no time from those that can."""
     bench = yard(promise_retry_s=10.0, promise_retry_max_s=80.0)
     bench.asks(asked("big", claim(profile="7g.40gb", gpus=2)))
     bench.passes(400.0, step=1.0)

@@ -101,7 +101,7 @@ def test_one_change_of_a_share_at_a_time(bench):
 
 
 def test_a_revoke_that_waits_for_its_turn_says_the_size_that_its_slice_has_by_now(bench):
-    """The ledger would book the larger size again, over somebody who was let in beside the smaller one meanwhile."""
+    """The ledger would book the larger size again, over a tenant that came beside the smaller one meanwhile."""
     bench.bound("p1", mps(30000))
     smaller = adjusted(bench, memory_mib=5000)
     (sent,) = bench.request(asked("p2", mps(1000)))  # its order is on its way: the next one under this guard waits
