@@ -61,7 +61,7 @@ class Daemons:
         self.pid = 100
         self.started = 0
         self.quotas: dict[str, do.SetQuotas] = {}
-        """What the token scheduler of each home was told; it dies with its agent."""
+        """The orders that the token scheduler of each home has; it dies with its agent."""
         self.greeted: tuple[int, ...] = ()
 
     def found(self) -> tuple[ev.FoundMpsHome, ...]:
@@ -261,20 +261,20 @@ class Node:
                 setattr(hardware.faults, name, value)
 
     def change_gpu(self, gpu: int, **changes: Any) -> None:
-        """Somebody, or the hardware itself, changes a GPU."""
+        """A person, or the hardware itself, changes a GPU."""
         with self.hardware.changing() as hardware:
             for name, value in changes.items():
                 setattr(hardware.gpus[gpu], name, value)
 
     def change_instance(self, **changes: Any) -> None:
-        """Somebody puts another instance in the place of the first GPU's only one, or changes it."""
+        """Another instance takes the place of the first GPU's only one, or that one changes."""
         with self.hardware.changing() as hardware:
             (instance,) = hardware.gpus[0].instances
             for name, value in changes.items():
                 setattr(instance, name, value)
 
     def lose_instances(self) -> None:
-        """Somebody destroys all that is on the first GPU."""
+        """All that is on the first GPU is destroyed."""
         with self.hardware.changing() as hardware:
             hardware.gpus[0].instances.clear()
 
@@ -576,7 +576,7 @@ class Node:
         return self.calls
 
     def steps(self) -> list[type]:
-        """What kinds of steps were done, without what the journal was told."""
+        """What kinds of steps were done, without those for the journal."""
         return [type(step) for step in self.own_done if not isinstance(step, do.SaveJournal)]
 
     def instances(self, gpu: int = 0) -> list[tuple[str, int, int]]:

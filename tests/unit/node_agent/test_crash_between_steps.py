@@ -141,7 +141,7 @@ def test_a_ticket_never_names_a_device_that_is_gone(node):
 
 
 def test_what_an_operator_vouched_for_once_does_not_hold_for_a_slice_that_lives_on(node):
-    """Its GPU would be given to the next one under its process, long after somebody looked there once."""
+    """Its GPU would be granted again under its process, long after a person looked there once."""
     booking = node.ready(node.booking("a1", (0, "3g.20gb", 4, 4), (2, None, 0, 8)))
     node.mps.enter(501, node.gpus[2], "pod-1")
     node.change_instance(uuid="")
@@ -157,7 +157,7 @@ def test_what_an_operator_vouched_for_once_does_not_hold_for_a_slice_that_lives_
 
 
 def _changed_while_it_is_made(node, booking, **changes):
-    """Somebody changes its instance before that is read back: it fails, and is given back."""
+    """Its instance changes before it is read back: it fails, and is given back."""
     node.order(node.grant(booking))
     verify = node.up_to(do.VerifyInstance)
     node.change_instance(uuid="", **changes)
@@ -169,7 +169,7 @@ def _changed_while_it_is_made(node, booking, **changes):
 
 @pytest.mark.parametrize("is_share", [False, True])
 def test_what_loses_its_compute_instance_while_it_is_made_leaves_nothing(node, is_share):
-    """Somebody destroys it before it is read back, and the GPU instance would stay for ever."""
+    """It is destroyed before it is read back, and the GPU instance would stay for ever."""
     _changed_while_it_is_made(node, node.share("a1", ON_MIG) if is_share else node.booking("a1", ON_MIG))
     assert isinstance(node.word("a1"), SliceGone)
     assert node.instances(0) == []

@@ -55,7 +55,7 @@ def test_a_directory_stays_while_a_volume_shows_it(sources):
     sources.note_unpublished(TARGET)
     (sources.root / UID / "ticket").mkdir()
     sources.release(UID)
-    assert sources.all(), "somebody may still be granted what is in it"
+    assert sources.all(), "a pod may still be granted what is in it"
     (sources.root / UID / "ticket").rmdir()
     sources.release(UID)
     sources.release(UID)

@@ -110,7 +110,7 @@ async def test_everybody_who_waits_is_answered_when_the_last_process_ends(tmp_pa
 
     def look(processes):
         looks.append(1)
-        if len(looks) == 1:  # it lasts until everybody waits
+        if len(looks) == 1:  # it lasts until all callers wait
             assert all(waiting.acquire(timeout=20) for _ in range(50))
         if len(looks) == 4:
             loop.call_soon_threadsafe(enough.set)

@@ -1,4 +1,4 @@
-"""When devices refuse, vanish, or are used by somebody else."""
+"""When devices refuse, vanish, or are used by another program."""
 
 import msgspec
 import pytest
@@ -111,9 +111,9 @@ def test_a_foreign_instance_is_reported_subtracted_and_never_touched(new_node):
 def test_another_instance_under_our_id_is_left_alone(node):
     """After a reset by hand, what sits where ours was is not destroyed in its stead."""
     booking = node.serve(node.booking("a1", (0, "3g.20gb", 4, 4)))
-    node.change_instance(uuid="MIG-of-somebody-else")
+    node.change_instance(uuid="MIG-of-another")
     node.gone(booking)
-    assert node.hardware.read().gpus[0].instances[0].uuid == "MIG-of-somebody-else"
+    assert node.hardware.read().gpus[0].instances[0].uuid == "MIG-of-another"
 
 
 def test_what_cannot_be_made_again_is_degraded_and_tried_again(make_node):

@@ -136,7 +136,7 @@ def test_a_home_lives_in_an_instance_that_is_there_and_leaves_it_there(node):
 
 
 def test_a_home_is_not_made_in_what_a_tenant_has_alone(node):
-    """Shares would be put on a device that somebody has to himself."""
+    """Shares would be put on a device that a tenant has to itself."""
     granted(node)
     node.serve(node.share("a2", SMALL, owner="pod-2"))
     assert "is a1's still" in node.says("a2", SliceFailed).message

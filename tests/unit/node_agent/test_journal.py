@@ -91,7 +91,7 @@ def test_a_power_cut_takes_nothing_that_was_synced(tmp_path):
 
 
 def test_only_what_others_are_told_must_outlive_the_boot():
-    """A power cut must not bring back what was given back; the rest is about devices that do not survive it either."""
+    """What was given back stays so after a power cut; the rest is about devices that do not survive it either."""
     must = journal_records.must_outlive_boot
     phases = {phase for phase in get_args(journal_records.Phase) if must(_slice(phase))}
     assert phases == {"ready", "failed", "degraded"}
@@ -103,7 +103,7 @@ def test_only_what_others_are_told_must_outlive_the_boot():
 
 
 def test_a_journal_that_lost_its_end_is_noticed_wherever_it_was_cut(directory):
-    """A step that was told to the world is never forgotten in silence: its instance would be given away twice."""
+    """A published step is never forgotten in silence: its instance would be granted twice."""
     path, note = directory / "journal", directory / "journal.told"
     whole, told = path.read_bytes(), note.read_bytes()
     for cut in range(len(whole)):
@@ -230,7 +230,7 @@ print("|".join(said))
 
 
 def test_a_full_disk_loses_nothing_that_was_told(tmp_path):
-    """A full disk ends the agent in one sentence, and its next life finds all that was told."""
+    """A full disk ends the agent in one sentence, and after a restart it finds all that it has published."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(

@@ -95,7 +95,7 @@ def test_a_revoke_of_something_unknown_is_answered_gone(node):
 
 
 def test_nothing_is_done_before_the_node_is_opened_for_this_run(new_node):
-    """After a broker was wiped, an agent never makes a slice on a place that somebody else still has."""
+    """After a broker was wiped, an agent never makes a slice on a place that another tenant still has."""
     new_node.begin()
     new_node.own_done.clear()
     new_node.order(new_node.grant(new_node.booking("a1", (0, "2g.10gb", 4, 2))))

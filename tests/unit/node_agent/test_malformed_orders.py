@@ -48,5 +48,5 @@ def test_the_next_pod_is_served_behind_an_order_that_makes_no_sense(make_node, w
         entry = node.put(address.subject, replace(poison, **life) if poison is not None else None)
         node.happens(Observed(Stream.BOOK, entry))
         node.tick()
-        node.live()  # what it wrote into its journal must not end the next life either
+        node.live()  # what it wrote into its journal does not end the next run either
         serves(node)

@@ -68,7 +68,7 @@ def test_newcomers_do_not_wait_for_ever_for_a_daemon_that_does_not_start(node):
 
 @PLACES
 def test_the_last_tenant_leaves_a_home_whose_daemon_does_not_start(node, place):
-    """The place would stay lost until somebody mends MPS; or be called stuck although nothing keeps it."""
+    """The place would stay lost until a person mends MPS; or be called stuck although nothing keeps it."""
     booking = node.ready(node.share("a1", place))
     _daemon_dies(node, refused=1000)
     node.tick(6.0, times=20)

@@ -158,7 +158,7 @@ def test_columns_stay_below_each_other():
 
 
 def test_a_node_is_shown_from_its_journal_without_touching_it(data, capsys):
-    """It is asked in an emergency: it must not lock out an agent, nor change what it shows."""
+    """It is called in an emergency: it locks out no agent, and changes nothing of what it shows."""
     _ran_once(data)
     directory = paths.agent_directory(data, NODE)
     journal = Journal(directory, NODE)

@@ -34,7 +34,7 @@ def foreign(node):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_that_was_being_made_stays_on_a_gpu_for_ever(make_node, kind):
-    """Its place would be lost to everybody until a person removes it by hand."""
+    """Its place would be lost until a person removes it by hand."""
     for death in deaths(least=5):
         node = make_node()
         node.order(node.grant(booked(node, kind)))
@@ -88,7 +88,7 @@ def what_is_left_when_it_is_said_to_be_gone(node):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_being_unmade_is_gone_when_that_is_said_although_the_journal_was_lost(make_node, kind):
-    """Its place would be given to somebody who finds a GPU that takes no process but a daemon's."""
+    """Its place would be granted to a pod that finds a GPU that takes no process but a daemon's."""
     for steps, node in half_unmade(make_node, kind):
         node.remove_journal()
         left = what_is_left_when_it_is_said_to_be_gone(node)

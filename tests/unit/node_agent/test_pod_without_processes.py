@@ -85,7 +85,7 @@ def test_the_surplus_slice_of_a_running_pod_goes_while_it_runs(node):
 
 
 def test_a_person_who_vouches_for_what_is_left_is_believed(node):
-    """A process that the kernel never lets go of must not keep a GPU for ever."""
+    """A process that the kernel never lets go of would keep a GPU for ever."""
     booking = _ready(node, node.booking("a1", INSTANCE))
     node.pods["pod-1"] = LEFT
     node.take_back(booking)

@@ -175,7 +175,7 @@ def running(program):
 
 
 def test_real_open_files_are_found_and_our_own_left_out():
-    """The agent itself holds every GPU open; it must not wait for itself."""
+    """The agent itself holds every GPU open; it does not wait for itself."""
     with running("f = open('/dev/full'); print('open', flush=True); input()") as pid, Path("/dev/full").open("rb"):
         found = Processes().with_open({"/dev/full"})
     assert pid in found

@@ -290,7 +290,7 @@ def test_who_cannot_be_looked_at_is_refused_and_all_others_are_served(server, co
 
 @pytest.mark.parametrize("step", ["register", "tell"])
 def test_a_tenant_that_could_not_be_added_can_be_added_again(server, connect, tmp_path, monkeypatch, step):
-    """A pod would wait for tokens until somebody restarts the agent, because one call failed once."""
+    """A pod would wait for tokens until the agent is restarted, because one call failed once."""
     fail = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     broken, method = (selectors.DefaultSelector, "register") if step == "register" else (quota_loop.QuotaLoop, "_tell")
     with monkeypatch.context() as once:
@@ -403,7 +403,7 @@ def test_what_was_counted_is_told_at_once_whatever_is_under_way(homes, goes_on, 
 
 
 def test_a_scheduler_that_died_is_begun_anew(homes, connect, tmp_path, monkeypatch):
-    """A defect of ours ends the time quota of a home until somebody restarts the agent."""
+    """Otherwise a defect of ours ends the time quota of a home until the agent is restarted."""
     order = SetQuotas(1, HomeId("h1"), (_tenant("a"),))
     homes.set(order)
     with monkeypatch.context() as broken:

@@ -219,7 +219,7 @@ def test_a_ticket_of_before_a_reboot_is_removed_and_no_other(tmp_path, pods, own
 
 
 def test_a_ticket_in_another_pods_directory_says_nothing(tmp_path, pods):
-    """Somebody's slice would be taken over by a copy of its ticket."""
+    """A slice would be taken over by a copy of its ticket."""
     tickets = Tickets(tmp_path / "t", pods)
     tickets.make(_for_pod())
     (folder,) = pods.all()

@@ -157,7 +157,7 @@ def test_who_watches_sees_each_slice_by_its_owner_and_only_what_is_known(node):
 
 
 def test_who_watches_sees_each_gpus_memory_slices(node):
-    """A GPU that is full, and one that somebody else has cut up, would look like one with room."""
+    """A GPU that is full, and one that another program has cut up, would look like one with room."""
     node.backend.create_compute_instance(node.gpus[1], node.backend.create_gpu_instance(node.gpus[1], 9, 4, 4))
     node.live()
     node.ready(node.booking("a1", (0, "2g.10gb", 0, 2)))

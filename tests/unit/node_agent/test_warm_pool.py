@@ -51,7 +51,7 @@ def test_a_warm_instance_that_holds_the_last_media_engine_goes_first(warm):
 
 def test_one_that_somebody_else_put_to_use_is_left_alone(warm):
     _given_back(warm)
-    warm.change_instance(uuid="MIG-of-somebody")
+    warm.change_instance(uuid="MIG-of-another")
     warm.tick(11.0, times=10)
     assert warm.instances(0) == [("2g.10gb", 4, 2)]
     assert [i.allocation for i in warm.agent.snapshot().gpus[0].instances] == [None]
