@@ -42,7 +42,7 @@ def test_an_evicted_pod_gives_up_its_slice_and_waits_again(running):
 
 
 def test_nothing_is_said_of_an_eviction_before_it_is_on_disk(running):
-    """After a crash the pod would go on under its old id, and the allocator was told that it has gone."""
+    """After a crash the pod would go on under its old id, after the allocator has observed its end."""
     entry = Entry(subjects.eviction(OLD).subject, 9000, OperationId("x"), ORDER)
     followed = running.step(Observed(Stream.STATE, entry))
     (save,) = [each for each in followed if isinstance(each, SaveIdentities)]

@@ -35,7 +35,7 @@ def folder(tmp_path) -> ManifestFolder:
 
 
 async def test_only_manifests_are_read_and_each_that_cannot_be_says_why(folder):
-    """One strange file must not hide the others, nor hold anything up."""
+    """One strange file hides no other, and holds nothing up."""
     path = folder.path
     (path / "b.yaml").write_text("b: 1\n")
     (path / "a.json").write_bytes(b"\xef\xbb\xbf{}")
@@ -59,7 +59,7 @@ async def test_only_manifests_are_read_and_each_that_cannot_be_says_why(folder):
 
 
 async def test_a_change_that_keeps_size_and_time_is_still_seen(folder):
-    """File times are coarse; a quick edit of the same length must not be missed."""
+    """File times are coarse; a quick edit of the same length would be missed."""
     file = folder.path / "a.yaml"
     for text in ("a: 1\n", "a: 2\n", "a: 3\n"):
         file.write_text(text)

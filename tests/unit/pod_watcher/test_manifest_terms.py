@@ -111,7 +111,7 @@ def test_a_priority_class_of_another_file_counts_where_the_pod_says_nothing_itse
 
 
 def test_a_class_that_is_nowhere_is_warned_of_once(bench):
-    """A pod that production depends on would wait behind everybody, and nothing would say why."""
+    """A pod that production depends on would wait behind all others, and nothing would say why."""
     bench.edit("a.yaml", in_class())
     bench.list()
     assert urgency(bench) == (0, True)

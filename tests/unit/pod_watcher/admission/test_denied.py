@@ -197,7 +197,7 @@ def test_amounts_that_the_api_server_would_refuse_are_refused(amount, message):
 
 
 def test_a_flood_of_keys_is_refused_unread():
-    """One pod must not take the webhook's time from all others."""
+    """One pod would take the webhook's time from all others."""
     flood = {f"c{at}.sluice.dev/memory": "1Gi" for at in range(2001)}
     assert denial(pod(annotations=flood)) == (
         422,
@@ -216,7 +216,7 @@ def test_what_the_watcher_could_not_place_is_refused_at_once():
 
 
 def test_all_problems_are_told_at_once():
-    """Mending a manifest must not take one `kubectl apply` per line."""
+    """Mending a manifest takes one `kubectl apply`, not one per line."""
     env = [{"name": f"NVIDIA_X{at}", "value": "1"} for at in range(12)]
     made = pod(container(resources=GPU, env=env), annotations={"sluice.dev/memory": "4Gi"}, nodeName="gpu-1")
     code, message = denial(made)

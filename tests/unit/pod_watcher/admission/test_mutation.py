@@ -180,7 +180,7 @@ def untouched(made, config=None, **request):
 
 
 def test_mirror_pods_system_namespaces_and_those_who_opt_out_are_left_alone():
-    """A static pod runs already; a system pod must not wait for Sluice; an opt-out is the device plugin's pod."""
+    """A static pod runs already; a system pod does not wait for Sluice; an opt-out is the device plugin's pod."""
     assert untouched(pod(annotations={"sluice.dev/profile": "1g.5gb", "kubernetes.io/config.mirror": "0"}))
     assert untouched(pod(annotations={"sluice.dev/profile": "1g.5gb"}, labels={"sluice.dev/ignore": ""}))
     assert untouched(ASKS, namespace="kube-system")
@@ -207,7 +207,7 @@ def test_what_is_no_review_of_a_pod_is_said_and_never_raised():
 
 
 def test_the_default_mode_of_a_namespace_is_written_down_where_it_fits():
-    """It must be seen afterwards why a pod was given a share, and must not change when the namespace does."""
+    """It shows afterwards why a pod was given a share, and stays when the namespace's default changes."""
     config = AdmissionConfig(default_mode="mps")
     made = pod(annotations={"sluice.dev/memory": "4Gi"})
     assert stored(taken(made, config))["annotations"] == {"main.sluice.dev/mode": "mps", "sluice.dev/memory": "4Gi"}

@@ -20,7 +20,7 @@ def bound_without_success(bench, status, why):
 
 @pytest.mark.parametrize("still", [True, False])
 def test_nobody_is_let_go_with_a_slice_of_before_a_wipe_until_the_answers_were_read(bench, still):
-    """The API server was away; its slice may be somebody else's by now, and another one be granted to it."""
+    """The API server was away; its slice may be granted to another by now, and another one be granted to it."""
     call = bound_without_success(bench, 429, "too many requests")
     bench.life = "2"
     said = bench.core.handle(ReadingStarted(Stream.STATE, Incarnation("2")), bench.now)

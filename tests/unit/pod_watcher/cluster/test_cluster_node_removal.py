@@ -39,7 +39,7 @@ def said(bench):
 
 
 def test_a_node_that_is_registered_again_is_not_removed(cluster):
-    """A kubelet does so in seconds when somebody has deleted its object by mistake. Each absence counts by itself."""
+    """A kubelet does so in seconds after its object was deleted by mistake. Each absence counts by itself."""
     cluster.handle(e.Gone("nodes", new_node("n1", 3)))
     cluster.pass_time(GRACE_S - 10)
     cluster.handle(e.Seen("nodes", new_node("n1", 4)), e.Gone("nodes", new_node("n1", 5)))

@@ -188,7 +188,7 @@ def test_a_request_that_another_has_withdrawn_is_not_published_again_while_the_b
 
 
 def test_a_pod_on_another_node_is_not_told_of_devices_there(bench):
-    """It would start with the UUID of a device that is somebody else's where it runs."""
+    """It would start with the UUID of a device that is another tenant's where it runs."""
     bench.create("train", "u1", gates=(), spec={"nodeName": "node-b"})
     assert bench.word("u1") is None
     bench.bind("u1")
@@ -196,7 +196,7 @@ def test_a_pod_on_another_node_is_not_told_of_devices_there(bench):
 
 
 def test_a_pod_that_runs_is_not_told_of_another_slice_on_its_node(bench):
-    """A binding of before the broker was wiped has landed late: the next restart would use devices of somebody else."""
+    """A binding of before the broker was wiped has landed late: the next restart would use another tenant's devices."""
     bench.run("train", "u1")
     before, bound = bench.annotations("u1"), bench.bus["sluice.binding.u1"]
     late = replace(bound, ticket="t-9", allocation=AllocationId("u1_r_2"), warnings=("its daemon died",))
@@ -306,7 +306,7 @@ def test_a_source_has_not_said_all_while_a_pod_that_runs_does_not_say_what_it_as
     why = "has a slice, but its request cannot be parsed (annotation sluice.dev/request)"
     assert after.told == [f"ns/train {why}"]
     after.observe(subjects.request(RequestId("u1")), bench.word("u1"))
-    assert isinstance(after.bus["sluice.source.cluster"], msg.SourceSynced), "somebody who knows it asks for it"
+    assert isinstance(after.bus["sluice.source.cluster"], msg.SourceSynced), "a source that knows it asks for it"
     other = new(bench.api, run="w3").start()
     assert other.bus == {}
     other.delete("u1", **ENDED)

@@ -164,7 +164,7 @@ def test_a_write_without_an_answer_is_not_repeated_over_what_it_did(dra):
 
 
 def test_a_claim_that_does_not_take_the_finalizer_is_allocated_without_it(dra):
-    """A server refuses every patch of some claims: the pod must not wait for what never comes."""
+    """A server refuses every patch of some claims: the pod would wait for what never comes."""
     create(dra)
     bare = copy.deepcopy(claim(dra))
     bare["metadata"]["finalizers"] = []
