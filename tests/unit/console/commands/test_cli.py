@@ -169,7 +169,7 @@ def test_nobody_vouches_for_processes_without_being_asked():
 
 
 def test_only_a_yes_is_a_yes(monkeypatch, capsys):
-    """A line that was meant for something else must not cut a node off."""
+    """A line that was meant for something else would cut a node off."""
     ours, theirs = pty.openpty()
     answers = ((b"y\n", True), (b"YES\n", True), (b"\n", False), (b"node-1\n", False), (b"\x04", False))  # Ctrl-D
     with os.fdopen(ours, "wb", buffering=0) as person, os.fdopen(theirs) as terminal:
@@ -193,7 +193,7 @@ def test_only_a_yes_is_a_yes(monkeypatch, capsys):
     ],
 )
 def test_who_may_only_read_is_told_who_may_do_more(capsys, user, verb, said):
-    """Somebody would look for a fault in the broker's users."""
+    """Otherwise an operator would look for a fault in the broker's users."""
 
     async def drain() -> int:
         raise DeniedError(user=user, verb=verb, subject="sluice.cordon.node1")

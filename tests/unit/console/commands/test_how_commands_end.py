@@ -37,7 +37,7 @@ def test_a_reader_who_has_seen_enough_makes_no_failure(words):
 
 @pytest.mark.parametrize("words", [["version"], ["completion", "bash"]])
 def test_a_full_disk_is_a_sentence_and_a_failure(words):
-    """`sluice gpus --json > file`: a reader of the file must not take a part for all."""
+    """`sluice gpus --json > file`: a reader of the file would take a part for all."""
     with Path("/dev/full").open("wb") as full:
         assert _ended(words, stdout=full) == (EXIT_FAILED, "sluice: cannot write: No space left on device\n")
 

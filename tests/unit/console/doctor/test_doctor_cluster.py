@@ -257,7 +257,7 @@ def test_pods_that_nobody_serves_are_named(well):
 
 
 def test_pods_that_wait_as_they_should_are_only_counted(well):
-    """One was told why, one is new, one also waits for somebody else, one is dying."""
+    """One has its reason, one is new, one also waits for another controller, one is dying."""
     told = waiting()
     told["status"] = {"conditions": [{"type": CONDITION_READY, "status": "False"}]}
     new = waiting(creationTimestamp="2027-01-15T07:59:00Z")

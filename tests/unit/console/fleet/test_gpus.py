@@ -64,7 +64,7 @@ def test_tenants_of_one_home_and_their_daemon_are_one_place(make):
 
 
 def test_scripts_find_what_a_node_is_and_warns_of(make):
-    """Modes, versions and warnings are of the node; a script must not parse the picture for them."""
+    """Modes, versions and warnings are of the node; a script reads them without parsing the picture."""
     inventory = make.inventory(make.gpu_report(), modes=("exclusive", "mps"), toolkit_version="1.17.8", warnings=("w",))
     (node,) = gpus_document(make.fleet_state(inventory=inventory)).nodes
     assert (node.node, node.modes) == (make.node, ("exclusive", "mps"))

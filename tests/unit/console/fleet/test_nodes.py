@@ -42,7 +42,7 @@ def test_a_node_with_nothing_on_it_is_told_with_since_when(fleet_state):
 
 
 def test_a_node_with_a_slice_is_in_use_and_has_so_much_left(fleet_state, make):
-    """A node would be given back with somebody's training run on it."""
+    """A node would be given back with a training run on it."""
     seen = make.inventory(make.gpu_report(instances=(make.made(),)), make.slice())
     node = only(fleet_state(seen, ledger=make.grant()))
     assert (node.idle, node.idle_since, node.pods, node.gpus_empty, node.free_fraction) == (False, "", 1, 0, 0.5)
@@ -51,7 +51,7 @@ def test_a_node_with_a_slice_is_in_use_and_has_so_much_left(fleet_state, make):
 
 @pytest.mark.parametrize("what", ["ordered", "ending", "left by its agent", "of others", "quarantined"])
 def test_whatever_is_there_or_comes_keeps_a_node_from_being_idle(fleet_state, make, what):
-    """Between two facts a node would look empty while somebody is on it, or about to be."""
+    """Between two facts a node would look empty while a pod is on it, or about to be."""
     empty = make.inventory(make.gpu_report())
     inventory, ledger = {
         "ordered": (empty, {"ledger": make.grant()}),

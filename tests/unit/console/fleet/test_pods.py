@@ -103,7 +103,7 @@ def test_a_pod_that_is_being_moved_is_shown_with_what_it_has(make):
 
 
 def test_a_promised_pod_waits_until_those_before_it_have_left(make):
-    """`is being made` for as long as somebody else's training runs reads like a node that hangs."""
+    """`is being made` for as long as another pod's training runs reads like a node that hangs."""
     grant = msgspec.structs.replace(make.grant(), after=("other_1",))
     why = "its place on gpu-1 is reserved and waits for default/other to end"
     pod = only(make.fleet_state(request=make.asked(), ledger=grant, waiting=make.pending(why)))

@@ -55,8 +55,8 @@ def test_of_pods_that_have_ended_the_newest_one_is_explained(make):
     (found,) = with_past(PodsDocument(pods=()), history[:1])
     assert (found.request, found.name, found.state) == ("last-week", "train", "ended"), "when it is the only one"
     withdrawn = [pod(request, name="", state="ended", origin="") for request in ("a-just-now", "z-an-hour-ago")]
-    everybody = with_past(PodsDocument(pods=tuple(withdrawn)), history)
-    assert [found.request for found in matching(everybody, "train")] == ["a-just-now"]
+    pods = with_past(PodsDocument(pods=tuple(withdrawn)), history)
+    assert [found.request for found in matching(pods, "train")] == ["a-just-now"]
 
 
 @pytest.mark.parametrize("command", [look_up.explain, trace.trace])

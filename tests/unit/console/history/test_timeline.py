@@ -66,9 +66,9 @@ def life(make, request: str, *, evicted: bool) -> list[HistoryMessage]:
 def test_a_pod_that_was_evicted_is_told_why_it_began_anew(make):
     """Its owner sees a pod that started again, and its new request knows nothing of the reason."""
     history = [*life(make, "r1", evicted=False), *life(make, "r2", evicted=True), *life(make, "r3", evicted=False)]
-    everybody = [pod_of("r1"), pod_of("r2"), pod_of("r3"), pod_of("r9", name="another")]
+    pods = [pod_of("r1"), pod_of("r2"), pod_of("r3"), pod_of("r9", name="another")]
     earlier = EarlierDocument(request="r2", cause="gpu-1 is drained (fans)")
-    assert evicted_before(everybody[2], everybody, history) == earlier
+    assert evicted_before(pods[2], pods, history) == earlier
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_granted_share_is_told_with_its_home(make):
 
 
 def test_what_a_node_has_in_trouble_is_told_as_an_event(make):
-    """`sluice events` is read after the fact: when the daemon died must be in it, and a calm node must not be noise."""
+    """`sluice events` is read after the fact: it shows when the daemon died, and a calm node adds no noise."""
     ill = make.gpu_report(healthy=False, lost=True, health_message="Xid 79", daemons=(make.daemon(state="down"),))
     assert sentence(make.inventory(ill, warnings=("its journal was lost",))).endswith(
         "fresh; but: GPU 0 is lost: Xid 79; MPS daemon of default (uid 1000) on GPU 0 is down; its journal was lost"

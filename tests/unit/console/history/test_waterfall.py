@@ -40,7 +40,7 @@ def rows(part):
 
 
 def test_every_step_is_where_it_was_and_gaps_have_a_name(make):
-    """People see what the time went into: queue, device, or somebody who did not listen."""
+    """People see what the time went into: queue, device, or a process that did not answer."""
     history = [
         said(make, "request", make.asked(), "00.000", commit_ms=2.0),
         said(make, "ledger", make.grant(), "01.000", ("decide", 1.0, 0.5), commit_ms=4.0),

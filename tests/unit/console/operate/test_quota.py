@@ -206,7 +206,7 @@ def broker() -> MemoryBroker:
 
 
 async def test_a_word_is_said_once_and_not_again(broker):
-    """Saying the same would wake everybody for nothing."""
+    """Publishing the same again would wake every reader for nothing."""
     bus = Faulty(broker.bus("a"))
     assert await update_guarded(bus, WORD, lambda _: word(4), run=RUN) == word(4)
     assert await update_guarded(bus, WORD, lambda _: word(4), run=RUN) == word(4)

@@ -195,7 +195,7 @@ def test_waiting_is_one_line_on_a_terminal_and_a_line_per_change_elsewhere(capsy
 
 
 async def test_a_slice_that_is_taken_away_is_heard_of_once_with_why(make):
-    """A command that goes on would be on somebody else's."""
+    """A command that goes on would run on another tenant's slice."""
     warned = []
     held = HeldSlice(pod_of("r", containers=(GIVEN,), warnings=("old",)), warned.append)
     made_again = replace(GIVEN, visible_devices="MIG-2")

@@ -48,7 +48,7 @@ def ask(*, method="GET", path="/", is_data=False, hosts=("gpus.example",), **hea
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"])
 def test_nothing_can_be_changed_here(method):
-    """The page shows; a form of somebody else's page gets nothing done."""
+    """The page shows; a form of another site's page gets nothing done."""
     assert ask(method=method) == Denied(405, f"method {method!r}: this server only shows; GET and HEAD are answered")
 
 
