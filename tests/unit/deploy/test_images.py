@@ -63,11 +63,11 @@ def test_an_image_gets_what_pip_needs_at_the_versions_that_were_tested():
 def test_a_distribution_without_a_pin_ends_the_build(tmp_path, monkeypatch, capsys):
     """Otherwise an image would hold whatever was newest on that day. It is said in one line."""
     assert pins.pins_of(pins.BUILD["hatchling"], PINS), "the build backend is pinned whole"
-    with pytest.raises(pins.PinError, match="no pin of somebody-elses"):
-        pins.pins_of(["pyyaml", "somebody-elses"], PINS)
+    with pytest.raises(pins.PinError, match="no pin of unpinned"):
+        pins.pins_of(["pyyaml", "unpinned"], PINS)
     monkeypatch.chdir(ROOT)
     file = tmp_path / "report.json"
-    file.write_text(json.dumps(report("somebody-elses")))
+    file.write_text(json.dumps(report("unpinned")))
     assert pins.main(["report", str(file)]) == 1
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -86,7 +86,7 @@ def installed(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("service", [service for service in SERVICES if service != "console"])
 def test_an_image_holds_one_service(installed: Path, service):
-    """What is not there cannot be started by mistake, nor by somebody else."""
+    """What is not there cannot be started by mistake, nor by an intruder."""
     prune.prune(service, installed)
     site = installed / "lib" / "python3.11" / "site-packages"
     assert {path.name for path in site.iterdir()} == {"sluice", f"sluice_{service.replace('-', '_')}"}
@@ -233,7 +233,7 @@ def control(tmp_path: Path) -> Iterator[dict[str, str]]:
     if shutil.which("nsenter") is None or subprocess.run(probe, capture_output=True, check=False).returncode != 0:
         pytest.skip("namespaces cannot be entered here (nsenter)")
     if own_groups():
-        pytest.skip("there is a control group sluice-mps on this machine, which is somebody's")
+        pytest.skip("there is a control group sluice-mps on this machine, which has an owner")
     home = HomeDirectory(tmp_path / "homes", HomeId("h1"))
     home.prepare(HomeOwner(gpu=GpuUuid("GPU-1"), device="GPU-1", namespace="team", uid=os.geteuid()))
     variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOST_PROCESS": str(os.getpid())}

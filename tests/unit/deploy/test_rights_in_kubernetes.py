@@ -97,7 +97,7 @@ def test_the_table_would_notice():
 
 
 def test_people_who_may_view_may_view_gpus(rendered: Rendering):
-    """`kubectl get gpus` is for everybody; only the watcher writes."""
+    """`kubectl get gpus` is for all users; only the watcher writes."""
     role = named(rendered("single"), "ClusterRole", "sluice-view-gpus")
     assert role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
     assert role["rules"] == [{"apiGroups": ["sluice.dev"], "resources": ["gpus"], "verbs": ["get", "list", "watch"]}]

@@ -136,7 +136,7 @@ def test_who_makes_a_pod_anew_makes_it_without_a_gate(cluster: Cluster) -> None:
 
 
 def test_one_pod_that_may_not_be_deleted_keeps_no_other_behind_its_gate(cluster: Cluster) -> None:
-    """A rule of somebody else protects it, each time: those behind it in the list would wait for ever."""
+    """A rule of another team protects it, each time: those behind it in the list would wait for ever."""
     cluster.create("a-protected", GATE, **OURS, **OWNED)
     cluster.create("b-waits", GATE, **OURS)
     cluster.kube.faults.fail(100, verb="delete", path="pods", code=403)

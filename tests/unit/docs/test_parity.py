@@ -41,7 +41,7 @@ def rows() -> list[list[str]]:
 
 @pytest.mark.parametrize("name", EXPORTED)
 def test_whoever_knows_the_other_allocator_finds_each_of_its_operations(name: str) -> None:
-    """Somebody who relies on one would look for it in vain, and take it for missing or forgotten."""
+    """A reader who relies on one would look for it in vain, and take it for missing or forgotten."""
     there = [row[0] for row in rows()]
     assert any(name in re.findall(r"`(\w+)`", cell) for cell in there), f"{name} is in no row"
 

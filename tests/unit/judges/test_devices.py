@@ -52,7 +52,7 @@ TWO_IN_ONE_PLACE = machine((3, [instance(start=0, size=4), instance("MIG-2", sta
 @pytest.mark.parametrize(
     ("states", "words", "pods", "blamed"),
     [
-        # made before it was told, there while it was wanted, gone soon after
+        # made before it was ordered, there while it was wanted, gone soon after
         (A_WHILE, life("p"), [P], []),
         (TWO_IN_ONE_PLACE, [], [], [f"{GPU} of n1 has instances at (0, 4) and (3, 4) at once (at 3.000)"]),
         (A_WHILE, [*life("p"), *life("q")], [P, Q], [f"{MIG} was given to a-p, a-q"]),

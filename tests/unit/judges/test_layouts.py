@@ -86,7 +86,7 @@ def test_another_namespace_is_another_trust_domain():
 
 
 def test_overcommit_is_for_mps_only():
-    """Fractional shares are promises; a factor must not stretch them."""
+    """Fractional shares are promises; a factor does not stretch them."""
     for mode, faults in (("mps", 0), ("fractional", 1)):
         layouts = judge(overcommit_percent=150)
         layouts.grant("a", "n", [whole(**part(30000, mode=mode))])

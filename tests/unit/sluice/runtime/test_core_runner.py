@@ -275,7 +275,7 @@ async def test_a_full_inbox_makes_producers_wait(running):
 
 
 async def test_a_failing_executor_ends_the_service(core, run_until_failure):
-    """A core that misses an answer must not go on: the supervisor restarts the service."""
+    """A core that misses an answer does not go on: the supervisor restarts the service."""
 
     async def broken(_instruction: Make) -> None:
         raise OSError("disk full")

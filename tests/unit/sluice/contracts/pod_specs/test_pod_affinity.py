@@ -136,7 +136,7 @@ CLASSES = (
     ],
 )
 def test_what_a_spec_says_is_read(spec, expected):
-    """A pod that production depends on would wait behind everybody's experiments."""
+    """A pod that production depends on would wait behind all experiments."""
     assert pod_specs.read_priority(spec) == expected
 
 
@@ -172,7 +172,7 @@ def test_a_class_says_what_the_spec_does_not(urgency, expected):
 
 
 def test_a_class_that_is_nowhere_is_warned_of():
-    """The pod would wait behind everybody without a word."""
+    """The pod would wait behind all others without a word."""
     found = pod_specs.with_priority_class(PodPriority(class_name="productoin"), CLASSES)
     assert found.value == 0
     said = pod_specs.unknown_class(found, CLASSES)
