@@ -38,7 +38,7 @@ BURST_SEEDS = 0.12
 """In so many seeds most pods come in one instant, and many go in one."""
 BURST_OF = 0.6
 SAID_AGAIN_S = 5.0
-"""So long after a start everybody has read what the bus has, and has said what it lacks."""
+"""So long after a start every process has read what the bus has, and has published what it lacks."""
 CLOCK_OFF_S = 3600
 RATE_OFF = 0.02
 """A process's clock may be so much too fast or too slow: far more than a real one."""
@@ -274,7 +274,7 @@ class Troubles:
 def damage(journal: Sequence[object], number: int) -> str:
     """Write a journal as the agent does, break it, and have the agent's own reader read it. Returns what that found.
 
-    Empty for a journal of which nothing was told. Raises ViolationError when it takes the damaged file for whole.
+    Empty for a journal of which no entry was published. Raises ViolationError when it takes the damaged file for whole.
     """
     lines = Lines()
     records: list[Record] = [record for record in journal if isinstance(record, Record)]

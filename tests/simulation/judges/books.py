@@ -76,7 +76,7 @@ class Books:
         self.released_with_node: dict[OperationId, None] = {}
         """Words that requests are released because their nodes were removed, wherever they land."""
         self.is_drained: Callable[[str], bool] = lambda _request: False
-        """Whether a request is bound where an operator wants everybody to go, or wanted it a moment ago."""
+        """Whether a request is bound where an operator drains, or drained a moment ago."""
         self.removed: dict[str, None] = {}
         """Nodes that were said to be gone at some time: a process that reads late may still act on it."""
         self.able_for: Callable[[str], float] = lambda _node: 0.0
@@ -116,7 +116,7 @@ class Books:
         self.spoke: dict[str, None] = {}
         """Nodes whose agents have spoken in this life of the broker."""
         self.shown: dict[str, None] = {}
-        """Nodes of which it was told in this life what they have."""
+        """Nodes of which an inventory was published in this life of the broker."""
         self.life_of_state: Callable[[], str | None] = lambda: None
         self.sent_away: dict[str, None] = {}
         """Requests whose pods were ordered to be evicted."""
@@ -178,7 +178,7 @@ class Books:
         }
 
     def waits(self, node: str, allocation: str) -> bool:
-        """Whether somebody is there yet after whom an allocation has its place."""
+        """Whether a holder is still there after whom an allocation has its place."""
         book = self.ledger.get(node, {})
         after = self.after.get(allocation, ())
         return any(each not in self.gone and isinstance(book.get(each), (Grant, Revoke)) for each in after)

@@ -176,7 +176,7 @@ class CordonJudge:
             return  # of one that is changed nothing is put anywhere
         word = self._told.get(host.run, {}).get(grant.booking.node)
         if names(word, grant.booking):
-            self._books.fail("cordoned", f"{host.name} books {grant.booking.allocation}, and was told: {word}")
+            self._books.fail("cordoned", f"{host.name} books {grant.booking.allocation}, and had observed: {word}")
 
     # -- for the goals ------------------------------------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class CordonJudge:
         return isinstance(word, msg.Cordoned) and word.drain and names(word, self._books.bookings[bound.allocation])
 
     def _has_reason(self, request: str, values: dict[str, msg.AnyMessage | None]) -> bool:
-        """Whether an order still has a reason: a drain, somebody to come in its stead, or a slice being taken back."""
+        """Whether an order still has a reason: a drain, a request to come in its stead, or a slice being taken back."""
         if self._books.loses_what_it_holds(request):
             return True
         bound = values.get(f"sluice.binding.{request}")

@@ -1,8 +1,8 @@
 """The rule that a write without an answer is not over (PROTOCOL §2, W3): place and request count as taken until it is.
 
 A process that says `Released` of a request, or orders another slice for it, has given its earlier order up: that one
-must not land any more. Only a process's own orders are judged: what another one had under way, it cannot know. Nor is
-it another order when a process changes the size of what somebody else has granted. And a `Released` holds as long as it
+may not land any more. Only a process's own orders are judged: what another one had under way, it cannot know. Nor is
+it another order when a process changes the size of what another one has granted. And a `Released` holds as long as it
 stands: when it has run out, and its pod is still there, that asks like any other.
 """
 

@@ -140,7 +140,7 @@ class Goals:
 
     def _serves(self, pod: Pod, bound: msg.Bound) -> list[str]:
         booking = self.judge.bookings[bound.allocation]
-        if bound.allocation in self.judge.sizes.changed:  # it is as somebody wanted it to be since
+        if bound.allocation in self.judge.sizes.changed:  # it was resized since
             machine = self.judge.machines[booking.node]
             processes = [process for process in machine.of_pod(booking.owner) if process.home]
             undone = self.judge.sizes.undone(bound, booking, processes, machine)
@@ -167,7 +167,7 @@ class Goals:
         return wrote and asked is not None and asked.leeway.substitute != "no"
 
     def _promised(self, values: dict[str, msg.AnyMessage | None]) -> list[str]:
-        """What is held for those who wait for others: one place each, and only while somebody asks."""
+        """What is held for requests that wait for others: one place each, and only while one asks."""
         promised: dict[str, str] = {}
         for node in self.agents:
             for allocation, grant in self.judge.promises(node).items():

@@ -24,7 +24,7 @@ WRITES_PER_REQUEST_MAX = 400
 HEADS_PER_NODE_MAX = 100
 """The most that any of 2,000 seeds had were 11."""
 LIVING_S = 15.0
-"""An agent that has been able to speak for so long is alive for everybody: nothing of its node is lost."""
+"""An agent that could publish for so long counts as alive at every process: nothing of its node is lost."""
 SETTLED_PAST_S = 8.0
 """A request that appears so long after its pod was last touched is of that pod as it is now."""
 

@@ -76,7 +76,7 @@ class MoveJudge:
         self.bound_at: dict[str, float] = {}
         """When each allocation was bound first."""
         self.made_for: dict[str, None] = {}
-        """Allocations for whose end somebody was booked a place that they are evicted for."""
+        """Allocations that are evicted so that another is booked in their place."""
 
     def landed(self, write: Write, _sequence: int) -> None:
         """A value is the last one of its subject now."""

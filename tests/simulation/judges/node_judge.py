@@ -32,7 +32,7 @@ class NodeJudge(Books):
         return True
 
     def check_on_disk(self, machine: Machine, said: SliceReady | SliceGone) -> None:
-        """What is said of a slice is on its node's disk: a power cut a moment later must not make it untrue."""
+        """What is published of a slice is on its node's disk: it stays true after a power cut a moment later."""
         there = machine.journal[machine.on_disk - 1 :: -1] if machine.on_disk else []  # the latest first: it is there
         if isinstance(said, SliceReady):
             records = (r for r in there if isinstance(r, SliceRecord) and r.phase == "ready")
@@ -140,7 +140,7 @@ class NodeJudge(Books):
                 self.fail("LAW 3", f"{allocation} is said to be gone and {instance} is there")
 
     def _lives_on(self, machine: Machine, gpu: Gpu, span: Span, allocation: str) -> bool:
-        """Whether somebody else has a share there who has not left. A wiped ledger does not say: bookings do."""
+        """Whether another tenant has a share there and has not left. A wiped ledger does not say: bookings do."""
         return any(
             device.gpu == gpu.uuid and (device.start, device.size) == span and device.share is not None
             for other, booking in self.bookings.items()
@@ -308,7 +308,7 @@ class NodeJudge(Books):
         return any(self.live_together(allocation, ticket.allocation, gpu, span) for allocation in mine)
 
     def began(self, machine: Machine, process: Process) -> None:
-        """A process has what its container was told, and may not have opened its device yet."""
+        """A process has what its container was started with, and may not have opened its device yet."""
         self.sizes.began.setdefault((machine.node, process.pid), self.clockwork.now)
 
     def started(self, machine: Machine, process: Process) -> None:

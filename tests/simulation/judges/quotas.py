@@ -223,7 +223,7 @@ class QuotaJudge:
             self._books.fail("quota", f"{booking.allocation} {what}, and {booking.namespace} has {wrong[-1]}")
 
     def _heard(self, namespace: str) -> list[QuotaSet | QuotaUnset]:
-        """Every word that may be the last one that somebody has heard; that nothing was said is one, too."""
+        """Every message that may be the last one that some process has observed, or none published at all."""
         words = self._words.get(namespace, [])
         recent = [word.message for word in words if self._now - word.at <= HEARD_AFTER_S]
         older = [word.message for word in words if self._now - word.at > HEARD_AFTER_S]

@@ -1,6 +1,6 @@
 """Shares whose size is changed while they are used: who wants it when, and what the judge knows of sizes.
 
-The judge adds up what processes may really use: what their container was told when it started, and never more than its
+The judge adds up what processes may really use: what their container was started with, and never more than its
 server let it have. And it counts what was granted, a second time: a share that was changed is as large as the largest
 of its grants, until its agent has said that it is as ordered and that nothing larger is used any more.
 """
@@ -36,12 +36,12 @@ WIDTHS = (5, 10, 25, 40, 60)
 LOOKED_AT_S = 8.0
 """Within so long after its first word an agent has looked: who began before may count as one who uses the old size."""
 RESTARTING = 0.6
-"""So often somebody restarts the pod then, so that it uses what it has now."""
+"""So often its owner restarts the pod then, so that it uses what it has now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resizing:
-    """Somebody wants the shares of a pod to be so large; `restart_s` later the pod is restarted (None: it is not)."""
+    """An operator resizes the shares of a pod; `restart_s` later the pod is restarted (None: it is not)."""
 
     at: float
     pod: str

@@ -211,7 +211,7 @@ class TimeJudge:
         return wrong
 
     def _said(self, machine: Machine, allocation: str) -> SliceReady | None:
-        """What is said of a ready slice: the bus's value, or what was told when it was ready."""
+        """What is published of a ready slice: the bus's value, or what was published when it became ready."""
         subject = subjects.slice_(machine.node, AllocationId(allocation)).subject
         entry = self.broker.values.last(subject, self.broker.clockwork.now)
         if entry is not None and isinstance(entry.message, SliceReady):

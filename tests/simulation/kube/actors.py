@@ -1,6 +1,6 @@
 """What people and controllers do to a cluster's pods, and the scheduler and kubelets that carry those out.
 
-To the judges it is the folder of what is wanted: a pod is wanted from the moment it is made until somebody deletes it.
+To the judges it is the folder of what is wanted: a pod is wanted from its creation until its deletion.
 An edit of an ask is another pod under the same name, as soon as that is free.
 """
 
@@ -27,7 +27,7 @@ NO_NODE_S = 1.0
 
 
 class KubeFolder(Folder):
-    """Pods by name, as somebody wants them."""
+    """Pods by name, as their owners want them."""
 
     def __init__(self, api: ApiServer, dice: Random) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class KubeFolder(Folder):
             self.delete(there)
 
     def spoil(self, pod: Pod) -> None:
-        """Somebody takes our label off the pod: it leaves what is watched, and lives. `mend` puts it back."""
+        """A user takes our label off the pod: it is no longer watched, and runs on. `mend` puts it back."""
         there = self.api.pod(pod.namespace, pod.name)
         if there is not None and self.uids.get(pod.name) == uid_of(there):
             self.broken[uid_of(there)] = None

@@ -124,7 +124,7 @@ def pinned_to(pod: Mapping[str, Any]) -> str:
 
 
 def granted_of(pod: Mapping[str, Any]) -> dict[str, str]:
-    """What it was told of its slice."""
+    """What its annotations say of its slice."""
     annotations = pod["metadata"].get("annotations", {})
     return {key: text for key, text in annotations.items() if GRANTED in key.partition("/")[0]}
 

@@ -30,7 +30,7 @@ class Reflector:
         self.api = host.api
         self.what = what
         self.at = -1
-        """How much of the history was told; below 0 while a listing is under way."""
+        """How much of the history was delivered; below 0 while a listing is under way."""
         self.deaf_until = 0.0
         self._turn = 0
         self._pumping = False

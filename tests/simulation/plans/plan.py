@@ -140,7 +140,7 @@ class Plan:
     """The GPUs whose layout an administrator fixed, by UUID."""
     faults_until: float = FAULTS_UNTIL_S
     resizings: tuple[Resizing, ...] = ()
-    """When somebody wants shares to be larger or smaller."""
+    """When shares are resized."""
     cordons: tuple[CordonSaid, ...] = ()
     limits_file: bool = False
     """The operator writes quotas and cordons into a file, instead of saying them by hand."""
@@ -237,7 +237,7 @@ def draw_plan(seed: int, without: Sequence[str] = (), sizes: Sequence[tuple[int,
 
 
 def with_kube_claims(plan: Plan, without: Sequence[str] = (), seeds: float = KUBE_CLAIM_SEEDS) -> Plan:
-    """In some seeds of a cluster some pods have the claim that admission adds, and somebody disturbs claims."""
+    """In some seeds of a cluster some pods have the claim that admission adds, and faults disturb claims."""
     dice = Random(f"claims of a cluster {plan.seed}")
     if dice.random() >= seeds or not plan.cluster or plan.hands_over:
         return plan

@@ -40,7 +40,7 @@ def _made_anew_unseen(plan: Plan) -> Plan:
 
 
 def _without_label(plan: Plan) -> Plan:
-    """Somebody takes labels off, and puts them back."""
+    """A user takes labels off, and puts them back."""
     return _only(plan, life=lambda life: replace(life, spoiled_at=life.made_at + 2.0))
 
 
@@ -86,7 +86,7 @@ def _known_by_its_name(original: Any, self: Any, event: Any, now: float) -> None
 
 @KUBE_BUGS.plant("deleted believed", "cluster", ApiHandler, "_left", _without_label)
 def _deleted_believed(_original: Any, self: Any, raw: Any, _now: float) -> None:
-    """What a watch calls DELETED is gone. Loses the slice of a running pod, when somebody takes a label off it."""
+    """What a watch calls DELETED is gone. Loses the slice of a running pod when its label is taken off."""
     view = read_pod(raw)
     if view is not None:
         self._gone(view.uid)
@@ -229,7 +229,7 @@ KEPT_OUT = PlantedBug(
 
 NOT_TAKEN_BACK = PlantedBug(
     "declined slice kept",
-    "its start for as long as the cordon lasts, and somebody else the slice",
+    "its start for as long as the cordon lasts, and other pods the slice",
     ("I4",),
     ((reconcile, "is_declined", always(False)), (grant_validity, "is_declined", always(False))),
 )

@@ -144,7 +144,7 @@ BELIEVED_BUGS += [
     ),
     PlantedBug(
         "pod without our label ignored",
-        "its slice: somebody took its label away, and the bus forgot its request",
+        "its slice: its label was taken off, and the bus forgot its request",
         ("undisturbed",),
         ((ApiHandler, "other_seen", always(None)),),
     ),

@@ -107,7 +107,7 @@ class Scene:
         self.world.faults.strike(Fault(self.world.clockwork.now, kind, target, lasts_s, number))
 
     def resize(self, name: str, memory_mib: int, sm_partition: int | None = None, *, restart_s: float = -1.0) -> None:
-        """Somebody wants the shares of a pod to be so large; the pod is restarted so long after that, or not at all."""
+        """An operator resizes the shares of a pod; the pod is restarted so long after that, or not at all."""
         restart = restart_s if restart_s >= 0 else None
         resizing = Resizing(self.world.clockwork.now, name, memory_mib, sm_partition, restart)
         self.world.resizer.resize(resizing, self.world.judge.requests)

@@ -47,7 +47,7 @@ def test_who_is_not_heard_and_who_hears_nothing_is_not_taken_for_heard() -> None
 
 
 def test_a_lagging_server_answers_with_what_was() -> None:
-    """The fault would be none if everybody were told the latest."""
+    """The fault would be none if every reader got the latest."""
     scene = with_a_running_pod()
     subject = f"sluice.request.{scene.request('first')}"
     scene.strike("replica lags", lasts_s=3.0)

@@ -364,7 +364,7 @@ def test_no_pod_is_let_go_with_what_it_has_declined() -> None:
 
 
 def _edited_when_let_go(scene: Scene, **changes: dict[str, object]) -> None:
-    """A pod is let go; a moment later somebody edits it, which its watcher sees."""
+    """A pod is let go; a moment later its owner edits it, which its watcher sees."""
     api = scene.world.cluster.api
     scene.pod("a", sliced("7g.40gb"))
     scene.until(lambda: _is_let_go(scene, "a"))

@@ -48,7 +48,7 @@ def the_journal_is_lost_while_a_gpu_is_silent(*, revoked: bool = False) -> None:
 
 
 def somebody_uses_a_place_that_was_given_back() -> None:
-    """A slice is gone and not closed yet; its agent loses its journal, and somebody makes an instance there by hand."""
+    """A slice is gone and not closed yet; its agent loses its journal, and an instance is made there by hand."""
     scene = Scene()
     scene.serve("a", sliced("3g.20gb"))
     scene.remove("a")
@@ -76,7 +76,7 @@ def _only_grants_come_later(original: Any, self: Any, order: Any) -> bool:
 
 REVOKED_UNREAD = PlantedBug(
     "revoke ignores after",
-    "capacity, as long as somebody else runs there",
+    "capacity, as long as another pod runs there",
     ("I4",),
     ((OrderReconciler, "_was_begun", _only_grants_come_later), (destroy, "_has_home", own_home_only)),
 )

@@ -1,4 +1,4 @@
-"""What a process has given up must not land; what it only did not choose may."""
+"""What a process has given up may no longer land; what it only did not choose may."""
 
 from factories.words import booking_of, write_of
 from simulation.judges.given_up import GivenUp

@@ -458,7 +458,7 @@ class AgentHost(Host):
 
 
 def _said(ticket: Ticket) -> ev.FoundTicket:
-    """What a ticket says; of half of one, or one that somebody else made, nothing."""
+    """What a ticket says; of half of one, or of another program's file, nothing."""
     record = ticket.said if isinstance(ticket.said, TicketRecord) else None
     return ev.FoundTicket(ticket.name, record, "" if record is not None else "it holds no record")
 

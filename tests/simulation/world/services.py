@@ -144,7 +144,7 @@ class WatcherHost(Host):
         *,
         evicts: bool = True,
     ) -> None:
-        """Watch one folder. Without `evicts` it hears of no order to evict: somebody else carries them out."""
+        """Watch one folder. Without `evicts` it gets no order to evict: another watcher carries them out."""
         super().__init__("pod-watcher", clockwork, broker, dice, trace)
         self.evicts = evicts
         self.admits = False

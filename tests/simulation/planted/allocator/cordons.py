@@ -64,7 +64,7 @@ def _ordered_for_ever(original: Any, ctx: Any, request: Any, asked: Any, entries
 
 @CORDON_BUGS.plant("drained by revokes", "undisturbed", grant_validity, "_why_revoke_place", _all_cordoning)
 def _taken_away(original: Any, ctx: Any, grant: Grant, asked: Any) -> Any:
-    """The slices of a drained node are revoked. Loses the work of everybody on a drained node."""
+    """The slices of a drained node are revoked. Loses the work of all pods on a drained node."""
     return drain.why_drained(ctx, grant) or original(ctx, grant, asked)
 
 

@@ -30,7 +30,7 @@ def _often(plan: Plan) -> Plan:
 
 
 def _by_mistake(plan: Plan) -> Plan:
-    """Nodes that live are said to be gone, late enough for everybody to know that they live."""
+    """Nodes that live are said to be gone, late enough for every process to know that they live."""
     dice = Random(f"by mistake {plan.seed}")
     faults = [
         fault for fault in plan.faults if fault.kind not in {"journal lost", "node removed", "broker wipe", "pause"}
@@ -42,7 +42,7 @@ def _by_mistake(plan: Plan) -> Plan:
 @REMOVAL_BUGS.plant("closed entries believed over agents", ("I1", "I3", "I4", "LAW 3"), nodes, "_is_missing", _often)
 def _closed_is_believed(original: Any, ctx: Any, report: Any) -> bool:
     """What was closed with its node counts as gone, although no agent has said so.
-    Loses a slice that is there, and its place to somebody else."""
+    Loses a slice that is there, and its place to another request."""
     missing: bool = original(ctx, report)
     return missing and report.booking.allocation not in ctx.facts.ledger
 
@@ -103,9 +103,9 @@ def _two_of_one(plan: Plan) -> Plan:
 
 # Too rare for chance: one of two allocators must read late when a node is back. Played by a schedule alone.
 @bug("removal grace never restarted", ("I1", "I4", "I11", "opened before use", "undisturbed"), node_removal, "_follow")
-def never_begun_anew(_original: Any, ctx: Any, node: Any) -> int:
+def never_restarted(_original: Any, ctx: Any, node: Any) -> int:
     """A removed node is shut whenever it is open; its time was over long ago.
-    Loses a place that somebody has, to somebody else."""
+    Loses a place that is taken, to another request."""
     ctx.conditions.observe(Condition.NODE_REMOVED, node, due=ctx.now + ctx.rules.removed_grace_s)
     return 0
 
@@ -145,7 +145,7 @@ REMOVED_HAS_NOTHING = PlantedBug(
 
 OPENED_UNHEARD = PlantedBug(
     "adopted again on old knowledge",
-    "its slice: its node was removed and is back, and who has not heard it grants the place to somebody else",
+    "its slice: its node was removed and is back, and an allocator that lags grants the place again",
     ("I1",),
     ((recheck, "watch_head", always(None)),),
 )

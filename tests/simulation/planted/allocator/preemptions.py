@@ -73,7 +73,7 @@ def _evicted_first(original: Any, ctx: Any, request: Any, asked: Any, entries: A
 
 @PREEMPTION_BUGS.plant("preempted place given away", ("I1", "I2"), changes, "rebook", _all_preempting)
 def _place_given_away(original: Any, ctx: Any, allocation: Any) -> bool:
-    """A promised place is free for everybody until its victims have gone.
+    """A promised place is free for all requests until its victims have gone.
     Loses a place that others were evicted for."""
     freed: bool = original(ctx, allocation)
     entry = ctx.facts.ledger.get(allocation)

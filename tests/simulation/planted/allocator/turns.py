@@ -56,7 +56,7 @@ def _given_up_early(original: Any, ctx: Any, grant: Any, revision: int) -> str |
     Loses a large pod's turn, each time that a half of its place is free."""
     waits = reservation.is_promise(ctx, grant)
     if waits and not grant.evict and len(reservation.unfinished(ctx, grant)) < len(grant.after):
-        return "somebody is gone"
+        return "a victim is gone"
     cause: str | None = original(ctx, grant, revision)
     return cause
 
@@ -131,7 +131,7 @@ TURN_BUGS += [
     ),
     PlantedBug(
         "other pods' holders block a revoke",
-        "capacity, as long as somebody else runs there",
+        "capacity, as long as another pod runs there",
         ("I4",),
         (
             (reconcile, "_was_never_begun", always(False)),

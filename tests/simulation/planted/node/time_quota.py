@@ -39,7 +39,7 @@ def _let_go_first(original: Any, work: Any, device: Any) -> bool:
 
 @TIME_BUGS.plant("all of the time for every tenant", "time", quota_tenants, "_tenant", with_time)
 def _all_of_it(original: Any, work: Any, grant: Any, state: Any) -> Any:
-    """Everybody is sure of all of the time. Loses a greedy neighbour has as much as who was promised more."""
+    """Every tenant is sure of all of the time. Loses a greedy neighbour has as much as one that was promised more."""
     return replace_in(original(work, grant, state), request_permille=1000, limit_permille=1000)
 
 
@@ -52,7 +52,7 @@ def _all_of_it(original: Any, work: Any, grant: Any, state: Any) -> Any:
 )
 def _believed_before_it_is_set(original: Any, record: Any, sent: Any, refusal: Any) -> Any:
     """A scheduler that could not be told its tenants ends its home.
-    Loses everybody on a GPU loses it when one socket cannot be made."""
+    Loses every tenant of a GPU loses it when one socket cannot be made."""
     if isinstance(sent, SetQuotas):
         return lifecycle._failing(record, "MpsRefused", refusal.message)
     return original(record, sent, refusal)

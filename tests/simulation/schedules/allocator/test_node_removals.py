@@ -12,7 +12,7 @@ from simulation.planted.allocator.node_removals import (
     GONE_IN_ANOTHER_LIFE,
     OPENED_UNHEARD,
     REMOVED_HAS_NOTHING,
-    never_begun_anew,
+    never_restarted,
     open_while_closing,
     released_over_nothing,
 )
@@ -125,7 +125,7 @@ def test_what_was_to_be_closed_with_a_node_stays_when_its_agent_speaks() -> None
 
 
 def test_the_judge_knows_that_what_closes_a_slice_with_its_node_is_said_again_as_it_was() -> None:
-    """It is without an answer until its agent lives for everybody; then it lands, and the slice is entered again."""
+    """It has no answer until all processes observe its agent; then it lands, and the slice is entered again."""
     scene = Scene(MIG_NODE)
     scene.serve("a", sliced("3g.20gb"))
     before, landed = scene.bound("a"), scene.landed()
@@ -141,9 +141,9 @@ def test_the_judge_knows_that_what_closes_a_slice_with_its_node_is_said_again_as
     scene.finish()
 
 
-@catches(never_begun_anew)
+@catches(never_restarted)
 def test_what_is_granted_on_a_node_that_is_back_is_not_closed_by_who_reads_late() -> None:
-    """Its place would be free in the ledger, and an instance of somebody on it.
+    """Its place would be free in the ledger, with another tenant's instance on it.
     Its agent is back after its grants were closed; `allocator-b` hears that much later, and of BOOK first."""
     scene = Scene(MIG_NODE, allocators=2)
     scene.strike("node removed", "node-0", lasts_s=40.0, number=OFF)

@@ -24,7 +24,7 @@ PODS = tuple(f"pod-{number}" for number in range(5))
 
 
 def limit(scene: Scene, total: tuple[int | None, int | None, int | None]) -> None:
-    """An operator says what the namespace may have, and everybody hears it."""
+    """An operator publishes what the namespace may have, and every process observes it."""
     say(scene, total)
     scene.wait(1.0)
 

@@ -86,5 +86,5 @@ def test_the_judge_catches_who_lets_the_large_one_starve(bug: PlantedBug) -> Non
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_judge_catches_two_promises_for_one_request() -> None:
-    """Rare, so many worlds are tried: what two allocators promise one request is kept from everybody, twice."""
+    """Rare, so many worlds are tried: what two allocators promise one request is kept from all others, twice."""
     assert_found(BOTH_KEPT, (BOTH_KEPT.focus(draw_plan(seed)) for seed in dose(200, found_at=49)))

@@ -37,7 +37,7 @@ def counts(scene: Scene, name: str) -> int:
 
 
 def resize_by(scene: Scene, allocator: str, name: str, memory_mib: int) -> None:
-    """Somebody asks this allocator to make the share of a pod so large."""
+    """An operator asks this allocator to resize the share of a pod."""
     others = [host for host in scene.world.allocators if host.name != allocator]
     for host in others:
         host.alive = False  # for a process that chooses one of them
