@@ -77,7 +77,7 @@ async def test_an_agent_that_reads_anew_goes_on_hearing_orders(tmp_path: Path) -
 
 
 async def test_an_agent_that_is_started_again_hears_orders(tmp_path: Path) -> None:
-    """Pulls of its previous run must not take messages away from this one."""
+    """Pulls of the agent's previous run take no messages away from this one."""
     async with cluster(tmp_path) as three:
         for number, url in enumerate(three.urls):
             for life in range(2):

@@ -189,10 +189,10 @@ async def test_who_stands_by_names_who_works():
         _, no_leader = await refused_with(client.Simulate(POD))
         held = LeaseHeld(role="allocator", owner=RunId("r2"), endpoint="10.0.0.7:9420")
         broker.put(subjects.lease("allocator").subject, held)
-        code, somebody = await refused_with(client.Explain(pb.ExplainRequest(request="p1")))
+        code, with_holder = await refused_with(client.Explain(pb.ExplainRequest(request="p1")))
     assert "no allocator holds the lease" in no_leader
     assert code is grpc.StatusCode.UNAVAILABLE
-    assert "r2 holds the lease at 10.0.0.7:9420" in somebody
+    assert "r2 holds the lease at 10.0.0.7:9420" in with_holder
 
 
 async def test_the_lease_says_where_its_holder_answers():

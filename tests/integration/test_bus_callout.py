@@ -55,7 +55,7 @@ REFUSED: dict[str, tuple[str, NodeName | None, dict[str, Any]]] = {
     "a service without a pod": ("sluice-allocator", None, {"pod": ""}),
 }
 FORGED: dict[str, tuple[str, str, str, dict[str, Any]]] = {
-    "an account of somebody": ("team-a", AGENT, AGENTS_USER, {}),
+    "an account of a team": ("team-a", AGENT, AGENTS_USER, {}),
     "an account without rights": (NODES, "default", AGENTS_USER, {}),
     "an agent as the allocator": (NODES, AGENT, "allocator", {}),
     "a person as an operator": ("sluice-system", "sluice-console", "operator", {}),
@@ -213,7 +213,7 @@ async def test_after_a_wiped_broker_everybody_is_back(rig: CalloutRig) -> None:
 
 
 async def test_a_token_is_reviewed_once_while_it_is_remembered(rig: CalloutRig) -> None:
-    """A broker that restarts asks about everybody; the API server has others to serve."""
+    """A broker that restarts asks about every client; the API server has others to serve."""
     who = rig.credentials(AGENT, NODE)
     async with rig.answering():
         for _ in range(5):

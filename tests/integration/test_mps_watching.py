@@ -128,7 +128,7 @@ def test_limits_that_were_not_taken_are_refused(place: Place) -> None:
 
 
 def test_only_clients_that_were_named_are_let_go(place: Place) -> None:
-    """A neighbour on the same device must not notice that a pod was ended."""
+    """A neighbour on the same device does not notice that a pod was ended."""
     running = place.daemons.start(start_order())
     going, staying = place.client(), place.client()
     going.hear(), staying.hear()

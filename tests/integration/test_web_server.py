@@ -147,7 +147,7 @@ async def test_a_large_picture_comes_in_parts_that_make_one_whole(monkeypatch):
 
 
 async def test_who_does_not_take_what_waits_for_him_is_dropped_and_nobody_else_is(monkeypatch):
-    """One laptop that sleeps must not fill the server's memory, nor hold up the others."""
+    """One laptop that sleeps would fill the server's memory, or hold up the others."""
     monkeypatch.setattr(hub_module, "WAITING_BYTES_MAX", 20_000)
     board = Board()
     hub = Hub(board)
@@ -192,7 +192,7 @@ async def test_no_more_watch_than_may_and_who_goes_makes_room():
 
 
 async def test_a_quiet_stream_gives_a_sign_of_life(monkeypatch):
-    """A page must know that its server is there, and a proxy must not cut what is quiet."""
+    """A page knows that its server is there, and a proxy does not cut a quiet stream."""
     monkeypatch.setattr(stream, "SIGN_OF_LIFE_S", 0.05)
     async with page() as here, watching(here.host, here.port) as one:
         await one.until("picture")
@@ -200,7 +200,7 @@ async def test_a_quiet_stream_gives_a_sign_of_life(monkeypatch):
 
 
 async def test_a_server_that_ends_ends_its_streams():
-    """`sluice up` must not wait for browsers that are left open; one that comes then reads why."""
+    """`sluice up` ends although browsers are left open; one that connects then reads why."""
     async with page() as here:
         watcher = watching(here.host, here.port)
         one = await watcher.__aenter__()

@@ -222,7 +222,7 @@ async def test_two_replicas_with_different_clocks_do_not_make_certificates_witho
 
 
 async def test_it_is_not_ready_until_the_cluster_knows_whom_to_trust():
-    """A rollout must not go on to the next replica."""
+    """A rollout waits before it goes on to the next replica."""
     cluster, wall = Cluster(), Wall()
     cluster.fails = True
     keeper, _ = keeper_of(MemoryStore(), cluster, wall)
@@ -325,14 +325,14 @@ async def test_a_mounted_certificate_is_shown_and_followed(tmp_path):
     last = made
     (tmp_path / "tls.key").write_text(make_generation((NAME,), wall.now, RULES.validity).key_pem)
     await keeper.refresh()
-    assert presented(context, last.authority_pem), "half of a new pair must not be shown"
+    assert presented(context, last.authority_pem), "half of a new pair is not presented"
     (tmp_path / "tls.crt").write_text("nothing")
     await keeper.refresh()
     assert presented(context, last.authority_pem)
 
 
 def test_an_unusable_pair_leaves_what_was_shown():
-    """A file that is just being written must not end the service."""
+    """A file that is still being written does not end the service."""
     context = new_context()
     good, other = (make_generation((NAME,), datetime.now(UTC), RULES.validity) for _ in range(2))
     show(context, good.certificate_pem.encode(), good.key_pem.encode())
@@ -344,7 +344,7 @@ def test_an_unusable_pair_leaves_what_was_shown():
 
 
 def test_what_is_kept_has_a_bound():
-    """A name that changes at each start must not fill the Secret."""
+    """A name that changes at each start would fill the Secret."""
     kept = ()
     made = make_generation((NAME,), START, RULES.validity)
     for _ in range(20):
