@@ -127,7 +127,7 @@ def test_a_pod_may_only_leave_to_where_its_egress_allows(enforced: Cluster) -> N
 
 
 def test_nothing_is_left_of_policies_that_are_ignored_again(people: Cluster) -> None:
-    """The cluster is shared: a suite that finds a closed port must not look for a policy of another suite."""
+    """The cluster is shared: a policy left by one suite would close ports in another."""
     was_enforced = people.enforces_network_policies
     people.enforce_network_policies()
     people.ignore_network_policies()

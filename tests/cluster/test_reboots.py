@@ -27,8 +27,8 @@ def test_after_a_reboot_pods_run_again_on_devices_that_exist(
     installed: Cluster, namespace: str, carries_broker: bool
 ) -> None:
     """
-    Instances and /run/sluice are gone with the power. A pod that is started again must not see a device of before,
-    and one that is not must not keep its slice.
+    Instances and /run/sluice are gone with the power. A pod that is started again sees no device of before, and one
+    that is not gives its slice back.
     """
     worker = _worker(installed, carries_broker=carries_broker)
     here = {"nodeSelector": gpu_pods.on(worker)}

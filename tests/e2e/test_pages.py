@@ -84,7 +84,7 @@ def test_what_is_typed_elsewhere_is_still_on_a_page() -> None:
 
 @pytest.fixture
 def reader(tmp_path: Path, up, monkeypatch) -> Iterator["Reader"]:
-    """Somebody in a folder with the examples, beside whom `sluice up` runs as README.md says it."""
+    """A reader in a folder with the examples, beside whom `sluice up` runs as README.md says it."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "train.py").write_text("import os; assert os.environ['NVIDIA_VISIBLE_DEVICES']", encoding="utf-8")
     up.start("--web", "127.0.0.1:0", data=False)

@@ -96,7 +96,7 @@ def told(pod) -> str:
 
 
 def identity(home) -> tuple:
-    """What must not change under a tenant."""
+    """What stays the same while a tenant runs."""
     return home.uuid, home.gi_id, home.daemon.pid, psutil.Process(home.daemon.pid).create_time()
 
 

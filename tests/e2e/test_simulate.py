@@ -64,7 +64,7 @@ def devices(answer, *keys):
 
 
 def test_the_example_runs_as_it_is_documented(files):
-    """Someone waits, someone is refused, everybody leaves."""
+    """One request waits, one is refused, all are withdrawn."""
     files.fleet, files.workload = EXAMPLES / "fleet.toml", EXAMPLES / "workload.jsonl"
     assert files.run().returncode == 0
     answers, summary = read_answers(files.out.read_text(encoding="utf-8"))

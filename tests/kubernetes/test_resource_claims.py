@@ -117,7 +117,7 @@ async def test_a_status_write_changes_no_metadata(kube: Cluster, claims: str) ->
     ],
 )
 async def test_an_allocation_stays_as_it_is(kube: Cluster, claims: str, pods: str, change: Json, text: str) -> None:
-    """A second write after one without an answer must not be tried blindly."""
+    """After a write without an answer the next one reads first."""
     if change.get("allocation") == allocation(when="2026-01-02T03:04:06Z"):
         await needs_times(kube)
     found = (await reserved(kube, claims, pods))[1].body

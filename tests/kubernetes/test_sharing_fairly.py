@@ -235,7 +235,7 @@ async def test_who_is_over_the_quota_of_its_namespace_reads_the_numbers(scene: S
 
 
 async def test_a_drained_node_is_left_and_who_insists_on_it_reads_why(scene: Scene, reader: Reader) -> None:
-    """People wait for a node that somebody has opened on a table."""
+    """Otherwise the pod waits for a node that an operator has open on a table."""
     await scene.deploy("train", 1, WHOLE)
     ((name, pod),) = (await scene.started(1)).items()
     node = pod["spec"]["nodeName"]
@@ -262,7 +262,7 @@ async def test_a_drained_node_is_left_and_who_insists_on_it_reads_why(scene: Sce
 
 
 def _nodes_once_idle(scene: Scene, node: str) -> dict[str, Json]:
-    """What `sluice nodes` shows, by name; empty while somebody is on `node`: its agent takes slices back after pods."""
+    """What `sluice nodes` shows, by name; empty while a pod is on `node`: its agent takes slices back after pods."""
     shown = {each["node"]: each for each in json.loads(scene.system.done("nodes", "--json"))["nodes"]}
     return shown if shown[node]["idle"] else {}
 

@@ -257,7 +257,7 @@ async def test_a_person_sees_why_a_pod_was_evicted(tmp_path):
 
 
 async def test_a_person_sees_that_the_api_server_refuses_what_tells_the_pod_its_slice(tmp_path):
-    """A policy of somebody else would keep a pod gated for ever, in silence."""
+    """A policy of another team would keep a pod gated for ever, in silence."""
     async with staged(tmp_path) as stage:
         uids = await stage.create("train")
         stage.kube.faults.fail(1000, code=422, verb="patch", path="pods")

@@ -196,7 +196,7 @@ async def test_a_list_of_an_old_moment_is_too_old(forgetful: Cluster, pods: str)
 
 
 async def test_a_version_of_the_future_is_not_waited_for_by_a_list(kube: Cluster, pods: str) -> None:
-    """504 with its cause; a client that has seen a newer server must not read an older one."""
+    """504 with its cause; a client that has seen a newer server reads no older one."""
     reply = await kube.get(pods, resourceVersion="999999999999")
     reply.refused(504, "Timeout", "Too large resource version")
     assert reply.body["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"

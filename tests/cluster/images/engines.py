@@ -23,7 +23,7 @@ _LABEL = "io.buildah.version"
 """What buildah adds to the Dockerfile's labels; not kept, so that an update of it changes no image."""
 _BUILDAH_FLAGS = "--layers --pull-never"
 _OURS = ("TAG", "BUILD_FLAGS", "BASE_IMAGE", "REVISION", "SOURCE", "ENGINE", "PIP_INDEX_URL", "PIP_TRUSTED_HOST")
-"""Settings of build.sh that a person's environment must not change here."""
+"""Settings of build.sh that are kept apart from a person's environment."""
 
 
 class Engine(ABC):
