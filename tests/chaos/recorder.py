@@ -2,7 +2,7 @@
 Records the messages of the bus, with the times at which the broker stored them, for the judges.
 
 It reads the streams by sequence, without consumers, past all wires and past Sluice's own reading: what it writes down
-must not depend on what is judged. A broker that was killed may have forgotten the end of a stream and number again from
+is independent of what is judged. A broker that was killed may have forgotten the end of a stream and number again from
 there, so after each loss of connection it reads the last words again. It changes nothing.
 """
 

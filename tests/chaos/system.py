@@ -37,7 +37,7 @@ timing = {{ create_ms = 10, destroy_ms = 10 }}
 )
 SETTINGS = {"SLUICE_ALLOCATOR_ORPHAN_GRACE_S": "5", "SLUICE_LOG_FORMAT": "json"}
 LOOK_S = 0.05
-"""How often the supervisor looks whether somebody has died by itself."""
+"""How often the supervisor looks for processes that have exited by themselves."""
 AGAIN_FIRST_S, AGAIN_MAX_S = 0.2, 2.0
 """Its pause before it starts one again that keeps dying, as it grows."""
 

@@ -37,7 +37,7 @@ def rig(make_devices):
 
 
 def test_instances_go_inside_out_and_only_when_they_are_the_ones_that_are_meant(rig):
-    """Somebody else's slice would be destroyed, because it has the id that ours had."""
+    """Another tenant's slice would be destroyed, because it has the id that ours had."""
     (a100, _), backend = rig.uuids(), rig.backend
     gi_id, uuid = rig.make("3g.20gb", 4)
     with pytest.raises(InsufficientResourcesError):
@@ -135,7 +135,7 @@ def test_faults_of_the_driver_are_told_apart(rig):
 
 
 def test_a_gpu_without_mig_mode_makes_no_instances(rig):
-    """A whole GPU that is promised to somebody would be cut up."""
+    """A whole GPU that is promised to a request would be cut up."""
     whole = rig.uuids()[1]
     report = rig.backend.read_gpu(whole)
     assert not report.mig_enabled

@@ -529,7 +529,7 @@ def _compute_profile(machine, gpu, gi_id, slices):
     ],
 )
 def test_a_part_of_an_instance_is_not_taken_for_all_of_it(make_nvml, count, sentence):
-    """A pod that asks for a 3g would get a third of its SMs, or share them with somebody unseen."""
+    """A pod that asks for a 3g would get a third of its SMs, or share them with an unseen process."""
     rig = make_nvml('{model="a100-40gb", layout=["1g.5gb:6"]}')
     parent, profile = _compute_profile(rig.machine, 0, rig.foreign("3g.20gb", 0, compute=False), 1)
     for _ in range(count):

@@ -42,7 +42,7 @@ async def test_a_reading_that_the_server_ends_ends_in_a_sentence(nats: NatsRig) 
 
 
 async def test_who_follows_the_history_of_a_broker_that_is_emptied_hears_what_comes_after(nats: NatsRig) -> None:
-    """`sluice events -f` in a terminal for a day: it must not end with a restart, nor tell anything twice."""
+    """`sluice events -f` in a terminal for a day survives a restart of the broker and repeats no event."""
     last = await say(await nats.bus(), place("a"), 0)
     lost: list[str] = []
     async with (
@@ -104,7 +104,7 @@ async def test_a_stored_word_is_no_word_of_the_servers(nats: NatsRig, status: st
 
 
 async def test_a_reading_ends_although_what_was_to_come_has_run_out(nats: NatsRig) -> None:
-    """The last words of a pod grow too old for HISTORY, or somebody purges it, under `sluice explain`."""
+    """The last messages of a pod grow too old for HISTORY, or an operator purges it, under `sluice explain`."""
     await say(await nats.bus(), place("a"), 0)
     async with open_history(nats.broker.url, name="console") as history, raw(nats.broker.url) as connection:
         assert await read_after(history, lambda: connection.ask("STREAM.PURGE.HISTORY")) == []
@@ -144,7 +144,7 @@ async def test_a_reading_of_a_server_that_freezes_ends_in_a_sentence(nats: NatsR
 
 
 async def test_who_follows_a_server_that_freezes_is_told(nats: NatsRig) -> None:
-    """Who watches `sluice events -f` must not take silence for nothing happening."""
+    """A reader of `sluice events -f` can tell silence from a frozen server."""
     await say(await nats.bus(), place("a"), 0)
     (server,) = nats.broker.servers
     async with open_history(nats.broker.url, name="console") as history, asyncio.timeout(60):

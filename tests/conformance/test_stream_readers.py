@@ -177,7 +177,7 @@ async def test_a_service_that_lives_through_a_wipe_learns_that_everything_is_gon
 
 
 async def test_who_cannot_read_any_more_is_told_for_how_long(rig: Rig, bus: Bus) -> None:
-    """A server that is there and has no stream: what was read is shown to people, and must not look as if it were."""
+    """A server that is there and has no stream: people see that what was read before is out of date."""
     async with watching(bus.read(Stream.BOOK)) as view:
         await view.until(lambda view: view.caught_up == 1)
         assert bus.unread_s == 0

@@ -218,7 +218,7 @@ class OneOfThree:
     clustered = True
 
     def __init__(self, *, there: bool) -> None:
-        """`there`: somebody has made the streams already."""
+        """`there`: the streams exist already."""
         self.there = there
 
     async def ask(self, verb: str, body: dict | None = None, *, timeout_s: float = 0.0) -> dict:

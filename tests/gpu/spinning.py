@@ -5,7 +5,7 @@ A CUDA process that wants the device all the time: kernels of a known length, on
 
 Each kernel spins by the device's own clock (`%globaltimer`, in nanoseconds; PTX ISA, "Special Registers"), so two that
 share the device by turns of the hardware's choosing would seem to take no longer: who sums up kernels sees more than
-there was time. It must not import anything of ours, and ends with the end of its input.
+there was time. It imports nothing of ours, and ends with the end of its input.
 """
 
 import ctypes

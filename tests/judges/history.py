@@ -1,7 +1,7 @@
 """
 Judges a recorded history of the bus: was a place given twice, a request bound twice, a slice taken from a living pod?
 
-It reads plain JSON and shares no code with what it judges: a mistake in `sluice` must not be able to hide here.
+It reads plain JSON and shares no code with what it judges: no mistake in `sluice` can hide here.
 
 Each stream is judged in its own order (the sequence at which a word landed); between streams there is no order to
 trust. STATE is not synced to disk: a broker that is killed may forget the end of it and reuse numbers from there, and

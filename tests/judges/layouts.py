@@ -2,7 +2,7 @@
 
 It reads the hardware's tables as plain data (`libs/sluice/mig/catalog.toml`, or any document of that form) and grants
 as plain JSON, keeps nothing but lists, and looks at a whole GPU again after every word. It shares no code with what it
-judges: a mistake in `sluice` must not be able to hide here.
+judges: no mistake in `sluice` can hide here.
 
 What is legal on a GPU with MIG is from the NVIDIA MIG user guide: instances of known profiles at the starts listed for
 them, no memory slice twice, and never more compute slices, engines of a kind, or instances of one profile than the GPU

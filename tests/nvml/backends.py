@@ -170,7 +170,7 @@ class NvmlRig(DeviceRig):
     kind = "nvml"
 
     def __init__(self, node: NodeSpec, directory: Path, built: Built) -> None:
-        from sluice_node_agent.device.nvml.backend import NvmlBackend  # noqa: PLC0415 - needs pynvml, which not everybody has
+        from sluice_node_agent.device.nvml.backend import NvmlBackend  # noqa: PLC0415 - needs pynvml, which is optional
 
         self._open = NvmlBackend
         self.machine = NvmlMachine(built, directory)

@@ -69,7 +69,7 @@ class Judge:
         self._uses: dict[AllocationId, Devices] = {}
         """The most that a tenant may be using, as far as its agent has told."""
         self._resized: dict[str, None] = {}
-        """Namespaces in which somebody's size was changed."""
+        """Namespaces in which a pod's size was changed."""
         bus.on_landed.append(self._landed)
         bus.on_refused.append(self._refused)
 
@@ -213,7 +213,7 @@ class Judge:
         said_at, quota = self._limits.get(namespace, (0, None))
         if not isinstance(quota, msg.QuotaSet) or mine < said_at or namespace in self._resized:
             return
-        everybody = [
+        bookings = [
             entry.booking
             for each, entry in self.standing.items()
             if isinstance(entry, msg.Grant)
@@ -221,7 +221,7 @@ class Judge:
             and self._granted_at[each] <= mine
             and self._is_bound(entry.booking)
         ]
-        over = too_much(quota.total, self._amounts(everybody), self._amounts([granted.booking]))
+        over = too_much(quota.total, self._amounts(bookings), self._amounts([granted.booking]))
         if over:
             raise ViolationError("over its limits", f"{namespace}: {over} with {allocation}")
 

@@ -17,7 +17,7 @@ from sluice_allocator.core.state.grant_facts import standing_promise
 
 
 class Waiting:
-    """Everybody who waits in one world at rest."""
+    """All waiting pods of one world at rest."""
 
     def __init__(self, judge: Judge, source: Source, fresh: Allocator) -> None:
         """`fresh` has read everything, and decided nothing."""
@@ -125,8 +125,8 @@ class Waiting:
     def _group_waits_for_something(self, members: list[Pod]) -> None:
         """There are no places for all who are there, one after the other, those that are hardest to place first."""
         of = members[0].spec
-        everybody = [each for each in self.source.alive() if each.spec.group == of.group]
-        if len(everybody) != of.group_size or any(each.held is not None for each in everybody):
+        members = [each for each in self.source.alive() if each.spec.group == of.group]
+        if len(members) != of.group_size or any(each.held is not None for each in members):
             return
         booked, fits = [], True
         for pod in sorted(members, key=lambda each: -sum(claim.gpus for claim in each.spec.claims)):

@@ -58,7 +58,7 @@ class Crowds:
         rounds=st.integers(0, 2),
     )
     def an_important_pod_comes_to_a_full_fleet(self, profile, whose, asks, large, sure, rounds) -> None:
-        """Everybody there may be evicted, but for what their namespace is guaranteed."""
+        """All pods there may be evicted, but for what their namespace is guaranteed."""
         self._fill(PodAsk(one(profile), whose, 0, Leeway(preemptible=True)))
         if sure != Amounts():
             self.world.say(QuotaSet(namespace=whose, guaranteed=sure))

@@ -124,7 +124,7 @@ class SharingWorld:
         self.begin_process()
 
     def calm(self) -> None:
-        """Everybody knows all there is, and has done what follows."""
+        """All processes have read all there is, and have done what follows."""
         until_calm(self.processes)
 
     def tick(self, seconds: float) -> None:
@@ -181,7 +181,7 @@ class SharingWorld:
     # -- agents ----------------------------------------------------------------------------------------------------
 
     def obey(self, allocation: str, *, fails: bool = False, still_used: bool = False) -> None:
-        """An agent does what it was told about one allocation."""
+        """An agent obeys the order for one allocation."""
         entry = self.facts.of["ledger"][allocation]
         booking = entry.booking
         address = subjects.slice_(booking.node, AllocationId(allocation))
@@ -198,8 +198,8 @@ class SharingWorld:
     # -- operators -------------------------------------------------------------------------------------------------
 
     def say(self, word: msg.QuotaSet | msg.Cordoned | Any) -> None:
-        """An operator's word, which everybody hears when nothing else is on its way (docs/quotas.md: one who has not
-        heard it yet does not know of it)."""
+        """Publish an operator's order while all is calm, so that all allocators observe it (docs/quotas.md: one that
+        has not observed it yet does not know of it)."""
         self.calm()
         quota = hasattr(word, "namespace")
         self.bus.put(subjects.quota(word.namespace) if quota else subjects.cordon(NodeName(word.node)), word)

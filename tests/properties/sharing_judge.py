@@ -63,7 +63,7 @@ class SharingJudge:
         self.had_slice: dict[str, None] = {}
         """Requests that ever had a slice that was ready."""
         self.adjusted: dict[str, None] = {}
-        """Namespaces in which somebody's size was changed."""
+        """Namespaces in which a pod's size was changed."""
         self.first_bound: dict[str, None] = {}
         self.new_grants: list[msg.Grant] = []
         """Since it was last looked at what stands."""
@@ -160,7 +160,7 @@ class SharingJudge:
                 raise AssertionError(f"{booking.allocation} is put where {other.allocation} was promised a place")
 
     def _turn(self, request: str) -> tuple[int, int] | None:
-        """None where no request is left, or where it is not known to all since when somebody does."""
+        """None where no request is left, or where it is not known to all since when one waits."""
         asked = self.facts.living().get(request)
         known = asked is not None and request not in self.not_the_same
         return most_important(asked, self.asked_at[request]) if known and asked is not None else None
@@ -203,8 +203,8 @@ class SharingJudge:
             return
         if not self.alone and namespace in self.adjusted:
             return  # who is bound and made larger was not among what another process has read before it bound
-        everybody = [each.booking for each in self.facts.bound().values() if each.booking.namespace == namespace]
-        over = too_much(quota.total, self.amounts(everybody), self.amounts([grant.booking]))
+        bookings = [each.booking for each in self.facts.bound().values() if each.booking.namespace == namespace]
+        over = too_much(quota.total, self.amounts(bookings), self.amounts([grant.booking]))
         assert not over, f"{namespace} has {over} bound with {bound.allocation}"
 
     def amounts(self, bookings: Iterable[msg.Booking]) -> Amount:
@@ -270,7 +270,7 @@ class SharingJudge:
 
 
 def too_much(limits: msg.Amounts, has: Amount, takes: Amount) -> str:
-    """What somebody has too much of, of that which the new one takes; empty where nothing is."""
+    """Which limits the namespace would exceed, of those that the new one counts towards; empty where none."""
     rows = zip(("devices", "MiB", "permille"), _limits(limits), has, takes, strict=True)
     return ", ".join(f"{h} of {m} {n}" for n, m, h, t in rows if m is not None and t > 0 and h > m)
 

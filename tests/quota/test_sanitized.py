@@ -32,7 +32,7 @@ def sanitized(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", NAMES)
 def test_no_race_and_no_stray_access(sanitized: Built, name: str) -> None:
-    """A program would crash once in a million launches, on somebody's machine."""
+    """A program would crash once in a million launches, on a user's machine."""
     with Rig(sanitized) as rig:
         rig.start_scheduler()
         rig.add("a", request=0.5, memory=64 << 20 if name == "memory" else 0)

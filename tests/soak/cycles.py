@@ -181,7 +181,7 @@ def share_of_an_instance(rig: Rig) -> None:
 
 
 def neighbours(rig: Rig) -> None:
-    """Two shares of one home: the first must not be disturbed by the second, nor the second by the first's end."""
+    """Two shares of one home: neither the second nor its end disturbs the first."""
     home = sliced(rig, 0, "3g.20gb", 4, 4)
     first = rig.grant(share(home, memory_mib=4000), namespace="team")
     rig.until_said(first, "SliceReady")

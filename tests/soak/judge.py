@@ -226,7 +226,7 @@ def _instances(node: Node, ready: list[Held], foreign: Collection[Key]) -> list[
         elif not i.uuid:
             wrong.append(f"{i} has no compute instance")
         elif uuid != i.uuid:
-            wrong.append(f"{i} was told as {uuid}")
+            wrong.append(f"{i} was reported as {uuid}")
     wrong += [f"{spot} is in the ledger and not on the device" for spot in wanted]
     there = {(i.gpu, i.gi_id) for i in node.instances}
     wrong += [f"foreign {key} is gone" for key in foreign if key not in there]
