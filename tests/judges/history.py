@@ -247,7 +247,7 @@ def _losses(
         if ends and request in ends_forgotten:
             continue
         if not any(_is_before(end, word, breaks) or _is_before(end, word, narrowed) for end in ends):
-            yield f"{request} lost its slice {word.message['allocation']} while somebody wanted it"
+            yield f"{request} lost its slice {word.message['allocation']} while it was wanted"
 
 
 def _places(devices: Iterable[dict]) -> Iterator[Place]:

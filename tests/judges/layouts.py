@@ -129,7 +129,7 @@ class Layouts:
                 yield f"{label} belongs to {owners} at once"
             return
         if len(shares) < len(tenants):
-            yield f"{label} is shared and somebody's own at once: {owners}"
+            yield f"{label} is shared and one tenant's own at once: {owners}"
         if len({(tenant.namespace, tenant.share["uid"]) for tenant in tenants if tenant.share is not None}) > 1:
             yield f"{label} has several trust domains: {owners}"
         modes = {share["mode"] for share in shares}

@@ -78,9 +78,7 @@ def test_who_waits_long_beside_a_living_scheduler_waits_on(rig: Rig) -> None:
 
     with scripted(rig, answer):
         process = rig.start("a", "behaviours", "keeps-errno", **SOON)
-        wait_until(
-            lambda: len(greetings) > 12, "it has tried ten times to connect"
-        )  # ten patiences' worth
+        wait_until(lambda: len(greetings) > 12, "it has tried ten times to connect")  # ten patiences' worth
         assert rig.judge.look().kernels.get("a", 0) + rig.judge.look().pending.get("a", 0) == 0
         assert process.errors() == ""
         process.close()

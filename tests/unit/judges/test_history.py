@@ -55,7 +55,7 @@ def test_a_faultless_life_is_not_blamed():
     ) == []  # fmt: skip
 
 
-LOST = "r-a lost its slice a while somebody wanted it"
+LOST = "r-a lost its slice a while it was wanted"
 OVER = "('GPU-1', 0) is made for b while a is on it"
 CAME_BACK = "a came back after it was gone"
 

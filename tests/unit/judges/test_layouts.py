@@ -62,7 +62,7 @@ def test_a_released_place_may_be_given_again():
         (slice_("1g.5gb", 0, 1), slice_("1g.7gb", 1, 1), "no profile"),
         (slice_("1g.5gb", 0, 1), slice_("1g.5gb", 0, 1), "at once"),
         (whole(), whole(), "at once"),
-        (whole(), whole(**part()), "somebody's own"),
+        (whole(), whole(**part()), "one tenant's own"),
         (whole("T4", 1), whole("T4", 8), "given whole only"),
         (whole(**part(uid=1)), whole(**part(uid=2)), "trust domains"),
         (whole(**part()), whole(**part(mode="mps")), "several modes"),
