@@ -73,7 +73,7 @@ NONSENSE: dict[str, object] = {
     "bytes": b"8",
 }
 SILENCE = {"empty", "blank", "nothing"}
-"""What charts render for a value that no one set."""
+"""What charts render for a value that is not set."""
 IMPOSSIBLE = set(NONSENSE) - {"zero", "minus zero", "below one"} - SILENCE
 """No number that a person could mean."""
 

@@ -62,7 +62,7 @@ def test_volcano_s_groups_are_read_too() -> None:
 
 
 def test_hami_s_allow_list_limits_what_is_made_and_what_its_keys_choose() -> None:
-    """An allow-list that only advises would let anybody make what the operator ruled out."""
+    """An allow-list that only advises would let tenants make what the operator ruled out."""
     hami = parse_device_config(ALLOWLIST, origin="device-config.yaml")
     rules = parse_placement("", origin="(no file)", hami=hami)
     a30 = find_model("a30-24gb")

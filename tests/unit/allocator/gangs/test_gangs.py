@@ -35,7 +35,7 @@ def test_a_job_that_fits_only_in_part_gets_nothing_and_is_told_whose_place_is_mi
 
 
 def test_a_job_that_even_an_idle_fleet_could_not_hold_is_told_so():
-    """It waits, for nodes may be added; but no one has to wonder why a free fleet does not serve it."""
+    """It waits, for nodes may be added; but its reason says why a free fleet does not serve it."""
     bench = fleet(2)
     said = bench.asks(*(member(name, WHOLE, size=3) for name in "abc"))
     why = "even an empty fleet could not hold it: it takes 3 GPUs at least, and 2 could serve it"

@@ -50,7 +50,7 @@ def end(bench: Bench, grant: msg.Grant, cause: str = "pod gone") -> list:
 
 
 def passes(bench: Bench, seconds: float) -> list:
-    """Time passes, in steps of half a minute; what is said, without who waits."""
+    """Time passes, in steps of half a minute; what is published, without reasons to wait."""
     said, until = [], bench.now + seconds
     while bench.now < until:
         bench.now = min(until, bench.now + 30.0)
@@ -162,7 +162,7 @@ def test_two_allocators_that_move_one_pod_keep_one_place(bench):
 
 
 def test_a_kept_place_is_not_bound_when_its_pods_own_slice_is_gone_and_no_binding_tells(bench):
-    """It is taken back in that very step: bound, a pod would be told of a slice that is about to be destroyed."""
+    """It is taken back in that very step: bound, a pod would be given a slice that is about to be destroyed."""
     old, kept = being_moved(bench)
     bench.settle(bench.ready(kept))
     del bench.allocator.ctx.facts.bindings[RequestId("web-1")]
@@ -268,7 +268,7 @@ def test_nobody_is_moved_for_a_promise_to_a_request_that_never_preempts():
 
 
 def test_nobody_is_moved_any_more_when_the_large_one_is_gone(tidy):
-    """It was withdrawn while its room was being made: who was not evicted yet stays."""
+    """It was withdrawn while its room was being made: pods that were not evicted yet stay."""
     tidy.asks(asked("large", WHOLE))
     passes(tidy, COOLDOWN_S + 120)
     landed = tidy.withdraw("large")

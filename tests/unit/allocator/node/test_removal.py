@@ -52,7 +52,7 @@ def test_its_head_is_closed_first_and_its_grants_some_time_later(bench):
 
 
 def test_a_node_that_another_allocator_has_opened_since_has_all_of_its_time_again(bench):
-    """That one has heard its agent and grants there; who reads late would give the same places away a second time."""
+    """That one has observed its agent and grants there; a late reader would grant the same places a second time."""
     before = bench.bound("p1")
     remove(bench)
     bench.passes(GRACE_S + 1)
@@ -143,7 +143,7 @@ def test_a_slice_that_its_pod_does_not_remember_is_surplus(bench):
 
 
 def told(bench, *, stale):
-    """What the inventory says of node-a, and all that follows until nothing does; without who waits."""
+    """What the inventory publishes of node-a, and all that follows until nothing does; without reasons to wait."""
     said = bench.pull(snapshot("node-a", GPUS), stale=stale, stale_message="UNAVAILABLE" if stale else "")
     return bench.words(said, but=(msg.Pending, msg.WaitOver))
 

@@ -88,7 +88,7 @@ def test_the_fewest_are_moved():
 
 
 def test_no_more_are_moved_than_the_rule_says():
-    """A plan with ten restarts is not what anybody meant."""
+    """A plan with ten restarts is not what an operator wants."""
     room = Room(node("node-a", 1), node("node-b", 1))
     for _ in range(3):
         room.put("GPU-node-a-0", "1g.5gb", movable=True)

@@ -128,7 +128,7 @@ def test_what_is_there_is_used_before_anything_is_cut_up(first):
 
 
 def test_a_part_of_a_gpu_needs_an_instance_that_is_all_of_it():
-    """Who asks for half a GPU would be given half of a seventh, or stop the allocator."""
+    """A pod that asks for half a GPU would be given half of a seventh, or stop the allocator."""
     shop = Shop(fixed("n", LAYOUT))
     assert why(shop, share(50))[-1][0] is WaitReason.GPU_NOT_IN_LAYOUT
     seen(shop, fixed("n", (("7g.40gb", 0, 8),)))

@@ -96,7 +96,7 @@ def test_a_pool_s_own_policies_hold_where_the_pod_says_nothing() -> None:
 
 
 def test_filters_of_a_chain_hold_wherever_they_stand() -> None:
-    """`spread,mutex` that shares a GPU would break anyone who relies on being alone."""
+    """`spread,mutex` that shares a GPU would break pods that rely on being alone."""
     for chain in ("mutex", "mutex,spread", "spread,mutex", "numa,binpack,mutex"):
         assert policy_for("", chain, POOL).idle_only
     for chain in ("topology-aware", "binpack,topology-aware"):
@@ -200,8 +200,8 @@ def test_a_link_that_one_end_denies_does_not_count() -> None:
 
 def test_sixteen_gpus_are_searched_well_though_not_exactly() -> None:
     """Above ten candidates sets are grown: on a regular machine that must still be the best set."""
-    everyone = [gpu(n) for n in range(16)]
-    assert set(closest(links_of(two_groups(8)), everyone, 8)) in ({*everyone[:8]}, {*everyone[8:]})
+    all_gpus = [gpu(n) for n in range(16)]
+    assert set(closest(links_of(two_groups(8)), all_gpus, 8)) in ({*all_gpus[:8]}, {*all_gpus[8:]})
 
 
 @pytest.mark.parametrize("count", [-1, 3])
@@ -226,14 +226,14 @@ def test_no_set_is_better_and_no_exchange_helps(data: st.DataObject, size: int) 
     pairs = {
         pair: data.draw(st.sampled_from([0, 10, 20, 60, 100, 400])) for pair in itertools.combinations(range(size), 2)
     }
-    links, everyone = links_of(pairs), [gpu(n) for n in range(size)]
-    chosen = closest(links, everyone, count)
-    assert chosen == closest(links, everyone, count)
+    links, all_gpus = links_of(pairs), [gpu(n) for n in range(size)]
+    chosen = closest(links, all_gpus, count)
+    assert chosen == closest(links, all_gpus, count)
     assert len(set(chosen)) == count
     assert list(chosen) == sorted(chosen)
     if size <= 10:
-        assert sum_of(links, chosen) == max(sum_of(links, some) for some in itertools.combinations(everyone, count))
-    for out, into in itertools.product(chosen, everyone):
+        assert sum_of(links, chosen) == max(sum_of(links, some) for some in itertools.combinations(all_gpus, count))
+    for out, into in itertools.product(chosen, all_gpus):
         if into not in chosen:
             exchanged = (*(each for each in chosen if each != out), into)
             assert sum_of(links, exchanged) <= sum_of(links, chosen)

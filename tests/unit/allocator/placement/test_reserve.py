@@ -138,7 +138,7 @@ def test_a_whole_gpu_without_mig_waits_for_its_tenant():
 
 
 def test_several_gpus_of_one_node_wait_only_for_those_in_the_way():
-    """Two free GPUs and two full ones: who asks for three waits for one of the full ones, not for all of the node."""
+    """Two free GPUs and two full ones: a pod of three waits for one of the full ones, not for all of the node."""
     yard = Yard(snapshot("node-a", tuple(gpu_report("node-a", index) for index in range(4))))
     for number in range(4):
         yard.book(f"crowd-{number}", "node-a", at("GPU-node-a-0", "1g.5gb", number))

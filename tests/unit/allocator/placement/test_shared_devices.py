@@ -106,7 +106,7 @@ _EXAMPLE = {
 
 
 def test_the_example_of_the_documentation_with_quotas() -> None:
-    """People who plan their quotas by the documentation would be told something else by the allocator."""
+    """People who plan their quotas by the documentation would get other numbers from the allocator."""
     home, answers = _home(_TURNS), {}
     for name, share in _EXAMPLE.items():
         answers[name] = home.why_not(share)

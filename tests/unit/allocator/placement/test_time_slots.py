@@ -1,4 +1,4 @@
-"""Lanes: who takes turns with whom, judged by trying every way of putting shares into lanes."""
+"""Lanes: which shares take turns, judged by trying every way of putting shares into lanes."""
 
 from collections.abc import Iterator
 

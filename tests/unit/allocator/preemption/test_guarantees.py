@@ -1,4 +1,4 @@
-"""Who is evicted when namespaces are guaranteed something, or may have only so much."""
+"""Evictions where namespaces are guaranteed something, or may have only so much."""
 
 import msgspec
 import pytest

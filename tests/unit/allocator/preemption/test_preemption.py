@@ -1,4 +1,4 @@
-"""Preemption: who is evicted for whom, what is said, and what becomes of evictions that come to nothing."""
+"""Preemption: the victims, what is published, and what becomes of evictions that come to nothing."""
 
 import pytest
 from factories.scheduling.allocator import Bench, claim, gpu_report, kinds, only, report_of, snapshot
@@ -158,7 +158,7 @@ def test_a_simulated_pod_has_the_priority_of_its_spec_and_evicts_only_if_it_may(
 
 
 def test_a_simulated_preemption_is_the_real_one(empty):
-    """The same function on the same facts: the place, and who goes for it; and asking evicts no pod."""
+    """The same function on the same facts: the place, and its victim; and asking evicts no pod."""
     start(empty, nodes=2)
     empty.run(low("important", WHOLE, priority=5))
     for number in range(4):

@@ -1,4 +1,4 @@
-"""A freed place: who is offered it, when, and how much of that one event may cost."""
+"""A freed place: which request is offered it, when, and how much of that one event may cost."""
 
 import pytest
 from factories.scheduling.allocator import Bench, asked, claim, gpu_report, only, snapshot, working_allocator
@@ -47,7 +47,7 @@ def hurried() -> Bench:
 
 
 def granted(bench: Bench) -> list[str]:
-    """Whose grants were written, in order; what was said before is forgotten."""
+    """Requests whose grants were written, in order; what was published before is forgotten."""
     names = [each.booking.name for each in only(msg.Grant, bench.said)]
     bench.said.clear()
     return names

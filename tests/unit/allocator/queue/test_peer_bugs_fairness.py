@@ -216,7 +216,7 @@ def test_the_quota_counts_what_is_given_and_not_what_is_asked_for(bench):
 
 
 def test_what_is_freed_is_given_in_the_same_moment(bench):
-    """HAMi #1368, InstaSlice: capacity lay idle for minutes, for only a timer looked who waits."""
+    """HAMi #1368, InstaSlice: capacity lay idle for minutes, for only a timer looked at the queue."""
     first = bench.bound("first", WHOLE)
     assert waits(bench, asked("second", WHOLE))
     bench.withdraw("first")

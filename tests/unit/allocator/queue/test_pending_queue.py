@@ -1,4 +1,4 @@
-"""Who waits, in which order, and who waits with whom."""
+"""The queue: its order, and which requests wait as one."""
 
 from factories.scheduling.allocator import asked, claim
 from hypothesis import given, settings
@@ -118,7 +118,7 @@ def test_who_stands_outside_comes_in_in_turn():
     wait(queue, "first", sequence=1)
     for number in (5, 3, 4):
         wait(queue, f"p{number}", sequence=number)
-    assert queue.has_news  # those outside are to be told
+    assert queue.has_news  # those outside get a reason
     while queue.next_put_out() is not None:
         pass
     assert not queue.has_news

@@ -72,7 +72,7 @@ def test_a_place_is_offered_in_turn_over_inside_and_outside(narrow: Bench):
 
 
 def test_who_is_let_in_is_tried_and_told_why_it_waits(narrow: Bench):
-    """Another leaves: the next one is looked at like anybody new, on the whole fleet."""
+    """Another leaves: the next one is looked at like a new one, on the whole fleet."""
     unlike = claim(profile="7g.40gb", only=DeviceFilter(not_models=("H200",)))
     narrow.asks(asked("late", unlike))
     assert told(narrow.withdraw("w1")) == {"late": WaitReason.GPU_LAYOUT_FULL}

@@ -35,7 +35,7 @@ def remembered(grant: msg.Grant) -> msg.AllocationRequested:
 
 
 def opens(bench: Bench, node: str, *slices: msg.SliceReport) -> list:
-    """A node is heard of in the new life, with what it has; returns all that follows."""
+    """A node is observed in the new life, with what it has; returns all that follows."""
     seen = snapshot(node, (gpu_report(node, 0),), slices=slices, generation=2)
     return messages(bench.add_node(seen)) + bench.words([])
 

@@ -113,7 +113,7 @@ def test_a_pod_that_waits_for_an_eviction_is_told_so(bench: Bench):
 
 
 def test_a_pod_that_waits_for_its_job_is_told_so():
-    """The same; and it would be told in turn that it waits and that it does not, once its job is looked at again."""
+    """The same; and it would read in turn that it waits and that it does not, once its job is looked at again."""
     bench = fleet(2)
     assert reason(mended(bench, member("pod", WHOLE))) is WaitReason.GROUP_INCOMPLETE
     assert not only(msg.WaitOver, tick(bench, 20))

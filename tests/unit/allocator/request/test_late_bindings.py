@@ -82,7 +82,7 @@ def test_a_pod_keeps_its_slice_although_a_late_word_names_one_that_is_closed(emp
 
 @pytest.mark.parametrize("speaks", ["before its node is back", "after that"])
 def test_a_pod_that_runs_keeps_its_slice_although_a_refusal_lands_late(empty, speaks):
-    """It was refused by who knew less than another allocator, or was configured otherwise, and never heard of it."""
+    """An allocator refused it that knew less than another, or was configured otherwise, and never observed it."""
     refusal = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no known GPU model has this profile")
     empty.read_all(incarnation=LIFE)
     empty.observe(subjects.binding(P1), msg.Refused(request=P1, request_revision=1, refusal=refusal, source=FOLDER))

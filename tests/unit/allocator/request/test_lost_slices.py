@@ -55,7 +55,7 @@ def opened(empty, **changes) -> None:
 
 @pytest.mark.parametrize("known", ["reported", "of another life", "not pulled", "stale", "booked"])
 def test_a_word_of_a_slice_that_somebody_may_have_is_left_alone(empty, known):
-    """Running training would be ended by an allocator that has not heard everything."""
+    """Running training would be ended by an allocator that has not read everything."""
     opened(empty)
     empty.ready(GRANT)
     tick(empty, 1.0)
@@ -139,7 +139,7 @@ def waived(request: str, cause: str, *allocations: AllocationId, alone: bool = F
 
 @pytest.mark.parametrize("late", [(), (OLD,), (AllocationId("p1_old_2"),)], ids=["none", "of it", "of another"])
 def test_a_pod_goes_whose_slice_is_being_taken_back_when_its_source_does_not_know(empty, late):
-    """It was lost, and the broker was wiped before its source heard so: its pod would keep it from being taken back.
+    """It was lost, and the broker was wiped before its source observed it: its pod would keep it from being taken back.
 
     A binding of before may have landed since, and does not say that its source observed it.
     """

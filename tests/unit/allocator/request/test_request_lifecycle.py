@@ -141,7 +141,7 @@ def test_a_pod_is_told_what_became_of_the_daemon_it_shares_and_when_that_is_over
 
 
 def test_an_agents_word_that_tells_a_pod_nothing_new_writes_no_binding(bench):
-    """Else every word of an agent would be a guarded write, and pods be told of nothing again and again."""
+    """Else every message of an agent would be a guarded write, and pods be updated again and again."""
     grant, troubled = bench.granted("p1"), ("a client of uid 0 waits",)
     bench.land_all(bench.ready(grant, warnings=troubled))
     assert bench.ready(grant, warnings=troubled) == []

@@ -1,4 +1,4 @@
-"""Who has waited too long is promised a place: who, when, how many, and what becomes of a promise."""
+"""A request that has waited too long is promised a place: which, when, how many, and what becomes of a promise."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def entry(bench: Bench, name: str) -> msg.Grant:
 
 
 def promises(writes: list[Write]) -> dict[str, tuple[str, ...]]:
-    """Who was promised a place, and for whom each waits."""
+    """Requests with a promised place, and the grants that each waits for."""
     after = {grant.booking.name: grant.after for grant in only(msg.Grant, writes) if grant.after}
     return {name: tuple(each.partition("_")[0] for each in others) for name, others in after.items()}
 

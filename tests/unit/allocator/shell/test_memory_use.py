@@ -33,7 +33,7 @@ REPORTS = tuple(gpu_report("any", index) for index in range(GPUS_PER_NODE))
 
 
 def over_the_wire(message: msgspec.Struct) -> msgspec.Struct:
-    """As another process would read it: nothing is shared with anybody."""
+    """As another process would read it: nothing is shared."""
     return msgspec.json.decode(msgspec.json.encode(message), type=type(message))
 
 
