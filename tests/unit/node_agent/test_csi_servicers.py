@@ -46,7 +46,7 @@ class FakeProc:
         shutil.rmtree(self.root / str(pid))
 
     def has_namespace(self, number):
-        """Who looks is in this process namespace; 4026531836 is the machine's own."""
+        """The caller is in this process namespace; 4026531836 is the machine's own."""
         place = self.root / "self" / "ns" / "pid"
         place.parent.mkdir(parents=True, exist_ok=True)
         place.unlink(missing_ok=True)
@@ -88,7 +88,7 @@ def _request(tmp_path, uid=UID):
 
 
 async def test_a_pod_that_does_not_end_is_named_with_its_processes(tmp_path, proc):
-    """Who looks why a pod stays in Terminating reads which processes it has."""
+    """A look at why a pod stays in Terminating shows which processes it has."""
     for pid in range(100, 112):
         proc.add(pid, UID)
     async with _called(tmp_path, proc, within_s=0.3) as node:

@@ -52,7 +52,7 @@ def test_what_cannot_be_made_at_all_fails_without_touching_a_gpu(node):
 
 
 def test_a_slice_in_use_is_tried_ever_more_slowly_then_quarantined_and_freed_when_it_can_be(make_node):
-    """A tenant that does not let go keeps the place booked, and people hear of it."""
+    """A tenant that does not let go keeps the place booked, and people learn of it."""
     node = make_node(quarantine_after=3, back_off_first_s=1.0, back_off_max_s=4.0)
     booking = node.serve(node.booking("a1", (0, "3g.20gb", 4, 4)))
     node.mps.enter(7, node.word("a1").devices[0].uuid, "pod-1")

@@ -102,7 +102,7 @@ def test_an_instance_without_compute_instance_is_not_offered_and_says_why(node):
 
 
 def test_a_slice_whose_instance_was_taken_away_is_degraded_and_comes_back_with_it(node):
-    """A pod would be told that all is well with a device that is not there; or never get it back."""
+    """A pod would be given a device that is not there as if all were well; or never get it back."""
     _, before = granted(node)
     admin_removes(node, 6)
     reread(node)

@@ -46,7 +46,7 @@ def _records(directory):
 
 
 def test_what_a_crash_tore_off_is_dropped(directory):
-    """A power cut while writing does not cost the journal: what was being written had not been told to anybody."""
+    """A power cut while writing does not cost the journal: what was being written had not been published."""
     path = directory / "journal"
     before = _records(directory).records()
     whole = path.read_bytes()

@@ -180,7 +180,7 @@ def test_a_generation_is_told_only_when_the_journal_holds_it(new_node):
 
 
 def test_a_closing_word_that_the_broker_forgot_is_said_again(node):
-    """Who still waits for the end of a slice hears of it, also after a wipe."""
+    """An allocator that waits for the end of a slice observes it, also after a wipe."""
     booking = node.booking("a1", (0, "2g.10gb", 4, 2))
     node.order(node.revoke(booking))
     node.obey(node.closed(booking))

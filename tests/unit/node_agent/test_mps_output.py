@@ -45,7 +45,7 @@ def test_a_limit_counts_only_as_it_reads(lines: list[str], memory_mib: int, wron
 
 
 def test_a_pid_that_is_another_process_by_now_is_not_killed() -> None:
-    """Between finding a process and killing it, it may end and its pid be given to anybody."""
+    """Between finding a process and killing it, it may end and its pid be given to another."""
     processes = Processes()
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as bystander:
         ending, started_at = HomeTermination(processes), processes.started_at(bystander.pid)

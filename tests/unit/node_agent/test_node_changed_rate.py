@@ -33,7 +33,7 @@ def _somebody_makes_an_instance(node, start):
 
 
 def test_a_burst_of_slices_is_one_piece_of_news(node):
-    """Who has many pods at once does not wait for an inventory of the node after each step of each."""
+    """The owner of many pods at once does not wait for an inventory of the node after each step of each."""
     node.tick()
     said = _listen(node)
     bookings = [node.booking(f"a{start}", (0, "1g.5gb", start, 1)) for start in range(4)]

@@ -85,7 +85,7 @@ def report(index: int = 3, **changes) -> msg.GpuReport:
 
 
 def test_check_says_what_it_finds_to_who_may_not_look_into_the_data_folder(data, monkeypatch, capsys):
-    """Another user than the agent's gets a traceback, and hears nothing of driver, GPUs and rights."""
+    """Another user than the agent's gets a traceback, and learns nothing of driver, GPUs and rights."""
     exists = Mock(side_effect=PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
     monkeypatch.delenv("SLUICE_NODE_AGENT_FLEET_FILE")
     monkeypatch.setattr(HardwareFile, "exists", property(exists))
@@ -218,7 +218,7 @@ def test_a_wrong_setting_is_a_finding(data, monkeypatch, capsys):
     [("FLEET_FILE", "/none.toml", "/none.toml cannot be read"), ("MPS_CONTROL", "/no/mps", "/no/mps does not exist")],
 )
 def test_a_file_that_is_not_there_is_a_finding(data, monkeypatch, capsys, setting, file, said):
-    """Who checks a node before its first start gets a traceback, or reads that all is well."""
+    """A person who checks a node before its first start gets a traceback, or reads that all is well."""
     monkeypatch.setenv(f"SLUICE_NODE_AGENT_{setting}", file)
     assert run_command(["check"]) == 1
     assert said in capsys.readouterr().out
@@ -236,7 +236,7 @@ def test_several_nodes_must_be_told_apart(data, command, capsys):
 
 
 def test_a_node_that_is_not_there_is_told(data, monkeypatch, capsys):
-    """Who mistypes a name, or sets none, would be shown another node, or an empty one."""
+    """A mistyped name, or none, would show another node, or an empty one."""
     assert run_command(["check", "--node", "n3"]) == 2
     assert "has no node 'n3'" in capsys.readouterr().err
     monkeypatch.delenv("SLUICE_NODE_AGENT_FLEET_FILE")

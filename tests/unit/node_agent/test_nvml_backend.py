@@ -194,7 +194,7 @@ def test_a_lost_gpu_is_named_where_its_reset_is_advised(one, asked, how):
 
 @pytest.mark.parametrize("code", [TIMEOUT, LOST])
 def test_a_gpu_that_was_only_slow_is_not_registered_twice(library, one, code):
-    """Each of its errors would be told twice; one that was lost would not be heard of again."""
+    """Each of its errors would be reported twice; one that was lost would not be observed again."""
     gpu, gpus = one
     gpus.troubled(0)
     gpu.errors["name"] = code
@@ -294,7 +294,7 @@ OWN_POD = "22222222-2222-3333-4444-555555555555"
 
 
 def test_holders_of_a_device_are_told_with_their_pod(library, begin, tmp_path):
-    """A slice that stays in use is quarantined: who holds it is all that helps."""
+    """A slice that stays in use is quarantined: the name of its holder is all that helps."""
     gpu = library.gpu()
     made = library.instance(gpu, "3g.20gb", 4, 2)
     other = library.instance(gpu, "1g.5gb", 0, 3)
@@ -367,7 +367,7 @@ def test_a_driver_that_takes_no_mig_device_for_a_list_has_none_of_it(library, be
 
 
 def test_a_driver_of_the_version_before_tells_all_its_processes(library, begin, tmp_path):
-    """On R470 the clients of an MPS daemon, and who draws, would not be seen: their slice goes to the next tenant."""
+    """On R470 clients of an MPS daemon, or of graphics, would not be seen: their slice goes to the next tenant."""
     gpu = library.gpu(mig=[0, 0], pids=[100], clients=[101], drawing=[102])
     library.missing |= {f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in ("Compute", "MPSCompute", "Graphics")}
     gpus = begin(proc=tmp_path)

@@ -1,4 +1,4 @@
-"""Journal and ledger lost while slices are made or unmade: what is left behind goes, and nothing of anybody's does."""
+"""Journal and ledger lost while slices are made or unmade: what is left behind goes, and what has an owner stays."""
 
 import pytest
 from factories.crashes import deaths

@@ -95,7 +95,7 @@ def test_no_gpu_is_told(well, monkeypatch):
 
 
 def test_a_lost_gpu_is_told(well, hardware):
-    """No one would learn that it needs a reset, and which one."""
+    """An operator would not learn that it needs a reset, and which one."""
     with hardware.changing() as now:
         now.faults.gpu_lost = 1
     told = only(well, Check.GPUS, "problem")
@@ -153,7 +153,7 @@ def test_who_destroys_instances_of_somebody_else_as_told_destroys_no_slice(well,
 
 
 def test_nobody_is_told_to_destroy_instances_whose_journal_was_not_read(well, hardware):
-    """Who checks as another user, or in another directory, than the agent's destroys its slices on our advice."""
+    """A check as another user, or in another directory, than the agent's destroys its slices on our advice."""
     made_by_hand(hardware)
     shared = frozenset({hardware.read().gpus[1].uuid})
     problem = ReadJournal(exists=True, problem="/d/journal cannot be read: Permission denied")

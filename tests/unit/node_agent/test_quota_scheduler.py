@@ -1,4 +1,4 @@
-"""Tokens of the SMs of a home: who gets one, when it is taken away, and what is charged for it."""
+"""Tokens of the SMs of a home: which tenant gets one, when it is taken away, and what is charged for it."""
 
 from factories.gpus.token_scheduler import EPOCH, HELLO, QuotaBench
 

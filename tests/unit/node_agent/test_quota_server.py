@@ -158,7 +158,7 @@ def test_a_changed_size_is_told_to_those_who_are_connected(server, connect, tmp_
 
 
 def test_a_process_of_another_user_or_another_pod_is_refused(server, connect, tmp_path, monkeypatch):
-    """Who finds a socket computes on the time of its tenant."""
+    """A process that finds a socket computes on the time of its tenant."""
     _add(server, tmp_path / "a.sock", admits=lambda pid: pid != os.getpid())
     assert connect(tmp_path / "a.sock").hear() == (REFUSED, 2)
     monkeypatch.setattr(quota_loop, "peer_of", lambda _: (1, 4711))
@@ -209,7 +209,7 @@ def test_who_floods_is_read_slower_and_its_neighbour_is_served(server, connect, 
 
 
 def test_a_tenant_says_no_more_by_many_processes_than_by_one(stopped_clock, connect, tmp_path):
-    """Who floods over all the connections that it may have stops all others on its GPU."""
+    """A tenant that floods over all the connections that it may have stops all others on its GPU."""
     server, _ = stopped_clock
     bad = [connect(_add(server, tmp_path / "a.sock"))] + [connect(tmp_path / "a.sock") for _ in range(7)]
     for each in bad:

@@ -1,4 +1,4 @@
-"""Tenants of a token scheduler: who they are, what they used, what they say."""
+"""Tenants of a token scheduler: their names, what they used, what they say."""
 
 import struct
 from types import SimpleNamespace

@@ -63,7 +63,7 @@ def test_a_larger_share_is_told_only_when_its_server_lets_it(node, place):
 
 
 def test_other_time_quotas_wait_for_no_process(node):
-    """They are counted at admission alone, so nothing of them is used by anybody."""
+    """They are counted at admission alone, so no process uses any of them."""
     booking = _live_with(node, node.share("a1", WHOLE, memory_mib=1000, sm_partition=20))
     node.mps.connect(500)
     node.obey(_adjusted(node, booking, quota_request_permille=300))

@@ -179,7 +179,7 @@ def test_a_fault_that_no_file_can_hold_is_refused_and_the_node_lives_on(command,
 
 
 def test_a_person_can_put_processes_of_each_kind_on_a_device(command):
-    """Who holds a device could not be shown without an MPS server or a monitor."""
+    """Holders of a device could not be shown without an MPS server or a monitor."""
     whole = command.file.read().gpus[1].uuid
     kinds = {"compute": "python", "mps": "nvidia-cuda-mps-server", "file": "dcgm"}
     for kind, name in kinds.items():

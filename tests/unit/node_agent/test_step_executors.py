@@ -232,7 +232,7 @@ async def test_devices_that_wait_for_nothing_are_not_asked_in_threads(executors,
 
 
 async def test_orders_about_daemons_are_carried_out_and_answered(executors):
-    """A home gets its daemon, its limits and its end, and the core hears how each went."""
+    """A home gets its daemon, its limits and its end, and the core observes how each went."""
     daemons = Daemons()
     async with executors(mps=daemons) as step_executors:
         said = [await _do(step_executors, order) for order in _mps_orders(HOME)]

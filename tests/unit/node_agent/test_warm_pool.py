@@ -43,7 +43,7 @@ def test_a_creation_does_not_hammer_the_driver_while_a_warm_instance_cannot_be_d
 
 
 def test_a_warm_instance_that_holds_the_last_media_engine_goes_first(warm):
-    """1g.5gb+me elsewhere on the GPU would be refused although nothing of anybody's is there."""
+    """1g.5gb+me elsewhere on the GPU would be refused although no tenant is there."""
     _given_back(warm, (0, "1g.5gb+me", 6, 1))
     warm.ready(warm.booking("a2", (0, "1g.5gb+me", 2, 1)))
     assert warm.instances(0) == [("1g.5gb+me", 2, 1)]
