@@ -121,7 +121,7 @@ def test_a_mistake_in_a_pod_is_refused_with_file_field_and_value(bench, manifest
     ],
 )
 def test_a_pod_that_kubernetes_would_refuse_is_refused_here(bench, manifest, written, instead, field):
-    """A pod without a name or container cannot be told what it got."""
+    """A pod without a name or container cannot be given its devices."""
     bench.edit("bad.yaml", manifest("bad").replace(written, instead))
     assert rejected(bench)["bad.yaml"].refusal.field == field
 
@@ -141,7 +141,7 @@ def test_a_file_that_is_too_large_is_refused(bench):
 
 
 def test_a_broken_file_leaves_its_living_pods_alone_until_it_is_mended(bench, manifest):
-    """Half a file on disk is no reason to end training; the person still hears of it."""
+    """Half a file on disk is no reason to end training; the person still learns of it."""
     bench.edit("a.yaml", manifest("a"))
     bench.bound("w1-1")
     before = bench.requests()
@@ -258,7 +258,7 @@ items:
 
 
 def test_every_change_is_one_line_in_words(bench, manifest):
-    """Who reads the log knows what happened to the pod."""
+    """A reader of the log knows what happened to the pod."""
     bench.edit("a.yaml", manifest("a", memory="8Gi", gpus="2"))
     bench.bound("w1-1")
     bench.empty()
@@ -281,7 +281,7 @@ def test_what_else_an_answer_waives_is_no_news(bench, manifest):
 
 
 def test_a_warning_of_the_slice_is_a_warning_in_the_log(bench, manifest):
-    """The daemon that a pod shares died under it: who reads the log must see that it was not the pod."""
+    """The daemon that a pod shares died under it: the log says that it was not the pod."""
     bench.edit("a.yaml", manifest("a", memory="8Gi"))
     bench.bound("w1-1", warnings=("its MPS daemon died and was started again",))
     assert bench.told[-1] == (

@@ -1,4 +1,4 @@
-"""Who a pod is: its request's id survives what the pod survives, and nothing else."""
+"""A pod's identity: its request's id survives what the pod survives, and nothing else."""
 
 from factories.words import write_of
 from msgspec.structs import replace

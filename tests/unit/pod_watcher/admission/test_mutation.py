@@ -1,4 +1,4 @@
-"""What becomes of pods that are taken: golden patches, and who gets which environment and mounts."""
+"""What becomes of pods that are admitted: golden patches, and which pods get which environment and mounts."""
 
 import json
 
@@ -249,7 +249,7 @@ def test_a_claim_of_dra_beside_an_ask_is_warned_of():
 
 
 def test_keys_that_say_nothing_here_are_told_as_warnings():
-    """Who moves from HAMi learns from kubectl what is different, and the pod runs."""
+    """A user who moves from HAMi learns from kubectl what is different, and the pod runs."""
     made = pod(
         container(resources=gpu(gpu="1", priority="1")),
         annotations={"hami.io/device-scoring-weights": "slot=1,core=1,memory=3"},

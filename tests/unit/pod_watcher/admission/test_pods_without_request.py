@@ -90,7 +90,7 @@ def test_no_ticket_leads_elsewhere(text):
 
 
 def test_a_grant_is_never_taken_for_an_ask():
-    """A user who could write one for the other would grant himself a slice."""
+    """A user who could write one for the other could grant a slice by hand."""
     key = names.granted("main", names.TICKET)
     assert key == "main.granted.sluice.dev/ticket"
     assert all(map(names.is_granted, (key, "granted.sluice.dev/ticket", "x.y.granted.sluice.dev/")))

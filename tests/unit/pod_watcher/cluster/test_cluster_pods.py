@@ -446,7 +446,7 @@ def test_an_order_that_went_with_the_broker_is_not_carried_out(bench, said_again
 
 
 def test_a_pod_that_waits_is_not_refused_by_a_successor_for_an_edit_that_disturbed_nothing(bench, new):
-    """It would be told that it can never start, and lose the place that it was granted, because a process restarts."""
+    """It would read that it can never start, and lose the place that it was granted, because a process restarts."""
     bench.create("train", "u1")
     bench.change("u1", spec=STRANGE)
     before = bench.word("u1")
