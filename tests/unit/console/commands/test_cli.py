@@ -1,4 +1,4 @@
-"""What all commands have in common: exit codes, forms, questions before anybody is hurt, completion."""
+"""What all commands have in common: exit codes, forms, questions before pods are hurt, completion."""
 
 import io
 import os
@@ -67,8 +67,8 @@ def test_a_misspelt_option_is_answered_with_the_right_one(typed, capsys, words, 
 
 @pytest.fixture
 def typed(monkeypatch, tmp_path):
-    """Type a command as a user for whom nothing runs; its exit code. What `sluice run` blocks is heard again after."""
-    heard = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    """Type a command as a user for whom nothing runs; its exit code. What `sluice run` blocks is unblocked after."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("SLUICE_NATS_URL", raising=False)
 
@@ -78,7 +78,7 @@ def typed(monkeypatch, tmp_path):
         return ended.value.code
 
     yield type_
-    signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 WATCHED = [
@@ -234,7 +234,7 @@ def every_command(app, before="sluice"):
 
 
 def test_what_can_be_had_as_json_can_be_had_as_yaml():
-    """Who learned `-o` at one command types it at the next one."""
+    """A user who learned `-o` at one command types it at the next one."""
     options = {}
     for line in every_command(command.app):
         _, apps, _ = command.app.parse_commands(line.split()[1:])

@@ -68,7 +68,7 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_at_a_question_ends_the_command():
-    """Who is asked whether to evict pods, and wants out, need not find out that only a second Ctrl-C counts."""
+    """A user who is asked whether to evict pods, and wants out, need not find out that only a second Ctrl-C counts."""
     ours, theirs = pty.openpty()
     ends = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
     with heeding_ctrl_c():

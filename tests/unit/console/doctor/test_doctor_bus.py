@@ -42,7 +42,7 @@ def without(seen: ObservedBus, *subjects: str) -> ObservedBus:
 
 
 def hearing(seen: ObservedBus, **values) -> ObservedBus:
-    """The same, having heard these values, too; `sluice__node__a` stands for `sluice.node.a`."""
+    """The same, having read these values, too; `sluice__node__a` stands for `sluice.node.a`."""
     named = {subject.replace("__", "."): value for subject, value in values.items()}
     return replace(seen, fleet_state=FleetState(seen.fleet_state.values | named, seen.fleet_state.incarnation))
 

@@ -46,7 +46,7 @@ def test_a_home_that_is_only_ordered_takes_nothing_yet(make):
 
 
 def test_a_daemon_without_tenants_is_not_hidden(make):
-    """It should not be there: who looks for what holds the GPU must find it."""
+    """It should not be there: a search for what holds the GPU must find it."""
     whole = make.daemon(profile=None, start=0, size=8, device=str(make.gpu), state="stopping")
     inventory = make.inventory(make.gpu_report(mig=False, creatable={}, daemons=(whole,)))
     (gpu,) = gpus_document(make.fleet_state(inventory=inventory)).gpus

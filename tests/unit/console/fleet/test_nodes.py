@@ -83,7 +83,7 @@ def test_free_instances_of_a_fixed_layout_are_nobodys(fleet_state, make):
     ],
 )
 def test_the_state_says_why_a_node_gets_nothing_new(fleet_state, said, state, text):
-    """Someone would wonder why nothing lands on a node that is plainly free."""
+    """An operator would wonder why nothing lands on a node that is plainly free."""
     found = fleet_state(**{kind: message for kind, message in said.items() if message is not None})
     unsaid = {f"sluice.ledger.gpu-1_example_internal.{kind}" for kind, message in said.items() if message is None}
     found.values = {subject: value for subject, value in found.values.items() if subject not in unsaid}

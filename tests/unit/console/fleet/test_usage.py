@@ -1,4 +1,4 @@
-"""`sluice usage`: what slices are used for, and who has had one for an hour and left it idle."""
+"""`sluice usage`: what slices are used for, and which ones stood idle for an hour."""
 
 import pytest
 from factories.console import pod_of, usage_of

@@ -83,7 +83,7 @@ async def test_several_pods_are_a_document_a_line_for_programs(command, monkeypa
     ids=["those that wait", "else those with a slice", "no more than a screen", "none"],
 )
 async def test_who_names_no_pod_is_shown_those_that_can_be_explained(monkeypatch, capsys, states, shown):
-    """The latest waiting one is what most people came for; an error names an option they never heard of."""
+    """The latest waiting one is what most people came for; an error names an option that is new to them."""
     pods = tuple(
         pod(name, name=name, state=state, asked_at=f"2026-01-02T03:04:{second:02}+00:00")
         for second, (name, state) in enumerate(states.items())
@@ -117,7 +117,7 @@ def test_bytes_that_cannot_be_read_are_a_line_too():
 
 
 async def test_a_story_goes_on_after_its_broker_was_away(make, tmp_path, capsys):
-    """Lists do; and a person who waits for a pod would not be told that it has its slice."""
+    """Lists do; and a person who waits for a pod would not learn that it has its slice."""
     told = []
 
     def last(state):

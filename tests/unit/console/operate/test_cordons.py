@@ -1,4 +1,4 @@
-"""`sluice cordon`, `uncordon`, `drain`: what is said of a node, and who is shown to be in the way."""
+"""`sluice cordon`, `uncordon`, `drain`: what is published of a node, and which pods are shown to be in the way."""
 
 import asyncio
 import contextlib

@@ -241,7 +241,7 @@ async def test_a_bus_that_never_answers_ends_in_a_sentence(broker):
 
 
 async def test_a_server_that_lags_does_not_make_an_own_word_somebody_elses(broker):
-    """The person would be told that nothing was written, or that a node that is being removed keeps what it has."""
+    """The person would read that nothing was written, or that a node that is being removed keeps what it has."""
     bus = Faulty(broker.bus("a"), "answer lost")
     shown = iter([TimeoutError(), None])
 

@@ -110,7 +110,7 @@ def test_what_the_system_refuses_names_the_option_too(make, field):
 
 
 def test_the_callers_say_on_the_driver_is_asked_for_as_a_pods_is():
-    """A renderer would be told that it may compute, whatever it was started with."""
+    """A renderer would read that it may compute, whatever it was started with."""
     environ = {"NVIDIA_DRIVER_CAPABILITIES": "compute,graphics", "HOME": "/h"}
     assert asked(environ).driver_capabilities == "compute,graphics"
     assert "/h" not in manifest(environ)

@@ -1,4 +1,4 @@
-"""The rows of the page, as the bus is heard."""
+"""The rows of the page, as the board reads the bus."""
 
 import json
 

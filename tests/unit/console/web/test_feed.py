@@ -18,7 +18,7 @@ BOTH = (Stream.BOOK, Stream.STATE)
 
 
 class Fed:
-    """A page, what feeds it, and the bus that is heard."""
+    """A page, what feeds it, and the bus that it reads."""
 
     def __init__(self) -> None:
         self.board = Board()
