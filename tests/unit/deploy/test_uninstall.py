@@ -155,7 +155,7 @@ def test_one_pod_that_vanishes_keeps_no_other_behind_its_gate(cluster: Cluster) 
 
 
 def test_pods_that_have_ended_hold_nothing_up(cluster: Cluster) -> None:
-    """A cluster with finished Jobs would wait in vain, and be told to delete what holds nothing."""
+    """A cluster with finished Jobs would wait in vain, and be asked to delete what holds nothing."""
     cluster.create("done", **OURS)
     cluster.status("pod", "done", phase="Succeeded")
     cluster.uninstalled("all")

@@ -1,4 +1,4 @@
-"""gRPC with certificates: who may connect, which peers are trusted, errors for people, and rotated files."""
+"""gRPC with certificates: which clients may connect, which peers are trusted, errors for people, and rotated files."""
 
 import asyncio
 import time
