@@ -243,7 +243,7 @@ class Troubles:
             self.world.hosts[name].is_heard_again()
 
     def _lag(self, fault: Fault) -> None:
-        """One of the servers has not heard for a while what the others have, and answers those who ask."""
+        """One of the servers lags behind the others for a while, and answers its clients."""
         broker, clockwork = self.world.broker, self.world.clockwork
         if broker.lagging is not None or not broker.up:
             return

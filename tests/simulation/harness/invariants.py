@@ -60,7 +60,7 @@ PLANTED: tuple[PlantedBug, ...] = (*BUGS, *(bug for bug in PLAYED if bug not in 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One invariant: its name in a violation, what it says, and who judges it."""
+    """One invariant: its name in a violation, what it says, and which judge holds it."""
 
     name: str
     says: str

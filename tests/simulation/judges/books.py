@@ -47,14 +47,14 @@ class Books:
         self.adopted_revoked: dict[str, None] = {}
         """What was entered in this life of the bus as being taken back already, or was when its pod was let go late."""
         self.taken_back_at: dict[str, float] = {}
-        """Of those, when the ledger closed them: who ordered their pods to go may not have read that."""
+        """Of those, when the ledger closed them: a process that ordered their pods to go may not have read that."""
         self.over: set[str] = set()
         """The lives of the bus that were ended by a wipe: no agent acts on an order of theirs."""
         self.after: dict[str, tuple[str, ...]] = {}
         """For whom each allocation was granted to wait."""
         self.gone: dict[str, None] = {}
         self.said_gone: dict[str, None] = {}
-        """What agents wanted to say is gone, and was (checked then): a wiped broker may never have heard it."""
+        """What agents wanted to publish is gone, and was (checked then): a wiped broker may never have had it."""
         self.revoked: dict[str, None] = {}
         self.failed: dict[str, None] = {}
         self.never_made: dict[str, None] = {}

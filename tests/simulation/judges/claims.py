@@ -123,7 +123,7 @@ def admitted(instruction: object, folder: Folder) -> object:
 
 
 def as_asked(event: Any) -> Any:
-    """What a source's core hears: its own words, without what admission added."""
+    """What a source's core observes: its own messages, without what admission added."""
     entry = event.entry if isinstance(event, Observed | LastRead) else None
     if entry is None or not isinstance(entry.message, AllocationRequested):
         return event

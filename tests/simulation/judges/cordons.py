@@ -101,7 +101,7 @@ class CordonJudge:
         self._bound: dict[str, dict[str, None]] = {}
         """Of each request, to what it was ever bound."""
         self._told: dict[str, dict[str, msg.Cordoned | msg.Uncordoned]] = {}
-        """Of each life of an allocator, the newest word of each node that it has heard."""
+        """Of each incarnation of an allocator, the newest message of each node that it has observed."""
         self._newest: dict[tuple[str, str], int] = {}
         """How new that is: a server that lags may show an older one again."""
         self._incarnations: dict[str, str] = {}
@@ -186,7 +186,7 @@ class CordonJudge:
         return not isinstance(word, msg.Cordoned) or bool(word.gpus and gpu not in word.gpus)
 
     def unfinished(self, values: dict[str, msg.AnyMessage | None]) -> list[str]:
-        """What is not yet as the operator wants it: who is still there, and who is sent away for nothing."""
+        """What is not yet as the operator wants it: pods that are still there, and pods evicted for nothing."""
         asked = {
             subject.rpartition(".")[2]: message
             for subject, message in values.items()

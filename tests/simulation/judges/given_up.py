@@ -17,7 +17,7 @@ Decider = tuple[RunId, RequestId]
 
 
 class GivenUp:
-    """Who decided what about a request last."""
+    """Which process decided what about a request last."""
 
     def __init__(self) -> None:
         """Start without decisions."""

@@ -39,7 +39,7 @@ class Goals:
         self.limits: QuotaJudge | None = None
         """What namespaces may have; everything where there is none."""
         self.jobs: JobJudge | None = None
-        """Whose pods are granted together."""
+        """Which pods are granted together."""
         self.cordons: CordonJudge | None = None
         """What operators have taken out of use; nothing where there is none."""
         self.crowds: PodsPerNode | None = None
@@ -57,7 +57,7 @@ class Goals:
             for entry in self.broker.values.snapshot(stream, (), now)
         }
 
-    # -- everyone answered, nothing leaked ------------------------------------------------------------------------
+    # -- all answered, nothing leaked -----------------------------------------------------------------------------
 
     def settled(self) -> list[str]:
         """What is missing until every pod of the folder has its answer and hardware is what was granted."""

@@ -41,7 +41,7 @@ class GuaranteeJudge:
         self._stood: dict[AllocationId, Standing] = {}
         """Per grant that evicts, what stood in the ledger and was to stay when it was decided, ..."""
         self._going: dict[AllocationId, dict[AllocationId, None]] = {}
-        """... and who was being evicted, for this one or for those that were decided before."""
+        """... and which ones were being evicted, for this one or for those that were decided before."""
         self._was_wiped = False
         self._told: dict[RunId, dict[str, frozenset[OperationId]]] = {}
         """
@@ -51,7 +51,7 @@ class GuaranteeJudge:
         self._said: dict[str, OperationId] = {}
         """What the operator said last in this life of the broker."""
         self._unaware_of: dict[AllocationId, tuple[str, ...]] = {}
-        """Per grant that evicts, the guarantees that its process had not heard again when it was decided."""
+        """Per grant that evicts, the guarantees that its process had not observed again when it was decided."""
 
     def instructed(self, host: Host, instruction: object) -> None:
         if not self._guaranteed or not isinstance(instruction, Write):
@@ -107,7 +107,7 @@ class GuaranteeJudge:
         self._was_wiped = True
 
     def _is_unaware(self, run: RunId, namespace: str, operation: OperationId) -> bool:
-        """Whether a process had not heard again of a guarantee when it decided something."""
+        """Whether a process had not observed a guarantee again when it decided something."""
         unsettled = self._told.get(run, {}).get(namespace)
         return self._was_wiped and (unsettled is None or operation in unsettled)
 

@@ -1,4 +1,4 @@
-"""The judge's rules about nodes: who is let in and out, what is destroyed, and what is gone before that is said."""
+"""The judge's rules about nodes: what is let in and out, what is destroyed, and what is gone before that is said."""
 
 from simulation.judges import shared_devices
 from simulation.judges.books import Books

@@ -26,7 +26,7 @@ Limits = tuple[int | None, int | None, int | None]
 """Devices, MiB of memory, compute slices; None is no limit."""
 NO_LIMITS: Limits = (None, None, None)
 HEARD_AFTER_S = 25.0
-"""Who stands still, or whose write is on its way, may not have heard for so long what an operator said."""
+"""A process that stands still, or whose write is on its way, may lag so far behind what an operator published."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ def in_the_way(gpu: Gpu, profile_id: int, span: Span, held: list[Held]) -> str:
 
 
 def overlapping(held: list[Held], mine: Held) -> Held | None:
-    """Who holds a part of the place and does not share it."""
+    """A holder of a part of the place that does not share it."""
     for other in held:
         shares = mine.share is not None and other.lives_with(mine.share, mine.span, mine.domain)
         if other.gpu == mine.gpu and overlap(other.span, mine.span) and not shares:

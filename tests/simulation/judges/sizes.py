@@ -1,4 +1,4 @@
-"""Shares whose size is changed while they are used: who wants it when, and what the judge knows of sizes.
+"""Shares whose size is changed while they are used: which, when, and what the judge knows of sizes.
 
 The judge adds up what processes may really use: what their container was started with, and never more than its
 server let it have. And it counts what was granted, a second time: a share that was changed is as large as the largest
@@ -34,7 +34,7 @@ RESIZINGS_MEAN = 10
 SIZES = (300, 900, 1500, 2400, 4000, 9000, 15000)
 WIDTHS = (5, 10, 25, 40, 60)
 LOOKED_AT_S = 8.0
-"""Within so long after its first word an agent has looked: who began before may count as one who uses the old size."""
+"""So soon after its first message an agent has looked: older processes may count as ones that use the old size."""
 RESTARTING = 0.6
 """So often its owner restarts the pod then, so that it uses what it has now."""
 

@@ -33,7 +33,7 @@ TIMED_PODS = 0.6
 QUIET = 0.2
 """So many pods run a program that no preloaded library gets into."""
 TROUBLED = 0.05
-"""So often a scheduler cannot be told, or has ended by itself when it is looked at."""
+"""So often a scheduler takes no order, or has ended by itself when it is looked at."""
 CONNECTS_S = 0.7
 """A process finds a new scheduler within so long."""
 WHOLE_PERMILLE = 1000
@@ -81,7 +81,7 @@ class Scheduler:
 
 @dataclass(slots=True)
 class Timekeepers:
-    """The token schedulers in one agent. `watcher` hears of each order: home, who was served before, and who is now."""
+    """The token schedulers in one agent. `watcher` observes each order: home, tenants before, and tenants now."""
 
     dice: Random
     is_troubled: Callable[[], bool]

@@ -34,7 +34,7 @@ class KubeFolder(Folder):
         self.api = api
         self.dice = dice
         self.uids: dict[str, str] = {}
-        """Whose life each name that is wanted has now."""
+        """The incarnation that each wanted name has now."""
         self.lives: dict[str, Pod] = {}
         """Every pod that there ever was, by its UID."""
         self.on_made: list[Callable[[str, Pod], None]] = []
@@ -194,7 +194,7 @@ class KubeKubelets(Kubelets):
                 self.given(bound)
 
     def told(self, event: object) -> None:
-        """No kubelet hears what a pod-watcher hears."""
+        """No kubelet observes what a pod-watcher observes."""
 
     def removed(self, name: str) -> None:
         """The API server sends the meaning of a deletion."""

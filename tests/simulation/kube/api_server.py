@@ -38,7 +38,7 @@ class Change:
 
 @dataclass(slots=True)
 class ApiServer:
-    """What is stored, how it came to that, and who listens."""
+    """What is stored, how it came to that, and its listeners."""
 
     clockwork: VirtualClock
     trace: Trace

@@ -71,7 +71,7 @@ def others_claim() -> Json:
 
 
 def node_object(name: str) -> Json:
-    """A node with more room than anybody of a seed could take."""
+    """A node with more room than all pods of a seed could take."""
     allocatable = {"cpu": "512", "memory": "4Ti", "pods": "1000"}
     meta = {"name": name, "uid": f"node-{name}", "labels": {"kubernetes.io/hostname": name}}
     return {"kind": "Node", "metadata": meta, "spec": {}, "status": {"allocatable": allocatable}}

@@ -59,7 +59,7 @@ class ClusterHost(Host):
         self.claims: ClaimServer | None = None
         """Where pods have ResourceClaims: what writes to them do."""
         self.lease: WatcherLease | None = None
-        """Where there are several: who of them works."""
+        """Where there are several: which of them works."""
         self.stands_by = False
         """It is there, and watches nothing."""
         self._evict = evict
@@ -188,7 +188,7 @@ class ClusterHost(Host):
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _carried_out(self, life: int, arrive: Callable[[], Any]) -> Any:
-        """What becomes of a call, which its sender may not live to hear, or not be the one at work any more."""
+        """What becomes of a call, whose sender may be dead by then, or no longer the one at work."""
         works = self.alive and self.life == life and (self.lease is None or self.lease.holds(self))
         self.api.sender_is_over = not works
         try:

@@ -24,7 +24,7 @@ class WatcherLease:
     """Which watcher works. A dead process takes the lease only after it was started again."""
 
     def __init__(self, clockwork: VirtualClock, can_speak: Callable[[str], bool], dice: Random) -> None:
-        """The lease is free. `can_speak` says of a host by its name whether the bus hears it and answers."""
+        """The lease is free. `can_speak` says of a host by its name whether the bus reads and answers it."""
         self.holder: ClusterHost | None = None
         self._clockwork = clockwork
         self._can_speak = can_speak

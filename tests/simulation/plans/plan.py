@@ -73,7 +73,7 @@ REMOVING_SEEDS = 0.3
 REMOVED_S = (14.0, 26.0)
 TICKETS_LOST_SEEDS = 0.3
 _ONLY_TICKETS_LEFT = frozenset({"journal lost", "journal damaged", "disk wiped"})
-"""After these nothing but tickets says whose a slice is: who loses them too has lost it."""
+"""After these nothing but tickets says whose a slice is: a node that loses them too has lost it."""
 KUBELET_SEEDS, LATE_SEEDS = 0.7, 0.35
 LATE_PODS = 0.4
 """In so many seeds nodes have kubelets; in so many of all, so many pods open their devices so long after they began."""

@@ -57,14 +57,14 @@ def _in_its_ticket_for_ever(original: Any, work: Any, *args: Any) -> Any:
 
 @RARE_BUGS.plant("old tickets harmless after a reboot", "MPS", lifecycle, "_to_unmake")
 def _no_container_comes_back(original: Any, home: Any, wish: Any, devices: Any, token: int) -> Any:
-    """Of an earlier boot no ticket is left that anybody could be let in with.
+    """Of an earlier boot no ticket is left that could admit a pod.
     Loses half of its GPU's time and memory: the home goes while a ticket that cannot be removed lets containers in."""
     return original(home, dataclasses.replace(wish, lets_in=False), devices, token)
 
 
 @RARE_BUGS.plant("other allocators' resizes ignored", "I2", SchedulerContext, "counted")
 def _only_the_own_change_counts(original: Any, self: Any, entry: Any) -> Any:
-    """What is on its way from here is larger than what anybody else may have made of it.
+    """What is on its way from here is larger than what another process may have made of it.
     Loses memory that it was granted: another allocator has made its neighbour larger meanwhile."""
     resizing = self.resizing.get(entry.booking.allocation)
     return original(self, entry) if resizing is None else resizing.counted

@@ -47,7 +47,7 @@ def _only_what_is_there_is_looked_at(original: Any, ctx: Any, allocation: Any) -
 
 
 def _only_answers_are_asked_for(_original: Any, ctx: Any, request: Any) -> None:
-    """Of a request that is heard, only what it was answered is looked at."""
+    """Of a request that is observed, only what it was answered is looked at."""
     recheck.watch_answer(ctx, request)
 
 
@@ -80,7 +80,7 @@ def _source_knows_all(original: Any, ctx: Any, request: Any, _held: Any) -> Any:
 
 
 def _a_silent_source_has_nothing(original: Any, ctx: Any, request: Any) -> Any:
-    """Who has not spoken in this life of the bus has no other slice than the one that a late binding names."""
+    """A source that is silent in this life of the bus has no other slice than the one that a late binding names."""
     answer = original(ctx, request)
     return None if isinstance(answer, Bound) else answer
 
@@ -150,7 +150,7 @@ BELIEVED_BUGS += [
     ),
     PlantedBug(
         "standby keeps an old SourceSynced",
-        "its slice: the broker was wiped twice, and who takes over counts what its source told in between",
+        "its slice: the broker was wiped twice, and its successor counts what its source told in between",
         ("undisturbed",),
         (
             (recheck, "watch_grant", _only_what_is_there_is_looked_at),

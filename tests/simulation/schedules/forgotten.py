@@ -34,7 +34,7 @@ def forget(scene: Scene, *nodes: str, number: int = 1) -> None:
 
 
 def journal_and_ledger_are_lost(crash: str = "", weather: Weather | None = None) -> None:
-    """Pods run on, their slices are known again, and who comes meanwhile gets others."""
+    """Pods run on, their slices are known again, and pods that come meanwhile get others."""
     scene = begin(weather)
     before = {name: scene.bound(name) for name in KEPT}
     daemons = _daemons(scene)

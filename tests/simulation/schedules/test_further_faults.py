@@ -31,7 +31,7 @@ def is_ask(write: Write) -> bool:
 
 
 def test_who_is_not_heard_and_who_hears_nothing_is_not_taken_for_heard() -> None:
-    """The fault would be none if words came through: only what a process says that hears nothing arrives."""
+    """The fault would be none if messages came through: only what such a process publishes arrives."""
     scene = with_a_running_pod()
     landed = scene.landed()
     scene.strike("mute", "pod-watcher", lasts_s=4.0)
@@ -66,7 +66,7 @@ def test_a_lagging_server_answers_with_what_was() -> None:
 
 
 def test_a_gpu_that_refuses_is_not_taken_for_an_idle_instance_in_the_way() -> None:
-    """Who looks after a run would hunt for an instance that had made room long before the slice failed."""
+    """A reader of a run would hunt for an instance that had made room long before the slice failed."""
     scene = Scene(keep_warm_s=60.0)
     (gpu,) = scene.world.machines["node-0"].gpus.values()
     scene.serve("small", sliced("1g.5gb"))

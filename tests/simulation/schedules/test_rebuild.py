@@ -35,7 +35,7 @@ from sluice_allocator.core.request import bind
 WIPED, FORGOTTEN, UNREACHABLE = "broker wiped", "journal lost", "source unreachable"
 CASES = [(WIPED,), (FORGOTTEN,), (UNREACHABLE,), (FORGOTTEN, WIPED), (WIPED, UNREACHABLE), (FORGOTTEN, UNREACHABLE)]
 MINUTES_S = 150.0
-"""How long the source is away: all who wait for it have given up waiting several times."""
+"""How long the source is away: all that wait for it have given up waiting several times."""
 AT_ONCE_S = 20.0
 """The node is adopted and the slices are created by then; a third of the time after which anything is repeated
 anyway."""

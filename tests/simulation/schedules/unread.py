@@ -15,7 +15,7 @@ from sluice_node_agent.core.slices import destroy
 
 
 def a_promise_is_revoked_unread() -> None:
-    """A GPU that two pods share is promised whole to a third, which is gone before the agent has heard of it."""
+    """A GPU that two pods share is promised whole to a third, which is gone before the agent has observed it."""
     scene = Scene(WHOLE_NODE)
     scene.serve_all("ab", mps(1500))
     agent = scene.host("agent-node-0")

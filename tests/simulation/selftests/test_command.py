@@ -94,7 +94,7 @@ def test_a_process_that_dies_is_not_taken_for_seeds_that_passed(run: Run) -> Non
 
 
 def test_ctrl_c_ends_real_processes_and_says_what_was_done() -> None:
-    """Who stops a long run in the terminal still gets the line, a failing exit code, and nothing left running."""
+    """A long run that is stopped in the terminal still prints the line, fails, and leaves nothing running."""
     with heeding_ctrl_c():
         run = subprocess.Popen(
             [sys.executable, "-c", SLOW_SEEDS, str(SIMULATION.parent)],

@@ -144,7 +144,7 @@ def test_a_client_that_was_let_go_is_still_there(whole: Gpu, machine: Machine) -
     process = machine.start_process("pod", whole.uuid, "h1")
     assert let_go(whole, "h1", (process.pid, 99)) == ["pod"]
     assert [(one.pid, one.terminated) for one in clients_of(whole, "h1")] == [(process.pid, True)]
-    assert let_go(whole, "h1", (process.pid,)) == [], "asked a second time, the daemon would hear no process any more"
+    assert let_go(whole, "h1", (process.pid,)) == [], "asked a second time, the daemon would answer no process any more"
 
 
 def test_one_process_in_exclusive_mode_keeps_all_others_out(whole: Gpu, machine: Machine) -> None:

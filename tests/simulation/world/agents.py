@@ -78,7 +78,7 @@ class AgentHost(Host):
         self.on_cdi: list[Callable[[Machine, str, tuple[do.CdiDevice, ...]], None]] = []
         """With what the file held before."""
         self._calls: dict[int, tuple[str, Callable[[do.AnswerCall | None], None]]] = {}
-        """Of the kubelet: the claim, and who hears the answer, or that the connection is gone."""
+        """Of the kubelet: the claim, and what gets the answer, or learns that the connection is gone."""
         self._numbered = 0
         self._in_kernel: deque[Callable[[], object]] = deque()
         self._saves: dict[Callable[[], object], None] = {}
@@ -253,7 +253,7 @@ class AgentHost(Host):
                 self._hand_over(instruction)
 
     def call(self, claim: str, hear: Callable[[do.AnswerCall | None], None], *, prepare: bool) -> None:
-        """Its kubelet calls it about a claim. It hears None where nothing listens, or the connection goes."""
+        """Its kubelet calls it about a claim. It gets None where nothing listens, or the connection goes."""
         if not self.alive or not self.hands_over:
             hear(None)
             return
@@ -439,7 +439,7 @@ class AgentHost(Host):
             return ev.DeviceRefused(instruction.token, ev.DeviceErrorKind(refused.kind), refused.why)
 
     def _tenants(self, instruction: do.ListTenants) -> ev.Event:
-        """Who is in the pod's cgroup, or has a claim's file mounted; now and then that cannot be seen."""
+        """Processes in the pod's cgroup, or with a claim's file mounted; now and then that cannot be seen."""
         if self.dice.random() < UNSEEN:
             return ev.TenantsUnseen(instruction.token, "too many open files")
         owner = instruction.owner

@@ -26,7 +26,7 @@ BEHIND_MAX_S = 3.0
 
 
 class Broker:
-    """One server, and everyone's way to it."""
+    """One server, and the way of every client to it."""
 
     def __init__(self, clockwork: VirtualClock, sky: Sky, trace: Trace) -> None:
         self.clockwork = clockwork
@@ -41,7 +41,7 @@ class Broker:
         self.wiped_life = ""
         """The life of BOOK that ended with the latest wipe."""
         self.on_started: list[Callable[[], None]] = []
-        """Told once, when it is up again and before anybody can read."""
+        """Called once, when it is up again and before any process can read."""
         self.fate_of: Callable[[str, bus.Write], Fate | None] = lambda _host, _write: None
         """What a schedule decides of single writes; of the others the sky decides."""
         self.cut: dict[str, Cut] = {}
@@ -197,7 +197,7 @@ class Reader:
         """With `agent` it reads by that node's durable, which has to exist."""
         self.stream = stream
         self.host = ""
-        """Who reads."""
+        """The readers."""
         self._broker = broker
         self._filters = filters
         self._deliver = deliver

@@ -80,7 +80,7 @@ class Host:
 
     @property
     def able_for(self) -> float:
-        """For how many seconds it has been able to say something that is heard; 0 when it is not."""
+        """For how many seconds it has been able to publish; 0 when it is not."""
         broker = self.broker
         if not self.alive or self.paused or not broker.up or self.name in broker.cut:
             return 0.0

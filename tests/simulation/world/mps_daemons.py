@@ -63,7 +63,7 @@ class Daemon:
 
 @dataclass(slots=True)
 class Daemons:
-    """All homes of one machine. `watcher` hears of each start by an agent, and of each stop beforehand."""
+    """All homes of one machine. `watcher` observes each start by an agent, and each stop beforehand."""
 
     directories: dict[str, Directory] = field(default_factory=dict)
     listed: dict[str, Daemon] = field(default_factory=dict)

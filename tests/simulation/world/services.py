@@ -161,7 +161,7 @@ class WatcherHost(Host):
         return FolderWatcher(run, self.rules)
 
     def offer(self, event: object) -> None:
-        """It hears nothing of what admission adds."""
+        """It observes nothing of what admission adds."""
         super().offer(as_asked(event) if self.admits else event)
 
     def _carry_out(self, instruction: object) -> None:

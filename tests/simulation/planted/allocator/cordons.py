@@ -80,7 +80,7 @@ def sent_as_decided(original: Any, ctx: Any, node: Any) -> None:
         ctx.__class__.take_back = take_back
 
 
-# The same: who stands there has to stay.
+# The same: what stands there has to stay.
 @bug("useless reservation kept", "I4", grant_validity, "why_give_up")
 def promised_for_ever(original: Any, ctx: Any, promised: Any, revision: int) -> Any:
     """A promise stands, whatever an operator says of its place.

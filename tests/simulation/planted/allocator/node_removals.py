@@ -91,7 +91,7 @@ def _any_that_is_ready(original: Any, grants: Any, held: Any) -> Any:
 
 
 def _two_of_one(plan: Plan) -> Plan:
-    """Two allocators that hear late grant a pod twice, agents are away, and then nothing is known any more."""
+    """Two allocators that lag grant a pod twice, agents are away, and then nothing is known any more."""
     faults = [fault for fault in plan.faults if fault.kind not in {"journal lost", "node removed", "broker wipe"}]
     faults += [Fault(at, "broker wipe") for at in (8.0, 16.0, 24.0, 32.0)]
     nodes = [node for node, _ in plan.nodes]
@@ -137,7 +137,7 @@ REMOVAL_BUGS += [
 
 REMOVED_HAS_NOTHING = PlantedBug(
     "removed node released without a close",
-    "its slice: its node is back, and who reads late has it released, with nothing on the bus that would refuse it",
+    "its slice: its node is back, and one that lags has it released, with nothing on the bus that would refuse it",
     ("LAW 3",),
     ((facts, "_is_unbooked", _a_removed_node_has_nothing),),
 )

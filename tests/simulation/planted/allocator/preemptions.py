@@ -87,7 +87,7 @@ def _place_given_away(original: Any, ctx: Any, allocation: Any) -> bool:
 def counted_on_twice(
     original: Any, self: Any, booking: Any, after: tuple[Any, ...] = (), *, evict: bool = False
 ) -> None:
-    """Who goes for the first of two still fills a guarantee for the second, when one word serves both.
+    """A victim of the first of two still fills a guarantee for the second, when one message serves both.
     Loses what a namespace is guaranteed, when one word serves two at once."""
     original(self, booking, after, evict=evict)
     for each in after if evict else ():

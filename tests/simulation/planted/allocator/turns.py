@@ -1,4 +1,4 @@
-"""Bugs about turns and promises, planted on purpose: who waits longest, and what is kept for it."""
+"""Bugs about turns and promises, planted on purpose: which request waits longest, and what is kept for it."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Bugs about what an agent takes for granted: that who holds no device is gone, and that a ticket is where it was."""
+"""Bugs about what an agent takes for granted: a tenant that holds no device is gone, and a ticket is where it was."""
 
 from dataclasses import replace
 from typing import Any

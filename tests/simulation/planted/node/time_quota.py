@@ -51,7 +51,7 @@ def _all_of_it(original: Any, work: Any, grant: Any, state: Any) -> Any:
     with_time,
 )
 def _believed_before_it_is_set(original: Any, record: Any, sent: Any, refusal: Any) -> Any:
-    """A scheduler that could not be told its tenants ends its home.
+    """A scheduler that took no order about its tenants ends its home.
     Loses every tenant of a GPU loses it when one socket cannot be made."""
     if isinstance(sent, SetQuotas):
         return lifecycle._failing(record, "MpsRefused", refusal.message)

@@ -118,7 +118,7 @@ def test_what_was_to_be_closed_with_a_node_stays_when_its_agent_speaks() -> None
     scene.wait(3.0)
     scene.lose(lambda _host, _write: False)
     scene.wait(5.0)
-    assert len(closed_with_node(landed)) == 1, "it is the same write, whatever was heard meanwhile (W3)"
+    assert len(closed_with_node(landed)) == 1, "it is the same write, whatever was read meanwhile (W3)"
     assert not [w for w in landed if isinstance(w.message, (msg.Revoke, msg.Released))]
     assert [scene.bound(pod) for pod in pods] == before
     scene.finish()
@@ -144,7 +144,7 @@ def test_the_judge_knows_that_what_closes_a_slice_with_its_node_is_said_again_as
 @catches(never_restarted)
 def test_what_is_granted_on_a_node_that_is_back_is_not_closed_by_who_reads_late() -> None:
     """Its place would be free in the ledger, with another tenant's instance on it.
-    Its agent is back after its grants were closed; `allocator-b` hears that much later, and of BOOK first."""
+    Its agent is back after its grants were closed; `allocator-b` observes that much later, and of BOOK first."""
     scene = Scene(MIG_NODE, allocators=2)
     scene.strike("node removed", "node-0", lasts_s=40.0, number=OFF)
     scene.wait(39.0)

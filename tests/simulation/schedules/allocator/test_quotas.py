@@ -57,7 +57,7 @@ def raise_and_lower(scene: Scene, killed: str = "", step: int = 0) -> None:
 
 
 def say(scene: Scene, total: tuple[int | None, int | None, int | None]) -> None:
-    """An operator says what the namespace may have; who hears it when is another matter."""
+    """An operator publishes what the namespace may have; when each process observes it is another matter."""
     scene.world.operator.say(QuotaSaid(scene.world.clockwork.now, "lab", total))
 
 
@@ -95,7 +95,7 @@ def test_nobody_is_bound_before_what_was_written_before_its_grant_is_known() -> 
     scene.wait(0.5)
     scene.let_hear("allocator-b", subjects.request(scene.request("b")).subject)
     scene.until(lambda: any(isinstance(write.message, msg.SliceReady) for write in granted))
-    asked()  # what is said of the first pod counts, so it is heard after the second was granted
+    asked()  # what is said of the first pod counts, so it is read after the second was granted
     scene.wait(0.5)
     (grant,) = (write.message for write in granted if isinstance(write.message, msg.Grant))
     assert grant.booking.name == "b"

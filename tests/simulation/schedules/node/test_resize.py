@@ -97,7 +97,7 @@ def a_larger_share_is_nobody_elses_while_it_is_written() -> None:
 
 
 def a_larger_share_is_told_when_its_server_lets_it() -> None:
-    """A container that restarts in between would be told more than its server gives."""
+    """A container that restarts in between would see more than its server gives."""
     scene = Scene(WHOLE_NODE)
     scene.serve("a", fractional(10, 900))
     scene.resize("a", 9000, 40)

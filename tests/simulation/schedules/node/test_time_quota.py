@@ -40,7 +40,7 @@ def test_all_else_of_a_seed_stays_as_it_was() -> None:
 
 
 def test_a_warning_that_the_bus_forgot_is_not_held_against_the_agent() -> None:
-    """Who looks after a run would hunt for an agent that says what is so, for the bus says it already."""
+    """A reader of a run would hunt for an agent that says what is so, for the bus says it already."""
     scene = Scene(WHOLE_NODE, timed=True)
     landed = scene.landed()
 
