@@ -1,4 +1,4 @@
-"""Nodes and services log in at a real broker by their tokens: who may, as whom, and what each trouble costs."""
+"""Nodes and services log in at a real broker by their tokens: which may, as which user, and what each trouble costs."""
 
 import asyncio
 import contextlib
@@ -88,7 +88,7 @@ async def test_whoever_is_not_who_it_says_is_refused(rig: CalloutRig) -> None:
 
 
 async def test_a_node_joins_without_any_change_at_the_broker(rig: CalloutRig) -> None:
-    """Twenty nodes that nothing has heard of, one file each."""
+    """Twenty nodes that no service has observed, one file each."""
     config = rig.broker.servers[0].plan.config()
     async with rig.answering(), AsyncExitStack() as stack:
         for number in range(20):

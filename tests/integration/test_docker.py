@@ -155,7 +155,7 @@ def test_the_webhook_answers_from_its_image(image, tmp_path):
 
 
 def test_the_same_source_gives_the_same_image(tmp_path):
-    """Anyone can check an image against its source; also checked out elsewhere and later."""
+    """A user can check an image against its source; also checked out elsewhere and later."""
     found = []
     for number in range(2):
         root = tmp_path / str(number)

@@ -161,7 +161,7 @@ async def test_health_says_everything_that_is_wrong_with_a_node(folder):
 
 
 async def test_a_lost_journal_is_told_to_people(folder):
-    """Who looks at a node reads that its journal was rebuilt from what was found."""
+    """An operator who looks at a node reads that its journal was rebuilt from what was found."""
     broker = MemoryBroker()
     async with running(_settings(folder), broker=broker) as desk:
         run = (await desk.open(NODE)).agent_run

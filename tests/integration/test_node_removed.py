@@ -60,7 +60,7 @@ async def test_a_deleted_node_gives_up_what_it_held_and_takes_it_back_when_it_re
         assert isinstance(scene.live.fleet_state.at("node", NodeRemoved, GONE), NodeRemoved)
         assert scene.live.fleet_state.at("ledger", NodeClosed, GONE, "head") is not None
         condition = await scene.until(
-            lambda: _is_told(scene, "lost", "was removed: its Node object was deleted"), "the pod's owner to be told"
+            lambda: _is_told(scene, "lost", "was removed: its Node object was deleted"), "the event for the pod's owner"
         )
         assert condition["status"] == "False"
         again = scene.told(pods["kept"])

@@ -136,7 +136,7 @@ async def test_over_a_year_no_hour_passes_without_a_trusted_certificate():
             seen.add(shown.certificate_pem)
             assert generation.expires - wall.now > timedelta(days=29)
             if hour:
-                assert generation.authority_pem in trusted, "shown before anybody could know its authority"
+                assert generation.authority_pem in trusted, "presented before a client could know its authority"
     assert 6 <= len(seen) <= 8
     assert cluster.bundle.count("BEGIN CERTIFICATE") <= 2
 
