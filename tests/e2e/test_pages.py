@@ -40,7 +40,7 @@ ELSEWHERE = {
     "sluice report --by all --points --json": "likewise",
     "sluice doctor --no-bus --kubeconfig ~/.kube/config": "needs a cluster: tests/integration/test_doctor_cluster.py",
     "sluice adjust POD --container NAME --memory 8Gi --sm-partition 40 --quota-request 0.5 --quota-limit 0.8": (
-        "all of its options, which no one share has: tests/integration/test_adjusting.py"
+        "all of its options, which no single share has: tests/integration/test_adjusting.py"
     ),
     (
         "sluice simulate --fleet FILE --workload FILE.jsonl --out FILE.jsonl "

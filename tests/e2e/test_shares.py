@@ -131,7 +131,7 @@ def tenant(up, pod, *, uid: int = ME, memory_mib: int | None = None):
 
 @contextmanager
 def quota_of(path: Path):
-    """A process that says hello to its token scheduler; yields what it hears next: kind, request and limit."""
+    """A process that says hello to its token scheduler; yields what it receives next: kind, request and limit."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
         peer.settimeout(20)
         peer.connect(str(path))

@@ -251,7 +251,7 @@ async def test_after_a_reboot_a_pod_starts_again_on_the_devices_that_were_made_a
     before, written = scene.devices(pod), scene.patches()
     fake.nodes.down(told.node)
     scene.system.reboot(told.node)
-    await scene.until(lambda: _is_told_anew(scene, before), "the pod to be told its new devices")
+    await scene.until(lambda: _is_told_anew(scene, before), "the pod's new devices in its annotations")
     fake.nodes.finish(scene.namespace, "train", 255)
     fake.nodes.down(told.node, on=False)
     pod = (await scene.started(1))["train"]

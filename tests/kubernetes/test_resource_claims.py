@@ -210,7 +210,7 @@ async def test_an_allocation_takes_a_right_in_the_whole_cluster(kube: Cluster, n
 
 
 async def test_the_claims_of_a_pod_cannot_change(kube: Cluster, pods: str) -> None:
-    """Why admission adds them, and no one later."""
+    """Why admission adds them: later is too late."""
     await kube.create(pods, pod())
     reply = await kube.patch(f"{pods}/p", [add("/spec/resourceClaims", OF_POD["resourceClaims"])])
     assert (reply.code, reply.reason) == (422, "Invalid")
@@ -242,7 +242,7 @@ async def test_a_gated_pod_gets_claims_of_its_templates(kube: Cluster, namespace
 
 
 async def test_the_claim_of_a_deleted_pod_goes_with_it(kube: Cluster, pods: str, claims: str) -> None:
-    """Reserved or not, no one has to clean up; the finalizer is taken off by the claim controller."""
+    """Reserved or not, nothing is left to clean up; the finalizer is taken off by the claim controller."""
     assert (await reserved(kube, claims, pods))[1].code == 200
     await kube.delete(f"{pods}/p")
     await kube.until(f"{claims}/c", 404)

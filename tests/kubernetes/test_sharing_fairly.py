@@ -38,7 +38,7 @@ class Reader:
             said = (await scene.condition(name)).get("message", "")
             return said if all(word in said for word in words) else ""
 
-        message = await scene.until(look, f"{name} to be told {words}")
+        message = await scene.until(look, f"{words} at {name}")
         await scene.until(lambda: _has_note(scene, name, message, whole=True), f"an Event of {message}")
         seen = await self.sees(scene, name)
         assert seen.conditions["sluice.dev/SliceReady"] == "False"
@@ -168,7 +168,7 @@ async def test_a_budget_holds_up_an_eviction_and_then_lets_it_pass(scene: Scene,
         f"its place on {node} is reserved and waits for {scene.namespace}/{victim} to be evicted for it. "
         "It starts when the pods that still hold the place have left it. [PlaceBeingFreed]"
     )
-    await scene.until(lambda: scene.is_told("service", victim + held_up), "the service to be told of the budget")
+    await scene.until(lambda: scene.is_told("service", victim + held_up), "the budget as the service's reason")
     blocked = "cannot evict the pod now, retrying: Cannot evict pod as it would violate the pod's disruption"
     await scene.until(lambda: _has_note(scene, victim, blocked), "the budget to hold it up")
     await scene.until(lambda: _why_evicted(scene, victim), "an Event that says why")

@@ -53,7 +53,7 @@ async def test_a_watch_goes_on_where_a_list_ended(kube: Cluster, pods: str) -> N
 
 
 async def test_a_deletion_is_announced_before_it_happens(kube: Cluster, pods: str) -> None:
-    """MODIFIED with a deletionTimestamp, then DELETED with one: a real end can be told from a lost label."""
+    """MODIFIED with a deletionTimestamp, then DELETED with one: a real end differs from a lost label."""
     await kube.post(pods, labelled())
     async with kube.watch(pods, resourceVersion=await version(kube, pods)) as stream:
         await kube.delete(f"{pods}/p")

@@ -170,7 +170,7 @@ async def _answers(port):
 
 
 async def test_the_demo_works_with_500_mb(up, disk):
-    """The first command that anybody types needs no more disk than a small laptop, or a container's /tmp, has."""
+    """The first command of a new user needs no more disk than a small laptop, or a container's /tmp, has."""
     up.environment["TMPDIR"] = str(disk(500))
     up.done("demo", timeout_s=100)
 
